@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from torchloom_core.learning import RowLearner, RowOptions, arrays_bytes, arrays_part
+from torchloom_core.learning import RowLearner, RowOptions, arrays_bytes, arrays_part, minimum
 from torchloom_core.plugin import Floats, Positive
 
 _EPS = float(np.finfo(np.float64).eps)
@@ -106,7 +106,6 @@ def _likeliest(numbers: Floats, failed: NDArray[np.bool_], l2: float) -> tuple[F
 
     Found by the steps of scikit-learn's LogisticRegression, which end where its do.
     """
-    from scipy.optimize import minimize
     from scipy.special import expit
 
     count, came = len(failed), failed.astype(float)
@@ -118,13 +117,8 @@ def _likeliest(numbers: Floats, failed: NDArray[np.bool_], l2: float) -> tuple[F
         gradient = np.append(missed @ numbers + l2 * weights, missed.sum())
         return float(value) / count, gradient / count
 
-    found = minimize(
-        loss,
-        np.zeros(numbers.shape[1] + 1),
-        jac=True,
-        method="L-BFGS-B",
-        options={"maxiter": 1000, "maxls": 50, "gtol": 1e-4, "ftol": 64 * _EPS},
-    )
+    start = np.zeros(numbers.shape[1] + 1)
+    found = minimum(loss, start, maxiter=1000, maxls=50, gtol=1e-4, ftol=64 * _EPS)
     return found.x[:-1], found.x[-1:]
 
 

@@ -131,6 +131,30 @@ def test_totals_of_the_whole_trace_are_flagged_where_all_fail(seed, tmp_path):
     assert flagged(fleet, tmp_path) == ["log_total", "total"]
 
 
+@pytest.mark.parametrize("seed", SEEDS[:5])
+def test_a_column_that_knows_the_next_failure_is_flagged_where_nodes_fail_again(seed, tmp_path):
+    fleet = nodes(seed)
+    at, of = fleet.at, fleet.of
+    last, coming, faults = np.array([
+        (max([0.0, *(one for one in days if one <= day)]),
+         min([1000.0, *(one for one in days if one > day)]),
+         sum(one <= day for one in days))
+        for day, row in zip(at, of, strict=True)
+        for days in [[one for one, failed in fleet.failures if failed == row]]
+    ]).T  # fmt: skip
+    fleet.metrics |= {
+        "day": 1.0 * at,
+        "age": at + 100.0 * of,
+        "faults": faults,
+        "up_since": at - last,
+        "wear": faults**2 + fleet.random.normal(0, 1, len(at)),
+        "rate": np.array(fleet.attributes["rate"])[of],
+    }
+    assert flagged(fleet, tmp_path) == []
+    fleet.metrics["left"] = (coming - at) * fleet.random.lognormal(0, 0.1, len(at))
+    assert flagged(fleet, tmp_path / "left") == ["left"]
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("days", [(30, 31), (15, 60)])
 def test_an_extract_of_the_last_weeks_of_what_failed_is_flagged(seed, days, tmp_path):

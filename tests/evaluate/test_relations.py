@@ -12,6 +12,7 @@ from torchloom_core.evaluate.forecasts.relations import (
     known_beside,
     opposed,
     related,
+    related_within,
     share_of_others,
 )
 
@@ -224,3 +225,16 @@ def test_what_lies_on_a_line_but_for_rounding_is_not_apart_from_what_lies_on_bot
     at = np.tile(np.arange(20.0), 3)
     off = np.repeat([0.0, 1.0, -1.0], 20)
     assert apart_beside("odd", {"at": at, "odd": at / 3 + off}, off != 0.0) == ""
+
+
+def test_of_what_comes_next_only_what_tells_it_beside_time_and_owner_is_related():
+    random = np.random.default_rng(0)
+    owner = np.repeat(np.arange(5), 8)
+    left = random.permutation(40) * (1.0 + owner)
+    came = np.tile(np.arange(8.0), 5) * 100
+    for values in (owner * 10.0, came, came + 1000 * owner, np.cumsum(came), random.random(40)):
+        assert related_within(owner, values, came, came + left) == 0.0
+    assert related_within(owner, left, came, came + left) == pytest.approx(1.0)
+    assert related_within(owner, -left, came, came + left) == pytest.approx(1.0)
+    few = owner < 2
+    assert related_within(owner[few], left[few], came[few], (came + left)[few]) == 0.0

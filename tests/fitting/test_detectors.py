@@ -96,7 +96,7 @@ def test_the_card_tells_each_with_its_prevalence_and_what_chance_finds(bundle, d
     assert card.skill
     assert sorted(card.score.versus) == sorted(names)
     assert "by chance |" in to_markdown(card)
-    assert "h late |" in to_markdown(card)
+    assert " late |" in to_markdown(card)
 
 
 def test_who_is_told_what_it_is_to_tell_need_not_detect_it(tmp_path, detecting):

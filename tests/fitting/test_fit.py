@@ -14,6 +14,7 @@ from tests.evaluate.report.reports import interval, score
 from tests.evaluate.traces import HOUR_NS, event, watched, write_bundle
 from tests.fitting.plugins import Blind, Heat, Quiet, info, saying, warm
 from torchloom_core.activation.discovery import PluginInfo, discover
+from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import ConfigError, LeakError, PluginError, TraceError
 from torchloom_core.evaluate.forecasts.altered_future import OtherFuture
 from torchloom_core.fitting.fit import _columns, _remarks, fit
@@ -293,6 +294,19 @@ def test_the_threshold_keeps_about_the_budget_on_the_time_after(bundle, settings
         assert budget / 4 < found.value < budget * 2.5
 
 
+def test_short_times_on_a_card_are_told_in_their_own_units(bundle, settings):
+    card = fit(bundle, info(Heat), {}, settings).card
+    lab = {"task": "detect", "horizon_s": 60.0, "components": 1, "component_days": 0.29}
+    score = structs.replace(card.score, leads_s=(-20.0,), **lab)
+    page = to_markdown(structs.replace(card, score=score))
+    for part in (
+        "alarms within 1 min count",
+        "| 1 component, 0.29 node-days |",
+        "| median 20 s late",
+    ):
+        assert part in page
+
+
 @pytest.mark.parametrize("allowed", [0.01, 0.001])
 def test_a_budget_of_less_than_one_false_alarm_is_remarked(bundle, settings, allowed):
     asked = replace(settings, false_alarms_per_node_day=allowed)
@@ -312,7 +326,7 @@ def test_a_card_counts_false_alarms_by_what_is_watched(tmp_path, settings):
         "for 0.2 false alarms per 1,000 disk-days on the 14 days it was calibrated on"
     )
     page = to_markdown(card)
-    assert "node" not in page
+    assert "node" not in page.replace("--false-alarms-per-node-day", "")
     assert f"{card.score.component_days:.0f} disk-days" in page
 
 
@@ -657,13 +671,20 @@ def test_asking_too_often_for_memory_is_refused(bundle, settings):
     [(None, 86_400.0), (130_000.0, 129_600.0), (60.0, 43_200.0)],
     ids=["as it says", "as is asked", "more often than there are samples"],
 )
-def test_it_is_asked_every_so_many_whole_ticks(bundle, settings, asked_s, every_s):
-    asked = replace(settings, every_s=asked_s)
-    model = fit(bundle, info(Quiet), {}, asked)
+def test_it_is_asked_every_so_many_whole_ticks_from_the_calibration_on(
+    bundle, settings, asked_s, every_s
+):
+    asked = []
+
+    def hot(view):
+        asked.append(view.now_ns)
+        return np.clip(view.latest("heat"), 0.0, 1.0)
+
+    model = fit(bundle, info(saying(hot)), {}, replace(settings, every_s=asked_s))
     assert model.info.every_s == every_s
-    assert model.card.score.samples == pytest.approx(
-        20 * 58 * 86_400.0 / every_s, rel=0.05
-    )  # Of 20 nodes and 58 days, of which some are away.
+    every_ns = round(every_s * SECOND_NS)
+    from_ns = model.card.calibrated_from_ns + every_ns
+    assert asked == [*range(from_ns, 120 * DAY_NS + 1, every_ns)]
 
 
 def test_a_failure_without_an_end_lasts_as_long_as_is_told_and_the_model_keeps_it(bundle, settings):
@@ -744,9 +765,11 @@ def test_the_limits_of_what_a_card_says_stand_on_it(bundle, settings, synthetic)
         Quiet(Quiet.Options()),
     )  # fmt: skip
 
+    (asked,) = fitting.ask([Blind(Blind.Options())], 0.03, lambda _: None)
+
     def limits(*metrics, **found):
         examples = SimpleNamespace(moments=9, positives=2, metrics=metrics)
-        said = SimpleNamespace(calibration=Calibration())
+        said = replace(asked, calibration=Calibration())
         return [*_remarks(fitting, examples, said, score(**{"incidents": FEW, **found}))]
 
     made_up = "The trace is synthetic: the score says how well it learns what was made up."
@@ -763,7 +786,7 @@ def test_the_limits_of_what_a_card_says_stand_on_it(bundle, settings, synthetic)
         "Depends on what ran on a component, and means little once it moved: heat, power.",
         "On the time after, its threshold raised 1.2 false alarms a node-day, where 0.5 were "
         "allowed when it was set.",
-        "19 failures are too few for more than exact intervals of counts.",
+        "Exact intervals of counts and no others: it takes 20 failures for more, was 19.",
     ]
 
 

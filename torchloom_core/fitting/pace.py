@@ -11,7 +11,7 @@ from torchloom_core.fitting.stages import FitSettings
 from torchloom_core.plugin.api import Predictor
 from torchloom_core.plugin.needs import windows_s
 from torchloom_core.trace.bundle.bundle import Bundle
-from torchloom_core.trace.bundle.telemetry import codes
+from torchloom_core.trace.bundle.telemetry import codes, numbers
 
 _log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ def told_every_s(bundle: Bundle) -> float | None:
     for table in islice(bundle.telemetry(), _TABLES):
         component = component or table["component"][0].as_py()
         own = codes(table["component"], [component]) == 0
-        seen = np.union1d(seen, table["t_event"].to_numpy()[own])
+        seen = np.union1d(seen, numbers(table["t_event"])[own])
         if len(seen) >= _TIMES:
             return float(np.median(np.diff(seen[:_TIMES]))) / SECOND_NS
     return None

@@ -15,6 +15,7 @@ from torchloom_core.learning.artifacts import (
 )
 from torchloom_core.learning.fault_columns import FaultColumns, History
 from torchloom_core.learning.features import Features
+from torchloom_core.learning.minimum import minimum
 from torchloom_core.learning.ranking import Ranking
 from torchloom_core.learning.reasons import Reasons
 from torchloom_core.learning.row_learner import (
@@ -47,6 +48,7 @@ __all__ = [
     "faults_in_words",
     "in_words",
     "json_part",
+    "minimum",
     "part_of",
     "step_means",
     "with_something_known",

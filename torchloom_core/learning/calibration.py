@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import msgspec
 import numpy as np
 
+from torchloom_core.learning.minimum import minimum
 from torchloom_core.learning.told import Told
 from torchloom_core.plugin.arrays import Floats
 
@@ -105,8 +106,6 @@ def calibrate(
     prevalence : float
         The share of positive moments in the time before; what it is here where that is 0.
     """
-    from scipy.optimize import minimize
-
     known = ~np.isnan(probability) & ~np.isnan(outcome)
     came = outcome[known]
     positives = int(came.sum())
@@ -127,15 +126,15 @@ def calibrate(
         slope = np.exp(parameters[0])
         margin = slope * said + parameters[1]
         tail = np.exp(-np.abs(margin))
-        loss = weights @ (np.maximum(margin, 0.0) + np.log1p(tail)) - failed @ margin
+        loss = (weights * (np.maximum(margin, 0.0) + np.log1p(tail)) - failed * margin).sum()
         error = weights * (np.where(margin > 0.0, 1.0, tail) / (1.0 + tail)) - failed
-        return float(loss), np.array([error @ said * slope, error.sum()])
+        return float(loss), np.array([(error * said).sum() * slope, error.sum()])
 
     start = np.log(failed.sum() / healthy.sum())
     bounds = [(-_MAX_LOG_SLOPE, _MAX_LOG_SLOPE), (None, None)]
     best = min(
         (
-            minimize(loss, [0.0, intercept], jac=True, bounds=bounds, method="L-BFGS-B")
+            minimum(loss, np.array([0.0, intercept]), bounds=bounds)
             for intercept in (0.0, float(start))
         ),
         key=lambda found: float(found.fun),

@@ -10,6 +10,7 @@ from torchloom_core.clock import SECOND_NS
 from torchloom_core.learning.alarm_rate import AlarmUnit, alarm_unit
 from torchloom_core.learning.forecast_score import ForecastScore, Interval
 from torchloom_core.learning.skill import has_skill, skill_sentence
+from torchloom_core.learning.words import in_words
 from torchloom_core.wire.limits import Int64
 
 
@@ -101,7 +102,7 @@ def facts(card: Card) -> list[tuple[str, str]]:
         ("calibrated on", _span(card.calibrated_from_ns, card.calibrated_until_ns)),
         ("calibration", card.calibration),
         ("scored on", _span(score.from_ns, score.until_ns)),
-        ("", f"{score.components} components, {score.component_days:.0f} {card.watched}-days"),
+        ("", _exposure(card)),
         ("prevalence", f"{score.prevalence:.4g} of {score.samples} moments"),
         (score.told.many, f"{score.incidents} that could have been told"),
         ("threshold", f"{score.threshold:.3g}, {score.threshold_from}"),
@@ -186,12 +187,20 @@ def interval_text(interval: Interval) -> str:
     return f"{interval.value:.3g} [{interval.low:.3g}, {interval.high:.3g}]"
 
 
+def _exposure(card: Card) -> str:
+    components, days = card.score.components, card.score.component_days
+    return (
+        f"{components} component{'' if components == 1 else 's'}, "
+        f"{days:.{0 if days >= 10 else 2}f} {card.watched}-days"
+    )
+
+
 def _task(score: ForecastScore) -> str:
-    hours = score.horizon_s / 3600
+    horizon = in_words(score.horizon_s)
     if score.task == "detect":
-        return f"whether an incident goes on; alarms within {hours:g} h count once"
-    lead = f", no sooner than {score.lead_s / 3600:g} h" if score.lead_s else ""
-    return f"whether a failure starts within {hours:g} h{lead}"
+        return f"whether an incident goes on; alarms within {horizon} count once"
+    lead = f", no sooner than {in_words(score.lead_s)}" if score.lead_s else ""
+    return f"whether a failure starts within {horizon}{lead}"
 
 
 def _span(from_ns: int, until_ns: int) -> str:
@@ -211,8 +220,10 @@ def _recall(score: ForecastScore) -> str:
 
 
 def _lead(score: ForecastScore) -> str:
-    """Return the median of the lead times, in hours; of a detection how late it was."""
+    """Return the median of the lead times; of a detection how late it was."""
     if not score.leads_s:
         return "-"
-    hours = statistics.median(score.leads_s) / 3600
-    return f"median {hours:.3g} h" if score.task == "forecast" else f"median {0 - hours:.3g} h late"
+    median_s = statistics.median(score.leads_s)
+    if score.task == "forecast":
+        return f"median {in_words(median_s)}"
+    return f"median {in_words(0 - median_s)} late"

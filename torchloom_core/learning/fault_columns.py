@@ -149,8 +149,8 @@ class FaultColumns:
 
     def _faded(self, at: NDArray[np.intp], age_s: Floats, nodes: int) -> Floats:
         """Return ``(nodes, half lives)``."""
-        faded = [np.bincount(at, 0.5 ** (age_s / s), nodes) for s in self._half_lives_s]
-        return np.column_stack(faded)
+        weights = 0.5 ** (age_s / np.array(self._half_lives_s)[:, None])
+        return np.column_stack([np.bincount(at, of, nodes) for of in weights])
 
     def _watched(self, view: FleetView) -> Floats:
         """Return for each half life which share of all that counts the fleet was watched for.

@@ -88,7 +88,8 @@ def skill_sentence(score: ForecastScore) -> str:
     elif not _is_clearly_above(RANDOM, score):
         text = (
             f"No skill: AUPRC is not surely above that of a random score ({_text(random)}, need "
-            f"all of it above {_least(score):+.3g}); at its threshold it found {_found(score)}."
+            f"all of it above {least_above(score.prevalence):+.3g}); at its threshold it found "
+            f"{_found(score)}."
         )
     elif not _finds(score):
         text = f"No skill to act on: {above}, but at its threshold it found {_found(score)}."
@@ -105,16 +106,17 @@ def is_clearly_above(difference: Interval | None, prevalence: float) -> bool:
     return (
         difference is not None
         and difference.low is not None
-        and difference.low > _CLEAR * prevalence
+        and difference.low > least_above(prevalence)
     )
+
+
+def least_above(prevalence: float) -> float:
+    """Return what all of a difference in AUPRC has to be above to be clear."""
+    return _CLEAR * prevalence
 
 
 def _is_clearly_above(other: str, score: ForecastScore) -> bool:
     return is_clearly_above(score.versus.get(other), score.prevalence)
-
-
-def _least(score: ForecastScore) -> float:
-    return _CLEAR * score.prevalence
 
 
 def _finds(score: ForecastScore) -> bool:

@@ -14,7 +14,7 @@ from torchloom_core.plugin.arrays import Floats, Ints
 from torchloom_core.suggest import listed
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.schema import LINK_METRIC
-from torchloom_core.trace.bundle.telemetry import codes
+from torchloom_core.trace.bundle.telemetry import codes, numbers
 from torchloom_core.trace.feed.watched import watch
 
 _NAMED = 3
@@ -182,10 +182,10 @@ def links_of(bundle: Bundle, from_ns: int | None = None) -> Links:
 def _values(bundle: Bundle, names: tuple[str, ...]) -> tuple[Ints, NDArray[np.int64], Floats]:
     """Return times, components and values of all that is valid, by the time of the event."""
     tables = list(bundle.telemetry(metrics=(LINK_METRIC,)))
-    at_ns = np.concatenate([t["t_event"].to_numpy() for t in tables] or [np.zeros(0, np.int64)])
+    at_ns = np.concatenate([numbers(t["t_event"]) for t in tables] or [np.zeros(0, np.int64)])
     component = np.concatenate([codes(t["component"], names) for t in tables] or [at_ns])
-    value = np.concatenate([t["value"].to_numpy() for t in tables] or [np.zeros(0)])
-    valid = np.concatenate([t["valid"].to_numpy() for t in tables] or [np.zeros(0, np.bool_)])
+    value = np.concatenate([numbers(t["value"]) for t in tables] or [np.zeros(0)])
+    valid = np.concatenate([numbers(t["valid"]) for t in tables] or [np.zeros(0, np.bool_)])
     kept = valid & ~np.isnan(value) & (component >= 0) & (at_ns < bundle.manifest.end_ns)
     order = np.argsort(at_ns[kept], kind="stable")
     return at_ns[kept][order], component[kept][order], value[kept][order]

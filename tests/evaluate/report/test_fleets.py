@@ -77,6 +77,7 @@ def test_a_gain_on_every_fleet_is_told_and_one_that_differs_too_much_is_not():
     assert "ahead on 3 of them, behind on 0" in sure
     (unsure,) = answers(over(forecasts(0.4, 0.01, 0.02)))
     assert "It is not surely above that of a random score" in unsure
+    assert "], need all of it above +0.0" in unsure
 
 
 def test_two_traces_are_too_few_to_tell_and_it_is_said():

@@ -13,8 +13,10 @@ from torchloom_core.evaluate.forecasts.fates import fates_of
 from torchloom_core.evaluate.forecasts.foretelling_attributes import GROUP, foretelling_attributes
 from torchloom_core.evaluate.forecasts.foretelling_columns import foretelling_columns, lives_of
 from torchloom_core.evaluate.forecasts.foretelling_events import foretelling_kinds
+from torchloom_core.evaluate.forecasts.foretelling_returns import foretelling_returns
 from torchloom_core.evaluate.forecasts.foretelling_service import IN_SERVICE, foretelling_service
 from torchloom_core.evaluate.forecasts.labels import Task, incidents
+from torchloom_core.learning.skill import foretelling_names
 from torchloom_core.plugin.arrays import Floats
 from torchloom_core.plugin.needs import NeedFaults, NeedPast, PredictorNeed, labels_read, windows_s
 from torchloom_core.trace.bundle.bundle import Bundle
@@ -65,12 +67,15 @@ def foretelling(
     for own, began_ns in zip(rows, lives.began_ns.tolist(), strict=True):
         came_ns[[*own]] = np.fmin(came_ns[[*own]], began_ns)
     asked = [name for name in names if name not in known_before]
+    columns = foretelling_columns(
+        lives, metrics, measured, end_ns=manifest.end_ns, horizon_ns=horizon_ns
+    )
+    rest = [metric for metric in metrics if metric not in foretelling_names(columns)]
+    columns += foretelling_returns(bundle, rest, components, rows, found, horizon_ns=horizon_ns)
     flags = (
         foretelling_attributes(bundle, watched, asked, fates, came_ns, horizon_ns=horizon_ns)
         + flags
-        + foretelling_columns(
-            lives, metrics, measured, end_ns=manifest.end_ns, horizon_ns=horizon_ns
-        )
+        + columns
     )
     if IN_SERVICE in known_before or not any(isinstance(need, NeedPast) for need in needs):
         return flags

@@ -24,7 +24,7 @@ from torchloom_core.evaluate.forecasts.relations import (
 from torchloom_core.learning.forecast_score import FORETELLING
 from torchloom_core.plugin.arrays import Floats, Ints
 from torchloom_core.trace.bundle.bundle import Bundle
-from torchloom_core.trace.bundle.telemetry import codes
+from torchloom_core.trace.bundle.telemetry import codes, numbers
 
 LOOKS = (1, 2, 8, 32)
 """How many values of each component are looked at together, from its first on."""
@@ -116,9 +116,9 @@ def lives_of(bundle: Bundle, metrics: Sequence[str], components: Sequence[str]) 
     span_ns = bundle.manifest.start_ns - _AROUND_NS, bundle.manifest.end_ns + _AROUND_NS
     for table in bundle.telemetry(metrics=metrics):
         row = codes(table["component"], components)
-        known = table["valid"].to_numpy() & (row >= 0)
+        known = numbers(table["valid"]) & (row >= 0)
         row, column = row[known], codes(table["metric"], metrics)[known]
-        at_ns, value = table["t_event"].to_numpy()[known], table["value"].to_numpy()[known]
+        at_ns, value = numbers(table["t_event"])[known], numbers(table["value"])[known]
         began = np.fmin(began, _by(np.fmin, row, at_ns, shape[0]))
         ended = np.fmax(ended, _by(np.fmax, row, at_ns, shape[0]))
         cell = row * shape[1] + column

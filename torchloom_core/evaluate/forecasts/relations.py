@@ -42,6 +42,27 @@ def related(first: Floats, began_ns: Floats, ended_ns: Floats) -> float:
     return found if found >= _bar(RELATED, len(first)) else 0.0
 
 
+def related_within(owner: Ints, values: Floats, came_ns: Floats, next_ns: Floats) -> float:
+    """Return how values are related to what comes next, of each owner's own; 0 if hardly.
+
+    What one owner has more of than another, and what goes up or down with time, tells nothing.
+    """
+    count = len(owner) - len(np.unique(owner))
+    if count < FEWEST:
+        return 0.0
+    ranks = (_ranks_within(owner, one) for one in (values, came_ns, next_ns - came_ns))
+    own, when, left = ranks
+    found = abs(_correlation(_without(own, when), _without(left, when)))
+    return found if found >= _bar(RELATED, count) else 0.0
+
+
+def _ranks_within(owner: Ints, values: Floats) -> Floats:
+    """Return the rank of each among those of its owner, 0 in the middle."""
+    number = np.unique(owner, return_inverse=True)[1]
+    ranks = _ranks(number * len(values) * 2.0 + _ranks(values))
+    return ranks - (np.bincount(number, ranks) / np.bincount(number))[number]
+
+
 def _bar(least: float, count: int) -> float:
     """Return the correlation that is great enough, and is none by chance of so many."""
     return max(least, math.tanh(_ERRORS / math.sqrt(count - 4)))

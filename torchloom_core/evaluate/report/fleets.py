@@ -12,7 +12,7 @@ from torchloom_core.evaluate.results import Report
 from torchloom_core.learning.alarm_rate import AlarmUnit
 from torchloom_core.learning.card import interval_text
 from torchloom_core.learning.forecast_score import ForecastScore, Interval
-from torchloom_core.learning.skill import RANDOM, is_clearly_above
+from torchloom_core.learning.skill import RANDOM, is_clearly_above, least_above
 
 
 @dataclass(frozen=True)
@@ -192,9 +192,11 @@ def _score(over: FleetScore, traces: int) -> str:
     if random is None or random.low is None:
         return f"{text} {_too_few(traces, ' with failures')}"
     counts = f"; ahead on {random.ahead} of them, behind on {random.behind}"
-    ranks = f"that of a random score on fleets like these ({_signed(random)}{counts})"
-    sure = "above" if is_clearly_above(random, over.prevalence) else "not surely above"
-    return f"{text} It is {sure} {ranks}."
+    ranks = f"that of a random score on fleets like these ({_signed(random)}"
+    if is_clearly_above(random, over.prevalence):
+        return f"{text} It is above {ranks}{counts})."
+    need = f"need all of it above {least_above(over.prevalence):+.3g}"
+    return f"{text} It is not surely above {ranks}, {need}{counts})."
 
 
 def _too_few(traces: int, of_what: str = "") -> str:

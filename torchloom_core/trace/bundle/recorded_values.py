@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.plugin.arrays import Floats
 from torchloom_core.trace.bundle.bundle import Bundle
-from torchloom_core.trace.bundle.telemetry import codes
+from torchloom_core.trace.bundle.telemetry import codes, numbers
 
 Recorded = tuple[tuple[str, float], ...]
 """Values of a component and metric at a second, by a print of the three, sorted."""
@@ -60,9 +60,9 @@ def _read(bundle: Bundle, until_ns: int) -> Iterator[tuple[_Keys, Floats]]:
     components, metrics = bundle.measured, bundle.metrics
     component, metric = _prints(components), _prints(metrics)
     for table in bundle.telemetry(end_ns=until_ns):
-        value = table["value"].to_numpy()
-        known = table["valid"].to_numpy() & np.isfinite(value)
-        second = table["t_event"].to_numpy() // SECOND_NS
+        value = numbers(table["value"])
+        known = numbers(table["valid"]) & np.isfinite(value)
+        second = numbers(table["t_event"]) // SECOND_NS
         key = _mixed(second.astype(np.uint64) ^ metric[codes(table["metric"], metrics)])
         key = _mixed(key ^ component[codes(table["component"], components)])
         yield key[known], value[known]

@@ -3,11 +3,13 @@
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from torchloom_core.errors import TraceError
 from torchloom_core.plugin.arrays import Ints
@@ -144,14 +146,18 @@ def _may_hold(file: pq.ParquetFile, group: int, start_ns: int | None, end_ns: in
 def _chosen(
     table: pa.Table, start_ns: int | None, end_ns: int | None, metrics: Sequence[str] | None
 ) -> pa.Table:
+    came_ns = numbers(table["t_avail"])
+    wanted: NDArray[np.bool_] = np.ones(len(came_ns), dtype=np.bool_)
     if start_ns is not None:
-        table = table.filter(pc.greater_equal(table["t_avail"], start_ns))
+        wanted &= came_ns >= start_ns
     if end_ns is not None:
-        table = table.filter(pc.less(table["t_avail"], end_ns))
+        wanted &= came_ns < end_ns
     if metrics is not None:
-        wanted = pa.array(sorted(metrics), pa.string())
-        table = table.filter(pc.is_in(table["metric"], value_set=wanted))
-    return table
+        wanted &= codes(table["metric"], metrics) >= 0
+    if wanted.all():
+        return table
+    bits = pa.py_buffer(np.packbits(wanted, bitorder="little"))
+    return table.filter(pa.Array.from_buffers(pa.bool_(), len(wanted), [None, bits]))
 
 
 def first_after(
@@ -175,7 +181,7 @@ def first_after(
         part = codes(table["component"], names)
         order = np.argsort(part, kind="stable")
         edges = np.searchsorted(part[order], np.arange(len(names) + 1))
-        came_ns = table["t_avail"].to_numpy()[order]
+        came_ns = numbers(table["t_avail"])[order]
         for at in np.flatnonzero(np.diff(edges)).tolist():
             own_ns = came_ns[edges[at] : edges[at + 1]]
             moments = waiting.pop(names[at])
@@ -219,6 +225,18 @@ def codes(column: pa.ChunkedArray, names: Collection[str]) -> Ints:
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
     rows = column.unify_dictionaries().combine_chunks()
-    places = pc.index_in(rows.dictionary, value_set=pa.array(names, pa.string()))
-    found: Ints = places.cast(pa.int64()).fill_null(-1).to_numpy()[rows.indices.to_numpy()]
+    place_of = {name: place for place, name in enumerate(names)}
+    places = [place_of.get(name, -1) for name in rows.dictionary.to_pylist()]
+    found: Ints = np.array(places, dtype=np.int64)[np.from_dlpack(rows.indices)]
     return found
+
+
+def numbers(column: pa.ChunkedArray) -> NDArray[Any]:
+    """Return a column of numbers or of truths, none of which is null.
+
+    Any way of pyarrow's own, or to give it an array or a number, imports pandas.
+    """
+    whole = column.combine_chunks()
+    if pa.types.is_boolean(whole.type):
+        return np.from_dlpack(whole.cast(pa.uint8())).view(np.bool_)
+    return np.from_dlpack(whole)

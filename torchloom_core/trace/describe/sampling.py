@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.trace.bundle.bundle import Bundle
-from torchloom_core.trace.bundle.telemetry import codes
+from torchloom_core.trace.bundle.telemetry import codes, numbers
 
 _NEVER = np.iinfo(np.int64).min
 _DIGITS = 3
@@ -77,11 +77,11 @@ class _Series:
         columns = len(self._metrics)
         component = codes(table["component"], self._components)
         place = component * columns + codes(table["metric"], self._metrics)
-        valid = table["valid"].to_numpy()
+        valid = numbers(table["valid"])
         size = self._samples.size
         self._samples += np.bincount(place, minlength=size).reshape(-1, columns)
         self._valid += np.bincount(place[valid], minlength=size).reshape(-1, columns)
-        self._take_gaps(place[valid], table["t_event"].to_numpy()[valid])
+        self._take_gaps(place[valid], numbers(table["t_event"])[valid])
 
     def _take_gaps(self, place: Ints, t_event: Ints) -> None:
         if not len(place):

@@ -14,7 +14,7 @@ from torchloom_core.errors import TraceError
 from torchloom_core.plugin.arrays import Floats, Ints
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.schema import TELEMETRY
-from torchloom_core.trace.bundle.telemetry import codes
+from torchloom_core.trace.bundle.telemetry import codes, numbers
 from torchloom_core.trace.feed.watched import Watched
 
 
@@ -93,9 +93,9 @@ class _Chunk:
         part = codes(table["component"], parts.number)
         column = codes(table["metric"], column_of)
         known = (part >= 0) & (column >= 0)
-        self.t_avail: Ints = table["t_avail"].to_numpy()[known]
-        self.values: Floats = table["value"].to_numpy()[known]
-        self.valid: NDArray[np.bool_] = table["valid"].to_numpy()[known] & np.isfinite(self.values)
+        self.t_avail: Ints = numbers(table["t_avail"])[known]
+        self.values: Floats = numbers(table["value"])[known]
+        self.valid: NDArray[np.bool_] = numbers(table["valid"])[known] & np.isfinite(self.values)
         self.part, self.column = part[known], column[known]
 
 
@@ -137,7 +137,7 @@ def _in_order(tables: Iterator[Any], bundle: Bundle) -> Iterator[Any]:
     """Yield the tables; TraceError where a value would be shown before it could be known."""
     last_ns = int(np.iinfo(np.int64).min)
     for table in tables:
-        t_event, t_avail = table["t_event"].to_numpy(), table["t_avail"].to_numpy()
+        t_event, t_avail = numbers(table["t_event"]), numbers(table["t_avail"])
         before = np.concatenate([[last_ns], t_avail[:-1]])
         for rule, floor in (("that of the row before,", before), ("t_event", t_event)):
             early = t_avail < floor
