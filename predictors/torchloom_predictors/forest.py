@@ -18,7 +18,7 @@ class ForestPredictor(RowLearner):
     """
 
     name = "forest"
-    variants: ClassVar = ({"min_leaf_rows": 20},)
+    variants: ClassVar = ({"min_leaf_rows": 20}, {"min_leaf_rows": 100})
     trusted: ClassVar = ("sklearn.tree._tree.Tree",)
 
     class Options(RowOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
