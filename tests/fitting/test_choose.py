@@ -219,6 +219,8 @@ def test_where_none_reaches_anything_the_first_reason_says_why(bundle, settings)
     broken = Candidate(info(Heat), {"nonsense": 1}, "broken")
     with pytest.raises(TraceError, match=r"to choose a predictor by, was none in any of them$"):
         choose(bundle, [], settings)
+    with pytest.raises(TraceError, match=r": need incidents in the folds of the training time"):
+        choose(bundle, [], replace(settings, task="detect"))
     calm = bundle_without_events(bundle)
     with pytest.raises(TraceError, match=r"to choose a predictor by, was .*nonsense"):
         choose(calm, [Candidate(info(Blind), {}, ""), broken], settings)

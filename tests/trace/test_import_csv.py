@@ -907,6 +907,24 @@ def test_a_component_that_fails_and_has_no_telemetry_is_named(tmp_path, caplog):
     assert "events.csv: of 1 component with an event there is no telemetry: n3" in caplog.messages
 
 
+def test_truth_values_of_a_metric_are_1_and_0_however_they_are_written(tmp_path):
+    mapping = '[telemetry]\nfile = "up.csv"\n'
+    up = "time,component,up\n2026-01-01,n1,True\n2026-01-02,n1,FALSE\n2026-01-03,n1,\n"
+    (table,) = imported(tmp_path, mapping, events=PLAIN, up=up).telemetry()
+    assert table["value"].to_pylist()[:2] == [1.0, 0.0]
+    assert table["valid"].to_pylist() == [True, True, False]
+
+
+def test_a_cell_of_valid_that_is_neither_true_nor_false_is_refused(tmp_path):
+    mapping = '[telemetry]\nfile = "long.csv"\nlayout = "long"\n'
+    long = "time,component,metric,value,valid\n2026-01-01,n1,t,1,1.0\n2026-01-02,n1,t,2,yes\n"
+    assert refusal(tmp_path, mapping, events=PLAIN, long=long) == [
+        "long.csv:3: need true or false for valid, was 'yes'"
+    ]
+    (table,) = imported(tmp_path, mapping, events=PLAIN, long=long.replace("yes", "")).telemetry()
+    assert table["valid"].to_pylist() == [True, False]
+
+
 def parquet_events(tmp_path, **columns):
     told = {"time": ["2026-01-01", "2026-01-02"], "component": ["n1", "n2"], "kind": ["x", "x"]}
     pq.write_table(pa.table({**told, **columns}), tmp_path / "f.parquet")

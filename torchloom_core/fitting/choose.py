@@ -19,13 +19,12 @@ from torchloom_core.fitting.pace import say_asked_often
 from torchloom_core.fitting.stages import FitSettings
 from torchloom_core.learning.card import Tried
 from torchloom_core.learning.model import Model
+from torchloom_core.learning.told import TOLD
 from torchloom_core.plugin.api import Predictor
 from torchloom_core.trace.bundle.bundle import Bundle
 
 AUTO = "auto"
 """The name under which a predictor is asked for that is yet to be chosen."""
-
-_FAILURES = "need failures in the folds of the training time to choose a predictor by"
 
 
 def fit_best(
@@ -52,7 +51,7 @@ def fit_best(
     check(bundle, settings)
     among = candidates(plugins, told, tick_s=settings.tick_s, has_metrics=bool(bundle.metrics))
     if why := uncounted(bundle, settings.task_of(told[HORIZON])):
-        raise TraceError(f"{bundle.path}: {_FAILURES}, was none; {why}")
+        raise _nothing_to_choose_by(bundle, settings, f"; {why}")
     built = [*_built(bundle, among, settings)]
     say_unread(bundle, AUTO, [plugin for one, plugin in built if METRICS in one.options])
     say_asked_often(bundle, settings, AUTO, [plugin for _, plugin in built])
@@ -113,15 +112,22 @@ def choose(
     best = max(tried, key=lambda one: one.mean, default=None)
     if best is None or not best.mean > 0:
         whys = (f": {why}" for fold in found if (why := _why_not(fold)))
-        raise TraceError(f"{bundle.path}: {_FAILURES}, was none{next(whys, ' in any of them')}")
+        raise _nothing_to_choose_by(bundle, settings, next(whys, " in any of them"))
     chosen = next(one for one in among if one.name == best.candidate)
     remarks = (
         f"None could be judged on fold {at} of {len(found)}, and it was not chosen by: "
-        f"{_why_not(fold) or 'no failure is in it'}."
+        f"{_why_not(fold) or f'no {TOLD[settings.task].one} is in it'}."
         for at, fold in enumerate(found, 1)
         if fold not in judged
     )
     return chosen, tuple(tried), tuple(remarks)
+
+
+def _nothing_to_choose_by(bundle: Bundle, settings: FitSettings, why: str) -> TraceError:
+    return TraceError(
+        f"{bundle.path}: need {TOLD[settings.task].many} in the folds of the training time to "
+        f"choose a predictor by, was none{why}"
+    )
 
 
 def _tried(candidate: Candidate, reached: Sequence[float | str | None]) -> Tried:

@@ -55,6 +55,7 @@ _NUMBER = r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*"
 _DAY = r"\d{8}"
 """A number that is a time all the same, of ISO 8601's basic form: 20260104."""
 
+_TRUE, _FALSE = ("true", "1", "1.0"), ("false", "0", "0.0", "")
 _OPEN_QUOTE = re.compile(r"EOF inside string starting at row (\d+)")
 
 _RULE = {
@@ -304,11 +305,27 @@ def plain_cells(cells: "pd.Series[Any]") -> list[Any]:
 
 
 def numbers_of(cells: "pd.Series[str]", path: Path, faults: Faults) -> Floats:
-    """Return cells as float64, NaN where a cell is empty; one that is neither is a fault."""
+    """Return cells as float64, NaN where a cell is empty, 1 and 0 where it is true or false.
+
+    One that is nothing of these is a fault.
+    """
     numbers: Floats = pd.to_numeric(cells, errors="coerce").to_numpy(np.float64, na_value=np.nan)
     empty = (cells.isna() | cells.isin(["", "nan", "NaN", "NA", "null"])).to_numpy(np.bool_)
-    _need(cells, np.isnan(numbers) & ~empty, f"a number for {cells.name}", path, faults)
+    odd = np.isnan(numbers) & ~empty
+    if odd.any():
+        numbers, texts = numbers.copy(), cells[odd].astype(str).str.lower()
+        numbers[odd] = texts.map({"true": 1.0, "false": 0.0})
+        _need(cells, odd & np.isnan(numbers), f"a number for {cells.name}", path, faults)
     return numbers
+
+
+def truths_of(cells: "pd.Series[str]", path: Path, faults: Faults) -> NDArray[np.bool_]:
+    """Return where a cell is true; one that is neither true nor false, nor empty, is a fault."""
+    texts = cells.astype(str).str.lower()
+    is_true = texts.isin(_TRUE).to_numpy(np.bool_)
+    is_false = (texts.isin(_FALSE) | cells.isna()).to_numpy(np.bool_)
+    _need(cells, ~is_true & ~is_false, f"true or false for {cells.name}", path, faults)
+    return is_true
 
 
 def iso_ns(cells: "pd.Series[str]") -> tuple[Ints, Wrong, Wrong]:

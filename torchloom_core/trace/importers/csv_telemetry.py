@@ -26,6 +26,7 @@ from torchloom_core.trace.importers.cells import (
     rename,
     tell_mistyped,
     times_ns,
+    truths_of,
 )
 from torchloom_core.trace.importers.faults import TOLD, Faults
 from torchloom_core.trace.importers.mapping import Telemetry, Times
@@ -237,8 +238,7 @@ def _add_long(table: pd.DataFrame, parts: _Parts, path: Path, faults: Faults) ->
     parts.value.append(numbers_of(table["value"], path, faults)[:, np.newaxis])
     valid = np.ones((len(table), 1), dtype=np.bool_)
     if "valid" in table:
-        said = table["valid"].astype(str).str.lower()
-        valid[:, 0] = said.isin(["true", "1"]).to_numpy(np.bool_)
+        valid[:, 0] = truths_of(table["valid"], path, faults)
     parts.valid.append(valid)
     if extra := [name for name in table.columns if name not in TELEMETRY_COLUMNS]:
         parts.extra.append(table[extra])
