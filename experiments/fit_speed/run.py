@@ -1,10 +1,11 @@
-"""How long a fit takes in this tree and in another one, side by side.
+"""How long a fit and a score take in this tree and in another one, side by side.
 
     git worktree add ../before COMMIT
     python experiments/fit_speed/run.py ../before [--turns 5]
 
-Both fit and score the same predictors on the same synthetic trace, in turns and in processes of
-their own; processor time counts, as it is what a busy machine disturbs least. Writes results.json.
+Both fit the same predictors on the same synthetic trace, which scores them and their baselines, and
+score the models again as an evaluation does; in turns and in processes of their own. Processor time
+counts, as it is what a busy machine disturbs least. Writes results.json.
 """
 
 import argparse
@@ -28,6 +29,16 @@ FOLDERS = (".", "policies", "predictors", "threadlet")
 TRACE = ("--nodes", "64", "--days", "60", "--interval-s", "900", "--seed", "1")
 FIT = ("--until", "40d", "--tick-s", "900", "--every-s", "3600", "--option", "horizon_s=21600")
 PREDICTORS = ("boosting", "forest", "fault_history")
+
+
+def work(tree: str, name: str) -> dict[str, list[str]]:
+    """Return what is timed of a predictor: the words of each command."""
+    model = f"{tree}-{name}.tlmodel"
+    score = ["--mode", "replay", "--predictor", f"{name}={model}", "--out", f"{tree}-scored"]
+    return {
+        "fit": ["fit", "t.tltrace", "--predictor", name, *FIT, "--force", "--out", model],
+        "score": ["evaluate", "t.tltrace", *score],
+    }
 
 
 def torchloom(tree: Path, words: Sequence[str], folder: Path) -> float:
@@ -57,24 +68,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(argv)
     console = Console(width=None if sys.stdout.isatty() else 100)
     trees = {"before": asked.before, "now": ROOT}
-    took: dict[str, dict[str, list[float]]] = {
-        name: {tree: [] for tree in trees} for name in PREDICTORS
+    took: dict[str, dict[str, dict[str, list[float]]]] = {
+        what: {name: {tree: [] for tree in trees} for name in PREDICTORS}
+        for what in ("fit", "score")
     }
     with tempfile.TemporaryDirectory() as temporary, Progress(console=console) as bar:
         folder = Path(temporary)
         torchloom(ROOT, ["trace", "synthesize", "t.tltrace", *TRACE], folder)
-        for turn in bar.track(range(asked.turns), description="fit in turns"):
+        for turn in bar.track(range(asked.turns), description="in turns"):
             for name in PREDICTORS:
                 order = list(trees.items())
                 for tree, path in order if turn % 2 else reversed(order):
-                    words = ["fit", "t.tltrace", "--predictor", name, *FIT, "--force"]
-                    took[name][tree].append(torchloom(path, words, folder))
-    table = Table("predictor", "before, s", "now, s", "now / before", "range")
-    for name, each in took.items():
-        ratios = [now / was for was, now in zip(each["before"], each["now"], strict=True)]
-        medians = [f"{statistics.median(each[tree]):.1f}" for tree in trees]
-        ends = f"{min(ratios):.2f} to {max(ratios):.2f}"
-        table.add_row(name, *medians, f"{statistics.median(ratios):.2f}", ends)
+                    for what, words in work(tree, name).items():
+                        took[what][name][tree].append(torchloom(path, words, folder))
+    table = Table("", "predictor", "before, s", "now, s", "now / before", "range")
+    for what, of in took.items():
+        for name, each in of.items():
+            ratios = [now / was for was, now in zip(each["before"], each["now"], strict=True)]
+            medians = [f"{statistics.median(each[tree]):.1f}" for tree in trees]
+            ends = f"{min(ratios):.2f} to {max(ratios):.2f}"
+            table.add_row(what, name, *medians, f"{statistics.median(ratios):.2f}", ends)
     console.print(table)
     asked.out.write_text(json.dumps({"cores": os.cpu_count(), "cpu_s": took}, indent=1) + "\n")
     return 0

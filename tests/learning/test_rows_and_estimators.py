@@ -1,4 +1,6 @@
 import io
+import subprocess
+import sys
 import zipfile
 
 import msgspec
@@ -161,3 +163,21 @@ def test_a_part_in_json_is_what_it_should_be_or_refused():
     for data in (b'{"share": "much"}', b"{", b"{}"):
         with pytest.raises(ModelError, match=r"card.json: need Card as JSON, was not: "):
             json_part({"card.json": data}, "card.json", Card)
+
+
+KEPT = """
+import sys
+from sklearn.linear_model import LogisticRegression
+from torchloom_core.learning import estimator_bytes, estimator_part
+estimator = LogisticRegression().fit([[0.0], [1.0]], [False, True])
+estimator_part({"it": estimator_bytes(estimator)}, "it", ())
+print("torch" in sys.modules)
+import torch
+print(torch.zeros(1).tolist())
+"""
+
+
+@pytest.mark.integration
+def test_an_estimator_is_kept_and_read_without_torch_which_stays_to_be_had():
+    ran = subprocess.run([sys.executable, "-c", KEPT], capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines() == ["False", "[0.0]"]

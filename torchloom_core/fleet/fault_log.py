@@ -80,15 +80,16 @@ class FaultLog:
     def forget_old(self, now_ns: int) -> None:
         """Drop what happened longer ago than the memory lasts."""
         old = bisect.bisect_left(self._faults, now_ns - self._memory_ns, key=_when)
+        if not old:
+            return
         for fault in self._faults[:old]:
             self._ids.remove(fault.id)
             self._let_go(fault)
         for place, count in Counter(fault.place for fault in self._faults[:old]).items():
             del self._of[place][:count]
             self._changed.add(place)
-        if old:
-            del self._faults[:old]
-            self._told = None
+        del self._faults[:old]
+        self._told = None
 
     @property
     def faults(self) -> tuple[Fault, ...]:

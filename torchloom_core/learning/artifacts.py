@@ -2,8 +2,11 @@
 
 import io
 import re
+import sys
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.abc import MetaPathFinder
 from typing import Any, TypeVar
 
 import msgspec
@@ -71,15 +74,14 @@ def estimator_bytes(estimator: Any) -> bytes:
     >>> estimator_bytes(estimator) == estimator_bytes(estimator)
     True
     """
-    from skops.io import dumps
-
+    skops = _skops()
     numbers: dict[bytes, bytes] = {}
 
     def number(match: "re.Match[bytes]") -> bytes:
         return numbers.setdefault(match.group(), b"%d" % len(numbers))
 
     made = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(dumps(estimator))) as source:
+    with zipfile.ZipFile(io.BytesIO(skops.dumps(estimator))) as source:
         ids = rb'(?<="__id__": )\d+|(?<=")\d+(?=\.np[yz]")'
         schema = re.sub(ids, number, source.read(_SCHEMA))
         members = {_SCHEMA: schema}
@@ -116,18 +118,45 @@ def estimator_part(parts: Mapping[str, bytes], name: str, trusted: Sequence[str]
     >>> estimator_part(parts, "regression.skops", trusted=()).predict([[0.9]])
     array([ True])
     """
-    from skops.io import loads
-    from skops.io.exceptions import UntrustedTypesFoundException
-
+    skops = _skops()
     try:
-        return loads(part_of(parts, name), trusted=list(trusted))
-    except UntrustedTypesFoundException as error:
+        return skops.loads(part_of(parts, name), trusted=list(trusted))
+    except skops.exceptions.UntrustedTypesFoundException as error:
         found = str(error).partition("\n")[0]
         raise ModelError(f"{name}: need types that are trusted, was not: {found}") from error
     except (zipfile.BadZipFile, KeyError, ValueError) as error:
         raise ModelError(
             f"{name}: need an estimator as skops keeps it, was not: {error}"
         ) from error
+
+
+def _skops() -> Any:
+    """Return ``skops.io``, imported as if torch were not installed.
+
+    It asks scikit-learn for a list of all estimators, who imports all its packages for that, and
+    with one of them torch, which takes longer than everything else and adds nothing to the list.
+    """
+    with _not_installed("torch"):
+        import skops.io
+        import skops.io.exceptions
+    return skops.io
+
+
+@contextmanager
+def _not_installed(module: str) -> Iterator[None]:
+    """Let nobody find a module meanwhile; who has imported it keeps it."""
+
+    class Nowhere(MetaPathFinder):
+        def find_spec(self, name: str, *_: Any) -> None:
+            if name == module:
+                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    nowhere = Nowhere()
+    sys.meta_path.insert(0, nowhere)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(nowhere)
 
 
 def check_forest(forest: Any, columns: int, name: str) -> None:
