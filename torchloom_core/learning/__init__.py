@@ -15,7 +15,7 @@ from torchloom_core.learning.artifacts import (
 )
 from torchloom_core.learning.fault_columns import FaultColumns, History
 from torchloom_core.learning.features import Features
-from torchloom_core.learning.minimum import minimum
+from torchloom_core.learning.minimising import minimum
 from torchloom_core.learning.ranking import Ranking
 from torchloom_core.learning.reasons import Reasons
 from torchloom_core.learning.row_learner import (

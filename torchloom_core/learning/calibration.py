@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import msgspec
 import numpy as np
 
-from torchloom_core.learning.minimum import minimum
+from torchloom_core.learning.minimising import minimum
 from torchloom_core.learning.told import Told
 from torchloom_core.plugin.arrays import Floats
 
