@@ -29,7 +29,8 @@ def divided(whole, until, *, days=100.0, horizon=2.0, every=1.0):
     """Divide a trace; all in days since it began, but ``until`` may be nanoseconds."""
     start_ns = round(FIRST * DAY_NS)
     span = replace(whole.manifest, start_ns=start_ns, end_ns=start_ns + round(days * DAY_NS))
-    until_ns = start_ns + (until if isinstance(until, int) else round(until * DAY_NS))
+    # In microseconds, as the command line takes days: in ns a float is off by one or two.
+    until_ns = start_ns + (until if isinstance(until, int) else 1000 * round(until * DAY_S * 1e6))
     task = Task(horizon_s=horizon * DAY_S, repair_s=DAY_S)
     return split(DerivedBundle(whole, span), task, until_ns=until_ns, every_s=every * DAY_S)
 
