@@ -63,6 +63,7 @@ MODULES = {
         f"{CORE}/fitting/{part}.py": ("fitting/test_fit.py", "fitting/test_foretelling_columns.py")
         for part in ("fit", "stages")
     },
+    f"{CORE}/trace/feed/silences.py": ("trace/test_silences.py",),
     f"{CORE}/evaluate/goodput/episode.py": ("evaluate/test_episode.py",),
     f"{CORE}/evaluate/goodput/job.py": ("evaluate/test_job.py",),
     f"{CORE}/simulate/failures.py": ("simulate/test_failures.py",),

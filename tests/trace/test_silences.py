@@ -43,6 +43,16 @@ def test_who_reports_no_more_is_silent_from_the_second_missed_report_to_beyond_t
     assert silent(tmp_path / "t", reports(days)) == [("b", 41.0, 60.0)]
 
 
+def test_ten_reports_that_are_missing_at_the_end_are_no_silence_yet_and_eleven_are(tmp_path):
+    days = {"a": range(DAYS), "b": range(50), "c": range(49)}
+    assert silent(tmp_path / "t", reports(days)) == [("c", 50.0, 60.0)]
+
+
+def test_who_reported_for_a_few_days_and_no_more_is_silent_and_who_reported_twice_is_not(tmp_path):
+    days = {"a": range(DAYS), "few": range(5), "twice": (0, 20), "z": range(DAYS)}
+    assert silent(tmp_path / "t", reports(days)) == [("few", 6.0, 60.0)]
+
+
 def test_who_comes_late_or_is_away_for_long_is_silent_meanwhile_and_not_for_ten_reports(tmp_path):
     days = {
         "a": range(DAYS),
@@ -82,7 +92,7 @@ def test_who_tells_only_what_changes_is_not_silent(tmp_path):
 
 
 def test_who_reports_seldom_among_others_that_report_often_is_not_silent(tmp_path):
-    days = {"a": range(DAYS), "b": range(DAYS), "weekly": range(0, 56, 14)}
+    days = {"a": range(DAYS), "b": range(DAYS), "now and then": range(0, 56, 14), "z": range(DAYS)}
     assert silent(tmp_path / "t", reports(days)) == []
 
 
@@ -99,6 +109,15 @@ def test_a_node_is_heard_of_by_its_gpus(tmp_path):
         START_NS // 3600 // SECOND_NS * 3600 * SECOND_NS + 46 * DAY_S * SECOND_NS,
         at(DAYS * DAY_S) + 1,
     )
+
+
+def test_a_rack_that_reports_is_no_sign_of_its_nodes(tmp_path):
+    parts = [Component(id="r", kind="rack")]
+    parts += [Component(id=name, kind="node", parents=("r",)) for name in "abc"]
+    days = {"a": range(30), "b": range(30), "c": range(DAYS), "r": range(DAYS)}
+    trace = bundle(tmp_path / "t", parts, reports(days), seconds=DAYS * DAY_S)
+    found = silences(trace, watch(trace), known_until_ns=at(DAYS * DAY_S))
+    assert [silence.row for silence in found] == [0, 1]
 
 
 def test_what_was_not_known_yet_is_no_silence(tmp_path):

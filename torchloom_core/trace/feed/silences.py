@@ -60,8 +60,6 @@ def silences(bundle: Bundle, watched: Watched, *, known_until_ns: int) -> tuple[
     trace. Who never reports is not silent: nobody can tell.
     """
     moments, row, at = _reports(bundle, watched, known_until_ns)
-    if not len(moments):
-        return ()
     signs = _with_ends(bundle, watched, moments, row, at)
     length = np.where(np.diff(signs.row) == 0, np.diff(signs.at), 0)
     usual = _usual(length, _OF_FLEET)
@@ -70,9 +68,11 @@ def silences(bundle: Bundle, watched: Watched, *, known_until_ns: int) -> tuple[
         one = int(signs.row[gap])
         first, end = np.searchsorted(signs.row, [one, one + 1])
         own = max(usual, _usual(length[first + 1 : end - 2], _OF_ONE))
-        due = min(int(signs.at[gap]) + _DUE * own, len(moments) - 1)
-        from_ns = max(int(signs.ns[gap]) + _DAY_NS, int(moments[due]))
-        if length[gap] > _LONG * own and from_ns < signs.ns[gap + 1]:
+        if length[gap] <= _LONG * own:
+            continue
+        due_ns = int(moments[signs.at[gap] + _DUE * own])
+        from_ns = max(int(signs.ns[gap]) + _DAY_NS, due_ns)
+        if from_ns < signs.ns[gap + 1]:
             found.append(Silence(one, from_ns, int(signs.ns[gap + 1])))
     return tuple(found)
 
@@ -88,7 +88,7 @@ def _reports(bundle: Bundle, watched: Watched, until_ns: int) -> tuple[Ints, Int
     hour, whose = hour[whose >= 0], whose[whose >= 0]
     hours = _distinct(hour)
     report = _distinct(np.sort(whose * len(hours) + np.searchsorted(hours, hour)))
-    whose, at = np.divmod(report, max(1, len(hours)))
+    whose, at = np.divmod(report, len(hours))
     return hours * REPORT_STEP_NS, whose, at
 
 
