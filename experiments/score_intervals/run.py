@@ -1,6 +1,6 @@
 """How often 95 % intervals of scores hold the truth, and how often what knows nothing has skill.
 
-    python experiments/score_intervals/run.py [--draws 200]
+    python experiments/score_intervals/run.py [--draws 800]
 
 Both on fleets that are made up, with torchLoom's own labels, scores and rule for skill. Writes
 results.json and coverage.png.
@@ -211,7 +211,7 @@ def draw_coverage(results: Sequence[Mapping[str, object]], path: Path) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--draws", type=int, default=200, help="of each setting")
+    parser.add_argument("--draws", type=int, default=800, help="of each setting")
     parser.add_argument("--out", type=Path, default=HERE)
     asked = parser.parse_args(argv)
     console = Console(width=None if sys.stdout.isatty() else 160)
