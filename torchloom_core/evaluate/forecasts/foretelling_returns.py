@@ -15,7 +15,7 @@ from torchloom_core.evaluate.forecasts.relations import FEWEST, related_within
 from torchloom_core.learning.forecast_score import FORETELLING
 from torchloom_core.plugin.arrays import Floats, Ints
 from torchloom_core.trace.bundle.bundle import Bundle
-from torchloom_core.trace.bundle.telemetry import codes
+from torchloom_core.trace.bundle.telemetry import codes, numbers
 
 
 def foretelling_returns(
@@ -102,10 +102,10 @@ def _firsts(
     came_ns = first.copy()
     for table in bundle.telemetry(metrics=metrics):
         row, column = codes(table["component"], components), codes(table["metric"], metrics)
-        at_ns, value = table["t_event"].to_numpy(), table["value"].to_numpy()
+        at_ns, value = numbers(table["t_event"]), numbers(table["value"])
         at_s = np.clip((at_ns - start_ns) // SECOND_NS, 0, stride_s - 2)
         place = np.searchsorted(begins_s, row * stride_s + at_s, side="right") - 1
-        known = table["valid"].to_numpy() & np.isfinite(value) & (row >= 0) & (place >= 0)
+        known = numbers(table["valid"]) & np.isfinite(value) & (row >= 0) & (place >= 0)
         known[known] = owner[place[known]] == row[known]
         cell = (place * len(metrics) + column)[known]
         new = np.isnan(first.flat[cell])

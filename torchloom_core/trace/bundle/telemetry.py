@@ -213,11 +213,16 @@ def steps_in(paths: Iterable[Path], components: Sequence[str], step_ns: int) -> 
                     {name: _typed(rows[name], name, str(path)) for name in rows.column_names}
                 )
                 _refuse_nulls(rows, path)
-                step = rows["t_avail"].to_numpy() // step_ns
+                step = numbers(rows["t_avail"]) // step_ns
                 pair = step * len(components) + codes(rows["component"], components)
-                found.append(pc.unique(pa.array(pair)).to_numpy())
-    pairs = np.sort(pc.unique(pa.array(np.concatenate(found))).to_numpy())
-    return np.divmod(pairs, max(1, len(components)))
+                found.append(distinct(pair))
+    return np.divmod(distinct(np.concatenate(found)), max(1, len(components)))
+
+
+def distinct(values: Ints) -> Ints:
+    """Return each value once, sorted: of so many, ``np.unique`` takes several times as long."""
+    ordered = np.sort(values)
+    return ordered[np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1))]
 
 
 def codes(column: pa.ChunkedArray, names: Collection[str]) -> Ints:

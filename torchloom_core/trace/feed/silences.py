@@ -11,6 +11,7 @@ import numpy as np
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.plugin.arrays import Ints
 from torchloom_core.trace.bundle.bundle import REPORT_STEP_NS, Bundle
+from torchloom_core.trace.bundle.telemetry import distinct
 from torchloom_core.trace.feed.ends import heard_of
 from torchloom_core.trace.feed.watched import Watched
 
@@ -59,6 +60,12 @@ def silences(bundle: Bundle, watched: Watched, *, known_until_ns: int) -> tuple[
     The topology says of some components when they came and went; the others came and went with the
     trace. Who never reports is not silent: nobody can tell.
     """
+    return bundle.once(
+        ("silences", known_until_ns), lambda own: _silences(own, watched, known_until_ns)
+    )
+
+
+def _silences(bundle: Bundle, watched: Watched, known_until_ns: int) -> tuple[Silence, ...]:
     moments, row, at = _reports(bundle, watched, known_until_ns)
     signs = _with_ends(bundle, watched, moments, row, at)
     length = np.where(np.diff(signs.row) == 0, np.diff(signs.at), 0)
@@ -86,15 +93,10 @@ def _reports(bundle: Bundle, watched: Watched, until_ns: int) -> tuple[Ints, Int
         row_of[[place[name] for name in names]] = row
     whose = row_of[component]
     hour, whose = hour[whose >= 0], whose[whose >= 0]
-    hours = _distinct(hour)
-    report = _distinct(np.sort(whose * len(hours) + np.searchsorted(hours, hour)))
+    hours = distinct(hour)
+    report = distinct(whose * len(hours) + np.searchsorted(hours, hour))
     whose, at = np.divmod(report, len(hours))
     return hours * REPORT_STEP_NS, whose, at
-
-
-def _distinct(ordered: Ints) -> Ints:
-    """Return each of some sorted values once: for so many, faster than to look for them."""
-    return ordered[np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1))]
 
 
 def _with_ends(bundle: Bundle, watched: Watched, moments: Ints, row: Ints, at: Ints) -> _Signs:
