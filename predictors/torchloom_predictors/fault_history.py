@@ -32,8 +32,8 @@ from torchloom_core.plugin import (
 )
 
 _DAY_S = 86_400.0
-_HALF_LIVES_S = (0.25 * _DAY_S, 1 * _DAY_S, 4 * _DAY_S, 10 * _DAY_S, 20 * _DAY_S, 40 * _DAY_S)
-_PRIOR_DAYS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+_HALF_LIVES_S = tuple(days * _DAY_S for days in (0.25, 1, 4, 10, 20, 40, 100, 400, 1000))
+_PRIOR_DAYS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 _LATER = 0.5
 """The last share of the examples' time, by which half life and the prior's worth are chosen."""
 

@@ -22,7 +22,7 @@ from torchloom_core.plugin import (
 )
 from torchloom_predictors.regression import Regression, signed_log
 
-_SINCE_BINS = 7
+_SINCE_BINS = 10
 """Time since the last fault, in so many bins, each reaching four times as far as the one before."""
 
 _MOST_STEPS = 32
@@ -111,7 +111,8 @@ class SurvivalPredictor:
         half_lives_s: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)] = (
             86_400.0,
             864_000.0,
-            2_592_000.0,
+            8_640_000.0,
+            86_400_000.0,
         )
         incident_s: NotNegative = 60.0
         max_healthy: Annotated[int, msgspec.Meta(ge=100)] = 200_000

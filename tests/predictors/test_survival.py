@@ -137,8 +137,8 @@ def test_a_metric_that_counts_hours_in_service_is_an_age():
 def test_the_reason_is_the_history(fitted):
     why = fitted.forecast(ages(0.5, 8)).why
     assert why == {
-        0: "its node had 1 fault in the last 150 d, the latest 12 h ago",
-        1: "its node had 1 fault in the last 150 d, the latest 8 d ago",
+        0: "its node had 1 fault in the last 5000 d, the latest 12 h ago",
+        1: "its node had 1 fault in the last 5000 d, the latest 8 d ago",
     }
 
 
@@ -148,5 +148,5 @@ def test_one_example_alone_is_nothing_to_learn_from(bursts):
 
 
 def test_a_model_of_other_options_is_refused(fitted):
-    with pytest.raises(ModelError, match=r"survival.json: need the 7 features .* was 15 of other"):
+    with pytest.raises(ModelError, match=r"survival.json: need the 7 features .* was 19 of other"):
         predictor(half_lives_s=(DAY_S,)).restore(fitted.parts())

@@ -60,7 +60,7 @@ class RowOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     spans_s: tuple[Positive, ...] = (600.0, 3600.0)
     attributes: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
-    half_lives_s: tuple[Positive, ...] = (86_400.0, 864_000.0, 2_592_000.0)
+    half_lives_s: tuple[Positive, ...] = (86_400.0, 864_000.0, 8_640_000.0, 86_400_000.0)
     incident_s: NotNegative = 60.0
     max_healthy: Annotated[int, msgspec.Meta(ge=100)] = 100_000
     seed: Annotated[int, msgspec.Meta(ge=0)] = 0

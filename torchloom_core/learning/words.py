@@ -7,12 +7,12 @@ def in_words(seconds: float) -> str:
     Examples
     --------
     >>> from torchloom_core.learning import in_words
-    >>> in_words(604800.0), in_words(5400.0), in_words(45.0)
-    ('7 d', '1.5 h', '45 s')
+    >>> in_words(604800.0), in_words(5400.0), in_words(45.0), in_words(432000000.0)
+    ('7 d', '1.5 h', '45 s', '5000 d')
     """
     for unit, least_s in (("d", 86_400.0), ("h", 3600.0), ("min", 60.0)):
         if seconds >= least_s:
-            return f"{seconds / least_s:.3g} {unit}"
+            return f"{float(f'{seconds / least_s:.3g}'):g} {unit}"
     return f"{seconds:.3g} s"
 
 
