@@ -248,7 +248,6 @@ def learn(trial: Trial, bundle: Bundle, candidate: Candidate, cut_ns: int) -> Pr
                 every_s=trial.learn_every_s,
                 until_ns=cut_ns - trial.task.horizon_ns,
                 known_until_ns=cut_ns,
-                progress=lambda _: None,
             )
         )
     return predictor

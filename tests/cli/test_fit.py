@@ -154,6 +154,7 @@ def test_sigterm_ends_a_fit_as_an_interrupt_does(trace, monkeypatch, capsys, the
 
     monkeypatch.chdir(trace.path)
     monkeypatch.setattr("torchloom_core.fitting.fit.fit", terminated)
+    handled = signal.getsignal(signal.SIGTERM)
     if there:
         (trace.path / "fault_history.tlmodel").mkdir()
         (trace.path / "fault_history.tlmodel" / "model.json").touch()
@@ -162,4 +163,4 @@ def test_sigterm_ends_a_fit_as_an_interrupt_does(trace, monkeypatch, capsys, the
     last = capsys.readouterr().err.splitlines()[-1]
     what = "is as it was" if there else "was not written"
     assert last == f"torchloom: interrupted; fault_history.tlmodel {what}"
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) == handled

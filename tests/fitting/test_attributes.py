@@ -83,7 +83,7 @@ def test_an_attribute_may_be_declared_as_known_before(disks, logistic):
 
 def test_a_learner_is_shown_no_label_that_it_has_not_declared(disks):
     plugin = Blind(Blind.Options(metrics=()))
-    examples = Fitting(disks, SETTINGS, plugin).examples(plugin, lambda _: None)
+    examples = Fitting(disks, SETTINGS, plugin).examples(plugin)
     seen = next(iter(examples)).view.labels
     assert len(seen) == DISKS
     assert not any(seen)

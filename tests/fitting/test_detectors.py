@@ -83,7 +83,7 @@ def detecting():
 
 def test_the_card_tells_each_with_its_prevalence_and_what_chance_finds(bundle, detecting):
     card = fit(bundle, info(Heat), {}, detecting, baselines=PLUGINS).card
-    names = ["random", "fault_history", *DETECTORS, "one_rule", "logistic"]
+    names = ["random", *BASELINES, *DETECTORS]
     assert [one.predictor for one in card.baselines] == names
     assert {one.samples for one in card.baselines} == {card.score.samples}
     random, count, *others = card.baselines
@@ -144,7 +144,7 @@ def test_the_command_has_them_on_its_card_and_says_how_it_stands_to_the_hardest(
     app([*words, "--option", "spans_s=[7200]"], exit_on_error=False, result_action="return_value")
     card = json.loads(capsys.readouterr().out)
     names = [one["predictor"] for one in card["baselines"]]
-    assert names == ["random", "fault_history", *DETECTORS, "one_rule", "logistic"]
+    assert names == ["random", *BASELINES, *DETECTORS]
     above = {name: one["value"] for name, one in card["score"]["versus"].items()}
     hardest = min(names[1:], key=lambda name: above[name])
     assert _SPOKEN[hardest] in card["score"]["skill"]

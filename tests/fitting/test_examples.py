@@ -42,7 +42,7 @@ def examples_of(bundle, metrics=(), cls=Blind, progress=lambda _: None, **more):
 def test_the_outcomes_are_those_that_were_known_at_each_of_many_moments(measured):
     shares = []
     examples = examples_of(measured, progress=shares.append)
-    assert (examples.moments, examples.positives, examples.prevalence) == (0, 0, 0.0)
+    assert (examples.moments, examples.positives) == (0, 0)
     seen = list(examples)
     times_ns = np.array([example.view.now_ns for example in seen])
     assert len(times_ns) > 256
@@ -66,7 +66,6 @@ def test_the_outcomes_are_those_that_were_known_at_each_of_many_moments(measured
     assert np.isnan(wanted).any()
     assert examples.moments == np.count_nonzero(~np.isnan(wanted))
     assert examples.positives == np.count_nonzero(wanted == 1.0) > 0
-    assert examples.prevalence == examples.positives / examples.moments
     assert shares[-1] == 1.0
     assert shares == sorted(shares)
     assert shares[0] == times_ns[0] / UNTIL_NS
@@ -99,19 +98,6 @@ def test_without_a_metric_or_a_failure_nothing_is_flagged(tmp_path, measured):
 
 
 SECONDS = {"tick_s": 1.0, "every_s": 1.0, "until_ns": at(10), "known_until_ns": at(10)}
-
-
-class Beside:
-    """Notes what it is shown."""
-
-    needs = (Need("heat"), NeedFaults(60.0))
-
-    def __init__(self):
-        self.seen = []
-
-    def add(self, example):
-        heat = example.view.latest("heat").tolist()
-        self.seen.append((example.view, heat, {*example.view.faults_of}))
 
 
 @pytest.fixture(scope="module")
@@ -169,20 +155,28 @@ def test_who_goes_is_censored_before_it_went(late):
     assert came[at(7)]["a"] == 0.0
 
 
-def test_whoever_sees_the_examples_too_is_shown_what_it_needs_before_a_foreign_one_spoils_it(late):
-    beside = Beside()
-    for number, one in enumerate(of_seconds(late, beside=beside)):
-        view, heat, faults = beside.seen[number]
-        assert one.view is not view
-        assert not any(one.view.labels)
-        assert view.labels[view.workers.index("a")] == {"model": "m1"}
-        assert 0.0 <= heat[0] <= 9.0
-        one.view.faults_of.clear()
-        assert {*view.faults_of} == faults
-    assert [faults for *_, faults in beside.seen] == [set()] * 2 + [{"a"}] * 8
+def test_what_others_need_is_seen_in_passing_and_not_shown_to_the_predictor(late):
+    others = (Need("heat"), NeedFaults(60.0))
+    passing = of_seconds(late).passing(at(10), others=others, progress=lambda _: None)
+    faults = []
+    for one in passing:
+        assert one.view.labels[one.view.workers.index("a")] == {"model": "m1"}
+        assert 0.0 <= one.view.latest("heat")[0] <= 9.0
+        faults.append({*one.view.faults_of})
+    assert faults == [set()] * 2 + [{"a"}] * 8
+    assert not any(label for one in of_seconds(late) for label in one.view.labels)
+
+
+def test_what_passes_after_the_last_to_learn_from_has_no_outcome(late):
+    examples = of_seconds(late, until_ns=at(4))
+    passing = [*examples.passing(at(7), progress=lambda _: None)]
+    assert [np.isnan(one.outcome).all() for one in passing] == [False] * 4 + [True] * 3
+    learned = of_seconds(late, until_ns=at(4))
+    assert len([*learned]) == 4
+    assert (examples.moments, examples.positives) == (learned.moments, learned.positives)
 
 
 def test_in_a_detection_nobody_is_shown_what_is_to_be_detected(late):
-    beside = Beside()
-    assert len([*of_seconds(late, "detect", beside=beside)]) == 10
-    assert not any(faults for *_, faults in beside.seen)
+    others = (NeedFaults(60.0),)
+    passing = of_seconds(late, "detect").passing(at(10), others=others, progress=lambda _: None)
+    assert [{*one.view.faults_of} for one in passing] == [set()] * 10

@@ -66,9 +66,10 @@ def test_each_stage_is_told_as_it_begins_and_how_far_it_is(bundle, settings, bas
         return told.setdefault(name, []).append
 
     fit(bundle, info(Heat), {}, settings, baselines=baselines, stages=begin)
-    names = ["fit heat", "fit fault_history", "ask heat", "score heat"]
+    names = ["fit heat to calibrate", "fit fault_history to calibrate", "calibrate heat"]
+    names += ["fit heat", "fit fault_history", "ask heat", "score heat"]
     assert [*told] == names
-    assert all(told[name][-1] > 0.97 for name in names[:3])
+    assert all(told[name][-1] > 0.97 for name in names[:-1])
     assert told["score heat"] == [0.0]
     assert all(list(shares) == sorted(shares) for shares in told.values())
 
@@ -233,7 +234,48 @@ def test_learning_calibration_and_score_are_a_horizon_apart(heat):
             card.score.from_ns,
         )
     ]
-    assert days == [0, 42, 44, 58, 60]
+    assert days == [0, 58, 44, 58, 60]
+
+
+def test_it_learns_without_the_time_it_is_calibrated_on_and_then_with_it(bundle, settings):
+    learned = []
+
+    class Notes(Heat):
+        def fit(self, examples):
+            learned.append([])
+            for example in examples:
+                learned[-1].append((example.view.now_ns, example.outcome[0]))
+            self.level = 0.5
+
+    card = fit(bundle, info(Notes), {}, settings).card
+    first, again = learned
+    assert first[-1][0] == 42 * DAY_NS
+    assert again[-1][0] == card.fitted_until_ns == 58 * DAY_NS
+    assert np.array_equal(first, again[: len(first)], equal_nan=True)
+
+
+class Shyer(Heat):
+    """Is only half as sure of everything once it has learned again."""
+
+    learned = 0
+
+    def fit(self, examples):
+        super().fit(examples)
+        self.learned += 1
+
+    def forecast(self, view):
+        sure = Heat.forecast(self, view).probability
+        odds = sure / (1.0 - sure) if self.learned == 1 else np.sqrt(sure / (1.0 - sure)) / 3.0
+        return Hazard(probability=odds / (1.0 + odds))
+
+
+def test_who_is_less_sure_once_it_has_learned_again_raises_as_many_alarms(bundle, settings, heat):
+    shyer = fit(bundle, info(Shyer), {}, settings)
+    was, now = heat.card.score, shyer.card.score
+    assert shyer.info.threshold == pytest.approx(heat.info.threshold)
+    assert (now.recall, now.precision) == (was.recall, was.precision)
+    assert shyer.info.calibration.stretch == pytest.approx(2.0, rel=0.05)
+    assert now.auprc.value == pytest.approx(was.auprc.value)
 
 
 def test_nothing_after_the_end_of_training_changes_what_was_learned(bundle, settings, heat):
@@ -602,7 +644,8 @@ def test_parts_that_cannot_be_files_are_refused_once_it_has_learned(bundle, sett
             return given
 
         def forecast(self, view):
-            raise AssertionError("asked before its parts were looked at")
+            assert view.now_ns < settings.until_ns, "need its parts looked at before, was not"
+            return super().forecast(view)
 
     with pytest.raises(PluginError) as error:
         fit(bundle, info(Gives), {}, settings)
@@ -683,7 +726,12 @@ def test_it_is_asked_every_so_many_whole_ticks_from_the_calibration_on(
     assert model.info.every_s == every_s
     every_ns = round(every_s * SECOND_NS)
     from_ns = model.card.calibrated_from_ns + every_ns
-    assert asked == [*range(from_ns, 120 * DAY_NS + 1, every_ns)]
+    unseen_ns = next(ns for ns in asked if ns > model.card.fitted_until_ns)
+    assert unseen_ns - every_ns <= model.card.fitted_until_ns
+    assert asked == [
+        *range(from_ns, settings.until_ns, every_ns),
+        *range(unseen_ns, 120 * DAY_NS + 1, every_ns),
+    ]
 
 
 def test_a_failure_without_an_end_lasts_as_long_as_is_told_and_the_model_keeps_it(bundle, settings):
@@ -764,12 +812,13 @@ def test_the_limits_of_what_a_card_says_stand_on_it(bundle, settings, synthetic)
         Quiet(Quiet.Options()),
     )  # fmt: skip
 
-    (asked,) = fitting.ask([Blind(Blind.Options())], 0.03, lambda _: None)
+    asked = SimpleNamespace(
+        earlier=SimpleNamespace(component_days=100.0), calibration=Calibration()
+    )
 
     def limits(*metrics, **found):
         examples = SimpleNamespace(moments=9, positives=2, metrics=metrics)
-        said = replace(asked, calibration=Calibration())
-        return [*_remarks(fitting, examples, said, score(**{"incidents": FEW, **found}))]
+        return [*_remarks(fitting, examples, asked, score(**{"incidents": FEW, **found}))]
 
     made_up = "The trace is synthetic: the score says how well it learns what was made up."
     least = [

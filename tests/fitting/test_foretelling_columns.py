@@ -140,7 +140,8 @@ def test_the_fit_without_the_column_is_told_in_stages_too_and_few_failures_have_
         return lambda _: None
 
     card, (remark,) = constant(disks, ["length", "wear"], until_d=110, stages=begin)
-    assert begun == ["fit constant", "ask constant", "score constant"] * 2
+    stages = ["fit constant to calibrate", "calibrate constant", "fit constant"]
+    assert begun == [*stages, "ask constant", "score constant"] * 2
     assert card.score.incidents < FEW
     assert remark.startswith(f"Without length: AUPRC {card.score.auprc.value:.3g}. No skill shown")
 

@@ -36,7 +36,7 @@ def divided(whole, until, *, days=100.0, horizon=2.0, every=1.0):
 
 
 def days_of(part):
-    stamps = (part.start_ns, part.fitted_until_ns, part.calibrated_from_ns,
+    stamps = (part.start_ns, part.first_until_ns, part.calibrated_from_ns,
               part.calibrated_until_ns, part.until_ns, part.end_ns)  # fmt: skip
     return [stamp / DAY_NS - FIRST for stamp in stamps]
 

@@ -213,3 +213,54 @@ def test_who_is_likelier_to_fail_stays_likelier_whatever_came(said, came):
 def test_nothing_fitted_changes_no_bit():
     said = np.array([0.0, 1e-12, 0.3, 1.0])
     assert np.array_equal(Calibration().apply(said), said)
+
+
+SAID = arrays(np.float64, 40, elements=st.floats(0.01, 0.99))
+
+
+@given(SAID, st.floats(0.3, 3.0), st.floats(-3.0, 3.0))
+def test_who_is_surer_of_everything_once_it_has_learned_again_is_taken_at_its_former_word(
+    said, surer, higher
+):
+    former = Calibration(slope=0.7, intercept=-0.4, positives=3, failures=2)
+    again = expit(surer * logit(said) + higher)
+    found = former.carried_over(said, again)
+    assert (found.slope, found.intercept) == (former.slope, former.intercept)
+    if np.ptp(said) > 0.01:
+        assert found.apply(again) == pytest.approx(former.apply(said), rel=1e-6)
+    else:
+        assert found.apply(again).mean() == pytest.approx(former.apply(said).mean(), rel=0.1)
+
+
+@given(SAID, SAID)
+def test_whatever_it_says_once_it_has_learned_again_the_order_is_kept(said, again):
+    found = Calibration().carried_over(said, again)
+    levels = np.sort(again)
+    assert (np.diff(found.apply(levels)) >= 0.0).all()
+    assert 1 / 21 < found.stretch < 21
+
+
+def test_likely_ones_weigh_more_than_the_many_that_are_not():
+    random = np.random.default_rng(0)
+    said = np.append(random.uniform(0.001, 0.002, 500), random.uniform(0.2, 0.6, 20))
+    again = np.append(random.uniform(0.004, 0.005, 500), random.uniform(0.1, 0.3, 20))
+    found = Calibration().carried_over(said, again)
+    likely = slice(500, None)
+    assert np.sort(found.apply(again)[likely]) == pytest.approx(np.sort(said[likely]), rel=0.35)
+
+
+def test_who_said_nothing_of_the_same_moments_is_left_as_it_is():
+    former = Calibration(slope=2.0, intercept=1.0)
+    nobody = np.array([np.nan, 0.5])
+    assert former.carried_over(nobody, nobody[::-1]) == former
+    assert "learned again" not in former.text(TOLD["forecast"])
+    same = former.carried_over(np.array([0.5, 0.5]), np.array([0.25, 0.25]))
+    assert (same.stretch, same.shift) == (1.0, pytest.approx(np.log(3)))
+
+
+def test_what_carries_it_over_is_told():
+    found = Calibration(slope=2.0, intercept=1.0, positives=4, failures=2, stretch=1.5, shift=-0.25)
+    assert found.text(TOLD["forecast"]).endswith(
+        "slope 2, intercept 1; of its log odds since it learned again x 1.5 -0.25"
+    )
+    assert Calibration(shift=0.5).apply(np.array([0.5]))[0] > 0.5

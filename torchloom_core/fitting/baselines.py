@@ -5,14 +5,13 @@ and are asked in the same pass, so that they cost little. Those that weigh featu
 predictor's, where it has some.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torchloom_core.activation.discovery import PluginInfo
 from torchloom_core.errors import ConfigError, PluginError
-from torchloom_core.evaluate.forecasts.hindcasts import Progress
 from torchloom_core.fitting.build import METRICS, build
-from torchloom_core.fitting.shared_rows import SharedRows
+from torchloom_core.fitting.passes import Passes
 from torchloom_core.fitting.stages import Fitting, Said
 from torchloom_core.learning.row_learner import RowLearner
 from torchloom_core.learning.skill import BASELINES, DETECTORS, ROW_RULE
@@ -47,8 +46,8 @@ class Baselines:
 
     Attributes
     ----------
-    rows : SharedRows
-        To be shown the examples that the predictor is shown.
+    plugins : dict of str to Predictor
+        Those that it is compared with, by name.
     remarks : list of str
         Whom it is not compared with and why, one sentence each.
     """
@@ -58,8 +57,7 @@ class Baselines:
     ) -> None:
         self._fitting = fitting
         self.remarks: list[str] = []
-        self._alone: dict[str, Predictor] = {}
-        self._by_rows: list[RowLearner] = []
+        self.plugins: dict[str, Predictor] = {}
         there = {info.name: info for info in installed}
         if ROW_RULE not in there and _SEASONAL in there:
             there[ROW_RULE] = there[_SEASONAL]
@@ -71,10 +69,9 @@ class Baselines:
                 self.remarks.append(f"{name} is not installed: there is no comparison with it.")
                 continue
             try:
-                self._take(name, self._built(name, there[name], plugin), plugin)
+                self.plugins[name] = self._built(name, there[name], plugin)
             except (ConfigError, PluginError) as error:
                 self.remarks.append(f"There is no comparison with {name}: {error}.")
-        self.rows = SharedRows(self._by_rows)
 
     def _built(self, name: str, info: PluginInfo, plugin: Predictor) -> Predictor:
         tick_s = self._fitting.settings.tick_s
@@ -89,44 +86,40 @@ class Baselines:
             options["max_healthy"] = _MAX_HEALTHY
             options["seed"] = self._fitting.settings.seed
         built, _ = build(self._fitting.bundle, info, options, tick_s=tick_s, source=name)
+        shown: object = plugin
+        if isinstance(built, RowLearner) and isinstance(shown, RowLearner):
+            built.read(shown.features)
         return built
 
-    def _take(self, name: str, built: Predictor, plugin: Predictor) -> None:
-        if not isinstance(built, RowLearner):
-            self._alone[name] = built
-            return
-        shown: object = plugin
-        if isinstance(shown, RowLearner):
-            built.read(shown.features)
-        self._by_rows.append(built)
+    @property
+    def asked_anyway(self) -> set[int]:
+        """Places, after the predictor's, of those that judge also where nothing is to be learned.
 
-    def learn(self, stages: Callable[[str], Progress]) -> dict[str, Predictor]:
-        """Return those that can be asked, with what they have learned; the rest is remarked on."""
-        able: dict[str, Predictor] = {}
-        for name, plugin in self._alone.items():
-            try:
-                self._fitting.teach(plugin, stages(f"fit {name}"))
-            except PluginError as error:
-                if name in DETECTORS:
-                    self.remarks.append(f"There is no comparison with {name}: {error}.")
-                    continue
-                self.remarks.append(f"{name} it is compared with learned nothing: {error}.")
-            able[name] = plugin
-        for learner in self._by_rows:
-            try:
-                self.rows.teach(learner)
-            except PluginError as error:
-                self.remarks.append(f"There is no comparison with {learner.name}: {error}.")
-            else:
-                able[learner.name] = learner
-        return able
+        A detector that has not learned what is usual judges nobody.
+        """
+        return {
+            number
+            for number, (name, plugin) in enumerate(self.plugins.items(), 1)
+            if not isinstance(plugin, RowLearner) and name not in DETECTORS
+        }
 
-    def answered(self, said: Mapping[str, Said | PluginError]) -> dict[str, Said]:
-        """Return what those have said that could be asked; the rest is remarked on."""
+    def answered(self, passes: Passes, said: Mapping[int, Said]) -> dict[str, Said]:
+        """Return by name what those have said that could be asked; the rest is remarked on.
+
+        Parameters
+        ----------
+        passes : Passes
+            In which they come right after the predictor itself.
+        said : mapping of int to Said
+            By their places there.
+        """
         found: dict[str, Said] = {}
-        for name, answer in said.items():
-            if isinstance(answer, PluginError):
-                self.remarks.append(f"There is no comparison with {name}: {answer}.")
+        for number, name in enumerate(self.plugins, 1):
+            if why := passes.untaught.get(number):
+                self.remarks.append(f"{name} it is compared with learned nothing: {why}.")
+            if number in said:
+                found[name] = said[number]
             else:
-                found[name] = answer
+                why = passes.refused[number]
+                self.remarks.append(f"There is no comparison with {name}: {why}.")
         return found

@@ -12,10 +12,11 @@ from torchloom_core.errors import ConfigError, PluginError, TraceError
 from torchloom_core.evaluate.forecasts.hindcasts import Progress
 from torchloom_core.fitting.build import METRICS, build
 from torchloom_core.fitting.candidates import HORIZON, Candidate, candidates
-from torchloom_core.fitting.fit import Stages, check, fit_checked, say_unread
+from torchloom_core.fitting.fit import check, fit_checked, say_unread
 from torchloom_core.fitting.folds import folds, judged_on, part_of
 from torchloom_core.fitting.hints import uncounted
 from torchloom_core.fitting.pace import say_asked_often
+from torchloom_core.fitting.passes import Stages
 from torchloom_core.fitting.stages import FitSettings
 from torchloom_core.learning.card import Tried
 from torchloom_core.learning.model import Model

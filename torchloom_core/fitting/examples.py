@@ -1,6 +1,6 @@
 """The moments of a trace as a predictor learns from them: what was to be seen, and what came."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from msgspec.structs import replace
@@ -9,12 +9,11 @@ from torchloom_core.clock import SECOND_NS
 from torchloom_core.evaluate.forecasts.hindcasts import Progress, events_to_judge
 from torchloom_core.evaluate.forecasts.labels import Task, outcomes
 from torchloom_core.evaluate.forecasts.leaks import suspicious_features
-from torchloom_core.fitting.shared_rows import SharedRows
 from torchloom_core.learning.rows import RowSample
 from torchloom_core.plugin.api import Example, Predictor
 from torchloom_core.plugin.arrays import Floats
 from torchloom_core.plugin.foreign import is_ours
-from torchloom_core.plugin.needs import labels_read, windows_s
+from torchloom_core.plugin.needs import PredictorNeed, labels_read, windows_s
 from torchloom_core.plugin.view import FleetView
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.feed.silences import silences
@@ -25,6 +24,67 @@ _AT_ONCE = 256
 _MAX_HEALTHY = 50_000
 
 
+class Outcomes:
+    """What came of the moments of a trace, as far as it was known at a time.
+
+    Parameters
+    ----------
+    every_s : float
+        Seconds between the moments that are asked for, one after the other.
+
+    Attributes
+    ----------
+    moments, positives : int
+        Judged moments of workers so far, and those that an incident followed.
+    """
+
+    def __init__(self, bundle: Bundle, task: Task, *, every_s: float, known_until_ns: int) -> None:
+        self._bundle = bundle
+        self._watched = watched = watch(bundle)
+        self._task = task
+        self._every_ns = round(every_s * SECOND_NS)
+        self._known_until_ns = known_until_ns
+        self._row_of = {name: row for row, name in enumerate(watched.ids)}
+        self._events = events_to_judge(bundle, watched, task)
+        self._silences = silences(bundle, watched, known_until_ns=known_until_ns)
+        self._begin_ns = 0
+        self._came: Floats = np.zeros((0, 0))
+        self._rows = np.zeros(0, dtype=np.intp)
+        self.moments = 0
+        self.positives = 0
+
+    def of(self, view: FleetView) -> Floats:
+        """Return ``(workers,)`` of a view, and count them; those of many moments are made at once.
+
+        The workers of a view are those of the one before, and any that came since.
+        """
+        if len(self._rows) < len(view):
+            self._rows = np.array([self._row_of[worker] for worker in view.workers], dtype=np.intp)
+        at = (view.now_ns - self._begin_ns) // self._every_ns
+        if at >= len(self._came):
+            self._begin_ns, at = view.now_ns, 0
+            self._came = outcomes(
+                self._events,
+                self._bundle.actions(),
+                self._watched,
+                view.now_ns + np.arange(_AT_ONCE, dtype=np.int64) * self._every_ns,
+                self._task,
+                known_until_ns=self._known_until_ns,
+                span=(self._bundle.manifest.start_ns, self._bundle.manifest.end_ns),
+                topology=self._bundle.topology(),
+                silences=self._silences,
+            )
+        outcome: Floats = self._came[at][self._rows]
+        self.moments += int(np.count_nonzero(~np.isnan(outcome)))
+        self.positives += int(np.count_nonzero(outcome == 1.0))
+        return outcome
+
+    @property
+    def prevalence(self) -> float:
+        """The share of the judged moments so far that an incident followed; 0 of none."""
+        return self.positives / self.moments if self.moments else 0.0
+
+
 class Examples:
     """Iterate once over the examples from the trace's start to ``until_ns``.
 
@@ -33,15 +93,13 @@ class Examples:
 
     Parameters
     ----------
-    beside : SharedRows, optional
-        Who sees each example too, before the predictor does.
+    predictor : Predictor
+        Who learns from them: it is shown what it needs.
 
     Attributes
     ----------
     metrics : tuple of str
         What the predictor reads.
-    moments, positives : int
-        Judged moments of workers so far, and those that an incident followed.
     """
 
     def __init__(
@@ -54,84 +112,60 @@ class Examples:
         every_s: float,
         until_ns: int,
         known_until_ns: int,
-        progress: Progress,
-        beside: SharedRows | None = None,
+        progress: Progress = lambda _: None,
     ) -> None:
         self._bundle = bundle
-        self._watched = watch(bundle)
         self._predictor = predictor
         self._task = task
         self._tick_s = tick_s
         self._every_s = every_s
         self._until_ns = until_ns
-        self._known_until_ns = known_until_ns
         self._progress = progress
-        self._beside = beside
         self.metrics = tuple(windows_s(predictor.needs))
         self._labels = labels_read(predictor.needs)
         self._sample = RowSample(_MAX_HEALTHY, seed=0)
-        self._events = events_to_judge(bundle, self._watched, task)
-        self._silences = silences(bundle, self._watched, known_until_ns=known_until_ns)
-        self._known_from_ns = 0
-        self._known: Floats = np.zeros((0, 0))
-        self.moments = 0
-        self.positives = 0
+        self._outcomes = Outcomes(bundle, task, every_s=every_s, known_until_ns=known_until_ns)
 
     def __iter__(self) -> Iterator[Example]:
+        for example in self.passing(self._until_ns, progress=self._progress):
+            view = example.view
+            shown = view if is_ours(self._predictor) else view.twin()
+            yield replace(example, view=shown.with_labels(self._labels))
+
+    def passing(
+        self, until_ns: int, *, others: Iterable[PredictorNeed] = (), progress: Progress
+    ) -> Iterator[Example]:
+        """Yield the examples with all that is to be seen, by the predictor and by others.
+
+        What came of those after the last to learn from nobody is told: all NaN.
+        """
         start_ns = self._bundle.manifest.start_ns
-        row_of = {name: row for row, name in enumerate(self._watched.ids)}
-        rows = np.zeros(0, dtype=np.intp)
         for view in views(
             self._bundle,
-            needs=[*self._predictor.needs, *(self._beside.needs if self._beside else ())],
+            needs=[*self._predictor.needs, *others],
             tick_s=self._tick_s,
             every_s=self._every_s,
             repair_s=self._task.repair_s,
-            end_ns=self._until_ns,
+            end_ns=until_ns,
             shows=self._task.shows,
         ):
-            if len(rows) < len(view):
-                rows = np.array([row_of[worker] for worker in view.workers], dtype=np.intp)
-            outcome = self._came(view.now_ns)[rows]
-            self._count(view, outcome)
-            example = Example(view=view, outcome=outcome)
-            if self._beside:
-                self._beside.add(example)
-            shown = view if is_ours(self._predictor) else view.twin()
-            yield replace(example, view=shown.with_labels(self._labels))
-            self._progress((view.now_ns - start_ns) / (self._until_ns - start_ns))
-
-    def _came(self, now_ns: int) -> Floats:
-        """Return the outcomes at a moment, ``(watched,)``; those of many are made at once."""
-        every_ns = round(self._every_s * SECOND_NS)
-        at = (now_ns - self._known_from_ns) // every_ns
-        if at >= len(self._known):
-            self._known_from_ns, at = now_ns, 0
-            self._known = outcomes(
-                self._events,
-                self._bundle.actions(),
-                self._watched,
-                now_ns + np.arange(_AT_ONCE, dtype=np.int64) * every_ns,
-                self._task,
-                known_until_ns=self._known_until_ns,
-                span=(self._bundle.manifest.start_ns, self._bundle.manifest.end_ns),
-                topology=self._bundle.topology(),
-                silences=self._silences,
-            )
-        came: Floats = self._known[at]
-        return came
-
-    def _count(self, view: FleetView, outcome: Floats) -> None:
-        self.moments += int(np.count_nonzero(~np.isnan(outcome)))
-        self.positives += int(np.count_nonzero(outcome == 1.0))
-        if self.metrics:
-            newest = np.column_stack([view.latest(metric) for metric in self.metrics])
-            self._sample.add(view.now_ns, newest, outcome)
+            to_learn_from = view.now_ns <= self._until_ns
+            outcome = self._outcomes.of(view) if to_learn_from else np.full(len(view), np.nan)
+            if self.metrics:
+                newest = np.column_stack([view.latest(metric) for metric in self.metrics])
+                self._sample.add(view.now_ns, newest, outcome)
+            yield Example(view=view, outcome=outcome)
+            progress((view.now_ns - start_ns) / (until_ns - start_ns))
 
     @property
-    def prevalence(self) -> float:
-        """The share of the judged moments so far that an incident followed; 0 of none."""
-        return self.positives / self.moments if self.moments else 0.0
+    def moments(self) -> int:
+        """Judged moments of workers so far."""
+        return self._outcomes.moments
+
+    @property
+    def positives(self) -> int:
+        """Those that an incident followed."""
+        return self._outcomes.positives
 
     def flags(self) -> tuple[str, ...]:
         """Return a flag for each metric whose newest value alone tells the failures apart."""

@@ -4,7 +4,7 @@
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -15,14 +15,13 @@ from torchloom_core.errors import ConfigError, PluginError, TraceError
 from torchloom_core.evaluate.contradictions import refuse_contradicting, say_beyond
 from torchloom_core.evaluate.forecasts.foretelling_attributes import GROUP
 from torchloom_core.evaluate.forecasts.foretelling_service import IN_SERVICE
-from torchloom_core.evaluate.forecasts.hindcasts import Progress
 from torchloom_core.evaluate.forecasts.leaks import refuse_foreknown
 from torchloom_core.evaluate.unmeasured import missing, say_unseen
 from torchloom_core.fitting.baselines import Baselines
 from torchloom_core.fitting.build import ATTRIBUTES, FAULTS, GROUPS, METRICS, build
 from torchloom_core.fitting.examples import Examples
-from torchloom_core.fitting.hints import hints
 from torchloom_core.fitting.pace import say_asked_often, say_too_often
+from torchloom_core.fitting.passes import Passes, Stages
 from torchloom_core.fitting.stages import FitSettings, Fitting, Said, as_plugin_error
 from torchloom_core.learning.alarm_rate import alarm_unit
 from torchloom_core.learning.card import Card
@@ -37,9 +36,6 @@ from torchloom_core.trace.bundle.checksums import refuse_changed
 from torchloom_core.trace.bundle.recorded_values import recorded_values
 from torchloom_core.trace.bundle.recording import prints
 from torchloom_core.trace.feed.watched import watch
-
-Stages = Callable[[str], Progress]
-"""Begins a named stage, and returns what is told how much of it is done."""
 
 
 def fit(
@@ -98,19 +94,22 @@ def fit_checked(
     plugin, told = build(bundle, info, options, tick_s=settings.tick_s, source=source)
     fitting = Fitting(bundle, settings, plugin)
     beside = Baselines(fitting, plugin, baselines)
-    try:
-        examples = fitting.teach(plugin, stages(f"fit {info.name}"), beside.rows)
-    except PluginError as error:
-        hint = hints(bundle, fitting.task, fitting.split, plugin.needs)
-        raise PluginError(f"{error}{hint}") from error
+    passes = Passes(
+        fitting,
+        [plugin, *beside.plugins.values()],
+        stages,
+        asked_anyway=beside.asked_anyway,
+        for_the_first=True,
+    )
+    earlier = passes.learn_twice()
     columns, parts = _columns(plugin), _parts(plugin)
-    rivals = beside.learn(stages)
-    asked = [plugin, *rivals.values()]
-    said, *said_by = fitting.ask(asked, examples.prevalence, stages(f"ask {info.name}"))
-    if isinstance(said, PluginError):
-        raise said
-    others = {RANDOM: fitting.guess(said)}
-    others |= beside.answered(dict(zip(rivals, said_by, strict=True)))
+    by_place = {
+        number: fitting.calibrated(earlier[number], later, passes.prevalence)
+        for number, later in passes.ask().items()
+    }
+    said = by_place[0]
+    others = {RANDOM: fitting.guess(said)} | beside.answered(passes, by_place)
+    examples = passes.examples
     remarks = beside.remarks
     stages(f"score {info.name}")(0.0)
     flags = examples.flags() + fitting.foretelling(plugin.needs)
@@ -306,7 +305,7 @@ def _remarks(
         fitting.settings.false_alarms_per_node_day,
         scored.false_alarms_per_node_day.value,
     )
-    days = fitting.earlier(said.hindcasts).component_days
+    days = said.earlier.component_days
     if allowed * days < 1:
         yield (
             f"Its threshold was set to raise no false alarm: "

@@ -1,22 +1,19 @@
 """Folds of the time that is learned from, and what candidates reach on each.
 
-Each fold is the trace as it was known at its end: a candidate is fitted and calibrated on the
-earlier part of it, as it would have been then, and judged on the rest.
+Each fold is the trace as it was known at its end: a candidate learns from the earlier part of it,
+as it would have then, and is judged on the rest. It is not calibrated, which changes no rank.
 """
 
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
 from torchloom_core.errors import ConfigError, PluginError, TraceError
-from torchloom_core.evaluate.forecasts.hindcasts import Progress, judge
+from torchloom_core.evaluate.forecasts.hindcasts import Hindcasts, Progress, judge
 from torchloom_core.evaluate.forecasts.scores import auprc_of
 from torchloom_core.fitting.build import build
 from torchloom_core.fitting.candidates import Candidate
 from torchloom_core.fitting.earlier_part import EarlierPart
-from torchloom_core.fitting.hints import hints
-from torchloom_core.fitting.shared_rows import SharedRows
-from torchloom_core.fitting.stages import FitSettings, Fitting, Said, as_plugin_error
-from torchloom_core.learning.row_learner import RowLearner
+from torchloom_core.fitting.passes import Passes
+from torchloom_core.fitting.stages import FitSettings, Fitting
 from torchloom_core.plugin.api import Predictor
 from torchloom_core.trace.bundle.bundle import Bundle
 
@@ -53,9 +50,8 @@ def judged_on(
         else:
             paces.setdefault(fitting.every_s, (fitting, {}))[1][number] = plugin
     for at, (fitting, plugins) in enumerate(paces.values()):
-        told = _told_of_all(fitting, plugins, part_of(progress, at, len(paces)))
-        for number, said in told.items():
-            found[number] = said if isinstance(said, str) else _auprc(fitting, said)
+        for number, one in _reached(fitting, plugins, part_of(progress, at, len(paces))).items():
+            found[number] = one
     return found
 
 
@@ -64,36 +60,24 @@ def part_of(progress: Progress, at: int, parts: int) -> Progress:
     return lambda share: progress((at + share) / parts)
 
 
-def _told_of_all(
+def _reached(
     fitting: Fitting, plugins: Mapping[int, Predictor], progress: Progress
-) -> dict[int, Said | str]:
-    """Return what each predictor says of a fold once it has learned, or why it cannot."""
-    rows = SharedRows(one for one in plugins.values() if isinstance(one, RowLearner))
-    examples = fitting.examples(next(iter(plugins.values())), part_of(progress, 0, 2), rows)
-    deque(examples, maxlen=0)
-    able: dict[int, Predictor] = {}
-    told: dict[int, Said | str] = {}
-    for number, plugin in plugins.items():
-        try:
-            with as_plugin_error(plugin):
-                if isinstance(plugin, RowLearner):
-                    rows.teach(plugin)
-                else:
-                    fitting.teach(plugin, lambda _: None)
-        except PluginError as error:
-            hint = hints(fitting.bundle, fitting.task, fitting.split, plugin.needs)
-            told[number] = f"{error}{hint}"
-        else:
-            able[number] = plugin
+) -> dict[int, float | str | None]:
+    """Return the AUPRC of each predictor on a fold, or why it has none."""
 
-    if able:
-        asked = fitting.ask(list(able.values()), examples.prevalence, part_of(progress, 1, 2))
-        for number, said in zip(able, asked, strict=True):
-            told[number] = str(said) if isinstance(said, PluginError) else said
-    return told
+    def stages(name: str) -> Progress:
+        done = {"pass": 0, "ask": 1}.get(name.split()[0])
+        return part_of(progress, done, 2) if done is not None else lambda _: None
+
+    passes = Passes(fitting, list(plugins.values()), stages)
+    passes.learn()
+    said = passes.ask()
+    return {
+        number: _auprc(fitting, said[at]) if at in said else str(passes.refused[at])
+        for at, number in enumerate(plugins)
+    }
 
 
-def _auprc(fitting: Fitting, said: Said) -> float | None:
-    later = said.hindcasts.between(fitting.split.until_ns, fitting.split.end_ns)
-    judged = judge(fitting.bundle, later, fitting.task)
+def _auprc(fitting: Fitting, said: Hindcasts) -> float | None:
+    judged = judge(fitting.bundle, said, fitting.task)
     return auprc_of(judged).value if (judged.outcome == 1.0).any() else None

@@ -7,7 +7,7 @@ The predictor and what it is compared with go through the same steps, see
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from torchloom_core.errors import PluginError, TorchloomError
@@ -16,7 +16,6 @@ from torchloom_core.evaluate.forecasts.foretelling import foretelling
 from torchloom_core.evaluate.forecasts.hindcasts import (
     Hindcasts,
     Progress,
-    hindcasts_of_all,
     judge,
     random_scores,
     refuse_too_many,
@@ -24,14 +23,12 @@ from torchloom_core.evaluate.forecasts.hindcasts import (
 from torchloom_core.evaluate.forecasts.labels import Task
 from torchloom_core.evaluate.forecasts.scores import score
 from torchloom_core.fitting.examples import Examples
-from torchloom_core.fitting.shared_rows import SharedRows
 from torchloom_core.fitting.time_split import days, split
 from torchloom_core.learning.alarm_rate import alarm_unit
 from torchloom_core.learning.calibration import Calibration, calibrate
-from torchloom_core.learning.fitted import FittedPredictor
 from torchloom_core.learning.forecast_score import ForecastScore
 from torchloom_core.learning.skill import with_skill
-from torchloom_core.plugin.api import Learner, Predictor
+from torchloom_core.plugin.api import Predictor
 from torchloom_core.plugin.foreign import one_line
 from torchloom_core.plugin.needs import PredictorNeed
 from torchloom_core.trace.bundle.bundle import Bundle
@@ -92,9 +89,18 @@ class FitSettings:
 
 @dataclass(frozen=True, eq=False)
 class Said:
-    """What one predictor said, calibrated, from the start of the calibration on."""
+    """What one predictor said, calibrated.
 
-    hindcasts: Hindcasts
+    Attributes
+    ----------
+    earlier : Judged
+        Of the time that it was calibrated on, when it had not learned from that.
+    later : Hindcasts
+        Of the time to score, when it had learned from all that came before.
+    """
+
+    earlier: Judged
+    later: Hindcasts
     calibration: Calibration
 
 
@@ -119,69 +125,65 @@ class Fitting:
         refuse_too_many(plugin.name, asked_ns, self.every_s, len(watched.ids))
 
     def examples(
-        self, plugin: Predictor, progress: Progress, beside: SharedRows | None = None
+        self,
+        plugin: Predictor,
+        *,
+        first: bool = False,
+        progress: Progress = lambda _: None,
     ) -> Examples:
-        """Return the examples, for a predictor and for whoever sees them beside it."""
+        """Return what a predictor learns from, as it was known then.
+
+        Parameters
+        ----------
+        first : bool
+            Whether that is what comes before the calibration; else all before ``until_ns``.
+        """
+        split = self.split
         return Examples(
             self.bundle,
             plugin,
             self.task,
             tick_s=self.settings.tick_s,
             every_s=self.every_s,
-            until_ns=self.split.fitted_until_ns,
-            known_until_ns=self.split.calibrated_from_ns,
+            until_ns=split.first_until_ns if first else split.fitted_until_ns,
+            known_until_ns=split.calibrated_from_ns if first else split.until_ns,
             progress=progress,
-            beside=beside,
         )
 
-    def teach(
-        self, plugin: Predictor, progress: Progress, beside: SharedRows | None = None
-    ) -> Examples:
-        """Show the examples to a predictor that learns; the others are only counted."""
-        examples = self.examples(plugin, progress, beside)
-        if not isinstance(plugin, Learner):
-            for _ in examples:
-                pass
-            return examples
-        with as_plugin_error(plugin):
-            plugin.fit(examples)
-        return examples
-
-    def ask(
-        self, plugins: Sequence[Predictor], prevalence: float, progress: Progress
-    ) -> list[Said | PluginError]:
-        """Let predictors forecast from the calibration on, and calibrate each.
-
-        One that cannot has its error in that place.
+    def calibrated(self, earlier: Hindcasts, later: Hindcasts, prevalence: float) -> Said:
+        """Return what one said, calibrated.
 
         Parameters
         ----------
+        earlier, later : Hindcasts
+            When it had learned without the time to calibrate on, from then on until ``until_ns``;
+            when it had learned from that as well, from there on.
         prevalence : float
-            Of the time that they learned from.
+            Of the time that it had learned from.
         """
-        each = hindcasts_of_all(
+        split = self.split
+        judged = judge(
             self.bundle,
-            [FittedPredictor(plugin, every_s=self.every_s) for plugin in plugins],
-            tick_s=self.settings.tick_s,
-            repair_s=self.task.repair_s,
-            start_ns=self.split.calibrated_from_ns,
-            progress=progress,
-            shows=self.task.shows,
+            earlier.between(split.calibrated_from_ns, split.calibrated_until_ns),
+            self.task,
+            known_until_ns=split.until_ns,
         )
-        return [
-            said if isinstance(said, PluginError) else self._calibrated(said, prevalence)
-            for said in each
-        ]
-
-    def _calibrated(self, said: Hindcasts, prevalence: float) -> Said:
-        earlier = self.earlier(said)
         calibration = calibrate(
-            earlier.score,
-            earlier.outcome,
-            failures=len(told(earlier, earlier.alarms(math.inf)).incident),
+            judged.score,
+            judged.outcome,
+            failures=len(told(judged, judged.alarms(math.inf)).incident),
             prevalence=prevalence,
         )
-        return Said(said.with_score(calibration.apply(said.score)), calibration)
+        unseen = split.calibrated_until_ns + 1, split.until_ns - 1
+        carried_over = calibration.carried_over(
+            earlier.between(*unseen).score, later.between(*unseen).score
+        )
+        scored = later.between(split.until_ns, split.end_ns)
+        return Said(
+            replace(judged, score=calibration.apply(judged.score)),
+            scored.with_score(carried_over.apply(scored.score)),
+            carried_over,
+        )
 
     def foretelling(self, needs: Sequence[PredictorNeed]) -> tuple[str, ...]:
         """Return a flag for each of what is read that knows the future.
@@ -199,8 +201,13 @@ class Fitting:
 
     def guess(self, said: Said) -> Said:
         """Return numbers at the same moments that know nothing."""
-        values = random_scores(said.hindcasts.score.shape, self.settings.seed)
-        return Said(said.hindcasts.with_score(values), Calibration())
+        earlier, later = said.earlier.score, said.later.score
+        values = random_scores((len(earlier) + len(later), *later.shape[1:]), self.settings.seed)
+        return Said(
+            replace(said.earlier, score=values[: len(earlier)]),
+            said.later.with_score(values[len(earlier) :]),
+            Calibration(),
+        )
 
     def score(
         self,
@@ -210,31 +217,21 @@ class Fitting:
         flags: tuple[str, ...] = (),
     ) -> ForecastScore:
         """Set the threshold on the calibration's time, and score the time after it."""
-        settings, from_ns = self.settings, self.split.until_ns
+        settings, split = self.settings, self.split
         budget = settings.false_alarms_per_node_day
-        later = said.hindcasts.between(from_ns, self.split.end_ns)
         scored = score(
-            judge(self.bundle, later, self.task),
+            judge(self.bundle, said.later, self.task),
             predictor=name,
-            threshold=threshold_for(self.earlier(said.hindcasts), budget),
+            threshold=threshold_for(said.earlier, budget),
             threshold_from=(
                 f"for {alarm_unit(self.watched, [budget]).said(budget)} on the "
-                f"{days(self.split.calibrated_until_ns - self.split.calibrated_from_ns)} days it "
+                f"{days(split.calibrated_until_ns - split.calibrated_from_ns)} days it "
                 "was calibrated on"
             ),
-            others={
-                rival: other.hindcasts.between(from_ns, self.split.end_ns).score
-                for rival, other in others.items()
-            },
+            others={rival: other.later.score for rival, other in others.items()},
             flags=flags + said.calibration.flags,
         )
         return with_skill(scored)
-
-    def earlier(self, said: Hindcasts) -> Judged:
-        """Return the calibration's time, judged by what was known at its end."""
-        split = self.split
-        part = said.between(split.calibrated_from_ns, split.calibrated_until_ns)
-        return judge(self.bundle, part, self.task, known_until_ns=split.until_ns)
 
 
 @contextmanager

@@ -16,12 +16,12 @@ _DAY_NS = 86_400 * SECOND_NS
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """Three stretches of time, a horizon apart: no outcome of one is decided in the next.
+    """Stretches of time, a horizon apart: no outcome of one is decided in the next.
 
     Attributes
     ----------
-    start_ns, fitted_until_ns : int
-        The moments to learn from.
+    start_ns, first_until_ns : int
+        The moments to learn from to be calibrated.
     calibrated_from_ns, calibrated_until_ns : int
         Those to set probabilities and threshold on: the last quarter of what the two horizons
         before ``until_ns`` leave of the time.
@@ -30,11 +30,21 @@ class Split:
     """
 
     start_ns: int
-    fitted_until_ns: int
+    first_until_ns: int
     calibrated_from_ns: int
     calibrated_until_ns: int
     until_ns: int
     end_ns: int
+
+    @property
+    def fitted_until_ns(self) -> int:
+        """The last moment to learn from once calibrated: of all whose outcome was known."""
+        return self.calibrated_until_ns
+
+    def asked_after_ns(self, every_s: float) -> int:
+        """Return the last moment to learn from; moments are ``every_s`` apart from the start on."""
+        learned_ns = self.fitted_until_ns - self.start_ns
+        return self.fitted_until_ns - learned_ns % round(every_s * SECOND_NS)
 
 
 def split(bundle: Bundle, task: Task, *, until_ns: int, every_s: float) -> Split:
@@ -59,7 +69,7 @@ def split(bundle: Bundle, task: Task, *, until_ns: int, every_s: float) -> Split
     cut_ns -= (cut_ns - start_ns) % every_ns
     return Split(
         start_ns=start_ns,
-        fitted_until_ns=cut_ns - task.horizon_ns,
+        first_until_ns=cut_ns - task.horizon_ns,
         calibrated_from_ns=cut_ns,
         calibrated_until_ns=until_ns - task.horizon_ns,
         until_ns=until_ns,

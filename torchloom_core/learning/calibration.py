@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from torchloom_core.learning.minimising import minimum
 from torchloom_core.learning.told import Told
@@ -32,17 +33,23 @@ _MEANS = {
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``sigmoid(slope x logit(p) + intercept)``, or ``p`` itself where nothing was fitted.
+    """``sigmoid(slope x (stretch x logit(p) + shift) + intercept)``.
 
-    Platt, "Probabilistic outputs for support vector machines", 1999, on the logit. The slope is
-    above 0, so that who is likelier to fail stays likelier.
+    Or ``p`` itself where nothing was fitted. Slope and intercept are Platt's, "Probabilistic
+    outputs for support vector machines", 1999, on the logit. Slope and stretch are above 0, so that
+    who is likelier to fail stays likelier.
 
     Attributes
     ----------
+    stretch, shift : float
+        From what a predictor says that has learned from all the time to what it said when it was
+        calibrated, see :meth:`carried_over`.
     positives, failures : int
         Moments that a failure followed, or in an incident, and how many of these they were.
     """
 
+    stretch: Annotated[float, msgspec.Meta(gt=0, le=1000)] = 1.0
+    shift: Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)] = 0.0
     slope: Annotated[float, msgspec.Meta(gt=0, le=1000)] = 1.0
     intercept: Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)] = 0.0
     positives: int = 0
@@ -55,9 +62,35 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     def apply(self, probability: Floats) -> Floats:
         """Return the calibrated probabilities; NaN stays NaN."""
-        if self.is_identity:
+        if self.is_identity and self.stretch == 1.0 and self.shift == 0.0:
             return probability
-        return _sigmoid(self.slope * _logit(probability) + self.intercept)
+        said = self.stretch * _logit(probability) + self.shift
+        return _sigmoid(self.slope * said + self.intercept)
+
+    def carried_over(self, calibrated: Floats, learned_again: Floats) -> "Calibration":
+        """Return the same of a predictor that has learned again, from more.
+
+        It may be surer of everything, or less sure. So a straight line takes its log odds to those
+        of the predictor that was calibrated, quantile by quantile, each of the weight of its
+        probability: few are likely to fail, and it is they who count.
+
+        Parameters
+        ----------
+        calibrated, learned_again : float64
+            What each said, uncalibrated, of the same moments, of which neither had learned.
+        """
+        both = ~np.isnan(calibrated) & ~np.isnan(learned_again)
+        if not both.any():
+            return self
+        wanted, said = np.sort(_logit(calibrated[both])), np.sort(_logit(learned_again[both]))
+        weight = _sigmoid(wanted)
+        weight /= weight.sum()
+        middle, mean = weight @ wanted, weight @ said
+        spread = weight @ (said - mean) ** 2
+        together = weight @ ((said - mean) * (wanted - middle))
+        stretch = together / spread if spread > 0.0 and together > 0.0 else 1.0
+        stretch = float(np.clip(stretch, math.exp(-_MAX_LOG_SLOPE), math.exp(_MAX_LOG_SLOPE)))
+        return replace(self, stretch=stretch, shift=float(middle - stretch * mean))
 
     @property
     def bound(self) -> Literal["", "lower", "upper"]:
@@ -74,8 +107,14 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return (
             f"Platt's on {told.count(self.failures)}, {self.positives} moments {told.before}: "
             f"slope {self.slope:.3g}{f' (its {self.bound} bound)' if self.bound else ''}, "
-            f"intercept {self.intercept:.3g}"
+            f"intercept {self.intercept:.3g}{self._carried}"
         )
+
+    @property
+    def _carried(self) -> str:
+        if self.stretch == 1.0 and self.shift == 0.0:
+            return ""
+        return f"; of its log odds since it learned again x {self.stretch:.3g} {self.shift:+.3g}"
 
     @property
     def flags(self) -> tuple[str, ...]:

@@ -95,11 +95,12 @@ def facts(card: Card) -> list[tuple[str, str]]:
     """Return what stands in the card beside the scores, as name and text."""
     score = card.score
     made = " (synthetic)" if card.synthetic else ""
+    calibrated = _span(card.calibrated_from_ns, card.calibrated_until_ns)
     return [
         ("trace", f"{card.trace}{made}, {card.source}, {card.licence}"),
         ("task", _task(score)),
         ("fitted on", _span(card.fitted_from_ns, card.fitted_until_ns)),
-        ("calibrated on", _span(card.calibrated_from_ns, card.calibrated_until_ns)),
+        ("calibrated on", f"{calibrated}, before it learned from it"),
         ("calibration", card.calibration),
         ("scored on", _span(score.from_ns, score.until_ns)),
         ("", _exposure(card)),

@@ -230,6 +230,9 @@ class Learner(Predictor, Protocol):
     def fit(self, examples: Iterable[Example]) -> None:
         """Learn from examples, which come in time order and only once.
 
+        ``torchloom fit`` calls it twice: once without the last part of the time, on which it is
+        calibrated, then with it. What was learned before is forgotten.
+
         Raises
         ------
         PluginError

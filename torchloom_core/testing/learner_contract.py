@@ -122,6 +122,15 @@ class LearnerContract(PredictorContract):
             "for the same examples",
         )
 
+    def test_what_it_learned_before_is_forgotten(self) -> None:
+        """Check that to learn again is to learn: it is fitted twice, the second time from more."""
+        learner = self.fresh()
+        learner.fit(self.examples(seed=1))
+        learner.fit(self.examples())
+        check_same_parts(
+            self.parts_after(self.examples()), learner.parts(), "whatever it learned before"
+        )
+
     def test_a_restored_one_forecasts_the_same_to_the_bit(self) -> None:
         """Check ``restore`` against the instance that learned."""
         learner, restored = self.fresh(), self.fresh()

@@ -133,14 +133,10 @@ def hindcasts_of_all(
     """
     begin_ns = bundle.manifest.start_ns if start_ns is None else start_ns
     until_ns = bundle.manifest.end_ns if end_ns is None else end_ns
-    watched = watch(bundle)
-    row_of = {name: row for row, name in enumerate(watched.ids)}
     every_s = pace_s(predictors[0], tick_s)
+    asking = Asking(watch(bundle), predictors, every_s=every_s)
     for predictor in predictors:
-        refuse_too_many(predictor.name, until_ns - begin_ns, every_s, len(row_of))
-    times: list[int] = []
-    scores: list[list[Floats]] = [[] for _ in predictors]
-    failed: dict[int, PluginError] = {}
+        refuse_too_many(predictor.name, until_ns - begin_ns, every_s, len(asking.watched.ids))
     for view in views(
         bundle,
         needs=[need for predictor in predictors for need in predictor.needs],
@@ -152,28 +148,68 @@ def hindcasts_of_all(
         costs=costs,
         shows=shows,
     ):
-        times.append(view.now_ns)
-        for number, predictor in enumerate(predictors):
-            if number not in failed:
-                try:
-                    scores[number].append(_asked(predictor, view, row_of))
-                except PluginError as error:
-                    failed[number] = error
-        if len(failed) == len(predictors):
+        asking.ask(view)
+        if not asking.able:
             break
         if progress is not None:
             progress((view.now_ns - begin_ns) / (until_ns - begin_ns))
-    times_ns = np.array(times, dtype=np.int64)
-    for number, (predictor, score) in enumerate(zip(predictors, scores, strict=True)):
-        if number not in failed and not any((~np.isnan(each)).any() for each in score):
-            failed[number] = PluginError(
-                f"predictor {predictor.name}: need a probability of some worker at some time, was "
-                f"none in {len(times)} views{_likely_cause(bundle, predictor, tick_s)}"
-            )
     return tuple(
-        failed.get(number) or Hindcasts(watched, times_ns, every_s, np.stack(score))
-        for number, score in enumerate(scores)
+        PluginError(
+            f"predictor {predictor.name}: need a probability of some worker at some time, was "
+            f"none in {len(said.times_ns)} views{_likely_cause(bundle, predictor, tick_s)}"
+        )
+        if isinstance(said, Hindcasts) and np.isnan(said.score).all()
+        else said
+        for predictor, said in zip(predictors, asking.answers(), strict=True)
     )
+
+
+class Asking:
+    """Asks predictors of each view that passes, and keeps what they say.
+
+    One that raises, or returns garbage such as a wrong shape, is asked no more.
+
+    Attributes
+    ----------
+    watched : Watched
+        Whom they are asked about.
+    """
+
+    def __init__(
+        self, watched: Watched, predictors: Sequence[Predictor], *, every_s: float
+    ) -> None:
+        self.watched = watched
+        self._predictors = predictors
+        self._every_s = every_s
+        self._row_of = {name: row for row, name in enumerate(watched.ids)}
+        self._times: list[int] = []
+        self._scores: list[list[Floats]] = [[] for _ in predictors]
+        self._failed: dict[int, PluginError] = {}
+
+    @property
+    def able(self) -> bool:
+        """Whether anybody can still be asked."""
+        return len(self._failed) < len(self._predictors)
+
+    def ask(self, view: FleetView) -> None:
+        """Ask all of one view, which is ``every_s`` after the one before."""
+        self._times.append(view.now_ns)
+        for number, predictor in enumerate(self._predictors):
+            if number not in self._failed:
+                try:
+                    self._scores[number].append(_asked(predictor, view, self._row_of))
+                except PluginError as error:
+                    self._failed[number] = error
+
+    def answers(self) -> tuple[Hindcasts | PluginError, ...]:
+        """Return what each has said; for one that cannot be asked, why."""
+        times_ns = np.array(self._times, dtype=np.int64)
+        shape = (len(times_ns), len(self._row_of))
+        return tuple(
+            self._failed.get(number)
+            or Hindcasts(self.watched, times_ns, self._every_s, np.reshape(score, shape))
+            for number, score in enumerate(self._scores)
+        )
 
 
 def _asked(predictor: Predictor, view: FleetView, row_of: Mapping[str, int]) -> Floats:
