@@ -27,6 +27,7 @@ class BlendPredictor(RowLearner):
     """
 
     name = "blend"
+    variants: ClassVar = ({"seasons_s": [86_400.0, 604_800.0]},)
     trusted: ClassVar = ()
 
     class Options(RowOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -44,6 +45,8 @@ class BlendPredictor(RowLearner):
             What components have in common beside their rack, such as their model.
         half_lives_s : tuple of float
             Ages at which a fault counts half, seconds; none: no history of faults.
+        seasons_s : tuple of float
+            Periods, seconds: where in each a moment is; none: it is not looked at.
         incident_s : float
             Faults on one node closer together than this are one incident, seconds.
         max_healthy : int

@@ -31,7 +31,10 @@ class BoostingPredictor(RowLearner):
     """
 
     name = "boosting"
-    variants: ClassVar = ({"max_leaves": 8, "l2": 10.0},)
+    variants: ClassVar = (
+        {"max_leaves": 8, "l2": 10.0},
+        {"max_leaves": 8, "l2": 10.0, "seasons_s": [86_400.0, 604_800.0]},
+    )
     trusted: ClassVar = ("sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor",)
 
     class Options(RowOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,6 +52,8 @@ class BoostingPredictor(RowLearner):
             What components have in common beside their rack, such as their model.
         half_lives_s : tuple of float
             Ages at which a fault counts half, seconds; none: no history of faults.
+        seasons_s : tuple of float
+            Periods, seconds: where in each a moment is; none: it is not looked at.
         incident_s : float
             Faults on one node closer together than this are one incident, seconds.
         max_healthy : int

@@ -36,6 +36,8 @@ class ForestPredictor(RowLearner):
             What components have in common beside their rack, such as their model.
         half_lives_s : tuple of float
             Ages at which a fault counts half, seconds; none: no history of faults.
+        seasons_s : tuple of float
+            Periods, seconds: where in each a moment is; none: it is not looked at.
         incident_s : float
             Faults on one node closer together than this are one incident, seconds.
         max_healthy : int

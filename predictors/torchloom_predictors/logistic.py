@@ -1,6 +1,6 @@
 """Learn from telemetry and fault history which workers fail soon, with a logistic regression."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from torchloom_core.learning import Rows
 from torchloom_core.plugin import Registry, hookimpl
@@ -16,6 +16,7 @@ class LogisticPredictor(RegressionLearner):
     """
 
     name = "logistic"
+    variants: ClassVar = ({"seasons_s": [86_400.0, 604_800.0]},)
 
     def grow(self, rows: Rows) -> Any:
         """Fit the coefficients on everything."""

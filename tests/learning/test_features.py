@@ -363,3 +363,32 @@ def test_who_looks_at_faults_alone_does_not_ask_when_a_worker_was_heard():
     assert not any("heard" in name for name in faults.names)
     assert faults.compute(view_of(workers=2)).shape == (2, len(faults.names))
     assert Features(metrics=("temp",), half_lives_s=(DAY_S,)).names[0].endswith("was heard")
+
+
+def test_where_in_a_season_a_moment_is_goes_round():
+    features = Features(metrics=("m",), seasons_s=(DAY_S, 7 * DAY_S))
+    midnight_s = 20_000 * DAY_S
+    at = [features.compute(view_of({"m": [1.0]}, now_s=midnight_s + day * DAY_S))[0, :4]
+          for day in (0.0, 0.25, 0.5, 1.0, 7.0, 7.25)]  # fmt: skip
+    assert features.names[:4] == (
+        "sine of the time, period 1 d",
+        "cosine of the time, period 1 d",
+        "sine of the time, period 7 d",
+        "cosine of the time, period 7 d",
+    )
+    assert at[0][:2] == pytest.approx([0.0, 1.0], abs=1e-6)
+    assert at[1][:2] == pytest.approx([1.0, 0.0], abs=1e-6)
+    assert at[2][:2] == pytest.approx([0.0, -1.0], abs=1e-6)
+    assert at[3][:2] == pytest.approx(at[0][:2], abs=1e-6)
+    assert abs(at[3][2:] - at[0][2:]).max() > 0.5
+    assert at[4] == pytest.approx(at[0], abs=1e-6)
+    assert at[5] == pytest.approx(at[1], abs=1e-6)
+
+
+def test_a_season_is_learned_from_once_it_was_seen_four_times():
+    features = Features(metrics=("m",), seasons_s=(DAY_S, 7 * DAY_S))
+    others = len(features.names) - 4
+    for days, day, week in ((3.9, 0, 0), (4.0, 1, 0), (27.9, 1, 0), (28.0, 1, 1)):
+        learned = features.recurred(days * DAY_S).tolist()
+        assert learned == [bool(day)] * 2 + [bool(week)] * 2 + [True] * others
+    assert Features(metrics=("m",)).recurred(0.0).all()

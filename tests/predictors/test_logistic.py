@@ -7,8 +7,8 @@ from sklearn.metrics import average_precision_score
 
 from tests.predictors.warming_fleet import HORIZON, one_hot, warming
 from torchloom_core.learning import Rows
-from torchloom_core.plugin import ModelError
-from torchloom_core.testing import LearnerContract
+from torchloom_core.plugin import Example, ModelError
+from torchloom_core.testing import LearnerContract, view_of
 from torchloom_predictors.logistic import LogisticPredictor
 from torchloom_predictors.one_rule import OneRulePredictor
 
@@ -48,6 +48,30 @@ def test_the_reason_is_the_feature_without_which_it_would_be_judged_better(cls):
     hazard = learned(cls).forecast(one_hot())
     assert hazard.probability.argmax() == 3
     assert "temp" in hazard.why[3]
+
+
+def on_sundays(days):
+    """Yield a moment a day, of which on Sundays most are followed by a failure."""
+    random = np.random.default_rng(4)
+    for day in range(days):
+        sunday = day % 7 == 3  # the first of January 1970 was a Thursday
+        outcome = (random.random(50) < (0.8 if sunday else 0.05)).astype(float)
+        yield Example(view=view_of(workers=50, now_s=day * 86_400.0), outcome=outcome)
+
+
+@pytest.mark.parametrize(("days", "seen"), [(20, False), (60, True)])
+def test_the_day_of_the_week_is_learned_once_it_was_seen_four_times(days, seen):
+    options = {"seasons_s": (86_400.0, 7 * 86_400.0), "half_lives_s": (86_400.0,)}
+    predictor = LogisticPredictor(LogisticPredictor.Options(horizon_s=86_400.0, **options))
+    predictor.fit(on_sundays(days))
+    assert any("period 7 d" in column for column in predictor.columns) == seen
+    if seen:
+        assert not any("period 1 d" in column for column in predictor.columns)
+    wednesday, sunday = (
+        predictor.forecast(view_of(workers=1, now_s=day * 86_400.0)).probability[0]
+        for day in (6 + 70, 3 + 70)
+    )
+    assert (sunday > 3 * wednesday) == seen
 
 
 def test_one_rule_reads_one_feature_and_no_other():

@@ -9,17 +9,23 @@ from functools import cached_property
 from itertools import chain, combinations
 
 import numpy as np
+from numpy.typing import NDArray
 
+from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import PluginError
 from torchloom_core.learning.attribute_columns import AttributeColumns
 from torchloom_core.learning.fault_columns import FaultColumns, History
 from torchloom_core.learning.metric_columns import metric_columns, metric_names
+from torchloom_core.learning.words import in_words
 from torchloom_core.plugin.arrays import Floats
 from torchloom_core.plugin.needs import Need, NeedFaults, NeedLabels, NeedPast, PredictorNeed
 from torchloom_core.plugin.view import FleetView
 
 _HEARD = "seconds since anything was heard"
 _IN_SERVICE = "seconds in service, where its first sample was seen"
+_OF_SEASON = ("sine of the time, period {}", "cosine of the time, period {}")
+_RECURRED = 4
+"""What a season does is learned where it was seen so often."""
 AT_ONCE_S = 3600.0
 """Whose first sample came no later than this after the fleet's first may have been there before."""
 
@@ -46,6 +52,10 @@ class Features:
     past : bool
         Whether to look at for how long things have been so. To what learns only what is usual
         every later moment would be unusual by that.
+    seasons_s : tuple of float
+        Periods, seconds: where in each the moment is, as a day has its hours. How often nodes fail
+        follows the hours and weekdays of those who use them (Schroeder and Gibson, "A large-scale
+        study of failures in high-performance computing systems", DSN 2006).
 
     Raises
     ------
@@ -70,13 +80,14 @@ class Features:
     attributes: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     past: bool = True
+    seasons_s: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        for what in ("metrics", "spans_s", "half_lives_s", "attributes", "groups"):
+        for what in ("metrics", "spans_s", "half_lives_s", "attributes", "groups", "seasons_s"):
             for one, other in combinations(getattr(self, what), 2):
                 if one == other:
                     raise PluginError(f"{what}: need each once, was {one} twice")
-        for what in ("spans_s", "half_lives_s"):
+        for what in ("spans_s", "half_lives_s", "seasons_s"):
             for seconds in getattr(self, what):
                 if not seconds > 0:
                     raise PluginError(f"{what}: need seconds > 0, was {seconds}")
@@ -102,7 +113,23 @@ class Features:
         """What each feature is, in words."""
         metrics = (metric_names(one, self.spans_s, past=self.past) for one in self.metrics)
         heard = (_HEARD,) * self._asks_who_is_heard + (_IN_SERVICE,) * self.past
-        return (*heard, *self._attributes.names, *chain.from_iterable(metrics), *self.history_names)
+        numbers = (*self._attributes.names, *chain.from_iterable(metrics))
+        return (*self._season_names, *heard, *numbers, *self.history_names)
+
+    @property
+    def _season_names(self) -> tuple[str, ...]:
+        seasons = (in_words(season_s) for season_s in self.seasons_s)
+        return tuple(text.format(season) for season in seasons for text in _OF_SEASON)
+
+    def recurred(self, length_s: float) -> NDArray[np.bool_]:
+        """Return ``(features,)``: what can be learned from so much time.
+
+        That is all but seasons of which there were fewer than four.
+        """
+        learned = np.ones(len(self.names), dtype=bool)
+        seen = [length_s >= _RECURRED * season_s for season_s in self.seasons_s for _ in _OF_SEASON]
+        learned[: len(seen)] = seen
+        return learned
 
     @property
     def history_names(self) -> tuple[str, ...]:
@@ -132,11 +159,12 @@ class Features:
 
     def compute(self, view: FleetView) -> Floats:
         """Return ``(workers, features)``, NaN where unknown, never infinite."""
-        blocks = [self._attributes.compute(view)]
-        if self.past:
-            blocks.insert(0, _in_service_s(view)[:, None])
+        blocks = [np.tile(_in_seasons(view.now_ns, self.seasons_s), (len(view), 1))]
         if self._asks_who_is_heard:
-            blocks.insert(0, np.asarray(view.heartbeat_age_s)[:, None])
+            blocks.append(np.asarray(view.heartbeat_age_s)[:, None])
+        if self.past:
+            blocks.append(_in_service_s(view)[:, None])
+        blocks.append(self._attributes.compute(view))
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             blocks += metric_columns(view, self.metrics, self.spans_s, past=self.past)
             if self.half_lives_s:
@@ -148,6 +176,13 @@ class Features:
     def history(self, features: Floats) -> History:
         """Return the columns about faults of what was computed; there have to be half lives."""
         return self._faults.history(features[:, -len(self.history_names) :])
+
+
+def _in_seasons(now_ns: int, seasons_s: tuple[float, ...]) -> Floats:
+    """Return ``(2 x seasons,)``: sine and cosine of where in each a moment is."""
+    angle = [2.0 * np.pi * (now_ns / SECOND_NS % season_s) / season_s for season_s in seasons_s]
+    waves: Floats = np.column_stack([np.sin(angle), np.cos(angle)]).ravel()
+    return waves
 
 
 def _in_service_s(view: FleetView) -> Floats:

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import NotNegative, Positive
 from torchloom_core.errors import ModelError
 from torchloom_core.learning.artifacts import estimator_bytes, estimator_part, json_part, part_of
@@ -37,6 +38,8 @@ class RowOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         What components have in common beside their rack, such as their model.
     half_lives_s : tuple of float
         Ages at which a fault counts half, seconds.
+    seasons_s : tuple of float
+        Periods, seconds: where in each a moment is; none: it is not looked at.
     incident_s : float
         Faults on one node closer together than this are one incident, seconds.
     max_healthy : int
@@ -61,6 +64,7 @@ class RowOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     attributes: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     half_lives_s: tuple[Positive, ...] = (86_400.0, 864_000.0, 8_640_000.0, 86_400_000.0)
+    seasons_s: tuple[Positive, ...] = ()
     incident_s: NotNegative = 60.0
     max_healthy: Annotated[int, msgspec.Meta(ge=100)] = 100_000
     seed: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -151,6 +155,7 @@ class RowLearner(ABC):
             attributes=options.attributes,
             groups=options.groups,
             half_lives_s=options.half_lives_s,
+            seasons_s=options.seasons_s,
             incident_s=options.incident_s,
         )
         self._max_healthy = options.max_healthy
@@ -258,7 +263,8 @@ class RowLearner(ABC):
         """Grow the trees on rows of its features."""
         from threadpoolctl import threadpool_limits
 
-        shown = _telling(rows.features)
+        length_s = (rows.at_ns[-1] - rows.at_ns[0]) / SECOND_NS
+        shown = _telling(rows.features, self.features.recurred(length_s))
         rows = replace(rows, features=rows.features[:, shown])
         failed = float(rows.failed.sum())
         healthy = rows.features[~rows.failed]
@@ -331,12 +337,12 @@ def with_something_known(features: Floats) -> Floats:
     return np.where(np.isnan(features).all(axis=0), 0.0, features)
 
 
-def _telling(features: Floats) -> NDArray[np.intp]:
+def _telling(features: Floats, among: NDArray[np.bool_]) -> NDArray[np.intp]:
     """Return the places of the columns that are not the same in all rows; at least one."""
     first = features[0]
     same = (features == first) | (np.isnan(features) & np.isnan(first))
-    places = np.flatnonzero(~same.all(axis=0))
-    return places if len(places) else np.zeros(1, dtype=np.intp)
+    places = np.flatnonzero(~same.all(axis=0) & among)
+    return places if len(places) else np.flatnonzero(among)[:1]
 
 
 def _medians(features: Floats) -> Floats:
