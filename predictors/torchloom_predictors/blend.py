@@ -90,6 +90,12 @@ class BlendPredictor(RowLearner):
         """Let each member learn from the rows."""
         return {name: member.grow(rows) for name, member in self._members.items()}
 
+    def grow_again(self, trees: Any, rows: Rows) -> Any:
+        """Let each member learn again."""
+        return {
+            name: member.grow_again(trees[name], rows) for name, member in self._members.items()
+        }
+
     def log_odds(self, trees: Any, features: Floats) -> Floats:
         """Return ``(rows,)``, the mean of the members'."""
         each = [member.log_odds(trees[name], features) for name, member in self._members.items()]

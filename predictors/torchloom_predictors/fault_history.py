@@ -2,16 +2,20 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from itertools import compress, product
 from typing import Annotated
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from torchloom_core.learning import (
     FaultColumns,
+    GatheredLearner,
+    Gathering,
     History,
+    Reasons,
     Rows,
     RowSample,
     faults_in_words,
@@ -48,7 +52,7 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     prior_days: Positive
 
 
-class FaultHistoryPredictor:
+class FaultHistoryPredictor(GatheredLearner):
     """Turn an exponentially decayed count of a node's faults into its hazard.
 
     Faults are taken for a Poisson process whose rate has a gamma prior worth ``prior_days`` of
@@ -106,6 +110,7 @@ class FaultHistoryPredictor:
     def __init__(self, options: Options) -> None:
         self._max_healthy = options.max_healthy
         self._half_lives_s = tuple(dict.fromkeys((options.half_life_s, *options.fit_half_lives_s)))
+        self._incident_s = options.incident_s
         self._faults = FaultColumns(self._half_lives_s, options.incident_s, groups=None)
         self._learned = Learned(
             half_life_s=options.half_life_s,
@@ -121,15 +126,23 @@ class FaultHistoryPredictor:
         history, workers = self._history(view)
         weighed = history.decayed[:, self._half_lives_s.index(self._learned.half_life_s)]
         probability = _hazard(self._learned, weighed, workers, self.horizon_s)
-        places, memory_s = places_of(view), self._faults.memory_s
-        why = {
-            row: f"{places[row]} had {faults_in_words(history.faults[row], memory_s)}"
-            f", which count {weighed[row]:.2g} now"
-            for row in np.flatnonzero((history.faults > 0) & ~np.isnan(probability)).tolist()
-        }
-        return Hazard(probability=probability, why=why)
+        struck = np.flatnonzero((history.faults > 0) & ~np.isnan(probability))
+
+        def told(at: NDArray[np.intp]) -> list[str]:
+            places, memory_s = places_of(view), self._faults.memory_s
+            return [
+                f"{places[row]} had {faults_in_words(history.faults[row], memory_s)}"
+                f", which count {weighed[row]:.2g} now"
+                for row in struck[at].tolist()
+            ]
+
+        return Hazard(probability=probability, why=Reasons(struck, probability, 0.0, told))
 
     def _history(self, view: FleetView) -> tuple[History, Floats]:
+        """Return what :meth:`_looked_up` does, once of each view."""
+        return view.once(self, self._looked_up)
+
+    def _looked_up(self, view: FleetView) -> tuple[History, Floats]:
         """Return each node's history, and ``(workers,)`` how many workers share its rate.
 
         The latter is NaN for workers that left or are gone.
@@ -141,14 +154,17 @@ class FaultHistoryPredictor:
         workers[~present] = np.nan
         return self._faults.history(self._faults.compute(view)), workers
 
-    def fit(self, examples: Iterable[Example]) -> None:
-        """Choose half life and prior by the likelihood of the examples' later part."""
-        sample = RowSample(self._max_healthy, seed=0)
-        for example in examples:
-            history, workers = self._history(example.view)
-            outcome = np.where(np.isnan(workers), np.nan, example.outcome)
-            sample.add(example.view.now_ns, np.column_stack([history.decayed, workers]), outcome)
-        rows = sample.rows(self.name)
+    @property
+    def sampled(self) -> Hashable:
+        """Tell which rows it learns from."""
+        return self.name, self._half_lives_s, self._incident_s, self._max_healthy
+
+    def gathering(self) -> Gathering:
+        """Return what gathers its rows: each node's weighed faults, and who shares them."""
+        return _Histories(self._history, self._max_healthy)
+
+    def learn(self, rows: Rows) -> None:
+        """Choose half life and prior by the likelihood of the rows' later part."""
         earlier, later = rows.split(_LATER, self.horizon_s)
         if not (earlier.failed.any() and later.failed.any()):
             earlier = later = rows
@@ -189,6 +205,27 @@ class FaultHistoryPredictor:
                 f"{learned.half_life_s:g}"
             )
         self._learned = learned
+
+
+class _Histories:
+    """Keeps what the faults of nodes looked like, with how many workers share them."""
+
+    def __init__(
+        self, history: Callable[[FleetView], tuple[History, Floats]], max_healthy: int
+    ) -> None:
+        self._history = history
+        self._sample = RowSample(max_healthy, seed=0)
+
+    def add(self, example: Example) -> None:
+        """Take one example."""
+        history, workers = self._history(example.view)
+        outcome = np.where(np.isnan(workers), np.nan, example.outcome)
+        rows = np.column_stack([history.decayed, workers])
+        self._sample.add(example.view.now_ns, rows, outcome)
+
+    def rows(self, predictor: str) -> Rows:
+        """Return what was kept, or raise a PluginError."""
+        return self._sample.rows(predictor)
 
 
 def _hazard(learned: Learned, weighed: Floats, workers: Floats, horizon_s: float) -> Floats:

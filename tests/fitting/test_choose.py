@@ -70,7 +70,10 @@ def test_options_that_a_predictor_names_are_tried_beside_its_defaults_unless_one
     assert found["faults, max_leaves 8, l2 10.0"] == {
         **HORIZON, "metrics": [], "max_leaves": 8, "l2": 10.0,
     }  # fmt: skip
-    assert len(found) == 4
+    with_season = "max_leaves 8, l2 10.0, seasons_s [86400.0, 604800.0]"
+    usual = ["", ", max_leaves 8, l2 10.0", f", {with_season}"]
+    assert [*found] == [f"{what}{more}" for what in ("telemetry and faults", "faults")
+                        for more in usual]  # fmt: skip
     assert [*tried(l2=3.0)] == ["telemetry and faults", "faults"]
 
 

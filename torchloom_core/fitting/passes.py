@@ -20,7 +20,7 @@ from torchloom_core.fitting.hints import hints
 from torchloom_core.fitting.shared_rows import SharedRows
 from torchloom_core.fitting.stages import Fitting, as_plugin_error
 from torchloom_core.learning.fitted import FittedPredictor
-from torchloom_core.learning.row_learner import RowLearner
+from torchloom_core.learning.gathered_learner import GatheredLearner
 from torchloom_core.plugin.api import Example, Learner, Predictor
 from torchloom_core.trace.feed.watched import watch
 
@@ -106,7 +106,7 @@ class Passes:
                 asking.ask(view)
         self.prevalence = came.prevalence
         said = self._by_place(asking.answers() if asking else ())
-        self._teach_rows(rows)
+        self._teach_rows(rows, again=True)
         self._teach_alone()
         return {number: one for number, one in said.items() if number not in self.refused}
 
@@ -157,18 +157,18 @@ class Passes:
         return found
 
     def _rows(self) -> SharedRows:
-        return SharedRows(one for one in self._plugins if isinstance(one, RowLearner))
+        return SharedRows(one for one in self._plugins if isinstance(one, GatheredLearner))
 
-    def _teach_rows(self, rows: SharedRows) -> None:
+    def _teach_rows(self, rows: SharedRows, *, again: bool = False) -> None:
         for number, plugin in enumerate(self._plugins):
-            if isinstance(plugin, RowLearner) and number not in self.refused:
+            if isinstance(plugin, GatheredLearner) and number not in self.refused:
                 with self._learning(number, plugin):
-                    rows.teach(plugin)
+                    rows.teach(plugin, again=again)
 
     def _teach_alone(self, *, first: bool = False) -> None:
         """Let each learn that wants a pass of its own."""
         for number, plugin in enumerate(self._plugins):
-            if isinstance(plugin, RowLearner) or number in self.refused:
+            if isinstance(plugin, GatheredLearner) or number in self.refused:
                 continue
             if isinstance(plugin, Learner):
                 progress = self._stages(f"fit {plugin.name}{' to calibrate' if first else ''}")

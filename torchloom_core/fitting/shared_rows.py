@@ -2,37 +2,36 @@
 
 from collections.abc import Hashable, Iterable
 
-from torchloom_core.learning.row_learner import RowLearner
-from torchloom_core.learning.rows import RowGathering
+from torchloom_core.learning.gathered_learner import GatheredLearner, Gathering
 from torchloom_core.plugin.api import Example
-from torchloom_core.plugin.needs import PredictorNeed
 
 
 class SharedRows:
-    """Sees the examples that somebody else is shown, for several learners at once.
+    """Sees the examples that pass, for several learners at once."""
 
-    Attributes
-    ----------
-    needs : tuple of Need or NeedFaults
-        What has to be in the views.
-    """
-
-    def __init__(self, learners: Iterable[RowLearner]) -> None:
-        first: dict[Hashable, RowLearner] = {}
+    def __init__(self, learners: Iterable[GatheredLearner]) -> None:
+        first: dict[Hashable, GatheredLearner] = {}
         for learner in learners:
             first.setdefault(learner.sampled, learner)
-        self._gathered: dict[Hashable, RowGathering] = {
+        self._gathered: dict[Hashable, Gathering] = {
             sampled: learner.gathering() for sampled, learner in first.items()
         }
-        self.needs: tuple[PredictorNeed, ...] = tuple(
-            need for learner in first.values() for need in learner.needs
-        )
 
     def add(self, example: Example) -> None:
         """See one example."""
         for gathered in self._gathered.values():
             gathered.add(example)
 
-    def teach(self, learner: RowLearner) -> None:
-        """Let one of the learners learn from its rows, or raise a PluginError."""
-        learner.learn(self._gathered[learner.sampled].rows(learner.name))
+    def teach(self, learner: GatheredLearner, *, again: bool) -> None:
+        """Let one of the learners learn from its rows, or raise a PluginError.
+
+        Parameters
+        ----------
+        again : bool
+            Whether it has learned from fewer of them before.
+        """
+        rows = self._gathered[learner.sampled].rows(learner.name)
+        if again:
+            learner.learn_again(rows)
+        else:
+            learner.learn(rows)

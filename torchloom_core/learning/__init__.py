@@ -15,6 +15,7 @@ from torchloom_core.learning.artifacts import (
 )
 from torchloom_core.learning.fault_columns import FaultColumns, History
 from torchloom_core.learning.features import Features
+from torchloom_core.learning.gathered_learner import GatheredLearner, Gathering
 from torchloom_core.learning.minimising import minimum
 from torchloom_core.learning.ranking import Ranking
 from torchloom_core.learning.reasons import Reasons
@@ -31,6 +32,8 @@ from torchloom_core.learning.words import faults_in_words, in_words
 __all__ = [
     "FaultColumns",
     "Features",
+    "GatheredLearner",
+    "Gathering",
     "History",
     "Ranking",
     "Reasons",

@@ -1,8 +1,8 @@
 """Learn from labelled rows of features, one a worker and moment; predictors of trees extend it."""
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Mapping
+from abc import abstractmethod
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar
@@ -16,9 +16,10 @@ from torchloom_core.config.schema import NotNegative, Positive
 from torchloom_core.errors import ModelError
 from torchloom_core.learning.artifacts import estimator_bytes, estimator_part, json_part, part_of
 from torchloom_core.learning.features import Features
+from torchloom_core.learning.gathered_learner import GatheredLearner
 from torchloom_core.learning.reasons import Reasons
 from torchloom_core.learning.rows import RowGathering, Rows
-from torchloom_core.plugin.api import Example, Hazard
+from torchloom_core.plugin.api import Hazard
 from torchloom_core.plugin.arrays import Floats
 from torchloom_core.plugin.view import FleetView
 
@@ -96,7 +97,7 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     usual: tuple[float | None, ...]
 
 
-class RowLearner(ABC):
+class RowLearner(GatheredLearner):
     """A predictor that shows sampled rows to a scikit-learn estimator of trees.
 
     Of workers that did not fail only a sample is kept, of share s. The estimator's odds are too
@@ -176,6 +177,17 @@ class RowLearner(ABC):
     def grow(self, rows: Rows) -> Any:
         """Return an estimator that learned from the rows; some columns may be all NaN."""
 
+    def grow_again(self, trees: Any, rows: Rows) -> Any:
+        """Return one that learned from more rows; what took long to choose may stay.
+
+        Parameters
+        ----------
+        trees : estimator
+            That of fewer rows, by which probabilities were calibrated; other columns may have
+            been shown to it.
+        """
+        return self.grow(rows)
+
     @abstractmethod
     def log_odds(self, trees: Any, features: Floats) -> Floats:
         """Return ``(rows,)`` as the estimator has them, for the sample it was shown."""
@@ -243,13 +255,6 @@ class RowLearner(ABC):
             for row, column in enumerate(judged.argmin(axis=1).tolist())
         ]
 
-    def fit(self, examples: Iterable[Example]) -> None:
-        """Learn from the rows of the examples; of many healthy ones a sample is kept."""
-        gathered = self.gathering()
-        for example in examples:
-            gathered.add(example)
-        self.learn(gathered.rows(self.name))
-
     @property
     def sampled(self) -> Hashable:
         """Tell which rows it learns from: learners of which this is equal learn from the same."""
@@ -261,6 +266,14 @@ class RowLearner(ABC):
 
     def learn(self, rows: Rows) -> None:
         """Grow the trees on rows of its features."""
+        self._learn(rows, self.grow)
+
+    def learn_again(self, rows: Rows) -> None:
+        """Grow the trees on more rows of its features."""
+        before = self._trees
+        self._learn(rows, lambda more: self.grow_again(before, more))
+
+    def _learn(self, rows: Rows, grow: Callable[[Rows], Any]) -> None:
         from threadpoolctl import threadpool_limits
 
         length_s = (rows.at_ns[-1] - rows.at_ns[0]) / SECOND_NS
@@ -269,7 +282,7 @@ class RowLearner(ABC):
         failed = float(rows.failed.sum())
         healthy = rows.features[~rows.failed]
         with threadpool_limits(limits=1):  # sums in another order are other trees
-            self._trees = self.grow(rows)
+            self._trees = grow(rows)
         self._restored = b""
         self._learned = Learned(
             features=self.features.names,
