@@ -233,7 +233,7 @@ def test_learning_calibration_and_score_are_a_horizon_apart(heat):
             card.score.from_ns,
         )
     ]
-    assert days == [0, 58, 44, 58, 60]
+    assert days == [0, 57, 44, 58, 60]
 
 
 def test_it_learns_without_the_time_it_is_calibrated_on_and_then_with_it(bundle, settings):
@@ -249,7 +249,7 @@ def test_it_learns_without_the_time_it_is_calibrated_on_and_then_with_it(bundle,
     card = fit(bundle, info(Notes), {}, settings).card
     first, again = learned
     assert first[-1][0] == 42 * DAY_NS
-    assert again[-1][0] == card.fitted_until_ns == 58 * DAY_NS
+    assert again[-1][0] == card.fitted_until_ns == 57 * DAY_NS
     assert np.array_equal(first, again[: len(first)], equal_nan=True)
 
 

@@ -163,3 +163,14 @@ def test_what_is_said_to_help_does(whole, until, horizon, every):
         if first <= last:
             divided(whole, first, horizon=horizon, every=every)
             divided(whole, last, horizon=horizon, every=every)
+
+
+@given(st.integers(40, 90), st.integers(1, 5), st.sampled_from([1, 2, 3, 8, 24]))
+def test_between_the_last_moment_that_is_learned_from_and_the_score_lies_one(whole, until, h, per):
+    part = divided(whole, float(until), horizon=float(h), every=h / per)
+    every_ns = round(h / per * DAY_S) * SECOND_NS
+    moments = range(part.start_ns + every_ns, part.until_ns, every_ns)
+    unseen = [moment for moment in moments if moment > part.fitted_until_ns]
+    assert 1 <= len(unseen) <= per
+    assert (part.fitted_until_ns - part.start_ns) % every_ns == 0
+    assert part.fitted_until_ns < part.calibrated_until_ns <= unseen[0] + every_ns

@@ -120,7 +120,7 @@ class Passes:
             self._able,
             tick_s=fitting.settings.tick_s,
             repair_s=fitting.task.repair_s,
-            start_ns=fitting.split.asked_after_ns(fitting.every_s),
+            start_ns=fitting.split.fitted_until_ns,
             progress=self._stages(f"ask {self._plugins[0].name}"),
             shows=fitting.task.shows,
         )

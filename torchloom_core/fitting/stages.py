@@ -174,7 +174,7 @@ class Fitting:
             failures=len(told(judged, judged.alarms(math.inf)).incident),
             prevalence=prevalence,
         )
-        unseen = split.calibrated_until_ns + 1, split.until_ns - 1
+        unseen = split.fitted_until_ns + 1, split.until_ns - 1
         carried_over = calibration.carried_over(
             earlier.between(*unseen).score, later.between(*unseen).score
         )

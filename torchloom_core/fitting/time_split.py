@@ -25,6 +25,10 @@ class Split:
     calibrated_from_ns, calibrated_until_ns : int
         Those to set probabilities and threshold on: the last quarter of what the two horizons
         before ``until_ns`` leave of the time.
+    fitted_until_ns : int
+        The last moment to learn from once calibrated, the last one before ``calibrated_until_ns``:
+        between it and ``until_ns`` lies at least one, unless a horizon is shorter than from one
+        moment to the next.
     until_ns, end_ns : int
         Those to score.
     """
@@ -33,18 +37,9 @@ class Split:
     first_until_ns: int
     calibrated_from_ns: int
     calibrated_until_ns: int
+    fitted_until_ns: int
     until_ns: int
     end_ns: int
-
-    @property
-    def fitted_until_ns(self) -> int:
-        """The last moment to learn from once calibrated: of all whose outcome was known."""
-        return self.calibrated_until_ns
-
-    def asked_after_ns(self, every_s: float) -> int:
-        """Return the last moment to learn from; moments are ``every_s`` apart from the start on."""
-        learned_ns = self.fitted_until_ns - self.start_ns
-        return self.fitted_until_ns - learned_ns % round(every_s * SECOND_NS)
 
 
 def split(bundle: Bundle, task: Task, *, until_ns: int, every_s: float) -> Split:
@@ -65,13 +60,15 @@ def split(bundle: Bundle, task: Task, *, until_ns: int, every_s: float) -> Split
     every_ns = round(every_s * SECOND_NS)
     _refuse_short(bundle, task.horizon_ns, every_ns, until_ns)
     usable_ns = until_ns - start_ns - 2 * task.horizon_ns
-    cut_ns = until_ns - task.horizon_ns - round(_CALIBRATION_SHARE * usable_ns)
+    last_ns = until_ns - task.horizon_ns
+    cut_ns = last_ns - round(_CALIBRATION_SHARE * usable_ns)
     cut_ns -= (cut_ns - start_ns) % every_ns
     return Split(
         start_ns=start_ns,
         first_until_ns=cut_ns - task.horizon_ns,
         calibrated_from_ns=cut_ns,
-        calibrated_until_ns=until_ns - task.horizon_ns,
+        calibrated_until_ns=last_ns,
+        fitted_until_ns=last_ns - 1 - (last_ns - 1 - start_ns) % every_ns,
         until_ns=until_ns,
         end_ns=end_ns,
     )
