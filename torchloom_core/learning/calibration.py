@@ -19,6 +19,9 @@ _UNTOLD = 2.0
 """So many failures that nothing told of, at the prevalence of the time before, are added: Agresti
 and Coull's two, "Approximate is better than 'exact' for interval estimation", 1998."""
 
+_ALIKE = 20
+"""So many moments count as said alike by whoever has learned again."""
+
 _MEANS = {
     "lower": (
         "The calibration ran into its lower bound: probabilities are nearly the same whatever the "
@@ -72,7 +75,8 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
         It may be surer of everything, or less sure. So a straight line takes its log odds to those
         of the predictor that was calibrated, quantile by quantile, each of the weight of its
-        probability: few are likely to fail, and it is they who count.
+        probability: few are likely to fail, and it is they who count. Twenty moments more, of which
+        both said the same, draw a line through few towards none.
 
         Parameters
         ----------
@@ -90,7 +94,12 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         together = weight @ ((said - mean) * (wanted - middle))
         stretch = together / spread if spread > 0.0 and together > 0.0 else 1.0
         stretch = float(np.clip(stretch, math.exp(-_MAX_LOG_SLOPE), math.exp(_MAX_LOG_SLOPE)))
-        return replace(self, stretch=stretch, shift=float(middle - stretch * mean))
+        seen = len(said) / (len(said) + _ALIKE)
+        return replace(
+            self,
+            stretch=float(1.0 + seen * (stretch - 1.0)),
+            shift=float(seen * (middle - stretch * mean)),
+        )
 
     @property
     def bound(self) -> Literal["", "lower", "upper"]:
