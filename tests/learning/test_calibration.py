@@ -258,6 +258,13 @@ def test_who_said_nothing_of_the_same_moments_is_left_as_it_is():
     assert (same.stretch, same.shift) == (1.0, pytest.approx(np.log(3)))
 
 
+@given(SAID, st.floats(0.01, 0.99))
+def test_who_says_the_same_of_all_is_not_taken_apart_by_rounding(said, always):
+    same = np.full(len(said), always)
+    assert Calibration().carried_over(said, same).stretch == 1.0
+    assert Calibration().carried_over(same, said).stretch == 1.0
+
+
 def test_what_carries_it_over_is_told():
     found = Calibration(slope=2.0, intercept=1.0, positives=4, failures=2, stretch=1.5, shift=-0.25)
     assert found.text(TOLD["forecast"]).endswith(

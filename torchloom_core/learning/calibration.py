@@ -15,6 +15,8 @@ CALIBRATION_AT_BOUND = "calibration_at_bound"
 
 _SURE = 1e-9
 _MAX_LOG_SLOPE = 3.0
+_ALIKE = 1e-6
+"""Log odds that are no farther apart are the same but for rounding."""
 _UNTOLD = 2.0
 """So many failures that nothing told of, at the prevalence of the time before, are added: Agresti
 and Coull's two, "Approximate is better than 'exact' for interval estimation", 1998."""
@@ -88,7 +90,8 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         middle, mean = weight @ wanted, weight @ said
         spread = weight @ (said - mean) ** 2
         together = weight @ ((said - mean) * (wanted - middle))
-        stretch = together / spread if spread > 0.0 and together > 0.0 else 1.0
+        tells_apart = min(np.ptp(wanted), np.ptp(said)) > _ALIKE
+        stretch = together / spread if tells_apart else 1.0
         stretch = float(np.clip(stretch, math.exp(-_MAX_LOG_SLOPE), math.exp(_MAX_LOG_SLOPE)))
         return replace(self, stretch=stretch, shift=float(middle - stretch * mean))
 
