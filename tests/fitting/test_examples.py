@@ -71,6 +71,18 @@ def test_the_outcomes_are_those_that_were_known_at_each_of_many_moments(measured
     assert shares[0] == times_ns[0] / UNTIL_NS
 
 
+@pytest.mark.parametrize("every_s", [2 * HOUR_S, 12 * HOUR_S])
+def test_who_looks_at_them_twice_sees_the_same_and_it_counts_once(measured, every_s):
+    examples = examples_of(measured, every_s=every_s)
+    once = [(one.view.now_ns, one.outcome) for one in examples]
+    counted = examples.moments, examples.positives
+    again = [(one.view.now_ns, one.outcome) for one in examples]
+    assert [at_ns for at_ns, _ in again] == [at_ns for at_ns, _ in once]
+    came, came_again = (np.array([outcome for _, outcome in seen]) for seen in (once, again))
+    assert np.array_equal(came, came_again, equal_nan=True)
+    assert (examples.moments, examples.positives) == counted
+
+
 def test_a_column_that_tells_the_failures_apart_is_flagged_of_those_that_are_read(measured):
     examples = examples_of(measured, ("heat", "told"), Quiet, every_s=24 * HOUR_S)
     assert examples.metrics == ("heat", "told")
@@ -153,6 +165,16 @@ def test_who_goes_is_censored_before_it_went(late):
     assert came[at(4)]["b"] == 0.0
     assert np.isnan([came[at(6)]["b"], came[at(9)]["a"]]).all()
     assert came[at(7)]["a"] == 0.0
+
+
+def test_who_came_meanwhile_is_not_there_yet_when_they_are_looked_at_again(tmp_path):
+    samples = [(t_s + 0.5, name, "heat", 1.0) for t_s in range(10) for name in "ab"]
+    nodes = [Component(id="a", kind="node"), Component(id="b", kind="node", from_ns=at(5))]
+    trace = small_bundle(tmp_path / "t.tltrace", nodes, samples, seconds=10.0)
+    examples = of_seconds(trace)
+    once, again = ([len(one.outcome) for one in examples] for _ in range(2))
+    assert again == once
+    assert {*once} == {1, 2}
 
 
 def test_what_others_need_is_seen_in_passing_and_not_shown_to_the_predictor(late):

@@ -570,6 +570,29 @@ def test_a_baseline_that_breaks_as_it_is_asked_is_left_out_and_named(bundle, set
     assert "need a probability of some worker at some time" in remark
 
 
+def silent_before(until_ns):
+    """Return what judges nobody before a moment."""
+    return info(saying(lambda view: np.full(len(view), 0.5 if view.now_ns >= until_ns else np.nan)))
+
+
+def test_a_baseline_that_judges_nobody_in_the_time_to_calibrate_on_is_left_out_and_named(
+    bundle, settings
+):
+    late = replace(silent_before(settings.until_ns), name="one_rule")
+    card = fit(bundle, info(Heat), {}, settings, baselines=[late]).card
+    assert [score.predictor for score in card.baselines] == ["random"]
+    (remark,) = (one for one in card.remarks if "with one_rule" in one)
+    assert remark == (
+        "There is no comparison with one_rule: predictor says: need a probability at some judged "
+        "moment of the 14 days it is calibrated on, was none."
+    )
+
+
+def test_who_judges_nobody_in_the_time_to_calibrate_on_is_refused_by_its_name(bundle, settings):
+    with pytest.raises(PluginError, match=r"^predictor says: need a probability at some judged"):
+        fit(bundle, silent_before(settings.until_ns), {}, settings)
+
+
 @pytest.mark.parametrize(
     ("probability", "problem"),
     [

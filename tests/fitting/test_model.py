@@ -95,6 +95,19 @@ def test_a_model_of_another_schema_is_refused(path):
     assert refused(path) == "/model.json: need schema 3, was 1"
 
 
+def test_a_model_of_before_predictors_learned_again_is_read_as_it_is(path, model):
+    table = json.loads((path / "model.json").read_text())
+    del table["calibration"]["stretch"], table["calibration"]["shift"]
+    blank = msgspec.json.format(msgspec.json.encode(table | {"sha256": ""}), indent=2) + b"\n"
+    table["sha256"] = hashlib.sha256(blank).hexdigest()
+    (path / "model.json").write_text(json.dumps(table))
+    calibration = load_fitted(path, Heat)[1].info.calibration
+    assert (calibration.stretch, calibration.shift) == (msgspec.UNSET, msgspec.UNSET)
+    was = model.info.calibration
+    expected = Calibration(slope=was.slope, intercept=was.intercept, stretch=1.0, shift=0.0)
+    assert calibration.apply(np.array([0.3])) == expected.apply(np.array([0.3]))
+
+
 def test_a_part_that_was_changed_is_refused(path):
     (path / "parts" / "heat.json").write_bytes(b"0.5")
     assert refused(path).startswith("/parts/heat.json: need SHA-256 ")

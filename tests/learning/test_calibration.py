@@ -273,9 +273,23 @@ def test_who_said_nothing_of_the_same_moments_is_left_as_it_is():
     assert (same.stretch, same.shift) == (1.0, pytest.approx(np.log(3) * 2 / 22))
 
 
+@given(SAID, st.floats(0.01, 0.99))
+def test_who_says_the_same_of_all_is_not_taken_apart_by_rounding(said, always):
+    same = np.full(len(said), always)
+    assert Calibration().carried_over(said, same).stretch == 1.0
+    assert Calibration().carried_over(same, said).stretch == 1.0
+
+
 def test_what_carries_it_over_is_told():
     found = Calibration(slope=2.0, intercept=1.0, positives=4, failures=2, stretch=1.5, shift=-0.25)
     assert found.text(TOLD["forecast"]).endswith(
         "slope 2, intercept 1; of its log odds since it learned again x 1.5 -0.25"
     )
-    assert Calibration(shift=0.5).apply(np.array([0.5]))[0] > 0.5
+    assert Calibration(stretch=1.0, shift=0.5).apply(np.array([0.5]))[0] > 0.5
+
+
+def test_what_carries_it_over_is_told_also_where_there_was_no_failure_to_calibrate_on():
+    found = Calibration().carried_over(np.array([0.1, 0.2, 0.3]), np.array([0.01, 0.02, 0.03]))
+    assert found.apply(np.array([0.02]))[0] == pytest.approx(0.2, abs=0.02)
+    text = found.text(TOLD["forecast"])
+    assert text.startswith("none: no failure to calibrate on; of its log odds since it learned")

@@ -30,7 +30,7 @@ class Outcomes:
     Parameters
     ----------
     every_s : float
-        Seconds between the moments that are asked for, one after the other.
+        Seconds between the moments that are asked for, usually one after the other.
 
     Attributes
     ----------
@@ -48,20 +48,21 @@ class Outcomes:
         self._events = events_to_judge(bundle, watched, task)
         self._silences = silences(bundle, watched, known_until_ns=known_until_ns)
         self._begin_ns = 0
+        self._counted_until_ns = -1
         self._came: Floats = np.zeros((0, 0))
         self._rows = np.zeros(0, dtype=np.intp)
         self.moments = 0
         self.positives = 0
 
     def of(self, view: FleetView) -> Floats:
-        """Return ``(workers,)`` of a view, and count them; those of many moments are made at once.
+        """Return ``(workers,)`` of a view, and count them once; many moments are made at once.
 
         The workers of a view are those of the one before, and any that came since.
         """
         if len(self._rows) < len(view):
             self._rows = np.array([self._row_of[worker] for worker in view.workers], dtype=np.intp)
         at = (view.now_ns - self._begin_ns) // self._every_ns
-        if at >= len(self._came):
+        if not 0 <= at < len(self._came):
             self._begin_ns, at = view.now_ns, 0
             self._came = outcomes(
                 self._events,
@@ -74,9 +75,11 @@ class Outcomes:
                 topology=self._bundle.topology(),
                 silences=self._silences,
             )
-        outcome: Floats = self._came[at][self._rows]
-        self.moments += int(np.count_nonzero(~np.isnan(outcome)))
-        self.positives += int(np.count_nonzero(outcome == 1.0))
+        outcome: Floats = self._came[at][self._rows[: len(view)]]
+        if view.now_ns > self._counted_until_ns:
+            self._counted_until_ns = view.now_ns
+            self.moments += int(np.count_nonzero(~np.isnan(outcome)))
+            self.positives += int(np.count_nonzero(outcome == 1.0))
         return outcome
 
     @property
@@ -86,7 +89,7 @@ class Outcomes:
 
 
 class Examples:
-    """Iterate once over the examples from the trace's start to ``until_ns``.
+    """Iterate over the examples from the trace's start to ``until_ns``, once or again.
 
     What passes is counted, and a sample of the newest values is kept to look for columns that
     know too much.

@@ -103,10 +103,7 @@ def fit_checked(
     )
     earlier = passes.learn_twice()
     columns, parts = _columns(plugin), _parts(plugin)
-    by_place = {
-        number: fitting.calibrated(earlier[number], later, passes.prevalence)
-        for number, later in passes.ask().items()
-    }
+    by_place = passes.calibrated(earlier, passes.ask())
     said = by_place[0]
     others = {RANDOM: fitting.guess(said)} | beside.answered(passes, by_place)
     examples = passes.examples

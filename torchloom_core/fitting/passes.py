@@ -5,7 +5,7 @@ last part of the time first; what is kept has learned from all of it, as in scik
 CalibratedClassifierCV with ``ensemble=False``.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from torchloom_core.errors import PluginError
@@ -18,7 +18,7 @@ from torchloom_core.evaluate.forecasts.hindcasts import (
 from torchloom_core.fitting.examples import Outcomes
 from torchloom_core.fitting.hints import hints
 from torchloom_core.fitting.shared_rows import SharedRows
-from torchloom_core.fitting.stages import Fitting, as_plugin_error
+from torchloom_core.fitting.stages import Fitting, Said, as_plugin_error
 from torchloom_core.learning.fitted import FittedPredictor
 from torchloom_core.learning.gathered_learner import GatheredLearner
 from torchloom_core.plugin.api import Example, Learner, Predictor
@@ -125,6 +125,21 @@ class Passes:
             shows=fitting.task.shows,
         )
         return self._by_place(answers)
+
+    def calibrated(
+        self, earlier: Mapping[int, Hindcasts], later: Mapping[int, Hindcasts]
+    ) -> dict[int, Said]:
+        """Return what all have said, calibrated; one that cannot be is not in it."""
+        found: dict[int, Said] = {}
+        for number, said in later.items():
+            name = self._plugins[number].name
+            try:
+                found[number] = self._fitting.calibrated(
+                    name, earlier[number], said, self.prevalence
+                )
+            except PluginError as error:
+                self._refuse(number, error, self.refused)
+        return found
 
     def _asking(self) -> Asking:
         return Asking(watch(self._fitting.bundle), self._able, every_s=self._fitting.every_s)

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
+
 from torchloom_core.errors import PluginError, TorchloomError
 from torchloom_core.evaluate.forecasts.alarms import Judged, threshold_for, told
 from torchloom_core.evaluate.forecasts.foretelling import foretelling
@@ -150,16 +152,25 @@ class Fitting:
             progress=progress,
         )
 
-    def calibrated(self, earlier: Hindcasts, later: Hindcasts, prevalence: float) -> Said:
+    def calibrated(
+        self, name: str, earlier: Hindcasts, later: Hindcasts, prevalence: float
+    ) -> Said:
         """Return what one said, calibrated.
 
         Parameters
         ----------
+        name : str
+            Whose it is, for errors.
         earlier, later : Hindcasts
             When it had learned without the time to calibrate on, from then on until ``until_ns``;
             when it had learned from that as well, from there on.
         prevalence : float
             Of the time that it had learned from.
+
+        Raises
+        ------
+        PluginError
+            If it said nothing at all moments to calibrate on.
         """
         split = self.split
         judged = judge(
@@ -168,6 +179,13 @@ class Fitting:
             self.task,
             known_until_ns=split.until_ns,
         )
+        is_judged = ~np.isnan(judged.outcome)
+        if is_judged.any() and np.isnan(judged.score[is_judged]).all():
+            on = days(split.calibrated_until_ns - split.calibrated_from_ns)
+            raise PluginError(
+                f"predictor {name}: need a probability at some judged moment of the {on} days it "
+                "is calibrated on, was none"
+            )
         calibration = calibrate(
             judged.score,
             judged.outcome,

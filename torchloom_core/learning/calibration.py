@@ -15,6 +15,10 @@ CALIBRATION_AT_BOUND = "calibration_at_bound"
 
 _SURE = 1e-9
 _MAX_LOG_SLOPE = 3.0
+_ALIKE = 1e-6
+"""Log odds that are no farther apart are the same but for rounding."""
+_AS_IT_IS = (1.0, 0.0)
+"""A stretch and a shift that change nothing."""
 _UNTOLD = 2.0
 """So many failures that nothing told of, at the prevalence of the time before, are added: Agresti
 and Coull's two, "Approximate is better than 'exact' for interval estimation", 1998."""
@@ -44,15 +48,15 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     Attributes
     ----------
-    stretch, shift : float
+    stretch, shift : float, optional
         From what a predictor says that has learned from all the time to what it said when it was
-        calibrated, see :meth:`carried_over`.
+        calibrated, see :meth:`carried_over`; absent where nobody held the one against the other.
     positives, failures : int
         Moments that a failure followed, or in an incident, and how many of these they were.
     """
 
-    stretch: Annotated[float, msgspec.Meta(gt=0, le=1000)] = 1.0
-    shift: Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)] = 0.0
+    stretch: Annotated[float, msgspec.Meta(gt=0, le=1000)] | msgspec.UnsetType = msgspec.UNSET
+    shift: Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)] | msgspec.UnsetType = msgspec.UNSET
     slope: Annotated[float, msgspec.Meta(gt=0, le=1000)] = 1.0
     intercept: Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)] = 0.0
     positives: int = 0
@@ -65,9 +69,10 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     def apply(self, probability: Floats) -> Floats:
         """Return the calibrated probabilities; NaN stays NaN."""
-        if self.is_identity and self.stretch == 1.0 and self.shift == 0.0:
+        stretch, shift = self._line
+        if self.is_identity and (stretch, shift) == _AS_IT_IS:
             return probability
-        said = self.stretch * _logit(probability) + self.shift
+        said = stretch * _logit(probability) + shift
         return _sigmoid(self.slope * said + self.intercept)
 
     def carried_over(self, calibrated: Floats, learned_again: Floats) -> "Calibration":
@@ -92,7 +97,8 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         middle, mean = weight @ wanted, weight @ said
         spread = weight @ (said - mean) ** 2
         together = weight @ ((said - mean) * (wanted - middle))
-        stretch = together / spread if spread > 0.0 and together > 0.0 else 1.0
+        tells_apart = min(np.ptp(wanted), np.ptp(said)) > _ALIKE
+        stretch = together / spread if tells_apart else 1.0
         stretch = float(np.clip(stretch, math.exp(-_MAX_LOG_SLOPE), math.exp(_MAX_LOG_SLOPE)))
         seen = len(said) / (len(said) + _ALIKE)
         return replace(
@@ -112,7 +118,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def text(self, told: Told) -> str:
         """Return what was done, for people."""
         if self.is_identity:
-            return f"none: no {told.one} to calibrate on"
+            return f"none: no {told.one} to calibrate on{self._carried}"
         return (
             f"Platt's on {told.count(self.failures)}, {self.positives} moments {told.before}: "
             f"slope {self.slope:.3g}{f' (its {self.bound} bound)' if self.bound else ''}, "
@@ -120,10 +126,17 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         )
 
     @property
+    def _line(self) -> tuple[float, float]:
+        if self.stretch is msgspec.UNSET or self.shift is msgspec.UNSET:
+            return _AS_IT_IS
+        return self.stretch, self.shift
+
+    @property
     def _carried(self) -> str:
-        if self.stretch == 1.0 and self.shift == 0.0:
+        stretch, shift = self._line
+        if (stretch, shift) == _AS_IT_IS:
             return ""
-        return f"; of its log odds since it learned again x {self.stretch:.3g} {self.shift:+.3g}"
+        return f"; of its log odds since it learned again x {stretch:.3g} {shift:+.3g}"
 
     @property
     def flags(self) -> tuple[str, ...]:
