@@ -289,7 +289,8 @@ def test_what_carries_it_over_is_told():
 
 
 def test_what_carries_it_over_is_told_also_where_there_was_no_failure_to_calibrate_on():
-    found = Calibration().carried_over(np.array([0.1, 0.2, 0.3]), np.array([0.01, 0.02, 0.03]))
+    said, again = np.tile([[0.1, 0.2, 0.3], [0.01, 0.02, 0.03]], 1000)
+    found = Calibration().carried_over(said, again)
     assert found.apply(np.array([0.02]))[0] == pytest.approx(0.2, abs=0.02)
     text = found.text(TOLD["forecast"])
     assert text.startswith("none: no failure to calibrate on; of its log odds since it learned")

@@ -23,7 +23,7 @@ _UNTOLD = 2.0
 """So many failures that nothing told of, at the prevalence of the time before, are added: Agresti
 and Coull's two, "Approximate is better than 'exact' for interval estimation", 1998."""
 
-_ALIKE = 20
+_SAID_ALIKE = 20
 """So many moments count as said alike by whoever has learned again."""
 
 _MEANS = {
@@ -100,7 +100,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         tells_apart = min(np.ptp(wanted), np.ptp(said)) > _ALIKE
         stretch = together / spread if tells_apart else 1.0
         stretch = float(np.clip(stretch, math.exp(-_MAX_LOG_SLOPE), math.exp(_MAX_LOG_SLOPE)))
-        seen = len(said) / (len(said) + _ALIKE)
+        seen = len(said) / (len(said) + _SAID_ALIKE)
         return replace(
             self,
             stretch=float(1.0 + seen * (stretch - 1.0)),
