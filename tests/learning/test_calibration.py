@@ -223,12 +223,12 @@ def test_who_is_surer_of_everything_once_it_has_learned_again_is_taken_at_its_fo
     said, surer, higher
 ):
     former = Calibration(slope=0.7, intercept=-0.4, positives=3, failures=2)
-    said = np.tile(said, 2500)
+    said = np.tile(said, 100)
     again = expit(surer * logit(said) + higher)
     found = former.carried_over(said, again)
     assert (found.slope, found.intercept) == (former.slope, former.intercept)
     if np.ptp(said) > 0.01:
-        assert found.apply(again) == pytest.approx(former.apply(said), rel=0.01)
+        assert found.apply(again) == pytest.approx(former.apply(said), rel=0.05)
     else:
         assert found.apply(again).mean() == pytest.approx(former.apply(said).mean(), rel=0.1)
 
