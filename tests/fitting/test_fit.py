@@ -278,6 +278,17 @@ def test_who_is_less_sure_once_it_has_learned_again_raises_as_many_alarms(bundle
     assert now.auprc.value == pytest.approx(was.auprc.value)
 
 
+@pytest.mark.parametrize(("every_days", "held"), [(1.0, True), (2.0, False)])
+def test_who_is_not_asked_between_all_it_learned_from_and_the_score_is_not_carried_over(
+    bundle, settings, every_days, held
+):
+    now = replace(settings, every_s=every_days * 86_400.0)
+    cards = [fit(bundle, info(one), {}, now).card for one in (Heat, Quiet)]
+    limits = ["could not be held against" in " ".join(card.remarks) for card in cards]
+    assert limits == [not held, False]
+    assert ("learned again" in cards[0].calibration) is held
+
+
 def test_nothing_after_the_end_of_training_changes_what_was_learned(bundle, settings, heat):
     now = fit(OtherFuture(bundle, settings.until_ns), info(Heat), {}, settings)
     assert now.parts == heat.parts

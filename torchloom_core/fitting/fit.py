@@ -37,6 +37,12 @@ from torchloom_core.trace.bundle.recorded_values import recorded_values
 from torchloom_core.trace.bundle.recording import prints
 from torchloom_core.trace.feed.watched import watch
 
+_NOT_CARRIED_OVER = (
+    "What it says since it learned again could not be held against what it said when it was "
+    "calibrated: it judged nobody in the last horizon before --until. Its threshold may raise far "
+    "more alarms than it was set for, or none; a smaller --every-s may help."
+)
+
 
 def fit(
     bundle: Bundle,
@@ -108,6 +114,8 @@ def fit_checked(
     others = {RANDOM: fitting.guess(said)} | beside.answered(passes, by_place)
     examples = passes.examples
     remarks = beside.remarks
+    if isinstance(plugin, Learner) and said.calibration.stretch is msgspec.UNSET:
+        remarks.append(_NOT_CARRIED_OVER)
     stages(f"score {info.name}")(0.0)
     flags = examples.flags() + fitting.foretelling(plugin.needs)
     scored = fitting.score(info.name, said, others, flags)

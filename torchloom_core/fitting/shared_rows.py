@@ -1,26 +1,41 @@
 """Rows that are gathered once for all who learn from the same."""
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 
+from msgspec.structs import replace
+
+from torchloom_core.errors import PluginError
+from torchloom_core.fitting.stages import as_plugin_error
 from torchloom_core.learning.gathered_learner import GatheredLearner, Gathering
 from torchloom_core.plugin.api import Example
+from torchloom_core.plugin.foreign import is_ours
+from torchloom_core.plugin.needs import labels_read
 
 
 class SharedRows:
-    """Sees the examples that pass, for several learners at once."""
+    """Sees the examples that pass, for several learners at once.
+
+    What breaks as it gathers is shown no more, and costs nobody but those who learn from it.
+    """
 
     def __init__(self, learners: Iterable[GatheredLearner]) -> None:
-        first: dict[Hashable, GatheredLearner] = {}
+        self._first: dict[Hashable, GatheredLearner] = {}
+        self._gathered: dict[Hashable, Gathering] = {}
+        self._broke: dict[Hashable, PluginError] = {}
         for learner in learners:
-            first.setdefault(learner.sampled, learner)
-        self._gathered: dict[Hashable, Gathering] = {
-            sampled: learner.gathering() for sampled, learner in first.items()
-        }
+            with suppress(PluginError), as_plugin_error(learner):  # raised again as it is taught
+                self._first.setdefault(learner.sampled, learner)
+        for sampled, learner in self._first.items():
+            with self._breaking(sampled):
+                self._gathered[sampled] = learner.gathering()
 
     def add(self, example: Example) -> None:
         """See one example."""
-        for gathered in self._gathered.values():
-            gathered.add(example)
+        for sampled, gathered in self._gathered.items():
+            if sampled not in self._broke:
+                with self._breaking(sampled):
+                    gathered.add(example if is_ours(gathered) else self._own(sampled, example))
 
     def teach(self, learner: GatheredLearner, *, again: bool) -> None:
         """Let one of the learners learn from its rows, or raise a PluginError.
@@ -30,8 +45,24 @@ class SharedRows:
         again : bool
             Whether it has learned from fewer of them before.
         """
+        if broke := self._broke.get(learner.sampled):
+            raise broke
         rows = self._gathered[learner.sampled].rows(learner.name)
         if again:
             learner.learn_again(rows)
         else:
             learner.learn(rows)
+
+    def _own(self, sampled: Hashable, example: Example) -> Example:
+        """Return what somebody else's may spoil, with no labels but those it asked for."""
+        labels = labels_read(self._first[sampled].needs)
+        return replace(example, view=example.view.twin().with_labels(labels))
+
+    @contextmanager
+    def _breaking(self, sampled: Hashable) -> Iterator[None]:
+        """Keep what breaks, for those who would learn from it."""
+        try:
+            with as_plugin_error(self._first[sampled]):
+                yield
+        except PluginError as error:
+            self._broke[sampled] = error

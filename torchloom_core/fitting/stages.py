@@ -29,6 +29,7 @@ from torchloom_core.fitting.time_split import days, split
 from torchloom_core.learning.alarm_rate import alarm_unit
 from torchloom_core.learning.calibration import Calibration, calibrate
 from torchloom_core.learning.forecast_score import ForecastScore
+from torchloom_core.learning.gathered_learner import GatheredLearner
 from torchloom_core.learning.skill import with_skill
 from torchloom_core.plugin.api import Predictor
 from torchloom_core.plugin.foreign import one_line
@@ -253,7 +254,9 @@ class Fitting:
 
 
 @contextmanager
-def as_plugin_error(plugin: Predictor, what: str = "cannot fit") -> Iterator[None]:
+def as_plugin_error(
+    plugin: Predictor | GatheredLearner, what: str = "cannot fit"
+) -> Iterator[None]:
     """Say of what a predictor raises, also to end the process, that it was the predictor."""
     try:
         yield

@@ -110,10 +110,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     @property
     def bound(self) -> Literal["", "lower", "upper"]:
         """At which end of its range the slope was stopped, if it was."""
-        log_slope = math.log(self.slope)
-        if not math.isclose(abs(log_slope), _MAX_LOG_SLOPE, rel_tol=1e-3):
-            return ""
-        return "lower" if log_slope < 0 else "upper"
+        return _bound(self.slope)
 
     def text(self, told: Told) -> str:
         """Return what was done, for people."""
@@ -121,7 +118,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             return f"none: no {told.one} to calibrate on{self._carried}"
         return (
             f"Platt's on {told.count(self.failures)}, {self.positives} moments {told.before}: "
-            f"slope {self.slope:.3g}{f' (its {self.bound} bound)' if self.bound else ''}, "
+            f"slope {_with_bound(self.slope)}, "
             f"intercept {self.intercept:.3g}{self._carried}"
         )
 
@@ -136,7 +133,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         stretch, shift = self._line
         if (stretch, shift) == _AS_IT_IS:
             return ""
-        return f"; of its log odds since it learned again x {stretch:.3g} {shift:+.3g}"
+        return f"; of its log odds since it learned again x {_with_bound(stretch)} {shift:+.3g}"
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -206,6 +203,18 @@ def calibrate(
         positives=positives,
         failures=failures,
     )
+
+
+def _bound(slope: float) -> Literal["", "lower", "upper"]:
+    log_slope = math.log(slope)
+    if not math.isclose(abs(log_slope), _MAX_LOG_SLOPE, rel_tol=1e-3):
+        return ""
+    return "lower" if log_slope < 0 else "upper"
+
+
+def _with_bound(slope: float) -> str:
+    bound = _bound(slope)
+    return f"{slope:.3g} (its {bound} bound)" if bound else f"{slope:.3g}"
 
 
 def _logit(probability: Floats) -> Floats:

@@ -5,11 +5,12 @@ moments needs no pass of its own.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from typing import ClassVar, Protocol
 
 from torchloom_core.learning.rows import Rows
 from torchloom_core.plugin.api import Example
+from torchloom_core.plugin.needs import PredictorNeed
 
 
 class Gathering(Protocol):
@@ -71,6 +72,7 @@ class GatheredLearner(ABC):
     """
 
     name: ClassVar[str]
+    needs: Sequence[PredictorNeed]
 
     @property
     @abstractmethod

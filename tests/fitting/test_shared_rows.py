@@ -1,0 +1,105 @@
+"""What somebody else's learner does as it gathers rows costs nobody but itself."""
+
+import numpy as np
+import pytest
+
+from tests.fitting.plugins import Blind, Heat, info
+from torchloom_core.errors import PluginError
+from torchloom_core.fitting.fit import fit
+from torchloom_core.fitting.shared_rows import SharedRows
+from torchloom_core.learning import GatheredLearner, RowSample
+from torchloom_core.plugin import Example
+from torchloom_core.testing import view_of
+
+
+class Sample:
+    def __init__(self):
+        self.sample = RowSample(max_healthy=1000, seed=0)
+
+    def add(self, example):
+        self.sample.add(example.view.now_ns, np.zeros((len(example.view), 1)), example.outcome)
+
+    def rows(self, predictor):
+        return self.sample.rows(predictor)
+
+
+class Gathers(GatheredLearner, Blind):
+    name = "gathers"
+    sampled: object = "gathers"
+    learned = 0
+
+    def gathering(self):
+        return Sample()
+
+    def learn(self, rows):
+        self.learned = len(rows.failed)
+
+    def parts(self):
+        return {}
+
+    def restore(self, parts):
+        pass
+
+
+class Leaves(Gathers):
+    name = "leaves"
+    sampled = "leaves"
+
+    def gathering(self):
+        gathering = Sample()
+        gathering.add = lambda _: exit(0)
+        return gathering
+
+
+class Refuses(Gathers):
+    name = "refuses"
+    sampled = "refuses"
+
+    def gathering(self):
+        raise RuntimeError("no\nroom")
+
+
+class Unhashable(Gathers):
+    name = "unhashable"
+    sampled: object = []
+
+
+@pytest.mark.parametrize(
+    ("cls", "why"),
+    [
+        (Leaves, "cannot fit: SystemExit: 0"),
+        (Refuses, "cannot fit: RuntimeError: no room"),
+        (Unhashable, "cannot fit: TypeError: unhashable type: 'list'"),
+    ],
+)
+def test_who_breaks_as_it_gathers_is_refused_and_beside_another_remarked_on(
+    bundle, settings, cls, why
+):
+    with pytest.raises(PluginError) as error:
+        fit(bundle, info(cls), {}, settings)
+    assert str(error.value) == f"predictor {cls.name}: {why}"
+    beside = info(type("one_rule", (cls,), {"name": "one_rule"}))
+    card = fit(bundle, info(Heat), {}, settings, baselines=[beside]).card
+    learned_nothing = f"one_rule it is compared with learned nothing: predictor one_rule: {why}."
+    assert learned_nothing in card.remarks
+
+
+def test_what_one_breaks_others_learn_all_the_same_and_see_it_unspoilt():
+    class Spoils(Gathers):
+        name = "spoils"
+        sampled = "spoils"
+
+        def gathering(self):
+            gathering = Sample()
+            gathering.add = lambda example: example.view.knob_specs.update(mine=None)
+            return gathering
+
+    view = view_of(workers=4)
+    learners = [cls(cls.Options()) for cls in (Leaves, Spoils, Gathers)]
+    rows = SharedRows(learners)
+    rows.add(Example(view=view, outcome=np.array([0.0, 1.0, 0.0, np.nan])))
+    assert "mine" not in view.knob_specs
+    rows.teach(learners[-1], again=False)
+    assert learners[-1].learned == 3
+    with pytest.raises(PluginError, match="SystemExit"):
+        rows.teach(learners[0], again=True)
