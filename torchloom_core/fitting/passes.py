@@ -177,6 +177,8 @@ class Passes:
     def _teach_rows(self, rows: SharedRows, *, again: bool = False) -> None:
         for number, plugin in enumerate(self._plugins):
             if isinstance(plugin, GatheredLearner) and number not in self.refused:
+                if again:
+                    self._stages(f"fit {plugin.name}")(0.0)
                 with self._learning(number, plugin):
                     rows.teach(plugin, again=again)
 
