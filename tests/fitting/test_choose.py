@@ -160,6 +160,36 @@ def test_the_best_on_earlier_time_is_chosen_and_all_that_was_tried_is_said(bundl
     assert [(len(one.auprc), one.why) for one in tried] == [(3, ""), (3, "")]
 
 
+@pytest.mark.parametrize(
+    ("elaborate", "simple", "taken"),
+    [
+        ((0.566, 0.597, 0.703), (0.537, 0.605, 0.697), "logistic"),
+        ((0.248, 0.224, 0.178), (0.235, 0.178, 0.123), "heat"),
+        ((0.3, 0.3, 0.3), (0.29, 0.29, 0.29), "heat"),
+        ((0.3, 0.3, 0.3), (0.3, 0.3, 0.3), "logistic"),
+        ((0.2, 0.2, 0.2), (0.3, 0.1, 0.25), "logistic"),
+        ((0.9, 0.1, 0.5), (0.1, 0.9, None), "heat"),
+    ],
+    ids=["within the error", "surely", "little and always", "the same", "above", "not judged"],
+)
+def test_a_baseline_is_taken_before_what_is_better_by_no_more_than_the_folds_err(
+    bundle, settings, monkeypatch, elaborate, simple, taken
+):
+    fold = zip(elaborate, simple, strict=True)
+    monkeypatch.setattr(
+        "torchloom_core.fitting.choose.judged_on", lambda *_: [one or "" for one in next(fold)]
+    )
+    logistic = info(type("Logistic", (Heat,), {"name": "logistic"}))
+    among = [Candidate(info(Heat), {}, ""), Candidate(logistic, {}, "")]
+    chosen, tried, remarks = choose(bundle, among, settings)
+    assert chosen.info.name == taken
+    better = tried[0].mean > tried[1].mean
+    said = [one for one in remarks if "what is simpler was taken" in one]
+    assert len(said) == (taken == "logistic" and tried[0].mean >= tried[1].mean)
+    assert all(one.startswith("heat is above logistic by") for one in said)
+    assert better or taken == "logistic"
+
+
 def test_what_came_after_the_training_time_does_not_change_what_is_reached(
     bundle, settings, tmp_path
 ):

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from torchloom_core.activation.discovery import PluginInfo
 from torchloom_core.errors import ConfigError, PluginError, TraceError
@@ -20,9 +21,13 @@ from torchloom_core.fitting.passes import Stages
 from torchloom_core.fitting.stages import FitSettings
 from torchloom_core.learning.card import Tried
 from torchloom_core.learning.model import Model
+from torchloom_core.learning.skill import BASELINES
 from torchloom_core.learning.told import TOLD
 from torchloom_core.plugin.api import Predictor
 from torchloom_core.trace.bundle.bundle import Bundle
+
+_FOLDS = 3
+"""Of fewer it is not asked by how much they differ."""
 
 AUTO = "auto"
 """The name under which a predictor is asked for that is yet to be chosen."""
@@ -91,7 +96,10 @@ def choose(
 ) -> tuple[Candidate, tuple[Tried, ...], tuple[str, ...]]:
     """Return the candidate with the greatest mean AUPRC over the folds, and what was tried.
 
-    A fold on which none can be judged is no fold; which these are, and why, is the third.
+    One of ``BASELINES`` is taken before what is better by no more than the standard error of the
+    difference over the folds (Breiman, Friedman, Olshen and Stone, "Classification and Regression
+    Trees", 1984, section 3.4.3). A fold on which none can be judged is no fold; which these are,
+    and why, is the third, and what was taken for a baseline.
 
     Raises
     ------
@@ -114,14 +122,39 @@ def choose(
     if best is None or not best.mean > 0:
         whys = (f": {why}" for fold in found if (why := _why_not(fold)))
         raise _nothing_to_choose_by(bundle, settings, next(whys, " in any of them"))
-    chosen = next(one for one in among if one.name == best.candidate)
-    remarks = (
+    taken = _as_good_and_simpler(best, among, tried)
+    chosen = next(one for one in among if one.name == taken.candidate)
+    remarks = [
         f"None could be judged on fold {at} of {len(found)}, and it was not chosen by: "
         f"{_why_not(fold) or f'no {TOLD[settings.task].one} is in it'}."
         for at, fold in enumerate(found, 1)
         if fold not in judged
-    )
+    ]
+    if taken is not best:
+        remarks.append(
+            f"{best.candidate} is above {taken.candidate} by {best.mean - taken.mean:.3g} on the "
+            "folds, which is no more than its standard error: what is simpler was taken."
+        )
     return chosen, tuple(tried), tuple(remarks)
+
+
+def _as_good_and_simpler(best: Tried, among: Sequence[Candidate], tried: Sequence[Tried]) -> Tried:
+    """Return the best of the baselines that are within the folds' error of the best; else that."""
+    baselines = [
+        one
+        for candidate, one in zip(among, tried, strict=True)
+        if candidate.info.name in BASELINES and _is_near(one, best)
+    ]
+    return max(baselines, key=lambda one: one.mean, default=best)
+
+
+def _is_near(one: Tried, best: Tried) -> bool:
+    """Return whether the best is better by no more than the standard error over the folds."""
+    reached = np.array([one.auprc, best.auprc], dtype=float)
+    if one is best or np.isnan(reached).any() or len(one.auprc) < _FOLDS:
+        return one is best
+    below = reached[1] - reached[0]
+    return bool(below.mean() <= below.std(ddof=1) / np.sqrt(len(below)))
 
 
 def _nothing_to_choose_by(bundle: Bundle, settings: FitSettings, why: str) -> TraceError:
