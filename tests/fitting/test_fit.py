@@ -279,7 +279,7 @@ def test_who_is_less_sure_once_it_has_learned_again_raises_as_many_alarms(bundle
     assert now.auprc.value == pytest.approx(was.auprc.value)
 
 
-@pytest.mark.parametrize(("every_days", "held"), [(1.0, True), (2.0, False)])
+@pytest.mark.parametrize(("every_days", "held"), [(1.0, True), (2.0, True), (3.0, False)])
 def test_who_is_not_asked_between_all_it_learned_from_and_the_score_is_not_carried_over(
     bundle, settings, every_days, held
 ):

@@ -288,15 +288,9 @@ def test_what_carries_it_over_is_told():
     assert Calibration(stretch=1.0, shift=0.5).apply(np.array([0.5]))[0] > 0.5
 
 
-def test_a_line_that_ran_into_its_bound_is_told_as_a_slope_is():
-    said = np.array([0.1, 0.2, 0.3])
-    found = Calibration(slope=2.0).carried_over(said, 0.2 + said / 1e4)
-    assert "learned again x 20.1 (its upper bound) +" in found.text(TOLD["forecast"])
-
-
 def test_what_carries_it_over_is_told_also_where_there_was_no_failure_to_calibrate_on():
-    said, again = np.tile([[0.1, 0.2, 0.3], [0.01, 0.02, 0.03]], 1000)
-    found = Calibration().carried_over(said, again)
+    said = np.tile([0.1, 0.2, 0.3], 1000)
+    found = Calibration().carried_over(said, said / 10.0)
     assert found.apply(np.array([0.02]))[0] == pytest.approx(0.2, abs=0.02)
     text = found.text(TOLD["forecast"])
     assert text.startswith("none: no failure to calibrate on; of its log odds since it learned")

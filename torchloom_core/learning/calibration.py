@@ -15,7 +15,7 @@ CALIBRATION_AT_BOUND = "calibration_at_bound"
 
 _SURE = 1e-9
 _MAX_LOG_SLOPE = 3.0
-_ALIKE = 1e-6
+_ROUNDING = 1e-6
 """Log odds that are no farther apart are the same but for rounding."""
 _AS_IT_IS = (1.0, 0.0)
 """A stretch and a shift that change nothing."""
@@ -23,7 +23,7 @@ _UNTOLD = 2.0
 """So many failures that nothing told of, at the prevalence of the time before, are added: Agresti
 and Coull's two, "Approximate is better than 'exact' for interval estimation", 1998."""
 
-_SAID_ALIKE = 20
+_ALIKE = 20
 """So many moments count as said alike by whoever has learned again."""
 
 _MEANS = {
@@ -97,10 +97,10 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         middle, mean = weight @ wanted, weight @ said
         spread = weight @ (said - mean) ** 2
         together = weight @ ((said - mean) * (wanted - middle))
-        tells_apart = min(np.ptp(wanted), np.ptp(said)) > _ALIKE
+        tells_apart = min(np.ptp(wanted), np.ptp(said)) > _ROUNDING
         stretch = together / spread if tells_apart else 1.0
         stretch = float(np.clip(stretch, math.exp(-_MAX_LOG_SLOPE), math.exp(_MAX_LOG_SLOPE)))
-        seen = len(said) / (len(said) + _SAID_ALIKE)
+        seen = len(said) / (len(said) + _ALIKE)
         return replace(
             self,
             stretch=float(1.0 + seen * (stretch - 1.0)),
@@ -110,7 +110,10 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     @property
     def bound(self) -> Literal["", "lower", "upper"]:
         """At which end of its range the slope was stopped, if it was."""
-        return _bound(self.slope)
+        log_slope = math.log(self.slope)
+        if not math.isclose(abs(log_slope), _MAX_LOG_SLOPE, rel_tol=1e-3):
+            return ""
+        return "lower" if log_slope < 0 else "upper"
 
     def text(self, told: Told) -> str:
         """Return what was done, for people."""
@@ -118,7 +121,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             return f"none: no {told.one} to calibrate on{self._carried}"
         return (
             f"Platt's on {told.count(self.failures)}, {self.positives} moments {told.before}: "
-            f"slope {_with_bound(self.slope)}, "
+            f"slope {self.slope:.3g}{f' (its {self.bound} bound)' if self.bound else ''}, "
             f"intercept {self.intercept:.3g}{self._carried}"
         )
 
@@ -133,7 +136,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         stretch, shift = self._line
         if (stretch, shift) == _AS_IT_IS:
             return ""
-        return f"; of its log odds since it learned again x {_with_bound(stretch)} {shift:+.3g}"
+        return f"; of its log odds since it learned again x {stretch:.3g} {shift:+.3g}"
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -203,18 +206,6 @@ def calibrate(
         positives=positives,
         failures=failures,
     )
-
-
-def _bound(slope: float) -> Literal["", "lower", "upper"]:
-    log_slope = math.log(slope)
-    if not math.isclose(abs(log_slope), _MAX_LOG_SLOPE, rel_tol=1e-3):
-        return ""
-    return "lower" if log_slope < 0 else "upper"
-
-
-def _with_bound(slope: float) -> str:
-    bound = _bound(slope)
-    return f"{slope:.3g} (its {bound} bound)" if bound else f"{slope:.3g}"
 
 
 def _logit(probability: Floats) -> Floats:
