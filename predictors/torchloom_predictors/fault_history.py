@@ -127,9 +127,9 @@ class FaultHistoryPredictor(GatheredLearner):
         weighed = history.decayed[:, self._half_lives_s.index(self._learned.half_life_s)]
         probability = _hazard(self._learned, weighed, workers, self.horizon_s)
         struck = np.flatnonzero((history.faults > 0) & ~np.isnan(probability))
+        places, memory_s = places_of(view), self._faults.memory_s
 
         def told(at: NDArray[np.intp]) -> list[str]:
-            places, memory_s = places_of(view), self._faults.memory_s
             return [
                 f"{places[row]} had {faults_in_words(history.faults[row], memory_s)}"
                 f", which count {weighed[row]:.2g} now"

@@ -3,9 +3,8 @@
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from torchloom_core.learning import Rows
+from torchloom_core.learning import Ranking, Rows
 from torchloom_core.plugin import Floats, Registry, hookimpl
 from torchloom_predictors.regression import Regression, RegressionLearner, signed_log
 
@@ -30,27 +29,12 @@ class OneRulePredictor(RegressionLearner):
 
 def _best(rows: Rows) -> int:
     """Return the column that ranks best, whichever way round; of those alike the first."""
-    return int(np.argmax([_reached(column, rows.failed) for column in rows.features.T]))
 
+    def reached(column: Floats) -> float:
+        ranks = (np.where(np.isnan(column), -np.inf, one) for one in (column, -column))
+        return max(Ranking.of(rank, rows.failed).average_precision for rank in ranks)
 
-def _reached(column: Floats, failed: NDArray[np.bool_]) -> float:
-    """Return the better average precision of ``(rows,)`` from high to low and from low to high.
-
-    What is unknown ranks last. At a threshold all on one side of it alarm, so that it takes to sort
-    once and to look the failures up.
-    """
-    known = np.sort(column[~np.isnan(column)])
-    threshold, gained = np.unique(column[failed], return_counts=True, equal_nan=True)
-    below = np.searchsorted(known, threshold, side="right")  # NaN: behind all that are known
-    above = len(known) - np.searchsorted(known, threshold, side="left")
-    unknown = np.isnan(threshold)
-    best = 0.0
-    for alarms in (below, above):
-        alarms = np.where(unknown, len(column), alarms)
-        order = np.argsort(alarms)
-        precision = np.cumsum(gained[order]) / alarms[order]
-        best = max(best, float(gained[order] @ precision / gained.sum()))
-    return best
+    return int(np.argmax([reached(column) for column in rows.features.T]))
 
 
 @hookimpl

@@ -3,17 +3,14 @@ from typing import ClassVar
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 from sklearn.metrics import average_precision_score
 
 from tests.predictors.warming_fleet import HORIZON, one_hot, warming
-from torchloom_core.learning import Ranking, Rows
+from torchloom_core.learning import Rows
 from torchloom_core.plugin import Example, ModelError
 from torchloom_core.testing import LearnerContract, view_of
 from torchloom_predictors.logistic import LogisticPredictor
-from torchloom_predictors.one_rule import OneRulePredictor, _reached
+from torchloom_predictors.one_rule import OneRulePredictor
 
 BOTH = pytest.mark.parametrize("cls", [LogisticPredictor, OneRulePredictor])
 
@@ -75,17 +72,6 @@ def test_the_day_of_the_week_is_learned_once_it_was_seen_four_times(days, seen):
         for day in (6 + 70, 3 + 70)
     )
     assert (sunday > 3 * wednesday) == seen
-
-
-COLUMN = arrays(np.float64, 20, elements=st.sampled_from([-1.0, 0.0, 0.5, 2.0, np.nan]))
-
-
-@given(COLUMN, arrays(np.bool_, 20))
-def test_how_well_a_column_ranks_is_its_average_precision_the_better_way_round(column, failed):
-    failed[0] = True
-    ranks = [np.where(np.isnan(column), -np.inf, one) for one in (column, -column)]
-    wanted = max(Ranking.of(rank, failed).average_precision for rank in ranks)
-    assert _reached(column, failed) == pytest.approx(wanted)
 
 
 def test_one_rule_reads_one_feature_and_no_other():
