@@ -9,6 +9,7 @@ import importlib.metadata
 import inspect
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -100,13 +101,21 @@ def by_name(infos: Iterable[PluginInfo], kind: Kind) -> dict[str, PluginInfo]:
 
 
 def _precedence(entry_point: importlib.metadata.EntryPoint) -> tuple[bool, str, str]:
-    ours = entry_point.dist is not None and entry_point.dist.name == PROJECT
-    return not ours, entry_point.name, entry_point.value
+    package, _ = _origin(entry_point.dist)
+    return package != PROJECT, entry_point.name, entry_point.value
+
+
+@lru_cache(maxsize=64)
+def _origin(dist: importlib.metadata.Distribution | None) -> tuple[str, str]:
+    """Return name and version of a package; its metadata are read anew whenever they are asked."""
+    if dist is None:
+        return "unknown", ""
+    metadata = dist.metadata
+    return metadata["Name"], metadata["Version"]
 
 
 def _load(entry_point: importlib.metadata.EntryPoint) -> list[PluginInfo]:
-    package = entry_point.dist.name if entry_point.dist else "unknown"
-    version = entry_point.dist.version if entry_point.dist else ""
+    package, version = _origin(entry_point.dist)
 
     def broken(problem: str) -> list[PluginInfo]:
         return [PluginInfo(entry_point.name, None, entry_point.name, package, version, problem)]
