@@ -27,6 +27,9 @@ def recorded_values(bundle: Bundle, until_ns: int) -> Recorded:
     """Return what tells again what was measured before a moment, () if nothing was."""
     kept, values = np.zeros(0, dtype=np.uint64), np.zeros(0)
     for key, value in _read(bundle, until_ns):
+        if len(kept) == KEPT:  # next to none is smaller, and to sort takes longest
+            smaller = key < kept[-1]
+            key, value = key[smaller], value[smaller]
         kept, first = np.unique(np.concatenate([kept, key]), return_index=True)
         kept = kept[:KEPT]
         values = np.concatenate([values, value])[first[:KEPT]]

@@ -86,7 +86,15 @@ def _silences(bundle: Bundle, watched: Watched, known_until_ns: int) -> tuple[Si
 
 def _reports(bundle: Bundle, watched: Watched, until_ns: int) -> tuple[Ints, Ints, Ints]:
     """Return the moments with a report of anybody, and of every report whose and in which."""
-    hour, component = bundle.reports(until_ns)
+    hours, whose, at = bundle.once("reports by row", lambda own: _reports_by_row(own, watched))
+    known = int(np.searchsorted(hours, until_ns // REPORT_STEP_NS))
+    before = at < known
+    return hours[:known] * REPORT_STEP_NS, whose[before], at[before]
+
+
+def _reports_by_row(bundle: Bundle, watched: Watched) -> tuple[Ints, Ints, Ints]:
+    """Return the hours with a report of anybody, and of every report whose and in which."""
+    hour, component = bundle.reports(bundle.manifest.end_ns)
     place = {name: at for at, name in enumerate(bundle.measured)}
     row_of = np.full(len(place), -1, dtype=np.int64)
     for row, names in heard_of(bundle, watched).items():
@@ -95,8 +103,7 @@ def _reports(bundle: Bundle, watched: Watched, until_ns: int) -> tuple[Ints, Int
     hour, whose = hour[whose >= 0], whose[whose >= 0]
     hours = distinct(hour)
     report = distinct(whose * len(hours) + np.searchsorted(hours, hour))
-    whose, at = np.divmod(report, len(hours))
-    return hours * REPORT_STEP_NS, whose, at
+    return hours, *np.divmod(report, len(hours))
 
 
 def _with_ends(bundle: Bundle, watched: Watched, moments: Ints, row: Ints, at: Ints) -> _Signs:
