@@ -223,7 +223,7 @@ def proposal_problem(proposal: Any) -> str:
 
 
 def checked_hazard(predictor: Predictor, view: FleetView, *, reasons: bool = True) -> Hazard:
-    """Return a checked copy of what the predictor says, with probabilities by worker.
+    """Return a checked copy of what the predictor says.
 
     Without ``reasons`` nobody asks why: to explain may take longer than to judge.
     """
@@ -249,8 +249,7 @@ def checked_hazard(predictor: Predictor, view: FleetView, *, reasons: bool = Tru
     strange = [row for row in why if not 0 <= row < len(view)]
     if strange:
         raise GarbageError(f"need rows below {len(view)} in why, was {strange[0]}")
-    rows: list[int] = np.flatnonzero(judged).tolist()
-    return Hazard(probability={view.workers[row]: float(probability[row]) for row in rows}, why=why)
+    return Hazard(probability=probability.astype(np.float64), why=why)
 
 
 def _sentence(text: Any) -> str:

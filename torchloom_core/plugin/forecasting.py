@@ -2,11 +2,10 @@
 
 from collections.abc import Callable
 
-from torchloom_core.plugin.api import Predictor
-from torchloom_core.plugin.contract import (
-    GarbageError,
-    checked_hazard,
-)
+import numpy as np
+
+from torchloom_core.plugin.api import Hazard, Predictor
+from torchloom_core.plugin.contract import GarbageError, checked_hazard
 from torchloom_core.plugin.foreign import home_of, raised_in
 from torchloom_core.plugin.needs import labels_read
 from torchloom_core.plugin.view import FleetView
@@ -19,16 +18,33 @@ def run_predictor(
     predictor: Predictor,
     view: FleetView,
     elapsed_s: Callable[[], float],
-    *,
-    reasons: bool = True,
 ) -> Forecast | PredictorFailed:
-    """Run one predictor on one view and check what it returns, ``reasons`` or not.
+    """Run one predictor on one view, check what it returns, and say of whom it is."""
+    hazard = ask_predictor(name, predictor, view)
+    if isinstance(hazard, PredictorFailed):
+        return hazard
+    judged = np.flatnonzero(~np.isnan(hazard.probability))
+    probability = hazard.probability[judged].tolist()
+    return Forecast(
+        id=forecast_id,
+        predictor=name,
+        horizon_s=float(predictor.horizon_s),
+        hazard=dict(zip((view.workers[row] for row in judged.tolist()), probability, strict=True)),
+        why={view.workers[row]: text for row, text in hazard.why.items()},
+        latency_s=elapsed_s(),
+    )
+
+
+def ask_predictor(
+    name: str, predictor: Predictor, view: FleetView, *, reasons: bool = True
+) -> Hazard | PredictorFailed:
+    """Ask one predictor of one view, with ``reasons`` or without, and check what it returns.
 
     Of the labels it is shown those that it has declared.
     """
     try:
         shown = view.with_labels(labels_read(predictor.needs))
-        hazard = checked_hazard(predictor, shown, reasons=reasons)
+        return checked_hazard(predictor, shown, reasons=reasons)
     except KeyboardInterrupt:
         raise
     except GarbageError as error:
@@ -37,11 +53,3 @@ def run_predictor(
     except BaseException as error:  # noqa: BLE001 - foreign code, which may call sys.exit
         detail = raised_in(error, predictor, "forecast")
         return PredictorFailed(predictor=name, rule="raised", detail=detail)
-    return Forecast(
-        id=forecast_id,
-        predictor=name,
-        horizon_s=float(predictor.horizon_s),
-        hazard=hazard.probability,
-        why={view.workers[row]: text for row, text in hazard.why.items()},
-        latency_s=elapsed_s(),
-    )

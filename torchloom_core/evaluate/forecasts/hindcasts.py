@@ -1,6 +1,6 @@
 """What a predictor would have said of a trace, moment by moment, and what came of it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,7 +13,7 @@ from torchloom_core.evaluate.forecasts.labels import Task, incidents, outcomes
 from torchloom_core.evaluate.unmeasured import names_of
 from torchloom_core.plugin.api import Learner, Predictor
 from torchloom_core.plugin.arrays import Floats, Ints
-from torchloom_core.plugin.forecasting import run_predictor
+from torchloom_core.plugin.forecasting import ask_predictor
 from torchloom_core.plugin.foreign import is_ours
 from torchloom_core.plugin.needs import windows_s
 from torchloom_core.plugin.view import FleetView
@@ -182,6 +182,7 @@ class Asking:
         self._predictors = predictors
         self._every_s = every_s
         self._row_of = {name: row for row, name in enumerate(watched.ids)}
+        self._rows = np.zeros(0, dtype=np.intp)
         self._times: list[int] = []
         self._scores: list[list[Floats]] = [[] for _ in predictors]
         self._failed: dict[int, PluginError] = {}
@@ -192,14 +193,21 @@ class Asking:
         return len(self._failed) < len(self._predictors)
 
     def ask(self, view: FleetView) -> None:
-        """Ask all of one view, which is ``every_s`` after the one before."""
+        """Ask all of one view, which is ``every_s`` after the one before.
+
+        Its workers are those of the view before, and any that came since.
+        """
+        if len(self._rows) < len(view):
+            self._rows = np.array([self._row_of[worker] for worker in view.workers], dtype=np.intp)
         self._times.append(view.now_ns)
         for number, predictor in enumerate(self._predictors):
             if number not in self._failed:
+                score = np.full(len(self._row_of), np.nan)
                 try:
-                    self._scores[number].append(_asked(predictor, view, self._row_of))
+                    score[self._rows] = _asked(predictor, view)
                 except PluginError as error:
                     self._failed[number] = error
+                self._scores[number].append(score)
 
     def answers(self) -> tuple[Hindcasts | PluginError, ...]:
         """Return what each has said; for one that cannot be asked, why."""
@@ -212,18 +220,17 @@ class Asking:
         )
 
 
-def _asked(predictor: Predictor, view: FleetView, row_of: Mapping[str, int]) -> Floats:
-    """Return ``(watched,)`` probabilities, NaN where it does not judge.
+def _asked(predictor: Predictor, view: FleetView) -> Floats:
+    """Return ``(workers,)`` probabilities, NaN where it does not judge.
 
     Whoever is asked after a foreign one is shown the same as if it had not been there.
     """
     shown = view if is_ours(predictor) else view.twin()
-    answer = run_predictor("", predictor.name, predictor, shown, lambda: 0.0, reasons=False)
+    answer = ask_predictor(predictor.name, predictor, shown, reasons=False)
     if isinstance(answer, PredictorFailed):
         raise PluginError(f"predictor {predictor.name}: {answer.rule}: {answer.detail}")
-    score = np.full(len(row_of), np.nan)
-    score[[row_of[worker] for worker in answer.hazard]] = list(answer.hazard.values())
-    return score
+    probability: Floats = answer.probability
+    return probability
 
 
 def pace_s(predictor: Predictor, tick_s: float) -> float:
