@@ -218,9 +218,9 @@ class _Histories:
 
     def add(self, example: Example) -> None:
         """Take one example."""
-        history, workers = self._history(example.view)
+        history, workers = self._history(example.view.with_labels(()))  # as a forecast sees it
         outcome = np.where(np.isnan(workers), np.nan, example.outcome)
-        rows = np.column_stack([history.decayed, workers])
+        rows = np.concatenate([history.decayed, workers[:, None]], axis=1)
         self._sample.add(example.view.now_ns, rows, outcome)
 
     def rows(self, predictor: str) -> Rows:

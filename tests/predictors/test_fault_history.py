@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from tests.predictors.fault_bursts import grid
+from torchloom_core.learning import FaultColumns
 from torchloom_core.plugin import Example, Fault, ModelError, NeedFaults, PluginError
+from torchloom_core.plugin.needs import labels_read
 from torchloom_core.testing import LearnerContract, view_of
 from torchloom_predictors.fault_history import FaultHistoryPredictor
 
@@ -154,3 +156,14 @@ def test_nothing_is_learned_without_a_failure():
 def test_a_damaged_part_is_refused(parts, message):
     with pytest.raises(ModelError, match=message):
         predictor().restore(parts)
+
+
+def test_what_is_gathered_of_a_view_is_not_computed_again_where_it_is_asked_about(monkeypatch):
+    asked = []
+    compute = FaultColumns.compute
+    monkeypatch.setattr(FaultColumns, "compute", lambda *of: asked.append(of) or compute(*of))
+    live = predictor()
+    view = view_of(workers=2, labels=({"owner": "a"}, {"owner": "b"}))
+    live.gathering().add(Example(view=view, outcome=np.array([0.0, 1.0])))
+    live.forecast(view.with_labels(labels_read(live.needs)))
+    assert len(asked) == 1

@@ -4,6 +4,7 @@ Columns are of the worker's node, of the others in its group, and of all other n
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -142,15 +143,15 @@ class FaultColumns:
 
     def history(self, columns: Floats) -> History:
         """Return what :meth:`compute` gave, by what it is."""
-        faults, since_s = columns[:, 0], columns[:, 1]
-        width = len(self._half_lives_s)
-        edges = [2 + width * place for place in range(1, len(_FADING) + len(_OF_OTHERS) + 1)]
-        return History(faults, since_s, *np.split(columns, [2, *edges], axis=1)[1:])
+        width, end = len(self._half_lives_s), columns.shape[1]
+        edges = [2 + width * place for place in range(len(_FADING) + len(_OF_OTHERS) + 1)]
+        blocks = (columns[:, start:stop] for start, stop in pairwise([*edges, end]))
+        return History(columns[:, 0], columns[:, 1], *blocks)
 
     def _faded(self, at: NDArray[np.intp], age_s: Floats, nodes: int) -> Floats:
         """Return ``(nodes, half lives)``."""
         weights = 0.5 ** (age_s / np.array(self._half_lives_s)[:, None])
-        return np.column_stack([np.bincount(at, of, nodes) for of in weights])
+        return np.array([np.bincount(at, of, nodes) for of in weights]).T
 
     def _watched(self, view: FleetView) -> Floats:
         """Return for each half life which share of all that counts the fleet was watched for.

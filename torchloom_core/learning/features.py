@@ -159,7 +159,9 @@ class Features:
 
     def compute(self, view: FleetView) -> Floats:
         """Return ``(workers, features)``, NaN where unknown, never infinite."""
-        blocks = [np.tile(_in_seasons(view.now_ns, self.seasons_s), (len(view), 1))]
+        blocks = []
+        if self.seasons_s:
+            blocks.append(np.tile(_in_seasons(view.now_ns, self.seasons_s), (len(view), 1)))
         if self._asks_who_is_heard:
             blocks.append(np.asarray(view.heartbeat_age_s)[:, None])
         if self.past:

@@ -3,7 +3,8 @@
 A whole library would have to be waited for, to sort and to count.
 """
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,14 +12,16 @@ from numpy.typing import NDArray
 from torchloom_core.plugin.arrays import Floats, Ints
 
 
-class Ranking(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Ranking:
     """Samples by their scores, from high to low; thresholds are the scores of the positive ones.
 
     Attributes
     ----------
-    level : (samples,) int64
-        The first threshold at which each alarms, one beyond the last for what never does.
-    gained : (thresholds,) float64
+    score : (samples,) float64
+    threshold : (thresholds,) float64
+        From high to low, each once.
+    gained : (thresholds,) int64
         How many positive samples each threshold adds.
     alarms : (thresholds,) int64
         How many samples alarm at it.
@@ -32,18 +35,24 @@ class Ranking(NamedTuple):
     (array([1. , 0.5]), 0.75)
     """
 
-    level: Ints
-    gained: Floats
+    score: Floats
+    threshold: Floats
+    gained: Ints
     alarms: Ints
 
     @classmethod
     def of(cls, score: Floats, positive: NDArray[np.bool_]) -> "Ranking":
         """Rank ``(samples,)`` by a score that is nowhere NaN."""
-        levels = np.unique(-score[positive])
-        level = np.searchsorted(levels, -score)
-        size = len(levels) + 1
-        gained = np.bincount(level[positive], minlength=size)[:-1].astype(np.float64)
-        return cls(level, gained, np.cumsum(np.bincount(level, minlength=size)[:-1]))
+        threshold, gained = np.unique(score[positive], return_counts=True)
+        # To sort what is looked up in takes a quarter of the time of looking every sample up.
+        alarms = len(score) - np.searchsorted(np.sort(score), threshold)
+        return cls(score, threshold[::-1], gained[::-1], alarms[::-1])
+
+    @cached_property
+    def level(self) -> Ints:
+        """``(samples,)`` first threshold at which each alarms, one beyond the last if none."""
+        level: Ints = np.searchsorted(-self.threshold, -self.score)
+        return level
 
     @property
     def precision(self) -> Floats:
