@@ -4,6 +4,7 @@ To import those takes longer than to learn, and each of them examines what it is
 far longer than the sums.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
@@ -46,17 +47,28 @@ class Regression(NamedTuple):
     def fit(cls, rows: Floats, failed: NDArray[np.bool_], l2: float) -> "Regression":
         """Return the likeliest, with a ridge penalty of ``l2`` on the coefficients."""
         unknown = np.isnan(rows)
-        some = ~unknown.all(axis=0)
-        median: Floats = np.zeros(rows.shape[1])
-        median[some] = np.nanmedian(rows[:, some], axis=0)
         flagged = np.any(unknown, axis=0)
-        numbers = np.hstack([np.where(unknown, median, rows), unknown[:, flagged]])
-        mean, spread = _mean_and_spread(numbers)
-        varies = spread > 0.0
-        spread[~varies] = 1.0
-        numbers = (numbers[:, varies] - mean[varies]) / spread[varies]
+        flags = unknown[:, flagged].T.astype(float)
+        count, columns = rows.shape
+        median: Floats = np.zeros(columns)
+        mean, spread = (np.zeros(columns + len(flags)) for _ in range(2))
+        standard: Floats = np.empty((len(mean), count))
+        varies: list[int] = []
+        for place in range(len(mean)):  # by the column it stays in the processor's cache
+            numbers = rows[:, place] if place < columns else flags[place - columns]
+            if place < columns:
+                known = numbers[~unknown[:, place]] if flagged[place] else numbers
+                median[place] = np.median(known) if len(known) else 0.0
+                if flagged[place]:
+                    numbers = np.where(unknown[:, place], median[place], numbers)
+            mean[place], spread[place] = _mean_and_spread(numbers)
+            if spread[place]:
+                np.subtract(numbers, mean[place], out=standard[len(varies)])
+                standard[len(varies)] /= spread[place]
+                varies.append(place)
+        spread[spread == 0.0] = 1.0
         coefficients: Floats = np.zeros(len(mean))
-        coefficients[varies], intercept = _likeliest(numbers, failed, l2)
+        coefficients[varies], intercept = _likeliest(standard[: len(varies)], failed, l2)
         return cls(median, flagged, mean, spread, coefficients, intercept)
 
     @classmethod
@@ -87,22 +99,22 @@ class Regression(NamedTuple):
         return log_odds
 
 
-def _mean_and_spread(numbers: Floats) -> tuple[Floats, Floats]:
-    """Return them of each column; the spread is 0 where it is none but rounding.
+def _mean_and_spread(numbers: Floats) -> tuple[float, float]:
+    """Return them; the spread is 0 where it is none but rounding.
 
     Chan, Golub and LeVeque, "Algorithms for computing the sample variance", The American
     Statistician 37, 1983: the corrected two-pass algorithm, and the bound of its error.
     """
-    count, mean = len(numbers), numbers.mean(axis=0)
+    count, mean = len(numbers), float(numbers.mean())
     apart = numbers - mean
-    variance = ((apart**2).sum(axis=0) - apart.sum(axis=0) ** 2 / count) / count
+    variance = float(apart @ apart - apart.sum() ** 2 / count) / count
     smallest = _EPS * count
     rounding = smallest * variance + (smallest * mean) ** 2
-    return mean, np.where(variance > rounding, np.sqrt(variance), 0.0)
+    return mean, math.sqrt(variance) if variance > rounding else 0.0
 
 
-def _likeliest(numbers: Floats, failed: NDArray[np.bool_], l2: float) -> tuple[Floats, Floats]:
-    """Return ``(columns,)`` coefficients and ``(1,)`` intercept of the highest likelihood.
+def _likeliest(standard: Floats, failed: NDArray[np.bool_], l2: float) -> tuple[Floats, Floats]:
+    """Return coefficients and ``(1,)`` intercept of the highest likelihood, of ``(columns, rows)``.
 
     Found by the steps of scikit-learn's LogisticRegression, which end where its do.
     """
@@ -111,13 +123,13 @@ def _likeliest(numbers: Floats, failed: NDArray[np.bool_], l2: float) -> tuple[F
     count, came = len(failed), failed.astype(float)
 
     def loss(sought: Floats) -> tuple[float, Floats]:
-        weights, log_odds = sought[:-1], numbers @ sought[:-1] + sought[-1]
+        weights, log_odds = sought[:-1], sought[:-1] @ standard + sought[-1]
         missed = expit(log_odds) - came
         value = (np.logaddexp(0.0, log_odds) - came * log_odds).sum() + l2 / 2 * weights @ weights
-        gradient = np.append(missed @ numbers + l2 * weights, missed.sum())
+        gradient = np.append(standard @ missed + l2 * weights, missed.sum())
         return float(value) / count, gradient / count
 
-    start = np.zeros(numbers.shape[1] + 1)
+    start = np.zeros(len(standard) + 1)
     found = minimum(loss, start, maxiter=1000, maxls=50, gtol=1e-4, ftol=64 * _EPS)
     return found.x[:-1], found.x[-1:]
 
