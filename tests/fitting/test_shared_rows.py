@@ -103,3 +103,21 @@ def test_what_one_breaks_others_learn_all_the_same_and_see_it_unspoilt():
     assert learners[-1].learned == 3
     with pytest.raises(PluginError, match="SystemExit"):
         rows.teach(learners[0], again=True)
+
+
+def test_learners_of_the_same_rows_are_given_the_same_and_of_more_examples_more():
+    class Given(Gathers):
+        def learn(self, rows):
+            self.rows = rows
+
+    learners = [Given(Given.Options()) for _ in range(3)]
+    shared = SharedRows(learners)
+    example = Example(view=view_of(workers=2), outcome=np.array([0.0, 1.0]))
+    for count, learner in enumerate(learners):
+        if count < 2:
+            shared.add(example)
+        shared.teach(learner, again=False)
+    first, second, third = (learner.rows for learner in learners)
+    assert len(first.failed) == 2
+    assert len(second.failed) == 4
+    assert second is third

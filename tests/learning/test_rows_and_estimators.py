@@ -14,6 +14,7 @@ from sklearn.linear_model import LogisticRegression
 from torchloom_core.errors import ModelError, PluginError
 from torchloom_core.learning import (
     Features,
+    Rows,
     RowSample,
     estimator_bytes,
     estimator_part,
@@ -81,6 +82,51 @@ def test_who_learns_beside_a_predictor_computes_none_of_its_features_again(monke
     features.of(view.with_labels(labels_read(features.needs)))  # as the predictor is shown it
     beside.add(example)
     assert len(computed) == 1
+
+
+COLUMN = st.one_of(
+    st.lists(st.sampled_from(of), min_size=12, max_size=12) for of in ([0.0, -0.0], [1.0, np.nan])
+)
+
+
+@given(st.lists(COLUMN, min_size=1, max_size=8))
+def test_each_column_that_varies_is_told_once_and_one_that_does_not_never(columns):
+    features = np.array(columns).T
+    rows = Rows(features, np.arange(12) > 5, np.arange(12), share=1.0)
+    told = rows.telling.tolist()
+    varies = [len(np.unique(column)) > 1 for column in columns]
+    assert all(varies[place] for place in told) or (told == [0] and not any(varies))
+    for place in np.flatnonzero(varies):
+        at_or_before = [at for at in told if at <= place]
+        same = [np.array_equal(columns[at], columns[place], equal_nan=True) for at in at_or_before]
+        assert sum(same) == 1
+    np.testing.assert_array_equal(rows.narrowed.features, features[:, told])
+
+
+def test_two_columns_that_differ_in_one_row_of_many_are_both_told():
+    column = np.arange(10_000.0)
+    other = column.copy()
+    other[4_321] += 1.0
+    rows = Rows(np.column_stack([column, column, other]), column > 9_000, np.arange(10_000), 1.0)
+    assert rows.telling.tolist() == [0, 2]
+
+
+def test_what_is_usual_is_the_median_of_those_that_did_not_fail_if_most_know_it():
+    features = [[1.0, np.nan], [3.0, 5.0], [8.0, np.nan], [99.0, 7.0]]
+    failed = np.array([False, False, False, True])
+    usual = Rows(np.array(features), failed, np.arange(4), share=1.0).usual
+    np.testing.assert_array_equal(usual, [3.0, np.nan])
+
+
+def test_a_season_that_has_not_recurred_is_unknown_in_the_rows():
+    features = Features(half_lives_s=(86_400.0,), seasons_s=(86_400.0, 604_800.0))
+    gathering = RowGathering(features, max_healthy=100, seed=0)
+    for hour in range(0, 24 * 6, 7):
+        view = view_of(workers=2, now_s=hour * 3600.0)
+        gathering.add(Example(view=view, outcome=np.array([0.0, 1.0])))
+    unknown = np.isnan(gathering.rows("mine").features).all(axis=0)
+    season = ["period" in name for name in features.names]
+    assert unknown[season].tolist() == [False, False, True, True]
 
 
 def test_memory_does_not_grow_with_the_examples():

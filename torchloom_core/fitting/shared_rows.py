@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from torchloom_core.errors import PluginError
 from torchloom_core.fitting.stages import as_plugin_error
 from torchloom_core.learning.gathered_learner import GatheredLearner, Gathering
+from torchloom_core.learning.rows import Rows
 from torchloom_core.plugin.api import Example
 from torchloom_core.plugin.foreign import is_ours
 from torchloom_core.plugin.needs import labels_read
@@ -22,6 +23,7 @@ class SharedRows:
     def __init__(self, learners: Iterable[GatheredLearner]) -> None:
         self._first: dict[Hashable, GatheredLearner] = {}
         self._gathered: dict[Hashable, Gathering] = {}
+        self._kept: dict[Hashable, Rows] = {}
         self._broke: dict[Hashable, PluginError] = {}
         for learner in learners:
             with suppress(PluginError), as_plugin_error(learner):  # raised again as it is taught
@@ -32,6 +34,7 @@ class SharedRows:
 
     def add(self, example: Example) -> None:
         """See one example."""
+        self._kept.clear()
         for sampled, gathered in self._gathered.items():
             if sampled not in self._broke:
                 with self._breaking(sampled):
@@ -47,7 +50,9 @@ class SharedRows:
         """
         if broke := self._broke.get(learner.sampled):
             raise broke
-        rows = self._gathered[learner.sampled].rows(learner.name)
+        rows = self._kept.get(learner.sampled)
+        if rows is None:
+            rows = self._kept[learner.sampled] = self._gathered[learner.sampled].rows(learner.name)
         if again:
             learner.learn_again(rows)
         else:

@@ -3,15 +3,12 @@
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import NotNegative, Positive
 from torchloom_core.errors import ModelError
 from torchloom_core.learning.artifacts import estimator_bytes, estimator_part, json_part, part_of
@@ -81,7 +78,7 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     features : tuple of str
         Names of the columns that the options ask for.
     shown : tuple of int
-        Places of those that the estimator was shown: the others were the same in all rows.
+        Places of those that the estimator was shown: the others did not tell rows apart.
     share : float
         How many of the healthy rows it was shown.
     prior : float
@@ -276,20 +273,18 @@ class RowLearner(GatheredLearner):
     def _learn(self, rows: Rows, grow: Callable[[Rows], Any]) -> None:
         from threadpoolctl import threadpool_limits
 
-        length_s = (rows.at_ns[-1] - rows.at_ns[0]) / SECOND_NS
-        shown = _telling(rows.features, self.features.recurred(length_s))
-        rows = replace(rows, features=rows.features[:, shown])
-        failed = float(rows.failed.sum())
-        healthy = rows.features[~rows.failed]
+        told = rows.narrowed
         with threadpool_limits(limits=1):  # sums in another order are other trees
-            self._trees = grow(rows)
+            self._trees = grow(told)
+        failed = int(rows.failed.sum())
+        healthy = len(rows.failed) - failed
         self._restored = b""
         self._learned = Learned(
             features=self.features.names,
-            shown=tuple(shown.tolist()),
+            shown=tuple(rows.telling.tolist()),
             share=rows.share,
-            prior=failed / (failed + len(healthy) / rows.share),
-            usual=tuple(None if math.isnan(m) else m for m in _medians(healthy).tolist()),
+            prior=failed / (failed + healthy / rows.share),
+            usual=tuple(None if math.isnan(m) else m for m in told.usual.tolist()),
         )
 
     @property
@@ -347,24 +342,8 @@ def with_something_known(features: Floats) -> Floats:
     array([[ 0.,  1.],
            [ 0., nan]])
     """
-    return np.where(np.isnan(features).all(axis=0), 0.0, features)
-
-
-def _telling(features: Floats, among: NDArray[np.bool_]) -> NDArray[np.intp]:
-    """Return the places of the columns that are not the same in all rows; at least one."""
-    first = features[0]
-    same = (features == first) | (np.isnan(features) & np.isnan(first))
-    places = np.flatnonzero(~same.all(axis=0) & among)
-    return places if len(places) else np.flatnonzero(among)[:1]
-
-
-def _medians(features: Floats) -> Floats:
-    """Return each column's median, NaN where most rows do not know it."""
-    medians = np.full(features.shape[1], np.nan)
-    known = np.count_nonzero(~np.isnan(features), axis=0) > len(features) / 2
-    if known.any():
-        medians[known] = np.nanmedian(features[:, known], axis=0)
-    return medians
+    unknown = np.isnan(features).all(axis=0)
+    return np.where(unknown, 0.0, features) if unknown.any() else features
 
 
 def _number(value: float) -> str:

@@ -1,6 +1,8 @@
 """The rows that a predictor keeps of the examples that pass, one a worker and moment."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +16,9 @@ from torchloom_core.plugin.needs import labels_read
 
 _ALWAYS = -1.0
 """A draw that is below any bar."""
+
+_COMPARED = 256
+"""Of so many rows, spread over all, two columns have to be alike to be compared in all."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +47,9 @@ class Rows:
     (array([0., 1., 2., 3.]), array([6., 7., 8., 9.]))
     >>> learned.tell_apart, held_out.tell_apart
     (False, True)
+    >>> columns = np.column_stack([hours_ns, np.zeros(10), hours_ns]).astype(float)
+    >>> Rows(columns, rows.failed, hours_ns, share=1.0).telling
+    array([0])
     """
 
     features: Floats
@@ -68,6 +76,39 @@ class Rows:
     def tell_apart(self) -> bool:
         """Whether some failed and some did not."""
         return bool(self.failed.any() and not self.failed.all())
+
+    @cached_property
+    def telling(self) -> NDArray[np.intp]:
+        """``(columns,)`` places of those that tell rows apart; the first one if none does.
+
+        A column does not that is the same in all rows, or in each row what one before it is: the
+        mean over the time of one sample is the newest value.
+        """
+        features, first = self.features, self.features[0]
+        same = (features == first) | (np.isnan(features) & np.isnan(first))
+        step = max(1, len(features) // _COMPARED)
+        alike: dict[bytes, list[int]] = {}
+        for place in np.flatnonzero(~same.all(axis=0)).tolist():
+            column = features[:, place]
+            others = alike.setdefault(column[::step].tobytes(), [])
+            if not any(np.array_equal(column, features[:, at], equal_nan=True) for at in others):
+                others.append(place)
+        return np.array(sorted(chain.from_iterable(alike.values())) or [0], dtype=np.intp)
+
+    @cached_property
+    def narrowed(self) -> "Rows":
+        """The same rows, with the columns alone that are ``telling``."""
+        return replace(self, features=self.features[:, self.telling])
+
+    @cached_property
+    def usual(self) -> Floats:
+        """``(features,)`` medians over those that did not fail, NaN where most are unknown."""
+        healthy = self.features[~self.failed]
+        medians = np.full(healthy.shape[1], np.nan)
+        known = np.count_nonzero(~np.isnan(healthy), axis=0) > len(healthy) / 2
+        if known.any():
+            medians[known] = np.nanmedian(healthy[:, known], axis=0)
+        return medians
 
     def _where(self, wanted: NDArray[np.bool_]) -> "Rows":
         return Rows(
@@ -128,14 +169,15 @@ class RowSample:
 
     def _thin(self) -> None:
         """Lower the bar so that at most ``max_healthy`` rows that did not fail are below it."""
-        if not self._parts:
+        if len(self._parts) < 2 and not self._rows_since_thinned:
             return
         draws, features, failed, at_ns = map(np.concatenate, zip(*self._parts, strict=True))
-        healthy = np.sort(draws[~failed])
+        healthy = draws[~failed]
         if len(healthy) > self._max_healthy:
-            self._bar = float(healthy[self._max_healthy])
-        kept = draws < self._bar
-        self._parts = [(draws[kept], features[kept], failed[kept], at_ns[kept])]
+            self._bar = float(np.partition(healthy, self._max_healthy)[self._max_healthy])
+            kept = draws < self._bar
+            draws, features, failed, at_ns = draws[kept], features[kept], failed[kept], at_ns[kept]
+        self._parts = [(draws, features, failed, at_ns)]
         self._rows_since_thinned = 0
 
     def rows(self, predictor: str) -> Rows:
@@ -182,7 +224,8 @@ class RowSample:
 class RowGathering:
     """Computes the features of the examples that pass, and keeps a sample of their rows.
 
-    A worker that left or is gone at the time is nothing to learn from.
+    A worker that left or is gone at the time is nothing to learn from, nor is a season that has
+    not recurred: in the rows it is unknown.
 
     Parameters
     ----------
@@ -205,4 +248,8 @@ class RowGathering:
 
     def rows(self, predictor: str) -> Rows:
         """Return what was kept, or raise a PluginError as :meth:`RowSample.rows`."""
-        return self._sample.rows(predictor)
+        rows = self._sample.rows(predictor)
+        recurred = self._features.recurred((rows.at_ns[-1] - rows.at_ns[0]) / SECOND_NS)
+        if recurred.all():
+            return rows
+        return replace(rows, features=np.where(recurred, rows.features, np.nan))
