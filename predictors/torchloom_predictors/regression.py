@@ -6,6 +6,7 @@ far longer than the sums.
 
 import math
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -48,22 +49,17 @@ class Regression(NamedTuple):
         """Return the likeliest, with a ridge penalty of ``l2`` on the coefficients."""
         unknown = np.isnan(rows)
         flagged = np.any(unknown, axis=0)
-        flags = unknown[:, flagged].T.astype(float)
-        count, columns = rows.shape
-        median: Floats = np.zeros(columns)
-        mean, spread = (np.zeros(columns + len(flags)) for _ in range(2))
-        standard: Floats = np.empty((len(mean), count))
+        known = (column[~gaps] for column, gaps in zip(rows.T, unknown.T, strict=True))
+        median: Floats = np.array([np.median(some) if len(some) else 0.0 for some in known])
+        filled = map(np.where, unknown.T, median, rows.T)
+        mean, spread = np.zeros((2, len(median) + np.count_nonzero(flagged)))
+        standard: Floats = np.empty((len(mean), len(rows)))
         varies: list[int] = []
-        for place in range(len(mean)):  # by the column it stays in the processor's cache
-            numbers = rows[:, place] if place < columns else flags[place - columns]
-            if place < columns:
-                known = numbers[~unknown[:, place]] if flagged[place] else numbers
-                median[place] = np.median(known) if len(known) else 0.0
-                if flagged[place]:
-                    numbers = np.where(unknown[:, place], median[place], numbers)
-            mean[place], spread[place] = _mean_and_spread(numbers)
+        # One at a time a column stays in the processor's cache.
+        for place, column in enumerate(chain(filled, unknown.T[flagged].astype(float))):
+            mean[place], spread[place] = _mean_and_spread(column)
             if spread[place]:
-                np.subtract(numbers, mean[place], out=standard[len(varies)])
+                np.subtract(column, mean[place], out=standard[len(varies)])
                 standard[len(varies)] /= spread[place]
                 varies.append(place)
         spread[spread == 0.0] = 1.0
