@@ -102,6 +102,7 @@ class Passes:
             elif view.now_ns > split.calibrated_from_ns:
                 if asking is None:
                     self._teach_rows(first)
+                    del first  # what it gathered takes as much memory again
                     asking = self._asking()
                 asking.ask(view)
         self.prevalence = came.prevalence
