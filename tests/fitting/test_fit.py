@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import msgspec
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from msgspec import structs
 
@@ -91,6 +92,19 @@ def test_a_trace_that_is_replaced_meanwhile_is_refused(tmp_path, settings, left,
         return lambda share: None
 
     with pytest.raises(TraceError, match=said):
+        fit(mine, info(Heat), {}, settings, stages=begin)
+
+
+def test_a_trace_of_which_a_file_is_changed_meanwhile_is_refused(tmp_path, settings):
+    mine, _ = write_bundle(tmp_path / "t.tltrace", rate=0.03, metrics={"heat": warm()})
+    (measured,) = (mine.path / "telemetry").iterdir()
+
+    def begin(name):
+        if name == "calibrate heat":
+            pq.write_table(pq.read_table(measured), measured, compression="none")
+        return lambda share: None
+
+    with pytest.raises(TraceError, match=r"000000\.parquet: need sha256 "):
         fit(mine, info(Heat), {}, settings, stages=begin)
 
 

@@ -105,11 +105,15 @@ def test_what_one_breaks_others_learn_all_the_same_and_see_it_unspoilt():
         rows.teach(learners[0], again=True)
 
 
-def test_learners_of_the_same_rows_are_given_the_same_and_of_more_examples_more():
-    class Given(Gathers):
-        def learn(self, rows):
-            self.rows = rows
+class Given(Gathers):
+    name = "given"
 
+    def learn(self, rows):
+        self.rows = rows
+
+
+def test_learners_of_ours_are_given_the_same_rows_and_of_more_examples_more(monkeypatch):
+    monkeypatch.setattr(Given, "__module__", "torchloom_predictors.given")
     learners = [Given(Given.Options()) for _ in range(3)]
     shared = SharedRows(learners)
     example = Example(view=view_of(workers=2), outcome=np.array([0.0, 1.0]))
@@ -121,3 +125,42 @@ def test_learners_of_the_same_rows_are_given_the_same_and_of_more_examples_more(
     assert len(first.failed) == 2
     assert len(second.failed) == 4
     assert second is third
+
+
+def test_somebody_elses_learner_has_rows_of_its_own_to_spoil():
+    class Imputes(Given):
+        def learn(self, rows):
+            super().learn(rows)
+            rows.features[:] = rows.narrowed.features[:] = 7.0
+            rows.failed[:] = rows.telling[:] = True
+
+    learners = [cls(cls.Options()) for cls in (Imputes, Given, Imputes, Given)]
+    shared = SharedRows(learners)
+    shared.add(Example(view=view_of(workers=2), outcome=np.array([0.0, 1.0])))
+    for learner in learners:
+        shared.teach(learner, again=False)
+        rows = learner.rows
+        if type(learner) is Given:
+            assert rows.features.tolist() == rows.narrowed.features.tolist() == [[0.0], [0.0]]
+            assert (rows.failed.tolist(), rows.telling.tolist()) == ([False, True], [0])
+
+
+def test_who_gathers_otherwise_teaches_nobody_who_calls_the_rows_the_same():
+    class Turned(Given):
+        def gathering(self):
+            gathering = Sample()
+            gathering.add = lambda example: Sample.add(gathering, turned(example))
+            return gathering
+
+    def turned(example):
+        example.outcome[:] = 1.0 - example.outcome
+        return example
+
+    learners = [cls(cls.Options()) for cls in (Turned, Given)]
+    shared = SharedRows(learners)
+    shared.add(Example(view=view_of(workers=3), outcome=np.array([0.0, 0.0, 1.0])))
+    for learner in learners:
+        shared.teach(learner, again=False)
+    other, own = (learner.rows.failed.tolist() for learner in learners)
+    assert other == [True, True, False]
+    assert own == [False, False, True]

@@ -111,6 +111,12 @@ def test_two_columns_that_differ_in_one_row_of_many_are_both_told():
     assert rows.telling.tolist() == [0, 2]
 
 
+def test_a_column_that_has_minus_nought_where_another_has_nought_repeats_it():
+    column, other = np.array([[0.0, 1.0, 0.0, np.nan], [0.0, 1.0, -0.0, np.nan]])
+    rows = Rows(np.column_stack([column, other]), column == 1.0, np.arange(4), share=1.0)
+    assert rows.telling.tolist() == [0]
+
+
 def test_what_is_usual_is_the_median_of_those_that_did_not_fail_if_most_know_it():
     features = [[1.0, np.nan], [3.0, 5.0], [8.0, np.nan], [99.0, 7.0]]
     failed = np.array([False, False, False, True])

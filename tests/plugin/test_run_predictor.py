@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from torchloom_core.learning.calibration import Calibration
 from torchloom_core.learning.fitted import FittedPredictor
 from torchloom_core.plugin import FleetView, Hazard, NeedLabels
 from torchloom_core.plugin.forecasting import run_predictor
@@ -95,6 +96,33 @@ def test_an_error_is_placed_in_the_authors_file_also_where_a_model_is_wrapped_ar
     told = run_predictor("f1", "mine", wrapped, view_of(workers=3), lambda: 0.25)
     assert isinstance(told, PredictorFailed)
     assert told.detail.startswith("ValueError: no (test_run_predictor.py:")
+
+
+def calibrated(probability: Any) -> Forecast | PredictorFailed:
+    half = Calibration(slope=0.5, intercept=-1.0)
+    wrapped = FittedPredictor(Predictor(Hazard(probability=probability)), half)
+    return run_predictor("f1", "mine", wrapped, view_of(workers=3), lambda: 0.25)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.longdouble])
+def test_a_model_calibrates_alike_in_whatever_precision_it_speaks(dtype):
+    said = np.array([0.0, 0.5, 1.0])
+    assert calibrated(said.astype(dtype)) == calibrated(said)
+
+
+@pytest.mark.parametrize("garbage", [np.full(3, 1.5), np.full(3, -np.inf), [0, 1, 1], np.zeros(2)])
+def test_garbage_is_named_before_a_calibration_makes_probabilities_of_it(garbage):
+    told = calibrated(garbage)
+    assert isinstance(told, PredictorFailed)
+    assert told.rule == "garbage"
+    assert told.detail == run(Hazard(probability=garbage)).detail
+
+
+def test_of_whom_is_masked_nothing_was_said():
+    masked = np.ma.array([0.5, 0.9, 1.0], mask=[False, True, False])
+    for told in (run(Hazard(probability=masked)), calibrated(masked)):
+        assert isinstance(told, Forecast)
+        assert [*told.hazard] == ["w0", "w2"]
 
 
 LABELS = ({"size": 4.0, "status": "retired"}, {"size": 8.0}, {})

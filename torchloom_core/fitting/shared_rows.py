@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from copy import deepcopy
 
 from msgspec.structs import replace
 
@@ -18,6 +19,7 @@ class SharedRows:
     """Sees the examples that pass, for several learners at once.
 
     What breaks as it gathers is shown no more, and costs nobody but those who learn from it.
+    Somebody else's learner is given rows of its own, which it may spoil.
     """
 
     def __init__(self, learners: Iterable[GatheredLearner]) -> None:
@@ -27,7 +29,7 @@ class SharedRows:
         self._broke: dict[Hashable, PluginError] = {}
         for learner in learners:
             with suppress(PluginError), as_plugin_error(learner):  # raised again as it is taught
-                self._first.setdefault(learner.sampled, learner)
+                self._first.setdefault(_sampled(learner), learner)
         for sampled, learner in self._first.items():
             with self._breaking(sampled):
                 self._gathered[sampled] = learner.gathering()
@@ -48,11 +50,14 @@ class SharedRows:
         again : bool
             Whether it has learned from fewer of them before.
         """
-        if broke := self._broke.get(learner.sampled):
+        sampled = _sampled(learner)
+        if broke := self._broke.get(sampled):
             raise broke
-        rows = self._kept.get(learner.sampled)
+        rows = self._kept.get(sampled)
         if rows is None:
-            rows = self._kept[learner.sampled] = self._gathered[learner.sampled].rows(learner.name)
+            rows = self._kept[sampled] = self._gathered[sampled].rows(learner.name)
+        if not is_ours(learner):
+            rows = deepcopy(rows)
         if again:
             learner.learn_again(rows)
         else:
@@ -61,7 +66,8 @@ class SharedRows:
     def _own(self, sampled: Hashable, example: Example) -> Example:
         """Return what somebody else's may spoil, with no labels but those it asked for."""
         labels = labels_read(self._first[sampled].needs)
-        return replace(example, view=example.view.twin().with_labels(labels))
+        view = example.view.twin().with_labels(labels)
+        return replace(example, view=view, outcome=example.outcome.copy())
 
     @contextmanager
     def _breaking(self, sampled: Hashable) -> Iterator[None]:
@@ -71,3 +77,8 @@ class SharedRows:
                 yield
         except PluginError as error:
             self._broke[sampled] = error
+
+
+def _sampled(learner: GatheredLearner) -> Hashable:
+    """Tell which rows it learns from: others where it gathers in another way, whatever it says."""
+    return type(learner).gathering, learner.sampled

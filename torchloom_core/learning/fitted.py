@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from torchloom_core.errors import ModelError
 from torchloom_core.learning.calibration import Calibration
 from torchloom_core.learning.card import Card
 from torchloom_core.learning.model import Model
 from torchloom_core.plugin.api import Hazard, Learner, Predictor
+from torchloom_core.plugin.contract import checked_probability
 from torchloom_core.plugin.foreign import told
 from torchloom_core.plugin.needs import PredictorNeed
 from torchloom_core.plugin.view import FleetView
@@ -52,12 +52,18 @@ class FittedPredictor:
         return self._predictor.Options
 
     def forecast(self, view: FleetView) -> Hazard:
-        """Return the calibrated probabilities, ``(workers,)``."""
+        """Return the calibrated probabilities, ``(workers,)``.
+
+        Raises
+        ------
+        PluginError
+            If it says none: calibrated, whatever it says would look like one.
+        """
         hazard = self._predictor.forecast(view)
         if not isinstance(hazard, Hazard):
             return hazard
-        probability = np.asarray(hazard.probability)
-        return Hazard(probability=self._calibration.apply(probability), why=hazard.why)
+        said = checked_probability(hazard, len(view))
+        return Hazard(probability=self._calibration.apply(said), why=hazard.why)
 
 
 def restore(model: Model, cls: type[Any], path: Path) -> Predictor:

@@ -90,7 +90,8 @@ class Rows:
         alike: dict[bytes, list[int]] = {}
         for place in np.flatnonzero(~same.all(axis=0)).tolist():
             column = features[:, place]
-            others = alike.setdefault(column[::step].tobytes(), [])
+            some = column[::step] + 0.0  # so that -0.0 is 0.0
+            others = alike.setdefault(some.tobytes(), [])
             if not any(np.array_equal(column, features[:, at], equal_nan=True) for at in others):
                 others.append(place)
         return np.array(sorted(chain.from_iterable(alike.values())) or [0], dtype=np.intp)

@@ -13,6 +13,7 @@ import numpy as np
 
 from torchloom_core.errors import PluginError
 from torchloom_core.plugin.api import Hazard, Predictor
+from torchloom_core.plugin.arrays import Floats
 from torchloom_core.plugin.foreign import shown, told
 from torchloom_core.plugin.needs import (
     Need,
@@ -232,16 +233,7 @@ def checked_hazard(predictor: Predictor, view: FleetView, *, reasons: bool = Tru
         raise GarbageError(problem)
     if not isinstance(hazard, Hazard):
         raise GarbageError(f"need a Hazard, was {type(hazard).__name__} {shown(hazard)}")
-    probability = np.asarray(hazard.probability)
-    if probability.shape != (len(view),) or probability.dtype.kind != "f":
-        raise GarbageError(
-            f"need float probabilities of shape ({len(view)},), was {probability.dtype} "
-            f"{probability.shape}"
-        )
-    judged = ~np.isnan(probability)
-    if np.any((probability[judged] < 0) | (probability[judged] > 1)):
-        worst = probability[judged][np.argmax(np.abs(probability[judged] - 0.5))]
-        raise GarbageError(f"need probabilities in [0, 1], was {float(worst)!r}")
+    probability = checked_probability(hazard, len(view))
     if not isinstance(hazard.why, Mapping):
         raise GarbageError(f"need why as a dict, was {type(hazard.why).__name__}")
     asked = hazard.why if reasons else {}
@@ -249,7 +241,22 @@ def checked_hazard(predictor: Predictor, view: FleetView, *, reasons: bool = Tru
     strange = [row for row in why if not 0 <= row < len(view)]
     if strange:
         raise GarbageError(f"need rows below {len(view)} in why, was {strange[0]}")
-    return Hazard(probability=probability.astype(np.float64), why=why)
+    return Hazard(probability=probability, why=why)
+
+
+def checked_probability(hazard: Hazard, workers: int) -> Floats:
+    """Return ``(workers,)`` float64, a checked copy; NaN also where it is masked."""
+    probability = np.asarray(np.ma.filled(hazard.probability, np.nan))
+    if probability.shape != (workers,) or probability.dtype.kind != "f":
+        raise GarbageError(
+            f"need float probabilities of shape ({workers},), was {probability.dtype} "
+            f"{probability.shape}"
+        )
+    judged = probability[~np.isnan(probability)]
+    if np.any((judged < 0) | (judged > 1)):
+        worst = judged[np.argmax(np.abs(judged - 0.5))]
+        raise GarbageError(f"need probabilities in [0, 1], was {float(worst)!r}")
+    return probability.astype(np.float64)
 
 
 def _sentence(text: Any) -> str:

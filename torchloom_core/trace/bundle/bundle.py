@@ -16,7 +16,7 @@ from torchloom_core.errors import TraceError
 from torchloom_core.files import open_regular
 from torchloom_core.plugin.arrays import Ints
 from torchloom_core.suggest import listed
-from torchloom_core.trace.bundle.checksums import sha256_of
+from torchloom_core.trace.bundle.checksums import refuse_changed, sha256_of
 from torchloom_core.trace.bundle.lines import read_rows
 from torchloom_core.trace.bundle.schema import (
     ACTIONS,
@@ -228,12 +228,14 @@ class Bundle:
     def refuse_replaced(self) -> None:
         """Raise a TraceError if another bundle is there now than when the digest was first asked.
 
-        What was read of it meanwhile would be of both.
+        Or if a file of it is another than the manifest says. What was read of it meanwhile would
+        be of both.
         """
         if Bundle.open(self.path).digest() != self._digest:
             raise TraceError(
                 f"{self.path}: need a bundle that stays as it is while it is read, was replaced"
             )
+        refuse_changed(self.path, self.manifest.files)
 
     def frame(self, file: str) -> "pd.DataFrame":
         """Return the rows of one file, such as ``EVENTS``, with also their unknown columns.
