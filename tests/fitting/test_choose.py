@@ -136,6 +136,21 @@ def test_one_that_judges_nobody_costs_the_others_no_pass_of_their_own(bundle, se
     assert told == sorted(told)
 
 
+def test_each_that_has_learned_is_progress(bundle, settings):
+    seen: list[int] = []
+
+    class Slow(Heat):
+        def fit(self, examples):
+            super().fit(examples)
+            seen.append(len(told))
+
+    told: list[float] = []
+    choose(bundle, [Candidate(info(Slow), {}, "")] * 4, settings, progress=told.append)
+    assert told == sorted(told)
+    assert len({*seen[:4]}) == 4
+    assert {*told} > {(1 + done / 4) / 9 for done in (1, 2, 3)}
+
+
 @pytest.mark.parametrize(
     ("told", "wrong"),
     [

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from tests.evaluate.report.reports import interval, score
 from tests.evaluate.traces import HOUR_NS, event, watched, write_bundle
-from tests.fitting.plugins import Blind, Heat, Quiet, info, saying, warm
+from tests.fitting.plugins import Blind, Heat, Options, Quiet, info, saying, warm
 from torchloom_core.activation.discovery import PluginInfo, discover
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import ConfigError, LeakError, PluginError, TraceError
@@ -808,6 +808,23 @@ def test_a_trace_that_goes_on_beyond_its_end_and_is_looked_at_too_often_is_said_
     first, second = caplog.messages
     assert first == Beyond.beyond
     assert "a sample every 86400 s is looked at every 3600 s" in second
+
+
+@pytest.mark.parametrize(("metrics", "said"), [(("heat",), 1), ((), 0)])
+def test_spans_shorter_than_a_sample_are_said_of_who_reads_telemetry(
+    bundle, settings, caplog, metrics, said
+):
+    class Spanning(Heat):
+        class Options(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
+            spans_s: tuple[float, ...] = (600.0,)
+
+        def __init__(self, options):
+            super().__init__(options)
+            self.needs = (Need("heat"),)
+
+    fit(bundle, info(Spanning), {"metrics": metrics}, settings)
+    text = "sums metrics up over 600 s at the most, and a sample comes every 86400 s"
+    assert sum(text in message for message in caplog.messages) == said
 
 
 @pytest.mark.parametrize(

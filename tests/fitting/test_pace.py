@@ -5,7 +5,12 @@ import pytest
 from tests.fitting.plugins import Options, Quiet
 from tests.trace.small import NODES
 from tests.trace.small import bundle as small_bundle
-from torchloom_core.fitting.pace import say_asked_often, say_too_often, told_every_s
+from torchloom_core.fitting.pace import (
+    say_asked_often,
+    say_short_spans,
+    say_too_often,
+    told_every_s,
+)
 from torchloom_core.fitting.stages import FitSettings
 
 
@@ -36,6 +41,19 @@ def test_a_look_four_times_in_an_interval_is_told_with_the_option(tmp_path, capl
     say_too_often(bundle, tick_s)
     text = f"a sample every 600 s is looked at every {tick_s:g} s: --tick-s 600 takes a fraction of"
     assert caplog.messages == [f"{bundle.path}: {text} the time"] * told
+
+
+@pytest.mark.parametrize(
+    ("spans_s", "told"), [((60.0, 599.0), True), ((60.0, 600.0), False), ((), False)]
+)
+def test_spans_that_are_all_shorter_than_a_sample_are_told_with_some_that_are_not(
+    tmp_path, caplog, spans_s, told
+):
+    bundle = every(600.0, tmp_path)
+    say_short_spans(bundle, "quiet", spans_s, [43_200.0, 1_209_600.0])
+    text = "sums metrics up over 599 s at the most, and a sample comes every 600 s"
+    option = "--option 'spans_s=[43200, 1209600]' sums up several"
+    assert caplog.messages == [f"{bundle.path}: predictor quiet {text}: {option}"] * told
 
 
 @pytest.mark.parametrize(("every_s", "told"), [(1800.0, True), (1801.0, False), (7200.0, False)])

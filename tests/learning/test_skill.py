@@ -108,14 +108,24 @@ def test_of_the_baselines_beside_it_the_nearest_is_named():
     found = judged(versus={"random": CLEAR, "fault_history": CLEAR, "one_rule": BELOW})
     assert ", but one feature alone is better still (-0.01" in skill_sentence(found)
     unsure = judged(versus={"random": CLEAR, "fault_history": CLEAR, "logistic": HARDLY})
-    assert ", but not surely above that of " in skill_sentence(unsure)
+    assert ", but not surely above that of a logistic regression (" in skill_sentence(unsure)
+
+
+def test_what_it_is_surely_above_is_not_named_as_what_it_is_not_surely_above():
+    wider = Interval(value=0.03, low=-0.001, high=0.06)
+    found = judged(versus={"random": CLEAR, "one_rule": CLEAR, "logistic": wider})
+    assert ", but not surely above that of a logistic regression (+0.03 " in skill_sentence(found)
 
 
 @pytest.mark.parametrize(
     ("above", "said"),
     [
         (CLEAR, " and above that of the fault count by +0.02 [+0.006, +0.05];"),
-        (HARDLY, ", but not surely above that of the fault count (+0.02 [+0.0004, +0.05]);"),
+        (
+            HARDLY,
+            ", but not surely above that of the fault count (+0.02 [+0.0004, +0.05], need all of "
+            "it above +0.005);",
+        ),
         (BELOW, ", but the fault count is better still (-0.01 [-0.02, -0.001]);"),
         (
             Interval(value=-0.01, low=-0.02, high=0.0),

@@ -178,6 +178,14 @@ def test_who_falls_silent_is_in_service_until_then_and_counted(tmp_path):
     assert describe(bundle(tmp_path / "c", (), daily("a", range(60)))).silent == 0
 
 
+def test_who_failed_for_good_is_not_counted_as_silent(tmp_path):
+    samples = [one for name in "abc" for one in daily(name, range(60 if name == "a" else 20))]
+    disks = [Component(id=name, kind="disk") for name in "abc"]
+    rows = [*disks, fault(20 * DAY_S, "b")]
+    found = describe(bundle(tmp_path / "b", rows, samples, seconds=60 * DAY_S))
+    assert found.silent == 1  # c, of which nobody says what became of it
+
+
 def test_what_the_topology_says_of_a_component_stands(tmp_path):
     rows = [
         Component(id="a", kind="disk"),

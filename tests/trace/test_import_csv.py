@@ -429,8 +429,9 @@ def test_who_is_never_heard_is_told(tmp_path, caplog):
             "2026-01-03T08",
             "time,available,component,temp\n2026-01-02,2026-01-02T23:55,n1,50\n",
         ),
+        ("2026-01-03T08", "time,available,component,temp\n2026-01-02,2026-01-03,n1,50\n"),
     ],
-    ids=["the failures are of days too", "a time of day", "known at its end"],
+    ids=["the failures are of days too", "a time of day", "known late", "known at its end"],
 )
 def test_telemetry_of_days_is_no_doubt_where_it_foretells_nothing(tmp_path, caplog, event, daily):
     events = f"time,component,kind\n{event},n1,x\n"

@@ -17,10 +17,10 @@ from torchloom_core.evaluate.forecasts.foretelling_attributes import GROUP
 from torchloom_core.evaluate.forecasts.foretelling_service import IN_SERVICE
 from torchloom_core.evaluate.forecasts.leaks import refuse_foreknown
 from torchloom_core.evaluate.unmeasured import missing, say_unseen
-from torchloom_core.fitting.baselines import Baselines
+from torchloom_core.fitting.baselines import Baselines, usual_spans_s
 from torchloom_core.fitting.build import ATTRIBUTES, FAULTS, GROUPS, METRICS, build
 from torchloom_core.fitting.examples import Examples
-from torchloom_core.fitting.pace import say_asked_often, say_too_often
+from torchloom_core.fitting.pace import say_asked_often, say_short_spans, say_too_often
 from torchloom_core.fitting.passes import Passes, Stages
 from torchloom_core.fitting.stages import FitSettings, Fitting, Said, as_plugin_error
 from torchloom_core.learning.alarm_rate import alarm_unit
@@ -78,9 +78,11 @@ def fit(
         If the trace knows something before it happens.
     """
     check(bundle, settings)
-    plugin, _ = build(bundle, info, options, tick_s=settings.tick_s, source=source)
+    plugin, told = build(bundle, info, options, tick_s=settings.tick_s, source=source)
     say_unread(bundle, info.name, [plugin])
     say_asked_often(bundle, settings, info.name, [plugin])
+    spans_s = told.get("spans_s", ()) if told.get(METRICS) else ()
+    say_short_spans(bundle, info.name, spans_s, usual_spans_s(plugin.horizon_s, settings.tick_s))
     return fit_checked(
         bundle, info, options, settings, baselines=baselines, stages=stages, source=source
     )

@@ -66,8 +66,8 @@ def _reached(
     """Return the AUPRC of each predictor on a fold, or why it has none."""
 
     def stages(name: str) -> Progress:
-        done = {"pass": 0, "ask": 1}.get(name.split()[0])
-        return part_of(progress, done, 2) if done is not None else lambda _: None
+        done = {"pass": 0, "learn": 1, "ask": 2}.get(name.split()[0])
+        return part_of(progress, done, 3) if done is not None else lambda _: None
 
     passes = Passes(fitting, list(plugins.values()), stages)
     passes.learn()

@@ -1,4 +1,4 @@
-"""How often a trace tells something, and whether it is looked at, or asked, much more often."""
+"""How often a trace tells something, and whether who looks at it, or is asked, goes by that."""
 
 import logging
 from collections.abc import Sequence
@@ -48,6 +48,29 @@ def say_too_often(bundle: Bundle, tick_s: float) -> None:
             every_s,
             tick_s,
             every_s,
+        )
+
+
+def say_short_spans(
+    bundle: Bundle, name: str, spans_s: Sequence[float], usual_s: Sequence[float]
+) -> None:
+    """Say that a predictor sums metrics up over spans that are all shorter than a sample.
+
+    Parameters
+    ----------
+    spans_s, usual_s : sequence of float
+        Those of the predictor, empty if it reads no telemetry; those that are worth a try.
+    """
+    every_s = told_every_s(bundle)
+    if spans_s and every_s is not None and max(spans_s) < every_s:
+        _log.warning(
+            "%s: predictor %s sums metrics up over %.6g s at the most, and a sample comes every "
+            "%.6g s: --option 'spans_s=[%s]' sums up several",
+            bundle.path,
+            name,
+            max(spans_s),
+            every_s,
+            ", ".join(f"{span_s:.10g}" for span_s in usual_s),
         )
 
 

@@ -71,12 +71,15 @@ class Passes:
         self.refused: dict[int, PluginError] = {}
         self.untaught: dict[int, PluginError] = {}
         self.prevalence = 0.0
+        self._taught = 0
+        self._teaching: Progress = lambda _: None
 
     def learn(self) -> None:
         """Let all learn from the time before ``--until``."""
         rows = self._rows()
         for example in self._passing("pass"):
             rows.add(example)
+        self._teaching = self._stages("learn")
         self._teach_rows(rows)
         self._teach_alone()
 
@@ -205,6 +208,8 @@ class Passes:
             self._refuse(number, PluginError(f"{error}{hint}"), self.untaught)
         else:
             self.untaught.pop(number, None)
+        self._taught += 1
+        self._teaching(self._taught / len(self._plugins))
 
     def _refuse(self, number: int, error: PluginError, anyway: dict[int, PluginError]) -> None:
         if number == 0 and self._for_the_first:

@@ -138,7 +138,7 @@ def _found(score: ForecastScore) -> str:
 
 
 def _beside(score: ForecastScore) -> str:
-    """Return how it stands beside the baseline that it is least above."""
+    """Return how it stands beside what it is least above: first of what it is not surely above."""
     known = [
         (name, above)
         for name in (*BASELINES, *DETECTORS)
@@ -146,13 +146,16 @@ def _beside(score: ForecastScore) -> str:
     ]
     if not known:
         return ""
-    nearest, above = min(known, key=lambda one: one[1].value)
+    unsure = [one for one in known if not _is_clearly_above(one[0], score)]
+    nearest, above = min(unsure or known, key=lambda one: one[1].value)
     spoken = _SPOKEN[nearest]
     if above.high is not None and above.high < 0:
         return f", but {spoken} is better still ({_text(above)})"
-    if all(_is_clearly_above(name, score) for name, _ in known):
+    if not unsure:
         return f" and above that of {spoken} by {_text(above)}"
-    return f", but not surely above that of {spoken} ({_text(above)})"
+    hardly = above.low is not None and above.low > 0
+    need = f", need all of it above {least_above(score.prevalence):+.3g}" if hardly else ""
+    return f", but not surely above that of {spoken} ({_text(above)}{need})"
 
 
 def _text(interval: Interval) -> str:

@@ -11,7 +11,7 @@ from torchloom_core.learning.poisson import poisson_between
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.schema import Event, Exposure
 from torchloom_core.trace.describe.sampling import Sampling, sampling
-from torchloom_core.trace.describe.service import in_service
+from torchloom_core.trace.describe.service import failed_for_good, in_service
 from torchloom_core.trace.describe.spans import Span, common_ns, union, without
 from torchloom_core.trace.feed.silences import silences
 from torchloom_core.trace.feed.watched import Watched, watch
@@ -50,7 +50,8 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
         Kind of what is watched, and how many there are.
     silent : int
         Watched components of which nothing was heard for long, though nobody says that they were
-        gone, see :func:`~torchloom_core.trace.feed.silences.silences`.
+        gone and they had not failed for good, see
+        :func:`~torchloom_core.trace.feed.silences.silences`.
     kinds, causes : dict of str to int
         Events by kind, and by the kind of the event they came from; "" for those of their own.
     follows : dict of str to float
@@ -103,7 +104,8 @@ def describe(bundle: Bundle, *, horizon_s: float | None = None) -> Description:
     manifest, events, watched = bundle.manifest, bundle.events(), watch(bundle)
     fatal = [event for event in events if event.fatal]
     silent = silences(bundle, watched, known_until_ns=manifest.end_ns)
-    there = in_service(bundle, watched, silent)
+    failed_ns = failed_for_good(bundle, watched)
+    there = in_service(bundle, watched, silent, failed_ns)
     there_s = {
         name: (span.end_ns - span.start_ns) / SECOND_NS
         for name, span in zip(watched.ids, there, strict=True)
@@ -122,7 +124,9 @@ def describe(bundle: Bundle, *, horizon_s: float | None = None) -> Description:
         synthetic=manifest.synthetic,
         exposure=manifest.exposure,
         watched={watched.kind: len(watched.ids)},
-        silent=len({one.row for one in silent}),
+        silent=len(
+            {one.row for one in silent if one.from_ns < failed_ns.get(one.row, one.until_ns)}
+        ),
         events=len(events),
         fatal=len(fatal),
         kinds=_counts(event.kind for event in events),

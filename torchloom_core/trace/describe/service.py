@@ -1,6 +1,6 @@
 """When each watched component was in service: what a rate of failures is over."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from torchloom_core.config.schema import Evaluate
 from torchloom_core.trace.bundle.bundle import Bundle
@@ -10,19 +10,25 @@ from torchloom_core.trace.feed.silences import Silence
 from torchloom_core.trace.feed.watched import Watched
 
 
-def in_service(bundle: Bundle, watched: Watched, silent: Sequence[Silence]) -> list[Span]:
+def in_service(
+    bundle: Bundle, watched: Watched, silent: Sequence[Silence], failed_ns: Mapping[int, int]
+) -> list[Span]:
     """Return when each watched component was in service within the span of the trace.
 
     From and until when the topology says. Where it does not: from its first telemetry on if that
-    came later than that of the others, and until the failure after which nothing was heard of it
-    any more, see :func:`~torchloom_core.trace.feed.ends.events_with_ends`, or the silence that
-    lasts to the end.
+    came later than that of the others, and until it failed for good, or the silence that lasts to
+    the end.
+
+    Parameters
+    ----------
+    failed_ns : mapping of int to int
+        As :func:`failed_for_good` has it.
     """
     whole = Span(bundle.manifest.start_ns, bundle.manifest.end_ns)
     parts = {part.id: part for part in bundle.topology()}
     came_ns = _came(bundle, watched, whole)
     fell_ns = {one.row: one.from_ns for one in silent if one.until_ns > whole.end_ns}
-    ended_ns = fell_ns | _ended(bundle, watched)
+    ended_ns = {**fell_ns, **failed_ns}
     spans = []
     for row, name in enumerate(watched.ids):
         part = parts.get(name)
@@ -52,8 +58,11 @@ def _came(bundle: Bundle, watched: Watched, whole: Span) -> dict[int, int]:
     return came_ns
 
 
-def _ended(bundle: Bundle, watched: Watched) -> dict[int, int]:
-    """Return, of the rows that failed and did not come back, when that was."""
+def failed_for_good(bundle: Bundle, watched: Watched) -> dict[int, int]:
+    """Return, of the rows that failed and did not come back, when that was.
+
+    See :func:`~torchloom_core.trace.feed.ends.events_with_ends`.
+    """
     events = events_with_ends(bundle, watched, Evaluate().repair_s)
     return {
         row: event.t_event

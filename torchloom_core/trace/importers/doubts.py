@@ -61,7 +61,7 @@ def _of_telemetry(
     events: Collection[Event], parts: Collection[Component], telemetry: OwnTelemetry
 ) -> Iterator[str]:
     name = telemetry.path.name
-    if any(event.t_event % _DAY_NS for event in events) and _is_of_dates(telemetry):
+    if any(event.t_event % _DAY_NS for event in events) and _is_known_by_date(telemetry):
         yield (
             f"{name}: all rows are of midnight, as dates without a time of day are, and taken as "
             "known then: where they tell of the day to come, give a column 'available'"
@@ -81,10 +81,10 @@ def _named(names: Iterable[str]) -> str:
     return listed(sorted(names), most=_LISTED)
 
 
-def _is_of_dates(telemetry: OwnTelemetry) -> bool:
-    """Return whether no moment in it has a time of day."""
-    moments = (telemetry.t_event, telemetry.t_avail)
-    return len(telemetry.rows) > 0 and not any((ns % _DAY_NS).any() for ns in moments)
+def _is_known_by_date(telemetry: OwnTelemetry) -> bool:
+    """Return whether all of it is of midnight, and some of it known no later than that."""
+    at_once = telemetry.t_avail <= telemetry.t_event
+    return bool(at_once.any()) and not (telemetry.t_event % _DAY_NS).any()
 
 
 def _never_heard(parts: Iterable[Component], telemetry: OwnTelemetry) -> set[str]:
