@@ -27,6 +27,10 @@ _OFTEN = 4.0
 
 def told_every_s(bundle: Bundle) -> float | None:
     """Return how far apart the first few samples of one component are, seconds; None of few."""
+    return bundle.once("told every", _told_every_s)
+
+
+def _told_every_s(bundle: Bundle) -> float | None:
     component, seen = "", np.zeros(0, dtype=np.int64)
     for table in islice(bundle.telemetry(), _TABLES):
         component = component or table["component"][0].as_py()
@@ -61,8 +65,8 @@ def say_short_spans(
     spans_s, usual_s : sequence of float
         Those of the predictor, empty if it reads no telemetry; those that are worth a try.
     """
-    every_s = told_every_s(bundle)
-    if spans_s and every_s is not None and max(spans_s) < every_s:
+    every_s = told_every_s(bundle) if spans_s else None
+    if every_s is not None and max(spans_s) < every_s:
         _log.warning(
             "%s: predictor %s sums metrics up over %.6g s at the most, and a sample comes every "
             "%.6g s: --option 'spans_s=[%s]' sums up several",
