@@ -54,14 +54,8 @@ MODULES = {
     f"{FORECASTS}/foretelling_columns.py": ("evaluate/test_foretelling_columns.py",),
     f"{FORECASTS}/foretelling.py": ("evaluate/test_foretelling.py",),
     f"{FORECASTS}/foretelling_attributes.py": ("evaluate/test_foretelling_attributes.py",),
-    f"{FORECASTS}/foretelling_returns.py": (
-        "evaluate/test_foretelling_returns.py",
-        "evaluate/test_foretelling.py",
-    ),
-    f"{FORECASTS}/fates.py": (
-        "evaluate/test_foretelling.py",
-        "evaluate/test_foretelling_attributes.py",
-    ),
+    f"{FORECASTS}/foretelling_returns.py": ("evaluate/test_foretelling_returns.py",),
+    f"{FORECASTS}/fates.py": ("evaluate/test_fates.py",),
     f"{FORECASTS}/relations.py": ("evaluate/test_relations.py",),
     f"{FORECASTS}/foretelling_events.py": ("evaluate/test_foretelling_events.py",),
     f"{FORECASTS}/foretelling_service.py": ("evaluate/test_foretelling_events.py",),
