@@ -152,7 +152,12 @@ def test_a_group_that_tells_is_told_as_such_though_it_is_a_number_and_what_follo
     for name in ("batch", GROUP):
         assert said[name].startswith("the others that have the same tell the 100 components")
     assert said["number"].startswith("it tells the 100 components that failed at any time")
-    assert told({GROUP: odd}, apart_in_time(failing)) == {}
+
+
+def test_an_attribute_by_the_name_of_its_rack_that_is_a_number_is_not_read_from_the_racks():
+    columns = {GROUP: np.arange(40.0).tolist()}
+    for rack in ([""] * 40, [f"r{node // 4}" for node in range(40)]):
+        assert told(columns, apart_in_time(np.arange(40) % 2 == 0), rack=rack) == {}
 
 
 @pytest.mark.parametrize(
