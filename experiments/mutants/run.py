@@ -52,7 +52,7 @@ MODULES = {
     f"{FORECASTS}/scoring.py": ("evaluate/test_scoring.py", "evaluate/test_open_loop.py"),
     f"{FORECASTS}/hindcasts.py": ("evaluate/test_hindcasts.py",),
     f"{FORECASTS}/foretelling_columns.py": ("evaluate/test_foretelling_columns.py",),
-    f"{FORECASTS}/foretelling.py": ("evaluate/test_foretelling.py",),
+    f"{FORECASTS}/foretelling.py": ("evaluate/test_foretelling_needs.py",),
     f"{FORECASTS}/foretelling_attributes.py": ("evaluate/test_foretelling_attributes.py",),
     f"{FORECASTS}/foretelling_returns.py": ("evaluate/test_foretelling_returns.py",),
     f"{FORECASTS}/fates.py": ("evaluate/test_fates.py",),
