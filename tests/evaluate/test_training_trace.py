@@ -15,7 +15,12 @@ from torchloom_core.evaluate.goodput.candidates import Forecaster
 from torchloom_core.fitting.fit import fit
 from torchloom_core.fitting.stages import FitSettings
 from torchloom_core.trace.bundle.derived import DerivedBundle
-from torchloom_core.trace.bundle.recorded_values import KEPT, recorded_values, same_values
+from torchloom_core.trace.bundle.recorded_values import (
+    KEPT,
+    _mixed,
+    recorded_values,
+    same_values,
+)
 from torchloom_core.trace.bundle.recording import prints, same_recording
 from torchloom_core.trace.bundle.schema import Event
 from torchloom_core.trace.bundle.telemetry import conform
@@ -110,6 +115,76 @@ def test_a_counter_at_rest_or_next_to_it_is_like_any_other(tmp_path):
         assert same_values(known, coarse, UNTIL_NS) == same
     assert recorded_values(bundle, START_NS) == ()
     assert not same_values((), bundle, UNTIL_NS)
+
+
+class InParts(DerivedBundle):
+    """A bundle whose telemetry comes some rows at a time."""
+
+    def __init__(self, bundle, rows):
+        super().__init__(bundle)
+        self._rows = rows
+
+    def telemetry(self, start_ns=None, end_ns=None, metrics=None):
+        for table in self._bundle.telemetry(start_ns, end_ns, metrics):
+            for first in range(0, len(table), self._rows):
+                yield table.slice(first, self._rows)
+
+
+def test_in_whatever_parts_it_is_read_the_same_values_are_kept_and_known(tmp_path):
+    bundle = write(tmp_path / "t.tltrace", EVENTS, metrics=("heat",))
+    known = recorded_values(bundle, UNTIL_NS)
+    assert len(known) == KEPT
+    assert [*known] == sorted(known)
+    assert recorded_values(InParts(bundle, 100), UNTIL_NS) == known
+    assert same_values(known, InParts(bundle, 100), UNTIL_NS)
+
+
+def test_the_last_print_that_is_small_enough_is_kept_too(tmp_path):
+    bundle = write(tmp_path / "t.tltrace", EVENTS, metrics=("heat",))
+    known = recorded_values(Changed(bundle, first_of(KEPT + 1)), UNTIL_NS)
+
+    def greatest_last(frame):
+        return frame.sort_values("value", key=lambda value: value == known[-1][1], kind="stable")
+
+    shuffled = Changed(bundle, first_of(KEPT + 1, greatest_last))
+    assert recorded_values(InParts(shuffled, KEPT), UNTIL_NS) == known
+
+
+def first_of(count, change=lambda frame: frame):
+    """Return what keeps the first values alone."""
+    return lambda frame: change(frame.iloc[:count])
+
+
+def test_twenty_different_values_are_enough_of_which_nine_in_ten_are_the_same(tmp_path):
+    bundle = write(tmp_path / "t.tltrace", EVENTS, metrics=("heat",))
+
+    def is_same(count, others=0):
+        one, other = (
+            Changed(
+                bundle,
+                first_of(
+                    count,
+                    lambda frame, change=change: frame.assign(
+                        value=np.arange(1.0, count + 1) * 1e-12
+                        + (np.arange(count) < others) * change
+                    ),
+                ),
+            )
+            for change in (0.0, 1e-9)
+        )
+        return same_values(recorded_values(one, UNTIL_NS), other, UNTIL_NS)
+
+    assert [is_same(19), is_same(20)] == [False, True]
+    assert [is_same(30, others=3), is_same(30, others=4)] == [True, False]
+
+
+def test_a_print_is_the_same_at_any_time_as_models_keep_it(tmp_path):
+    """SplitMix64 from 0 begins with 0xE220A8397B1DCDAF (Vigna, prng.di.unimi.it)."""
+    assert _mixed(np.array([0x9E3779B97F4A7C15], dtype=np.uint64)).tolist() == [0xE220A8397B1DCDAF]
+    bundle = write(tmp_path / "t.tltrace", EVENTS, metrics=("heat",))
+    row = {"component": "n0", "metric": "heat", "t_event": 1_700_000_000 * 10**9, "value": 1.5}
+    one = Changed(bundle, first_of(1, lambda frame: frame.assign(**row)))
+    assert recorded_values(one, UNTIL_NS) == (("d7faf17bb967dfe3", 1.5),)
 
 
 def test_a_longer_recording_of_the_same_fleet_is_known(model, tmp_path):

@@ -159,6 +159,14 @@ def test_of_a_trace_that_begins_long_after_1970_its_own_time_is_told(late):
     assert shares == [n / 10 for n in range(1, 11)]
 
 
+def test_what_somebody_elses_learner_does_to_its_view_costs_nobody_but_itself(tmp_path):
+    trace = small_bundle(tmp_path / "t.tltrace", [Component(id="a", kind="node")], seconds=10.0)
+    shares = []
+    for one in of_seconds(trace, progress=shares.append):
+        one.view.now_ns = 0
+    assert shares == [n / 10 for n in range(1, 11)]
+
+
 def test_who_goes_is_censored_before_it_went(late):
     came = {one.view.now_ns: dict(zip(one.view.workers, one.outcome.tolist(), strict=True))
             for one in of_seconds(late)}  # fmt: skip

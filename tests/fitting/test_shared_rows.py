@@ -105,6 +105,39 @@ def test_what_one_breaks_others_learn_all_the_same_and_see_it_unspoilt():
         rows.teach(learners[0], again=True)
 
 
+def test_what_broke_as_it_gathered_is_shown_no_more():
+    shown = []
+
+    class Breaks(Gathers):
+        def gathering(self):
+            gathering = Sample()
+            gathering.add = lambda example: shown.append(example) or {}["none"]
+            return gathering
+
+    rows = SharedRows([Breaks(Breaks.Options())])
+    for _ in range(3):
+        rows.add(Example(view=view_of(workers=2), outcome=np.array([0.0, 1.0])))
+    assert len(shown) == 1
+
+
+def test_who_has_learned_from_fewer_before_is_told_that_it_learns_again():
+    taught = []
+
+    class Notes(Gathers):
+        def learn(self, rows):
+            taught.append("learn")
+
+        def learn_again(self, rows):
+            taught.append("learn again")
+
+    learner = Notes(Notes.Options())
+    rows = SharedRows([learner])
+    rows.add(Example(view=view_of(workers=2), outcome=np.array([0.0, 1.0])))
+    for again in (False, True):
+        rows.teach(learner, again=again)
+    assert taught == ["learn", "learn again"]
+
+
 class Given(Gathers):
     name = "given"
 

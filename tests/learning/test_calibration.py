@@ -255,6 +255,12 @@ def test_whatever_it_says_once_it_has_learned_again_the_order_is_kept(said, agai
     assert 1 / 21 < found.stretch < 21
 
 
+def test_however_far_apart_it_says_it_now_it_is_stretched_no_more_than_a_slope_may_be():
+    near, far = np.tile([0.49, 0.51], 10_000), np.tile([0.001, 0.999], 10_000)
+    assert Calibration().carried_over(far, near).stretch == pytest.approx(np.exp(3.0), rel=0.01)
+    assert Calibration().carried_over(near, far).stretch == pytest.approx(np.exp(-3.0), rel=0.03)
+
+
 def test_likely_ones_weigh_more_than_the_many_that_are_not():
     random = np.random.default_rng(0)
     said = np.append(random.uniform(0.001, 0.002, 500), random.uniform(0.2, 0.6, 20))

@@ -33,6 +33,15 @@ def test_precision_and_recall_are_those_of_scikit_learn(score, positive):
     np.testing.assert_array_equal(found[2], expected[2])
 
 
+@settings(max_examples=60)
+@given(score=SCORES, positive=POSITIVES)
+def test_the_level_of_a_sample_is_how_many_thresholds_are_above_it(score, positive):
+    found = Ranking.of(score, positive)
+    thresholds = np.unique(score[positive])
+    assert found.threshold.tolist() == thresholds[::-1].tolist()
+    assert found.level.tolist() == [(thresholds > one).sum() for one in score]
+
+
 def test_without_a_positive_one_the_average_precision_is_0():
     assert Ranking.of(np.array([0.5, 0.1]), np.zeros(2, dtype=bool)).average_precision == 0.0
 

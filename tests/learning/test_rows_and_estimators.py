@@ -63,6 +63,18 @@ def test_every_failure_is_kept_and_of_the_others_no_more_than_may_be(outcomes, m
     assert (np.diff(rows.at_ns) >= 0).all()
 
 
+def test_also_of_a_single_example_no_more_are_kept_than_may_be():
+    assert len(filled([[1.0, *[0.0] * 9]], 4).rows("mine").failed) == 1 + 4
+
+
+def test_the_same_seed_keeps_the_same_rows_and_another_one_others():
+    one, again, other = (
+        filled([[1.0], *[[0.0] * 10] * 50], 50, seed).rows("mine").features for seed in (1, 1, 2)
+    )
+    assert np.array_equal(one, again)
+    assert not np.array_equal(one, other)
+
+
 def test_each_moment_has_the_same_chance_to_be_kept():
     outcomes = [[1.0], *[[0.0] * 10] * 50]
     kept = [filled(outcomes, 50, seed).rows("mine").at_ns[1:] // DAY_NS for seed in range(200)]
@@ -117,11 +129,27 @@ def test_a_column_that_has_minus_nought_where_another_has_nought_repeats_it():
     assert rows.telling.tolist() == [0]
 
 
+def test_a_column_of_nothing_is_not_told_and_where_none_varies_the_first_is():
+    nothing, same, varies = np.full(4, np.nan), np.ones(4), np.arange(4.0)
+    for columns, told in (((same, nothing, varies), [2]), ((nothing, same), [0])):
+        rows = Rows(np.column_stack(columns), np.arange(4) > 2, np.arange(4), share=1.0)
+        assert rows.telling.tolist() == told
+
+
+@pytest.mark.parametrize(
+    ("failed", "both"), [([0, 1], True), ([0, 0], False), ([1, 1], False), ([], False)]
+)
+def test_rows_tell_apart_if_some_failed_and_some_did_not(failed, both):
+    failed = np.array(failed, dtype=bool)
+    rows = Rows(np.zeros((len(failed), 1)), failed, np.zeros(len(failed), dtype=int), share=1.0)
+    assert rows.tell_apart is both
+
+
 def test_what_is_usual_is_the_median_of_those_that_did_not_fail_if_most_know_it():
-    features = [[1.0, np.nan], [3.0, 5.0], [8.0, np.nan], [99.0, 7.0]]
-    failed = np.array([False, False, False, True])
-    usual = Rows(np.array(features), failed, np.arange(4), share=1.0).usual
-    np.testing.assert_array_equal(usual, [3.0, np.nan])
+    features = [[1, np.nan, 1], [3, 5, 2], [8, 6, np.nan], [10, np.nan, 4], [99, 7, 9]]
+    failed = np.array([False, False, False, False, True])
+    usual = Rows(np.array(features, dtype=float), failed, np.arange(5), share=1.0).usual
+    np.testing.assert_array_equal(usual, [5.5, np.nan, 2.0])
 
 
 def test_a_season_that_has_not_recurred_is_unknown_in_the_rows():
@@ -133,6 +161,24 @@ def test_a_season_that_has_not_recurred_is_unknown_in_the_rows():
     unknown = np.isnan(gathering.rows("mine").features).all(axis=0)
     season = ["period" in name for name in features.names]
     assert unknown[season].tolist() == [False, False, True, True]
+
+
+def test_a_season_has_recurred_once_there_were_four_from_the_first_row_to_the_last():
+    features = Features(half_lives_s=(86_400.0,), seasons_s=(86_400.0,))
+    for last_day, recurred in ((103.9, False), (104.0, True)):
+        gathering = RowGathering(features, max_healthy=100, seed=0)
+        for day in (100.0, last_day):
+            view = view_of(workers=1, now_s=day * 86_400.0)
+            gathering.add(Example(view=view, outcome=np.array([float(day > 100.0)])))
+        assert np.isfinite(gathering.rows("mine").features[:, :2]).all() == recurred
+
+
+def test_who_left_or_is_gone_is_in_no_row_and_no_more_are_kept_than_may_be():
+    gathering = RowGathering(Features(half_lives_s=(86_400.0,)), max_healthy=2, seed=7)
+    view = view_of(workers=8, state=["left", "gone", *["training"] * 6])
+    gathering.add(Example(view=view, outcome=np.array([1.0, 1.0, 1.0, *[0.0] * 5])))
+    rows = gathering.rows("mine")
+    assert (int(rows.failed.sum()), len(rows.failed)) == (1, 1 + 2)
 
 
 def test_memory_does_not_grow_with_the_examples():
@@ -150,6 +196,20 @@ def test_the_later_part_begins_a_horizon_after_the_earlier_ends():
     assert later.at_ns.min() == 80 * DAY_NS
     assert earlier.at_ns.max() == 72 * DAY_NS
     assert later.failed.sum() == 21
+
+
+def test_the_time_is_cut_by_its_length_from_the_first_row_to_the_last():
+    at_ns = np.array([100, 103, 104, 107, 110, 120]) * DAY_NS
+    earlier, later = Rows(np.zeros((6, 1)), at_ns > 0, at_ns, share=0.25).split(0.5, 0.0)
+    assert (earlier.at_ns // DAY_NS).tolist() == [100, 103, 104, 107]
+    assert (later.at_ns // DAY_NS).tolist() == [110, 120]
+    assert earlier.share == later.share == 0.25
+
+
+def test_of_no_rows_both_parts_are_empty():
+    rows = filled([[1.0, 0.0]] * 10).rows("mine")
+    nothing, _ = rows.split(0.5, 100 * 86_400.0)
+    assert [len(part.failed) for part in nothing.split(0.5, 0.0)] == [0, 0]
 
 
 @pytest.mark.parametrize(

@@ -170,7 +170,7 @@ class RowSample:
 
     def _thin(self) -> None:
         """Lower the bar so that at most ``max_healthy`` rows that did not fail are below it."""
-        if len(self._parts) < 2 and not self._rows_since_thinned:
+        if not self._rows_since_thinned:
             return
         draws, features, failed, at_ns = map(np.concatenate, zip(*self._parts, strict=True))
         healthy = draws[~failed]

@@ -68,7 +68,7 @@ def told_by_group(cells: Sequence[object], fates: Fates) -> str:
         )
     most = group == np.argmax(np.bincount(group, minlength=1))
     on_days = len(np.unique(fates.failed_ns[failed] // DAY_NS))
-    shared = (np.bincount(group, minlength=1)[group] > 1).astype(float)
+    shared = (np.bincount(group)[group] > 1).astype(float)
     area = apart(shared[failed], shared[~failed])
     if area >= APART and on_days >= FEWEST:
         return (

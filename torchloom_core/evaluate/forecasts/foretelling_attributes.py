@@ -60,11 +60,11 @@ def foretelling_attributes(
     for name in names:
         cells: Sequence[object] = [labels.get(name) for labels in watched.labels.of]
         if name == GROUP:
-            cells = [rack or None for rack in watched.rack]
+            cells = watched.rack
         found[name] = told_by_group(cells, fates)
-        if found[name] or name not in watched.labels.numbers:
+        if found[name] or name == GROUP or name not in watched.labels.numbers:
             continue
-        values = np.array([np.nan if cell is None else cell for cell in cells], dtype=float)
+        values = np.array(cells, dtype=float)
         found[name] = _number_knows(values, fates, began_ns, ended_ns, ended)
         if not found[name]:
             honest[name] = values[ended]
@@ -81,8 +81,7 @@ def foretelling_attributes(
 def _number_knows(
     values: Floats, fates: Fates, began_ns: Floats, ended_ns: Floats, ended: Bools
 ) -> str:
-    with np.errstate(invalid="ignore"):
-        beyond = values * SECOND_NS > began_ns + 3600.0 * SECOND_NS
+    beyond = values * SECOND_NS > began_ns + 3600.0 * SECOND_NS
     dates = np.abs(values * SECOND_NS - began_ns) < _AROUND_NS
     known = ~np.isnan(values)
     if known.any() and (dates | ~known).all() and beyond[known].mean() >= _BEYOND_SHARE:

@@ -62,7 +62,7 @@ def _between_failures(
     The first of each begins with the trace; one that fails again before it is back has none in
     between. They are sorted by component, then by time; of who failed but once there is none.
     """
-    order = np.argsort(found.row, kind="stable")
+    order = np.argsort(found.row)
     row = found.row[order]
     owner: list[Ints] = []
     began: list[Ints] = []
@@ -105,7 +105,7 @@ def _firsts(
         at_ns, value = numbers(table["t_event"]), numbers(table["value"])
         at_s = np.clip((at_ns - start_ns) // SECOND_NS, 0, stride_s - 2)
         place = np.searchsorted(begins_s, row * stride_s + at_s, side="right") - 1
-        known = numbers(table["valid"]) & np.isfinite(value) & (row >= 0) & (place >= 0)
+        known = numbers(table["valid"]) & np.isfinite(value) & (place >= 0)
         known[known] = owner[place[known]] == row[known]
         cell = (place * len(metrics) + column)[known]
         new = np.isnan(first.flat[cell])
