@@ -100,9 +100,9 @@ class Past:
 
     def note(self, newest: Floats, newest_ns: Ints) -> None:
         """Take the newest values as a tick ends, and when they came."""
-        unknown = np.isnan(self._value)
-        changed = (newest != self._value) & ~unknown
-        np.copyto(self.began_ns, newest_ns, where=unknown & ~np.isnan(newest))
+        is_first = self.began_ns == 0
+        changed = (newest != self._value) & ~is_first
+        np.copyto(self.began_ns, newest_ns, where=is_first)
         np.copyto(self.changed_ns, newest_ns, where=changed)
         np.copyto(self.moved_ns, newest_ns, where=changed & (self.moved_ns == 0))
         np.copyto(self._value, newest)
