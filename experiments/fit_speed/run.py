@@ -1,7 +1,7 @@
 """How long a fit and a score take in this tree and in another one, side by side.
 
     git worktree add ../before COMMIT
-    python experiments/fit_speed/run.py ../before [--turns 5]
+    python experiments/fit_speed/run.py ../before [--turns 5] [--interval-s 900]
 
 Both fit the same predictors on the same synthetic trace, which scores them and their baselines, and
 score the models again as an evaluation does; in turns and in processes of their own. Processor time
@@ -26,17 +26,18 @@ from rich.table import Table
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 FOLDERS = (".", "policies", "predictors", "threadlet")
-TRACE = ("--nodes", "64", "--days", "60", "--interval-s", "900", "--seed", "1")
-FIT = ("--until", "40d", "--tick-s", "900", "--every-s", "3600", "--option", "horizon_s=21600")
+TRACE = ("--nodes", "64", "--days", "60", "--seed", "1")
+FIT = ("--until", "40d", "--every-s", "3600", "--option", "horizon_s=21600")
 PREDICTORS = ("boosting", "forest", "fault_history")
 
 
-def work(tree: str, name: str) -> dict[str, list[str]]:
+def work(tree: str, name: str, interval_s: str) -> dict[str, list[str]]:
     """Return what is timed of a predictor: the words of each command."""
+    fit = [*FIT, "--tick-s", interval_s]
     model = f"{tree}-{name}.tlmodel"
     score = ["--mode", "replay", "--predictor", f"{name}={model}", "--out", f"{tree}-scored"]
     return {
-        "fit": ["fit", "t.tltrace", "--predictor", name, *FIT, "--force", "--out", model],
+        "fit": ["fit", "t.tltrace", "--predictor", name, *fit, "--force", "--out", model],
         "score": ["evaluate", "t.tltrace", *score],
     }
 
@@ -64,22 +65,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("before", type=Path, help="the other tree")
     parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--interval-s", default="900", help="between the samples of the trace")
+    parser.add_argument("--predictor", action="append", choices=PREDICTORS, help="default: all")
     parser.add_argument("--out", type=Path, default=HERE / "results.json")
     asked = parser.parse_args(argv)
     console = Console(width=None if sys.stdout.isatty() else 100)
     trees = {"before": asked.before, "now": ROOT}
+    predictors = asked.predictor or PREDICTORS
     took: dict[str, dict[str, dict[str, list[float]]]] = {
-        what: {name: {tree: [] for tree in trees} for name in PREDICTORS}
+        what: {name: {tree: [] for tree in trees} for name in predictors}
         for what in ("fit", "score")
     }
     with tempfile.TemporaryDirectory() as temporary, Progress(console=console) as bar:
         folder = Path(temporary)
-        torchloom(ROOT, ["trace", "synthesize", "t.tltrace", *TRACE], folder)
+        sampled = [*TRACE, "--interval-s", asked.interval_s]
+        torchloom(ROOT, ["trace", "synthesize", "t.tltrace", *sampled], folder)
         for turn in bar.track(range(asked.turns), description="in turns"):
-            for name in PREDICTORS:
+            for name in predictors:
                 order = list(trees.items())
                 for tree, path in order if turn % 2 else reversed(order):
-                    for what, words in work(tree, name).items():
+                    for what, words in work(tree, name, asked.interval_s).items():
                         took[what][name][tree].append(torchloom(path, words, folder))
     table = Table("", "predictor", "before, s", "now, s", "now / before", "range")
     for what, of in took.items():
