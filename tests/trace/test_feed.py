@@ -26,10 +26,13 @@ from tests.trace.small import (
     ticks,
     told,
 )
+from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import TraceError
+from torchloom_core.fleet.sample_stretch import SampleStretch
 from torchloom_core.fleet.sample_table import SampleTable
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.schema import Component, Event, Placement
+from torchloom_core.trace.feed import scrapes
 from torchloom_core.trace.feed.feed import Feed
 from torchloom_core.wire.events import NodeFault, Tick
 from torchloom_core.wire.messages import Hello
@@ -287,6 +290,33 @@ def test_where_files_are_cut_makes_no_difference(tmp_path):
     assert plain(feed_of(Bundle.open(trace.path), tick_s=2), at(60)) == whole
 
 
+# --- several ticks at once ---
+
+
+def test_a_stretch_ends_where_something_is_told_and_where_a_view_is_due(tmp_path):
+    rows = [*NODES, fault(12, resolved_s=33), fault(45, "b", fatal=False)]
+    feed = feed_of(bundle(tmp_path / "t.tltrace", rows), tick_s=5)
+    ends = [
+        (len(message.ts_ns), (ts_ns - START_NS) / SECOND_NS)
+        for ts_ns, message in feed.stretches(at(20), 15 * SECOND_NS)
+        if isinstance(message, SampleStretch)
+    ]
+    # Told at 12, 33 and 45, before the tick of that time; due at 35 and 50.
+    assert ends == [(2, 10), (4, 30), (1, 35), (1, 40), (2, 50), (2, 60)]
+
+
+def test_no_more_ticks_come_at_once_than_memory_should_hold(tmp_path, monkeypatch):
+    rows = [(float(s), "a", "temp", float(s)) for s in range(60)]
+    feed = feed_of(bundle(tmp_path / "t.tltrace", NODES, rows), tick_s=1)
+    monkeypatch.setattr(scrapes, "_MAX_CELLS", 7 * len(feed.watched.ids) * len(feed.metrics) + 1)
+    ticks = [
+        len(message.ts_ns)
+        for _, message in feed.stretches(START_NS, 60 * SECOND_NS)
+        if isinstance(message, SampleStretch)
+    ]
+    assert ticks == [7] * 8 + [4]
+
+
 # --- the whole ---
 
 
@@ -385,6 +415,42 @@ def with_another_future(past: Past, other: Past, now_s: float) -> Past:
             *(sample for sample in other.samples if sample[0] > now_s),
         ),
     )
+
+
+def tick_by_tick(feed: Feed, from_ns: int, every_ns: int) -> list[tuple[int, str]]:
+    """Return what :func:`plain` does, of stretches."""
+    lines: list[tuple[int, str]] = []
+    for ts_ns, message in feed.stretches(from_ns, every_ns):
+        if not isinstance(message, SampleStretch):
+            lines.append((ts_ns, repr(message)))
+            continue
+        of_all = f"{message.workers} {message.metrics}"
+        for tick, at_ns in enumerate(message.ts_ns.tolist()):
+            values, heard = message.values[:, tick].T, message.heard[tick]
+            lines.append((at_ns, f"{of_all} {values.tobytes()!r} {heard.tobytes()!r}"))
+            lines.append((at_ns, repr(Tick())))
+    return lines
+
+
+@settings(max_examples=examples(60))
+@given(
+    past=pasts(),
+    told=st.fixed_dictionaries(
+        {
+            "tick_s": st.sampled_from([1.0, 4.0, 7.0]),
+            "start_ns": st.sampled_from([at(0), at(13)]),
+            "metrics": st.sampled_from([None, ["power"], []]),
+        }
+    ),
+    from_s=st.integers(0, 59),
+    every_ticks=st.integers(1, 9),
+)
+def test_a_stretch_brings_what_its_ticks_bring_one_by_one(past, told, from_s, every_ticks):
+    with tempfile.TemporaryDirectory() as folder:
+        trace = bundle(Path(folder) / "t.tltrace", [*NODES, PASSING, *past.events], past.samples)
+        feed = feed_of(trace, **told)
+        every_ns = every_ticks * round(told["tick_s"] * SECOND_NS)
+        assert tick_by_tick(feed, at(from_s), every_ns) == plain(feed, at(60))
 
 
 @pytest.mark.slow

@@ -75,6 +75,26 @@ def test_the_past_is_told_from_the_beginning_of_the_trace_on(tmp_path):
     assert np.isnan(without.last_known("errors")).all()
 
 
+def test_a_view_of_every_few_ticks_is_that_of_every_tick(tmp_path):
+    rows = [
+        *((float(s), "a", "errors", float(s // 20)) for s in range(0, 60, 3)),
+        *((float(s), "b", "errors", float(s)) for s in (4, 33, 34, 58)),
+    ]
+    trace = bundle(tmp_path / "t.tltrace", [*NODES, fault(22, resolved_s=31)], rows)
+    needs = [Need("errors", window_s=15), NeedPast(("errors",))]
+
+    def seen(view):
+        arrays = [view.window("errors", 15), view.last_known("errors"), view.moved_s("errors")]
+        arrays += [view.rested_s("errors"), view.changed_s("errors"), view.watched_s]
+        return view.state, [array.tolist() for array in arrays]
+
+    every = {view.now_ns: repr(seen(view)) for view in look(trace, needs)}
+    few = {view.now_ns: repr(seen(view)) for view in look(trace, needs, every_s=20)}
+    assert few == {now_ns: every[now_ns] for now_ns in (at(20), at(40), at(60))}
+    (late,) = look(trace, needs, start_ns=at(50), end_ns=at(60), every_s=10)
+    assert repr(seen(late)) == every[at(60)]
+
+
 def test_faults_from_long_before_the_start_are_remembered_as_long_as_asked_for(tmp_path):
     rows = [*NODES, fault(2, fatal=False)]
     trace = bundle(tmp_path / "t.tltrace", rows, seconds=3 * DAY_S)

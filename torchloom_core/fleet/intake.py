@@ -6,8 +6,8 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from torchloom_core.fleet.ring import Ring
 from torchloom_core.fleet.rings import Rings
+from torchloom_core.fleet.sample_stretch import SampleStretch
 from torchloom_core.plugin.arrays import Floats, Ints, samples_in
 from torchloom_core.plugin.needs import PolicyNeed, metrics_with_past, windows_s
 from torchloom_core.wire.messages import Hello, Telemetry
@@ -18,7 +18,9 @@ _KNOWN_HEADERS = 1000
 Batches = tuple[list[int], list[bytes], list[int]]
 """Rows, newest samples and times of the batches that share a header."""
 
-Newest = dict[int, tuple[Telemetry, int]]
+_Columns = tuple[NDArray[np.intp], NDArray[np.intp]]
+
+Heard = dict[int, tuple[Telemetry, int]]
 """Row to the last batch of the tick, and when it came."""
 
 
@@ -33,14 +35,14 @@ class Intake:
 
     def __init__(self, needs: Iterable[PolicyNeed], tick_s: float, stale_after_s: float) -> None:
         needs = tuple(needs)
-        with_past = metrics_with_past(needs)
-        self._rings = {
-            metric: Ring(samples_in(window_s, tick_s), 0, with_past=metric in with_past)
-            for metric, window_s in sorted(windows_s(needs).items())
-        }
         self._pending: list[tuple[Telemetry, int]] = []
-        self._columns_of: dict[tuple[str, ...], list[tuple[int, Ring]]] = {}
-        self.metrics = Rings(self._rings, tick_s, stale_after_s)
+        self._columns_of: dict[tuple[str, ...], _Columns] = {}
+        self.metrics = Rings(
+            {metric: samples_in(s, tick_s) for metric, s in windows_s(needs).items()},
+            metrics_with_past(needs),
+            tick_s=tick_s,
+            stale_after_s=stale_after_s,
+        )
 
     def take(self, batch: Telemetry, ts_ns: int) -> None:
         """Keep a batch until the tick closes; only its newest sample is needed."""
@@ -51,20 +53,44 @@ class Intake:
         self._pending.append((batch, ts_ns))
 
     def put(
-        self, rows: NDArray[np.intp], metrics: Sequence[str], values: Floats, ts_ns: int
+        self, rows: NDArray[np.intp], metrics: tuple[str, ...], values: Floats, ts_ns: Ints
     ) -> None:
-        """Write ``(rows, metrics)`` values straight into the coming column."""
-        stamps: Ints = np.full(len(rows), ts_ns, dtype=np.int64)
-        for column, metric in enumerate(metrics):
-            if metric in self._rings:
-                self._rings[metric].put(rows, values[:, column], stamps)
+        """Write ``(rows, metrics)`` values, come at ``(rows,)``, into the coming column."""
+        columns, numbers = self._wanted(metrics)
+        self.metrics.put(numbers, rows, values[:, columns].T, ts_ns)
+
+    def extend(self, rows: NDArray[np.intp], stretch: SampleStretch, workers: int) -> None:
+        """Write the columns of several ticks; ``rows`` are those of the stretch's workers."""
+        columns, numbers = self._wanted(stretch.metrics)
+        shape = (len(self.metrics.number_of), len(stretch.ts_ns), workers)
+        told: Floats = np.full(shape, np.nan)
+        place = slice(0, workers) if np.array_equal(rows, np.arange(workers)) else rows
+        all_heard = stretch.heard.all()
+        for column, number in zip(columns, numbers, strict=True):
+            values = stretch.values[column]
+            told[number][:, place] = (
+                values if all_heard else np.where(stretch.heard, values, np.nan)
+            )
+        self.metrics.extend(told, stretch.ts_ns)
+
+    def _wanted(self, metrics: tuple[str, ...]) -> _Columns:
+        """Return which columns of a header are wanted, and the numbers of their metrics."""
+        known = self._columns_of.get(metrics)
+        if known is None:
+            number_of = self.metrics.number_of
+            pairs = [(i, number_of[m]) for i, m in enumerate(metrics) if m in number_of]
+            columns, numbers = np.array(pairs, dtype=np.intp).reshape(-1, 2).T
+            if len(self._columns_of) >= _KNOWN_HEADERS:
+                self._columns_of.clear()
+            known = self._columns_of[metrics] = (columns, numbers)
+        return known
 
     def close_column(
         self,
         row_of: Mapping[str, int],
         hello: Sequence[Hello],
         may_begin: Callable[[int, int], bool],
-    ) -> tuple[Newest, list[str]]:
+    ) -> tuple[Heard, list[str]]:
         """Write what is pending and end the column.
 
         Parameters
@@ -80,7 +106,7 @@ class Intake:
             Workers that nobody introduced, or of which a life may begin that said no hello.
         """
         strangers: dict[str, None] = {}
-        newest: Newest = {}
+        newest: Heard = {}
         by_header: dict[tuple[str, ...], Batches] = {}
         headers: dict[int, tuple[str, ...]] = {}
         for batch, ts_ns in self._pending:
@@ -105,8 +131,7 @@ class Intake:
                 header[2].append(ts_ns)
         self._pending.clear()
         self._write_all(by_header)
-        for ring in self._rings.values():
-            ring.close_column()
+        self.metrics.close_column()
         return newest, list(strangers)
 
     def _write_all(self, by_header: dict[tuple[str, ...], Batches]) -> None:
@@ -117,26 +142,16 @@ class Intake:
     def _write(
         self, metrics: tuple[str, ...], rows: list[int], values: list[bytes], stamps: list[int]
     ) -> None:
-        wanted = self._columns_of.get(metrics)
-        if wanted is None:
-            wanted = [(i, self._rings[m]) for i, m in enumerate(metrics) if m in self._rings]
-            if len(self._columns_of) >= _KNOWN_HEADERS:
-                self._columns_of.clear()
-            self._columns_of[metrics] = wanted
-        if not wanted:
+        if not len(self._wanted(metrics)[0]):
             return
         table = np.frombuffer(b"".join(values), dtype="<f8").reshape(len(rows), len(metrics))
-        row_index = np.array(rows, dtype=np.intp)
-        ts_ns = np.array(stamps, dtype=np.int64)
-        for column, ring in wanted:
-            ring.put(row_index, table[:, column], ts_ns)
+        row_index, ts_ns = np.array(rows, dtype=np.intp), np.array(stamps, dtype=np.int64)
+        self.put(row_index, metrics, table, ts_ns)
 
     def forget(self, row: int) -> None:
         """Clear one worker's past: another life must not inherit it."""
-        for ring in self._rings.values():
-            ring.forget(row)
+        self.metrics.forget(row)
 
     def grow(self, workers: int) -> None:
         """Make room for ``workers`` rows."""
-        for ring in self._rings.values():
-            ring.grow(workers)
+        self.metrics.grow(workers)

@@ -11,11 +11,12 @@ from torchloom_core.config.schema import Costs
 from torchloom_core.fleet.cordons import Cordons
 from torchloom_core.fleet.declared_knobs import DeclaredKnobs
 from torchloom_core.fleet.fault_log import FaultLog, fault_of_worker
-from torchloom_core.fleet.intake import Intake, Newest
+from torchloom_core.fleet.intake import Heard, Intake
 from torchloom_core.fleet.links import MeasuredLinks
 from torchloom_core.fleet.lives import Lives
 from torchloom_core.fleet.quorums import Quorums
 from torchloom_core.fleet.rings import Rings
+from torchloom_core.fleet.sample_stretch import SampleStretch
 from torchloom_core.fleet.sample_table import SampleTable
 from torchloom_core.plugin.arrays import Floats, Ints, frozen
 from torchloom_core.plugin.needs import PolicyNeed, fault_memory_s, forecasts_read
@@ -294,13 +295,11 @@ class FleetState:
         KeyError
             If a worker of the table never said hello.
         """
-        if table.workers is not self._table_rows[0]:
-            rows = np.array([self.row_of[worker] for worker in table.workers], dtype=np.intp)
-            self._table_rows = (table.workers, rows)
-        rows = self._table_rows[1]
+        rows = self._rows_of(table.workers)
         heard = np.arange(len(rows)) if table.heard is None else np.flatnonzero(table.heard)
         rows = rows[heard]
-        self._intake.put(rows, table.metrics, table.values[heard], ts_ns)
+        stamps: Ints = np.full(len(rows), ts_ns, dtype=np.int64)
+        self._intake.put(rows, table.metrics, table.values[heard], stamps)
         self._heard_ns[rows] = ts_ns
         self._first_ns[rows[self._first_ns[rows] == 0]] = ts_ns
         self._progress_ns[rows] = ts_ns - round(table.progress_age_s * SECOND_NS)
@@ -309,6 +308,29 @@ class FleetState:
         if table.state is not None:
             for row, index in zip(rows.tolist(), heard.tolist(), strict=True):
                 self._see(row, table.state[index])
+
+    def receive_stretch(self, stretch: SampleStretch) -> None:
+        """Take the samples of several ticks, and close each of them.
+
+        Raises
+        ------
+        KeyError
+            If a worker of the stretch never said hello.
+        """
+        rows, heard, ts_ns = self._rows_of(stretch.workers), stretch.heard, stretch.ts_ns
+        self._intake.extend(rows, stretch, len(self.hello))
+        came = heard.any(axis=0)
+        rows, first, last = rows[came], heard.argmax(axis=0), heard[::-1].argmax(axis=0)
+        self._heard_ns[rows] = self._progress_ns[rows] = ts_ns[len(ts_ns) - 1 - last[came]]
+        new = self._first_ns[rows] == 0
+        self._first_ns[rows[new]] = ts_ns[first[came][new]]
+        self.fault_log.forget_old(int(ts_ns[-1]))
+
+    def _rows_of(self, workers: tuple[str, ...]) -> NDArray[np.intp]:
+        if workers is not self._table_rows[0]:
+            rows = np.array([self.row_of[worker] for worker in workers], dtype=np.intp)
+            self._table_rows = (workers, rows)
+        return self._table_rows[1]
 
     def close_tick(self, now_ns: int) -> list[str]:
         """Write what was received into the columns; return workers nobody introduced."""
@@ -320,7 +342,7 @@ class FleetState:
         # Whoever may not enter is not asked to say hello.
         return [w for w in strangers if w in self.row_of] if self.is_full else strangers
 
-    def _hear(self, newest: Newest) -> None:
+    def _hear(self, newest: Heard) -> None:
         for row, (batch, ts_ns) in newest.items():
             self._see(row, batch.state)
             self._note_heard(row, ts_ns)

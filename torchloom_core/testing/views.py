@@ -8,9 +8,8 @@ from numpy.typing import ArrayLike
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Costs
-from torchloom_core.fleet.ring import Ring
 from torchloom_core.fleet.rings import Rings
-from torchloom_core.plugin.arrays import Floats, Ints, frozen
+from torchloom_core.plugin.arrays import Floats, frozen
 from torchloom_core.plugin.view import FleetView, LighthouseRows
 from torchloom_core.wire.events import Fault, Forecast
 from torchloom_core.wire.links import Link, Measured
@@ -130,12 +129,7 @@ def view_of(
     ids = _ids(workers, tables)
     n = len(ids)
     now_ns = round(now_s * SECOND_NS)
-    rings = Rings(
-        {name: _ring(table, n, now_ns, tick_s) for name, table in tables.items()},
-        tick_s,
-        stale_after_s,
-    )
-    rings.now_ns, rings.workers = now_ns, n
+    rings = _rings(tables, n, now_ns, tick_s=tick_s, stale_after_s=stale_after_s)
     all_faults = tuple(faults)
     newest = {forecast.predictor: forecast for forecast in forecasts}
     return FleetView(
@@ -225,14 +219,18 @@ def _each(values: ArrayLike, workers: int) -> Floats:
     return np.broadcast_to(np.asarray(values, dtype=np.float64), (workers,))
 
 
-def _ring(table: Floats, workers: int, now_ns: int, tick_s: float) -> Ring:
-    samples = table.shape[1]
-    ring = Ring(samples, workers, with_past=True)
-    rows = np.arange(workers)
-    for column in range(samples):
-        ts_ns: Ints = np.full(
-            workers, now_ns - round((samples - 1 - column) * tick_s * SECOND_NS), dtype=np.int64
-        )
-        ring.put(rows, table[:, column], ts_ns)
-        ring.close_column()
-    return ring
+def _rings(
+    tables: Mapping[str, Floats], workers: int, now_ns: int, *, tick_s: float, stale_after_s: float
+) -> Rings:
+    """Return what was measured up to now, the newest samples in the last column of each table."""
+    columns = {name: table.shape[1] for name, table in tables.items()}
+    rings = Rings(columns, tables, tick_s=tick_s, stale_after_s=stale_after_s)
+    rings.grow(workers)
+    ticks = max(columns.values(), default=1)
+    values = np.full((len(tables), ticks, workers), np.nan)
+    for name, table in tables.items():
+        values[rings.number_of[name], ticks - columns[name] :] = table.T
+    ages_s = [tick * tick_s for tick in reversed(range(ticks))]
+    rings.extend(values, np.array([now_ns - round(s * SECOND_NS) for s in ages_s], dtype=np.int64))
+    rings.now_ns, rings.workers = now_ns, workers
+    return rings

@@ -56,9 +56,9 @@ class ReplayedMetrics:
         """Return ``(members, metrics)``: the newest values since the last call, NaN without."""
         if self._scrapes is None:
             return np.empty((len(members), 0))
-        values, _ = self._scrapes.until(now_ns)
+        values, _ = self._scrapes.until(np.array([now_ns], dtype=np.int64))
         rows = np.array([self._row_of[member.node] for member in members], dtype=np.intp)
-        seen = values[rows]
+        seen = values[:, 0].T[rows]
         if self._busy is not None:
             trains = np.array([m.state not in ("standby", "left", "gone") for m in members])
             moved = trains != self._busy.at(now_ns)[rows]

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from torchloom_core.clock import SECOND_NS, moment_text
 from torchloom_core.errors import TraceError
+from torchloom_core.fleet.sample_stretch import SampleStretch
 from torchloom_core.fleet.sample_table import SampleTable
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.schema import Event
@@ -22,6 +23,9 @@ from torchloom_core.wire.messages import Exit, Hello
 
 _MAX_TICKS = 100_000_000
 """Hours' worth of them, of a year every third of a second."""
+
+_MAX_TICKS_AT_ONCE = 1024
+"""Of them where nothing is measured."""
 
 FeedMessage = Hello | Exit | NodeFault | SampleTable | Tick
 """What a feed brings."""
@@ -94,6 +98,21 @@ class Feed:
             raise TraceError(f"{bundle.path}: need a component to watch, was none")
 
     def __iter__(self) -> Iterator[tuple[int, FeedMessage]]:
+        for ts_ns, message in self.stretches(self.start_ns, self._tick_ns):
+            if not isinstance(message, SampleStretch):
+                yield ts_ns, message
+                continue
+            values, heard = message.values[:, 0].T, message.heard[0]
+            yield ts_ns, SampleTable(message.workers, message.metrics, values, heard)
+            yield ts_ns, Tick()
+
+    def stretches(
+        self, from_ns: int, every_ns: int
+    ) -> Iterator[tuple[int, NodeFault | Exit | Hello | SampleStretch]]:
+        """Iterate over the same, with the ticks between which nothing else comes at once.
+
+        Each time ``every_ns``, whole ticks, have gone by since ``from_ns`` a stretch ends.
+        """
         changes = roster(
             self._bundle,
             self.watched,
@@ -105,13 +124,19 @@ class Feed:
         present = _Present(self.watched)
         scrapes = self._scrapes()
         at = 0
-        for now_ns in range(self.start_ns + self._tick_ns, self.end_ns + 1, self._tick_ns):
+        now_ns = self.start_ns + self._tick_ns
+        while now_ns <= self.end_ns:
             while at < len(changes) and changes[at][0] <= now_ns:
                 present.take(changes[at][1])
                 yield changes[at]
                 at += 1
-            yield now_ns, self._sample(present, scrapes, now_ns)
-            yield now_ns, Tick()
+            due_ns = from_ns + every_ns * max(1, -(-(now_ns - from_ns) // every_ns))
+            last_ns = min(self.end_ns, due_ns)
+            if at < len(changes):
+                last_ns = min(last_ns, changes[at][0] - 1)
+            stretch = self._stretch(present, scrapes, now_ns, last_ns)
+            yield int(stretch.ts_ns[-1]), stretch
+            now_ns = int(stretch.ts_ns[-1]) + self._tick_ns
         yield from changes[at:]
 
     def _scrapes(self) -> Scrapes | None:
@@ -119,12 +144,20 @@ class Feed:
             return None
         return Scrapes(self._bundle, self.watched, self.metrics, start_ns=self.start_ns)
 
-    def _sample(self, present: "_Present", scrapes: Scrapes | None, now_ns: int) -> SampleTable:
+    def _stretch(
+        self, present: "_Present", scrapes: Scrapes | None, first_ns: int, last_ns: int
+    ) -> SampleStretch:
+        """Return the samples from one tick to another, or of as many ticks as may be at once."""
         workers, rows = present.known()
+        at_once = _MAX_TICKS_AT_ONCE if scrapes is None else scrapes.ticks_at_once
+        end_ns = min(last_ns + 1, first_ns + at_once * self._tick_ns)
+        ts_ns = np.arange(first_ns, end_ns, self._tick_ns, dtype=np.int64)
         if scrapes is None:
-            return SampleTable(workers, (), np.empty((len(rows), 0)), present.is_there[rows])
-        values, heard = scrapes.until(now_ns)
-        return SampleTable(workers, self.metrics, values[rows], heard[rows])
+            shape = (len(ts_ns), len(rows))
+            heard = np.broadcast_to(present.is_there[rows], shape)
+            return SampleStretch(workers, (), ts_ns, np.empty((0, *shape)), heard)
+        values, heard = scrapes.until(ts_ns)
+        return SampleStretch(workers, self.metrics, ts_ns, values[..., rows], heard[:, rows])
 
 
 class _Present:

@@ -1,4 +1,4 @@
-"""A trace's telemetry as one sample of all watched components a tick.
+"""A trace's telemetry as one sample of all watched components a tick, of several ticks at once.
 
 :class:`~torchloom_core.trace.feed.feed.Feed` calls it.
 """
@@ -17,6 +17,9 @@ from torchloom_core.trace.bundle.schema import TELEMETRY
 from torchloom_core.trace.bundle.telemetry import codes, numbers
 from torchloom_core.trace.feed.watched import Watched
 
+_MAX_CELLS = 1 << 19
+"""Numbers that are made at once, at most, but for those of one tick: 4 MB of them."""
+
 
 class Scrapes:
     """Telemetry that came after ``start_ns``, read forward once, a bounded part of it at a time.
@@ -26,7 +29,12 @@ class Scrapes:
     Parameters
     ----------
     metrics : sequence of str
-        The columns of what :meth:`until` returns; at least one.
+        What :meth:`until` returns; at least one.
+
+    Attributes
+    ----------
+    ticks_at_once : int
+        How many moments to ask about at once, so that memory stays small.
     """
 
     def __init__(
@@ -34,6 +42,7 @@ class Scrapes:
     ) -> None:
         self._column_of = {metric: column for column, metric in enumerate(metrics)}
         self._parts = _Parts(bundle, watched)
+        self.ticks_at_once = max(1, _MAX_CELLS // (len(self._parts) * len(metrics)))
         # To leave nothing out costs a copy less.
         is_whole = start_ns <= bundle.manifest.start_ns
         wanted = None if set(metrics) == set(bundle.metrics) else metrics
@@ -42,28 +51,36 @@ class Scrapes:
         self._chunk = next(self._chunks, None)
         self._at = 0
 
-    def until(self, now_ns: int) -> tuple[Floats, NDArray[np.bool_]]:
-        """Return what came since the last call and no later than ``now_ns``.
+    def until(self, moments_ns: Ints) -> tuple[Floats, NDArray[np.bool_]]:
+        """Return what came no later than each moment, and after the one before.
+
+        Parameters
+        ----------
+        moments_ns : (ticks,) int64
+            In order; what comes before the first is what came since the last call.
 
         Returns
         -------
-        values : (watched, metrics) float64
+        values : (metrics, ticks, watched) float64
             The last valid value that came, NaN where there is none. Of a component and the
             parts of it that report the same metric, the maximum; a metric of a rack or a switch
             is told of everything under it.
-        heard : (watched,) bool
+        heard : (ticks, watched) bool
             True where anything came of the component or of what it is made of, valid or not.
         """
-        newest: Floats = np.full((len(self._parts), len(self._column_of)), np.nan)
-        seen = np.zeros(len(self._parts), dtype=np.bool_)
+        places = (len(moments_ns), len(self._parts))
+        newest: Floats = np.full((len(self._column_of), *places), np.nan)
+        seen = np.zeros(places, dtype=np.bool_)
         while self._chunk is not None:
             chunk = self._chunk
-            end = int(np.searchsorted(chunk.t_avail, now_ns, side="right"))
+            end = int(np.searchsorted(chunk.t_avail, moments_ns[-1], side="right"))
             rows = slice(self._at, end)
             part, valid = chunk.part[rows], chunk.valid[rows]
-            seen[part] = True
+            tick = np.searchsorted(moments_ns, chunk.t_avail[rows])
+            seen[tick, part] = True
             # Of several values for one place numpy keeps the last, which is what came last.
-            newest[part[valid], chunk.column[rows][valid]] = chunk.values[rows][valid]
+            place = (chunk.column[rows][valid], tick[valid], part[valid])
+            newest[place] = chunk.values[rows][valid]
             self._at = end
             if end < len(chunk.t_avail):
                 break
@@ -127,9 +144,9 @@ class _Parts:
         return len(self.number)
 
     def gather(self, newest: Floats, seen: NDArray[np.bool_]) -> tuple[Floats, NDArray[np.bool_]]:
-        """Turn ``(parts, metrics)`` and ``(parts,)`` into the same of the watched rows."""
-        values = np.fmax.reduceat(newest[self._part], self._starts, axis=0)
-        heard = np.logical_or.reduceat(seen[self._part] & self._own, self._starts)
+        """Turn ``(metrics, ticks, parts)`` and ``(ticks, parts)`` into those of watched rows."""
+        values = np.fmax.reduceat(newest[..., self._part], self._starts, axis=-1)
+        heard = np.logical_or.reduceat(seen[:, self._part] & self._own, self._starts, axis=-1)
         return values, heard
 
 

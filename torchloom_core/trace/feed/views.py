@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Costs
 from torchloom_core.errors import PluginError
-from torchloom_core.fleet.sample_table import SampleTable
+from torchloom_core.fleet.sample_stretch import SampleStretch
 from torchloom_core.fleet.state import FleetState
 from torchloom_core.plugin.contract import needs_problem
 from torchloom_core.plugin.needs import NeedPast, PredictorNeed, windows_s
@@ -13,7 +13,7 @@ from torchloom_core.plugin.view import FleetView
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.schema import Event
 from torchloom_core.trace.feed.feed import Feed
-from torchloom_core.wire.events import NodeFault, Tick
+from torchloom_core.wire.events import NodeFault
 from torchloom_core.wire.messages import Exit, Hello
 
 STALE_TICKS = 3
@@ -86,20 +86,18 @@ def views(
     )
     tick_ns = round(tick_s * SECOND_NS)
     every_ns = tick_ns * max(1, round(every_s / tick_s))
-    for ts_ns, message in feed:
+    for ts_ns, message in feed.stretches(begin_ns, every_ns):
         match message:
-            case SampleTable():
-                fleet.receive_table(message, ts_ns)
+            case SampleStretch():
+                fleet.receive_stretch(message)
+                if ts_ns > begin_ns and (ts_ns - begin_ns) % every_ns == 0:
+                    yield fleet.view(ts_ns, {})
             case Hello():
                 fleet.register(message, ts_ns)
             case Exit():
                 fleet.end(message, ts_ns)
             case NodeFault():
                 fleet.note_fault(message)
-            case Tick():
-                fleet.close_tick(ts_ns)
-                if ts_ns > begin_ns and (ts_ns - begin_ns) % every_ns == 0:
-                    yield fleet.view(ts_ns, {})
 
 
 def _warm_up_from(

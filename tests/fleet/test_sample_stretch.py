@@ -1,0 +1,102 @@
+"""A stretch of samples says what the same samples say tick by tick."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.examples import examples
+from tests.kernel.runs import START_NS, hello
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.config.schema import Costs
+from torchloom_core.fleet.sample_stretch import SampleStretch
+from torchloom_core.fleet.sample_table import SampleTable
+from torchloom_core.fleet.state import FleetState
+from torchloom_core.plugin import Need, NeedFaults, NeedPast
+from torchloom_core.wire.events import NodeFault
+from torchloom_core.wire.messages import Exit
+
+DAY_S = 86_400
+WORKERS = ("a-0", "a-1", "b-0", "c-0")
+METRICS = ("heat", "unwanted", "loss")
+NEEDS = (Need("heat", 4.0), Need("loss"), Need("unmeasured"), NeedPast(("heat",)), NeedFaults(9.0))
+# Few, so that they repeat; what is missing, what is not finite and what has two signs among them.
+numbers = st.sampled_from([np.nan, np.nan, 0.0, -0.0, 1.0, 1.0, 2.0, np.inf, -np.inf])
+
+
+@st.composite
+def stretches(draw):
+    """Return who reports, and of up to 9 ticks what each heard and the values."""
+    workers = tuple(draw(st.lists(st.sampled_from(WORKERS), unique=True, min_size=1)))
+    metrics = tuple(draw(st.lists(st.sampled_from(METRICS), unique=True)))
+    ticks = draw(st.integers(1, 9))
+    heard = draw(st.lists(st.booleans(), min_size=len(workers), max_size=len(workers) * ticks))
+    cells = len(metrics) * ticks * len(workers)
+    values = draw(st.lists(numbers, min_size=cells, max_size=cells))
+    return (
+        workers,
+        np.resize(heard, (ticks, len(workers))),
+        metrics,
+        np.reshape(values, (len(metrics), ticks, len(workers))),
+    )
+
+
+events = st.one_of(
+    stretches(),
+    stretches(),
+    st.tuples(st.just("life"), st.sampled_from(WORKERS)),
+    st.tuples(st.just("fault"), st.sampled_from(WORKERS)),
+)
+
+
+def fleet() -> FleetState:
+    made = FleetState(NEEDS, tick_s=1.0, stale_after_s=3.0, costs=Costs())
+    for worker in WORKERS:
+        made.register(hello(worker), START_NS)
+    made.end(Exit(run="run", worker="c-0", incarnation=1, status=0, expected=True), START_NS)
+    return made
+
+
+def seen(fleet, now_ns):
+    view = fleet.view(now_ns, {})
+    arrays = [view.watched_s, view.heartbeat_age_s, view.progress_age_s, view.window("heat", 4.0)]
+    for metric in ("heat", "loss", "unmeasured"):
+        arrays += [view.latest(metric), view.age_s(metric), view.last_known(metric)]
+    arrays += [view.moved_s("heat"), view.rested_s("heat"), view.changed_s("heat")]
+    return view.state, view.faults, [array.tobytes() for array in arrays]
+
+
+@settings(max_examples=examples(300))
+@given(st.lists(events, min_size=1, max_size=6))
+def test_a_stretch_gives_the_same_view_as_its_samples_tick_by_tick(story):
+    at_once, by_tick, now_ns, lives = fleet(), fleet(), START_NS, 1
+    for event in story:
+        match event:
+            case "life", worker:
+                lives += 1
+                for each in (at_once, by_tick):
+                    each.register(hello(worker, incarnation=lives), now_ns)
+            case "fault", node:
+                fault = NodeFault(node=node, kind="xid", ts_ns=now_ns, id=f"{node}{now_ns}")
+                for each in (at_once, by_tick):
+                    each.note_fault(fault)
+            case workers, heard, metrics, values:
+                ts_ns = now_ns + SECOND_NS * np.arange(1, len(heard) + 1)
+                at_once.receive_stretch(SampleStretch(workers, metrics, ts_ns, values, heard))
+                for tick, now_ns in enumerate(ts_ns.tolist()):
+                    table = SampleTable(workers, metrics, values[:, tick].T, heard[tick])
+                    by_tick.receive_table(table, now_ns)
+                    by_tick.close_tick(now_ns)
+        assert seen(at_once, now_ns) == seen(by_tick, now_ns)
+
+
+def test_a_stretch_of_someone_who_never_said_hello_is_an_error():
+    one = SampleStretch(
+        workers=("stranger",),
+        metrics=("heat",),
+        ts_ns=np.array([START_NS]),
+        values=np.ones((1, 1, 1)),
+        heard=np.ones((1, 1), dtype=bool),
+    )
+    with pytest.raises(KeyError, match="stranger"):
+        fleet().receive_stretch(one)

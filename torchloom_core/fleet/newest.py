@@ -1,0 +1,72 @@
+"""The newest value of every metric and worker, and when it came; the rings keep it."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchloom_core.plugin.arrays import Floats, Ints
+
+
+class Newest:
+    """The last valid values.
+
+    Attributes
+    ----------
+    value : (metrics, workers) float64
+        NaN where there was none.
+    ts_ns : (metrics, workers) int64
+        When it came, 0 where there was none.
+    """
+
+    def __init__(self, metrics: int) -> None:
+        self.value: Floats = np.full((metrics, 0), np.nan)
+        self.ts_ns: Ints = np.zeros((metrics, 0), dtype=np.int64)
+
+    def put(
+        self, metrics: NDArray[np.intp], rows: NDArray[np.intp], values: Floats, ts_ns: Ints
+    ) -> None:
+        """Take ``(metrics, n)`` values, come at ``(n,)``; of several for one row the last stays."""
+        known = ~np.isnan(values)
+        if known.all():
+            self.value[metrics[:, None], rows] = values
+            self.ts_ns[metrics[:, None], rows] = ts_ns
+            return
+        metric, of = np.nonzero(known)
+        place = (metrics[metric], rows[of])
+        self.value[place] = values[known]
+        self.ts_ns[place] = ts_ns[of]
+
+    def extend(self, values: Floats, known: NDArray[np.bool_], ts_ns: Ints) -> None:
+        """Take ``(metrics, ticks, n)`` values of the first workers, come at ``(ticks,)``.
+
+        Parameters
+        ----------
+        known : (metrics, ticks, n) bool
+            Which are not NaN.
+        """
+        workers = values.shape[2]
+        if known[:, -1].all():
+            self.value[:, :workers] = values[:, -1]
+            self.ts_ns[:, :workers] = ts_ns[-1]
+            return
+        last = len(ts_ns) - 1 - known[:, ::-1].argmax(axis=1)
+        came = known.any(axis=1)
+        value = np.take_along_axis(values, last[:, None], axis=1)[:, 0]
+        np.copyto(self.value[:, :workers], value, where=came)
+        np.copyto(self.ts_ns[:, :workers], ts_ns[last], where=came)
+
+    def copy(self, metrics: NDArray[np.intp]) -> "Newest":
+        """Return those of some metrics, that stay as they are when these go on."""
+        twin = Newest(0)
+        twin.value, twin.ts_ns = self.value[metrics], self.ts_ns[metrics]
+        return twin
+
+    def forget(self, row: int) -> None:
+        """Clear one worker's past."""
+        self.value[:, row] = np.nan
+        self.ts_ns[:, row] = 0
+
+    def grow(self, workers: int) -> None:
+        """Make room for ``workers`` rows, of which nothing came."""
+        more = ((0, 0), (0, workers - self.value.shape[1]))
+        self.value = np.pad(self.value, more, constant_values=np.nan)
+        self.ts_ns = np.pad(self.ts_ns, more)
