@@ -79,6 +79,14 @@ MODULES = {
     f"{CORE}/learning/ranking.py": ("learning/test_ranking.py",),
     f"{CORE}/trace/bundle/recorded_values.py": ("evaluate/test_training_trace.py",),
     f"{CORE}/trace/feed/silences.py": ("trace/test_silences.py",),
+    **{
+        f"{CORE}/fleet/{part}.py": ("fleet/test_columns.py", "fleet/test_sample_stretch.py")
+        for part in ("intake", "newest", "past", "ring", "rings")
+    },
+    **{
+        f"{CORE}/trace/feed/{part}.py": ("trace/test_feed.py", "trace/test_views.py")
+        for part in ("feed", "scrapes", "views")
+    },
     f"{CORE}/evaluate/goodput/episode.py": ("evaluate/test_episode.py",),
     f"{CORE}/evaluate/goodput/job.py": ("evaluate/test_job.py",),
     f"{CORE}/simulate/failures.py": ("simulate/test_failures.py",),

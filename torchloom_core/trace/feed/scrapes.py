@@ -109,7 +109,9 @@ class _Chunk:
     def __init__(self, table: Any, parts: "_Parts", column_of: dict[str, int]) -> None:
         part = codes(table["component"], parts.number)
         column = codes(table["metric"], column_of)
-        known = (part >= 0) & (column >= 0)
+        known: NDArray[np.bool_] | slice = (part >= 0) & (column >= 0)
+        if np.all(known):
+            known = slice(None)  # which copies nothing
         self.t_avail: Ints = numbers(table["t_avail"])[known]
         self.values: Floats = numbers(table["value"])[known]
         self.valid: NDArray[np.bool_] = numbers(table["valid"])[known] & np.isfinite(self.values)
