@@ -80,7 +80,11 @@ MODULES = {
     f"{CORE}/trace/bundle/recorded_values.py": ("evaluate/test_training_trace.py",),
     f"{CORE}/trace/feed/silences.py": ("trace/test_silences.py",),
     **{
-        f"{CORE}/fleet/{part}.py": ("fleet/test_columns.py", "fleet/test_sample_stretch.py")
+        f"{CORE}/fleet/{part}.py": (
+            "fleet/test_columns.py",
+            "fleet/test_sample_table.py",
+            "fleet/test_sample_stretch.py",
+        )
         for part in ("intake", "newest", "past", "ring", "rings")
     },
     **{

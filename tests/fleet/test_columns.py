@@ -23,8 +23,8 @@ WORKERS = ("a-0", "b-0", "c-0")
 NAN = math.nan
 
 
-def make_fleet() -> FleetState:
-    return FleetState(NEEDS, tick_s=TICK_S, stale_after_s=STALE_S, costs=Costs())
+def make_fleet(tick_s: float = TICK_S) -> FleetState:
+    return FleetState(NEEDS, tick_s=tick_s, stale_after_s=STALE_S, costs=Costs())
 
 
 def batch(worker: str, life: int, metrics: tuple[str, ...], rows: list[list[float]]) -> Telemetry:
@@ -142,7 +142,7 @@ arrivals = st.builds(
     st.sampled_from([*WORKERS, "x-0"]),
     st.integers(1, 2),
     headers,
-    st.lists(values, min_size=6, max_size=6),
+    st.lists(values, min_size=9, max_size=9) | st.just([]),
 )
 events = st.one_of(
     st.tuples(st.just("hello"), st.sampled_from(WORKERS), st.integers(1, 2)),
@@ -164,7 +164,7 @@ def test_columns_are_what_plain_bookkeeping_says(script):
                 reference.register(worker, life, now_ns)
             case "batch", worker, life, metrics, drawn:
                 width = len(metrics)
-                rows = [drawn[:width], drawn[3 : 3 + width]] if width else []
+                rows = [drawn[i : i + width] for i in range(0, len(drawn), 3)] if width else []
                 for receiver in (fleet, reference):
                     receiver.receive(batch(worker, life, metrics, rows), now_ns)
             case _, seconds:
@@ -223,6 +223,59 @@ def test_a_new_life_inherits_no_past():
     assert view.step == [-1]
 
 
+def test_the_past_says_since_when_a_value_is_there_when_it_moved_and_when_it_last_changed():
+    fleet = make_fleet()
+    fleet.register(hello("a-0"), START_NS)
+    for second, value in enumerate([5.0, 5.0, NAN, 6.0, 6.0, 5.0, 5.0]):
+        now_ns = START_NS + second * SECOND_NS
+        fleet.receive(batch("a-0", 1, ("heat",), [[value]]), now_ns)
+        fleet.close_tick(now_ns)
+    view = fleet.view(now_ns, {})
+    assert (view.moved_s("heat"), view.changed_s("heat")) == ([3.0], [1.0])
+    assert view.rested_s("heat") == [3.0]
+
+
+def test_a_value_is_the_latest_until_it_is_older_than_stale():
+    fleet = make_fleet()
+    fleet.register(hello("a-0"), START_NS)
+    fleet.receive(batch("a-0", 1, ("heat",), [[9.0]]), START_NS)
+    fleet.close_tick(START_NS)
+    for view_at in (lambda ns: fleet.view(ns, {}), lambda ns: fleet.view_copy(ns, NEEDS)):
+        assert view_at(START_NS + 3 * SECOND_NS).latest("heat") == [9.0]
+        assert np.isnan(view_at(START_NS + 3 * SECOND_NS + 1).latest("heat"))
+
+
+def test_of_a_batch_no_more_is_kept_than_its_newest_sample():
+    fleet = make_fleet()
+    fleet.receive(batch("a-0", 1, ("heat", "loss"), [[1.0, 2.0]] * 50), START_NS)
+    ((kept, _),) = fleet._intake._pending
+    assert (len(kept.ts_ns), len(kept.values)) == (8, 16)
+
+
+def test_whoever_comes_late_changes_nothing_of_the_others():
+    fleet = make_fleet()
+    for worker in (f"g{number}-0" for number in range(16)):
+        fleet.register(hello(worker), START_NS)
+        fleet.receive(batch(worker, 1, ("heat", "loss"), [[1.0, 2.0]]), START_NS)
+    for value in (1.0, 2.0, 3.0):
+        fleet.receive(batch("g0-0", 1, ("heat",), [[value]]), START_NS)
+        fleet.close_tick(START_NS)
+    before = fleet.view_copy(START_NS, NEEDS)
+    fleet.register(hello("g16-0"), START_NS)
+    after = fleet.view(START_NS, {})
+    assert before.window("heat", 4.0)[0].tolist()[1:] == [1.0, 2.0, 3.0]
+    for name in ("heat", "loss"):
+        for told in ("latest", "age_s", "last_known"):
+            was, now = getattr(before, told)(name), getattr(after, told)(name)
+            np.testing.assert_array_equal(was, now[:16])
+        np.testing.assert_array_equal(before.window(name, 1.0), after.window(name, 1.0)[:16])
+    np.testing.assert_array_equal(before.window("heat", 4.0), after.window("heat", 4.0)[:16])
+    for told in ("moved_s", "changed_s", "rested_s"):
+        np.testing.assert_array_equal(
+            getattr(before, told)("heat"), getattr(after, told)("heat")[:16]
+        )
+
+
 def test_many_workers_may_come_late():
     fleet = make_fleet()
     for number in range(100):
@@ -257,8 +310,10 @@ def test_a_window_longer_than_declared_is_refused_with_the_longest():
     view = make_fleet().view(START_NS, {})
     with pytest.raises(KeyError, match="need a window of at most 4 s, as declared, was 5 s"):
         view.window("heat", 5.0)
-    with pytest.raises(KeyError, match="other"):
+    with pytest.raises(KeyError, match="other: need a Need of it in needs"):
         view.latest("other")
+    with pytest.raises(KeyError, match="need a window of at most 4 s, as declared, was 5 s"):
+        make_fleet(tick_s=0.5).view(START_NS, {}).window("heat", 5.0)
 
 
 def test_a_predictors_view_stays_as_it_is_while_the_fleet_goes_on():

@@ -19,20 +19,25 @@ from torchloom_core.wire.messages import Exit
 DAY_S = 86_400
 WORKERS = ("a-0", "a-1", "b-0", "c-0")
 METRICS = ("heat", "unwanted", "loss")
-NEEDS = (Need("heat", 4.0), Need("loss"), Need("unmeasured"), NeedPast(("heat",)), NeedFaults(9.0))
+NEEDS = (Need("heat", 4.0), Need("loss"), NeedPast(("loss",)), NeedFaults(9.0))
 # Few, so that they repeat; what is missing, what is not finite and what has two signs among them.
-numbers = st.sampled_from([np.nan, np.nan, 0.0, -0.0, 1.0, 1.0, 2.0, np.inf, -np.inf])
+finite = [0.0, -0.0, 1.0, 1.0, 2.0]
+numbers = st.sampled_from(
+    [st.sampled_from(finite), st.sampled_from([np.nan, np.nan, *finite, np.inf, -np.inf])]
+)
 
 
 @st.composite
 def stretches(draw):
     """Return who reports, and of up to 9 ticks what each heard and the values."""
-    workers = tuple(draw(st.lists(st.sampled_from(WORKERS), unique=True, min_size=1)))
-    metrics = tuple(draw(st.lists(st.sampled_from(METRICS), unique=True)))
+    some = st.lists(st.sampled_from(WORKERS), unique=True, min_size=1)
+    workers = draw(st.just(WORKERS) | some.map(tuple))
+    metrics = draw(st.just(METRICS) | st.lists(st.sampled_from(METRICS), unique=True).map(tuple))
     ticks = draw(st.integers(1, 9))
-    heard = draw(st.lists(st.booleans(), min_size=len(workers), max_size=len(workers) * ticks))
+    booleans = st.lists(st.booleans(), min_size=len(workers), max_size=len(workers) * ticks)
+    heard = draw(st.just([True]) | booleans)
     cells = len(metrics) * ticks * len(workers)
-    values = draw(st.lists(numbers, min_size=cells, max_size=cells))
+    values = draw(st.lists(draw(numbers), min_size=cells, max_size=cells))
     return (
         workers,
         np.resize(heard, (ticks, len(workers))),
@@ -49,8 +54,8 @@ events = st.one_of(
 )
 
 
-def fleet() -> FleetState:
-    made = FleetState(NEEDS, tick_s=1.0, stale_after_s=3.0, costs=Costs())
+def fleet(needs=NEEDS) -> FleetState:
+    made = FleetState(needs, tick_s=1.0, stale_after_s=3.0, costs=Costs())
     for worker in WORKERS:
         made.register(hello(worker), START_NS)
     made.end(Exit(run="run", worker="c-0", incarnation=1, status=0, expected=True), START_NS)
@@ -60,16 +65,19 @@ def fleet() -> FleetState:
 def seen(fleet, now_ns):
     view = fleet.view(now_ns, {})
     arrays = [view.watched_s, view.heartbeat_age_s, view.progress_age_s, view.window("heat", 4.0)]
-    for metric in ("heat", "loss", "unmeasured"):
+    for metric in ("heat", "loss"):
         arrays += [view.latest(metric), view.age_s(metric), view.last_known(metric)]
-    arrays += [view.moved_s("heat"), view.rested_s("heat"), view.changed_s("heat")]
+    arrays += [view.moved_s("loss"), view.rested_s("loss"), view.changed_s("loss")]
     return view.state, view.faults, [array.tobytes() for array in arrays]
 
 
 @settings(max_examples=examples(300))
-@given(st.lists(events, min_size=1, max_size=6))
-def test_a_stretch_gives_the_same_view_as_its_samples_tick_by_tick(story):
-    at_once, by_tick, now_ns, lives = fleet(), fleet(), START_NS, 1
+@given(
+    story=st.lists(events, min_size=1, max_size=6),
+    needs=st.sampled_from([NEEDS, (*NEEDS, Need("unmeasured"))]),
+)
+def test_a_stretch_gives_the_same_view_as_its_samples_tick_by_tick(story, needs):
+    at_once, by_tick, now_ns, lives = fleet(needs), fleet(needs), START_NS, 1
     for event in story:
         match event:
             case "life", worker:
@@ -88,6 +96,21 @@ def test_a_stretch_gives_the_same_view_as_its_samples_tick_by_tick(story):
                     by_tick.receive_table(table, now_ns)
                     by_tick.close_tick(now_ns)
         assert seen(at_once, now_ns) == seen(by_tick, now_ns)
+
+
+def test_what_a_stretch_ended_with_is_what_the_next_one_begins_from():
+    seen_first, seen_last = fleet(), fleet()
+    for values in ([1.0, 2.0], [2.0, 2.0]):
+        ts_ns = np.arange(START_NS, START_NS + 2 * SECOND_NS, SECOND_NS) + int(values[0]) * 10**10
+        of_all = np.repeat(values, len(WORKERS)).reshape(1, 2, len(WORKERS))
+        heard = np.ones((2, len(WORKERS)), dtype=bool)
+        seen_last.receive_stretch(SampleStretch(WORKERS, ("loss",), ts_ns, of_all, heard))
+        if values[0] == 1.0:
+            seen_first.receive_stretch(SampleStretch(WORKERS, ("loss",), ts_ns, of_all, heard))
+    now_ns = int(ts_ns[-1])
+    for told in ("moved_s", "changed_s", "rested_s"):
+        was, now = (getattr(f.view(now_ns, {}), told)("loss") for f in (seen_first, seen_last))
+        np.testing.assert_array_equal(was, now)
 
 
 def test_a_stretch_of_someone_who_never_said_hello_is_an_error():
