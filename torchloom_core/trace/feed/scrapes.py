@@ -71,16 +71,17 @@ class Scrapes:
         places = (len(moments_ns), len(self._parts))
         newest: Floats = np.full((len(self._column_of), *places), np.nan)
         seen = np.zeros(places, dtype=np.bool_)
+        cells, by_tick = newest.reshape(-1), seen.reshape(-1)
         while self._chunk is not None:
             chunk = self._chunk
             end = int(np.searchsorted(chunk.t_avail, moments_ns[-1], side="right"))
             rows = slice(self._at, end)
-            part, valid = chunk.part[rows], chunk.valid[rows]
             tick = np.searchsorted(moments_ns, chunk.t_avail[rows])
-            seen[tick, part] = True
-            # Of several values for one place numpy keeps the last, which is what came last.
-            place = (chunk.column[rows][valid], tick[valid], part[valid])
-            newest[place] = chunk.values[rows][valid]
+            place = tick * len(self._parts) + chunk.part[rows]
+            by_tick[place] = True
+            cell, valid = place + chunk.column[rows] * seen.size, chunk.valid[rows]
+            # Of several values for one cell numpy keeps the last, which is what came last.
+            cells[cell[valid]] = chunk.values[rows][valid]
             self._at = end
             if end < len(chunk.t_avail):
                 break
@@ -139,6 +140,7 @@ class _Parts:
         self._row = np.array([pair[0] for pair in pairs], dtype=np.intp)
         self._part = np.array([pair[1] for pair in pairs], dtype=np.intp)
         self._own = np.array([pair[2] for pair in pairs], dtype=np.bool_)
+        self._is_each_its_own = all(part == (row, row, True) for row, part in enumerate(pairs))
         # Every watched component is one of the names, so that no row is without a pair.
         self._starts = np.searchsorted(self._row, np.arange(len(watched.ids)))
 
@@ -147,6 +149,8 @@ class _Parts:
 
     def gather(self, newest: Floats, seen: NDArray[np.bool_]) -> tuple[Floats, NDArray[np.bool_]]:
         """Turn ``(metrics, ticks, parts)`` and ``(ticks, parts)`` into those of watched rows."""
+        if self._is_each_its_own:
+            return newest, seen
         values = np.fmax.reduceat(newest[..., self._part], self._starts, axis=-1)
         heard = np.logical_or.reduceat(seen[:, self._part] & self._own, self._starts, axis=-1)
         return values, heard
