@@ -112,6 +112,7 @@ def lives_of(bundle: Bundle, metrics: Sequence[str], components: Sequence[str]) 
     length_ns = bundle.manifest.end_ns - bundle.manifest.start_ns
     ages_ns: Floats = np.array(AGES) / 8 * length_ns
     later: Floats = np.full((len(ages_ns), *shape), np.nan)
+    of_look = later.reshape(len(ages_ns), -1)
     beyond, dates, values = np.zeros((3, shape[1]))
     span_ns = bundle.manifest.start_ns - _AROUND_NS, bundle.manifest.end_ns + _AROUND_NS
     for table in bundle.telemetry(metrics=metrics):
@@ -119,13 +120,20 @@ def lives_of(bundle: Bundle, metrics: Sequence[str], components: Sequence[str]) 
         known = numbers(table["valid"]) & (row >= 0)
         row, column = row[known], codes(table["metric"], metrics)[known]
         at_ns, value = numbers(table["t_event"])[known], numbers(table["value"])[known]
-        began = np.fmin(began, _by(np.fmin, row, at_ns, shape[0]))
-        ended = np.fmax(ended, _by(np.fmax, row, at_ns, shape[0]))
+        first, last = (_by(reduce, row, at_ns, shape[0]) for reduce in (np.fmin, np.fmax))
+        began, ended = np.fmin(began, first), np.fmax(ended, last)
         cell = row * shape[1] + column
         firsts.add(cell, at_ns, value)
+        finite = np.isfinite(value)
+        newest = _newest(cell, finite, of_look.shape[1])
         for look, age_ns in enumerate(ages_ns):
-            until = (at_ns <= began[row] + age_ns) & np.isfinite(value)
-            later[look].flat[cell[until]] = value[until]
+            until_ns = began + age_ns
+            early = newest
+            if (last > until_ns).any():  # or else all of these rows are early enough
+                if not (first <= until_ns).any():
+                    continue
+                early = _newest(cell, finite & (at_ns <= until_ns[row]), of_look.shape[1])
+            of_look[look][cell[early]] = value[early]
         is_date, is_beyond = _dates(value, at_ns, span_ns)
         beyond += np.bincount(column[is_beyond], minlength=shape[1])
         dates += np.bincount(column[is_date], minlength=shape[1])
@@ -159,6 +167,14 @@ class _Firsts:
         self._seen[own] += count
 
 
+def _newest(cell: Ints, known: Bools, cells: int) -> Ints:
+    """Return the last known row of each cell that has one."""
+    rows = np.flatnonzero(known)
+    last = np.full(cells, -1)
+    last[cell[rows]] = rows
+    return last[last >= 0]
+
+
 def _by(reduce: np.ufunc, row: Ints, at_ns: Ints, rows: int) -> Floats:
     """Return the least or the most of some moments by component, NaN where there is none."""
     found: Floats = np.full(rows, np.nan)
@@ -170,7 +186,10 @@ def _dates(value: Floats, at_ns: Ints, span_ns: tuple[int, int]) -> tuple[Bools,
     """Return which values are dates about the time of the trace, and which lie beyond theirs."""
     is_date: Bools = np.zeros(len(value), dtype=np.bool_)
     is_beyond = is_date.copy()
+    highest = float(np.fmax.reduce(value, initial=-np.inf))
     for unit_ns in _UNITS_NS.values():
+        if highest * unit_ns < span_ns[0]:
+            continue
         with np.errstate(over="ignore"):
             moment_ns = value * unit_ns
         near = (moment_ns >= span_ns[0]) & (moment_ns <= span_ns[1])
