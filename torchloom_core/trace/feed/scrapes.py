@@ -110,9 +110,8 @@ class _Chunk:
     def __init__(self, table: Any, parts: "_Parts", column_of: dict[str, int]) -> None:
         part = codes(table["component"], parts.number)
         column = codes(table["metric"], column_of)
-        known: NDArray[np.bool_] | slice = (part >= 0) & (column >= 0)
-        if np.all(known):
-            known = slice(None)  # which copies nothing
+        are_known: NDArray[np.bool_] = (part >= 0) & (column >= 0)
+        known = slice(None) if are_known.all() else are_known  # a slice copies nothing
         self.t_avail: Ints = numbers(table["t_avail"])[known]
         self.values: Floats = numbers(table["value"])[known]
         self.valid: NDArray[np.bool_] = numbers(table["valid"])[known] & np.isfinite(self.values)
