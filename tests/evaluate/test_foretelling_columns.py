@@ -15,6 +15,7 @@ from torchloom_core.evaluate.forecasts.foretelling_columns import (
     foretelling_columns,
     lives_of,
 )
+from torchloom_core.trace.bundle import telemetry
 from torchloom_core.trace.bundle.schema import Component
 
 
@@ -107,6 +108,38 @@ def test_the_newest_value_is_looked_at_in_eighths_of_the_trace_after_the_first_r
     assert seen.ages_ns.tolist() == [10e9, 20e9, 30e9, 40e9, 50e9, 60e9]
     assert seen.later[:, 0, 0].tolist() == [2.0, 2.0, 2.0, 3.0, 3.0, 3.0]
     assert seen.later[:, 1, 0].tolist() == [9.0] * 6
+
+
+@pytest.mark.parametrize("part_rows", [1, 3, 8, 1000])
+def test_the_newest_values_are_found_however_many_rows_are_read_at_a_time(
+    tmp_path, monkeypatch, part_rows
+):
+    rng = np.random.default_rng(3)
+    samples = [
+        (float(second), str(rng.choice(["a", "b"])), str(rng.choice(["m", "n"])), float(value), ok)
+        for second, value, ok in zip(
+            np.sort(rng.integers(0, 80, 120)),
+            rng.choice([1.0, 2.0, 3.0, np.nan, np.inf], 120),
+            rng.random(120) < 0.9,
+            strict=True,
+        )
+    ]
+    bundle = small_bundle(tmp_path / "t.tltrace", NODES, samples, seconds=80.0)
+    monkeypatch.setattr(telemetry, "PART_ROWS", part_rows)
+    seen = lives_of(bundle, ["m", "n"], ["b", "a"])
+    rows = [row for row in sorted(samples) if row[4]]
+    for place, name in enumerate(["b", "a"]):
+        began_s = min(row[0] for row in rows if row[1] == name)
+        for look, eighths in enumerate(AGES):
+            for column, metric in enumerate(["m", "n"]):
+                *_, newest = [np.nan] + [
+                    row[3]
+                    for row in rows
+                    if row[1:3] == (name, metric)
+                    and row[0] <= began_s + 10 * eighths
+                    and np.isfinite(row[3])
+                ]
+                assert seen.later[look, place, column] == newest
 
 
 def test_the_first_values_are_looked_at_together_however_they_are_read(tmp_path):

@@ -215,8 +215,13 @@ def test_a_new_life_inherits_no_past():
     fleet.register(hello("a-0"), START_NS)
     fleet.receive(batch("a-0", 1, ("heat",), [[9.0]]), START_NS)
     fleet.close_tick(START_NS)
+    fleet.receive(batch("a-0", 1, ("heat",), [[8.0]]), START_NS)
+    fleet.close_tick(START_NS)
+    assert fleet.view(START_NS, {}).moved_s("heat") == [0.0]
     fleet.register(hello("a-0", incarnation=2), START_NS)
     view = fleet.view(START_NS, {})
+    for told in (view.moved_s, view.changed_s, view.rested_s):
+        assert np.isnan(told("heat")).all()
     assert np.isnan(view.window("heat", 4.0)).all()
     assert np.isnan(view.latest("heat")).all()
     assert view.age_s("heat") == [math.inf]

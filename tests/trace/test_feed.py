@@ -144,6 +144,11 @@ def test_what_was_known_before_the_start_comes_first_and_who_was_away_comes_late
     ]
 
 
+def test_what_is_known_after_the_last_tick_is_told_at_the_end(tmp_path):
+    trace = bundle(tmp_path / "t.tltrace", [*NODES, fault(57)])
+    assert told(feed_of(trace, tick_s=25))[2:] == [(57, "fault", "a", "a@57"), (57, "dies", "a", 1)]
+
+
 def test_components_appear_and_vanish(tmp_path):
     rows = [
         Component(id="early", kind="node", until_ns=at(25)),
@@ -244,7 +249,7 @@ def test_parts_of_a_node_tell_the_highest_and_a_rack_tells_all_its_nodes(tmp_pat
             (2, "a/gpu-1", "temp", 70.0),
             (3, "a/gpu-0", "temp", 40.0),
             (3, "r0", "inlet", 20.0),
-            (3, "nobody", "temp", 99.0),
+            (4, "nobody", "temp", 99.0),
         ],
         seconds=10,
     )
@@ -252,6 +257,15 @@ def test_parts_of_a_node_tell_the_highest_and_a_rack_tells_all_its_nodes(tmp_pat
     assert same(tick["a"][1], [20.0, 70.0])
     assert same(tick["b"][1], [20.0, NAN])
     assert (tick["a"][0], tick["b"][0]) == (True, False)
+
+
+def test_a_fleet_of_nodes_without_parts_is_told_as_it_is(tmp_path):
+    nodes = [Component(id=name, kind="node") for name in "ab"]
+    rows = [(1, "b", "temp", 5.0), (2, "b", "power", 6.0), (3, "nobody", "temp", 99.0)]
+    (tick,) = samples(feed_of(bundle(tmp_path / "t.tltrace", nodes, rows, seconds=10), tick_s=10))
+    assert tick["b"] == (True, [6.0, 5.0])
+    assert not tick["a"][0]
+    assert same(tick["a"][1], [NAN, NAN])
 
 
 def test_only_the_wanted_metrics_are_read_and_unknown_ones_are_left_out(tmp_path):
@@ -272,11 +286,21 @@ def test_without_telemetry_everybody_who_is_not_away_is_heard(tmp_path):
 
 
 def test_what_came_before_the_start_is_in_no_sample(tmp_path):
-    trace = bundle(
-        tmp_path / "t.tltrace", NODES, [(10, "a", "temp", 1.0), (11, "a", "temp", 2.0)], seconds=20
-    )
-    (tick,) = samples(feed_of(trace, tick_s=10, start_ns=at(10)))
-    assert tick["a"] == (True, [2.0])
+    rows = [(0, "a", "temp", 1.0), (10, "a", "temp", 2.0), (20 + 1e-9, "a", "temp", 3.0)]
+    trace = bundle(tmp_path / "t.tltrace", NODES, rows, seconds=30)
+    from_10 = samples(feed_of(trace, tick_s=10, start_ns=at(10)))
+    assert [tick["a"][0] for tick in from_10] == [False, True]
+    (from_20,) = samples(feed_of(trace, tick_s=10, start_ns=at(20)))
+    assert from_20["a"] == (True, [3.0])
+    first, second, _ = samples(feed_of(trace, tick_s=10))
+    assert (first["a"], second["a"][0]) == ((True, [2.0]), False)
+
+
+def test_what_came_as_the_trace_began_is_in_its_first_sample(tmp_path):
+    trace = bundle(tmp_path / "t.tltrace", NODES, [(0, "a", "temp", 1.0)], seconds=10)
+    for start_ns in (None, at(0), at(-10)):
+        ticks_of = samples(feed_of(trace, tick_s=5, start_ns=start_ns))
+        assert [tick["a"] for tick in ticks_of if tick["a"][0]] == [(True, [1.0])]
 
 
 def test_where_files_are_cut_makes_no_difference(tmp_path):
@@ -305,16 +329,30 @@ def test_a_stretch_ends_where_something_is_told_and_where_a_view_is_due(tmp_path
     assert ends == [(2, 10), (4, 30), (1, 35), (1, 40), (2, 50), (2, 60)]
 
 
-def test_no_more_ticks_come_at_once_than_memory_should_hold(tmp_path, monkeypatch):
+def test_a_tick_just_before_something_is_told_is_in_the_stretch_before_it(tmp_path):
+    feed = feed_of(bundle(tmp_path / "t.tltrace", [*NODES, fault(30 + 1e-9)]), tick_s=10)
+    stretches = [
+        [(ns - START_NS) // SECOND_NS for ns in message.ts_ns.tolist()]
+        for _, message in feed.stretches(START_NS, 60 * SECOND_NS)
+        if isinstance(message, SampleStretch)
+    ]
+    assert stretches == [[10, 20, 30], [40, 50, 60]]
+
+
+@pytest.mark.parametrize(("at_once", "ticks_of"), [(7, [7] * 8 + [4]), (0, [1] * 60)])
+def test_no_more_ticks_come_at_once_than_memory_should_hold(
+    tmp_path, monkeypatch, at_once, ticks_of
+):
     rows = [(float(s), "a", "temp", float(s)) for s in range(60)]
     feed = feed_of(bundle(tmp_path / "t.tltrace", NODES, rows), tick_s=1)
-    monkeypatch.setattr(scrapes, "_MAX_CELLS", 7 * len(feed.watched.ids) * len(feed.metrics) + 1)
+    cells = at_once * len(feed.watched.ids) * len(feed.metrics) + 1
+    monkeypatch.setattr(scrapes, "_MAX_CELLS", cells)
     ticks = [
         len(message.ts_ns)
         for _, message in feed.stretches(START_NS, 60 * SECOND_NS)
         if isinstance(message, SampleStretch)
     ]
-    assert ticks == [7] * 8 + [4]
+    assert ticks == ticks_of
 
 
 # --- the whole ---
@@ -338,6 +376,7 @@ def test_a_kernel_takes_it_all_and_a_feed_can_be_read_again(tmp_path):
     ("changes", "rule"),
     [
         ({"tick_s": 0.0}, "need tick_s > 0, was 0"),
+        ({"tick_s": 5e-7}, "need at most 100000000 ticks of its time, was tick_s 5e-07"),
         ({"tick_s": 1.0, "start_ns": at(60)}, "need a start before the end"),
     ],
 )
@@ -372,7 +411,7 @@ events = st.builds(
     follows=st.sampled_from(["component", "job", "unknown"]),
 )
 readings = st.tuples(
-    seconds, component, st.sampled_from(["temp", "power"]), st.floats(-9, 9), st.booleans()
+    seconds, component, st.sampled_from(["temp", "power", "fan"]), st.floats(-9, 9), st.booleans()
 )
 
 
@@ -389,7 +428,7 @@ def pasts(draw: st.DrawFn) -> Past:
         for number, event in enumerate(found)
     ]
     # One reading of every metric always stays, so that the columns are known from the start.
-    always: list[Sample] = [(0.0, "a", "temp", 0.0), (0.0, "a", "power", 0.0)]
+    always: list[Sample] = [(0.0, "a", metric, 0.0) for metric in ("temp", "power", "fan")]
     return Past(tuple(found), tuple(always + draw(st.lists(readings, max_size=25))))
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.trace.small import NODES, at, bundle, fault
+from torchloom_core.config.schema import Costs
 from torchloom_core.errors import PluginError
 from torchloom_core.plugin import Need, NeedFaults, NeedPast
 from torchloom_core.trace.feed.views import views
@@ -27,6 +28,24 @@ def test_a_view_comes_every_so_many_ticks_from_the_start_on(tmp_path):
         at(40),
         at(50),
     ]
+
+
+def test_no_view_is_of_the_start_itself_whatever_is_told_just_after_it(tmp_path):
+    trace = bundle(tmp_path / "t.tltrace", [*NODES, fault(31)])
+    late = {"start_ns": at(30), "end_ns": at(50), "every_s": 10}
+    seen = [view.now_ns for view in look(trace, [Need("temp", window_s=20)], **late)]
+    assert seen == [at(40), at(50)]
+
+
+def test_a_value_is_seen_for_three_ticks_and_costs_and_events_are_as_told(tmp_path):
+    rows = [(1.0, "a", "temp", 5.0)]
+    trace = bundle(tmp_path / "t.tltrace", [*NODES, fault(2, "b", fatal=False)], rows)
+    costs = Costs(checkpoint_s=77.0)
+    latest = []
+    for view in look(trace, [Need("temp")], end_ns=at(25), costs=costs, shows=lambda _: False):
+        latest.append(view.latest("temp")[0].item())
+        assert (view.costs, view.faults) == (costs, ())
+    assert repr(latest) == repr([5.0] * 4 + [NAN])
 
 
 def test_a_view_shows_who_is_there_where_and_what_they_measure(tmp_path):
