@@ -113,6 +113,19 @@ def test_what_a_stretch_ended_with_is_what_the_next_one_begins_from():
         np.testing.assert_array_equal(was, now)
 
 
+def test_what_came_before_a_tick_in_which_nothing_came_is_the_newest():
+    one = fleet((Need("loss"), Need("heat"), Need("unmeasured"), NeedPast(("loss",))))
+    ts_ns = START_NS + SECOND_NS * np.arange(3)
+    values = np.repeat([4.0, 5.0, np.nan], len(WORKERS)).reshape(1, 3, len(WORKERS))
+    heard = ~np.isnan(values[0])
+    one.receive_stretch(SampleStretch(WORKERS, ("loss",), ts_ns, values, heard))
+    view = one.view(int(ts_ns[-1]), {})
+    assert view.last_known("loss").tolist() == [5.0] * 4
+    assert view.age_s("loss").tolist() == view.changed_s("loss").tolist() == [1.0] * 4
+    with pytest.raises(KeyError, match="need it in a NeedPast in needs"):
+        view.changed_s("heat")
+
+
 def test_a_stretch_of_someone_who_never_said_hello_is_an_error():
     one = SampleStretch(
         workers=("stranger",),
