@@ -30,6 +30,7 @@ from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import TraceError
 from torchloom_core.fleet.sample_stretch import SampleStretch
 from torchloom_core.fleet.sample_table import SampleTable
+from torchloom_core.trace.bundle import telemetry
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.schema import Component, Event, Placement
 from torchloom_core.trace.feed import feed as feed_module
@@ -312,6 +313,19 @@ def test_where_files_are_cut_makes_no_difference(tmp_path):
     for number, start in enumerate(range(0, len(rows), 7)):
         pq.write_table(data.slice(start, 7), folder / f"{number:06}.parquet")
     assert plain(feed_of(Bundle.open(trace.path), tick_s=2), at(60)) == whole
+
+
+@pytest.mark.parametrize("part_rows", [1, 2, 1000])
+def test_what_came_before_the_row_before_it_is_refused_wherever_parts_end(
+    tmp_path, monkeypatch, part_rows
+):
+    trace = bundle(tmp_path / "t.tltrace", NODES, [(s, "a", "temp", 1.0) for s in (1, 2, 3, 4)])
+    (path,) = trace.parquet_files
+    pq.write_table(pq.read_table(path).take([0, 2, 1, 3]), path)
+    monkeypatch.setattr(telemetry, "PART_ROWS", part_rows)
+    rule = r"need t_avail >= that of the row before, 2023-11-14T22:13:23Z, was 2023-11-14T22:13:22Z"
+    with pytest.raises(TraceError, match=rule):
+        list(feed_of(trace, tick_s=1))
 
 
 # --- several ticks at once ---
