@@ -111,9 +111,14 @@ class Feed:
     def stretches(
         self, from_ns: int, every_ns: int
     ) -> Iterator[tuple[int, NodeFault | Exit | Hello | SampleStretch]]:
-        """Iterate over the same, with the ticks between which nothing else comes at once.
+        """Iterate over the same, with ticks that nothing else comes between as one stretch.
 
-        Each time ``every_ns``, whole ticks, have gone by since ``from_ns`` a stretch ends.
+        Of a large fleet they come as several, so that memory stays small.
+
+        Parameters
+        ----------
+        from_ns, every_ns : int
+            A stretch ends each time that ``every_ns``, whole ticks, have gone by since then.
         """
         changes = roster(
             self._bundle,
