@@ -345,6 +345,11 @@ def test_a_window_longer_than_declared_is_refused_with_the_longest():
         make_fleet(tick_s=0.5).view(START_NS, {}).window("heat", 5.0)
 
 
+def test_a_predictors_view_has_all_metrics_of_needs_that_can_be_gone_through_once():
+    view = make_fleet().view_copy(START_NS, iter(NEEDS))
+    assert (len(view.latest("heat")), len(view.latest("loss"))) == (0, 0)
+
+
 def test_a_predictors_view_stays_as_it_is_while_the_fleet_goes_on():
     fleet = make_fleet()
     fleet.register(hello("a-0"), START_NS)
