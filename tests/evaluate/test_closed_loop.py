@@ -400,6 +400,24 @@ def test_a_metric_that_does_not_depend_on_the_load_goes_with_the_node(bundle):
     assert np.isfinite(counts[5]).all()
 
 
+def test_every_worker_tells_what_was_measured_of_its_node(bundle):
+    (table,) = bundle.telemetry(metrics=["ecc_total"])
+    came = [table[name].to_pylist() for name in ("t_avail", "component", "value")]
+    newest: dict[str, list[tuple[int, float]]] = {}
+    for ns, node, value in zip(*came, strict=True):
+        newest.setdefault(node, []).append((ns, value))
+    seen = []
+
+    def wanted(view):
+        seen.append((view.now_ns, view.node, view.latest("ecc_total").tolist()))
+        return []
+
+    drive(dataclasses.replace(scene_of(bundle), hits=()), Scripted(wanted, ["ecc_total"]))
+    now_ns, nodes, values = seen[5]
+    assert len({*nodes}) > 1
+    assert values == [[v for ns, v in newest[node] if ns <= now_ns][-1] for node in nodes]
+
+
 # --- plugins that fail ---
 
 

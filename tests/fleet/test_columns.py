@@ -210,6 +210,30 @@ def test_a_batch_that_came_later_counts_though_its_header_came_first():
     assert fleet.view(START_NS, {}).latest("heat") == [3.0]
 
 
+def test_each_value_is_as_old_as_its_own_batch_where_others_of_the_tick_have_none():
+    fleet = make_fleet()
+    for second, (worker, value) in enumerate([("a-0", 1.0), ("b-0", NAN), ("c-0", 3.0)]):
+        fleet.register(hello(worker), START_NS)
+        sent = batch(worker, 1, ("heat", "loss"), [[value, 2.0]])
+        fleet.receive(sent, START_NS + second * SECOND_NS)
+    now_ns = START_NS + 2 * SECOND_NS
+    fleet.close_tick(now_ns)
+    view = fleet.view(now_ns, {})
+    assert view.age_s("heat").tolist() == [2.0, math.inf, 0.0]
+    assert view.age_s("loss").tolist() == [2.0, 1.0, 0.0]
+
+
+def test_what_was_last_known_stays_as_it_was_told():
+    fleet = make_fleet()
+    fleet.register(hello("a-0"), START_NS)
+    fleet.receive(batch("a-0", 1, ("heat",), [[1.0]]), START_NS)
+    fleet.close_tick(START_NS)
+    told = fleet.view(START_NS, {}).last_known("heat")
+    fleet.receive(batch("a-0", 1, ("heat",), [[2.0]]), START_NS)
+    fleet.close_tick(START_NS)
+    assert told == [1.0]
+
+
 def test_a_new_life_inherits_no_past():
     fleet = make_fleet()
     fleet.register(hello("a-0"), START_NS)
@@ -319,6 +343,11 @@ def test_a_window_longer_than_declared_is_refused_with_the_longest():
         view.latest("other")
     with pytest.raises(KeyError, match="need a window of at most 4 s, as declared, was 5 s"):
         make_fleet(tick_s=0.5).view(START_NS, {}).window("heat", 5.0)
+
+
+def test_a_predictors_view_has_all_metrics_of_needs_that_can_be_gone_through_once():
+    view = make_fleet().view_copy(START_NS, iter(NEEDS))
+    assert (len(view.latest("heat")), len(view.latest("loss"))) == (0, 0)
 
 
 def test_a_predictors_view_stays_as_it_is_while_the_fleet_goes_on():

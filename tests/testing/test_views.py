@@ -17,6 +17,12 @@ def test_the_last_sample_is_the_newest_and_missing_ones_are_skipped():
     np.testing.assert_array_equal(view.window("loss", 10.0), [[2.0, NAN], [NAN, NAN]])
 
 
+def test_the_last_samples_of_metrics_of_which_more_or_fewer_are_given_are_as_new():
+    view = view_of({"loss": [[3.0, 2.0, 1.0]], "heat": [50.0]}, tick_s=5.0)
+    assert (view.age_s("loss"), view.age_s("heat")) == ([0.0], [0.0])
+    assert (view.latest("loss"), view.latest("heat")) == ([1.0], [50.0])
+
+
 def test_faults_are_told_as_they_are_given_and_by_place():
     first, second, third = (
         Fault(worker="w0", node=node, kind="exit", ts_ns=ts_ns, id="same")

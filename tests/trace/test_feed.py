@@ -30,9 +30,10 @@ from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import TraceError
 from torchloom_core.fleet.sample_stretch import SampleStretch
 from torchloom_core.fleet.sample_table import SampleTable
+from torchloom_core.trace.bundle import telemetry
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.schema import Component, Event, Placement
-from torchloom_core.trace.feed import scrapes
+from torchloom_core.trace.feed import feed as feed_module
 from torchloom_core.trace.feed.feed import Feed
 from torchloom_core.wire.events import NodeFault, Tick
 from torchloom_core.wire.messages import Hello
@@ -314,6 +315,19 @@ def test_where_files_are_cut_makes_no_difference(tmp_path):
     assert plain(feed_of(Bundle.open(trace.path), tick_s=2), at(60)) == whole
 
 
+@pytest.mark.parametrize("part_rows", [1, 2, 1000])
+def test_what_came_before_the_row_before_it_is_refused_wherever_parts_end(
+    tmp_path, monkeypatch, part_rows
+):
+    trace = bundle(tmp_path / "t.tltrace", NODES, [(s, "a", "temp", 1.0) for s in (1, 2, 3, 4)])
+    (path,) = trace.parquet_files
+    pq.write_table(pq.read_table(path).take([0, 2, 1, 3]), path)
+    monkeypatch.setattr(telemetry, "PART_ROWS", part_rows)
+    rule = r"need t_avail >= that of the row before, 2023-11-14T22:13:23Z, was 2023-11-14T22:13:22Z"
+    with pytest.raises(TraceError, match=rule):
+        list(feed_of(trace, tick_s=1))
+
+
 # --- several ticks at once ---
 
 
@@ -340,16 +354,22 @@ def test_a_tick_just_before_something_is_told_is_in_the_stretch_before_it(tmp_pa
 
 
 @pytest.mark.parametrize(("at_once", "ticks_of"), [(7, [7] * 8 + [4]), (0, [1] * 60)])
+@pytest.mark.parametrize(
+    ("metrics", "cells_a_tick"),
+    [(None, 2), (["temp"], 2), (["temp", "lacking"], 4), (["lacking"], 2), ([], 2)],
+)
 def test_no_more_ticks_come_at_once_than_memory_should_hold(
-    tmp_path, monkeypatch, at_once, ticks_of
+    tmp_path, monkeypatch, at_once, ticks_of, metrics, cells_a_tick
 ):
+    nodes = [Component(id=name, kind="node") for name in "ab"]
     rows = [(float(s), "a", "temp", float(s)) for s in range(60)]
-    feed = feed_of(bundle(tmp_path / "t.tltrace", NODES, rows), tick_s=1)
-    cells = at_once * len(feed.watched.ids) * len(feed.metrics) + 1
-    monkeypatch.setattr(scrapes, "_MAX_CELLS", cells)
+    trace = bundle(tmp_path / "t.tltrace", nodes, rows)
+    monkeypatch.setattr(feed_module, "_MAX_CELLS", at_once * cells_a_tick + 1)
     ticks = [
         len(message.ts_ns)
-        for _, message in feed.stretches(START_NS, 60 * SECOND_NS)
+        for _, message in feed_of(trace, tick_s=1, metrics=metrics).stretches(
+            START_NS, 60 * SECOND_NS
+        )
         if isinstance(message, SampleStretch)
     ]
     assert ticks == ticks_of

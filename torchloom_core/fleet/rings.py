@@ -163,7 +163,8 @@ class Rings:
 
     def copy(self, needs: Iterable[PolicyNeed]) -> "Rings":
         """Return rings that stay as they are, for the needs of one predictor."""
-        names = [metric for metric in self.number_of if metric in windows_s(needs)]
+        wanted = windows_s(needs)
+        names = [metric for metric in self.number_of if metric in wanted]
         twin = Rings({}, (), tick_s=self._tick_s, stale_after_s=self._stale_ns / SECOND_NS)
         numbers = np.array([self.number_of[metric] for metric in names], dtype=np.intp)
         twin.number_of = {metric: number for number, metric in enumerate(names)}

@@ -10,7 +10,7 @@ from torchloom_core.plugin.arrays import Floats, Ints
 
 @dataclass(frozen=True, eq=False)
 class SampleStretch:
-    """What the scrapes of ticks brought between which nothing else happened.
+    """What the scrapes of several ticks brought, between which nothing else happened.
 
     Attributes
     ----------

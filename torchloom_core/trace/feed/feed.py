@@ -24,8 +24,8 @@ from torchloom_core.wire.messages import Exit, Hello
 _MAX_TICKS = 100_000_000
 """Hours' worth of them, of a year every third of a second."""
 
-_MAX_TICKS_AT_ONCE = 1024
-"""Of them where nothing is measured."""
+_MAX_CELLS = 1 << 19
+"""Numbers that are made at once, at most, but for those of one tick: 4 MB of them."""
 
 FeedMessage = Hello | Exit | NodeFault | SampleTable | Tick
 """What a feed brings."""
@@ -79,8 +79,10 @@ class Feed:
         self.start_ns = manifest.start_ns if start_ns is None else start_ns
         self.end_ns = manifest.end_ns if end_ns is None else end_ns
         self.watched: Watched = watch(bundle)
-        wanted = bundle.metrics if metrics is None else metrics
-        self.metrics = tuple(dict.fromkeys(m for m in wanted if m in bundle.metrics))
+        wanted = dict.fromkeys(bundle.metrics if metrics is None else metrics)
+        self.metrics = tuple(m for m in wanted if m in bundle.metrics)
+        # Of a metric that the trace lacks a fleet is told as many numbers.
+        self._told = max(1, len(wanted))
         self._repair_s = repair_s
         self._shows = shows
         if self._tick_ns <= 0:
@@ -109,9 +111,14 @@ class Feed:
     def stretches(
         self, from_ns: int, every_ns: int
     ) -> Iterator[tuple[int, NodeFault | Exit | Hello | SampleStretch]]:
-        """Iterate over the same, with the ticks between which nothing else comes at once.
+        """Iterate over the same, with ticks that nothing else comes between as one stretch.
 
-        Each time ``every_ns``, whole ticks, have gone by since ``from_ns`` a stretch ends.
+        Of a large fleet they come as several, so that memory stays small.
+
+        Parameters
+        ----------
+        from_ns, every_ns : int
+            A stretch ends each time that ``every_ns``, whole ticks, have gone by since then.
         """
         changes = roster(
             self._bundle,
@@ -149,7 +156,8 @@ class Feed:
     ) -> SampleStretch:
         """Return the samples from one tick to another, or of as many ticks as may be at once."""
         workers, rows = present.known()
-        at_once = _MAX_TICKS_AT_ONCE if scrapes is None else scrapes.ticks_at_once
+        places = len(self.watched.ids) if scrapes is None else scrapes.places
+        at_once = max(1, _MAX_CELLS // (places * self._told))
         end_ns = min(last_ns + 1, first_ns + at_once * self._tick_ns)
         ts_ns = np.arange(first_ns, end_ns, self._tick_ns, dtype=np.int64)
         if scrapes is None:

@@ -17,9 +17,6 @@ from torchloom_core.trace.bundle.schema import TELEMETRY
 from torchloom_core.trace.bundle.telemetry import codes, numbers
 from torchloom_core.trace.feed.watched import Watched
 
-_MAX_CELLS = 1 << 19
-"""Numbers that are made at once, at most, but for those of one tick: 4 MB of them."""
-
 
 class Scrapes:
     """Telemetry that came after ``start_ns``, read forward once, a bounded part of it at a time.
@@ -33,8 +30,8 @@ class Scrapes:
 
     Attributes
     ----------
-    ticks_at_once : int
-        How many moments to ask about at once, so that memory stays small.
+    places : int
+        How many numbers :meth:`until` makes of each metric and moment, at the most.
     """
 
     def __init__(
@@ -42,7 +39,7 @@ class Scrapes:
     ) -> None:
         self._column_of = {metric: column for column, metric in enumerate(metrics)}
         self._parts = _Parts(bundle, watched)
-        self.ticks_at_once = max(1, _MAX_CELLS // (len(self._parts) * len(metrics)))
+        self.places = len(self._parts)
         # To leave nothing out costs a copy less.
         is_whole = start_ns <= bundle.manifest.start_ns
         wanted = None if set(metrics) == set(bundle.metrics) else metrics
