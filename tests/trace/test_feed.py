@@ -372,6 +372,20 @@ def test_a_switch_counts_in_memory_for_each_node_that_it_tells_about(tmp_path, m
     assert ticks == [10] * 6
 
 
+def test_a_metric_that_is_wanted_and_not_there_counts_in_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr("torchloom_core.trace.feed.feed._MAX_VALUES_AT_ONCE", 2 * 3 * 10)
+    measured = [(float(s), "a", "temp", float(s)) for s in range(60)]
+    for name, rows in (("measured", measured), ("not", [])):
+        trace = bundle(tmp_path / f"{name}.tltrace", NODES, rows)
+        feed = feed_of(trace, tick_s=1, metrics=["temp", "power", "loss"])
+        ticks = [
+            len(message.ts_ns)
+            for _, message in feed.stretches(START_NS, 60 * SECOND_NS)
+            if isinstance(message, SampleStretch)
+        ]
+        assert ticks == [10] * 6
+
+
 def test_how_many_ticks_come_at_once_is_in_no_bit_of_what_they_bring(tmp_path, monkeypatch):
     gpus = [Component(id=f"a/{number}", kind="gpu", parents=("a",)) for number in range(20)]
     zeros = np.random.default_rng(0).choice([0.0, -0.0], (60, len(gpus))).tolist()

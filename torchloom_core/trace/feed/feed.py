@@ -25,7 +25,8 @@ _MAX_TICKS = 100_000_000
 """Hours' worth of them, of a year every third of a second."""
 
 _MAX_TICKS_AT_ONCE = 1024
-"""Of them where nothing is measured."""
+_MAX_VALUES_AT_ONCE = 1 << 19
+"""Of all metrics that are wanted: whoever takes them makes room for those that nobody measured."""
 
 FeedMessage = Hello | Exit | NodeFault | SampleTable | Tick
 """What a feed brings."""
@@ -81,6 +82,8 @@ class Feed:
         self.watched: Watched = watch(bundle)
         wanted = bundle.metrics if metrics is None else metrics
         self.metrics = tuple(dict.fromkeys(m for m in wanted if m in bundle.metrics))
+        a_tick = max(1, len(set(wanted)) * len(self.watched.ids))
+        self._at_once = min(_MAX_TICKS_AT_ONCE, max(1, _MAX_VALUES_AT_ONCE // a_tick))
         self._repair_s = repair_s
         self._shows = shows
         if self._tick_ns <= 0:
@@ -149,7 +152,9 @@ class Feed:
     ) -> SampleStretch:
         """Return the samples from one tick to another, or of as many ticks as may be at once."""
         workers, rows = present.known()
-        at_once = _MAX_TICKS_AT_ONCE if scrapes is None else scrapes.ticks_at_once
+        at_once = self._at_once
+        if scrapes is not None:
+            at_once = min(at_once, scrapes.ticks_at_once)
         end_ns = min(last_ns + 1, first_ns + at_once * self._tick_ns)
         ts_ns = np.arange(first_ns, end_ns, self._tick_ns, dtype=np.int64)
         if scrapes is None:
