@@ -81,6 +81,12 @@ class Rings:
         for ring, columns in zip(self._rings, values, strict=True):
             ring.extend(columns)
         known = ~np.isnan(values)
+        came = known.any(axis=(0, 2))
+        if not came.any():
+            return
+        if not came.all():
+            # What is newest stays so in a tick without a value.
+            values, known, ts_ns = values[:, came], known[:, came], ts_ns[came]
         self._newest.extend(values, known, ts_ns)
         with_past = len(self._past)
         if with_past:
