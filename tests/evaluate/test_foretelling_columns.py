@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from tests.evaluate.disks import DAY_NS, DISKS, bundle_of, columns
 from tests.trace.small import NODES, START_NS, at
@@ -16,6 +17,7 @@ from torchloom_core.evaluate.forecasts.foretelling_columns import (
     lives_of,
 )
 from torchloom_core.trace.bundle import telemetry
+from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.schema import Component
 
 
@@ -174,6 +176,14 @@ def test_a_date_is_one_in_any_unit_and_beyond_its_moment_from_an_hour_on(tmp_pat
     samples = [(0.0, "a", "due", value) for value in (*dates, *beyond, *none)]
     seen = lives_of(small_bundle(tmp_path / "t.tltrace", NODES, samples), ["due"], ["a"])
     assert (seen.values[0], seen.dates[0], seen.beyond[0]) == (12, 8, 5)
+
+
+def test_the_first_moment_that_is_a_date_is_rounded_as_dates_are(tmp_path):
+    first_ns = START_NS + 1 - 20 * 365 * DAY_NS
+    assert float(first_ns) < first_ns
+    bundle = small_bundle(tmp_path / "t.tltrace", NODES, [(1.0, "a", "m", float(first_ns))])
+    bundle = Bundle(bundle.path, replace(bundle.manifest, start_ns=START_NS + 1))
+    assert lives_of(bundle, ["m"], ["a"]).dates.tolist() == [1.0]
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,13 @@ def test_a_value_that_is_too_old_is_missing():
     assert np.isnan(view.latest("loss")).all()
 
 
+def test_a_metric_without_a_sample_is_missing():
+    view = view_of({"loss": np.empty((2, 0)), "heat": [[1.0, 2.0], [3.0, 4.0]]})
+    assert np.isnan(view.latest("loss")).all()
+    assert view.age_s("loss").tolist() == [np.inf, np.inf]
+    assert view.latest("heat").tolist() == [2.0, 4.0]
+
+
 def test_a_metric_that_was_not_given_or_not_so_far_back_is_a_key_error():
     view = view_of({"loss": [[3.0, 2.0]]})
     with pytest.raises(KeyError):

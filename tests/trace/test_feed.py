@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -373,6 +374,46 @@ def test_no_more_ticks_come_at_once_than_memory_should_hold(
         if isinstance(message, SampleStretch)
     ]
     assert ticks == ticks_of
+
+
+def test_a_switch_counts_in_memory_for_each_node_that_it_tells_about(tmp_path, monkeypatch):
+    spines = [Component(id=f"s{number}", kind="switch") for number in range(3)]
+    above = tuple(spine.id for spine in spines)
+    nodes = [Component(id=name, kind="node", parents=above) for name in "ab"]
+    rows = [(float(s), spine, "temp", float(s)) for s in range(60) for spine in above]
+    feed = feed_of(bundle(tmp_path / "t.tltrace", [*spines, *nodes], rows), tick_s=1)
+    # Each node has a value of its own and one of each of three switches.
+    monkeypatch.setattr(feed_module, "_MAX_CELLS", 10 * 2 * 4)
+    ticks = [
+        len(message.ts_ns)
+        for _, message in feed.stretches(START_NS, 60 * SECOND_NS)
+        if isinstance(message, SampleStretch)
+    ]
+    assert ticks == [10] * 6
+
+
+def test_how_many_ticks_come_at_once_is_in_no_bit_of_what_they_bring(tmp_path, monkeypatch):
+    gpus = [Component(id=f"a/{number}", kind="gpu", parents=("a",)) for number in range(20)]
+    zeros = np.random.default_rng(0).choice([0.0, -0.0], (60, len(gpus))).tolist()
+    rows = [
+        (float(s), gpu.id, "temp", value)
+        for s, of_gpus in enumerate(zeros)
+        for gpu, value in zip(gpus, of_gpus, strict=True)
+    ]
+    nodes = [Component(id=name, kind="node") for name in "ab"]
+    feed = feed_of(bundle(tmp_path / "t.tltrace", [*nodes, *gpus], rows), tick_s=1)
+
+    def values() -> bytes:
+        brought = [
+            message.values
+            for _, message in feed.stretches(START_NS, 60 * SECOND_NS)
+            if isinstance(message, SampleStretch)
+        ]
+        return np.concatenate(brought, axis=1).tobytes()
+
+    at_once = values()
+    monkeypatch.setattr(feed_module, "_MAX_CELLS", 1)
+    assert values() == at_once
 
 
 # --- the whole ---

@@ -21,19 +21,13 @@ class Newest:
         self.value: Floats = np.full((metrics, 0), np.nan)
         self.ts_ns: Ints = np.zeros((metrics, 0), dtype=np.int64)
 
-    def put(
-        self, metrics: NDArray[np.intp], rows: NDArray[np.intp], values: Floats, ts_ns: Ints
-    ) -> None:
-        """Take ``(metrics, n)`` values, come at ``(n,)``; of several for one row the last stays."""
+    def put(self, metric: int, rows: NDArray[np.intp], values: Floats, ts_ns: Ints) -> None:
+        """Take ``(n,)`` values, come at ``(n,)``; of several for one row the last stays."""
         known = ~np.isnan(values)
-        if known.all():
-            self.value[metrics[:, None], rows] = values
-            self.ts_ns[metrics[:, None], rows] = ts_ns
-            return
-        metric, of = np.nonzero(known)
-        place = (metrics[metric], rows[of])
-        self.value[place] = values[known]
-        self.ts_ns[place] = ts_ns[of]
+        if not known.all():
+            rows, values, ts_ns = rows[known], values[known], ts_ns[known]
+        self.value[metric, rows] = values
+        self.ts_ns[metric, rows] = ts_ns
 
     def extend(self, values: Floats, known: NDArray[np.bool_], ts_ns: Ints) -> None:
         """Take ``(metrics, ticks, n)`` values of the first workers, come at ``(ticks,)``.

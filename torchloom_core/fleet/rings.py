@@ -58,8 +58,10 @@ class Rings:
 
         Of several for one row the last stays, and is newest unless it is NaN.
         """
-        self._coming[metrics[:, None], rows] = values
-        self._newest.put(metrics, rows, values, ts_ns)
+        # One after the other, as the columns of a large fleet do not all fit the cache.
+        for metric, column in zip(metrics.tolist(), values, strict=True):
+            self._coming[metric, rows] = column
+            self._newest.put(metric, rows, column, ts_ns)
 
     def close_column(self) -> None:
         """End the tick: what was put becomes the newest column, NaN where nothing was."""
@@ -81,6 +83,12 @@ class Rings:
         for ring, columns in zip(self._rings, values, strict=True):
             ring.extend(columns)
         known = ~np.isnan(values)
+        came = known.any(axis=(0, 2))
+        if not came.any():
+            return
+        if not came.all():
+            # What is newest stays so in a tick without a value.
+            values, known, ts_ns = values[:, came], known[:, came], ts_ns[came]
         self._newest.extend(values, known, ts_ns)
         with_past = len(self._past)
         if with_past:

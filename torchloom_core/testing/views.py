@@ -223,13 +223,13 @@ def _rings(
     tables: Mapping[str, Floats], workers: int, now_ns: int, *, tick_s: float, stale_after_s: float
 ) -> Rings:
     """Return what was measured up to now, the newest samples in the last column of each table."""
-    columns = {name: table.shape[1] for name, table in tables.items()}
+    columns = {name: max(1, table.shape[1]) for name, table in tables.items()}
     rings = Rings(columns, tables, tick_s=tick_s, stale_after_s=stale_after_s)
     rings.grow(workers)
     ticks = max(columns.values(), default=1)
     values = np.full((len(tables), ticks, workers), np.nan)
     for name, table in tables.items():
-        values[rings.number_of[name], ticks - columns[name] :] = table.T
+        values[rings.number_of[name], ticks - table.shape[1] :] = table.T
     ages_s = [tick * tick_s for tick in reversed(range(ticks))]
     rings.extend(values, np.array([now_ns - round(s * SECOND_NS) for s in ages_s], dtype=np.int64))
     rings.now_ns, rings.workers = now_ns, workers

@@ -188,7 +188,7 @@ def _dates(value: Floats, at_ns: Ints, span_ns: tuple[int, int]) -> tuple[Bools,
     is_beyond = is_date.copy()
     highest = float(np.fmax.reduce(value, initial=-np.inf))
     for unit_ns in _UNITS_NS.values():
-        if highest * unit_ns < span_ns[0]:
+        if highest * unit_ns < float(span_ns[0]):  # as numpy compares below
             continue
         with np.errstate(over="ignore"):
             moment_ns = value * unit_ns
