@@ -65,6 +65,13 @@ def test_the_faults_of_a_place_are_the_same_tuple_until_something_changes_there(
     assert set(before) - set(log.faults_of) == {"n1"}
 
 
+def test_the_places_are_told_in_the_order_in_which_something_happened_there():
+    log, nodes = FaultLog(memory_s=20.0), [f"n{number}" for number in (3, 1, 4, 0, 5, 9, 2, 6)]
+    for second, node in enumerate(nodes, start=1):
+        log.add(fault(second, node=node))
+    assert list(log.faults_of) == nodes
+
+
 times = st.integers(0, 50)
 
 

@@ -42,7 +42,8 @@ class FaultLog:
         self._ids: set[str] = set()
         self._of: dict[str, list[Fault]] = {}
         self._told_of: dict[str, tuple[Fault, ...]] = {}
-        self._changed: set[str] = set()
+        # In the order told, which is the same in every process.
+        self._changed: dict[str, None] = {}
         self._told: tuple[Fault, ...] | None = ()
         self._numbered = 0
         self._key_of: dict[str, str] = {}
@@ -55,7 +56,7 @@ class FaultLog:
         self._ids.add(fault.id)
         bisect.insort(self._faults, fault, key=_when)
         bisect.insort(self._of.setdefault(fault.place, []), fault, key=_when)
-        self._changed.add(fault.place)
+        self._changed[fault.place] = None
         self._told = None
         self._keep(fault)
         return True
@@ -87,7 +88,7 @@ class FaultLog:
             self._let_go(fault)
         for place, count in Counter(fault.place for fault in self._faults[:old]).items():
             del self._of[place][:count]
-            self._changed.add(place)
+            self._changed[place] = None
         del self._faults[:old]
         self._told = None
 
