@@ -81,8 +81,8 @@ class Feed:
         self.watched: Watched = watch(bundle)
         wanted = dict.fromkeys(bundle.metrics if metrics is None else metrics)
         self.metrics = tuple(m for m in wanted if m in bundle.metrics)
-        # Of a metric that the trace lacks a fleet is told as many numbers.
-        self._told = max(1, len(wanted))
+        # A fleet makes as many numbers of a metric that the trace lacks.
+        self._wanted = max(1, len(wanted))
         self._repair_s = repair_s
         self._shows = shows
         if self._tick_ns <= 0:
@@ -157,7 +157,7 @@ class Feed:
         """Return the samples from one tick to another, or of as many ticks as may be at once."""
         workers, rows = present.known()
         places = len(self.watched.ids) if scrapes is None else scrapes.places
-        at_once = max(1, _MAX_CELLS // (places * self._told))
+        at_once = max(1, _MAX_CELLS // (places * self._wanted))
         end_ns = min(last_ns + 1, first_ns + at_once * self._tick_ns)
         ts_ns = np.arange(first_ns, end_ns, self._tick_ns, dtype=np.int64)
         if scrapes is None:
