@@ -264,10 +264,19 @@ def test_parts_of_a_node_tell_the_highest_and_a_rack_tells_all_its_nodes(tmp_pat
 def test_a_fleet_of_nodes_without_parts_is_told_as_it_is(tmp_path):
     nodes = [Component(id=name, kind="node") for name in "ab"]
     rows = [(1, "b", "temp", 5.0), (2, "b", "power", 6.0), (3, "nobody", "temp", 99.0)]
+    rows.append((4, "b", "fan", 7.0))
     (tick,) = samples(feed_of(bundle(tmp_path / "t.tltrace", nodes, rows, seconds=10), tick_s=10))
-    assert tick["b"] == (True, [6.0, 5.0])
+    assert tick["b"] == (True, [7.0, 6.0, 5.0])
     assert not tick["a"][0]
-    assert same(tick["a"][1], [NAN, NAN])
+    assert same(tick["a"][1], [NAN, NAN, NAN])
+
+
+def test_a_rack_tells_its_nodes_whatever_their_names(tmp_path):
+    parts = [Component(id="a", kind="rack")]
+    parts += [Component(id=name, kind="node", parents=("a",)) for name in "bc"]
+    rows = [(1, "a", "inlet", 20.0), (2, "c", "inlet", 21.0)]
+    (tick,) = samples(feed_of(bundle(tmp_path / "t.tltrace", parts, rows, seconds=10), tick_s=10))
+    assert tick == {"b": (False, [20.0]), "c": (True, [21.0])}
 
 
 def test_only_the_wanted_metrics_are_read_and_unknown_ones_are_left_out(tmp_path):
