@@ -1,3 +1,4 @@
+import fcntl
 import os
 import subprocess
 import sys
@@ -6,6 +7,7 @@ import threading
 import pytest
 
 from tests.deadlines import DEADLINE_S
+from torchloom_core import files
 from torchloom_core.files import write_whole
 
 
@@ -23,6 +25,37 @@ def test_two_that_write_one_file_at_once_are_not_in_each_others_way(tmp_path, mo
     other.join(DEADLINE_S)
     assert not other.is_alive()
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"run.json": b"theirs"}
+
+
+def interrupted_at(step, monkeypatch):
+    """Have the next call of a function end as if somebody pressed a key just then."""
+    owner, name = step
+    real = getattr(owner, name)
+
+    def interrupt(*_):
+        monkeypatch.setattr(owner, name, real)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(owner, name, interrupt)
+
+
+@pytest.mark.parametrize(
+    "step", [(fcntl, "flock"), (files, "_is_at"), (os, "replace")], ids=lambda step: step[1]
+)
+def test_an_interrupt_at_any_step_leaves_nothing(step, tmp_path, monkeypatch):
+    interrupted_at(step, monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        write_whole(tmp_path / "run.json", b"ours")
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_interrupt_leaves_what_another_writes_to(tmp_path, monkeypatch):
+    with (tmp_path / ".run.json.part").open("wb") as theirs:
+        fcntl.flock(theirs, fcntl.LOCK_EX)
+        interrupted_at((fcntl, "flock"), monkeypatch)
+        with pytest.raises(KeyboardInterrupt):
+            write_whole(tmp_path / "run.json", b"ours")
+        assert [one.name for one in tmp_path.iterdir()] == [".run.json.part"]
 
 
 @pytest.mark.integration

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedReader, BufferedWriter
 from pathlib import Path
+from typing import IO
 
 from torchloom_core.errors import StateError, TorchloomError
 
@@ -116,22 +117,34 @@ def _alone_in(part: Path) -> Iterator[BufferedWriter]:
 
     One whose writer was killed is taken over: the lock on it ended with him.
     """
-    while True:
-        with part.open("ab") as file:
-            with suppress(OSError):  # where the file system has no locks
-                fcntl.flock(file, fcntl.LOCK_EX)
-            if not _is_at(part, file):  # whoever had the lock has moved it
-                continue
-            try:
+    try:
+        while True:
+            with part.open("ab") as file:
+                with suppress(OSError):  # where the file system has no locks
+                    fcntl.flock(file, fcntl.LOCK_EX)
+                if not _is_at(part, file):  # whoever had the lock has moved it
+                    continue
                 file.truncate(0)
                 yield file
-            finally:
-                if _is_at(part, file):
-                    part.unlink()
+                return
+    finally:  # an interrupt may have come between any two steps
+        _remove_unless_held(part)
+
+
+def _remove_unless_held(part: Path) -> None:
+    """Remove a file that was not moved, unless another writes to it by now."""
+    with suppress(FileNotFoundError), part.open("r+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
             return
+        except OSError:
+            pass  # the file system has no locks
+        if _is_at(part, file):
+            part.unlink()
 
 
-def _is_at(path: Path, file: BufferedWriter) -> bool:
+def _is_at(path: Path, file: IO[bytes]) -> bool:
     try:
         return os.path.samestat(path.stat(), os.fstat(file.fileno()))
     except FileNotFoundError:
