@@ -49,6 +49,20 @@ def test_an_interrupt_at_any_step_leaves_nothing(step, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def test_what_is_written_has_not_failed_for_what_stands_in_the_place_of_its_part_by_then(
+    tmp_path, monkeypatch
+):
+    replace = os.replace
+
+    def beside(part, path):
+        replace(part, path)
+        part.mkdir()  # which cannot be opened, as a file of somebody else's
+
+    monkeypatch.setattr(os, "replace", beside)
+    write_whole(tmp_path / "run.json", b"ours")
+    assert (tmp_path / "run.json").read_bytes() == b"ours"
+
+
 def test_an_interrupt_leaves_what_another_writes_to(tmp_path, monkeypatch):
     with (tmp_path / ".run.json.part").open("wb") as theirs:
         fcntl.flock(theirs, fcntl.LOCK_EX)

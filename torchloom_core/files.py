@@ -132,8 +132,8 @@ def _alone_in(part: Path) -> Iterator[BufferedWriter]:
 
 
 def _remove_unless_held(part: Path) -> None:
-    """Remove a file that was not moved, unless another writes to it by now."""
-    with suppress(FileNotFoundError), part.open("r+b") as file:
+    """Remove a file that was not moved, unless another writes to it by now, or it cannot be."""
+    with suppress(OSError), part.open("r+b") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
