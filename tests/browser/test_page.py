@@ -242,6 +242,24 @@ def test_who_loses_the_wheel_is_told_who_has_it(tab, room, new_tab):
     assert other.said != "you do not have the wheel any more"
 
 
+def test_a_click_on_take_takes_control_though_the_name_just_typed_already_holds_it(tab, room, run):
+    drive(tab)
+    held = ask(run, "status")["wheel"]
+    tab.page.evaluate("localStorage.removeItem('seat')")
+    tab.page.reload()
+    tab.sees("ann drives")
+    tab.page.evaluate(
+        """() => {
+            document.getElementById("seat-name").value = "ann";
+            document.getElementById("wheel-button").click();
+        }"""
+    )
+    tab.waits(lambda: "the wheel" in tab.said)
+    tab.sees("you drive")
+    assert ask(run, "status")["wheel"] == held
+    leave(tab)
+
+
 def test_what_was_said_is_let_go_of(tab, run):
     tab.page.keyboard.press("?")
     tab.sees("1 to 8: screens")

@@ -12,6 +12,8 @@ const LEASE_S = 60;
 const RENEW_MS = 20000;
 const EVERY_MS = 500;
 const MIDDLE_PX = 150;
+const TAKE = "take the wheel";
+const LEAVE = "leave the wheel";
 const STOPS = "No action is granted or carried on until actions are resumed. Works without the wheel.";
 
 const at = (id) => document.getElementById(id);
@@ -132,7 +134,7 @@ function drawWheel(wheel) {
   const isNamesake = holder === at("seat-name").value;
   const drives = act.hasWheel() ? "you drive" : wheel ? `${isNamesake ? "another " : ""}${holder} drives` : "nobody drives";
   if (at("wheel-holder").textContent !== drives) at("wheel-holder").textContent = drives;
-  at("wheel-button").textContent = act.hasWheel() ? "leave the wheel" : "take the wheel";
+  at("wheel-button").textContent = act.hasWheel() ? LEAVE : TAKE;
   lock(at("seat-name"), act.hasWheel() ? "it is this name that has the wheel" : ""); // another would lose it
   if (wheelBefore === act.seat() && wheel !== wheelBefore && !leaves) {
     act.say(wheel ? `${isNamesake ? "another " : ""}${holder} has taken the wheel from you` : "you do not have the wheel any more", false);
@@ -161,9 +163,10 @@ function turnStop() {
   return confirm("Actions are stopped. Have them granted again?") && act.ask("actions.resume");
 }
 
+// A click does what the label said: a name typed since it was drawn may be one that holds a lease.
 async function turnWheel() {
   remembered.set(at("seat-name").value);
-  leaves = act.hasWheel();
+  leaves = at("wheel-button").textContent === LEAVE;
   if (leaves) return act.ask("wheel.leave");
   at("seat-name").blur(); // what is typed from now on are keys
   const answer = await act.ask("wheel.take", { lease_s: LEASE_S, force: false });
