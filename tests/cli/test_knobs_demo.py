@@ -129,12 +129,24 @@ def test_a_group_that_comes_back_without_the_knobs_is_found(asked, logs, tmp_pat
     assert not land(asked[2], logs).is_at_one_step(logs)
 
 
-def test_a_step_that_fails_though_nobody_was_killed_is_not_put_down_to_the_kill(report):
-    assert failures(report.logs, report.zero, KILLED_AT) == (2, 0)
+def test_a_step_that_fails_though_nobody_was_killed_is_shown_with_its_error(report):
+    assert failures(report.logs, report.zero, KILLED_AT) == (2, [])
     rows = report.logs["g1"].steps
-    rows.append(row(STEPS, rows[-1]["knobs"], t=99.0, committed=False))
-    assert failures(report.logs, report.zero, KILLED_AT) == (2, 1)
+    late = row(STEPS, rows[-1]["knobs"], t=99.0, committed=False)
+    rows.append({**late, "error": "Timed out waiting 5000ms\n"})
+    other = f"g1 after step {STEPS}: Timed out waiting 5000ms"
+    assert failures(report.logs, report.zero, KILLED_AT) == (2, [other])
     assert broken(report) == ["failed steps: 2 by the kill, 1 by all else"]
+    console = Console(file=StringIO(), width=200)
+    show(console, report)
+    assert other in console.file.getvalue()
+
+
+def test_a_failed_step_after_one_that_was_under_way_at_the_kill_is_put_down_to_it(report):
+    rows = report.logs["g0"].steps
+    failed = next(at for at, one in enumerate(rows) if not one["committed"])
+    rows.insert(failed, {**rows[failed - 1], "t": KILLED_AT + 0.1})
+    assert failures(report.logs, report.zero, KILLED_AT) == (2, [])
 
 
 def test_a_change_that_landed_before_the_kill_was_not_under_way(report):

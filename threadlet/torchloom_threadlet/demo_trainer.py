@@ -177,6 +177,7 @@ def main() -> None:
                 log,
                 step=manager.current_step(),
                 committed=committed,
+                error="" if committed else str(manager.errored() or ""),
                 participants=participants,
                 loss=loss.item(),
                 duration_s=time.time() - started,

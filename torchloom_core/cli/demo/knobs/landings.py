@@ -1,10 +1,10 @@
 """Where each change landed, by what the groups themselves wrote down at every step."""
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import Any
 
 from torchloom_core.cli.demo.knobs.record import Asked
@@ -62,16 +62,33 @@ def land(asked: Asked, logs: Logs) -> Landing:
     return Landing(last_without, inherited, landed_at - asked.at, len(meanwhile))
 
 
-def failures(logs: Logs, since: float, killed_at: float) -> tuple[int, int]:
-    """Count the steps that failed ``since`` then: those that a kill cost, and all others.
+def failures(logs: Logs, since: float, killed_at: float) -> tuple[int, list[str]]:
+    """Return how many steps the kill cost ``since`` then, and which failed for another reason.
 
-    It cost a group what failed from then to the group's next step.
+    The kill cost a group every step that failed from then to the first one that the group began
+    after the kill and committed. One that was under way may still commit, where the victim had
+    voted already; the next one then fails of the kill.
     """
     by_kill = 0
-    for log in logs.values():
-        after = [row for row in log.steps if row["t"] > killed_at]
-        by_kill += len(list(takewhile(lambda row: not row["committed"], after)))
-    return by_kill, len(failed_steps(logs, since)) - by_kill
+    others: list[str] = []
+    for group, log in logs.items():
+        recovered_at = next(
+            (
+                row["t"]
+                for row in log.steps
+                if row["committed"] and row["t"] - row["duration_s"] > killed_at
+            ),
+            math.inf,
+        )
+        for row in log.steps:
+            if row["committed"] or row["t"] <= since:
+                continue
+            if killed_at < row["t"] < recovered_at:
+                by_kill += 1
+            else:
+                reason = row.get("error", "").strip().splitlines() or ["no error was reported"]
+                others.append(f"{group} after step {row['step']}: {reason[-1]}")
+    return by_kill, others
 
 
 def bytes_by_mode(logs: Logs) -> dict[str, float]:

@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from torchloom_core.cli.demo.knobs.landings import (
@@ -56,6 +57,11 @@ class Report:
         """What a group sends in a step, by mode of compression."""
         return bytes_by_mode(self.logs)
 
+    @cached_property
+    def failures(self) -> tuple[int, list[str]]:
+        """How many steps the kill cost, and each that failed for another reason, with its error."""
+        return failures(self.logs, self.zero, self.killed_at)
+
     @property
     def zero(self) -> float:
         """The moment from which time is counted: that of the first change."""
@@ -64,7 +70,7 @@ class Report:
     def promises(self) -> dict[str, bool]:
         """Return what the demo is to show, and whether it came so."""
         astray = differences(self.logs)
-        by_kill, others = failures(self.logs, self.zero, self.killed_at)
+        by_kill, others = self.failures
         steps = len({row["step"] for log in self.logs.values() for row in log.steps})
         none = self.sent_bytes.get("none", 0.0)
         landings = zip(self.asked, self.landings, strict=True)
@@ -81,7 +87,7 @@ class Report:
                 )
             ),
             "the one that hurt was rolled back, and no other": self._hurt_was_undone(),
-            f"failed steps: {by_kill} by the kill, {others} by all else": others == 0,
+            f"failed steps: {by_kill} by the kill, {len(others)} by all else": not others,
             **{
                 f"bytes of {mode}: {self.sent_bytes.get(mode, 0) / none if none else 0:.3f} "
                 f"of none": 0 < self.sent_bytes.get(mode, 0) <= most * none
@@ -126,6 +132,9 @@ def show(console: Console, report: Report) -> None:
     ]
     console.print(f"sent by a group in a step: {', '.join(sent)}\n", highlight=False)
     show_promises(console, report.promises())
+    _, others = report.failures
+    for failure in others:
+        console.print(f"       {escape(failure)}", highlight=False)
 
 
 def check(report: Report) -> None:
