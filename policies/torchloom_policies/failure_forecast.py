@@ -71,7 +71,8 @@ class FailureForecastPolicy:
 
     A forecast is weighed at every tick until its horizon has passed, so that a group for which
     no stand-by was there is moved once there is one. A group on the same nodes is proposed once
-    a horizon, unless the odds of its failure have doubled since.
+    a horizon, unless the odds of its failure have doubled since. A proposal that waits for
+    approval is withdrawn when the forecast is over or the failure no longer likely enough.
     """
 
     name = "failure_forecast"
@@ -136,6 +137,28 @@ class FailureForecastPolicy:
         if kept.any() and not self._has_told_of_minimum:
             likeliest = groups.risk(int(np.argmax(kept)), unsaved_s)
             yield from self._tell_of_minimum(likeliest, groups, standbys, view)
+
+    def lapsed(self, view: FleetView, proposal: Proposal) -> str:
+        """Say that the forecast is over, or that it is no longer likely enough to act on."""
+        worker_probability = self._outlook.probability(view)
+        if self._outlook.rest_s == 0.0:
+            return f"the forecast of {self._options.predictor} is over"
+        match proposal.action:
+            case Migrate(group=name) | DrainGroup(group=name):
+                subject, places = f"group {name}", view.group
+            case CordonNode(node=name):
+                subject, places = name, view.node
+            case _:
+                return ""
+        rows = [row for row, place in enumerate(places) if place == name]
+        probability = ForecastGroups(view, worker_probability).any_fails(rows)
+        pays = probability * proposal.gain_gpu_s > proposal.cost_gpu_s
+        if probability >= self._options.min_probability and pays:
+            return ""
+        return (
+            f"{subject} now fails within {self._outlook.rest_s:.0f} s with probability "
+            f"{probability:.2g}, was {proposal.confidence:.2g} when it was proposed"
+        )
 
     def _unsaved_s(self, view: FleetView) -> float:
         age_s = unsaved_work_s(view)

@@ -126,6 +126,21 @@ class StragglerPolicy:
         yield from self._give_back(able, possible, share, view)
         yield from self._relieve(ripe, time_s, median_s, share, view)
 
+    def lapsed(self, view: FleetView, proposal: Proposal) -> str:
+        """Say that no worker of the group that was to move is slow any more."""
+        match proposal.action:
+            case Migrate(group=group) | DrainGroup(group=group):
+                _, time_s = self._times(view, view.is_in("training"))
+            case _:
+                return ""
+        of_group = time_s[[name == group for name in view.group]]
+        if np.isnan(of_group).all():
+            return f"no step times of group {group} are known"
+        slowest_s, median_s = float(np.nanmax(of_group)), float(np.nanmedian(time_s))
+        if slowest_s > self._options.ratio * median_s:
+            return ""
+        return f"group {group} takes {slowest_s:.3g} s a step now, the median is {median_s:.3g} s"
+
     def _times(self, view: FleetView, training: Rows) -> tuple[str, Floats]:
         """Return the metric that is compared and its ``(workers,)`` values, NaN if not usable."""
         for metric in self._metrics:

@@ -148,6 +148,12 @@ class ThresholdsPolicy:
             values = np.where(watched, view.latest(watch.rule.metric), np.nan)
             yield from watch.look(values, present, view)
 
+    def lapsed(self, view: FleetView, proposal: Proposal) -> str:
+        """Say that no rule holds any more that led to the action."""
+        if any(watch.wants(proposal.action, view) for watch in self._watches):
+            return ""
+        return "no rule that asks for it holds any more"
+
 
 class _Watch:
     """One rule, and for every worker since when it holds and whether it has fired."""
@@ -173,6 +179,14 @@ class _Watch:
         fires = np.flatnonzero(due & ~before)
         if len(fires):
             yield from self._propose(fires, np.flatnonzero(before), values, view)
+
+    def wants(self, action: Action, view: FleetView) -> bool:
+        """Return whether the rule still asks for the action: it fired and was not cleared."""
+        match action:
+            case Alert() | CollectDump():  # a report of what was
+                return True
+        fired = np.flatnonzero(self._fired).tolist()
+        return any(self._action(row, "", view) == action for row in fired)
 
     def _propose(
         self, fires: NDArray[np.intp], fired: NDArray[np.intp], values: Floats, view: FleetView

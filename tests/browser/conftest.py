@@ -41,6 +41,7 @@ class Tab:
 
     def __init__(self, context):
         self.complaints, self.questions, self.says_yes = [], [], True
+        self.answers = ""
         self.page = context.new_page()
         self.page.set_default_timeout(DEADLINE_S * 1000)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
@@ -50,7 +51,7 @@ class Tab:
     def _on_question(self, dialog):
         self.questions.append(dialog.message)
         if self.says_yes:
-            dialog.accept()
+            dialog.accept(self.answers)
         else:
             dialog.dismiss()
 

@@ -105,10 +105,23 @@ def test_what_nobody_approves_in_time_is_not_done(tab, run):
     show(tab, "Run")
     say(run, ill=0, odd=1)
     tab.page.get_by_role("button", name=re.compile("^approve p")).wait_for()
-    tab.sees("Nothing: what no one approves in time is not done.")
+    tab.sees("No pending approvals. Proposals that nobody approves expire.")
     show(tab, "Record")
     tab.sees("denied by expiry: nobody approved it in time")
     assert not run.trainers["g0"][0].journal("checkpoint")
+
+
+def test_a_person_denies_a_proposal_with_a_reason(tab, run):
+    show(tab, "Run")
+    say(run, ill=1, odd=0)
+    deny = tab.page.get_by_role("button", name=re.compile("^deny p"))
+    deny.wait_for()
+    tab.answers = "the node was just replaced"
+    deny.click()
+    tab.sees("No pending approvals. Proposals that nobody approves expire.")
+    show(tab, "Record")
+    tab.sees(re.compile("denied by person: .* denied it: the node was just replaced"))
+    say(run, ill=0, odd=0)
 
 
 def test_a_move_is_approved_with_its_price_in_sight_and_followed_to_its_end(tab, run):

@@ -112,7 +112,15 @@ class PreparedWeaver:
         self._client = await nats.connect(
             self._broker.url, user_credentials=str(self._broker.credentials.weaver_creds)
         )
-        verbs = ("knob.set", "knob.unset", "propose", "approve", "actions.stop", "actions.resume")
+        verbs = (
+            "knob.set",
+            "knob.unset",
+            "propose",
+            "approve",
+            "deny",
+            "actions.stop",
+            "actions.resume",
+        )
         handlers = {verb: self._doer(verb) for verb in verbs}
         handlers |= {"status": self._status, "knobs": self._knobs}
         await serve(self._client, RUN, handlers, Turns())

@@ -39,7 +39,7 @@ from torchloom_core.wire.operator import Answer
 PACKAGES = ("torchloom_core", "threadlet", "policies", "predictors")
 FILE_SUFFIXES = ("json", "creds")
 CONTRACTS = ("PolicyContract", "PredictorContract", "LearnerContract")
-ENDINGS = ("net_gain", "person", "outbid", "approval", "holdout", "dry_run", "shadow")
+ENDINGS = ("net_gain", "person", "outbid", "approval", "lapsed", "holdout", "dry_run", "shadow")
 
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 

@@ -115,6 +115,7 @@ def test_who_does_not_have_the_wheel_can_do_nothing_but_stop_everything(run, roo
         "knob.unset": {"knob": "x"},
         "propose": {"action": {"kind": "drain", "group": "g0"}},
         "approve": {"proposal": "p1.1"},
+        "deny": {"proposal": "p1.1"},
         "actions.resume": {},
     }
     assert set(bodies) == VERBS - {"actions.stop", "remark", "wheel.take", "wheel.leave"}

@@ -37,6 +37,7 @@ from torchloom_core.wire.messages import (
 )
 from torchloom_core.wire.requests import (
     Approve,
+    Deny,
     LeaveWheel,
     Propose,
     Remark,
@@ -169,6 +170,7 @@ wants = st.one_of(
     st.builds(Propose, action=actions),
     st.builds(StopActions),
     st.builds(ResumeActions),
+    st.builds(Deny, proposal=st.builds("p1.{}".format, st.integers(1, 20))),
     st.builds(Approve, proposal=st.builds("p1.{}".format, st.integers(1, 20))),
     st.builds(TakeWheel, lease_s=st.sampled_from([1.0, 60.0]), force=st.booleans()),
     st.builds(LeaveWheel),

@@ -1,5 +1,7 @@
 """A plan's stages, and every way it can end."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -31,12 +33,16 @@ from torchloom_core.wire.events import (
     Issue,
     Notice,
     Outcome,
+    PolicyFailed,
     Recall,
     Recovered,
+    Reply,
     Verdict,
 )
 from torchloom_core.wire.messages import Drain, Join, Pause, SetKnob
-from torchloom_core.wire.requests import Approve, ResumeActions, StopActions
+from torchloom_core.wire.requests import Approve, Deny, Request, ResumeActions, StopActions
+
+APPROVED_MOVES = "[arbiter.actions.migrate]\napproval = true"
 
 
 @pytest.fixture
@@ -299,8 +305,7 @@ def test_policies_see_a_knob_that_was_applied_at_once():
 
 def test_a_person_approves_what_a_policy_proposed_and_only_that():
     policy = Says()
-    text = "[arbiter.actions.migrate]\napproval = true"
-    run = three_groups(make_kernel([active("says", policy)], text))
+    run = three_groups(make_kernel([active("says", policy)], APPROVED_MOVES))
     policy.next = [proposal(Migrate(group="a"))]
     verdict = only(Verdict, run.tick())
     assert verdict.rule == "approval"
@@ -310,10 +315,64 @@ def test_a_person_approves_what_a_policy_proposed_and_only_that():
     assert not run.want(Approve(proposal=verdict.proposal)).ok
 
 
+class Withdraws(Says):
+    """A policy whose proposals lapse once it is told why."""
+
+    why: Any = ""
+
+    def lapsed(self, view, proposal):
+        if isinstance(self.why, Exception):
+            raise self.why
+        return self.why
+
+
+def waits_for_approval(policy):
+    run = three_groups(make_kernel([active("says", policy)], APPROVED_MOVES))
+    policy.next = [proposal(Migrate(group="a"))]
+    waiting = only(Verdict, run.tick())
+    assert waiting.rule == "approval"
+    return run, waiting.proposal
+
+
+@pytest.mark.parametrize("how", ["tick", "approval"])
+def test_a_proposal_that_no_longer_holds_is_withdrawn_and_says_why(how):
+    policy = Withdraws()
+    run, waiting = waits_for_approval(policy)
+    assert of(Verdict, run.tick()) == []
+    policy.why = "the forecast is over"
+    if how == "tick":
+        verdict = only(Verdict, run.tick())
+        assert (verdict.proposal, verdict.rule, verdict.reason) == (waiting, "lapsed", policy.why)
+    else:
+        reply = run.want(Approve(proposal=waiting))
+        assert (reply.ok, reply.text) == (False, "denied by lapsed: the forecast is over")
+    assert run.commands() == []
+    assert run.kernel.arbiter.waiting == {}
+
+
+@pytest.mark.parametrize("why", [RuntimeError("broken"), 7])
+def test_a_policy_that_fails_to_judge_its_proposal_is_quarantined_and_the_person_decides(why):
+    policy = Withdraws()
+    run, waiting = waits_for_approval(policy)
+    policy.why = why
+    assert only(PolicyFailed, run.tick()).policy == "says"
+    assert run.want(Approve(proposal=waiting)).ok
+
+
+def test_a_person_denies_a_proposal_for_good_with_a_reason():
+    run, waiting = waits_for_approval(Says())
+    outputs = run.feed(Request(id="r1", want=Deny(proposal=waiting, reason="the fan is new")))
+    verdict = only(Verdict, outputs)
+    assert (verdict.granted, verdict.rule) == (False, "person")
+    assert verdict.reason == "a person denied it: the fan is new"
+    assert only(Reply, outputs).ok
+    assert not run.want(Approve(proposal=waiting)).ok
+    assert not run.want(Deny(proposal=waiting)).ok
+
+
 def test_what_nobody_approves_in_time_ends_with_a_verdict():
     policy = Says()
-    text = "[arbiter.actions.migrate]\napproval = true"
-    run = three_groups(make_kernel([active("says", policy)], text))
+    run = three_groups(make_kernel([active("says", policy)], APPROVED_MOVES))
     policy.next = [proposal(Migrate(group="a"), expires_s=5.0)]
     waiting = only(Verdict, run.tick())
     assert run.tick(5.0) == []

@@ -7,6 +7,7 @@ from torchloom_core.wire.actions import PauseRun
 from torchloom_core.wire.events import Notice, Reply
 from torchloom_core.wire.requests import (
     Approve,
+    Deny,
     ForgetKnob,
     LeaveWheel,
     Propose,
@@ -36,6 +37,7 @@ def told(run):
 ACTING = [
     Propose(action=PauseRun()),
     Approve(proposal="p1.1"),
+    Deny(proposal="p1.1"),
     ForgetKnob(knob="lr"),
     ResumeActions(),
 ]

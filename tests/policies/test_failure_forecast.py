@@ -175,6 +175,19 @@ def test_a_forecast_says_less_with_time_and_nothing_once_its_horizon_is_over():
     assert not ways_out(forecaster, fleet({"w2": 0.75}, **later(60)))
 
 
+def test_a_move_lapses_once_the_failure_is_unlikely_or_the_forecast_over():
+    judge = policy()
+    (move,) = ways_out(judge, fleet({"w0": 0.5}, "f1"))
+    (cordon,) = cordons(policy(), fleet({"w0": 0.5}, "f1"))
+    for proposal in (move, cordon):
+        assert judge.lapsed(fleet({"w0": 0.4}, "f2"), proposal) == ""
+        assert judge.lapsed(fleet({"w0": 0.02}, "f3"), proposal).endswith(
+            "now fails within 60 s with probability 0.02, was 0.5 when it was proposed"
+        )
+        over = judge.lapsed(fleet({"w0": 0.02}, "f3", **later(60)), proposal)
+        assert over == "the forecast of trend is over"
+
+
 def test_a_group_is_moved_as_soon_as_there_is_a_standby():
     forecaster = policy()
     (alert,) = ways_out(forecaster, fleet({"w2": 0.9}, state=["training"] * 4 + ["gone"] * 2))

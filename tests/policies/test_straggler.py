@@ -39,6 +39,19 @@ def test_a_worker_slow_for_patience_samples_in_a_row_is_moved():
     assert proposals[2][0].action == Migrate(group="g3")
 
 
+def test_a_move_lapses_once_the_group_keeps_pace():
+    straggler = policy(patience=1)
+    (move,) = tick(straggler, [1, 1, 1, 2])
+
+    def lapsed(times):
+        values = {"step_time_s": np.asarray(times, dtype=float), "compute_s": np.full(4, NAN)}
+        return straggler.lapsed(view_of(values), move)
+
+    assert lapsed([1, 1, 1, 2]) == ""
+    assert lapsed([1, 1, 1, 1]) == "group g3 takes 1 s a step now, the median is 1 s"
+    assert lapsed([1, 1, 1, NAN]) == "no step times of group g3 are known"
+
+
 def test_the_gain_is_the_time_the_run_spends_waiting():
     straggler = policy(patience=1, payback_s=100.0, confidence=0.5)
     costs = Costs(gpus_per_worker=8, migrate_s=2.0)

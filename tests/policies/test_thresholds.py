@@ -44,6 +44,15 @@ def test_a_rule_fires_once_for_a_crossing_and_again_after_it_cleared():
     assert fired(watch(), 80, 91, 95, 91, 90, 92) == [0, 1, 0, 0, 0, 1]
 
 
+def test_an_action_lapses_once_its_rule_is_cleared():
+    policy = watch(action="migrate", gain_gpu_s=10.0)
+    (proposal,) = ticks(policy, 91)[0]
+    at = view_of({METRIC: np.asarray([91.0])}, now_s=1001.0)
+    assert policy.lapsed(at, proposal) == ""
+    ticks(policy, 80)
+    assert policy.lapsed(at, proposal) == "no rule that asks for it holds any more"
+
+
 def test_a_rule_waits_until_it_has_held_for_its_time():
     assert fired(watch(for_s=3), 91, 91, 91, 91, 91) == [0, 0, 0, 1, 0]
 

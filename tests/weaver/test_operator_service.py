@@ -14,6 +14,7 @@ from torchloom_core.wire.events import Reply
 from torchloom_core.wire.operator import Answer, KnobTable, Page
 from torchloom_core.wire.requests import (
     Approve,
+    Deny,
     ForgetKnob,
     LeaveWheel,
     Propose,
@@ -105,6 +106,12 @@ PAUSE = '"action": {"kind": "pause"}'
         ),
         ("propose", f"{{{PAUSE}}}", Propose(action=PauseRun()), ""),
         ("approve", '{"proposal": "p1.1", "id": "x"}', Approve(proposal="p1.1"), "x"),
+        (
+            "deny",
+            '{"proposal": "p1.1", "reason": "no", "id": "x"}',
+            Deny(proposal="p1.1", reason="no"),
+            "x",
+        ),
         ("actions.stop", "", StopActions(), ""),
         ("actions.resume", "", ResumeActions(), ""),
     ],
@@ -118,7 +125,7 @@ async def test_each_verb_asks_the_kernel_for_one_thing(desk, asked, verb, body, 
 
 
 @pytest.mark.parametrize(
-    "verb", ["status", "knobs", "knob.set", "knob.unset", "propose", "approve"]
+    "verb", ["status", "knobs", "knob.set", "knob.unset", "propose", "approve", "deny"]
 )
 @pytest.mark.parametrize("body", [b"{", b"7", b'{"knob": "\xff"}'])
 async def test_a_request_that_cannot_be_read_is_one_line_that_names_its_verb(

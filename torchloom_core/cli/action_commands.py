@@ -56,6 +56,19 @@ def approve(proposal: str, /, *, wait: Wait = _WAIT_S, connection: Connection = 
     act(connection, "approve", {"proposal": proposal}, wait_s=wait)
 
 
+def deny(proposal: str, /, *, reason: str = "", connection: Connection = _HERE) -> None:
+    """Deny a proposal that waits for a person, for good.
+
+    Parameters
+    ----------
+    proposal
+        Its id, as torchloom status shows it.
+    reason
+        Why, for the run's record.
+    """
+    act(connection, "deny", {"proposal": proposal, "reason": reason})
+
+
 def migrate(group: str, /, *, wait: Wait = _WAIT_S, connection: Connection = _HERE) -> None:
     """Let a warm stand-by join, then drain a replica group.
 

@@ -140,6 +140,7 @@ for _name, _help in (
     ("cordon", "Put nobody new on a node."),
     ("uncordon", "Let workers be put on a node again."),
     ("approve", "Approve a proposal that waits for a person."),
+    ("deny", "Deny a proposal that waits for a person."),
     ("remark", "Put something on record, for whoever looks back."),
 ):
     app.command(f"{_HERE}.action_commands:{_name}", name=_name, help=_help, group=_ACTING)

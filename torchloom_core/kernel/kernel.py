@@ -41,6 +41,7 @@ from torchloom_core.wire.events import (
     NodeFault,
     Outcome,
     Output,
+    PolicyFailed,
     PredictorFailed,
     Proposal,
     Proposed,
@@ -68,6 +69,7 @@ from torchloom_core.wire.requests import (
     GUARD,
     PERSON,
     Approve,
+    Deny,
     ForgetKnob,
     Propose,
     Request,
@@ -187,7 +189,9 @@ class Kernel:
         outputs += self._run_end.close()
         outputs += self.wheel.lapse(self.run.now_ns)
         outputs += self._put_right()
-        view = self.fleet.view(self.run.now_ns, self.forecasts.newest, self.run.steering.view)
+        view = self._view()
+        for waiting in list(self.arbiter.waiting):
+            outputs += self._withdraw_lapsed(waiting, view)
         wanted, failures = self.host.propose(view, self.seq)
         outputs += failures
         candidates = []
@@ -200,6 +204,16 @@ class Kernel:
         outputs += self.execution.prepare_standbys()
         outputs += self.forecasts.ask(self.run.now_ns, lambda: self._number("f"))
         return outputs
+
+    def _view(self) -> FleetView:
+        return self.fleet.view(self.run.now_ns, self.forecasts.newest, self.run.steering.view)
+
+    def _withdraw_lapsed(self, proposal_id: str, view: FleetView) -> list[Output]:
+        """Withdraw a waiting proposal of which its policy says that it no longer holds."""
+        lapsed = self.host.lapsed(self.arbiter.waiting[proposal_id].proposed, view, self.seq)
+        if isinstance(lapsed, PolicyFailed):
+            return [lapsed]
+        return [self.arbiter.withdraw(proposal_id, "lapsed", lapsed)] if lapsed else []
 
     def _put_right(self) -> list[Output]:
         """Take back what hurt the run, and set again what was wanted of one that began anew."""
@@ -314,14 +328,11 @@ class Kernel:
                 reply = Reply(request=request.id, ok=True, text="actions are resumed")
                 told = self.execution.reconcile(self.fleet.hello)
                 return [*told, reply]
-            case Approve(proposal=proposal_id):
+            case Approve(proposal=proposal_id) | Deny(proposal=proposal_id):
                 if proposal_id not in self.arbiter.waiting:
                     text = f"no proposal {proposal_id!r} waits for approval"
                     return [Reply(request=request.id, ok=False, text=text)]
-                verdict = self.arbiter.approve(
-                    proposal_id, request.who, self.execution, self.run.now_ns
-                )
-                return self._answer(request, [verdict, *self._carry_out(verdict)])
+                return self._decide_waiting(request, proposal_id)
             case ForgetKnob(knob=knob, worker=worker):
                 forgotten = self.run.desired.forget(knob, worker)
                 text = f"{knob} is wanted no more; workers keep what they have"
@@ -334,6 +345,22 @@ class Kernel:
                 outputs = self._propose(action, PERSON, f"{request.who} asked for it")
                 return self._answer(request, outputs)
         raise TypeError(f"need what the wheel does not answer, was {request.want}")
+
+    def _decide_waiting(self, request: Request, proposal_id: str) -> list[Output]:
+        """Approve or deny a waiting proposal; one that no longer holds is withdrawn instead."""
+        if isinstance(request.want, Deny):
+            why = f"{request.who} denied it"
+            why += f": {request.want.reason}" if request.want.reason else ""
+            text = f"{proposal_id} is denied"
+            denied = self.arbiter.withdraw(proposal_id, PERSON, why)
+            return [denied, Reply(request=request.id, ok=True, text=text)]
+        outputs = self._withdraw_lapsed(proposal_id, self._view())
+        if proposal_id in self.arbiter.waiting:
+            verdict = self.arbiter.approve(
+                proposal_id, request.who, self.execution, self.run.now_ns
+            )
+            outputs += [verdict, *self._carry_out(verdict)]
+        return self._answer(request, outputs)
 
     def _doubt(self, action: Action) -> str:
         """Return what to ask a person before a proposal is made of an action, or nothing."""

@@ -35,6 +35,7 @@ from torchloom_core.plugin.api import (
     Policy,
     Predictor,
     Registry,
+    WithdrawingPolicy,
     hookimpl,
 )
 from torchloom_core.plugin.arrays import Floats, Ints
@@ -140,6 +141,7 @@ __all__ = [
     "Standbys",
     "Traffic",
     "UncordonNode",
+    "WithdrawingPolicy",
     "daly_s",
     "ettr",
     "expected_unsaved_s",

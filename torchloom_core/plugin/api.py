@@ -68,6 +68,45 @@ class Policy(Protocol):
         """Return or yield what should be done now, or nothing."""
 
 
+@runtime_checkable
+class WithdrawingPolicy(Policy, Protocol):
+    """A policy that says when a proposal of its own, which waits for approval, no longer holds.
+
+    A proposal of any other policy can be approved until it expires.
+
+    Examples
+    --------
+    >>> import msgspec
+    >>> from torchloom_core.plugin import Migrate, Proposal, WithdrawingPolicy
+    >>> from torchloom_core.testing import view_of
+    >>> class MoveHot:
+    ...     name = "move_hot"
+    ...     needs = ()
+    ...
+    ...     class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    ...         pass
+    ...
+    ...     def on_tick(self, view):
+    ...         return [Proposal(action=Migrate(group="g0"), reason="g0 is hot", gain_gpu_s=60.0)]
+    ...
+    ...     def lapsed(self, view, proposal):
+    ...         return "" if proposal.action.group in view.group else "the group has left"
+    >>> policy = MoveHot()
+    >>> isinstance(policy, WithdrawingPolicy)
+    True
+    >>> view = view_of(workers=1)
+    >>> [policy.lapsed(view, proposal) for proposal in policy.on_tick(view)]
+    ['']
+    """
+
+    def lapsed(self, view: FleetView, proposal: Proposal) -> str:
+        """Return why the proposal no longer holds, for a person; an empty string if it does.
+
+        Called for each of the policy's proposals that wait for approval, at every tick and again
+        when a person approves it.
+        """
+
+
 class Hazard(msgspec.Struct, frozen=True, kw_only=True):
     """A predictor's answer for one view.
 

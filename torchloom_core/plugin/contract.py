@@ -84,8 +84,9 @@ def contract_problem(kind: Kind, cls: Any) -> str:
         return f"need Options without a field called {MODEL}, which names a fitted model"
     method = "on_tick" if kind == "policy" else "forecast"
     return (
-        _signature_problem(cls, method)
-        or _signature_problem(cls, "__init__")
+        _signature_problem(cls, method, "view")
+        or _signature_problem(cls, "__init__", "options")
+        or (hasattr(cls, "lapsed") and _signature_problem(cls, "lapsed", "view", "proposal"))
         or misplaced_problem(kind, cls)
     )
 
@@ -98,17 +99,17 @@ def misplaced_problem(kind: Kind, plugin: Any) -> str:
     return f"need {_BELONGS_INTO_NEEDS[kind][found[0]]} in needs, was an attribute {found[0]}"
 
 
-def _signature_problem(cls: type[Any], method: str) -> str:
+def _signature_problem(cls: type[Any], method: str, *arguments: str) -> str:
     function = getattr(cls, method, None)
-    wanted = "options" if method == "__init__" else "view"
+    wanted = ", ".join(("self", *arguments))
     if not callable(function):
-        return f"need a method {method}(self, {wanted}), has none"
+        return f"need a method {method}({wanted}), has none"
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         return f"{method} is async: need a plain method, the kernel awaits nothing"
     try:
-        inspect.signature(function).bind(object(), object())
+        inspect.signature(function).bind(object(), *arguments)
     except TypeError:
-        return f"need {method}(self, {wanted}), was {method}{inspect.signature(function)}"
+        return f"need {method}({wanted}), was {method}{inspect.signature(function)}"
     except ValueError:
         return ""
     return ""

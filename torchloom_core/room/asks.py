@@ -21,6 +21,7 @@ VERBS = frozenset(
         "knob.unset",
         "propose",
         "approve",
+        "deny",
         "actions.stop",
         "actions.resume",
         "remark",

@@ -27,6 +27,7 @@ from torchloom_core.wire.events import (
     Verdict,
 )
 from torchloom_core.wire.messages import Note
+from torchloom_core.wire.requests import PERSON
 
 MOST_STORIES = 1000
 MOST_LINES = 2000
@@ -49,7 +50,9 @@ _UNTOLD = frozenset({"issue", "recall", "forecast_wanted", "reply"})
 _TOLD_BY_NOTICE = frozenset({"remark", "take_wheel", "leave_wheel"})
 _FAILED = frozenset({"rejected", "failed", "expired"})
 _WAITS, _EXPIRES = "approval", "expiry"
-"""Rules by which a proposal is denied until a person approves it, and for good."""
+"""Rules by which a proposal waits for approval, and by which one that waited is denied."""
+
+_ENDS_WAITING = frozenset({_EXPIRES, "lapsed", PERSON})
 
 _JUDGED = {True: "hurt", False: "did no harm", None: "was not judged"}
 
@@ -259,7 +262,7 @@ class Record:
         story.granted, story.rule = verdict.granted, verdict.rule
         said = plain_line(verdict.reason, _LONGEST)
         story.said = "" if said == story.reason else said
-        if story.granted or story.rule == _EXPIRES:
+        if story.granted or story.rule in _ENDS_WAITING:
             return
         # What is proposed at each tick, and denied each time for one reason, is one story.
         same = _sort(story)

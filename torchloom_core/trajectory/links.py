@@ -10,7 +10,7 @@ ack                                       the command                          t
 tick, recovered
 forecast              its own
 predictor_failed
-request               its own             the proposal that is approved        the action's
+request               its own             the proposal it approves or denies   the action's
 proposed              its own             ids it rests on, spaces between      the action's
 verdict                                   the proposal                         the action's
 command_life          the command         what the command was issued for      its worker
@@ -51,7 +51,7 @@ from torchloom_core.wire.events import (
     Verdict,
 )
 from torchloom_core.wire.messages import Ack, Exit, Hello, Note
-from torchloom_core.wire.requests import Approve, Propose, Request
+from torchloom_core.wire.requests import Approve, Deny, Propose, Request
 
 
 class Links(NamedTuple):
@@ -80,7 +80,7 @@ def links_of(message: Input | Output) -> Links:
             return Links(cause=message.command, worker=message.worker)
         case Forecast() | ForecastWanted():
             return Links(id=message.id)
-        case Request(id=id, want=Approve(proposal=proposal)):
+        case Request(id=id, want=Approve(proposal=proposal) | Deny(proposal=proposal)):
             return Links(id=id, cause=proposal)
         case Request(id=id, want=Propose(action=action)):
             return Links(id=id, worker=_worker_of(action))

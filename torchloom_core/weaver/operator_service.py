@@ -8,6 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from itertools import count
+from typing import Annotated
 
 import msgspec
 
@@ -16,7 +17,7 @@ from torchloom_core.trajectory.summaries import summarise
 from torchloom_core.wire import codec
 from torchloom_core.wire.actions import Action
 from torchloom_core.wire.events import Reply
-from torchloom_core.wire.limits import Id, SeatName
+from torchloom_core.wire.limits import MAX_TEXT, Id, SeatName
 from torchloom_core.wire.operator import (
     Answer,
     KnobSet,
@@ -31,6 +32,7 @@ from torchloom_core.wire.operator import (
 )
 from torchloom_core.wire.requests import (
     Approve,
+    Deny,
     ForgetKnob,
     LeaveWheel,
     Propose,
@@ -50,6 +52,13 @@ _PATIENCE_S = 10.0
 class _Proposal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     action: Action
     sure: bool = False
+    id: RequestId = ""
+    seat: SeatName = ""
+
+
+class _Denial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    proposal: Id
+    reason: Annotated[str, msgspec.Meta(max_length=MAX_TEXT)] = ""
     id: RequestId = ""
     seat: SeatName = ""
 
@@ -97,6 +106,7 @@ class OperatorService:
             "knob.unset": self._on_knob_unset,
             "propose": self._on_propose,
             "approve": self._on_approve,
+            "deny": self._on_deny,
             "actions.stop": self._on_stop,
             "actions.resume": self._on_resume,
             "remark": self._on_remark,
@@ -134,6 +144,11 @@ class OperatorService:
     async def _on_approve(self, body: bytes, by: str) -> bytes:
         wish = codec.decode_json(_Approval, body, "approve")
         return await self._ask(Approve(proposal=wish.proposal), by, wish.seat, wish.id)
+
+    async def _on_deny(self, body: bytes, by: str) -> bytes:
+        wish = codec.decode_json(_Denial, body, "deny")
+        want = Deny(proposal=wish.proposal, reason=wish.reason)
+        return await self._ask(want, by, wish.seat, wish.id)
 
     async def _on_stop(self, body: bytes, by: str) -> bytes:
         seat = ""

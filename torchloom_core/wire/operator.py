@@ -3,9 +3,9 @@
 Every verb is a NATS request on ``tl.ctl.<run>.<verb>`` with a JSON body; the command line and
 a plain ``nats req`` send the same ones. ``status`` and ``knobs`` only read; the others become
 a :class:`~torchloom_core.wire.requests.Request` to the kernel and are on the record. Bodies of
-``knob.*``, ``propose`` and ``approve`` may carry an ``"id"`` (:data:`RequestId`): a request that is
-sent again under the same one is answered as it was, and not done again. All that act may carry a
-``"seat"``: who sits at the web page that sends it.
+``knob.*``, ``propose``, ``approve`` and ``deny`` may carry an ``"id"`` (:data:`RequestId`): a
+request that is sent again under the same one is answered as it was, and not done again. All that
+act may carry a ``"seat"``: who sits at the web page that sends it.
 
 ==================  =======================================  ==========================
 verb                body                                     answer
@@ -17,6 +17,7 @@ verb                body                                     answer
 ``propose``         ``{"action": {"kind": ..., ...}}``,      :class:`Answer`
                     ``"sure"`` as of :class:`KnobSet`
 ``approve``         ``{"proposal": id}``                     :class:`Answer`
+``deny``            ``{"proposal": id, "reason": ...}``      :class:`Answer`
 ``actions.stop``    empty or :class:`Seated`                 :class:`Answer`
 ``actions.resume``  empty or :class:`Seated`                 :class:`Answer`
 ``remark``          :class:`Remarked`                        :class:`Answer`

@@ -48,6 +48,13 @@ class Approve(msgspec.Struct, frozen=True, kw_only=True, tag_field="want", tag="
     proposal: Id
 
 
+class Deny(msgspec.Struct, frozen=True, kw_only=True, tag_field="want", tag="deny"):
+    """A person denies a proposal that waits for approval, and may say why."""
+
+    proposal: Id
+    reason: Annotated[str, msgspec.Meta(max_length=MAX_TEXT)] = ""
+
+
 class ForgetKnob(msgspec.Struct, frozen=True, kw_only=True, tag_field="want", tag="forget_knob"):
     """A person no longer wants a knob's value, on one worker or, when ``worker`` is None, on any.
 
@@ -80,7 +87,15 @@ class LeaveWheel(msgspec.Struct, frozen=True, kw_only=True, tag_field="want", ta
 
 
 Want = (
-    ForgetKnob | Propose | StopActions | ResumeActions | Approve | Remark | TakeWheel | LeaveWheel
+    ForgetKnob
+    | Propose
+    | StopActions
+    | ResumeActions
+    | Approve
+    | Deny
+    | Remark
+    | TakeWheel
+    | LeaveWheel
 )
 
 

@@ -74,6 +74,16 @@ class Arbiter:
             del self.waiting[waiting.proposed.id]
         return [self._deny(waiting, "expiry", "nobody approved it in time") for waiting in late]
 
+    def withdraw(self, proposal_id: str, rule: str, reason: str) -> Verdict:
+        """Deny a waiting proposal for good.
+
+        Raises
+        ------
+        KeyError
+            If no such proposal waits.
+        """
+        return self._deny(self.waiting.pop(proposal_id), rule, reason)
+
     def approve(self, proposal_id: str, by: str, situation: Situation, now_ns: int) -> Verdict:
         """Decide a waiting proposal that the person ``by`` has approved.
 

@@ -1,18 +1,22 @@
 """The active plugins; policies are called so that none of them can harm the others."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, TypeVar
 
 from torchloom_core.kernel.plugins.guard import OVERRAN, Guard, PolicyOverran
-from torchloom_core.plugin.api import Policy, Predictor
+from torchloom_core.plugin.api import Policy, Predictor, WithdrawingPolicy
 from torchloom_core.plugin.contract import GarbageError, checked_proposal
 from torchloom_core.plugin.foreign import home_of, raised_in, shown
 from torchloom_core.plugin.needs import PolicyNeed
 from torchloom_core.plugin.view import FleetView
-from torchloom_core.wire.events import PolicyFailed, PredictorFailed, Proposal
+from torchloom_core.wire.events import PolicyFailed, PredictorFailed, Proposal, Proposed
+from torchloom_core.wire.limits import MAX_TEXT
 
 MAX_PROPOSALS = 10_000
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -58,28 +62,54 @@ class PolicyHost:
         for active in self._policies:
             if active.name in self.quarantined:
                 continue
-            try:
-                with self._guard.limit(active.name, seq):
-                    wanted = _collect(active.policy.on_tick(view.twin()))
-            except KeyboardInterrupt:
-                raise  # a person's Ctrl-C, which may well arrive while a policy is at work
-            except PolicyOverran as error:
-                failure = PolicyFailed(policy=active.name, rule=OVERRAN, detail=str(error))
-            except GarbageError as error:
-                detail = f"{error} ({home_of(active.policy, 'on_tick')})"
-                failure = PolicyFailed(policy=active.name, rule="garbage", detail=detail)
-            except BaseException as error:  # noqa: BLE001 - foreign code, which may call sys.exit
-                detail = raised_in(error, active.policy, "on_tick")
-                failure = PolicyFailed(policy=active.name, rule="raised", detail=detail)
+            on_tick = partial(active.policy.on_tick, view.twin())
+            wanted = self._call(active, "on_tick", seq, partial(_collect_from, on_tick))
+            if isinstance(wanted, PolicyFailed):
+                failures.append(wanted)
             else:
                 proposals += [(active, proposal) for proposal in wanted]
-                continue
-            self.quarantined[active.name] = failure
-            failures.append(failure)
         return proposals, failures
 
+    def lapsed(self, proposed: Proposed, view: FleetView, seq: int) -> str | PolicyFailed:
+        """Return why a proposal no longer holds, by its policy; an empty string if it does."""
+        active = next((one for one in self._policies if one.name == proposed.policy), None)
+        if active is None or active.name in self.quarantined:
+            return ""
+        if not isinstance(active.policy, WithdrawingPolicy):
+            return ""
+        lapsed = partial(active.policy.lapsed, view.twin(), proposed.proposal)
+        return self._call(active, "lapsed", seq, partial(_reason_from, lapsed))
 
-def _collect(result: Any) -> list[Proposal]:
+    def _call(
+        self, active: ActivePolicy, method: str, seq: int, ask: Callable[[], _T]
+    ) -> _T | PolicyFailed:
+        """Return what the policy answers, or how it failed, which quarantines it."""
+        try:
+            with self._guard.limit(active.name, seq):
+                return ask()
+        except KeyboardInterrupt:
+            raise  # a person's Ctrl-C, which may well arrive while a policy is at work
+        except PolicyOverran as error:
+            failure = PolicyFailed(policy=active.name, rule=OVERRAN, detail=str(error))
+        except GarbageError as error:
+            detail = f"{error} ({home_of(active.policy, method)})"
+            failure = PolicyFailed(policy=active.name, rule="garbage", detail=detail)
+        except BaseException as error:  # noqa: BLE001 - foreign code, which may call sys.exit
+            detail = raised_in(error, active.policy, method)
+            failure = PolicyFailed(policy=active.name, rule="raised", detail=detail)
+        self.quarantined[active.name] = failure
+        return failure
+
+
+def _reason_from(lapsed: Callable[[], Any]) -> str:
+    text = lapsed()
+    if not isinstance(text, str) or len(text) > MAX_TEXT:
+        raise GarbageError(f"need a reason of at most {MAX_TEXT} characters, was {shown(text)}")
+    return text
+
+
+def _collect_from(on_tick: Callable[[], Any]) -> list[Proposal]:
+    result = on_tick()
     if result is None:
         return []
     if not isinstance(result, Iterable):

@@ -116,14 +116,21 @@ export class RunScreen {
 
   proposals(waiting, why) {
     this.ages = [];
-    if (!waiting.length) return el("p", { className: "faint" }, "Nothing: what no one approves in time is not done.");
+    if (!waiting.length) return el("p", { className: "faint" }, "No pending approvals. Proposals that nobody approves expire.");
     return waiting.map((one) => {
-      const price = `gains ${number(one.gain_gpu_s)} GPU-s with probability ${number(one.confidence)}, costs ${number(one.cost_gpu_s)}; not approved by ${clock(one.until_ns / 1e9)} it is not done`;
+      const price = `gains ${number(one.gain_gpu_s)} GPU-s with probability ${number(one.confidence)}, costs ${number(one.cost_gpu_s)}; expires at ${clock(one.until_ns / 1e9)}, or once its reason no longer holds`;
       const age = el("p", { className: "faint" });
       this.ages.push({ age, proposal: one.proposal });
       return el("div", {}, el("p", {}, el("b", {}, one.policy), ` wants ${one.wish}: ${one.reason}`), age, el("p", { className: "faint" }, price),
-        button(`approve ${one.proposal}`, why, () => this.act.ask("approve", { proposal: one.proposal })));
+        el("div", { className: "row" },
+          button(`approve ${one.proposal}`, why, () => this.act.ask("approve", { proposal: one.proposal })),
+          button(`deny ${one.proposal}`, why, () => this.deny(one.proposal))));
     });
+  }
+
+  deny(proposal) {
+    const reason = prompt(`Deny ${proposal}. Why? The reason goes on the run's record; it may be left empty.`);
+    if (reason !== null) this.act.request("deny", { proposal, reason }).then((answer) => this.act.tell(answer));
   }
 
   // It says how things stood when it was asked for; who came later does not know when that was.
