@@ -46,8 +46,8 @@ def url_of(found: socket.socket, *, secure: bool = False) -> str:
 
 
 @asynccontextmanager
-async def served(application: Any, found: socket.socket, **options: Any) -> AsyncIterator[None]:
-    """Serve an ASGI application at a listener, with more of uvicorn's options."""
+async def served(application: Any, *found: socket.socket, **options: Any) -> AsyncIterator[None]:
+    """Serve an ASGI application at listeners, with more of uvicorn's options."""
     _allow_files()
     logging.getLogger("uvicorn.error").addFilter(_in_one_line)
     config = uvicorn.Config(
@@ -60,7 +60,7 @@ async def served(application: Any, found: socket.socket, **options: Any) -> Asyn
         **options,
     )
     server = _Server(config)
-    task = asyncio.create_task(server.serve(sockets=[found]))
+    task = asyncio.create_task(server.serve(sockets=list(found)))
     try:
         yield
     finally:

@@ -170,10 +170,47 @@ def test_an_occupied_port_is_said_in_a_line(start, port):
     assert f"--bind: cannot listen on 127.0.0.1:{port}: Address already in use" in line
 
 
-def test_an_occupied_port_of_the_page_is_said_in_a_line(start, port):
+def test_an_occupied_port_of_the_page_is_one_warning_and_it_serves(start, port):
     page = start().ready().page
-    line = start("--bind", "127.0.0.1:0", "--status_bind", page, bind=False).fails()
+    other = start("--bind", "127.0.0.1:0", "--status_bind", page, bind=False).ready()
+    (line,) = other.said.splitlines()
     assert f"--status_bind: cannot listen on {page}: Address already in use" in line
+    assert other.get("/health") == (200, "text/plain; charset=utf-8", "ok\n")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "localhost"])
+def test_managers_and_http_probes_share_the_main_port(start, host):
+    if host == "[::1]" and not socket.has_dualstack_ipv6():
+        pytest.skip("this host has no IPv6")
+    options = ("--bind", f"{host}:0", "--status_bind", "")
+    lighthouse = start(*options, bind=False).ready()
+    where = lighthouse.page.strip()
+    assert where.startswith(f"{host}:")
+    client = LighthouseClient(f"http://{where}", timedelta(seconds=30))
+    for step in range(2):
+        quorum = client.quorum("a:1", timedelta(seconds=30), step=step)
+        assert [member.step for member in quorum.participants] == [step]
+        for path in ("/", "/status", "/health"):
+            assert lighthouse.get(path)[0] == 200
+    assert json.loads(lighthouse.get("/status")[2])["groups"][0]["replica_id"] == "a:1"
+
+
+def test_what_connects_and_says_nothing_or_rubbish_keeps_nobody_out(start, port):
+    lighthouse = start().ready()
+    address = ("127.0.0.1", port)
+    silent = [socket.create_connection(address) for _ in range(600)]
+    try:
+        silent[-1].sendall(b"PRI * HTT")
+        with socket.create_connection(address) as rubbish:
+            rubbish.sendall(b"\x16\x03\x01 neither one nor the other\r\n\r\n")
+            assert rubbish.recv(100).startswith(b"HTTP/1.1 400")
+        client = LighthouseClient(f"http://127.0.0.1:{port}", timedelta(seconds=30))
+        client.heartbeat("a:1", timedelta(seconds=30))
+        assert silent[0].recv(1) == b""  # the oldest of too many is closed
+    finally:
+        for one in silent:
+            one.close()
+    assert lighthouse.said == ""
 
 
 @pytest.mark.parametrize(

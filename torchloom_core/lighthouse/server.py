@@ -16,6 +16,7 @@ import msgspec
 
 from torchloom_core.errors import LighthouseError, MessageError
 from torchloom_core.lighthouse import protocol
+from torchloom_core.lighthouse.front import Front, listeners
 from torchloom_core.lighthouse.membership import Kept, Member, Rules
 from torchloom_core.lighthouse.quorum import Electorate
 from torchloom_core.lighthouse.service import Service
@@ -37,6 +38,7 @@ _GRPC_OPTIONS = (
     ("grpc.keepalive_timeout_ms", 10_000),
 )
 _ADDRESS = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[^\[\]:/\s]+)):(?P<port>\d{1,5})")
+_LOOPBACK = "127.0.0.1"
 _HELD_SHARE = 0.4
 _GOODBYE_S = 0.5
 """For calls to be answered at the end; none of them waits."""
@@ -153,8 +155,8 @@ async def serve(settings: Settings, ready: Callable[[str], None]) -> None:
                 stop.set()
 
         loop.add_signal_handler(signal.SIGUSR1, end_if_empty)
-        port = await listen(settings.bind, service, stack)
-        page = await _show(settings.status_bind, service, stack)
+        page = _page_listener(settings.status_bind)
+        port = await listen(settings.bind, service, stack, page)
         await service.save()
         parts = [service.tick()]
         if settings.url:
@@ -167,8 +169,10 @@ async def serve(settings: Settings, ready: Callable[[str], None]) -> None:
         tasks.append(asyncio.create_task(stop.wait()))
         stack.push_async_callback(_cancel, tasks)
         host = address(settings.bind, "--bind")[0]
-        where = f"http://{socket.gethostname() if host in ('::', '0.0.0.0') else host}:{port}"
-        ready(f"Lighthouse is ready on {where}{f', its page is {page}' if page else ''}")
+        name = socket.gethostname() if host in ("::", "0.0.0.0") else host
+        where = f"http://{f'[{name}]' if ':' in name else name}:{port}"
+        shown = f", its page is {url_of(page)}/status" if page else ""
+        ready(f"Lighthouse is ready on {where}{shown}")
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()
@@ -196,26 +200,37 @@ def _hold_s(settings: Settings) -> float:
     return hold_s
 
 
-async def listen(bind: str, service: Service, stack: AsyncExitStack) -> int:
-    """Serve Managers until ``stack`` is closed, and return the port.
+async def listen(
+    bind: str, service: Service, stack: AsyncExitStack, page: socket.socket | None = None
+) -> int:
+    """Serve Managers, and HTTP on the same port, until ``stack`` is closed; return the port.
+
+    ``page`` is another listener for HTTP alone.
 
     Raises
     ------
     LighthouseError
         If it cannot listen there.
     """
+    try:
+        found = listeners(*address(bind, "--bind"))
+    except OSError as error:
+        why = error.strerror or error
+        raise LighthouseError(f"--bind: cannot listen on {bind}: {why}") from None
+    for one in found:
+        stack.callback(one.close)
     server = grpc.aio.server(options=_GRPC_OPTIONS)
     server.add_generic_rpc_handlers((_Handlers(service.methods()),))
-    try:
-        port = int(server.add_insecure_port(bind))
-    except RuntimeError:
-        port = 0
-    if not port:
-        raise LighthouseError(f"--bind: cannot listen on {bind}: {_why_not(bind)}")
+    http = listener(_LOOPBACK, 0)
+    front = Front(int(server.add_insecure_port(f"{_LOOPBACK}:0")), int(http.getsockname()[1]))
+    service.caller = front.caller
+    pages = [http, page] if page else [http]
+    await stack.enter_async_context(served(application(service), *pages, ws="none"))
+    await stack.enter_async_context(front.serving(found))
     await server.start()
     stack.push_async_callback(server.stop, _GOODBYE_S)
     stack.callback(service.close)
-    return port
+    return int(found[0].getsockname()[1])
 
 
 class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpcio has no types
@@ -226,28 +241,20 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpcio has no 
         return self._methods.get(details.method)
 
 
-async def _show(bind: str, service: Service, stack: AsyncExitStack) -> str:
-    """Serve the page, if one is wanted, and return its URL."""
+def _page_listener(bind: str) -> socket.socket | None:
+    """Return where the page is served beside the main port, if it can be."""
     if not bind:
-        return ""
+        return None
     try:
-        found = listener(*address(bind, "--status_bind"))
+        return listener(*address(bind, "--status_bind"))
     except OSError as error:
         why = error.strerror or error
-        raise LighthouseError(f"--status_bind: cannot listen on {bind}: {why}") from None
-    await stack.enter_async_context(served(application(service), found, ws="none"))
-    return f"{url_of(found)}/status"
-
-
-def _why_not(bind: str) -> str:
-    host, port = address(bind, "--bind")
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        try:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((host, port))
-        except OSError as error:
-            return error.strerror or str(error)
-    return "gRPC does not say why"
+        _log.warning(
+            "--status_bind: cannot listen on %s: %s; the page is served on the main port alone",
+            bind,
+            why,
+        )
+        return None
 
 
 async def _unless(stop: asyncio.Event, waiting: "asyncio._CoroutineLike[None]") -> bool:

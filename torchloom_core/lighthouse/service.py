@@ -73,6 +73,8 @@ class Service:
         Of the last Weaver that steered; kept with the state.
     on_change : callable
         Called after whatever may have changed what there is to see.
+    caller : callable
+        Returns who is behind a connection, by gRPC's name for it.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class Service:
         self._tick_s = tick_s
         self._state = state
         self.on_change: Callable[[], None] = lambda: None
+        self.caller: Callable[[str], str] = lambda peer: peer
         self._waiters: dict[str, _Waiter] = {}
         self._heartbeats = Heartbeats(electorate, hold_s, self.now_s, self._end)
         self._awake_s = time.monotonic()
@@ -117,7 +120,7 @@ class Service:
             await self._refuse(context, error)
         await self._make_room(replica_id, context)
         self.counters.heartbeats += 1
-        await self._heartbeats.take(replica_id, context.peer())
+        await self._heartbeats.take(replica_id, self.caller(context.peer()))
         return b""
 
     async def quorum(self, data: bytes, context: Context) -> bytes:
@@ -135,7 +138,7 @@ class Service:
             waiter = self._waiters[replica_id] = _Waiter(member, answer)
         waiter.member = member
         waiter.calls += 1
-        self._heartbeats.asks(replica_id, context.peer())
+        self._heartbeats.asks(replica_id, self.caller(context.peer()))
         self.electorate.ask(member, self.now_s())
         self.advance()
         try:
@@ -247,7 +250,7 @@ class Service:
 
     async def _refuse(self, context: Context, error: MessageError) -> NoReturn:
         self.counters.malformed += 1
-        self._complaints.add(error.args[0][:20], f"{context.peer()}: {error}")
+        self._complaints.add(error.args[0][:20], f"{self.caller(context.peer())}: {error}")
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, plain_line(str(error)))
         raise error
 
@@ -255,5 +258,5 @@ class Service:
         if self.electorate.has_room_for(replica_id, self.now_s()):
             return
         text = f"need at most {MAX_REPLICAS} replica groups at once"
-        self._complaints.add("full", f"{context.peer()}: {text}")
+        self._complaints.add("full", f"{self.caller(context.peer())}: {text}")
         await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)

@@ -110,6 +110,7 @@ def application(service: Service) -> Starlette:
             Route("/", status),
             Route("/status", status),
             Route("/metrics", metrics),
+            Route("/health", healthz),
             Route("/healthz", healthz),
         ]
     )
