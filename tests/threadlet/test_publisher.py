@@ -12,7 +12,7 @@ from tests.deadlines import DEADLINE_S
 from tests.settled import settle
 from tests.waiting import eventually
 from torchloom_core.wire import subjects
-from torchloom_core.wire.codec import decode_event
+from torchloom_core.wire.codec import MAX_REPORT_BYTES, decode_event, encode
 from torchloom_core.wire.messages import Exit, Hello, Note
 from torchloom_threadlet.sidecar.publisher import Publisher
 
@@ -22,6 +22,10 @@ EXIT = Exit(run="run", worker="g0-0", incarnation=1, status=-9, expected=False)
 
 def note(number):
     return Note(run="run", worker="g0-0", incarnation=1, kind=str(number))
+
+
+def dump(text):
+    return Note(run="run", worker="g0-0", incarnation=1, kind="dump", fields={"stacks": text})
 
 
 class Line:
@@ -72,6 +76,19 @@ async def heard(connect):
     await client.subscribe(subjects.event("run"), cb=take)
     await settle(client)
     return events
+
+
+async def test_a_large_event_is_sent_apart_from_acks_and_exits(connect, posting):
+    client = await connect()
+    small = await client.subscribe(subjects.event("run"))
+    large = await client.subscribe(subjects.bulk("run"))
+    await settle(client)
+    mail = posting(Publisher(Line(await connect()), "run", "g0-0", 1))
+    room = MAX_REPORT_BYTES - len(encode(dump("")))
+    for size in (room, room + 1):
+        mail.event(dump("x" * size))
+    assert len((await small.next_msg(DEADLINE_S)).data) == MAX_REPORT_BYTES
+    assert len((await large.next_msg(DEADLINE_S)).data) == MAX_REPORT_BYTES + 1
 
 
 @pytest.fixture
