@@ -44,6 +44,7 @@ from torchloom_core.wire.events import (
     PredictorFailed,
     Proposal,
     Proposed,
+    RecordingGap,
     Recovered,
     Reply,
     Tick,
@@ -168,6 +169,8 @@ class Kernel:
                 return self._request(message)
             case Recovered():
                 return self._recover(message)
+            case RecordingGap():
+                return [notices.of_gap(message)]
         raise TypeError(f"need a kernel input, was {type(message).__name__}")
 
     # --- inputs, one by one ---

@@ -9,7 +9,6 @@ not time, so that a pause of this process, or of the whole machine, does not cou
 import http.client
 import logging
 import socket
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -17,6 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 import psutil
 
+from torchloom_core.files import has_room
 from torchloom_core.plain_text import Complaints
 from torchloom_core.wire.codec import UNREADABLE
 
@@ -38,9 +38,6 @@ scheduler of a machine under any load gives it some."""
 _LOOKS_UNSERVED = 60
 """The same of one that uses processor time."""
 
-_ROOM_BYTES = 1 << 20
-"""What the store has to have room for before a server that ran out of it is started again."""
-
 
 class _Work(NamedTuple):
     """What a process has done so far: bytes written, to clients say, and processor time used.
@@ -59,7 +56,7 @@ class Health:
     Parameters
     ----------
     store : Path
-        The folder of its store.
+        The folder of its store: with room in it, a server that had none is started again.
     """
 
     def __init__(self, store: Path) -> None:
@@ -79,7 +76,7 @@ class Health:
         known, self._error = self._error, write_error(monitor_url)
         if self._error and not known:
             _log.warning("nats-server (pid %d) stores nothing more: %s", pid, self._error)
-        return bool(self._error) and self._has_room()
+        return bool(self._error) and has_room(self._store)
 
     def is_hung(self, pid: int, url: str) -> bool:
         """Look whether the server serves anybody, and return whether it has not for too long."""
@@ -101,17 +98,6 @@ class Health:
             self._unserved,
         )
         self._pid = 0
-        return True
-
-    def _has_room(self) -> bool:
-        probe = self._store / "room"
-        try:
-            probe.write_bytes(bytes(_ROOM_BYTES))
-        except OSError:
-            return False
-        finally:
-            with suppress(OSError):
-                probe.unlink(missing_ok=True)
         return True
 
 
