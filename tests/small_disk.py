@@ -1,11 +1,12 @@
 """A disk of a few megabytes of its own, to be filled."""
 
 import contextlib
+import os
 import subprocess
 
 import pytest
 
-_PIECE_BYTES = 1 << 16
+_PIECE_BYTES = 1 << 12
 
 
 @contextlib.contextmanager
@@ -22,10 +23,12 @@ def small_disk(folder, size_mib):
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-def fill(path):
-    """Write a file until not a byte more has room; return it."""
-    for piece in (_PIECE_BYTES, 1):
-        with contextlib.suppress(OSError), path.open("ab", buffering=0) as file:
-            while True:
-                file.write(bytes(piece))
+def fill(path, leave_bytes=0):
+    """Write a file until so many bytes are free, or not a byte more has room; return it."""
+    disk = os.statvfs(path.parent)
+    with contextlib.suppress(OSError), path.open("ab", buffering=0) as file:
+        for _ in range(0, disk.f_bavail * disk.f_frsize - leave_bytes, _PIECE_BYTES):
+            file.write(bytes(_PIECE_BYTES))
+        while not leave_bytes:
+            file.write(bytes(1))
     return path
