@@ -170,6 +170,7 @@ class Kernel:
             case Recovered():
                 return self._recover(message)
             case RecordingGap():
+                self.seq = message.last + 1  # it is, but where the life is read back
                 return [notices.of_gap(message)]
         raise TypeError(f"need a kernel input, was {type(message).__name__}")
 

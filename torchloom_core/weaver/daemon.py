@@ -286,12 +286,12 @@ class Weaver:
             due = max(due + tick_s, loop.time())
 
     def _look_at_the_recording(self) -> None:
-        match self._recording.look():
-            case RecordingGap() as gap:
-                self.enter(gap)
-            case Notice() as notice:
-                self._log(notice)
-                self._bus.tell("notice", notice)
+        said = self._recording.look()
+        if isinstance(said, RecordingGap):
+            self.enter(said)
+        elif said is not None:
+            self._log(said)
+            self._bus.tell("notice", said)
 
     def _look_at_the_clock(self) -> None:
         ahead_s = self._clock.wall_ahead_s()
