@@ -17,6 +17,7 @@ from torchloom_core.errors import StateError, TorchloomError
 
 _PRIVATE_FILE = 0o600
 _PRIVATE_FOLDER = 0o700
+_ROOM_BYTES = 1 << 20
 
 
 def open_regular(path: Path) -> BufferedReader:
@@ -53,6 +54,19 @@ def refuse_picture(path: Path, error: type[TorchloomError]) -> None:
     if path.suffix not in {".png", ".svg"}:
         raise error(f"{path}: need a file .png or .svg, was {path.suffix or 'neither'}")
     refuse_unwritable(path, error)
+
+
+def has_room(folder: Path) -> bool:
+    """Return whether a folder takes a file of a megabyte, which is removed at once."""
+    probe = folder / ".room"
+    try:
+        probe.write_bytes(bytes(_ROOM_BYTES))
+    except OSError:
+        return False
+    finally:
+        with suppress(OSError):
+            probe.unlink(missing_ok=True)
+    return True
 
 
 def private_folder(path: Path) -> Path:

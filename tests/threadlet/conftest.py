@@ -79,6 +79,7 @@ class WeaversPart:
         await self.client.subscribe(subjects.join(RUN), cb=join)
         await self._hear(subjects.ack(RUN), decode_ack, self.acks)
         await self._hear(subjects.event(RUN), decode_event, self.events)
+        await self._hear(subjects.bulk(RUN), decode_event, self.events)
         await self._hear(subjects.telemetry(RUN), decode_telemetry, self.telemetry)
         await settle(self.client)
 

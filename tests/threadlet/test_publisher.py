@@ -12,8 +12,8 @@ from tests.deadlines import DEADLINE_S
 from tests.settled import settle
 from tests.waiting import eventually
 from torchloom_core.wire import subjects
-from torchloom_core.wire.codec import decode_event
-from torchloom_core.wire.messages import Exit, Hello, Note
+from torchloom_core.wire.codec import MAX_REPORT_BYTES, decode_event, encode
+from torchloom_core.wire.messages import Ack, Exit, Hello, Note
 from torchloom_threadlet.sidecar.publisher import Publisher
 
 HELLO = Hello(run="run", worker="g0-0", incarnation=1, group="g0", rank=0, node="n1")
@@ -22,6 +22,10 @@ EXIT = Exit(run="run", worker="g0-0", incarnation=1, status=-9, expected=False)
 
 def note(number):
     return Note(run="run", worker="g0-0", incarnation=1, kind=str(number))
+
+
+def dump(text):
+    return Note(run="run", worker="g0-0", incarnation=1, kind="dump", fields={"stacks": text})
 
 
 class Line:
@@ -74,6 +78,19 @@ async def heard(connect):
     return events
 
 
+async def test_a_large_event_is_sent_apart_from_acks_and_exits(connect, posting):
+    client = await connect()
+    small = await client.subscribe(subjects.event("run"))
+    large = await client.subscribe(subjects.bulk("run"))
+    await settle(client)
+    mail = posting(Publisher(Line(await connect()), "run", "g0-0", 1))
+    room = MAX_REPORT_BYTES - len(encode(dump("")))
+    for size in (room, room + 1):
+        mail.event(dump("x" * size))
+    assert len((await small.next_msg(DEADLINE_S)).data) == MAX_REPORT_BYTES
+    assert len((await large.next_msg(DEADLINE_S)).data) == MAX_REPORT_BYTES + 1
+
+
 @pytest.fixture
 async def posting():
     """Return a function that lets a mail send until the test ends."""
@@ -93,6 +110,13 @@ async def kill(broker):
     server = psutil.Process(broker.pid)
     os.kill(server.pid, signal.SIGKILL)
     await asyncio.to_thread(psutil.wait_procs, [server], DEADLINE_S)
+
+
+def test_every_ack_and_every_exit_is_small_enough_for_the_reports():
+    long = {"run": "r" * 64, "worker": "w" * 64, "incarnation": 2**53, "step": 2**53}
+    ack = Ack(command="c" * 64, epoch=2**53, status="rejected", detail="\x01" * 2000, **long)
+    ended = Exit(status=-9, expected=False, error="\x01" * 2000, **long)
+    assert max(len(encode(ack)), len(encode(ended))) < MAX_REPORT_BYTES // 2
 
 
 async def test_of_too_much_that_waits_notes_are_dropped_and_never_the_hello_or_the_exit(

@@ -276,6 +276,26 @@ def test_a_policy_that_took_too_long_does_so_again(tmp_path):
     assert again(trace) == [encode(slow)]
 
 
+def test_a_life_with_a_gap_in_its_record_is_a_trace_too(tmp_path):
+    writer = TrajectoryWriter(tmp_path / "run", "run", 1, CONFIG, {}, START_NS)
+    ticks = [(Tick(), START_NS + number * S) for number in range(1, 8)]
+    for number, (tick, ts_ns) in enumerate(ticks):
+        if number == 3:
+            writer.flush()
+            writer.pause("no space left")
+        writer.event(tick, ts_ns, ())
+    gap = writer.resume()
+    for message in (gap, Tick()):
+        writer.event(message, START_NS + 9 * S, ())
+    writer.close()
+    inputs = list(recorded_inputs(exported(tmp_path)))
+    assert inputs == [
+        *((t, m) for m, t in ticks[:3]),
+        *((START_NS + 9 * S, m) for m in (gap, Tick())),
+    ]
+    assert (gap.first, gap.last, gap.first_ns, gap.last_ns) == (4, 7, ticks[3][1], ticks[6][1])
+
+
 @pytest.mark.parametrize(
     ("spoil", "error"),
     [

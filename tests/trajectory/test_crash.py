@@ -1,4 +1,4 @@
-"""A crash costs at most what was not flushed; damage is named; a full disk is one line."""
+"""A crash costs at most what was not flushed; damage is named; a full disk is a gap."""
 
 import itertools
 import resource
@@ -19,7 +19,7 @@ from torchloom_core.errors import StateError
 from torchloom_core.trajectory.layout import PartKind, newest_epoch, part_paths
 from torchloom_core.trajectory.reader import Recorded, lives
 from torchloom_core.trajectory.writer import TrajectoryWriter
-from torchloom_core.wire.events import Notice, Tick
+from torchloom_core.wire.events import Notice, RecordingGap, Tick
 from torchloom_core.wire.limits import MAX_COUNT
 from torchloom_core.wire.messages import Telemetry
 
@@ -291,40 +291,53 @@ def test_a_flush_cut_short_leaves_a_beginning_of_the_inputs(
         writer.telemetry(a_batch(1), 4)
     for _ in range(ticks):
         writer.event(Tick(), 4, NOTICES)
-    with files_of_at_most(8_000), pytest.raises(StateError, match="File too large"):
+    with files_of_at_most(8_000):
         writer.flush()
+    assert "File too large" in writer.paused
     assert [recorded.seq for recorded in read(tmp_path)] == [1, 2, 3]
-    with pytest.raises(StateError, match="File too large"):
-        writer.close()
+    writer.close()
+    assert [recorded.seq for recorded in read(tmp_path)] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("kind", ["events", "telemetry"])
-def test_a_full_disk_is_one_line_and_leaves_whole_records(kind: PartKind, tmp_path: Path) -> None:
+def test_recording_goes_on_after_a_full_disk_and_the_gap_is_on_record(
+    kind: PartKind, tmp_path: Path
+) -> None:
     writer = TrajectoryWriter(tmp_path, "demo", 1, Config(), {}, 5)
-    flushed = 0
+    ts_ns = itertools.count(1)
 
-    def write_until_full() -> None:
-        nonlocal flushed
-        while True:
-            for _ in range(7):
-                if kind == "events":
-                    writer.event(Tick(), 1, ())
-                else:
-                    writer.telemetry(a_batch(1), 1)
-            writer.flush()
-            flushed += 7
-
-    said = r"epoch-000001: cannot be written: File too large"
-    with files_of_at_most(10_000), pytest.raises(StateError, match=said):
-        write_until_full()
-    opens_by_itself(only_part(tmp_path, kind))
-    assert len(read(tmp_path)) == flushed > 0
-    writer.event(Tick(), 2, ())
-    with pytest.raises(StateError, match=r"File too large"):
+    def flush_seven() -> None:
+        for _ in range(6):
+            if kind == "events":
+                writer.event(Tick(), next(ts_ns), ())
+            else:
+                writer.telemetry(a_batch(1), next(ts_ns))
+        writer.event(Tick(), next(ts_ns), ())
         writer.flush()
-    with pytest.raises(StateError, match=r"File too large"):
-        writer.close()
-    assert len(read(tmp_path)) == flushed
+
+    with files_of_at_most(10_000):
+        while not writer.paused:
+            flush_seven()
+        assert writer.paused.endswith("epoch-000001: cannot be written: File too large")
+        flushed = next(ts_ns) - 1 - 7  # a number is as good as a moment here
+        assert writer.missing == 7
+        flush_seven()
+    with files_of_at_most(100):
+        gap = writer.resume()
+        writer.event(gap, next(ts_ns), ())
+        writer.flush()  # too early: there is no room yet
+        assert writer.paused
+    opens_by_itself(only_part(tmp_path, kind))
+    assert [recorded.seq for recorded in read(tmp_path)] == [*range(1, flushed + 1)]
+
+    gap = writer.resume()
+    assert (gap.first, gap.last) == (flushed + 1, flushed + 15)
+    assert (gap.first_ns, "File too large" in gap.why) == (flushed + 1, True)
+    writer.event(gap, next(ts_ns), ())
+    writer.telemetry(a_batch(2), next(ts_ns))
+    writer.close()
+    later = [(recorded.seq, type(recorded.message)) for recorded in read(tmp_path)[flushed:]]
+    assert later == [(flushed + 16, RecordingGap), (flushed + 17, Telemetry)]
 
 
 def test_a_folder_in_the_place_of_a_part_is_one_clear_line(tmp_path):

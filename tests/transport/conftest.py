@@ -14,7 +14,7 @@ from tests.waiting import eventually
 from torchloom_core.transport import NatsBus
 from torchloom_core.transport.security import nats_jwt
 from torchloom_core.wire import subjects
-from torchloom_core.wire.messages import Ack, Command, Hello, Pause, Telemetry
+from torchloom_core.wire.messages import Ack, Command, Hello, Note, Pause, Telemetry
 
 
 class Arrivals:
@@ -193,6 +193,11 @@ def make():
         def hello(**changes):
             hello = Hello(run="run", worker="g0-0", incarnation=1, group="g0", rank=0, node="n0")
             return msgspec.structs.replace(hello, **changes)
+
+        @staticmethod
+        def note(**changes):
+            note = Note(run="run", worker="g0-0", incarnation=1, kind="hang")
+            return msgspec.structs.replace(note, **changes)
 
         @staticmethod
         def ack(**changes):

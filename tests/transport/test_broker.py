@@ -173,9 +173,49 @@ async def test_a_server_that_hangs_is_restarted(broker, caplog, logged, monkeypa
     pid = broker.pid
     os.kill(pid, signal.SIGSTOP)
     async with supervised(broker):
-        await logged.eventually(lambda lines: len(lines) >= 2)
-    assert caplog.records[0].getMessage() == f"nats-server (pid {pid}) hangs: it is ended"
+        await logged.eventually(lambda lines: any("took over" in line for line in lines))
+    slow, ended = [record.getMessage() for record in caplog.records][:2]
+    assert slow == f"nats-server (pid {pid}) is slow: no greeting in 0.1 s (1 so far)"
+    assert ended == (
+        f"nats-server (pid {pid}) hangs and is ended: it served nobody at 12 looks in a row"
+    )
     assert broker.pid != pid
+
+
+async def test_a_slow_server_is_not_ended_while_it_serves_others(
+    broker, connect_person, monkeypatch
+):
+    """It stands still at most of the looks, and never greets anybody in time."""
+    monkeypatch.setattr(health, "_ANSWER_S", 0.05)
+    client = (await connect_person("alice")).client
+    looks = health.Health(broker._store)
+    for _ in range(4):
+        os.kill(broker.pid, signal.SIGSTOP)
+        for _ in range(10):
+            assert not await asyncio.to_thread(
+                looks.is_lost, broker.pid, broker.url, broker.monitor_url
+            )
+        os.kill(broker.pid, signal.SIGCONT)
+        await client.flush(DEADLINE_S)
+
+
+async def test_a_server_that_is_slow_to_greet_is_adopted(broker, tmp_path, monkeypatch):
+    monkeypatch.setattr(health, "_ANSWER_S", 0.05)
+    os.kill(broker.pid, signal.SIGSTOP)
+    second = EmbeddedBroker(tmp_path / "state", "run")
+    looks = []
+    is_hung = second._health.is_hung
+
+    def look(*place):
+        looks.append(is_hung(*place))
+        if len(looks) == 3:
+            os.kill(broker.pid, signal.SIGCONT)
+        return looks[-1]
+
+    monkeypatch.setattr(second._health, "is_hung", look)
+    await second.start()
+    assert second.pid == broker.pid
+    assert looks[:3] == [False] * 3
 
 
 async def test_a_start_that_is_given_up_leaves_no_server(tmp_path):

@@ -6,6 +6,7 @@ import urllib.request
 
 import pytest
 from nats.errors import NotJSMessageError
+from nats.js.api import StreamConfig
 
 from tests.deadlines import DEADLINE_S
 from tests.settled import settle
@@ -15,7 +16,7 @@ from torchloom_core.transport import quota as quota_module
 from torchloom_core.transport.inbound import Inlet
 from torchloom_core.transport.quota import Quota, Turns
 from torchloom_core.wire import codec, subjects
-from torchloom_core.wire.messages import JoinReply
+from torchloom_core.wire.messages import Ack, Exit, JoinReply, Note
 
 NOW_NS = 1_000 * SECOND_NS
 
@@ -160,18 +161,64 @@ async def test_a_flood_of_one_kind_is_not_in_the_way_of_another(bus, broker):
     assert len(set.union(*carried_by)) == 4
 
 
-async def test_of_one_workers_reports_the_oldest_go_and_anothers_stay(
-    broker, connect_bus, connect_worker, make, monkeypatch
+@pytest.fixture
+def small_streams(monkeypatch):
+    """Streams of 2 MiB, of which a sixteenth is 4 reports, or 1 large event."""
+    for stream in ("_REPORT_BYTES", "_BULK_BYTES"):
+        monkeypatch.setattr(jetstream, stream, (2 << 20,))
+    monkeypatch.setattr(jetstream, "MAX_MESSAGE_BYTES", 1 << 17)
+
+
+@pytest.mark.parametrize("subject", [subjects.event, subjects.ack, subjects.bulk])
+async def test_a_flood_by_one_worker_takes_no_report_of_another_s(
+    connect_bus, connect_worker, arrivals, make, small_streams, subject
 ):
-    monkeypatch.setattr(jetstream, "_REPORTS_KEPT", 5)
+    """No Weaver is there meanwhile. The flood is more than all of the streams hold."""
+    await (await connect_bus()).close()
+    victim, flood = await connect_worker("g0-0"), await connect_worker("g1-0")
+    large = make.note(kind="dump", fields={"stacks": "x" * 100_000})
+    ended = Exit(run="run", worker="g0-0", incarnation=1, status=1, expected=False)
+    said = [make.ack(), large, ended]
+    for message in said:
+        how = {Ack: subjects.ack, Note: subjects.bulk}.get(type(message), subjects.event)
+        await victim.client.publish(how("run", "g0-0", 1), codec.encode(message))
+    await settle(victim.client)
+    for size in (30_000, 100_000, 900_000):
+        for _ in range((8 << 20) // size):
+            await flood.client.publish(subject("run", "g1-0", 1), b"x" * size)
+        await settle(flood.client)
+    await connect_bus(arrivals)
+    await arrivals.until(lambda a: len(a.messages) == len(said))
+    assert sorted(map(repr, arrivals.messages)) == sorted(map(repr, said))
+
+
+async def test_of_one_workers_reports_the_oldest_go_and_the_newest_stay(
+    connect_bus, connect_worker, make, small_streams
+):
     bus = await connect_bus()
-    for name, count in (("g0-0", 9), ("g1-0", 2)):
-        worker = await connect_worker(name)
-        for _ in range(count):
-            hello = codec.encode(make.hello())
-            await worker.client.jetstream().publish(subjects.event("run", name, 1), hello)
+    worker = await connect_worker("g0-0")
+    for _ in range(9):
+        hello = codec.encode(make.hello())
+        await worker.client.jetstream().publish(subjects.event("run", "g0-0", 1), hello)
     info = await bus._streams.context.stream_info("TL_REPORT_run", subjects_filter=">")
-    assert info.state.subjects == {"tl.evt.run.g0-0.1": 5, "tl.evt.run.g1-0.1": 2}
+    assert info.state.subjects == {"tl.evt.run.g0-0.1": 4}
+    assert info.state.last_seq == 9
+
+
+async def test_the_streams_of_an_earlier_version_are_brought_up_to_date_and_lose_nothing_unread(
+    connect_bus, connect_worker, weaver_client, arrivals, make
+):
+    streams, name = weaver_client.jetstream(), "TL_REPORT_run"
+    heard = [subjects.ack("run"), subjects.event("run")]
+    old = StreamConfig(name=name, subjects=heard, max_msgs_per_subject=20_000, max_bytes=1 << 30)
+    await streams.add_stream(old)
+    dump = make.note(kind="dump", fields={"stacks": "x" * 100_000})
+    await streams.publish(subjects.event("run", "g0-0", 1), codec.encode(dump))
+    bus = await connect_bus(arrivals)
+    await arrivals.until(lambda a: a.messages)
+    assert arrivals.messages == [dump]
+    config = (await bus._streams.context.stream_info(name)).config
+    assert (config.max_msg_size, config.max_msgs_per_subject) == (32 << 10, 2048)
 
 
 def _connections(monitor_url):

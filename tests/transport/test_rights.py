@@ -23,7 +23,7 @@ OWN_COMMANDS = [
 ]
 SAID_BY_WORKERS = [
     *("tl.telemetry.run.{name}.{life}", "tl.evt.run.{name}.{life}"),
-    "tl.ack.run.{name}.{life}",
+    *("tl.bulk.run.{name}.{life}", "tl.ack.run.{name}.{life}"),
 ]
 READ_BY_PEOPLE = [
     *("$SRV.PING", "$SRV.PING.>", "$SRV.INFO", "$SRV.INFO.>", "$SRV.STATS", "$SRV.STATS.>"),
@@ -149,7 +149,7 @@ def test_what_passes_between_the_accounts_is_listed(credentials, keys):
     told = ["tl.roll.run", "tl.hold.run", "tl.steer.run"]
     heard = ["tl.cmd.run.*.*", *told, "tl.out.run.>"]
     to_weaver = ["tl.telemetry.run.*.*", "tl.lighthouse.run"]
-    said = [*to_weaver, "tl.evt.run.*.*", "tl.ack.run.*.*"]
+    said = [*to_weaver, "tl.evt.run.*.*", "tl.bulk.run.*.*", "tl.ack.run.*.*"]
     assert passes(accounts["account"], "exports") == [
         ("service", ">"),
         *[("stream", subject) for subject in heard],
@@ -160,7 +160,7 @@ def test_what_passes_between_the_accounts_is_listed(credentials, keys):
     ]
     assert passes(accounts["workers"], "exports") == [("stream", subject) for subject in said]
     asked = [
-        *("tl.ack.run.*.*", "tl.evt.run.*.*", "tl.join.run"),
+        *("tl.ack.run.*.*", "tl.evt.run.*.*", "tl.bulk.run.*.*", "tl.join.run"),
         *("$JS.ACK.TL_CMD_run.*.>", "$JS.API.CONSUMER.MSG.NEXT.TL_CMD_run.*"),
     ]
     assert passes(accounts["workers"], "imports") == [
@@ -208,7 +208,8 @@ def test_a_signing_key_gives_each_person_their_own_name_only(credentials, keys):
         ["tl.ctl.run.{{name()}}.>", *READ_BY_PEOPLE, "tl.bucket.run"],
         [
             *("tl.cmd.run.*.*", "tl.roll.run", "tl.hold.run", "tl.steer.run", "tl.out.run.>"),
-            *("tl.telemetry.run.*.*", "tl.lighthouse.run", "tl.evt.run.*.*", "tl.ack.run.*.*"),
+            *("tl.telemetry.run.*.*", "tl.lighthouse.run"),
+            *("tl.evt.run.*.*", "tl.bulk.run.*.*", "tl.ack.run.*.*"),
             "_INBOX.>",
         ],
         256,

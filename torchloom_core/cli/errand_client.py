@@ -111,6 +111,7 @@ async def _listen(
             heard.put_nowait(msgspec.json.decode(data, type=CommandLife | Outcome))
 
     await client.hear(subjects.event(run), take_event, _PENDING)
+    await client.hear(subjects.bulk(run), take_event, _PENDING)
     await client.listen(take_told)
 
 

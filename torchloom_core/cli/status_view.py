@@ -44,6 +44,8 @@ def render(status: Status, metrics: Sequence[str] = (), trouble: str = "") -> Re
     if status.stopped:
         text = "ACTIONS ARE STOPPED: nothing is done until `torchloom actions resume`"
         parts.append(Panel(Text(text), style="bold red"))
+    if status.recording:
+        parts.append(Panel(Text(f"recording is {status.recording}"), style="red"))
     parts.append(_workers(status.workers, metrics))
     if status.cordoned:
         nodes = ", ".join(_cordon(node, status) for node in status.cordoned)

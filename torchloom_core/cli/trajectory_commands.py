@@ -104,7 +104,10 @@ def replay(root: Root = None, /, *, json: AsJson = False, config: ConfigPath = N
             continue
         text = f"epoch {life.meta.epoch}: {report.inputs} inputs, {report.verdicts} verdicts, "
         if report.difference is None:
-            console().print(f"{text}{report.outputs} outputs, all the same", markup=False)
+            text += f"{report.outputs} outputs, all the same"
+            if report.gap is not None:
+                text += f" up to a gap: inputs {report.gap.first} to {report.gap.last} are missing"
+            console().print(text, markup=False)
         else:
             other = report.difference
             console().print(f"{text}then output {other.n} of input {other.seq} differs")

@@ -45,6 +45,7 @@ from torchloom_core.wire.events import (
     PredictorFailed,
     Proposal,
     Proposed,
+    RecordingGap,
     Recovered,
     Reply,
     Tick,
@@ -170,6 +171,9 @@ class Kernel:
                 return self._request(message)
             case Recovered():
                 return self._recover(message)
+            case RecordingGap():
+                self.seq = message.last + 1  # it is, but where the life is read back
+                return [notices.of_gap(message)]
         raise TypeError(f"need a kernel input, was {type(message).__name__}")
 
     # --- inputs, one by one ---

@@ -65,6 +65,7 @@ class Live(Seen):
         client, run = self._client, self.run
         await client.hear(subjects.telemetry(run), self._take_telemetry, _PENDING_MESSAGES)
         await client.hear(subjects.event(run), self._take_report, _PENDING_MESSAGES)
+        await client.hear(subjects.bulk(run), self._take_report, _PENDING_MESSAGES)
         await client.hear(subjects.out(run), self._take_told, _PENDING_MESSAGES)
         await client.settle()
         client.on_reconnect(self._recall.miss)

@@ -31,7 +31,7 @@ class PartWriter:
         self._part_bytes = part_bytes
         self._number = 0
         self._file = -1
-        self._size = 0
+        self._size = self._size_before = 0
 
     def next_is_new(self) -> bool:
         """Return whether the next append begins a part."""
@@ -46,6 +46,7 @@ class PartWriter:
             self._open_next()
         left = [memoryview(piece).cast("B") for piece in pieces]
         size = sum(map(len, left))
+        self._size_before = self._size
         try:
             while left:
                 left = _rest(left, os.writev(self._file, left[:_PIECES_AT_ONCE]))
@@ -54,6 +55,12 @@ class PartWriter:
                 os.ftruncate(self._file, self._size)
             raise
         self._size += size
+
+    def undo(self) -> None:
+        """Take the last append back."""
+        self._size = self._size_before
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._file, self._size)
 
     def sync(self) -> None:
         """Wait until the disk has everything."""

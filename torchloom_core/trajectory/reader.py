@@ -28,7 +28,7 @@ from torchloom_core.trajectory.layout import (
 )
 from torchloom_core.trajectory.parts import whole_bytes
 from torchloom_core.wire.codec import UNREADABLE
-from torchloom_core.wire.events import Input, PolicyFailed
+from torchloom_core.wire.events import Input, PolicyFailed, RecordingGap
 from torchloom_core.wire.messages import Telemetry
 
 _line_decoder = msgspec.json.Decoder(Line)
@@ -77,20 +77,26 @@ class Life:
         """Yield every input in the order in which the kernel had it.
 
         The end of an unfinished flush is left out from the first input that is missing, so
-        what comes is always a whole beginning of the life.
+        what comes is always a whole beginning of the life. What was not recorded meanwhile is
+        passed over at the :class:`~torchloom_core.wire.events.RecordingGap` that names it.
         """
         # Telemetry is written after events: looked at first, it is never ahead of them.
         rows = itertools.chain.from_iterable(map(decode, self.record_batches()))
         row = next(rows, None)
         groups = self._groups()
         group = next(groups, None)
-        for seq in itertools.count(1):
+        seq = 1
+        while True:
             if row is not None and row.seq == seq:
                 yield Recorded(seq, row.ts_recv_ns, row.batch, ())
                 row = next(rows, None)
+                seq += 1
             elif group is not None and group.seq == seq:
                 yield group
                 group = next(groups, None)
+                seq += 1
+            elif group is not None and _is_gap_from(seq, group):
+                seq = group.seq
             elif row is not None:
                 raise StateError(f"{self.folder}: input {seq} is missing before {row.seq}")
             else:
@@ -173,6 +179,10 @@ class Life:
                 outputs.append(bytes(output.body))
             if len(outputs) == line.outputs:
                 yield Recorded(seq, line.ts_ns, message, tuple(outputs))
+
+
+def _is_gap_from(seq: int, group: Recorded) -> bool:
+    return isinstance(group.message, RecordingGap) and group.message.first == seq
 
 
 def lives(root: Path) -> list[Life]:

@@ -8,7 +8,7 @@ import msgspec
 
 from torchloom_core.trajectory.reader import Life
 from torchloom_core.wire.codec import encode
-from torchloom_core.wire.events import Input, Output, Verdict
+from torchloom_core.wire.events import Input, Output, RecordingGap, Verdict
 from torchloom_core.wire.messages import Telemetry
 
 
@@ -29,7 +29,9 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a replay came: to the end of the life, or to the first difference.
+    """How far a replay came: to the end of the life, to the first difference, or to a ``gap``.
+
+    Beyond inputs that are not on record nothing can be replayed.
 
     ``inputs`` counts all inputs, ``telemetry`` the batches among them; ``outputs`` counts the
     outputs that were equal bit for bit, ``verdicts`` the verdicts among them.
@@ -40,6 +42,7 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
     outputs: int
     verdicts: int
     difference: Difference | None = None
+    gap: RecordingGap | None = None
 
 
 def replay(life: Life, make_kernel: Callable[[Life], KernelLike]) -> ReplayReport:
@@ -55,10 +58,13 @@ def replay(life: Life, make_kernel: Callable[[Life], KernelLike]) -> ReplayRepor
     """
     kernel = make_kernel(life)
     inputs = telemetry = outputs = verdicts = 0
-    difference = None
+    difference = gap = None
     for seq, ts_recv_ns, message, recorded in life.inputs():
         if any(map(_is_failure, recorded)):
             break  # the Weaver's own code failed here, and the life ended
+        if isinstance(message, RecordingGap):
+            gap = message
+            break
         replayed = kernel.step(message, ts_recv_ns)
         inputs += 1
         telemetry += isinstance(message, Telemetry)
@@ -79,6 +85,7 @@ def replay(life: Life, make_kernel: Callable[[Life], KernelLike]) -> ReplayRepor
         outputs=outputs,
         verdicts=verdicts,
         difference=difference,
+        gap=gap,
     )
 
 

@@ -156,11 +156,16 @@ def _judged(body: Mapping[str, Any]) -> str:
     return f"{body['verdict']} {said}: {body['text']}"
 
 
+def _recording_gap(body: Mapping[str, Any]) -> str:
+    return f"inputs {body['first']} to {body['last']} are not on record: {body['why']}"
+
+
 _TEXTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "hello": _hello,
     "exit": _exit,
     "note": _note,
     "ack": _ack,
+    "recording_gap": _recording_gap,
     "command_life": _command_life,
     "proposed": _proposed,
     "verdict": _verdict,

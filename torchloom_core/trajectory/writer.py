@@ -4,6 +4,7 @@ import fcntl
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -16,7 +17,7 @@ from torchloom_core.trajectory.layout import META, Line, Meta, life_folder, stat
 from torchloom_core.trajectory.links import links_of
 from torchloom_core.trajectory.parts import PartWriter, mend, sync_folder
 from torchloom_core.wire.codec import encode
-from torchloom_core.wire.events import Input, Output
+from torchloom_core.wire.events import Input, Output, RecordingGap
 from torchloom_core.wire.messages import Telemetry
 
 PART_BYTES = 64 << 20
@@ -37,8 +38,8 @@ class TrajectoryWriter:
     """The record of one life: every kernel input, and every output it led to.
 
     Records are held, not many of them, until :meth:`flush`; whoever acts on an output flushes
-    first. Once a write has failed, nothing more is written: the files end with a whole record,
-    and every later flush raises the same error.
+    first. Once a write has failed, recording is paused: the files end with a whole record, and
+    what comes is dropped until :meth:`resume`.
 
     Parameters
     ----------
@@ -52,6 +53,11 @@ class TrajectoryWriter:
         When this life began, nanoseconds since the Unix epoch.
     part_bytes : int
         Size at which a file gets a new part.
+
+    Attributes
+    ----------
+    paused : str
+        Why recording is paused, in one line; empty where it is not.
 
     Raises
     ------
@@ -75,7 +81,10 @@ class TrajectoryWriter:
         self._batches: list[tuple[int, int, Telemetry]] = []
         self._lines: list[bytes] = []
         self._held_bytes = 0
-        self._failure = ""
+        self.paused = ""
+        self._on_file = 0
+        self._gap_why = ""
+        self._gap_ns = self._last_ns = started_ns
         meta = Meta(
             run=run,
             epoch=epoch,
@@ -97,16 +106,18 @@ class TrajectoryWriter:
         self._stream = TelemetryStream()
 
     def telemetry(self, batch: Telemetry, ts_recv_ns: int) -> None:
-        """Take one telemetry input, which never has outputs; raises StateError as flush does."""
-        self._seq += 1
+        """Take one telemetry input, which never has outputs."""
+        if not self._takes_input(ts_recv_ns):
+            return
         self._batches.append((self._seq, ts_recv_ns, batch))
         self._held_bytes += _BATCH_BYTES + len(batch.values)
         if len(self._batches) >= _ROWS_AT_ONCE or self._held_bytes > HELD_BYTES:
             self.flush()
 
     def event(self, message: Input, ts_recv_ns: int, outputs: Sequence[Output]) -> None:
-        """Take any other input and what it led to; raises StateError as flush does."""
-        self._seq += 1
+        """Take any other input and what it led to."""
+        if not self._takes_input(ts_recv_ns):
+            return
         for n, part in enumerate((message, *outputs)):
             line = self._line(part, n, len(outputs), ts_recv_ns)
             self._lines.append(line)
@@ -114,46 +125,81 @@ class TrajectoryWriter:
         if self._held_bytes > HELD_BYTES:
             self.flush()
 
-    def flush(self, sync: bool = False) -> None:
-        """Hand everything to the operating system, and with ``sync`` to the disk.
+    def flush(self) -> None:
+        """Hand everything to the operating system: a process that is killed then loses nothing.
 
-        After a flush a killed process loses nothing; after one with ``sync`` a power cut
-        loses nothing either.
-
-        Raises
-        ------
-        StateError
-            If it cannot be written: no space, no permission, a broken disk.
+        Where it cannot be written (no space, a broken disk), recording is paused.
         """
         lines, batches = self._lines, self._batches
         self._lines, self._batches, self._held_bytes = [], [], 0
-        if self._failure:
-            raise StateError(self._failure)
+        if self.paused:
+            return
         try:
-            # Events go first: a crash in between then leaves a prefix of the inputs whose
-            # outputs are complete, and perhaps events after it that the reader drops.
-            if lines:
-                self._events.append(b"".join(lines))
-            for start in range(0, len(batches), _ROWS_AT_ONCE):
-                if self._telemetry.next_is_new():
-                    self._stream = TelemetryStream()
-                rows = self._stream.encode(batches[start : start + _ROWS_AT_ONCE])
-                self._telemetry.append(*rows)
-            if sync:
-                self._events.sync()
-                self._telemetry.sync()
+            self._append(lines, batches)
         except OSError as error:
-            self._failure = str(state_error(self.folder, "cannot be written", error))
-            raise StateError(self._failure) from None
+            self.pause(str(state_error(self.folder, "cannot be written", error)))
+        else:
+            self._on_file = self._seq
+            self._gap_why = ""
+
+    def pause(self, why: str) -> None:
+        """Drop what is held, and all that comes until :meth:`resume`."""
+        self._lines, self._batches, self._held_bytes = [], [], 0
+        self.paused = why
+        self._gap_why = self._gap_why or why
+        with suppress(OSError):
+            self._telemetry.close()  # a part with rows that are lost is not gone on with
+
+    def resume(self) -> RecordingGap:
+        """Record again, and return what is missing: to be recorded as the next input."""
+        self.paused = ""
+        return RecordingGap(
+            first=self._on_file + 1,
+            last=self._seq,
+            first_ns=self._gap_ns,
+            last_ns=self._last_ns,
+            why=self._gap_why,
+        )
 
     def close(self) -> None:
-        """Flush to the disk and end this life; raises StateError as flush does."""
+        """Flush to the disk and end this life."""
+        self.flush()
+        with suppress(OSError):  # it is with the operating system all the same
+            self._events.sync()
+            self._telemetry.sync()
+        for file in (self._events, self._telemetry):
+            with suppress(OSError):
+                file.close()
+        os.close(self._lock)
+
+    @property
+    def missing(self) -> int:
+        """How many inputs are not on record since recording was paused; 0 where it is not."""
+        return self._seq - self._on_file if self.paused else 0
+
+    def _takes_input(self, ts_ns: int) -> bool:
+        """Count an input, and return whether it is recorded."""
+        if self._seq == self._on_file:
+            self._gap_ns = ts_ns  # should the next flush fail
+        self._seq += 1
+        self._last_ns = ts_ns
+        return not self.paused
+
+    def _append(self, lines: list[bytes], batches: list[tuple[int, int, Telemetry]]) -> None:
+        # Events go first: a crash in between then leaves a prefix of the inputs whose
+        # outputs are complete, and perhaps events after it that the reader drops.
+        if lines:
+            self._events.append(b"".join(lines))
+        if not batches:
+            return
         try:
-            self.flush(sync=True)
-        finally:
-            self._events.close()
-            self._telemetry.close()
-            os.close(self._lock)
+            if self._telemetry.next_is_new():
+                self._stream = TelemetryStream()
+            self._telemetry.append(*self._stream.encode(batches))
+        except OSError:
+            if lines:
+                self._events.undo()
+            raise
 
     def _line(self, message: Input | Output, n: int, outputs: int, ts_ns: int) -> bytes:
         links = links_of(message)

@@ -57,9 +57,9 @@ class Inlet:
         self._receive = receive
         self._tell_malformed = malformed
         self._complaints = Complaints(_log, clock.now_ns)
-        self._telemetry, self._event, self._ack = (
+        self._telemetry, self._event, self._bulk, self._ack = (
             of_life(run, "", "").removesuffix(".")
-            for of_life in (subjects.telemetry, subjects.event, subjects.ack)
+            for of_life in (subjects.telemetry, subjects.event, subjects.bulk, subjects.ack)
         )
         self._batches = Quota(**_BATCHES)
         self._reports = Quota(**_REPORTS)
@@ -78,7 +78,9 @@ class Inlet:
         """Take one ack, hello, exit or note; return False if it is to come again."""
         if msg.subject.startswith(self._ack):
             return self._take(msg, self._ack, decode_ack, self._reports)
-        return self._take(msg, self._event, decode_event, self._reports)
+        large = msg.subject.startswith(self._bulk)
+        prefix = self._bulk if large else self._event
+        return self._take(msg, prefix, decode_event, self._reports)
 
     def take_view(self, msg: Msg) -> None:
         """Take what the lighthouse sees."""

@@ -16,6 +16,7 @@ from nats.js import JetStreamContext
 from nats.js.api import (
     AckPolicy,
     ConsumerConfig,
+    ConsumerInfo,
     PubAck,
     RetentionPolicy,
     StorageType,
@@ -25,6 +26,7 @@ from nats.js.api import (
 from torchloom_core.errors import BrokerError
 from torchloom_core.transport.connection import Connection
 from torchloom_core.wire import subjects
+from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, MAX_REPORT_BYTES
 from torchloom_core.wire.limits import MAX_WORKERS
 
 _log = logging.getLogger(__name__)
@@ -45,11 +47,15 @@ _CONSUMER_SURE_S = _CONSUMER_IDLE_S / 2
 """How long a consumer that was made here is taken to be there still."""
 
 _REPORTS_IN_FLIGHT = 4096
-_REPORTS_KEPT = 20_000
-"""Of one worker's events, and of its acks: of more the oldest go."""
+_BULK_IN_FLIGHT = 64
 _REPORT_BYTES = (1 << 30, 1 << 28, 1 << 26, 1 << 24, -1)
-"""Of all reports: of more the oldest go. A server sets the room aside, and has less on a disk that
-is nearly full; it always makes a stream that is not bounded, which then ends with the disk."""
+_BULK_BYTES = _REPORT_BYTES[1:]
+"""Of all reports, and of all large events: of more the oldest go. A server sets the room aside, and
+has less on a disk that is nearly full; it always makes a stream that is not bounded, which then
+ends with the disk."""
+_SHARE = 16
+"""One worker has this part of a stream on each of its subjects: when it sends more, its own oldest
+messages go, and nobody else's."""
 _NO_ROOM = frozenset({10002, 10047, 10122})
 """An account's limit, the server's, and the account's for one stream."""
 _WEAVER = "weaver"
@@ -107,23 +113,33 @@ class JetStream:
         run = self._run
         await self._make_stream(subjects.command_stream(run), subjects.command(run))
         heard = subjects.ack(run), subjects.event(run)
-        await self._make_stream(
-            subjects.report_stream(run), *heard, each=_REPORTS_KEPT, in_all_bytes=_REPORT_BYTES
+        await self._make_shared(
+            subjects.report_stream(run), *heard, sizes=_REPORT_BYTES, message_bytes=MAX_REPORT_BYTES
         )
+        await self._make_shared(
+            subjects.bulk_stream(run),
+            subjects.bulk(run),
+            sizes=_BULK_BYTES,
+            message_bytes=MAX_MESSAGE_BYTES,
+        )
+        reports = await self._deliver(subjects.report_stream(run), reports_to, _REPORTS_IN_FLIGHT)
+        await self._deliver(subjects.bulk_stream(run), reports_to, _BULK_IN_FLIGHT)
+        self.others_there = bool(reports.push_bound)
+
+    async def _deliver(self, stream: str, to: str, in_flight: int) -> ConsumerInfo:
+        """Have the messages of a stream sent to a subject, each until it is acknowledged."""
         # A push consumer with a fixed subject: the quickest, nothing to poll, and a new Weaver
         # takes over at once from one that hangs.
-        reports = ConsumerConfig(
+        consumer = ConsumerConfig(
             durable_name=_WEAVER,
-            deliver_subject=reports_to,
+            deliver_subject=to,
             ack_policy=AckPolicy.EXPLICIT,
             ack_wait=_ACK_WAIT_S,
-            max_ack_pending=_REPORTS_IN_FLIGHT,
+            max_ack_pending=in_flight,
         )
-        consumer = await self._link.persist(
-            "make the Weaver's consumer",
-            lambda: self.context.add_consumer(subjects.report_stream(run), reports),
+        return await self._link.persist(
+            "make the Weaver's consumer", lambda: self.context.add_consumer(stream, consumer)
         )
-        self.others_there = bool(consumer.push_bound)
 
     async def add_worker(self, worker: str, incarnation: int) -> None:
         """Make the durable consumer from which a life of ``worker`` pulls its commands.
@@ -179,21 +195,32 @@ class JetStream:
         if self._first_place is None and places:
             self._first_place = min(places)
 
-    async def _make_stream(
-        self, name: str, *heard: str, each: int = -1, in_all_bytes: Sequence[int] = (-1,)
+    async def _make_shared(
+        self, name: str, *heard: str, sizes: Sequence[int], message_bytes: int
     ) -> None:
-        """Make a stream of the first of the sizes for which the server has room."""
-        most_bytes, *less = in_all_bytes
+        """Make a stream that workers share, of the first of the sizes for which there is room."""
+        for most_bytes in sizes:
+            share = (most_bytes if most_bytes > 0 else sizes[0]) // (_SHARE * message_bytes)
+            if await self._make_stream(
+                name,
+                *heard,
+                max_bytes=most_bytes,
+                max_msg_size=message_bytes,
+                max_msgs_per_subject=share,
+            ):
+                return
+
+    async def _make_stream(self, name: str, *heard: str, **limits: int) -> bool:
+        """Make a stream, or bring it up to date; return whether the server had room for it."""
         config = StreamConfig(
             name=name,
             subjects=list(heard),
             retention=RetentionPolicy.LIMITS,
             storage=StorageType.FILE,
             max_age=_KEPT_S,
-            max_msgs_per_subject=each,
-            max_bytes=most_bytes,
             duplicate_window=_DUPLICATES_S,
             max_consumers=MAX_WORKERS,  # the server sets 1,000 by itself
+            **limits,
         )
 
         async def make() -> bool:
@@ -206,14 +233,13 @@ class JetStream:
                     there = False
                     await self.context.add_stream(config)
             except nats.js.errors.APIError as error:
-                if error.err_code not in _NO_ROOM or not (there or less):
+                if error.err_code not in _NO_ROOM or not (there or limits.get("max_bytes", -1) > 0):
                     raise
                 return False
             return True
 
         # One that is there stays as it is where the server has set aside more than it has.
-        if not await self._link.persist(f"make stream {name}", make) and less:
-            await self._make_stream(name, *heard, each=each, in_all_bytes=less)
+        return await self._link.persist(f"make stream {name}", make)
 
     async def _drop(self, stream: str, place: int) -> None:
         try:

@@ -15,7 +15,7 @@ import msgspec
 
 from torchloom_core.clock import SystemClock
 from torchloom_core.config.schema import Config
-from torchloom_core.errors import KernelFailure, StateError, SupersededError, TorchloomError
+from torchloom_core.errors import KernelFailure, SupersededError, TorchloomError
 from torchloom_core.kernel.kernel import Kernel
 from torchloom_core.kernel.plugins.host import ActivePlugins
 from torchloom_core.plain_text import Complaints
@@ -29,6 +29,7 @@ from torchloom_core.weaver.deadline_guard import DeadlineGuard
 from torchloom_core.weaver.operator_service import OperatorService
 from torchloom_core.weaver.outbox import Outbox
 from torchloom_core.weaver.predictor_runner import forecast
+from torchloom_core.weaver.recording import Recording
 from torchloom_core.weaver.recovery import same_input
 from torchloom_core.weaver.status import describe, describe_knobs
 from torchloom_core.wire.actions import Alert
@@ -43,6 +44,7 @@ from torchloom_core.wire.events import (
     Output,
     PauseHeld,
     PolicyFailed,
+    RecordingGap,
     Recovered,
     Reply,
     Tick,
@@ -82,6 +84,7 @@ class Weaver:
         self._clock = clock
         self._epoch = epoch
         self._trajectory = trajectory
+        self._recording = Recording(trajectory, clock)
         self._kernel = Kernel(config, plugins, DeadlineGuard(config.weaver.policy_budget_s))
         self._outbox = Outbox(bus, clock, epoch)
         self._enrolment: Enrolment | None = None
@@ -151,11 +154,8 @@ class Weaver:
         kind = type(message).__name__
         if not isinstance(message, Telemetry):
             failed = InputFailed(error=said, trace="".join(traceback.format_exception(error)))
-            try:
-                self._trajectory.event(message, ts_ns, [failed])
-                self._trajectory.flush()
-            except StateError as unrecorded:
-                log.warning("%s", unrecorded)
+            self._trajectory.event(message, ts_ns, [failed])
+            self._trajectory.flush()
         whose = f" of {message.worker}" if hasattr(message, "worker") else ""
         self._end(
             KernelFailure(
@@ -251,8 +251,8 @@ class Weaver:
         Raises
         ------
         TorchloomError
-            If the trajectory cannot be written, the broker will never take the state, another
-            Weaver took over the run, or the kernel failed at an input.
+            If the broker will never take the state, another Weaver took over the run, or the
+            kernel failed at an input.
         """
         sending = asyncio.create_task(self._outbox.run())
         ticking = asyncio.create_task(self._tick_forever())
@@ -281,8 +281,17 @@ class Weaver:
             await asyncio.sleep(max(0.0, due - loop.time()))
             self.enter(Tick())
             self._trajectory.flush()
+            self._look_at_the_recording()
             self._look_at_the_clock()
             due = max(due + tick_s, loop.time())
+
+    def _look_at_the_recording(self) -> None:
+        said = self._recording.look()
+        if isinstance(said, RecordingGap):
+            self.enter(said)
+        elif said is not None:
+            self._log(said)
+            self._bus.tell("notice", said)
 
     def _look_at_the_clock(self) -> None:
         ahead_s = self._clock.wall_ahead_s()
@@ -318,6 +327,7 @@ class Weaver:
             now_ns=self._clock.now_ns(),
             malformed=self._bus.malformed,
             log=str(self._trajectory.folder),
+            recording=self._recording.trouble,
             page=page,
         )
 

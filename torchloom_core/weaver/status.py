@@ -50,11 +50,12 @@ def describe(
     now_ns: int,
     malformed: int,
     log: str,
+    recording: str = "",
     page: Page = _FIRST,
 ) -> Status:
     """Return a page of the run at this moment, as far as a message goes.
 
-    ``log`` is where the trajectory lies.
+    ``log`` is where the trajectory lies, ``recording`` why it is not written.
     """
     workers: list[WorkerStatus] = []
     more = False
@@ -73,6 +74,7 @@ def describe(
         more=more,
         flights_in_all=len(kernel.commands.flights),
         trajectory=log,
+        recording=recording,
         lighthouse=_lighthouse(kernel.run.steering.view),
         wheel=kernel.wheel.holder(now_ns),
         wheel_until_ns=kernel.wheel.until_ns(now_ns),

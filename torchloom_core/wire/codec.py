@@ -20,6 +20,9 @@ from torchloom_core.wire.wording import in_words
 MAX_MESSAGE_BYTES = 1 << 20
 """The server's default ``max_payload``; a larger message never arrives."""
 
+MAX_REPORT_BYTES = 1 << 15
+"""Of an ack, and of an event on ``tl.evt``; a larger event goes by ``tl.bulk``."""
+
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What msgspec raises over bytes that are no message."""
 

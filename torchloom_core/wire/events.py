@@ -13,7 +13,7 @@ import msgspec
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.wire.actions import Action
-from torchloom_core.wire.limits import Text
+from torchloom_core.wire.limits import Count, Int64, Text
 from torchloom_core.wire.links import Link
 from torchloom_core.wire.messages import (
     Ack,
@@ -402,6 +402,20 @@ class Recovered(msgspec.Struct, frozen=True, kw_only=True, tag="recovered"):
     unstarted: tuple[Verdict, ...] = ()
 
 
+class RecordingGap(msgspec.Struct, frozen=True, kw_only=True, tag="recording_gap"):
+    """Inputs that are not on record, because the trajectory could not be written meanwhile.
+
+    ``first`` to ``last`` are their numbers, telemetry included, and ``first_ns`` to ``last_ns``
+    when they were received. ``why`` is the error of the file system.
+    """
+
+    first: Count
+    last: Count
+    first_ns: Int64
+    last_ns: Int64
+    why: str
+
+
 Input = (
     Hello
     | Exit
@@ -414,6 +428,7 @@ Input = (
     | PredictorFailed
     | Request
     | Recovered
+    | RecordingGap
 )
 """Everything the kernel takes in, beside telemetry batches."""
 

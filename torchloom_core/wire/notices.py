@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from torchloom_core.clock import SECOND_NS, moment_text
 from torchloom_core.suggest import listed
 from torchloom_core.wire.endings import in_words
-from torchloom_core.wire.events import Fault, KnobDesired, Notice
+from torchloom_core.wire.events import Fault, KnobDesired, Notice, RecordingGap
 from torchloom_core.wire.limits import MAX_WORKERS
 from torchloom_core.wire.messages import Exit, Hello
 
@@ -34,6 +34,20 @@ def of_exit(message: Exit) -> Notice:
     )
     kind = "exit" if message.expected else "fault"
     return Notice(kind=kind, text=f"{message.worker} {how}", worker=message.worker)
+
+
+def of_gap(gap: RecordingGap) -> Notice:
+    """Tell that the trajectory is written again, and what is missing in it."""
+    count = gap.last - gap.first + 1
+    first, last = (moment_text(ns // SECOND_NS * SECOND_NS) for ns in (gap.first_ns, gap.last_ns))
+    text = f"recording resumed: {count} inputs, {first} to {last}, are not on record: {gap.why}"
+    return Notice(kind="recording", text=text)
+
+
+def of_pause(why: str) -> Notice:
+    """Tell that the trajectory cannot be written."""
+    text = f"recording paused: {why}; control goes on, and recording once there is room again"
+    return Notice(kind="recording", text=text)
 
 
 def of_wanted(wish: KnobDesired, worker: str) -> Notice:

@@ -231,6 +231,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     Of ``flights`` and ``waiting`` only the first thousand are there, and ``at_risk`` are the twenty
     most of each predictor. ``wheel`` is the seat that drives from a web page, empty if none does.
     ``step_time_s`` is what a step takes now, the median of all that train; None: nobody tells.
+    ``recording`` says since when and why the trajectory is not written, empty where it is.
     """
 
     run: str
@@ -250,6 +251,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     cordoned: tuple[str, ...] = ()
     cordoned_until_ns: dict[str, int] = {}
     trajectory: str = ""
+    recording: str = ""
     lighthouse: str = ""
     wheel: str = ""
     wheel_until_ns: int = 0

@@ -5,6 +5,7 @@ subject                            encoding  what
 =================================  ========  ====================================================
 ``tl.telemetry.<run>.<life>``      msgpack   :class:`~torchloom_core.wire.messages.Telemetry`
 ``tl.evt.<run>.<life>``            JSON      ``Hello``, ``Exit``, ``Note``, in ``TL_REPORT_<run>``
+``tl.bulk.<run>.<life>``           JSON      an event above 32 KiB, in stream ``TL_BULK_<run>``
 ``tl.cmd.<run>.<life>``            JSON      ``Command``, in stream ``TL_CMD_<run>``
 ``tl.ack.<run>.<life>``            JSON      ``Ack``, in stream ``TL_REPORT_<run>``
 ``tl.roll.<run>``                  JSON      ``RollCall``
@@ -77,6 +78,11 @@ def event(run: str, worker: str = "*", incarnation: int | str = "*") -> str:
     return f"tl.evt.{run}.{worker}.{incarnation}"
 
 
+def bulk(run: str, worker: str = "*", incarnation: int | str = "*") -> str:
+    """Return the subject of the large events of a worker's life, such as dumps."""
+    return f"tl.bulk.{run}.{worker}.{incarnation}"
+
+
 def command(run: str, worker: str = "*", incarnation: int | str = "*") -> str:
     """Return the subject of commands to a worker's life."""
     return f"tl.cmd.{run}.{worker}.{incarnation}"
@@ -137,6 +143,11 @@ def command_stream(run: str) -> str:
 def report_stream(run: str) -> str:
     """Return the name of the JetStream stream that keeps acks and events."""
     return f"TL_REPORT_{run}"
+
+
+def bulk_stream(run: str) -> str:
+    """Return the name of the JetStream stream that keeps large events."""
+    return f"TL_BULK_{run}"
 
 
 def command_consumer(worker: str, incarnation: int | str) -> str:

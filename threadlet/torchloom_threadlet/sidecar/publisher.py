@@ -9,7 +9,7 @@ from collections.abc import Callable
 from nats.aio.client import Client
 
 from torchloom_core.wire import subjects
-from torchloom_core.wire.codec import encode
+from torchloom_core.wire.codec import MAX_REPORT_BYTES, encode
 from torchloom_core.wire.messages import FINAL_STATUSES, Ack, Exit, Hello, Note
 from torchloom_threadlet.sidecar.connection import BROKER_ERRORS, Connection
 
@@ -24,6 +24,7 @@ class Publisher:
     def __init__(self, uplink: Connection, run: str, worker: str, incarnation: int) -> None:
         self._uplink = uplink
         self._event_subject = subjects.event(run, worker, incarnation)
+        self._bulk_subject = subjects.bulk(run, worker, incarnation)
         self._ack_subject = subjects.ack(run, worker, incarnation)
         self._hello: Hello | None = None
         self._notes: deque[Note] = deque(maxlen=_KEPT_NOTES)
@@ -95,7 +96,9 @@ class Publisher:
         connections = client.stats["reconnects"]
         try:
             for event in batch:
-                await client.publish(self._event_subject, encode(event))
+                data = encode(event)
+                large = len(data) > MAX_REPORT_BYTES
+                await client.publish(self._bulk_subject if large else self._event_subject, data)
             await client.flush(timeout=_TRY_S)
         except BROKER_ERRORS:
             return False

@@ -73,7 +73,7 @@ export class RunScreen {
     const status = run.status ?? {};
     const kept = shares(run.spent)?.of.kept;
     fill(this.spent, JSON.stringify(shares(run.spent)), () => spentParts(run.spent));
-    fill(this.well, JSON.stringify([kept, run.counts, run.step, run.stalled, run.slow, status.stopped, status.dry_run, status.cordoned, status.lighthouse, status.malformed, status.flights_in_all]), () => {
+    fill(this.well, JSON.stringify([kept, run.counts, run.step, run.stalled, run.slow, status.stopped, status.dry_run, status.recording, status.cordoned, status.lighthouse, status.malformed, status.flights_in_all]), () => {
       const counts = Object.entries(run.counts).filter(([, count]) => count);
       const tiles = [el("li", {}, el("b", {}, String(run.step)), "step"), kept && el("li", {}, el("b", {}, `${kept} %`), "of time in kept steps"), ...counts.map(([name, count]) => el("li", { className: BAD.includes(name) ? "bad" : "" }, el("b", {}, String(count)), name))];
       const lines = [];
@@ -81,6 +81,7 @@ export class RunScreen {
       if (run.slow) lines.push(["warn", run.slow]);
       if (status.stopped) lines.push(["bad", "Actions are stopped: nothing is granted until they are resumed."]);
       if (status.dry_run) lines.push(["warn", "Dry run: what is granted is not done."]);
+      if (status.recording) lines.push(["bad", `Recording is ${status.recording}`]);
       if (status.flights_in_all) lines.push(["", `${status.flights_in_all} commands are under way.`]);
       if (status.cordoned?.length) lines.push(["warn", `Cordoned: ${status.cordoned.join(", ")}`]);
       if (status.lighthouse) lines.push(["", `Lighthouse: ${status.lighthouse}`]);

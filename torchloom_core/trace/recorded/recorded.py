@@ -12,7 +12,7 @@ from torchloom_core.errors import MessageError, TraceError
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.schema import INPUTS
 from torchloom_core.wire.codec import UNREADABLE, decode_telemetry, encode_telemetry
-from torchloom_core.wire.events import Input
+from torchloom_core.wire.events import Input, RecordingGap
 from torchloom_core.wire.limits import Int64
 from torchloom_core.wire.messages import Telemetry
 
@@ -94,16 +94,20 @@ def recorded_inputs(bundle: Bundle) -> Iterator[tuple[int, Telemetry | Input]]:
     """
     lines = _lines(bundle)
     next(lines)
-    for number, (place, text) in enumerate(lines, start=1):
+    number = 1
+    for place, text in lines:
         try:
             line = _input.decode(text)
             packed = base64.b64decode(line.telemetry, validate=True)
             message = decode_telemetry(packed) if packed else line.body
         except (*UNREADABLE, MessageError, binascii.Error) as error:
             raise TraceError(f"{place}: {error}") from None
+        if isinstance(message, RecordingGap) and message.first == number:
+            number = line.seq
         if line.seq != number or message is None:
             raise TraceError(f"{place}: need input {number}, was {line.seq}")
         yield line.ts_ns, message
+        number += 1
 
 
 def _lines(bundle: Bundle) -> Iterator[tuple[str, bytes]]:

@@ -22,7 +22,7 @@ import msgspec
 from torchloom_core.errors import BrokerError, StateError, TorchloomError
 from torchloom_core.files import private_folder, write_private
 from torchloom_core.transport.broker.binary import find_server
-from torchloom_core.transport.broker.health import Health, greets
+from torchloom_core.transport.broker.health import GREETING, Health, greeting
 from torchloom_core.transport.detached_process import end, has_ended, is_running, start_detached
 from torchloom_core.transport.security.credentials import Credentials
 from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, UNREADABLE
@@ -165,8 +165,8 @@ class EmbeddedBroker:
     async def supervise(self) -> None:
         """Start the server again, on the same port, whenever it dies. Runs until cancelled.
 
-        One that hangs is ended first, and, once there is room again, one whose streams take
-        nothing any more.
+        One that hangs is ended first (:mod:`torchloom_core.transport.broker.health`), and, once
+        there is room again, one whose streams take nothing any more.
         """
         due = time.monotonic() + _HEALTH_S
         while True:
@@ -217,12 +217,19 @@ class EmbeddedBroker:
             last = self._last_record()
             port = self._wanted_port or (last.port if last else 0)
             if last and self._is_ours(last.pid):
-                if self._config_path.read_text() == self._config(port) and greets(last.url):
+                if self._config_path.read_text() == self._config(port) and self._serves(last):
                     self._record = last
                     return
                 _log.warning("nats-server (pid %d) is not as configured: restarting it", last.pid)
             self._end_leftovers()
             self._record = self._launch(port)
+
+    def _serves(self, last: _Record) -> bool:
+        """Return whether it greets a client as a nats-server does; a slow one is waited for."""
+        while (said := greeting(last.url)) is None:
+            if self._health.is_hung(last.pid, last.url):
+                return False
+        return said == GREETING
 
     def _stop(self) -> None:
         if self._record is not None:

@@ -71,6 +71,7 @@ def of_worker(run: str, worker: str = OWN_NAME, incarnation: int | str = OWN_LIF
     publish = [
         subjects.telemetry(run, *life),
         subjects.event(run, *life),
+        subjects.bulk(run, *life),
         subjects.ack(run, *life),
         f"$JS.API.CONSUMER.MSG.NEXT.{own_commands}",
         f"$JS.ACK.{own_commands}.>",
@@ -105,6 +106,7 @@ def asked_by_workers(run: str) -> list[str]:
     return [
         subjects.ack(run),
         subjects.event(run),
+        subjects.bulk(run),
         subjects.join(run),
         f"$JS.ACK.{stream}.*.>",
         f"$JS.API.CONSUMER.MSG.NEXT.{stream}.*",
@@ -139,7 +141,7 @@ def told_to_people(run: str) -> tuple[list[str], list[str]]:
     message through to a third account.
     """
     told = [*told_to_workers(run), *told_to_lighthouse(run)]
-    by_workers = [subjects.event(run), subjects.ack(run)]
+    by_workers = [subjects.event(run), subjects.bulk(run), subjects.ack(run)]
     return [subjects.command(run), *told, subjects.out(run)], [*told_to_weaver(run), *by_workers]
 
 

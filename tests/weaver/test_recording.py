@@ -1,0 +1,90 @@
+"""Recording ends ahead of the last free bytes, and a disk that fills up is told of in time."""
+
+import pytest
+
+from tests.small_disk import small_disk
+from torchloom_core.clock import SECOND_NS, ManualClock
+from torchloom_core.config.schema import Config
+from torchloom_core.trajectory.reader import lives
+from torchloom_core.trajectory.writer import TrajectoryWriter
+from torchloom_core.weaver.recording import Recording
+from torchloom_core.wire.events import Notice, Tick
+
+pytestmark = pytest.mark.integration
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def disk(tmp_path):
+    with small_disk(tmp_path / "disk", 100) as folder:
+        yield folder
+
+
+@pytest.fixture
+def clock():
+    return ManualClock(1_800_000_000 * SECOND_NS)
+
+
+@pytest.fixture
+def writer(disk, clock):
+    writer = TrajectoryWriter(disk / "run", "run", 1, Config(), {}, clock.now_ns())
+    yield writer
+    writer.close()
+
+
+def test_a_disk_that_will_be_full_within_hours_is_told_of_once_an_hour(writer, disk, clock, caplog):
+    recording = Recording(writer, clock)
+    for minute in range(70):
+        with (disk / "fill").open("ab") as file:
+            file.write(bytes(MIB // 2 if minute < 50 else 0))
+        assert recording.look() is None
+        clock.advance_s(60)
+    first, second = [record.getMessage() for record in caplog.records]
+    assert first == (
+        f"the disk of {writer.folder} fills in about 3 h: 97.0 MiB free, 0.5 MiB a minute; "
+        "recording pauses at 2.0 MiB"
+    )
+    assert " fills in about " in second
+
+
+def test_a_disk_with_much_room_is_not_told_of(tmp_path, clock, caplog):
+    writer = TrajectoryWriter(tmp_path / "run", "run", 1, Config(), {}, clock.now_ns())
+    recording = Recording(writer, clock)
+    for _ in range(10):
+        assert recording.look() is None
+        clock.advance_s(600)
+    writer.close()
+    assert not caplog.records
+    assert not recording.trouble
+
+
+def test_the_last_free_bytes_are_left_to_the_broker(writer, disk, clock):
+    recording = Recording(writer, clock)
+    fill = disk / "fill"
+    fill.write_bytes(bytes(99 * MIB))
+    writer.event(Tick(), clock.now_ns(), ())
+    assert isinstance(recording.look(), Notice)
+    assert recording.trouble.startswith("paused since 2027-01-15T08:00Z, 0 inputs are not on")
+    for room in (97, 90):
+        clock.advance_s(10)
+        writer.event(Tick(), clock.now_ns(), ())
+        fill.write_bytes(bytes(room * MIB))
+        gap = recording.look()
+        assert (gap is None) == (room == 97)
+    writer.event(gap, clock.now_ns(), ())
+    writer.flush()
+    assert not recording.trouble
+    assert [one.seq for one in lives(disk / "run")[0].inputs()] == [1, 4]
+
+
+def test_a_disk_on_which_each_write_fails_is_not_tried_at_every_tick(writer, disk, clock):
+    recording = Recording(writer, clock)
+    told = tried = 0
+    for _ in range(600):
+        writer.pause("a write failed")  # whatever there is room for
+        said = recording.look()
+        told += isinstance(said, Notice)
+        tried += said is not None and not isinstance(said, Notice)
+        clock.advance_s(0.1)
+    assert tried <= told <= 7
