@@ -11,6 +11,7 @@
     │   └── RefusedByBrokerError  the server will never take what was to be stored or sent
     ├── StateError           the state folder or a trajectory cannot be read or written
     │   ├── SupersededError  another Weaver has taken over the run
+    │   ├── RunHeldError     another Weaver controls the run, or uses the state folder
     │   └── OvertakenError   an earlier Weaver took over what this one had read just before
     ├── TraceError           a trace bundle, or what should become one, breaks a rule
     ├── ModelError           a fitted model cannot be read, or is not what is asked for
@@ -94,6 +95,14 @@ class StateError(TorchloomError):
 
 class SupersededError(StateError):
     """Another Weaver has taken over the run, and whatever belongs to it."""
+
+    exit_code = 13
+
+
+class RunHeldError(StateError):
+    """Another Weaver controls the run, or uses the state folder; nothing was changed."""
+
+    exit_code = 13
 
 
 class OvertakenError(StateError):

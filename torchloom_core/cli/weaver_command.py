@@ -19,6 +19,7 @@ from torchloom_core.config.loading import DEFAULT_PATH, load
 def weaver(
     *,
     room: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    take_over: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     config: ConfigPath = None,
 ) -> None:
     """Run the Weaver: watch the run, decide, and act, until SIGINT or SIGTERM.
@@ -28,6 +29,9 @@ def weaver(
     room
         Serve the control room, too, as `torchloom room` does, in a process of its own, which is
         started again if it dies.
+    take_over
+        Take the run, or the state folder, from a Weaver that is alive, which ends with status 13;
+        else this one does.
     config
         Config file; torchloom.toml in this folder unless given.
     """
@@ -64,4 +68,4 @@ def weaver(
             stack.enter_context(room_beside(config))
 
     with stack:
-        asyncio.run(run(settings, plugins, ready))
+        asyncio.run(run(settings, plugins, ready, take_over=take_over))

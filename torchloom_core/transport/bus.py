@@ -28,6 +28,7 @@ from torchloom_core.transport import operator
 from torchloom_core.transport.connection import Admits, Connection
 from torchloom_core.transport.inbound import Inlet, Malformed, Receive
 from torchloom_core.transport.jetstream import JetStream
+from torchloom_core.transport.owner import Ownership
 from torchloom_core.transport.quota import Quota, Turns
 from torchloom_core.transport.state_bucket import EPOCH_KEY, Left, StateBucket
 from torchloom_core.wire import subjects
@@ -51,7 +52,15 @@ _JOINS = {"per_s": 500.0, "bytes_per_s": 1e6, "rest_s": 40.0}
 
 
 class NatsBus:
-    """The Weaver's connection to one run; made by :meth:`connect`."""
+    """The Weaver's connection to one run; made by :meth:`connect`.
+
+    Attributes
+    ----------
+    owner : Ownership
+        Which Weaver controls the run.
+    untold : int
+        Messages for whoever listens that were lost.
+    """
 
     def __init__(
         self,
@@ -77,6 +86,7 @@ class NatsBus:
         self._outbox: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue(_OUTBOX_MESSAGES)
         self._posting = asyncio.create_task(self._post())
         self.untold = 0
+        self.owner = Ownership(link, f"{_inbox(run)}.owner", state)
 
     @classmethod
     async def connect(

@@ -1,9 +1,27 @@
-"""Whether a run wants a worker back: what the Weaver looks at before it gives credentials."""
+"""Whether a run takes a worker in: what the Weaver looks at before it gives credentials."""
 
 from collections.abc import Set
 
 from torchloom_core.fleet.state import FleetState
 from torchloom_core.wire.messages import JoinRequest
+
+
+def name_in_use(request: JoinRequest, alive: int | None, fleet: FleetState) -> str:
+    """Return why the worker's name cannot be its own: another process reports under it; or nothing.
+
+    Parameters
+    ----------
+    alive : int, optional
+        Incarnation of the life of this name that is heard of now.
+    """
+    if alive is None or alive == request.incarnation:
+        return ""
+    holder = fleet.hello[fleet.row_of[request.worker]]
+    return (
+        f"{request.worker} is already enrolled by another living process (node {holder.node}, "
+        f"pid {holder.pid}): give each process its own rank (RANK or rank=) or group "
+        "(TORCHLOOM_GROUP or group=)"
+    )
 
 
 def unwanted(

@@ -24,7 +24,7 @@ from torchloom_core.trajectory.summaries import summarise
 from torchloom_core.trajectory.writer import TrajectoryWriter
 from torchloom_core.transport import NatsBus
 from torchloom_core.transport.security.enrolment import Enrolment
-from torchloom_core.weaver.admission import unwanted
+from torchloom_core.weaver.admission import name_in_use, unwanted
 from torchloom_core.weaver.deadline_guard import DeadlineGuard
 from torchloom_core.weaver.operator_service import OperatorService
 from torchloom_core.weaver.outbox import Outbox
@@ -228,16 +228,21 @@ class Weaver:
         await self._bus.roll_call(self._epoch)
         self._say_hold()  # none: whoever is still paused by an earlier Weaver goes on
 
-    async def admit_workers(self, enrolment: Enrolment) -> None:
-        """Give credentials to workers that ask with the join credentials."""
+    async def admit_workers(self, enrolment: Enrolment | None) -> None:
+        """Answer workers that ask to join, and give credentials where there are such."""
         self._enrolment = enrolment
 
         async def handle(request: JoinRequest) -> JoinReply:
             kernel = self._kernel
             alive = kernel.fleet.alive(request.worker, self._clock.now_ns())
+            in_use = name_in_use(request, alive, kernel.fleet)
+            if enrolment is None:
+                if in_use:
+                    self._complaints.add(request.worker, f"may not join: {in_use}")
+                return JoinReply(error=in_use)
             training, need = kernel.execution.training_groups(), self._config.arbiter.min_groups
             error = unwanted(request, alive, kernel.fleet, training, need)
-            return enrolment.admit(request, alive, unwanted=error)
+            return enrolment.admit(request, alive, error, in_use)
 
         await self._bus.serve_join(handle)
 

@@ -6,14 +6,15 @@
 import asyncio
 import gc
 import signal
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torchloom_core.clock import SystemClock
 from torchloom_core.config.schema import Config
-from torchloom_core.errors import BrokerError, OvertakenError, SupersededError
+from torchloom_core.errors import BrokerError, OvertakenError, RunHeldError, SupersededError
 from torchloom_core.kernel.plugins.host import ActivePlugins
 from torchloom_core.trajectory.layout import newest_epoch, run_folder
 from torchloom_core.trajectory.writer import TrajectoryWriter
@@ -22,9 +23,11 @@ from torchloom_core.transport.broker import EmbeddedBroker
 from torchloom_core.transport.security.enrolment import Enrolment
 from torchloom_core.transport.security.grants import Grants
 from torchloom_core.weaver.daemon import Weaver
+from torchloom_core.weaver.folder_lock import FolderLock
 from torchloom_core.weaver.join_file import write_join_file
 from torchloom_core.weaver.lighthouse_process import LighthouseProcess
 from torchloom_core.weaver.recovery import Inheritance
+from torchloom_core.weaver.run_ownership import lock_folder, take_run
 from torchloom_core.wire import subjects
 
 _EMBEDDED_PATIENCE_S = 20.0
@@ -35,11 +38,13 @@ async def run(
     config: Config,
     plugins: ActivePlugins,
     ready: Callable[[str, str], None] = lambda url, lighthouse: None,
+    *,
+    take_over: bool = False,
 ) -> None:
     """Run a Weaver until SIGINT or SIGTERM.
 
     ``ready`` is called with the broker's URL and the lighthouse's, which is empty where the
-    Weaver starts none.
+    Weaver starts none. With ``take_over`` a Weaver that controls the run is made to end.
 
     Raises
     ------
@@ -50,17 +55,38 @@ async def run(
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(signum, stop.set)
+    lock = await lock_folder(Path(config.weaver.state_dir), take_over=take_over)
+    try:
+        await _run(config, plugins, ready, stop, lock, take_over=take_over)
+    finally:
+        lock.release()
+
+
+async def _run(
+    config: Config,
+    plugins: ActivePlugins,
+    ready: Callable[[str, str], None],
+    stop: asyncio.Event,
+    lock: FolderLock,
+    *,
+    take_over: bool,
+) -> None:
     broker = None if config.broker.url else _embedded(config)
     lighthouse = _lighthouse(config)
     serving = False
     try:
         async with AsyncExitStack() as stack:
-            weaver = await _unless(stop, _start(config, plugins, broker, lighthouse, stack, ready))
+            own = partial(take_run, run=config.run.name, lock=lock, take_over=take_over)
+            starting = _start(config, plugins, broker, lighthouse, stack, ready, own)
+            weaver = await _unless(stop, starting)
             if weaver is not None:
                 serving = True
+                if not lock.held:
+                    later = asyncio.create_task(lock.take_later())
+                    stack.callback(later.cancel)
                 gc.freeze()  # all that is there stays: to look through it takes 50 ms each time
                 await weaver.run(stop)
-    except SupersededError:
+    except (SupersededError, RunHeldError):
         raise
     except BaseException:
         # The server outlives a Weaver that fails, for the next one to adopt; but one that was
@@ -96,6 +122,7 @@ async def _start(
     lighthouse: LighthouseProcess | None,
     stack: AsyncExitStack,
     ready: Callable[[str, str], None],
+    own: Callable[[NatsBus], Awaitable[None]],
 ) -> Weaver:
     """Return a Weaver that has taken over; ``stack`` takes what is to be undone at its end."""
     settings = config.broker
@@ -110,12 +137,16 @@ async def _start(
     with _saying_what_to_do(broker):
         bus = await NatsBus.connect(url, name, creds=creds, clock=clock, patience_s=patience_s)
         stack.push_async_callback(bus.close)
+        await own(bus)
+        stack.push_async_callback(bus.owner.give_back)
         while (weaver := await _take_over(config, plugins, bus, clock, stack)) is None:
             pass
+        enrolment = None
         if broker is not None:
             credentials = broker.credentials
             grants = Grants(credentials.grants_path)
-            await weaver.admit_workers(Enrolment(name, credentials.worker_jwt, grants))
+            enrolment = Enrolment(name, credentials.worker_jwt, grants)
+        await weaver.admit_workers(enrolment)
     where = ""
     if lighthouse is not None:
         light_creds = creds if broker is None else broker.credentials.lighthouse_creds

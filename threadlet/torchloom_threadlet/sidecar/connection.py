@@ -122,7 +122,9 @@ class Connection:
         """Hold a connection for ever."""
         while True:
             try:
-                if self._join.enrol and not self._keys.jwt:
+                if not self._join.enrol:
+                    await self._check_name()
+                elif not self._keys.jwt:
                     await self._enrol()
                 self.unwanted = False
                 self._on_admission("")
@@ -147,16 +149,7 @@ class Connection:
 
     async def _enrol(self) -> None:
         """Get credentials of this worker's own, waiting for the Weaver as long as it takes."""
-        if not self._keys.seed:
-            seed = nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER)
-            self._keep(Keys(seed=seed.decode()))
-        request = JoinRequest(
-            run=self._hello.run,
-            worker=self._hello.worker,
-            incarnation=self._hello.incarnation,
-            public_key=nkeys.from_seed(bytearray(self._keys.seed.encode())).public_key.decode(),
-            node=self._hello.node,
-        )
+        request = self._request()
         wait_s = _ENROL_WAIT_S[0]
         while True:
             try:
@@ -174,6 +167,25 @@ class Connection:
             refusal = UnwantedError if reply.unwanted else RefusedError
             raise refusal(reply.error or "it gave no reason")
         self._keep(Keys(seed=self._keys.seed, jwt=reply.jwt))
+
+    async def _check_name(self) -> None:
+        """Ask whether the name is another process's; where nobody answers, it is this one's."""
+        with contextlib.suppress(*BROKER_ERRORS):
+            reply = decode_join_reply(await self._ask(encode(self._request())))
+            if reply.error:
+                raise RefusedError(reply.error)
+
+    def _request(self) -> JoinRequest:
+        if not self._keys.seed:
+            seed = nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER)
+            self._keep(Keys(seed=seed.decode()))
+        return JoinRequest(
+            run=self._hello.run,
+            worker=self._hello.worker,
+            incarnation=self._hello.incarnation,
+            public_key=nkeys.from_seed(bytearray(self._keys.seed.encode())).public_key.decode(),
+            node=self._hello.node,
+        )
 
     def _keep(self, keys: Keys) -> None:
         self._keys = keys
