@@ -121,13 +121,13 @@ class Run:
     def weaver(self):
         return self.weavers[-1]
 
-    def start_weaver(self, *arguments):
+    def start_weaver(self, *arguments, command=WEAVER):
         """Start a Weaver and wait until it says that it is ready."""
         number = len(self.weavers) + 1
         out, err = self.folder / f"weaver-{number}.out", self.folder / f"weaver-{number}.err"
         with out.open("w") as stdout, err.open("w") as stderr:
             process = subprocess.Popen(
-                [*WEAVER, "--config", self.config, *arguments],
+                [*command, "--config", self.config, *arguments],
                 cwd=self.folder,
                 env=self._environment,
                 stdout=stdout,

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import sys
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -50,7 +51,8 @@ def weaver(
     )
     source = config or DEFAULT_PATH
     text = source.read_text(encoding="utf-8") if source.exists() else ""
-    plugins = activate(settings, discover(), str(source), text)
+    renew = partial(activate, settings, discover(), str(source), text)
+    plugins = renew()
     join = Path(settings.weaver.state_dir) / "join.json"
 
     stack = ExitStack()
@@ -68,4 +70,4 @@ def weaver(
             stack.enter_context(room_beside(config))
 
     with stack:
-        asyncio.run(run(settings, plugins, ready, take_over=take_over))
+        asyncio.run(run(settings, plugins, ready, take_over=take_over, renew=renew))

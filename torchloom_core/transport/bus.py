@@ -235,6 +235,10 @@ class NatsBus:
         self._epoch = await self._state.claim_epoch(above)
         return self._epoch
 
+    async def newest_epoch(self) -> int:
+        """Return the epoch that was claimed last."""
+        return await self._state.epoch()
+
     async def on_epoch(self, callback: Callable[[int], None]) -> None:
         """Call ``callback(epoch)`` once when another Weaver has claimed a later epoch than ours."""
         self._superseded = callback

@@ -14,7 +14,13 @@ from typing import Any
 
 from torchloom_core.clock import SystemClock
 from torchloom_core.config.schema import Config
-from torchloom_core.errors import BrokerError, OvertakenError, RunHeldError, SupersededError
+from torchloom_core.errors import (
+    BrokerError,
+    OutrankedError,
+    OvertakenError,
+    RunHeldError,
+    SupersededError,
+)
 from torchloom_core.kernel.plugins.host import ActivePlugins
 from torchloom_core.trajectory.layout import newest_epoch, run_folder
 from torchloom_core.trajectory.writer import TrajectoryWriter
@@ -23,6 +29,7 @@ from torchloom_core.transport.broker import EmbeddedBroker
 from torchloom_core.transport.security.enrolment import Enrolment
 from torchloom_core.transport.security.grants import Grants
 from torchloom_core.weaver.daemon import Weaver
+from torchloom_core.weaver.epoch_rise import EpochRises
 from torchloom_core.weaver.folder_lock import FolderLock
 from torchloom_core.weaver.join_file import write_join_file
 from torchloom_core.weaver.lighthouse_process import LighthouseProcess
@@ -33,6 +40,9 @@ from torchloom_core.wire import subjects
 _EMBEDDED_PATIENCE_S = 20.0
 """How long the first connect waits for a server that we have started ourselves."""
 
+_Own = Callable[[NatsBus], Awaitable[None]]
+"""Makes this process the owner of the run, or raises RunHeldError."""
+
 
 async def run(
     config: Config,
@@ -40,11 +50,19 @@ async def run(
     ready: Callable[[str, str], None] = lambda url, lighthouse: None,
     *,
     take_over: bool = False,
+    renew: Callable[[], ActivePlugins] | None = None,
 ) -> None:
     """Run a Weaver until SIGINT or SIGTERM.
 
-    ``ready`` is called with the broker's URL and the lighthouse's, which is empty where the
-    Weaver starts none. With ``take_over`` a Weaver that controls the run is made to end.
+    Parameters
+    ----------
+    ready : callable
+        Called with the broker's URL and the lighthouse's, which is empty where the Weaver starts
+        none.
+    take_over : bool
+        A Weaver that controls the run is made to end.
+    renew : callable, optional
+        Returns the plugins anew, for another life under a higher epoch.
 
     Raises
     ------
@@ -57,7 +75,8 @@ async def run(
         loop.add_signal_handler(signum, stop.set)
     lock = await lock_folder(Path(config.weaver.state_dir), take_over=take_over)
     try:
-        await _run(config, plugins, ready, stop, lock, take_over=take_over)
+        own = partial(take_run, run=config.run.name, lock=lock, take_over=take_over)
+        await _run(config, plugins, ready, stop, lock, own, renew)
     finally:
         lock.release()
 
@@ -68,24 +87,30 @@ async def _run(
     ready: Callable[[str, str], None],
     stop: asyncio.Event,
     lock: FolderLock,
-    *,
-    take_over: bool,
+    own: _Own,
+    renew: Callable[[], ActivePlugins] | None,
 ) -> None:
     broker = None if config.broker.url else _embedded(config)
     lighthouse = _lighthouse(config)
-    serving = False
+    serving, over, rises = False, False, EpochRises()
     try:
-        async with AsyncExitStack() as stack:
-            own = partial(take_run, run=config.run.name, lock=lock, take_over=take_over)
-            starting = _start(config, plugins, broker, lighthouse, stack, ready, own)
-            weaver = await _unless(stop, starting)
-            if weaver is not None:
-                serving = True
-                if not lock.held:
-                    later = asyncio.create_task(lock.take_later())
-                    stack.callback(later.cancel)
-                gc.freeze()  # all that is there stays: to look through it takes 50 ms each time
-                await weaver.run(stop)
+        while not over:
+            try:
+                async with AsyncExitStack() as stack:
+                    said = _no_matter if serving else ready
+                    starting = _start(config, plugins, broker, lighthouse, stack, said, own, rises)
+                    weaver = await _unless(stop, starting)
+                    if weaver is not None:
+                        serving = True
+                        if not lock.held:
+                            later = asyncio.create_task(lock.take_later())
+                            stack.callback(later.cancel)
+                        gc.freeze()  # all that is there stays: to look through it takes 50 ms
+                        await weaver.run(stop)
+                over = True
+            except OutrankedError as error:
+                rises.note(error)
+                plugins = renew() if renew else plugins
     except (SupersededError, RunHeldError):
         raise
     except BaseException:
@@ -98,6 +123,10 @@ async def _run(
         await lighthouse.stop_unless_needed()  # nobody supervises it any more
     if broker is not None:
         await broker.stop()
+
+
+def _no_matter(url: str, lighthouse: str) -> None:
+    """Nobody is to be told a second time."""
 
 
 def _embedded(config: Config) -> EmbeddedBroker:
@@ -122,7 +151,8 @@ async def _start(
     lighthouse: LighthouseProcess | None,
     stack: AsyncExitStack,
     ready: Callable[[str, str], None],
-    own: Callable[[NatsBus], Awaitable[None]],
+    own: _Own,
+    rises: EpochRises,
 ) -> Weaver:
     """Return a Weaver that has taken over; ``stack`` takes what is to be undone at its end."""
     settings = config.broker
@@ -139,7 +169,7 @@ async def _start(
         stack.push_async_callback(bus.close)
         await own(bus)
         stack.push_async_callback(bus.owner.give_back)
-        while (weaver := await _take_over(config, plugins, bus, clock, stack)) is None:
+        while (weaver := await _take_over(config, plugins, bus, clock, stack, rises)) is None:
             pass
         enrolment = None
         if broker is not None:
@@ -170,19 +200,24 @@ def _saying_what_to_do(broker: EmbeddedBroker | None) -> Iterator[None]:
 
 
 async def _take_over(
-    config: Config, plugins: ActivePlugins, bus: NatsBus, clock: SystemClock, stack: AsyncExitStack
+    config: Config,
+    plugins: ActivePlugins,
+    bus: NatsBus,
+    clock: SystemClock,
+    stack: AsyncExitStack,
+    rises: EpochRises,
 ) -> Weaver | None:
     """Return a Weaver that has taken over what was left, or None if that is to be read again."""
     name = config.run.name
     folder = run_folder(Path(config.weaver.state_dir), name)
-    epoch = await bus.claim_epoch(above=newest_epoch(folder))
+    epoch = await bus.claim_epoch(above=max(newest_epoch(folder), rises.above))
     left = await bus.left()
     inheritance = Inheritance(left.entries, f"bucket {subjects.bucket(name)}")
     inheritance.follow(folder, left.epoch)
     trajectory = TrajectoryWriter(folder, name, epoch, config, plugins.versions, clock.now_ns())
     async with AsyncExitStack() as attempt:
         attempt.callback(trajectory.close)
-        weaver = Weaver(config, plugins, bus, clock, epoch, trajectory)
+        weaver = Weaver(config, plugins, bus, clock, epoch, trajectory, rises.believed)
         try:
             await weaver.start(inheritance.recovered(epoch), inheritance.poison)
         except OvertakenError:
