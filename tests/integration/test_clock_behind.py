@@ -1,4 +1,4 @@
-"""A Weaver whose state was lost, on a host whose clock is behind, controls the workers all the same."""
+"""A Weaver whose state was lost, on a host whose clock is behind, controls the workers."""
 
 import shutil
 import sys

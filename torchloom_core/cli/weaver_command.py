@@ -15,6 +15,7 @@ from torchloom_core.cli.extras import ROOM, need
 from torchloom_core.cli.options import ConfigPath
 from torchloom_core.cli.room_beside import room_beside
 from torchloom_core.config.loading import DEFAULT_PATH, load
+from torchloom_core.server_urls import shown
 
 
 def weaver(
@@ -59,7 +60,7 @@ def weaver(
 
     def ready(url: str, lighthouse: str) -> None:
         lines = [
-            f"Weaver of run {settings.run.name} is ready on {url}",
+            f"Weaver of run {settings.run.name} is ready on {shown(url)}",
             f"trainers find it by TORCHLOOM_JOIN={join.resolve()}",
         ]
         if lighthouse:

@@ -24,6 +24,7 @@ from nats.micro.service import Service
 from torchloom_core.clock import Clock, SystemClock
 from torchloom_core.errors import BrokerError, MessageError
 from torchloom_core.plain_text import plain_line
+from torchloom_core.server_urls import shown
 from torchloom_core.transport import operator
 from torchloom_core.transport.connection import Admits, Connection
 from torchloom_core.transport.inbound import Inlet, Malformed, Receive
@@ -118,7 +119,7 @@ class NatsBus:
         streams = JetStream(link, run)
         state = StateBucket(link, run, streams)
         try:
-            await streams.check(url)
+            await streams.check(shown(url))
             await streams.make(_reports(run))
             await state.make()
         except BrokerError:

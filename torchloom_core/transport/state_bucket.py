@@ -156,7 +156,13 @@ class StateBucket:
             return await self._js.key_value(name)
         except nats.js.errors.NotFoundError:
             return await self._js.create_key_value(
-                KeyValueConfig(bucket=name, history=1, storage=StorageType.FILE, direct=True)
+                KeyValueConfig(
+                    bucket=name,
+                    history=1,
+                    storage=StorageType.FILE,
+                    replicas=self._streams.copies,
+                    direct=self._streams.copies == 1,  # of several copies one may be behind
+                )
             )
 
     def _subject(self, key: str) -> str:

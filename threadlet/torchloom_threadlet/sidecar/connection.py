@@ -16,6 +16,7 @@ from nats.aio.client import Client, RawCredentials
 from torchloom_core.errors import MessageError
 from torchloom_core.nats_client import NatsClient
 from torchloom_core.plain_text import plain_line
+from torchloom_core.server_urls import shown
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import decode_join_reply, encode
 from torchloom_core.wire.messages import Hello, JoinFile, JoinRequest
@@ -138,7 +139,7 @@ class Connection:
             except (*BROKER_ERRORS, MessageError, ValueError, nkeys.NkeysError) as error:
                 # A ValueError is nats-py's word for a malformed URL or credentials.
                 self._on_admission("")
-                self._say("cannot use the broker at %s: %s", self._join.url, error)
+                self._say("cannot use the broker at %s: %s", shown(self._join.url), error)
                 await asyncio.sleep(_jittered(_ENROL_WAIT_S[1]))
             self._look_for_a_new_weaver()
 
@@ -157,7 +158,7 @@ class Connection:
                 break
             except BROKER_ERRORS as error:
                 self._on_admission("")
-                where = f"{self._hello.run} at {self._join.url}"
+                where = f"{self._hello.run} at {shown(self._join.url)}"
                 self._say("waiting for the Weaver of run %s: %s", where, error)
                 await asyncio.sleep(_jittered(wait_s))
                 wait_s = min(2 * wait_s, _ENROL_WAIT_S[1])
@@ -225,7 +226,7 @@ class Connection:
                 if self.client is not None:
                     continue
                 if self._refusals >= _REFUSALS:
-                    self._say("the broker at %s no longer knows this worker", self._join.url)
+                    self._say("the broker at %s no longer knows this worker", shown(self._join.url))
                     self._keep(Keys(seed=keys.seed))
                     return
                 if self._look_for_a_new_weaver():
