@@ -70,7 +70,7 @@ def test_two_supervisors_of_one_folder_take_the_run_once_and_a_trainer_gets_in(s
     epoch, ended = run.ask("status")["epoch"], []
     command = [*WEAVER, "--config", run.config, "--take-over"]
     running = [first, None]
-    end = time.monotonic() + 6.0
+    end = time.monotonic() + 4.0
     while time.monotonic() < end:  # both start it again, whatever its status was
         for number, process in enumerate(running):
             if process is None or process.poll() is not None:

@@ -24,7 +24,7 @@ from torchloom_core.trajectory.summaries import summarise
 from torchloom_core.trajectory.writer import TrajectoryWriter
 from torchloom_core.transport import NatsBus
 from torchloom_core.transport.security.enrolment import Enrolment
-from torchloom_core.weaver.admission import name_in_use, unwanted
+from torchloom_core.weaver.admission import admitted
 from torchloom_core.weaver.deadline_guard import DeadlineGuard
 from torchloom_core.weaver.epoch_rise import EpochWatch
 from torchloom_core.weaver.operator_service import OperatorService
@@ -242,18 +242,12 @@ class Weaver:
     async def admit_workers(self, enrolment: Enrolment | None) -> None:
         """Answer workers that ask to join, and give credentials where there are such."""
         self._enrolment = enrolment
+        kernel = self._kernel
 
         async def handle(request: JoinRequest) -> JoinReply:
-            kernel = self._kernel
-            alive = kernel.fleet.alive(request.worker, self._clock.now_ns())
-            in_use = name_in_use(request, alive, kernel.fleet)
-            if enrolment is None:
-                if in_use:
-                    self._complaints.add(request.worker, f"may not join: {in_use}")
-                return JoinReply(error=in_use)
             training, need = kernel.execution.training_groups(), self._config.arbiter.min_groups
-            error = unwanted(request, alive, kernel.fleet, training, need)
-            return enrolment.admit(request, alive, error, in_use)
+            now_ns, complain = self._clock.now_ns(), self._complaints.add
+            return admitted(request, enrolment, kernel.fleet, now_ns, training, need, complain)
 
         await self._bus.serve_join(handle)
 
