@@ -11,7 +11,9 @@
     │   └── RefusedByBrokerError  the server will never take what was to be stored or sent
     ├── StateError           the state folder or a trajectory cannot be read or written
     │   ├── SupersededError  another Weaver has taken over the run
-    │   └── OvertakenError   an earlier Weaver took over what this one had read just before
+    │   ├── RunHeldError     another Weaver controls the run, or uses the state folder
+    │   ├── OvertakenError   an earlier Weaver took over what this one had read just before
+    │   └── OutrankedError   workers have obeyed a higher epoch than this Weaver's
     ├── TraceError           a trace bundle, or what should become one, breaks a rule
     ├── ModelError           a fitted model cannot be read, or is not what is asked for
     ├── LeakError            a score would rest on what could not have been known
@@ -95,9 +97,25 @@ class StateError(TorchloomError):
 class SupersededError(StateError):
     """Another Weaver has taken over the run, and whatever belongs to it."""
 
+    exit_code = 13
+
+
+class RunHeldError(StateError):
+    """Another Weaver controls the run, or uses the state folder; nothing was changed."""
+
+    exit_code = 13
+
 
 class OvertakenError(StateError):
     """A Weaver of an earlier epoch took over meanwhile: the state is to be read again."""
+
+
+class OutrankedError(StateError):
+    """Workers have obeyed a Weaver of a higher epoch than this one's; ``epoch`` is that one."""
+
+    def __init__(self, message: str, epoch: int) -> None:
+        super().__init__(message)
+        self.epoch = epoch
 
 
 class TraceError(TorchloomError):

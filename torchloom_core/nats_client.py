@@ -3,11 +3,14 @@
 import asyncio
 import re
 from collections.abc import Callable
+from typing import Any
 
 import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.protocol import parser
+
+from torchloom_core.server_urls import parse_servers
 
 # A server takes a vertical tab or a form feed for a part of a name, nats-py for the end of it: it
 # then finds no message in the line, and hangs up.
@@ -63,6 +66,20 @@ class NatsClient(Client):  # type: ignore[misc]  # nats-py has no types
         super().__init__()
         self._ps = _Parser(self)
         self._flushes: set[asyncio.Task[None]] = set()
+
+    async def connect(self, servers: str, **options: Any) -> None:
+        """Connect to one of the servers in a list of URLs, with the user and password in them.
+
+        Raises
+        ------
+        ValueError
+            If the URLs have different ones.
+        nats.errors.Error
+            If no server can be reached, or none takes the client.
+        """
+        login = parse_servers(servers)
+        own = {"user": login.user, "password": login.password, "token": login.token}
+        await super().connect(servers=login.urls, **own, **options)
 
     async def flush(self, timeout: float = _FLUSH_S) -> None:
         """Wait until the server has handled what was sent.

@@ -25,6 +25,7 @@ from torchloom_core.wire import subjects
 ANSWER_S = DEADLINE_S / 10  # asked again, should the answer be lost with a kill
 SAID_CHARS = 2000
 HERE = Path(__file__).parent
+WEAVER = (sys.executable, "-m", "torchloom_core.cli", "weaver")
 LIGHT_TRAINER = HERE.parent / "threadlet" / "trainer.py"
 TORCHFT_TRAINER = HERE / "trainer.py"
 LOOKOUT = HERE / "lookout.py"
@@ -120,13 +121,13 @@ class Run:
     def weaver(self):
         return self.weavers[-1]
 
-    def start_weaver(self):
+    def start_weaver(self, *arguments, command=WEAVER):
         """Start a Weaver and wait until it says that it is ready."""
         number = len(self.weavers) + 1
         out, err = self.folder / f"weaver-{number}.out", self.folder / f"weaver-{number}.err"
         with out.open("w") as stdout, err.open("w") as stderr:
             process = subprocess.Popen(
-                [sys.executable, "-m", "torchloom_core.cli", "weaver", "--config", self.config],
+                [*command, "--config", self.config, *arguments],
                 cwd=self.folder,
                 env=self._environment,
                 stdout=stdout,

@@ -169,12 +169,12 @@ def test_a_trajectory_that_cannot_be_written_is_one_line(start_run):
     assert "Traceback" not in result.stderr
 
 
-def test_a_second_weaver_takes_over_and_the_first_ends_with_one_line(start_run, until):
+def test_a_weaver_that_is_told_to_takes_over_and_the_first_ends_with_one_line(start_run, until):
     run = start_run("[weaver]\nstate_dir = 'state'\ntick_s = 0.1\n")
     first = run.start_weaver()
     epoch = run.ask("status")["epoch"]
-    second = run.start_weaver()
-    assert first.wait(DEADLINE_S) == 4
+    second = run.start_weaver("--take-over")
+    assert first.wait(DEADLINE_S) == 13
     *_, last = first.errors.read_text().splitlines()
     assert last == f"torchloom: another Weaver took over run live under epoch {epoch + 1}"
     assert "Traceback" not in first.errors.read_text()

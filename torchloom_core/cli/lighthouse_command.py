@@ -12,6 +12,7 @@ from cyclopts.validators import Number
 
 from torchloom_core.cli.announcing import announce
 from torchloom_core.errors import LighthouseError
+from torchloom_core.server_urls import LOGIN, with_login
 from torchloom_core.wire.subjects import NAME_RULE, is_name
 
 _Count = Annotated[int, Parameter(validator=Number(gte=0))]
@@ -72,7 +73,8 @@ def lighthouse(
     expect
         Names of replica groups to wait for, where no state is found.
     url
-        The nats-server of the run's Weaver; nobody steers unless it is given.
+        The nats-server of the run's Weaver; nobody steers unless it is given. USER:PASSWORD may
+        stand in TORCHLOOM_NATS_LOGIN instead, so that no list of processes shows it.
     creds
         NATS credentials of a lighthouse.
     """
@@ -98,7 +100,7 @@ def lighthouse(
         state=state,
         standby=standby,
         expect=expect,
-        url=url,
+        url=with_login(url, os.environ.get(LOGIN, "")),
         creds=creds,
     )
 

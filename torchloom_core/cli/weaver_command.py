@@ -4,6 +4,7 @@ import asyncio
 import logging
 import sys
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -14,11 +15,13 @@ from torchloom_core.cli.extras import ROOM, need
 from torchloom_core.cli.options import ConfigPath
 from torchloom_core.cli.room_beside import room_beside
 from torchloom_core.config.loading import DEFAULT_PATH, load
+from torchloom_core.server_urls import shown
 
 
 def weaver(
     *,
     room: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    take_over: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     config: ConfigPath = None,
 ) -> None:
     """Run the Weaver: watch the run, decide, and act, until SIGINT or SIGTERM.
@@ -28,6 +31,9 @@ def weaver(
     room
         Serve the control room, too, as `torchloom room` does, in a process of its own, which is
         started again if it dies.
+    take_over
+        Take the run, or the state folder, from a Weaver that is alive, which ends with status 13;
+        else this one does.
     config
         Config file; torchloom.toml in this folder unless given.
     """
@@ -46,14 +52,15 @@ def weaver(
     )
     source = config or DEFAULT_PATH
     text = source.read_text(encoding="utf-8") if source.exists() else ""
-    plugins = activate(settings, discover(), str(source), text)
+    renew = partial(activate, settings, discover(), str(source), text)
+    plugins = renew()
     join = Path(settings.weaver.state_dir) / "join.json"
 
     stack = ExitStack()
 
     def ready(url: str, lighthouse: str) -> None:
         lines = [
-            f"Weaver of run {settings.run.name} is ready on {url}",
+            f"Weaver of run {settings.run.name} is ready on {shown(url)}",
             f"trainers find it by TORCHLOOM_JOIN={join.resolve()}",
         ]
         if lighthouse:
@@ -64,4 +71,4 @@ def weaver(
             stack.enter_context(room_beside(config))
 
     with stack:
-        asyncio.run(run(settings, plugins, ready))
+        asyncio.run(run(settings, plugins, ready, take_over=take_over, renew=renew))

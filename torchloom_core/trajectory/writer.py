@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +11,7 @@ import msgspec
 from torchloom_core import __version__
 from torchloom_core.config.schema import Config
 from torchloom_core.errors import StateError
+from torchloom_core.server_urls import shown
 from torchloom_core.trajectory.columns import TelemetryStream
 from torchloom_core.trajectory.layout import META, Line, Meta, life_folder, state_error
 from torchloom_core.trajectory.links import links_of
@@ -30,8 +30,6 @@ _BATCH_BYTES = 2048
 _ROWS_AT_ONCE = 512
 """Rows of a record batch, which are not held back any longer once there are as many: memory
 that is used again is cheaper than more of it."""
-
-_SECRET = re.compile(r"//[^/@,]*@")
 
 
 class TrajectoryWriter:
@@ -220,7 +218,7 @@ class TrajectoryWriter:
 
 def _without_secrets(config: Config) -> dict[str, object]:
     table: dict[str, object] = msgspec.to_builtins(config)
-    broker = msgspec.structs.replace(config.broker, url=_SECRET.sub("//", config.broker.url))
+    broker = msgspec.structs.replace(config.broker, url=shown(config.broker.url))
     return {**table, "broker": msgspec.to_builtins(broker)}
 
 

@@ -24,10 +24,12 @@ from nats.micro.service import Service
 from torchloom_core.clock import Clock, SystemClock
 from torchloom_core.errors import BrokerError, MessageError
 from torchloom_core.plain_text import plain_line
+from torchloom_core.server_urls import shown
 from torchloom_core.transport import operator
 from torchloom_core.transport.connection import Admits, Connection
 from torchloom_core.transport.inbound import Inlet, Malformed, Receive
 from torchloom_core.transport.jetstream import JetStream
+from torchloom_core.transport.owner import Ownership
 from torchloom_core.transport.quota import Quota, Turns
 from torchloom_core.transport.state_bucket import EPOCH_KEY, Left, StateBucket
 from torchloom_core.wire import subjects
@@ -51,7 +53,15 @@ _JOINS = {"per_s": 500.0, "bytes_per_s": 1e6, "rest_s": 40.0}
 
 
 class NatsBus:
-    """The Weaver's connection to one run; made by :meth:`connect`."""
+    """The Weaver's connection to one run; made by :meth:`connect`.
+
+    Attributes
+    ----------
+    owner : Ownership
+        Which Weaver controls the run.
+    untold : int
+        Messages for whoever listens that were lost.
+    """
 
     def __init__(
         self,
@@ -77,6 +87,7 @@ class NatsBus:
         self._outbox: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue(_OUTBOX_MESSAGES)
         self._posting = asyncio.create_task(self._post())
         self.untold = 0
+        self.owner = Ownership(link, f"{_inbox(run)}.owner", state)
 
     @classmethod
     async def connect(
@@ -108,7 +119,7 @@ class NatsBus:
         streams = JetStream(link, run)
         state = StateBucket(link, run, streams)
         try:
-            await streams.check(url)
+            await streams.check(shown(url))
             await streams.make(_reports(run))
             await state.make()
         except BrokerError:
@@ -224,6 +235,10 @@ class NatsBus:
         """Become the run's Weaver: raise the epoch, past ``above`` at least, and return it."""
         self._epoch = await self._state.claim_epoch(above)
         return self._epoch
+
+    async def newest_epoch(self) -> int:
+        """Return the epoch that was claimed last."""
+        return await self._state.epoch()
 
     async def on_epoch(self, callback: Callable[[int], None]) -> None:
         """Call ``callback(epoch)`` once when another Weaver has claimed a later epoch than ours."""

@@ -13,6 +13,7 @@ import nats.js.errors
 
 from torchloom_core.errors import BrokerError, RefusedByBrokerError
 from torchloom_core.nats_client import GuardedClient, NatsClient
+from torchloom_core.server_urls import login_of, shown
 from torchloom_core.transport.broker.binary import check_version
 from torchloom_core.wire.limits import CREDS
 
@@ -47,7 +48,8 @@ class Connection:
     """A connected client; made by :meth:`open`."""
 
     def __init__(self, url: str, name: str, admits: Admits | None) -> None:
-        self._url = url
+        self._url = shown(url)
+        self._servers = url
         self._name = name
         self._connected = asyncio.Event()
         self._closing = False
@@ -87,7 +89,7 @@ class Connection:
             link = cls(url, name, admits)
             try:
                 await link._connect(creds, inbox_prefix)
-                check_version(str(link.client._server_info.get("version", "none")), url)
+                check_version(str(link.client._server_info.get("version", "none")), link._url)
             except BrokerError:
                 await link.close()
                 if clock.time() >= deadline:
@@ -192,7 +194,7 @@ class Connection:
     async def _connect(self, creds: Path | None, inbox_prefix: str) -> None:
         try:
             await self.client.connect(
-                self._url,
+                self._servers,
                 name=self._name,
                 inbox_prefix=inbox_prefix,
                 user_credentials=None if creds is None else str(creds),
@@ -218,6 +220,8 @@ class Connection:
         )
         if cut_off or "authorization violation" in str(error).lower():
             given = "none were given" if creds is None else f"those in {creds} are not"
+            if creds is None and login_of(self._servers):
+                given = "the user and password in the URL are not"
             return f"{self._url}: need credentials the server accepts, {given}"
         return f"{self._url}: no NATS server can be reached: {_one_line(error)}"
 

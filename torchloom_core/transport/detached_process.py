@@ -3,7 +3,7 @@
 import errno
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,7 +14,9 @@ _POLL_S = 0.01
 _SETTLED_S = 1.0
 
 
-def start_detached(command: Sequence[str], output: Path) -> int:
+def start_detached(
+    command: Sequence[str], output: Path, environment: Mapping[str, str] = os.environ
+) -> int:
     """Start ``command`` with its output in a fresh file, and return its pid.
 
     The process gets no signal meant for us (Ctrl-C) and goes on when we are killed.
@@ -23,7 +25,7 @@ def start_detached(command: Sequence[str], output: Path) -> int:
     return os.posix_spawn(
         command[0],
         list(command),
-        os.environ,
+        environment,
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
             (os.POSIX_SPAWN_OPEN, 1, str(output), write, _PRIVATE_FILE),

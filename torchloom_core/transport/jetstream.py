@@ -58,6 +58,10 @@ _SHARE = 16
 messages go, and nobody else's."""
 _NO_ROOM = frozenset({10002, 10047, 10122})
 """An account's limit, the server's, and the account's for one stream."""
+_COPIES = 3
+"""Of each stream on a cluster of so many servers or more: any one of them may go."""
+_NO_PEERS = frozenset({10005, 10074})
+"""Too few of the cluster's servers have JetStream on."""
 _WEAVER = "weaver"
 _MESSAGE_ID = "Nats-Msg-Id"
 
@@ -86,6 +90,8 @@ class JetStream:
         nats-py's.
     others_there : bool
         Whether another Weaver was being sent the reports at :meth:`make`.
+    copies : int
+        On how many servers each stream is kept.
     """
 
     def __init__(self, link: Connection, run: str) -> None:
@@ -93,6 +99,8 @@ class JetStream:
         self._run = run
         self.context: JetStreamContext = link.client.jetstream(timeout=REQUEST_TIMEOUT_S)
         self.others_there = False
+        servers = link.client._server_info.get("connect_urls") or ()
+        self.copies = _COPIES if len(servers) >= _COPIES else 1
         self._places: dict[str, int] = {}
         self._first_place: int | None = None
         self._lives: dict[str, tuple[int, float]] = {}
@@ -217,6 +225,7 @@ class JetStream:
             subjects=list(heard),
             retention=RetentionPolicy.LIMITS,
             storage=StorageType.FILE,
+            num_replicas=self.copies,
             max_age=_KEPT_S,
             duplicate_window=_DUPLICATES_S,
             max_consumers=MAX_WORKERS,  # the server sets 1,000 by itself
@@ -233,6 +242,9 @@ class JetStream:
                     there = False
                     await self.context.add_stream(config)
             except nats.js.errors.APIError as error:
+                if error.err_code in _NO_PEERS and config.num_replicas != 1:
+                    config.num_replicas = self.copies = 1
+                    return await make()
                 if error.err_code not in _NO_ROOM or not (there or limits.get("max_bytes", -1) > 0):
                     raise
                 return False

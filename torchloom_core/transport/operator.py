@@ -14,6 +14,7 @@ from nats.micro.service import Service, ServiceConfig
 
 from torchloom_core.errors import MessageError, RequestError, TorchloomError
 from torchloom_core.plain_text import Complaints
+from torchloom_core.server_urls import shown
 from torchloom_core.transport.connection import Connection
 from torchloom_core.transport.quota import Quota, Turns
 from torchloom_core.transport.security.nats_jwt import user_name
@@ -116,7 +117,7 @@ class ControlClient:
 
     def __init__(self, link: Connection, url: str, run: str, person: str) -> None:
         self._link = link
-        self._url = url
+        self._url = shown(url)
         self._run = run
         self._person = person
 

@@ -20,6 +20,9 @@ from torchloom_core.wire import subjects
 _log = logging.getLogger(__name__)
 
 EPOCH_KEY = "epoch"
+OWNER_KEY = "owner"
+"""Holds which Weaver controls the run; empty where nobody does."""
+
 _EPOCH = re.compile(rb"[0-9]{1,18}")
 _HIGHEST_EPOCH = 1 << 53
 """What a reader of JSON can be sure to keep whole."""
@@ -122,6 +125,10 @@ class StateBucket:
         """Return the value of ``key``, None where there is none."""
         return (await self._link.persist(f"read key {key}", lambda: self._entry(key)))[0]
 
+    async def put(self, key: str, value: bytes) -> None:
+        """Store the value of ``key``."""
+        await self._link.persist(f"write key {key}", lambda: self._bucket.put(key, value))
+
     async def items(self, prefix: str) -> dict[str, bytes]:
         """Return the entries below ``prefix``, by what follows it in their keys."""
         return await self._link.persist(f"read keys {prefix}.>", lambda: self._items(prefix))
@@ -149,7 +156,13 @@ class StateBucket:
             return await self._js.key_value(name)
         except nats.js.errors.NotFoundError:
             return await self._js.create_key_value(
-                KeyValueConfig(bucket=name, history=1, storage=StorageType.FILE, direct=True)
+                KeyValueConfig(
+                    bucket=name,
+                    history=1,
+                    storage=StorageType.FILE,
+                    replicas=self._streams.copies,
+                    direct=self._streams.copies == 1,  # of several copies one may be behind
+                )
             )
 
     def _subject(self, key: str) -> str:

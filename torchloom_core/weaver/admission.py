@@ -1,9 +1,58 @@
-"""Whether a run wants a worker back: what the Weaver looks at before it gives credentials."""
+"""Whether a run takes a worker in: what the Weaver looks at before it gives credentials."""
 
-from collections.abc import Set
+from collections.abc import Callable, Set
 
 from torchloom_core.fleet.state import FleetState
-from torchloom_core.wire.messages import JoinRequest
+from torchloom_core.transport.security.enrolment import Enrolment
+from torchloom_core.wire.messages import JoinReply, JoinRequest
+
+
+def admitted(
+    request: JoinRequest,
+    enrolment: Enrolment | None,
+    fleet: FleetState,
+    now_ns: int,
+    training: Set[str],
+    min_groups: int,
+    complain: Callable[[str, str], None],
+) -> JoinReply:
+    """Return the Weaver's answer to a worker that asks to join.
+
+    Parameters
+    ----------
+    enrolment : Enrolment, optional
+        Gives it credentials; absent: the server is somebody else's, and it needs none.
+    training : set of str
+        The replica groups that train.
+    complain : callable
+        ``(who, text)``: says it in the log, now and then.
+    """
+    alive = fleet.alive(request.worker, now_ns)
+    in_use = name_in_use(request, alive, fleet)
+    if enrolment is not None:
+        error = unwanted(request, alive, fleet, training, min_groups)
+        return enrolment.admit(request, alive, error, in_use)
+    if in_use:
+        complain(request.worker, f"may not join: {in_use}")
+    return JoinReply(error=in_use)
+
+
+def name_in_use(request: JoinRequest, alive: int | None, fleet: FleetState) -> str:
+    """Return why the worker's name cannot be its own: another process reports under it; or nothing.
+
+    Parameters
+    ----------
+    alive : int, optional
+        Incarnation of the life of this name that is heard of now.
+    """
+    if alive is None or alive == request.incarnation:
+        return ""
+    holder = fleet.hello[fleet.row_of[request.worker]]
+    return (
+        f"{request.worker} is already enrolled by another living process (node {holder.node}, "
+        f"pid {holder.pid}): give each process its own rank (RANK or rank=) or group "
+        "(TORCHLOOM_GROUP or group=)"
+    )
 
 
 def unwanted(

@@ -24,14 +24,16 @@ from torchloom_core.trajectory.summaries import summarise
 from torchloom_core.trajectory.writer import TrajectoryWriter
 from torchloom_core.transport import NatsBus
 from torchloom_core.transport.security.enrolment import Enrolment
-from torchloom_core.weaver.admission import unwanted
+from torchloom_core.weaver.admission import admitted
 from torchloom_core.weaver.deadline_guard import DeadlineGuard
+from torchloom_core.weaver.epoch_rise import EpochWatch
 from torchloom_core.weaver.operator_service import OperatorService
 from torchloom_core.weaver.outbox import Outbox
 from torchloom_core.weaver.predictor_runner import forecast
 from torchloom_core.weaver.recording import Recording
 from torchloom_core.weaver.recovery import same_input
 from torchloom_core.weaver.status import describe, describe_knobs
+from torchloom_core.weaver.worker_clocks import WorkerClocks
 from torchloom_core.wire.actions import Alert
 from torchloom_core.wire.events import (
     Control,
@@ -53,7 +55,7 @@ from torchloom_core.wire.events import (
 from torchloom_core.wire.messages import Hello, Hold, JoinReply, JoinRequest, Telemetry
 from torchloom_core.wire.operator import Page, Status
 from torchloom_core.wire.requests import Request
-from torchloom_core.wire.steering import Steer
+from torchloom_core.wire.steering import LighthouseView, Steer
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +79,7 @@ class Weaver:
         clock: SystemClock,
         epoch: int,
         trajectory: TrajectoryWriter,
+        believed: int = 0,
     ) -> None:
         self._config = config
         self._plugins = plugins
@@ -86,11 +89,14 @@ class Weaver:
         self._trajectory = trajectory
         self._recording = Recording(trajectory, clock)
         self._kernel = Kernel(config, plugins, DeadlineGuard(config.weaver.policy_budget_s))
-        self._outbox = Outbox(bus, clock, epoch)
         self._enrolment: Enrolment | None = None
         self._poison: Recorded | None = None
         self._forecasts: set[asyncio.Task[None]] = set()
         self._complaints = Complaints(log, clock.now_ns)
+        complain = self._complaints.add
+        self._clocks = WorkerClocks(complain)
+        self._outbox = Outbox(bus, clock, epoch, self._clocks.moved)
+        self._epochs = EpochWatch(epoch, believed, bus.newest_epoch, self._end, complain)
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.desk = OperatorService(
             epoch, self.enter, self.status, partial(describe_knobs, self._kernel)
@@ -110,6 +116,10 @@ class Weaver:
                 self._trajectory.telemetry(message, ts_ns)
                 self._kernel.step(message, ts_ns)
                 return True
+            if isinstance(message, Hello | LighthouseView) and self._epochs.is_outranked_by(
+                message
+            ):
+                return False
             if self._poison is not None and same_input(message, self._poison):
                 log.warning("passed over the input at which the last Weaver failed: %s", message)
                 return True
@@ -121,6 +131,7 @@ class Weaver:
                 self._bus.tell("request", message)
             if isinstance(message, Hello):
                 self._welcome(message)
+                self._clocks.hear(message, ts_ns)
             if outputs:
                 self._post(outputs)
         except TorchloomError as error:
@@ -228,16 +239,15 @@ class Weaver:
         await self._bus.roll_call(self._epoch)
         self._say_hold()  # none: whoever is still paused by an earlier Weaver goes on
 
-    async def admit_workers(self, enrolment: Enrolment) -> None:
-        """Give credentials to workers that ask with the join credentials."""
+    async def admit_workers(self, enrolment: Enrolment | None) -> None:
+        """Answer workers that ask to join, and give credentials where there are such."""
         self._enrolment = enrolment
+        kernel = self._kernel
 
         async def handle(request: JoinRequest) -> JoinReply:
-            kernel = self._kernel
-            alive = kernel.fleet.alive(request.worker, self._clock.now_ns())
             training, need = kernel.execution.training_groups(), self._config.arbiter.min_groups
-            error = unwanted(request, alive, kernel.fleet, training, need)
-            return enrolment.admit(request, alive, unwanted=error)
+            now_ns, complain = self._clock.now_ns(), self._complaints.add
+            return admitted(request, enrolment, kernel.fleet, now_ns, training, need, complain)
 
         await self._bus.serve_join(handle)
 

@@ -24,6 +24,7 @@ import msgspec
 from torchloom_core.config.schema import Lighthouse
 from torchloom_core.errors import LighthouseError, StateError
 from torchloom_core.files import private_folder, write_private
+from torchloom_core.server_urls import LOGIN, login_of, shown
 from torchloom_core.transport.detached_process import (
     end,
     has_ended,
@@ -117,7 +118,8 @@ class LighthouseProcess:
         # Workers say these names: one that is none of a command line's is left out.
         wait_for = [f"--expect={name}" for name in sorted(expected()) if _PLAIN.fullmatch(name)]
         log = self._folder / "lighthouse.log"
-        pid = start_detached([*command, *wait_for], log)
+        own = {LOGIN: login_of(url)}
+        pid = start_detached([*command, *wait_for], log, {**os.environ, **own})
         before = self._record
         self._record = _Record(pid=pid, port=port, command=tuple(command))
         try:
@@ -172,7 +174,7 @@ class LighthouseProcess:
         command += ["--min_replicas", str(settings.min_replicas)]
         for name in ("join_timeout", "heartbeat_timeout", "quorum_tick"):
             command += [f"--{name}_ms", str(max(1, round(getattr(settings, f"{name}_s") * 1000)))]
-        command += ["--run", self._run, "--state", str(self._state), "--url", url]
+        command += ["--run", self._run, "--state", str(self._state), "--url", shown(url)]
         return [*command, "--creds", str(creds)] if creds else command
 
     def _keep(self, record: _Record) -> None:

@@ -8,7 +8,7 @@ follow: a Weaver that dies in between leaves behind what its successor finds in 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -64,9 +64,21 @@ class Outbox:
 
     While the broker is away the state waits as one value an entry, commands until their
     deadline, and of what is only told the newest.
+
+    Parameters
+    ----------
+    moved : callable, optional
+        Returns a command with its times by the clock of its worker's host.
     """
 
-    def __init__(self, bus: Bus, clock: Clock, epoch: int) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        clock: Clock,
+        epoch: int,
+        moved: Callable[[Command], Command] = lambda command: command,
+    ) -> None:
+        self._moved = moved
         self._bus = bus
         self._clock = clock
         self._epoch = epoch
@@ -187,7 +199,7 @@ class Outbox:
     async def _send(self, commands: Sequence[Command]) -> None:
         while commands:
             try:
-                return await self._bus.send(commands)
+                return await self._bus.send([self._moved(command) for command in commands])
             except RefusedByBrokerError:
                 raise
             except BrokerError as error:

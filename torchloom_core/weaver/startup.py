@@ -6,14 +6,21 @@
 import asyncio
 import gc
 import signal
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torchloom_core.clock import SystemClock
 from torchloom_core.config.schema import Config
-from torchloom_core.errors import BrokerError, OvertakenError, SupersededError
+from torchloom_core.errors import (
+    BrokerError,
+    OutrankedError,
+    OvertakenError,
+    RunHeldError,
+    SupersededError,
+)
 from torchloom_core.kernel.plugins.host import ActivePlugins
 from torchloom_core.trajectory.layout import newest_epoch, run_folder
 from torchloom_core.trajectory.writer import TrajectoryWriter
@@ -22,24 +29,40 @@ from torchloom_core.transport.broker import EmbeddedBroker
 from torchloom_core.transport.security.enrolment import Enrolment
 from torchloom_core.transport.security.grants import Grants
 from torchloom_core.weaver.daemon import Weaver
+from torchloom_core.weaver.epoch_rise import EpochRises
+from torchloom_core.weaver.folder_lock import FolderLock
 from torchloom_core.weaver.join_file import write_join_file
 from torchloom_core.weaver.lighthouse_process import LighthouseProcess
 from torchloom_core.weaver.recovery import Inheritance
+from torchloom_core.weaver.run_ownership import lock_folder, take_run
 from torchloom_core.wire import subjects
 
 _EMBEDDED_PATIENCE_S = 20.0
 """How long the first connect waits for a server that we have started ourselves."""
+
+_Own = Callable[[NatsBus], Awaitable[None]]
+"""Makes this process the owner of the run, or raises RunHeldError."""
 
 
 async def run(
     config: Config,
     plugins: ActivePlugins,
     ready: Callable[[str, str], None] = lambda url, lighthouse: None,
+    *,
+    take_over: bool = False,
+    renew: Callable[[], ActivePlugins] | None = None,
 ) -> None:
     """Run a Weaver until SIGINT or SIGTERM.
 
-    ``ready`` is called with the broker's URL and the lighthouse's, which is empty where the
-    Weaver starts none.
+    Parameters
+    ----------
+    ready : callable
+        Called with the broker's URL and the lighthouse's, which is empty where the Weaver starts
+        none.
+    take_over : bool
+        A Weaver that controls the run is made to end.
+    renew : callable, optional
+        Returns the plugins anew, for another life under a higher epoch.
 
     Raises
     ------
@@ -50,17 +73,45 @@ async def run(
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(signum, stop.set)
+    lock = await lock_folder(Path(config.weaver.state_dir), take_over=take_over)
+    try:
+        own = partial(take_run, run=config.run.name, lock=lock, take_over=take_over)
+        await _run(config, plugins, ready, stop, lock, own, renew)
+    finally:
+        lock.release()
+
+
+async def _run(
+    config: Config,
+    plugins: ActivePlugins,
+    ready: Callable[[str, str], None],
+    stop: asyncio.Event,
+    lock: FolderLock,
+    own: _Own,
+    renew: Callable[[], ActivePlugins] | None,
+) -> None:
     broker = None if config.broker.url else _embedded(config)
     lighthouse = _lighthouse(config)
-    serving = False
+    serving, over, rises = False, False, EpochRises()
     try:
-        async with AsyncExitStack() as stack:
-            weaver = await _unless(stop, _start(config, plugins, broker, lighthouse, stack, ready))
-            if weaver is not None:
-                serving = True
-                gc.freeze()  # all that is there stays: to look through it takes 50 ms each time
-                await weaver.run(stop)
-    except SupersededError:
+        while not over:
+            try:
+                async with AsyncExitStack() as stack:
+                    said = _no_matter if serving else ready
+                    starting = _start(config, plugins, broker, lighthouse, stack, said, own, rises)
+                    weaver = await _unless(stop, starting)
+                    if weaver is not None:
+                        serving = True
+                        if not lock.held:
+                            later = asyncio.create_task(lock.take_later())
+                            stack.callback(later.cancel)
+                        gc.freeze()  # all that is there stays: to look through it takes 50 ms
+                        await weaver.run(stop)
+                over = True
+            except OutrankedError as error:
+                rises.note(error)
+                plugins = renew() if renew else plugins
+    except (SupersededError, RunHeldError):
         raise
     except BaseException:
         # The server outlives a Weaver that fails, for the next one to adopt; but one that was
@@ -72,6 +123,10 @@ async def run(
         await lighthouse.stop_unless_needed()  # nobody supervises it any more
     if broker is not None:
         await broker.stop()
+
+
+def _no_matter(url: str, lighthouse: str) -> None:
+    """Nobody is to be told a second time."""
 
 
 def _embedded(config: Config) -> EmbeddedBroker:
@@ -96,6 +151,8 @@ async def _start(
     lighthouse: LighthouseProcess | None,
     stack: AsyncExitStack,
     ready: Callable[[str, str], None],
+    own: _Own,
+    rises: EpochRises,
 ) -> Weaver:
     """Return a Weaver that has taken over; ``stack`` takes what is to be undone at its end."""
     settings = config.broker
@@ -110,12 +167,16 @@ async def _start(
     with _saying_what_to_do(broker):
         bus = await NatsBus.connect(url, name, creds=creds, clock=clock, patience_s=patience_s)
         stack.push_async_callback(bus.close)
-        while (weaver := await _take_over(config, plugins, bus, clock, stack)) is None:
+        await own(bus)
+        stack.push_async_callback(bus.owner.give_back)
+        while (weaver := await _take_over(config, plugins, bus, clock, stack, rises)) is None:
             pass
+        enrolment = None
         if broker is not None:
             credentials = broker.credentials
             grants = Grants(credentials.grants_path)
-            await weaver.admit_workers(Enrolment(name, credentials.worker_jwt, grants))
+            enrolment = Enrolment(name, credentials.worker_jwt, grants)
+        await weaver.admit_workers(enrolment)
     where = ""
     if lighthouse is not None:
         light_creds = creds if broker is None else broker.credentials.lighthouse_creds
@@ -139,19 +200,24 @@ def _saying_what_to_do(broker: EmbeddedBroker | None) -> Iterator[None]:
 
 
 async def _take_over(
-    config: Config, plugins: ActivePlugins, bus: NatsBus, clock: SystemClock, stack: AsyncExitStack
+    config: Config,
+    plugins: ActivePlugins,
+    bus: NatsBus,
+    clock: SystemClock,
+    stack: AsyncExitStack,
+    rises: EpochRises,
 ) -> Weaver | None:
     """Return a Weaver that has taken over what was left, or None if that is to be read again."""
     name = config.run.name
     folder = run_folder(Path(config.weaver.state_dir), name)
-    epoch = await bus.claim_epoch(above=newest_epoch(folder))
+    epoch = await bus.claim_epoch(above=max(newest_epoch(folder), rises.above))
     left = await bus.left()
     inheritance = Inheritance(left.entries, f"bucket {subjects.bucket(name)}")
     inheritance.follow(folder, left.epoch)
     trajectory = TrajectoryWriter(folder, name, epoch, config, plugins.versions, clock.now_ns())
     async with AsyncExitStack() as attempt:
         attempt.callback(trajectory.close)
-        weaver = Weaver(config, plugins, bus, clock, epoch, trajectory)
+        weaver = Weaver(config, plugins, bus, clock, epoch, trajectory, rises.believed)
         try:
             await weaver.start(inheritance.recovered(epoch), inheritance.poison)
         except OvertakenError:

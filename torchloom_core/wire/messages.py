@@ -168,6 +168,8 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
         What does not change of where it sits: model, size.
     tries : tuple of str
         Knobs of which a stand-by tries out what a change would do.
+    epoch : int
+        The highest epoch of a Weaver that this life has heard of; 0 before the first.
     """
 
     run: Name
@@ -189,6 +191,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
     quorum_id: QuorumId = -1
     door: Door | None = None
     tries: Annotated[tuple[KnobName, ...], msgspec.Meta(max_length=MAX_KNOBS)] = ()
+    epoch: Count = 0
     ts_ns: Stamp = 0
     v: Version = SCHEMA_VERSION
 

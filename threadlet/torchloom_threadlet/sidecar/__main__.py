@@ -207,7 +207,10 @@ class Sidecar:
 
     async def _on_hold(self, message: Msg) -> None:
         with contextlib.suppress(MessageError):
-            self._to_link(decode_hold(message.data))
+            hold = decode_hold(message.data)
+            if hold.run == self._hello.run:
+                self._roll.saw(hold.epoch)
+            self._to_link(hold)
 
     async def _on_command(self, command: Command) -> None:
         self._roll.saw(command.epoch)
@@ -237,7 +240,8 @@ class Sidecar:
         self._spawn(self._orders.settled(ack))
 
     def _hello_now(self) -> Hello:
-        hello = msgspec.structs.replace(self._hello, ts_ns=time.time_ns())
+        epoch = max(self._hello.epoch, self._roll.epoch)
+        hello = msgspec.structs.replace(self._hello, epoch=epoch, ts_ns=time.time_ns())
         if self._door.door is None:
             return hello
         able = (*hello.actuators, "probe")

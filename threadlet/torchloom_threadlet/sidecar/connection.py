@@ -16,6 +16,7 @@ from nats.aio.client import Client, RawCredentials
 from torchloom_core.errors import MessageError
 from torchloom_core.nats_client import NatsClient
 from torchloom_core.plain_text import plain_line
+from torchloom_core.server_urls import shown
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import decode_join_reply, encode
 from torchloom_core.wire.messages import Hello, JoinFile, JoinRequest
@@ -122,7 +123,9 @@ class Connection:
         """Hold a connection for ever."""
         while True:
             try:
-                if self._join.enrol and not self._keys.jwt:
+                if not self._join.enrol:
+                    await self._check_name()
+                elif not self._keys.jwt:
                     await self._enrol()
                 self.unwanted = False
                 self._on_admission("")
@@ -136,7 +139,7 @@ class Connection:
             except (*BROKER_ERRORS, MessageError, ValueError, nkeys.NkeysError) as error:
                 # A ValueError is nats-py's word for a malformed URL or credentials.
                 self._on_admission("")
-                self._say("cannot use the broker at %s: %s", self._join.url, error)
+                self._say("cannot use the broker at %s: %s", shown(self._join.url), error)
                 await asyncio.sleep(_jittered(_ENROL_WAIT_S[1]))
             self._look_for_a_new_weaver()
 
@@ -147,16 +150,7 @@ class Connection:
 
     async def _enrol(self) -> None:
         """Get credentials of this worker's own, waiting for the Weaver as long as it takes."""
-        if not self._keys.seed:
-            seed = nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER)
-            self._keep(Keys(seed=seed.decode()))
-        request = JoinRequest(
-            run=self._hello.run,
-            worker=self._hello.worker,
-            incarnation=self._hello.incarnation,
-            public_key=nkeys.from_seed(bytearray(self._keys.seed.encode())).public_key.decode(),
-            node=self._hello.node,
-        )
+        request = self._request()
         wait_s = _ENROL_WAIT_S[0]
         while True:
             try:
@@ -164,7 +158,7 @@ class Connection:
                 break
             except BROKER_ERRORS as error:
                 self._on_admission("")
-                where = f"{self._hello.run} at {self._join.url}"
+                where = f"{self._hello.run} at {shown(self._join.url)}"
                 self._say("waiting for the Weaver of run %s: %s", where, error)
                 await asyncio.sleep(_jittered(wait_s))
                 wait_s = min(2 * wait_s, _ENROL_WAIT_S[1])
@@ -174,6 +168,25 @@ class Connection:
             refusal = UnwantedError if reply.unwanted else RefusedError
             raise refusal(reply.error or "it gave no reason")
         self._keep(Keys(seed=self._keys.seed, jwt=reply.jwt))
+
+    async def _check_name(self) -> None:
+        """Ask whether the name is another process's; where nobody answers, it is this one's."""
+        with contextlib.suppress(*BROKER_ERRORS):
+            reply = decode_join_reply(await self._ask(encode(self._request())))
+            if reply.error:
+                raise RefusedError(reply.error)
+
+    def _request(self) -> JoinRequest:
+        if not self._keys.seed:
+            seed = nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER)
+            self._keep(Keys(seed=seed.decode()))
+        return JoinRequest(
+            run=self._hello.run,
+            worker=self._hello.worker,
+            incarnation=self._hello.incarnation,
+            public_key=nkeys.from_seed(bytearray(self._keys.seed.encode())).public_key.decode(),
+            node=self._hello.node,
+        )
 
     def _keep(self, keys: Keys) -> None:
         self._keys = keys
@@ -213,7 +226,7 @@ class Connection:
                 if self.client is not None:
                     continue
                 if self._refusals >= _REFUSALS:
-                    self._say("the broker at %s no longer knows this worker", self._join.url)
+                    self._say("the broker at %s no longer knows this worker", shown(self._join.url))
                     self._keep(Keys(seed=keys.seed))
                     return
                 if self._look_for_a_new_weaver():

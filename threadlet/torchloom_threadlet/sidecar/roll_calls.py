@@ -1,4 +1,4 @@
-"""Roll calls, as the sidecar hears them: which are the Weaver's, and how often one is answered."""
+"""Roll calls, as the sidecar hears them: which are a Weaver's, and how often one is answered."""
 
 import asyncio
 import logging
@@ -18,7 +18,8 @@ class RollCalls:
     """Answers the Weaver's calls, the last one always, and never more often than it has to.
 
     Whatever a server answers to somebody can land on the subject of the roll, by the reply
-    subject of the question. So only a roll call of this run is one, and of no Weaver of the past.
+    subject of the question. So only a roll call of this run is one. That of a lower epoch is
+    answered, too: the hello says the highest that is known, and the Weaver takes a higher one.
 
     Parameters
     ----------
@@ -26,6 +27,11 @@ class RollCalls:
         Says hello.
     every_s : float
         Calls within so many seconds of an answer are answered together at the end of them.
+
+    Attributes
+    ----------
+    epoch : int
+        The highest of a Weaver that was heard of.
     """
 
     def __init__(
@@ -39,13 +45,13 @@ class RollCalls:
         self._worker = worker
         self._answer = answer
         self._every_s = every_s
-        self._epoch = 0
+        self.epoch = 0
         self._due_s = 0.0
         self._waiting: asyncio.TimerHandle | None = None
 
     def saw(self, epoch: int) -> None:
-        """Take note of a Weaver's epoch; those below it are of the past."""
-        self._epoch = max(self._epoch, epoch)
+        """Take note of a Weaver's epoch."""
+        self.epoch = max(self.epoch, epoch)
 
     async def take(self, message: Msg) -> None:
         """Answer what was heard, now or later, if it is a call for this worker."""
@@ -54,7 +60,7 @@ class RollCalls:
         except MessageError as error:
             _logger.debug("no roll call: %s", error)
             return
-        if call.run != self._run or call.epoch < self._epoch:
+        if call.run != self._run:
             return
         self.saw(call.epoch)
         if call.workers and self._worker not in call.workers:

@@ -66,6 +66,11 @@ class CommandInbox:
         self._pending[command.id] = command
         return _ack(command, "accepted", now_ns, step), True
 
+    @property
+    def highest_epoch(self) -> int:
+        """The highest epoch that was heard of, 0 before the first."""
+        return self._highest_epoch
+
     def believes(self, epoch: int) -> bool:
         """Say whether what was said under ``epoch`` counts, and remember the highest."""
         self._highest_epoch = max(self._highest_epoch, epoch)

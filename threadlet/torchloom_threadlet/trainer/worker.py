@@ -197,6 +197,7 @@ class Worker:
             framework=text(self._framework, MAX_SHORT_TEXT),
             replica_id=text(self.replica_id, MAX_SHORT_TEXT),
             quorum_id=self.phases.quorum_id,
+            epoch=self._inbox.highest_epoch,
             ts_ns=time.time_ns(),
         )
 

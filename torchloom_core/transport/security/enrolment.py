@@ -47,7 +47,9 @@ class Enrolment:
         self._passed: dict[Life, None] = {}
         self._complaints = Complaints(_log)
 
-    def admit(self, request: JoinRequest, alive: int | None, unwanted: str = "") -> JoinReply:
+    def admit(
+        self, request: JoinRequest, alive: int | None, unwanted: str = "", in_use: str = ""
+    ) -> JoinReply:
         """Answer a worker that asks, and say in the log, now and then, if it gets nothing.
 
         Parameters
@@ -56,12 +58,19 @@ class Enrolment:
             The incarnation of that name which is alive, if one is.
         unwanted : str
             Why nobody is wanted where the worker sits, if so.
+        in_use : str
+            Why the name cannot be this worker's, if another process has it.
         """
         if alive is None:
             self.release(request.worker)
         else:
             self.seen(request.worker, alive)
-        reply = JoinReply(error=unwanted, unwanted=True) if unwanted else self.grant(request)
+        if in_use:
+            reply = JoinReply(error=in_use)
+        elif unwanted:
+            reply = JoinReply(error=unwanted, unwanted=True)
+        else:
+            reply = self.grant(request)
         if reply.error:
             worker = request.worker[:_SHOWN]
             self._complaints.add(worker, f"{worker!r} may not join: {reply.error}")

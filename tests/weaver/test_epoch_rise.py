@@ -1,0 +1,57 @@
+"""A Weaver takes a higher epoch on the word of workers: of a believable one, a few times."""
+
+import asyncio
+
+import pytest
+
+from torchloom_core.errors import OutrankedError
+from torchloom_core.weaver.epoch_rise import EpochRises, EpochWatch
+from torchloom_core.wire.messages import Hello
+
+
+class Life:
+    def __init__(self, rises, claimed=10):
+        self.ended, self.said = [], []
+        self.watch = EpochWatch(
+            10, rises.believed, self.newest, self.ended.append, lambda *said: self.said.append(said)
+        )
+        self._claimed = claimed
+
+    async def newest(self):
+        return self._claimed
+
+    async def hears(self, epoch):
+        hello = Hello(
+            run="run", worker="g0-0", incarnation=1, group="g0", rank=0, node="n0", epoch=epoch
+        )
+        outranked = self.watch.is_outranked_by(hello)
+        await asyncio.sleep(0)
+        return outranked
+
+
+@pytest.mark.parametrize(("epoch", "outranked"), [(0, False), (10, False), (11, True)])
+async def test_only_a_higher_epoch_ends_a_life(epoch, outranked):
+    life = Life(EpochRises())
+    assert await life.hears(epoch) is outranked
+    assert [error.epoch for error in life.ended] == [epoch] * outranked
+
+
+async def test_an_epoch_that_a_later_weaver_of_the_run_has_claimed_is_left_to_it():
+    life = Life(EpochRises(), claimed=11)
+    assert await life.hears(11)
+    assert not life.ended
+
+
+async def test_an_epoch_that_no_clock_gives_and_a_fourth_one_are_said_and_not_believed():
+    rises = EpochRises()
+    life = Life(rises)
+    assert not await life.hears(2**53)
+    for epoch in (20, 2000, 4000):
+        rises.note(OutrankedError("", epoch))
+        assert rises.above > epoch
+    life = Life(rises)
+    assert not await life.hears(6000)
+    assert not life.ended
+    ((who, text),) = life.said
+    assert who == "g0-0"
+    assert "g0-0 has obeyed a Weaver of epoch 6000, this one is of 10" in text
