@@ -46,6 +46,7 @@ from torchloom_core.plugin.needs import (
     NeedFaults,
     NeedForecast,
     NeedLabels,
+    NeedNotes,
     NeedPast,
     PolicyNeed,
     PredictorNeed,
@@ -78,7 +79,7 @@ from torchloom_core.wire.actions import (
 )
 from torchloom_core.wire.events import Fault, Forecast, Proposal
 from torchloom_core.wire.limits import MAX_ORDER
-from torchloom_core.wire.messages import KnobSpec, KnobValue
+from torchloom_core.wire.messages import KnobSpec, KnobValue, Note
 
 __all__ = [
     "MAX_ORDER",
@@ -117,8 +118,10 @@ __all__ = [
     "NeedFaults",
     "NeedForecast",
     "NeedLabels",
+    "NeedNotes",
     "NeedPast",
     "NotNegative",
+    "Note",
     "Outlook",
     "PauseRun",
     "PluginError",
