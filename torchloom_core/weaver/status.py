@@ -224,7 +224,8 @@ def _plugins(kernel: Kernel, plugins: ActivePlugins) -> list[PluginStatus]:
     for active in plugins.policies:
         failure = kernel.host.quarantined.get(active.name)
         state = "quarantined" if failure else active.mode
-        detail = f"{failure.rule}: {failure.detail}" if failure else ""
+        said = kernel.host.said.get(active.name, "")
+        detail = f"{failure.rule}: {failure.detail}" if failure else said
         rows.append(PluginStatus(name=active.name, kind="policy", state=state, detail=detail))
     for name in plugins.predictors:
         broken = kernel.forecasts.failed.get(name)
