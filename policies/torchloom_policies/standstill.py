@@ -73,4 +73,4 @@ class Standstill:
     def _field(self, kind: str, row: int, name: str) -> str:
         note = self._view.note(kind, row)
         value = note.fields.get(name, "") if note is not None else ""
-        return f"{value:g}" if isinstance(value, int | float) else value
+        return f"{value:g}" if isinstance(value, int | float) else str(value)

@@ -128,6 +128,7 @@ def test_a_group_that_takes_long_over_a_step_and_is_well_is_left_alone(
     ]
 
     def goes_on_after_all(trainer):
+        assert not evictions(run)
         among = [row for row in trainer.rows if row["participants"] == 3]
         return len(among) > 80 * len(deeds.split(",")) + 20
 

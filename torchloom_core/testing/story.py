@@ -166,14 +166,13 @@ def _notes(kind: str, tick: int, now_s: float) -> dict[int, Note]:
     """Return the newest notes of a kind: one worker sends it now and then, with odd fields."""
     if tick < 6:
         return {}
-    fields = {"number": float("nan"), "words": "it is told so"}
     return {
         1: Note(
             run="story",
             worker="g0-1",
             incarnation=1,
             kind=kind,
-            fields=fields,
+            fields={"number": float("nan"), "words": "it is told so"},
             ts_ns=round((now_s - tick % 3) * 1e9),
         )
     }

@@ -45,7 +45,11 @@ class Stillness:
         self._stacks = stacks
         self._tell = tell
         self._work = Work.of(pid)
-        self._forget()
+        self._progress_ns = -1
+        self._next_stack_s = _FIRST_STACK_S
+        self._stack = ""
+        self._stack_since_s = 0.0
+        self._stack_still_s = 0.0
 
     def gauges(self) -> dict[str, float]:
         """Return ``trainer_cpu_still_s`` and ``trainer_stack_still_s``, those that are known."""
@@ -95,8 +99,5 @@ class Stillness:
             )
 
     def _forget(self) -> None:
-        self._progress_ns = -1
         self._next_stack_s = _FIRST_STACK_S
-        self._stack = ""
-        self._stack_since_s = 0.0
-        self._stack_still_s = 0.0
+        self._stack, self._stack_still_s = "", 0.0

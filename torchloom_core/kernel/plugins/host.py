@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from torchloom_core.kernel.plugins.guard import OVERRAN, Guard, PolicyOverran
-from torchloom_core.plain_text import plain_line
 from torchloom_core.plugin.api import Policy, Predictor
 from torchloom_core.plugin.contract import GarbageError, checked_proposal
 from torchloom_core.plugin.foreign import home_of, raised_in, shown
@@ -14,7 +13,6 @@ from torchloom_core.plugin.view import FleetView
 from torchloom_core.wire.events import PolicyFailed, PredictorFailed, Proposal
 
 MAX_PROPOSALS = 10_000
-_STATUS_CHARACTERS = 200
 
 
 @dataclass(frozen=True)
@@ -44,13 +42,12 @@ class ActivePlugins:
 
 
 class PolicyHost:
-    """The active policies, which of them are quarantined, and what the others say of themselves."""
+    """The active policies, and which of them are quarantined."""
 
     def __init__(self, policies: Sequence[ActivePolicy], guard: Guard) -> None:
         self._policies = list(policies)
         self._guard = guard
         self.quarantined: dict[str, PolicyFailed] = {}
-        self.said: dict[str, str] = {}
 
     def propose(
         self, view: FleetView, seq: int
@@ -64,7 +61,6 @@ class PolicyHost:
             try:
                 with self._guard.limit(active.name, seq):
                     wanted = _collect(active.policy.on_tick(view.twin()))
-                    self.said[active.name] = _status(active.policy)
             except KeyboardInterrupt:
                 raise  # a person's Ctrl-C, which may well arrive while a policy is at work
             except PolicyOverran as error:
@@ -81,12 +77,6 @@ class PolicyHost:
             self.quarantined[active.name] = failure
             failures.append(failure)
         return proposals, failures
-
-
-def _status(policy: Policy) -> str:
-    """Return what a policy says of itself for people, in its attribute ``status`` if it has one."""
-    status = getattr(policy, "status", "")
-    return plain_line(status)[:_STATUS_CHARACTERS] if isinstance(status, str) else ""
 
 
 def _collect(result: Any) -> list[Proposal]:
