@@ -76,7 +76,7 @@ def test_of_nested_phases_the_one_with_the_latest_end_counts():
     assert phases.named() == inner
     phases.leave(inner)
     assert phases.named() is None
-    for bound in (0.0, -1.0, float("nan")):
+    for bound in (0.0, -1.0, float("nan"), "5"):
         with pytest.raises(ValueError, match="need at_most_s > 0"):
             phases.enter("save", bound)
 

@@ -58,8 +58,8 @@ class Phases:
         ValueError
             If the bound is no number of seconds above 0.
         """
-        if not at_most_s > 0:
-            raise ValueError(f"phase {name!r}: need at_most_s > 0, was {at_most_s!r}")
+        if not (isinstance(at_most_s, int | float) and at_most_s > 0):
+            raise ValueError(f"phase {name!r}: need at_most_s > 0, in seconds, was {at_most_s!r}")
         now_ns = time.monotonic_ns()
         until_ns = now_ns + round(min(at_most_s, _LONGEST_PHASE_S) * 1e9)
         phase = NamedPhase(name=text(name, MAX_SHORT_TEXT), since_ns=now_ns, until_ns=until_ns)

@@ -284,8 +284,8 @@ class Worker:
         entered = None
         try:
             entered = self.phases.enter(name, at_most_s)
-        except (TypeError, ValueError) as error:
-            _logger.warning("%s: not reported: %s", self.identity.worker, says(error))
+        except ValueError as error:
+            _logger.warning("%s: %s; it is not reported", self.identity.worker, error)
         if entered is not None:
             self._report_now()  # what follows may hold the GIL
         try:
