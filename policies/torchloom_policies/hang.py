@@ -1,11 +1,10 @@
 """Find the replica group that the others wait for in vain, and have them freed of it."""
 
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from torchloom_core.plugin import (
     Alert,
@@ -14,6 +13,7 @@ from torchloom_core.plugin import (
     FleetView,
     Floats,
     Need,
+    Note,
     Positive,
     Proposal,
     Registry,
@@ -22,15 +22,10 @@ from torchloom_core.plugin import (
     grow,
     hookimpl,
 )
+from torchloom_policies.patience import FAILED_STEPS, STEP_TIME, Patience
+from torchloom_policies.standstill import DUMP, NEEDS, Rows, Standstill
 
-Rows = NDArray[np.bool_]
-
-_STEP, _WAITING, _STOPPED, _QUORUM = (
-    "step_time_s",
-    "trainer_waiting_s",
-    "trainer_stopped",
-    "quorum_id",
-)
+_WAITING, _QUORUM = "trainer_waiting_s", "quorum_id"
 
 
 class HangPolicy:
@@ -38,21 +33,32 @@ class HangPolicy:
 
     When one rank hangs, all that it trains with stand still, and from their steps alone nobody
     can tell who holds up whom. What each trainer is at tells it: a victim waits in a collective
-    or for a quorum (``trainer_waiting_s`` above 0); the culprit computes, or its process is
-    stopped (``trainer_stopped``). Whoever finished no step for
+    or for a quorum (``trainer_waiting_s`` above 0); a culprit does not. But a trainer that
+    evaluates, saves or compiles does not wait either, and is well. So each is given the time that
+    the evidence asks for, always plus ``costs.checkpoint_s``, and never less than ``ratio`` times
+    the usual longest step of this run:
 
-        max(least_s, ratio x the usual longest step) + costs.checkpoint_s
-
-    stands still; the usual longest step is the median over the workers of each one's longest
-    within ``memory_s``, so checkpoints that were saved lately are in it. A worker that has not
-    finished two steps yet, because it compiles or heals, has ``first_step_s``.
+    ========================================================== ==============================
+    its process is stopped (SIGSTOP, a debugger)               ``stopped_s``
+    it uses no CPU time, and its stack stays the same          ``least_s`` of that
+    it works: CPU time moves, or the stack does                ``busy_s``
+    neither is known, as of an older Threadlet                 ``unseen_s``
+    it is in a named phase (``loom.phase``, torch.compile)     the bound of the phase, at least
+    it has not finished two steps yet: it compiles or heals    ``first_step_s``, at least
+    ========================================================== ==============================
 
     A culprit is named only if it stands still at ``patience`` ticks in a row, if another group of
     the very same quorum waits, and if neither more groups are named than wait nor more than
     ``most_groups``. Then its stacks and those of one that waits for it are collected, which they
-    can only be before the others are freed; at the next tick it is proposed for eviction. The
-    gain is what those that wait would go on waiting, ``would_wait_s``. If somebody waits and
-    nobody can be named, there is an alert; so is there for a process that is stopped.
+    can only be before the others are freed. Once its own have come, or after ``dump_s``, it is
+    proposed for eviction, and the reason states the evidence. The gain is what those that wait
+    would go on waiting, ``would_wait_s``. If somebody waits and nobody can be named, there is an
+    alert; so is there for a process that is stopped.
+
+    Attributes
+    ----------
+    status : str
+        The present patience and what it comes of, for ``torchloom status`` and the page.
     """
 
     name = "hang"
@@ -63,17 +69,25 @@ class HangPolicy:
         Attributes
         ----------
         least_s : float
-            Nobody stands still who finished a step within this time, seconds.
+            How long a trainer may be idle (no CPU time, the same stack) in a step, seconds.
+        stopped_s : float
+            How long its process may be stopped, if that is less than ``least_s``, seconds.
+        busy_s : float
+            How long it may work at one step, seconds.
+        unseen_s : float
+            How long a step may take of which neither CPU time nor stack is known, seconds.
         ratio : float
-            Nor within this many times the usual longest step.
+            All of that is at least so many times the usual longest step, up to ``busy_s``.
         memory_s : float
-            How long a step is remembered for that, seconds.
+            After this time a longest step counts for half, seconds.
         first_step_s : float
             How long a worker may take for its first two steps, seconds: it loads, compiles, heals.
         patience : int
             Ticks in a row at which the same worker must stand still.
         most_groups : int
             Of more groups than that none is named: what they share is at fault.
+        dump_s : float
+            How long the dump of the one that hangs is waited for before its eviction, seconds.
         then : str
             What becomes of the group: ``wait`` leaves it to come back by itself, ``restart`` ends
             it for whoever started it to start it again, ``replace`` gives its place to a stand-by
@@ -87,12 +101,16 @@ class HangPolicy:
             When a group that still hangs is proposed again, seconds.
         """
 
-        least_s: Positive = 30.0
+        least_s: Positive = 120.0
+        stopped_s: Positive = 30.0
+        busy_s: Positive = 900.0
+        unseen_s: Positive = 300.0
         ratio: Annotated[float, msgspec.Meta(ge=1, le=1e6)] = 3.0
-        memory_s: Positive = 300.0
+        memory_s: Positive = 21600.0
         first_step_s: Positive = 900.0
         patience: Annotated[int, msgspec.Meta(ge=1)] = 2
         most_groups: Annotated[int, msgspec.Meta(ge=1)] = 4
+        dump_s: Positive = 10.0
         then: Literal["wait", "restart", "replace"] = "restart"
         would_wait_s: Positive = 300.0
         confidence: Share = 0.9
@@ -102,30 +120,36 @@ class HangPolicy:
         self._options = options
         self._streak = np.zeros(0, dtype=np.int64)
         self._told = np.zeros(0, dtype=np.bool_)
-        self._asked_s: dict[str, float] = {}
+        self._asked: dict[str, _Asked] = {}
         self._evicted: set[str] = set()
-        self._began = np.zeros(0, dtype=np.bool_)
-        self._usual_s = 0.0
+        self._patience = Patience(options.ratio, options.busy_s, options.memory_s)
+        self.status = ""
         self._unnamed = False
         self._named_s = -np.inf
         self.needs = (
-            Need(_STEP, window_s=options.memory_s),
+            Need(STEP_TIME),
+            Need(FAILED_STEPS, optional=True),
             Need(_WAITING),
-            Need(_STOPPED),
             Need(_QUORUM),
+            *NEEDS,
         )
 
     def on_tick(self, view: FleetView) -> Iterable[Proposal]:
         """Name who holds the others up, and say what to do about it."""
-        still = view.is_in("training") & (view.progress_age_s > self._limits_s(view))
-        stopped = still & (view.latest(_STOPPED) >= 1)
-        waits, hangs = self._at_what(still & ~stopped, view)
-        hangs |= stopped
+        self._patience.look(view)
+        seen = Standstill(view)
+        least_s = self._options.least_s
+        self.status = self._patience.in_words(least_s, view.costs.checkpoint_s)
+        shortest_s = min(self._options.stopped_s, least_s)
+        still = view.is_in("training") & self._exceed(view.progress_age_s, shortest_s, view)
+        stopped = still & seen.stopped
+        waits, others = self._at_what(still & ~stopped, view)
+        hangs = stopped | (others & ~seen.in_phase & self._too_long(seen, view))
         self._streak = np.where(still, grow(self._streak, len(view)) + 1, 0)
         ripe = self._streak >= self._options.patience
         yield from self._alert_stopped(stopped & ripe, still, view)
         standing = {view.group[row] for row in np.flatnonzero(still).tolist()}
-        self._asked_s = {group: at for group, at in self._asked_s.items() if group in standing}
+        self._asked = {group: asked for group, asked in self._asked.items() if group in standing}
         if not (waits & ripe).any():
             self._unnamed = False
             return
@@ -133,25 +157,26 @@ class HangPolicy:
         if named:
             self._unnamed, self._named_s = False, view.now_s
             for group, (row, wait) in named.items():
-                yield from self._act(group, row, wait, view)
-        elif self._is_plain(view):
+                yield from self._act(group, row, wait, seen, view)
+        elif (others & ~hangs).any() or self._is_plain(view):
             return
         elif not self._unnamed:
             self._unnamed = True
             yield self._cannot_name(waits, hangs, view)
 
-    def _limits_s(self, view: FleetView) -> Floats:
-        """Return ``(workers,)``: how long each may take for a step, seconds."""
-        options = self._options
-        past_s = view.window(_STEP, options.memory_s)
-        longest_s = np.where(np.isfinite(past_s), past_s, 0.0).max(axis=1, initial=0.0)
-        if (longest_s > 0).any():
-            self._usual_s = float(np.median(longest_s[longest_s > 0]))
-        # Who stands still for longer than that has no step in memory, and is not at its first.
-        began = grow(self._began, len(view)) & view.is_in("training")
-        self._began = began | (longest_s > 0)
-        limit_s = max(options.least_s, options.ratio * self._usual_s) + view.costs.checkpoint_s
-        return np.where(self._began, limit_s, max(limit_s, options.first_step_s))
+    def _exceed(self, spent_s: Floats, least_s: float, view: FleetView) -> Rows:
+        """Return who has spent more than the patience with a step, or with its first ones."""
+        limit_s = self._patience.limit_s(least_s) + view.costs.checkpoint_s
+        first_s = max(limit_s, self._options.first_step_s)
+        exceed: Rows = spent_s > np.where(self._patience.has_begun, limit_s, first_s)
+        return exceed
+
+    def _too_long(self, seen: Standstill, view: FleetView) -> Rows:
+        """Return who takes longer than may be, by what is known of it."""
+        options, age_s = self._options, view.progress_age_s
+        idle = self._exceed(seen.idle_s, options.least_s, view)
+        unseen = seen.unseen & self._exceed(age_s, options.unseen_s, view)
+        return idle | unseen | self._exceed(age_s, options.busy_s, view)
 
     def _is_plain(self, view: FleetView) -> bool:
         """Say whether it is plain why somebody waits: for a paused group, or for one that joins.
@@ -197,18 +222,28 @@ class HangPolicy:
         most = min(self._options.most_groups, len(held_up - named.keys()))
         return named if len(named) <= most else {}
 
-    def _act(self, group: str, row: int, wait: "_Wait", view: FleetView) -> Iterator[Proposal]:
+    def _act(
+        self, group: str, row: int, wait: "_Wait", seen: Standstill, view: FleetView
+    ) -> Iterator[Proposal]:
         """Look at first, then evict; if that did nothing, again after a while."""
-        if view.now_s - self._asked_s.get(group, -np.inf) >= self._options.again_s:
-            self._asked_s[group] = view.now_s
+        asked = self._asked.get(group)
+        dump = view.note(DUMP, row)
+        if asked is None or view.now_s - asked.at_s >= self._options.again_s:
+            self._asked[group] = _Asked(view.now_s, dump)
             self._evicted.discard(group)
             # A stopped process answers nothing; what can be had of it its sidecar has told.
-            stopped = bool(view.latest(_STOPPED)[row] >= 1)
-            asked = (row, wait.longest(but=group))
-            yield from (self._dump(one, group, view) for one in asked[stopped:])
+            whom = (row, wait.longest(but=group))
+            yield from (self._dump(one, group, view) for one in whom[int(seen.stopped[row]) :])
         elif group not in self._evicted:
+            said = seen.in_words(row)
+            if not seen.stopped[row]:
+                waited_s = view.now_s - asked.at_s
+                if dump == asked.dump and waited_s < self._options.dump_s:
+                    return
+                timed_out = f"its dump timed out after {waited_s:.0f} s"
+                said += f", {timed_out if dump == asked.dump else 'its dump was taken'}"
             self._evicted.add(group)
-            yield self._evict(group, row, wait, view)
+            yield self._evict(group, row, wait, said, view)
 
     def _dump(self, row: int, group: str, view: FleetView) -> Proposal:
         return Proposal(
@@ -218,20 +253,19 @@ class HangPolicy:
             confidence=self._options.confidence,
         )
 
-    def _evict(self, group: str, row: int, wait: "_Wait", view: FleetView) -> Proposal:
+    def _evict(self, group: str, row: int, wait: "_Wait", said: str, view: FleetView) -> Proposal:
         options = self._options
         victims, longest = wait.count(but=group), wait.longest(but=group)
         members = [other for other, name in enumerate(view.group) if name == group]
         then = options.then
         if then == "replace" and not Standbys(view).fit(members):
             then = "restart"
-        does = "is stopped" if view.latest(_STOPPED)[row] >= 1 else "computes"
         gpus = view.costs.gpus_per_worker
         return Proposal(
             action=EvictGroup(group=group, then=then),
             reason=(
-                f"{view.workers[row]} on {view.node[row] or 'an unknown node'} {does} and finished "
-                f"no step after {view.step[row]} for {view.progress_age_s[row]:.0f} s; "
+                f"{view.workers[row]} on {view.node[row] or 'an unknown node'} finished no step "
+                f"after {view.step[row]} for {view.progress_age_s[row]:.0f} s: {said}; "
                 f"{victims} workers of its quorum wait, {view.workers[longest]} for "
                 f"{_waiting_s(view)[longest]:.0f} s"
             ),
@@ -258,6 +292,13 @@ class HangPolicy:
             f"{hangs.sum()} others compute or are stopped"
         )
         return Proposal(action=Alert(worker=view.workers[row], text=text), reason=text)
+
+
+class _Asked(NamedTuple):
+    """When a dump was asked for, and the newest that had come by then."""
+
+    at_s: float
+    dump: Note | None
 
 
 class _Wait:

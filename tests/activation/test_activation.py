@@ -25,7 +25,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise KeyError("too much")
 
 
-A_SEQUENCE = "need a sequence of Need, NeedFaults, NeedPast, NeedLabels or NeedForecast in .needs"
+A_SEQUENCE = (
+    "need a sequence of Need, NeedFaults, NeedPast, NeedLabels, NeedNotes or NeedForecast in .needs"
+)
 
 
 def plugin(needs: Any = (), error: BaseException | None = None, **attributes: Any) -> type[Any]:

@@ -6,6 +6,7 @@ from tests.kernel.runs import LR, START_NS, hello, telemetry
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Costs
 from torchloom_core.fleet.state import FleetState
+from torchloom_core.plugin import NeedNotes
 from torchloom_core.wire.messages import Drain, Exit, Hello, Join, KnobSpec, Note, SetKnob
 
 DAY_NS = 86_400 * SECOND_NS
@@ -63,6 +64,22 @@ def test_an_unexpected_exit_is_a_fault_and_an_expected_one_is_not(fleet):
     assert fleet.end(gone("b-0", expected=True), START_NS)
     (fault,) = fleet.view(START_NS, {}).faults
     assert (fault.worker, fault.node, fault.kind) == ("a-0", "node-a", "exit")
+
+
+def test_the_newest_note_of_a_kind_that_is_read_is_kept_for_a_life():
+    needs = (NeedNotes(("dump",)),)
+    fleet = FleetState(needs, tick_s=1.0, stale_after_s=10.0, costs=Costs())
+    fleet.register(hello("a-0"), START_NS)
+    for number, (kind, life) in enumerate((("dump", 1), ("dump", 1), ("other", 1), ("dump", 9))):
+        said = Note(run="run", worker="a-0", incarnation=life, kind=kind, step=number)
+        fleet.note(said, START_NS)
+    view = fleet.view(START_NS, {})
+    assert view.note("dump", 0).step == 1
+    with pytest.raises(KeyError, match="other: need a NeedNotes of it in needs"):
+        view.note("other", 0)
+    fleet.end(gone("a-0"), START_NS)
+    fleet.register(hello("a-0", incarnation=2), START_NS)
+    assert fleet.view(START_NS, {}).note("dump", 0) is None
 
 
 def test_faults_are_remembered_for_a_day(fleet):

@@ -1,5 +1,9 @@
-"""A group that hangs is named, looked at, cut off and ended, by a real Weaver; the rest go on."""
+"""A group that hangs is named, looked at, cut off and ended, by a real Weaver; the rest go on.
 
+One that is well, and takes long over a step, is left alone.
+"""
+
+import re
 from pathlib import Path
 
 import pytest
@@ -22,23 +26,37 @@ least_s = 3
 """
 
 
-@pytest.fixture(scope="module")
-def run(start_run):
-    run = start_run(CONFIG)
-    run.start_weaver()
-    return run
+@pytest.fixture(name="start_with")
+def start_with_fixture(start_run, lighthouse):
+    """Return a function that starts a Weaver, and returns its run and what starts trainers."""
+    runs = []
+
+    def start_with(config):
+        runs.append(start_run(config))
+        runs[-1].start_weaver()
+        return runs[-1], starter(runs[-1], lighthouse)
+
+    yield start_with
+    for run in runs:
+        run.close()  # the next test has the same lighthouse
 
 
-def test_the_group_that_the_others_wait_for_is_evicted_and_they_go_on(run, until, lighthouse):
+def starter(run, lighthouse):
     def start(group, *arguments):
         command = [TRAINER, "--lighthouse", lighthouse, "--group", group]
         command += ["--journal", f"{group}.jsonl", *arguments]
         return run._start(group, Preloaded, command, {})
 
-    def committed_among(trainer, participants, after=0):
-        rows = [row for row in trainer.rows[after:] if row["participants"] == participants]
-        return any(row["committed"] for row in rows)
+    return start
 
+
+def committed_among(trainer, participants, after=0):
+    rows = [row for row in trainer.rows[after:] if row["participants"] == participants]
+    return any(row["committed"] for row in rows)
+
+
+def test_the_group_that_the_others_wait_for_is_evicted_and_they_go_on(start_with, until):
+    run, start = start_with(CONFIG)
     survivors = [start("g0"), start("g2")]
     hung = start("g1", "--plant", "hang", "--among", "3", "--after", "50")
     for trainer in survivors:
@@ -47,6 +65,16 @@ def test_the_group_that_the_others_wait_for_is_evicted_and_they_go_on(run, until
 
     (outcome,) = until(lambda: evictions(run))
     assert (outcome["action"]["group"], outcome["result"]) == ("g1", "done")
+    (reason,) = [
+        body["proposal"]["reason"]
+        for _, body in run.records("proposed")
+        if body["proposal"]["action"]["kind"] == "evict"
+    ]
+    assert re.search(
+        r"no CPU time for \d+ s, stack unchanged for \d+ s in quorum_trainer.py:\d+ in allreduce, "
+        r"its dump was taken; 2 workers of its quorum wait",
+        reason,
+    )
     assert outcome["detail"] == "the others were freed of g1, which was ended"
     assert hung.process.wait() == -9
     for trainer, rows in zip(survivors, done, strict=True):
@@ -66,6 +94,51 @@ def test_the_group_that_the_others_wait_for_is_evicted_and_they_go_on(run, until
     for trainer, after in zip(survivors, rows, strict=True):
         until(lambda trainer=trainer, after=after: committed_among(trainer, 3, after))
     assert len(evictions(run)) == 1
+
+
+WELL = """
+[weaver]
+state_dir = "state"
+tick_s = 0.2
+
+[costs]
+checkpoint_s = 0
+
+[policies.hang]
+mode = "act"
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "for_s", "deeds"),
+    [
+        ("least_s = 8\nratio = 1", 11, "compute,phase"),
+        ("", 50, "hold,compute"),
+    ],
+    ids=["scaled", "by default"],
+)
+def test_a_group_that_takes_long_over_a_step_and_is_well_is_left_alone(
+    start_with, until, options, for_s, deeds
+):
+    run, start = start_with(WELL + options)
+    plants = ["--plant", deeds, "--among", "3", "--after", "80", "--for-s", str(for_s)]
+    groups = [
+        start(name, "--step-s", "0.1", *more)
+        for name, more in (("g0", ()), ("g1", plants), ("g2", ()))
+    ]
+
+    def goes_on_after_all(trainer):
+        assert not evictions(run)
+        among = [row for row in trainer.rows if row["participants"] == 3]
+        return len(among) > 80 * len(deeds.split(",")) + 20
+
+    for trainer in groups:
+        until(lambda trainer=trainer: goes_on_after_all(trainer))
+    assert [trainer.process.poll() for trainer in groups] == [None] * 3
+    assert not evictions(run)
+    assert all(row["committed"] for trainer in groups for row in trainer.rows)
+    (told,) = [plugin["detail"] for plugin in run.ask("status")["plugins"]]
+    assert re.match(rf"patience \d+ s \(.*longest step {for_s}", told), told
 
 
 def evictions(run):

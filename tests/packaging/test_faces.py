@@ -16,7 +16,7 @@ FACES = {
         Costs DrainGroup EvictGroup Example Fault FleetView Floats Forecast Guard Hazard Ints
         KnobSpec KnobValue
         Learner LighthouseRows Links MapLandscape Migrate ModelError Need NeedFaults NeedForecast
-        NeedLabels NeedPast NotNegative
+        NeedLabels NeedNotes NeedPast NotNegative Note
         Outlook PauseRun
         PluginError Policy PolicyNeed Positive Predictor PredictorNeed PreviewChange ProbeLinks
         Proposal Registry

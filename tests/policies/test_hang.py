@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchloom_core.config.schema import Costs
-from torchloom_core.plugin import Alert, CollectDump, EvictGroup
+from torchloom_core.plugin import Alert, CollectDump, EvictGroup, Note
 from torchloom_core.testing import view_of
 from torchloom_policies.hang import HangPolicy
 
@@ -13,7 +13,7 @@ COSTS = Costs(checkpoint_s=10.0, restart_s=5.0, unsaved_s=1.0, gpus_per_worker=8
 
 
 def policy(**options):
-    return HangPolicy(HangPolicy.Options(**{"patience": 1, "memory_s": 3.0, **options}))
+    return HangPolicy(HangPolicy.Options(**{"patience": 1, "least_s": 30.0, **options}))
 
 
 def tick(
@@ -22,42 +22,64 @@ def tick(
     progress_age_s=100.0,
     *,
     stopped=0.0,
+    cpu_still_s=1e4,
+    stack_still_s=50.0,
+    phase_left_s=NAN,
     quorum=7.0,
     step_time_s=1.0,
     now_s=1_700_000_000.0,
+    dumped=(),
+    said=None,
     **view,
 ):
+    """Show one tick: by default, who does not wait is idle, its stack the same for 50 s."""
     workers = len(waiting_s)
     metrics = {
         name: np.broadcast_to(np.asarray(value, dtype=float), workers)
         for name, value in (
             ("trainer_waiting_s", waiting_s),
             ("trainer_stopped", stopped),
+            ("trainer_cpu_still_s", cpu_still_s),
+            ("trainer_stack_still_s", stack_still_s),
+            ("trainer_phase_left_s", phase_left_s),
             ("quorum_id", quorum),
+            ("step_time_s", step_time_s),
+            ("failed_steps_total", view.pop("failed", NAN)),
         )
     }
-    steps = np.asarray(step_time_s, dtype=float)
-    steps = steps if steps.ndim == 2 else np.broadcast_to(steps, (3, workers)).T
-    metrics["step_time_s"] = steps
-    shown = view_of(metrics, progress_age_s=progress_age_s, costs=COSTS, now_s=now_s, **view)
+    notes = {kind: {} for kind in ("still", "phase_overrun", "dump")}
+    notes["dump"] = {row: note("dump") for row in dumped}
+    for kind, fields in (said or {}).items():
+        notes[kind] = {row: note(kind, **fields) for row in range(workers)}
+    shown = view_of(
+        metrics, progress_age_s=progress_age_s, costs=COSTS, now_s=now_s, notes=notes, **view
+    )
     return list(policy.on_tick(shown))
 
 
-def ticks(policy, *args, **kwargs):
-    """Return what is proposed at two ticks that show the same."""
-    return [*tick(policy, *args, **kwargs), *tick(policy, *args, **kwargs)]
+def note(kind, **fields):
+    return Note(run="run", worker="w", incarnation=1, kind=kind, fields=fields)
+
+
+def ticks(policy, waiting_s, *args, **kwargs):
+    """Return what is proposed at two ticks that show the same; by the second the dumps came."""
+    first = tick(policy, waiting_s, *args, **kwargs)
+    return [*first, *tick(policy, waiting_s, *args, dumped=range(len(waiting_s)), **kwargs)]
 
 
 def actions(proposals, kind):
     return [p.action for p in proposals if isinstance(p.action, kind)]
 
 
-def test_the_group_that_computes_while_the_others_wait_for_it_is_evicted():
+def test_the_group_that_is_idle_while_the_others_wait_for_it_is_evicted():
     proposals = ticks(policy(), [90.0, 0.0, 95.0], step=[9, 7, 9])
     assert actions(proposals, CollectDump) == [CollectDump(worker="w1"), CollectDump(worker="w2")]
     assert actions(proposals, EvictGroup) == [EvictGroup(group="g1", then="restart")]
     assert not actions(proposals, Alert)
-    assert "w1 on n1 computes and finished no step after 7 for 100 s" in proposals[-1].reason
+    assert proposals[-1].reason.startswith(
+        "w1 on n1 finished no step after 7 for 100 s: no CPU time for 10000 s, "
+        "stack unchanged for 50 s, its dump was taken; "
+    )
     assert "2 workers of its quorum wait, w2 for 95 s" in proposals[-1].reason
 
 
@@ -83,15 +105,22 @@ def test_the_gain_is_what_the_others_would_go_on_waiting():
     assert evict.confidence == 0.5
 
 
-def test_the_evidence_is_asked_for_a_tick_before_the_others_are_freed():
+def test_the_evidence_is_awaited_before_the_others_are_freed():
     hang = policy()
-    shown = [tick(hang, [90.0, 0.0, 95.0]) for _ in range(3)]
-    assert [len(actions(p, CollectDump)) for p in shown] == [2, 0, 0]
-    assert [len(actions(p, EvictGroup)) for p in shown] == [0, 1, 0]
+    shown = [tick(hang, [90.0, 0.0, 95.0], dumped=came) for came in ((), (), (0, 2), (1,), (1,))]
+    assert [len(actions(p, CollectDump)) for p in shown] == [2, 0, 0, 0, 0]
+    assert [len(actions(p, EvictGroup)) for p in shown] == [0, 0, 0, 1, 0]
+
+
+def test_a_dump_that_does_not_come_is_waited_for_and_said():
+    hang, began_s = policy(dump_s=10.0), 1000.0
+    shown = [tick(hang, [90.0, 0.0, 95.0], now_s=began_s + after) for after in (0, 9, 10)]
+    assert [len(actions(p, EvictGroup)) for p in shown] == [0, 0, 1]
+    assert ", its dump timed out after 10 s;" in shown[-1][0].reason
 
 
 def test_a_group_that_still_hangs_is_proposed_again_after_a_while():
-    hang = policy(again_s=50.0)
+    hang = policy(again_s=50.0, dump_s=1.0)
     times = [1000.0, 1001.0, 1002.0, 1049.0, 1050.0, 1051.0]
     proposed = [tick(hang, [90.0, 0.0, 95.0], now_s=at) for at in times]
     assert [len(actions(p, EvictGroup)) for p in proposed] == [0, 1, 0, 0, 0, 1]
@@ -100,55 +129,132 @@ def test_a_group_that_still_hangs_is_proposed_again_after_a_while():
 def test_a_group_that_hangs_again_is_proposed_at_once():
     hang = policy(again_s=50.0)
     assert actions(ticks(hang, [90.0, 0.0, 95.0]), EvictGroup)
-    assert not tick(hang, [0.0, 0.0, 0.0], 1.0)
-    assert actions(ticks(hang, [90.0, 0.0, 95.0]), EvictGroup)
+    assert not tick(hang, [0.0, 0.0, 0.0], 1.0, failed=1)
+    assert actions(ticks(hang, [90.0, 0.0, 95.0], failed=1), EvictGroup)
 
 
 def test_it_takes_as_many_ticks_as_patience_says():
     hang = policy(patience=3)
-    shown = [100.0, 100.0, 1.0, 100.0, 100.0, 100.0]
-    proposed = [tick(hang, [90.0, 0.0, 95.0], [100.0, age, 100.0]) for age in shown]
+    shown = [(100.0, 0), (100.0, 0), (1.0, 1), (100.0, 1), (100.0, 1), (100.0, 1)]
+    proposed = [
+        tick(hang, [90.0, 0.0, 95.0], [100.0, age_s, 100.0], failed=failed)
+        for age_s, failed in shown
+    ]
     assert [bool(actions(p, CollectDump)) for p in proposed] == [False] * 5 + [True]
 
 
+def learned(longest_s, failed=(NAN, NAN), **options):
+    """Return a policy that has seen all three finish a step that took so long."""
+    hang = policy(**options)
+    tick(hang, [0.0] * 3, 0.0, step=1)
+    tick(hang, [0.0] * 3, 0.0, step=2, step_time_s=longest_s, failed=failed[0])
+    tick(hang, [0.0] * 3, 0.0, step=3, failed=failed[1])
+    return hang
+
+
 @pytest.mark.parametrize(
-    ("age_s", "step_time_s", "still"),
+    ("age_s", "longest_s", "hangs"),
     [
         (39.0, 1.0, False),  # least_s and a checkpoint
         (41.0, 1.0, True),
         (69.0, 20.0, False),  # three times the longest step and a checkpoint
         (71.0, 20.0, True),
+        (909.0, 5000.0, False),  # what is learned allows no more than busy_s
+        (911.0, 5000.0, True),
     ],
 )
 def test_the_limit_goes_by_the_run_s_own_steps_and_leaves_time_for_a_checkpoint(
-    age_s, step_time_s, still
+    age_s, longest_s, hangs
 ):
-    proposals = ticks(policy(), [30.0, 0.0, 30.0], age_s, step_time_s=step_time_s)
-    assert bool(actions(proposals, EvictGroup)) == still
+    proposals = ticks(learned(longest_s), [30.0, 0.0, 30.0], age_s, step=3)
+    assert bool(actions(proposals, EvictGroup)) == hangs
+
+
+def test_the_longest_step_is_told_and_forgotten_slowly():
+    hang = learned(50.0, memory_s=1000.0)
+    assert hang.status == "patience 160 s (3 x longest step 50 s, and 10 s for a checkpoint)"
+    tick(hang, [0.0] * 3, 0.0, step=4, now_s=1_700_001_000.0)
+    assert "3 x longest step 25 s" in hang.status
+    tick(hang, [0.0] * 3, 0.0, step=5, now_s=1_700_009_000.0)
+    told = "patience 40 s (least_s; longest step 1 s, and 10 s for a checkpoint)"
+    assert hang.status == told
+
+
+def test_a_step_that_took_long_is_learned_though_nobody_reports_how_long():
+    hang = policy()
+    tick(hang, [0.0] * 3, 0.0, step=1)
+    tick(hang, [0.0] * 3, 60.0, step=1, cpu_still_s=0.0)
+    tick(hang, [0.0] * 3, 0.0, step=2, step_time_s=NAN)
+    assert "3 x longest step 60 s" in hang.status
+
+
+def test_nothing_is_learned_from_a_step_that_failed_or_the_first_one():
+    assert "longest step 1 s" in learned(50.0, failed=(1.0, 1.0)).status
+    hang = policy()
+    tick(hang, [0.0] * 3, 800.0, step=-1, step_time_s=NAN)
+    tick(hang, [0.0] * 3, 0.0, step=0, step_time_s=NAN)
+    tick(hang, [0.0] * 3, 0.0, step=1)
+    assert "longest step 0 s" in hang.status
 
 
 def test_one_odd_step_time_moves_the_limit_of_nobody():
-    steps = [[1.0, 1.0, 1e300], [1.0, np.inf, 1.0], [1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]
-    assert actions(ticks(policy(), [60.0, 0.0, 60.0, 60.0], step_time_s=steps), EvictGroup)
+    hang = policy()
+    for step, odd_s in enumerate((1.0, 1e300, np.inf, 1.0)):
+        tick(hang, [0.0] * 4, 0.0, step=step, step_time_s=[1.0, odd_s, 1.0, 1.0])
+    assert actions(ticks(hang, [60.0, 0.0, 60.0, 60.0], 60.0, step=3), EvictGroup)
+
+
+def test_a_trainer_that_works_is_not_evicted_before_the_far_bound_which_is_said():
+    works = {"cpu_still_s": 0.0, "stack_still_s": 0.0}
+    moves = {"cpu_still_s": 1e4, "stack_still_s": 0.0}  # as in a loop that sleeps
+    began_lately = {"cpu_still_s": 5.0}
+    for seen in (works, moves, began_lately):
+        assert not ticks(policy(), [890.0, 0.0, 890.0], 900.0, **seen), seen
+    *_, evict = ticks(policy(), [915.0, 0.0, 915.0], 920.0, **works)
+    assert "it works, and for longer than any step may take, its dump was taken;" in evict.reason
+
+
+def test_where_neither_cpu_time_nor_stack_is_known_it_takes_longer():
+    for seen in ({"cpu_still_s": NAN}, {"stack_still_s": NAN}):
+        assert not ticks(policy(), [290.0, 0.0, 290.0], 300.0, **seen)
+        *_, evict = ticks(policy(), [305.0, 0.0, 305.0], 311.0, **seen)
+        assert "its CPU time and stack are not known" in evict.reason
+
+
+def test_a_named_phase_explains_it_until_its_bound():
+    where = {"still": {"at": "train.py:12 in save"}}
+    overrun = where | {"phase_overrun": {"phase": "save", "at_most_s": 60.0}}
+    assert not ticks(policy(), [190.0, 0.0, 190.0], 200.0, phase_left_s=1.0, said=where)
+    *_, evict = ticks(policy(), [190.0, 0.0, 190.0], 200.0, phase_left_s=-1.0, said=overrun)
+    assert "stack unchanged for 50 s in train.py:12 in save" in evict.reason
+    assert ", its phase save is over its bound of 60 s," in evict.reason
+    (alert,) = ticks(policy(), [190.0, 0.0, 190.0], 200.0, stopped=[0, 1, 0], phase_left_s=9.0)[:1]
+    assert isinstance(alert.action, Alert)  # no phase explains a stopped process
+
+
+def test_a_stopped_process_is_found_sooner():
+    hang = policy(least_s=120.0)
+    assert actions(ticks(hang, [30.0, 2.0, 30.0], 41.0, stopped=[0, 1, 0]), EvictGroup)
+    quick = policy(least_s=0.5)
+    assert actions(ticks(quick, [9.0, 2.0, 9.0], 11.0, stopped=[0, 1, 0]), EvictGroup)
 
 
 def test_a_worker_at_its_first_step_has_more_time():
-    compiles = [[1.0] * 3, [NAN] * 3, [1.0] * 3]
+    compiles = [1.0, NAN, 1.0]
     hang = policy(first_step_s=500.0)
     assert not actions(ticks(hang, [90.0, 0.0, 95.0], step_time_s=compiles), EvictGroup)
-    assert actions(ticks(hang, [490.0, 0.0, 495.0], 501.0, step_time_s=compiles), EvictGroup)
+    assert actions(ticks(hang, [490.0, 0.0, 495.0], 511.0, step_time_s=compiles), EvictGroup)
 
 
 def test_who_hangs_for_longer_than_a_step_is_remembered_is_not_at_its_first():
     hang = policy(first_step_s=500.0)
     assert not tick(hang, [0.0, 0.0, 0.0], 0.0)
-    nothing = np.full((3, 3), NAN)
-    assert actions(ticks(hang, [90.0, 0.0, 95.0], step_time_s=nothing), EvictGroup)
+    assert actions(ticks(hang, [90.0, 0.0, 95.0], step_time_s=NAN), EvictGroup)
     states = ["training", "joining", "training"]
     again = policy(first_step_s=500.0)
     tick(again, [0.0, 0.0, 0.0], 0.0)
-    tick(again, [0.0, 0.0, 0.0], 0.0, step_time_s=nothing, state=states)
-    assert not actions(ticks(again, [90.0, 0.0, 95.0], step_time_s=nothing), EvictGroup)
+    tick(again, [0.0, 0.0, 0.0], 0.0, step_time_s=NAN, state=states)
+    assert not actions(ticks(again, [90.0, 0.0, 95.0], step_time_s=NAN), EvictGroup)
 
 
 def test_where_all_wait_nobody_is_named_and_people_are_told_once():
@@ -156,9 +262,9 @@ def test_where_all_wait_nobody_is_named_and_people_are_told_once():
     (alert,) = tick(hang, [90.0, 80.0, 95.0], step=[9, 7, 9])
     assert alert.action.worker == "w1"
     assert "3 workers wait and finish no step, w1 for 80 s; nobody can be named" in alert.reason
-    assert not tick(hang, [91.0, 81.0, 96.0])
-    assert not tick(hang, [0.0, 0.0, 0.0], 1.0)
-    assert tick(hang, [91.0, 81.0, 96.0])
+    assert not tick(hang, [91.0, 81.0, 96.0], step=[9, 7, 9])
+    assert not tick(hang, [0.0, 0.0, 0.0], 1.0, failed=1)
+    assert tick(hang, [91.0, 81.0, 96.0], failed=1)
 
 
 def test_those_who_were_freed_just_now_are_not_said_to_wait_for_nobody():

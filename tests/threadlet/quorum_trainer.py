@@ -1,6 +1,7 @@
 """A torchft trainer for the tests: no timeout of its own ends a collective before a test does."""
 
 import argparse
+import ctypes
 import json
 import os
 import signal
@@ -19,28 +20,48 @@ FOR_EVER = timedelta(hours=1)
 
 
 class Plants(ProcessGroupGloo):
-    """Dies, hangs, stops or raises in an allreduce, once it has done some among so many."""
+    """Dies, hangs, stops or raises in an allreduce, once it has done some among so many.
 
-    def __init__(self, deed, among, after):
+    Or does for a while what is no hang: one after the other, each after so many steps.
+    """
+
+    def __init__(self, deeds, among, after, for_s):
         super().__init__(timeout=FOR_EVER)
-        self._deed, self._among, self._left = deed, among, after
+        self._deeds, self._among, self._after, self._for_s = deeds, among, after, for_s
+        self._left = after
+        self.loom = None
 
     def allreduce(self, tensors, opts):
         self._left -= self.size() == self._among
-        if self._left or self.size() != self._among:
+        if self._left or self.size() != self._among or not self._deeds:
             return super().allreduce(tensors, opts)
-        self._left = -1
-        if self._deed == "raise":
+        deed, self._left = self._deeds.pop(0), self._after
+        if deed == "raise":
             raise RuntimeError("planted")
-        if self._deed == "hang":
+        if deed == "hang":
             time.sleep(3600)
-        if self._deed == "stop":
+        if deed == "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
+        if deed == "hold":
+            hold_the_gil(self._for_s)
+        if deed == "compute":
+            end = time.monotonic() + self._for_s
+            while time.monotonic() < end:
+                torch.mm(self._square, self._square)
+        if deed == "phase":
+            with self.loom.phase("evaluate", at_most_s=3 * self._for_s):
+                hold_the_gil(self._for_s)
         work = super().allreduce(tensors, opts)
-        if self._deed == "die":
+        if deed == "die":
             time.sleep(0.01)
             os.kill(os.getpid(), signal.SIGKILL)
         return work
+
+    _square = torch.ones(512, 512)
+
+
+def hold_the_gil(seconds):
+    ctypes.PyDLL(None).usleep(round(seconds * 1e6))
 
 
 def main():
@@ -52,7 +73,8 @@ def main():
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--step-s", type=float, default=0.02)
     parser.add_argument("--sync-every", type=int, default=0, help="LocalSGD, else DDP")
-    parser.add_argument("--plant", choices=["die", "hang", "raise", "stop"])
+    parser.add_argument("--plant", type=lambda said: said.split(","), default=[])
+    parser.add_argument("--for-s", type=float, default=0.0, help="how long what is no hang takes")
     parser.add_argument("--among", type=int, default=0, help="groups, when it happens")
     parser.add_argument("--after", type=int, default=5, help="allreduces among so many")
     options = parser.parse_args()
@@ -62,7 +84,8 @@ def main():
     inner = torch.optim.SGD(model.parameters(), lr=1e-3)
     store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
     loom = attach(group=options.group)
-    pg = Plants(options.plant, options.among, options.after)
+    pg = Plants(options.plant, options.among, options.after, options.for_s)
+    pg.loom = loom
     manager = Manager(
         pg=pg,
         load_state_dict=lambda state: model.load_state_dict(state),

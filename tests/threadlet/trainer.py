@@ -1,9 +1,12 @@
 """A trainer for the tests: steps until told otherwise, and writes down what was done to it."""
 
 import argparse
+import ctypes
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -16,6 +19,7 @@ def main():
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--step-s", type=float, default=0.005)
     parser.add_argument("--hang-at", type=int, default=-1)
+    parser.add_argument("--hang-by", choices=["sleep", "hold", "child", "phase"], default="sleep")
     parser.add_argument("--crash-at", type=int, default=-1)
     parser.add_argument("--kill-at", type=int, default=-1)
     parser.add_argument("--end-when-set", action="store_true", help="once x has been set")
@@ -46,7 +50,7 @@ def main():
         for step in range(options.steps):
             time.sleep(options.step_s)
             if step == options.hang_at:
-                wait_for_ever()
+                hang(options.hang_by, loom, write)
             if step == options.crash_at:
                 raise ValueError("the loss is gone")
             if step == options.kill_at:
@@ -57,6 +61,25 @@ def main():
             if options.end_when_set and values["x"] != 1.0:
                 break
         write(event="end", state=loom.state)
+
+
+def hang(by, loom, write):
+    if by == "hold":
+        hold_the_gil(6.0)
+        write(event="held")
+    elif by == "child":
+        subprocess.run([sys.executable, "-c", "while True: pass"], check=False)
+    elif by == "phase":
+        with loom.phase("evaluate", at_most_s=3):
+            hold_the_gil(6.0)
+    else:
+        wait_for_ever()
+
+
+def hold_the_gil(seconds):
+    began_s = time.monotonic()
+    ctypes.PyDLL(None).usleep(round(seconds * 1e6))
+    assert time.monotonic() - began_s >= seconds, "a signal has interrupted it"
 
 
 def wait_for_ever():

@@ -15,7 +15,7 @@ from tests.kernel.runs import (
 )
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Config
-from torchloom_core.kernel.plugins.host import ActivePlugins
+from torchloom_core.kernel.plugins.host import ActivePlugins, ActivePolicy
 from torchloom_core.weaver.status import describe, describe_knobs
 from torchloom_core.wire.actions import ChangeKnob, DrainGroup, Migrate
 from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, encode
@@ -43,6 +43,35 @@ def status(run, page=Page()):  # noqa: B008 - it is frozen
         log="",
         page=page,
     )
+
+
+class SaysHowItIs:
+    """A policy with a line of its own for people, or something odd in its place."""
+
+    name = "says"
+    needs = ()
+
+    def __init__(self, status):
+        self.status = status
+
+    def on_tick(self, view):
+        return ()
+
+
+def test_what_a_policy_says_of_itself_is_told_and_what_is_no_text_is_not():
+    for status_line, told in (("patience 40 s\n(3 x 10 s)", "patience 40 s (3 x 10 s)"), (7, "")):
+        one = ActivePolicy("says", SaysHowItIs(status_line))
+        run = Run(make_kernel([one]))
+        run.tick()
+        shown = describe(
+            run.kernel,
+            Config(),
+            ActivePlugins((one,), {}),
+            now_ns=run.now_ns,
+            malformed=0,
+            log="",
+        )
+        assert [(p.name, p.state, p.detail) for p in shown.plugins] == [("says", "act", told)]
 
 
 def test_ten_thousand_workers_come_in_pages_each_of_which_fits_a_message():

@@ -79,7 +79,8 @@ class Attach(msgspec.Struct, frozen=True, kw_only=True, tag="attach"):
 
     ``join_path``, as the file system spells it, is looked at again while the broker is away: a
     restarted Weaver may have moved. ``stack_signal`` makes the trainer write its stacks to the
-    descriptor that was passed along; 0 where that is not possible.
+    descriptor that was passed along; 0 where that is not possible. ``link_thread`` is the native
+    id of the link's thread, to which it is sent: no system call of the training is interrupted.
     """
 
     hello: Hello
@@ -88,6 +89,7 @@ class Attach(msgspec.Struct, frozen=True, kw_only=True, tag="attach"):
     keys: Keys | None = None
     sent: Sent = Sent()
     stack_signal: Annotated[int, msgspec.Meta(ge=0, le=_SIGNALS)] = 0
+    link_thread: Count = 0
 
 
 class Phase(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,11 +115,29 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
         return {"phase": self.name, "phase_s": phase_s, "quorum_id": self.quorum_id}
 
 
+class NamedPhase(msgspec.Struct, frozen=True, kw_only=True):
+    """Work that the script or a framework has named, such as ``compile``, and its bound.
+
+    Attributes
+    ----------
+    name : str
+        What it is called.
+    since_ns, until_ns : int
+        When it began, and by when it has to be over. Monotonic.
+    """
+
+    name: ShortText
+    since_ns: Stamp
+    until_ns: Stamp
+
+
 class Samples(msgspec.Struct, frozen=True, kw_only=True, tag="samples"):
     """The trainer's progress, and ``rows`` of (Unix time in ns, metrics) since the last frame.
 
     ``progress_ns`` and ``looked_ns``, when this was true, are on the monotonic clock, which both
-    processes share. ``phase`` is None where nothing stamps it.
+    processes share. ``phase`` is None where nothing stamps it, and ``named`` outside any named
+    phase; of nested ones it is the one with the latest end. ``thread`` is the training thread's
+    :func:`threading.get_ident`, 0 where it is not known.
     """
 
     state: WorkerState
@@ -125,6 +145,8 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True, tag="samples"):
     progress_ns: Stamp
     looked_ns: Stamp = 0
     phase: Phase | None = None
+    named: NamedPhase | None = None
+    thread: Annotated[int, msgspec.Meta(ge=0)] = 0
     dropped: Count = 0
     rows: Annotated[list[tuple[Stamp, _Metrics]], msgspec.Meta(max_length=_MAX_ROWS)] = []
 

@@ -5,10 +5,13 @@ C, without the GIL; the sidecar sends it and reads the file both have open.
 """
 
 import contextlib
+import ctypes
 import faulthandler
 import os
+import re
 import signal
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import IO
@@ -17,6 +20,8 @@ MAX_STACKS_CHARS = 100_000
 
 _POLL_S = 0.02
 _WAIT_S = 2.0
+_THREAD = re.compile(r"\s*(?:Current thread|Thread) 0x([0-9a-f]+)", re.IGNORECASE)
+_FRAME = re.compile(r'^  File "([^"]*)", line (\d+) in (.*)$', re.MULTILINE)
 
 
 class StackFile:
@@ -52,26 +57,75 @@ def own_stacks() -> str:
         return file.read(MAX_STACKS_CHARS).decode(errors="replace")
 
 
-def stacks_of(pid: int, number: int, descriptor: int) -> str:
-    """Return the stacks of process ``pid``, or one sentence that says why there are none.
+class StackReader:
+    """The sidecar's half: has the trainer write its stacks, one reading at a time.
 
-    Called by the sidecar, in a thread: it waits for the file to stop growing.
+    Parameters
+    ----------
+    pid : int
+        The trainer's process.
+    number, descriptor : int
+        The signal at which it writes them, and the file it writes them to.
+    thread : int
+        The native id of a thread of it that bears to be interrupted; 0: the system chooses one.
     """
-    if not _catches(pid, number):
-        # The default action of a real-time signal would kill the trainer.
-        return "no stacks: the trainer does not catch the signal"
-    os.ftruncate(descriptor, 0)
-    os.kill(pid, number)
-    deadline = time.monotonic() + _WAIT_S
-    size = 0
-    while time.monotonic() < deadline:
-        time.sleep(_POLL_S)
-        grown = os.fstat(descriptor).st_size
-        if grown and grown == size:
-            break
-        size = grown
-    text = os.pread(descriptor, MAX_STACKS_CHARS, 0).decode(errors="replace")
-    return text or "no stacks: the trainer is stopped or in an uninterruptible system call"
+
+    def __init__(self, pid: int, number: int, descriptor: int, thread: int = 0) -> None:
+        self._pid = pid
+        self._number = number
+        self._descriptor = descriptor
+        self._thread = thread
+        self._lock = threading.Lock()
+
+    @property
+    def works(self) -> bool:
+        """Whether the trainer catches the signal: its default action would kill it."""
+        return _catches(self._pid, self._number)
+
+    def read(self) -> str:
+        """Return the stacks, or one sentence that says why there are none.
+
+        To be called in a thread: it waits for the file to stop growing.
+        """
+        with self._lock:
+            if not self.works:
+                return "no stacks: the trainer does not catch the signal"
+            os.ftruncate(self._descriptor, 0)
+            _send(self._pid, self._thread, self._number)
+            deadline = time.monotonic() + _WAIT_S
+            size = 0
+            while time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+                grown = os.fstat(self._descriptor).st_size
+                if grown and grown == size:
+                    break
+                size = grown
+            text = os.pread(self._descriptor, MAX_STACKS_CHARS, 0).decode(errors="replace")
+        return text or "no stacks: the trainer is stopped or in an uninterruptible system call"
+
+
+def stack_of(stacks: str, thread: int) -> str:
+    """Return one thread's part of what faulthandler wrote: the main thread's where it is 0.
+
+    Empty where it has none.
+    """
+    parts = {
+        int(found[1], 16): part for part in stacks.split("\n\n") if (found := _THREAD.match(part))
+    }
+    return parts.get(thread, "") if thread else next(reversed(parts.values()), "")
+
+
+def innermost(stack: str) -> str:
+    """Return where a stack stands, such as ``train.py:12 in step``; empty where it says nothing."""
+    found = _FRAME.search(stack)
+    return f"{Path(found[1]).name}:{found[2]} in {found[3]}" if found else ""
+
+
+def _send(pid: int, thread: int, number: int) -> None:
+    """Send a signal to one thread: one to the process interrupts what its main thread waits for."""
+    to_thread = getattr(ctypes.CDLL(None), "tgkill", None)
+    if not thread or to_thread is None or to_thread(pid, thread, number) != 0:
+        os.kill(pid, number)
 
 
 def _catches(pid: int, number: int) -> bool:

@@ -19,7 +19,7 @@ from torchloom_core.fleet.rings import Rings
 from torchloom_core.fleet.sample_stretch import SampleStretch
 from torchloom_core.fleet.sample_table import SampleTable
 from torchloom_core.plugin.arrays import Floats, Ints, frozen
-from torchloom_core.plugin.needs import PolicyNeed, fault_memory_s, forecasts_read
+from torchloom_core.plugin.needs import PolicyNeed, fault_memory_s, forecasts_read, notes_read
 from torchloom_core.plugin.view import FleetView
 from torchloom_core.wire.endings import in_a_word
 from torchloom_core.wire.events import Fault, Forecast, NodeFault
@@ -94,6 +94,7 @@ class FleetState:
     ) -> None:
         self._intake = Intake(needs, tick_s, stale_after_s)
         self._predictors = frozenset(need.predictor for need in forecasts_read(needs))
+        self._notes: dict[str, dict[int, Note]] = {kind: {} for kind in notes_read(needs)}
         self._tick_s = tick_s
         self._stale_ns = round(stale_after_s * SECOND_NS)
         self._costs = costs
@@ -147,6 +148,8 @@ class FleetState:
             self.ending[row] = ""
             self._progress_ns[row] = ts_ns
             self._step[row] = -1
+            for newest in self._notes.values():
+                newest.pop(row, None)
         if self.state[row] != "gone":
             self._declared.add(hello.knobs)
         return begins
@@ -219,6 +222,8 @@ class FleetState:
         """Take a note of a known life; return the fault that it tells of, if it is news."""
         if not self.knows(note.worker, note.incarnation):
             return None
+        if note.kind in self._notes:
+            self._notes[note.kind][self.row_of[note.worker]] = note
         if note.kind not in _FAULT_NOTES:
             return None
         return self._add_fault(note.worker, note.kind, ts_ns, f"{note.kind}:{note.ts_ns}")
@@ -426,6 +431,7 @@ class FleetState:
             cordoned=self.cordons.nodes,
             links_of=self.links.of.copy(),
             can_be_probed=can_be_probed,
+            notes={kind: dict(newest) for kind, newest in self._notes.items()},
         )
 
     def _watched_s(self, now_ns: int, workers: int) -> Floats:

@@ -47,6 +47,7 @@ from torchloom_core.plugin.needs import (
     NeedFaults,
     NeedForecast,
     NeedLabels,
+    NeedNotes,
     NeedPast,
     PolicyNeed,
     PredictorNeed,
@@ -79,7 +80,7 @@ from torchloom_core.wire.actions import (
 )
 from torchloom_core.wire.events import Fault, Forecast, Proposal
 from torchloom_core.wire.limits import MAX_ORDER
-from torchloom_core.wire.messages import KnobSpec, KnobValue
+from torchloom_core.wire.messages import KnobSpec, KnobValue, Note
 
 __all__ = [
     "MAX_ORDER",
@@ -118,8 +119,10 @@ __all__ = [
     "NeedFaults",
     "NeedForecast",
     "NeedLabels",
+    "NeedNotes",
     "NeedPast",
     "NotNegative",
+    "Note",
     "Outlook",
     "PauseRun",
     "PluginError",

@@ -20,6 +20,7 @@ from torchloom_core.plugin.needs import (
     NeedFaults,
     NeedForecast,
     NeedLabels,
+    NeedNotes,
     NeedPast,
     PolicyNeed,
 )
@@ -32,7 +33,7 @@ from torchloom_core.wire.requests import PERSON
 Kind = Literal["policy", "predictor"]
 
 _NEEDS: dict[Kind, tuple[type[msgspec.Struct], ...]] = {
-    "policy": (Need, NeedFaults, NeedPast, NeedLabels, NeedForecast),
+    "policy": (Need, NeedFaults, NeedPast, NeedLabels, NeedNotes, NeedForecast),
     "predictor": (Need, NeedFaults, NeedPast, NeedLabels),
 }
 
@@ -158,6 +159,8 @@ def _need_problem(need: PolicyNeed, tick_s: float) -> str:
             return f"NeedFaults: need memory_s in 0..{MAX_PACE_S:g}, was {memory_s!r:.60}"
         case NeedLabels(names) if not _are_names(names):
             return f"NeedLabels: need a tuple of names, was {names!r:.60}"
+        case NeedNotes(kinds) if not _are_names(kinds):
+            return f"NeedNotes: need a tuple of names, was {kinds!r:.60}"
         case NeedForecast(predictor=name) if not isinstance(name, str) or not name:
             return f"need a predictor's name in every NeedForecast, was {name!r:.60}"
         case NeedForecast(name, skilled) if not isinstance(skilled, bool):

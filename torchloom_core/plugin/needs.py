@@ -91,6 +91,24 @@ class NeedLabels(msgspec.Struct, frozen=True):
     names: tuple[str, ...]
 
 
+class NeedNotes(msgspec.Struct, frozen=True):
+    """Notes of the workers that a policy reads; the newest of each kind is kept of each worker.
+
+    Attributes
+    ----------
+    kinds : tuple of str
+        As in ``loom.note(kind)``, or those that a Threadlet sends itself, such as ``dump``.
+
+    Examples
+    --------
+    >>> from torchloom_core.plugin import NeedNotes
+    >>> NeedNotes(("dump",))
+    NeedNotes(kinds=('dump',))
+    """
+
+    kinds: tuple[str, ...]
+
+
 class NeedForecast(msgspec.Struct, frozen=True):
     """A predictor whose forecasts a policy reads; the config has to make it active.
 
@@ -115,7 +133,7 @@ class NeedForecast(msgspec.Struct, frozen=True):
 
 
 PredictorNeed: TypeAlias = Need | NeedFaults | NeedPast | NeedLabels
-PolicyNeed: TypeAlias = Need | NeedFaults | NeedPast | NeedLabels | NeedForecast
+PolicyNeed: TypeAlias = Need | NeedFaults | NeedPast | NeedLabels | NeedNotes | NeedForecast
 
 
 def windows_s(needs: Iterable[PolicyNeed]) -> dict[str, float]:
@@ -141,6 +159,11 @@ def labels_read(needs: Iterable[PolicyNeed]) -> tuple[str, ...]:
     """Return the labels by which somebody judges, each once."""
     named = (name for need in needs if isinstance(need, NeedLabels) for name in need.names)
     return tuple(dict.fromkeys(named))
+
+
+def notes_read(needs: Iterable[PolicyNeed]) -> frozenset[str]:
+    """Return the kinds of notes that somebody reads."""
+    return frozenset(kind for need in needs if isinstance(need, NeedNotes) for kind in need.kinds)
 
 
 def forecasts_read(needs: Iterable[PolicyNeed]) -> list[NeedForecast]:

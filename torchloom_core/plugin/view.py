@@ -15,7 +15,7 @@ from torchloom_core.plugin.arrays import AnyArray, Floats, Ints
 from torchloom_core.plugin.links import Links, LinksOf, links_among
 from torchloom_core.wire.events import Fault as Fault
 from torchloom_core.wire.events import Forecast
-from torchloom_core.wire.messages import KnobSpec, KnobValue
+from torchloom_core.wire.messages import KnobSpec, KnobValue, Note
 
 _T = TypeVar("_T")
 
@@ -196,6 +196,7 @@ class FleetView:
         lighthouse: LighthouseRows | None = None,
         links_of: LinksOf | None = None,
         can_be_probed: NDArray[np.bool_] | None = None,
+        notes: Mapping[str, Mapping[int, Note]] | None = None,
     ) -> None:
         self.now_ns = now_ns
         self.tick_s = tick_s
@@ -223,6 +224,7 @@ class FleetView:
             np.zeros(len(workers), dtype=bool) if can_be_probed is None else can_be_probed
         )
         self._links_of = links_of or {}
+        self._notes = notes or {}
         self._computed: dict[Hashable, Any] = {}
 
     def twin(self) -> "FleetView":
@@ -350,6 +352,27 @@ class FleetView:
             If no active plugin declared a need for the past of the metric.
         """
         return self._metrics.changed_s(metric)
+
+    def note(self, kind: str, row: int) -> Note | None:
+        """Return the newest note of a kind that the worker in ``row`` sent in this life, if any.
+
+        Raises
+        ------
+        KeyError
+            If no active plugin declared that it reads notes of this kind.
+
+        Examples
+        --------
+        >>> from torchloom_core.plugin import Note
+        >>> from torchloom_core.testing import view_of
+        >>> saved = Note(run="r", worker="w0", incarnation=1, kind="saved", fields={"took_s": 3.5})
+        >>> view = view_of(workers=2, notes={"saved": {0: saved}})
+        >>> view.note("saved", 0).fields["took_s"], view.note("saved", 1)
+        (3.5, None)
+        """
+        if kind not in self._notes:
+            raise KeyError(f"{kind}: need a NeedNotes of it in needs")
+        return self._notes[kind].get(row)
 
     def knob(self, name: str) -> list[KnobValue | None]:
         """Return the knob's present value per worker, None where a worker has no such knob."""

@@ -7,11 +7,11 @@ import numpy as np
 from torchloom_core.config.schema import Costs
 from torchloom_core.plugin.api import Example
 from torchloom_core.plugin.arrays import Floats, samples_in
-from torchloom_core.plugin.needs import PolicyNeed, forecasts_read, windows_s
+from torchloom_core.plugin.needs import PolicyNeed, forecasts_read, notes_read, windows_s
 from torchloom_core.plugin.view import FleetView
 from torchloom_core.testing.views import EPOCH_S, LinkSample, view_of
 from torchloom_core.wire.events import Fault, Forecast
-from torchloom_core.wire.messages import KnobSpec
+from torchloom_core.wire.messages import KnobSpec, Note
 
 TICKS = 24
 _WORKERS = 10
@@ -67,6 +67,7 @@ def story(needs: Sequence[PolicyNeed], seed: int = 0) -> list[FleetView]:
                 faults=[fault for fault in _FAULTS if fault.ts_ns <= now_s * 1e9],
                 costs=Costs(),
                 links=_links(links, tick, tick_s),
+                notes={kind: _notes(kind, tick, now_s) for kind in notes_read(needs)},
             )
         )
     return views
@@ -97,6 +98,7 @@ def blank(needs: Sequence[PolicyNeed], workers: int, tick: int = 0) -> FleetView
         tick_s=tick_s,
         now_s=EPOCH_S + tick * tick_s,
         predictors=[need.predictor for need in forecasts_read(needs)],
+        notes={kind: {} for kind in notes_read(needs)},
     )
 
 
@@ -158,6 +160,22 @@ def _forecast(predictor: str, tick: int, hazards: Floats) -> Forecast:
         hazard={f"g{i // 2}-{i % 2}": float(p) for i, p in enumerate(hazards)},
         why={"g0-0": "it is told so"},
     )
+
+
+def _notes(kind: str, tick: int, now_s: float) -> dict[int, Note]:
+    """Return the newest notes of a kind: one worker sends it now and then, with odd fields."""
+    if tick < 6:
+        return {}
+    return {
+        1: Note(
+            run="story",
+            worker="g0-1",
+            incarnation=1,
+            kind=kind,
+            fields={"number": float("nan"), "words": "it is told so"},
+            ts_ns=round((now_s - tick % 3) * 1e9),
+        )
+    }
 
 
 def _links(bytes_per_s: Floats, tick: int, tick_s: float) -> dict[tuple[str, str], LinkSample]:

@@ -13,7 +13,7 @@ from torchloom_core.plugin.arrays import Floats, frozen
 from torchloom_core.plugin.view import FleetView, LighthouseRows
 from torchloom_core.wire.events import Fault, Forecast
 from torchloom_core.wire.links import Link, Measured
-from torchloom_core.wire.messages import KnobSpec, KnobValue
+from torchloom_core.wire.messages import KnobSpec, KnobValue, Note
 
 EPOCH_S = 1_700_000_000.0
 """The time of a view whose time nobody gave: 14 November 2023, 22:13:20 UTC."""
@@ -63,6 +63,7 @@ def view_of(
     lighthouse: Mapping[str, Iterable[str]] | None = None,
     links: Mapping[tuple[str, str], LinkSample] | None = None,
     can_be_probed: Sequence[bool] | None = None,
+    notes: Mapping[str, Mapping[int, Note]] | None = None,
 ) -> FleetView:
     """Return the view a plugin would get of a fleet like this.
 
@@ -110,6 +111,8 @@ def view_of(
         What probes measured.
     can_be_probed : sequence of bool, optional
         Who offers to be probed; absent: nobody does.
+    notes : mapping of str to mapping of int to Note, optional
+        The kinds that are declared, and of each the newest note by row.
 
     Raises
     ------
@@ -157,6 +160,7 @@ def view_of(
         lighthouse=None if lighthouse is None else _lighthouse(lighthouse, ids),
         links_of=_links_of(links or {}, now_ns),
         can_be_probed=None if can_be_probed is None else frozen(np.array(can_be_probed, bool)),
+        notes=notes,
     )
 
 

@@ -13,6 +13,8 @@ from torchloom_core.config.schema import Config
 from torchloom_core.kernel.actions.kinds import target_of, wish_of
 from torchloom_core.kernel.kernel import Kernel
 from torchloom_core.kernel.plugins.host import ActivePlugins
+from torchloom_core.plain_text import plain_line
+from torchloom_core.plugin.api import Policy
 from torchloom_core.plugin.needs import windows_s
 from torchloom_core.trajectory.summaries import summarise
 from torchloom_core.wire.actions import name_of
@@ -34,6 +36,7 @@ _SHOW_GONE_S = 600.0
 _LISTED = 1000
 _REASON_CHARACTERS = 300
 _AT_RISK = 20
+_STATUS_CHARACTERS = 200
 
 _PAGE_BYTES = 500_000
 """Half of a message: the other half is for what is not told of each worker."""
@@ -221,12 +224,21 @@ def _ending(kernel: Kernel, state: str, row: int, *, silent: bool) -> str:
     return "silent" if silent and state != "left" else ""
 
 
+def _said(policy: Policy) -> str:
+    """Return what a policy says of itself for people, in its attribute ``status`` if it has one."""
+    try:
+        status = getattr(policy, "status", "")
+    except Exception:  # noqa: BLE001 - foreign code
+        return ""
+    return plain_line(status, _STATUS_CHARACTERS) if isinstance(status, str) else ""
+
+
 def _plugins(kernel: Kernel, plugins: ActivePlugins) -> list[PluginStatus]:
     rows = []
     for active in plugins.policies:
         failure = kernel.host.quarantined.get(active.name)
         state = "quarantined" if failure else active.mode
-        detail = f"{failure.rule}: {failure.detail}" if failure else ""
+        detail = f"{failure.rule}: {failure.detail}" if failure else _said(active.policy)
         rows.append(PluginStatus(name=active.name, kind="policy", state=state, detail=detail))
     for name in plugins.predictors:
         broken = kernel.forecasts.failed.get(name)

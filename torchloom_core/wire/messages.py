@@ -220,6 +220,13 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, tag="note"):
 
     ``kind`` is one of ``quorum``, ``commit``, ``error``, ``hang``, ``dump``, ``fault`` or a
     name of the sender's own; ``fields`` holds what belongs to it.
+
+    Examples
+    --------
+    >>> from torchloom_core.plugin import Note
+    >>> saved = Note(run="r", worker="g0-0", incarnation=1, kind="saved", fields={"took_s": 3.5})
+    >>> saved.kind, saved.fields["took_s"]
+    ('saved', 3.5)
     """
 
     run: Name

@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -23,7 +24,16 @@ from torchloom_core.plain_text import Complaints, plain_line
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import decode_hold, encode_telemetry
 from torchloom_core.wire.endings import is_meant
-from torchloom_core.wire.messages import Ack, Command, Exit, Hello, Note, Probe, Terminate
+from torchloom_core.wire.messages import (
+    Ack,
+    Command,
+    Exit,
+    FieldValue,
+    Hello,
+    Note,
+    Probe,
+    Terminate,
+)
 from torchloom_threadlet import ipc
 from torchloom_threadlet.cleaning import fitting
 from torchloom_threadlet.sidecar.collectors import Collection
@@ -36,9 +46,11 @@ from torchloom_threadlet.sidecar.probing.commands import Probing
 from torchloom_threadlet.sidecar.probing.door import ProbeDoor
 from torchloom_threadlet.sidecar.publisher import Publisher
 from torchloom_threadlet.sidecar.roll_calls import RollCalls
+from torchloom_threadlet.sidecar.stillness import Stillness
 from torchloom_threadlet.sidecar.telemetry import Batches
 from torchloom_threadlet.sidecar.termination import Termination
 from torchloom_threadlet.sidecar.trainer_state import gauges
+from torchloom_threadlet.stacks import StackReader
 
 _LAST_WORDS_S = 30.0
 _LINK_END_S = 0.5
@@ -65,12 +77,21 @@ class Sidecar:
         self._complaints = Complaints(_logger)
         self._heartbeat = Batches(hello, attach.sent)
         self._overdue = Overdue()
+        self._overrun_ns = 0
+        stacks = StackReader(pid, attach.stack_signal, stacks_fd, attach.link_thread)
         self._hangs = Hangs(
             self._heartbeat,
             pid,
             _seconds("TORCHLOOM_HANG_AFTER_S", 300.0),
-            (attach.stack_signal, stacks_fd),
+            stacks,
             self._to_link,
+        )
+        loop = asyncio.get_running_loop()
+        self._stillness = Stillness(
+            self._heartbeat,
+            pid,
+            stacks,
+            lambda said: loop.call_soon_threadsafe(self._note, "still", said),
         )
         self._collection = Collection(pid, hello.node, self._interval_s)
         self._uplink = Connection(
@@ -95,7 +116,7 @@ class Sidecar:
     async def run(self, reader: asyncio.StreamReader, unpacker: ipc.Unpacker) -> None:
         """Serve until the trainer dies, then tell how."""
         listening = self._spawn(self._listen(reader, unpacker))
-        parts = self._uplink, self._mail, self._collection, self._door
+        parts = self._uplink, self._mail, self._collection, self._door, self._stillness
         for run in (*(part.run for part in parts), self._beat):
             self._spawn(run())
         status = await wait_for_death(self._pid)
@@ -264,22 +285,36 @@ class Sidecar:
             self._to_link(self._heartbeat.sent)
             if self._hangs.is_news():
                 self._spawn(self._note_hang())
+            self._note_overrun()
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._urgent.wait(), self._interval_s)
 
     def _gauges(self) -> dict[str, float]:
         state = gauges(self._pid, self._heartbeat.latest, time.monotonic_ns())
-        return {**self._collection.gauges(), **state}
+        return {**self._collection.gauges(), **state, **self._stillness.gauges()}
 
     async def _note_hang(self) -> None:
+        self._note("hang", await self._hangs.evidence())
+
+    def _note_overrun(self) -> None:
+        """Tell once of each named phase that lasts longer than it may."""
+        latest = self._heartbeat.latest
+        phase, now_ns = latest.named, time.monotonic_ns()
+        if phase is None or now_ns <= phase.until_ns or phase.since_ns == self._overrun_ns:
+            return
+        self._overrun_ns = phase.since_ns
+        at_most_s = (phase.until_ns - phase.since_ns) / 1e9
+        self._note("phase_overrun", {"phase": phase.name, "at_most_s": at_most_s})
+
+    def _note(self, kind: str, said: Mapping[str, FieldValue]) -> None:
         self._tell(
             Note(
                 run=self._hello.run,
                 worker=self._hello.worker,
                 incarnation=self._hello.incarnation,
-                kind="hang",
+                kind=kind,
                 step=self._heartbeat.latest.step,
-                fields=await self._hangs.evidence(),
+                fields=dict(said),
                 ts_ns=time.time_ns(),
             )
         )

@@ -11,8 +11,8 @@ import msgspec
 from torchloom_core.wire.messages import FieldValue
 from torchloom_threadlet.ipc import Flight, FlightAsked
 from torchloom_threadlet.sidecar.telemetry import Batches
-from torchloom_threadlet.sidecar.trainer_state import phase_fields
-from torchloom_threadlet.stacks import stacks_of
+from torchloom_threadlet.sidecar.trainer_state import phase_fields, phase_left_s
+from torchloom_threadlet.stacks import StackReader
 
 _FLIGHT_WAIT_S = 2.0
 
@@ -24,8 +24,8 @@ class Hangs:
     ----------
     after_s : float
         Seconds without progress.
-    stacks : tuple of int
-        The signal at which the trainer writes its stacks, and the descriptor that it writes to.
+    stacks : StackReader
+        Reads the trainer's stacks.
     to_link : callable
         Sends a frame to the trainer.
     """
@@ -35,7 +35,7 @@ class Hangs:
         heartbeat: Batches,
         pid: int,
         after_s: float,
-        stacks: tuple[int, int],
+        stacks: StackReader,
         to_link: Callable[[msgspec.Struct], Any],
     ) -> None:
         self._heartbeat = heartbeat
@@ -47,12 +47,16 @@ class Hangs:
         self._flight: asyncio.Future[Flight] | None = None
 
     def is_news(self) -> bool:
-        """Say whether the trainer hangs, and this has not been asked of the same step."""
+        """Say whether the trainer hangs, and this has not been asked of the same step.
+
+        One in a named phase does not, until the phase's bound has passed.
+        """
         latest = self._heartbeat.latest
         news = (
             latest.state == "training"
             and latest.progress_ns != self._told_ns
             and self._heartbeat.progress_age_s > self._after_s
+            and phase_left_s(latest, time.monotonic_ns()) <= 0
         )
         if news:
             self._told_ns = latest.progress_ns
@@ -67,7 +71,7 @@ class Hangs:
         """Return the fields of the note."""
         age_s = self._heartbeat.progress_age_s
         waits = phase_fields(self._pid, self._heartbeat.latest, time.monotonic_ns())
-        stacks = await asyncio.to_thread(stacks_of, self._pid, *self._stacks)
+        stacks = await asyncio.to_thread(self._stacks.read)
         self._flight = asyncio.get_running_loop().create_future()
         self._to_link(FlightAsked())
         flight = Flight(text="")

@@ -20,7 +20,8 @@ def is_stopped(pid: int) -> bool | None:
 def gauges(pid: int, latest: Samples, now_ns: int) -> dict[str, float]:
     """Return ``trainer_waiting_s``, ``trainer_stopped`` and ``quorum_id``, those that are known.
 
-    The quorum comes with each step as well, which a trainer that hangs does not finish.
+    The quorum comes with each step as well, which a trainer that hangs does not finish. In a named
+    phase ``trainer_phase_left_s`` is the time that is left of its bound, negative once it is over.
     """
     known: dict[str, float] = {}
     phase = phase_of(latest, now_ns)
@@ -31,6 +32,8 @@ def gauges(pid: int, latest: Samples, now_ns: int) -> dict[str, float]:
     stopped = is_stopped(pid)
     if stopped is not None:
         known["trainer_stopped"] = float(stopped)
+    if latest.named is not None:
+        known["trainer_phase_left_s"] = phase_left_s(latest, now_ns)
     return known
 
 
@@ -39,6 +42,11 @@ def phase_fields(pid: int, latest: Samples, now_ns: int) -> dict[str, FieldValue
     phase = phase_of(latest, now_ns)
     known: dict[str, FieldValue] = {} if phase is None else phase.fields(now_ns)
     return {**known, "phase": "stopped"} if is_stopped(pid) else known
+
+
+def phase_left_s(latest: Samples, now_ns: int) -> float:
+    """Return how much of the named phase's bound is left, seconds; 0 where it is in none."""
+    return (latest.named.until_ns - now_ns) / 1e9 if latest.named is not None else 0.0
 
 
 def phase_of(latest: Samples, now_ns: int) -> Phase | None:

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
@@ -145,9 +146,10 @@ class Loom:
     def _look_at_thread(self) -> None:
         """Take the first thread that steps for the trainer's; of a second one tell once."""
         if not self._stepper:
-            self._stepper = _thread()
+            self._stepper = self._worker.thread = _thread()
         elif self._stepper != _SEVERAL:
             self._stepper = _SEVERAL
+            self._worker.thread = 0
             _logger.warning(
                 "loom.step is called from more than one thread: one of them obeys at a time, "
                 "and a pause holds only that one"
@@ -268,6 +270,16 @@ class Loom:
     def on_drain(self, leave: Callable[[], object]) -> None:
         """Have ``leave()`` called, between steps, before :meth:`step` returns False."""
         self._worker.actuators.drain.append(leave)
+
+    def phase(self, name: str, *, at_most_s: float = 600.0) -> AbstractContextManager[None]:
+        """Name what takes longer than a step, such as an evaluation: it is no hang.
+
+        As ``with loom.phase("evaluate", at_most_s=300):`` or ``@loom.phase("evaluate")``. For
+        ``at_most_s`` seconds the policy ``hang`` takes the worker for well though it finishes no
+        step; after that it is judged as any other. Phases may be nested, and may be in any thread.
+        It costs about 20 microseconds and never raises.
+        """
+        return self._worker.phase(name, at_most_s)
 
     def note(self, kind: str, /, **fields: Any) -> None:
         """Tell the Weaver that something happened; what is no number goes as its text."""

@@ -1,14 +1,18 @@
-"""What the trainer is at: computing, or waiting for others, for what, since when.
+"""What the trainer is at: computing, waiting for others, or in a phase that somebody has named.
 
-Stamped by an adapter in whichever thread waits, read by the link's thread.
+Waits are stamped by an adapter in whichever thread waits, named phases by the script
+(``loom.phase``) or a framework's hooks; both are read by the link's thread.
 """
 
 import threading
 import time
 
-from torchloom_threadlet.ipc import COMPUTE, Phase
+from torchloom_core.wire.limits import MAX_SHORT_TEXT
+from torchloom_threadlet.cleaning import text
+from torchloom_threadlet.ipc import COMPUTE, NamedPhase, Phase
 
 _TOLD_AFTER_NS = 100_000_000
+_LONGEST_PHASE_S = 1e6
 
 
 class Phases:
@@ -27,6 +31,7 @@ class Phases:
         self.quorum_id = -1
         self._lock = threading.Lock()
         self._waits: list[str] = []
+        self._named: list[NamedPhase] = []
         self._since_ns = 0
         self._computes_since_ns = 0
 
@@ -44,6 +49,33 @@ class Phases:
             if not self._waits:
                 self._computes_since_ns = time.monotonic_ns()
                 self.waited_ns += self._computes_since_ns - self._since_ns
+
+    def enter(self, name: str, at_most_s: float) -> NamedPhase:
+        """Begin a named phase, and return what ends it.
+
+        Raises
+        ------
+        ValueError
+            If the bound is no number of seconds above 0.
+        """
+        if not (isinstance(at_most_s, int | float) and at_most_s > 0):
+            raise ValueError(f"phase {name!r}: need at_most_s > 0, in seconds, was {at_most_s!r}")
+        now_ns = time.monotonic_ns()
+        until_ns = now_ns + round(min(at_most_s, _LONGEST_PHASE_S) * 1e9)
+        phase = NamedPhase(name=text(name, MAX_SHORT_TEXT), since_ns=now_ns, until_ns=until_ns)
+        with self._lock:
+            self._named.append(phase)
+        return phase
+
+    def leave(self, phase: NamedPhase) -> None:
+        """End a named phase."""
+        with self._lock:
+            self._named.remove(phase)
+
+    def named(self) -> NamedPhase | None:
+        """Return the named phase now; of nested ones the one with the latest end."""
+        with self._lock:
+            return max(self._named, key=lambda phase: phase.until_ns, default=None)
 
     def present(self) -> Phase | None:
         """Return the phase now, None where nobody stamps any.

@@ -186,6 +186,7 @@ class SidecarLink:
             keys=self._keys,
             sent=self._sent,
             stack_signal=self._stack_file.signal,
+            link_thread=threading.get_native_id(),
         )
         with self._lock:
             wire.send(pack(attach))

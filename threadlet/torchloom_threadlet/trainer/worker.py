@@ -12,7 +12,8 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -57,11 +58,15 @@ from torchloom_threadlet.stacks import own_stacks
 from torchloom_threadlet.trainer.actuators import Actuators
 from torchloom_threadlet.trainer.changes import Changes
 from torchloom_threadlet.trainer.command_inbox import CommandInbox
+from torchloom_threadlet.trainer.compilations import Compilations
 from torchloom_threadlet.trainer.errands import ErrandRunner, Errands
 from torchloom_threadlet.trainer.pause_lease import PauseLease
 from torchloom_threadlet.trainer.phases import Phases
 from torchloom_threadlet.trainer.sample_buffer import SampleBuffer
 from torchloom_threadlet.trainer.sidecar_link import SidecarLink
+
+_SAVE_S = 600.0
+"""How long a function of the script's that saves, or goes back, may take as a named phase."""
 
 _logger = logging.getLogger(__name__)
 
@@ -86,7 +91,9 @@ class Worker:
     replica_id : str
         How the lighthouse calls this life of the group, where an adapter knows it.
     phases : Phases
-        What the trainer waits for, where an adapter stamps it.
+        What the trainer waits for, where an adapter stamps it, and the named phase it is in.
+    thread : int
+        The training thread, as :func:`threading.get_ident` names it; 0 where there are several.
     agreed_step : callable, optional
         Returns the step that all groups count alike, where ``step`` may be another.
     """
@@ -117,11 +124,13 @@ class Worker:
         self.lease = PauseLease()
         self.replica_id = ""
         self.phases = Phases()
+        self.thread = 0
         self.agreed_step: Callable[[], object] | None = None
         self._run = join[1].run if join else ""
         self._framework = framework
         self._entered_ns = time.monotonic_ns()
-        self._reported: tuple[WorkerState, int, ipc.Phase | None] | None = None
+        self._compilations = Compilations(self.phases, self._report_now)
+        self._reported: tuple[object, ...] | None = None
         self._todo: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._inbox = CommandInbox(identity.incarnation, self._refusal)
         self._inbox_lock = threading.Lock()
@@ -203,9 +212,10 @@ class Worker:
 
     def report(self) -> ipc.Samples | None:
         """Return progress and new samples, or None if nothing happened since the last report."""
+        self._compilations.look()
         rows = self.samples.take(self._entered_ns)
         phase = self.phases.present()
-        now = (self.state, self._entered_ns, phase)
+        now = (self.state, self._entered_ns, phase, self.phases.named())
         # A wait is said again and again: one that nobody confirms may be over.
         waits = phase is not None and phase.name != ipc.COMPUTE
         if not rows and not waits and now == self._reported:
@@ -267,7 +277,23 @@ class Worker:
         """Change the state, and report it at once."""
         self._entered_ns = time.monotonic_ns()
         self.state = state
-        self.send(self._progress([]))
+        self._report_now()
+
+    @contextmanager
+    def phase(self, name: str, at_most_s: float) -> Iterator[None]:
+        """Be in a named phase; a bound that is none is logged, and the phase is not reported."""
+        entered = None
+        try:
+            entered = self.phases.enter(name, at_most_s)
+        except ValueError as error:
+            _logger.warning("%s: %s; it is not reported", self.identity.worker, error)
+        if entered is not None:
+            self._report_now()  # what follows may hold the GIL
+        try:
+            yield
+        finally:
+            if entered is not None:
+                self.phases.leave(entered)
 
     def wait_to_join(self) -> None:
         """Stand by: obey commands in the calling thread until one says to join, or to leave.
@@ -331,8 +357,9 @@ class Worker:
                 case Drain():
                     self._leave()
                 case Rewind(skip=skip):
-                    for rewind in self.actuators.rewind:
-                        rewind(skip)
+                    with self.phase("rewind", _SAVE_S):
+                        for rewind in self.actuators.rewind:
+                            rewind(skip)
                     self.rewinds += 1
         except Exception as error:  # noqa: BLE001 - the user's functions run in here
             self.changes.failed(change, step, says(error))
@@ -416,8 +443,9 @@ class Worker:
                     _logger.warning("%s: %s is set to %r, wanted since before", who, name, now)
                 self.send(self.hello())
             case Checkpoint():
-                for save in self.actuators.checkpoint:
-                    save()
+                with self.phase("checkpoint", _SAVE_S):
+                    for save in self.actuators.checkpoint:
+                        save()
             case Drain():
                 self._leave()
             case Prepare():
@@ -478,6 +506,9 @@ class Worker:
         self.going = False
         self.enter("left")
 
+    def _report_now(self) -> None:
+        self.send(self._progress([]))
+
     def _progress(self, rows: list[tuple[int, dict[str, float]]]) -> ipc.Samples:
         return ipc.Samples(
             state=self.state,
@@ -485,6 +516,8 @@ class Worker:
             progress_ns=max(self.samples.newest_ns, self._entered_ns),
             looked_ns=time.monotonic_ns(),
             phase=self.phases.present(),
+            named=self.phases.named(),
+            thread=self.thread,
             dropped=self.samples.dropped,
             rows=rows,
         )
