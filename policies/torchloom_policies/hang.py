@@ -164,6 +164,13 @@ class HangPolicy:
             self._unnamed = True
             yield self._cannot_name(waits, hangs, view)
 
+    def lapsed(self, view: FleetView, proposal: Proposal) -> str:
+        """Say that the group that was to be evicted does not stand still any more."""
+        match proposal.action:
+            case EvictGroup(group=group) if group not in self._asked:
+                return f"group {group} does not stand still any more"
+        return ""
+
     def _exceed(self, spent_s: Floats, least_s: float, view: FleetView) -> Rows:
         """Return who has spent more than the patience with a step, or with its first ones."""
         limit_s = self._patience.limit_s(least_s) + view.costs.checkpoint_s

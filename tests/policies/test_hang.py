@@ -133,6 +133,14 @@ def test_a_group_that_hangs_again_is_proposed_at_once():
     assert actions(ticks(hang, [90.0, 0.0, 95.0], failed=1), EvictGroup)
 
 
+def test_an_eviction_lapses_once_the_group_trains_again():
+    hang = policy()
+    *_, evict = ticks(hang, [90.0, 0.0, 95.0])
+    assert hang.lapsed(view_of(workers=3), evict) == ""
+    assert tick(hang, [0.0, 0.0, 0.0], 0.5) == []
+    assert hang.lapsed(view_of(workers=3), evict) == "group g1 does not stand still any more"
+
+
 def test_it_takes_as_many_ticks_as_patience_says():
     hang = policy(patience=3)
     shown = [(100.0, 0), (100.0, 0), (1.0, 1), (100.0, 1), (100.0, 1), (100.0, 1)]
