@@ -79,7 +79,8 @@ class Attach(msgspec.Struct, frozen=True, kw_only=True, tag="attach"):
 
     ``join_path``, as the file system spells it, is looked at again while the broker is away: a
     restarted Weaver may have moved. ``stack_signal`` makes the trainer write its stacks to the
-    descriptor that was passed along; 0 where that is not possible.
+    descriptor that was passed along; 0 where that is not possible. ``unset`` is what to set so that
+    two processes do not get one name (:class:`~torchloom_threadlet.identity.Identity`).
     """
 
     hello: Hello
@@ -88,6 +89,7 @@ class Attach(msgspec.Struct, frozen=True, kw_only=True, tag="attach"):
     keys: Keys | None = None
     sent: Sent = Sent()
     stack_signal: Annotated[int, msgspec.Meta(ge=0, le=_SIGNALS)] = 0
+    unset: ShortText = ""
 
 
 class Phase(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,8 +168,12 @@ class Goodbye(msgspec.Struct, frozen=True, kw_only=True, tag="goodbye"):
     error: Text = ""
 
 
+class Heard(msgspec.Struct, frozen=True, kw_only=True, tag="heard"):
+    """The sidecar has the trainer's goodbye, and will tell of its end."""
+
+
 ToSidecar = Attach | Samples | Hello | Ack | Note | Flight | Goodbye
-ToLink = Command | Hold | Keys | Admission | Sent | Stored | FlightAsked
+ToLink = Command | Hold | Keys | Admission | Sent | Stored | FlightAsked | Heard
 
 _encoder = msgspec.msgpack.Encoder()
 _to_sidecar: msgspec.msgpack.Decoder[ToSidecar] = msgspec.msgpack.Decoder(ToSidecar)

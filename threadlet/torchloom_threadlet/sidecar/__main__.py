@@ -1,7 +1,7 @@
 """The sidecar: a process beside the trainer that talks to the Weaver for it.
 
-Started by the link as ``python -m torchloom_threadlet.sidecar SOCKET_FD TRAINER_PID
-[STACKS_FD]``; it ends when the trainer's process has ended and the Weaver was told.
+Started by the link with ``SOCKET_FD TRAINER_PID [STACKS_FD [TRAINER_PIDFD]]``; it ends when the
+trainer's process has ended and the Weaver was told.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 from nats.aio.client import Client
@@ -28,7 +29,7 @@ from torchloom_threadlet import ipc
 from torchloom_threadlet.cleaning import fitting
 from torchloom_threadlet.sidecar.collectors import Collection
 from torchloom_threadlet.sidecar.commands import Commands
-from torchloom_threadlet.sidecar.connection import BROKER_ERRORS, Connection
+from torchloom_threadlet.sidecar.connection import BROKER_ERRORS, Connection, OtherRunError
 from torchloom_threadlet.sidecar.exit_status import wait_for_death
 from torchloom_threadlet.sidecar.hangs import Hangs
 from torchloom_threadlet.sidecar.overdue import Overdue
@@ -45,15 +46,31 @@ _LINK_END_S = 0.5
 _logger = logging.getLogger(__name__)
 
 
+class Process(NamedTuple):
+    """The trainer's process: its number, and what was inherited from it, -1 for nothing.
+
+    Attributes
+    ----------
+    stacks_fd : int
+        Where its stacks are written.
+    pidfd : int
+        Opened by itself, so that its exit status is kept, whenever the sidecar comes to ask.
+    """
+
+    pid: int
+    stacks_fd: int = -1
+    pidfd: int = -1
+
+
 class Sidecar:
     """Everything that happens between one attach and the trainer's death."""
 
-    def __init__(
-        self, attach: ipc.Attach, writer: asyncio.StreamWriter, pid: int, stacks_fd: int
-    ) -> None:
+    def __init__(self, attach: ipc.Attach, writer: asyncio.StreamWriter, process: Process) -> None:
+        pid = process.pid
         hello = attach.hello
         self._hello = hello
         self._writer = writer
+        self._process = process
         self._pid = pid
         self._interval_s = _seconds("TORCHLOOM_HEARTBEAT_S", 1.0)
         self._error = ""
@@ -69,7 +86,7 @@ class Sidecar:
             self._heartbeat,
             pid,
             _seconds("TORCHLOOM_HANG_AFTER_S", 300.0),
-            (attach.stack_signal, stacks_fd),
+            (attach.stack_signal, process.stacks_fd),
             self._to_link,
         )
         self._collection = Collection(pid, hello.node, self._interval_s)
@@ -78,6 +95,7 @@ class Sidecar:
             attach.join,
             Path(os.fsdecode(attach.join_path)),
             attach.keys,
+            attach.unset,
             on_up=self._on_up,
             on_keys=self._to_link,
             on_admission=lambda why: self._to_link(ipc.Admission(unwanted=why)),
@@ -98,7 +116,7 @@ class Sidecar:
         parts = self._uplink, self._mail, self._collection, self._door
         for run in (*(part.run for part in parts), self._beat):
             self._spawn(run())
-        status = await wait_for_death(self._pid)
+        status = await wait_for_death(self._pid, self._process.pidfd)
         _let_go_of_stderr()
         if self._uplink.unwanted:
             return
@@ -180,6 +198,7 @@ class Sidecar:
             case ipc.Goodbye():
                 self._parted = True
                 self._error = self._error or frame.error
+                self._to_link(ipc.Heard())
 
     def _tell(self, note: Note) -> None:
         cut = fitting(note)
@@ -291,7 +310,7 @@ def _news(hello: Hello) -> tuple[object, ...]:
     return hello.knobs, hello.actuators, hello.tries, hello.replica_id, hello.quorum_id, fenced
 
 
-async def serve(descriptor: int, pid: int, stacks_fd: int) -> None:
+async def serve(descriptor: int, process: Process) -> None:
     """Read the attach frame from the trainer, then be its sidecar."""
     reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=descriptor))
     unpacker = ipc.Unpacker()
@@ -304,7 +323,7 @@ async def serve(descriptor: int, pid: int, stacks_fd: int) -> None:
     attach = ipc.for_sidecar(first[0])
     if not isinstance(attach, ipc.Attach):
         raise MessageError(f"need an attach frame first, was {type(attach).__name__}")
-    sidecar = Sidecar(attach, writer, pid, stacks_fd)
+    sidecar = Sidecar(attach, writer, process)
     for body in first[1:]:
         await sidecar.take(body)
     await sidecar.run(reader, unpacker)
@@ -319,13 +338,13 @@ def main() -> None:
         level=os.environ.get("TORCHLOOM_LOG", "WARNING"),
         format="torchloom sidecar: %(levelname)s: %(message)s",
     )
-    descriptor, pid, *stacks = (int(argument) for argument in sys.argv[1:])
-    asyncio.run(_serve_and_exit(descriptor, pid, stacks[0] if stacks else -1))
+    descriptor, *process = (int(argument) for argument in sys.argv[1:])
+    asyncio.run(_serve_and_exit(descriptor, Process(*process)))
 
 
-async def _serve_and_exit(descriptor: int, pid: int, stacks_fd: int) -> None:
+async def _serve_and_exit(descriptor: int, process: Process) -> None:
     try:
-        await serve(descriptor, pid, stacks_fd)
+        await serve(descriptor, process)
     except Exception as error:  # noqa: BLE001 - whatever it is, the link starts another
         _give_up(error)
     # A collector may hang in a driver's call; waiting for its thread would never end.
@@ -333,7 +352,7 @@ async def _serve_and_exit(descriptor: int, pid: int, stacks_fd: int) -> None:
 
 
 def _give_up(error: BaseException) -> None:
-    if isinstance(error, MessageError):
+    if isinstance(error, MessageError | OtherRunError):
         _logger.error("the sidecar ends: %s", plain_line(str(error)))
     else:
         _logger.error("the sidecar ends because of a fault of its own", exc_info=error)

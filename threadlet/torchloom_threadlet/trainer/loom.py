@@ -11,12 +11,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
-from torchloom_core.wire.messages import JoinFile, WorkerState
-from torchloom_threadlet.identity import Identity
+from torchloom_core.wire.messages import WorkerState
+from torchloom_threadlet.identity import Identity, Join
 from torchloom_threadlet.ipc import Goodbye
 from torchloom_threadlet.trainer.errands import Errands
 from torchloom_threadlet.trainer.knob_table import Fence, KnobKind, knob_of
@@ -41,7 +40,7 @@ class Loom:
     def __init__(
         self,
         identity: Identity,
-        join: tuple[Path, JoinFile] | None = None,
+        join: Join | None = None,
         framework: str = "",
         *,
         held: bool = False,
@@ -83,8 +82,13 @@ class Loom:
 
     @property
     def inert(self) -> bool:
-        """Whether there is no Weaver to talk to."""
+        """Whether nothing is done: no Weaver is there, and none is waited for."""
         return not self._worker.linked
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was closed or drained, or never had or lost what it needs to be watched."""
+        return self.inert or self._parted or not self._worker.going
 
     @property
     def knobs(self) -> dict[str, Any]:
@@ -160,6 +164,10 @@ class Loom:
         self._dismissed.add(_thread())
         return False
 
+    def attach_again(self) -> None:
+        """Let functions that are registered from now on replace those of the same name."""
+        self._worker.actuators.attach_again()
+
     def wait_until_admitted(self) -> None:
         """Wait, where torchrun has started this process again, to hear whether it is wanted.
 
@@ -180,6 +188,11 @@ class Loom:
                 "%s is not wanted back: %s; it ends here, with status 0", self.worker, unwanted
             )
             raise SystemExit(0)
+
+    def begin(self) -> None:
+        """Wait for what has to be known before this process trains."""
+        self.wait_until_admitted()
+        self.wait_to_join()
 
     def wait_to_join(self) -> None:
         """Wait until a stand-by is told to join, or to prepare; return at once if this is none.
@@ -253,7 +266,7 @@ class Loom:
 
     def on_checkpoint(self, save: Callable[[], object]) -> None:
         """Have ``save()`` called, between steps, when a checkpoint is asked for."""
-        self._worker.actuators.checkpoint.append(save)
+        self._worker.actuators.call(self._worker.actuators.checkpoint, save)
         self._worker.send(self._worker.hello())
 
     def on_rewind(self, rewind: Callable[[int], object]) -> None:
@@ -262,12 +275,12 @@ class Loom:
         It goes back to the last checkpoint: weights, optimizer, position in the data, and skips
         so many batches from there. Not torchft's Manager: its step only goes on.
         """
-        self._worker.actuators.rewind.append(rewind)
+        self._worker.actuators.call(self._worker.actuators.rewind, rewind)
         self._worker.send(self._worker.hello())
 
     def on_drain(self, leave: Callable[[], object]) -> None:
         """Have ``leave()`` called, between steps, before :meth:`step` returns False."""
-        self._worker.actuators.drain.append(leave)
+        self._worker.actuators.call(self._worker.actuators.drain, leave)
 
     def note(self, kind: str, /, **fields: Any) -> None:
         """Tell the Weaver that something happened; what is no number goes as its text."""

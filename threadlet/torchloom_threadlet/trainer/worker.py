@@ -13,7 +13,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -33,7 +32,6 @@ from torchloom_core.wire.messages import (
     Hello,
     Hold,
     Join,
-    JoinFile,
     KnobValue,
     Note,
     Pause,
@@ -53,6 +51,7 @@ from torchloom_threadlet import ipc
 from torchloom_threadlet.cleaning import field_name, fields, text, whole
 from torchloom_threadlet.flight_recorder import collectives, flight_recorder
 from torchloom_threadlet.identity import Identity
+from torchloom_threadlet.identity import Join as JoinPlace
 from torchloom_threadlet.stacks import own_stacks
 from torchloom_threadlet.trainer.actuators import Actuators
 from torchloom_threadlet.trainer.changes import Changes
@@ -62,6 +61,7 @@ from torchloom_threadlet.trainer.pause_lease import PauseLease
 from torchloom_threadlet.trainer.phases import Phases
 from torchloom_threadlet.trainer.sample_buffer import SampleBuffer
 from torchloom_threadlet.trainer.sidecar_link import SidecarLink
+from torchloom_threadlet.trainer.sidecar_start import find_interpreter
 
 _logger = logging.getLogger(__name__)
 
@@ -94,14 +94,15 @@ class Worker:
     def __init__(
         self,
         identity: Identity,
-        join: tuple[Path, JoinFile] | None,
+        join: JoinPlace | None,
         framework: str,
         *,
         held: bool,
         errands: Errands | None = None,
     ) -> None:
         self.identity = identity
-        self.state: WorkerState = "standby" if identity.standby and join else "joining"
+        interpreter = find_interpreter() if join else ""
+        self.state: WorkerState = "standby" if identity.standby and interpreter else "joining"
         self.step: Any = -1
         self.going = True
         self.attention = True
@@ -118,7 +119,6 @@ class Worker:
         self.replica_id = ""
         self.phases = Phases()
         self.agreed_step: Callable[[], object] | None = None
-        self._run = join[1].run if join else ""
         self._framework = framework
         self._entered_ns = time.monotonic_ns()
         self._reported: tuple[WorkerState, int, ipc.Phase | None] | None = None
@@ -130,12 +130,22 @@ class Worker:
         self._unwanted = ""
         self._asks = False
         self._admission = threading.Event()
-        self._link = SidecarLink(self, join[1], join[0]) if join else None
+        self._link = SidecarLink(self, join, interpreter) if join and interpreter else None
+        self._is_lost = False
 
     @property
     def linked(self) -> bool:
-        """Whether there is a Weaver to talk to."""
-        return self._link is not None
+        """Whether there is a Weaver to talk to, or may be later."""
+        return self._link is not None and not self._is_lost
+
+    @property
+    def unset(self) -> str:
+        """What to set so that no other process has this worker's name."""
+        return self.identity.unset
+
+    @property
+    def _run(self) -> str:
+        return self._link.run if self._link is not None else ""
 
     def start(self) -> None:
         """Start the link."""
@@ -212,6 +222,10 @@ class Worker:
         self._reported = now
         return self._progress(rows)
 
+    def progress(self) -> ipc.Samples:
+        """Return the state and the last step, without any samples."""
+        return self._progress([])
+
     def deliver(self, command: Command) -> None:
         """Answer a command, and queue it for the training thread if it is to be done."""
         if isinstance(command.do, Together):
@@ -253,6 +267,14 @@ class Worker:
         self._unwanted = unwanted
         self._admission.set()
 
+    def unlinked(self) -> None:
+        """Go on without a Weaver: a stand-by has nobody to tell it to join."""
+        self._is_lost = True
+        if self.state == "standby":
+            self.state = "joining"
+        self._admission.set()
+        self._todo.put(None)
+
     # --- the training thread ----------------------------------------------------------------
 
     def wait_until_admitted(self, timeout_s: float) -> str:
@@ -266,7 +288,7 @@ class Worker:
         """Change the state, and report it at once."""
         self._entered_ns = time.monotonic_ns()
         self.state = state
-        self.send(self._progress([]))
+        self.send(self.progress())
 
     def wait_to_join(self) -> None:
         """Stand by: obey commands in the calling thread until one says to join, or to leave.
