@@ -59,7 +59,9 @@ class _NeverStartedError(EOFError):
 class Trainer(Protocol):
     """What the link asks of the loom."""
 
-    unset: str
+    @property
+    def unset(self) -> str:
+        """What to set so that no other process has this worker's name."""
 
     def hello(self) -> Hello:
         """Return who the worker is and what it can do now."""
