@@ -142,6 +142,7 @@ async def test_a_notebook_s_cell_that_runs_again_has_the_same_loom(
         print(pathlib.Path("saves").read_text())
     """)
     sources = [attaching, attaching, f"try:\n    {other}\nexcept Exception as e: print(e)", steps]
+    sources.append("loom.close()\nloom = torchloom_threadlet.attach(group='g0', node='other')")
     notebook = nbformat.v4.new_notebook(cells=[*map(nbformat.v4.new_code_cell, sources)])
     client = nbclient.NotebookClient(notebook, timeout=DEADLINE_S)
     async with client.async_setup_kernel():
@@ -152,7 +153,11 @@ async def test_a_notebook_s_cell_that_runs_again_has_the_same_loom(
         stepping = asyncio.create_task(client.async_execute_cell(notebook.cells[3], 3))
         assert (await weaver.ask(hello, Checkpoint())).status == "applied"
         await stepping
-    printed = [cell.outputs[0].text.strip() for cell in notebook.cells]
+        await client.async_execute_cell(notebook.cells[4], 4)
+        assert (await weaver.event(Exit, incarnation=hello.incarnation)).expected
+        weaver.enrolment.release("g0-0")
+        await weaver.event(Hello, node="other")
+    printed = [cell.outputs[0].text.strip() for cell in notebook.cells[:4]]
     assert printed == [
         f"{hello.pid} False",
         f"{hello.pid} True",

@@ -4,6 +4,7 @@ A frame is four bytes of length, big-endian, and one msgpack message. The messag
 of :mod:`torchloom_core.wire.messages` where there is one, and those below where there is not.
 """
 
+import signal
 import socket
 import struct
 import threading
@@ -45,6 +46,9 @@ _RECEIVE_BYTES = 1 << 16
 _MAX_ROWS = 1 << 16
 _MAX_PATH_BYTES = 4096
 _SIGNALS = 64
+
+LIFE_IS_OVER = signal.SIGUSR1
+"""Tells a sidecar whose loom is closed not to wait for the process's end."""
 
 COMPUTE = "compute"
 """The phase of a trainer that waits for nobody."""

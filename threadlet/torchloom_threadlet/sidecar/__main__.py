@@ -116,7 +116,7 @@ class Sidecar:
         parts = self._uplink, self._mail, self._collection, self._door
         for run in (*(part.run for part in parts), self._beat):
             self._spawn(run())
-        status = await wait_for_death(self._pid, self._process.pidfd)
+        status = await self._end_of_life()
         _let_go_of_stderr()
         if self._uplink.unwanted:
             return
@@ -137,6 +137,15 @@ class Sidecar:
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._mail.finish(), _LAST_WORDS_S)
         await self._uplink.close()
+
+    async def _end_of_life(self) -> int | None:
+        """Return the trainer's exit status; None if it goes on, as another life of the worker."""
+        over = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(ipc.LIFE_IS_OVER, over.set)
+        death = asyncio.create_task(wait_for_death(self._pid, self._process.pidfd))
+        told = asyncio.create_task(over.wait())
+        done, _ = await asyncio.wait({death, told}, return_when=asyncio.FIRST_COMPLETED)
+        return death.result() if death in done else None
 
     def _spawn(self, work: "asyncio._CoroutineLike[None]") -> asyncio.Task[None]:
         task = asyncio.create_task(work)

@@ -69,7 +69,7 @@ def attach_once(
                 return present
             raise ConfigError("attach: this process is attached by another module's attach()")
         if present is not None:
-            present.close()
+            present.make_room()
         loom = kind(identity, place, framework, **options)
         _attached.clear()
         _attached[os.getpid()] = loom, arguments

@@ -292,6 +292,11 @@ class Loom:
             self._worker.enter("left")
             self._part()
 
+    def make_room(self) -> None:
+        """Close, and have the worker's end told at once: another loom begins in this process."""
+        self.close()
+        self._worker.end_life()
+
     def _on_exception(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:

@@ -12,16 +12,16 @@ import subprocess
 import threading
 import time
 from collections import deque
-from typing import Protocol
 
 import msgspec
 
 from torchloom_core.errors import MessageError
 from torchloom_core.plain_text import Complaints
-from torchloom_core.wire.messages import FINAL_STATUSES, Ack, Command, Hello, Hold, JoinFile, Note
+from torchloom_core.wire.messages import FINAL_STATUSES, Ack, Command, Hold, JoinFile, Note
 from torchloom_threadlet.flight_recorder import collectives, flight_recorder
 from torchloom_threadlet.identity import Join, read_join, wait_for_join
 from torchloom_threadlet.ipc import (
+    LIFE_IS_OVER,
     Admission,
     Attach,
     Flight,
@@ -29,7 +29,6 @@ from torchloom_threadlet.ipc import (
     Goodbye,
     Heard,
     Keys,
-    Samples,
     Sent,
     Stored,
     ToLink,
@@ -38,6 +37,7 @@ from torchloom_threadlet.ipc import (
     pack,
 )
 from torchloom_threadlet.stacks import StackFile
+from torchloom_threadlet.trainer.linked_trainer import Trainer
 from torchloom_threadlet.trainer.sidecar_start import own_end, start_sidecar
 
 _FLUSH_S = 0.1
@@ -54,35 +54,6 @@ _logger = logging.getLogger(__name__)
 
 class _NeverStartedError(EOFError):
     """The sidecar has ended by itself before it said anything."""
-
-
-class Trainer(Protocol):
-    """What the link asks of the loom."""
-
-    @property
-    def unset(self) -> str:
-        """What to set so that no other process has this worker's name."""
-
-    def hello(self) -> Hello:
-        """Return who the worker is and what it can do now."""
-
-    def report(self) -> Samples | None:
-        """Return progress and new samples, or None if there is nothing new."""
-
-    def progress(self) -> Samples:
-        """Return how far the trainer is."""
-
-    def deliver(self, command: Command) -> None:
-        """Take a command that has arrived."""
-
-    def hear(self, hold: Hold) -> None:
-        """Take what the Weaver says of the pause in force."""
-
-    def admitted(self, unwanted: str) -> None:
-        """Hear how enrolling ended, or that it has not begun."""
-
-    def unlinked(self) -> None:
-        """Hear that there is no Weaver to talk to, and never will be."""
 
 
 class SidecarLink:
@@ -111,6 +82,7 @@ class SidecarLink:
         self._unstored: dict[tuple[str, int], Ack] = {}
         self._notes: deque[Note] = deque(maxlen=_KEPT_NOTES)
         self._complaints = Complaints(_logger)
+        self._process: subprocess.Popen[bytes] | None = None
         self._wire: Wire | None = None
         # Reentrant: a signal handler of the user's may close the loom in the midst of a send.
         self._lock = threading.RLock()
@@ -145,6 +117,11 @@ class SidecarLink:
             self._thread.join(timeout=1.0)
         if self._join is _NO_WEAVER:  # else a sidecar may yet ask where the trainer hangs
             self._stack_file.close()
+
+    def end_life(self) -> None:
+        """Have the sidecar tell now that this life is over: another begins in this process."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(LIFE_IS_OVER)
 
     def send(self, frame: msgspec.Struct) -> None:
         """Send a frame now, from any thread, without waiting for the sidecar."""
@@ -229,6 +206,7 @@ class SidecarLink:
         """
         self._has_spoken = self._has_heard = False
         process, wire = self._spawn()
+        self._process = process
         try:
             self._attach(wire)
             poll = select.poll()

@@ -160,6 +160,11 @@ class Worker:
         if self._link is not None:
             self._link.stop()
 
+    def end_life(self) -> None:
+        """Have it told now that this life is over, though the process goes on."""
+        if self._link is not None:
+            self._link.end_life()
+
     def send(self, frame: msgspec.Struct) -> None:
         """Send a frame to the sidecar, if there is one to be had."""
         if self._link is not None:
