@@ -36,6 +36,7 @@ from torchloom_core.wire.messages import (
     JoinReply,
     RollCall,
 )
+from torchloom_threadlet import identity
 
 RUN = "run"
 HERE = Path(__file__).parent
@@ -290,6 +291,13 @@ class Trainer:
     async def ended(self):
         """Wait for the process to end and return its exit status."""
         return await asyncio.to_thread(self.process.wait, DEADLINE_S)
+
+
+@pytest.fixture(autouse=True)
+def no_weaver_by_chance(tmp_path, monkeypatch):
+    """Have a loom of this process be inert, wherever the tests are run."""
+    monkeypatch.delenv("TORCHLOOM_JOIN", raising=False)
+    monkeypatch.setattr(identity, "DEFAULT_JOIN_PATH", tmp_path / ".torchloom" / "join.json")
 
 
 @pytest.fixture(autouse=True)

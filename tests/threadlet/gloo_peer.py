@@ -1,4 +1,8 @@
-"""A member of gloo process groups that does what its standard input says, a line at a time."""
+"""A member of gloo process groups that does what its standard input says, a line at a time.
+
+Like an attached trainer it passes on an error of a collective. One that is given a
+timeout in seconds, for its process group, is a trainer that is not attached and does not.
+"""
 
 import json
 import sys
@@ -9,16 +13,18 @@ from torch.distributed import AllreduceOptions
 from torchft import ProcessGroupGloo
 from torchft.process_group import ReconfigureOptions
 
+from torchloom_threadlet.torchft.connections import Connections
+
 FOR_EVER = timedelta(hours=1)
 
 
-def process_group():
-    return ProcessGroupGloo(timeout=FOR_EVER)
+def process_group(timeout=FOR_EVER):
+    return ProcessGroupGloo(timeout=timeout)
 
 
-def configure(pg, uuid, handles):
+def configure(pg, uuid, handles, timeout=FOR_EVER):
     opts = ReconfigureOptions()
-    opts.uuid, opts.handles, opts.timeout = uuid, handles, FOR_EVER
+    opts.uuid, opts.handles, opts.timeout = uuid, handles, timeout
     pg.reconfigure(opts).wait()
 
 
@@ -42,16 +48,20 @@ def say(line):
 
 def main():
     torch.set_num_threads(1)
-    pg = process_group()
+    plain = timedelta(seconds=float(sys.argv[1])) if sys.argv[1:] else None
+    pg = process_group(plain or FOR_EVER)
+    connections = None if plain else Connections(pg)
     say(pg.get_reconfigure_handle())
     for line in sys.stdin:
         asked = json.loads(line)
         said = []
         if "uuid" in asked:
-            configure(pg, asked["uuid"], asked["handles"])
+            configure(pg, asked["uuid"], asked["handles"], plain or FOR_EVER)
         else:
             works = [issue(pg, numbers) for numbers in asked["allreduce"]]
             said = [ended(work) for work in works]
+            if connections and any(said):
+                connections.pass_error_on()
         say(json.dumps(said))
 
 

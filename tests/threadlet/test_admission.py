@@ -56,7 +56,7 @@ async def test_who_waits_for_a_weaver_says_of_which_run_and_where(start_trainer,
 
 
 def test_one_warning_is_enough_however_many_others_train(caplog):
-    worker = torchloom_threadlet.attach("/nowhere/join.json")._worker
+    worker = torchloom_threadlet.attach()._worker
     caplog.clear()
     for others in (2, 3, 2):
         worker.admitted(f"node n1 is cordoned and {others} other groups train")

@@ -138,6 +138,8 @@ def test_an_attach_that_is_none_ends_the_sidecar_with_one_line(start_sidecar, at
 class Trainer:
     """What a link needs, and a command that no frame holds."""
 
+    unset = ""
+
     def __init__(self):
         self.got = []
 
@@ -146,6 +148,9 @@ class Trainer:
 
     def report(self):
         return None
+
+    def progress(self):
+        return ipc.Samples(state="training", step=0, progress_ns=0)
 
     def deliver(self, command):
         self.got.append(command)
@@ -196,7 +201,7 @@ def start_link(tmp_path, monkeypatch):
     sleeper = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     monkeypatch.setattr(SidecarLink, "_spawn", lambda self: (sleeper, ipc.Wire(peer.theirs)))
     join = JoinFile(url="nats://127.0.0.1:1", run="run")
-    link = SidecarLink(Trainer(), join, tmp_path / "join.json")
+    link = SidecarLink(Trainer(), (tmp_path / "join.json", join), sys.executable)
 
     def start():
         link.start()

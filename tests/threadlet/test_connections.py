@@ -23,9 +23,9 @@ SMALL, LARGE = 1000, 8_000_000
 class Peer:
     """Another member, in a process of its own."""
 
-    def __init__(self):
+    def __init__(self, *arguments):
         script = Path(__file__).with_name("gloo_peer.py")
-        self.process = Preloaded([script], stdin=PIPE, stdout=PIPE)
+        self.process = Preloaded([script, *arguments], stdin=PIPE, stdout=PIPE)
         self.handle = self.process.stdout.readline().strip()
 
     def ask(self, **what):
@@ -39,10 +39,10 @@ class Peer:
 class Quorum:
     """This process and two peers."""
 
-    def __init__(self, quiet_s):
+    def __init__(self, quiet_s, *arguments):
         self.pg = process_group()
         self.connections = Connections(self.pg, quiet_s)
-        self.peers = [Peer(), Peer()]
+        self.peers = [Peer(*arguments), Peer(*arguments)]
 
     def configure(self, uuid):
         handles = [self.pg.get_reconfigure_handle(), *(peer.handle for peer in self.peers)]
@@ -65,8 +65,8 @@ def quorum():
     """Return a function that makes one."""
     made = []
 
-    def make(quiet_s=0.5):
-        made.append(Quorum(quiet_s))
+    def make(quiet_s=0.5, *arguments):
+        made.append(Quorum(quiet_s, *arguments))
         return made[-1]
 
     yield make
@@ -199,6 +199,16 @@ def test_an_error_between_two_steps_is_nobody_else_s(quorum):
     three.connections.pass_error_on()
     three.peers_reduce(SMALL)
     assert all(any(said) for said in three.answers())
+
+
+def test_peers_that_pass_no_error_on_wait_no_longer_than_their_process_group_s_timeout(quorum):
+    three = quorum(0.5, "2")
+    three.configure(1)
+    three.connections.pass_error_on()
+    # The neighbour that reads from here ends at once; the other one waits for that neighbour.
+    three.peers_reduce(SMALL)
+    for (said,) in three.answers():
+        assert "Connection closed" in said or "Timed out" in said or "reset" in said
 
 
 def test_a_collective_still_in_flight_is_waited_for_before_the_error_goes_out(quorum):

@@ -139,7 +139,7 @@ def test_a_group_whose_ranks_cannot_agree_is_warned_of_and_refuses_what_is_fence
     manager._group_world_size = 2
     for name, value in own.items():
         setattr(manager, name, value)
-    loom = attach("/nowhere/join.json")
+    loom = attach()
     loom.manage(manager)
     loom.knob("depth", lambda: 1, lambda value: None, kind="int", fence="run")
     assert [r.getMessage() for r in caplog.records if "one step" in r.getMessage()] == [

@@ -28,7 +28,7 @@ def rows_of(training, mode, *, steps):
     def body(group, manager, pg):
         torch.manual_seed(0)
         parts = [torch.nn.Linear(SIZE, SIZE) for _ in range(2)]
-        loom = attach("/nowhere/join.json", group=f"g{group}")
+        loom = attach(group=f"g{group}")
         loom.manage(manager)
         loom._watch(manager)  # as where there is a Weaver
         model, optimizer = training(manager, parts)

@@ -68,7 +68,7 @@ class Rig:
             )
         else:
             self.local = LocalSGD(self.manager, self.model, self.inner, every)
-        self.loom = attach("/nowhere/join.json")
+        self.loom = attach()
         self.loom.local_sgd(self.local)
         self.actuators = self.loom._worker.actuators
         self.rounds = []
@@ -207,7 +207,7 @@ def test_real_groups_change_their_rounds_at_one_sync_whenever_they_are_told():
         model = torch.nn.Sequential(*fragments)
         inner = torch.optim.SGD(model.parameters(), lr=0.01)
         outers = [torch.optim.SGD(f.parameters(), lr=0.7) for f in fragments]
-        loom = looms[group] = attach("/nowhere/join.json", group=f"g{group}")
+        loom = looms[group] = attach(group=f"g{group}")
         loom.manage(manager, inner)
         diloco = DiLoCo(manager, fragments, inner, outers, 8, fragment_sync_delay=1)
         loom.local_sgd(diloco)

@@ -159,6 +159,20 @@ async def test_the_end_of_a_trainer_is_told_with_its_status(
     assert await trainer.ended() == status
 
 
+@pytest.mark.parametrize("status", [0, 1])
+async def test_the_end_of_a_trainer_that_kills_its_children_first_is_told(
+    weaver, start_trainer, status
+):
+    trainer = start_trainer("--end-when-set", "--kill-children", *["--fail"] * status)
+    hello = await weaver.admit()
+    await weaver.send(hello, SetKnob(knob="x", value=2.0))
+    assert await trainer.ended() == status
+    end = await weaver.event(Exit)
+    assert (end.status, end.expected) == (status, status == 0)
+    assert end.error == ("ValueError: failed at last" if status else "")
+    assert (await weaver.final()).status == "applied"
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_trainer_that_is_asked_to_end_by_a_signal_has_ended_as_expected(
     weaver, start_trainer, number

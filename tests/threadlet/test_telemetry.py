@@ -118,20 +118,25 @@ def test_without_a_weaver_the_loom_is_inert_and_everything_still_works(
     assert loom.step()
 
 
-def test_a_join_file_that_is_not_where_the_variable_says_is_told_from_a_broken_one(
+def test_a_join_file_that_is_named_and_not_there_is_told_from_a_broken_one(
     tmp_path, monkeypatch, caplog
 ):
-    for missing in (tmp_path / "jion.json", tmp_path / "join.json" / "join.json"):
-        (tmp_path / "join.json").write_text("{}")
-        monkeypatch.setenv("TORCHLOOM_JOIN", str(missing))
-        assert attach().inert
-        assert caplog.messages[-1].startswith(f"torchloom is inert: there is no {missing};")
-
-
-def test_a_join_file_that_is_none_makes_one_clear_line(tmp_path, caplog):
     broken = tmp_path / "join.json"
     broken.write_text("{}")
-    assert attach(broken).inert
+    unread = " (what lies there cannot be read as a join.json)"
+    for named, why in ((tmp_path / "jion.json", ""), (broken / "join.json", ""), (broken, unread)):
+        monkeypatch.setenv("TORCHLOOM_JOIN", str(named))
+        loom = attach()
+        assert not loom.inert
+        loom.close()
+        assert caplog.messages[-1].startswith(f"no Weaver yet at {named}{why}: training starts")
+
+
+def test_a_join_file_found_by_chance_that_is_none_makes_one_clear_line(tmp_path, caplog):
+    broken = tmp_path / ".torchloom" / "join.json"
+    broken.parent.mkdir()
+    broken.write_text("{}")
+    assert attach().inert
     assert caplog.messages == [f"torchloom is inert: {broken} cannot be read as a join.json"]
 
 
@@ -140,7 +145,7 @@ def test_a_step_raises_nothing_whatever_it_is_given(caplog):
         def detach(self):
             raise RuntimeError("no")
 
-    loom = attach("/nowhere/join.json")
+    loom = attach()
     assert loom.step(loss=Foreign())
     assert loom.step("not a number")
     assert loom.step()

@@ -130,6 +130,23 @@ async def test_a_set_of_knobs_lands_on_all_ranks_at_one_step_and_all_leave_at_on
     assert {len(lines) for lines in seen(job).values()} == {1}
 
 
+async def test_ranks_that_start_before_the_weaver_enrol_and_change_at_one_step(
+    weaver, start, join_file
+):
+    join_file.rename(aside := join_file.with_suffix(".aside"))
+    job = start()
+    await job.goes_on(steps=20)
+    aside.rename(join_file)
+    await job.admit(weaver)
+    acks = await job.offer(weaver, 1, SetKnobs(values={"lr": 0.002, "odd": 7}))
+    assert {ack.status for ack in acks} == {"applied"}
+    (step,) = {ack.step for ack in acks}
+    assert step > 20
+    await job.goes_on(rank=1)
+    assert {len(lines) for lines in list(seen(job).values())[: step + 2]} == {1}
+    assert [job.journal(rank)[step + 1]["odd"] for rank in job.ranks] == [7, 7]
+
+
 async def test_what_one_rank_cannot_make_no_rank_trains_a_step_with(weaver, start):
     job = start("--fails-on", "1")
     await job.admit(weaver)

@@ -25,7 +25,7 @@ def steps(manager):
 @pytest.mark.parametrize("async_quorum", [False, True])
 def test_nobody_votes_where_one_group_does_not_and_all_steps_are_committed(async_quorum, caplog):
     def body(group, manager, pg):
-        loom = attach("/nowhere/join.json", group=f"g{group}")
+        loom = attach(group=f"g{group}")
         if group < 2:
             loom.manage(manager)
         return steps(manager), loom._worker.changes.can_vote
@@ -39,7 +39,7 @@ def test_nobody_votes_where_one_group_does_not_and_all_steps_are_committed(async
 @with_torchft
 def test_groups_of_two_versions_do_not_vote_with_each_other():
     def body(group, manager, pg):
-        loom = attach("/nowhere/join.json", group=f"g{group}")
+        loom = attach(group=f"g{group}")
         loom.manage(manager)
         if group == 1:
             with_ballot = pg.get_reconfigure_handle
@@ -58,7 +58,7 @@ def test_groups_of_two_versions_do_not_vote_with_each_other():
 @with_torchft
 def test_all_vote_where_all_are_attached():
     def body(group, manager, pg):
-        loom = attach("/nowhere/join.json", group=f"g{group}")
+        loom = attach(group=f"g{group}")
         loom.manage(manager)
         return steps(manager), loom._worker.changes.can_vote
 
@@ -70,7 +70,7 @@ def test_what_is_compressed_goes_plain_where_one_group_is_not_attached():
     def body(group, manager, pg):
         compressed = CompressedProcessGroup(pg, mode="bf16") if group < 2 else pg
         manager._pg = compressed
-        loom = attach("/nowhere/join.json", group=f"g{group}")
+        loom = attach(group=f"g{group}")
         if group < 2:
             loom.manage(manager)
         return steps(manager)

@@ -23,6 +23,8 @@ def main():
     parser.add_argument("--crash-at", type=int, default=-1)
     parser.add_argument("--kill-at", type=int, default=-1)
     parser.add_argument("--end-when-set", action="store_true", help="once x has been set")
+    parser.add_argument("--kill-children", action="store_true", help="at the end, in a clean-up")
+    parser.add_argument("--fail", action="store_true", help="at the end")
     parser.add_argument("--go-on", action="store_true", help="also when drained")
     options = parser.parse_args()
 
@@ -61,6 +63,13 @@ def main():
             if options.end_when_set and values["x"] != 1.0:
                 break
         write(event="end", state=loom.state)
+        if options.kill_children:
+            import psutil
+
+            for child in psutil.Process().children(recursive=True):
+                child.kill()
+        if options.fail:
+            raise ValueError("failed at last")
 
 
 def hang(by, loom, write):

@@ -41,8 +41,8 @@ def test_the_name_of_a_live_worker_is_refused_to_another_key(enrolment):
     reply = enrolment.grant(ask(incarnation=8, key=OTHER_KEY))
     assert reply.jwt == ""
     assert reply.error == (
-        "worker g0-0 is held by incarnation 7, which is still alive; "
-        "another group needs another TORCHLOOM_GROUP"
+        "worker g0-0 is already enrolled by another process that is alive (incarnation 7); "
+        "each process needs a group and rank of its own"
     )
 
 
@@ -59,11 +59,11 @@ def test_a_name_that_nobody_holds_may_be_released(enrolment):
 
 def test_a_worker_that_an_earlier_weaver_enrolled_keeps_its_name(enrolment):
     enrolment.seen("g0-0", 5)
-    assert "held by incarnation 5" in enrolment.grant(ask(key=OTHER_KEY)).error
+    assert "alive (incarnation 5)" in enrolment.grant(ask(key=OTHER_KEY)).error
 
 
 def test_the_name_of_a_worker_that_is_alive_is_kept_and_that_of_one_that_is_not_is_free(enrolment):
-    assert "held by incarnation 5" in enrolment.admit(ask(), 5).error
+    assert "alive (incarnation 5)" in enrolment.admit(ask(), 5).error
     assert enrolment.admit(ask(), None).jwt
     assert enrolment.admit(ask(incarnation=2, key=OTHER_KEY), None).jwt
 

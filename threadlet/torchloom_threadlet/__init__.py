@@ -11,13 +11,13 @@
         if not loom.step(loss=loss):
             break
 
-Where no Weaver's ``join.json`` is found the loom is inert, and the script runs as it would
-without these lines.
+Where no Weaver's ``join.json`` is named or found the loom is inert, and the script runs as it
+would without these lines.
 """
 
 import os
 
-from torchloom_threadlet.identity import find_join, identify
+from torchloom_threadlet.trainer.attachment import attach_once
 from torchloom_threadlet.trainer.errands import ErrandRunner, errands_of
 from torchloom_threadlet.trainer.loom import Loom
 
@@ -38,9 +38,16 @@ def attach(
 ) -> Loom:
     """Register this process as a worker and return its loom.
 
-    A stand-by waits in here until it is told to join; without a Weaver there is nobody to tell
-    it, and it returns at once. One that is dismissed, as all are when the run is over, ends its
-    process here, with status 0.
+    A stand-by waits in here until it is told to join. One that is dismissed, as all are when the
+    run is over, ends its process here, with status 0.
+
+    Where ``join`` or ``TORCHLOOM_JOIN`` names a file that is not there yet, training starts at
+    once, and the worker enrols when the Weaver has written it; a stand-by waits for that, too.
+    Where neither is given and there is no ``.torchloom/join.json`` the loom is inert, and a
+    stand-by does not wait.
+
+    Called again with the same arguments, as when a notebook's cell is run again, it returns the
+    same loom, until that is closed or drained.
 
     Parameters
     ----------
@@ -58,10 +65,11 @@ def attach(
         What a stand-by can look at the loss around the run's newest weights with, while it waits.
     preview : torchloom_threadlet.preview.Preview, optional
         What a stand-by can try a change out with, while it waits.
+
+    Raises
+    ------
+    ConfigError
+        If this process is attached already, with other arguments.
     """
-    identity = identify(group=group, rank=rank, node=node, rack=rack, standby=standby)
-    errands = errands_of(landscape, preview)
-    loom = Loom(identity, find_join(join), framework, errands=errands)
-    loom.wait_until_admitted()
-    loom.wait_to_join()
-    return loom
+    who = {"group": group, "rank": rank, "node": node, "rack": rack, "standby": standby}
+    return attach_once(Loom, join, who, framework, errands=errands_of(landscape, preview))

@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import socket
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,12 +22,27 @@ from torchloom_threadlet.cleaning import field_name, name, text, whole
 DEFAULT_JOIN_PATH = Path(".torchloom/join.json")
 
 _logger = logging.getLogger(__name__)
+_LOOK_WAITS_S = (0.2, 3.0)
 _RANK_DIGITS = 10
+_RANK_VARIABLES = ("TORCHLOOM_RANK", "RANK")
 _lives = itertools.count()
 
 
+Join = tuple[Path, JoinFile | None]
+"""Where ``join.json`` lies, and what it says; None: the Weaver has not written it yet."""
+
+
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """Who this worker is; ``standby`` says that it waits to be asked to join."""
+    """Who this worker is.
+
+    Attributes
+    ----------
+    standby : bool
+        Whether it waits to be asked to join.
+    unset : str
+        What to set so that two processes do not get one name: the rank or the group, whichever
+        nobody has given; empty if both are given.
+    """
 
     worker: str
     incarnation: int
@@ -36,6 +52,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     rack: str
     labels: dict[str, str | float]
     standby: bool
+    unset: str = ""
 
 
 def identify(
@@ -48,11 +65,14 @@ def identify(
     environment: Mapping[str, str] = os.environ,
 ) -> Identity:
     """Return who this process is; what is not given is taken from the environment."""
-    group = (
-        group or environment.get("TORCHLOOM_GROUP") or environment.get("REPLICA_GROUP_ID") or "g0"
-    )
+    unset = ""
+    group = group or environment.get("TORCHLOOM_GROUP") or environment.get("REPLICA_GROUP_ID")
+    if not group:
+        group, unset = "g0", "no group is set: set TORCHLOOM_GROUP, or group= in attach()"
+    if rank is None and not any(map(environment.get, _RANK_VARIABLES)):
+        unset = "no rank is set: set RANK or TORCHLOOM_RANK, or rank= in attach()"
     if rank is None:
-        rank = _rank(environment, "TORCHLOOM_RANK", "RANK")
+        rank = _rank(environment, *_RANK_VARIABLES)
     elif not 0 <= whole(rank) <= MAX_RANK:
         _logger.warning("rank: need a number from 0 to %d, was %.80r; it is 0", MAX_RANK, rank)
         rank = 0
@@ -73,20 +93,25 @@ def identify(
         rack=name(rack, "rack") if rack else "",
         labels=_labels(environment.get("TORCHLOOM_LABELS", "")),
         standby=standby,
+        unset=unset,
     )
 
 
 def find_join(
     path: str | os.PathLike[str] | None = None, environment: Mapping[str, str] = os.environ
-) -> tuple[Path, JoinFile] | None:
-    """Return ``join.json`` and where it lies, or None after one log line that says why not."""
+) -> Join | None:
+    """Return ``join.json`` and where it lies, or None after one log line that says why not.
+
+    A file that is named by an argument or the environment may be written later, since trainers
+    and Weaver are often started at once.
+    """
     named = path or environment.get("TORCHLOOM_JOIN")
     source = Path(named) if named else DEFAULT_JOIN_PATH
-    if _is_missing(source):
+    if not named and _is_missing(source):
         _say_inert(source.absolute())
         return None
     join = read_join(source)
-    if join is None:
+    if join is None and not named:
         _logger.warning("torchloom is inert: %s cannot be read as a join.json", source)
         return None
     return source.absolute(), join
@@ -118,6 +143,17 @@ def read_join(source: Path) -> JoinFile | None:
             return decode_json(JoinFile, file.read(MAX_MESSAGE_BYTES + 1), "join.json")
     except (OSError, ValueError, MessageError):  # a ValueError: of a path with a null character
         return None
+
+
+def wait_for_join(source: Path, stopped: threading.Event) -> JoinFile | None:
+    """Return the join file once it is there, or None once ``stopped`` is set."""
+    wait_s, longest_s = _LOOK_WAITS_S
+    while not stopped.wait(wait_s):
+        join = read_join(source)
+        if join is not None:
+            return join
+        wait_s = min(1.5 * wait_s, longest_s)
+    return None
 
 
 def _labels(said: str) -> dict[str, str | float]:

@@ -4,6 +4,7 @@ A frame is four bytes of length, big-endian, and one msgpack message. The messag
 of :mod:`torchloom_core.wire.messages` where there is one, and those below where there is not.
 """
 
+import signal
 import socket
 import struct
 import threading
@@ -46,6 +47,9 @@ _MAX_ROWS = 1 << 16
 _MAX_PATH_BYTES = 4096
 _SIGNALS = 64
 
+LIFE_IS_OVER = signal.SIGUSR1
+"""Tells a sidecar whose loom is closed not to wait for the process's end."""
+
 COMPUTE = "compute"
 """The phase of a trainer that waits for nobody."""
 
@@ -81,6 +85,8 @@ class Attach(msgspec.Struct, frozen=True, kw_only=True, tag="attach"):
     restarted Weaver may have moved. ``stack_signal`` makes the trainer write its stacks to the
     descriptor that was passed along; 0 where that is not possible. ``link_thread`` is the native
     id of the link's thread, to which it is sent: no system call of the training is interrupted.
+    ``unset`` is what to set so that two processes do not get one name
+    (:class:`~torchloom_threadlet.identity.Identity`).
     """
 
     hello: Hello
@@ -90,6 +96,7 @@ class Attach(msgspec.Struct, frozen=True, kw_only=True, tag="attach"):
     sent: Sent = Sent()
     stack_signal: Annotated[int, msgspec.Meta(ge=0, le=_SIGNALS)] = 0
     link_thread: Count = 0
+    unset: ShortText = ""
 
 
 class Phase(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,8 +195,12 @@ class Goodbye(msgspec.Struct, frozen=True, kw_only=True, tag="goodbye"):
     error: Text = ""
 
 
+class Heard(msgspec.Struct, frozen=True, kw_only=True, tag="heard"):
+    """The sidecar has the trainer's goodbye, and will tell of its end."""
+
+
 ToSidecar = Attach | Samples | Hello | Ack | Note | Flight | Goodbye
-ToLink = Command | Hold | Keys | Admission | Sent | Stored | FlightAsked
+ToLink = Command | Hold | Keys | Admission | Sent | Stored | FlightAsked | Heard
 
 _encoder = msgspec.msgpack.Encoder()
 _to_sidecar: msgspec.msgpack.Decoder[ToSidecar] = msgspec.msgpack.Decoder(ToSidecar)

@@ -38,6 +38,13 @@ class StackFile:
         """The descriptor that a sidecar inherits, or none."""
         return () if self._file is None else (self._file.fileno(),)
 
+    def close(self) -> None:
+        """Write no stacks any more."""
+        if self._file is not None:
+            faulthandler.unregister(self.signal)
+            self._file.close()
+            self._file, self.signal = None, 0
+
     def _arm(self) -> None:
         import fcntl
 

@@ -34,7 +34,7 @@ def admitted(
         return enrolment.admit(request, alive, error, in_use)
     if in_use:
         complain(request.worker, f"may not join: {in_use}")
-    return JoinReply(error=in_use)
+    return JoinReply(error=in_use, taken=bool(in_use))
 
 
 def name_in_use(request: JoinRequest, alive: int | None, fleet: FleetState) -> str:
@@ -50,8 +50,7 @@ def name_in_use(request: JoinRequest, alive: int | None, fleet: FleetState) -> s
     holder = fleet.hello[fleet.row_of[request.worker]]
     return (
         f"{request.worker} is already enrolled by another living process (node {holder.node}, "
-        f"pid {holder.pid}): give each process its own rank (RANK or rank=) or group "
-        "(TORCHLOOM_GROUP or group=)"
+        f"pid {holder.pid}): each process needs a group and rank of its own"
     )
 
 

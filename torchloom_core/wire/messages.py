@@ -499,12 +499,13 @@ class JoinReply(msgspec.Struct, frozen=True, kw_only=True, tag="join_reply"):
     """The worker's own user JWT, or why it gets none.
 
     ``unwanted`` says that the name is free, but nobody is wanted on the worker's node: a process
-    that was started again had better end.
+    that was started again had better end. ``taken`` says that another process has the name.
     """
 
     jwt: FileText = ""
     error: Text = ""
     unwanted: bool = False
+    taken: bool = False
     v: Version = SCHEMA_VERSION
 
 

@@ -35,7 +35,7 @@ class AtStep(NamedTuple):
 
 
 def test_every_knob_is_registered_for_the_run_and_is_what_it_was_set_to():
-    loom = torchloom_threadlet.attach("/nowhere/join.json")
+    loom = torchloom_threadlet.attach()
     factories = {"adamw": AdamW, "sgd": lambda params: SGD(params, lr=0.1)}
     optimizer = SwitchableOptimizer([torch.nn.Parameter(torch.ones(2))], factories, "adamw")
     for each in (optimizer, Gradients(optimizer, step=lambda: 0), *settings(optimizer)):
@@ -63,7 +63,7 @@ def switchable():
 @with_torchft
 def test_a_joiner_has_its_peers_optimizer_before_the_settings_of_that_one():
     def manage(group, manager, pg):
-        loom, optimizer = attach("/nowhere/join.json", group=f"g{group}"), switchable()
+        loom, optimizer = attach(group=f"g{group}"), switchable()
         loom.manage(manager, optimizer)
         return loom._worker, optimizer
 
@@ -75,7 +75,7 @@ def test_a_joiner_has_its_peers_optimizer_before_the_settings_of_that_one():
 
 
 def test_a_rate_that_is_set_with_an_optimizer_is_the_new_ones_however_they_are_named():
-    loom, optimizer = torchloom_threadlet.attach("/nowhere/join.json"), switchable()
+    loom, optimizer = torchloom_threadlet.attach(), switchable()
     for each in (optimizer, *settings(optimizer)):
         each.register(loom)
     loom._worker.actuators.set_knobs({"lr": 0.25, "optimizer": "sgd"})
@@ -85,7 +85,7 @@ def test_a_rate_that_is_set_with_an_optimizer_is_the_new_ones_however_they_are_n
 
 
 def test_what_a_rate_was_before_is_that_of_the_optimizer_which_is_active_then():
-    loom, optimizer = torchloom_threadlet.attach("/nowhere/join.json"), switchable()
+    loom, optimizer = torchloom_threadlet.attach(), switchable()
     for each in (optimizer, *settings(optimizer)):
         each.register(loom)
     loom._worker.actuators.set_knobs({"optimizer": "sgd"})
@@ -95,7 +95,7 @@ def test_what_a_rate_was_before_is_that_of_the_optimizer_which_is_active_then():
 def test_a_set_of_optimizer_and_rate_that_one_rank_cannot_make_leaves_all_with_the_same_rates():
     def rank(at_fault):
         loom, optimizer, odd = (
-            torchloom_threadlet.attach("/nowhere/join.json"),
+            torchloom_threadlet.attach(),
             switchable(),
             {"odd": 0},
         )
@@ -121,7 +121,7 @@ def test_a_set_of_optimizer_and_rate_that_one_rank_cannot_make_leaves_all_with_t
 
 
 def test_a_value_that_left_its_range_behind_our_back_is_set_back_to_all_the_same():
-    loom, rate = torchloom_threadlet.attach("/nowhere/join.json"), {"rate": 1.0}
+    loom, rate = torchloom_threadlet.attach(), {"rate": 1.0}
 
     def put(value):
         if value == 2.0:

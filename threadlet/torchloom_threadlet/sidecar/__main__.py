@@ -1,7 +1,7 @@
 """The sidecar: a process beside the trainer that talks to the Weaver for it.
 
-Started by the link as ``python -m torchloom_threadlet.sidecar SOCKET_FD TRAINER_PID
-[STACKS_FD]``; it ends when the trainer's process has ended and the Weaver was told.
+Started by the link with ``SOCKET_FD TRAINER_PID [STACKS_FD [TRAINER_PIDFD]]``; it ends when the
+trainer's process has ended and the Weaver was told.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 from nats.aio.client import Client
@@ -38,7 +39,7 @@ from torchloom_threadlet import ipc
 from torchloom_threadlet.cleaning import fitting
 from torchloom_threadlet.sidecar.collectors import Collection
 from torchloom_threadlet.sidecar.commands import Commands
-from torchloom_threadlet.sidecar.connection import BROKER_ERRORS, Connection
+from torchloom_threadlet.sidecar.connection import BROKER_ERRORS, Connection, OtherRunError
 from torchloom_threadlet.sidecar.exit_status import wait_for_death
 from torchloom_threadlet.sidecar.hangs import Hangs
 from torchloom_threadlet.sidecar.overdue import Overdue
@@ -57,15 +58,31 @@ _LINK_END_S = 0.5
 _logger = logging.getLogger(__name__)
 
 
+class Process(NamedTuple):
+    """The trainer's process: its number, and what was inherited from it, -1 for nothing.
+
+    Attributes
+    ----------
+    stacks_fd : int
+        Where its stacks are written.
+    pidfd : int
+        Opened by itself, so that its exit status is kept, whenever the sidecar comes to ask.
+    """
+
+    pid: int
+    stacks_fd: int = -1
+    pidfd: int = -1
+
+
 class Sidecar:
     """Everything that happens between one attach and the trainer's death."""
 
-    def __init__(
-        self, attach: ipc.Attach, writer: asyncio.StreamWriter, pid: int, stacks_fd: int
-    ) -> None:
+    def __init__(self, attach: ipc.Attach, writer: asyncio.StreamWriter, process: Process) -> None:
+        pid = process.pid
         hello = attach.hello
         self._hello = hello
         self._writer = writer
+        self._process = process
         self._pid = pid
         self._interval_s = _seconds("TORCHLOOM_HEARTBEAT_S", 1.0)
         self._error = ""
@@ -78,7 +95,7 @@ class Sidecar:
         self._heartbeat = Batches(hello, attach.sent)
         self._overdue = Overdue()
         self._overrun_ns = 0
-        stacks = StackReader(pid, attach.stack_signal, stacks_fd, attach.link_thread)
+        stacks = StackReader(pid, attach.stack_signal, process.stacks_fd, attach.link_thread)
         self._hangs = Hangs(
             self._heartbeat,
             pid,
@@ -99,6 +116,7 @@ class Sidecar:
             attach.join,
             Path(os.fsdecode(attach.join_path)),
             attach.keys,
+            attach.unset,
             on_up=self._on_up,
             on_keys=self._to_link,
             on_admission=lambda why: self._to_link(ipc.Admission(unwanted=why)),
@@ -119,7 +137,7 @@ class Sidecar:
         parts = self._uplink, self._mail, self._collection, self._door, self._stillness
         for run in (*(part.run for part in parts), self._beat):
             self._spawn(run())
-        status = await wait_for_death(self._pid)
+        status = await self._end_of_life()
         _let_go_of_stderr()
         if self._uplink.unwanted:
             return
@@ -140,6 +158,15 @@ class Sidecar:
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._mail.finish(), _LAST_WORDS_S)
         await self._uplink.close()
+
+    async def _end_of_life(self) -> int | None:
+        """Return the trainer's exit status; None if it goes on, as another life of the worker."""
+        over = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(ipc.LIFE_IS_OVER, over.set)
+        death = asyncio.create_task(wait_for_death(self._pid, self._process.pidfd))
+        told = asyncio.create_task(over.wait())
+        done, _ = await asyncio.wait({death, told}, return_when=asyncio.FIRST_COMPLETED)
+        return death.result() if death in done else None
 
     def _spawn(self, work: "asyncio._CoroutineLike[None]") -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -201,6 +228,7 @@ class Sidecar:
             case ipc.Goodbye():
                 self._parted = True
                 self._error = self._error or frame.error
+                self._to_link(ipc.Heard())
 
     def _tell(self, note: Note) -> None:
         cut = fitting(note)
@@ -330,7 +358,7 @@ def _news(hello: Hello) -> tuple[object, ...]:
     return hello.knobs, hello.actuators, hello.tries, hello.replica_id, hello.quorum_id, fenced
 
 
-async def serve(descriptor: int, pid: int, stacks_fd: int) -> None:
+async def serve(descriptor: int, process: Process) -> None:
     """Read the attach frame from the trainer, then be its sidecar."""
     reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=descriptor))
     unpacker = ipc.Unpacker()
@@ -343,7 +371,7 @@ async def serve(descriptor: int, pid: int, stacks_fd: int) -> None:
     attach = ipc.for_sidecar(first[0])
     if not isinstance(attach, ipc.Attach):
         raise MessageError(f"need an attach frame first, was {type(attach).__name__}")
-    sidecar = Sidecar(attach, writer, pid, stacks_fd)
+    sidecar = Sidecar(attach, writer, process)
     for body in first[1:]:
         await sidecar.take(body)
     await sidecar.run(reader, unpacker)
@@ -358,13 +386,13 @@ def main() -> None:
         level=os.environ.get("TORCHLOOM_LOG", "WARNING"),
         format="torchloom sidecar: %(levelname)s: %(message)s",
     )
-    descriptor, pid, *stacks = (int(argument) for argument in sys.argv[1:])
-    asyncio.run(_serve_and_exit(descriptor, pid, stacks[0] if stacks else -1))
+    descriptor, *process = (int(argument) for argument in sys.argv[1:])
+    asyncio.run(_serve_and_exit(descriptor, Process(*process)))
 
 
-async def _serve_and_exit(descriptor: int, pid: int, stacks_fd: int) -> None:
+async def _serve_and_exit(descriptor: int, process: Process) -> None:
     try:
-        await serve(descriptor, pid, stacks_fd)
+        await serve(descriptor, process)
     except Exception as error:  # noqa: BLE001 - whatever it is, the link starts another
         _give_up(error)
     # A collector may hang in a driver's call; waiting for its thread would never end.
@@ -372,7 +400,7 @@ async def _serve_and_exit(descriptor: int, pid: int, stacks_fd: int) -> None:
 
 
 def _give_up(error: BaseException) -> None:
-    if isinstance(error, MessageError):
+    if isinstance(error, MessageError | OtherRunError):
         _logger.error("the sidecar ends: %s", plain_line(str(error)))
     else:
         _logger.error("the sidecar ends because of a fault of its own", exc_info=error)

@@ -19,7 +19,7 @@ from torchloom_core.plain_text import plain_line
 from torchloom_core.server_urls import shown
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import decode_join_reply, encode
-from torchloom_core.wire.messages import Hello, JoinFile, JoinRequest
+from torchloom_core.wire.messages import Hello, JoinFile, JoinReply, JoinRequest
 from torchloom_threadlet.identity import read_join
 from torchloom_threadlet.ipc import Keys
 
@@ -50,6 +50,10 @@ class RefusedError(Exception):
     """The Weaver gives this worker no credentials."""
 
 
+class OtherRunError(Exception):
+    """The join file names another run now, and this worker has not been in the one before."""
+
+
 class UnwantedError(RefusedError):
     """The Weaver wants nobody on this worker's node."""
 
@@ -59,6 +63,8 @@ class Connection:
 
     Parameters
     ----------
+    unset : str
+        What to set so that no other process has this worker's name.
     on_up : coroutine function
         Called with the client after the first connect and after every reconnect.
     on_keys : callable
@@ -79,6 +85,7 @@ class Connection:
         join: JoinFile,
         join_path: Path,
         keys: Keys | None,
+        unset: str,
         on_up: Callable[[Client], Awaitable[None]],
         on_keys: Callable[[Keys], None],
         on_admission: Callable[[str], None],
@@ -87,6 +94,8 @@ class Connection:
         self._join = join
         self._join_path = join_path
         self._keys = keys or Keys(seed="")
+        self._unset = unset
+        self._was_up = False
         self._on_up = on_up
         self._on_keys = on_keys
         self._on_admission = on_admission
@@ -165,8 +174,7 @@ class Connection:
                 self._look_for_a_new_weaver()
         reply = decode_join_reply(answer)
         if not reply.jwt:
-            refusal = UnwantedError if reply.unwanted else RefusedError
-            raise refusal(reply.error or "it gave no reason")
+            raise self._refusal(reply)
         self._keep(Keys(seed=self._keys.seed, jwt=reply.jwt))
 
     async def _check_name(self) -> None:
@@ -174,7 +182,12 @@ class Connection:
         with contextlib.suppress(*BROKER_ERRORS):
             reply = decode_join_reply(await self._ask(encode(self._request())))
             if reply.error:
-                raise RefusedError(reply.error)
+                raise self._refusal(reply)
+
+    def _refusal(self, reply: JoinReply) -> RefusedError:
+        kind = UnwantedError if reply.unwanted else RefusedError
+        said = reply.error or "it gave no reason"
+        return kind(f"{said}; {self._unset}" if reply.taken and self._unset else said)
 
     def _request(self) -> JoinRequest:
         if not self._keys.seed:
@@ -277,14 +290,27 @@ class Connection:
             return
         self._refusals = 0
         self._said = ""
+        self._was_up = True
         self._up.set()
         await self._on_up(self._client)
 
     def _look_for_a_new_weaver(self) -> bool:
-        """Read ``join.json`` again and return whether it says something new."""
+        """Read ``join.json`` again and return whether it says something new.
+
+        Raises
+        ------
+        OtherRunError
+            If the file was that of an earlier run, and this worker has never been in that one.
+        """
         join = read_join(self._join_path)
-        if join is None or join == self._join or join.run != self._hello.run:
+        if join is None or join == self._join:
             return False
+        if join.run != self._hello.run:
+            if self._keys.jwt or self._was_up:
+                return False
+            raise OtherRunError(
+                f"{self._join_path} names run {join.run} now, was {self._hello.run}"
+            )
         if (join.creds, join.enrol) != (self._join.creds, self._join.enrol):
             self._keep(Keys(seed=self._keys.seed))
         self._join = join

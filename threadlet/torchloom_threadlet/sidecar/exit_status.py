@@ -19,19 +19,20 @@ _STATE_FIELD = 0
 _EXIT_CODE_FIELD = 49
 
 
-async def wait_for_death(pid: int) -> int | None:
+async def wait_for_death(pid: int, pidfd: int = -1) -> int | None:
     """Return the exit code of process ``pid`` once it ends, or minus the signal number.
 
-    None if whoever started it reaped it on a kernel that does not keep the status.
+    None if whoever started it reaped it on a kernel that does not keep the status. ``pidfd``, if
+    given, is the process's own; it may have ended already.
     """
     try:
-        descriptor = os.pidfd_open(pid)
+        descriptor = pidfd if pidfd >= 0 else os.pidfd_open(pid)
     except (OSError, AttributeError):
         while os.getppid() == pid:  # noqa: ASYNC110 - nothing tells but asking again
             await asyncio.sleep(_POLL_S)
         return None
     try:
-        if os.getppid() == pid:
+        if pidfd >= 0 or os.getppid() == pid:
             await _readable(descriptor)
         for _ in range(_STATUS_TRIES):
             status = _kept_status(descriptor)

@@ -9,13 +9,13 @@ from typing import Any
 
 from torchloom_core.wire.steering import name_of_replica
 from torchloom_threadlet.compression import CompressedProcessGroup, allreduce_knobs
-from torchloom_threadlet.identity import find_join, identify
 from torchloom_threadlet.torchft.connections import Connections
 from torchloom_threadlet.torchft.fenced_steps import FencedSteps
 from torchloom_threadlet.torchft.given_state import GivenState
 from torchloom_threadlet.torchft.round_figures import RoundFigures
 from torchloom_threadlet.torchft.rounds import Rounds
 from torchloom_threadlet.torchft.waits import hook, stamp_waits
+from torchloom_threadlet.trainer.attachment import attach_once
 from torchloom_threadlet.trainer.errands import ErrandRunner, errands_of
 from torchloom_threadlet.trainer.loom import Loom, end_drained
 from torchloom_threadlet.trainer.worker import says
@@ -55,12 +55,9 @@ def attach(
     :class:`~torchloom_threadlet.landscape.Landscape`, and ``preview`` what it can try a change out
     with, a :class:`~torchloom_threadlet.preview.Preview`.
     """
-    identity = identify(group=group, rank=rank, node=node, rack=rack, standby=standby)
+    who = {"group": group, "rank": rank, "node": node, "rack": rack, "standby": standby}
     errands = errands_of(landscape, preview)
-    loom = TorchftLoom(identity, find_join(join), "torchft", held=held, errands=errands)
-    loom.wait_until_admitted()
-    loom.wait_to_join()
-    return loom
+    return attach_once(TorchftLoom, join, who, "torchft", held=held, errands=errands)
 
 
 class TorchftLoom(Loom):

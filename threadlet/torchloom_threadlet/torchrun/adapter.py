@@ -13,8 +13,8 @@ import torch.distributed as dist
 from torchloom_core.wire.messages import Drain
 from torchloom_threadlet.cleaning import whole
 from torchloom_threadlet.fence.agreement import NOTHING, read_minima
-from torchloom_threadlet.identity import find_join, identify
 from torchloom_threadlet.torchrun.ballots import Ballots, Outcome
+from torchloom_threadlet.trainer.attachment import attach_once
 from torchloom_threadlet.trainer.loom import Loom
 from torchloom_threadlet.trainer.worker import says
 from torchloom_threadlet.training.gradients import Gradients
@@ -38,8 +38,8 @@ def attach(
     There are no stand-bys, and nobody is sent home who is started again on a cordoned node: the
     others would wait for it.
     """
-    identity = identify(group=group, rank=rank, node=node, rack=rack, standby=False)
-    return TorchrunLoom(identity, find_join(join), "torchrun")
+    who = {"group": group, "rank": rank, "node": node, "rack": rack, "standby": False}
+    return attach_once(TorchrunLoom, join, who, "torchrun")
 
 
 class TorchrunLoom(Loom):
@@ -48,6 +48,9 @@ class TorchrunLoom(Loom):
     _ballots: Ballots | None = None
     _gradients: Gradients | None = None
     _agreed_step = -1
+
+    def begin(self) -> None:
+        """Wait for nothing: no other rank can train without this one."""
 
     def manage(
         self,

@@ -1,7 +1,7 @@
 """What a worker lets itself be told: its knobs, and what to call for a checkpoint or a drain."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from torchloom_core.errors import KnobError
 from torchloom_core.wire.knobs import check_value, find_spec
@@ -37,6 +37,15 @@ class Connections(Protocol):
         """Shut down those of this quorum, of no other; say what was done."""
 
 
+_Function = TypeVar("_Function", bound=Callable[..., object])
+
+
+def _name(function: Callable[..., object]) -> tuple[object, ...]:
+    """Return by what a function is known when its definition runs again."""
+    name = getattr(function, "__qualname__", None)
+    return (getattr(function, "__module__", None), name) if name else (function,)
+
+
 class Actuators(KnobTable):
     """The knobs and callbacks that a trainer has registered so far.
 
@@ -64,6 +73,17 @@ class Actuators(KnobTable):
         self.drain: list[Callable[[], object]] = []
         self.rewind: list[Callable[[int], object]] = []
         self.connections: Connections | None = None
+        self._earlier: list[Callable[..., object]] = []
+
+    def call(self, functions: list[_Function], function: _Function) -> None:
+        """Register a function; one of that name from before :meth:`attach_again` is forgotten."""
+        stale = [f for f in functions if f in self._earlier and _name(f) == _name(function)]
+        functions[:] = [f for f in functions if f not in stale]
+        functions.append(function)
+
+    def attach_again(self) -> None:
+        """Note that the script, or a cell of a notebook, may run again from its beginning."""
+        self._earlier = [*self.checkpoint, *self.drain, *self.rewind]
 
     @property
     def names(self) -> tuple[str, ...]:

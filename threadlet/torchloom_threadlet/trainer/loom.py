@@ -12,12 +12,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
-from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
-from torchloom_core.wire.messages import JoinFile, WorkerState
-from torchloom_threadlet.identity import Identity
+from torchloom_core.wire.messages import WorkerState
+from torchloom_threadlet.identity import Identity, Join
 from torchloom_threadlet.ipc import Goodbye
 from torchloom_threadlet.trainer.errands import Errands
 from torchloom_threadlet.trainer.knob_table import Fence, KnobKind, knob_of
@@ -42,7 +41,7 @@ class Loom:
     def __init__(
         self,
         identity: Identity,
-        join: tuple[Path, JoinFile] | None = None,
+        join: Join | None = None,
         framework: str = "",
         *,
         held: bool = False,
@@ -84,8 +83,13 @@ class Loom:
 
     @property
     def inert(self) -> bool:
-        """Whether there is no Weaver to talk to."""
+        """Whether nothing is done: no Weaver is there, and none is waited for."""
         return not self._worker.linked
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was closed or drained, or never had or lost what it needs to be watched."""
+        return self.inert or self._parted or not self._worker.going
 
     @property
     def knobs(self) -> dict[str, Any]:
@@ -162,6 +166,10 @@ class Loom:
         self._dismissed.add(_thread())
         return False
 
+    def attach_again(self) -> None:
+        """Let functions that are registered from now on replace those of the same name."""
+        self._worker.actuators.attach_again()
+
     def wait_until_admitted(self) -> None:
         """Wait, where torchrun has started this process again, to hear whether it is wanted.
 
@@ -182,6 +190,11 @@ class Loom:
                 "%s is not wanted back: %s; it ends here, with status 0", self.worker, unwanted
             )
             raise SystemExit(0)
+
+    def begin(self) -> None:
+        """Wait for what has to be known before this process trains."""
+        self.wait_until_admitted()
+        self.wait_to_join()
 
     def wait_to_join(self) -> None:
         """Wait until a stand-by is told to join, or to prepare; return at once if this is none.
@@ -255,7 +268,7 @@ class Loom:
 
     def on_checkpoint(self, save: Callable[[], object]) -> None:
         """Have ``save()`` called, between steps, when a checkpoint is asked for."""
-        self._worker.actuators.checkpoint.append(save)
+        self._worker.actuators.call(self._worker.actuators.checkpoint, save)
         self._worker.send(self._worker.hello())
 
     def on_rewind(self, rewind: Callable[[int], object]) -> None:
@@ -264,12 +277,12 @@ class Loom:
         It goes back to the last checkpoint: weights, optimizer, position in the data, and skips
         so many batches from there. Not torchft's Manager: its step only goes on.
         """
-        self._worker.actuators.rewind.append(rewind)
+        self._worker.actuators.call(self._worker.actuators.rewind, rewind)
         self._worker.send(self._worker.hello())
 
     def on_drain(self, leave: Callable[[], object]) -> None:
         """Have ``leave()`` called, between steps, before :meth:`step` returns False."""
-        self._worker.actuators.drain.append(leave)
+        self._worker.actuators.call(self._worker.actuators.drain, leave)
 
     def phase(self, name: str, *, at_most_s: float = 600.0) -> AbstractContextManager[None]:
         """Name what takes longer than a step, such as an evaluation: it is no hang.
@@ -290,6 +303,11 @@ class Loom:
         if not self._parted and os.getpid() == self._pid:
             self._worker.enter("left")
             self._part()
+
+    def make_room(self) -> None:
+        """Close, and have the worker's end told at once: another loom begins in this process."""
+        self.close()
+        self._worker.end_life()
 
     def _on_exception(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None

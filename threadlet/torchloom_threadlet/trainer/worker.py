@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -34,7 +33,6 @@ from torchloom_core.wire.messages import (
     Hello,
     Hold,
     Join,
-    JoinFile,
     KnobValue,
     Note,
     Pause,
@@ -54,6 +52,7 @@ from torchloom_threadlet import ipc
 from torchloom_threadlet.cleaning import field_name, fields, text, whole
 from torchloom_threadlet.flight_recorder import collectives, flight_recorder
 from torchloom_threadlet.identity import Identity
+from torchloom_threadlet.identity import Join as JoinPlace
 from torchloom_threadlet.stacks import own_stacks
 from torchloom_threadlet.trainer.actuators import Actuators
 from torchloom_threadlet.trainer.changes import Changes
@@ -64,6 +63,7 @@ from torchloom_threadlet.trainer.pause_lease import PauseLease
 from torchloom_threadlet.trainer.phases import Phases
 from torchloom_threadlet.trainer.sample_buffer import SampleBuffer
 from torchloom_threadlet.trainer.sidecar_link import SidecarLink
+from torchloom_threadlet.trainer.sidecar_start import find_interpreter
 
 _SAVE_S = 600.0
 """How long a function of the script's that saves, or goes back, may take as a named phase."""
@@ -101,14 +101,15 @@ class Worker:
     def __init__(
         self,
         identity: Identity,
-        join: tuple[Path, JoinFile] | None,
+        join: JoinPlace | None,
         framework: str,
         *,
         held: bool,
         errands: Errands | None = None,
     ) -> None:
         self.identity = identity
-        self.state: WorkerState = "standby" if identity.standby and join else "joining"
+        interpreter = find_interpreter() if join else ""
+        self.state: WorkerState = "standby" if identity.standby and interpreter else "joining"
         self.step: Any = -1
         self.going = True
         self.attention = True
@@ -126,10 +127,9 @@ class Worker:
         self.phases = Phases()
         self.thread = 0
         self.agreed_step: Callable[[], object] | None = None
-        self._run = join[1].run if join else ""
         self._framework = framework
         self._entered_ns = time.monotonic_ns()
-        self._compilations = Compilations(self.phases, self._report_now)
+        self._compilations = Compilations(self.phases, lambda: self.send(self.progress()))
         self._reported: tuple[object, ...] | None = None
         self._todo: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._inbox = CommandInbox(identity.incarnation, self._refusal)
@@ -139,12 +139,22 @@ class Worker:
         self._unwanted = ""
         self._asks = False
         self._admission = threading.Event()
-        self._link = SidecarLink(self, join[1], join[0]) if join else None
+        self._link = SidecarLink(self, join, interpreter) if join and interpreter else None
+        self._is_lost = False
 
     @property
     def linked(self) -> bool:
-        """Whether there is a Weaver to talk to."""
-        return self._link is not None
+        """Whether there is a Weaver to talk to, or may be later."""
+        return self._link is not None and not self._is_lost
+
+    @property
+    def unset(self) -> str:
+        """What to set so that no other process has this worker's name."""
+        return self.identity.unset
+
+    @property
+    def _run(self) -> str:
+        return self._link.run if self._link is not None else ""
 
     def start(self) -> None:
         """Start the link."""
@@ -158,6 +168,11 @@ class Worker:
         self.send(ipc.Goodbye())
         if self._link is not None:
             self._link.stop()
+
+    def end_life(self) -> None:
+        """Have it told now that this life is over, though the process goes on."""
+        if self._link is not None:
+            self._link.end_life()
 
     def send(self, frame: msgspec.Struct) -> None:
         """Send a frame to the sidecar, if there is one to be had."""
@@ -223,6 +238,10 @@ class Worker:
         self._reported = now
         return self._progress(rows)
 
+    def progress(self) -> ipc.Samples:
+        """Return the state and the last step, without any samples."""
+        return self._progress([])
+
     def deliver(self, command: Command) -> None:
         """Answer a command, and queue it for the training thread if it is to be done."""
         if isinstance(command.do, Together):
@@ -264,6 +283,14 @@ class Worker:
         self._unwanted = unwanted
         self._admission.set()
 
+    def unlinked(self) -> None:
+        """Go on without a Weaver: a stand-by has nobody to tell it to join."""
+        self._is_lost = True
+        if self.state == "standby":
+            self.state = "joining"
+        self._admission.set()
+        self._todo.put(None)
+
     # --- the training thread ----------------------------------------------------------------
 
     def wait_until_admitted(self, timeout_s: float) -> str:
@@ -277,7 +304,7 @@ class Worker:
         """Change the state, and report it at once."""
         self._entered_ns = time.monotonic_ns()
         self.state = state
-        self._report_now()
+        self.send(self.progress())
 
     @contextmanager
     def phase(self, name: str, at_most_s: float) -> Iterator[None]:
@@ -288,7 +315,7 @@ class Worker:
         except ValueError as error:
             _logger.warning("%s: %s; it is not reported", self.identity.worker, error)
         if entered is not None:
-            self._report_now()  # what follows may hold the GIL
+            self.send(self.progress())  # what follows may hold the GIL
         try:
             yield
         finally:
@@ -505,9 +532,6 @@ class Worker:
             raise
         self.going = False
         self.enter("left")
-
-    def _report_now(self) -> None:
-        self.send(self._progress([]))
 
     def _progress(self, rows: list[tuple[int, dict[str, float]]]) -> ipc.Samples:
         return ipc.Samples(

@@ -66,7 +66,7 @@ class Enrolment:
         else:
             self.seen(request.worker, alive)
         if in_use:
-            reply = JoinReply(error=in_use)
+            reply = JoinReply(error=in_use, taken=True)
         elif unwanted:
             reply = JoinReply(error=unwanted, unwanted=True)
         else:
@@ -83,8 +83,10 @@ class Enrolment:
         :meth:`release`, and for a life of its own.
         """
         error = self._fault(request)
+        taken = "" if error else self._other_holder(request)
+        error = error or taken or self._life_fault(request)
         if error:
-            return JoinReply(error=error)
+            return JoinReply(error=error, taken=bool(taken))
         life = request.worker, request.incarnation
         jwt = self._mint(*life, request.public_key)
         self._holders[request.worker] = _Holder(request.incarnation, request.public_key)
@@ -130,12 +132,9 @@ class Enrolment:
                 f"worker {request.worker}: need the public key of a NATS user (U...), "
                 f"was {request.public_key[:_SHOWN]!r}"
             )
-        holder = self._holders.get(request.worker)
-        if holder is not None and holder.public_key != request.public_key:
-            return (
-                f"worker {request.worker} is held by incarnation {holder.incarnation}, "
-                "which is still alive; another group needs another TORCHLOOM_GROUP"
-            )
+        return ""
+
+    def _life_fault(self, request: JoinRequest) -> str:
         life = request.worker, request.incarnation
         if self._grants.key_of(life) not in (None, request.public_key):
             return (
@@ -143,3 +142,12 @@ class Enrolment:
                 "key; each life needs a number of its own"
             )
         return ""
+
+    def _other_holder(self, request: JoinRequest) -> str:
+        holder = self._holders.get(request.worker)
+        if holder is None or holder.public_key == request.public_key:
+            return ""
+        return (
+            f"worker {request.worker} is already enrolled by another process that is alive "
+            f"(incarnation {holder.incarnation}); each process needs a group and rank of its own"
+        )

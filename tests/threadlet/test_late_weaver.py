@@ -1,0 +1,71 @@
+"""Trainers that are started before their Weaver enrol when it comes."""
+
+import msgspec
+import pytest
+
+from torchloom_core.wire.messages import Hello, Join, JoinFile, Note, SetKnob
+
+pytestmark = pytest.mark.integration
+AGAIN = {"TORCHELASTIC_RESTART_COUNT": "1"}
+
+
+@pytest.fixture
+def weaver_comes(join_file):
+    """Take the join file away until the function returned is called."""
+    text = join_file.read_bytes()
+    join_file.unlink()
+    return lambda: join_file.write_bytes(text)
+
+
+@pytest.mark.parametrize("environment", [{}, AGAIN])
+async def test_a_trainer_trains_at_once_and_is_enrolled_when_the_weaver_comes(
+    weaver, start_trainer, join_file, weaver_comes, environment
+):
+    trainer = start_trainer(**environment)
+    await trainer.goes_on()
+    assert trainer.journal("attached") == [{"event": "attached", "inert": False, "answered": True}]
+    join_file.write_text('{"url": "nats://127')  # as if it were being written
+    await trainer.goes_on()
+    assert trainer.sidecars() == []
+    weaver_comes()
+    hello = await weaver.admit()
+    assert "x" in {spec.name for spec in hello.knobs}
+    assert (await weaver.ask(hello, SetKnob(knob="x", value=2.0))).status == "applied"
+    assert trainer.errors.splitlines() == [
+        f"no Weaver yet at {join_file}: training starts, and g0-0 enrols when the file is there",
+        "the Weaver has come: g0-0 enrols in run run",
+    ]
+
+
+async def test_what_a_trainer_notes_before_the_weaver_comes_is_told_then(
+    weaver, start_trainer, weaver_comes
+):
+    trainer = start_trainer()
+    await trainer.goes_on()
+    weaver_comes()
+    note = await weaver.event(Note, kind="log")
+    assert (note.run, note.fields["text"][:13]) == ("run", "no Weaver yet")
+
+
+async def test_a_stand_by_waits_for_its_weaver(weaver, start_trainer, join_file, weaver_comes):
+    trainer = start_trainer(TORCHLOOM_ROLE="standby")
+    await trainer.until(lambda: "the stand-by waits, and g0-0 enrols" in trainer.errors)
+    weaver_comes()
+    hello = await weaver.admit()
+    assert (hello.state, trainer.journal("attached")) == ("standby", [])
+    assert (await weaver.ask(hello, Join())).status == "applied"
+    await trainer.goes_on()
+
+
+async def test_a_join_file_left_by_a_weaver_of_another_run_is_let_go_of(
+    weaver, start_trainer, join_file
+):
+    present = join_file.read_bytes()
+    left = JoinFile(url="nats://127.0.0.1:9", run="yesterday", creds="")
+    join_file.write_bytes(msgspec.json.encode(left))
+    trainer = start_trainer()
+    await trainer.until(lambda: "waiting for the Weaver of run yesterday" in trainer.errors)
+    join_file.write_bytes(present)
+    assert isinstance(await weaver.admit(), Hello)
+    await trainer.goes_on()
+    assert "Traceback" not in trainer.errors

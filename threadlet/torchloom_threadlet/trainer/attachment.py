@@ -1,0 +1,107 @@
+"""What all the ``attach`` functions have in common: one process is one worker, once."""
+
+import logging
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from torchloom_core.errors import ConfigError
+from torchloom_threadlet.identity import find_join, identify
+from torchloom_threadlet.trainer.loom import Loom
+from torchloom_threadlet.trainer.sidecar_start import SIDECAR_OF
+
+_Kind = TypeVar("_Kind", bound=Loom)
+
+_logger = logging.getLogger(__name__)
+_lock = threading.Lock()
+_attached: dict[int, tuple[Loom, dict[str, object]]] = {}
+"""By the number of its process: a forked child is a process of its own."""
+
+
+def attach_once(
+    kind: type[_Kind],
+    join: str | os.PathLike[str] | None,
+    who: Mapping[str, Any],
+    framework: str,
+    **options: Any,
+) -> _Kind:
+    """Return this process's loom: the one that it has already, or a new one.
+
+    Parameters
+    ----------
+    kind : type
+        The loom's class.
+    join, framework
+        As :func:`torchloom_threadlet.attach` takes them.
+    who : mapping
+        Arguments of :func:`~torchloom_threadlet.identity.identify`.
+    **options
+        Further arguments of ``kind``.
+
+    Raises
+    ------
+    ConfigError
+        If this process is attached already, with other arguments.
+    SystemExit
+        If this process is an application that was started in place of a sidecar.
+    """
+    _end_if_sidecar()
+    identity = identify(**who)
+    if _is_importing_for_spawn():
+        _logger.debug("torchloom is inert while multiprocessing imports the parent's script")
+        return kind(identity, None, framework, **options)
+    with _lock:
+        place = find_join(join)
+        arguments = {
+            "join": str(place[0]) if place else "",
+            "framework": framework,
+            "standby": identity.standby,
+            **{name: getattr(identity, name) for name in ("group", "rank", "node", "rack")},
+            "held": options.get("held", False),
+        }
+        present, before = _attached.get(os.getpid(), (None, {}))
+        if present is not None and not present.is_over:
+            _refuse_others(arguments, before)
+            if isinstance(present, kind):
+                present.attach_again()
+                return present
+            raise ConfigError("attach: this process is attached by another module's attach()")
+        if present is not None:
+            present.make_room()
+        loom = kind(identity, place, framework, **options)
+        _attached.clear()
+        _attached[os.getpid()] = loom, arguments
+    loom.begin()
+    return loom
+
+
+def _refuse_others(arguments: Mapping[str, object], before: Mapping[str, object]) -> None:
+    for name, value in arguments.items():
+        if value != before[name]:
+            raise ConfigError(
+                f"attach: {name}: need {before[name]!r}, with which this process is attached "
+                f"already, was {value!r}; to attach anew, call loom.close() first"
+            )
+
+
+def _end_if_sidecar() -> None:
+    """End an application that was taken for an interpreter: it would start another, and so on."""
+    if trainer := os.environ.get(SIDECAR_OF):
+        _logger.error(
+            "this program was started as the sidecar of process %s, but is a trainer: it ends "
+            "here; set TORCHLOOM_PYTHON to a Python interpreter in which torchloom is installed",
+            trainer,
+        )
+        raise SystemExit(1)
+
+
+def _is_importing_for_spawn() -> bool:
+    """Say whether multiprocessing prepares this process, which may be a data loader's worker.
+
+    What ``spawn`` and ``forkserver`` start imports the parent's script first, and is told only
+    then what to run.
+    """
+    process = sys.modules.get("multiprocessing.process")
+    return process is not None and getattr(process.current_process(), "_inheriting", False)

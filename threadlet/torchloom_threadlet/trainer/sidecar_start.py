@@ -1,0 +1,158 @@
+"""How a sidecar is started: by which interpreter, and with what it can import.
+
+``sys.executable`` may be the application itself, which would only start once more; and what the
+trainer imports may lie where no other interpreter looks.
+"""
+
+import logging
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torchloom_core
+import torchloom_threadlet
+
+SIDECAR_OF = "TORCHLOOM_SIDECAR_OF"
+"""The environment variable by which a sidecar is known: the number of its trainer's process."""
+
+_MODULE = "torchloom_threadlet.sidecar"
+_INTERPRETER = re.compile(r"(python|pypy|graalpy)[\d.]*[a-z]?(\.exe)?", re.IGNORECASE)
+_LAST_WORDS_BYTES = 4096
+_DYING_S = 0.5
+
+# What is torchLoom's goes before the interpreter's own packages, so that trainer and sidecar are of
+# one version; the rest of the trainer's path only fills in what is missing.
+_START = """
+import os, sys
+module, ours, others = sys.argv[1:4]
+del sys.argv[1:4]
+packages = ("site-packages", "dist-packages")
+at = [os.path.basename(entry) in packages for entry in sys.path] + [True]
+sys.path[at.index(True):at.index(True)] = ours.splitlines()
+sys.path += [entry for entry in others.splitlines() if entry not in sys.path]
+try:
+    from importlib import import_module
+    main = import_module(module + ".__main__").main
+except Exception as error:
+    print(f"{type(error).__name__}: {error}", flush=True)
+    os._exit(1)
+os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+main()
+"""
+
+_logger = logging.getLogger(__name__)
+
+# A child that another thread forks in the midst of a start would keep a pipe open at whose end
+# the start waits; so a fork waits for the start, which takes a few milliseconds.
+_starting = threading.Lock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_starting.acquire,
+        after_in_parent=_starting.release,
+        after_in_child=_starting.release,
+    )
+
+
+def find_interpreter(environment: Mapping[str, str] = os.environ) -> str:
+    """Return the interpreter for a sidecar, or nothing after one log line that says what to do."""
+    named = environment.get("TORCHLOOM_PYTHON", "")
+    if named:
+        found = shutil.which(named)
+        if found is None:
+            _logger.warning(
+                "torchloom is inert: TORCHLOOM_PYTHON: need a Python interpreter, was %r", named
+            )
+        return found or ""
+    for candidate in _candidates():
+        if _is_interpreter(candidate):
+            return candidate
+    _logger.warning(
+        "torchloom is inert: no Python interpreter is found for the sidecar (sys.executable is "
+        "%r); set TORCHLOOM_PYTHON to a python%d.%d in which torchloom is installed",
+        sys.executable,
+        *sys.version_info[:2],
+    )
+    return ""
+
+
+def start_sidecar(
+    interpreter: str, descriptors: Sequence[int]
+) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Start a sidecar of this process, and return it with the socket to it.
+
+    Parameters
+    ----------
+    descriptors : sequence of int
+        What it inherits: where the stacks are written, and a pidfd of this process; -1 for none.
+
+    Raises
+    ------
+    OSError
+        If the system starts no process.
+    """
+    ours, theirs = socket.socketpair()
+    numbers = (theirs.fileno(), os.getpid(), *descriptors)
+    with theirs, _starting:
+        try:
+            process = subprocess.Popen(
+                [interpreter, "-P", "-c", _START, _MODULE, *_paths(), *map(str, numbers)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                pass_fds=(theirs.fileno(), *(number for number in descriptors if number >= 0)),
+                start_new_session=True,
+                env=os.environ | {SIDECAR_OF: str(os.getpid())},
+            )
+        except OSError:
+            ours.close()
+            raise
+    return process, ours
+
+
+def own_end(process: subprocess.Popen[bytes]) -> str:
+    """Say how a sidecar has ended by itself; nothing if a signal has ended it, or it has not."""
+    try:
+        status = process.wait(_DYING_S)
+    except subprocess.TimeoutExpired:
+        return ""
+    return "" if status < 0 else _last_words(process) or f"it ended with status {status}"
+
+
+def _last_words(process: subprocess.Popen[bytes]) -> str:
+    if process.stdout is None:
+        return ""
+    os.set_blocking(process.stdout.fileno(), False)  # another process may hold the other end
+    said = process.stdout.read(_LAST_WORDS_BYTES) or b""
+    lines = said.decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else ""
+
+
+def _candidates() -> list[str]:
+    name = "python{}.{}".format(*sys.version_info[:2])
+    own = [] if getattr(sys, "frozen", False) else [sys.executable]
+    base = getattr(sys, "_base_executable", "")
+    own += [base] if base != sys.executable else []
+    prefixes = (sys.exec_prefix, sys.base_exec_prefix)
+    return [*own, *(str(Path(each, "bin", name)) for each in prefixes), shutil.which(name) or ""]
+
+
+def _is_interpreter(candidate: str) -> bool:
+    """Say whether a file looks like Python; to run it would be to start the application again."""
+    names = {os.path.basename(candidate), os.path.basename(os.path.realpath(candidate))}
+    return any(map(_INTERPRETER.fullmatch, names)) and shutil.which(candidate) is not None
+
+
+def _paths() -> tuple[str, str]:
+    """Return where torchLoom lies, and the rest of the import path, the script's own place last."""
+    packages = (torchloom_core, torchloom_threadlet)
+    ours = {os.path.dirname(os.path.dirname(os.path.abspath(str(p.__file__)))) for p in packages}
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    places = {os.getcwd(), os.path.dirname(os.path.abspath(script)) if script else ""}
+    others = [entry for entry in sys.path if os.path.isabs(entry) and os.path.exists(entry)]
+    others.sort(key=lambda entry: entry in places)
+    return "\n".join(path for path in sorted(ours) if os.path.exists(path)), "\n".join(others)
