@@ -100,7 +100,7 @@ def test_a_name_in_use_is_refused_to_a_second_trainer_until_the_first_has_ended(
     by = f"another living process (node node-g0, pid {first.process.pid})"
     where = f"g0-0 is already enrolled by {by}"
     until(lambda: where in second.errors)
-    assert "give each process its own rank" in second.errors
+    assert "set RANK or TORCHLOOM_RANK" in second.errors
     assert len([line for line in second.errors.splitlines() if where in line]) == 1
     assert incarnations() == before
     first.end()
