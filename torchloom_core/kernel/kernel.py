@@ -9,6 +9,7 @@ from operator import attrgetter
 
 import msgspec
 
+from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Config
 from torchloom_core.dispatch.answers import Answers
 from torchloom_core.dispatch.commands import Commands
@@ -48,6 +49,7 @@ from torchloom_core.wire.events import (
     Reply,
     Tick,
     Verdict,
+    Withheld,
 )
 from torchloom_core.wire.messages import (
     RECONCILE,
@@ -64,6 +66,7 @@ from torchloom_core.wire.messages import (
     Telemetry,
     done_by,
 )
+from torchloom_core.wire.plans import ACTIONS_STOPPED
 from torchloom_core.wire.requests import (
     GUARD,
     PERSON,
@@ -166,6 +169,8 @@ class Kernel:
                 return self.forecasts.take(message)
             case Request():
                 return self._request(message)
+            case Withheld():
+                return self._withhold(message)
             case Recovered():
                 return self._recover(message)
         raise TypeError(f"need a kernel input, was {type(message).__name__}")
@@ -288,6 +293,13 @@ class Kernel:
         hello = self.fleet.hello[self.fleet.row_of[command.worker]]
         return self.execution.reconcile([hello])
 
+    def _withhold(self, message: Withheld) -> list[Output]:
+        outputs: list[Output] = []
+        for command_id in message.commands:
+            if command_id in self.commands.flights:
+                outputs += self._settle(command_id, "taken back before it was sent")
+        return outputs
+
     def _request(self, request: Request) -> list[Output]:
         again = self.answers.again(request)
         if again is not None:
@@ -305,9 +317,11 @@ class Kernel:
             case StopActions():
                 self.execution.stop()
                 paused = "; the pause is over for all" if self.run.pauses.verdict else ""
-                outputs = self.execution.abandon_all("actions were stopped")
-                ended = sum(isinstance(output, Outcome) for output in outputs)
-                text = f"actions are stopped; {ended} under way were called off{paused}"
+                count = len(self.run.plans.table)
+                outputs = self._note_failures(self.execution.abandon_all(ACTIONS_STOPPED))
+                text = f"actions are stopped; {count} under way were called off{paused}"
+                if waiting := len(self.run.plans.table):
+                    text += f"; the outcome of {waiting} follows once its workers have answered"
                 return [*outputs, Reply(request=request.id, ok=True, text=text)]
             case ResumeActions():
                 self.execution.resume()
@@ -356,7 +370,7 @@ class Kernel:
         commands = [*(flight.command for flight in control.flights), *message.unsent]
         self.execution.restore(control.plans, commands, control.stopped)
         self.arbiter.restore(control.grants, self.run.now_ns)
-        self.run.desired.restore(control.desired)
+        self.run.desired.restore(control.desired, self.run.now_ns)
         self.fleet.cordons.restore(control.cordoned, control.cordoned_until_ns)
         self.answers.restore(control.answers)
         self.run.guards.restore(control.watches, self.run.now_ns)
@@ -407,9 +421,11 @@ class Kernel:
         withdrawn: list[Output] = []
         for output in outputs:
             if isinstance(output, Outcome) and output.result != "done":
-                self.arbiter.failed(output.verdict)
+                if output.verdict not in self.execution.called_off:
+                    self.arbiter.failed(output.verdict)
                 if output.result == "undone":
-                    withdrawn += kind_of(output.action).undone(output.action, self.run)
+                    began_ns = self.run.now_ns - round(output.took_s * SECOND_NS)
+                    withdrawn += kind_of(output.action).undone(output.action, began_ns, self.run)
         return outputs + withdrawn
 
     def _number(self, prefix: str) -> str:

@@ -180,6 +180,7 @@ _TEXTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "issue": lambda body: f"{body['command']['id']} {body['command']['do']['verb']}",
     "pause_held": _pause_held,
     "recall": lambda body: str(body["command"]),
+    "withheld": lambda body: f"{len(body['commands'])} commands were taken back unsent",
     "lighthouse": _lighthouse,
     "steer": _steer,
     "recovered": lambda body: f"epoch {body['epoch']}",

@@ -47,6 +47,7 @@ from torchloom_core.wire.events import (
     Reply,
     Tick,
     Verdict,
+    Withheld,
 )
 from torchloom_core.wire.messages import Hello, Hold, JoinReply, JoinRequest, Telemetry
 from torchloom_core.wire.operator import Page, Status
@@ -83,7 +84,9 @@ class Weaver:
         self._epoch = epoch
         self._trajectory = trajectory
         self._kernel = Kernel(config, plugins, DeadlineGuard(config.weaver.policy_budget_s))
-        self._outbox = Outbox(bus, clock, epoch)
+        self._outbox = Outbox(
+            bus, clock, epoch, lambda commands: self.enter(Withheld(commands=commands))
+        )
         self._enrolment: Enrolment | None = None
         self._poison: Recorded | None = None
         self._forecasts: set[asyncio.Task[None]] = set()

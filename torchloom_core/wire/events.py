@@ -2,7 +2,7 @@
 
 Inputs: worker events and acks (:mod:`torchloom_core.wire.messages`), people's requests
 (:mod:`torchloom_core.wire.requests`), :class:`Tick`, :class:`Forecast`, :class:`NodeFault`,
-:class:`PredictorFailed`, :class:`Recovered`, and what the lighthouse sees
+:class:`PredictorFailed`, :class:`Withheld`, :class:`Recovered`, and what the lighthouse sees
 (:mod:`torchloom_core.wire.steering`).
 Outputs: the union :data:`Output`. Both are written to the trajectory as they pass.
 """
@@ -389,6 +389,12 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
     links: tuple[Link, ...] = ()
 
 
+class Withheld(msgspec.Struct, frozen=True, kw_only=True, tag="withheld"):
+    """The Weaver took these commands back before it had sent them: no worker can have one."""
+
+    commands: tuple[str, ...]
+
+
 class Recovered(msgspec.Struct, frozen=True, kw_only=True, tag="recovered"):
     """The Weaver (re)started under a new epoch, with what the last one left behind.
 
@@ -413,6 +419,7 @@ Input = (
     | LighthouseView
     | PredictorFailed
     | Request
+    | Withheld
     | Recovered
 )
 """Everything the kernel takes in, beside telemetry batches."""
