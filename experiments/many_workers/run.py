@@ -80,6 +80,11 @@ class Weaver:
             await asyncio.sleep(0.05)
         return time.monotonic() - began
 
+    def freeze(self) -> None:
+        """Stop it where it is, until it is killed."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGSTOP)
+
     def kill(self) -> None:
         """Kill it with -9."""
         if self._process is not None:

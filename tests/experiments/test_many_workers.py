@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.many_workers import stop
+from experiments.many_workers import frozen, stop
 
 pytestmark = pytest.mark.integration
 
@@ -12,3 +12,8 @@ async def test_a_knob_that_is_stopped_comes_to_what_the_workers_did(tmp_path):
     assert came.is_true, came
     assert came.applied == 40  # all were sent before the stop
     assert came.result == "done"
+
+
+async def test_a_successor_takes_in_what_was_acked_before_it_judges_an_end(tmp_path):
+    came = await frozen.play(tmp_path, 8, obeyed=5)
+    assert came.is_true, came

@@ -102,6 +102,10 @@ class UnderWay:
         actions = [plan.action for plan in self.table.values() if plan.called_off]
         return {(a.knob, a.worker) for a in actions if isinstance(a, ChangeKnob)}
 
+    def is_due(self, now_ns: int) -> bool:
+        """Say whether the time of any plan is over."""
+        return any(now_ns > plan.deadline_ns for plan in self.table.values())
+
     def lives_of(self, verdict: str) -> frozenset[tuple[str, int]]:
         """Return worker and incarnation of all that the plan's present stage was told to."""
         return self._lives.get(verdict, frozenset())

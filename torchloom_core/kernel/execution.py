@@ -183,7 +183,7 @@ class Execution:
             gone = [w for w in waits if fleet.is_gone(w)]
             if gone:
                 return self._end(plan, f"stand-by {', '.join(gone)} ended before it trained")
-            if self._run.now_ns > plan.deadline_ns:
+            if self._is_late(plan):
                 return self._end(plan, f"stand-by {', '.join(waits)} did not train in time")
             return []
         if not plan.stages:
@@ -192,6 +192,9 @@ class Execution:
         if gone:
             return self._end(plan, f"{', '.join(gone)} ended before its turn")
         return self._issue_stage(plan)
+
+    def _is_late(self, plan: Plan) -> bool:
+        return self._commands.report_time.is_past(plan.deadline_ns, self._run.now_ns)
 
     def _advance_fenced(self, plan: Plan) -> list[Output]:
         """Offer a change to all once no other is offered, and end it once all have answered.
@@ -204,7 +207,7 @@ class Execution:
             if self._plans.change_before(plan):
                 return []
             stage = run.stage(run.voters(), plan.stages[0].deed)
-            if not stage.lives and run.now_ns <= plan.deadline_ns:
+            if not stage.lives and not self._is_late(plan):
                 return []  # a new Weaver has yet to hear of them, or they are on their way back
             return self._begin(msgspec.structs.replace(plan, stages=(stage,)))
         waited_for = self._plans.open_of(plan.verdict)
@@ -252,7 +255,8 @@ class Execution:
         run, command = self._run, self._commands.flights[command_id].command
         row = run.fleet.row_of.get(command.worker)
         is_early = not plan.landed and (not plan.missed or run.now_ns <= command.deadline_ns)
-        return row is None or is_early or bool(run.heard([row]))
+        is_open = is_early or self._commands.report_time.lags(run.now_ns)
+        return row is None or is_open or bool(run.heard([row]))
 
     def overdue(self) -> list[str]:
         """Return the commands of which nothing was heard until well past their deadline.

@@ -11,7 +11,7 @@ import msgspec
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Config
-from torchloom_core.dispatch.answers import Answers
+from torchloom_core.dispatch.answers import Answers, answer_to
 from torchloom_core.dispatch.commands import Commands
 from torchloom_core.dispatch.wheel import Wheel
 from torchloom_core.fleet.forecasts import Forecasts
@@ -34,11 +34,11 @@ from torchloom_core.plugin.view import FleetView
 from torchloom_core.wire import notices
 from torchloom_core.wire.actions import Action, ChangeKnobs
 from torchloom_core.wire.events import (
+    Backlog,
     Control,
     CordonOver,
     Forecast,
     Input,
-    Issue,
     NodeFault,
     Outcome,
     Output,
@@ -171,6 +171,9 @@ class Kernel:
                 return self._request(message)
             case Withheld():
                 return self._withhold(message)
+            case Backlog():
+                self.commands.report_time.take(message, ts_ns)
+                return ()
             case Recovered():
                 return self._recover(message)
         raise TypeError(f"need a kernel input, was {type(message).__name__}")
@@ -335,7 +338,8 @@ class Kernel:
                 verdict = self.arbiter.approve(
                     proposal_id, request.who, self.execution, self.run.now_ns
                 )
-                return self._answer(request, [verdict, *self._carry_out(verdict)])
+                outputs = [verdict, *self._carry_out(verdict)]
+                return [*outputs, answer_to(request, outputs, self.run.plans.table)]
             case ForgetKnob(knob=knob, worker=worker):
                 forgotten = self.run.desired.forget(knob, worker)
                 text = f"{knob} is wanted no more; workers keep what they have"
@@ -346,7 +350,7 @@ class Kernel:
                 if not sure and (doubt := self._doubt(action)):
                     return [Reply(request=request.id, ok=False, text=doubt)]
                 outputs = self._propose(action, PERSON, f"{request.who} asked for it")
-                return self._answer(request, outputs)
+                return [*outputs, answer_to(request, outputs, self.run.plans.table)]
         raise TypeError(f"need what the wheel does not answer, was {request.want}")
 
     def _doubt(self, action: Action) -> str:
@@ -355,14 +359,6 @@ class Kernel:
             return ""
         doubt = kind_of(action).doubt(action, self.run)
         return f'{doubt}; --yes ("sure": true) sets it' if doubt else ""
-
-    def _answer(self, request: Request, outputs: list[Output]) -> list[Output]:
-        verdict = next(o for o in outputs if isinstance(o, Verdict))
-        text = "granted" if verdict.granted else f"denied by {verdict.rule}: {verdict.reason}"
-        ids = tuple(o.command.id for o in outputs if isinstance(o, Issue))
-        if not ids and verdict.proposal in self.run.plans.table:
-            ids = (verdict.proposal,)  # it waits for its turn
-        return [*outputs, Reply(request=request.id, ok=verdict.granted, text=text, ids=ids)]
 
     def _recover(self, message: Recovered) -> list[Output]:
         control = message.control

@@ -8,7 +8,7 @@ exit, note            the fault it tells of                                    t
 node_fault            the fault it tells of
 ack                                       the command                          the sender
 tick, recovered
-withheld
+withheld, backlog
 forecast              its own
 predictor_failed
 request               its own             the proposal that is approved        the action's

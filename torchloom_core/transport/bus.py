@@ -29,6 +29,7 @@ from torchloom_core.transport.connection import Admits, Connection
 from torchloom_core.transport.inbound import Inlet, Malformed, Receive
 from torchloom_core.transport.jetstream import JetStream
 from torchloom_core.transport.quota import Quota, Turns
+from torchloom_core.transport.report_feed import ReportFeed
 from torchloom_core.transport.state_bucket import EPOCH_KEY, Left, StateBucket
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import decode_join_request, encode
@@ -58,6 +59,7 @@ class NatsBus:
         link: Connection,
         another: Callable[..., Awaitable[Connection]],
         streams: JetStream,
+        feed: ReportFeed,
         state: StateBucket,
         run: str,
         clock: Clock,
@@ -68,6 +70,7 @@ class NatsBus:
         self._services: list[Service] = []
         self._turns = Turns()
         self._streams = streams
+        self._feed = feed
         self._state = state
         self._run = run
         self._clock = clock
@@ -109,12 +112,14 @@ class NatsBus:
         state = StateBucket(link, run, streams)
         try:
             await streams.check(url)
-            await streams.make(_reports(run))
+            await streams.make()
             await state.make()
+            feed = ReportFeed(link, streams.context, subjects.report_stream(run), _reports(run))
+            await feed.look_for_others()
         except BrokerError:
             await link.close()
             raise
-        return cls(link, another, streams, state, run, clock or SystemClock())
+        return cls(link, another, streams, feed, state, run, clock or SystemClock())
 
     @property
     def is_connected(self) -> bool:
@@ -124,7 +129,7 @@ class NatsBus:
     @property
     def others_there(self) -> bool:
         """Whether another Weaver of the run was there when this one connected."""
-        return self._streams.others_there
+        return self._feed.others_there
 
     @property
     def malformed(self) -> int:
@@ -145,6 +150,7 @@ class NatsBus:
         """
         self._inlet = Inlet(self._run, self._clock, receive, malformed)
         await self._hear(_reports(self._run), self._take_report)
+        await self._feed.begin()
         await self._hear(subjects.telemetry(self._run), self._take_telemetry)
         await self._hear(subjects.lighthouse(self._run), self._take_view)
         await self._link.settle()
@@ -179,6 +185,10 @@ class NatsBus:
         For one that an earlier Weaver sent, all that was sent to the worker before goes.
         """
         await self._streams.recall(worker, [f"{command}:{self._epoch}" for command in commands])
+
+    async def reports_taken_until_ns(self) -> int | None:
+        """Return as :meth:`ReportFeed.taken_until_ns` does."""
+        return await self._feed.taken_until_ns(self._clock.now_ns)
 
     async def roll_call(self, epoch: int, workers: Sequence[str] = ()) -> None:
         """Ask these workers to say hello, or every one."""
@@ -318,7 +328,7 @@ class NatsBus:
         await self._turns.give()
         if self._inlet is None:
             return
-        if self._inlet.take_report(msg) and self.is_connected:
+        if await self._feed.take(msg, self._inlet.take_report) and self.is_connected:
             await msg.ack()
 
     async def _post(self) -> None:
@@ -343,12 +353,10 @@ class NatsBus:
                 return
 
     async def _look_around(self) -> None:
-        """Find out what went by while the connection was down.
-
-        A hello that was lost with it is not believed when it is told again, half a minute late.
-        """
+        """Find out what went by while the connection was down."""
         await self._look_at_epoch()
         if self._superseded is not None:
+            await self._feed.begin_again()
             await self.roll_call(self._epoch)
 
     async def _look_at_epoch(self) -> None:

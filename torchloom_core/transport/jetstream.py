@@ -32,7 +32,6 @@ _log = logging.getLogger(__name__)
 REQUEST_TIMEOUT_S = 2
 _KEPT_S = 7 * 24 * 3600
 _DUPLICATES_S = 600
-_ACK_WAIT_S = 30
 _COMMAND_WAITS_S = (1.0, 2.0, 5.0, 15.0, 60.0)
 """How soon a command that is not answered is delivered again, the last again and again.
 
@@ -44,7 +43,6 @@ _CONSUMER_IDLE_S = 3600.0
 _CONSUMER_SURE_S = _CONSUMER_IDLE_S / 2
 """How long a consumer that was made here is taken to be there still."""
 
-_REPORTS_IN_FLIGHT = 4096
 _REPORTS_KEPT = 20_000
 """Of one worker's events, and of its acks: of more the oldest go."""
 _REPORT_BYTES = (1 << 30, 1 << 28, 1 << 26, 1 << 24, -1)
@@ -52,7 +50,6 @@ _REPORT_BYTES = (1 << 30, 1 << 28, 1 << 26, 1 << 24, -1)
 is nearly full; it always makes a stream that is not bounded, which then ends with the disk."""
 _NO_ROOM = frozenset({10002, 10047, 10122})
 """An account's limit, the server's, and the account's for one stream."""
-_WEAVER = "weaver"
 _MESSAGE_ID = "Nats-Msg-Id"
 
 _NOT_THERE = 10057
@@ -78,15 +75,12 @@ class JetStream:
     ----------
     context : JetStreamContext
         nats-py's.
-    others_there : bool
-        Whether another Weaver was being sent the reports at :meth:`make`.
     """
 
     def __init__(self, link: Connection, run: str) -> None:
         self._link = link
         self._run = run
         self.context: JetStreamContext = link.client.jetstream(timeout=REQUEST_TIMEOUT_S)
-        self.others_there = False
         self._places: dict[str, int] = {}
         self._first_place: int | None = None
         self._lives: dict[str, tuple[int, float]] = {}
@@ -102,28 +96,14 @@ class JetStream:
 
         await self._link.persist_if_allowed("look for JetStream", look)
 
-    async def make(self, reports_to: str) -> None:
-        """Make the streams, or bring them up to date; reports go to ``reports_to``."""
+    async def make(self) -> None:
+        """Make the streams, or bring them up to date."""
         run = self._run
         await self._make_stream(subjects.command_stream(run), subjects.command(run))
         heard = subjects.ack(run), subjects.event(run)
         await self._make_stream(
             subjects.report_stream(run), *heard, each=_REPORTS_KEPT, in_all_bytes=_REPORT_BYTES
         )
-        # A push consumer with a fixed subject: the quickest, nothing to poll, and a new Weaver
-        # takes over at once from one that hangs.
-        reports = ConsumerConfig(
-            durable_name=_WEAVER,
-            deliver_subject=reports_to,
-            ack_policy=AckPolicy.EXPLICIT,
-            ack_wait=_ACK_WAIT_S,
-            max_ack_pending=_REPORTS_IN_FLIGHT,
-        )
-        consumer = await self._link.persist(
-            "make the Weaver's consumer",
-            lambda: self.context.add_consumer(subjects.report_stream(run), reports),
-        )
-        self.others_there = bool(consumer.push_bound)
 
     async def add_worker(self, worker: str, incarnation: int) -> None:
         """Make the durable consumer from which a life of ``worker`` pulls its commands.

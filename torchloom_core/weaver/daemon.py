@@ -30,6 +30,7 @@ from torchloom_core.weaver.operator_service import OperatorService
 from torchloom_core.weaver.outbox import Outbox
 from torchloom_core.weaver.predictor_runner import forecast
 from torchloom_core.weaver.recovery import same_input
+from torchloom_core.weaver.report_watch import ReportWatch
 from torchloom_core.weaver.status import describe, describe_knobs
 from torchloom_core.wire.actions import Alert
 from torchloom_core.wire.events import (
@@ -87,6 +88,7 @@ class Weaver:
         self._outbox = Outbox(
             bus, clock, epoch, lambda commands: self.enter(Withheld(commands=commands))
         )
+        self._reports = ReportWatch(self._kernel, clock, bus.reports_taken_until_ns, self.enter)
         self._enrolment: Enrolment | None = None
         self._poison: Recorded | None = None
         self._forecasts: set[asyncio.Task[None]] = set()
@@ -223,6 +225,7 @@ class Weaver:
             log.warning("%s", remark)
         if self._over.done():
             self._over.result()
+        self._reports.begin()
         await self._outbox.store()
         await self._bus.take_over()
         await self._bus.open(self.receive, lambda subject, reason: None)
@@ -282,6 +285,7 @@ class Weaver:
         due = loop.time() + tick_s
         while True:
             await asyncio.sleep(max(0.0, due - loop.time()))
+            await self._reports.look()
             self.enter(Tick())
             self._trajectory.flush()
             self._look_at_the_clock()
