@@ -524,7 +524,7 @@ def test_no_bytes_make_the_inlet_raise(data):
     )
     inlet.take_telemetry(Incoming("tl.telemetry.run.g0-0.1", data))
     for subject in ("tl.ack.run.g0-0.1", "tl.evt.run.g0-0.1"):
-        inlet.take_report(Incoming(subject, data), told_before=False)
+        inlet.take_report(Incoming(subject, data))
     assert len(got) + len(dropped) == 3
     assert not any(isinstance(message, Telemetry) for message in got)
 

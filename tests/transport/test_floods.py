@@ -94,7 +94,7 @@ async def test_of_what_a_worker_sends_too_fast_the_rest_is_dropped_and_told(make
             if kind == "telemetry":
                 inlet.take_telemetry(message)
             else:
-                assert inlet.take_report(message, told_before=False)  # or it would come again
+                assert inlet.take_report(message)  # or it would come again
     assert got[-1] == "g1-0"
     assert 1000 <= got.count("g0-0") <= 5000
     assert len(got) + len(dropped) == 10_001

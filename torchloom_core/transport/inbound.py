@@ -73,7 +73,7 @@ class Inlet:
         """Take one telemetry batch."""
         self._take(msg, self._telemetry, decode_telemetry, self._batches)
 
-    def take_report(self, msg: Msg, told_before: bool) -> bool:
+    def take_report(self, msg: Msg, told_before: bool = False) -> bool:
         """Take one ack, hello, exit or note; return False if it is to come again.
 
         A hello that an earlier Weaver was sent (``told_before``) is passed over: what is true now
