@@ -80,6 +80,11 @@ class Weaver:
             await asyncio.sleep(0.05)
         return time.monotonic() - began
 
+    def freeze(self) -> None:
+        """Stop it where it is, until it is killed."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGSTOP)
+
     def kill(self) -> None:
         """Kill it with -9."""
         if self._process is not None:
@@ -211,6 +216,10 @@ class Person:
                 return training
             after = rows[-1]["worker"]
 
+    async def close(self) -> None:
+        """Disconnect."""
+        await self._client.close()
+
     async def press(self) -> None:
         """Release the kill switch, which is not on, and take the time."""
         began = time.monotonic()
@@ -247,22 +256,22 @@ async def play(folder: Path, count: int, *, kill: bool) -> None:
             give_up(began)
             await asyncio.sleep(0.1)
         console.print(f"all were told after {time.monotonic() - began:.1f} s")
-        while not _of(weaver, Outcome):
+        while not recorded(weaver, Outcome):
             give_up(began)
             await asyncio.sleep(0.5)
     beating.cancel()
     console.print(f"the kill switch answered within {person.worst_s:.2f} s, all along")
     console.print(f"the Weaver ended with status {weaver.end()}")
     ends = Counter(
-        life.command for life in _of(weaver, CommandLife) if life.status in FINAL_STATUSES
+        life.command for life in recorded(weaver, CommandLife) if life.status in FINAL_STATUSES
     )
     again = sum(number > 1 for number in ends.values())
     console.print(f"commands with one end on record: {len(ends) - again:,}, with more: {again}")
-    for outcome in _of(weaver, Outcome):
+    for outcome in recorded(weaver, Outcome):
         console.print(f"{outcome.result}: {outcome.detail}")
 
 
-def _of(weaver: Weaver, cls: type[_T]) -> list[_T]:
+def recorded(weaver: Weaver, cls: type[_T]) -> list[_T]:
     kind = cls.__struct_config__.tag
     return [
         msgspec.json.decode(line.body, type=cls)

@@ -23,7 +23,15 @@ from torchloom_core.wire.actions import (
     SaveCheckpoint,
     UncordonNode,
 )
-from torchloom_core.wire.events import Forecast, NodeFault, PredictorFailed, Recovered, Tick
+from torchloom_core.wire.events import (
+    Backlog,
+    Forecast,
+    NodeFault,
+    PredictorFailed,
+    Recovered,
+    Tick,
+    Withheld,
+)
 from torchloom_core.wire.links import Door, Measured
 from torchloom_core.wire.messages import (
     Ack,
@@ -201,11 +209,15 @@ node_faults = st.builds(
     fatal=st.booleans(),
 )
 ticks = st.builds(Tick)
+backlogs = st.builds(Backlog, taken_until_ns=st.sampled_from([None, None, 0, 10**18]))
+withhelds = st.builds(
+    Withheld, commands=st.lists(st.builds("c1.{}".format, st.integers(1, 12))).map(tuple)
+)
 recoveries = st.builds(Recovered, epoch=st.integers(0, 3))
 
 messages = st.one_of(
     hellos, hellos, batches(), exits, notes, acks, acks, requests, requests, ticks, ticks,
-    forecasts, predictor_failures, recoveries, node_faults,
+    forecasts, predictor_failures, recoveries, node_faults, backlogs, withhelds,
 )  # fmt: skip
 delays_ns = st.sampled_from([0, 1, 10**9, 2 * 10**9, 70 * 10**9, -(10**9)])
 ROSTER = [

@@ -190,3 +190,54 @@ async def test_what_was_lost_with_a_connection_is_not_taken_for_sent_because_the
         assert await heard.get() == EXIT
         await mail.finish()
     assert client.sent == 2
+
+
+class HeldUp:
+    """A client by which nothing is stored before ``freed`` is set."""
+
+    def __init__(self, client):
+        self._client = client
+        self.freed = asyncio.Event()
+        self.asked = asyncio.Event()
+
+    def __getattr__(self, name):
+        return getattr(self._client, name)
+
+    def jetstream(self):
+        return self
+
+    async def publish(self, subject, data, timeout=None, headers=None):
+        if timeout is not None:
+            self.asked.set()
+            await self.freed.wait()
+        await self._client.publish(subject, data, headers=headers)
+
+
+class Told(Line):
+    mark = ""
+
+
+async def test_the_end_of_a_worker_does_not_overtake_its_last_ack(connect, posting):
+    order = asyncio.Queue()
+
+    async def take(message):
+        order.put_nowait(message.subject)
+
+    everything = await connect()
+    for subject in (subjects.event("run"), subjects.ack("run")):
+        await everything.subscribe(subject, cb=take)
+    await settle(everything)
+    client = HeldUp(await connect())
+    mail = posting(Publisher(Told(client), "run", "g0-0", 1))
+    await mail.ack(
+        Ack(command="c1.1", run="run", worker="g0-0", incarnation=1, epoch=1, status="applied")
+    )
+    mail.event(note(1))
+    mail.event(EXIT)
+    await client.asked.wait()
+    event, ack = subjects.event("run", "g0-0", 1), subjects.ack("run", "g0-0", 1)
+    async with asyncio.timeout(DEADLINE_S):
+        assert await order.get() == event  # the note
+        client.freed.set()
+        assert [await order.get(), await order.get()] == [ack, event]
+        await mail.finish()

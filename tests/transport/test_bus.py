@@ -54,7 +54,7 @@ async def test_a_malformed_ack_does_not_come_again(bus, arrivals, weaver_client)
     await weaver_client.publish(subjects.ack("run", "g0-0", 1), b"{}")
     await arrivals.until(lambda a: a.malformed)
     await bus._link.settle()
-    state = await bus._streams.context.consumer_info("TL_REPORT_run", "weaver")
+    state = await bus._streams.context.consumer_info("TL_REPORT_run", bus._reports._consumer)
     assert state.num_ack_pending == 0
 
 
@@ -93,7 +93,7 @@ async def test_a_receiver_that_raises_gets_an_ack_again_at_the_next_weaver(
         subjects.ack("run", "g0-0", 1), codec.encode(make.ack())
     )
     await soon(tried.wait())
-    state = await bus._streams.context.consumer_info("TL_REPORT_run", "weaver")
+    state = await bus._streams.context.consumer_info("TL_REPORT_run", bus._reports._consumer)
     assert state.num_ack_pending == 1
 
 
@@ -112,9 +112,8 @@ async def test_a_death_while_the_weaver_was_away_is_told_to_the_next(
 
 
 async def test_a_hello_that_a_killed_weaver_had_not_acked_is_not_told_to_the_next_but_an_ack_is(
-    connect_bus, arrivals, connect_worker, make, monkeypatch
+    connect_bus, arrivals, connect_worker, make
 ):
-    monkeypatch.setattr(jetstream, "_ACK_WAIT_S", 0.5)
     heard = []
 
     class Killed:
@@ -129,19 +128,66 @@ async def test_a_hello_that_a_killed_weaver_had_not_acked_is_not_told_to_the_nex
     worker = await connect_worker("g0-0")
     await worker.client.publish(subjects.event("run", "g0-0", 1), codec.encode(make.hello()))
     await worker.client.publish(subjects.ack("run", "g0-0", 1), codec.encode(make.ack()))
-    await eventually(lambda: len(heard) == 2)
+    await eventually(lambda: heard)
     await first.close()
     bus = await connect_bus(arrivals)
     await arrivals.until(lambda a: make.ack() in a.messages)
 
     async def all_is_acked():
-        info = await bus._streams.context.consumer_info("TL_REPORT_run", "weaver")
+        info = await bus._streams.context.consumer_info("TL_REPORT_run", bus._reports._consumer)
         return info.num_ack_pending == 0
 
     await eventually(all_is_acked)
     assert arrivals.messages == [make.ack()]
     await worker.client.publish(subjects.event("run", "g0-0", 1), codec.encode(make.hello()))
     await arrivals.until(lambda a: a.messages[1:] == [make.hello()])
+
+
+async def test_a_successor_takes_an_ack_that_was_not_acknowledged_before_what_came_later(
+    connect_bus, arrivals, connect_worker, make
+):
+    class Frozen:
+        """A Weaver that is sent reports and acknowledges none."""
+
+        receive = reject = staticmethod(lambda *_: False)
+
+    first = await connect_bus(Frozen())
+    worker = await connect_worker("g0-0")
+    stream = worker.client.jetstream()
+    await stream.publish(subjects.ack("run", "g0-0", 1), codec.encode(make.ack()))
+    await first.close()
+    gone = Exit(run="run", worker="g0-0", incarnation=1, status=0, expected=False)
+    await stream.publish(subjects.event("run", "g0-0", 1), codec.encode(gone))
+    bus = await connect_bus(arrivals)
+    await arrivals.until(lambda a: len(a.messages) == 2)
+    assert arrivals.messages == [make.ack(), gone]
+    assert await bus.reports_taken_until_ns() is None
+
+
+async def test_reports_that_were_lost_with_the_connection_are_read_before_later_ones(
+    bus, arrivals, connect_worker, make
+):
+    worker = await connect_worker("g0-0")
+    stream = worker.client.jetstream()
+    acks = [make.ack(command=f"c{number}") for number in range(4)]
+    lost = []
+    (heard,) = (s for s in bus._link.client._subs.values() if s.subject.endswith(".reports"))
+
+    async def lose(msg):
+        lost.append(msg)
+
+    taking, heard._cb = heard._cb, lose
+    for ack in acks[:2]:
+        await stream.publish(subjects.ack("run", "g0-0", 1), codec.encode(ack))
+    await eventually(lambda: len(lost) == 2)
+    began_ns = bus._clock.now_ns()
+    assert await bus.reports_taken_until_ns() < began_ns
+    heard._cb = taking
+    for ack in acks[2:]:
+        await stream.publish(subjects.ack("run", "g0-0", 1), codec.encode(ack))
+    await arrivals.until(lambda a: len(a.messages) >= 4)
+    assert arrivals.messages == acks
+    assert await bus.reports_taken_until_ns() is None
 
 
 async def test_acks_sent_while_the_weaver_was_away_are_received_after(

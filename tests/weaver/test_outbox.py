@@ -71,8 +71,13 @@ def clock():
 
 
 @pytest.fixture
-def outbox(bus, clock):
-    return Outbox(bus, clock, epoch=7)
+def withheld():
+    return []
+
+
+@pytest.fixture
+def outbox(bus, clock, withheld):
+    return Outbox(bus, clock, 7, withheld.extend)
 
 
 @pytest.fixture
@@ -147,10 +152,10 @@ async def test_a_command_posted_while_something_is_stored_waits_for_its_own_stat
 
 
 async def test_what_is_taken_back_and_what_is_sent_keep_their_order(outbox, bus):
-    outbox.post([issue(1), Recall(command="c1", worker="w1"), issue(2), issue(3)], {}, seq=1)
+    outbox.post([issue(1), Recall(command="c0", worker="w1"), issue(2), issue(3)], {}, seq=1)
     async with running(outbox):
         await outbox.drained()
-    assert bus.done[1:] == [("send", ["c1"]), ("recall", "w1", ["c1"]), ("send", ["c2", "c3"])]
+    assert bus.done[1:] == [("send", ["c1"]), ("recall", "w1", ["c0"]), ("send", ["c2", "c3"])]
 
 
 async def test_while_the_broker_is_away_only_the_newest_value_of_a_key_waits(outbox, bus, pause):
@@ -368,9 +373,27 @@ async def test_a_command_that_the_broker_will_never_take_ends_the_outbox(outbox,
             await soon(task)
 
 
+async def test_what_is_taken_back_before_it_was_sent_is_never_sent_and_told_to_be_withheld(
+    outbox, bus, withheld
+):
+    outbox.post([issue("7.1"), issue("7.2"), issue("6.3")], {}, seq=1)
+    taken_back = [Recall(command=f"c{n}", worker=f"w{n}") for n in ("7.2", "6.3")]
+    outbox.post(taken_back, {}, seq=2)
+    async with running(outbox):
+        await outbox.drained()
+        outbox.post([Recall(command="c7.1", worker="w7.1")], {}, seq=3)
+        await outbox.drained()
+    assert [done for done in bus.done if done[0] != "store"] == [
+        ("send", ["c7.1"]),
+        ("recall", "w6.3", ["c6.3"]),  # the Weaver of epoch 6 may have sent it
+        ("recall", "w7.1", ["c7.1"]),
+    ]
+    assert withheld == ["c7.2"]
+
+
 async def test_of_what_is_only_told_the_newest_waits(bus, clock, monkeypatch):
     monkeypatch.setattr(outbox_module, "_TELLS", 3)
-    outbox = Outbox(bus, clock, epoch=7)
+    outbox = Outbox(bus, clock, 7, print)
     outbox.post([issue(1), issue(2)], {}, seq=1)
     outbox.post([Recall(command="c1", worker="w1"), *[stranger("x-0")] * 2], {}, seq=2)
     async with running(outbox):

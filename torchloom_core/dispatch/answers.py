@@ -1,14 +1,24 @@
 """What people's requests were answered, so that one that is sent again is not done again."""
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Sequence
 
 import msgspec
 
 from torchloom_core.kept import KeptTable
-from torchloom_core.wire.events import Answered, Reply
+from torchloom_core.wire.events import Answered, Issue, Output, Reply, Verdict
 from torchloom_core.wire.requests import Request, ResumeActions, StopActions
 
 _KEPT = 256
+
+
+def answer_to(request: Request, outputs: Sequence[Output], under_way: Container[str]) -> Reply:
+    """Return the answer to what was decided on: ``outputs``; ``under_way`` are plans' verdicts."""
+    verdict = next(output for output in outputs if isinstance(output, Verdict))
+    text = "granted" if verdict.granted else f"denied by {verdict.rule}: {verdict.reason}"
+    ids = tuple(output.command.id for output in outputs if isinstance(output, Issue))
+    if not ids and verdict.proposal in under_way:
+        ids = (verdict.proposal,)  # it waits for its turn
+    return Reply(request=request.id, ok=verdict.granted, text=text, ids=ids)
 
 
 class Answers:

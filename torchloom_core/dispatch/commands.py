@@ -6,6 +6,7 @@ import msgspec
 from msgspec import UNSET
 
 from torchloom_core.clock import SECOND_NS
+from torchloom_core.dispatch.report_time import ReportTime
 from torchloom_core.kept import KeptTable
 from torchloom_core.wire.events import CommandLife, Issue, Output, Recall
 from torchloom_core.wire.links import PROBE_DEADLINE_S
@@ -43,6 +44,7 @@ class Commands:
         self._changes = 0
         self._of_worker: dict[str, dict[str, None]] = {}
         self.epoch = 0
+        self.report_time = ReportTime()
         self.flights: KeptTable[Flight] = KeptTable("flight")
 
     def next_change(self) -> int:
@@ -152,11 +154,17 @@ class Commands:
 
     def overdue(self, now_ns: int) -> list[str]:
         """Return the commands whose deadline is well past and of which nothing was heard."""
+        is_past = self.report_time.is_past
         return [
             command_id
             for command_id, flight in self.flights.items()
-            if now_ns > flight.command.deadline_ns + _GRACE_NS
+            if is_past(flight.command.deadline_ns + _GRACE_NS, now_ns)
         ]
+
+    def is_due(self, now_ns: int) -> bool:
+        """Say whether the deadline of any is well past, if all reports are taken in."""
+        flights = self.flights.values()
+        return any(now_ns > flight.command.deadline_ns + _GRACE_NS for flight in flights)
 
     def knobs_on_the_way(self, worker: str) -> set[str]:
         """Return the knobs that the worker is being told."""

@@ -1,9 +1,22 @@
-"""The plans under way: what each works on, and which of its commands are open."""
+"""The plans under way: what each works on, and what has become of its commands."""
 
 from collections.abc import Iterable
+from typing import Any
+
+import msgspec
 
 from torchloom_core.kept import KeptTable
+from torchloom_core.wire.actions import ChangeKnob
+from torchloom_core.wire.messages import Command, Join
 from torchloom_core.wire.plans import Plan
+
+_NAMED = 20
+"""How many commands that were not applied an outcome names."""
+
+_WHY_CHARACTERS = 300
+
+_FATES: dict[str, Any] = {"rejected": "refused", "failed": "failed"}
+"""What the answer of one rank makes of a change that all are offered."""
 
 
 class UnderWay:
@@ -46,6 +59,52 @@ class UnderWay:
         """Take note of the commands that have not ended yet, and of who was told."""
         self._open[verdict] = set(command_ids)
         self._lives[verdict] = frozenset(lives)
+
+    def settled(self, command: Command, status: str, detail: str, step: int) -> None:
+        """Take note that a command has ended, and for the outcome why."""
+        pending = self.open_of(command.cause)
+        if command.id not in pending:
+            return
+        pending.remove(command.id)
+        plan = self.table[command.cause]
+        if status == "applied":
+            self._land(plan, step)
+            return
+        missed = plan.missed
+        if len(missed) < _NAMED:
+            why = f"{status}: {detail}" if detail else status
+            missed = {**missed, command.id: why[:_WHY_CHARACTERS]}
+        self.table[plan.verdict] = msgspec.structs.replace(
+            plan,
+            missed=missed,
+            missed_count=plan.missed_count + 1,
+            refused_count=plan.refused_count + (status == "rejected"),
+            fate=_FATES.get(status, plan.fate) if plan.fate == "offered" else plan.fate,
+        )
+
+    def _land(self, plan: Plan, step: int) -> None:
+        """Take note of the step at which a rank did what all do together."""
+        if plan.change:
+            steps = (*plan.landed, step)
+            landed = min(steps), max(steps)
+            if landed != plan.landed:
+                self.table[plan.verdict] = msgspec.structs.replace(plan, landed=landed)
+
+    def reserved(self) -> set[str]:
+        """Return the stand-by workers that some plan has taken already."""
+        plans = self.table.values()
+        joins = (s for plan in plans for s in plan.stages if isinstance(s.deed, Join))
+        called = {worker for stage in joins for worker, _ in stage.lives}
+        return called.union(*(plan.await_training for plan in plans))
+
+    def in_doubt(self) -> set[tuple[str, str | None]]:
+        """Return knob and worker of the changes that were called off and may yet be undone."""
+        actions = [plan.action for plan in self.table.values() if plan.called_off]
+        return {(a.knob, a.worker) for a in actions if isinstance(a, ChangeKnob)}
+
+    def is_due(self, now_ns: int) -> bool:
+        """Say whether the time of any plan is over."""
+        return any(now_ns > plan.deadline_ns for plan in self.table.values())
 
     def lives_of(self, verdict: str) -> frozenset[tuple[str, int]]:
         """Return worker and incarnation of all that the plan's present stage was told to."""

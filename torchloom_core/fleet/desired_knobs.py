@@ -1,6 +1,8 @@
 """What every knob should be, and what is still to be said to a worker; the kernel keeps it."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
+
+from msgspec.structs import replace
 
 from torchloom_core.kept import KeptTable
 from torchloom_core.wire.events import KnobDesired
@@ -21,9 +23,12 @@ class DesiredKnobs:
         self.wishes: KeptTable[KnobDesired] = KeptTable("knob")
         self._told_again: frozenset[tuple[str, int]] = frozenset()
 
-    def restore(self, desired: Iterable[KnobDesired]) -> None:
-        """Take over what an earlier Weaver left."""
-        self.wishes.update((_key(d.worker, d.knob), d) for d in desired)
+    def restore(self, desired: Iterable[KnobDesired], now_ns: int) -> None:
+        """Take over what an earlier Weaver left, whose clock may have been ahead."""
+        for wish in desired:
+            since_ns = min(wish.since_ns, now_ns)
+            kept = wish if since_ns == wish.since_ns else replace(wish, since_ns=since_ns)
+            self.wishes[_key(wish.worker, wish.knob)] = kept
 
     def snapshot(self) -> tuple[KnobDesired, ...]:
         """Return everything that is desired."""
@@ -50,9 +55,15 @@ class DesiredKnobs:
         self.wishes[_key(worker, knob)] = wish
         return wish
 
-    def withdraw(self, knob: str, value: KnobValue, worker: str | None) -> list[KnobDesired]:
-        """Take back a change that no worker has applied, unless another came after it."""
-        if self._value(worker, knob) != value:
+    def withdraw(
+        self, knob: str, value: KnobValue, worker: str | None, began_ns: int
+    ) -> list[KnobDesired]:
+        """Take back a change that no worker has applied, unless another came after it.
+
+        ``began_ns`` is when the change was granted.
+        """
+        wish = self.wishes.get(_key(worker, knob))
+        if wish is None or wish.value != value or wish.since_ns > began_ns:
             return []
         del self.wishes[_key(worker, knob)]
         return [KnobDesired(knob=knob, value=None, worker=worker)]
@@ -69,10 +80,12 @@ class DesiredKnobs:
         hello: Hello,
         present: Mapping[str, KnobValue],
         specs: Mapping[str, KnobSpec],
+        in_doubt: Container[tuple[str, str | None]] = (),
     ) -> list[SetKnob]:
         """Return what a worker must be told so that its worker-fenced knobs are as desired.
 
         What is desired of all is not of a worker that declares the knob otherwise than ``specs``.
+        ``in_doubt`` are knob and worker of the desires that may yet turn out to be undone.
         """
         if not self.wishes:
             return []
@@ -80,9 +93,12 @@ class DesiredKnobs:
         for name, spec in {spec.name: spec for spec in hello.knobs}.items():
             if spec.fence == "run":
                 continue
-            value = self._value(hello.worker, name)
+            whose: str | None = hello.worker
+            value = self._value(whose, name)
             if value is None and agrees((spec,), specs.get(name, spec)):
-                value = self._value(None, name)
+                whose, value = None, self._value(None, name)
+            if (name, whose) in in_doubt:
+                continue
             if value is not None and value != present.get(name):
                 wanted.append(SetKnob(knob=name, value=value))
         return wanted

@@ -6,7 +6,6 @@ What a plan is made of, and what is peculiar to it, its kind of action says.
 """
 
 from collections.abc import Iterable, Set
-from typing import Any
 
 import msgspec
 
@@ -16,7 +15,7 @@ from torchloom_core.kept import KeptTable
 from torchloom_core.kernel.actions.kinds import kind_of
 from torchloom_core.kernel.actions.pause import PAUSING
 from torchloom_core.kernel.actions.run import Run
-from torchloom_core.wire.actions import Action
+from torchloom_core.wire.actions import Action, ChangeKnob
 from torchloom_core.wire.events import Issue, Outcome, Output, Verdict
 from torchloom_core.wire.messages import (
     RECONCILE,
@@ -29,22 +28,20 @@ from torchloom_core.wire.messages import (
     Together,
     Withdraw,
 )
-from torchloom_core.wire.plans import Plan, Stage, Stopped, missed_text
-
-_NAMED = 20
-"""How many commands that were not applied an outcome names."""
-
-_WHY_CHARACTERS = 300
-
-_FATES: dict[str, Any] = {"rejected": "refused", "failed": "failed"}
-"""What the answer of one rank makes of a change that all are offered."""
+from torchloom_core.wire.plans import Plan, Stage, Stopped, begun_by, called_off, missed_text
 
 WITHDRAWN = "withdrawn"
 """The cause of commands that take back what a rank cannot do."""
 
 
 class Execution:
-    """Starts, advances and ends the plans of a run."""
+    """Starts, advances and ends the plans of a run.
+
+    Attributes
+    ----------
+    called_off : set of str
+        Verdicts that a person called off: whatever came of them is no failure of the action's.
+    """
 
     def __init__(self, run: Run, config: Config) -> None:
         self._run = run
@@ -53,6 +50,7 @@ class Execution:
         self._commands = run.commands
         self._patience_ns = round(2 * config.weaver.command_deadline_s * SECOND_NS)
         self._restored_ns = 0
+        self.called_off: set[str] = set()
         self.switch: KeptTable[Stopped] = KeptTable("actions")
 
     @property
@@ -81,7 +79,8 @@ class Execution:
 
     def in_progress(self, target: str) -> str:
         """Return the verdict whose plan works on the target, or nothing."""
-        return self._plans.on(target)
+        plan = self._plans.table.get(self._plans.on(target))
+        return plan.verdict if plan and not plan.called_off else ""
 
     def training_groups(self) -> set[str]:
         """Return the replica groups that train."""
@@ -149,33 +148,7 @@ class Execution:
     def settled(self, command: Command, status: str, detail: str = "", step: int = -1) -> None:
         """Take note that a command has ended, and for the outcome why."""
         self._run.held_standbys.settled(command, status)
-        pending = self._plans.open_of(command.cause)
-        if command.id not in pending:
-            return
-        pending.remove(command.id)
-        plan = self._plans.table[command.cause]
-        if status == "applied":
-            self._land(plan, step)
-            return
-        missed = plan.missed
-        if len(missed) < _NAMED:
-            why = f"{status}: {detail}" if detail else status
-            missed = {**missed, command.id: why[:_WHY_CHARACTERS]}
-        self._plans.table[plan.verdict] = msgspec.structs.replace(
-            plan,
-            missed=missed,
-            missed_count=plan.missed_count + 1,
-            refused_count=plan.refused_count + (status == "rejected"),
-            fate=_FATES.get(status, plan.fate) if plan.fate == "offered" else plan.fate,
-        )
-
-    def _land(self, plan: Plan, step: int) -> None:
-        """Take note of the step at which a rank did what all do together."""
-        if plan.change:
-            steps = (*plan.landed, step)
-            landed = min(steps), max(steps)
-            if landed != plan.landed:
-                self._plans.table[plan.verdict] = msgspec.structs.replace(plan, landed=landed)
+        self._plans.settled(command, status, detail, step)
 
     def advance_all(self) -> list[Output]:
         """Issue the next stage of every plan that is ready for it, and end those that are over."""
@@ -193,6 +166,8 @@ class Execution:
         return outputs
 
     def _advance(self, plan: Plan) -> list[Output]:
+        if plan.called_off:
+            return self._close(plan)
         trouble = kind_of(plan.action).trouble(plan, self._run)
         if trouble:
             return self._end(plan, trouble)
@@ -208,7 +183,7 @@ class Execution:
             gone = [w for w in waits if fleet.is_gone(w)]
             if gone:
                 return self._end(plan, f"stand-by {', '.join(gone)} ended before it trained")
-            if self._run.now_ns > plan.deadline_ns:
+            if self._is_late(plan):
                 return self._end(plan, f"stand-by {', '.join(waits)} did not train in time")
             return []
         if not plan.stages:
@@ -217,6 +192,9 @@ class Execution:
         if gone:
             return self._end(plan, f"{', '.join(gone)} ended before its turn")
         return self._issue_stage(plan)
+
+    def _is_late(self, plan: Plan) -> bool:
+        return self._commands.report_time.is_past(plan.deadline_ns, self._run.now_ns)
 
     def _advance_fenced(self, plan: Plan) -> list[Output]:
         """Offer a change to all once no other is offered, and end it once all have answered.
@@ -229,7 +207,7 @@ class Execution:
             if self._plans.change_before(plan):
                 return []
             stage = run.stage(run.voters(), plan.stages[0].deed)
-            if not stage.lives and run.now_ns <= plan.deadline_ns:
+            if not stage.lives and not self._is_late(plan):
                 return []  # a new Weaver has yet to hear of them, or they are on their way back
             return self._begin(msgspec.structs.replace(plan, stages=(stage,)))
         waited_for = self._plans.open_of(plan.verdict)
@@ -277,7 +255,8 @@ class Execution:
         run, command = self._run, self._commands.flights[command_id].command
         row = run.fleet.row_of.get(command.worker)
         is_early = not plan.landed and (not plan.missed or run.now_ns <= command.deadline_ns)
-        return row is None or is_early or bool(run.heard([row]))
+        is_open = is_early or self._commands.report_time.lags(run.now_ns)
+        return row is None or is_open or bool(run.heard([row]))
 
     def overdue(self) -> list[str]:
         """Return the commands of which nothing was heard until well past their deadline.
@@ -317,7 +296,7 @@ class Execution:
         outputs = kind.end(plan, trouble, run)
         if plan.change and plan.fate == "offered":
             outputs += self._let_go(plan, still_open)
-        if trouble and not self.stopped and not plan.applied:
+        if trouble and not (self.stopped or plan.called_off or plan.applied):
             outputs += self._send_back(plan)
         if not trouble:
             done = kind.summary(plan.action, plan, run)
@@ -347,17 +326,40 @@ class Execution:
         return self._end(plan, why) if plan else []
 
     def abandon_all(self, why: str) -> list[Output]:
-        """End every plan and the pause, and take back the commands that reached no worker."""
-        outputs = self._commands.recall_unreached(list(self._commands.flights))
+        """Call off every plan and the pause, and take back the commands that reached no worker.
+
+        What changes the run ends once it is known of each of its commands what became of it.
+        """
+        flights = self._commands.flights
+        outputs = self._commands.recall_unreached(
+            [name for name in flights if not isinstance(flights[name].command.do, Withdraw)]
+        )
+        self.called_off.add(self._plans.on(PAUSING))
         outputs += self._call_off(PAUSING, why) + self._run.pauses.end(why)
         for plan in list(self._plans.table.values()):
-            if plan.change and not plan.stages and plan.fate == "offered":
-                # Whether it was done, the ranks say: some may just have agreed.
-                refused = msgspec.structs.replace(plan, fate="refused", missed={"": why})
-                self._plans.table[plan.verdict] = refused
-                outputs += self._advance(refused)
+            if kind_of(plan.action).changes_run:
+                self._plans.table[plan.verdict] = called_off(plan, why)
+                outputs += self._advance(self._plans.table[plan.verdict])
             else:
+                self.called_off.add(plan.verdict)
                 outputs += self._end(plan, why)
+        return outputs
+
+    def _close(self, plan: Plan) -> list[Output]:
+        """End a plan that was called off once all its commands have ended, as they have."""
+        if self._plans.open_of(plan.verdict):
+            return []
+        self.called_off.add(plan.verdict)
+        applied = len(plan.commands) - plan.missed_count
+        if not (plan.missed or plan.stages or plan.await_training):
+            outputs = self._end(plan, "")
+        elif applied and plan.missed:
+            count = f"{applied} of {len(plan.commands)} commands were applied"
+            outputs = self._end(plan, f"{plan.called_off}: {count}")
+        else:
+            outputs = self._end(plan, plan.called_off)
+        if applied and isinstance(plan.action, ChangeKnob):  # its value is not in doubt any more
+            outputs += self.reconcile(self._run.fleet.hello)
         return outputs
 
     def reconcile(self, hellos: Iterable[Hello]) -> list[Output]:
@@ -365,13 +367,15 @@ class Execution:
         if self.stopped:
             return []
         fleet = self._run.fleet
+        in_doubt = self._plans.in_doubt()
         outputs: list[Output] = []
         for hello in hellos:
             worker, row = hello.worker, fleet.row_of[hello.worker]
             if fleet.is_over(row):
                 continue
             on_the_way = self._commands.knobs_on_the_way(worker)
-            for deed in self._run.desired.missing(hello, fleet.knobs[row], fleet.knob_specs):
+            present = fleet.knobs[row]
+            for deed in self._run.desired.missing(hello, present, fleet.knob_specs, in_doubt):
                 if deed.knob not in on_the_way:
                     outputs += self._run.tell(self._run.stage([row], deed), RECONCILE)
         return outputs
@@ -410,15 +414,7 @@ class Execution:
             open_of.setdefault(command.cause, []).append(command)
         for plan in plans:
             kind = kind_of(plan.action)
-            ahead_ns = max(0, plan.started_ns - self._run.now_ns)
-            self._plans.enter(
-                msgspec.structs.replace(
-                    plan,
-                    started_ns=plan.started_ns - ahead_ns,
-                    deadline_ns=plan.deadline_ns - ahead_ns,
-                ),
-                kind.target(plan.action),
-            )
+            self._plans.enter(begun_by(plan, self._run.now_ns), kind.target(plan.action))
             present = set(plan.commands).difference(plan.missed)
             own = [c for c in open_of.get(plan.verdict, ()) if c.id in present]
             lives = [(command.worker, command.incarnation) for command in own]

@@ -9,8 +9,9 @@ from operator import attrgetter
 
 import msgspec
 
+from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Config
-from torchloom_core.dispatch.answers import Answers
+from torchloom_core.dispatch.answers import Answers, answer_to
 from torchloom_core.dispatch.commands import Commands
 from torchloom_core.dispatch.wheel import Wheel
 from torchloom_core.fleet.forecasts import Forecasts
@@ -33,11 +34,11 @@ from torchloom_core.plugin.view import FleetView
 from torchloom_core.wire import notices
 from torchloom_core.wire.actions import Action, ChangeKnobs
 from torchloom_core.wire.events import (
+    Backlog,
     Control,
     CordonOver,
     Forecast,
     Input,
-    Issue,
     NodeFault,
     Outcome,
     Output,
@@ -50,6 +51,7 @@ from torchloom_core.wire.events import (
     Reply,
     Tick,
     Verdict,
+    Withheld,
 )
 from torchloom_core.wire.messages import (
     RECONCILE,
@@ -66,6 +68,7 @@ from torchloom_core.wire.messages import (
     Telemetry,
     done_by,
 )
+from torchloom_core.wire.plans import ACTIONS_STOPPED
 from torchloom_core.wire.requests import (
     GUARD,
     PERSON,
@@ -169,6 +172,11 @@ class Kernel:
                 return self.forecasts.take(message)
             case Request():
                 return self._request(message)
+            case Withheld():
+                return self._withhold(message)
+            case Backlog():
+                self.commands.report_time.take(message, ts_ns)
+                return ()
             case Recovered():
                 return self._recover(message)
             case RecordingGap():
@@ -306,6 +314,13 @@ class Kernel:
         hello = self.fleet.hello[self.fleet.row_of[command.worker]]
         return self.execution.reconcile([hello])
 
+    def _withhold(self, message: Withheld) -> list[Output]:
+        outputs: list[Output] = []
+        for command_id in message.commands:
+            if command_id in self.commands.flights:
+                outputs += self._settle(command_id, "taken back before it was sent")
+        return outputs
+
     def _request(self, request: Request) -> list[Output]:
         again = self.answers.again(request)
         if again is not None:
@@ -323,9 +338,11 @@ class Kernel:
             case StopActions():
                 self.execution.stop()
                 paused = "; the pause is over for all" if self.run.pauses.verdict else ""
-                outputs = self.execution.abandon_all("actions were stopped")
-                ended = sum(isinstance(output, Outcome) for output in outputs)
-                text = f"actions are stopped; {ended} under way were called off{paused}"
+                count = len(self.run.plans.table)
+                outputs = self._note_failures(self.execution.abandon_all(ACTIONS_STOPPED))
+                text = f"actions are stopped; {count} under way were called off{paused}"
+                if waiting := len(self.run.plans.table):
+                    text += f"; the outcome of {waiting} follows once its workers have answered"
                 return [*outputs, Reply(request=request.id, ok=True, text=text)]
             case ResumeActions():
                 self.execution.resume()
@@ -347,7 +364,7 @@ class Kernel:
                 if not sure and (doubt := self._doubt(action)):
                     return [Reply(request=request.id, ok=False, text=doubt)]
                 outputs = self._propose(action, PERSON, f"{request.who} asked for it")
-                return self._answer(request, outputs)
+                return [*outputs, answer_to(request, outputs, self.run.plans.table)]
         raise TypeError(f"need what the wheel does not answer, was {request.want}")
 
     def _decide_waiting(self, request: Request, proposal_id: str) -> list[Output]:
@@ -364,7 +381,7 @@ class Kernel:
                 proposal_id, request.who, self.execution, self.run.now_ns
             )
             outputs += [verdict, *self._carry_out(verdict)]
-        return self._answer(request, outputs)
+        return [*outputs, answer_to(request, outputs, self.run.plans.table)]
 
     def _doubt(self, action: Action) -> str:
         """Return what to ask a person before a proposal is made of an action, or nothing."""
@@ -373,21 +390,13 @@ class Kernel:
         doubt = kind_of(action).doubt(action, self.run)
         return f'{doubt}; --yes ("sure": true) sets it' if doubt else ""
 
-    def _answer(self, request: Request, outputs: list[Output]) -> list[Output]:
-        verdict = next(o for o in outputs if isinstance(o, Verdict))
-        text = "granted" if verdict.granted else f"denied by {verdict.rule}: {verdict.reason}"
-        ids = tuple(o.command.id for o in outputs if isinstance(o, Issue))
-        if not ids and verdict.proposal in self.run.plans.table:
-            ids = (verdict.proposal,)  # it waits for its turn
-        return [*outputs, Reply(request=request.id, ok=verdict.granted, text=text, ids=ids)]
-
     def _recover(self, message: Recovered) -> list[Output]:
         control = message.control
         self.run.steering.begin(message.epoch)
         commands = [*(flight.command for flight in control.flights), *message.unsent]
         self.execution.restore(control.plans, commands, control.stopped)
         self.arbiter.restore(control.grants, self.run.now_ns)
-        self.run.desired.restore(control.desired)
+        self.run.desired.restore(control.desired, self.run.now_ns)
         self.fleet.cordons.restore(control.cordoned, control.cordoned_until_ns)
         self.answers.restore(control.answers)
         self.run.guards.restore(control.watches, self.run.now_ns)
@@ -438,9 +447,11 @@ class Kernel:
         withdrawn: list[Output] = []
         for output in outputs:
             if isinstance(output, Outcome) and output.result != "done":
-                self.arbiter.failed(output.verdict)
+                if output.verdict not in self.execution.called_off:
+                    self.arbiter.failed(output.verdict)
                 if output.result == "undone":
-                    withdrawn += kind_of(output.action).undone(output.action, self.run)
+                    began_ns = self.run.now_ns - round(output.took_s * SECOND_NS)
+                    withdrawn += kind_of(output.action).undone(output.action, began_ns, self.run)
         return outputs + withdrawn
 
     def _number(self, prefix: str) -> str:

@@ -8,6 +8,7 @@ exit, note            the fault it tells of                                    t
 node_fault            the fault it tells of
 ack                                       the command                          the sender
 tick, recovered
+withheld, backlog
 forecast              its own
 predictor_failed
 request               its own             the proposal it approves or denies   the action's

@@ -122,6 +122,11 @@ def _reply(body: Mapping[str, Any]) -> str:
     return f"{body['request']} {body['text']}"
 
 
+def _backlog(body: Mapping[str, Any]) -> str:
+    lags = body["taken_until_ns"] is not None
+    return "the Weaver lags behind its reports" if lags else "all reports are taken in"
+
+
 def _desired(body: Mapping[str, Any]) -> str:
     if body["value"] is None:
         return f"{body['knob']}{_on(body.get('worker'))} is wanted no more"
@@ -185,6 +190,8 @@ _TEXTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "issue": lambda body: f"{body['command']['id']} {body['command']['do']['verb']}",
     "pause_held": _pause_held,
     "recall": lambda body: str(body["command"]),
+    "withheld": lambda body: f"{len(body['commands'])} commands were taken back unsent",
+    "backlog": _backlog,
     "lighthouse": _lighthouse,
     "steer": _steer,
     "recovered": lambda body: f"epoch {body['epoch']}",

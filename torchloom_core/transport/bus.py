@@ -31,6 +31,7 @@ from torchloom_core.transport.inbound import Inlet, Malformed, Receive
 from torchloom_core.transport.jetstream import JetStream
 from torchloom_core.transport.owner import Ownership
 from torchloom_core.transport.quota import Quota, Turns
+from torchloom_core.transport.report_feed import ReportFeed
 from torchloom_core.transport.state_bucket import EPOCH_KEY, Left, StateBucket
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import decode_join_request, encode
@@ -38,6 +39,9 @@ from torchloom_core.wire.messages import Command, Hold, JoinReply, JoinRequest, 
 from torchloom_core.wire.steering import Steer
 
 _log = logging.getLogger(__name__)
+
+_BULK_IN_FLIGHT = 64
+"""Large events that are on their way at once."""
 
 _PENDING_MESSAGES = 1 << 20
 _PENDING_BYTES = 1 << 29
@@ -68,6 +72,8 @@ class NatsBus:
         link: Connection,
         another: Callable[..., Awaitable[Connection]],
         streams: JetStream,
+        reports: ReportFeed,
+        bulk: ReportFeed,
         state: StateBucket,
         run: str,
         clock: Clock,
@@ -78,6 +84,8 @@ class NatsBus:
         self._services: list[Service] = []
         self._turns = Turns()
         self._streams = streams
+        self._reports = reports
+        self._bulk = bulk
         self._state = state
         self._run = run
         self._clock = clock
@@ -120,12 +128,16 @@ class NatsBus:
         state = StateBucket(link, run, streams)
         try:
             await streams.check(shown(url))
-            await streams.make(_reports(run))
+            await streams.make()
             await state.make()
+            feed_of = partial(ReportFeed, link, streams.context)
+            reports = feed_of(subjects.report_stream(run), f"{_inbox(run)}.reports")
+            bulk = feed_of(subjects.bulk_stream(run), f"{_inbox(run)}.bulk", _BULK_IN_FLIGHT)
+            await reports.look_for_others()
         except BrokerError:
             await link.close()
             raise
-        return cls(link, another, streams, state, run, clock or SystemClock())
+        return cls(link, another, streams, reports, bulk, state, run, clock or SystemClock())
 
     @property
     def is_connected(self) -> bool:
@@ -135,7 +147,7 @@ class NatsBus:
     @property
     def others_there(self) -> bool:
         """Whether another Weaver of the run was there when this one connected."""
-        return self._streams.others_there
+        return self._reports.others_there
 
     @property
     def malformed(self) -> int:
@@ -155,7 +167,9 @@ class NatsBus:
             ``(subject, reason)`` for every message that was dropped.
         """
         self._inlet = Inlet(self._run, self._clock, receive, malformed)
-        await self._hear(_reports(self._run), self._take_report)
+        for feed in (self._reports, self._bulk):
+            await self._hear(feed.deliver_to, partial(self._take_report, feed))
+            await feed.begin()
         await self._hear(subjects.telemetry(self._run), self._take_telemetry)
         await self._hear(subjects.lighthouse(self._run), self._take_view)
         await self._link.settle()
@@ -190,6 +204,10 @@ class NatsBus:
         For one that an earlier Weaver sent, all that was sent to the worker before goes.
         """
         await self._streams.recall(worker, [f"{command}:{self._epoch}" for command in commands])
+
+    async def reports_taken_until_ns(self) -> int | None:
+        """Return as :meth:`ReportFeed.taken_until_ns` does."""
+        return await self._reports.taken_until_ns(self._clock.now_ns)
 
     async def roll_call(self, epoch: int, workers: Sequence[str] = ()) -> None:
         """Ask these workers to say hello, or every one."""
@@ -329,11 +347,11 @@ class NatsBus:
         if self._inlet is not None:
             self._inlet.take_view(msg)
 
-    async def _take_report(self, msg: Msg) -> None:
+    async def _take_report(self, feed: ReportFeed, msg: Msg) -> None:
         await self._turns.give()
         if self._inlet is None:
             return
-        if self._inlet.take_report(msg) and self.is_connected:
+        if await feed.take(msg, self._inlet.take_report) and self.is_connected:
             await msg.ack()
 
     async def _post(self) -> None:
@@ -358,12 +376,11 @@ class NatsBus:
                 return
 
     async def _look_around(self) -> None:
-        """Find out what went by while the connection was down.
-
-        A hello that was lost with it is not believed when it is told again, half a minute late.
-        """
+        """Find out what went by while the connection was down."""
         await self._look_at_epoch()
         if self._superseded is not None:
+            await self._reports.begin_again()
+            await self._bulk.begin_again()
             await self.roll_call(self._epoch)
 
     async def _look_at_epoch(self) -> None:
@@ -373,10 +390,6 @@ class NatsBus:
         if newest > self._epoch and self._superseded is not None:
             callback, self._superseded = self._superseded, None
             callback(newest)
-
-
-def _reports(run: str) -> str:
-    return f"{_inbox(run)}.reports"
 
 
 def _inbox(run: str) -> str:

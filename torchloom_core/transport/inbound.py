@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from nats.aio.msg import Msg
-from nats.errors import NotJSMessageError
 
 from torchloom_core.clock import Clock
 from torchloom_core.errors import MessageError
@@ -74,13 +73,17 @@ class Inlet:
         """Take one telemetry batch."""
         self._take(msg, self._telemetry, decode_telemetry, self._batches)
 
-    def take_report(self, msg: Msg) -> bool:
-        """Take one ack, hello, exit or note; return False if it is to come again."""
+    def take_report(self, msg: Msg, told_before: bool = False) -> bool:
+        """Take one ack, hello, exit or note; return False if it is to come again.
+
+        A hello that an earlier Weaver was sent (``told_before``) is passed over: what is true now
+        is asked for by every Weaver that starts.
+        """
         if msg.subject.startswith(self._ack):
             return self._take(msg, self._ack, decode_ack, self._reports)
         large = msg.subject.startswith(self._bulk)
         prefix = self._bulk if large else self._event
-        return self._take(msg, prefix, decode_event, self._reports)
+        return self._take(msg, prefix, decode_event, self._reports, told_before)
 
     def take_view(self, msg: Msg) -> None:
         """Take what the lighthouse sees."""
@@ -103,7 +106,14 @@ class Inlet:
         self._complaints.add(subject, f"dropped a message on {subject}: {reason}")
         self._tell_malformed(subject, plain_line(reason))
 
-    def _take(self, msg: Msg, prefix: str, decode: Callable[[bytes], _M], allowed: Quota) -> bool:
+    def _take(
+        self,
+        msg: Msg,
+        prefix: str,
+        decode: Callable[[bytes], _M],
+        allowed: Quota,
+        told_before: bool = False,
+    ) -> bool:
         ts_recv_ns = self._clock.now_ns()
         if not allowed.takes(msg.subject, ts_recv_ns, len(msg.data)):
             self.reject(msg.subject, "its sender sends more than it may")
@@ -129,15 +139,6 @@ class Inlet:
             named = f"{message.group}-{message.rank}"
             self.reject(msg.subject, f"need worker <group>-<rank>, {named}, was {message.worker}")
             return True
-        if isinstance(message, Hello) and _is_told_again(msg):
-            # What a Weaver that was killed had not acknowledged comes half a minute late, after all
-            # that was said meanwhile; what is true now is asked for by every Weaver that starts.
+        if isinstance(message, Hello) and told_before:
             return True
         return self._receive(message, ts_recv_ns)  # type: ignore[arg-type]
-
-
-def _is_told_again(msg: Msg) -> bool:
-    try:
-        return bool(msg.metadata.num_delivered > 1)
-    except NotJSMessageError:
-        return False

@@ -16,7 +16,6 @@ from nats.js import JetStreamContext
 from nats.js.api import (
     AckPolicy,
     ConsumerConfig,
-    ConsumerInfo,
     PubAck,
     RetentionPolicy,
     StorageType,
@@ -34,7 +33,6 @@ _log = logging.getLogger(__name__)
 REQUEST_TIMEOUT_S = 2
 _KEPT_S = 7 * 24 * 3600
 _DUPLICATES_S = 600
-_ACK_WAIT_S = 30
 _COMMAND_WAITS_S = (1.0, 2.0, 5.0, 15.0, 60.0)
 """How soon a command that is not answered is delivered again, the last again and again.
 
@@ -46,8 +44,6 @@ _CONSUMER_IDLE_S = 3600.0
 _CONSUMER_SURE_S = _CONSUMER_IDLE_S / 2
 """How long a consumer that was made here is taken to be there still."""
 
-_REPORTS_IN_FLIGHT = 4096
-_BULK_IN_FLIGHT = 64
 _REPORT_BYTES = (1 << 30, 1 << 28, 1 << 26, 1 << 24, -1)
 _BULK_BYTES = _REPORT_BYTES[1:]
 """Of all reports, and of all large events: of more the oldest go. A server sets the room aside, and
@@ -62,7 +58,6 @@ _COPIES = 3
 """Of each stream on a cluster of so many servers or more: any one of them may go."""
 _NO_PEERS = frozenset({10005, 10074})
 """Too few of the cluster's servers have JetStream on."""
-_WEAVER = "weaver"
 _MESSAGE_ID = "Nats-Msg-Id"
 
 _NOT_THERE = 10057
@@ -88,8 +83,6 @@ class JetStream:
     ----------
     context : JetStreamContext
         nats-py's.
-    others_there : bool
-        Whether another Weaver was being sent the reports at :meth:`make`.
     copies : int
         On how many servers each stream is kept.
     """
@@ -98,7 +91,6 @@ class JetStream:
         self._link = link
         self._run = run
         self.context: JetStreamContext = link.client.jetstream(timeout=REQUEST_TIMEOUT_S)
-        self.others_there = False
         servers = link.client._server_info.get("connect_urls") or ()
         self.copies = _COPIES if len(servers) >= _COPIES else 1
         self._places: dict[str, int] = {}
@@ -116,8 +108,8 @@ class JetStream:
 
         await self._link.persist_if_allowed("look for JetStream", look)
 
-    async def make(self, reports_to: str) -> None:
-        """Make the streams, or bring them up to date; reports go to ``reports_to``."""
+    async def make(self) -> None:
+        """Make the streams, or bring them up to date."""
         run = self._run
         await self._make_stream(subjects.command_stream(run), subjects.command(run))
         heard = subjects.ack(run), subjects.event(run)
@@ -129,24 +121,6 @@ class JetStream:
             subjects.bulk(run),
             sizes=_BULK_BYTES,
             message_bytes=MAX_MESSAGE_BYTES,
-        )
-        reports = await self._deliver(subjects.report_stream(run), reports_to, _REPORTS_IN_FLIGHT)
-        await self._deliver(subjects.bulk_stream(run), reports_to, _BULK_IN_FLIGHT)
-        self.others_there = bool(reports.push_bound)
-
-    async def _deliver(self, stream: str, to: str, in_flight: int) -> ConsumerInfo:
-        """Have the messages of a stream sent to a subject, each until it is acknowledged."""
-        # A push consumer with a fixed subject: the quickest, nothing to poll, and a new Weaver
-        # takes over at once from one that hangs.
-        consumer = ConsumerConfig(
-            durable_name=_WEAVER,
-            deliver_subject=to,
-            ack_policy=AckPolicy.EXPLICIT,
-            ack_wait=_ACK_WAIT_S,
-            max_ack_pending=in_flight,
-        )
-        return await self._link.persist(
-            "make the Weaver's consumer", lambda: self.context.add_consumer(stream, consumer)
         )
 
     async def add_worker(self, worker: str, incarnation: int) -> None:

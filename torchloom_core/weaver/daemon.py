@@ -32,6 +32,7 @@ from torchloom_core.weaver.outbox import Outbox
 from torchloom_core.weaver.predictor_runner import forecast
 from torchloom_core.weaver.recording import Recording
 from torchloom_core.weaver.recovery import same_input
+from torchloom_core.weaver.report_watch import ReportWatch
 from torchloom_core.weaver.status import describe, describe_knobs
 from torchloom_core.weaver.worker_clocks import WorkerClocks
 from torchloom_core.wire.actions import Alert
@@ -51,6 +52,7 @@ from torchloom_core.wire.events import (
     Reply,
     Tick,
     Verdict,
+    Withheld,
 )
 from torchloom_core.wire.messages import Hello, Hold, JoinReply, JoinRequest, Telemetry
 from torchloom_core.wire.operator import Page, Status
@@ -89,13 +91,20 @@ class Weaver:
         self._trajectory = trajectory
         self._recording = Recording(trajectory, clock)
         self._kernel = Kernel(config, plugins, DeadlineGuard(config.weaver.policy_budget_s))
+        self._reports = ReportWatch(self._kernel, clock, bus.reports_taken_until_ns, self.enter)
         self._enrolment: Enrolment | None = None
         self._poison: Recorded | None = None
         self._forecasts: set[asyncio.Task[None]] = set()
         self._complaints = Complaints(log, clock.now_ns)
         complain = self._complaints.add
         self._clocks = WorkerClocks(complain)
-        self._outbox = Outbox(bus, clock, epoch, self._clocks.moved)
+        self._outbox = Outbox(
+            bus,
+            clock,
+            epoch,
+            withheld=lambda commands: self.enter(Withheld(commands=commands)),
+            moved=self._clocks.moved,
+        )
         self._epochs = EpochWatch(epoch, believed, bus.newest_epoch, self._end, complain)
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.desk = OperatorService(
@@ -231,6 +240,7 @@ class Weaver:
             log.warning("%s", remark)
         if self._over.done():
             self._over.result()
+        self._reports.begin()
         await self._outbox.store()
         await self._bus.take_over()
         await self._bus.open(self.receive, lambda subject, reason: None)
@@ -289,6 +299,7 @@ class Weaver:
         due = loop.time() + tick_s
         while True:
             await asyncio.sleep(max(0.0, due - loop.time()))
+            await self._reports.look()
             self.enter(Tick())
             self._trajectory.flush()
             self._look_at_the_recording()

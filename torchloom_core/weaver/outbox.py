@@ -67,6 +67,8 @@ class Outbox:
 
     Parameters
     ----------
+    withheld : callable
+        Called with the ids of commands that were taken back before they were sent, and never are.
     moved : callable, optional
         Returns a command with its times by the clock of its worker's host.
     """
@@ -76,12 +78,16 @@ class Outbox:
         bus: Bus,
         clock: Clock,
         epoch: int,
+        withheld: Callable[[tuple[str, ...]], None],
         moved: Callable[[Command], Command] = lambda command: command,
     ) -> None:
         self._moved = moved
         self._bus = bus
         self._clock = clock
         self._epoch = epoch
+        self._withheld = withheld
+        self._taken_back: set[str] = set()
+        self._unsent: set[str] = set()
         self._entries: dict[str, bytes | None] = {}
         self._errands: deque[Issue | Recall] = deque()
         self._newcomers: dict[str, int] = {}
@@ -102,8 +108,11 @@ class Outbox:
         self._entries[AT_KEY] = codec.encode(At(seq=seq))
         for output in outputs:
             match output:
-                case Issue() | Recall():
+                case Issue():
                     self._errands.append(output)
+                case Recall(command=command_id):
+                    self._errands.append(output)
+                    self._taken_back.add(command_id)
                 case Notice(kind="stranger", worker=worker):
                     self._strangers[worker] = None
         self._tells.extend(outputs)
@@ -184,17 +193,29 @@ class Outbox:
         while errands:
             commands: list[Command] = []
             recalled: dict[str, list[str]] = {}
+            withheld: list[str] = []
             while errands and len(commands) + len(recalled) < _AT_ONCE:
                 match errands[0]:
+                    case Issue(command=command) if command.id in self._taken_back:
+                        # One of an earlier epoch may have been sent by the Weaver before.
+                        if command.id.startswith(f"c{self._epoch}."):
+                            self._unsent.add(command.id)
                     case Issue(command=command) if not recalled:
                         commands.append(command)
+                    case Recall(command=command_id) if command_id in self._unsent:
+                        self._unsent.discard(command_id)
+                        self._taken_back.discard(command_id)
+                        withheld.append(command_id)
                     case Recall(worker=worker, command=command_id):
+                        self._taken_back.discard(command_id)
                         recalled.setdefault(worker, []).append(command_id)
                     case _:
                         break  # what was taken out so far goes first
                 errands.popleft()
             await self._send(commands)
             await asyncio.gather(*(self._recall(*worker) for worker in recalled.items()))
+            if withheld:
+                self._withheld(tuple(withheld))
 
     async def _send(self, commands: Sequence[Command]) -> None:
         while commands:

@@ -35,7 +35,15 @@ from torchloom_core.wire.events import (
 )
 from torchloom_core.wire.links import Link
 from torchloom_core.wire.messages import FINAL_STATUSES, Command
-from torchloom_core.wire.plans import RECALLED, Flight, Granted, Plan, Watch
+from torchloom_core.wire.plans import (
+    ACTIONS_STOPPED,
+    RECALLED,
+    Flight,
+    Granted,
+    Plan,
+    Watch,
+    called_off,
+)
 from torchloom_core.wire.requests import Request, ResumeActions, StopActions
 
 _T = TypeVar("_T", bound=msgspec.Struct)
@@ -136,6 +144,7 @@ class Inheritance:
         match recorded.message:
             case Request(want=StopActions()):
                 self._stopped = True
+                self._plans = {v: called_off(p, ACTIONS_STOPPED) for v, p in self._plans.items()}
             case Request(want=ResumeActions()):
                 self._stopped = False
         for body in recorded.outputs:

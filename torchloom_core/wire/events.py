@@ -2,7 +2,8 @@
 
 Inputs: worker events and acks (:mod:`torchloom_core.wire.messages`), people's requests
 (:mod:`torchloom_core.wire.requests`), :class:`Tick`, :class:`Forecast`, :class:`NodeFault`,
-:class:`PredictorFailed`, :class:`Recovered`, and what the lighthouse sees
+:class:`PredictorFailed`, :class:`Withheld`, :class:`Backlog`, :class:`Recovered`,
+and what the lighthouse sees
 (:mod:`torchloom_core.wire.steering`).
 Outputs: the union :data:`Output`. Both are written to the trajectory as they pass.
 """
@@ -389,6 +390,21 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
     links: tuple[Link, ...] = ()
 
 
+class Backlog(msgspec.Struct, frozen=True, kw_only=True, tag="backlog"):
+    """The Weaver lags behind the reports of workers, or was away.
+
+    It has taken in all that was reported before ``taken_until_ns``; None: it has caught up.
+    """
+
+    taken_until_ns: int | None
+
+
+class Withheld(msgspec.Struct, frozen=True, kw_only=True, tag="withheld"):
+    """The Weaver took these commands back before it had sent them: no worker can have one."""
+
+    commands: tuple[str, ...]
+
+
 class Recovered(msgspec.Struct, frozen=True, kw_only=True, tag="recovered"):
     """The Weaver (re)started under a new epoch, with what the last one left behind.
 
@@ -427,6 +443,8 @@ Input = (
     | LighthouseView
     | PredictorFailed
     | Request
+    | Withheld
+    | Backlog
     | Recovered
     | RecordingGap
 )

@@ -10,6 +10,9 @@ from torchloom_core.wire.messages import Command, Deed, KnobValues
 RECALLED = "recalled"
 """The status of a command that was taken back, until it is known whether its worker had it."""
 
+ACTIONS_STOPPED = "actions were stopped"
+"""Why a plan was called off, by the kill switch."""
+
 
 class Flight(msgspec.Struct, frozen=True, kw_only=True):
     """One command on its way, and the last that was heard of it."""
@@ -53,6 +56,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         off; ``withdrawn`` from all therefore; ``failed`` on a rank, so that all set it back.
     landed : tuple of int
         The least and the largest step at which it was done by them; empty: not yet.
+    called_off : str
+        Why no further stage is issued; the plan ends once all its commands have. Empty: it is not
+        called off.
     """
 
     verdict: str
@@ -70,6 +76,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     change: int = 0
     fate: Literal["offered", "refused", "withdrawn", "failed"] = "offered"
     landed: tuple[int, ...] = ()
+    called_off: str = ""
 
 
 class Watch(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,6 +111,26 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
     hurt: str = ""
     tries: int = 0
     tried_ns: int = 0
+
+
+def called_off(plan: Plan, why: str) -> Plan:
+    """Return the plan as it is once actions were stopped: nothing more is begun of it.
+
+    Whether a change that was offered to all is done, the ranks say: some may just have agreed.
+    """
+    if not plan.change or plan.stages:
+        return msgspec.structs.replace(plan, called_off=plan.called_off or why)
+    if plan.fate != "offered":
+        return plan
+    return msgspec.structs.replace(plan, fate="refused", missed={"": why})
+
+
+def begun_by(plan: Plan, now_ns: int) -> Plan:
+    """Return a plan that a Weaver with a clock ahead of ours has begun as if it were begun now."""
+    ahead_ns = max(0, plan.started_ns - now_ns)
+    return msgspec.structs.replace(
+        plan, started_ns=plan.started_ns - ahead_ns, deadline_ns=plan.deadline_ns - ahead_ns
+    )
 
 
 def missed_text(plan: Plan) -> str:

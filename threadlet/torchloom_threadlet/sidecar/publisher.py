@@ -14,6 +14,9 @@ from torchloom_core.wire.messages import FINAL_STATUSES, Ack, Exit, Hello, Note
 from torchloom_threadlet.sidecar.connection import BROKER_ERRORS, Connection
 
 _KEPT_NOTES = 1000
+_ACKS_FIRST_S = 20.0
+"""For how long the exit waits for final acks: a sidecar ends 30 s after its trainer."""
+
 _TRY_S = 2.0
 _WAITS_S = (0.1, 2.0)
 
@@ -29,6 +32,7 @@ class Publisher:
         self._hello: Hello | None = None
         self._notes: deque[Note] = deque(maxlen=_KEPT_NOTES)
         self._exit: Exit | None = None
+        self._overtakes = False
         self._some = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
@@ -37,13 +41,15 @@ class Publisher:
     def event(self, message: Hello | Exit | Note) -> None:
         """Have an event sent: the newest hello first, the exit last, and notes between.
 
-        Of too many notes that wait the oldest is forgotten.
+        The exit waits until the final acks are stored, since the Weaver gives up what a worker that
+        has ended did not acknowledge. Of too many notes that wait the oldest is forgotten.
         """
         match message:
             case Hello():
                 self._hello = message
             case Exit():
                 self._exit = message
+                asyncio.get_running_loop().call_later(_ACKS_FIRST_S, self._overtake)
             case Note():
                 self._notes.append(message)
         self._empty.clear()
@@ -74,7 +80,8 @@ class Publisher:
                 await asyncio.sleep(_WAITS_S[0])
             if not self._waiting():
                 self._some.clear()
-                self._empty.set()
+                if self._exit is None:
+                    self._empty.set()
 
     async def finish(self) -> None:
         """Wait until everything is sent."""
@@ -83,7 +90,12 @@ class Publisher:
             await asyncio.wait(self._storing.values())
 
     def _waiting(self) -> list[Hello | Exit | Note]:
-        return [e for e in (self._hello, *self._notes, self._exit) if e is not None]
+        end = self._exit if self._overtakes or not self._storing else None
+        return [e for e in (self._hello, *self._notes, end) if e is not None]
+
+    def _overtake(self) -> None:
+        self._overtakes = True
+        self._some.set()
 
     def _forget(self, sent: list[Hello | Exit | Note]) -> None:
         over = set(map(id, sent))
@@ -126,6 +138,8 @@ class Publisher:
         on_stored: Callable[[Ack], object] | None,
     ) -> None:
         del self._storing[key]
+        if self._exit is not None:
+            self._some.set()  # it may have waited for this ack
         if not task.cancelled() and on_stored is not None:
             on_stored(ack)
 

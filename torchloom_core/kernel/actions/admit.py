@@ -21,7 +21,7 @@ class AdmitKind(ActionKind[AdmitGroup]):
         if not rows:
             trains = group in run.training_groups()
             return f"group {group} trains already" if trains else run.not_training(group)
-        taken = run.reserved() | run.commands.being_told(Drain)
+        taken = run.plans.reserved() | run.commands.being_told(Drain)
         if any(hello.worker in taken for hello in hellos):
             return f"stand-by {group} is about to join or to leave"
         if run.heard(rows) != rows:

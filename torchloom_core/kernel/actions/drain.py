@@ -56,7 +56,7 @@ class DrainKind(ActionKind[DrainGroup]):
 
 def _obstacle(group: str, run: Run) -> str:
     standby = run.standby_members(group)
-    reserved = run.reserved() if standby else ()
+    reserved = run.plans.reserved() if standby else ()
     if any(run.fleet.hello[row].worker in reserved for row in standby):
         return f"stand-by {group} is about to join"
     return "" if standby else run.not_training(group)

@@ -159,8 +159,8 @@ class ActionKind(ABC, Generic[A]):
     def restored(self, plan: Plan, run: Run) -> None:
         """Take note of a plan that an earlier Weaver left."""
 
-    def undone(self, action: A, run: Run) -> list[Output]:
-        """Forget what :meth:`granted` kept, since nobody did it."""
+    def undone(self, action: A, began_ns: int, run: Run) -> list[Output]:
+        """Forget what :meth:`granted` kept at ``began_ns``, since no worker did it."""
         return []
 
     # --- in words ---

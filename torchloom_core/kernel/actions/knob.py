@@ -81,9 +81,9 @@ class KnobKind(ActionKind[ChangeKnob]):
         workers = [run.fleet.hello[row].worker for row in _rows(action, run)]
         return run.commands.telling(workers, action.knob)
 
-    def undone(self, action: ChangeKnob, run: Run) -> list[Output]:
+    def undone(self, action: ChangeKnob, began_ns: int, run: Run) -> list[Output]:
         """Want the value no more."""
-        return [*run.desired.withdraw(action.knob, action.value, action.worker)]
+        return [*run.desired.withdraw(action.knob, action.value, action.worker, began_ns)]
 
     def begin(self, plan: Plan, run: Run) -> list[Output]:
         """Remember what a run-fenced one is."""

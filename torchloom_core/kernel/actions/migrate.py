@@ -40,7 +40,7 @@ def standby_for(group: str, run: Run) -> list[int]:
     """
     fleet, hello = run.fleet, run.fleet.hello
     members = run.members(group)
-    taken = run.reserved() | run.commands.being_told(Drain)
+    taken = run.plans.reserved() | run.commands.being_told(Drain)
     barred = {hello[row].node for row in members} | fleet.cordons.nodes
     racks = {hello[row].rack for row in members} - {""}
     fit = [

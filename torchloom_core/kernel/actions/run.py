@@ -14,7 +14,7 @@ from torchloom_core.fleet.steering import Steering
 from torchloom_core.suggest import nearest
 from torchloom_core.wire.events import Output
 from torchloom_core.wire.knobs import find_spec
-from torchloom_core.wire.messages import Deed, Join, KnobSpec, KnobValue
+from torchloom_core.wire.messages import Deed, KnobSpec, KnobValue
 from torchloom_core.wire.plans import Stage
 
 NAMED = 3
@@ -99,13 +99,6 @@ class Run:
             if self.fleet.state[row] != "gone" and knob in values
         ]
         return [*present, *self.desired.values(knob)]
-
-    def reserved(self) -> set[str]:
-        """Return the stand-by workers that some plan has taken already."""
-        plans = self.plans.table.values()
-        joins = (s for plan in plans for s in plan.stages if isinstance(s.deed, Join))
-        called = {worker for stage in joins for worker, _ in stage.lives}
-        return called.union(*(plan.await_training for plan in plans))
 
     # --- what workers are told ---
 

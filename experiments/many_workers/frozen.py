@@ -1,0 +1,163 @@
+"""Kill a frozen Weaver after workers have acknowledged a command, and let the workers end.
+
+``python experiments/many_workers/frozen.py --rounds 20 --busy 3``: each round has a real Weaver
+with its own nats-server. It is frozen once the workers have a command; some of them obey and
+acknowledge it; the Weaver is killed; all workers end; a successor is started. What it puts on
+record must be what the workers did, though it hears of their end as soon as of their acks.
+"""
+
+import argparse
+import asyncio
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from rich.console import Console
+
+from experiments.many_workers.run import (
+    LIFE,
+    PERSON,
+    RUN,
+    Person,
+    Weaver,
+    Workers,
+    give_up,
+    recorded,
+)
+from torchloom_core.wire import subjects
+from torchloom_core.wire.codec import decode_command, encode
+from torchloom_core.wire.events import CommandLife, Outcome
+from torchloom_core.wire.messages import FINAL_STATUSES, Exit
+
+console = Console(soft_wrap=True)
+
+
+class HeldWorkers(Workers):
+    """Keep their commands until they are let go; then some obey, and all end."""
+
+    def __init__(self, client: Client, count: int) -> None:
+        super().__init__(client, count)
+        self.held: list[Msg] = []
+        self.has_ended = False
+
+    async def _on_command(self, message: Msg) -> None:
+        if not self.has_ended:  # a successor sends its commands again
+            self.held.append(message)
+
+    async def _on_roll(self, message: Msg) -> None:
+        if not self.has_ended:
+            await super()._on_roll(message)
+
+    async def obey(self, messages: list[Msg]) -> None:
+        """Do these commands and acknowledge them."""
+        for message in messages:
+            await super()._on_command(message)
+        await self._client.flush()
+
+    async def end(self) -> None:
+        """End all."""
+        self.has_ended = True
+        for message in self.held:
+            worker = decode_command(message.data).worker
+            last = Exit(run=RUN, worker=worker, incarnation=LIFE, status=-9, expected=False)
+            await self._client.publish(subjects.event(RUN, worker, LIFE), encode(last))
+        await self._client.flush()
+
+
+@dataclass(frozen=True)
+class Round:
+    """What is on record of one round: how many commands ended otherwise than the workers did."""
+
+    obeyed: int
+    workers: int
+    untrue: int
+    result: str
+    took_s: float
+
+    @property
+    def is_true(self) -> bool:
+        """Whether all ends and the outcome agree with what the workers did."""
+        true = {0: "undone", self.workers: "done"}.get(self.obeyed, "partial")
+        return not self.untrue and self.result == true
+
+
+async def play(folder: Path, count: int, obeyed: int) -> Round:
+    """Play one round of ``count`` workers, of which ``obeyed`` do the command."""
+    weaver = Weaver(folder)
+    await weaver.start()
+    everybody, person = await weaver.connect("weaver"), Person(await weaver.connect(PERSON))
+    workers = HeldWorkers(everybody, count)
+    await workers.start()
+    beating = asyncio.create_task(workers.beat())
+    began = time.monotonic()
+    while await person.workers() < count:
+        give_up(began)
+        await asyncio.sleep(0.1)
+    await person.ask("knob.set", {"knob": "lr", "value": 0.2})
+    while len(workers.held) < count:
+        give_up(began)
+        await asyncio.sleep(0.02)
+    weaver.freeze()
+    await workers.obey(random.sample(workers.held, obeyed))
+    beating.cancel()
+    await asyncio.sleep(0.5)  # the server sends the acks on to the frozen Weaver
+    weaver.kill()
+    await workers.end()
+    killed = time.monotonic()
+    await weaver.start()
+    while not (outcomes := recorded(weaver, Outcome)):
+        give_up(killed)
+        await asyncio.sleep(0.1)
+    took_s = time.monotonic() - killed
+    ends = {e.command: e for e in recorded(weaver, CommandLife) if e.status in FINAL_STATUSES}
+    untrue = sum((end.status == "applied") != (name in workers.done) for name, end in ends.items())
+    await everybody.close()
+    await person.close()
+    weaver.end()
+    return Round(obeyed, count, untrue + (count - len(ends)), outcomes[0].result, took_s)
+
+
+@contextmanager
+def busy_loops(count: int) -> Iterator[None]:
+    """Keep so many cores busy meanwhile."""
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+
+def main() -> None:
+    """Play the rounds, and end with status 1 if anything on record is not true."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=20, help="how many [20]")
+    parser.add_argument("--workers", type=int, default=24, help="how many a round has [24]")
+    parser.add_argument("--busy", type=int, default=0, help="busy loops beside it [0]")
+    options = parser.parse_args()
+    wrong = 0
+    with busy_loops(options.busy):
+        for number in range(1, options.rounds + 1):
+            obeyed = random.randint(1, options.workers)
+            with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+                came = asyncio.run(play(Path(folder), options.workers, obeyed))
+            wrong += not came.is_true
+            console.print(
+                f"round {number}: {came.obeyed} of {came.workers} obeyed, {came.result} after "
+                f"{came.took_s:.1f} s, {came.untrue} untrue ends"
+            )
+    console.print(f"{options.rounds - wrong} of {options.rounds} rounds are true to the workers")
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""A Weaver that lags behind its reports, or was away, gives nobody up before it has caught up."""
+
+from tests.kernel.runs import Run, make_kernel, of, only, telemetry, three_groups
+from torchloom_core.wire.actions import ChangeKnob, Migrate
+from torchloom_core.wire.events import Backlog, CommandLife, Issue, Outcome
+
+BEHIND = Backlog(taken_until_ns=0)
+CAUGHT_UP = Backlog(taken_until_ns=None)
+
+
+def told() -> Run:
+    """Return a run whose three workers are being told a knob."""
+    run = three_groups(make_kernel(), standby=False)
+    run.ask(ChangeKnob(knob="lr", value=0.5))
+    return run
+
+
+def test_no_command_is_given_up_before_all_reports_are_taken_in():
+    run = told()
+    run.feed(BEHIND, after_s=60.0)
+    assert not of(CommandLife, run.tick(600.0))
+    for command in run.commands():
+        run.ack(command)
+    run.feed(CAUGHT_UP)
+    run.tick(600.0)
+    assert only(Outcome, run.outputs).result == "done"
+
+
+def test_workers_have_a_moment_to_report_once_the_weaver_has_caught_up():
+    run = told()
+    run.feed(BEHIND, after_s=600.0)
+    run.feed(CAUGHT_UP)
+    assert not of(CommandLife, run.tick(4.0))
+    run.ack(run.commands()[0])
+    run.tick(2.0)
+    assert only(Outcome, run.outputs).result == "partial"
+
+
+def test_deadlines_before_the_time_up_to_which_reports_are_taken_in_are_judged():
+    run = told()
+    deadline_ns = run.commands()[0].deadline_ns
+    run.feed(Backlog(taken_until_ns=deadline_ns), after_s=600.0)
+    assert not of(CommandLife, run.tick())
+    run.feed(Backlog(taken_until_ns=deadline_ns + 6 * 10**9))
+    assert [life.status for life in of(CommandLife, run.tick())] == ["expired"] * 3
+
+
+def test_a_stand_by_whose_reports_are_still_to_be_read_is_not_late():
+    run = three_groups(make_kernel())
+    run.ack(only(Issue, run.ask(Migrate(group="a"))).command)
+    run.feed(BEHIND, after_s=600.0)
+    run.tick()
+    run.feed(telemetry("s-0"))
+    run.feed(CAUGHT_UP)
+    run.tick()
+    assert not run.all(Outcome)
+    assert run.commands()[-1].worker == "a-0"  # to be drained
