@@ -29,7 +29,7 @@ METRICS = (
     "gpu_memory_bytes",
     "gpu_clock_hz",
     "hbm_temp_celsius",
-    "ecc_corrected_total",
+    "gpu_ecc_corrected_total",
     "pcie_replay_total",
     "nvlink_errors_total",
     "nic_errors_total",

@@ -25,7 +25,7 @@ DAY_S = 86_400.0
 _LEVELS = {
     "gpu_temp_celsius": 85.0,
     "gpu_power_watts": 900.0,
-    "ecc_corrected_total": 1e6,
+    "gpu_ecc_corrected_total": 1e6,
     "nic_errors_per_min": 50.0,
 }
 """Metric to the level above which a rule alerts."""

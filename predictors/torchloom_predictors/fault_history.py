@@ -20,6 +20,7 @@ from torchloom_core.learning import (
     RowSample,
     faults_in_words,
     json_part,
+    known_s,
 )
 from torchloom_core.plugin import (
     Example,
@@ -127,7 +128,7 @@ class FaultHistoryPredictor(GatheredLearner):
         weighed = history.decayed[:, self._half_lives_s.index(self._learned.half_life_s)]
         probability = _hazard(self._learned, weighed, workers, self.horizon_s)
         struck = np.flatnonzero((history.faults > 0) & ~np.isnan(probability))
-        places, memory_s = places_of(view), self._faults.memory_s
+        places, memory_s = places_of(view), known_s(view, self._faults.memory_s)
 
         def told(at: NDArray[np.intp]) -> list[str]:
             return [

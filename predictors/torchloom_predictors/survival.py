@@ -8,7 +8,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from torchloom_core.learning import Features, RowSample, faults_in_words, in_words, json_part
+from torchloom_core.learning import (
+    Features,
+    RowSample,
+    faults_in_words,
+    in_words,
+    json_part,
+    known_s,
+)
 from torchloom_core.plugin import (
     Example,
     FleetView,
@@ -153,14 +160,15 @@ class SurvivalPredictor:
             odds = sampled + math.log(self._learned.share)
             log_survival -= np.logaddexp(0.0, odds) * intervals / steps
         probability[rows] = -np.expm1(log_survival)
-        return Hazard(probability=probability, why=self._reasons(rows, features))
+        return Hazard(probability=probability, why=self._reasons(rows, features, view))
 
-    def _reasons(self, rows: NDArray[np.intp], features: Floats) -> dict[int, str]:
+    def _reasons(self, rows: NDArray[np.intp], features: Floats, view: FleetView) -> dict[int, str]:
         """Return row to what its node's history is, for those that have one."""
         history = self._features.history(features)
+        memory_s = known_s(view, self._features.fault_memory_s)
         reasons = {}
         for at in np.flatnonzero(history.faults).tolist():
-            faults = faults_in_words(history.faults[at], self._features.fault_memory_s)
+            faults = faults_in_words(history.faults[at], memory_s)
             latest = in_words(history.since_s[at])
             reasons[int(rows[at])] = f"its node had {faults}, the latest {latest} ago"
         return reasons

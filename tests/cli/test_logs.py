@@ -45,6 +45,13 @@ def test_every_line_says_when_who_and_how_loud(logged):
     assert told[2:4] == ["    Traceback: <b>", "      line"]
 
 
+def test_that_there_is_nothing_is_said(logged):
+    result = logged.torchloom("logs", "--node", "node9")
+    assert (result.returncode, result.stdout) == (0, "")
+    assert result.stderr.startswith("warning: nothing that fits is on record in ")
+    assert logged.torchloom("logs", "--node", "node9", "--json").stderr == ""
+
+
 @pytest.mark.parametrize(
     ("words", "count"),
     [

@@ -114,7 +114,7 @@ def test_it_is_drawn(folder, trajectory, name, begin):
     ("words", "status", "message"),
     [
         ("", 2, "preview: need KNOB=VALUE, or a trajectory's folder"),
-        ("lr=1 momentum", 2, "preview: need KNOB=VALUE, was 'momentum'"),
+        ("lr=1 momentum", 2, "preview: need a value after 'momentum', was nothing"),
         ("=1", 2, "preview: need KNOB=VALUE, was '=1'"),
         ("lr=1 lr=2", 2, "preview: need each knob once, was 'lr' twice"),
         ("lr=1 --steps 0", 2, ">= 1"),

@@ -1,4 +1,5 @@
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -41,6 +42,35 @@ def test_a_life_is_told_in_lines_for_people(recorded):
     ):
         assert part in result.stdout
     assert " tick " not in result.stdout
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "latin-1", "utf-8"])
+def test_no_command_fails_for_a_character_that_the_terminal_lacks(recorded, encoding, tmp_path):
+    text = "naïve \u2192 \U0001f525"
+    events = tmp_path / "events.csv"
+    rows = f"2026-01-01,n1,{text}\n2026-01-09,n1,{text}\n"
+    events.write_text(f"time,component,kind\n{rows}", "utf-8")
+
+    def said(*words):
+        result = subprocess.run(
+            [Path(sys.executable).with_name("torchloom"), *words],
+            cwd=recorded.path,
+            env=os.environ | {"PYTHONIOENCODING": f"{encoding}:strict"},
+            capture_output=True,
+            timeout=DEADLINE_S,
+        )
+        assert (result.returncode, b"Traceback" in result.stderr) == (0, False), result
+        return result.stdout.decode(encoding)
+
+    arrow = "→" if encoding == "utf-8" else "->"
+    assert f" {arrow} verdict" in said("trajectory", "show")
+    for words in (["--help"], ["trajectory", "show", "--help"], ["plugins"]):
+        said(*words)
+    trace = tmp_path / "ö.tltrace"
+    said("trace", "import", "csv", str(events), str(trace))
+    assert "naïve" in (trace / "events.jsonl").read_text("utf-8")
+    kinds = json.loads(said("trace", "describe", "--json", str(trace)))["kinds"]
+    assert kinds == {text: 2}
 
 
 def test_the_folder_above_a_trajectory_is_one_line_and_fails(recorded):

@@ -3,9 +3,11 @@ import importlib
 import inspect
 import re
 import shlex
+import subprocess
 import sys
 import tomllib
 import types
+import zipfile
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 
@@ -104,6 +106,19 @@ def test_every_toml_block_is_a_config_or_a_package_that_works(page, folder):
             active = activate(config, [*discover(), *found], block.place)
             assert not active.failed
             assert active.versions.keys() == {*config.policies, *config.predictors}
+
+
+@pytest.mark.integration
+def test_the_package_of_the_manual_holds_its_module_whatever_the_project_is_called(tmp_path):
+    page = ROOT / "docs" / "policy.md"
+    for block in filter(lambda block: block.file, blocks(page, "toml", "python")):
+        text = block.text.replace('name = "torchloom-cool-down"', 'name = "not-too-hot"')
+        (tmp_path / block.file).write_text(text, encoding="utf-8")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel"]
+    built = subprocess.run(build, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    [wheel] = (tmp_path / "dist").glob("not_too_hot-*.whl")
+    assert "torchloom_cool_down.py" in zipfile.ZipFile(wheel).namelist()
 
 
 def shell_lines(page):

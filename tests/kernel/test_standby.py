@@ -80,8 +80,12 @@ def test_two_groups_at_once_get_two_standbys_even_in_one_tick():
 
 
 def test_without_a_standby_or_a_group_the_refusal_says_so():
-    run = run_with(("a-0", {}))
+    run = run_with(("a-0", {"framework": "torchft"}), ("b-0", {"framework": "torchrun"}))
     assert refusal(run) == "no stand-by is left"
+    assert refusal(run, "b") == (
+        "this run cannot migrate: it has no stand-by, and only replica groups of torchft can "
+        "take one in, was torchrun"
+    )
     assert refusal(run, "aa") == "no group is called 'aa'; did you mean a?"
     run.hear("a-0", state="draining")
     assert refusal(run) == "group a is not training"

@@ -28,7 +28,7 @@ FACES = {
         RowOptions RowSample Rows Scale
         SeasonalProfiles
         arrays_bytes arrays_part check_forest estimator_bytes estimator_part faults_in_words
-        in_words json_part minimum part_of step_means with_something_known
+        in_words json_part known_s minimum part_of step_means with_something_known
     """,
     "torchloom_core.testing": """
         LearnerContract LinkSample PolicyContract PredictorContract

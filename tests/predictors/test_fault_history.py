@@ -44,7 +44,7 @@ def test_a_node_with_a_fault_is_worse_than_its_peers():
     hazard = forecast([fault("b", 60.0, "w2")])
     assert hazard.probability[2] > 10 * hazard.probability[0]
     assert hazard.probability[2] == hazard.probability[3]
-    text = "b had 1 fault in the last 1.25 d, which count 1 now"
+    text = "b had 1 fault in the last 1 min, which count 1 now"
     assert hazard.why == {2: text, 3: text}
 
 

@@ -137,8 +137,8 @@ def test_a_metric_that_counts_hours_in_service_is_an_age():
 def test_the_reason_is_the_history(fitted):
     why = fitted.forecast(ages(0.5, 8)).why
     assert why == {
-        0: "its node had 1 fault in the last 5000 d, the latest 12 h ago",
-        1: "its node had 1 fault in the last 5000 d, the latest 8 d ago",
+        0: "its node had 1 fault in the last 8 d, the latest 12 h ago",
+        1: "its node had 1 fault in the last 8 d, the latest 8 d ago",
     }
 
 

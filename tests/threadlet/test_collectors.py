@@ -34,12 +34,12 @@ def nvml_folder(tmp_path_factory):
     return folder
 
 
-def collect(folder, readings, **environment):
+def collect(folder, readings, script=COLLECT, **environment):
     source = folder / "readings"
     source.write_text(readings)
     fake = {"LD_LIBRARY_PATH": str(folder), "FAKE_NVML": str(source)}
     result = subprocess.run(
-        [sys.executable, "-c", COLLECT],
+        [sys.executable, "-c", script],
         env=os.environ | fake | environment,
         capture_output=True,
         check=True,
@@ -90,7 +90,7 @@ def test_a_process_and_its_host_are_measured():
     assert metrics["cpu_percent"] >= 0
 
 
-def test_a_textfile_gives_samples_of_this_node_and_of_no_other(tmp_path):
+def test_a_textfile_gives_samples_of_this_node_and_of_no_other(tmp_path, caplog):
     path = tmp_path / "node.prom"
     path.write_text(
         "# TYPE node_temp_celsius gauge\n"
@@ -98,14 +98,85 @@ def test_a_textfile_gives_samples_of_this_node_and_of_no_other(tmp_path):
         'node_temp_celsius{node="n2"} 20\n'
         "# TYPE link_flaps_total counter\n"
         "link_flaps_total 4\n"
-        'DCGM_FI_DEV_GPU_TEMP{gpu="0"} 40\n'
     )
     collector = TextfileCollector.find("n1", {"TORCHLOOM_TEXTFILE": str(path)})
     assert collector.collect() == {"node_temp_celsius": 71.5, "link_flaps_total": 4.0}
     path.write_text("half a li")
     assert collector.collect() == {}
+    assert not caplog.messages
     path.unlink()
-    assert collector.collect() == {}
+    assert collector.collect() == collector.collect() == {}
+    assert [message.partition(": ")[2][:14] for message in caplog.messages] == ["cannot be read"]
+
+
+def of_gpu(metric, gpu, value, **labels):
+    uuid = f"GPU-0000000{gpu}-d9cf-fef3-62e9-d92044ab6e52"
+    said = {"gpu": gpu, "UUID": uuid, "pci_bus_id": f"00000000:0{gpu}:00.0"}
+    said |= {"device": f"nvidia{gpu}", "modelName": "NVIDIA H100 80GB HBM3", "Hostname": "host-a"}
+    text = ",".join(f'{label}="{of}"' for label, of in (said | labels).items())
+    return f"{metric}{{{text}}} {value}\n"
+
+
+def dcgm_dump():
+    """Return what DCGM exporter writes of a host with two GPUs, and node exporter beside it."""
+    lines = "# TYPE DCGM_FI_DEV_GPU_TEMP gauge\n"
+    lines += of_gpu("DCGM_FI_DEV_GPU_TEMP", 0, 40) + of_gpu("DCGM_FI_DEV_GPU_TEMP", 1, 71)
+    lines += "# TYPE DCGM_FI_DEV_PCIE_REPLAY_COUNTER counter\n"
+    lines += of_gpu("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", 1, 3, pod="trainer-1")
+    lines += of_gpu("DCGM_FI_DEV_MEMORY_TEMP", 1, 9223372036854775794)
+    lines += of_gpu("DCGM_FI_DEV_ROW_REMAP_FAILURE", 1, 2147483632)
+    lines += of_gpu("DCGM_FI_PROF_SM_ACTIVE", 1, "140737488355330.0")
+    lines += of_gpu("DCGM_FI_DEV_XID_ERRORS", 0, 79)
+    lines += "# TYPE node_cpu_seconds_total counter\n"
+    lines += "".join(f'node_cpu_seconds_total{{cpu="{n}",mode="idle"}} 9\n' for n in range(12))
+    lines += 'node_load1{instance="host-a:9100"} 2.5\n'
+    return lines + "node_memory_MemFree_bytes 2147483632\n"
+
+
+@pytest.mark.parametrize(
+    ("environment", "temperature"),
+    [
+        ({}, 40.0),
+        ({"LOCAL_RANK": "1"}, 71.0),
+        ({"LOCAL_RANK": "1", "CUDA_VISIBLE_DEVICES": "0"}, 40.0),
+        ({"LOCAL_RANK": "1", "CUDA_VISIBLE_DEVICES": "1,0"}, 40.0),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-00000001"}, 71.0),
+        ({"CUDA_VISIBLE_DEVICES": ""}, None),
+        ({"CUDA_VISIBLE_DEVICES": "-1"}, None),
+    ],
+)
+def test_whose_gpu_a_series_is_of_follows_from_what_cuda_shows_the_worker(
+    tmp_path, environment, temperature
+):
+    path = tmp_path / "dcgm.prom"
+    path.write_text(dcgm_dump())
+    collector = TextfileCollector.find("n1", {"TORCHLOOM_TEXTFILE": str(path)} | environment)
+    assert collector.collect().get("DCGM_FI_DEV_GPU_TEMP") == temperature
+
+
+def test_of_a_partitioned_gpu_the_workers_instance_is_read(tmp_path):
+    path = tmp_path / "dcgm.prom"
+    text = of_gpu("DCGM_FI_DEV_GPU_TEMP", 1, 71) + of_gpu("DCGM_FI_DEV_FB_USED", 1, 900)
+    for instance, used in ((7, 11), (9, 22)):
+        labels = {"GPU_I_PROFILE": "1g.10gb", "GPU_I_ID": instance}
+        text += of_gpu("DCGM_FI_DEV_FB_USED", 1, used, **labels)
+    path.write_text(text)
+    device = "MIG-GPU-00000001-d9cf-fef3-62e9-d92044ab6e52/9/0"
+    environment = {"TORCHLOOM_TEXTFILE": str(path), "CUDA_VISIBLE_DEVICES": device}
+    collector = TextfileCollector.find("n1", environment)
+    assert collector.collect() == {"DCGM_FI_DEV_GPU_TEMP": 71.0, "DCGM_FI_DEV_FB_USED": 22.0}
+
+
+@pytest.mark.integration
+def test_in_a_container_nvml_says_which_of_the_hosts_gpus_a_worker_has(nvml_folder, tmp_path):
+    path = tmp_path / "dcgm.prom"
+    uuid = "GPU-00000000-d9cf-fef3-62e9-d92044ab6e52"
+    temp = "DCGM_FI_DEV_GPU_TEMP"
+    path.write_text(of_gpu(temp, 0, 20, UUID="GPU-ff") + of_gpu(temp, 5, 50, UUID=uuid))
+    script = COLLECT.replace("nvml import Nvml", "prometheus import Textfile")
+    script = script.replace("NvmlCollector.find()", "TextfileCollector.find('n1')")
+    first, _ = collect(nvml_folder, "", script, TORCHLOOM_TEXTFILE=str(path))
+    assert first == {temp: 50.0}
 
 
 async def test_a_collector_that_fails_is_dropped_and_the_others_go_on(caplog):

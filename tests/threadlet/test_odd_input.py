@@ -1,13 +1,16 @@
 """Whatever a script says is made fit to be sent, or left out and said once; nothing raises."""
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
 from tests.deadlines import DEADLINE_S
+from tests.preloaded import Preloaded
 from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, encode
 from torchloom_core.wire.messages import Checkpoint, Drain, Hello, Note, SetKnob
 from torchloom_threadlet.cleaning import fitting, name, whole
@@ -158,3 +161,24 @@ def test_a_broken_join_file_is_none(tmp_path, data):
     assert read_join(path) is None
     assert read_join(tmp_path) is None
     assert read_join(Path("a\0b")) is None
+
+
+@pytest.mark.integration
+def test_of_a_dtensor_only_what_a_rank_has_all_of_is_a_metric(tmp_path):
+    script, errors = HERE / "dtensor_rank.py", [tmp_path / "0", tmp_path / "1"]
+    ranks = []
+    for rank, path in enumerate(errors):
+        with path.open("w") as stderr:
+            command = [script, rank, tmp_path / "meeting"]
+            ranks.append(Preloaded(command, stdout=PIPE, stderr=stderr))
+    said = [json.loads(rank.stdout.readline()) for rank in ranks]
+    assert [rank.wait(DEADLINE_S) for rank in ranks] == [0, 0]
+    for rank in ranks:
+        rank.communicate()
+    rows = [{name: of["row"][name] for name in sorted(of["row"])} for of in said]
+    assert rows == [{"one_rank": 7.0, "same": 5.0, "whole": 1.5}] * 2
+    assert all("Partial" in of["note"] or "P(" in of["note"] for of in said)  # as text
+    for path in errors:
+        warnings = [line for line in path.read_text().splitlines() if "DTensor placed" in line]
+        assert [line.partition(":")[0] for line in warnings] == ["metric loss", "metric shard"]
+        assert all("pass .full_tensor() of it, which all ranks must call" in w for w in warnings)

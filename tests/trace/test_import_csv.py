@@ -266,7 +266,7 @@ def test_a_long_table_has_a_row_a_value_and_keeps_its_other_columns(tmp_path):
 @pytest.fixture
 def in_parts(monkeypatch):
     """Have tables read two rows at a time, and telemetry written three values at a time."""
-    monkeypatch.setattr("torchloom_core.trace.importers.cells.PART_ROWS", 2)
+    monkeypatch.setattr("torchloom_core.trace.importers.tables.PART_ROWS", 2)
     monkeypatch.setattr("torchloom_core.trace.importers.csv_telemetry._TABLE_VALUES", 3)
 
 
@@ -498,10 +498,6 @@ def test_numbers_of_which_nobody_said_what_they_count_are_one_fault_that_says_ho
         ("time,component,kind\n", r"events\.csv: need an event or telemetry, was none"),
         ("time,kind\n2026-01-01,x\n", r":1: need a column 'component' .*, was none"),
         ("component,kind\nn1,x\n", r":1: need a column 'time' .*, was none"),
-        (
-            "time;component;kind\n2026-01-01;n1;x\n",
-            r":1: .*, was none; need commas between cells, was 'time;component;kind'",
-        ),
         ("time,component,kind\nsoon,n1,x\n", r":2: need an ISO 8601 time .*, was 'soon'"),
         ("time,component,kind\n\n3.5,n1,x\n", r":3: need an ISO 8601 time .*, was '3\.5'"),
         ("time,component,kind\nnow,n1,x\n", r":2: need an ISO 8601 time .*, was 'now'"),
@@ -682,18 +678,12 @@ def test_a_compressed_table_that_was_cut_or_damaged_is_one_line(tmp_path, suffix
     assert "\n" not in said
 
 
-@pytest.mark.parametrize(
-    ("data", "reason"),
-    [
-        (PLAIN.encode("utf-16"), "need UTF-8, was the byte 0xff"),
-        (PLAIN.encode() + b'2026-01-09,n1,"x\n', "need a closing quote, was none from row 6 on"),
-    ],
-)
-def test_a_table_of_another_encoding_or_with_an_open_quote_is_told_so(tmp_path, data, reason):
+def test_a_table_with_an_open_quote_is_told_so(tmp_path):
     path = tmp_path / "events.csv"
-    path.write_bytes(data)
+    path.write_text(PLAIN + '2026-01-09,n1,"x\n')
     with pytest.raises(TraceError) as refused:
         import_csv(path, tmp_path / "out.tltrace")
+    reason = "need a closing quote, was none from row 6 on"
     assert str(refused.value) == f"{path}: cannot be read: {reason}"
 
 

@@ -236,3 +236,9 @@ def test_parameters_that_cannot_be_are_named(tmp_path, text, error):
 def test_more_racks_than_nodes_are_refused(tmp_path):
     with pytest.raises(TraceError, match="need racks <= nodes, was 9 racks, 4 nodes"):
         synthesize(tmp_path / "x.tltrace", Parameters(nodes=4, racks=9))
+
+
+def test_what_a_gpu_measures_is_called_as_a_live_run_calls_it():
+    live = (Path(__file__).parents[2] / "docs" / "threadlet.md").read_text(encoding="utf-8")
+    [row] = [line for line in live.splitlines() if line.startswith("| NVML |")]
+    assert all(f"`{name}`" in row for name in METRICS if not name.startswith("nic_"))

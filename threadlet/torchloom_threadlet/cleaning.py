@@ -166,13 +166,36 @@ def sendable(names: Iterable[str]) -> tuple[str, ...]:
     return fit[:MAX_METRICS]
 
 
+def local_value(value: Any) -> Any:
+    """Return a DTensor's value where this rank alone has all of it; anything else as it is.
+
+    Nothing is reduced: that would be a collective, and the other ranks do not take part.
+
+    Raises
+    ------
+    ValueError
+        If this rank has only a part of it.
+    """
+    placements = getattr(value, "placements", None)
+    if placements is None or not hasattr(value, "to_local"):
+        return value
+    for ranks, placement in zip(value.device_mesh.shape, placements, strict=True):
+        if ranks > 1 and not placement.is_replicate():
+            raise ValueError(
+                f"this rank has only its part of a DTensor placed {placement}; pass "
+                ".full_tensor() of it, which all ranks must call"
+            )
+    return value.to_local()
+
+
 def _plain(value: Any) -> bool | int | float | str | None:
     """Return ``value`` in one of the plain types, None where it is no such thing.
 
     A subclass, as NumPy's and enums are, cannot be encoded.
     """
     try:
-        return _plain_of(value.item() if hasattr(value, "item") else value)
+        own = local_value(value)
+        return _plain_of(own.item() if hasattr(own, "item") else own)
     except Exception:  # noqa: BLE001 - an object of the user's, such as a tensor of many elements
         return None
 

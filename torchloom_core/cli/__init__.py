@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import TextIO
 
 from torchloom_core.cli.announcing import drop_output
+from torchloom_core.cli.terminal_text import print_stand_ins
 from torchloom_core.errors import TorchloomError
 from torchloom_core.plain_text import printable
 
@@ -42,6 +43,7 @@ def main() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed before we began
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for as long as we run
+        print_stand_ins(getattr(sys, name))
     logging.basicConfig(
         level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )

@@ -1,7 +1,7 @@
 """``torchloom knob list|get|set|unset``."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated
 
 import msgspec
@@ -12,7 +12,7 @@ from rich.table import Table
 from torchloom_core.cli.options import AsJson, Connection, Wait
 from torchloom_core.cli.output import console, print_json, warn
 from torchloom_core.cli.weaver_client import act, ask_knobs, open_client
-from torchloom_core.errors import RequestError
+from torchloom_core.errors import ConfigError, RequestError
 from torchloom_core.plain_text import printable
 from torchloom_core.suggest import nearest
 from torchloom_core.wire.actions import Guard
@@ -87,10 +87,7 @@ def get_knob(
 
 
 def set_knob(
-    name: str,
-    value: Annotated[str, Parameter(allow_leading_hyphen=True)],
-    /,
-    *more: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    *what: Annotated[str, Parameter(allow_leading_hyphen=True)],
     worker: str | None = None,
     watch: str | None = None,
     band: float | None = None,
@@ -105,12 +102,9 @@ def set_knob(
 
     Parameters
     ----------
-    name
-        The knob.
-    value
-        A number, true, false, or else a text.
-    more
-        More knobs to set with it, each followed by its value.
+    what
+        KNOB VALUE or KNOB=VALUE, several if they are to change together; a value is a number,
+        true, false, or else a text.
     worker
         Only on this worker.
     watch
@@ -124,22 +118,16 @@ def set_knob(
         Set it also to a number that is far off all those in use: ten times, a whole number a
         hundred times.
     """
-    if len(more) % 2:
-        raise RequestError(f"knob set: need a value after {more[-1]!r}, was nothing")
-    names = (name, *more[::2])
-    twice = next((knob for knob in names if names.count(knob) > 1), None)
-    if twice is not None:
-        raise RequestError(f"knob set: need each knob once, was {twice!r} twice")
-    also = {knob: parse_value(text) for knob, text in zip(more[::2], more[1::2], strict=True)}
+    values = values_in("knob set", what)
+    name, value = next(iter(values.items()))
+    also = {knob: other for knob, other in values.items() if knob != name}
     limits = {"band": band, "window_s": window}
     given = {limit: number for limit, number in limits.items() if number is not None}
     if watch is None and given:
-        raise RequestError("knob set: need --watch with --band and --window, was nothing to watch")
+        raise ConfigError("knob set: need --watch with --band and --window, was nothing to watch")
     # What a guard may be, the Weaver says.
     guard = None if watch is None else Guard(metric=watch, **given)
-    wish = KnobSet(
-        knob=name, value=parse_value(value), also=also, worker=worker, guard=guard, sure=yes
-    )
+    wish = KnobSet(knob=name, value=value, also=also, worker=worker, guard=guard, sure=yes)
     act(connection, "knob.set", wish, wait_s=wait)
     if worker is None and _is_worker_fenced(name, asyncio.run(_knobs(connection))):
         text = f"{name} is worker-fenced: each worker sets it alone, at its own next step"
@@ -165,12 +153,42 @@ def unset_knob(name: str, /, *, worker: str | None = None, connection: Connectio
     act(connection, "knob.unset", KnobUnset(knob=name, worker=worker))
 
 
-def parse_value(text: str) -> KnobValue:
+def values_in(command: str, words: Iterable[str]) -> dict[str, KnobValue]:
+    """Return knobs and their values, each said as ``KNOB VALUE`` or as ``KNOB=VALUE``.
+
+    Raises
+    ------
+    ConfigError
+        If a value is missing, or a knob is there twice, or there is none.
+
+    Examples
+    --------
+    >>> values_in("knob set", ["lr", "0.02", "mode=bf16"])
+    {'lr': 0.02, 'mode': 'bf16'}
+    """
+    values: dict[str, KnobValue] = {}
+    rest = iter(words)
+    for word in rest:
+        knob, is_there, text = (part.strip() for part in word.partition("="))
+        value = text if is_there else next(rest, None)
+        if not knob:
+            raise ConfigError(f"{command}: need KNOB=VALUE, was {word!r}")
+        if value is None:
+            raise ConfigError(f"{command}: need a value after {knob!r}, was nothing")
+        if knob in values:
+            raise ConfigError(f"{command}: need each knob once, was {knob!r} twice")
+        values[knob] = _parsed(value)
+    if not values:
+        raise ConfigError(f"{command}: need KNOB=VALUE, was nothing")
+    return values
+
+
+def _parsed(text: str) -> KnobValue:
     """Return what JSON makes of ``text``, or the text where that is no knob's value.
 
     Examples
     --------
-    >>> parse_value("0.01"), parse_value("true"), parse_value("bf16")
+    >>> _parsed("0.01"), _parsed("true"), _parsed("bf16")
     (0.01, True, 'bf16')
     """
     try:

@@ -8,7 +8,7 @@ import msgspec
 from cyclopts import Parameter
 
 from torchloom_core.cli.options import AsJson, ConfigPath, Last
-from torchloom_core.cli.output import console, print_json
+from torchloom_core.cli.output import console, print_json, warn
 from torchloom_core.cli.recorded_lines import (
     Place,
     followed,
@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from torchloom_core.trajectory.layout import Line
 
 _LOUDNESS = ("debug", "info", "warning", "error", "critical")
+
+_WHY_NONE = (
+    "trainers send what they log from TORCHLOOM_TRAINER_LOG and the knob log_level on, warnings "
+    "unless these say otherwise"
+)
 
 Level = Literal["debug", "info", "warning", "error", "critical"]
 
@@ -74,6 +79,9 @@ def logs(
             recent.append((line, fields))
     for line, fields in recent:
         _print(line, fields, json)
+    if not recent and not (follow or json):
+        asked = " that fits" if worker or node or level != "debug" else ""
+        warn(f"nothing{asked} is on record in {folder}: {_WHY_NONE}")
     if follow:
         for place, line in followed(folder):
             fields = wanted.fields(line)

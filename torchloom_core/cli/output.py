@@ -11,6 +11,7 @@ from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook,
 from rich.control import Control
 from rich.segment import Segment
 
+from torchloom_core.cli.terminal_text import json_for
 from torchloom_core.plain_text import printable
 
 _PIPE_WIDTH = 200
@@ -81,7 +82,7 @@ def prints_on_stderr() -> Iterator[None]:
 
 def print_json(value: Any) -> None:
     """Print any message as one line of JSON; NaN becomes null."""
-    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+    sys.stdout.write(json_for(sys.stdout, msgspec.json.encode(value).decode()) + "\n")
     sys.stdout.flush()
 
 

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from torchloom_core.cli.errand_options import check, recorded, show
-from torchloom_core.cli.knob_commands import parse_value
+from torchloom_core.cli.knob_commands import values_in
 from torchloom_core.cli.options import AsJson, Connection
 from torchloom_core.cli.output import console
 from torchloom_core.cli.times import Duration
@@ -102,14 +102,7 @@ async def _price(connection: Connection, action: PreviewChange) -> str:
 def _values(what: tuple[str, ...]) -> dict[str, KnobValue]:
     if not what:
         raise ConfigError("preview: need KNOB=VALUE, or a trajectory's folder")
-    values: dict[str, KnobValue] = {}
-    for word in what:
-        knob, is_there, text = (part.strip() for part in word.partition("="))
-        if not (knob and is_there):
-            raise ConfigError(f"preview: need KNOB=VALUE, was {word!r}")
-        if knob in values:
-            raise ConfigError(f"preview: need each knob once, was {knob!r} twice")
-        values[knob] = parse_value(text)
+    values = values_in("preview", what)
     if len(values) > MOST_CHANGED:
         raise ConfigError(f"preview: need at most {MOST_CHANGED} knobs, was {len(values)}")
     return values

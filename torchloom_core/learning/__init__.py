@@ -27,7 +27,7 @@ from torchloom_core.learning.row_learner import (
 from torchloom_core.learning.rows import Rows, RowSample
 from torchloom_core.learning.scaling import Scale, step_means
 from torchloom_core.learning.seasonal_profiles import SeasonalProfiles
-from torchloom_core.learning.words import faults_in_words, in_words
+from torchloom_core.learning.words import faults_in_words, in_words, known_s
 
 __all__ = [
     "FaultColumns",
@@ -51,6 +51,7 @@ __all__ = [
     "faults_in_words",
     "in_words",
     "json_part",
+    "known_s",
     "minimum",
     "part_of",
     "step_means",

@@ -1,5 +1,10 @@
 """Spans of time and counts as a person says them."""
 
+import numpy as np
+
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.plugin.view import FleetView
+
 
 def in_words(seconds: float) -> str:
     """Return a span of time as a person says it.
@@ -17,7 +22,7 @@ def in_words(seconds: float) -> str:
 
 
 def faults_in_words(faults: float, memory_s: float) -> str:
-    """Return how many faults there were.
+    """Return how many faults there were in a span of time, as :func:`known_s` has it.
 
     Examples
     --------
@@ -26,3 +31,24 @@ def faults_in_words(faults: float, memory_s: float) -> str:
     '1 fault in the last 1 d'
     """
     return f"{faults:.0f} fault{'' if faults == 1 else 's'} in the last {in_words(memory_s)}"
+
+
+def known_s(view: FleetView, memory_s: float) -> float:
+    """Return of how long a past faults are known, at most ``memory_s``, in seconds.
+
+    That is since the first sample or the first fault, whichever was earlier.
+
+    Examples
+    --------
+    >>> from torchloom_core.learning import known_s
+    >>> from torchloom_core.plugin import Fault
+    >>> from torchloom_core.testing import view_of
+    >>> fault = Fault(worker="", node="n0", kind="xid", ts_ns=1_700_000_000 * 10**9, id="f1")
+    >>> view = view_of(workers=1, now_s=1_700_000_000.0 + 16 * 86_400.0, faults=[fault])
+    >>> known_s(view, 86_400.0) / 86_400, known_s(view, 432_000_000.0) / 86_400
+    (1.0, 16.0)
+    """
+    first_s = np.fmax.reduce(view.watched_s, initial=np.nan)
+    if view.faults:
+        first_s = np.fmax(first_s, (view.now_ns - view.faults[0].ts_ns) / SECOND_NS)
+    return float(np.fmin(first_s, memory_s))

@@ -7,7 +7,7 @@ from typing import Any
 
 from torchloom_core.clock import SystemClock
 from torchloom_core.wire.limits import MAX_METRICS
-from torchloom_threadlet.cleaning import MetricNames, text, warn_once
+from torchloom_threadlet.cleaning import MetricNames, local_value, text, warn_once
 
 _CAPACITY = 4096
 _TAKEN_BYTES = 1 << 20
@@ -75,7 +75,7 @@ class SampleBuffer:
 
 def _number(name: str, value: Any) -> float | None:
     try:
-        number = float(value)
+        number = float(local_value(value))
     except Exception as error:  # noqa: BLE001 - a tensor of the user's may raise anything
         why = text(error, 200)
         warn_once(f"metric {name}", f"need a number, was {text(value, 80)} ({why})")

@@ -22,6 +22,7 @@ from torchloom_core.learning.forecast_score import ForecastScore
 from torchloom_core.learning.skill import with_skill
 from torchloom_core.plain_text import printable
 from torchloom_core.plugin.arrays import Floats, Ints
+from torchloom_core.plugin.foreign import shown
 from torchloom_core.suggest import nearest
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.feed.watched import Watched, watch
@@ -91,7 +92,7 @@ def read_given(path: Path, watched: Watched) -> GivenScores:
     """
     import pandas as pd
 
-    from torchloom_core.trace.importers.cells import UNREADABLE, reason_of, uncut
+    from torchloom_core.trace.importers.tables import UNREADABLE, reason_of
 
     try:
         if path.suffix == ".parquet":
@@ -104,7 +105,7 @@ def read_given(path: Path, watched: Watched) -> GivenScores:
     for column in ("t", "component", "score"):
         if column not in table.columns:
             meant = nearest(column, table.columns)
-            raise TraceError(f"{path}: need a column {column}{meant}{uncut(table)}")
+            raise TraceError(f"{path}: need a column {column}{meant}{_uncut(table)}")
     rows = _Rows(path, table)
     t_ns = rows.times("t")
     if "t_avail" in table.columns:
@@ -131,6 +132,14 @@ def read_given(path: Path, watched: Watched) -> GivenScores:
         alarm=rows.choice("alarm", {"0": False, "1": True, "False": False, "True": True}),
         test=rows.choice("part", {"train": False, "test": True}),
     )
+
+
+def _uncut(table: "pd.DataFrame") -> str:
+    """Return that the header is one cell, where it looks as if it should be several."""
+    header = str(table.columns[0]) if len(table.columns) == 1 else ""
+    if not any(mark in header for mark in ";|\t"):
+        return ""
+    return f"; need commas between cells, was {shown(header)}"
 
 
 class _Rows:
@@ -170,9 +179,9 @@ class _Rows:
             beyond = [not -(2**63) <= int(value) < 2**63 for value in values]
             self.refuse(np.array(beyond), rule, column)
             return np.asarray(values.astype("int64"), dtype=np.int64)
-        moments, wrong, far = iso_ns(values)
-        self.refuse(wrong | far, rule, column)
-        return moments
+        parsed = iso_ns(values)
+        self.refuse(parsed.wrong | parsed.far, rule, column)
+        return parsed.ns
 
     def choice(self, column: str, meaning: dict[str, bool]) -> Bools | None:
         """Return a column that has one of two values; None without the column."""

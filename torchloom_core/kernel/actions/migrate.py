@@ -54,7 +54,14 @@ def standby_for(group: str, run: Run) -> list[int]:
 
 
 def _no_standby(action: Migrate, run: Run) -> str:
+    hello = run.fleet.hello
     if not run.fleet.groups("standby"):
-        return "no stand-by is left"
+        frameworks = {hello[row].framework for row in run.members(action.group)}
+        if "torchft" in frameworks or any(one.state == "standby" for one in hello):
+            return "no stand-by is left"
+        return (
+            "this run cannot migrate: it has no stand-by, and only replica groups of torchft can "
+            f"take one in, was {max(frameworks) or 'no framework'}"
+        )
     need = "as many workers, on other nodes that are not cordoned, heard of lately"
     return f"no stand-by fits {action.group}: need {need}"

@@ -3,44 +3,26 @@
 Row 1 is the header, so that rows count as the lines of the file do.
 """
 
-import csv
 import logging
-import lzma
-import re
-import tarfile
-import warnings
-import zipfile
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
-from datetime import UTC, datetime
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import ConfigError, TraceError
-from torchloom_core.files import open_regular
 from torchloom_core.plugin.foreign import shown
 from torchloom_core.suggest import mistyped, nearest
 from torchloom_core.trace.importers.faults import Faults
-from torchloom_core.trace.importers.mapping import SHORT, Times
+from torchloom_core.trace.importers.mapping import SHORT, Csv, Times
+from torchloom_core.trace.importers.mapping import Mapping as Plan
 
 FIRST_ROW = 2
-PART_ROWS = 1 << 16
-"""Rows that are text at a time."""
-
-UNREADABLE = (
-    *(OSError, ValueError, csv.Error, pd.errors.ParserWarning, pa.ArrowException),
-    *(RuntimeError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError),
-)
-"""What pandas raises of a table that is none, or was cut or damaged, compressed ones too."""
-
 _log = logging.getLogger(__name__)
 
 _UNIT_NS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": SECOND_NS, "days": 86_400 * SECOND_NS}
@@ -55,8 +37,15 @@ _NUMBER = r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*"
 _DAY = r"\d{8}"
 """A number that is a time all the same, of ISO 8601's basic form: 20260104."""
 
+_EMPTY = ("", "nan", "nat", "none", "null", "na", "n/a", "#n/a", "unknown", "-", "--", "?")
+"""What stands in a cell for no time or number, in whatever case."""
+
+_WITH_COMMA = r"[+-]?\d*,\d+"
+_SWAPPED = str.maketrans(",.", ".,")
+_OFFSET = r".*\d\s?[T ].*\d\s*(Z|[+-]\d\d(:?\d\d)?)\s*"
+_NAMED_UTC = r"\s+(UTC|GMT)$"
+
 _TRUE, _FALSE = ("true", "1", "1.0"), ("false", "0", "0.0", "")
-_OPEN_QUOTE = re.compile(r"EOF inside string starting at row (\d+)")
 
 _RULE = {
     "iso8601": "an ISO 8601 time (or times.unit in a mapping)",
@@ -67,123 +56,9 @@ _RULE = {
     "days": "a number of days",
 }
 
-_PLAIN: tuple[Callable[[pa.DataType], bool], ...] = (
-    pa.types.is_string,
-    pa.types.is_large_string,
-    pa.types.is_integer,
-    pa.types.is_floating,
-    pa.types.is_decimal,
-    pa.types.is_boolean,
-    pa.types.is_timestamp,
-    pa.types.is_date,
-    pa.types.is_null,
-)
-"""Types of Parquet that have a text in a CSV file."""
-
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Wrong = NDArray[np.bool_]
-
-
-def read_table(path: Path) -> pd.DataFrame:
-    """Return a Parquet file, or a CSV file as text without blank rows, whose number stays.
-
-    The index that pandas keeps with a Parquet file is a column like any other if it has a name.
-
-    Raises
-    ------
-    TraceError
-        If it cannot be read as such.
-    """
-    return pd.concat(read_parts(path))
-
-
-def read_parts(path: Path) -> Iterator[pd.DataFrame]:
-    """Yield what :func:`read_table` returns, some rows at a time: one part at the least."""
-    try:
-        with open_regular(path):
-            pass
-        if path.suffix == ".parquet":
-            _refuse_unplain(path)
-            table = pd.read_parquet(path)
-            table = table.reset_index(drop=not any(table.index.names))
-            for row in range(0, max(len(table), 1), PART_ROWS):
-                yield table.iloc[row : row + PART_ROWS]
-        else:
-            yield from _csv_parts(path)
-    except pd.errors.EmptyDataError:
-        raise TraceError(f"{path}: need a header, was an empty file") from None
-    except ImportError as error:
-        name = error.name or getattr(error.__cause__, "name", None) or "what unpacks it"
-        raise TraceError(f"{path}: cannot be read: {name} is not installed") from None
-    except UNREADABLE as error:
-        raise TraceError(f"{path}: cannot be read: {reason_of(error)}") from None
-
-
-def _refuse_unplain(path: Path) -> None:
-    """Raise TraceError for a column of a Parquet file that no CSV file could have."""
-    with pq.ParquetFile(path) as file:
-        schema = file.schema_arrow
-        for field in schema:
-            if len(schema.get_all_field_indices(field.name)) > 1:
-                raise TraceError(f"{path}:1: need each column once, was {field.name!r} again")
-            kind = field.type
-            kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-            if not any(is_plain(kind) for is_plain in _PLAIN):
-                raise TraceError(
-                    f"{path}:1: need columns of text, numbers, truth values or times, was "
-                    f"{field.name!r} of {kind}"
-                )
-        for batch in file.iter_batches():
-            batch.validate(full=True)  # as of text that is not UTF-8
-
-
-def reason_of(error: Exception) -> str:
-    """Return in one line why a table cannot be read, of an error of ``UNREADABLE``."""
-    if isinstance(error, UnicodeDecodeError):
-        return f"need UTF-8, was the byte {error.object[error.start]:#04x}"
-    reason = getattr(error, "strerror", None) or " ".join(str(error).split())
-    if opened := _OPEN_QUOTE.search(reason):  # rows are counted from 0 there
-        return f"need a closing quote, was none from row {int(opened[1]) + 1} on"
-    return reason or type(error).__name__
-
-
-def _csv_parts(path: Path) -> Iterator[pd.DataFrame]:
-    try:
-        with pd.read_csv(
-            path,
-            dtype=str,
-            keep_default_na=False,
-            skip_blank_lines=False,
-            index_col=False,
-            chunksize=PART_ROWS,
-        ) as parts:
-            while (part := _next_of(parts)) is not None:
-                table = part.fillna("")
-                yield table[(table != "").any(axis="columns")]
-    except (pd.errors.ParserError, pd.errors.ParserWarning):
-        with suppress(UnicodeDecodeError, csv.Error):  # not by csv, such as a compressed one
-            _refuse_long_rows(path)
-        raise
-
-
-def _next_of(parts: Iterator[pd.DataFrame]) -> pd.DataFrame | None:
-    with warnings.catch_warnings():
-        # pandas only warns of cells that no column of the header is for, and drops them.
-        warnings.simplefilter("error", pd.errors.ParserWarning)
-        return next(parts, None)
-
-
-def _refuse_long_rows(path: Path) -> None:
-    with path.open(newline="") as file:
-        rows = csv.reader(file)
-        header = next(rows)
-        faults = Faults()
-        for row in rows:
-            if len(row) > len(header):
-                text = f"need {len(header)} cells as in the header, was {len(row)}"
-                faults.add(path, rows.line_num, text)
-        faults.refuse()
 
 
 def rename(
@@ -219,7 +94,7 @@ def rename(
         if name not in table.columns:
             raise TraceError(
                 f"{place}:1: need a column {name!r} for {column}, was none"
-                f"{nearest(name, map(str, table.columns))}{uncut(table)}"
+                f"{nearest(name, map(str, table.columns))}"
             )
         if column in table.columns and column not in columns.values():
             raise TraceError(
@@ -248,17 +123,7 @@ def need_columns(table: pd.DataFrame, columns: Iterable[str], place: Path) -> No
     for column in columns:
         if column not in table.columns:
             named = f"{SHORT[column]!r}" if column in SHORT else f"{column!r}"
-            raise TraceError(
-                f"{place}:1: need a column {named} (or a mapping for it), was none{uncut(table)}"
-            )
-
-
-def uncut(table: pd.DataFrame) -> str:
-    """Return that the header is one cell, where it looks as if it should be several."""
-    header = str(table.columns[0]) if len(table.columns) == 1 else ""
-    if not any(mark in header for mark in ";|\t"):
-        return ""
-    return f"; need commas between cells, was {shown(header)}"
+            raise TraceError(f"{place}:1: need a column {named} (or a mapping for it), was none")
 
 
 def need_cells(table: pd.DataFrame, columns: Iterable[str], path: Path, faults: Faults) -> None:
@@ -269,31 +134,68 @@ def need_cells(table: pd.DataFrame, columns: Iterable[str], path: Path, faults: 
         _need(cells, (cells.isna() | (cells == "")).to_numpy(np.bool_), f"a {rule}", path, faults)
 
 
-def times_ns(cells: "pd.Series[str]", times: Times, path: Path, faults: Faults) -> Ints:
+class Parsed(NamedTuple):
+    """Times as ``(cells,)`` nanoseconds since the Unix epoch, and which cells are none, and why.
+
+    Attributes
+    ----------
+    wrong : (cells,) bool
+        No time.
+    far : (cells,) bool
+        Beyond what nanoseconds reach.
+    twice, skipped : (cells,) bool
+        Without an offset, in the hour that the zone's clocks showed twice, or left out.
+    """
+
+    ns: Ints
+    wrong: Wrong
+    far: Wrong
+    twice: Wrong
+    skipped: Wrong
+
+    def rules(self, times: Times) -> Iterator[tuple[Wrong, str]]:
+        """Yield where cells break a rule, and the rule."""
+        yield self.wrong, _RULE[times.unit]
+        yield self.far, _YEARS
+        hour = f"in {times.zone} the clocks"
+        yield self.twice, f"a time with its offset, as {hour} showed this hour twice"
+        yield self.skipped, f"a time that there was, as {hour} skipped this hour"
+
+
+def times_ns(cells: "pd.Series[str]", plan: Plan, path: Path, faults: Faults) -> Ints:
     """Return times as nanoseconds since the Unix epoch; a cell that is no time is a fault.
 
     Numbers of which nobody said what they count are one fault, of the first: to pandas 1800 is a
     year.
     """
-    numbers = np.zeros(len(cells), dtype=np.bool_)
+    times, numbers = plan.times, np.zeros(len(cells), dtype=np.bool_)
     if times.unit == "iso8601":
         numbers = _numbers(cells)
         _refuse_numbers(cells, numbers, path, faults)
-    moments, wrong, far = _parsed(
-        cells.astype(object).mask(numbers) if numbers.any() else cells, times, path
-    )
-    _need(cells, wrong & ~numbers, _RULE[times.unit], path, faults)
-    _need(cells, far, _YEARS, path, faults)
-    return moments
+        read = cells.astype(object).mask(numbers) if numbers.any() else cells
+    else:
+        read = _with_points(cells, plan.csv)
+    parsed = _parsed(read, times, path)
+    for broken, rule in parsed.rules(times):
+        _need(cells, broken & ~numbers, rule, path, faults)
+    return parsed.ns
 
 
 def moment_ns(moment: str | float, times: Times, key: str) -> int:
     """Return one time that stands in a mapping; ConfigError, with its key, if it is none."""
-    moments, wrong, far = _parsed(pd.Series([str(moment)]), times, key)
-    if wrong[0] or far[0]:
-        rule = _YEARS if far[0] else _RULE[times.unit]
-        raise ConfigError(f"{key}: need {rule}, was {moment!r}")
-    return int(moments[0])
+    parsed = _parsed(pd.Series([str(moment)]), times, key)
+    for broken, rule in parsed.rules(times):
+        if broken[0]:
+            raise ConfigError(f"{key}: need {rule}, was {moment!r}")
+    return int(parsed.ns[0])
+
+
+def are_empty(cells: "pd.Series[Any]") -> "pd.Series[bool]":
+    """Return where a cell holds no time or number, but nothing, or a word or mark for that."""
+    empty = cells.isna()
+    if empty.all() or not pd.api.types.is_string_dtype(cells.dtype):
+        return empty
+    return empty | cells.str.lower().isin(_EMPTY)
 
 
 def plain_cells(cells: "pd.Series[Any]") -> list[Any]:
@@ -304,19 +206,39 @@ def plain_cells(cells: "pd.Series[Any]") -> list[Any]:
     return (cells if there.all() else cells.astype(object).where(there, "")).tolist()
 
 
-def numbers_of(cells: "pd.Series[str]", path: Path, faults: Faults) -> Floats:
+def numbers_of(cells: "pd.Series[str]", csv: Csv, path: Path, faults: Faults) -> Floats:
     """Return cells as float64, NaN where a cell is empty, 1 and 0 where it is true or false.
 
     One that is nothing of these is a fault.
     """
-    numbers: Floats = pd.to_numeric(cells, errors="coerce").to_numpy(np.float64, na_value=np.nan)
-    empty = (cells.isna() | cells.isin(["", "nan", "NaN", "NA", "null"])).to_numpy(np.bool_)
-    odd = np.isnan(numbers) & ~empty
+    read = pd.to_numeric(_with_points(cells, csv), errors="coerce")
+    numbers: Floats = read.to_numpy(np.float64, na_value=np.nan)
+    odd = np.isnan(numbers)
+    if odd.any():
+        odd &= ~are_empty(cells).to_numpy(np.bool_)
     if odd.any():
         numbers, texts = numbers.copy(), cells[odd].astype(str).str.lower()
         numbers[odd] = texts.map({"true": 1.0, "false": 0.0})
-        _need(cells, odd & np.isnan(numbers), f"a number for {cells.name}", path, faults)
+        rule = f"a number for {cells.name}"
+        if csv.decimal == "." and texts.str.fullmatch(_WITH_COMMA).any():
+            rule += ' (or decimal = "," under [csv] in a mapping)'
+        _need(cells, odd & np.isnan(numbers), rule, path, faults)
     return numbers
+
+
+def with_points(cells: "pd.Series[str]", csv: Csv) -> "pd.Series[str]":
+    """Return the cells with a decimal point in those that are numbers with a decimal comma."""
+    if csv.decimal == "." or not pd.api.types.is_string_dtype(cells.dtype):
+        return cells
+    commas = cells.str.fullmatch(_WITH_COMMA)
+    return cells.where(~commas, cells.str.replace(",", "."))
+
+
+def _with_points(cells: "pd.Series[str]", csv: Csv) -> "pd.Series[str]":
+    """Return cells that shall be numbers so that those with a decimal comma, and no others, are."""
+    if csv.decimal == "." or not pd.api.types.is_string_dtype(cells.dtype):
+        return cells
+    return cells.str.translate(_SWAPPED)
 
 
 def truths_of(cells: "pd.Series[str]", path: Path, faults: Faults) -> NDArray[np.bool_]:
@@ -328,31 +250,50 @@ def truths_of(cells: "pd.Series[str]", path: Path, faults: Faults) -> NDArray[np
     return is_true
 
 
-def iso_ns(cells: "pd.Series[str]") -> tuple[Ints, Wrong, Wrong]:
-    """Return ``(cells,)`` nanoseconds, and where a cell is no time, or beyond what they reach."""
+def iso_ns(cells: "pd.Series[str]", zone: str = "UTC") -> Parsed:
+    """Return ISO 8601 times, those without an offset as of a time zone."""
     dates = pd.to_datetime(cells, format="ISO8601", utc=True, errors="coerce")
+    if pd.api.types.is_string_dtype(cells.dtype) and (unread := dates.isna()).any():
+        again = cells[unread].str.replace(_NAMED_UTC, "Z", regex=True, case=False)
+        dates[unread] = pd.to_datetime(again, format="ISO8601", utc=True, errors="coerce")
     far = ((dates < _FIRST) | (dates > _LAST)).to_numpy(np.bool_)
     wrong = (dates.isna() | cells.isin(_OF_TODAY)).to_numpy(np.bool_)
-    known = dates.mask(far) if far.any() else dates
-    return known.dt.as_unit("ns").to_numpy("datetime64[ns]").astype(np.int64), wrong, far
+    dates = dates.mask(far) if far.any() else dates
+    twice, skipped = np.zeros_like(far), np.zeros_like(far)
+    if zone != "UTC" and (local := _are_local(cells) & ~far & ~wrong).any():
+        clock = dates[local].dt.tz_localize(None)
+        exact = clock.dt.tz_localize(zone, ambiguous="NaT", nonexistent="NaT")
+        # Where it is either, it is the latter if it stays unknown though told which of two it is.
+        some = clock.dt.tz_localize(zone, ambiguous=np.ones(len(clock), bool), nonexistent="NaT")
+        twice[local], skipped[local] = exact.isna() & some.notna(), some.isna()
+        dates[local] = exact.dt.tz_convert("UTC")
+    ns = dates.dt.as_unit("ns").to_numpy("datetime64[ns]").astype(np.int64)
+    return Parsed(ns, wrong, far, twice, skipped)
 
 
-def _parsed(cells: "pd.Series[str]", times: Times, place: Path | str) -> tuple[Ints, Wrong, Wrong]:
-    """Return ``(cells,)`` nanoseconds, and where a cell is no time, or one of another age."""
+def _are_local(cells: "pd.Series[Any]") -> Wrong:
+    """Return which times have no offset of their own."""
+    if pd.api.types.is_datetime64_any_dtype(cells.dtype):
+        return np.full(len(cells), cells.dt.tz is None)
+    texts = cells.astype(str).str.replace(_NAMED_UTC, "Z", regex=True, case=False)
+    return ~texts.str.fullmatch(_OFFSET, case=False).to_numpy(np.bool_)
+
+
+def _parsed(cells: "pd.Series[str]", times: Times, place: Path | str) -> Parsed:
     if times.unit == "iso8601":
-        return iso_ns(cells)
+        return iso_ns(cells, times.zone)
     origin_ns, unit_ns = _origin_ns(times, place), _UNIT_NS[times.unit]
     numbers = pd.to_numeric(cells, errors="coerce")
     with np.errstate(over="ignore", invalid="ignore"):
         about_ns = np.abs(numbers.to_numpy(np.float64) * unit_ns + origin_ns)
-    wrong, far = ~(about_ns < _BEYOND_NS), np.zeros(len(cells), dtype=np.bool_)
+    wrong, no = ~(about_ns < _BEYOND_NS), np.zeros(len(cells), dtype=np.bool_)
     # Sums of int64 go round: the year 1 is beyond them, but not days since then until today.
     origin_ns = (origin_ns + 2**63) % 2**64 - 2**63
     if pd.api.types.is_integer_dtype(numbers.dtype):
-        return numbers.to_numpy(np.int64) * unit_ns + origin_ns, wrong, far
+        return Parsed(numbers.to_numpy(np.int64) * unit_ns + origin_ns, wrong, no, no, no)
     # A float64 cannot tell nanoseconds in years: what it adds beyond a microsecond is noise.
     us = np.rint(np.where(wrong, 0, numbers.to_numpy(np.float64)) * (unit_ns / 1000))
-    return us.astype(np.int64) * 1000 + origin_ns, wrong, far
+    return Parsed(us.astype(np.int64) * 1000 + origin_ns, wrong, no, no, no)
 
 
 def _numbers(cells: "pd.Series[str]") -> Wrong:
@@ -401,5 +342,5 @@ def _origin_ns(times: Times, place: Path | str) -> int:
         origin = datetime.fromisoformat(times.origin)
     except ValueError:
         raise ConfigError(f"{place}: need times.origin as ISO 8601, was {times.origin!r}") from None
-    origin = origin if origin.tzinfo else origin.replace(tzinfo=UTC)
+    origin = origin if origin.tzinfo else origin.replace(tzinfo=ZoneInfo(times.zone))
     return round(origin.timestamp()) * SECOND_NS

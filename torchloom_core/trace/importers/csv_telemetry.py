@@ -22,14 +22,14 @@ from torchloom_core.trace.importers.cells import (
     need_cells,
     need_columns,
     numbers_of,
-    read_parts,
     rename,
     tell_mistyped,
     times_ns,
     truths_of,
 )
 from torchloom_core.trace.importers.faults import TOLD, Faults
-from torchloom_core.trace.importers.mapping import Telemetry, Times
+from torchloom_core.trace.importers.mapping import Csv, Mapping, Telemetry
+from torchloom_core.trace.importers.tables import read_parts
 from torchloom_core.trace.validation.telemetry_rules import TelemetryRules
 
 _WHERE = ("t_event", "t_avail", "component")
@@ -149,26 +149,26 @@ def _named(codes: Codes, names: tuple[str, ...]) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(names, pa.string()))
 
 
-def read_telemetry(folder: Path, plan: Telemetry, times: Times, faults: Faults) -> OwnTelemetry:
+def read_telemetry(folder: Path, mapping: Mapping, plan: Telemetry, faults: Faults) -> OwnTelemetry:
     """Return the telemetry of a mapping; what is not a finite number is not valid."""
     path = folder / plan.file
     is_long = plan.layout == "long"
     parts = _Parts()
-    for number, part in enumerate(read_parts(path)):
+    for number, part in enumerate(read_parts(path, mapping.csv, faults)):
         table = rename(part, plan.columns, TELEMETRY_COLUMNS if is_long else _WHERE, path)
         need_columns(table, ("t_event", "component"), path)
         need_cells(table, ["component"], path, faults)
         parts.rows.append(table.index.to_numpy(np.int64) + FIRST_ROW)
-        parts.t_event.append(times_ns(table["t_event"], times, path, faults))
+        parts.t_event.append(times_ns(table["t_event"], mapping, path, faults))
         if "t_avail" in table.columns:
-            parts.t_avail.append(times_ns(table["t_avail"], times, path, faults))
+            parts.t_avail.append(times_ns(table["t_avail"], mapping, path, faults))
         parts.component.append(parts.components.codes(table["component"]))
         if is_long:
-            _add_long(table, parts, path, faults)
+            _add_long(table, mapping.csv, parts, path, faults)
             if number == 0:
                 tell_mistyped(table, TELEMETRY_COLUMNS, path)
         else:
-            _add_wide(table, plan, parts, path, faults)
+            _add_wide(table, plan, mapping.csv, parts, path, faults)
     return parts.whole(path)
 
 
@@ -231,11 +231,11 @@ def _joined(parts: list[NDArray[_Kind]]) -> NDArray[_Kind]:
     return whole
 
 
-def _add_long(table: pd.DataFrame, parts: _Parts, path: Path, faults: Faults) -> None:
+def _add_long(table: pd.DataFrame, csv: Csv, parts: _Parts, path: Path, faults: Faults) -> None:
     need_columns(table, ("metric", "value"), path)
     need_cells(table, ["metric"], path, faults)
     parts.metric.append(parts.metrics.codes(table["metric"])[:, np.newaxis])
-    parts.value.append(numbers_of(table["value"], path, faults)[:, np.newaxis])
+    parts.value.append(numbers_of(table["value"], csv, path, faults)[:, np.newaxis])
     valid = np.ones((len(table), 1), dtype=np.bool_)
     if "valid" in table:
         valid[:, 0] = truths_of(table["valid"], path, faults)
@@ -245,7 +245,7 @@ def _add_long(table: pd.DataFrame, parts: _Parts, path: Path, faults: Faults) ->
 
 
 def _add_wide(
-    table: pd.DataFrame, plan: Telemetry, parts: _Parts, path: Path, faults: Faults
+    table: pd.DataFrame, plan: Telemetry, csv: Csv, parts: _Parts, path: Path, faults: Faults
 ) -> None:
     metrics = list(plan.metrics) or [name for name in table.columns if name not in _WHERE]
     need_columns(table, metrics, path)
@@ -258,7 +258,9 @@ def _add_wide(
         )
     if not parts.metric:
         parts.metric.append(parts.metrics.codes(pd.Series(metrics)))
-    parts.value.append(np.column_stack([numbers_of(table[name], path, faults) for name in metrics]))
+    parts.value.append(
+        np.column_stack([numbers_of(table[name], csv, path, faults) for name in metrics])
+    )
     parts.valid.append(np.ones((len(table), len(metrics)), dtype=np.bool_))
 
 

@@ -15,19 +15,21 @@ from torchloom_core.trace.bundle.schema import Component, Event
 from torchloom_core.trace.bundle.writer import BundleWriter, refuse_to_replace
 from torchloom_core.trace.importers.cells import (
     FIRST_ROW,
+    are_empty,
     need_cells,
     need_columns,
     plain_cells,
-    read_table,
     rename,
     tell_mistyped,
     times_ns,
+    with_points,
 )
 from torchloom_core.trace.importers.csv_telemetry import read_telemetry
 from torchloom_core.trace.importers.doubts import doubts
 from torchloom_core.trace.importers.faults import Faults
-from torchloom_core.trace.importers.mapping import Events, Mapping, Times, Topology, load_mapping
+from torchloom_core.trace.importers.mapping import Events, Mapping, Topology, load_mapping
 from torchloom_core.trace.importers.span import clip
+from torchloom_core.trace.importers.tables import read_table
 from torchloom_core.trace.validation.rules import Rules, parent_faults
 from torchloom_core.trace.validation.telemetry_rules import TelemetryRules
 
@@ -77,11 +79,11 @@ def import_csv(
     plan = load_mapping(mapping) if mapping else Mapping()
     folder = mapping.parent if mapping else events.parent
     faults = Faults()
-    rows, copies = _events(events, plan.events, plan.times, faults)
-    parts = _topology(folder, plan.topology, plan.times, faults) if plan.topology else {}
+    rows, copies = _events(events, plan, faults)
+    parts = _topology(folder, plan, plan.topology, faults) if plan.topology else {}
     telemetry = None
     if plan.telemetry:
-        telemetry = read_telemetry(folder, plan.telemetry, plan.times, faults)
+        telemetry = read_telemetry(folder, plan, plan.telemetry, faults)
     faults.refuse()
     span = clip(events, rows, telemetry, plan.times, mapping or events)
     rows, telemetry = span.events, span.telemetry
@@ -93,7 +95,7 @@ def import_csv(
     if telemetry is not None:
         telemetry.check(TelemetryRules(span.start_ns, span.end_ns, known), faults)
     faults.refuse()
-    notes = [*span.lines]
+    notes = [*faults.remarks, *span.lines]
     if copies:
         notes.append(f"{events.name}: rows that are copies of one before, and left out: {copies}")
     notes += doubts(
@@ -122,16 +124,17 @@ def import_csv(
                 bundle.telemetry(table)
 
 
-def _events(path: Path, plan: Events, times: Times, faults: Faults) -> tuple[dict[int, Event], int]:
+def _events(path: Path, mapping: Mapping, faults: Faults) -> tuple[dict[int, Event], int]:
     """Return the events by their row, and how many rows were copies of one before."""
-    table = rename(read_table(path), plan.columns, _columns(Event), path)
+    plan = mapping.events
+    table = rename(read_table(path, mapping.csv, faults), plan.columns, _columns(Event), path)
     tell_mistyped(table, _columns(Event), path)
     needed = [name for name in ("t_event", "component", "kind") if name not in plan.constants]
     _refuse_fatal_if(table, plan, path)
     rows: dict[int, Event] = {}
     seen: set[str] = set()
     copies = 0
-    for number, cells in _rows(table, needed, plan.constants, _EVENT_TIMES, times, path, faults):
+    for number, cells in _rows(table, needed, plan.constants, _EVENT_TIMES, mapping, path, faults):
         if (said := repr(cells)) in seen:
             copies += 1
             continue
@@ -161,15 +164,19 @@ def _refuse_fatal_if(table: pd.DataFrame, plan: Events, path: Path) -> None:
                 )
 
 
-def _topology(folder: Path, plan: Topology, times: Times, faults: Faults) -> dict[int, Component]:
+def _topology(
+    folder: Path, mapping: Mapping, plan: Topology, faults: Faults
+) -> dict[int, Component]:
     path = folder / plan.file
-    table = rename(read_table(path), plan.columns, _columns(Component), path)
+    table = rename(read_table(path, mapping.csv, faults), plan.columns, _columns(Component), path)
     tell_mistyped(table, _columns(Component), path)
     if table.empty:
         raise TraceError(f"{path}: need a component, was none")
     needed = [name for name in ("id", "kind") if name not in plan.constants]
     rows: dict[int, Component] = {}
-    for number, cells in _rows(table, needed, plan.constants, _TOPOLOGY_TIMES, times, path, faults):
+    for number, cells in _rows(
+        table, needed, plan.constants, _TOPOLOGY_TIMES, mapping, path, faults
+    ):
         if isinstance(parents := cells.get("parents"), str):
             cells["parents"] = [name.strip() for name in parents.split(";")]
         if part := _convert(cells, Component, number, path, faults):
@@ -182,18 +189,20 @@ def _rows(
     needed: Sequence[str],
     constants: dict[str, Any],
     time_columns: Iterable[str],
-    times: Times,
+    mapping: Mapping,
     path: Path,
     faults: Faults,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the number and the cells of every row that has those needed; others are absent."""
     need_columns(table, needed, path)
     need_cells(table, needed, path, faults)
-    columns: dict[str, list[Any]] = {str(name): plain_cells(table[name]) for name in table.columns}
+    columns: dict[str, list[Any]] = {
+        str(name): plain_cells(with_points(table[name], mapping.csv)) for name in table.columns
+    }
     for name in time_columns:
         if name in table.columns:
-            given = table[name].notna() & (table[name] != "")
-            moments = times_ns(table.loc[given, name], times, path, faults)
+            given = ~are_empty(table[name]) | (name in needed)
+            moments = times_ns(table.loc[given, name], mapping, path, faults)
             values = np.full(len(table), None, dtype=object)
             values[given.to_numpy()] = moments.tolist()
             columns[name] = ["" if value is None else value for value in values]

@@ -1,4 +1,4 @@
-"""Gather what is wrong with the rows of somebody's own tables, to tell it in one go."""
+"""Gather what is wrong or odd about the rows of somebody's own tables, to tell it in one go."""
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
@@ -24,6 +24,20 @@ class Faults:
         self._lines: dict[Path, list[tuple[int, str]]] = {}
         self._firsts: dict[tuple[Path, str], _First] = {}
         self._count = 0
+        self._remarks: dict[tuple[Path, str], tuple[int, str]] = {}
+
+    @property
+    def remarks(self) -> list[str]:
+        """What was taken otherwise than it is written, a line each."""
+        return [
+            f"{path.name}: {text}" + (f": {count}, the first {first}" if first else "")
+            for (path, text), (count, first) in self._remarks.items()
+        ]
+
+    def remark(self, path: Path, text: str, count: int = 1, first: str = "") -> None:
+        """Take what is no fault; ``count`` cells more of it, of which ``first`` is the first."""
+        before, known = self._remarks.get((path, text), (0, first))
+        self._remarks[path, text] = before + count, known
 
     def add(self, path: Path, row: int, text: str) -> None:
         """Take what is wrong with one row: "need <rule>, was <value>"."""

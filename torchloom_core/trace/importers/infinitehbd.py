@@ -140,7 +140,7 @@ def _events(starts: dict[_Started, _Fault], ends: dict[_Started, int]) -> list[E
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     try:
-        with path.open(newline="") as file:
+        with path.open(newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
             for column in _COLUMNS:
                 if column not in (reader.fieldnames or ()):

@@ -5,6 +5,7 @@ it, its value the name in the table; a table
 that uses the bundle's own names, or the short ones of ``SHORT``, needs no mapping.
 """
 
+import zoneinfo
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +13,7 @@ import msgspec
 
 from torchloom_core.config.loading import convert, read_text, read_toml
 from torchloom_core.errors import ConfigError
+from torchloom_core.suggest import nearest
 
 SHORT = {
     "t_event": "time",
@@ -24,13 +26,36 @@ SHORT = {
 """Column of a bundle to the short name that a table may use for it."""
 
 
+class Csv(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[csv]``: how the CSV files are written, all of them.
+
+    Attributes
+    ----------
+    delimiter : str
+        What stands between cells; absent: the comma, ``;``, tab or ``|`` that the header has.
+    encoding : str
+        Absent: UTF-8. A byte order mark has the last word.
+    decimal : "." or ","
+        What stands before the decimals of numbers.
+    empty : tuple of str
+        Cells that are as good as empty, in all columns.
+    """
+
+    delimiter: str | None = None
+    encoding: str = "utf-8"
+    decimal: Literal[".", ","] = "."
+    empty: tuple[str, ...] = ()
+
+
 class Times(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``[times]``: how times are written, and the span that was watched.
 
     Attributes
     ----------
     unit : str
-        What numbers count; ``iso8601``, the default, are dates, UTC where no offset is given.
+        What numbers count; ``iso8601``, the default, are dates.
+    zone : str
+        Time zone of dates without an offset, by its name in the IANA database.
     origin : str
         When a number is 0, as ISO 8601.
     start, end : str or float, optional
@@ -38,6 +63,7 @@ class Times(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """
 
     unit: Literal["iso8601", "ns", "us", "ms", "s", "days"] = "iso8601"
+    zone: str = "UTC"
     origin: str = "1970-01-01"
     start: str | float | None = None
     end: str | float | None = None
@@ -98,6 +124,7 @@ class Mapping(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """
 
     name: str = ""
+    csv: Csv = Csv()
     times: Times = Times()
     events: Events = Events()
     topology: Topology | None = None
@@ -112,4 +139,33 @@ def load_mapping(path: Path) -> Mapping:
     for name, part in (("topology", mapping.topology), ("telemetry", mapping.telemetry)):
         if part is not None and not part.file.isprintable():
             raise ConfigError(f"{path}: need {name}.file in one line, was {part.file!r}")
+    mark = mapping.csv.delimiter
+    if mark is not None and (len(mark) != 1 or mark.isalnum() or mark in '"\r\n'):
+        raise ConfigError(
+            f"{path}: need csv.delimiter of one character that is no letter, digit or quote, was "
+            f"{mark!r}"
+        )
+    _check_encoding(mapping.csv.encoding, path)
+    _check_zone(mapping.times.zone, path)
     return mapping
+
+
+def _check_encoding(encoding: str, path: Path) -> None:
+    try:
+        "".encode(encoding)
+    except (LookupError, ValueError):  # of a name that holds a NUL
+        raise ConfigError(
+            f"{path}: need csv.encoding of a name that Python knows, such as utf-8, utf-16 or "
+            f"cp1252, was {encoding!r}"
+        ) from None
+
+
+def _check_zone(zone: str, path: Path) -> None:
+    try:
+        zoneinfo.ZoneInfo(zone)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        meant = nearest(zone, zoneinfo.available_timezones())
+        raise ConfigError(
+            f"{path}: need times.zone of the IANA database, such as Europe/Berlin, was "
+            f"{zone!r}{meant}"
+        ) from None

@@ -22,7 +22,7 @@ from torchloom_core.trace.synthetic.faults import (
 from torchloom_core.trace.synthetic.fleet import node_name
 from torchloom_core.trace.synthetic.parameters import START_NS, Parameters, generator
 
-METRICS = ("gpu_temp_celsius", "gpu_power_watts", "ecc_corrected_total", "nic_errors_per_min")
+METRICS = ("gpu_temp_celsius", "gpu_power_watts", "gpu_ecc_corrected_total", "nic_errors_per_min")
 LOAD_DEPENDENT = METRICS[:2]
 
 _ROWS = 1 << 20

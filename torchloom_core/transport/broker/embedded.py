@@ -217,7 +217,8 @@ class EmbeddedBroker:
             last = self._last_record()
             port = self._wanted_port or (last.port if last else 0)
             if last and self._is_ours(last.pid):
-                if self._config_path.read_text() == self._config(port) and self._serves(last):
+                config = self._config_path.read_text(encoding="utf-8")
+                if config == self._config(port) and self._serves(last):
                     self._record = last
                     return
                 _log.warning("nats-server (pid %d) is not as configured: restarting it", last.pid)
@@ -315,7 +316,8 @@ class EmbeddedBroker:
         raise BrokerError(f"nats-server was not ready after {_START_TIMEOUT_S:g} s: see {output}")
 
     def _last_words(self, output: Path) -> str:
-        text = output.read_text() + (self._log.read_text() if self._log.exists() else "")
+        logs = [path.read_bytes() for path in (output, self._log) if path.exists()]
+        text = b"".join(logs).decode(errors="replace")
         lines = [line for line in text.splitlines() if line.strip()]
         fatal = [line.partition(_FATAL)[2].strip() for line in lines if _FATAL in line]
         return (fatal or lines or [f"see {output}"])[-1]

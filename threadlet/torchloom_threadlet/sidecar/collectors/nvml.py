@@ -5,6 +5,8 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from torchloom_threadlet.sidecar.worker_gpu import nvml_handle, visible_device
+
 
 class NvmlCollector:
     """Temperature, power, use, memory, error counters and XIDs of one GPU.
@@ -41,9 +43,12 @@ class NvmlCollector:
             import pynvml
         except ImportError:
             return None
+        device = visible_device(environment)
+        if device is None:
+            return None
         try:
             pynvml.nvmlInit()
-            handle = _handle(pynvml, environment)
+            handle = nvml_handle(pynvml, device)
         except pynvml.NVMLError:
             return None
         return cls(pynvml, handle)
@@ -79,13 +84,3 @@ class NvmlCollector:
                 event = self._nvml.nvmlEventSetWait_v2(events, 0)
                 self._xids += 1
                 self._last_xid = event.eventData
-
-
-def _handle(nvml: Any, environment: Mapping[str, str]) -> Any:
-    """Return the GPU at ``LOCAL_RANK`` among those that CUDA lets this process see."""
-    local_rank = int(environment.get("LOCAL_RANK", "0"))
-    visible = [name.strip() for name in environment.get("CUDA_VISIBLE_DEVICES", "").split(",")]
-    device = visible[local_rank] if local_rank < len(visible) else ""
-    if device.startswith("GPU-"):
-        return nvml.nvmlDeviceGetHandleByUUID(device)
-    return nvml.nvmlDeviceGetHandleByIndex(int(device) if device.isdecimal() else local_rank)

@@ -1,0 +1,107 @@
+"""Read somebody's own table, a CSV or a Parquet file, some rows at a time."""
+
+import csv
+import lzma
+import re
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from torchloom_core.errors import TraceError
+from torchloom_core.files import open_regular
+from torchloom_core.trace.importers.csv_text import csv_parts
+from torchloom_core.trace.importers.faults import Faults
+from torchloom_core.trace.importers.mapping import Csv
+
+PART_ROWS = 1 << 16
+"""Rows that are text at a time."""
+
+UNREADABLE = (
+    *(OSError, ValueError, csv.Error, pd.errors.ParserWarning, pa.ArrowException),
+    *(RuntimeError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError),
+)
+"""What pandas raises of a table that is none, or was cut or damaged, compressed ones too."""
+
+_OPEN_QUOTE = re.compile(r"EOF inside string starting at row (\d+)")
+
+_PLAIN: tuple[Callable[[pa.DataType], bool], ...] = (
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_integer,
+    pa.types.is_floating,
+    pa.types.is_decimal,
+    pa.types.is_boolean,
+    pa.types.is_timestamp,
+    pa.types.is_date,
+    pa.types.is_null,
+)
+"""Types of Parquet that have a text in a CSV file."""
+
+
+def read_table(path: Path, csv: Csv, faults: Faults) -> pd.DataFrame:
+    """Return a Parquet file, or a CSV file as text without blank rows, whose number stays.
+
+    The index that pandas keeps with a Parquet file is a column like any other if it has a name.
+
+    Raises
+    ------
+    TraceError
+        If it cannot be read as such.
+    """
+    return pd.concat(read_parts(path, csv, faults))
+
+
+def read_parts(path: Path, csv: Csv, faults: Faults) -> Iterator[pd.DataFrame]:
+    """Yield what :func:`read_table` returns, some rows at a time: one part at the least."""
+    try:
+        with open_regular(path):
+            pass
+        if path.suffix == ".parquet":
+            _refuse_unplain(path)
+            table = pd.read_parquet(path)
+            table = table.reset_index(drop=not any(table.index.names))
+            for row in range(0, max(len(table), 1), PART_ROWS):
+                yield table.iloc[row : row + PART_ROWS]
+        else:
+            yield from csv_parts(path, csv, faults, PART_ROWS)
+    except pd.errors.EmptyDataError:
+        raise TraceError(f"{path}: need a header, was an empty file") from None
+    except ImportError as error:
+        name = error.name or getattr(error.__cause__, "name", None) or "what unpacks it"
+        raise TraceError(f"{path}: cannot be read: {name} is not installed") from None
+    except UNREADABLE as error:
+        raise TraceError(f"{path}: cannot be read: {reason_of(error)}") from None
+
+
+def _refuse_unplain(path: Path) -> None:
+    """Raise TraceError for a column of a Parquet file that no CSV file could have."""
+    with pq.ParquetFile(path) as file:
+        schema = file.schema_arrow
+        for field in schema:
+            if len(schema.get_all_field_indices(field.name)) > 1:
+                raise TraceError(f"{path}:1: need each column once, was {field.name!r} again")
+            kind = field.type
+            kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+            if not any(is_plain(kind) for is_plain in _PLAIN):
+                raise TraceError(
+                    f"{path}:1: need columns of text, numbers, truth values or times, was "
+                    f"{field.name!r} of {kind}"
+                )
+        for batch in file.iter_batches():
+            batch.validate(full=True)  # as of text that is not UTF-8
+
+
+def reason_of(error: Exception) -> str:
+    """Return in one line why a table cannot be read, of an error of ``UNREADABLE``."""
+    if isinstance(error, UnicodeDecodeError):
+        return f"need UTF-8, was the byte {error.object[error.start]:#04x}"
+    reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+    if opened := _OPEN_QUOTE.search(reason):  # rows are counted from 0 there
+        return f"need a closing quote, was none from row {int(opened[1]) + 1} on"
+    return reason or type(error).__name__
