@@ -50,6 +50,8 @@ def render(status: Status, metrics: Sequence[str] = (), trouble: str = "") -> Re
         parts.append(Text(f"cordoned, nobody new is put there: {nodes}", style="yellow"))
     if status.waiting:
         parts.append(_waiting(status))
+    if status.knobs_waiting:
+        parts.append(_knobs_waiting(status))
     if status.flights:
         parts.append(_flights(status))
     if status.plugins:
@@ -144,6 +146,19 @@ def _waiting(status: Status) -> Table:
         table.add_row(*map(escape, (w.proposal, w.policy, w.wish, w.reason)))
     table.columns[0].style = "bold yellow"
     return table
+
+
+def _knobs_waiting(status: Status) -> Text:
+    values = ", ".join(
+        f"{wish.knob} = {wish.value}{f' of {wish.worker}' if wish.worker else ''} "
+        f"(set {span((status.ts_ns - wish.since_ns) / SECOND_NS)} ago)"
+        for wish in status.knobs_waiting
+    )
+    text = (
+        f"set in an earlier job, not in this one: {printable(values)}; "
+        "torchloom knob take sets it here, torchloom knob drop drops it"
+    )
+    return Text(text, style="yellow")
 
 
 def _flights(status: Status) -> Table:

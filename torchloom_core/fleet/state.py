@@ -215,6 +215,11 @@ class FleetState:
         row = self.row_of.get(worker)
         return "" if row is None else self.hello[row].group
 
+    def launch_of(self, worker: str) -> str:
+        """Return the launch of a worker's known life; empty before its hello."""
+        row = self.row_of.get(worker)
+        return "" if row is None else self.hello[row].launch
+
     def note(self, note: Note, ts_ns: int) -> Fault | None:
         """Take a note of a known life; return the fault that it tells of, if it is news."""
         if not self.knows(note.worker, note.incarnation):

@@ -110,6 +110,7 @@ def describe(
             )
             for proposal_id, candidate in islice(kernel.arbiter.waiting.items(), _LISTED)
         ),
+        knobs_waiting=tuple(kernel.run.desired.waiting[:_LISTED]),
         at_risk=tuple(_at_risk(kernel)),
         cordoned=tuple(sorted(kernel.fleet.cordons.nodes)),
         cordoned_until_ns=dict(sorted(kernel.fleet.cordons.until_ns.items())),

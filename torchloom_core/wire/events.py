@@ -13,7 +13,7 @@ import msgspec
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.wire.actions import Action
-from torchloom_core.wire.limits import Text
+from torchloom_core.wire.limits import LaunchId, Text
 from torchloom_core.wire.links import Link
 from torchloom_core.wire.messages import (
     Ack,
@@ -198,13 +198,15 @@ class CordonOver(msgspec.Struct, frozen=True, kw_only=True, tag="cordon_over"):
 class KnobDesired(msgspec.Struct, frozen=True, kw_only=True, tag="knob_desired"):
     """Since ``since_ns`` ``knob`` should have ``value``, on one worker or on all (``worker`` None).
 
-    The value None takes a wish back: each worker keeps what it has.
+    The value None takes a wish back: each worker keeps what it has. One that ``waits`` was wanted
+    of an earlier job: nobody is given it until a person says so.
     """
 
     knob: str
     value: KnobValue | None
     worker: str | None = None
     since_ns: int = 0
+    waits: Literal[True] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Issue(msgspec.Struct, frozen=True, kw_only=True, tag="issue"):
@@ -369,6 +371,12 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True):
     reply: Reply
 
 
+class Launched(msgspec.Struct, frozen=True, kw_only=True):
+    """A launch whose workers belong to the run's present job."""
+
+    launch: LaunchId
+
+
 class Control(msgspec.Struct, frozen=True, kw_only=True):
     """Everything of the kernel that must outlive the Weaver's process.
 
@@ -387,6 +395,7 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
     answers: tuple[Answered, ...] = ()
     watches: tuple[Watch, ...] = ()
     links: tuple[Link, ...] = ()
+    launches: tuple[Launched, ...] = ()
 
 
 class Recovered(msgspec.Struct, frozen=True, kw_only=True, tag="recovered"):

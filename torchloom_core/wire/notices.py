@@ -43,6 +43,28 @@ def of_wanted(wish: KnobDesired, worker: str) -> Notice:
     return Notice(kind="wanted", text=text, worker=worker)
 
 
+def of_restored(wishes: Sequence[KnobDesired], worker: str) -> Notice:
+    """Tell that a job that was restarted has been given what was set before, on all ranks."""
+    values = listed(list(map(_set, wishes)))
+    return Notice(kind="wanted", text=f"restored after the restart: {values}", worker=worker)
+
+
+def of_new_job(wishes: Sequence[KnobDesired], worker: str) -> Notice:
+    """Tell that a new job is not given what was set in an earlier one, and how it can be."""
+    text = (
+        "a new job has begun and trains with its own values; set in an earlier job: "
+        f"{listed(list(map(_set, wishes)))}; to set them here: torchloom knob take, to drop them: "
+        "torchloom knob drop"
+    )
+    return Notice(kind="new_job", text=text, worker=worker)
+
+
+def _set(wish: KnobDesired) -> str:
+    whose = f" of {wish.worker}" if wish.worker else ""
+    since = moment_text(wish.since_ns // SECOND_NS * SECOND_NS)
+    return f"{wish.knob} = {wish.value!r}{whose} (set at {since})"
+
+
 def of_run_end(dismissed: Sequence[str], wishes: Sequence[KnobDesired]) -> Notice:
     """Tell that the run is over, who is sent home, and what is wanted no more."""
     parts = ["the run is over: its last workers ended of their own"]

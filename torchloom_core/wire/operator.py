@@ -229,6 +229,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
     Of ``flights`` and ``waiting`` only the first thousand are there, and ``at_risk`` are the twenty
     most of each predictor. ``wheel`` is the seat that drives from a web page, empty if none does.
+    ``knobs_waiting`` was wanted of an earlier job, and nobody is given it until a person sets it.
     ``step_time_s`` is what a step takes now, the median of all that train; None: nobody tells.
     """
 
@@ -245,6 +246,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     flights_in_all: int = 0
     plugins: tuple[PluginStatus, ...] = ()
     waiting: tuple[Waiting, ...] = ()
+    knobs_waiting: tuple[KnobDesired, ...] = ()
     at_risk: tuple[AtRisk, ...] = ()
     cordoned: tuple[str, ...] = ()
     cordoned_until_ns: dict[str, int] = {}

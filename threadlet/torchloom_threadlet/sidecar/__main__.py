@@ -288,7 +288,15 @@ def _news(hello: Hello) -> tuple[object, ...]:
     of a worker alone, its ack says.
     """
     fenced = [hello.values.get(spec.name) for spec in hello.knobs if spec.fence == "run"]
-    return hello.knobs, hello.actuators, hello.tries, hello.replica_id, hello.quorum_id, fenced
+    return (
+        hello.knobs,
+        hello.actuators,
+        hello.tries,
+        hello.replica_id,
+        hello.quorum_id,
+        hello.resumes,
+        fenced,
+    )
 
 
 async def serve(descriptor: int, pid: int, stacks_fd: int) -> None:

@@ -44,6 +44,7 @@ from torchloom_core.wire.messages import (
     SetKnob,
     SetKnobs,
     Survey,
+    Tell,
     Together,
     Withdraw,
     WorkerState,
@@ -53,6 +54,7 @@ from torchloom_threadlet import ipc
 from torchloom_threadlet.cleaning import field_name, fields, text, whole
 from torchloom_threadlet.flight_recorder import collectives, flight_recorder
 from torchloom_threadlet.identity import Identity
+from torchloom_threadlet.launch import launch_of
 from torchloom_threadlet.stacks import own_stacks
 from torchloom_threadlet.trainer.actuators import Actuators
 from torchloom_threadlet.trainer.changes import Changes
@@ -64,6 +66,9 @@ from torchloom_threadlet.trainer.sample_buffer import SampleBuffer
 from torchloom_threadlet.trainer.sidecar_link import SidecarLink
 
 _logger = logging.getLogger(__name__)
+
+_FIRST_STEP = 1
+"""Up to which the first step's number may be where no checkpoint was loaded."""
 
 
 class Worker:
@@ -118,6 +123,7 @@ class Worker:
         self.replica_id = ""
         self.phases = Phases()
         self.agreed_step: Callable[[], object] | None = None
+        self._launch, self._resumes = launch_of()
         self._run = join[1].run if join else ""
         self._framework = framework
         self._entered_ns = time.monotonic_ns()
@@ -194,6 +200,8 @@ class Worker:
             values=self.actuators.values,
             actuators=self.actuators.names,
             tries=self.actuators.tries,
+            launch=self._launch,
+            resumes=self._resumes,
             framework=text(self._framework, MAX_SHORT_TEXT),
             replica_id=text(self.replica_id, MAX_SHORT_TEXT),
             quorum_id=self.phases.quorum_id,
@@ -225,7 +233,7 @@ class Worker:
             return
         if isinstance(command.do, Together):
             self.changes.offer(command, command.do)
-        elif isinstance(command.do, Dump | Cut | Withdraw):
+        elif isinstance(command.do, Dump | Cut | Withdraw | Tell):
             self._obey(command)
         elif isinstance(command.do, Join) and self.actuators.prepared:
             self._obey(command)  # the training thread may be making its Manager still
@@ -284,6 +292,9 @@ class Worker:
         self.attention = False
         if self.state == "joining":
             self.enter("training")
+        if self._resumes is None:
+            self._resumes = whole(self.step) > _FIRST_STEP
+            self.send(self.hello())
         self.make_due()
         while not self._todo.empty():
             if (command := self._todo.get()) is not None:
@@ -434,6 +445,8 @@ class Worker:
                 self.changes.withdraw(number)
             case Dump():
                 self.note("dump", self._evidence())
+            case Tell(text=said):
+                _logger.warning("%s: %s", self.identity.worker, said)
             case Survey() | Rehearse() as errand if not errand.leaves_off:
                 return self._run_errand(self.actuators.errands[type(errand)], errand, command)
         return None

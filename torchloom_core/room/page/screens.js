@@ -4,8 +4,9 @@ import { STATE_COLOURS, VALUE_COLOURS } from "./colours.js";
 import { Chart, lineLegend, USUAL_METRICS } from "./charts.js";
 import { button, clock, el, fill, lock, many, number, span } from "./dom.js";
 import { HeatMap } from "./heatmap.js";
-import { Knobs } from "./knobs.js";
+import { Knobs, shown } from "./knobs.js";
 import { LandscapeScreen } from "./landscape.js";
+import { freshId } from "./link.js";
 import { lined, momentsOf } from "./moments.js";
 import { PolicyScreen } from "./policies.js";
 import { WhatIf } from "./preview.js";
@@ -88,7 +89,7 @@ export class RunScreen {
       return [el("ul", { className: "tiles" }, tiles), ...lines.map(([tone, text]) => el("p", { className: tone }, text))];
     });
     const why = this.act.lock();
-    fill(this.waiting, JSON.stringify([status.waiting, why]), () => this.proposals(status.waiting ?? [], why));
+    fill(this.waiting, JSON.stringify([status.waiting, status.knobs_waiting, why]), () => [...this.knobsWaiting(status.knobs_waiting ?? [], why), this.proposals(status.waiting ?? [], why)]);
     for (const { age, proposal } of this.ages) age.textContent = this.ageOf(this.known.stories.get(proposal));
     fill(this.risk, JSON.stringify(status.at_risk), () => {
       const worst = [...(status.at_risk ?? [])].sort((a, b) => b.hazard - a.hazard).slice(0, 8);
@@ -112,6 +113,16 @@ export class RunScreen {
       }
       this.charts.get(name).chart.draw(known.series.get(name), marks);
     }
+  }
+
+  knobsWaiting(waiting, why) {
+    return waiting.map(({ knob, value, worker, since_ns }) => {
+      const whose = worker ? { knob, worker } : { knob };
+      const told = `${knob} = ${shown(value)}${worker ? ` of ${worker}` : ""}, set in an earlier job at ${clock(since_ns / 1e9)}: this job trains with its own value`;
+      return el("div", {}, el("p", { className: "warn" }, told), el("div", { className: "row" },
+        button(`take ${knob}`, why, () => this.act.ask("knob.set", { ...whose, value, sure: true, id: freshId() })),
+        button(`drop ${knob}`, why, () => this.act.ask("knob.unset", { ...whose, id: freshId() }))));
+    });
   }
 
   proposals(waiting, why) {
