@@ -7,6 +7,7 @@ from tests.kernel.runs import (
     Says,
     active,
     hello,
+    in_quorum,
     lighthouse_view,
     make_kernel,
     proposal,
@@ -181,6 +182,23 @@ def test_what_the_lighthouse_sees_is_told_in_a_line():
     assert status(run).lighthouse == ""
     run.feed(lighthouse_view(silent=("b:uuid",)))
     assert status(run).lighthouse == "quorum 7 of 3, silent: b"
+
+
+def test_a_life_after_which_its_group_has_come_back_is_no_trouble_of_now():
+    run = three_groups(make_kernel())
+    for group in "abc":
+        run.feed(in_quorum(f"{group}-0", 7))
+    run.exit("b-0")
+    members = ("a:uuid", "b:uuid", "c:uuid")
+    run.feed(lighthouse_view(silent=("b:uuid", "c:uuid"), lost=("b:uuid",), aside=("b:uuid",)))
+    assert status(run).lighthouse == "quorum 7 of 3, silent: c, lost: b"
+    run.feed(in_quorum("b-0", 8, incarnation=2, replica_id="b:next"))
+    gone = {"failed": ("b:uuid",), "silent": ("b:uuid",), "lost": ("b:uuid",)}
+    run.feed(lighthouse_view(quorum_id=8, members=members, aside=("b:uuid", "x:uuid"), **gone))
+    assert status(run).lighthouse == "quorum 8 of 3, aside: x"
+    # Of a group that is not attached the quorum says that it is back.
+    run.feed(lighthouse_view(quorum_id=9, members=("x:next",), aside=("x:uuid",)))
+    assert status(run).lighthouse == "quorum 9 of 1"
 
 
 def test_of_those_at_risk_the_ones_that_are_most_are_told_with_why():

@@ -28,7 +28,7 @@ from torchloom_core.wire.operator import (
     Waiting,
     WorkerStatus,
 )
-from torchloom_core.wire.steering import LighthouseView
+from torchloom_core.wire.steering import name_of_replica
 
 _SHOW_GONE_S = 600.0
 _LISTED = 1000
@@ -73,7 +73,7 @@ def describe(
         more=more,
         flights_in_all=len(kernel.commands.flights),
         trajectory=log,
-        lighthouse=_lighthouse(kernel.run.steering.view),
+        lighthouse=_lighthouse(kernel),
         wheel=kernel.wheel.holder(now_ns),
         wheel_until_ns=kernel.wheel.until_ns(now_ns),
         step_time_s=kernel.run.guards.newest("step_time_s"),
@@ -131,9 +131,32 @@ def _at_risk(kernel: Kernel) -> Iterator[AtRisk]:
                 )
 
 
-def _lighthouse(view: LighthouseView | None) -> str:
-    """Return in a line what torchLoom's lighthouse sees, nothing where there is none of ours."""
-    return summarise("lighthouse", msgspec.to_builtins(view)) if view else ""
+def _lighthouse(kernel: Kernel) -> str:
+    """Return in a line what torchLoom's lighthouse sees, nothing where there is none of ours.
+
+    A life of a group that is over, or after which another has come, is no trouble of now.
+    """
+    view = kernel.run.steering.view
+    if view is None:
+        return ""
+    fleet, quorums = kernel.fleet, kernel.fleet.quorums
+    rows = range(len(fleet.hello))
+    over = quorums.replicas(row for row in rows if fleet.is_over(row))
+    living = quorums.replicas(row for row in rows if not fleet.is_over(row))
+    living |= {*view.members}.difference(view.silent, view.lost, view.aside)
+    names = {name_of_replica(replica) for replica in living}
+
+    def still(replicas: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(one for one in replicas if one in living or name_of_replica(one) not in names)
+
+    shown = msgspec.structs.replace(
+        view,
+        failed=still(view.failed),
+        silent=tuple(one for one in still(view.silent) if one not in over),
+        lost=still(view.lost),
+        aside=tuple(one for one in still(view.aside) if one not in over),
+    )
+    return summarise("lighthouse", msgspec.to_builtins(shown))
 
 
 def describe_knobs(kernel: Kernel, page: Page = _FIRST) -> KnobTable:

@@ -222,6 +222,7 @@ export class FleetScreen {
     this.map.paint();
     const bad = [];
     known.channels[0].forEach((code, row) => { if (BAD.includes(names[code])) bad.push(row); });
+    bad.sort((a, b) => BY_NAME.compare(known.places[a]?.[0], known.places[b]?.[0]));
     fill(this.bad, `${known.placesVersion} ${bad.slice(0, 200).join()} ${bad.length}`, () => this.badOf(bad, names));
     this.showExtremes();
     this.one.update();
