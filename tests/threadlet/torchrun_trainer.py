@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import time
 from pathlib import Path
 
@@ -24,7 +25,10 @@ def main():
     parser.add_argument("--fsdp", action="store_true", help="FSDP2, else DDP")
     parser.add_argument("--saves-nothing", action="store_true", help="no checkpoint")
     parser.add_argument("--step-s", type=float, default=0.02)
+    parser.add_argument("--dies-when-restarted", help="before it attaches, of this")
     options = parser.parse_args()
+    if options.dies_when_restarted and os.environ["TORCHELASTIC_RESTART_COUNT"] != "0":
+        raise RuntimeError(options.dies_when_restarted)
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank, last = dist.get_rank(), dist.get_world_size() - 1

@@ -10,6 +10,7 @@ from tests.kernel.runs import (
     in_quorum,
     lighthouse_view,
     make_kernel,
+    of,
     proposal,
     telemetry,
     three_groups,
@@ -20,9 +21,9 @@ from torchloom_core.kernel.plugins.host import ActivePlugins
 from torchloom_core.weaver.status import describe, describe_knobs
 from torchloom_core.wire.actions import ChangeKnob, DrainGroup, Migrate
 from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, encode
-from torchloom_core.wire.events import Forecast, ForecastWanted
+from torchloom_core.wire.events import Forecast, ForecastWanted, Notice
 from torchloom_core.wire.limits import MAX_CHOICES, MAX_KNOBS
-from torchloom_core.wire.messages import Exit, KnobSpec
+from torchloom_core.wire.messages import Exit, KnobSpec, Note
 from torchloom_core.wire.operator import Page
 
 
@@ -233,3 +234,30 @@ def test_what_waits_for_a_person_says_what_is_wanted_and_until_when():
     (waiting,) = status(run).waiting
     assert waiting.wish == "migrate group a"
     assert waiting.until_ns == run.now_ns + 60 * SECOND_NS
+
+
+def test_restarts_in_vain_are_told_until_a_rank_attaches_and_say_why():
+    run = three_groups(make_kernel())
+    run.exit("b-0")
+
+    def note(**fields):
+        message = Note(run="run", worker="b-0", incarnation=1, kind="restart", fields=fields)
+        return of(Notice, run.feed(message))
+
+    (told,) = note(restart=1, most=3, status=-11, lived_s=2.5, error="")
+    assert told.text == (
+        "crash-looping: 1 restart on node-b ended before they attached, the last was 1 of 3: "
+        "signal 11 after 2.5 s, and no error was kept"
+    )
+    note(restart=2, most=3, status=1, error="RuntimeError: no\n  gloo")
+    (loop,) = status(run).crash_loops
+    assert (loop.failed, loop.error, loop.gave_up) == (2, "RuntimeError: no gloo", False)
+    assert {w.worker: w.ending for w in status(run).workers}["b-0"] == "crash-looping"
+    note(restart=2, most="x", status=1, error="RuntimeError", gave_up=True)
+    (loop,) = status(run).crash_loops
+    assert (loop.failed, loop.most, loop.gave_up) == (2, 0, True)
+    run.tick(601.0)
+    assert status(run).crash_loops == ()
+    run.feed(hello("b-0", incarnation=2))
+    assert not note(restart=3, most=3)  # of a life that is over
+    assert status(run).crash_loops == ()

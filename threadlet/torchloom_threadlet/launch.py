@@ -35,8 +35,7 @@ def launch_of(environment: Mapping[str, str] = os.environ) -> Launch:
     if job:
         return Launch(_digest("job", job), False)
     requeued = _counts(environment, "SLURM_RESTART_COUNT")
-    run_id = environment.get("TORCHELASTIC_RUN_ID", "")
-    if run_id:
+    if run_by_torchrun(environment):
         # A folder of this agent's own, <run id>_<random>/attempt_<restart>/<rank>/error.json.
         folder, attempt, _ = environment.get("TORCHELASTIC_ERROR_FILE", "").partition("/attempt_")
         if attempt:
@@ -46,6 +45,11 @@ def launch_of(environment: Mapping[str, str] = os.environ) -> Launch:
         names = ("SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SLURM_STEP_ID")
         return Launch(_digest("srun", *(environment.get(name, "") for name in names)), requeued)
     return Launch(_OWN, True if requeued else None)
+
+
+def run_by_torchrun(environment: Mapping[str, str] = os.environ) -> bool:
+    """Say whether torchrun has started this process."""
+    return bool(environment.get("TORCHELASTIC_RUN_ID", ""))
 
 
 def _counts(environment: Mapping[str, str], variable: str) -> bool:

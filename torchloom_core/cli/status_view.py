@@ -33,6 +33,7 @@ _STATE_STYLE = {
     "failed": "red",
     "gone": "red",
     "silent": "red",
+    "crash-looping": "bold red",
 }
 
 
@@ -44,6 +45,7 @@ def render(status: Status, metrics: Sequence[str] = (), trouble: str = "") -> Re
     if status.stopped:
         text = "ACTIONS ARE STOPPED: nothing is done until `torchloom actions resume`"
         parts.append(Panel(Text(text), style="bold red"))
+    parts += [Text(printable(loop.text), style="bold red") for loop in status.crash_loops]
     parts.append(_workers(status.workers, metrics))
     if status.cordoned:
         nodes = ", ".join(_cordon(node, status) for node in status.cordoned)

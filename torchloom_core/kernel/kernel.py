@@ -156,9 +156,7 @@ class Kernel:
             case Exit():
                 return self._exit(message)
             case Note():
-                fault = self.fleet.note(message, ts_ns)
-                told: list[Output] = [notices.of_fault(fault)] if fault else []
-                return told + self._hear_of_pause(message)
+                return [*self.fleet.note(message, ts_ns), *self._hear_of_pause(message)]
             case NodeFault():
                 fault = self.fleet.note_fault(message)
                 return [notices.of_fault(fault)] if fault else ()

@@ -20,6 +20,7 @@ from torchloom_core.wire.events import PolicyFailed, PredictorFailed
 from torchloom_core.wire.messages import KnobValue
 from torchloom_core.wire.operator import (
     AtRisk,
+    CrashLoop,
     FlightStatus,
     KnobTable,
     Page,
@@ -111,10 +112,18 @@ def describe(
             for proposal_id, candidate in islice(kernel.arbiter.waiting.items(), _LISTED)
         ),
         knobs_waiting=tuple(kernel.run.desired.waiting[:_LISTED]),
+        crash_loops=tuple(islice(_crash_loops(kernel, now_ns), _LISTED)),
         at_risk=tuple(_at_risk(kernel)),
         cordoned=tuple(sorted(kernel.fleet.cordons.nodes)),
         cordoned_until_ns=dict(sorted(kernel.fleet.cordons.until_ns.items())),
     )
+
+
+def _crash_loops(kernel: Kernel, now_ns: int) -> Iterator[CrashLoop]:
+    fleet = kernel.fleet
+    for row, loop in fleet.restarts_in_vain.of.items():
+        if not loop.gave_up or now_ns - fleet.heard_ns_of(row) < _SHOW_GONE_S * SECOND_NS:
+            yield loop
 
 
 def _at_risk(kernel: Kernel) -> Iterator[AtRisk]:
@@ -238,6 +247,9 @@ def _workers(
 
 
 def _ending(kernel: Kernel, state: str, row: int, *, silent: bool) -> str:
+    loop = kernel.fleet.restarts_in_vain.of.get(row)
+    if loop is not None and not loop.gave_up:
+        return "crash-looping"
     if state == "gone":
         return kernel.fleet.ending[row]
     return "silent" if silent and state != "left" else ""

@@ -76,6 +76,11 @@ def of_run_end(dismissed: Sequence[str], wishes: Sequence[KnobDesired]) -> Notic
     return Notice(kind="run_over", text="; ".join(parts))
 
 
+def of_crash_loop(text: str, worker: str) -> Notice:
+    """Tell that ranks which a launcher starts again end before they attach."""
+    return Notice(kind="crash_loop", text=text, worker=worker)
+
+
 def of_remark(who: str, text: str) -> Notice:
     """Tell what a person has to say."""
     return Notice(kind="remark", text=f"{who}: {text}")

@@ -23,7 +23,16 @@ from torchloom_core.plain_text import Complaints, plain_line
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import decode_hold, encode_telemetry
 from torchloom_core.wire.endings import is_meant
-from torchloom_core.wire.messages import Ack, Command, Exit, Hello, Note, Probe, Terminate
+from torchloom_core.wire.messages import (
+    Ack,
+    Command,
+    Exit,
+    FieldValue,
+    Hello,
+    Note,
+    Probe,
+    Terminate,
+)
 from torchloom_threadlet import ipc
 from torchloom_threadlet.cleaning import fitting
 from torchloom_threadlet.sidecar.collectors import Collection
@@ -35,6 +44,7 @@ from torchloom_threadlet.sidecar.overdue import Overdue
 from torchloom_threadlet.sidecar.probing.commands import Probing
 from torchloom_threadlet.sidecar.probing.door import ProbeDoor
 from torchloom_threadlet.sidecar.publisher import Publisher
+from torchloom_threadlet.sidecar.restarts import Restarts
 from torchloom_threadlet.sidecar.roll_calls import RollCalls
 from torchloom_threadlet.sidecar.telemetry import Batches
 from torchloom_threadlet.sidecar.termination import Termination
@@ -56,6 +66,9 @@ class Sidecar:
         self._writer = writer
         self._pid = pid
         self._interval_s = _seconds("TORCHLOOM_HEARTBEAT_S", 1.0)
+        self._restarts = Restarts(pid)
+        self._has_ended = False
+        self._is_introduced = False
         self._error = ""
         self._parted = False
         self._urgent = asyncio.Event()
@@ -99,10 +112,13 @@ class Sidecar:
         for run in (*(part.run for part in parts), self._beat):
             self._spawn(run())
         status = await wait_for_death(self._pid)
+        self._has_ended = True
         _let_go_of_stderr()
         if self._uplink.unwanted:
             return
         await asyncio.wait({listening}, timeout=_LINK_END_S)
+        if not self._is_introduced:
+            self._mail.event(self._hello_now())  # of one that ended before there was a connection
         left = self._heartbeat.latest.state == "left"
         self._mail.event(
             Exit(
@@ -116,6 +132,8 @@ class Sidecar:
                 ts_ns=time.time_ns(),
             )
         )
+        async for restart in self._restarts.in_vain():
+            self._tell(self._note("restart", restart.fields()))
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._mail.finish(), _LAST_WORDS_S)
         await self._uplink.close()
@@ -202,6 +220,9 @@ class Sidecar:
         self._say_hello()
 
     def _say_hello(self) -> None:
+        if self._has_ended:  # and this sidecar is but looking at torchrun's restarts
+            return
+        self._is_introduced = True
         self._mail.event(self._hello_now())
         self._urgent.set()
 
@@ -248,7 +269,7 @@ class Sidecar:
     async def _beat(self) -> None:
         hello = self._hello
         subject = subjects.telemetry(hello.run, hello.worker, hello.incarnation)
-        while True:
+        while not self._has_ended:
             self._urgent.clear()
             client = self._uplink.client
             if client is None or self._overdue:
@@ -268,16 +289,17 @@ class Sidecar:
         return {**self._collection.gauges(), **state}
 
     async def _note_hang(self) -> None:
-        self._tell(
-            Note(
-                run=self._hello.run,
-                worker=self._hello.worker,
-                incarnation=self._hello.incarnation,
-                kind="hang",
-                step=self._heartbeat.latest.step,
-                fields=await self._hangs.evidence(),
-                ts_ns=time.time_ns(),
-            )
+        self._tell(self._note("hang", await self._hangs.evidence()))
+
+    def _note(self, kind: str, fields: dict[str, FieldValue]) -> Note:
+        return Note(
+            run=self._hello.run,
+            worker=self._hello.worker,
+            incarnation=self._hello.incarnation,
+            kind=kind,
+            step=self._heartbeat.latest.step,
+            fields=fields,
+            ts_ns=time.time_ns(),
         )
 
 

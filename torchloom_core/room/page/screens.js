@@ -34,6 +34,11 @@ function section(title, ...children) {
   return el("section", { "aria-label": title }, el("h2", {}, title), children);
 }
 
+function crashLoop({ worker, node, failed, restart, most, error, gave_up }) {
+  const end = gave_up ? "; the launcher has given up" : "";
+  return `Crash-looping since ${worker} ended: ${many(failed, "restart")} on ${node} ended before they attached, the last was ${restart} of ${most}: ${error}${end}`;
+}
+
 function newest(known, count) {
   return [...known.stories.values()].slice(-count).reverse();
 }
@@ -74,10 +79,11 @@ export class RunScreen {
     const status = run.status ?? {};
     const kept = shares(run.spent)?.of.kept;
     fill(this.spent, JSON.stringify(shares(run.spent)), () => spentParts(run.spent));
-    fill(this.well, JSON.stringify([kept, run.counts, run.step, run.stalled, run.slow, status.stopped, status.dry_run, status.cordoned, status.lighthouse, status.malformed, status.flights_in_all]), () => {
+    fill(this.well, JSON.stringify([kept, run.counts, run.step, run.stalled, run.slow, status.crash_loops, status.stopped, status.dry_run, status.cordoned, status.lighthouse, status.malformed, status.flights_in_all]), () => {
       const counts = Object.entries(run.counts).filter(([, count]) => count);
       const tiles = [el("li", {}, el("b", {}, String(run.step)), "step"), kept && el("li", {}, el("b", {}, `${kept} %`), "of time in kept steps"), ...counts.map(([name, count]) => el("li", { className: BAD.includes(name) ? "bad" : "" }, el("b", {}, String(count)), name))];
       const lines = [];
+      for (const loop of status.crash_loops ?? []) lines.push(["bad", crashLoop(loop)]);
       if (run.stalled) lines.push(["bad", run.stalled]);
       if (run.slow) lines.push(["warn", run.slow]);
       if (status.stopped) lines.push(["bad", "Actions are stopped: nothing is granted until they are resumed."]);
