@@ -1,5 +1,7 @@
 """Restarts by a launcher that ended before they attached, as the sidecar of the life before saw."""
 
+from collections.abc import Mapping
+
 from torchloom_core.wire.messages import Hello, Note
 from torchloom_core.wire.operator import CrashLoop
 
@@ -45,7 +47,7 @@ def _count(said: object) -> int:
     return said if isinstance(said, int) and said >= 0 else 0
 
 
-def _error(said: dict[str, object]) -> str:
+def _error(said: Mapping[str, object]) -> str:
     error, status, lived_s = (said.get(name) for name in ("error", "status", "lived_s"))
     if isinstance(error, str) and error.strip():
         line = " ".join(error.split())[:_ERROR_CHARACTERS]
