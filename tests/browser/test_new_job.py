@@ -21,6 +21,20 @@ cooldown_s = 0
 """
 
 
+@pytest.fixture
+def run(start_run):
+    run = start_run(CONFIG)
+    run.start_weaver()
+    return run
+
+
+@pytest.fixture
+def room(run):
+    room = Room(run)
+    yield room
+    room.end()
+
+
 def restart(run, job):
     """End the trainer, start it as of another job, and wait until it trains at its own value."""
     for trainer in run.trainers.get("g0", [])[-1:]:
@@ -31,12 +45,9 @@ def restart(run, job):
     assert run.worker("g0-0")["knobs"]["x"] == 1.0
 
 
-def test_a_knob_of_an_earlier_job_is_taken_or_dropped_by_a_click(start_run, new_tab):
-    run = start_run(CONFIG)
-    run.start_weaver()
+def test_a_knob_of_an_earlier_job_is_taken_or_dropped_by_a_click(run, room, new_tab):
     apart(lambda: restart(run, "monday"))
     apart(lambda: run.ask("knob.set", {"knob": "x", "value": 5.0}))
-    room = Room(run)
     tab = new_tab()
     tab.page.goto(room.links[-1])
     drive(tab)
@@ -47,4 +58,3 @@ def test_a_knob_of_an_earlier_job_is_taken_or_dropped_by_a_click(start_run, new_
         tab.waits(lambda: not apart(lambda: run.ask("status"))["knobs_waiting"])
         tab.waits(lambda v=is_set: apart(lambda: run.worker("g0-0"))["knobs"]["x"] == v)
         tab.sees("Nothing: what no one approves in time is not done.")
-    room.end()
