@@ -1,6 +1,7 @@
 """Say in a log what comes in wrong, at a bounded rate; the Weaver and the Threadlet do."""
 
 import logging
+import re
 import time
 from collections.abc import Callable
 
@@ -43,6 +44,18 @@ class Complaints:
                 return
         self._again_ns[key] = now_ns + _EVERY_NS
         self._log.warning("%s (%d so far)", plain_line(text), self.count)
+
+
+def natural_key(name: str) -> tuple[tuple[str, int], ...]:
+    """Return by what to sort names so that the numbers in them count as numbers.
+
+    Examples
+    --------
+    >>> sorted(["g10-0", "g2-1", "g2-0"], key=natural_key)
+    ['g2-0', 'g2-1', 'g10-0']
+    """
+    parts = re.split(r"([0-9]+)", name)
+    return tuple(zip(parts[::2], [*map(int, parts[1::2]), -1], strict=True))
 
 
 def plain_line(text: str, most: int = _MOST_CHARACTERS) -> str:

@@ -42,6 +42,12 @@ def test_status_for_machines_is_the_weavers_own_answer(run, weaver):
     assert status["workers"][0]["progress_age_s"] is None
 
 
+def test_workers_are_sorted_by_group_and_rank_whoever_came_first(run, weaver):
+    weaver.result = "many"
+    shown = run.torchloom("status").stdout
+    assert re.findall(r"^(g\d+-\d)", shown, re.M) == ["g2-0", "g2-1", "g9-0", "g10-0"]
+
+
 def test_a_metric_can_be_chosen(run, weaver):
     shown = run.torchloom("status", "--metric", "step_time_s").stdout
     assert "step_time_s" in shown

@@ -42,7 +42,7 @@ async def test_a_worker_says_what_it_is_and_what_it_can_do(weaver, start_trainer
         lambda: next((e for e in weaver.events if "checkpoint" in e.actuators), None)
     )
     assert set(hello.actuators) == {
-        *("checkpoint", "drain", "dump", "pause", "resume", "set_knob", "terminate")
+        *("checkpoint", "drain", "dump", "pause", "resume", "set_knob", "tell", "terminate")
     }
 
 

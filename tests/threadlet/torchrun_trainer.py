@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import time
 from pathlib import Path
 
@@ -22,8 +23,12 @@ def main():
     parser.add_argument("--says-so", action="store_true", help="but by loom.close")
     parser.add_argument("--fails-on", type=int, help="the rank on which odd cannot be made")
     parser.add_argument("--fsdp", action="store_true", help="FSDP2, else DDP")
+    parser.add_argument("--saves-nothing", action="store_true", help="no checkpoint")
     parser.add_argument("--step-s", type=float, default=0.02)
+    parser.add_argument("--dies-when-restarted", help="before it attaches, of this")
     options = parser.parse_args()
+    if options.dies_when_restarted and os.environ["TORCHELASTIC_RESTART_COUNT"] != "0":
+        raise RuntimeError(options.dies_when_restarted)
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank, last = dist.get_rank(), dist.get_world_size() - 1
@@ -62,7 +67,7 @@ def main():
             going = loom.step()
             line["step"] = loom.state_dict()["step"]
             journal.write(json.dumps(line) + "\n")
-            if rank == 0:
+            if rank == 0 and not options.saves_nothing:
                 torch.save(loom.state_dict(), saved.with_suffix(".new"))
                 saved.with_suffix(".new").rename(saved)
             if not going:

@@ -7,8 +7,10 @@ from tests.kernel.runs import (
     Says,
     active,
     hello,
+    in_quorum,
     lighthouse_view,
     make_kernel,
+    of,
     proposal,
     telemetry,
     three_groups,
@@ -19,9 +21,9 @@ from torchloom_core.kernel.plugins.host import ActivePlugins, ActivePolicy
 from torchloom_core.weaver.status import describe, describe_knobs
 from torchloom_core.wire.actions import ChangeKnob, DrainGroup, Migrate
 from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, encode
-from torchloom_core.wire.events import Forecast, ForecastWanted
+from torchloom_core.wire.events import Forecast, ForecastWanted, Notice
 from torchloom_core.wire.limits import MAX_CHOICES, MAX_KNOBS
-from torchloom_core.wire.messages import Exit, KnobSpec
+from torchloom_core.wire.messages import Exit, KnobSpec, Note
 from torchloom_core.wire.operator import Page
 
 
@@ -212,6 +214,23 @@ def test_what_the_lighthouse_sees_is_told_in_a_line():
     assert status(run).lighthouse == "quorum 7 of 3, silent: b"
 
 
+def test_a_life_after_which_its_group_has_come_back_is_no_trouble_of_now():
+    run = three_groups(make_kernel())
+    for group in "abc":
+        run.feed(in_quorum(f"{group}-0", 7))
+    run.exit("b-0")
+    members = ("a:uuid", "b:uuid", "c:uuid")
+    run.feed(lighthouse_view(silent=("b:uuid", "c:uuid"), lost=("b:uuid",), aside=("b:uuid",)))
+    assert status(run).lighthouse == "quorum 7 of 3, silent: c, lost: b"
+    run.feed(in_quorum("b-0", 8, incarnation=2, replica_id="b:next"))
+    gone = {"failed": ("b:uuid",), "silent": ("b:uuid",), "lost": ("b:uuid",)}
+    run.feed(lighthouse_view(quorum_id=8, members=members, aside=("b:uuid", "x:uuid"), **gone))
+    assert status(run).lighthouse == "quorum 8 of 3, aside: x"
+    # Of a group that is not attached the quorum says that it is back.
+    run.feed(lighthouse_view(quorum_id=9, members=("x:next",), aside=("x:uuid",)))
+    assert status(run).lighthouse == "quorum 9 of 1"
+
+
 def test_of_those_at_risk_the_ones_that_are_most_are_told_with_why():
     run = run_of(50)
     hazard = {f"g{number}-0": number / 100 for number in range(50)}
@@ -244,3 +263,30 @@ def test_what_waits_for_a_person_says_what_is_wanted_and_until_when():
     (waiting,) = status(run).waiting
     assert waiting.wish == "migrate group a"
     assert waiting.until_ns == run.now_ns + 60 * SECOND_NS
+
+
+def test_restarts_in_vain_are_told_until_a_rank_attaches_and_say_why():
+    run = three_groups(make_kernel())
+    run.exit("b-0")
+
+    def note(**fields):
+        message = Note(run="run", worker="b-0", incarnation=1, kind="restart", fields=fields)
+        return of(Notice, run.feed(message))
+
+    (told,) = note(restart=1, most=3, status=-11, lived_s=2.5, error="")
+    assert told.text == (
+        "crash-looping: 1 restart on node-b ended before they attached, the last was 1 of 3: "
+        "signal 11 after 2.5 s, and no error was kept"
+    )
+    note(restart=2, most=3, status=1, error="RuntimeError: no\n  gloo")
+    (loop,) = status(run).crash_loops
+    assert (loop.failed, loop.error, loop.gave_up) == (2, "RuntimeError: no gloo", False)
+    assert {w.worker: w.ending for w in status(run).workers}["b-0"] == "crash-looping"
+    note(restart=2, most="x", status=1, error="RuntimeError", gave_up=True)
+    (loop,) = status(run).crash_loops
+    assert (loop.failed, loop.most, loop.gave_up) == (2, 0, True)
+    run.tick(601.0)
+    assert status(run).crash_loops == ()
+    run.feed(hello("b-0", incarnation=2))
+    assert not note(restart=3, most=3)  # of a life that is over
+    assert status(run).crash_loops == ()

@@ -17,11 +17,14 @@ would without these lines.
 
 import os
 
+from torchloom_threadlet.early_end import keep_last_words
 from torchloom_threadlet.trainer.attachment import attach_once
 from torchloom_threadlet.trainer.errands import ErrandRunner, errands_of
 from torchloom_threadlet.trainer.loom import Loom
 
 __all__ = ["Loom", "attach"]
+
+keep_last_words()
 
 
 def attach(

@@ -114,6 +114,8 @@ for _name, _function, _help in (
     ("get", "get_knob", "Show one knob on every worker."),
     ("set", "set_knob", "Set a knob, on all workers that have it or on one."),
     ("unset", "unset_knob", "Want no value of a knob any more."),
+    ("take", "take_knobs", "Set here what was set in an earlier job."),
+    ("drop", "drop_knobs", "Drop what was set in an earlier job."),
 ):
     _knob.command(f"{_HERE}.knob_commands:{_function}", name=_name, help=_help)
 app.command(_knob)

@@ -1,7 +1,7 @@
-"""``torchloom knob list|get|set|unset``."""
+"""``torchloom knob list|get|set|unset|take|drop``."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated
 
 import msgspec
@@ -17,6 +17,7 @@ from torchloom_core.plain_text import printable
 from torchloom_core.suggest import nearest
 from torchloom_core.wire.actions import Guard
 from torchloom_core.wire.codec import UNREADABLE
+from torchloom_core.wire.events import KnobDesired
 from torchloom_core.wire.knobs import find_spec
 from torchloom_core.wire.messages import KnobSpec, KnobValue
 from torchloom_core.wire.operator import KnobSet, KnobTable, KnobUnset
@@ -153,6 +154,60 @@ def unset_knob(name: str, /, *, worker: str | None = None, connection: Connectio
     act(connection, "knob.unset", KnobUnset(knob=name, worker=worker))
 
 
+def take_knobs(*names: str, wait: Wait = 60.0, connection: Connection = _HERE) -> None:
+    """Set what was set in an earlier job, and has waited for this since a new one began.
+
+    Parameters
+    ----------
+    names
+        The knobs; all that wait unless given.
+    """
+    table = asyncio.run(_knobs(connection))
+    waiting = _waiting(table, names)
+    fenced = {
+        wish.knob: wish.value
+        for wish in waiting
+        if wish.value is not None and wish.worker is None
+        if not _is_worker_fenced(wish.knob, table)
+    }
+    wishes = [
+        KnobSet(knob=wish.knob, value=wish.value, worker=wish.worker, sure=True)
+        for wish in waiting
+        if wish.value is not None and (wish.worker is not None or wish.knob not in fenced)
+    ]
+    if fenced:
+        first, *rest = fenced
+        also = {knob: fenced[knob] for knob in rest}
+        wishes.insert(0, KnobSet(knob=first, value=fenced[first], also=also, sure=True))
+    for wish in wishes:
+        act(connection, "knob.set", wish, wait_s=wait)
+
+
+def drop_knobs(*names: str, connection: Connection = _HERE) -> None:
+    """Forget what was set in an earlier job, and has waited since a new one began.
+
+    Parameters
+    ----------
+    names
+        The knobs; all that wait unless given.
+    """
+    for wish in _waiting(asyncio.run(_knobs(connection)), names):
+        act(connection, "knob.unset", KnobUnset(knob=wish.knob, worker=wish.worker))
+
+
+def _waiting(table: KnobTable, names: Collection[str]) -> list[KnobDesired]:
+    waiting = [wish for wish in table.desired if wish.waits]
+    known = {wish.knob for wish in waiting}
+    for name in names:
+        if name not in known:
+            raise RequestError(
+                f"no value of {name} waits from an earlier job{nearest(name, known)}"
+            )
+    if not waiting:
+        raise RequestError("no knob's value waits from an earlier job")
+    return [wish for wish in waiting if not names or wish.knob in names]
+
+
 def values_in(command: str, words: Iterable[str]) -> dict[str, KnobValue]:
     """Return knobs and their values, each said as ``KNOB VALUE`` or as ``KNOB=VALUE``.
 
@@ -208,14 +263,22 @@ def _values(table: KnobTable, knob: str) -> dict[str, KnobValue]:
 
 def _desired(table: KnobTable, knob: str) -> dict[str, KnobValue]:
     return {
-        d.worker or "all": d.value for d in table.desired if d.knob == knob and d.value is not None
+        d.worker or "all": d.value
+        for d in table.desired
+        if d.knob == knob and d.value is not None and not d.waits
     }
 
 
 def _wanted(table: KnobTable, knob: str) -> str:
     desired = _desired(table, knob)
     own = [f"{w}: {_shown(v)}" for w, v in desired.items() if w != "all"]
-    return ", ".join([*([_shown(desired["all"])] if "all" in desired else []), *own]) or "-"
+    held = [
+        f"{_shown(d.value)}{f' of {d.worker}' if d.worker else ''} of an earlier job, not set here"
+        for d in table.desired
+        if d.knob == knob and d.waits and d.value is not None
+    ]
+    of_all = [_shown(desired["all"])] if "all" in desired else []
+    return ", ".join([*of_all, *own, *held]) or "-"
 
 
 def _present(values: Mapping[str, KnobValue]) -> str:

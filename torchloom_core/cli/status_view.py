@@ -33,6 +33,7 @@ _STATE_STYLE = {
     "failed": "red",
     "gone": "red",
     "silent": "red",
+    "crash-looping": "bold red",
 }
 
 
@@ -46,12 +47,15 @@ def render(status: Status, metrics: Sequence[str] = (), trouble: str = "") -> Re
         parts.append(Panel(Text(text), style="bold red"))
     if status.recording:
         parts.append(Panel(Text(f"recording is {status.recording}"), style="red"))
+    parts += [Text(printable(loop.text), style="bold red") for loop in status.crash_loops]
     parts.append(_workers(status.workers, metrics))
     if status.cordoned:
         nodes = ", ".join(_cordon(node, status) for node in status.cordoned)
         parts.append(Text(f"cordoned, nobody new is put there: {nodes}", style="yellow"))
     if status.waiting:
         parts.append(_waiting(status))
+    if status.knobs_waiting:
+        parts.append(_knobs_waiting(status))
     if status.flights:
         parts.append(_flights(status))
     if status.plugins:
@@ -146,6 +150,19 @@ def _waiting(status: Status) -> Table:
         table.add_row(*map(escape, (w.proposal, w.policy, w.wish, w.reason)))
     table.columns[0].style = "bold yellow"
     return table
+
+
+def _knobs_waiting(status: Status) -> Text:
+    values = ", ".join(
+        f"{wish.knob} = {wish.value}{f' of {wish.worker}' if wish.worker else ''} "
+        f"(set {span((status.ts_ns - wish.since_ns) / SECOND_NS)} ago)"
+        for wish in status.knobs_waiting
+    )
+    text = (
+        f"set in an earlier job, not in this one: {printable(values)}; "
+        "torchloom knob take sets it here, torchloom knob drop drops it"
+    )
+    return Text(text, style="yellow")
 
 
 def _flights(status: Status) -> Table:

@@ -13,6 +13,7 @@ from torchloom_core.cli.options import Connection
 from torchloom_core.cli.output import console
 from torchloom_core.config.schema import Config
 from torchloom_core.errors import BrokerError, RequestError
+from torchloom_core.plain_text import natural_key
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.events import CommandLife, Outcome
 from torchloom_core.wire.operator import Answer, KnobTable, Page, Status
@@ -106,8 +107,9 @@ async def ask_status(client: "ControlClient") -> Status:
     first = page = await ask(client, "status", Status)
     workers = list(first.workers)
     while page.more:
-        page = await ask(client, "status", Status, Page(after=workers[-1].worker))
+        page = await ask(client, "status", Status, Page(after=page.workers[-1].worker))
         workers += page.workers
+    workers.sort(key=lambda row: (natural_key(row.group), natural_key(row.worker)))
     return msgspec.structs.replace(first, workers=tuple(workers), more=False)
 
 
@@ -118,6 +120,7 @@ async def ask_knobs(client: "ControlClient") -> KnobTable:
     while page.more:
         page = await ask(client, "knobs", KnobTable, Page(after=list(values)[-1]))
         values |= page.values
+    values = {worker: values[worker] for worker in sorted(values, key=natural_key)}
     return msgspec.structs.replace(first, values=values, more=False)
 
 

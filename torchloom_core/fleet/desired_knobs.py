@@ -16,7 +16,8 @@ class DesiredKnobs:
     Attributes
     ----------
     wishes : KeptTable of KnobDesired
-        By ``all.<knob>`` and ``of.<worker>.<knob>``.
+        By ``all.<knob>`` and ``of.<worker>.<knob>``. Those that wait for a person's word, since
+        they were wanted of an earlier job, are given to nobody.
     """
 
     def __init__(self) -> None:
@@ -40,12 +41,24 @@ class DesiredKnobs:
 
     def of_all(self) -> dict[str, KnobValue]:
         """Return what is desired of all that have no wish of their own."""
-        wishes = self.wishes.values()
+        wishes = [wish for wish in self.wishes.values() if not wish.waits]
         return {w.knob: w.value for w in wishes if w.worker is None and w.value is not None}
 
-    def of(self, worker: str, knob: str) -> KnobDesired | None:
-        """Return what is desired of a worker's knob: of it alone, or else of all."""
-        return self.wishes.get(_key(worker, knob), self.wishes.get(_key(None, knob)))
+    def of(self, worker: str | None, knob: str) -> KnobDesired | None:
+        """Return what is desired of a worker's knob: of it alone, or else of all; None: of all."""
+        return self._wish(worker, knob) or self._wish(None, knob)
+
+    @property
+    def waiting(self) -> list[KnobDesired]:
+        """What waits for a person's word."""
+        return [wish for wish in self.wishes.values() if wish.waits]
+
+    def hold(self, before_ns: int) -> list[KnobDesired]:
+        """Have everything wait that was wanted before; return all that waits."""
+        for key, wish in self.wishes.items():
+            if wish.since_ns <= before_ns:
+                self.wishes[key] = replace(wish, waits=True)
+        return self.waiting
 
     def add(self, knob: str, value: KnobValue, worker: str | None, now_ns: int) -> KnobDesired:
         """Keep what a knob should be; a value for all replaces the values for single workers."""
@@ -118,6 +131,7 @@ class DesiredKnobs:
             wish.knob: wish.value
             for wish in self.wishes.values()
             if wish.value is not None
+            and not wish.waits
             and wish.worker is None
             and wish.knob in specs
             and specs[wish.knob].fence == "run"
@@ -130,8 +144,12 @@ class DesiredKnobs:
         return wanted
 
     def _value(self, worker: str | None, knob: str) -> KnobValue | None:
-        wish = self.wishes.get(_key(worker, knob))
+        wish = self._wish(worker, knob)
         return None if wish is None else wish.value
+
+    def _wish(self, worker: str | None, knob: str) -> KnobDesired | None:
+        wish = self.wishes.get(_key(worker, knob))
+        return None if wish is None or wish.waits else wish
 
     def _drop(self, knob: str, worker: str | None) -> list[KnobDesired]:
         over = [

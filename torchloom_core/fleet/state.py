@@ -15,14 +15,17 @@ from torchloom_core.fleet.intake import Heard, Intake
 from torchloom_core.fleet.links import MeasuredLinks
 from torchloom_core.fleet.lives import Lives
 from torchloom_core.fleet.quorums import Quorums
+from torchloom_core.fleet.restarts_in_vain import NOTE as RESTART
+from torchloom_core.fleet.restarts_in_vain import RestartsInVain
 from torchloom_core.fleet.rings import Rings
 from torchloom_core.fleet.sample_stretch import SampleStretch
 from torchloom_core.fleet.sample_table import SampleTable
 from torchloom_core.plugin.arrays import Floats, Ints, frozen
 from torchloom_core.plugin.needs import PolicyNeed, fault_memory_s, forecasts_read, notes_read
 from torchloom_core.plugin.view import FleetView
+from torchloom_core.wire import notices
 from torchloom_core.wire.endings import in_a_word
-from torchloom_core.wire.events import Fault, Forecast, NodeFault
+from torchloom_core.wire.events import Fault, Forecast, NodeFault, Notice
 from torchloom_core.wire.limits import MAX_WORKERS
 from torchloom_core.wire.links import Link, Measured
 from torchloom_core.wire.messages import (
@@ -82,6 +85,8 @@ class FleetState:
         What was measured of the links between them.
     quorums : Quorums
         Who is in which quorum.
+    restarts_in_vain : RestartsInVain
+        Launchers that start ranks again which end before they attach.
     """
 
     def __init__(
@@ -117,6 +122,7 @@ class FleetState:
         self.fault_log = FaultLog(fault_memory_s(needs))
         self.links = MeasuredLinks()
         self.quorums = Quorums(self.hello)
+        self.restarts_in_vain = RestartsInVain()
 
     def register(self, hello: Hello, ts_ns: int) -> bool:
         """Enter a worker, or another life of it; return whether a life begins with this hello.
@@ -144,6 +150,7 @@ class FleetState:
         self._where = None
         self._note_heard(row, ts_ns)
         if begins:
+            self.restarts_in_vain.forget(row)
             self.state[row] = hello.state
             self.ending[row] = ""
             self._progress_ns[row] = ts_ns
@@ -218,15 +225,26 @@ class FleetState:
         row = self.row_of.get(worker)
         return "" if row is None else self.hello[row].group
 
-    def note(self, note: Note, ts_ns: int) -> Fault | None:
-        """Take a note of a known life; return the fault that it tells of, if it is news."""
+    def launch_of(self, worker: str) -> str:
+        """Return the launch of a worker's known life; empty before its hello."""
+        row = self.row_of.get(worker)
+        return "" if row is None else self.hello[row].launch
+
+    def note(self, note: Note, ts_ns: int) -> list[Notice]:
+        """Take a note of a known life; return what people are told of it, if it is news."""
         if not self.knows(note.worker, note.incarnation):
-            return None
+            return []
         if note.kind in self._notes:
             self._notes[note.kind][self.row_of[note.worker]] = note
+        row = self.row_of[note.worker]
+        if note.kind == RESTART and self.state[row] == "gone":
+            loop = self.restarts_in_vain.hear(row, self.hello[row], note)
+            self._heard_ns[row] = ts_ns
+            return [notices.of_crash_loop(loop.text, note.worker)]
         if note.kind not in _FAULT_NOTES:
-            return None
-        return self._add_fault(note.worker, note.kind, ts_ns, f"{note.kind}:{note.ts_ns}")
+            return []
+        fault = self._add_fault(note.worker, note.kind, ts_ns, f"{note.kind}:{note.ts_ns}")
+        return [notices.of_fault(fault)] if fault else []
 
     def note_fault(self, message: NodeFault) -> Fault | None:
         """Remember a fault that was told of a node, whether or not a worker sits there."""

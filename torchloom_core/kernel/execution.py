@@ -371,7 +371,7 @@ class Execution:
         outputs: list[Output] = []
         for hello in hellos:
             worker, row = hello.worker, fleet.row_of[hello.worker]
-            if fleet.is_over(row):
+            if fleet.is_over(row) or not self._run.launches.knows(hello):
                 continue
             on_the_way = self._commands.knobs_on_the_way(worker)
             present = fleet.knobs[row]
@@ -388,6 +388,8 @@ class Execution:
             return {}
         rows, hello = run.voters(), run.fleet.hello
         lives = [(hello[row].worker, hello[row].incarnation) for row in rows]
+        if not all(run.launches.knows(hello[row]) for row in rows):
+            return {}
         present = [run.fleet.knobs[row] for row in rows]
         return run.desired.nowhere(run.fleet.knob_specs, lives, present)
 

@@ -39,6 +39,7 @@ from torchloom_core.wire.events import (
     CordonOver,
     Forecast,
     Input,
+    KnobDesired,
     NodeFault,
     Outcome,
     Output,
@@ -130,6 +131,7 @@ class Kernel:
             self.commands.flights,
             self.arbiter.grants,
             self.run.desired.wishes,
+            self.run.launches.table,
             self.run.guards.watches,
             self.fleet.cordons.cordons,
             self.fleet.fault_log.kept,
@@ -160,9 +162,7 @@ class Kernel:
             case Exit():
                 return self._exit(message)
             case Note():
-                fault = self.fleet.note(message, ts_ns)
-                told: list[Output] = [notices.of_fault(fault)] if fault else []
-                return told + self._hear_of_pause(message)
+                return [*self.fleet.note(message, ts_ns), *self._hear_of_pause(message)]
             case NodeFault():
                 fault = self.fleet.note_fault(message)
                 return [notices.of_fault(fault)] if fault else ()
@@ -200,6 +200,7 @@ class Kernel:
         outputs += self.execution.offer_to_newcomers()
         outputs += self._run_end.close()
         outputs += self.wheel.lapse(self.run.now_ns)
+        outputs += self._inherit(*self.run.launches.look(self.run.now_ns))
         outputs += self._put_right()
         view = self._view()
         for waiting in list(self.arbiter.waiting):
@@ -250,6 +251,7 @@ class Kernel:
         return [proposed, *self._decide([Candidate(proposed, "act", self.run.now_ns)])]
 
     def _hello(self, hello: Hello) -> list[Output]:
+        before = self.fleet.launch_of(hello.worker)
         new_life = self.fleet.register(hello, self.run.now_ns)
         if not self.fleet.knows(hello.worker, hello.incarnation):
             return self._refusals.tell(hello, self.fleet, self.run.now_ns)
@@ -259,9 +261,18 @@ class Kernel:
             outputs.append(notices.of_hello(hello))
         for command_id in self.commands.of_other_lives(hello.worker, hello.incarnation):
             outputs += self._settle(command_id, "the worker has started another life")
+        outputs += self._inherit(*self.run.launches.hear(hello, before, self.run.now_ns))
         outputs += self.execution.reconcile([hello])
         outputs += self.run.pauses.check(self.run.now_ns) + self.run.pauses.stray(hello)
         return outputs + self._advance("")
+
+    def _inherit(self, joined: list[Hello], held: list[KnobDesired]) -> list[Output]:
+        """Set the wanted knobs of those that belong to the job now, or say what waits."""
+        outputs: list[Output] = [*held]
+        if held:
+            notice = notices.of_new_job(held, joined[0].worker)
+            outputs += [notice] if self.execution.is_mute else self.run.say(notice, "new_job")
+        return outputs + self.execution.reconcile(joined)
 
     def _exit(self, message: Exit) -> list[Output]:
         if not self.fleet.end(message, self.run.now_ns):
@@ -397,6 +408,7 @@ class Kernel:
         self.execution.restore(control.plans, commands, control.stopped)
         self.arbiter.restore(control.grants, self.run.now_ns)
         self.run.desired.restore(control.desired, self.run.now_ns)
+        self.run.launches.restore(control.launches, self.run.now_ns)
         self.fleet.cordons.restore(control.cordoned, control.cordoned_until_ns)
         self.answers.restore(control.answers)
         self.run.guards.restore(control.watches, self.run.now_ns)
@@ -483,6 +495,7 @@ class Kernel:
             answers=tuple(self.answers.kept.values()),
             watches=tuple(self.run.guards.watches.values()),
             links=tuple(self.fleet.links.kept.values()),
+            launches=tuple(self.run.launches.table.values()),
         )
 
     def changes(self) -> Changes:

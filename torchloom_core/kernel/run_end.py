@@ -1,5 +1,6 @@
 """Close the run once it is over as its people meant it; the kernel asks once a tick."""
 
+from torchloom_core.fleet.launches import AT_WORK
 from torchloom_core.kernel.actions.run import Run
 from torchloom_core.kernel.execution import Execution
 from torchloom_core.wire import notices
@@ -7,7 +8,6 @@ from torchloom_core.wire.endings import is_of_its_own
 from torchloom_core.wire.events import Output
 from torchloom_core.wire.messages import Drain, Exit
 
-_AT_WORK = frozenset({"joining", "training", "paused", "draining"})
 _CAUSE = "run_over"
 
 
@@ -37,7 +37,7 @@ class RunEnd:
         """
         meant = self._of_their_own and not self._otherwise
         self._of_their_own = self._otherwise = False
-        if not meant or self._run.heard(self._run.rows_in(*_AT_WORK)):
+        if not meant or self._run.heard(self._run.rows_in(*AT_WORK)):
             return []
         wishes = self._run.desired.snapshot()
         forgotten: list[Output] = []

@@ -23,7 +23,7 @@ def knob_rows(
     wanted: dict[str, dict[str, KnobValue]] = {}
     since_ns: dict[str, int] = {}
     for wish in table.desired:
-        if wish.value is not None:
+        if wish.value is not None and not wish.waits:
             wanted.setdefault(wish.knob, {})[wish.worker or ""] = wish.value
             since_ns[wish.knob] = max(since_ns.get(wish.knob, 0), wish.since_ns)
     run, aside = _Counts(table.specs), _Counts(table.specs)

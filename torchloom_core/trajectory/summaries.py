@@ -130,7 +130,8 @@ def _backlog(body: Mapping[str, Any]) -> str:
 def _desired(body: Mapping[str, Any]) -> str:
     if body["value"] is None:
         return f"{body['knob']}{_on(body.get('worker'))} is wanted no more"
-    return f"{body['knob']} = {body['value']}{_on(body.get('worker'))}"
+    waits = ", of an earlier job, waits" if body.get("waits") else ""
+    return f"{body['knob']} = {body['value']}{_on(body.get('worker'))}{waits}"
 
 
 def _pause_held(body: Mapping[str, Any]) -> str:

@@ -22,6 +22,7 @@ from torchloom_core.wire.events import PolicyFailed, PredictorFailed
 from torchloom_core.wire.messages import KnobValue
 from torchloom_core.wire.operator import (
     AtRisk,
+    CrashLoop,
     FlightStatus,
     KnobTable,
     Page,
@@ -30,7 +31,7 @@ from torchloom_core.wire.operator import (
     Waiting,
     WorkerStatus,
 )
-from torchloom_core.wire.steering import LighthouseView
+from torchloom_core.wire.steering import name_of_replica
 
 _SHOW_GONE_S = 600.0
 _LISTED = 1000
@@ -78,7 +79,7 @@ def describe(
         flights_in_all=len(kernel.commands.flights),
         trajectory=log,
         recording=recording,
-        lighthouse=_lighthouse(kernel.run.steering.view),
+        lighthouse=_lighthouse(kernel),
         wheel=kernel.wheel.holder(now_ns),
         wheel_until_ns=kernel.wheel.until_ns(now_ns),
         step_time_s=kernel.run.guards.newest("step_time_s"),
@@ -115,10 +116,19 @@ def describe(
             )
             for proposal_id, candidate in islice(kernel.arbiter.waiting.items(), _LISTED)
         ),
+        knobs_waiting=tuple(kernel.run.desired.waiting[:_LISTED]),
+        crash_loops=tuple(islice(_crash_loops(kernel, now_ns), _LISTED)),
         at_risk=tuple(_at_risk(kernel)),
         cordoned=tuple(sorted(kernel.fleet.cordons.nodes)),
         cordoned_until_ns=dict(sorted(kernel.fleet.cordons.until_ns.items())),
     )
+
+
+def _crash_loops(kernel: Kernel, now_ns: int) -> Iterator[CrashLoop]:
+    fleet = kernel.fleet
+    for row, loop in fleet.restarts_in_vain.of.items():
+        if not loop.gave_up or now_ns - fleet.heard_ns_of(row) < _SHOW_GONE_S * SECOND_NS:
+            yield loop
 
 
 def _at_risk(kernel: Kernel) -> Iterator[AtRisk]:
@@ -135,9 +145,32 @@ def _at_risk(kernel: Kernel) -> Iterator[AtRisk]:
                 )
 
 
-def _lighthouse(view: LighthouseView | None) -> str:
-    """Return in a line what torchLoom's lighthouse sees, nothing where there is none of ours."""
-    return summarise("lighthouse", msgspec.to_builtins(view)) if view else ""
+def _lighthouse(kernel: Kernel) -> str:
+    """Return in a line what torchLoom's lighthouse sees, nothing where there is none of ours.
+
+    A life of a group that is over, or after which another has come, is no trouble of now.
+    """
+    view = kernel.run.steering.view
+    if view is None:
+        return ""
+    fleet, quorums = kernel.fleet, kernel.fleet.quorums
+    rows = range(len(fleet.hello))
+    over = quorums.replicas(row for row in rows if fleet.is_over(row))
+    living = quorums.replicas(row for row in rows if not fleet.is_over(row))
+    living |= {*view.members}.difference(view.silent, view.lost, view.aside)
+    names = {name_of_replica(replica) for replica in living}
+
+    def still(replicas: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(one for one in replicas if one in living or name_of_replica(one) not in names)
+
+    shown = msgspec.structs.replace(
+        view,
+        failed=still(view.failed),
+        silent=tuple(one for one in still(view.silent) if one not in over),
+        lost=still(view.lost),
+        aside=tuple(one for one in still(view.aside) if one not in over),
+    )
+    return summarise("lighthouse", msgspec.to_builtins(shown))
 
 
 def describe_knobs(kernel: Kernel, page: Page = _FIRST) -> KnobTable:
@@ -219,6 +252,9 @@ def _workers(
 
 
 def _ending(kernel: Kernel, state: str, row: int, *, silent: bool) -> str:
+    loop = kernel.fleet.restarts_in_vain.of.get(row)
+    if loop is not None and not loop.gave_up:
+        return "crash-looping"
     if state == "gone":
         return kernel.fleet.ending[row]
     return "silent" if silent and state != "left" else ""

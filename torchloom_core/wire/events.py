@@ -14,7 +14,7 @@ import msgspec
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.wire.actions import Action
-from torchloom_core.wire.limits import Count, Int64, Text
+from torchloom_core.wire.limits import Count, Int64, LaunchId, Text
 from torchloom_core.wire.links import Link
 from torchloom_core.wire.messages import (
     Ack,
@@ -199,13 +199,15 @@ class CordonOver(msgspec.Struct, frozen=True, kw_only=True, tag="cordon_over"):
 class KnobDesired(msgspec.Struct, frozen=True, kw_only=True, tag="knob_desired"):
     """Since ``since_ns`` ``knob`` should have ``value``, on one worker or on all (``worker`` None).
 
-    The value None takes a wish back: each worker keeps what it has.
+    The value None takes a wish back: each worker keeps what it has. One that ``waits`` was wanted
+    of an earlier job: nobody is given it until a person says so.
     """
 
     knob: str
     value: KnobValue | None
     worker: str | None = None
     since_ns: int = 0
+    waits: Literal[True] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Issue(msgspec.Struct, frozen=True, kw_only=True, tag="issue"):
@@ -370,6 +372,12 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True):
     reply: Reply
 
 
+class Launched(msgspec.Struct, frozen=True, kw_only=True):
+    """A launch whose workers belong to the run's present job."""
+
+    launch: LaunchId
+
+
 class Control(msgspec.Struct, frozen=True, kw_only=True):
     """Everything of the kernel that must outlive the Weaver's process.
 
@@ -388,6 +396,7 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
     answers: tuple[Answered, ...] = ()
     watches: tuple[Watch, ...] = ()
     links: tuple[Link, ...] = ()
+    launches: tuple[Launched, ...] = ()
 
 
 class Backlog(msgspec.Struct, frozen=True, kw_only=True, tag="backlog"):

@@ -56,6 +56,9 @@ ReplicaId = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_SHORT_TEXT)
 FieldName = Annotated[str, msgspec.Meta(pattern=FIELD_NAME)]
 """Of a kind of note, one of its fields, or an actuator."""
 
+LaunchId = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_-]{0,64}\Z")]
+"""Of one start of a job by its launcher; empty: an older Threadlet, which says none."""
+
 Id = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_.:-]{1,64}\Z")]
 """Of a command, proposal or request."""
 

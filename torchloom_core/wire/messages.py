@@ -24,6 +24,7 @@ from torchloom_core.wire.limits import (
     Id,
     Int64,
     KnobName,
+    LaunchId,
     LongText,
     MetricName,
     Name,
@@ -170,6 +171,12 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
         Knobs of which a stand-by tries out what a change would do.
     epoch : int
         The highest epoch of a Weaver that this life has heard of; 0 before the first.
+    launch : str
+        The start of the job that this process belongs to: the same for all that one launcher
+        starts, and for what that launcher starts again.
+    resumes : bool, optional
+        Whether a launch that is not known goes on with an earlier one's work, since its scheduler
+        has requeued it, or a checkpoint was loaded; None until the first step tells.
     """
 
     run: Name
@@ -192,6 +199,8 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
     door: Door | None = None
     tries: Annotated[tuple[KnobName, ...], msgspec.Meta(max_length=MAX_KNOBS)] = ()
     epoch: Count = 0
+    launch: LaunchId = ""
+    resumes: bool | None = None
     ts_ns: Stamp = 0
     v: Version = SCHEMA_VERSION
 
@@ -373,6 +382,12 @@ class Withdraw(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag=
     number: Int64
 
 
+class Tell(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="tell"):
+    """Write ``text`` to the trainer's own log, at once."""
+
+    text: Text
+
+
 def done_by(deed: "Deed", group: str) -> "Deed | SetKnobs | Rewind | None":
     """Return what a worker of ``group`` does of a deed, None: it only agrees with the others."""
     if not isinstance(deed, Together):
@@ -396,6 +411,7 @@ Deed = (
     | Terminate
     | Together
     | Withdraw
+    | Tell
 )
 
 

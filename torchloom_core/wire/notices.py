@@ -57,6 +57,28 @@ def of_wanted(wish: KnobDesired, worker: str) -> Notice:
     return Notice(kind="wanted", text=text, worker=worker)
 
 
+def of_restored(wishes: Sequence[KnobDesired], worker: str) -> Notice:
+    """Tell that a job that was restarted has been given what was set before, on all ranks."""
+    values = listed(list(map(_set, wishes)))
+    return Notice(kind="wanted", text=f"restored after the restart: {values}", worker=worker)
+
+
+def of_new_job(wishes: Sequence[KnobDesired], worker: str) -> Notice:
+    """Tell that a new job is not given what was set in an earlier one, and how it can be."""
+    text = (
+        "a new job has begun and trains with its own values; set in an earlier job: "
+        f"{listed(list(map(_set, wishes)))}; to set them here: torchloom knob take, to drop them: "
+        "torchloom knob drop"
+    )
+    return Notice(kind="new_job", text=text, worker=worker)
+
+
+def _set(wish: KnobDesired) -> str:
+    whose = f" of {wish.worker}" if wish.worker else ""
+    since = moment_text(wish.since_ns // SECOND_NS * SECOND_NS)
+    return f"{wish.knob} = {wish.value!r}{whose} (set at {since})"
+
+
 def of_run_end(dismissed: Sequence[str], wishes: Sequence[KnobDesired]) -> Notice:
     """Tell that the run is over, who is sent home, and what is wanted no more."""
     parts = ["the run is over: its last workers ended of their own"]
@@ -66,6 +88,11 @@ def of_run_end(dismissed: Sequence[str], wishes: Sequence[KnobDesired]) -> Notic
         values = [f"{w.knob} = {w.value!r}{f' of {w.worker}' if w.worker else ''}" for w in wishes]
         parts.append(f"wanted no more: {listed(values)}")
     return Notice(kind="run_over", text="; ".join(parts))
+
+
+def of_crash_loop(text: str, worker: str) -> Notice:
+    """Tell that ranks which a launcher starts again end before they attach."""
+    return Notice(kind="crash_loop", text=text, worker=worker)
 
 
 def of_remark(who: str, text: str) -> Notice:

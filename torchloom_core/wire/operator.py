@@ -158,6 +158,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     ``ending`` is empty while the worker lives. Meant ends are ``drained``, ``finished``,
     ``interrupted`` (Ctrl-C) and ``terminated`` (SIGTERM); ``killed`` (any other signal) and
     ``failed`` (any other status) are faults, and so is ``gone``, an end of which nobody knows how.
+    ``crash-looping``: its launcher starts it again, and it ends before it attaches.
     ``silent``: the process may live, but was not heard of for ``weaver.stale_after_s``.
     """
 
@@ -225,11 +226,39 @@ class AtRisk(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
 
 
+class CrashLoop(msgspec.Struct, frozen=True, kw_only=True):
+    """A launcher starts ranks again that end before they attach.
+
+    ``failed`` restarts did so since the last rank was attached; ``restart`` is the number of the
+    last one, of at most ``most``; ``error`` is what it died of. Where the launcher ``gave_up`` it
+    has ended since. ``worker`` is the one whose last life tells of it.
+    """
+
+    worker: str
+    node: str
+    failed: int
+    restart: int
+    most: int
+    error: str
+    gave_up: bool = False
+
+    @property
+    def text(self) -> str:
+        """What there is to say of it, in a sentence."""
+        times = "restart" if self.failed == 1 else "restarts"
+        end = "; the launcher has given up" if self.gave_up else ""
+        return (
+            f"crash-looping: {self.failed} {times} on {self.node} ended before they attached, "
+            f"the last was {self.restart} of {self.most}: {self.error}{end}"
+        )
+
+
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """The run at one moment; a later :class:`Page` has the next ``workers`` and no lists else.
 
     Of ``flights`` and ``waiting`` only the first thousand are there, and ``at_risk`` are the twenty
     most of each predictor. ``wheel`` is the seat that drives from a web page, empty if none does.
+    ``knobs_waiting`` was wanted of an earlier job, and nobody is given it until a person sets it.
     ``step_time_s`` is what a step takes now, the median of all that train; None: nobody tells.
     ``recording`` says since when and why the trajectory is not written, empty where it is.
     """
@@ -247,6 +276,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     flights_in_all: int = 0
     plugins: tuple[PluginStatus, ...] = ()
     waiting: tuple[Waiting, ...] = ()
+    knobs_waiting: tuple[KnobDesired, ...] = ()
+    crash_loops: tuple[CrashLoop, ...] = ()
     at_risk: tuple[AtRisk, ...] = ()
     cordoned: tuple[str, ...] = ()
     cordoned_until_ns: dict[str, int] = {}

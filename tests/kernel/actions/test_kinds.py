@@ -32,7 +32,7 @@ from torchloom_core.wire.actions import (
     UncordonNode,
     name_of,
 )
-from torchloom_core.wire.messages import Deed, KnobSpec, Prepare, Together, Withdraw
+from torchloom_core.wire.messages import Deed, KnobSpec, Prepare, Tell, Together, Withdraw
 
 ROOT = Path(__file__).parents[3]
 
@@ -106,7 +106,7 @@ def test_the_fleet_model_answers_every_deed_of_a_kind_and_no_other(name):
 
 def test_every_deed_is_some_kind_s_but_that_which_makes_a_stand_by_ready():
     told = {deed for kind in KINDS.values() for deed in kind.deeds}
-    assert told | {Prepare, Withdraw} == set(get_args(Deed))
+    assert told | {Prepare, Tell, Withdraw} == set(get_args(Deed))
     assert Prepare not in told
 
 

@@ -46,6 +46,7 @@ from torchloom_threadlet.sidecar.overdue import Overdue
 from torchloom_threadlet.sidecar.probing.commands import Probing
 from torchloom_threadlet.sidecar.probing.door import ProbeDoor
 from torchloom_threadlet.sidecar.publisher import Publisher
+from torchloom_threadlet.sidecar.restarts import Restarts
 from torchloom_threadlet.sidecar.roll_calls import RollCalls
 from torchloom_threadlet.sidecar.stillness import Stillness
 from torchloom_threadlet.sidecar.telemetry import Batches
@@ -85,6 +86,9 @@ class Sidecar:
         self._process = process
         self._pid = pid
         self._interval_s = _seconds("TORCHLOOM_HEARTBEAT_S", 1.0)
+        self._restarts = Restarts(pid)
+        self._has_ended = False
+        self._is_introduced = False
         self._error = ""
         self._parted = False
         self._urgent = asyncio.Event()
@@ -138,10 +142,13 @@ class Sidecar:
         for run in (*(part.run for part in parts), self._beat):
             self._spawn(run())
         status = await self._end_of_life()
+        self._has_ended = True
         _let_go_of_stderr()
         if self._uplink.unwanted:
             return
         await asyncio.wait({listening}, timeout=_LINK_END_S)
+        if not self._is_introduced:
+            self._mail.event(self._hello_now())  # of one that ended before there was a connection
         left = self._heartbeat.latest.state == "left"
         self._mail.event(
             Exit(
@@ -155,6 +162,9 @@ class Sidecar:
                 ts_ns=time.time_ns(),
             )
         )
+        if status is not None:
+            async for restart in self._restarts.in_vain():
+                self._note("restart", restart.fields())
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._mail.finish(), _LAST_WORDS_S)
         await self._uplink.close()
@@ -251,6 +261,9 @@ class Sidecar:
         self._say_hello()
 
     def _say_hello(self) -> None:
+        if self._has_ended:  # and this sidecar is but looking at torchrun's restarts
+            return
+        self._is_introduced = True
         self._mail.event(self._hello_now())
         self._urgent.set()
 
@@ -301,7 +314,7 @@ class Sidecar:
     async def _beat(self) -> None:
         hello = self._hello
         subject = subjects.telemetry(hello.run, hello.worker, hello.incarnation)
-        while True:
+        while not self._has_ended:
             self._urgent.clear()
             client = self._uplink.client
             if client is None or self._overdue:
@@ -355,7 +368,15 @@ def _news(hello: Hello) -> tuple[object, ...]:
     of a worker alone, its ack says.
     """
     fenced = [hello.values.get(spec.name) for spec in hello.knobs if spec.fence == "run"]
-    return hello.knobs, hello.actuators, hello.tries, hello.replica_id, hello.quorum_id, fenced
+    return (
+        hello.knobs,
+        hello.actuators,
+        hello.tries,
+        hello.replica_id,
+        hello.quorum_id,
+        hello.resumes,
+        fenced,
+    )
 
 
 async def serve(descriptor: int, process: Process) -> None:

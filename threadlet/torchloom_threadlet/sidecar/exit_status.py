@@ -35,15 +35,21 @@ async def wait_for_death(pid: int, pidfd: int = -1) -> int | None:
         if pidfd >= 0 or os.getppid() == pid:
             await _readable(descriptor)
         for _ in range(_STATUS_TRIES):
-            status = _kept_status(descriptor)
-            if status is None:
-                status = _zombie_status(pid)
+            status = status_of(descriptor, pid)
             if status is not None:
-                return os.waitstatus_to_exitcode(status)
+                return status
             await asyncio.sleep(_STATUS_WAIT_S)
         return None
     finally:
         os.close(descriptor)
+
+
+def status_of(descriptor: int, pid: int) -> int | None:
+    """Return how the process ended whose pidfd this is, as :func:`wait_for_death` does."""
+    status = _kept_status(descriptor)
+    if status is None:
+        status = _zombie_status(pid)
+    return None if status is None else os.waitstatus_to_exitcode(status)
 
 
 async def _readable(descriptor: int) -> None:

@@ -146,6 +146,7 @@ class TorchrunLoom(Loom):
         dist.all_reduce(linked, dist.ReduceOp.MAX, group=own)
         if not linked:
             return  # there is no Weaver anywhere, and nothing to vote on
+        _warn_of_restarts(os.environ)
         self._ballots = Ballots(own)
         worker = self._worker
         worker.changes.can_vote = True
@@ -216,6 +217,19 @@ class TorchrunLoom(Loom):
         worker.changes.can_vote = False
         worker.changes.withdraw(_LAST)
         worker.send(worker.hello())
+
+
+def _warn_of_restarts(environment: Mapping[str, str]) -> None:
+    """Say, on one rank, where gloo will find the addresses of dead ranks after a restart."""
+    keeps_addresses = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    may_restart = environment.get("TORCHELASTIC_MAX_RESTARTS", "0") not in ("", "0")
+    if keeps_addresses and may_restart and environment.get("RANK") == "0":
+        _logger.warning(
+            "torchrun's restarts may fail: its store keeps gloo's addresses of ranks that are dead "
+            "(TORCHELASTIC_USE_AGENT_STORE=True); start torchrun with --standalone, or with "
+            "--rdzv-backend=c10d --rdzv-endpoint=HOST:PORT in place of --master-port, and with "
+            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in its environment"
+        )
 
 
 _LAST = 2**62

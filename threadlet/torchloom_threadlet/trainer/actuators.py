@@ -88,7 +88,7 @@ class Actuators(KnobTable):
     @property
     def names(self) -> tuple[str, ...]:
         """The verbs that this worker obeys."""
-        names = ["drain", "pause", "resume", "dump", "terminate"]
+        names = ["drain", "pause", "resume", "dump", "terminate", "tell"]
         if self._knobs:
             names.append("set_knob")
         if self.can_agree():

@@ -43,6 +43,7 @@ from torchloom_core.wire.messages import (
     SetKnob,
     SetKnobs,
     Survey,
+    Tell,
     Together,
     Withdraw,
     WorkerState,
@@ -53,6 +54,7 @@ from torchloom_threadlet.cleaning import field_name, fields, text, whole
 from torchloom_threadlet.flight_recorder import collectives, flight_recorder
 from torchloom_threadlet.identity import Identity
 from torchloom_threadlet.identity import Join as JoinPlace
+from torchloom_threadlet.launch import launch_of
 from torchloom_threadlet.stacks import own_stacks
 from torchloom_threadlet.trainer.actuators import Actuators
 from torchloom_threadlet.trainer.changes import Changes
@@ -69,6 +71,9 @@ _SAVE_S = 600.0
 """How long a function of the script's that saves, or goes back, may take as a named phase."""
 
 _logger = logging.getLogger(__name__)
+
+_FIRST_STEP = 1
+"""Up to which the first step's number may be where no checkpoint was loaded."""
 
 
 class Worker:
@@ -127,6 +132,7 @@ class Worker:
         self.phases = Phases()
         self.thread = 0
         self.agreed_step: Callable[[], object] | None = None
+        self._launch, self._resumes = launch_of()
         self._framework = framework
         self._entered_ns = time.monotonic_ns()
         self._compilations = Compilations(self.phases, lambda: self.send(self.progress()))
@@ -218,6 +224,8 @@ class Worker:
             values=self.actuators.values,
             actuators=self.actuators.names,
             tries=self.actuators.tries,
+            launch=self._launch,
+            resumes=self._resumes,
             framework=text(self._framework, MAX_SHORT_TEXT),
             replica_id=text(self.replica_id, MAX_SHORT_TEXT),
             quorum_id=self.phases.quorum_id,
@@ -255,7 +263,7 @@ class Worker:
             return
         if isinstance(command.do, Together):
             self.changes.offer(command, command.do)
-        elif isinstance(command.do, Dump | Cut | Withdraw):
+        elif isinstance(command.do, Dump | Cut | Withdraw | Tell):
             self._obey(command)
         elif isinstance(command.do, Join) and self.actuators.prepared:
             self._obey(command)  # the training thread may be making its Manager still
@@ -338,6 +346,9 @@ class Worker:
         self.attention = False
         if self.state == "joining":
             self.enter("training")
+        if self._resumes is None:
+            self._resumes = whole(self.step) > _FIRST_STEP
+            self.send(self.hello())
         self.make_due()
         while not self._todo.empty():
             if (command := self._todo.get()) is not None:
@@ -490,6 +501,8 @@ class Worker:
                 self.changes.withdraw(number)
             case Dump():
                 self.note("dump", self._evidence())
+            case Tell(text=said):
+                _logger.warning("%s: %s", self.identity.worker, said)
             case Survey() | Rehearse() as errand if not errand.leaves_off:
                 return self._run_errand(self.actuators.errands[type(errand)], errand, command)
         return None

@@ -4,13 +4,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torchloom_core.errors import KnobError
+from torchloom_core.fleet.declared_knobs import left_out
 from torchloom_core.kernel.actions.kind import ActionKind, Stages
 from torchloom_core.kernel.actions.knobs import KnobsKind
 from torchloom_core.kernel.actions.run import NAMED, Run
 from torchloom_core.suggest import listed
 from torchloom_core.wire.actions import ChangeKnob, ChangeKnobs
 from torchloom_core.wire.events import Output
-from torchloom_core.wire.knobs import agrees, check_value, find_spec, shown, takes, unusual
+from torchloom_core.wire.knobs import check_value, find_spec, shown, takes, unusual
 from torchloom_core.wire.messages import Command, KnobSpec, SetKnob
 from torchloom_core.wire.plans import Plan, landed_text, workers_text
 
@@ -127,16 +128,5 @@ def _rows(action: ChangeKnob, run: Run) -> list[int]:
 
 
 def _left_out(action: ChangeKnob, run: Run) -> str:
-    """Return a clause that names the workers which declare the knob otherwise, or nothing."""
-    spec = run.fleet.knob_specs.get(action.knob)
-    if action.worker is not None or spec is None:
-        return ""
-    names = [
-        hello.worker
-        for row, hello in enumerate(run.fleet.hello)
-        if run.stays(row) and not agrees(hello.knobs, spec)
-    ]
-    if not names:
-        return ""
-    whose = "declares" if len(names) == 1 else "declare"
-    return f"not on {listed(names, NAMED)}, which {whose} it otherwise"
+    spec = run.fleet.knob_specs.get(action.knob) if action.worker is None else None
+    return left_out(spec, [h for row, h in enumerate(run.fleet.hello) if run.stays(row)])

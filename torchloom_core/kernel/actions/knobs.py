@@ -1,17 +1,18 @@
 """Knobs: run-fenced parameters get other values, all of them at one step, or none does."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from torchloom_core.errors import KnobError
+from torchloom_core.fleet.declared_knobs import check_all_have, first_values
 from torchloom_core.kernel.actions.fenced import cannot_agree, together
 from torchloom_core.kernel.actions.kind import ActionKind, Stages
-from torchloom_core.kernel.actions.run import NAMED, Run
-from torchloom_core.suggest import listed
+from torchloom_core.kernel.actions.run import Run
+from torchloom_core.wire import notices
 from torchloom_core.wire.actions import ChangeKnobs, new_values
 from torchloom_core.wire.events import Output
-from torchloom_core.wire.knobs import agrees, check_value, shown, unusual
-from torchloom_core.wire.messages import RECONCILE, KnobSpec, KnobValues, SetKnobs, Together
+from torchloom_core.wire.knobs import check_value, shown, unusual
+from torchloom_core.wire.messages import RECONCILE, KnobValues, SetKnobs, Together
 from torchloom_core.wire.plans import Plan, landed_text, workers_text
 from torchloom_core.wire.requests import GUARD
 
@@ -57,7 +58,8 @@ class KnobsKind(ActionKind[ChangeKnobs]):
     def begin(self, plan: Plan, run: Run) -> list[Output]:
         """Remember what the knobs are, before any rank changes them, unless it only puts back."""
         if plan.policy not in (GUARD, RECONCILE):
-            run.guards.expect(plan, _present(new_values(plan.action), run), run.now_ns)
+            before = [run.fleet.knobs[row] for row in run.voters()]
+            run.guards.expect(plan, first_values(new_values(plan.action), before), run.now_ns)
         return []
 
     def end(self, plan: Plan, trouble: str, run: Run) -> list[Output]:
@@ -66,6 +68,8 @@ class KnobsKind(ActionKind[ChangeKnobs]):
             run.guards.forget(plan.verdict)
             return []
         values = new_values(plan.action)
+        if plan.policy == RECONCILE:
+            return _tell_restored(values, run)
         if plan.policy == GUARD:
             run.guards.taken_back(values)
         run.guards.begin(plan.verdict, run.now_ns)
@@ -96,33 +100,14 @@ def checked(values: KnobValues, run: Run) -> KnobValues:
             raise KnobError(
                 f"knob {knob} is worker-fenced: each worker sets it alone, so it is set alone"
             )
-        _check_all_have(spec, run)
+        check_all_have(spec, [run.fleet.hello[row] for row in run.voters()])
     return own
 
 
-def _present(knobs: Iterable[str], run: Run) -> KnobValues:
-    """Return what the knobs are on the first that has them: on all the same."""
-    rows = run.voters()
-    return {
-        knob: next(run.fleet.knobs[row][knob] for row in rows if knob in run.fleet.knobs[row])
-        for knob in knobs
-        if any(knob in run.fleet.knobs[row] for row in rows)
-    }
-
-
-def _check_all_have(spec: KnobSpec, run: Run) -> None:
-    hellos = [run.fleet.hello[row] for row in run.voters()]
-    without = [h.worker for h in hellos if all(own.name != spec.name for own in h.knobs)]
-    otherwise = [h.worker for h in hellos if not agrees(h.knobs, spec)]
-    if without:
-        has = "has" if len(without) == 1 else "have"
-        raise KnobError(
-            f"knob {spec.name} lands on all ranks at one step, "
-            f"and {listed(without, NAMED)} {has} none"
-        )
-    if otherwise:
-        declares = "declares" if len(otherwise) == 1 else "declare"
-        raise KnobError(
-            f"knob {spec.name} lands on all ranks at one step, "
-            f"and {listed(otherwise, NAMED)} {declares} it otherwise"
-        )
+def _tell_restored(values: KnobValues, run: Run) -> list[Output]:
+    """Tell, also in the log of one trainer, that all ranks have what was set before a restart."""
+    wishes = [wish for knob in values if (wish := run.desired.of(None, knob)) is not None]
+    voters = run.voters() if wishes else []
+    workers = [run.fleet.hello[row].worker for row in voters[:1]]
+    told = [run.say(notices.of_restored(wishes, worker), RECONCILE) for worker in workers]
+    return [output for outputs in told for output in outputs]

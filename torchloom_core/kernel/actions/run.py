@@ -8,13 +8,14 @@ from torchloom_core.dispatch.under_way import UnderWay
 from torchloom_core.fleet.desired_knobs import DesiredKnobs
 from torchloom_core.fleet.guards import Guards
 from torchloom_core.fleet.held_standbys import HeldStandbys
+from torchloom_core.fleet.launches import Launches
 from torchloom_core.fleet.pause_hold import PauseHold
 from torchloom_core.fleet.state import FleetState
 from torchloom_core.fleet.steering import Steering
 from torchloom_core.suggest import nearest
-from torchloom_core.wire.events import Output
+from torchloom_core.wire.events import Notice, Output
 from torchloom_core.wire.knobs import find_spec
-from torchloom_core.wire.messages import Deed, KnobSpec, KnobValue
+from torchloom_core.wire.messages import Deed, KnobSpec, KnobValue, Tell
 from torchloom_core.wire.plans import Stage
 
 NAMED = 3
@@ -48,6 +49,7 @@ class Run:
         self.plans = UnderWay()
         self.pauses = PauseHold(fleet, stale_after_s)
         self.desired = DesiredKnobs()
+        self.launches = Launches(fleet, self.desired, stale_after_s)
         self.steering = steering
         self.held_standbys = HeldStandbys(fleet, steering)
         self.stale_ns = round(stale_after_s * SECOND_NS)
@@ -115,6 +117,11 @@ class Run:
         for worker, incarnation in stage.lives:
             outputs += self.commands.issue(worker, incarnation, stage.deed, cause, self.now_ns)
         return outputs
+
+    def say(self, notice: Notice, cause: str) -> list[Output]:
+        """Tell people of a worker, also in its trainer's own log."""
+        able = self.able([self.fleet.row_of[notice.worker]], "tell")
+        return [notice, *self.tell(self.stage(able, Tell(text=notice.text)), cause)]
 
     # --- obstacles that several kinds meet ---
 

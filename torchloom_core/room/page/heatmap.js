@@ -3,6 +3,7 @@
 import { STATE_COLOURS, VALUE_COLOURS } from "./colours.js";
 import { el, number } from "./dom.js";
 
+const BY_NAME = new Intl.Collator(undefined, { numeric: true });
 const LABEL_PX = 16;
 const GAP_PX = 6;
 const LARGEST_PX = 28;
@@ -45,7 +46,7 @@ export class HeatMap {
       if (!blocks.has(name)) blocks.set(name, []);
       blocks.get(name).push(row);
     });
-    const names = [...blocks.keys()].sort((a, b) => a.localeCompare(b, undefined, { numeric: true }));
+    const names = [...blocks.keys()].sort(BY_NAME.compare);
     const area = (width * 420) / Math.max(1, places.length);
     const size = Math.max(SMALLEST_PX, Math.min(LARGEST_PX, Math.floor(Math.sqrt(area))));
     const labelled = index >= 0 && names.length <= 400;
@@ -54,7 +55,7 @@ export class HeatMap {
     this.order = [];
     let x = 0, y = labelled ? LABEL_PX : 0, deep = 0;
     for (const name of names) {
-      const rows = blocks.get(name);
+      const rows = blocks.get(name).sort((a, b) => BY_NAME.compare(places[a][0], places[b][0]));
       const wide = Math.min(rows.length, Math.max(1, Math.ceil(Math.sqrt(rows.length) * 1.6), Math.floor(labelled ? 56 / size : 1)));
       const block = Math.max(wide * size, labelled ? Math.min(60, 7 * name.length + 4) : 0);
       if (x && x + block > width) {

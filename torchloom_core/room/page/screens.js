@@ -4,8 +4,9 @@ import { STATE_COLOURS, VALUE_COLOURS } from "./colours.js";
 import { Chart, lineLegend, USUAL_METRICS } from "./charts.js";
 import { button, clock, el, fill, lock, many, number, span } from "./dom.js";
 import { HeatMap } from "./heatmap.js";
-import { Knobs } from "./knobs.js";
+import { Knobs, shown } from "./knobs.js";
 import { LandscapeScreen } from "./landscape.js";
+import { freshId } from "./link.js";
 import { lined, momentsOf } from "./moments.js";
 import { PolicyScreen } from "./policies.js";
 import { WhatIf } from "./preview.js";
@@ -31,6 +32,11 @@ const FOR_ALL = [
 
 function section(title, ...children) {
   return el("section", { "aria-label": title }, el("h2", {}, title), children);
+}
+
+function crashLoop({ worker, node, failed, restart, most, error, gave_up }) {
+  const end = gave_up ? "; the launcher has given up" : "";
+  return `Crash-looping since ${worker} ended: ${many(failed, "restart")} on ${node} ended before they attached, the last was ${restart} of ${most}: ${error}${end}`;
 }
 
 function newest(known, count) {
@@ -73,10 +79,11 @@ export class RunScreen {
     const status = run.status ?? {};
     const kept = shares(run.spent)?.of.kept;
     fill(this.spent, JSON.stringify(shares(run.spent)), () => spentParts(run.spent));
-    fill(this.well, JSON.stringify([kept, run.counts, run.step, run.stalled, run.slow, status.stopped, status.dry_run, status.recording, status.cordoned, status.lighthouse, status.malformed, status.flights_in_all]), () => {
+    fill(this.well, JSON.stringify([kept, run.counts, run.step, run.stalled, run.slow, status.crash_loops, status.stopped, status.dry_run, status.recording, status.cordoned, status.lighthouse, status.malformed, status.flights_in_all]), () => {
       const counts = Object.entries(run.counts).filter(([, count]) => count);
       const tiles = [el("li", {}, el("b", {}, String(run.step)), "step"), kept && el("li", {}, el("b", {}, `${kept} %`), "of time in kept steps"), ...counts.map(([name, count]) => el("li", { className: BAD.includes(name) ? "bad" : "" }, el("b", {}, String(count)), name))];
       const lines = [];
+      for (const loop of status.crash_loops ?? []) lines.push(["bad", crashLoop(loop)]);
       if (run.stalled) lines.push(["bad", run.stalled]);
       if (run.slow) lines.push(["warn", run.slow]);
       if (status.stopped) lines.push(["bad", "Actions are stopped: nothing is granted until they are resumed."]);
@@ -89,7 +96,7 @@ export class RunScreen {
       return [el("ul", { className: "tiles" }, tiles), ...lines.map(([tone, text]) => el("p", { className: tone }, text))];
     });
     const why = this.act.lock();
-    fill(this.waiting, JSON.stringify([status.waiting, why]), () => this.proposals(status.waiting ?? [], why));
+    fill(this.waiting, JSON.stringify([status.waiting, status.knobs_waiting, why]), () => [...this.knobsWaiting(status.knobs_waiting ?? [], why), this.proposals(status.waiting ?? [], why)]);
     for (const { age, proposal } of this.ages) age.textContent = this.ageOf(this.known.stories.get(proposal));
     fill(this.risk, JSON.stringify(status.at_risk), () => {
       const worst = [...(status.at_risk ?? [])].sort((a, b) => b.hazard - a.hazard).slice(0, 8);
@@ -113,6 +120,16 @@ export class RunScreen {
       }
       this.charts.get(name).chart.draw(known.series.get(name), marks);
     }
+  }
+
+  knobsWaiting(waiting, why) {
+    return waiting.map(({ knob, value, worker, since_ns }) => {
+      const whose = worker ? { knob, worker } : { knob };
+      const told = `${knob} = ${shown(value)}${worker ? ` of ${worker}` : ""}, set in an earlier job at ${clock(since_ns / 1e9)}: this job trains with its own value`;
+      return el("div", {}, el("p", { className: "warn" }, told), el("div", { className: "row" },
+        button(`take ${knob}`, why, () => this.act.ask("knob.set", { ...whose, value, sure: true, id: freshId() })),
+        button(`drop ${knob}`, why, () => this.act.ask("knob.unset", { ...whose, id: freshId() }))));
+    });
   }
 
   proposals(waiting, why) {
@@ -219,6 +236,7 @@ export class FleetScreen {
     this.map.paint();
     const bad = [];
     known.channels[0].forEach((code, row) => { if (BAD.includes(names[code])) bad.push(row); });
+    bad.sort((a, b) => BY_NAME.compare(known.places[a]?.[0], known.places[b]?.[0]));
     fill(this.bad, `${known.placesVersion} ${bad.slice(0, 200).join()} ${bad.length}`, () => this.badOf(bad, names));
     this.showExtremes();
     this.one.update();

@@ -1,0 +1,110 @@
+"""Which launches are of the run's present job, so that a new job is told from a restart."""
+
+from collections.abc import Iterable, Iterator
+
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.fleet.desired_knobs import DesiredKnobs
+from torchloom_core.fleet.state import FleetState
+from torchloom_core.kept import KeptTable
+from torchloom_core.wire.events import KnobDesired, Launched
+from torchloom_core.wire.messages import Hello
+
+AT_WORK = frozenset({"joining", "training", "paused", "draining"})
+"""States of those that a job goes on with; a stand-by is none of them."""
+
+
+class Launches:
+    """The launches of the present job; what was wanted of an earlier one waits.
+
+    Attributes
+    ----------
+    table : KeptTable of Launched
+        By their ids.
+    """
+
+    def __init__(self, fleet: FleetState, desired: DesiredKnobs, stale_after_s: float) -> None:
+        self._fleet = fleet
+        self._desired = desired
+        self._stale_ns = round(stale_after_s * SECOND_NS)
+        self._all_are_here_ns = 0
+        self._came_ns: dict[str, int] = {}
+        self.table: KeptTable[Launched] = KeptTable("launch")
+
+    def restore(self, launches: Iterable[Launched], now_ns: int) -> None:
+        """Take over what an earlier Weaver left; this one has yet to hear who is there."""
+        self.table.update((one.launch, one) for one in launches)
+        if self._desired.wishes:
+            self._all_are_here_ns = now_ns + self._stale_ns
+
+    def knows(self, hello: Hello) -> bool:
+        """Say whether the worker is of the present job; one that names no launch is."""
+        return not hello.launch or hello.launch in self.table
+
+    def hear(self, hello: Hello, before: str, now_ns: int) -> tuple[list[Hello], list[KnobDesired]]:
+        """Take a hello, where ``before`` was the launch of the worker's earlier life.
+
+        Who comes back under another launch says that the earlier one is over. Returns as
+        :meth:`look` does.
+        """
+        if before != hello.launch:
+            self.table.pop(before, None)
+        if self.knows(hello):
+            return [], []
+        self._came_ns.setdefault(hello.launch, now_ns)
+        # Of many that come at once, and that cannot be judged yet, not each looks at all others.
+        if len(self._came_ns) > 1 and hello.resumes is None:
+            return [], []
+        return self._judge([hello], now_ns)
+
+    def look(self, now_ns: int) -> tuple[list[Hello], list[KnobDesired]]:
+        """Judge the launches that are not known, once a tick.
+
+        Returns
+        -------
+        list of Hello
+            Of workers that belong to the present job from now on.
+        list of KnobDesired
+            What waits from now on, since the first of them begins a new job.
+        """
+        if not self._came_ns:
+            return [], []
+        fleet = self._fleet
+        present = [hello for row, hello in enumerate(fleet.hello) if not fleet.is_over(row)]
+        unknown = [hello for hello in present if not self.knows(hello)]
+        judged = self._judge(unknown, now_ns)
+        still = {hello.launch for hello in unknown if not self.knows(hello)}
+        self._came_ns = {launch: ns for launch, ns in self._came_ns.items() if launch in still}
+        return judged
+
+    def _judge(
+        self, unknown: Iterable[Hello], now_ns: int
+    ) -> tuple[list[Hello], list[KnobDesired]]:
+        known: list[Hello] = []
+        held: list[KnobDesired] = []
+        goes_on = any(map(self.knows, self._at_work(now_ns)))
+        for hello in unknown:
+            if not goes_on:
+                if not self._may_begin(hello) or not self._is_told(hello, now_ns):
+                    continue
+                if not hello.resumes:
+                    held = self._desired.hold(self._came_ns.get(hello.launch, now_ns))
+                    self.table.clear()
+                goes_on = True
+            self.table[hello.launch] = Launched(launch=hello.launch)
+            self._came_ns.pop(hello.launch, None)
+            known.append(hello)
+        return known, held
+
+    def _at_work(self, now_ns: int) -> Iterator[Hello]:
+        fleet, since_ns = self._fleet, now_ns - self._stale_ns
+        for row, hello in enumerate(fleet.hello):
+            if fleet.state[row] in AT_WORK and fleet.heard_ns_of(row) >= since_ns:
+                yield hello
+
+    def _may_begin(self, hello: Hello) -> bool:
+        return self._fleet.state[self._fleet.row_of[hello.worker]] in AT_WORK
+
+    def _is_told(self, hello: Hello, now_ns: int) -> bool:
+        """Say whether it is known if a job begins with this worker, as no other is at work."""
+        is_new = hello.resumes is False and now_ns >= self._all_are_here_ns
+        return bool(hello.resumes) or is_new or not self._desired.wishes
