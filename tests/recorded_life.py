@@ -4,8 +4,8 @@ from pathlib import Path
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Config
+from torchloom_core.dispatch.policy_guard import RecordedGuard
 from torchloom_core.kernel.kernel import Kernel
-from torchloom_core.kernel.plugins.guard import RecordedGuard
 from torchloom_core.kernel.plugins.host import ActivePlugins
 from torchloom_core.trajectory.writer import TrajectoryWriter
 from torchloom_core.wire.actions import ChangeKnob, Migrate

@@ -14,8 +14,8 @@ from torchloom_core.activation.discovery import discover
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.loading import convert
 from torchloom_core.config.schema import Config
+from torchloom_core.dispatch.policy_guard import RecordedGuard
 from torchloom_core.kernel.kernel import Kernel
-from torchloom_core.kernel.plugins.guard import RecordedGuard
 from torchloom_core.kernel.plugins.host import ActivePlugins
 from torchloom_core.plugin.needs import windows_s
 from torchloom_core.trace import Bundle, Feed

@@ -3,8 +3,8 @@ import sys
 import pytest
 
 from torchloom_core.config.schema import Config
+from torchloom_core.dispatch.policy_guard import RecordedGuard
 from torchloom_core.kernel.kernel import Kernel
-from torchloom_core.kernel.plugins.guard import RecordedGuard
 from torchloom_core.kernel.plugins.host import ActivePlugins
 from torchloom_core.trajectory.layout import run_folder
 from torchloom_core.trajectory.writer import TrajectoryWriter

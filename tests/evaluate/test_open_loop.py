@@ -21,6 +21,7 @@ from torchloom_core.activation.activation import activate
 from torchloom_core.activation.discovery import discover
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.loading import parse
+from torchloom_core.dispatch.policy_guard import RecordedGuard
 from torchloom_core.errors import LeakError, ModelError, PluginError, TraceError
 from torchloom_core.evaluate.assumptions import of_replay
 from torchloom_core.evaluate.forecasts.labels import Task
@@ -29,7 +30,6 @@ from torchloom_core.evaluate.goodput.arms import Arm
 from torchloom_core.evaluate.goodput.candidates import Forecaster
 from torchloom_core.evaluate.open_loop import recorded_verdicts, replay_policies
 from torchloom_core.kernel.kernel import Kernel
-from torchloom_core.kernel.plugins.guard import RecordedGuard
 from torchloom_core.learning.calibration import Calibration
 from torchloom_core.learning.model import Model
 from torchloom_core.trace.bundle.bundle import Bundle

@@ -9,8 +9,8 @@ import msgspec
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.loading import parse
 from torchloom_core.config.schema import Config
+from torchloom_core.dispatch.policy_guard import Guard, RecordedGuard
 from torchloom_core.kernel.kernel import Kernel
-from torchloom_core.kernel.plugins.guard import Guard, RecordedGuard
 from torchloom_core.kernel.plugins.host import ActivePlugins, ActivePolicy
 from torchloom_core.plugin import FleetView, PolicyNeed
 from torchloom_core.wire.actions import Action

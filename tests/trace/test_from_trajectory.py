@@ -18,9 +18,9 @@ from torchloom_core.cli.trace_make_commands import from_trajectory as command
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.loading import parse
 from torchloom_core.config.schema import Config
+from torchloom_core.dispatch.policy_guard import RecordedGuard
 from torchloom_core.errors import StateError, TraceError
 from torchloom_core.kernel.kernel import Kernel
-from torchloom_core.kernel.plugins.guard import RecordedGuard
 from torchloom_core.kernel.plugins.host import ActivePlugins
 from torchloom_core.plugin import FleetView, Need
 from torchloom_core.trace.bundle.bundle import Bundle

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from torchloom_core.config.schema import Config
+from torchloom_core.dispatch.policy_guard import RecordedGuard
 from torchloom_core.kernel.kernel import Kernel
-from torchloom_core.kernel.plugins.guard import RecordedGuard
 from torchloom_core.kernel.plugins.host import ActivePlugins
 from torchloom_core.trajectory.reader import Life, lives
 from torchloom_core.trajectory.replay import Difference, ReplayReport, replay

@@ -140,8 +140,8 @@ def export(
 def _make_kernel(life: "Life") -> Any:
     from torchloom_core.activation.activation import activate
     from torchloom_core.activation.discovery import discover
+    from torchloom_core.dispatch.policy_guard import RecordedGuard
     from torchloom_core.kernel.kernel import Kernel
-    from torchloom_core.kernel.plugins.guard import RecordedGuard
 
     plugins = activate(life.config, discover(), str(life.folder))
     return Kernel(life.config, plugins, RecordedGuard(life.overruns()))

@@ -11,10 +11,10 @@ from typing import Protocol
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Config
+from torchloom_core.dispatch.policy_guard import RecordedGuard
 from torchloom_core.evaluate.verdict_counts import VerdictCounts
 from torchloom_core.fleet.sample_table import SampleTable
 from torchloom_core.kernel.kernel import Kernel
-from torchloom_core.kernel.plugins.guard import RecordedGuard
 from torchloom_core.kernel.plugins.host import ActivePlugins
 from torchloom_core.plugin.forecasting import run_predictor
 from torchloom_core.wire.actions import Action, UncordonNode

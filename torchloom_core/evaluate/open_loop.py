@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from torchloom_core.activation.activation import activate
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Config
+from torchloom_core.dispatch.policy_guard import RecordedGuard
 from torchloom_core.evaluate.forecasts.alarms import told
 from torchloom_core.evaluate.forecasts.hindcasts import Hindcasts, judge
 from torchloom_core.evaluate.forecasts.labels import Task
@@ -24,7 +25,6 @@ from torchloom_core.evaluate.installed import installed
 from torchloom_core.evaluate.results import ReplayedPolicy
 from torchloom_core.kernel.actions.kinds import kind_of
 from torchloom_core.kernel.kernel import Kernel
-from torchloom_core.kernel.plugins.guard import RecordedGuard
 from torchloom_core.kernel.plugins.host import ActivePlugins
 from torchloom_core.plugin.arrays import Ints
 from torchloom_core.plugin.forecasting import run_predictor

@@ -12,7 +12,9 @@ import msgspec
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Config
 from torchloom_core.dispatch.answers import Answers, answer_to
+from torchloom_core.dispatch.candidate import Candidate
 from torchloom_core.dispatch.commands import Commands
+from torchloom_core.dispatch.policy_guard import Guard
 from torchloom_core.dispatch.wheel import Wheel
 from torchloom_core.fleet.forecasts import Forecasts
 from torchloom_core.fleet.guards import TRIES, Guards
@@ -24,9 +26,7 @@ from torchloom_core.kept import Changes
 from torchloom_core.kernel.actions.kinds import kind_of
 from torchloom_core.kernel.actions.run import Run
 from torchloom_core.kernel.arbiter import Arbiter
-from torchloom_core.kernel.arbiter.arbiter import Candidate
 from torchloom_core.kernel.execution import Execution
-from torchloom_core.kernel.plugins.guard import Guard
 from torchloom_core.kernel.plugins.host import ActivePlugins, PolicyHost
 from torchloom_core.kernel.run_end import RunEnd
 from torchloom_core.plugin.needs import Need

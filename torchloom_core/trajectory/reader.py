@@ -12,9 +12,9 @@ import msgspec
 import pyarrow as pa
 
 from torchloom_core.config.schema import Config
+from torchloom_core.dispatch.policy_guard import OVERRAN
 from torchloom_core.errors import StateError
 from torchloom_core.files import open_regular
-from torchloom_core.kernel.plugins.guard import OVERRAN
 from torchloom_core.suggest import listed
 from torchloom_core.trajectory.columns import decode
 from torchloom_core.trajectory.layout import (

@@ -6,7 +6,7 @@ import types
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from torchloom_core.kernel.plugins.guard import PolicyOverran
+from torchloom_core.dispatch.policy_guard import PolicyOverran
 from torchloom_core.kernel.plugins.host import PolicyHost
 from torchloom_core.plugin.foreign import code_place
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.kernel.arbiter.situations import NOW_NS, Standing, arbiter, candidate, decide
 from torchloom_core.clock import SECOND_NS
+from torchloom_core.dispatch.candidate import Candidate
 from torchloom_core.kernel.actions.kinds import HIGH_IMPACT, target_of
-from torchloom_core.kernel.arbiter.arbiter import Candidate
 from torchloom_core.wire.actions import (
     DrainGroup,
     Migrate,

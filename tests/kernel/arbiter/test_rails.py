@@ -6,7 +6,7 @@ import pytest
 
 from tests.kernel.arbiter.situations import NOW_NS, Standing, arbiter, candidate, decide, granted
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.kernel.arbiter.arbiter import Candidate
+from torchloom_core.dispatch.candidate import Candidate
 from torchloom_core.kernel.arbiter.rails import POLICY_RAILS
 from torchloom_core.wire.actions import (
     Alert,

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.dispatch.commands import Commands
 from torchloom_core.dispatch.under_way import UnderWay
+from torchloom_core.fleet.absent import why_not_present, why_not_training
 from torchloom_core.fleet.desired_knobs import DesiredKnobs
 from torchloom_core.fleet.guards import Guards
 from torchloom_core.fleet.held_standbys import HeldStandbys
@@ -12,7 +13,6 @@ from torchloom_core.fleet.launches import Launches
 from torchloom_core.fleet.pause_hold import PauseHold
 from torchloom_core.fleet.state import FleetState
 from torchloom_core.fleet.steering import Steering
-from torchloom_core.suggest import nearest
 from torchloom_core.wire.events import Notice, Output
 from torchloom_core.wire.knobs import find_spec
 from torchloom_core.wire.messages import Deed, KnobSpec, KnobValue, Tell
@@ -127,18 +127,8 @@ class Run:
 
     def not_training(self, group: str) -> str:
         """Return why the group cannot be acted on as one that trains, or nothing."""
-        if group in self.fleet.groups("training", "paused"):
-            return ""
-        rows = [row for row, hello in enumerate(self.fleet.hello) if hello.group == group]
-        if not rows:
-            known = {hello.group for hello in self.fleet.hello}
-            return f"no group is called {group!r}{nearest(group, known)}"
-        ended = all(map(self.fleet.is_over, rows))
-        return f"group {group} {'has ended' if ended else 'is not training'}"
+        return why_not_training(self.fleet, group)
 
     def not_present(self, worker: str) -> str:
         """Return why the worker cannot be acted on, or nothing."""
-        row = self.fleet.row_of.get(worker)
-        if row is None:
-            return f"no worker is called {worker!r}{nearest(worker, self.fleet.row_of)}"
-        return f"worker {worker} has ended" if self.fleet.state[row] == "gone" else ""
+        return why_not_present(self.fleet, worker)

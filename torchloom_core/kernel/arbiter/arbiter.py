@@ -2,33 +2,21 @@
 
 import random
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Literal
 
 import msgspec
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config import schema
+from torchloom_core.dispatch.candidate import Candidate
 from torchloom_core.kept import KeptTable
 from torchloom_core.kernel.actions.kinds import target_of
 from torchloom_core.kernel.arbiter.rails import PERSON_RAILS, POLICY_RAILS, Case, Situation
 from torchloom_core.wire.actions import name_of
-from torchloom_core.wire.events import Proposed, Verdict
+from torchloom_core.wire.events import Verdict
 from torchloom_core.wire.plans import Granted
 from torchloom_core.wire.requests import PERSON, UNWEIGHED
 
 _HOUR_S = 3600.0
-
-Mode = Literal["act", "dry_run", "shadow"]
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A proposal that competes, with its policy's mode and the time it was made."""
-
-    proposed: Proposed
-    mode: Mode
-    ts_ns: int
 
 
 class Arbiter:
@@ -56,7 +44,7 @@ class Arbiter:
             proposal = candidate.proposed
             target = target_of(proposal.proposal.action)
             if target in winners and candidate.mode != "shadow":
-                yield self._deny(candidate, "outbid", f"{winners[target]} is worth more")
+                yield candidate.denied("outbid", f"{winners[target]} is worth more")
                 continue
             verdict = self._judge(candidate, situation, now_ns)
             if verdict.granted or verdict.rule in {"dry_run", "approval", "holdout"}:
@@ -72,7 +60,7 @@ class Arbiter:
         ]
         for waiting in late:
             del self.waiting[waiting.proposed.id]
-        return [self._deny(waiting, "expiry", "nobody approved it in time") for waiting in late]
+        return [waiting.denied("expiry", "nobody approved it in time") for waiting in late]
 
     def withdraw(self, proposal_id: str, rule: str, reason: str) -> Verdict:
         """Deny a waiting proposal for good.
@@ -82,7 +70,7 @@ class Arbiter:
         KeyError
             If no such proposal waits.
         """
-        return self._deny(self.waiting.pop(proposal_id), rule, reason)
+        return self.waiting.pop(proposal_id).denied(rule, reason)
 
     def approve(self, proposal_id: str, by: str, situation: Situation, now_ns: int) -> Verdict:
         """Decide a waiting proposal that the person ``by`` has approved.
@@ -120,10 +108,10 @@ class Arbiter:
             if objection:
                 if candidate.mode == "shadow":
                     would = f"would be denied by {rail.__name__}: {objection}"
-                    return self._deny(candidate, "shadow", would)
-                return self._deny(candidate, rail.__name__, objection)
+                    return candidate.denied("shadow", would)
+                return candidate.denied(rail.__name__, objection)
         if candidate.mode == "shadow":
-            return self._deny(candidate, "shadow", f"would be granted: {proposal.reason}")
+            return candidate.denied("shadow", f"would be granted: {proposal.reason}")
         if case.rule.approval and not (unweighed or approved_by):
             return self._hold(candidate)
         rule = PERSON if approved_by else proposed.policy if unweighed else "net_gain"
@@ -135,18 +123,18 @@ class Arbiter:
         for waiting in self.waiting.values():
             if target_of(waiting.proposed.proposal.action) == target:
                 text = f"{waiting.proposed.id} waits for a person already"
-                return self._deny(candidate, "approval", text)
+                return candidate.denied("approval", text)
         self.waiting[candidate.proposed.id] = candidate
         proposal = candidate.proposed.proposal
         text = f"waits {proposal.expires_s:g} s for a person: {proposal.reason}"
-        return self._deny(candidate, "approval", text)
+        return candidate.denied("approval", text)
 
     def _draw(self, candidate: Candidate, now_ns: int, *, rule: str, approved_by: str) -> Verdict:
         """Take the action's arm or, with the holdout's probability, the no-op's."""
         proposed, proposal = candidate.proposed, candidate.proposed.proposal
         holdout = 0.0 if rule in UNWEIGHED else self._rails.holdout
         if random.Random(f"{self._rails.seed}/{proposed.id}").random() < holdout:
-            return self._deny(candidate, "holdout", "the no-op was drawn", propensity=holdout)
+            return candidate.denied("holdout", "the no-op was drawn", propensity=holdout)
         self.grants[proposed.id] = Granted(
             verdict=proposed.id,
             target=target_of(proposal.action),
@@ -155,30 +143,9 @@ class Arbiter:
             cost_gpu_s=proposal.cost_gpu_s,
         )
         if self._rails.dry_run or candidate.mode == "dry_run":
-            return self._deny(candidate, "dry_run", f"would be granted: {proposal.reason}")
+            return candidate.denied("dry_run", f"would be granted: {proposal.reason}")
         reason = f"{proposal.reason}; {approved_by} approved it" if approved_by else proposal.reason
-        return self._verdict(candidate, rule, reason, 1.0 - holdout, granted=True)
-
-    def _deny(
-        self, candidate: Candidate, rule: str, reason: str, propensity: float = 1.0
-    ) -> Verdict:
-        return self._verdict(candidate, rule, reason, propensity, granted=False)
-
-    @staticmethod
-    def _verdict(
-        candidate: Candidate, rule: str, reason: str, propensity: float, *, granted: bool
-    ) -> Verdict:
-        proposed = candidate.proposed
-        return Verdict(
-            proposal=proposed.id,
-            policy=proposed.policy,
-            action=proposed.proposal.action,
-            granted=granted,
-            rule=rule,
-            reason=reason,
-            net_gpu_s=proposed.proposal.net_gpu_s,
-            propensity=propensity,
-        )
+        return candidate.granted(rule, reason, 1.0 - holdout)
 
     def restore(self, grants: Iterable[Granted], now_ns: int) -> None:
         """Take over what an earlier Weaver granted, by a clock that may have been ahead."""

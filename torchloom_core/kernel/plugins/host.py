@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, TypeVar
 
-from torchloom_core.kernel.plugins.guard import OVERRAN, Guard, PolicyOverran
+from torchloom_core.dispatch.policy_guard import OVERRAN, Guard, PolicyOverran
 from torchloom_core.plugin.api import Policy, Predictor, WithdrawingPolicy
 from torchloom_core.plugin.contract import GarbageError, checked_proposal
 from torchloom_core.plugin.foreign import home_of, raised_in, shown

@@ -1,0 +1,37 @@
+"""A proposal that competes before the arbiter, and the verdict on it."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torchloom_core.wire.events import Proposed, Verdict
+
+Mode = Literal["act", "dry_run", "shadow"]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A proposal that competes, with its policy's mode and the time it was made."""
+
+    proposed: Proposed
+    mode: Mode
+    ts_ns: int
+
+    def denied(self, rule: str, reason: str, propensity: float = 1.0) -> Verdict:
+        """Return the verdict by which it is denied."""
+        return self._verdict(rule, reason, propensity, granted=False)
+
+    def granted(self, rule: str, reason: str, propensity: float) -> Verdict:
+        """Return the verdict by which it is granted."""
+        return self._verdict(rule, reason, propensity, granted=True)
+
+    def _verdict(self, rule: str, reason: str, propensity: float, *, granted: bool) -> Verdict:
+        return Verdict(
+            proposal=self.proposed.id,
+            policy=self.proposed.policy,
+            action=self.proposed.proposal.action,
+            granted=granted,
+            rule=rule,
+            reason=reason,
+            net_gpu_s=self.proposed.proposal.net_gpu_s,
+            propensity=propensity,
+        )
