@@ -297,5 +297,8 @@ def test_a_model_is_scored_by_its_own_repair_and_it_is_said_where_the_config_has
 def test_a_replay_says_what_the_card_of_a_model_says_beside_baselines(fitted):
     card = Model.load(fitted).card
     said = " ".join(of_replay(of(fault_history={"model": str(fitted)}), CONFIG))
-    assert f"the card of its model, beside baselines on {card.trace}, says: {card.sentence}" in said
+    assert (
+        f"the card of its model, beside baselines on {card.trace}, says: {card.verdict.sentence}"
+        in said
+    )
     assert "the card of its model" not in " ".join(of_replay(of(fault_history={}), CONFIG))

@@ -160,7 +160,7 @@ def _flights(status: Status) -> Table:
 def _plugins(status: Status) -> Table:
     table = Table("plugin", "kind", "state", "", box=None)
     for plugin in status.plugins:
-        style = "red" if plugin.detail else ""
+        style = "red" if plugin.state == "quarantined" else "yellow" if plugin.detail else ""
         table.add_row(
             escape(plugin.name), plugin.kind, Text(plugin.state, style), escape(plugin.detail)
         )

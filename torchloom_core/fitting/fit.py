@@ -199,7 +199,7 @@ def _without(
         return f"It cannot be fitted without {named}: {error}."
     auprc = model.card.score.auprc
     between = "" if auprc.low is None else f" [{auprc.low:.3g}, {auprc.high:.3g}]"
-    return f"Without {named}: AUPRC {auprc.value:.3g}{between}. {model.card.sentence}"
+    return f"Without {named}: AUPRC {auprc.value:.3g}{between}. {model.card.verdict.sentence}"
 
 
 def _card(fitting: Fitting, info: PluginInfo, said: Said, scored: ForecastScore) -> Card:
@@ -308,10 +308,7 @@ def _remarks(
     if loaded:
         named = ", ".join(loaded)
         yield f"Depends on what ran on a component, and means little once it moved: {named}."
-    allowed, raised = (
-        fitting.settings.false_alarms_per_node_day,
-        scored.false_alarms_per_node_day.value,
-    )
+    allowed = fitting.settings.false_alarms_per_node_day
     days = said.earlier.component_days
     if allowed * days < 1:
         yield (
@@ -319,12 +316,6 @@ def _remarks(
             f"{alarm_unit(fitting.watched, [allowed]).said(allowed)} are less than one in the "
             f"{days:.3g} {fitting.watched}-days it was calibrated on. "
             "--false-alarms-per-node-day says how many it may raise."
-        )
-    if raised > 2 * allowed:
-        unit = alarm_unit(fitting.watched, (raised, allowed))
-        yield (
-            f"On the time after, its threshold raised {unit.said(raised)}, where "
-            f"{unit.days * allowed:.4g} were allowed when it was set."
         )
     if scored.incidents < FEW:
         yield (

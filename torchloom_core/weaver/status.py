@@ -224,7 +224,7 @@ def _plugins(kernel: Kernel, plugins: ActivePlugins) -> list[PluginStatus]:
     for active in plugins.policies:
         failure = kernel.host.quarantined.get(active.name)
         state = "quarantined" if failure else active.mode
-        detail = f"{failure.rule}: {failure.detail}" if failure else ""
+        detail = f"{failure.rule}: {failure.detail}" if failure else active.held
         rows.append(PluginStatus(name=active.name, kind="policy", state=state, detail=detail))
     for name in plugins.predictors:
         broken = kernel.forecasts.failed.get(name)
