@@ -116,7 +116,7 @@ def shortfalls(score: ForecastScore) -> Iterator[str]:
         yield f"what it found is not surely more than by chance ({_interval(score.recall)})"
     elif score.recall.value < LEAST_FOUND:
         yield f"it found fewer than {_share(LEAST_FOUND)} of the {many}"
-    if score.precision.value < LEAST_RIGHT:
+    if score.leads_s and score.precision.value < LEAST_RIGHT:
         yield f"fewer than {_share(LEAST_RIGHT)} of its alarms were right"
     raised, allowed = score.false_alarms_per_node_day, score.allowed_per_node_day
     if (
