@@ -16,6 +16,7 @@ from torchloom_core.learning.artifacts import (
 from torchloom_core.learning.fault_columns import FaultColumns, History
 from torchloom_core.learning.features import Features
 from torchloom_core.learning.gathered_learner import GatheredLearner, Gathering
+from torchloom_core.learning.measured_steps import MeasuredSteps
 from torchloom_core.learning.minimising import minimum
 from torchloom_core.learning.ranking import Ranking
 from torchloom_core.learning.reasons import Reasons
@@ -35,6 +36,7 @@ __all__ = [
     "GatheredLearner",
     "Gathering",
     "History",
+    "MeasuredSteps",
     "Ranking",
     "Reasons",
     "RowLearner",
