@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 
 from torchloom_core.learning import (
+    FitSize,
     MeasuredSteps,
     SeasonalProfiles,
     arrays_bytes,
@@ -185,6 +186,18 @@ class SeasonalResidualPredictor:
             seasons_s=profiles.seasons_s,
             rare_score=max(1.0, float(np.quantile(scores, 1 - self._options.rare))),
         )
+
+    def learning_bytes(self, size: FitSize) -> int:
+        """Return how much memory learning takes at most: it follows the values there are."""
+        metrics = len(self.needs)
+        step_s = max(self._options.step_s, self.every_s, size.every_s)
+        rows = min(size.values, size.components * size.moments)
+        steps = size.moments * size.every_s / step_s
+        phases = (round(season_s / step_s) for season_s in self._options.seasons_s)
+        kept = 3 + sum(n for n in phases if 2 <= n < steps / 2)
+        a_row = 2 * metrics + 7  # its values twice, where it stands, and its score
+        numbers = rows * a_row + 4 * kept * size.components * metrics
+        return 8 * numbers + 8 * MeasuredSteps.TABLE_BYTES
 
     def _gathered(
         self, examples: Iterable[Example]

@@ -163,7 +163,10 @@ def test_only_the_time_after_the_split_is_scored(bundle):
 def test_predictors_that_are_asked_at_the_same_moments_are_held_against_each_other(bundle):
     trend = {"metric": "heat", "window_s": 7200.0, "level": 70.0, **HISTORY}
     tested = of(fault_history=HISTORY, trend=trend)
-    first, second = scorer_of(bundle, tested, CONFIG, Scoring()).scores()
+    shares = []
+    first, second = scorer_of(bundle, tested, CONFIG, Scoring()).scores(shares.append)
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
     assert set(first.versus) == {"random", "trend"}
     assert second.versus["fault_history"].value == pytest.approx(-first.versus["trend"].value)
 

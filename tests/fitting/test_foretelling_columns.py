@@ -139,7 +139,8 @@ def test_the_fit_without_the_column_is_told_in_stages_too_and_few_failures_have_
 
     card, (remark,) = constant(disks, ["length", "wear"], until_d=110, stages=begin)
     stages = ["fit constant to calibrate", "calibrate constant", "fit constant"]
-    assert begun == [*stages, "ask constant", "score constant"] * 2
+    stages += ["ask constant", "score constant"]
+    assert begun == [*stages, *(f"{stage} without length" for stage in stages)]
     assert card.score.incidents < FEW
     assert remark.startswith(f"Without length: AUPRC {card.score.auprc.value:.3g}. No skill shown")
 
@@ -196,7 +197,7 @@ def test_a_kind_of_event_that_was_noted_afterwards_gives_no_skill_and_it_is_said
     assert card.verdict.sentence.startswith(told)
     text = "Without return opened and any other fault: AUPRC "
     assert any(remark.startswith(text) for remark in card.remarks)
-    assert judged_by_events(noted, "return opened").skill
+    assert judged_by_events(noted, "return opened").verdict.level in ("weak", "useful")
 
 
 def test_a_fault_that_no_option_leaves_out_is_said_to_stay(noted):

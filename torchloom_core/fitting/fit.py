@@ -20,6 +20,7 @@ from torchloom_core.evaluate.unmeasured import missing, say_unseen
 from torchloom_core.fitting.baselines import Baselines, usual_spans_s
 from torchloom_core.fitting.build import ATTRIBUTES, FAULTS, GROUPS, METRICS, build
 from torchloom_core.fitting.examples import Examples
+from torchloom_core.fitting.memory import available_bytes, refuse_without_room
 from torchloom_core.fitting.pace import say_asked_often, say_short_spans, say_too_often
 from torchloom_core.fitting.passes import Passes, Stages
 from torchloom_core.fitting.stages import FitSettings, Fitting, Said, as_plugin_error
@@ -79,6 +80,7 @@ def fit(
     """
     check(bundle, settings)
     plugin, told = build(bundle, info, options, tick_s=settings.tick_s, source=source)
+    refuse_without_room(bundle, settings, plugin, available_bytes())
     say_unread(bundle, info.name, [plugin])
     say_asked_often(bundle, settings, info.name, [plugin])
     spans_s = told.get("spans_s", ()) if told.get(METRICS) else ()
@@ -194,7 +196,13 @@ def _without(
     asked = {*of_faults, IN_SERVICE}.union(*read.values())
     settings = dataclasses.replace(fitting.settings, known_before=tuple(sorted(asked)))
     try:
-        model = fit_checked(fitting.bundle, info, {**told, **kept}, settings, stages=stages)
+        model = fit_checked(
+            fitting.bundle,
+            info,
+            {**told, **kept},
+            settings,
+            stages=lambda stage: stages(f"{stage} without {named}"),
+        )
     except (ConfigError, PluginError) as error:
         return f"It cannot be fitted without {named}: {error}."
     auprc = model.card.score.auprc

@@ -29,7 +29,7 @@ class SharedRows:
         self._broke: dict[Hashable, PluginError] = {}
         for learner in learners:
             with suppress(PluginError), as_plugin_error(learner):  # raised again as it is taught
-                self._first.setdefault(_sampled(learner), learner)
+                self._first.setdefault(sampled_by(learner), learner)
         for sampled, learner in self._first.items():
             with self._breaking(sampled):
                 self._gathered[sampled] = learner.gathering()
@@ -50,7 +50,7 @@ class SharedRows:
         again : bool
             Whether it has learned from fewer of them before.
         """
-        sampled = _sampled(learner)
+        sampled = sampled_by(learner)
         if broke := self._broke.get(sampled):
             raise broke
         rows = self._kept.get(sampled)
@@ -79,6 +79,6 @@ class SharedRows:
             self._broke[sampled] = error
 
 
-def _sampled(learner: GatheredLearner) -> Hashable:
+def sampled_by(learner: GatheredLearner) -> Hashable:
     """Tell which rows it learns from: others where it gathers in another way, whatever it says."""
     return type(learner).gathering, learner.sampled

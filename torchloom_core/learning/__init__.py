@@ -15,6 +15,7 @@ from torchloom_core.learning.artifacts import (
 )
 from torchloom_core.learning.fault_columns import FaultColumns, History
 from torchloom_core.learning.features import Features
+from torchloom_core.learning.fit_size import FitSize
 from torchloom_core.learning.gathered_learner import GatheredLearner, Gathering
 from torchloom_core.learning.measured_steps import MeasuredSteps
 from torchloom_core.learning.minimising import minimum
@@ -33,6 +34,7 @@ from torchloom_core.learning.words import faults_in_words, in_words
 __all__ = [
     "FaultColumns",
     "Features",
+    "FitSize",
     "GatheredLearner",
     "Gathering",
     "History",

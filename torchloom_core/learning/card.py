@@ -20,7 +20,7 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     auprc : tuple of (float or None)
-        Of each fold, None where it could not be judged.
+        Of each fold, None where it could not be judged; empty if it was left out.
     why : str
         Why not, the last time.
     """
@@ -143,7 +143,8 @@ def tried_rows(card: Card) -> Iterator[tuple[str, ...]]:
     """Yield one row of ``TRIED_COLUMNS`` for each candidate, the best first."""
     for one in sorted(card.tried, key=lambda tried: -tried.mean):
         each = ", ".join("-" if value is None else f"{value:.3g}" for value in one.auprc)
-        yield one.candidate, f"{one.mean:.3g}", f"{each}{f' ({one.why})' if one.why else ''}"
+        why = f" ({one.why})" if one.why and each else one.why
+        yield one.candidate, f"{one.mean:.3g}" if each else "-", f"{each}{why}"
 
 
 def to_markdown(card: Card) -> str:

@@ -2,14 +2,12 @@
 
 from collections.abc import Iterator
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from torchloom_core.plugin.arrays import Floats, Ints
-
-_AT_ONCE = 1 << 21
-"""Numbers that are laid out as a table at once, at most, but for those of one worker: 16 MB."""
 
 
 class MeasuredSteps:
@@ -33,6 +31,9 @@ class MeasuredSteps:
            [nan, nan],
            [51., 60.]])
     """
+
+    TABLE_BYTES: ClassVar = 1 << 24
+    """A table of a block of workers is no larger, but for one of a single worker."""
 
     def __init__(self, metrics: int) -> None:
         self._metrics = metrics
@@ -74,7 +75,7 @@ class MeasuredSteps:
 
     def blocks(self) -> Iterator[tuple[int, int]]:
         """Yield the workers, from one to before another, whose table is of a bounded size."""
-        at_once = max(1, _AT_ONCE // max(1, self._steps * self._metrics))
+        at_once = max(1, self.TABLE_BYTES // max(1, 8 * self._steps * self._metrics))
         for first in range(0, self._workers, at_once):
             yield first, min(first + at_once, self._workers)
 

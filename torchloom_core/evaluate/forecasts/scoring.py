@@ -21,6 +21,7 @@ from torchloom_core.evaluate.forecasts.hindcasts import (
     hindcasts,
     judge,
     pace_s,
+    part_of,
     random_scores,
     refuse_too_many,
 )
@@ -188,15 +189,19 @@ class Scorer:
             If a predictor breaks its contract, or never judges.
         """
         parts = [
-            self._of_model(one, self.models[one.label], progress)
-            if one.label in self.models
-            else self._of_options(one, progress)
-            for one in self.forecasters
+            self._part(one, part_of(progress, at, len(self.forecasters)))
+            for at, one in enumerate(self.forecasters)
         ]
         if pool is not None:
             for part in parts:
                 pool.add(part.name, part.judged)
         return tuple(_scored(part, parts, self.scoring) for part in parts)
+
+    def _part(self, one: Forecaster, progress: Progress) -> _Part:
+        model = self.models.get(one.label)
+        if model is None:
+            return self._of_options(one, progress)
+        return self._of_model(one, model, progress)
 
     def check(self, one: Forecaster) -> None:
         """Build a predictor, and refuse it if the trace has no time to score it on."""
