@@ -33,13 +33,13 @@ LOOSE_BYTES = 4 << 20
 def built(bundle, settings):
     told = {"horizon_s": HORIZON_S, "max_healthy": 500, "trees": 10}
     among = candidates(discover(), told, tick_s=settings.tick_s, has_metrics=True)
-    return [*_built(bundle, among, settings)]
+    return [(one.name, plugin) for one, plugin in _built(bundle, among, settings)]
 
 
 def test_every_learner_says_what_it_takes_and_takes_no_more(bundle, settings, built):
     """All that learn from rows say the same; threshold_rules keeps a few counts."""
     settings = replace(settings, until_ns=30 * DAY_NS)
-    usual = {candidate.info.name: plugin for candidate, plugin in reversed(built)}
+    usual = {plugin.name: plugin for _, plugin in reversed(built)}
     for name in ("fault_history", "logistic", "seasonal_residual", "survival", "temporal_conv"):
         plugin = usual[name]
         said = own_bytes(plugin, size_of(bundle, settings, plugin))
@@ -59,10 +59,7 @@ def test_what_there_is_no_room_for_is_left_out_by_name_with_the_figure(
     bundle, settings, built, caplog
 ):
     assert without_room(bundle, settings, built, ROOM) == {}
-    takes = {
-        candidate.name: own_bytes(plugin, size_of(bundle, settings, plugin))
-        for candidate, plugin in built
-    }
+    takes = {name: own_bytes(plugin, size_of(bundle, settings, plugin)) for name, plugin in built}
     most = max(takes, key=lambda name: takes[name])
     out = without_room(bundle, settings, built, takes[most])
     assert most in out
@@ -81,7 +78,7 @@ def test_a_predictor_that_was_asked_for_and_has_no_room_is_refused_in_one_line(b
 
 
 def test_a_finer_pace_of_rare_samples_takes_no_more(bundle, settings, built):
-    (plugin,) = (one for candidate, one in built if candidate.info.name == "seasonal_residual")
+    (plugin,) = (one for _, one in built if one.name == "seasonal_residual")
     coarse = size_of(bundle, settings, plugin)
     fine = replace(coarse, moments=1000 * coarse.moments, every_s=coarse.every_s / 1000.0)
     rare = {"values": 500}

@@ -62,7 +62,8 @@ def fit_best(
     built = [*_built(bundle, among, settings)]
     say_unread(bundle, AUTO, [plugin for one, plugin in built if METRICS in one.options])
     say_asked_often(bundle, settings, AUTO, [plugin for _, plugin in built])
-    out = without_room(bundle, settings, built, available_bytes())
+    named = [(one.name, plugin) for one, plugin in built]
+    out = without_room(bundle, settings, named, available_bytes())
     among = tuple(one for one in among if one.name not in out)
     if not among:
         name, why = next(iter(out.items()))

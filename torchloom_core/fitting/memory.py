@@ -4,7 +4,6 @@ import logging
 import resource
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 
@@ -19,9 +18,6 @@ from torchloom_core.plugin.needs import windows_s
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.telemetry import opened
 from torchloom_core.trace.feed.watched import watch
-
-if TYPE_CHECKING:
-    from torchloom_core.fitting.candidates import Candidate
 
 _log = logging.getLogger(__name__)
 
@@ -127,7 +123,7 @@ def refuse_without_room(
 def without_room(
     bundle: Bundle,
     settings: FitSettings,
-    built: Sequence[tuple["Candidate", Predictor]],
+    built: Sequence[tuple[str, Predictor]],
     free_bytes: int,
 ) -> Mapping[str, str]:
     """Return by name why candidates are left out that there is no memory for beside the others.
@@ -137,26 +133,28 @@ def without_room(
 
     Parameters
     ----------
+    built : sequence of (str, Predictor)
+        The candidates, each by its name.
     free_bytes : int
         As :func:`available_bytes` has it.
     """
     may_take = int(_SHARE * free_bytes)
-    needs: list[tuple[int, Candidate, Predictor, Hashable]] = []
-    for candidate, plugin in built:
+    needs: list[tuple[int, str, Predictor, Hashable]] = []
+    for name, plugin in built:
         size = size_of(bundle, settings, plugin)
-        key = sampled_by(plugin) if isinstance(plugin, GatheredLearner) else candidate.name
-        needs.append((own_bytes(plugin, size) + asked_bytes(size), candidate, plugin, key))
+        key = sampled_by(plugin) if isinstance(plugin, GatheredLearner) else name
+        needs.append((own_bytes(plugin, size) + asked_bytes(size), name, plugin, key))
     out: dict[str, str] = {}
     taken: list[Predictor] = []
     gathered: dict[Hashable, int] = {}
     answers = 0
-    for need, candidate, plugin, key in sorted(needs, key=lambda one: one[0]):
+    for need, name, plugin, key in sorted(needs, key=lambda one: one[0]):
         size = size_of(bundle, settings, plugin)
         windows = windows_bytes([*taken, plugin], size, settings.tick_s)
         rows = {**gathered, key: max(gathered.get(key, 0), own_bytes(plugin, size))}
         total = windows + sum(rows.values()) + answers + asked_bytes(size)
         if total > may_take:
-            out[candidate.name] = (
+            out[name] = (
                 f"left out: it takes up to {need / _GIB:.3g} GiB of memory, {total / _GIB:.3g} GiB "
                 f"with the others and what all read, and {may_take / _GIB:.3g} GiB may be taken"
             )
