@@ -22,7 +22,7 @@ from torchloom_core.evaluate.forecasts.scores import auprc_of, score
 from torchloom_core.fitting.examples import Examples
 from torchloom_core.learning.fitted import FittedPredictor
 from torchloom_core.learning.forecast_score import ForecastScore, Interval
-from torchloom_core.learning.skill import RANDOM, with_skill
+from torchloom_core.learning.skill import RANDOM, with_verdict
 from torchloom_core.plugin import Learner, Predictor
 from torchloom_core.trace import Bundle
 
@@ -296,4 +296,4 @@ def _score(
         ),
         others={other: of.score for other, of in said.items() if other != name},
     )
-    return with_skill(scored)
+    return with_verdict(scored)

@@ -29,7 +29,7 @@ from torchloom_core.evaluate.forecasts.hindcasts import random_scores
 from torchloom_core.evaluate.forecasts.intervals import average_precision
 from torchloom_core.evaluate.forecasts.scores import score
 from torchloom_core.learning.forecast_score import ForecastScore, Interval
-from torchloom_core.learning.skill import RANDOM, has_skill, with_skill
+from torchloom_core.learning.skill import RANDOM, with_verdict
 from torchloom_core.plugin import Floats
 
 HERE = Path(__file__).parent
@@ -67,7 +67,7 @@ def knowing_nothing(fleet: Fleet, random: np.random.Generator) -> dict[str, Floa
 def scored(fleet: Fleet, said: Floats, seed: int) -> ForecastScore:
     """Set the threshold on the time before, and score the time after."""
     earlier, later = fleet.judged(said)
-    return with_skill(
+    return with_verdict(
         score(
             later,
             predictor="made up",
@@ -154,7 +154,7 @@ def play(setting: Setting, draws: int, console: Console) -> dict[str, object]:
                     held[name].append(interval.low <= truth[name] <= interval.high)
             for name, said in knowing_nothing(fleet, np.random.default_rng([seed, 2])).items():
                 found = scored(fleet, said, seed)
-                skilled[name].append(has_skill(found))
+                skilled[name].append(found.verdict in ("weak", "useful"))
             failures.append(found.incidents)
     return {
         "setting": setting.name,

@@ -91,6 +91,8 @@ class CheckpointIntervalPolicy:
             Over which time the gain is counted, seconds.
         predictor : str
             Whose forecasts to save on; it must stand under ``[predictors]``. Empty: none.
+        accept_unskilled : bool
+            Act also on a fitted model that is not useful by the verdict on its card.
         """
 
         knob: str = "checkpoint_interval_s"
@@ -101,6 +103,7 @@ class CheckpointIntervalPolicy:
         tolerance: Positive = 0.2
         period_s: Positive = _DAY_S
         predictor: str = ""
+        accept_unskilled: bool = False
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -112,7 +115,8 @@ class CheckpointIntervalPolicy:
         self._saved = ActedOn()
         self.needs: Sequence[PolicyNeed] = (NeedFaults(options.memory_s), *TRAFFIC_NEEDS)
         if options.predictor:
-            self.needs = (*self.needs, Need(UNSAVED_WORK), NeedForecast(options.predictor))
+            forecast = NeedForecast(options.predictor, skilled=not options.accept_unskilled)
+            self.needs = (*self.needs, Need(UNSAVED_WORK), forecast)
 
     def on_tick(self, view: FleetView) -> Iterable[Proposal]:
         """Count failures; propose another interval, or a checkpoint at once."""

@@ -95,7 +95,7 @@ class FailureForecastPolicy:
             With no stand-by group that could take over, let the group leave all the same if
             that pays; otherwise only an alert is given.
         accept_unskilled : bool
-            Act also on a fitted model whose card shows no skill.
+            Act also on a fitted model that is not useful by the verdict on its card.
         """
 
         predictor: str = "trend"

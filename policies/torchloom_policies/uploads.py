@@ -72,6 +72,8 @@ class UploadsPolicy:
             The same limit is proposed again after this time, seconds.
         predictor : str
             Whose forecasts tell of failures; it must stand under ``[predictors]``. Empty: none.
+        accept_unskilled : bool
+            Act also on a fitted model that is not useful by the verdict on its card.
         """
 
         knob: str = "upload_bytes_per_s"
@@ -80,6 +82,7 @@ class UploadsPolicy:
         confidence: Share = 0.5
         again_s: Positive = 600.0
         predictor: str = ""
+        accept_unskilled: bool = False
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -88,7 +91,8 @@ class UploadsPolicy:
         self._asked, self._asked_ns = -1.0, 0
         self.needs: tuple[PolicyNeed, ...] = (*TRAFFIC_NEEDS, Need(options.interval))
         if options.predictor:
-            self.needs = (*self.needs, NeedForecast(options.predictor))
+            forecast = NeedForecast(options.predictor, skilled=not options.accept_unskilled)
+            self.needs = (*self.needs, forecast)
 
     def on_tick(self, view: FleetView) -> Iterable[Proposal]:
         """Propose a limit, or none, where the present one is not right."""

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from torchloom_core.learning import (
     Features,
+    FitSize,
     RowSample,
     Scale,
     arrays_bytes,
@@ -197,6 +198,10 @@ class AnomalyPredictor:
             features=self._features.names,
             rare_score=max(rare, _LEAST_SCORE),
         )
+
+    def learning_bytes(self, size: FitSize) -> int:
+        """Return how much memory learning takes at most."""
+        return size.sample_bytes(self._options.max_rows, len(self._features.names))
 
     def _plant(self, z: Floats) -> None:
         from sklearn.ensemble import IsolationForest

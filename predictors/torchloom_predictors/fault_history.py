@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from torchloom_core.learning import (
     FaultColumns,
+    FitSize,
     GatheredLearner,
     Gathering,
     History,
@@ -154,6 +155,10 @@ class FaultHistoryPredictor(GatheredLearner):
         workers = np.array([float(sharing[place]) for place in places])
         workers[~present] = np.nan
         return self._faults.history(self._faults.compute(view)), workers
+
+    def learning_bytes(self, size: FitSize) -> int:
+        """Return how much memory learning takes at most."""
+        return size.sample_bytes(self._max_healthy, len(self._half_lives_s) + 1)
 
     @property
     def sampled(self) -> Hashable:

@@ -7,6 +7,8 @@ import msgspec
 import numpy as np
 
 from torchloom_core.learning import (
+    FitSize,
+    MeasuredSteps,
     SeasonalProfiles,
     arrays_bytes,
     arrays_part,
@@ -160,47 +162,88 @@ class SeasonalResidualPredictor:
         )
 
     def fit(self, examples: Iterable[Example]) -> None:
-        """Learn what is usual; a moment that a failure followed is not."""
-        step_s = max(self._options.step_s, self.every_s)
-        step_ns = round(step_s * SECOND_NS)
-        measured: dict[int, Floats] = {}
-        workers: tuple[str, ...] = ()
-        start_ns = 0
-        for example in examples:
-            start_ns = start_ns or example.view.now_ns
-            step = (example.view.now_ns - start_ns) // step_ns
-            if step not in measured:
-                measured[step] = self._measured(example.view, 1)[0]
-                measured[step][example.outcome == 1.0] = np.nan
-                workers = tuple(example.view.workers)
-        if not any(np.isfinite(values).any() for values in measured.values()):
+        """Learn what is usual; a moment that a failure followed is not.
+
+        A step is as long as from one example to the next, or ``step_s`` if that is longer.
+        """
+        past, workers, start_ns, step_s = self._gathered(examples)
+        if not len(past):
             raise PluginError(
                 f"{self.name}: need a sample of {' or '.join(self._options.metrics)} to learn "
                 "from, was none"
             )
-        past = np.full((max(measured) + 1, len(workers), len(self.needs)), np.nan)
-        for step, values in measured.items():
-            past[step, : len(values)] = values
         profiles = SeasonalProfiles.learn(past, start_ns, step_s, self._options.seasons_s)
-        rows = range(len(workers))
+        scores = np.concatenate(
+            [
+                self._scores(past.table(first, end), range(first, end), profiles, start_ns, step_s)
+                for first, end in past.blocks()
+            ]
+        )
+        self._profiles = profiles
+        self._learned = Learned(
+            metrics=self._options.metrics,
+            workers=workers,
+            seasons_s=profiles.seasons_s,
+            rare_score=max(1.0, float(np.quantile(scores, 1 - self._options.rare))),
+        )
+
+    def learning_bytes(self, size: FitSize) -> int:
+        """Return how much memory learning takes at most: it follows the values there are."""
+        metrics = len(self.needs)
+        step_s = max(self._options.step_s, self.every_s, size.every_s)
+        rows = min(size.values, size.components * size.moments)
+        steps = size.moments * size.every_s / step_s
+        phases = (round(season_s / step_s) for season_s in self._options.seasons_s)
+        kept = 3 + sum(n for n in phases if 2 <= n < steps / 2)
+        a_row = 2 * metrics + 7  # its values twice, where it stands, and its score
+        numbers = rows * a_row + 4 * kept * size.components * metrics
+        return 8 * numbers + 8 * MeasuredSteps.TABLE_BYTES
+
+    def _gathered(
+        self, examples: Iterable[Example]
+    ) -> tuple[MeasuredSteps, tuple[str, ...], int, float]:
+        """Return what was measured, by whom, since when, and the length of a step, seconds."""
+        past = MeasuredSteps(len(self.needs))
+        workers: tuple[str, ...] = ()
+        step_s = max(self._options.step_s, self.every_s)
+        start_ns = last_ns = 0
+        last = -1
+        for example in examples:
+            view = example.view
+            start_ns = start_ns or view.now_ns
+            if last_ns and last == 0:
+                step_s = max(step_s, (view.now_ns - last_ns) / SECOND_NS)
+            last_ns = view.now_ns
+            step = (view.now_ns - start_ns) // round(step_s * SECOND_NS)
+            if step > last:
+                measured = self._measured(view, 1)[0]
+                measured[example.outcome == 1.0] = np.nan
+                past.add(step, measured)
+                workers, last = tuple(view.workers), step
+        return past, workers, start_ns, step_s
+
+    def _scores(
+        self,
+        past: Floats,
+        rows: range,
+        profiles: SeasonalProfiles,
+        start_ns: int,
+        step_s: float,
+    ) -> Floats:
+        """Return the scores of some workers' past, of what is known."""
+        step_ns = round(step_s * SECOND_NS)
+        followed = round(self._options.follow_s / step_s)
         z = np.stack(
             [
                 profiles.spreads_off(values, rows, start_ns + step * step_ns)
                 for step, values in enumerate(past)
             ]
         )
-        followed = round(self._options.follow_s / step_s)
-        scores = [
-            _score(now - _level(z[max(0, step - followed) : step]), self._options)
-            for step, now in enumerate(z)
-        ]
-        self._profiles = profiles
-        self._learned = Learned(
-            metrics=self._options.metrics,
-            workers=workers,
-            seasons_s=profiles.seasons_s,
-            rare_score=max(1.0, float(np.nanquantile(scores, 1 - self._options.rare))),
-        )
+        if followed:
+            moved = [_level(z[max(0, step - followed) : step]) for step in range(len(z))]
+            z = z - np.stack(moved)
+        scores = _score(z, self._options)
+        return scores[~np.isnan(scores)]
 
     def parts(self) -> Mapping[str, bytes]:
         """Return the numbers as safetensors, and what goes with them as JSON."""

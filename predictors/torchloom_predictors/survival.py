@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from torchloom_core.learning import (
     Features,
+    FitSize,
     RowSample,
     faults_in_words,
     in_words,
@@ -220,6 +221,11 @@ class SurvivalPredictor:
         self._learned = Learned(
             features=self._features.names, interval_s=interval_s, share=rows.share
         )
+
+    def learning_bytes(self, size: FitSize) -> int:
+        """Return how much memory learning takes at most."""
+        columns = len(self._features.names) + len(self._options.half_lives_s) + _SINCE_BINS
+        return size.sample_bytes(self._options.max_healthy, columns)
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from torchloom_core.learning import (
+    FitSize,
     Reasons,
     Rows,
     RowSample,
@@ -205,6 +206,10 @@ class TemporalConvPredictor:
             prior=1 / (1 + weight / rows.share),
             shift=math.log(rows.share / weight),
         )
+
+    def learning_bytes(self, size: FitSize) -> int:
+        """Return how much memory learning takes at most."""
+        return size.sample_bytes(self._options.max_healthy, len(self.needs) * self._steps)
 
     def _best_number(self, rows: Rows, weight: float) -> int:
         """Return the number of epochs that is best on the later part."""

@@ -31,13 +31,15 @@ def test_a_model_is_written_and_its_worth_is_said(trace):
     assert result.returncode == 0, result.stderr
     for text in ("prevalence", "event precision", "random", "wrote fault_history.tlmodel"):
         assert text in result.stdout
-    assert "Skill: AUPRC is above that of a random score by +" in result.stdout
+    assert "Useful: AUPRC is above that of a random score by +" in result.stdout
     assert (trace.path / "fault_history.tlmodel" / "card.md").is_file()
     (trace.path / "torchloom.toml").write_text(
         "[predictors.fault_history]\nmodel = 'fault_history.tlmodel'\n"
     )
     plugins = json.loads(trace.torchloom("plugins", "--json").stdout)
-    assert [row["name"] for row in plugins if row["active"]] == ["fault_history"]
+    (row,) = (row for row in plugins if row["active"])
+    assert row["model"]["verdict"] == "useful"
+    assert row["model"]["sentence"] in result.stdout.splitlines()
     is_one_line(trace.torchloom(*QUICK), 7, "need a new path, was there already")
     again = trace.torchloom(*QUICK, "--force", "--json")
     assert json.loads(again.stdout)["score"]["predictor"] == "fault_history"

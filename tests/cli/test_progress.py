@@ -1,10 +1,12 @@
 """What a long command says of how far it is, by a clock that is set by hand."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.waiting import until
 from torchloom_core.cli import progress as cli_progress
-from torchloom_core.cli.progress import Lines, progress
+from torchloom_core.cli.progress import Lines, forwards, progress
 from torchloom_core.clock import SECOND_NS, ManualClock
 
 
@@ -94,6 +96,17 @@ def test_a_log_has_no_bar_though_colours_are_forced(monkeypatch, capsys):
         for run in range(3):
             told("runs", run, 2)
     assert capsys.readouterr().err == ""
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 9), st.integers(1, 9))))
+def test_of_no_thing_is_told_that_it_has_gone_backwards(steps):
+    seen = {"a": [0.0], "b": [0.0]}
+    tell = forwards(lambda what, done, total: seen[what].append(done / total))
+    for step in steps:
+        tell(*step)
+    for what, shares in seen.items():
+        assert shares == sorted(shares)
+        assert shares[-1] == max([done / total for of, done, total in steps if of == what] + [0.0])
 
 
 def test_who_tells_nothing_for_long_is_spoken_for(monkeypatch, capsys):

@@ -16,7 +16,7 @@ from torchloom_core.evaluate.forecasts.hindcasts import random_scores
 from torchloom_core.evaluate.forecasts.labels import incidents, outcomes
 from torchloom_core.evaluate.forecasts.scores import score
 from torchloom_core.learning.forecast_score import FEW
-from torchloom_core.learning.skill import has_skill, with_skill
+from torchloom_core.learning.skill import with_verdict
 from torchloom_core.trace.bundle.schema import Component
 
 DAY_H = 24
@@ -117,7 +117,7 @@ def scored(seen, values):
     """Set the threshold on the time before the cut, and score the rest."""
     earlier = judged(seen, values, 0, CUT - 7, known_d=CUT)
     later = judged(seen, values, CUT, DAYS)
-    return with_skill(
+    return with_verdict(
         score(
             later,
             predictor="planted",
@@ -134,4 +134,4 @@ def test_what_knows_the_time_alone_has_no_skill(name, part):
     seen = PART[part]()
     found = scored(seen, np.repeat(planted(seen)[name][:, None] * 1.0, NODES, axis=1))
     assert found.incidents >= FEW
-    assert not has_skill(found), found.skill
+    assert found.verdict == "no skill", found.skill

@@ -13,11 +13,11 @@ from experiments.score_intervals.run import knowing_nothing, scored
 from tests.evaluate.report.reports import interval, score
 from tests.evaluate.traces import event, judge, task
 from tests.examples import examples
-from torchloom_core.evaluate.forecasts.alarms import told
+from torchloom_core.evaluate.forecasts.alarms import due_moments, told
 from torchloom_core.evaluate.forecasts.chance import found_by_chance
 from torchloom_core.evaluate.forecasts.scores import score as score_of
 from torchloom_core.learning.forecast_score import Interval
-from torchloom_core.learning.skill import has_skill, skill_sentence
+from torchloom_core.learning.skill import verdict
 
 GOES_ON = next(setting for setting in SETTINGS if setting.kind == "detect")
 DRAWS = 12
@@ -60,6 +60,23 @@ def test_chance_is_the_mean_over_all_places_round_the_time(alarms, start, length
     assert found_by_chance(judged, alarms) == pytest.approx(np.mean(found))
 
 
+@settings(max_examples=examples(50), deadline=None)
+@given(arrays(np.bool_, (12, 3)), st.lists(st.integers(2, 11), max_size=3, unique=True))
+def test_of_a_forecast_chance_is_the_mean_over_all_places_of_all_components(alarms, starts):
+    """What is not judged, as while n00000 is under repair, is no place for an alarm."""
+    events = [event(f"n0000{at}", start, start + 1) for at, start in enumerate(starts)]
+    judged = judge(alarms.astype(float), events, task(2), span_h=100)
+    heard = [alarms[~np.isnan(came), at] for at, came in enumerate(judged.outcome.T)]
+    places = [np.roll(one, by) for one in heard for by in range(len(one))]
+    shares = [
+        np.mean([place[: len(due)].any() for place in places])
+        for due in due_moments(judged)
+        if len(due)
+    ]
+    chance = found_by_chance(judged, alarms)
+    assert chance == pytest.approx(np.mean(shares) if shares else 0.0)
+
+
 def test_moments_of_one_long_incident_are_taken_together():
     """An incident of three days makes stretches of six, though alarms within an hour are one."""
     spans = [(start, start + 3) for start in range(0, 40 * 24, 24)]
@@ -70,13 +87,6 @@ def test_moments_of_one_long_incident_are_taken_together():
         assert f"stretches of {told_d} " in found.auprc.method
 
 
-def test_only_a_detection_is_held_against_chance():
-    judged = judge([[1.0], [0.0], [0.0]], [event("n00000", 1)], task(1), span_h=100)
-    of_forecast = score_of(judged, predictor="a", threshold=0.5, threshold_from="")
-    assert not isinstance(of_forecast.by_chance, float)
-    assert detection_of(0.5).by_chance == 0.5
-
-
 def detection_of(by_chance, **more):
     given = {
         "task": "detect", "incidents": 50, "recall": interval(0.6, 0.1), "by_chance": by_chance,
@@ -85,22 +95,22 @@ def detection_of(by_chance, **more):
     return score(**given)
 
 
-def test_alarms_that_find_no_more_than_at_other_times_are_no_skill_and_it_is_said():
-    assert has_skill(detection_of(0.4))
-    assert not has_skill(detection_of(0.5))
-    said = skill_sentence(detection_of(0.55))
-    assert said.startswith("No skill to act on: AUPRC is above that of a random score")
-    assert "at other times, which is not surely more" in said
-    assert "0.6 and 0.55 of them here and, by the same alarms, at other times" in said
+def test_alarms_that_find_no_more_than_at_other_times_are_weak_and_it_is_said():
+    assert verdict(detection_of(0.4)).level == "useful"
+    assert verdict(detection_of(0.5)).level == "weak"
+    said = verdict(detection_of(0.55)).sentence
+    assert said.startswith("Weak: AUPRC is above that of a random score")
+    assert "what it found is not surely more than by chance" in said
+    assert "(60 %, by chance 55 %)" in said
 
 
 def test_a_detection_is_held_to_whom_it_is_least_above():
     hard = Interval(value=-0.01, low=-0.03, high=0.02)
-    said = skill_sentence(
+    said = verdict(
         detection_of(
             0.1, versus={"random": interval(0.3), "logistic": interval(0.2), "row_rule": hard}
         )
-    )
+    ).sentence
     assert "but not surely above that of the farthest metric alone (-0.01" in said
     assert "logistic" not in said
 
@@ -117,7 +127,7 @@ def test_a_random_score_and_a_constant_one_have_no_skill_in_a_detection(fleets):
     for seed, fleet in enumerate(fleets):
         said = knowing_nothing(fleet, np.random.default_rng([seed, 2]))
         for name in skilled:
-            skilled[name] += has_skill(scored(fleet, said[name], seed))
+            skilled[name] += scored(fleet, said[name], seed).verdict in ("weak", "useful")
     assert max(skilled.values()) <= 1, skilled
     assert skilled["one constant"] == 0
 
@@ -127,7 +137,7 @@ def test_a_score_that_rises_while_it_goes_on_has_skill_in_a_detection(fleets):
         scored(fleet, np.where(fleet.outcome == 1.0, 3.0, 0.0) + fleet.telling(_random(seed)), seed)
         for seed, fleet in enumerate(fleets)
     ]
-    assert sum(map(has_skill, found)) >= DRAWS - 1
+    assert sum(one.verdict in ("weak", "useful") for one in found) >= DRAWS - 1
     assert all(one.recall.value > one.by_chance for one in found)
 
 

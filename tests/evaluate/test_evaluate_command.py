@@ -127,7 +127,7 @@ def reported(folder, name="small"):
     return results
 
 
-def test_a_model_without_skill_is_refused_with_what_to_do_though_no_config_is_at_hand(folder):
+def test_a_model_that_is_not_useful_is_refused_with_what_to_do_though_no_config_is_at_hand(folder):
     fit(folder, "old", "3d")
     (folder / "torchloom.toml").unlink()
     words = ("small.tltrace", "--policy", "failure_forecast", "--seeds", "1", "--days", "1")
@@ -135,7 +135,7 @@ def test_a_model_without_skill_is_refused_with_what_to_do_though_no_config_is_at
     (folder / "bare.toml").write_text("[evaluate]\ngroups = 4\nspares = 2\n")
     told = problem(*words, "--config", "bare.toml")
     assert told.startswith(
-        "policy failure_forecast: need a predictor with skill, or accept_unskilled = true under "
+        "policy failure_forecast: need a useful model to act on, or accept_unskilled = true under "
         "[policies.failure_forecast] in a config file that --config names, was "
     )
     assert "old.tlmodel: No skill shown: it takes 20 failures to tell" in told

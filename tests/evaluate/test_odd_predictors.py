@@ -82,7 +82,7 @@ def test_a_predictor_that_reads_the_future_from_a_file_passes_and_is_too_good_to
     assert f"! foreknowing: {doubt}" in said.stdout
     (results,) = json.loads((folder / "foreknowing" / "report.json").read_bytes())["traces"]
     (score,) = results["forecasts"]
-    assert score["skill"].startswith("Skill: AUPRC is above that of a random score by +")
+    assert score["skill"].startswith("Useful: AUPRC is above that of a random score by +")
     assert score["skill"].endswith(f". Not to be trusted: {doubt}.")
 
 

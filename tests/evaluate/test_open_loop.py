@@ -163,7 +163,10 @@ def test_only_the_time_after_the_split_is_scored(bundle):
 def test_predictors_that_are_asked_at_the_same_moments_are_held_against_each_other(bundle):
     trend = {"metric": "heat", "window_s": 7200.0, "level": 70.0, **HISTORY}
     tested = of(fault_history=HISTORY, trend=trend)
-    first, second = scorer_of(bundle, tested, CONFIG, Scoring()).scores()
+    shares = []
+    first, second = scorer_of(bundle, tested, CONFIG, Scoring()).scores(shares.append)
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
     assert set(first.versus) == {"random", "trend"}
     assert second.versus["fault_history"].value == pytest.approx(-first.versus["trend"].value)
 
@@ -297,5 +300,8 @@ def test_a_model_is_scored_by_its_own_repair_and_it_is_said_where_the_config_has
 def test_a_replay_says_what_the_card_of_a_model_says_beside_baselines(fitted):
     card = Model.load(fitted).card
     said = " ".join(of_replay(of(fault_history={"model": str(fitted)}), CONFIG))
-    assert f"the card of its model, beside baselines on {card.trace}, says: {card.sentence}" in said
+    assert (
+        f"the card of its model, beside baselines on {card.trace}, says: {card.verdict.sentence}"
+        in said
+    )
     assert "the card of its model" not in " ".join(of_replay(of(fault_history={}), CONFIG))

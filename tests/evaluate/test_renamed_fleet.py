@@ -7,7 +7,7 @@ from torchloom_core.evaluate.forecasts.alarms import threshold_for
 from torchloom_core.evaluate.forecasts.hindcasts import Hindcasts, judge, random_scores
 from torchloom_core.evaluate.forecasts.labels import Task
 from torchloom_core.evaluate.forecasts.scores import score
-from torchloom_core.learning.skill import RANDOM, with_skill
+from torchloom_core.learning.skill import RANDOM, with_verdict
 from torchloom_core.trace.feed.watched import watch
 
 DAY_S = 86_400
@@ -39,7 +39,7 @@ def test_noise_has_no_skill_on_a_fleet_of_which_all_nodes_were_renamed(tmp_path)
 
     earlier = judged(range(1, RENAMED - 7), known_until_ns=at(RENAMED * DAY_S))
     later = judged(range(RENAMED, DAYS))
-    found = with_skill(
+    found = with_verdict(
         score(
             later,
             predictor="noise",

@@ -19,7 +19,7 @@ from torchloom_core.evaluate.forecasts.intervals import (
 )
 from torchloom_core.evaluate.forecasts.scores import auprc_of, samples_of, score
 from torchloom_core.learning.forecast_score import FEW
-from torchloom_core.learning.skill import has_skill
+from torchloom_core.learning.skill import verdict
 
 NAN = float("nan")
 
@@ -215,15 +215,15 @@ def test_that_all_failures_were_found_is_not_told_as_sure():
     assert some.recall.method.startswith("Student's t")
 
 
-def test_alarms_that_find_none_of_many_failures_have_no_skill_to_act_on():
+def test_alarms_that_find_none_of_many_failures_are_not_useful_to_act_on():
     events, of, good, noise = many()
     judged = judged_many(good, events, of)
     none = scored(judged, alarms=judged.outcome == 0.0, others={"random": noise})
     assert (none.recall.low, none.recall.value) == (0.0, 0.0)
     assert none.recall.high > 0
-    assert not has_skill(none)
+    assert verdict(none).level == "weak"
     all_of_them = scored(judged, alarms=judged.outcome == 1.0, others={"random": noise})
-    assert has_skill(all_of_them)
+    assert verdict(all_of_them).level == "useful"
 
 
 def test_no_failure_at_all_is_no_error():
@@ -307,7 +307,7 @@ def test_where_no_moment_could_be_judged_there_is_nothing_to_tell():
     assert found.auprc.method == "none: 0 failures are fewer than 20"
     assert found.false_alarms_per_node_day.method == "nothing was watched"
     assert (found.brier, found.calibration, found.flags) == (0.0, (), ())
-    assert not has_skill(found)
+    assert verdict(found).level == "no skill"
 
 
 def test_calibration_bins_are_as_many_samples_each_and_brier_is_the_mean_square():

@@ -22,7 +22,7 @@ from torchloom_core.evaluate.goodput.candidates import Forecaster
 from torchloom_core.evaluate.installed import installed
 from torchloom_core.fitting.fit import fit
 from torchloom_core.fitting.stages import FitSettings
-from torchloom_core.learning.skill import foretelling, has_skill
+from torchloom_core.learning.skill import foretelling, verdict
 from torchloom_core.trace.bundle.bundle import Bundle
 
 LATE = '''
@@ -118,7 +118,7 @@ def test_what_a_predictor_without_a_model_reads_is_asked_whether_it_knows_the_fu
     table = {"name": "trend", "level": 0.9, **days}
     (score,) = scored(trace, config=config, metric="share", **table)
     assert foretelling(score) == ("share",)
-    assert not has_skill(score)
+    assert verdict(score).level == score.verdict == "refused"
     (score,) = scored(trace, config=config, metric="temperature", **table)
     assert foretelling(score) == ()
 

@@ -1,5 +1,8 @@
 """The config names a model instead of options, and a policy may want one with skill."""
 
+import re
+
+import msgspec
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -77,7 +80,7 @@ def start(text):
 def test_a_model_is_activated_with_what_it_learned_and_named_in_the_versions(folder):
     active = start(f"[predictors.heat]\nmodel = '{folder}/heat.tlmodel'\n")
     predictor = active.predictors["heat"]
-    assert predictor.card.skill
+    assert predictor.card.verdict.level == "useful"
     assert active.versions["heat"].startswith("tests 1.0, model ")
     hazard = predictor.forecast(view_of({"heat": [0.0, 4.0]}))
     assert 0 < hazard.probability[0] < hazard.probability[1] < 1
@@ -124,41 +127,65 @@ def models(folder, policy):
     )
 
 
-def test_a_policy_that_wants_skill_refuses_a_model_whose_card_shows_none(folder):
-    with pytest.raises(ConfigError) as error:
-        start(models(folder, "wary"))
-    text = str(error.value)
-    assert "\n" not in text
-    assert text.startswith(
-        f"torchloom.toml:5: policies.wary: need a predictor with skill, was {folder}/blind.tlmodel:"
-        " No skill: AUPRC is not surely above that of a random score"
+def held(active):
+    (policy,) = active.policies
+    assert policy.mode == "dry_run"
+    return policy.held
+
+
+def test_a_policy_shows_only_what_it_would_do_on_a_model_that_is_not_useful(folder):
+    active = start(models(folder, "wary"))
+    assert held(active).startswith(
+        "torchloom.toml:5: policies.wary: need a useful model to act on, was "
+        f"{folder}/blind.tlmodel: No skill: AUPRC is not surely above that of a random score"
     )
+    (remark,) = (line for line in active.remarks if "useful" in line)
+    assert remark == f"{held(active)} Until then it is in dry run, and changes nothing."
 
 
-def test_a_policy_that_can_be_told_to_take_it_says_how(folder):
-    with pytest.raises(ConfigError) as error:
-        start(models(folder, "tolerant"))
+def test_a_policy_that_can_be_told_to_act_on_it_says_how_and_then_acts(folder):
     assert (
-        "torchloom.toml:5: policies.tolerant: need a predictor with skill, or accept_unskilled = "
+        "torchloom.toml:5: policies.tolerant: need a useful model to act on, or accept_unskilled = "
         "true under [policies.tolerant] in a config file that --config names, was "
-    ) in str(error.value)
+    ) in held(start(models(folder, "tolerant")))
+    told = start(models(folder, "trusting"))
+    assert [(p.mode, p.held) for p in told.policies] == [("act", "")]
 
 
 def test_without_a_config_file_no_table_of_one_is_named_as_the_place(folder):
     config = parse(models(folder, "tolerant"))
-    with pytest.raises(ConfigError, match=r"^policy tolerant: need a predictor with skill"):
-        activate(config, INFOS, "command line")
+    told = held(activate(config, INFOS, "command line"))
+    assert told.startswith("policy tolerant: need a useful model to act on")
+
+
+def old_card(folder, tmp_path, **fields):
+    """Return a config of a model whose card is of before levels, budget and chance."""
+    model = Model.load(folder / "heat.tlmodel")
+    fields = {
+        "skill": "Skill: much.", "verdict": "", "by_chance": msgspec.UNSET,
+        "allowed_per_node_day": msgspec.UNSET, **fields,
+    }  # fmt: skip
+    card = replace(model.card, score=replace(model.card.score, **fields))
+    Model(model.info, model.parts, card).save(tmp_path / "old.tlmodel")
+    return (
+        f"[predictors.heat]\nmodel = '{tmp_path}/old.tlmodel'\n[predictors.blind]\n"
+        "[policies.wary]\n"
+    )
 
 
 def test_an_older_card_is_held_to_the_rule_of_today(folder, tmp_path):
     """It says of itself what the rule was when it was written."""
-    model = Model.load(folder / "heat.tlmodel")
-    none = replace(model.card.score, recall=exact_share(0, 50), leads_s=(), skill="Skill: much.")
-    old = Model(model.info, model.parts, replace(model.card, score=none))
-    old.save(tmp_path / "old.tlmodel")
-    text = f"[predictors.heat]\nmodel = '{tmp_path}/old.tlmodel'\n"
-    text += f"[predictors.blind]\nmodel = '{folder}/blind.tlmodel'\n[policies.wary]\n"
-    with pytest.raises(ConfigError, match=r"old\.tlmodel: No skill to act on: .* found none of"):
+    text = old_card(folder, tmp_path, recall=exact_share(0, 50), leads_s=())
+    assert re.search(r"old\.tlmodel: Weak: .* found none of", held(start(text)))
+
+
+def test_an_older_card_that_is_useful_by_the_rule_of_today_is_acted_on(folder, tmp_path):
+    assert start(old_card(folder, tmp_path)).policies[0].mode == "act"
+
+
+def test_a_model_that_reads_what_knows_the_future_is_refused_in_one_line(folder, tmp_path):
+    text = old_card(folder, tmp_path, flags=("foretelling_column: heat: its first value",))
+    with pytest.raises(ConfigError, match=r"old\.tlmodel: Refused: it reads .* future: heat"):
         start(text)
 
 

@@ -61,7 +61,7 @@ def test_all_that_the_topology_says_is_judged_by_and_what_knows_the_future_is_na
     assert model.info.options["attributes"] == ["size"]
     assert model.info.options["groups"] == ["model", "status"]
     assert [flag.split(": ")[1] for flag in model.card.score.flags] == ["status"]
-    assert not model.card.skill
+    assert model.card.verdict.level != "useful"
     assert any(remark.startswith("Without status: AUPRC ") for remark in model.card.remarks)
 
 

@@ -93,7 +93,7 @@ def test_the_card_tells_each_with_its_prevalence_and_what_chance_finds(bundle, d
     for one in (card.score, *others):
         assert one.auprc.low > 2 * one.prevalence
         assert one.recall.low > one.by_chance
-    assert card.skill
+    assert card.verdict.level in ("weak", "useful")
     assert sorted(card.score.versus) == sorted(names)
     assert "by chance |" in to_markdown(card)
     assert " late |" in to_markdown(card)
@@ -104,7 +104,7 @@ def test_who_is_told_what_it_is_to_tell_need_not_detect_it(tmp_path, detecting):
     silent = servers(tmp_path / "silent.tltrace", shift=0.0, at_once=True)
     card = fit(silent, logistic, {}, detecting).card
     assert card.score.auprc.value < 2 * card.score.prevalence
-    assert not card.skill
+    assert card.verdict.level != "useful"
     forecast = replace(detecting, task="forecast", kinds=("odd",))
     assert "faults in the last 5000 d" in fit(silent, logistic, {}, forecast).card.columns
     assert not any("fault" in column for column in card.columns)

@@ -45,19 +45,17 @@ def fitted(bundle, metrics, known_before=()):
 
 
 @pytest.mark.parametrize("column", ["last_date", "length", "records", "rank_of_length", "fails"])
-def test_a_column_that_knows_the_future_gives_no_skill_and_is_named(disks, column):
+def test_what_reads_a_column_that_knows_the_future_is_refused_and_the_column_named(disks, column):
     card = fitted(disks, [column, "temperature"])
-    assert not card.skill
-    assert card.sentence.startswith("No skill: ")
+    assert card.verdict.level == "refused"
     (flag,) = (flag for flag in card.score.flags if flag.startswith("foretelling_column"))
     assert flag.startswith(f"foretelling_column: {column}: ")
 
 
-def test_what_would_have_skill_by_such_a_column_is_said_to_have_none_for_it(disks):
+def test_what_ranks_well_by_such_a_column_is_refused_for_it(disks):
     card = fitted(disks, ["wear", "fails"])
     assert card.score.versus[RANDOM].low > card.score.prevalence
-    assert card.sentence.startswith("No skill: AUPRC is above that of a random score by +")
-    assert card.sentence.endswith(", but it reads what knows the future: fails.")
+    assert card.verdict.sentence.startswith("Refused: it reads what knows the future: fails; ")
 
 
 def test_the_card_says_what_it_is_worth_without_them(disks):
@@ -65,13 +63,13 @@ def test_the_card_says_what_it_is_worth_without_them(disks):
     (without,) = (remark for remark in card.remarks if remark.startswith("Without length: "))
     alone = fitted(disks, ["wear"])
     assert f"AUPRC {alone.score.auprc.value:.3g} [" in without
-    assert without.endswith(alone.sentence)
-    assert alone.skill
+    assert without.endswith(alone.verdict.sentence)
+    assert alone.verdict.level in ("weak", "useful")
 
 
 def test_a_column_that_is_said_to_be_known_beforehand_is_believed_and_that_is_said(disks):
     card = fitted(disks, ["wear", "fails"], known_before=["fails"])
-    assert card.skill
+    assert card.verdict.level == "useful"
     assert not any("foretelling" in flag for flag in card.score.flags)
     assert any("Said to be known beforehand" in remark for remark in card.remarks)
 
@@ -141,7 +139,8 @@ def test_the_fit_without_the_column_is_told_in_stages_too_and_few_failures_have_
 
     card, (remark,) = constant(disks, ["length", "wear"], until_d=110, stages=begin)
     stages = ["fit constant to calibrate", "calibrate constant", "fit constant"]
-    assert begun == [*stages, "ask constant", "score constant"] * 2
+    stages += ["ask constant", "score constant"]
+    assert begun == [*stages, *(f"{stage} without length" for stage in stages)]
     assert card.score.incidents < FEW
     assert remark.startswith(f"Without length: AUPRC {card.score.auprc.value:.3g}. No skill shown")
 
@@ -194,11 +193,11 @@ def test_a_kind_of_event_that_was_noted_afterwards_gives_no_skill_and_it_is_said
     noted,
 ):
     card = judged_by_events(noted)
-    assert card.sentence.startswith("No skill: AUPRC is above that of a random score by +")
-    assert card.sentence.endswith(", but it reads what knows the future: return opened.")
+    told = "Refused: it reads what knows the future: return opened; "
+    assert card.verdict.sentence.startswith(told)
     text = "Without return opened and any other fault: AUPRC "
     assert any(remark.startswith(text) for remark in card.remarks)
-    assert judged_by_events(noted, "return opened").skill
+    assert judged_by_events(noted, "return opened").verdict.level in ("weak", "useful")
 
 
 def test_a_fault_that_no_option_leaves_out_is_said_to_stay(noted):
@@ -213,6 +212,7 @@ def test_what_no_option_leaves_out_is_said_to_stay(tmp_path):
     fleet.__post_init__()
     fleet.metrics, fleet.attributes = {"temperature": fleet.random.normal(size=len(fleet.at))}, {}
     card = judged_by_events(fleet.write(tmp_path / "t.tltrace"))
-    assert card.sentence.endswith(", but it reads what knows the future: time in service.")
+    told = "Refused: it reads what knows the future: time in service; "
+    assert card.verdict.sentence.startswith(told)
     text = "It cannot be fitted without time in service: logistic has no option for that."
     assert text in card.remarks

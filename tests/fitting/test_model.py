@@ -78,7 +78,7 @@ def test_the_card_is_to_be_read(path):
     page = (path / "card.md").read_text()
     for text in (
         "# heat (tests 1.0)",
-        "**Skill: AUPRC is above that of a random score",
+        "**Useful: AUPRC is above that of a random score",
         "| scored on |",
         "| random |",
         "for 10 false alarms per 1,000 node-days on the ",

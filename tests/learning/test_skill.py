@@ -1,50 +1,103 @@
-"""Skill is to rank clearly better than chance and to find failures; what lacks is said."""
+"""Four levels: refused, no skill, weak and useful; what lacks for a higher one is said."""
 
+import msgspec
 import pytest
 
 from tests.evaluate.report.reports import score
-from torchloom_core.evaluate.forecasts.intervals import exact_share
-from torchloom_core.learning.forecast_score import FEW, Interval
-from torchloom_core.learning.skill import has_skill, skill_sentence
+from torchloom_core.evaluate.forecasts.intervals import exact_rate, exact_share
+from torchloom_core.learning.forecast_score import FEW, ForecastScore, Interval
+from torchloom_core.learning.skill import is_useful, verdict
 
 CLEAR = Interval(value=0.02, low=0.006, high=0.05)
 HARDLY = Interval(value=0.02, low=0.0004, high=0.05)
 BELOW = Interval(value=-0.01, low=-0.02, high=-0.001)
 
 
-def judged(above_random=CLEAR, found=5, incidents=20, **fields):
+def judged(above_random=CLEAR, found=10, incidents=20, false=10, **fields):
     """Return a score where 5 % of the moments are positive: a random score's AUPRC."""
     known = {
-        "versus": {"random": above_random},
+        "versus": {"random": above_random, "fault_history": CLEAR},
         "incidents": incidents,
         "recall": exact_share(found, incidents - found),
+        "precision": exact_share(found, false),
+        "false_alarms_per_node_day": exact_rate(false, 1000.0),
         "leads_s": (3600.0,) * found,
         "flags": (),
+        "by_chance": 0.031,
+        "allowed_per_node_day": 0.01,
     }
     return score(**{**known, **fields})
 
 
-def test_what_ranks_clearly_better_than_chance_and_finds_failures_has_skill():
-    assert has_skill(judged())
-    assert skill_sentence(judged()) == (
-        "Skill: AUPRC is above that of a random score by +0.02 [+0.006, +0.05]; at its threshold "
-        "it found 5 of 20 failures."
+def test_what_is_above_every_baseline_and_finds_a_tenth_at_the_allowed_false_alarms_is_useful():
+    assert verdict(judged()) == (
+        "useful",
+        "Useful: AUPRC is above that of a random score by +0.02 [+0.006, +0.05] and above that of "
+        "the fault count by +0.02 [+0.006, +0.05]; at its threshold it found 10 of 20 failures "
+        "(50 %, by chance 3.1 %), 50 % of its alarms were right, and 10 false alarms per 1,000 "
+        "component-days were raised, 10 allowed.",
     )
+    assert is_useful(judged())
 
 
-def test_what_finds_no_failure_at_its_threshold_has_none_to_act_on_however_it_ranks():
-    assert not has_skill(judged(found=0))
-    assert skill_sentence(judged(found=0)) == (
-        "No skill to act on: AUPRC is above that of a random score by +0.02 [+0.006, +0.05], but "
-        "at its threshold it found none of 20 failures."
-    )
-    assert has_skill(judged(found=1))
+@pytest.mark.parametrize(
+    ("lacks", "why"),
+    [
+        (  # 9 of 3,260 failures found, AUPRC .0112 at a prevalence of .0054
+            {
+                "prevalence": 0.0054, "auprc": Interval(value=0.0112), "incidents": 3260,
+                "above_random": Interval(value=0.0058, low=0.004, high=0.007), "found": 9,
+                "by_chance": 0.0008,
+            },
+            "it found fewer than 10 % of the failures",
+        ),
+        (  # 3,067 of 3,260 at an event precision of .0101
+            {"found": 3067, "incidents": 3260, "precision": Interval(value=0.0101)},
+            "fewer than 5 % of its alarms were right",
+        ),
+        (  # one alarm in 360
+            {"found": 10, "false": 3590, "allowed_per_node_day": 4.0},
+            "fewer than 5 % of its alarms were right",
+        ),
+        ({"found": 0}, "what it found is not surely more than by chance"),
+        ({"by_chance": 0.4}, "what it found is not surely more than by chance"),
+        ({"false": 90}, "it raised more than 2 times the false alarms that were allowed"),
+        (
+            {"versus": {"random": CLEAR, "logistic": HARDLY, "one_rule": CLEAR}},
+            "it is not surely above every baseline",
+        ),
+    ],
+)  # fmt: skip
+def test_what_ranks_better_than_chance_and_lacks_the_rest_is_weak_and_says_what(lacks, why):
+    level, sentence = verdict(judged(**lacks))
+    assert level == "weak"
+    assert sentence.startswith("Weak: AUPRC is above that of a random score by +")
+    assert why in sentence.partition(" Not useful, as ")[2]
 
 
-def test_failures_that_were_all_found_in_one_place_are_not_counted_on():
-    luck = judged(found=20, incidents=80, recall=Interval(value=0.25, low=0.0, high=0.7))
-    assert not has_skill(luck)
-    assert skill_sentence(luck).endswith("found 20 of 80 failures, too close together to count on.")
+def test_what_is_itself_a_baseline_is_useful_where_no_other_one_is_better():
+    alike = {"random": CLEAR, "one_rule": HARDLY}
+    assert verdict(judged(predictor="logistic", versus=alike)).level == "useful"
+    level, sentence = verdict(judged(predictor="logistic", versus={**alike, "one_rule": BELOW}))
+    assert level == "weak"
+    assert sentence.endswith(" Not useful, as another baseline is better.")
+
+
+def test_more_false_alarms_than_allowed_are_said_whatever_the_level():
+    for level, one in (
+        ("useful", judged(false=15)),
+        ("no skill", judged(HARDLY, false=15)),
+        ("no skill", judged(Interval(value=0.02), incidents=FEW - 1, false=15)),
+        ("refused", judged(false=15, flags=("foretelling_column: a: its length",))),
+    ):
+        told = verdict(one)
+        assert told.level == level
+        assert "15 false alarms per 1,000 component-days were raised, more than the 10" in told[1]
+
+
+def test_a_few_alarms_more_than_a_small_budget_may_be_chance_and_are_not_held_against_it():
+    few = {"false_alarms_per_node_day": exact_rate(1, 50.0), "allowed_per_node_day": 0.001}
+    assert verdict(judged(**few)).level == "useful"
 
 
 @pytest.mark.parametrize(
@@ -52,39 +105,33 @@ def test_failures_that_were_all_found_in_one_place_are_not_counted_on():
     [(-0.001, False), (0.0, False), (0.0049, False), (0.1 * 0.05, False), (0.0051, True)],
 )
 def test_an_interval_that_begins_within_a_tenth_of_chance_is_not_clear_of_0(low, clear):
-    found = judged(Interval(value=0.02, low=low, high=0.05))
-    assert has_skill(found) is clear
-    assert ("need all of it above +0.005)" in skill_sentence(found)) is not clear
+    level, sentence = verdict(judged(Interval(value=0.02, low=low, high=0.05)))
+    assert (level == "useful") is clear
+    assert ("need all of it above +0.005)" in sentence) is not clear
 
 
-def test_a_bound_that_is_next_to_0_is_not_shown_as_0_and_what_was_found_is_said_too():
-    assert skill_sentence(judged(HARDLY, found=0)) == (
-        "No skill: AUPRC is not surely above that of a random score (+0.02 [+0.0004, +0.05], need "
-        "all of it above +0.005); at its threshold it found none of 20 failures."
-    )
+@pytest.mark.parametrize(
+    ("above", "said"),
+    [
+        (HARDLY, "not surely above that of a random score (+0.02 [+0.0004, +0.05], need all"),
+        (BELOW, "below that of a random score (-0.01 [-0.02, -0.001])"),
+        (Interval(value=-0.01, low=-0.02, high=-1e-9), "below "),
+        (Interval(value=-0.01, low=-0.02, high=0.0), "not surely above "),
+    ],
+)
+def test_what_does_not_rank_better_than_a_random_score_has_no_skill(above, said):
+    level, sentence = verdict(judged(above))
+    assert level == "no skill"
+    assert sentence.startswith(f"No skill: AUPRC is {said}")
+    assert "it found 10 of 20 failures (50 %, by chance 3.1 %)" in sentence
 
 
-def test_what_ranks_worse_than_a_random_score_is_said_to():
-    assert not has_skill(judged(BELOW))
-    assert skill_sentence(judged(BELOW)) == (
-        "No skill: AUPRC is below that of a random score (-0.01 [-0.02, -0.001]); at its "
-        "threshold it found 5 of 20 failures."
-    )
-
-
-@pytest.mark.parametrize(("high", "said"), [(-1e-9, "is below"), (0.0, "is not surely above")])
-def test_an_interval_that_ends_at_0_is_not_below_it(high, said):
-    assert skill_sentence(judged(Interval(value=-0.01, low=-0.02, high=high))).startswith(
-        f"No skill: AUPRC {said} that of a random score"
-    )
-
-
-def test_a_doubt_is_told_and_takes_no_skill_away():
-    doubted = judged(flags=("partly_unjudged", "suspicious_feature: hours_left"))
-    assert has_skill(doubted)
-    assert skill_sentence(doubted).endswith(" Not to be trusted: suspicious_feature: hours_left.")
-    both = judged(flags=("suspicious_feature: hours_left", "point_adjusted"))
-    assert skill_sentence(both).endswith(": suspicious_feature: hours_left, point_adjusted.")
+def test_a_doubt_is_told_and_changes_no_level():
+    doubted = verdict(judged(flags=("partly_unjudged", "suspicious_feature: hours_left")))
+    assert doubted.level == "useful"
+    assert doubted.sentence.endswith(" Not to be trusted: suspicious_feature: hours_left.")
+    both = verdict(judged(flags=("suspicious_feature: hours_left", "point_adjusted")))
+    assert both.sentence.endswith(": suspicious_feature: hours_left, point_adjusted.")
 
 
 @pytest.mark.parametrize(
@@ -97,58 +144,58 @@ def test_a_doubt_is_told_and_takes_no_skill_away():
     ],
 )
 def test_with_few_of_what_is_told_no_skill_is_shown(task, count, what, said):
-    few = judged(Interval(value=0.02), found=1, incidents=count, task=task)
-    assert not has_skill(few)
-    assert skill_sentence(few) == (
-        f"No skill shown: it takes 20 {what} to tell, was {said} in the scored time."
+    level, sentence = verdict(judged(Interval(value=0.02), found=1, incidents=count, task=task))
+    assert level == "no skill"
+    assert sentence.startswith(
+        f"No skill shown: it takes 20 {what} to tell, was {said} in the scored time; at its"
     )
 
 
-def test_of_the_baselines_beside_it_the_nearest_is_named():
-    found = judged(versus={"random": CLEAR, "fault_history": CLEAR, "one_rule": BELOW})
-    assert ", but one feature alone is better still (-0.01" in skill_sentence(found)
-    unsure = judged(versus={"random": CLEAR, "fault_history": CLEAR, "logistic": HARDLY})
-    assert ", but not surely above that of a logistic regression (" in skill_sentence(unsure)
-
-
-def test_what_it_is_surely_above_is_not_named_as_what_it_is_not_surely_above():
-    wider = Interval(value=0.03, low=-0.001, high=0.06)
-    found = judged(versus={"random": CLEAR, "one_rule": CLEAR, "logistic": wider})
-    assert ", but not surely above that of a logistic regression (+0.03 " in skill_sentence(found)
-
-
 @pytest.mark.parametrize(
-    ("above", "said"),
+    ("versus", "said"),
     [
-        (CLEAR, " and above that of the fault count by +0.02 [+0.006, +0.05];"),
+        ({}, ", with no baseline scored beside it;"),
         (
-            HARDLY,
-            ", but not surely above that of the fault count (+0.02 [+0.0004, +0.05], need all of "
-            "it above +0.005);",
+            {"fault_history": CLEAR, "one_rule": BELOW},
+            ", but one feature alone is better still (-0.01 [-0.02, -0.001]);",
         ),
-        (BELOW, ", but the fault count is better still (-0.01 [-0.02, -0.001]);"),
         (
-            Interval(value=-0.01, low=-0.02, high=0.0),
+            {"fault_history": CLEAR, "logistic": HARDLY},
+            ", but not surely above that of a logistic regression (+0.02 [+0.0004, +0.05], need "
+            "all of it above +0.005);",
+        ),
+        (
+            {"one_rule": CLEAR, "logistic": Interval(value=0.03, low=-0.001, high=0.06)},
+            ", but not surely above that of a logistic regression (+0.03 [-0.001, +0.06]);",
+        ),
+        (
+            {"fault_history": Interval(value=-0.01, low=-0.02, high=0.0)},
             ", but not surely above that of the fault count (-0.01 [-0.02, +0]);",
         ),
     ],
 )
-def test_the_fault_count_beside_it_is_held_to_the_same_rule(above, said):
-    found = judged(versus={"random": CLEAR, "fault_history": above})
-    assert has_skill(found)
-    assert said in skill_sentence(found)
+def test_of_the_baselines_beside_it_the_nearest_is_named(versus, said):
+    assert said in verdict(judged(versus={"random": CLEAR, **versus})).sentence
 
 
 def test_nothing_random_beside_it_leaves_nothing_to_say():
-    assert not has_skill(judged(versus={}))
-    assert skill_sentence(judged(versus={})) == ""
+    assert verdict(judged(versus={})) == ("no skill", "")
 
 
-def test_what_reads_a_column_that_knows_the_future_has_none_and_the_column_is_named():
+def test_what_reads_a_column_that_knows_the_future_is_refused_and_the_column_is_named():
     flags = ("foretelling_column: a: length: its first value tells it", "partly_unjudged")
-    found = judged(flags=flags)
-    assert not has_skill(found)
-    assert skill_sentence(found).endswith("but it reads what knows the future: a: length.")
+    level, sentence = verdict(judged(flags=flags, above_random=BELOW))
+    assert level == "refused"
+    assert sentence.startswith("Refused: it reads what knows the future: a: length; at its")
     both = judged(flags=(*flags, "foretelling_column: b: its first value tells it"))
-    assert skill_sentence(both).endswith("but it reads what knows the future: a: length, b.")
-    assert skill_sentence(judged(flags=flags, above_random=BELOW)).startswith("No skill: AUPRC is")
+    assert ": a: length, b; " in verdict(both).sentence
+
+
+def test_an_older_score_without_budget_and_chance_is_held_to_the_same_rule():
+    older = msgspec.json.decode(msgspec.json.encode(judged()))
+    for new in ("by_chance", "allowed_per_node_day", "verdict"):
+        del older[new]
+    score = msgspec.convert(older, ForecastScore)
+    level, sentence = verdict(score)
+    assert level == "useful"
+    assert "it found 10 of 20 failures (50 %), 50 % of its alarms were right" in sentence

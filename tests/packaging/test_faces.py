@@ -24,8 +24,8 @@ FACES = {
         daly_s ettr expected_unsaved_s grow hookimpl incidents places_of unsaved_work_s young_s
     """,
     "torchloom_core.learning": """
-        FaultColumns Features GatheredLearner Gathering History Ranking Reasons RowLearner
-        RowOptions RowSample Rows Scale
+        FaultColumns Features FitSize GatheredLearner Gathering History MeasuredSteps Ranking
+        Reasons RowLearner RowOptions RowSample Rows Scale
         SeasonalProfiles
         arrays_bytes arrays_part check_forest estimator_bytes estimator_part faults_in_words
         in_words json_part known_s minimum part_of step_means with_something_known

@@ -1,10 +1,12 @@
 import re
+import tracemalloc
 from typing import ClassVar
 
 import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score
 
+from torchloom_core.learning import MeasuredSteps
 from torchloom_core.plugin import Example, ModelError
 from torchloom_core.testing import LearnerContract, view_of
 from torchloom_predictors.seasonal_residual import SeasonalResidualPredictor, _score
@@ -180,3 +182,37 @@ def test_faults_it_never_saw_stand_out_in_later_time():
 def test_a_model_of_other_metrics_is_refused():
     with pytest.raises(ModelError, match="need the options' metrics heat, was load"):
         predictor(metrics=("heat",)).restore(fitted(load(30)).parts())
+
+
+def rare_examples(workers=100, months=20):
+    """Yield an example a day of workers that measure something once in 30 days."""
+    random = np.random.default_rng(0)
+    nothing = np.full(workers, np.nan)
+    for day in range(30 * months):
+        values = random.normal(size=workers) if day % 30 == 0 else nothing
+        shown = view_of({"load": values}, now_s=START_S + day * DAY_S, tick_s=DAY_S)
+        yield Example(view=shown, outcome=np.zeros(workers))
+
+
+def test_memory_follows_the_values_and_not_the_steps_between_them():
+    learner = predictor(step_s=900.0, every_s=300.0)
+    tracemalloc.start()
+    try:
+        learner.fit(rare_examples())
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most_bytes < 30e6  # laid out in steps of 900 s it is 46 MB, several times
+    assert not learner._learned.seasons_s
+    shown = view_of({"load": [0.0, 40.0]}, now_s=START_S, tick_s=DAY_S)
+    usual, odd = learner.forecast(shown).probability
+    assert usual < 0.5 < odd
+
+
+def test_steps_without_a_value_are_kept_as_few_as_they_are():
+    table = np.full((50, 4, 2), np.nan)
+    table[3, 1, 0], table[49, 3] = 7.0, (8.0, 9.0)
+    past = MeasuredSteps.of(table)
+    assert (past.shape, len(past)) == ((50, 4, 2), 2)
+    blocks = [past.table(first, end) for first, end in past.blocks()]
+    assert np.array_equal(np.concatenate(blocks, axis=1), table, equal_nan=True)

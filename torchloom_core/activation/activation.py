@@ -1,10 +1,11 @@
 """Build the plugins that the config names; what cannot be built is set aside with one line."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from torchloom_core.activation.discovery import PluginInfo
-from torchloom_core.activation.settings import Place, check_predictors, check_skill, fitted
+from torchloom_core.activation.settings import Place, check_predictors, fitted, why_held
 from torchloom_core.config.loading import convert
 from torchloom_core.config.schema import Config, PolicySwitch
 from torchloom_core.errors import ConfigError, ModelError, PluginError
@@ -32,7 +33,8 @@ def activate(
 ) -> ActivePlugins:
     """Build the plugins that the config names.
 
-    A plugin that is broken or whose constructor raises ends in ``failed``.
+    A plugin that is broken or whose constructor raises ends in ``failed``. A policy that would act
+    on a fitted model that is not useful is put into dry run, and a remark says why.
 
     Parameters
     ----------
@@ -45,8 +47,8 @@ def activate(
     Raises
     ------
     ConfigError
-        If nobody registered a name, an option is wrong, or a policy needs a predictor with skill
-        and is given a model without.
+        If nobody registered a name, an option is wrong, or a policy would act on a model that
+        reads what knows the future.
     ModelError
         If a fitted model cannot be read, or detects where it may not.
     """
@@ -77,8 +79,12 @@ def activate(
             predictors[name] = builder.build("predictor", name, settings)
         except PluginError as error:
             failed.append(PredictorFailed(predictor=name, rule="cannot_start", detail=str(error)))
-    for active in policies:
-        check_skill(active.policy, active.name, predictors, config, place)
+    for at, active in enumerate(policies):
+        if active.mode == "act":
+            held = why_held(active.policy, active.name, predictors, config, place)
+            if held:
+                policies[at] = replace(active, mode="dry_run", held=held)
+                builder.remarks.append(f"{held} Until then it is in dry run, and changes nothing.")
     for number, pair in enumerate(config.arbiter.forbidden):
         names = {info.name for info in known if info.kind in ("policy", None)}
         if pair.policy not in names:

@@ -47,28 +47,35 @@ def check_predictors(policy: Policy, name: str, config: Config, place: Place) ->
             )
 
 
-def check_skill(
+def why_held(
     policy: Policy, name: str, predictors: Mapping[str, Predictor], config: Config, place: Place
-) -> None:
-    """Refuse a policy that needs a skilled forecast where the model's card shows no skill.
+) -> str:
+    """Return why a policy may only show what it would do; "" where it may act.
 
-    A predictor without a model has no card, and passes. A policy with the option
-    ``accept_unskilled`` can be told to take such a model all the same.
+    It may act on the forecasts of a useful model, of one that its option ``accept_unskilled``
+    accepts, and of a predictor without a model, which has no card.
+
+    Raises
+    ------
+    ConfigError
+        If the verdict on a model is "refused": it reads what knows the future.
     """
     for need in forecasts_read(policy.needs):
         predictor = predictors.get(need.predictor)
         card = predictor.card if isinstance(predictor, FittedPredictor) else None
-        if need.skilled and card is not None and not card.skill:
-            known = place.has("policies", name)
-            where = place.of("policies", name) if known else f"policy {name}"
-            raise ConfigError(
-                f"{where}: need a predictor with skill{_overrule(policy, name)}, was "
-                f"{config.predictors[need.predictor][MODEL]}: {card.sentence}"
-            )
+        if not need.skilled or card is None or card.verdict.level == "useful":
+            continue
+        where = place.of("policies", name) if place.has("policies", name) else f"policy {name}"
+        model = f"{config.predictors[need.predictor][MODEL]}: {card.verdict.sentence}"
+        text = f"{where}: need a useful model to act on{_overrule(policy, name)}, was {model}"
+        if card.verdict.level == "refused":
+            raise ConfigError(text)
+        return text
+    return ""
 
 
 def _overrule(policy: Policy, name: str) -> str:
-    """Return how to have a model without skill all the same, where the policy can be told."""
+    """Return how to act on any model all the same, where the policy has an option for that."""
     if "accept_unskilled" not in policy.Options.__struct_fields__:
         return ""
     return (

@@ -219,4 +219,5 @@ def _show(card: "Card") -> None:
         out.print(f"leak or doubt: {flag}", markup=False, soft_wrap=True)
     for remark in card.remarks:
         out.print(remark, markup=False, soft_wrap=True)
-    out.print(Text(card.sentence, style="bold" if card.skill else "bold yellow"), soft_wrap=True)
+    level, sentence = card.verdict
+    out.print(Text(sentence, style="bold" if level == "useful" else "bold yellow"), soft_wrap=True)

@@ -1,11 +1,13 @@
 """``torchloom plugins``."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchloom_core.cli.options import AsJson, ConfigPath
 from torchloom_core.cli.output import console, print_json
 from torchloom_core.config.loading import load
 from torchloom_core.config.schema import Config
+from torchloom_core.errors import ModelError
 
 if TYPE_CHECKING:
     from torchloom_core.activation.discovery import PluginInfo
@@ -43,10 +45,25 @@ def _describe(info: "PluginInfo", settings: Config) -> dict[str, Any]:
         "version": info.version,
         "entry_point": info.entry_point,
         "problem": info.problem,
+        "model": _model(info, settings),
         "options": [
             {"name": name, "type": kind, "default": default} for name, kind, default in info.options
         ],
     }
+
+
+def _model(info: "PluginInfo", settings: Config) -> dict[str, str] | None:
+    """Return the model that the config gives a predictor, and the verdict on it."""
+    from torchloom_core.learning.model import Model
+
+    path = settings.predictors.get(info.name, {}).get("model")
+    if info.kind != "predictor" or not isinstance(path, str):
+        return None
+    try:
+        level, sentence = Model.load(Path(path)).card.verdict
+    except ModelError as error:
+        return {"path": path, "verdict": "", "sentence": str(error)}
+    return {"path": path, "verdict": level, "sentence": sentence}
 
 
 def _print_table(rows: list[dict[str, Any]]) -> None:
@@ -57,6 +74,8 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
     table = Table("name", "kind", "state", "package", "options or problem", box=None)
     for row in rows:
         options = "\n".join(f"{o['name']}: {o['type']} = {o['default']}" for o in row["options"])
+        if model := row["model"]:
+            options = f"model {model['path']}\n{model['sentence']}"
         table.add_row(
             escape(row["name"]),
             row["kind"],

@@ -32,10 +32,26 @@ def progress() -> Iterator[Told]:
     # Not what rich says: FORCE_COLOR makes a terminal of a log to it.
     if not sys.stderr.isatty():
         with _beating(Lines(time.monotonic, lambda line: sys.stderr.write(f"{line}\n"))) as told:
-            yield told
+            yield forwards(told)
         return
     with _Bars(Console(stderr=True), time.monotonic) as bars:
-        yield bars.told
+        yield forwards(bars.told)
+
+
+def forwards(told: Told) -> Told:
+    """Return what passes on how far each thing is, but nothing that is behind what was told of it.
+
+    What passes over the same twice, such as a predictor that learns in two passes, stays where it
+    was until it is farther.
+    """
+    furthest: dict[str, float] = {}
+
+    def tell(what: str, done: float, total: float) -> None:
+        if done / total >= furthest.get(what, 0.0):
+            furthest[what] = done / total
+            told(what, done, total)
+
+    return tell
 
 
 @contextmanager

@@ -179,7 +179,8 @@ def _flights(status: Status) -> Table:
 def _plugins(status: Status) -> Table:
     table = Table("plugin", "kind", "state", "", box=None)
     for plugin in status.plugins:
-        style = "red" if plugin.state == "quarantined" else ""
+        is_held = plugin.state == "dry_run" and plugin.detail
+        style = "red" if plugin.state == "quarantined" else "yellow" if is_held else ""
         table.add_row(
             escape(plugin.name), plugin.kind, Text(plugin.state, style), escape(plugin.detail)
         )

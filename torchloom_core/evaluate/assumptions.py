@@ -96,7 +96,7 @@ def of_replay(tested: Iterable[Forecaster], config: Config) -> Iterator[str]:
             card = model.card
             yield (
                 f"{one.label}: the card of its model, beside baselines on {card.trace}, says: "
-                f"{card.sentence}"
+                f"{card.verdict.sentence}"
             )
     yield (
         "Nothing answers in replay: what is granted changes nothing, and without stand-bys in "

@@ -116,10 +116,18 @@ def built(configs: Iterable[Config], source: str) -> list[ActivePlugins]:
     ----------
     configs : iterable of Config
         The kernel's, one an arm.
+
+    Raises
+    ------
+    ConfigError
+        As activation, and if a policy would change nothing because its model is not useful.
     """
     path = Path(source)
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     plugins = [activate(own, installed(), source, text) for own in configs]
+    for active in (active for one in plugins for active in one.policies):
+        if active.held:
+            raise ConfigError(active.held)
     told = [line for one in plugins for line in (*(f.detail for f in one.failed), *one.remarks)]
     for line in dict.fromkeys(told):
         _log.warning("%s", line)

@@ -11,6 +11,7 @@ from typing import Any
 from torchloom_core.activation.discovery import PluginInfo
 from torchloom_core.errors import ConfigError, PluginError
 from torchloom_core.fitting.build import METRICS, build
+from torchloom_core.fitting.memory import available_bytes, refuse_without_room
 from torchloom_core.fitting.passes import Passes
 from torchloom_core.fitting.stages import Fitting, Said
 from torchloom_core.learning.row_learner import RowLearner
@@ -86,6 +87,7 @@ class Baselines:
             options["max_healthy"] = _MAX_HEALTHY
             options["seed"] = self._fitting.settings.seed
         built, _ = build(self._fitting.bundle, info, options, tick_s=tick_s, source=name)
+        refuse_without_room(self._fitting.bundle, self._fitting.settings, built, available_bytes())
         shown: object = plugin
         if isinstance(built, RowLearner) and isinstance(shown, RowLearner):
             built.read(shown.features)

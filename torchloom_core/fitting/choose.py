@@ -10,12 +10,13 @@ import numpy as np
 
 from torchloom_core.activation.discovery import PluginInfo
 from torchloom_core.errors import ConfigError, PluginError, TraceError
-from torchloom_core.evaluate.forecasts.hindcasts import Progress
+from torchloom_core.evaluate.forecasts.hindcasts import Progress, part_of
 from torchloom_core.fitting.build import METRICS, build
 from torchloom_core.fitting.candidates import HORIZON, Candidate, candidates
 from torchloom_core.fitting.fit import check, fit_checked, say_unread
-from torchloom_core.fitting.folds import folds, judged_on, part_of
+from torchloom_core.fitting.folds import folds, judged_on
 from torchloom_core.fitting.hints import uncounted
+from torchloom_core.fitting.memory import available_bytes, without_room
 from torchloom_core.fitting.pace import say_asked_often
 from torchloom_core.fitting.passes import Stages
 from torchloom_core.fitting.stages import FitSettings
@@ -61,7 +62,16 @@ def fit_best(
     built = [*_built(bundle, among, settings)]
     say_unread(bundle, AUTO, [plugin for one, plugin in built if METRICS in one.options])
     say_asked_often(bundle, settings, AUTO, [plugin for _, plugin in built])
+    named = [(one.name, plugin) for one, plugin in built]
+    out = without_room(bundle, settings, named, available_bytes())
+    among = tuple(one for one in among if one.name not in out)
+    if not among:
+        name, why = next(iter(out.items()))
+        raise PluginError(
+            f"{bundle.path}: need memory to learn from it, was too little: {name} {why}"
+        )
     chosen, tried, remarks = choose(bundle, among, settings, progress=stages("choose"))
+    tried += tuple(Tried(candidate=name, auprc=(), why=why) for name, why in out.items())
     model = fit_checked(
         bundle,
         chosen.info,

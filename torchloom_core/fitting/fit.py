@@ -20,6 +20,7 @@ from torchloom_core.evaluate.unmeasured import missing, say_unseen
 from torchloom_core.fitting.baselines import Baselines, usual_spans_s
 from torchloom_core.fitting.build import ATTRIBUTES, FAULTS, GROUPS, METRICS, build
 from torchloom_core.fitting.examples import Examples
+from torchloom_core.fitting.memory import available_bytes, refuse_without_room
 from torchloom_core.fitting.pace import say_asked_often, say_short_spans, say_too_often
 from torchloom_core.fitting.passes import Passes, Stages
 from torchloom_core.fitting.stages import FitSettings, Fitting, Said, as_plugin_error
@@ -79,6 +80,7 @@ def fit(
     """
     check(bundle, settings)
     plugin, told = build(bundle, info, options, tick_s=settings.tick_s, source=source)
+    refuse_without_room(bundle, settings, plugin, available_bytes())
     say_unread(bundle, info.name, [plugin])
     say_asked_often(bundle, settings, info.name, [plugin])
     spans_s = told.get("spans_s", ()) if told.get(METRICS) else ()
@@ -194,12 +196,18 @@ def _without(
     asked = {*of_faults, IN_SERVICE}.union(*read.values())
     settings = dataclasses.replace(fitting.settings, known_before=tuple(sorted(asked)))
     try:
-        model = fit_checked(fitting.bundle, info, {**told, **kept}, settings, stages=stages)
+        model = fit_checked(
+            fitting.bundle,
+            info,
+            {**told, **kept},
+            settings,
+            stages=lambda stage: stages(f"{stage} without {named}"),
+        )
     except (ConfigError, PluginError) as error:
         return f"It cannot be fitted without {named}: {error}."
     auprc = model.card.score.auprc
     between = "" if auprc.low is None else f" [{auprc.low:.3g}, {auprc.high:.3g}]"
-    return f"Without {named}: AUPRC {auprc.value:.3g}{between}. {model.card.sentence}"
+    return f"Without {named}: AUPRC {auprc.value:.3g}{between}. {model.card.verdict.sentence}"
 
 
 def _card(fitting: Fitting, info: PluginInfo, said: Said, scored: ForecastScore) -> Card:
@@ -308,10 +316,7 @@ def _remarks(
     if loaded:
         named = ", ".join(loaded)
         yield f"Depends on what ran on a component, and means little once it moved: {named}."
-    allowed, raised = (
-        fitting.settings.false_alarms_per_node_day,
-        scored.false_alarms_per_node_day.value,
-    )
+    allowed = fitting.settings.false_alarms_per_node_day
     days = said.earlier.component_days
     if allowed * days < 1:
         yield (
@@ -319,12 +324,6 @@ def _remarks(
             f"{alarm_unit(fitting.watched, [allowed]).said(allowed)} are less than one in the "
             f"{days:.3g} {fitting.watched}-days it was calibrated on. "
             "--false-alarms-per-node-day says how many it may raise."
-        )
-    if raised > 2 * allowed:
-        unit = alarm_unit(fitting.watched, (raised, allowed))
-        yield (
-            f"On the time after, its threshold raised {unit.said(raised)}, where "
-            f"{unit.days * allowed:.4g} were allowed when it was set."
         )
     if scored.incidents < FEW:
         yield (

@@ -7,7 +7,7 @@ as it would have then, and is judged on the rest. It is not calibrated, which ch
 from collections.abc import Iterator, Mapping, Sequence
 
 from torchloom_core.errors import ConfigError, PluginError, TraceError
-from torchloom_core.evaluate.forecasts.hindcasts import Hindcasts, Progress, judge
+from torchloom_core.evaluate.forecasts.hindcasts import Hindcasts, Progress, judge, part_of
 from torchloom_core.evaluate.forecasts.scores import auprc_of
 from torchloom_core.fitting.build import build
 from torchloom_core.fitting.candidates import Candidate
@@ -53,11 +53,6 @@ def judged_on(
         for number, one in _reached(fitting, plugins, part_of(progress, at, len(paces))).items():
             found[number] = one
     return found
-
-
-def part_of(progress: Progress, at: int, parts: int) -> Progress:
-    """Return what is told how much of one of several parts alike is done."""
-    return lambda share: progress((at + share) / parts)
 
 
 def _reached(

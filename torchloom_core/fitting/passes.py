@@ -81,6 +81,7 @@ class Passes:
             rows.add(example)
         self._teaching = self._stages("learn")
         self._teach_rows(rows)
+        del rows  # before others gather theirs
         self._teach_alone()
 
     def learn_twice(self) -> dict[int, Hindcasts]:
@@ -111,6 +112,7 @@ class Passes:
         self.prevalence = came.prevalence
         said = self._by_place(asking.answers() if asking else ())
         self._teach_rows(rows, again=True)
+        del rows
         self._teach_alone()
         return {number: one for number, one in said.items() if number not in self.refused}
 

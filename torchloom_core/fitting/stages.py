@@ -30,7 +30,7 @@ from torchloom_core.learning.alarm_rate import alarm_unit
 from torchloom_core.learning.calibration import Calibration, calibrate
 from torchloom_core.learning.forecast_score import ForecastScore
 from torchloom_core.learning.gathered_learner import GatheredLearner
-from torchloom_core.learning.skill import with_skill
+from torchloom_core.learning.skill import with_verdict
 from torchloom_core.plugin.api import Predictor
 from torchloom_core.plugin.foreign import one_line
 from torchloom_core.plugin.needs import PredictorNeed
@@ -248,9 +248,10 @@ class Fitting:
                 "was calibrated on"
             ),
             others={rival: other.later.score for rival, other in others.items()},
+            allowed_per_node_day=budget,
             flags=flags + said.calibration.flags,
         )
-        return with_skill(scored)
+        return with_verdict(scored)
 
 
 @contextmanager

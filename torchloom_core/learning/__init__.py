@@ -15,7 +15,9 @@ from torchloom_core.learning.artifacts import (
 )
 from torchloom_core.learning.fault_columns import FaultColumns, History
 from torchloom_core.learning.features import Features
+from torchloom_core.learning.fit_size import FitSize
 from torchloom_core.learning.gathered_learner import GatheredLearner, Gathering
+from torchloom_core.learning.measured_steps import MeasuredSteps
 from torchloom_core.learning.minimising import minimum
 from torchloom_core.learning.ranking import Ranking
 from torchloom_core.learning.reasons import Reasons
@@ -32,9 +34,11 @@ from torchloom_core.learning.words import faults_in_words, in_words, known_s
 __all__ = [
     "FaultColumns",
     "Features",
+    "FitSize",
     "GatheredLearner",
     "Gathering",
     "History",
+    "MeasuredSteps",
     "Ranking",
     "Reasons",
     "RowLearner",

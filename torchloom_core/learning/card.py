@@ -9,7 +9,7 @@ import msgspec
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.learning.alarm_rate import AlarmUnit, alarm_unit
 from torchloom_core.learning.forecast_score import ForecastScore, Interval
-from torchloom_core.learning.skill import has_skill, skill_sentence
+from torchloom_core.learning.skill import Verdict, verdict
 from torchloom_core.learning.words import in_words
 from torchloom_core.wire.limits import Int64
 
@@ -20,7 +20,7 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     auprc : tuple of (float or None)
-        Of each fold, None where it could not be judged.
+        Of each fold, None where it could not be judged; empty if it was left out.
     why : str
         Why not, the last time.
     """
@@ -81,14 +81,9 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     columns: tuple[str, ...] = ()
 
     @property
-    def skill(self) -> bool:
-        """Whether a policy should act on it."""
-        return has_skill(self.score)
-
-    @property
-    def sentence(self) -> str:
-        """In plain words, whether it has skill, and what is missing if not."""
-        return skill_sentence(self.score)
+    def verdict(self) -> Verdict:
+        """The level and its sentence by the rules of today, also of an older card."""
+        return verdict(self.score)
 
 
 def facts(card: Card) -> list[tuple[str, str]]:
@@ -148,12 +143,13 @@ def tried_rows(card: Card) -> Iterator[tuple[str, ...]]:
     """Yield one row of ``TRIED_COLUMNS`` for each candidate, the best first."""
     for one in sorted(card.tried, key=lambda tried: -tried.mean):
         each = ", ".join("-" if value is None else f"{value:.3g}" for value in one.auprc)
-        yield one.candidate, f"{one.mean:.3g}", f"{each}{f' ({one.why})' if one.why else ''}"
+        why = f" ({one.why})" if one.why and each else one.why
+        yield one.candidate, f"{one.mean:.3g}" if each else "-", f"{each}{why}"
 
 
 def to_markdown(card: Card) -> str:
     """Return the card as a page, ``card.md``."""
-    lines = [f"# {card.predictor} ({card.package})", "", f"**{card.sentence}**", ""]
+    lines = [f"# {card.predictor} ({card.package})", "", f"**{card.verdict.sentence}**", ""]
     lines += _table(("", ""), facts(card))
     lines += ["", "## On the time after, which it never saw", ""]
     lines += _table(score_columns(card), score_rows(card))
@@ -213,7 +209,7 @@ def _date(ts_ns: int) -> str:
 
 
 def _recall(score: ForecastScore) -> str:
-    """Return the recall, and of a detection what its alarms find at other times."""
+    """Return the recall, and what the same alarms find by chance."""
     text = interval_text(score.recall)
     if score.by_chance is msgspec.UNSET:
         return text

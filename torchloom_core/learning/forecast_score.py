@@ -15,6 +15,9 @@ TEST_TUNED_THRESHOLD = "test_tuned_threshold"
 POINT_ADJUSTED = "point_adjusted"
 FORETELLING = "foretelling_column"
 
+Level = Literal["refused", "no skill", "weak", "useful"]
+"""What a predictor is worth, see :mod:`torchloom_core.learning.skill`."""
+
 
 class Interval(msgspec.Struct, frozen=True, kw_only=True):
     """An estimate and its 95 % interval; ``low`` and ``high`` are None where none can be had.
@@ -71,12 +74,17 @@ class ForecastScore(msgspec.Struct, frozen=True, kw_only=True):
     leads_s : tuple of float
         From the first right alarm to the failure, each incident that was found, sorted; a
         detection comes after it, and its are not above 0.
-    by_chance : float
-        Of a detection: the recall that the same alarms have at other times, on the mean.
+    allowed_per_node_day : float, optional
+        The false alarms that the threshold was set to keep to; absent where it was given.
+    by_chance : float, optional
+        The recall that the same alarms have at other times, on the mean; of a forecast also on
+        other components. Absent in older scores of forecasts.
     threshold_from : str
         What the threshold was set on, never the time that is scored.
+    verdict : str
+        The level, "" where no random score was made beside it and in older scores.
     skill : str
-        One plain sentence: whether it has skill to act on, or what is missing.
+        The verdict as one plain sentence.
     flags : tuple of str
         Leaks and doubts, by name.
     """
@@ -101,12 +109,14 @@ class ForecastScore(msgspec.Struct, frozen=True, kw_only=True):
     f1: float
     false_alarms_per_node_day: Interval
     leads_s: tuple[float, ...] = ()
+    allowed_per_node_day: float | msgspec.UnsetType = msgspec.UNSET
     by_chance: float | msgspec.UnsetType = msgspec.UNSET
     brier: float = 0.0
     calibration: tuple[CalibrationBin, ...] = ()
     curve: tuple[PrPoint, ...] = ()
     versus: dict[str, Interval] = {}
     """Paired difference in AUPRC to another predictor, by its name."""
+    verdict: Level | Literal[""] = ""
     skill: str = ""
     flags: tuple[str, ...] = ()
 

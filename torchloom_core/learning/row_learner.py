@@ -13,6 +13,7 @@ from torchloom_core.config.schema import NotNegative, Positive
 from torchloom_core.errors import ModelError
 from torchloom_core.learning.artifacts import estimator_bytes, estimator_part, json_part, part_of
 from torchloom_core.learning.features import Features
+from torchloom_core.learning.fit_size import FitSize
 from torchloom_core.learning.gathered_learner import GatheredLearner
 from torchloom_core.learning.reasons import Reasons
 from torchloom_core.learning.rows import RowGathering, Rows
@@ -175,13 +176,9 @@ class RowLearner(GatheredLearner):
         """Return an estimator that learned from the rows; some columns may be all NaN."""
 
     def grow_again(self, trees: Any, rows: Rows) -> Any:
-        """Return one that learned from more rows; what took long to choose may stay.
+        """Return one that learned from more rows; what took long to choose of ``trees`` may stay.
 
-        Parameters
-        ----------
-        trees : estimator
-            That of fewer rows, by which probabilities were calibrated; other columns may have
-            been shown to it.
+        To those, by which probabilities were calibrated, other columns may have been shown.
         """
         return self.grow(rows)
 
@@ -251,6 +248,10 @@ class RowLearner(GatheredLearner):
             f"{_number(usual[column])}: with that it would be {judged[row, column]:.2g}"
             for row, column in enumerate(judged.argmin(axis=1).tolist())
         ]
+
+    def learning_bytes(self, size: FitSize) -> int:
+        """Return how much memory learning takes at most."""
+        return size.sample_bytes(self._max_healthy, len(self.features.names))
 
     @property
     def sampled(self) -> Hashable:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchloom_core.clock import SECOND_NS
+from torchloom_core.learning.measured_steps import MeasuredSteps
 from torchloom_core.plugin.arrays import Floats
 
 _OWN_STEPS = 24
@@ -62,9 +63,15 @@ class SeasonalProfiles:
 
     @classmethod
     def learn(
-        cls, past: Floats, start_ns: int, step_s: float, seasons_s: Sequence[float]
+        cls,
+        past: Floats | MeasuredSteps,
+        start_ns: int,
+        step_s: float,
+        seasons_s: Sequence[float],
     ) -> "SeasonalProfiles":
         """Learn from ``(steps, workers, metrics)``, NaN where nothing was measured.
+
+        Some workers are laid out as a table at a time, so that memory follows the values.
 
         Parameters
         ----------
@@ -75,26 +82,42 @@ class SeasonalProfiles:
         seasons_s : sequence of float
             Lengths of the seasons to look for, seconds.
         """
+        steps = past if isinstance(past, MeasuredSteps) else MeasuredSteps.of(past)
+        count, workers, metrics = steps.shape
         phases = {season_s: round(season_s / step_s) for season_s in sorted(set(seasons_s))}
-        phases = {season_s: n for season_s, n in phases.items() if 2 <= n < len(past) / 2}
-        times_ns = start_ns + np.arange(len(past)) * round(step_s * SECOND_NS)
-        own = np.isfinite(past).sum(axis=0) >= _OWN_STEPS
-        rest, profiles = past, []
+        phases = {season_s: n for season_s, n in phases.items() if 2 <= n < count / 2}
+        times_ns = start_ns + np.arange(count) * round(step_s * SECOND_NS)
+        at = [_phase(times_ns, s, n).round().astype(int) % n for s, n in phases.items()]
+        own = np.zeros((workers, metrics), dtype=np.bool_)
+        means = [np.full((n, workers, metrics), np.nan) for n in phases.values()]
+        level, deviation, overall = (np.full((workers, metrics), np.nan) for _ in range(3))
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore", RuntimeWarning)  # the median of nothing is NaN
-            parts = _seasonal_parts(past, own, list(phases.values()))
-            for part, (season_s, n) in zip(parts, phases.items(), strict=True):
-                at = _phase(times_ns, season_s, n).round().astype(int) % n
-                means = np.stack([np.nanmean(part[at == phase], axis=0) for phase in range(n)])
-                profiles.append(np.nan_to_num(_with_pooled(means, own)))
-                rest = rest - profiles[-1][at, :-1]
-            level = _with_pooled(np.nanmedian(rest, axis=0), own)
-            rest = rest - level[:-1]
-            least = _LEAST_SPREAD * np.abs(level) + np.finfo(float).tiny
-            deviation = 1.4826 * np.nanmedian(np.abs(rest), axis=0)
-            overall = np.nanstd(rest, axis=0)
+            for first, end in steps.blocks():
+                table = steps.table(first, end)
+                own[first:end] = np.isfinite(table).sum(axis=0) >= _OWN_STEPS
+                parts = _seasonal_parts(table, own[first:end], list(phases.values()))
+                for mean, part, place in zip(means, parts, at, strict=True):
+                    for phase in range(len(mean)):
+                        mean[phase, first:end] = np.nanmean(part[place == phase], axis=0)
+            profiles = [np.nan_to_num(_with_pooled(mean, own)) for mean in means]
+
+            def rest(first: int, end: int) -> Floats:
+                left = steps.table(first, end)
+                for profile, place in zip(profiles, at, strict=True):
+                    left -= profile[place, first:end]
+                return left
+
+            for first, end in steps.blocks():
+                level[first:end] = np.nanmedian(rest(first, end), axis=0)
+            pooled = _with_pooled(level, own)
+            least = _LEAST_SPREAD * np.abs(pooled) + np.finfo(float).tiny
+            for first, end in steps.blocks():
+                off = rest(first, end) - pooled[first:end]
+                deviation[first:end] = 1.4826 * np.nanmedian(np.abs(off), axis=0)
+                overall[first:end] = np.nanstd(off, axis=0)
             spread = _with_pooled(np.where(deviation > least[:-1], deviation, overall), own)
-        return cls(tuple(phases), level, np.maximum(spread, least), tuple(profiles))
+        return cls(tuple(phases), pooled, np.maximum(spread, least), tuple(profiles))
 
     def usual(self, now_ns: int) -> Floats:
         """Return ``(workers + 1, metrics)``: what is usual at this time, NaN where unknown."""

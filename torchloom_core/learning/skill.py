@@ -1,13 +1,16 @@
-"""Say whether a predictor has skill to act on, and in one plain sentence what is missing if not.
+"""The verdict on a predictor: refused, no skill, weak or useful, with one sentence that says why.
 
-A model's card, the report of a replay and the refusal of a policy that wants skill ask here.
+A model's card, the report of a replay and the activation of a policy all ask here.
+docs/fitting.md says where the constants come from.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
+from torchloom_core.learning.alarm_rate import alarm_unit
 from torchloom_core.learning.forecast_score import (
     FEW,
     FORETELLING,
@@ -17,6 +20,7 @@ from torchloom_core.learning.forecast_score import (
     TEST_TUNED_THRESHOLD,
     ForecastScore,
     Interval,
+    Level,
 )
 
 RANDOM = "random"
@@ -25,6 +29,13 @@ BASELINES = ("fault_history", "one_rule", "logistic")
 ROW_RULE = "row_rule"
 DETECTORS = ("seasonal_residual", ROW_RULE)
 """What a detection has to beat as well: two that learn from no label."""
+
+LEAST_FOUND = 0.1
+"""A useful predictor finds at least this share of the failures at its threshold."""
+LEAST_RIGHT = 0.05
+"""At least this share of a useful predictor's alarms is right."""
+MOST_OVER = 2.0
+"""A useful predictor's threshold raises at most so many times the false alarms allowed."""
 
 _CLEAR = 0.1
 """A difference in AUPRC is clear above this share of the prevalence, a random score's AUPRC.
@@ -42,15 +53,83 @@ _SPOKEN = {
 _DOUBTS = (SUSPICIOUS_FEATURE, SUSPICIOUS_SCORE, TEST_TUNED_THRESHOLD, POINT_ADJUSTED)
 
 
-def has_skill(score: ForecastScore) -> bool:
-    """Say whether a policy should act on it: it ranks better than chance, and its alarms find.
+class Verdict(NamedTuple):
+    """A level, and the sentence that gives its figures and what is missing for a higher one."""
 
-    Of the difference to a random score the whole interval is clearly above 0, and of the recall
-    at its threshold the whole interval is above 0, of a detection above what the same alarms
-    find at other times; and no column that it reads knows the future.
-    A doubt is for a person to look into: the sentence tells it, and it takes no skill away.
+    level: Level
+    sentence: str
+
+
+def verdict(score: ForecastScore) -> Verdict:
+    """Return the verdict on a score.
+
+    - *refused*: a column that it reads knows the future.
+    - *no skill*: its AUPRC is not surely above that of a random score.
+    - *weak*: it is, but something that :func:`shortfalls` names is missing.
+    - *useful*: nothing is missing; by default policies act on such a model only.
+
+    A doubt (a flag such as ``suspicious_score``) is for a person to look into: the sentence
+    names it, and it changes no level. The sentence is "" where no random score was made beside.
     """
-    return _is_clearly_above(RANDOM, score) and _finds(score) and not foretelling(score)
+    level, text = _verdict(score)
+    doubts = [flag for flag in score.flags if flag.startswith(_DOUBTS)]
+    return Verdict(level, f"{text} Not to be trusted: {', '.join(doubts)}." if doubts else text)
+
+
+def is_useful(score: ForecastScore) -> bool:
+    """Say whether policies should act on it."""
+    return verdict(score).level == "useful"
+
+
+def _verdict(score: ForecastScore) -> Verdict:
+    random = score.versus.get(RANDOM)
+    figures = f"at its threshold {_figures(score)}."
+    if columns := foretelling(score):
+        named = ", ".join(columns)
+        return Verdict("refused", f"Refused: it reads what knows the future: {named}; {figures}")
+    if random is None:
+        return Verdict("no skill", "")
+    if random.low is None:
+        return Verdict(
+            "no skill",
+            f"No skill shown: it takes {score.told.count(FEW)} to tell, was "
+            f"{score.told.count(score.incidents)} in the scored time; {figures}",
+        )
+    if not _is_clearly_above(RANDOM, score):
+        below = random.high is not None and random.high < 0
+        need = "" if below else f", need all of it above {least_above(score.prevalence):+.3g}"
+        return Verdict(
+            "no skill",
+            f"No skill: AUPRC is {'below' if below else 'not surely above'} that of a random score "
+            f"({_text(random)}{need}); {figures}",
+        )
+    ranks = f"AUPRC is above that of a random score by {_text(random)}{_beside(score)}; {figures}"
+    if missing := [*shortfalls(score)]:
+        return Verdict("weak", f"Weak: {ranks} Not useful, as {'; '.join(missing)}.")
+    return Verdict("useful", f"Useful: {ranks}")
+
+
+def shortfalls(score: ForecastScore) -> Iterator[str]:
+    """Yield what a predictor that ranks better than chance lacks to be useful, as clauses."""
+    many = score.told.many
+    if not _finds(score):
+        yield f"what it found is not surely more than by chance ({_interval(score.recall)})"
+    elif score.recall.value < LEAST_FOUND:
+        yield f"it found fewer than {_share(LEAST_FOUND)} of the {many}"
+    if score.leads_s and score.precision.value < LEAST_RIGHT:
+        yield f"fewer than {_share(LEAST_RIGHT)} of its alarms were right"
+    raised, allowed = score.false_alarms_per_node_day, score.allowed_per_node_day
+    if (
+        allowed is not msgspec.UNSET
+        and raised.value > MOST_OVER * allowed
+        and (raised.low is None or raised.low > allowed)
+    ):
+        yield f"it raised more than {MOST_OVER:g} times the false alarms that were allowed"
+    if score.predictor in (*BASELINES, *DETECTORS):  # nothing is surely above itself
+        if any(above.high is not None and above.high < 0 for _, above in _baselines(score)):
+            yield "another baseline is better"
+    elif any(not _is_clearly_above(name, score) for name, _ in _baselines(score)):
+        yield "it is not surely above every baseline"
 
 
 def foretelling(score: ForecastScore) -> tuple[str, ...]:
@@ -64,41 +143,10 @@ def foretelling_names(flags: Iterable[str]) -> tuple[str, ...]:
     return tuple(text.rpartition(": ")[0] for flag, _, text in told if flag == FORETELLING)
 
 
-def with_skill(score: ForecastScore) -> ForecastScore:
-    """Return the score with its sentence on skill."""
-    return replace(score, skill=skill_sentence(score))
-
-
-def skill_sentence(score: ForecastScore) -> str:
-    """Return whether it has skill, or which part is missing; "" if nothing random was scored."""
-    random = score.versus.get(RANDOM)
-    if random is None:
-        return ""
-    above = f"AUPRC is above that of a random score by {_text(random)}"
-    if random.low is None:
-        text = (
-            f"No skill shown: it takes {score.told.count(FEW)} to tell, was "
-            f"{score.told.count(score.incidents)} in the scored time."
-        )
-    elif random.high is not None and random.high < 0:
-        text = (
-            f"No skill: AUPRC is below that of a random score ({_text(random)}); at its threshold "
-            f"it found {_found(score)}."
-        )
-    elif not _is_clearly_above(RANDOM, score):
-        text = (
-            f"No skill: AUPRC is not surely above that of a random score ({_text(random)}, need "
-            f"all of it above {least_above(score.prevalence):+.3g}); at its threshold it found "
-            f"{_found(score)}."
-        )
-    elif not _finds(score):
-        text = f"No skill to act on: {above}, but at its threshold it found {_found(score)}."
-    elif columns := foretelling(score):
-        text = f"No skill: {above}, but it reads what knows the future: {', '.join(columns)}."
-    else:
-        text = f"Skill: {above}{_beside(score)}; at its threshold it found {_found(score)}."
-    doubts = [flag for flag in score.flags if flag.startswith(_DOUBTS)]
-    return f"{text} Not to be trusted: {', '.join(doubts)}." if doubts else text
+def with_verdict(score: ForecastScore) -> ForecastScore:
+    """Return the score with its verdict in it."""
+    level, sentence = verdict(score)
+    return replace(score, verdict=level if sentence else "", skill=sentence)
 
 
 def is_clearly_above(difference: Interval | None, prevalence: float) -> bool:
@@ -120,32 +168,44 @@ def _is_clearly_above(other: str, score: ForecastScore) -> bool:
 
 
 def _finds(score: ForecastScore) -> bool:
-    return score.recall.low is not None and score.recall.low > _by_chance(score)
+    by_chance = 0.0 if score.by_chance is msgspec.UNSET else score.by_chance
+    return score.recall.low is not None and score.recall.low > by_chance
 
 
-def _by_chance(score: ForecastScore) -> float:
-    return 0.0 if score.by_chance is msgspec.UNSET else score.by_chance
+def _figures(score: ForecastScore) -> str:
+    """Return recall, precision and false alarms at the threshold, beside chance and budget."""
+    found = f"it found {len(score.leads_s) or 'none'} of {score.told.count(score.incidents)}"
+    if score.incidents:
+        chance = score.by_chance
+        beside = "" if chance is msgspec.UNSET else f", by chance {_share(chance)}"
+        found += f" ({_share(score.recall.value)}{beside})"
+    raised, allowed = score.false_alarms_per_node_day.value, score.allowed_per_node_day
+    if not score.leads_s and not raised:
+        return f"{found} and raised no alarm"
+    budget = 0.0 if allowed is msgspec.UNSET else allowed
+    unit = alarm_unit("component", (raised, budget))
+    held = ""
+    if allowed is not msgspec.UNSET:
+        more = "more than the " if raised > allowed else ""
+        held = f", {more}{unit.days * allowed:.4g} allowed"
+    right = f"{_share(score.precision.value)} of its alarms were right"
+    return f"{found}, {right}, and {unit.said(raised)} were raised{held}"
 
 
-def _found(score: ForecastScore) -> str:
-    text = f"{len(score.leads_s) or 'none'} of {score.told.count(score.incidents)}"
-    if score.by_chance is not msgspec.UNSET:
-        found = " and ".join(f"{one:.2g}" for one in (score.recall.value, score.by_chance))
-        sure = "" if _finds(score) else ", which is not surely more"
-        return f"{text} ({found} of them here and, by the same alarms, at other times{sure})"
-    alike = score.leads_s and not _finds(score)
-    return f"{text}, too close together to count on" if alike else text
-
-
-def _beside(score: ForecastScore) -> str:
-    """Return how it stands beside what it is least above: first of what it is not surely above."""
-    known = [
+def _baselines(score: ForecastScore) -> list[tuple[str, Interval]]:
+    """Return the baselines that were scored beside it, and by how much it is above them."""
+    return [
         (name, above)
         for name in (*BASELINES, *DETECTORS)
         if (above := score.versus.get(name)) and above.high is not None
     ]
+
+
+def _beside(score: ForecastScore) -> str:
+    """Return how it stands beside what it is least above: first of what it is not surely above."""
+    known = _baselines(score)
     if not known:
-        return ""
+        return ", with no baseline scored beside it"
     unsure = [one for one in known if not _is_clearly_above(one[0], score)]
     nearest, above = min(unsure or known, key=lambda one: one[1].value)
     spoken = _SPOKEN[nearest]
@@ -156,6 +216,16 @@ def _beside(score: ForecastScore) -> str:
     hardly = above.low is not None and above.low > 0
     need = f", need all of it above {least_above(score.prevalence):+.3g}" if hardly else ""
     return f", but not surely above that of {spoken} ({_text(above)}{need})"
+
+
+def _share(share: float) -> str:
+    return f"{100.0 * share:.3g} %"
+
+
+def _interval(share: Interval) -> str:
+    if share.low is None or share.high is None:
+        return f"no interval of {_share(share.value)}"
+    return f"the interval of {_share(share.value)} begins at {_share(share.low)}"
 
 
 def _text(interval: Interval) -> str:

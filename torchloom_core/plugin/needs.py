@@ -117,8 +117,8 @@ class NeedForecast(msgspec.Struct, frozen=True):
     predictor : str
         Its name.
     skilled : bool
-        Whether to be refused a fitted model of it whose card shows no skill. A predictor without
-        a model has no card, and is taken.
+        Whether to act on a fitted model of it only if the verdict on its card is "useful": on
+        another the policy is in dry run. A predictor without a model has no card, and is taken.
 
     Examples
     --------

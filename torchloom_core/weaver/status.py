@@ -274,7 +274,9 @@ def _plugins(kernel: Kernel, plugins: ActivePlugins) -> list[PluginStatus]:
     for active in plugins.policies:
         failure = kernel.host.quarantined.get(active.name)
         state = "quarantined" if failure else active.mode
-        detail = f"{failure.rule}: {failure.detail}" if failure else _said(active.policy)
+        detail = active.held or _said(active.policy)
+        if failure:
+            detail = f"{failure.rule}: {failure.detail}"
         rows.append(PluginStatus(name=active.name, kind="policy", state=state, detail=detail))
     for name in plugins.predictors:
         broken = kernel.forecasts.failed.get(name)

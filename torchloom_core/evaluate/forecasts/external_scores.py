@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import UNSET, UnsetType
 from numpy.typing import NDArray
 
 from torchloom_core.clock import SECOND_NS, moment_text
@@ -19,7 +20,7 @@ from torchloom_core.evaluate.forecasts.labels import Task
 from torchloom_core.evaluate.forecasts.leaks import FUTURE_FEATURE, Part, flags_of, refuse_split
 from torchloom_core.evaluate.forecasts.scores import score
 from torchloom_core.learning.forecast_score import ForecastScore
-from torchloom_core.learning.skill import with_skill
+from torchloom_core.learning.skill import with_verdict
 from torchloom_core.plain_text import printable
 from torchloom_core.plugin.arrays import Floats, Ints
 from torchloom_core.plugin.foreign import shown
@@ -244,9 +245,11 @@ def score_given(
     given, test, train = divided.given, divided.test, divided.train
     cut_ns = int(given.t_ns[test].min())
     judged, alarms = _judged(given, test, bundle, task, bundle.manifest.end_ns)
+    allowed: float | UnsetType = UNSET
     if alarms is None:
         earlier, _ = _judged(given, train, bundle, task, cut_ns)
-        threshold = threshold_for(earlier, false_alarms_per_node_day)
+        allowed = false_alarms_per_node_day
+        threshold = threshold_for(earlier, allowed)
         source = f"{divided.split} {day_text(bundle, cut_ns)}"
         alarms = judged.alarms(threshold)
     else:
@@ -261,9 +264,10 @@ def score_given(
         threshold_from=source,
         others={"random": noise},
         alarms=alarms,
+        allowed_per_node_day=allowed,
         flags=flags_of(judged, alarms),
     )
-    return with_skill(scored)
+    return with_verdict(scored)
 
 
 def _part(given: GivenScores, wanted: Bools) -> Part:

@@ -28,7 +28,6 @@ from torchloom_core.wire.events import PredictorFailed
 Progress = Callable[[float], None]
 """Told how much of a stretch of time is done, 0 to 1."""
 
-
 _MAX_CELLS = 100_000_000
 
 
@@ -210,14 +209,17 @@ class Asking:
                 self._scores[number].append(score)
 
     def answers(self) -> tuple[Hindcasts | PluginError, ...]:
-        """Return what each has said; for one that cannot be asked, why."""
+        """Return what each has said, once; for one that cannot be asked, why."""
         times_ns = np.array(self._times, dtype=np.int64)
         shape = (len(times_ns), len(self._row_of))
-        return tuple(
-            self._failed.get(number)
-            or Hindcasts(self.watched, times_ns, self._every_s, np.reshape(score, shape))
-            for number, score in enumerate(self._scores)
-        )
+        answers: list[Hindcasts | PluginError] = []
+        for number in range(len(self._predictors)):
+            said = self._scores.pop(0)  # so that only one of them is there twice at a time
+            answers.append(
+                self._failed.get(number)
+                or Hindcasts(self.watched, times_ns, self._every_s, np.reshape(said, shape))
+            )
+        return tuple(answers)
 
 
 def _asked(predictor: Predictor, view: FleetView) -> Floats:
@@ -231,6 +233,11 @@ def _asked(predictor: Predictor, view: FleetView) -> Floats:
         raise PluginError(f"predictor {predictor.name}: {answer.rule}: {answer.detail}")
     probability: Floats = answer.probability
     return probability
+
+
+def part_of(progress: Progress, at: int, parts: int) -> Progress:
+    """Return what is told how much of one of several parts alike is done."""
+    return lambda share: progress((at + share) / parts)
 
 
 def pace_s(predictor: Predictor, tick_s: float) -> float:

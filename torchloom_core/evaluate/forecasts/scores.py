@@ -55,6 +55,7 @@ def score(
     threshold_from: str,
     others: Mapping[str, Floats] | None = None,
     alarms: Bools | None = None,
+    allowed_per_node_day: float | msgspec.UnsetType = msgspec.UNSET,
     flags: tuple[str, ...] = (),
 ) -> ForecastScore:
     """Return the whole score of one predictor.
@@ -67,6 +68,8 @@ def score(
         Scores of other predictors at the same moments, to compare with.
     alarms : (times, components) bool, optional
         Where it alarmed; absent: where its score is at or above the threshold.
+    allowed_per_node_day : float, optional
+        False alarms that the threshold was set to keep to; absent where it was given.
 
     Returns
     -------
@@ -107,9 +110,8 @@ def score(
         f1=_f1(counts.precision.value, counts.recall.value),
         false_alarms_per_node_day=counts.false_rate,
         leads_s=leads_s(judged, of),
-        by_chance=(
-            found_by_chance(judged, alarms) if judged.task.kind == "detect" else msgspec.UNSET
-        ),
+        allowed_per_node_day=allowed_per_node_day,
+        by_chance=found_by_chance(judged, alarms),
         brier=samples.brier(judged.score),
         calibration=samples.calibration(judged.score),
         curve=samples.curve(judged.score),

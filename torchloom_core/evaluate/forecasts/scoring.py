@@ -21,6 +21,7 @@ from torchloom_core.evaluate.forecasts.hindcasts import (
     hindcasts,
     judge,
     pace_s,
+    part_of,
     random_scores,
     refuse_too_many,
 )
@@ -34,7 +35,7 @@ from torchloom_core.evaluate.installed import installed
 from torchloom_core.kernel.plugins.host import ActivePlugins
 from torchloom_core.learning.forecast_score import FORETELLING, ForecastScore
 from torchloom_core.learning.model import Model
-from torchloom_core.learning.skill import RANDOM, foretelling_names, with_skill
+from torchloom_core.learning.skill import RANDOM, foretelling_names, with_verdict
 from torchloom_core.plugin.api import Predictor
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.feed.watched import watch
@@ -74,6 +75,8 @@ class _Part:
 
     Attributes
     ----------
+    allowed_per_node_day : float
+        False alarms that the threshold was set to keep to.
     flags : tuple of str
         What of what it reads knows the future, and doubts about its model.
     """
@@ -82,6 +85,7 @@ class _Part:
     judged: Judged
     threshold: float
     threshold_from: str
+    allowed_per_node_day: float
     flags: tuple[str, ...] = ()
 
 
@@ -185,15 +189,19 @@ class Scorer:
             If a predictor breaks its contract, or never judges.
         """
         parts = [
-            self._of_model(one, self.models[one.label], progress)
-            if one.label in self.models
-            else self._of_options(one, progress)
-            for one in self.forecasters
+            self._part(one, part_of(progress, at, len(self.forecasters)))
+            for at, one in enumerate(self.forecasters)
         ]
         if pool is not None:
             for part in parts:
                 pool.add(part.name, part.judged)
         return tuple(_scored(part, parts, self.scoring) for part in parts)
+
+    def _part(self, one: Forecaster, progress: Progress) -> _Part:
+        model = self.models.get(one.label)
+        if model is None:
+            return self._of_options(one, progress)
+        return self._of_model(one, model, progress)
 
     def check(self, one: Forecaster) -> None:
         """Build a predictor, and refuse it if the trace has no time to score it on."""
@@ -237,14 +245,14 @@ class Scorer:
         said = self._said(one, task, progress, tick_s=tick_s, start_ns=None)
         later = said.between(from_ns, bundle.manifest.end_ns)
         day = day_text(bundle, from_ns)
-        threshold = threshold_for(
-            judge(bundle, said, task, known_until_ns=from_ns),
-            self.scoring.false_alarms_per_node_day,
-        )
+        allowed = self.scoring.false_alarms_per_node_day
+        threshold = threshold_for(judge(bundle, said, task, known_until_ns=from_ns), allowed)
         flags = foretelling(
             bundle, self._built(one).needs, task, tick_s=tick_s, every_s=said.every_s
         )
-        return _Part(one.label, judge(bundle, later, task), threshold, f"before {day}", flags)
+        return _Part(
+            one.label, judge(bundle, later, task), threshold, f"before {day}", allowed, flags
+        )
 
     def _of_model(self, one: Forecaster, model: Model, progress: Progress) -> _Part:
         """Return the forecasts of a fitted predictor."""
@@ -263,6 +271,7 @@ class Scorer:
             judge(self.bundle, said, task),
             info.threshold,
             info.threshold_from,
+            info.false_alarms_per_node_day,
             info.calibration.flags + _foretelling(model, flags),
         )
 
@@ -331,13 +340,14 @@ def _scored(part: _Part, parts: Sequence[_Part], scoring: Scoring) -> ForecastSc
         alike = np.array_equal(other.judged.times_ns, part.judged.times_ns)
         if other is not part and alike:
             others[other.name] = other.judged.score
-    return with_skill(
+    return with_verdict(
         score(
             part.judged,
             predictor=part.name,
             threshold=part.threshold,
             threshold_from=part.threshold_from,
             others=others,
+            allowed_per_node_day=part.allowed_per_node_day,
             flags=part.flags,
         )
     )

@@ -60,7 +60,7 @@ def difference(interval: Interval) -> str:
 
 
 def recall(score: ForecastScore) -> str:
-    """Return the share of incidents found; of a detection, beside it what chance finds."""
+    """Return the share of incidents found, and beside it what chance finds."""
     text = estimate(score.recall, 2)
     return text if score.by_chance is UNSET else f"{text}, {score.by_chance:.2f} by chance"
 

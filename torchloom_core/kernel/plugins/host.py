@@ -21,11 +21,18 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class ActivePolicy:
-    """A policy that the config switched on."""
+    """A policy that the config switched on.
+
+    Attributes
+    ----------
+    held : str
+        Why it is in dry run though the config says that it acts; "" if nothing holds it.
+    """
 
     name: str
     policy: Policy
     mode: Literal["act", "dry_run", "shadow"] = "act"
+    held: str = ""
 
 
 @dataclass(frozen=True)

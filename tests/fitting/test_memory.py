@@ -1,0 +1,99 @@
+"""What a fit takes of memory is known beforehand, and what there is no room for is left out."""
+
+import resource
+import subprocess
+import sys
+import tracemalloc
+from dataclasses import replace
+
+import pytest
+
+from tests.evaluate.disks import DAY_NS
+from torchloom_core.activation.discovery import discover
+from torchloom_core.errors import PluginError
+from torchloom_core.fitting.build import build
+from torchloom_core.fitting.candidates import candidates
+from torchloom_core.fitting.choose import _built
+from torchloom_core.fitting.memory import (
+    available_bytes,
+    own_bytes,
+    refuse_without_room,
+    size_of,
+    without_room,
+)
+from torchloom_core.fitting.stages import Fitting
+
+HORIZON_S = 172_800.0
+ROOM = 1 << 40
+LOOSE_BYTES = 4 << 20
+"""What does not grow with the trace."""
+
+
+@pytest.fixture(scope="module")
+def built(bundle, settings):
+    told = {"horizon_s": HORIZON_S, "max_healthy": 500, "trees": 10}
+    among = candidates(discover(), told, tick_s=settings.tick_s, has_metrics=True)
+    return [(one.name, plugin) for one, plugin in _built(bundle, among, settings)]
+
+
+def test_every_learner_says_what_it_takes_and_takes_no_more(bundle, settings, built):
+    """All that learn from rows say the same; threshold_rules keeps a few counts."""
+    settings = replace(settings, until_ns=30 * DAY_NS)
+    usual = {plugin.name: plugin for _, plugin in reversed(built)}
+    for name in ("fault_history", "logistic", "seasonal_residual", "survival", "temporal_conv"):
+        plugin = usual[name]
+        said = own_bytes(plugin, size_of(bundle, settings, plugin))
+        assert said > 0, name
+        fitting = Fitting(bundle, settings, plugin)
+        plugin.fit(fitting.examples(plugin))  # modules that it imports are none of it
+        tracemalloc.start()
+        try:
+            plugin.fit(fitting.examples(plugin))
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert most < said + LOOSE_BYTES, f"{name}: {most} of {said}"
+
+
+def test_what_there_is_no_room_for_is_left_out_by_name_with_the_figure(
+    bundle, settings, built, caplog
+):
+    assert without_room(bundle, settings, built, ROOM) == {}
+    takes = {name: own_bytes(plugin, size_of(bundle, settings, plugin)) for name, plugin in built}
+    most = max(takes, key=lambda name: takes[name])
+    out = without_room(bundle, settings, built, takes[most])
+    assert most in out
+    assert min(takes, key=lambda name: takes[name]) not in out
+    assert out[most].startswith("left out: it takes up to 0.")
+    assert f"{most}: left out" in caplog.text
+    assert without_room(bundle, settings, built, 0).keys() == takes.keys()
+
+
+def test_a_predictor_that_was_asked_for_and_has_no_room_is_refused_in_one_line(bundle, settings):
+    (info,) = (one for one in discover() if one.name == "boosting")
+    plugin, _ = build(bundle, info, {}, tick_s=settings.tick_s, source="--option")
+    refuse_without_room(bundle, settings, plugin, ROOM)
+    with pytest.raises(PluginError, match=r"^predictor boosting: need 0\.\d+ GiB of memory to l"):
+        refuse_without_room(bundle, settings, plugin, 1000)
+
+
+def test_a_finer_pace_of_rare_samples_takes_no_more(bundle, settings, built):
+    (plugin,) = (one for _, one in built if one.name == "seasonal_residual")
+    coarse = size_of(bundle, settings, plugin)
+    fine = replace(coarse, moments=1000 * coarse.moments, every_s=coarse.every_s / 1000.0)
+    rare = {"values": 500}
+    assert own_bytes(plugin, replace(fine, **rare)) < 2 * own_bytes(plugin, replace(coarse, **rare))
+
+
+@pytest.mark.integration
+def test_a_limit_of_the_process_counts_as_what_is_free():
+    code = "from torchloom_core.fitting.memory import available_bytes; print(available_bytes())"
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (1 << 30, 1 << 30)),
+    )
+    assert 0 < int(found.stdout) < 1 << 30
+    assert available_bytes() > 0
