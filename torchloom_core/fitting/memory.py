@@ -38,7 +38,7 @@ def available_bytes() -> int:
         soft, _ = resource.getrlimit(limit)
         if soft != resource.RLIM_INFINITY:
             free.append(soft - used)
-    return max(0, min(free))
+    return max(0, int(min(free)))
 
 
 def _left_in_cgroups() -> Iterator[int]:

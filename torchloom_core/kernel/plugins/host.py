@@ -21,13 +21,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class ActivePolicy:
-    """A policy that the config switched on.
-
-    Attributes
-    ----------
-    held : str
-        Why it is in dry run though the config says that it acts; "" if nothing holds it.
-    """
+    """A policy that is on; ``held`` says why it is in dry run though the config has it act."""
 
     name: str
     policy: Policy
