@@ -131,9 +131,9 @@ def test_who_has_learned_from_fewer_before_is_told_that_it_learns_again():
             taught.append("learn again")
 
     learner = Notes(Notes.Options())
-    rows = SharedRows([learner])
-    rows.add(Example(view=view_of(workers=2), outcome=np.array([0.0, 1.0])))
     for again in (False, True):
+        rows = SharedRows([learner])
+        rows.add(Example(view=view_of(workers=2), outcome=np.array([0.0, 1.0])))
         rows.teach(learner, again=again)
     assert taught == ["learn", "learn again"]
 

@@ -1,5 +1,6 @@
 """Rows that are gathered once for all who learn from the same."""
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from copy import deepcopy
@@ -19,7 +20,8 @@ class SharedRows:
     """Sees the examples that pass, for several learners at once.
 
     What breaks as it gathers is shown no more, and costs nobody but those who learn from it.
-    Somebody else's learner is given rows of its own, which it may spoil.
+    Somebody else's learner is given rows of its own, which it may spoil. Rows are let go of once
+    all have learned from them.
     """
 
     def __init__(self, learners: Iterable[GatheredLearner]) -> None:
@@ -27,9 +29,11 @@ class SharedRows:
         self._gathered: dict[Hashable, Gathering] = {}
         self._kept: dict[Hashable, Rows] = {}
         self._broke: dict[Hashable, PluginError] = {}
+        self._to_teach: Counter[Hashable] = Counter()
         for learner in learners:
             with suppress(PluginError), as_plugin_error(learner):  # raised again as it is taught
                 self._first.setdefault(sampled_by(learner), learner)
+                self._to_teach[sampled_by(learner)] += 1
         for sampled, learner in self._first.items():
             with self._breaking(sampled):
                 self._gathered[sampled] = learner.gathering()
@@ -43,7 +47,7 @@ class SharedRows:
                     gathered.add(example if is_ours(gathered) else self._own(sampled, example))
 
     def teach(self, learner: GatheredLearner, *, again: bool) -> None:
-        """Let one of the learners learn from its rows, or raise a PluginError.
+        """Let one of the learners learn from its rows, once, or raise a PluginError.
 
         Parameters
         ----------
@@ -56,6 +60,9 @@ class SharedRows:
         rows = self._kept.get(sampled)
         if rows is None:
             rows = self._kept[sampled] = self._gathered[sampled].rows(learner.name)
+        self._to_teach[sampled] -= 1
+        if not self._to_teach[sampled]:
+            del self._kept[sampled], self._gathered[sampled]
         if not is_ours(learner):
             rows = deepcopy(rows)
         if again:
