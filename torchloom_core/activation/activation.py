@@ -79,11 +79,11 @@ def activate(
             predictors[name] = builder.build("predictor", name, settings)
         except PluginError as error:
             failed.append(PredictorFailed(predictor=name, rule="cannot_start", detail=str(error)))
-    for at, active in enumerate(policies):
+    for row, active in enumerate(policies):
         if active.mode == "act":
             held = why_held(active.policy, active.name, predictors, config, place)
             if held:
-                policies[at] = replace(active, mode="dry_run", held=held)
+                policies[row] = replace(active, mode="dry_run", held=held)
                 builder.remarks.append(f"{held} Until then it is in dry run, and changes nothing.")
     for number, pair in enumerate(config.arbiter.forbidden):
         names = {info.name for info in known if info.kind in ("policy", None)}
