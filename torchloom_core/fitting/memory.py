@@ -32,7 +32,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 def available_bytes() -> int:
     """Return how much memory this process may still take: by the machine, its cgroup and limits."""
-    free = [psutil.virtual_memory().available, *_left_in_cgroups()]
+    free: list[int] = [psutil.virtual_memory().available, *_left_in_cgroups()]
     own = psutil.Process().memory_info()
     for limit, used in ((resource.RLIMIT_AS, own.vms), (resource.RLIMIT_DATA, own.rss)):
         soft, _ = resource.getrlimit(limit)

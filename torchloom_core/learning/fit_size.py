@@ -44,8 +44,8 @@ class FitSize:
     def sample_bytes(self, max_healthy: int, columns: int) -> int:
         """Return what it takes at most to gather such a sample and to learn from it, bytes.
 
-        While a sample is gathered, twice as many rows come together, and are copied; a fit
-        gathers one more to calibrate on; who learns copies the rows to scale them.
+        While a sample is gathered it is copied each time that it is thinned; a fit gathers one
+        more to calibrate on; who learns copies the rows to scale them.
         """
         rows, at_once = self.rows(max_healthy), self.components * columns
         return NUMBER_BYTES * (6 * rows * columns + 2 * at_once)

@@ -117,6 +117,13 @@ class Rows:
         )
 
 
+_AS_MANY_MORE = 4
+"""A sample is thinned whenever a fourth of it has come in addition: its memory stays near its size.
+
+Which rows are left in the end is the same however often.
+"""
+
+
 class RowSample:
     """Keeps all rows of workers that failed, and a fair sample of the others, as they pass.
 
@@ -165,7 +172,7 @@ class RowSample:
         stamps: Ints = np.full(len(kept), at_ns, dtype=np.int64)
         self._parts.append((draws[below], features[kept], failed[below], stamps))
         self._rows_since_thinned += len(kept)
-        if self._rows_since_thinned > self._max_healthy:
+        if self._rows_since_thinned > self._max_healthy / _AS_MANY_MORE:
             self._thin()
 
     def _thin(self) -> None:
