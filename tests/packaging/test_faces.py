@@ -21,6 +21,7 @@ FACES = {
         PluginError Policy PolicyNeed Positive Predictor PredictorNeed PreviewChange ProbeLinks
         Proposal Registry
         Reserve ResumeRun RewindRun RunFailures SaveCheckpoint Share Standbys Traffic UncordonNode
+        WithdrawingPolicy
         daly_s ettr expected_unsaved_s grow hookimpl incidents places_of unsaved_work_s young_s
     """,
     "torchloom_core.learning": """
