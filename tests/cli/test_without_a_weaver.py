@@ -265,3 +265,16 @@ def test_output_that_was_closed_beforehand_is_no_error(tmp_path):
     assert (
         subprocess.run(f"{torchloom} fit x <&- >&- 2>&-", shell=True, check=False).returncode == 2
     )
+
+
+@pytest.mark.parametrize(
+    ("word", "status", "says"),
+    [("größer".encode(), 0, "größer"), (b"gr\xf6sser", 2, "need arguments in UTF-8, was gr")],
+)
+def test_an_argument_is_read_as_utf_8_whatever_the_locale(word, status, says):
+    program = "import sys; from torchloom_core import cli; cli._run = lambda said: print(said)"
+    plain = {**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    command = [sys.executable, "-c", f"{program}; cli.main()", word]
+    done = subprocess.run(command, env={**plain, "PYTHONIOENCODING": "utf-8"}, capture_output=True)
+    assert done.returncode == status
+    assert says in (done.stdout + done.stderr).decode()

@@ -136,3 +136,9 @@ def test_dropping_what_waits_forgets_it_for_good(run):
     assert KnobDesired(knob="lr", value=None) in run.all(KnobDesired)
     assert [wish.knob for wish in run.kernel.run.desired.waiting] == ["verbose"]
     assert only(Recovered, [Recovered(epoch=2, control=run.kernel.control())]).control.desired
+
+
+def test_a_life_that_names_another_launch_makes_nothing_wait(run):
+    run.feed(says_hello("a-0", "forged", resumes=False))
+    run.tick()
+    assert run.kernel.run.desired.waiting == []

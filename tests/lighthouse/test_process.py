@@ -10,6 +10,7 @@ from contextlib import closing
 from datetime import timedelta
 from http.client import HTTPConnection
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from torchft._torchft import LighthouseClient
@@ -193,6 +194,24 @@ def test_managers_and_http_probes_share_the_main_port(start, host):
         for path in ("/", "/status", "/health"):
             assert lighthouse.get(path)[0] == 200
     assert json.loads(lighthouse.get("/status")[2])["groups"][0]["replica_id"] == "a:1"
+
+
+def test_a_connection_that_is_over_leaves_no_descriptor_behind(start, port):
+    lighthouse = start().ready()
+    descriptors = Path(f"/proc/{lighthouse.process.pid}/fd")
+    where = f"http://127.0.0.1:{port}"
+    for _ in range(3):  # what is made once is there by then
+        assert urlopen(f"{where}/health").read() == b"ok\n"
+    before = len(list(descriptors.iterdir()))
+    for _ in range(20):
+        assert urlopen(f"{where}/health").read() == b"ok\n"
+        with closing(HTTPConnection(f"127.0.0.1:{port}")) as kept_alive:
+            kept_alive.request("GET", "/health")
+            assert kept_alive.getresponse().read() == b"ok\n"
+        client = LighthouseClient(where, timedelta(seconds=30))
+        client.heartbeat("a:1", timedelta(seconds=30))
+        del client
+    until(lambda: len(list(descriptors.iterdir())) <= before + 3)
 
 
 def test_what_connects_and_says_nothing_or_rubbish_keeps_nobody_out(start, port):

@@ -242,6 +242,29 @@ async def test_recalled_commands_never_reach_their_worker(bus, make, connect_wor
     assert codec.decode_command((await other.pull()).data).id == "c4"
 
 
+async def test_a_command_taken_back_while_the_broker_does_not_answer_is_not_offered_again(
+    bus, make, connect_worker, monkeypatch
+):
+    worker = await connect_worker("g0-0")
+    await bus.add_workers([("g0-0", 1)])
+    epoch = await bus.claim_epoch()
+    publish, taken_back = bus._streams._publish_all, set()
+
+    async def lose_the_answers(messages):
+        places = await publish(messages)
+        if not taken_back:
+            taken_back.add("c1")
+            raise TimeoutError
+        return places
+
+    monkeypatch.setattr(bus._streams, "_publish_all", lose_the_answers)
+    commands = [make.command(id=i, worker="g0-0", epoch=epoch) for i in ("c1", "c2")]
+    await bus.send(commands[:1], lambda id: id not in taken_back)
+    await bus.recall("g0-0", ["c1"])
+    await bus.send(commands[1:], lambda id: id not in taken_back)
+    assert codec.decode_command((await worker.pull()).data).id == "c2"
+
+
 async def test_what_is_on_file_no_more_is_recalled_all_the_same(bus, make):
     epoch = await bus.claim_epoch()
     await bus.send([make.command(id="c1", worker="g0-0", epoch=epoch)])

@@ -55,3 +55,17 @@ async def test_an_epoch_that_no_clock_gives_and_a_fourth_one_are_said_and_not_be
     ((who, text),) = life.said
     assert who == "g0-0"
     assert "g0-0 has obeyed a Weaver of epoch 6000, this one is of 10" in text
+
+
+async def test_after_a_forged_epoch_a_later_weaver_whose_state_is_lost_can_go_above_it():
+    now = 1000
+    rises = EpochRises(lambda: now)
+    forged = rises.believed
+    rises.note(OutrankedError("", forged))
+    obeyed = rises.above + 1
+    now += 60
+    later = EpochRises(lambda: now)
+    life = Life(later)
+    assert await life.hears(obeyed)
+    later.note(life.ended[0])
+    assert later.above >= obeyed

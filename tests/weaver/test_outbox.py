@@ -43,7 +43,7 @@ class Bus:
     async def store(self, entries):
         await self._do(("store", dict(entries)))
 
-    async def send(self, commands):
+    async def send(self, commands, is_wanted):
         await self._do(("send", [command.id for command in commands]))
 
     async def recall(self, worker, commands):
@@ -326,11 +326,11 @@ async def test_commands_that_could_not_be_sent_are_sent_later_but_not_past_their
     failing = [BrokerError("away"), BrokerError("still away")]
     send = bus.send
 
-    async def fail(commands):
+    async def fail(commands, is_wanted):
         if failing:
             clock.advance_s(1)
             raise failing.pop(0)
-        await send(commands)
+        await send(commands, is_wanted)
 
     monkeypatch.setattr(bus, "send", fail)
     outbox.post([issue(1, after_s=1), issue(2, after_s=2), issue(3)], {}, seq=1)
@@ -348,7 +348,7 @@ async def test_commands_are_not_offered_again_without_a_pause(outbox, bus, pause
     offered = asyncio.Event()
     attempts = []
 
-    async def fail(commands):
+    async def fail(commands, is_wanted):
         attempts.append(len(commands))
         offered.set()
         raise BrokerError("away")
@@ -363,7 +363,7 @@ async def test_commands_are_not_offered_again_without_a_pause(outbox, bus, pause
 
 
 async def test_a_command_that_the_broker_will_never_take_ends_the_outbox(outbox, bus, monkeypatch):
-    async def refuse(commands):
+    async def refuse(commands, is_wanted):
         raise RefusedByBrokerError("too large")
 
     monkeypatch.setattr(bus, "send", refuse)
@@ -434,8 +434,8 @@ async def test_so_it_does_when_the_broker_was_away_in_between(outbox, bus, pause
 async def test_what_is_posted_while_the_rest_is_sent_is_waited_for_too(outbox, bus, monkeypatch):
     send, store = bus.send, bus.store
 
-    async def send_and_post(commands):
-        await send(commands)
+    async def send_and_post(commands, is_wanted):
+        await send(commands, is_wanted)
         outbox.post([stranger("x-0")], {}, seq=2)
 
     async def store_in_a_while(entries):

@@ -48,12 +48,15 @@ def main() -> None:
         level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
     try:
-        status = _run(sys.argv[1:])
+        status = _run([_in_utf8(word) for word in sys.argv[1:]])
         sys.stdout.flush()
     except BrokenPipeError:
         # Whoever read us, `head` perhaps, has enough; but nobody to tell of an error is no success.
         status = 0 if _reader_has_left(sys.stdout) else _UNWRITTEN
         drop_output(sys.stdout, sys.stderr)
+    except UnicodeDecodeError as error:
+        shown = os.fsdecode(error.object).encode(errors="backslashreplace").decode()
+        status = _fail(f"need arguments in UTF-8, was {shown}", _USAGE)
     except OSError as error:
         if error.errno is None or isinstance(error, ConnectionError):
             raise
@@ -61,6 +64,21 @@ def main() -> None:
     except MemoryError as error:
         status = _fail(f"not enough memory{f': {error}' if str(error) else ''}", _NO_MEMORY)
     sys.exit(status)
+
+
+def _in_utf8(word: str) -> str:
+    """Return an argument as UTF-8 has it, whatever the locale says.
+
+    Raises
+    ------
+    UnicodeDecodeError
+        If it is no UTF-8.
+    """
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return os.fsencode(word).decode()
+    return word
 
 
 def _failed(error: OSError) -> str:

@@ -253,6 +253,7 @@ class Kernel:
     def _hello(self, hello: Hello) -> list[Output]:
         before = self.fleet.launch_of(hello.worker)
         new_life = self.fleet.register(hello, self.run.now_ns)
+        before = before if new_life else hello.launch  # one life is of one launch
         if not self.fleet.knows(hello.worker, hello.incarnation):
             return self._refusals.tell(hello, self.fleet, self.run.now_ns)
         self.forecasts.settle(hello.worker, hello.node)

@@ -21,6 +21,7 @@ _DECIDE_S = 10.0
 
 _MOST_UNDECIDED = 512
 _BACKLOG = 1024
+_REST_S = 1.0
 _LOOPBACK = "127.0.0.1"
 _ANY = {"::": "0.0.0.0"}
 
@@ -81,18 +82,30 @@ class Front:
     @asynccontextmanager
     async def serving(self, found: Iterable[socket.socket]) -> AsyncIterator[None]:
         """Take connections at these listeners for as long as the context lasts."""
-        loop = asyncio.get_running_loop()
-        servers = [
-            await loop.create_server(lambda: _Outer(self), sock=one, backlog=_BACKLOG)
-            for one in found
-        ]
+        taking = [asyncio.create_task(self._take(one)) for one in found]
         try:
             yield
         finally:
-            for server in servers:
-                server.close()
+            for task in taking:
+                task.cancel()
+            await asyncio.gather(*taking, return_exceptions=True)
             for outer in tuple(self._open):
                 outer.end()
+
+    async def _take(self, found: socket.socket) -> None:
+        """Take connections until cancelled; where there is no descriptor for one, wait a while."""
+        found.setblocking(False)
+        found.listen(_BACKLOG)
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(found)
+                await loop.connect_accepted_socket(lambda: _Outer(self), connection)
+            except ConnectionError:
+                continue  # gone already
+            except OSError as error:
+                _log.warning("cannot take a connection: %s", error.strerror)
+                await asyncio.sleep(_REST_S)
 
     def add(self, outer: "_Outer") -> None:
         """Take a connection; of too many that have said nothing the oldest is closed."""
@@ -128,6 +141,7 @@ class _Half(asyncio.Protocol):
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
         self.other: _Half | None = None
+        self.has_ended = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -137,8 +151,9 @@ class _Half(asyncio.Protocol):
             self.other.transport.write(data)
 
     def eof_received(self) -> bool:
-        """Pass it on, and go on writing: a client may have asked all that it has to ask."""
-        if self.other is None or self.other.transport is None:
+        """Pass it on, and go on writing until the other side has ended as well."""
+        self.has_ended = True
+        if self.other is None or self.other.transport is None or self.other.has_ended:
             return False
         with suppress(OSError):
             self.other.transport.write_eof()

@@ -185,8 +185,13 @@ class NatsBus:
                 if error is not None:
                     raise error
 
-    async def send(self, commands: Sequence[Command]) -> None:
-        """Put commands on file for their workers; one sent again is there only once."""
+    async def send(
+        self, commands: Sequence[Command], is_wanted: Callable[[str], bool] = lambda _: True
+    ) -> None:
+        """Put commands on file for their workers; one sent again is there only once.
+
+        Those are left out of which ``is_wanted(id)`` is false by the time of an attempt.
+        """
         await self._streams.send(
             [
                 (
@@ -195,7 +200,8 @@ class NatsBus:
                     f"{c.id}:{c.epoch}",
                 )
                 for c in commands
-            ]
+            ],
+            lambda name: is_wanted(name.rpartition(":")[0]),
         )
 
     async def recall(self, worker: str, commands: Iterable[str]) -> None:

@@ -5,7 +5,7 @@ import itertools
 import logging
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
@@ -94,6 +94,7 @@ class JetStream:
         servers = link.client._server_info.get("connect_urls") or ()
         self.copies = _COPIES if len(servers) >= _COPIES else 1
         self._places: dict[str, int] = {}
+        self._unanswered: set[str] = set()
         self._first_place: int | None = None
         self._lives: dict[str, tuple[int, float]] = {}
 
@@ -155,9 +156,17 @@ class JetStream:
     async def recall(self, worker: str, names: Iterable[str]) -> None:
         """Take commands to ``worker`` off file, by the ids under which they were sent.
 
-        One that was not sent from here an earlier Weaver sent: all that any of those sent goes.
+        One that was not sent from here an earlier Weaver sent: all that any of those sent goes. Of
+        one that the server never answered for nobody knows whether it is there: all goes.
         """
         stream, what = subjects.command_stream(self._run), f"recall commands to {worker}"
+        names = list(names)
+        if self._unanswered.intersection(names):
+            self._unanswered.difference_update(names)
+            subject = subjects.command(self._run, worker)
+            purge_all = partial(self.context.purge_stream, stream, subject=subject)
+            await self._link.persist(what, purge_all)
+            return
         sent_here = [self._places.pop(name, 0) for name in names]
         for place in filter(None, sent_here):
             await self._link.persist(what, partial(self._drop, stream, place))
@@ -166,16 +175,30 @@ class JetStream:
             purge = partial(self.context.purge_stream, stream, seq=first, subject=subject)
             await self._link.persist(what, purge)
 
-    async def send(self, commands: Sequence[tuple[str, bytes, str]]) -> None:
-        """Put ``(subject, data, id)`` on file in a stream, each exactly once however often."""
-        messages = [Message(to, data, {_MESSAGE_ID: name}) for to, data, name in commands]
-        places = await self.publish("send commands", messages)
-        for (_, _, name), place in zip(commands, places, strict=True):
-            self._places[name] = place
+    async def send(
+        self, commands: Sequence[tuple[str, bytes, str]], is_wanted: Callable[[str], bool]
+    ) -> None:
+        """Put ``(subject, data, id)`` on file in a stream, each exactly once however often.
+
+        Each attempt leaves those out of which ``is_wanted(id)`` is false by then.
+        """
+        rest, places = iter(commands), dict[str, int]()
+
+        async def attempt(batch: Sequence[tuple[str, bytes, str]]) -> None:
+            wanted = {name: (to, data) for to, data, name in batch if is_wanted(name)}
+            self._unanswered.update(wanted)
+            messages = [Message(*what, {_MESSAGE_ID: name}) for name, what in wanted.items()]
+            placed = await self._publish_all(messages)
+            self._unanswered.difference_update(wanted)
+            places.update(zip(wanted, placed, strict=True))
+
+        while batch := list(itertools.islice(rest, AT_ONCE)):
+            await self._link.persist("send commands", partial(attempt, batch))
+        self._places.update(places)
         while len(self._places) > _PLACES:
             del self._places[next(iter(self._places))]
         if self._first_place is None and places:
-            self._first_place = min(places)
+            self._first_place = min(places.values())
 
     async def _make_shared(
         self, name: str, *heard: str, sizes: Sequence[int], message_bytes: int

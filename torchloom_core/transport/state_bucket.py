@@ -224,7 +224,7 @@ class StateBucket:
         while True:
             value, last = await self._entry(EPOCH_KEY)
             newest = _epoch(value)
-            epoch = max(above + 1, _first_epoch() if newest is None else newest + 1)
+            epoch = max(above + 1, epoch_by_the_clock() if newest is None else newest + 1)
             try:
                 await self._bucket.update(EPOCH_KEY, str(epoch).encode(), last=last)
             except nats.js.errors.KeyWrongLastSequenceError:
@@ -232,7 +232,7 @@ class StateBucket:
             return epoch
 
 
-def _first_epoch() -> int:
+def epoch_by_the_clock() -> int:
     """Return an epoch above every one of a state that was lost: seconds since 2026 began.
 
     Workers that obeyed the lost Weaver would take a smaller one for a Weaver of the past.

@@ -9,13 +9,14 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from torchloom_core.errors import BrokerError, OutrankedError, TorchloomError
+from torchloom_core.transport.state_bucket import epoch_by_the_clock
 from torchloom_core.wire.messages import Hello
 from torchloom_core.wire.steering import LighthouseView
 
 _log = logging.getLogger(__name__)
 
-_HIGHEST = 1 << 32
-"""No clock gives a higher one before the year 2162: a worker that names one is not believed."""
+_FURTHEST = 10 * 366 * 86_400
+"""A worker is not believed that names an epoch further ahead of this host's clock, seconds."""
 
 _MOST_RISES = 3
 _AHEAD = 1000
@@ -25,25 +26,32 @@ _AHEAD = 1000
 class EpochRises:
     """Counts how often one process has taken a higher epoch on the word of workers.
 
+    Parameters
+    ----------
+    clock_epoch : callable
+        Returns the epoch that this host's clock gives. What is taken stays within ten years of
+        it, so that after a forged one a later Weaver, whose clock has gone on, can go above it.
+
     Attributes
     ----------
     above : int
         The next epoch has to be higher.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock_epoch: Callable[[], int] = epoch_by_the_clock) -> None:
+        self._clock_epoch = clock_epoch
         self._count = 0
         self.above = 0
 
     @property
     def believed(self) -> int:
         """The highest epoch of which a worker is believed that it was obeyed."""
-        return _HIGHEST if self._count < _MOST_RISES else 0
+        return self._clock_epoch() + _FURTHEST if self._count < _MOST_RISES else 0
 
     def note(self, error: OutrankedError) -> None:
         """Take that the epoch was too low, and say so."""
         self._count += 1
-        self.above = error.epoch + _AHEAD
+        self.above = max(error.epoch, min(error.epoch + _AHEAD, self._clock_epoch() + _FURTHEST))
         _log.warning("%s; starting again under an epoch above %d", error, self.above)
 
 

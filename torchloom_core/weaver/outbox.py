@@ -43,8 +43,11 @@ class Bus(Protocol):
     async def store(self, entries: Mapping[str, bytes | None]) -> None:
         """Store entries of this epoch's state, in order; None takes one away."""
 
-    async def send(self, commands: Sequence[Command]) -> None:
-        """Store commands until their workers have acknowledged them."""
+    async def send(self, commands: Sequence[Command], is_wanted: Callable[[str], bool]) -> None:
+        """Store commands until their workers have acknowledged them.
+
+        Those are left out of which ``is_wanted(id)`` is false by the time of an attempt.
+        """
 
     async def recall(self, worker: str, commands: Sequence[str]) -> None:
         """Drop commands that have not reached the worker."""
@@ -220,7 +223,8 @@ class Outbox:
     async def _send(self, commands: Sequence[Command]) -> None:
         while commands:
             try:
-                return await self._bus.send([self._moved(command) for command in commands])
+                moved = [self._moved(command) for command in commands]
+                return await self._bus.send(moved, lambda id: id not in self._taken_back)
             except RefusedByBrokerError:
                 raise
             except BrokerError as error:

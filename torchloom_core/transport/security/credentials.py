@@ -8,6 +8,7 @@ key that signed it, so that the JWT can only say a name, and a worker's which li
 
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -179,8 +180,8 @@ class Credentials:
     def _write_files(self) -> None:
         weaver = self._creds("weaver", self._keys.weaver, self._keys.account, rights.WEAVER)
         person = self.person_creds_text(subjects.DEFAULT_PERSON, self._keys.person)
-        write_private(self.weaver_creds, weaver)
-        write_private(
+        _keep_private(self.weaver_creds, weaver)
+        _keep_private(
             self.lighthouse_creds,
             self._creds(
                 "lighthouse",
@@ -189,7 +190,7 @@ class Credentials:
                 rights.of_lighthouse(self._run),
             ),
         )
-        write_private(self.operator_creds, person)
+        _keep_private(self.operator_creds, person)
 
     def _creds(self, name: str, seed: str, account: str, allowed: Rights) -> str:
         key, claims = nats_jwt.public_key(seed), nats_jwt.user_claims(*allowed)
@@ -199,6 +200,14 @@ class Credentials:
 
     def _vouch(self, key: str, name: str, claims: Claims) -> str:
         return nats_jwt.sign(self._keys.operator, key, name, claims, self._keys.made_s)
+
+
+def _keep_private(path: Path, text: str) -> None:
+    """Write a file unless it is as it should be: a Weaver also starts on a disk that is full."""
+    with suppress(OSError, ValueError):
+        if path.read_text(encoding="utf-8") == text:
+            return
+    write_private(path, text)
 
 
 def _folder(state_dir: Path) -> Path:
