@@ -44,6 +44,9 @@ _EPOCHS_UNTRIED = 10
 
 _KERNEL, _BATCH, _RATE = 3, 256, 3e-3
 
+_AT_ONCE = 4096
+"""Workers that are judged at once, at most."""
+
 _FAR = 10.0
 """More spreads than this from the median count no more."""
 
@@ -165,8 +168,11 @@ class TemporalConvPredictor:
     def _judge(self, inputs: Floats) -> Floats:
         """Return ``(rows,)`` probabilities."""
         assert self._learned is not None
+        log_odds = np.empty(len(inputs))
         with self._alone(), self._torch.no_grad():
-            log_odds = self._network(self._torch.from_numpy(inputs))[:, 0, -1].double().numpy()
+            for start in range(0, len(inputs), _AT_ONCE):  # each layer takes far more than it
+                part = self._torch.from_numpy(inputs[start : start + _AT_ONCE])
+                log_odds[start : start + _AT_ONCE] = self._network(part)[:, 0, -1].double().numpy()
         probability: Floats = 0.5 * (1 + np.tanh((log_odds + self._learned.shift) / 2))
         return probability
 

@@ -181,12 +181,16 @@ class Passes:
         return SharedRows(one for one in self._plugins if isinstance(one, GatheredLearner))
 
     def _teach_rows(self, rows: SharedRows, *, again: bool = False) -> None:
-        for number, plugin in enumerate(self._plugins):
-            if isinstance(plugin, GatheredLearner) and number not in self.refused:
-                if again:
-                    self._stages(f"fit {plugin.name}")(0.0)
-                with self._learning(number, plugin):
-                    rows.teach(plugin, again=again)
+        learners = [
+            (number, plugin)
+            for number, plugin in enumerate(self._plugins)
+            if isinstance(plugin, GatheredLearner) and number not in self.refused
+        ]
+        for number, plugin in sorted(learners, key=lambda one: rows.place(one[1])):
+            if again:
+                self._stages(f"fit {plugin.name}")(0.0)
+            with self._learning(number, plugin):
+                rows.teach(plugin, again=again)
 
     def _teach_alone(self, *, first: bool = False) -> None:
         """Let each learn that wants a pass of its own."""
