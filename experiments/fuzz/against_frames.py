@@ -117,6 +117,8 @@ def fuzz_sidecar(folder: Path, count: int, seed: int, tell: Tell) -> Found:
 class Trainer:
     """What a link needs of the loom."""
 
+    unset = ""
+
     def __init__(self) -> None:
         self.commands = 0
 
@@ -127,6 +129,10 @@ class Trainer:
     def report(self) -> None:
         """Have nothing to report."""
 
+    def progress(self) -> ipc.Samples:
+        """Have trained nothing."""
+        return ipc.Samples(state="training", step=0, progress_ns=0, looked_ns=0)
+
     def deliver(self, command: Command) -> None:
         """Count a command."""
         self.commands += 1
@@ -136,6 +142,9 @@ class Trainer:
 
     def admitted(self, unwanted: str) -> None:
         """Be admitted whatever is said."""
+
+    def unlinked(self) -> None:
+        """Go on alone."""
 
 
 class HeldLink(SidecarLink):
@@ -157,7 +166,8 @@ def fuzz_link(folder: Path, count: int, seed: int, tell: Tell) -> Found:
     found = Found("link")
     mutator = Mutator(seed)
     trainer = Trainer()
-    link = HeldLink(trainer, JoinFile(url="nats://127.0.0.1:1", run=RUN), folder / "join.json")
+    join = JoinFile(url="nats://127.0.0.1:1", run=RUN)
+    link = HeldLink(trainer, (folder / "join.json", join), sys.executable)
     link.start()
     unpacker = ipc.Unpacker()
     deadline = time.monotonic() + _PATIENCE_S
