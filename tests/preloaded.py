@@ -68,7 +68,8 @@ class Preloaded:
     def send_signal(self, number):
         """Send it a signal, unless it has ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it has, and its status is on its way
+                os.kill(self.pid, number)
 
     def kill(self):
         """End it, whatever it does."""

@@ -14,7 +14,7 @@ from torchloom_core.cli.demo.knobs.record import Asked, changes_of
 from torchloom_core.cli.demo.knobs.report import Report, check, show, write_summary
 from torchloom_core.cli.demo.knobs.script import SCRIPT, ending
 from torchloom_core.cli.demo.steplog import StepLog, differences
-from torchloom_core.cli.knob_commands import parse_value
+from torchloom_core.cli.knob_commands import values_in
 from torchloom_core.errors import StateError
 from torchloom_core.wire.actions import ChangeKnob, ChangeKnobs, SaveCheckpoint
 from torchloom_core.wire.events import Judged, Outcome, Verdict
@@ -215,7 +215,7 @@ def test_what_is_shown_is_what_a_person_would_type():
     assert SCRIPT[0].command == first
     for change in (*SCRIPT, ending(300)):
         own = change.command.split(" --")[0].split()[3:]
-        typed = dict(zip(own[::2], map(parse_value, own[1::2]), strict=True))
+        typed = values_in("knob set", own)
         request = change.request
         assert typed == {request.knob: request.value, **request.also}
         assert (request.guard is not None) == ("--watch" in change.command)
