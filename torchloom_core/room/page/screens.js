@@ -96,7 +96,7 @@ export class RunScreen {
       return [el("ul", { className: "tiles" }, tiles), ...lines.map(([tone, text]) => el("p", { className: tone }, text))];
     });
     const why = this.act.lock();
-    fill(this.waiting, JSON.stringify([status.waiting, status.knobs_waiting, why]), () => [...this.knobsWaiting(status.knobs_waiting ?? [], why), this.proposals(status.waiting ?? [], why)]);
+    fill(this.waiting, JSON.stringify([status.waiting, status.knobs_waiting, why]), () => [this.knobsWaiting(status.knobs_waiting ?? [], why), this.proposals(status.waiting ?? [], why)].flat());
     for (const { age, proposal } of this.ages) age.textContent = this.ageOf(this.known.stories.get(proposal));
     fill(this.risk, JSON.stringify(status.at_risk), () => {
       const worst = [...(status.at_risk ?? [])].sort((a, b) => b.hazard - a.hazard).slice(0, 8);
