@@ -231,6 +231,7 @@ class _Outer(_Half):
             self.end()
             return
         if self.transport is None or self.transport.is_closing():
+            self._front.over(self, inner)
             if inner.transport is not None:
                 inner.transport.abort()
             return

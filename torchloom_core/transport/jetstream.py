@@ -186,6 +186,8 @@ class JetStream:
 
         async def attempt(batch: Sequence[tuple[str, bytes, str]]) -> None:
             wanted = {name: (to, data) for to, data, name in batch if is_wanted(name)}
+            if len(self._unanswered) > _PLACES:  # of commands whose deadlines are long over
+                self._unanswered.clear()
             self._unanswered.update(wanted)
             messages = [Message(*what, {_MESSAGE_ID: name}) for name, what in wanted.items()]
             placed = await self._publish_all(messages)
