@@ -90,6 +90,12 @@ def test_a_process_and_its_host_are_measured():
     assert metrics["cpu_percent"] >= 0
 
 
+def test_a_trainer_that_ended_before_it_was_measured_is_no_fault_of_its_collector():
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    assert ProcessCollector.find(ended.pid) is None
+
+
 def test_a_textfile_gives_samples_of_this_node_and_of_no_other(tmp_path, caplog):
     path = tmp_path / "node.prom"
     path.write_text(

@@ -16,12 +16,15 @@ class ProcessCollector:
 
     @classmethod
     def find(cls, pid: int) -> "ProcessCollector | None":
-        """Return the collector, or None where psutil is not installed."""
+        """Return the collector, or None where psutil is not installed or the process has ended."""
         try:
             import psutil
         except ImportError:
             return None
-        return cls(psutil, pid)
+        try:
+            return cls(psutil, pid)
+        except psutil.NoSuchProcess:
+            return None
 
     def collect(self) -> dict[str, float]:
         """Return the metrics now; nothing once the process has ended."""
