@@ -20,6 +20,7 @@ HELD_S = 1.0
 WAIT_S = 4.0
 AFTER_S = 12.0
 """How long torchft may need after a trainer's end: a joiner waits, a timeout runs out."""
+_PEER_GONE = "got exception in pg configure"
 OURS = re.compile(r'File "[^"]*/(torchloom_\w+/(?!demo_trainer\.py)[^"]*)", line (\d+)')
 BY_US = (
     "failed steps",
@@ -242,10 +243,19 @@ def _look_for_tracebacks(findings: Findings, folder: Path) -> None:
 
 
 def _tracebacks(path: Path) -> list[str]:
-    """Return one line for each traceback in a log that goes through our code."""
+    """Return one line for each traceback in a log that goes through our code.
+
+    Not of torchft's own, when a peer that was killed as the quorum formed cannot be reached: it
+    configures our process group, which wraps gloo's.
+    """
     of_trainer = not path.name.startswith(("weaver", "person"))
     found = []
-    for text in path.read_text(errors="replace").split("Traceback (most recent call last):")[1:]:
+    before, *texts = path.read_text(errors="replace").split("Traceback (most recent call last):")
+    for text in texts:
+        is_torchfts = _PEER_GONE in before.strip("\n").rpartition("\n")[2]
+        before = text
+        if is_torchfts:
+            continue
         lines = text.strip("\n").splitlines()
         last = next((i for i, line in enumerate(lines) if not line.startswith(" ")), len(lines) - 1)
         places = OURS.findall("\n".join(lines[: last + 1]))

@@ -46,7 +46,7 @@ LIFE = 1
 PERSON = "operator"
 LR = KnobSpec(name="lr", kind="float", low=0.0, high=1.0)
 STAGES: tuple[AckStatus, ...] = ("delivered", "accepted", "applied")
-DEADLINE_S = 120.0
+DEADLINE_S = 300.0
 BEAT_S = 2.0
 AT_ONCE = 500
 
@@ -236,12 +236,16 @@ async def play(folder: Path, count: int, *, kill: bool) -> None:
     workers = Workers(everybody, count)
     await workers.start()
     beating = asyncio.create_task(workers.beat())
-    with console.status("waiting until all train"):
+    with console.status("waiting until all train and can be sent commands"):
         began = time.monotonic()
         while await person.workers() < count:
             give_up(began)
             await asyncio.sleep(0.5)
-    console.print(f"{count:,} workers train after {time.monotonic() - began:.1f} s")
+        console.print(f"{count:,} workers train after {time.monotonic() - began:.1f} s")
+        while await consumers(everybody) < count:
+            give_up(began)
+            await asyncio.sleep(0.5)
+    console.print(f"all can be sent commands after {time.monotonic() - began:.1f} s")
     began = time.monotonic()
     await person.ask("knob.set", {"knob": "lr", "value": 0.2})
     with console.status("telling the knob"):
@@ -269,6 +273,12 @@ async def play(folder: Path, count: int, *, kill: bool) -> None:
     console.print(f"commands with one end on record: {len(ends) - again:,}, with more: {again}")
     for outcome in recorded(weaver, Outcome):
         console.print(f"{outcome.result}: {outcome.detail}")
+
+
+async def consumers(client: Client) -> int:
+    """Return for how many workers the broker has a consumer of commands."""
+    stream = await client.jetstream(timeout=30).stream_info(subjects.command_stream(RUN))
+    return stream.state.consumer_count
 
 
 def recorded(weaver: Weaver, cls: type[_T]) -> list[_T]:
