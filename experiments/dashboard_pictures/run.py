@@ -55,7 +55,7 @@ def play(page: Page, link: str) -> None:
     page.goto(link)
     page.get_by_label("you are").fill("ann")
     page.get_by_role("button", name="take control").click()
-    page.get_by_text("you drive").wait_for()
+    page.get_by_text("You are in control").wait_for()
     page.wait_for_timeout(WARM_S * 1000)
     page.get_by_role("tab", name="Knobs").click()
     page.get_by_label("new value of lr", exact=True).fill("0.1")

@@ -13,9 +13,9 @@ def drive(tab, name="ann"):
     page = tab.page
     page.get_by_label("you are").fill(name)
     page.get_by_role("button", name="take control").click()
-    tab.sees("you drive")
+    tab.sees("You are in control")
 
 
 def leave(tab):
     tab.page.get_by_role("button", name="release control").click()
-    tab.sees("nobody drives")
+    tab.sees("No one is in control")

@@ -153,7 +153,7 @@ def test_it_goes_on_over_a_restart_of_the_weaver_and_of_the_broker(tab, run):
     show(tab, "Run")
     well = page.get_by_label("Is the run well?")
     tab.waits(lambda: "3training" in well.inner_text().replace("\n", ""))
-    tab.sees("nobody drives")  # a Weaver that starts anew knows no lease
+    tab.sees("No one is in control")  # a Weaver that starts anew knows no lease
     drive(tab)
     show(tab, "Knobs")
     page.get_by_role("button", name="stop all actions").click()

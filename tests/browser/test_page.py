@@ -126,7 +126,7 @@ def test_by_keys_alone_a_worker_is_found_a_knob_turned_and_all_stopped(tab, run)
     keys.press("w")
     keys.type("bob")
     keys.press("Enter")
-    tab.sees("you drive")
+    tab.sees("You are in control")
     keys.press("/")
     keys.type("g1-0")
     keys.press("Enter")
@@ -168,19 +168,19 @@ def test_by_keys_alone_a_worker_is_found_a_knob_turned_and_all_stopped(tab, run)
     leave(tab)
 
 
-def test_who_drives_keeps_the_name_that_has_the_control(tab):
+def test_who_drives_keeps_the_name_that_has_control(tab):
     page, keys = tab.page, tab.page.keyboard
     keys.press("w")
     keys.type("eve")
     keys.press("Enter")
     keys.press("3")
     page.get_by_role("heading", name="Knobs").wait_for()
-    tab.sees("you drive")
+    tab.sees("You are in control")
     assert page.get_by_label("you are").input_value() == "eve"
     assert page.get_by_label("you are").is_disabled()
     keys.press("w")
     keys.press("Enter")
-    tab.sees("nobody drives")
+    tab.sees("No one is in control")
     assert page.get_by_label("you are").is_enabled()
 
 
@@ -213,7 +213,7 @@ def test_who_does_not_drive_sees_who_does_and_can_stop_everything(tab, dashboard
     drive(tab)
     other = new_tab()
     other.page.goto(dashboard.links[-1])
-    other.sees("ann drives")
+    other.sees("ann is in control")
     other.page.get_by_role("tab", name="Knobs").click()
     assert other.page.get_by_label("new value of x").is_disabled()
     other.page.get_by_role("button", name="stop all actions").click()
@@ -229,14 +229,14 @@ def test_who_does_not_drive_sees_who_does_and_can_stop_everything(tab, dashboard
     leave(tab)
 
 
-def test_who_loses_the_control_is_told_who_has_it(tab, dashboard, new_tab):
+def test_who_loses_control_is_told_who_has_it(tab, dashboard, new_tab):
     drive(tab)
     other = new_tab()
     other.page.goto(dashboard.links[-1])
-    other.sees("ann drives")
+    other.sees("ann is in control")
     drive(other)
     assert "has control. Take it from them?" in other.questions[0]
-    tab.sees("another ann drives")
+    tab.sees("another ann is in control")
     assert tab.said == "another ann has taken control from you"
     leave(other)
     assert other.said != "you do not have control any more"
@@ -246,10 +246,10 @@ def test_a_click_on_take_takes_control_though_the_name_just_typed_already_holds_
     tab, dashboard, run
 ):
     drive(tab)
-    held = ask(run, "status")["control"]
+    held = ask(run, "status")["controller"]
     tab.page.evaluate("localStorage.removeItem('session')")
     tab.page.reload()
-    tab.sees("ann drives")
+    tab.sees("ann is in control")
     tab.page.evaluate(
         """() => {
             document.getElementById("session-name").value = "ann";
@@ -257,8 +257,8 @@ def test_a_click_on_take_takes_control_though_the_name_just_typed_already_holds_
         }"""
     )
     tab.waits(lambda: "control" in tab.said)
-    tab.sees("you drive")
-    assert ask(run, "status")["control"] == held
+    tab.sees("You are in control")
+    assert ask(run, "status")["controller"] == held
     leave(tab)
 
 

@@ -30,7 +30,7 @@ from torchloom_core.config.schema import (
     Config,
     Lighthouse,
 )
-from torchloom_core.kernel.arbiter.safety_limits import PERSON_LIMITS, POLICY_LIMITS
+from torchloom_core.kernel.arbiter.limits import PERSON_LIMITS, POLICY_LIMITS
 from torchloom_core.testing import PolicyContract, PredictorContract
 from torchloom_core.trajectory.summaries import RECORD_KINDS
 from torchloom_core.weaver.operator_service import OperatorService

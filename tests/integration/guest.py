@@ -144,9 +144,9 @@ class Guest:
         return names[self.states[found[0]]] if found and found[0] < len(self.states) else ""
 
     @property
-    def wheel(self):
-        """Who drives."""
-        return self.known.get("run", {}).get("status", {}).get("wheel", "")
+    def controller(self):
+        """The session that holds the control lease."""
+        return self.known.get("run", {}).get("status", {}).get("controller", "")
 
 
 def may_listen(guest, *, cookie, origin):

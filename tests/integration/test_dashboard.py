@@ -118,7 +118,7 @@ def test_who_does_not_have_the_wheel_can_do_nothing_but_stop_everything(run, das
         "deny": {"proposal": "p1.1"},
         "actions.resume": {},
     }
-    assert set(bodies) == VERBS - {"actions.stop", "remark", "control.take", "control.release"}
+    assert set(bodies) == VERBS - {"actions.stop", "annotate", "control.take", "control.release"}
     for verb, body in bodies.items():
         answer = other.ask(verb, **body)
         assert not answer["ok"]
@@ -145,10 +145,10 @@ def test_two_rooms_show_the_same_and_one_wheel(run, dashboard, guest):
         for one in (guest, other):
             one.listen()
         drive(guest)
-        other.until(lambda g: g.wheel.startswith("ann."))
+        other.until(lambda g: g.controller.startswith("ann."))
         assert not other.ask("control.take")["ok"]
         assert other.ask("control.take", force=True)["ok"]
-        guest.until(lambda g: g.wheel.startswith("bob."))
+        guest.until(lambda g: g.controller.startswith("bob."))
         other.ask("control.release")
     finally:
         assert second.end() == 0

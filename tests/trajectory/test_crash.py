@@ -239,8 +239,8 @@ def test_a_trajectory_of_a_later_format_is_refused(tmp_path: Path) -> None:
     writer = TrajectoryWriter(tmp_path, "demo", 1, Config(), {}, 5)
     writer.close()
     path = writer.folder / "meta.json"
-    path.write_text(path.read_text().replace('"v": 1', '"v": 2'))
-    with pytest.raises(StateError, match=r"meta.json: need format <= 1, was 2"):
+    path.write_text(path.read_text().replace('"v": 2', '"v": 3'))
+    with pytest.raises(StateError, match=r"meta.json: need format <= 2, was 3"):
         lives(tmp_path)
 
 

@@ -142,7 +142,7 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class ActionRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[arbiter.actions.<kind>]``: rails for one kind of action; absent keys do not bind."""
+    """``[arbiter.actions.<kind>]``: safety limits for one kind of action; absent: none."""
 
     cooldown_s: NotNegative | None = None
     limit_per_hour: Annotated[int, msgspec.Meta(ge=0)] | None = None
@@ -167,7 +167,7 @@ class Breaker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Arbiter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[arbiter]``: the rails every proposal must stay within."""
+    """``[arbiter]``: the safety limits every proposal must stay within."""
 
     dry_run: bool = False
     min_groups: Annotated[int, msgspec.Meta(ge=0)] = 1

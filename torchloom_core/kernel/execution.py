@@ -1,8 +1,8 @@
 """Carry out what was granted: plans of commands, stage by stage, and how they end.
 
 The kernel starts a plan for each granted verdict and advances all of them at every tick and
-ack. It is also the :class:`~torchloom_core.kernel.arbiter.safety_limits.Situation` that the rails
-look at. What a plan is made of, and what is peculiar to it, its kind of action says.
+ack. It is also the :class:`~torchloom_core.kernel.arbiter.limits.Situation` of the safety
+limits. What a plan is made of, and what is peculiar to it, its kind of action says.
 """
 
 from collections.abc import Iterable, Set
@@ -71,7 +71,7 @@ class Execution:
         """Release the kill switch."""
         self.switch.pop("stopped", None)
 
-    # --- what the rails ask ---
+    # --- what the safety limits ask ---
 
     def obstacle(self, action: Action) -> str:
         """Return why the action cannot be carried out at all, or nothing."""
@@ -288,9 +288,8 @@ class Execution:
             commands=tuple(issued),
             applied=plan.applied + len(plan.commands),
         )
-        return outputs + (
-            self._hold_standbys() if isinstance(plan.stages[0].operation, Join) else []
-        )
+        joins = isinstance(plan.stages[0].operation, Join)
+        return outputs + (self._hold_standbys() if joins else [])
 
     def _end(self, plan: Plan, trouble: str) -> list[Output]:
         run, kind = self._run, kind_of(plan.action)

@@ -14,6 +14,8 @@ _VALUES: dict[str, dict[str, str]] = {
     "type": {"command_life": "command_status"},
     "verb": {"together": "fenced_change"},
     "want": {"remark": "annotate", "take_wheel": "take_control", "leave_wheel": "release_control"},
+    "actuators": {"together": "fenced_change"},
+    "cause": {"stand-by": "standby"},
     "kind": {"remark": "annotation", "wheel": "control"},
 }
 _KEYS = {
@@ -66,7 +68,11 @@ def _renamed(value: Any) -> Any:
 
 
 def _value(key: str, value: Any) -> Any:
-    return _VALUES.get(key, {}).get(value, value) if isinstance(value, str) else _renamed(value)
+    if isinstance(value, str):
+        return _VALUES.get(key, {}).get(value, value)
+    if key == "actuators" and isinstance(value, list):
+        return [_value(key, one) for one in value]
+    return _renamed(value)
 
 
 def _compared(value: Any) -> Any:

@@ -97,7 +97,7 @@ def of_crash_loop(text: str, worker: str) -> Notice:
 
 def of_annotation(who: str, text: str) -> Notice:
     """Tell what a person has to say."""
-    return Notice(kind="annotate", text=f"{who}: {text}")
+    return Notice(kind="annotation", text=f"{who}: {text}")
 
 
 def of_fault(fault: Fault) -> Notice:

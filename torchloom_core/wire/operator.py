@@ -20,7 +20,7 @@ verb                body                                     answer
 ``deny``            ``{"proposal": id, "reason": ...}``      :class:`Answer`
 ``actions.stop``    empty or :class:`FromSession`                 :class:`Answer`
 ``actions.resume``  empty or :class:`FromSession`                 :class:`Answer`
-``remark``          :class:`Annotation`                        :class:`Answer`
+``annotate``        :class:`Annotation`                        :class:`Answer`
 ``control.take``      :class:`ControlTaken`                      :class:`Answer`
 ``control.release``     :class:`FromSession`                          :class:`Answer`
 ==================  =======================================  ==========================

@@ -12,8 +12,8 @@ const LEASE_S = 60;
 const RENEW_MS = 20000;
 const EVERY_MS = 500;
 const MIDDLE_PX = 150;
-const TAKE = "take control";
-const LEAVE = "release control";
+const TAKE = "Take control";
+const LEAVE = "Release control";
 const STOPS = "No action is granted or carried on until actions are resumed. Works without control.";
 
 const at = (id) => document.getElementById(id);
@@ -40,7 +40,7 @@ const act = {
     return null;
   },
   session: () => `${at("session-name").value}.${known.run?.session ?? ""}`,
-  hasControl: () => Boolean(known.run?.status?.control) && known.run.status.controller === act.session(),
+  hasControl: () => Boolean(known.run?.status?.controller) && known.run.status.controller === act.session(),
   isStale: () => !link.isOpen || known.ageS() === null || known.ageS() > STALE_S,
   // Why nothing can be asked for; empty while it can.
   lock() {
@@ -120,9 +120,9 @@ function draw() {
     at("run-name").textContent = run.name;
     document.title = `${run.name} – torchLoom`;
   }
-  drawControl(run?.status?.control ?? "");
+  drawControl(run?.status?.controller ?? "");
   drawStop();
-  said.update(`${run?.status?.control} ${run?.status?.stopped} ${link.isOpen}`);
+  said.update(`${run?.status?.controller} ${run?.status?.stopped} ${link.isOpen}`);
   following.update();
   screen.update();
   act.look();
@@ -132,7 +132,7 @@ function drawControl(control) {
   at("control").hidden = Boolean(known.run?.is_recorded);
   const holder = control.split(".")[0];
   const isNamesake = holder === at("session-name").value;
-  const drives = act.hasControl() ? "you drive" : control ? `${isNamesake ? "another " : ""}${holder} drives` : "nobody drives";
+  const drives = act.hasControl() ? "You are in control" : control ? `${isNamesake ? "another " : ""}${holder} is in control` : "No one is in control";
   if (at("control-holder").textContent !== drives) at("control-holder").textContent = drives;
   at("control-button").textContent = act.hasControl() ? LEAVE : TAKE;
   lock(at("session-name"), act.hasControl() ? "it is this name that has control" : ""); // another would lose it

@@ -6,7 +6,7 @@ const OF_LINES = {
   __proto__: null, // a record may be of any kind, such as "constructor"
   fault: ["faults", "\u2715", "--danger"],
   forecast: ["forecasts", "\u25b2", "--warn"],
-  remark: ["notes", "\u270e", "--ink"],
+  annotation: ["notes", "\u270e", "--ink"],
 };
 const ASIDE = ["preview", "landscape", "alert", "dump"]; // what no rank's training has to do with
 const FAILED = ["faults", "\u2715", "--danger"];

@@ -52,7 +52,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     config : Config
-        The rails; policies and predictors are the arms'.
+        The safety limits; policies and predictors are the arms'.
     job : Allreduce
         What is simulated: ``[evaluate.allreduce]``.
     from_ns : int, optional
@@ -161,7 +161,7 @@ class StudyTask(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """The hash of trace, job, goal, rails, arm, seed, models and code."""
+        """The hash of trace, job, goal, safety limits, arm, seed, models and code."""
         setting, config = self.setting, self.setting.config
         parts = [
             opened(Path(setting.trace))[0].digest(),

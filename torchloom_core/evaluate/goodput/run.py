@@ -37,7 +37,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     config : Config
-        The job, the costs and the rails; policies and predictors are the arms'.
+        The job, the costs and the safety limits; policies and predictors are the arms'.
     unknown : "component" or "job"
         How a failure is taken of which nobody knows what it follows.
     from_ns : int, optional

@@ -25,7 +25,7 @@ class StudyTask(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """The hash of trace, job, costs, rails, arm, seed, models and code."""
+        """The hash of trace, job, costs, safety limits, arm, seed, models and code."""
         setting, config = self.setting, self.setting.config
         parts = [
             opened(Path(setting.trace))[0].digest(),

@@ -1,4 +1,4 @@
-"""What the kernel asks of a kind of action; the rails, the arbiter and the execution know no more.
+"""The interface of a kind of action, for the safety limits, the arbiter and the execution.
 
 The message of a kind is in :mod:`torchloom_core.wire.actions`; docs/actions.md shows how a kind
 is added.

@@ -37,21 +37,13 @@ class ProbeKind(ActionKind[ProbeLinks]):
 
     def stages(self, action: ProbeLinks, run: Run) -> Stages:
         """Return a command to each sender."""
-        operations = (
-            (
-                sender,
-                Probe(
-                    receiver=receiver, probe_address=probe_address, probe_bytes=action.probe_bytes
-                ),
-            )
-            for sender, receiver in action.pairs
-            if (probe_address := _probe_address(receiver, run)) is not None
-        )
-        return Stages(
-            tuple(
-                run.stage([run.fleet.row_of[sender]], operation) for sender, operation in operations
-            )
-        )
+        stages = []
+        for sender, receiver in action.pairs:
+            if (at := _probe_address(receiver, run)) is not None:
+                size = action.probe_bytes
+                probe = Probe(receiver=receiver, probe_address=at, probe_bytes=size)
+                stages.append(run.stage([run.fleet.row_of[sender]], probe))
+        return Stages(tuple(stages))
 
     def summary(self, action: ProbeLinks, plan: Plan, run: Run) -> str:
         """Return what was measured of each pair, or why it was not."""

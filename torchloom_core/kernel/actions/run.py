@@ -106,11 +106,8 @@ class Run:
 
     def stage(self, rows: Iterable[int], operation: Operation) -> Stage:
         """Return the stage that tells the workers of these rows to do the operation."""
-        hello = self.fleet.hello
-        return Stage(
-            operation=operation,
-            lives=tuple((hello[row].worker, hello[row].incarnation) for row in rows),
-        )
+        hellos = [self.fleet.hello[row] for row in rows]
+        return Stage(operation=operation, lives=tuple((h.worker, h.incarnation) for h in hellos))
 
     def tell(self, stage: Stage, cause: str) -> list[Output]:
         """Issue the stage's commands."""

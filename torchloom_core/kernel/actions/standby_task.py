@@ -20,7 +20,7 @@ class StandbyTaskKind(ActionKind[E]):
 
     def target(self, action: E) -> str:
         """Return the target of all standby tasks; an action that ends one has its own."""
-        return f"{name_of(action)}'s end" if action.leaves_off else "standby_task"
+        return f"{name_of(action)}'s end" if action.leaves_off else "standby task"
 
     def obstacle(self, action: E, run: Run) -> str:
         """Refuse where no standby offers it, or none is at it that could leave off."""

@@ -1,4 +1,4 @@
-"""Weigh what policies propose, within the rails, and say which rule decided."""
+"""Weigh what policies propose, within the safety limits, and say which rule decided."""
 
 from torchloom_core.kernel.arbiter.arbiter import Arbiter
 

@@ -1,4 +1,4 @@
-"""Grant proposals by net gain, subject to the rails; the kernel calls it at every tick."""
+"""Grant proposals by net gain, subject to the safety limits; the kernel calls it at every tick."""
 
 import random
 from collections.abc import Iterable, Iterator
@@ -9,12 +9,7 @@ from torchloom_core.clock import SECOND_NS
 from torchloom_core.config import schema
 from torchloom_core.dispatch.candidate import Candidate
 from torchloom_core.kernel.actions.kinds import target_of
-from torchloom_core.kernel.arbiter.safety_limits import (
-    PERSON_LIMITS,
-    POLICY_LIMITS,
-    Case,
-    Situation,
-)
+from torchloom_core.kernel.arbiter.limits import PERSON_LIMITS, POLICY_LIMITS, Case, Situation
 from torchloom_core.persistent_table import PersistentTable
 from torchloom_core.wire.actions import name_of
 from torchloom_core.wire.events import Verdict
@@ -27,9 +22,9 @@ _HOUR_S = 3600.0
 class Arbiter:
     """Remember what was granted, hold what waits for a person, and decide the rest."""
 
-    def __init__(self, rails: schema.Arbiter) -> None:
-        self._rails = rails
-        self._memory_ns = round(_memory_s(rails) * SECOND_NS)
+    def __init__(self, limits: schema.Arbiter) -> None:
+        self._limits = limits
+        self._memory_ns = round(_memory_s(limits) * SECOND_NS)
         self.grants: PersistentTable[Granted] = PersistentTable("grant")
         self.waiting: dict[str, Candidate] = {}
 
@@ -103,18 +98,18 @@ class Arbiter:
             policy=proposed.policy,
             proposed_ns=candidate.ts_ns,
             now_ns=now_ns,
-            rails=self._rails,
+            limits=self._limits,
             past=self.grants.values(),
             situation=situation,
         )
         unweighed = proposed.policy in UNWEIGHED
-        for rail in PERSON_LIMITS if unweighed else POLICY_LIMITS:
-            objection = rail(case)
+        for limit in PERSON_LIMITS if unweighed else POLICY_LIMITS:
+            objection = limit(case)
             if objection:
                 if candidate.mode == "shadow":
-                    would = f"would be denied by {rail.__name__}: {objection}"
+                    would = f"would be denied by {limit.__name__}: {objection}"
                     return candidate.denied("shadow", would)
-                return candidate.denied(rail.__name__, objection)
+                return candidate.denied(limit.__name__, objection)
         if candidate.mode == "shadow":
             return candidate.denied("shadow", f"would be granted: {proposal.reason}")
         if case.rule.approval and not (unweighed or approved_by):
@@ -137,8 +132,8 @@ class Arbiter:
     def _draw(self, candidate: Candidate, now_ns: int, *, rule: str, approved_by: str) -> Verdict:
         """Take the action's arm or, with the holdout's probability, the no-op's."""
         proposed, proposal = candidate.proposed, candidate.proposed.proposal
-        holdout = 0.0 if rule in UNWEIGHED else self._rails.holdout
-        if random.Random(f"{self._rails.seed}/{proposed.id}").random() < holdout:
+        holdout = 0.0 if rule in UNWEIGHED else self._limits.holdout
+        if random.Random(f"{self._limits.seed}/{proposed.id}").random() < holdout:
             return candidate.denied("holdout", "the no-op was drawn", propensity=holdout)
         self.grants[proposed.id] = Granted(
             verdict=proposed.id,
@@ -147,7 +142,7 @@ class Arbiter:
             ts_ns=now_ns,
             cost_gpu_s=proposal.cost_gpu_s,
         )
-        if self._rails.dry_run or candidate.mode == "dry_run":
+        if self._limits.dry_run or candidate.mode == "dry_run":
             return candidate.denied("dry_run", f"would be granted: {proposal.reason}")
         reason = f"{proposal.reason}; {approved_by} approved it" if approved_by else proposal.reason
         return candidate.granted(rule, reason, 1.0 - holdout)
@@ -160,10 +155,10 @@ class Arbiter:
             )
 
 
-def _memory_s(rails: schema.Arbiter) -> float:
-    """Return how long past grants matter to some rail, seconds."""
-    cooldowns = (rule.cooldown_s or 0.0 for rule in rails.actions.values())
-    return max(_HOUR_S, rails.cooldown_s, rails.breaker.window_s, *cooldowns)
+def _memory_s(limits: schema.Arbiter) -> float:
+    """Return how long past grants matter to some safety limit, seconds."""
+    cooldowns = (rule.cooldown_s or 0.0 for rule in limits.actions.values())
+    return max(_HOUR_S, limits.cooldown_s, limits.breaker.window_s, *cooldowns)
 
 
 def _rank(candidate: Candidate) -> tuple[bool, bool, float, str]:

@@ -1,4 +1,4 @@
-"""The rails: each looks at one proposal and says why it may not pass, or nothing.
+"""The limits: each looks at one proposal and says why it may not pass, or nothing.
 
 :mod:`torchloom_core.kernel.arbiter.arbiter` asks them in order; the first that objects names the
 verdict's rule.
@@ -23,7 +23,7 @@ _ROUNDING = 1e-9
 
 
 class Situation(Protocol):
-    """What the rails need to know of the run at this moment."""
+    """What the safety limits need to know of the run at this moment."""
 
     @property
     def stopped(self) -> bool:
@@ -50,13 +50,13 @@ class Situation(Protocol):
 
 @dataclass(frozen=True)
 class Case:
-    """One proposal before the rails."""
+    """One proposal before the limits."""
 
     proposal: Proposal
     policy: str
     proposed_ns: int
     now_ns: int
-    rails: schema.Arbiter
+    limits: schema.Arbiter
     past: Collection[Granted]
     situation: Situation
 
@@ -83,7 +83,7 @@ class Case:
     @property
     def rule(self) -> schema.ActionRule:
         """What the config says of this kind of action."""
-        return self.rails.actions.get(self.name, schema.ActionRule())
+        return self.limits.actions.get(self.name, schema.ActionRule())
 
     def within(self, window_ns: int) -> list[Granted]:
         """Return the grants of the last ``window_ns``."""
@@ -110,7 +110,7 @@ def impossible(case: Case) -> str:
 
 def forbidden_pair(case: Case) -> str:
     """Refuse a pair of policy and action that the config forbids."""
-    for pair in case.rails.forbidden:
+    for pair in case.limits.forbidden:
         if pair.policy == case.policy and pair.action == case.name:
             return f"{case.policy} may not trigger {case.name}"
     return ""
@@ -137,7 +137,7 @@ def in_progress(case: Case) -> str:
 
 def cooldown(case: Case) -> str:
     """Refuse the same action on the same target too soon."""
-    rest_s = case.rails.cooldown_s if case.rule.cooldown_s is None else case.rule.cooldown_s
+    rest_s = case.limits.cooldown_s if case.rule.cooldown_s is None else case.rule.cooldown_s
     target, name = case.target, case.name
     for grant in case.within(round(rest_s * SECOND_NS)):
         if grant.target == target and grant.action == name:
@@ -176,7 +176,7 @@ def breaker(case: Case) -> str:
     """Refuse high-impact actions when too many failed or too much of the run moved."""
     if not case.kind.high_impact:
         return ""
-    rule = case.rails.breaker
+    rule = case.limits.breaker
     within = case.within(round(rule.window_s * SECOND_NS))
     recent = [grant for grant in within if grant.action in HIGH_IMPACT]
     failures = sum(grant.failed for grant in recent)
@@ -205,9 +205,9 @@ def quorum_minimum(case: Case) -> str:
     if taken.isdisjoint(training):
         return ""
     left = len(training - case.situation.groups_in_motion() - taken)
-    if left >= case.rails.min_groups:
+    if left >= case.limits.min_groups:
         return ""
-    groups = "1 group" if case.rails.min_groups == 1 else f"{case.rails.min_groups} groups"
+    groups = "1 group" if case.limits.min_groups == 1 else f"{case.limits.min_groups} groups"
     return f"need at least {groups} left training, would be {left}"
 
 
@@ -221,7 +221,7 @@ def in_motion_share(case: Case) -> str:
         return ""
     moving = case.situation.groups_in_motion() | moved
     groups = len(training)
-    limit = case.rails.max_in_motion_share
+    limit = case.limits.max_in_motion_share
     if len(moving) <= max(1, int(limit * groups + _ROUNDING)):
         return ""
     return f"need at most {limit:.0%} of {groups} groups in motion, would be {len(moving)}"
@@ -234,7 +234,7 @@ def cordoned_share(case: Case) -> str:
         return ""
     cordoned = len(case.situation.cordoned() | nodes_cordoned)
     nodes = len(case.situation.nodes() | case.situation.cordoned())
-    limit = case.rails.max_cordoned_share
+    limit = case.limits.max_cordoned_share
     if cordoned <= max(1, int(limit * nodes + _ROUNDING)):
         return ""
     return f"need at most {limit:.0%} of {nodes} nodes cordoned, would be {cordoned}"
@@ -247,9 +247,9 @@ def no_gain(case: Case) -> str:
     return f"need a net gain > 0 GPU-s, was {case.proposal.net_gpu_s:.1f}"
 
 
-Rail = Callable[[Case], str]
+SafetyLimit = Callable[[Case], str]
 
-PERSON_LIMITS: tuple[Rail, ...] = (
+PERSON_LIMITS: tuple[SafetyLimit, ...] = (
     kill_switch,
     expiry,
     impossible,
@@ -259,7 +259,7 @@ PERSON_LIMITS: tuple[Rail, ...] = (
 )
 """What even a person may not override."""
 
-POLICY_LIMITS: tuple[Rail, ...] = (
+POLICY_LIMITS: tuple[SafetyLimit, ...] = (
     kill_switch,
     expiry,
     impossible,

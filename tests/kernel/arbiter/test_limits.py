@@ -7,7 +7,7 @@ import pytest
 from tests.kernel.arbiter.situations import NOW_NS, Standing, arbiter, candidate, decide, granted
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.dispatch.candidate import Candidate
-from torchloom_core.kernel.arbiter.safety_limits import POLICY_LIMITS
+from torchloom_core.kernel.arbiter.limits import POLICY_LIMITS
 from torchloom_core.wire.actions import (
     Alert,
     ChangeKnob,
