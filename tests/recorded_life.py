@@ -9,7 +9,7 @@ from torchloom_core.kernel.kernel import Kernel
 from torchloom_core.kernel.plugins.host import ActivePlugins
 from torchloom_core.trajectory.writer import TrajectoryWriter
 from torchloom_core.wire.actions import ChangeKnob, Migrate
-from torchloom_core.wire.events import CommandLife, Input, Issue, Output, Recovered, Tick
+from torchloom_core.wire.events import CommandStatus, Input, Issue, Output, Recovered, Tick
 from torchloom_core.wire.messages import Ack, Exit, Hello, KnobSpec, Note, Telemetry
 from torchloom_core.wire.requests import Propose, Request, StopActions
 
@@ -39,7 +39,7 @@ class Recorder:
         self._now_ns += SECOND_NS
         whose = {"command": command, "worker": worker, "incarnation": 1}
         whose |= {"verb": verb, "cause": f"p{command}"}
-        self.writer.event(Tick(), self._now_ns, [CommandLife(**whose, status="issued")])
+        self.writer.event(Tick(), self._now_ns, [CommandStatus(**whose, status="issued")])
 
 
 def record_life(root: Path, *, epoch: int = 1, lose: int = 0) -> None:

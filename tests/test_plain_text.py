@@ -2,7 +2,7 @@
 
 import logging
 
-from torchloom_core.plain_text import Complaints, plain_line
+from torchloom_core.plain_text import RateLimitedLog, plain_line
 from torchloom_core.trajectory.summaries import summarise
 
 LOG = logging.getLogger("test")
@@ -11,7 +11,7 @@ MINUTE_NS = 60 * 10**9
 
 def test_a_key_is_told_of_once_a_minute_and_counted_each_time(caplog):
     now = [0]
-    complaints = Complaints(LOG, lambda: now[0])
+    complaints = RateLimitedLog(LOG, lambda: now[0])
     for now[0] in (0, 1, MINUTE_NS - 1, MINUTE_NS, MINUTE_NS + 1):
         complaints.add("a", "no")
     assert complaints.count == 5
@@ -20,7 +20,7 @@ def test_a_key_is_told_of_once_a_minute_and_counted_each_time(caplog):
 
 def test_ever_new_keys_do_not_fill_the_log(caplog):
     now = [0]
-    complaints = Complaints(LOG, lambda: now[0])
+    complaints = RateLimitedLog(LOG, lambda: now[0])
     for number in range(10_000):
         complaints.add(f"key {number}", "no")
     assert len(caplog.records) == 64

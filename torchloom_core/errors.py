@@ -19,7 +19,7 @@
     ├── LeakError            a score would rest on what could not have been known
     ├── WorkerLost           a process that plays runs died
     ├── KernelFailure        the Weaver's own code failed at an input
-    ├── RoomError            the control room cannot be served where it is to be
+    ├── DashboardError            the dashboard cannot be served where it is to be
     ├── LighthouseError      a lighthouse cannot listen, or not with this state
     └── RequestError         the Weaver refused, or did not answer, an operator's request
 
@@ -164,8 +164,8 @@ class LighthouseError(TorchloomError):
     exit_code = 11
 
 
-class RoomError(TorchloomError):
-    """The control room cannot be served where, or as, it is to be."""
+class DashboardError(TorchloomError):
+    """The dashboard cannot be served where, or as, it is to be."""
 
     exit_code = 12
 

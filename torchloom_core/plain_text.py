@@ -10,7 +10,7 @@ _MOST_KEYS = 64
 _MOST_CHARACTERS = 300
 
 
-class Complaints:
+class RateLimitedLog:
     """Counts what is complained of, and logs it once a minute a key, of at most 64 keys.
 
     Parameters
@@ -23,7 +23,7 @@ class Complaints:
     Attributes
     ----------
     count : int
-        Complaints so far, logged or not.
+        RateLimitedLog so far, logged or not.
     """
 
     def __init__(self, log: logging.Logger, now_ns: Callable[[], int] = time.monotonic_ns) -> None:

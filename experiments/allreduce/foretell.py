@@ -1,11 +1,11 @@
-"""How well the tuner's model of a step foretells modes on links that it was not fitted on.
+"""How well the tuner's model of a step predicts modes on links that it was not fitted on.
 
     python experiments/allreduce/run.py --constant unshaped,1000,200,50
-    python experiments/allreduce/foretell.py --fitted changing --told constant-unshaped,...
+    python experiments/allreduce/predict.py --fitted changing --told constant-unshaped,...
 
 The model learns from the static arms of one run, a seed of them, one arm after the other, as the
 policy learns: bytes, coding, computing, latency. Of each other run it is shown the first few steps
-in one mode, which tell the bandwidth, and foretells the step of every mode there. Journals are read
+in one mode, which tell the bandwidth, and predicts the step of every mode there. Journals are read
 from where ``run.py`` has left them.
 """
 
@@ -94,7 +94,7 @@ def fitted(arms: Sequence[list[StepSample]]) -> CostModel:
     return model
 
 
-def foretell(run: str, model: CostModel, arms: Sequence[list[StepSample]]) -> Iterator[Foretold]:
+def predict(run: str, model: CostModel, arms: Sequence[list[StepSample]]) -> Iterator[Foretold]:
     """Yield what the model says of each mode in a run, of which it sees a few steps of one.
 
     That is in turn each mode that sends enough to tell the bandwidth. A mode that the model was not
@@ -134,7 +134,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--told",
         default="constant-unshaped,constant-1000,constant-200,constant-50",
-        help="the runs that it foretells",
+        help="the runs that it predicts",
     )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=HERE / "foretold.json")
@@ -143,7 +143,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows = [
         row
         for run in asked.told.split(",")
-        for row in foretell(run, model, arms_of(asked.logs / run, asked.seed))
+        for row in predict(run, model, arms_of(asked.logs / run, asked.seed))
     ]
     if not rows:
         raise SystemExit(f"--told: need {SETTLING_STEPS + 1} steps of a mode at least, in each run")

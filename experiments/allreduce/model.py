@@ -45,7 +45,7 @@ class Workload:
 
 
 class CharacterModel(nn.Module):
-    """A transformer that foretells the next character."""
+    """A transformer that predicts the next character."""
 
     def __init__(self, workload: Workload, characters: int) -> None:
         super().__init__()

@@ -16,7 +16,7 @@ from torchloom_core.wire.messages import FINAL_STATUSES
 
 GRACE_S = 5.0
 SLACK_S = 2.0
-DEEDS = ("set_knob", "checkpoint", "drain", "join")
+OPERATIONS = ("set_knob", "checkpoint", "drain", "join")
 
 Life = tuple[str, int]
 
@@ -58,10 +58,10 @@ def _take(told: Told, kind: str, t: float, body: dict[str, Any]) -> None:
     match kind:
         case "issue":
             told.commands.setdefault(body["command"]["id"], body["command"])
-        case "command_life" if body["status"] == "issued":
+        case "command_status" if body["status"] == "issued":
             told.issued_s[body["command"]] = t
             told.ends.setdefault(body["command"], [])
-        case "command_life" if body["status"] in FINAL_STATUSES:
+        case "command_status" if body["status"] in FINAL_STATUSES:
             end = (t, body["status"], body.get("detail", ""))
             told.ends.setdefault(body["command"], []).append(end)
         case "verdict" if body["granted"]:
@@ -101,7 +101,7 @@ def faults(told: Told, requests: Sequence[Row], away: Sequence[Span]) -> dict[st
     return found
 
 
-def deed_faults(
+def operation_faults(
     told: Told, journals: Iterable[tuple[Row, Sequence[Row], bool]]
 ) -> dict[str, list[str]]:
     """Compare each trainer's journal with the record.
@@ -115,15 +115,15 @@ def deed_faults(
     found: dict[str, list[str]] = defaultdict(list)
     for start, journal, cut_short in journals:
         life = told.pids.get(start["pid"])
-        deeds = Counter((row["event"], row.get("value")) for row in journal)
+        operations = Counter((row["event"], row.get("value")) for row in journal)
         commands: dict[tuple[str, Any], list[str]] = defaultdict(list)
         for command in of_life[life] if life else ():
             do = command["do"]
             commands[do["verb"], do.get("value")].append(command["id"])
-        for key in (deeds.keys() | commands.keys()) if life else deeds.keys():
-            if key[0] not in DEEDS or (key[0] == "join" and not start["standby"]):
+        for key in (operations.keys() | commands.keys()) if life else operations.keys():
+            if key[0] not in OPERATIONS or (key[0] == "join" and not start["standby"]):
                 continue
-            _compare(found, told, start["name"], key, deeds[key], commands[key], cut_short)
+            _compare(found, told, start["name"], key, operations[key], commands[key], cut_short)
     return found
 
 
@@ -132,19 +132,19 @@ def _compare(
     told: Told,
     name: str,
     key: tuple[str, Any],
-    deeds: int,
+    operations: int,
     commands: list[str],
     cut_short: bool,
 ) -> None:
     what = f"{name}: {key[0]}{'' if key[1] is None else f' {key[1]}'}"
     ends = [status for command in commands for _, status, _ in told.ends.get(command, ())]
     applied = ends.count("applied")
-    if deeds > len(commands):
-        found["doubled"].append(f"{what} was done {deeds} times for {len(commands)} commands")
-    elif applied > deeds:
-        found["untrue"].append(f"{what} was done {deeds} times and applied {applied} times")
-    elif deeds > applied and not cut_short:
-        found["untrue"].append(f"{what} was done {deeds} times and ended as {ends}")
+    if operations > len(commands):
+        found["doubled"].append(f"{what} was done {operations} times for {len(commands)} commands")
+    elif applied > operations:
+        found["untrue"].append(f"{what} was done {operations} times and applied {applied} times")
+    elif operations > applied and not cut_short:
+        found["untrue"].append(f"{what} was done {operations} times and ended as {ends}")
 
 
 def _name(told: Told, command: str) -> str:

@@ -15,7 +15,7 @@ from experiments.chaos.record import Row
 
 ANSWER_S = 1.0
 BACK_S = 2.0
-"""The Weaver may take so long to be back on its broker."""
+"""The Weaver may take so long to be back on its broker, and to take in what came meanwhile."""
 HELD_S = 1.0
 WAIT_S = 4.0
 AFTER_S = 12.0
@@ -168,7 +168,10 @@ def _look_at_commands(
     findings: Findings, folder: Path, timeline: Sequence[Row], requests: Sequence[Row]
 ) -> None:
     told = commands.read(folder / "state" / "trajectory" / "chaos")
-    away = down(timeline, "weaver") + down(timeline, "broker")
+    away = [
+        span._replace(end=span.end + BACK_S)
+        for span in down(timeline, "weaver") + down(timeline, "broker")
+    ]
     findings.blame(commands.faults(told, requests, away))
     cut_short = {row["name"] for row in timeline if row["event"] == "end" and row.get("struck")}
     journals = [
@@ -176,7 +179,7 @@ def _look_at_commands(
         for row in timeline
         if row["event"] == "start" and row["what"] == "trainer"
     ]
-    findings.blame(commands.deed_faults(told, journals))
+    findings.blame(commands.operation_faults(told, journals))
     findings.counts["commands"] = len(told.ends)
     findings.counts["grants"] = len(told.granted)
     findings.counts["lives of the Weaver"] = told.lives

@@ -128,7 +128,7 @@ class Person:
             status = await self._asker.ask("status")
             if status is not None:
                 paused = [w for w in status["workers"] if w["state"] == "paused"]
-                verbs = {"pause", "together", "resume"}
+                verbs = {"pause", "fenced_change", "resume"}
                 coming = [f for f in status["flights"] if f["verb"] in verbs]
                 if not paused and not coming:
                     return

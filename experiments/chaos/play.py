@@ -120,7 +120,7 @@ class Play:
             self._go(slot.keep_up())
         await self._until(self._trains, START_S, f"{TRAINING} groups that train")
         await self._until(
-            lambda: self._slots[GROUPS[-1]].sidecar != 0, START_S, "a stand-by that is attached"
+            lambda: self._slots[GROUPS[-1]].sidecar != 0, START_S, "a standby that is attached"
         )
 
     def _wants_standby(self) -> bool:

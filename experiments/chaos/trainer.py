@@ -23,7 +23,7 @@ def note(event: str, **fields: object) -> None:
 
 
 class WatchedLoom(adapter.TorchftLoom):
-    """Journals each deed at the moment it is done in the training thread."""
+    """Journals each operation at the moment it is done in the training thread."""
 
     def wait_to_join(self) -> None:
         """Stand by, and write down how that ended: not yet, where it goes on to its Manager."""

@@ -50,7 +50,7 @@ class Curve:
 
 
 class CharacterModel(nn.Module):
-    """A transformer of two layers that foretells the next character."""
+    """A transformer of two layers that predicts the next character."""
 
     def __init__(self, characters: int) -> None:
         super().__init__()

@@ -117,7 +117,7 @@ def _asked(root: Path) -> dict[str, Asked]:
     asked: dict[str, Asked] = {}
     for life in lives(root):
         for line in life.lines():
-            if line.kind not in ("verdict", "outcome", "command_life"):
+            if line.kind not in ("verdict", "outcome", "command_status"):
                 continue
             body = msgspec.json.decode(line.body)
             if (
@@ -130,7 +130,7 @@ def _asked(root: Path) -> dict[str, Asked]:
             elif line.kind == "outcome" and body["verdict"] in asked:
                 told = asked[body["verdict"]]
                 told.outcome, told.detail = body["result"], body["detail"]
-            elif line.kind == "command_life" and _is_end(body) and body["cause"] in asked:
+            elif line.kind == "command_status" and _is_end(body) and body["cause"] in asked:
                 asked[body["cause"]].acks.append(body)
     return asked
 

@@ -16,7 +16,12 @@ import numpy as np
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import PluginError
 from torchloom_core.evaluate.forecasts.alarms import Judged, threshold_for
-from torchloom_core.evaluate.forecasts.hindcasts import Hindcasts, hindcasts, judge, random_scores
+from torchloom_core.evaluate.forecasts.backtest_forecasts import (
+    BacktestForecasts,
+    backtest_forecasts,
+    judge,
+    random_scores,
+)
 from torchloom_core.evaluate.forecasts.labels import Task
 from torchloom_core.evaluate.forecasts.scores import auprc_of, score
 from torchloom_core.fitting.examples import Examples
@@ -255,9 +260,9 @@ def learn(trial: Trial, bundle: Bundle, candidate: Candidate, cut_ns: int) -> Pr
 
 def _ask(
     trial: Trial, bundle: Bundle, predictor: Predictor, from_ns: int, until_ns: int
-) -> Hindcasts:
+) -> BacktestForecasts:
     asked = FittedPredictor(predictor, every_s=trial.every_s)
-    return hindcasts(
+    return backtest_forecasts(
         bundle,
         asked,
         tick_s=trial.tick_s,
@@ -268,7 +273,7 @@ def _ask(
     )
 
 
-def _final(trial: Trial, bundle: Bundle, candidate: Candidate, cut_ns: int) -> Hindcasts:
+def _final(trial: Trial, bundle: Bundle, candidate: Candidate, cut_ns: int) -> BacktestForecasts:
     predictor = learn(trial, bundle, candidate, cut_ns)
     return _ask(trial, bundle, predictor, cut_ns, bundle.manifest.end_ns)
 
@@ -284,7 +289,7 @@ def _score(
     trial: Trial,
     bundle: Bundle,
     name: str,
-    said: Mapping[str, Hindcasts],
+    said: Mapping[str, BacktestForecasts],
     thresholds: Mapping[str, float],
 ) -> ForecastScore:
     scored = score(

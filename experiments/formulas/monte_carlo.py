@@ -134,7 +134,7 @@ def play_migrations(
 ) -> Result:
     """Play a migration for every prediction, as in :func:`formulas.migration_waste`.
 
-    The failures are those of nodes, four of which work; the others are stand-bys and spares and
+    The failures are those of nodes, four of which work; the others are standbys and spares and
     have theirs as well. A node that failed is repaired at once. An alarm that comes during the
     pause of a migration comes to nothing; a true one is raised early enough to wait for a
     checkpoint, and once more at the last moment.
@@ -179,7 +179,7 @@ def play_migrations(
 
 
 def _migrate(model: FleetModel, place: str | int) -> bool:
-    """Move the group on a node, or the so-manieth that trains, to the first warm stand-by."""
+    """Move the group on a node, or the so-manieth that trains, to the first warm standby."""
     workers = model.workers()
     warm = [one.group for one in workers if one.state == "standby"]
     busy = [one for one in workers if one.state in ("training", "joining")]

@@ -21,7 +21,7 @@ from torchloom_core.wire.actions import (
     SaveCheckpoint,
     UncordonNode,
 )
-from torchloom_core.wire.links import Door, Measured
+from torchloom_core.wire.links import Measured, ProbeAddress
 from torchloom_core.wire.messages import (
     Ack,
     Checkpoint,
@@ -74,7 +74,7 @@ def events(worker: str, incarnation: int = 1) -> list[dict[str, Any]]:
         node=f"node-{worker}",
         rack="r1",
         host="host",
-        door=Door(host="127.0.0.1", port=1, knock="0" * 64),
+        probe_address=ProbeAddress(host="127.0.0.1", port=1, token="0" * 64),
         pid=7,
         knobs=(lr, mode),
         values={"lr": 0.1, "mode": "bf16"},

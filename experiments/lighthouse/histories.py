@@ -1,8 +1,9 @@
 """Histories of requests, heartbeats, leaves and time, played on torchft's lighthouse and on ours.
 
-torchft's own clock cannot be set: time passes. Each deed is stamped once torchft's status page
-shows it, and our rules are then given the same deeds at the same times; a history in which a
-deed fell so near to a timeout, or took so long, that it could have been either way is left out.
+torchft's own clock cannot be set: time passes. Each operation is stamped once torchft's status page
+shows it, and our rules are then given the same operations at the same times; a history in which a
+operation fell so near to a timeout, or took so long, that it could have been either way is left
+out.
 """
 
 import asyncio
@@ -31,7 +32,7 @@ PAUSES_S = (0.65, 1.5)
 NAMES = "abc"
 
 
-class Deed(NamedTuple):
+class Operation(NamedTuple):
     """What a replica group does, or nobody for a while."""
 
     what: str  # ask, beat, leave or wait
@@ -57,34 +58,34 @@ Answers = dict[str, list[Told]]
 class Played:
     """What was done, when, and who was answered what.
 
-    ``lag_s`` is how long torchft took at most to hear of a deed.
+    ``lag_s`` is how long torchft took at most to hear of an operation.
     """
 
     min_replicas: int
-    done: list[tuple[float, Deed]] = field(default_factory=list)
+    done: list[tuple[float, Operation]] = field(default_factory=list)
     answers: Answers = field(default_factory=dict)
     ended_s: float = 0.0
     lag_s: float = 0.0
 
 
 @st.composite
-def _one(draw: st.DrawFn) -> list[Deed]:
+def _one(draw: st.DrawFn) -> list[Operation]:
     what = draw(st.sampled_from(["ask", "ask", "beat", "leave", "wait"]))
     if what == "wait":
-        return [Deed("wait", wait_s=draw(st.sampled_from(PAUSES_S)))]
+        return [Operation("wait", wait_s=draw(st.sampled_from(PAUSES_S)))]
     who = draw(st.sampled_from(NAMES))
-    return [draw(_asks(who)) if what == "ask" else Deed(what, who)]
+    return [draw(_asks(who)) if what == "ask" else Operation(what, who)]
 
 
 @st.composite
-def _round(draw: st.DrawFn) -> list[Deed]:
+def _round(draw: st.DrawFn) -> list[Operation]:
     askers = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=len(NAMES), unique=True))
     return [draw(_asks(who)) for who in askers]
 
 
 @st.composite
-def _asks(draw: st.DrawFn, who: str) -> Deed:
-    return Deed(
+def _asks(draw: st.DrawFn, who: str) -> Operation:
+    return Operation(
         "ask",
         who,
         step=draw(st.integers(0, 3)),
@@ -93,7 +94,7 @@ def _asks(draw: st.DrawFn, who: str) -> Deed:
     )
 
 
-History = tuple[int, list[Deed]]
+History = tuple[int, list[Operation]]
 """``min_replicas``, and what happens."""
 
 histories: st.SearchStrategy[History] = st.tuples(
@@ -109,7 +110,7 @@ async def play_all(batch: Iterable[History]) -> list[Played]:
 
 async def play(history: History) -> Played:
     """Do it all to a lighthouse of torchft's."""
-    min_replicas, deeds = history
+    min_replicas, operations = history
     server = LighthouseServer(
         bind="127.0.0.1:0",
         min_replicas=min_replicas,
@@ -131,29 +132,29 @@ async def play(history: History) -> Played:
                 told = Told(answer.quorum_id, answer.replicas)
                 played.answers.setdefault(who, []).append(told)
 
-    for deed in deeds:
+    for operation in operations:
         sent_s = time.monotonic()
-        if deed.what == "wait":
-            await asyncio.sleep(deed.wait_s)
-        elif deed.what == "leave":
-            if deed.who not in open_calls:
+        if operation.what == "wait":
+            await asyncio.sleep(operation.wait_s)
+        elif operation.what == "leave":
+            if operation.who not in open_calls:
                 continue
-            open_calls.pop(deed.who).cancel()
-        elif deed.what == "beat":
-            await calls.heartbeat(deed.who)
-        elif deed.who in open_calls:
+            open_calls.pop(operation.who).cancel()
+        elif operation.what == "beat":
+            await calls.heartbeat(operation.who)
+        elif operation.who in open_calls:
             continue
         else:
-            open_calls[deed.who] = calls.ask(
-                deed.who,
-                step=deed.step,
-                shrink_only=deed.shrink_only,
-                commit_failures=deed.commit_failures,
+            open_calls[operation.who] = calls.ask(
+                operation.who,
+                step=operation.step,
+                shrink_only=operation.shrink_only,
+                commit_failures=operation.commit_failures,
             )
-            await _seen(port, deed.who, sent_s)
-        if deed.what != "wait":
+            await _seen(port, operation.who, sent_s)
+        if operation.what != "wait":
             played.lag_s = max(played.lag_s, time.monotonic() - sent_s)
-        played.done.append((sent_s - started_s, deed))
+        played.done.append((sent_s - started_s, operation))
         await asyncio.sleep(SETTLE_S)
         collect()
     await asyncio.sleep(max(PAUSES_S) + SETTLE_S)
@@ -182,7 +183,7 @@ async def _seen(port: int, who: str, sent_s: float) -> None:
 
 
 def ours(played: Played, join_s: float = JOIN_S, heartbeat_s: float = HEARTBEAT_S) -> Answers:
-    """Return what our rules answer to the same deeds at the same times."""
+    """Return what our rules answer to the same operations at the same times."""
     rules = Rules(played.min_replicas, join_s, heartbeat_s)
     electorate = Electorate(rules, Kept(quorum_id=0), 0.0)
     answers: Answers = {}
@@ -200,23 +201,23 @@ def ours(played: Played, join_s: float = JOIN_S, heartbeat_s: float = HEARTBEAT_
             electorate.ask_again(member, now_s)
 
     now_s = 0.0
-    for at_s, deed in [*played.done, (played.ended_s, Deed("wait"))]:
+    for at_s, operation in [*played.done, (played.ended_s, Operation("wait"))]:
         while now_s < at_s:
             now_s = min(at_s, now_s + TICK_MS / 1000)
             advance(now_s)
-        if deed.what == "beat":
-            electorate.beat(deed.who, now_s)
-        elif deed.what == "leave":
-            waiting.pop(deed.who, None)  # torchft counts it in until it has been silent
-        elif deed.what == "ask":
+        if operation.what == "beat":
+            electorate.beat(operation.who, now_s)
+        elif operation.what == "leave":
+            waiting.pop(operation.who, None)  # torchft counts it in until it has been silent
+        elif operation.what == "ask":
             member = Member(
                 b"",
-                deed.who,
-                step=deed.step,
-                shrink_only=deed.shrink_only,
-                commit_failures=deed.commit_failures,
+                operation.who,
+                step=operation.step,
+                shrink_only=operation.shrink_only,
+                commit_failures=operation.commit_failures,
             )
-            waiting[deed.who] = member
+            waiting[operation.who] = member
             electorate.ask(member, now_s)
             advance(now_s)
     return answers

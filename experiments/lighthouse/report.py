@@ -76,7 +76,7 @@ def _restarts(found: list[Results]) -> Table:
 
 
 def _takeovers(found: list[float]) -> Table:
-    table = _table("a stand-by takes over", "until all train again, s", "runs")
+    table = _table("a standby takes over", "until all train again, s", "runs")
     table.add_row(spread(found), str(len(found)))
     return table
 
@@ -129,7 +129,7 @@ def broken(results: Results) -> list[str]:
         if result["arm"].startswith(_OURS):
             found += _broken_restarts(result)
     if (takeovers := results.get("takeovers")) and max(takeovers) > LONGEST_TAKEOVER_S:
-        found.append(f"a stand-by took {max(takeovers):.2f} s to take over")
+        found.append(f"a standby took {max(takeovers):.2f} s to take over")
     for load in results.get("scale", ()):
         if load["arm"] == _OURS and (load["cpu"] > MOST_CPU or load["rss_mb"] > MOST_MB):
             found.append(f"{load['groups']} groups: {load['cpu']:.0%}, {load['rss_mb']:.0f} MB")

@@ -69,7 +69,7 @@ class Trials:
         tell, step = self._bar("takeovers", self._options.runs)
         found = []
         for number in range(self._options.runs):
-            tell("a stand-by takes over")
+            tell("a standby takes over")
             found.append(restarts.take_over(self._folder(f"takeovers/{number}"), stalls.OURS))
             step()
         return found

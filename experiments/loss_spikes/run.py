@@ -32,8 +32,8 @@ from experiments.loss_spikes.training import (
     trial,
     undisturbed,
 )
-from torchloom_policies.calm_past import CalmPast
 from torchloom_policies.loss_guard import LossGuardPolicy
+from torchloom_policies.metric_baseline import MetricBaseline
 
 HERE = Path(__file__).parent
 FIRST_SEED = 1
@@ -86,7 +86,7 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
 def rises_of_noise(kind: str) -> int:
     """Return how often pure noise about a falling line counts as a spike in ``NOISE_HOURS``."""
     options = LossGuardPolicy.Options()
-    past = CalmPast(options.window_s, options.band, options.patience_ticks)
+    past = MetricBaseline(options.window_s, options.band, options.patience_ticks)
     random = np.random.default_rng(0)
     ticks = NOISE_HOURS * 3600
     noise = random.standard_t(3, ticks) if kind == "heavy tails" else random.normal(size=ticks)

@@ -22,12 +22,12 @@ from torchloom_core.kernel.plugins.host import ActivePlugins, ActivePolicy
 from torchloom_core.wire.events import Issue, Outcome, Proposal, Proposed, Recovered, Tick
 from torchloom_core.wire.messages import (
     Ack,
+    FencedChange,
     Hello,
     KnobSpec,
     Rewind,
     SetKnobs,
     Telemetry,
-    Together,
 )
 from torchloom_policies.loss_guard import LossGuardPolicy
 from torchloom_threadlet.training.gradients import Gradients
@@ -57,7 +57,7 @@ FAULTS = ("bad batch", "bad stretch", "high rate", "bit flip")
 
 
 class Model(nn.Module):
-    """Foretells a character from the ``CONTEXT`` before it (Bengio et al., 2003)."""
+    """Predicts a character from the ``CONTEXT`` before it (Bengio et al., 2003)."""
 
     def __init__(self, characters: int) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ class Weaver:
                     KnobSpec(name="skip_updates", kind="int", low=0, fence="run", used_up=True),
                 ),
                 values={"clip_norm": 0.0, "skip_updates": 0},
-                actuators=("together", "rewind"),
+                actuators=("fenced_change", "rewind"),
             )
         )
 
@@ -165,7 +165,7 @@ class Weaver:
                 ran.proposed += 1
             if isinstance(output, Outcome):
                 ran.done.append(f"{output.result}: {output.detail}")
-            if isinstance(output, Issue) and isinstance(output.command.do, Together):
+            if isinstance(output, Issue) and isinstance(output.command.do, FencedChange):
                 command = output.command
                 self._training.obey(command.do.do)
                 self._feed(
@@ -237,9 +237,9 @@ class Training:
                     self.weaver.look(self.step, metrics)
         return self.ran
 
-    def obey(self, deed: Any) -> None:
+    def obey(self, operation: Any) -> None:
         """Do as a trainer would."""
-        match deed:
+        match operation:
             case SetKnobs(values=values):
                 if "clip_norm" in values:
                     self.gradients.clip_norm = values["clip_norm"]

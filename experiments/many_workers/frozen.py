@@ -34,7 +34,7 @@ from experiments.many_workers.run import (
 )
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import decode_command, encode
-from torchloom_core.wire.events import CommandLife, Outcome
+from torchloom_core.wire.events import CommandStatus, Outcome
 from torchloom_core.wire.messages import FINAL_STATUSES, Exit
 
 console = Console(soft_wrap=True)
@@ -117,7 +117,7 @@ async def play(folder: Path, count: int, obeyed: int) -> Round:
         give_up(killed)
         await asyncio.sleep(0.1)
     took_s = time.monotonic() - killed
-    ends = {e.command: e for e in recorded(weaver, CommandLife) if e.status in FINAL_STATUSES}
+    ends = {e.command: e for e in recorded(weaver, CommandStatus) if e.status in FINAL_STATUSES}
     untrue = sum((end.status == "applied") != (name in workers.done) for name, end in ends.items())
     await everybody.close()
     await person.close()

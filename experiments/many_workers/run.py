@@ -28,7 +28,7 @@ from torchloom_core.trajectory.layout import run_folder
 from torchloom_core.trajectory.reader import lives
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import decode_command, encode, encode_telemetry
-from torchloom_core.wire.events import CommandLife, Outcome
+from torchloom_core.wire.events import CommandStatus, Outcome
 from torchloom_core.wire.messages import (
     FINAL_STATUSES,
     Ack,
@@ -267,7 +267,7 @@ async def play(folder: Path, count: int, *, kill: bool) -> None:
     console.print(f"the kill switch answered within {person.worst_s:.2f} s, all along")
     console.print(f"the Weaver ended with status {weaver.end()}")
     ends = Counter(
-        life.command for life in recorded(weaver, CommandLife) if life.status in FINAL_STATUSES
+        life.command for life in recorded(weaver, CommandStatus) if life.status in FINAL_STATUSES
     )
     again = sum(number > 1 for number in ends.values())
     console.print(f"commands with one end on record: {len(ends) - again:,}, with more: {again}")

@@ -25,7 +25,7 @@ from statsmodels.stats.proportion import proportion_confint
 
 from experiments.score_intervals.fleet import DAY_NS, SETTINGS, Fleet, Setting, draw
 from torchloom_core.evaluate.forecasts.alarms import threshold_for
-from torchloom_core.evaluate.forecasts.hindcasts import random_scores
+from torchloom_core.evaluate.forecasts.backtest_forecasts import random_scores
 from torchloom_core.evaluate.forecasts.intervals import average_precision
 from torchloom_core.evaluate.forecasts.scores import score
 from torchloom_core.learning.forecast_score import ForecastScore, Interval

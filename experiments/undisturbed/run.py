@@ -1,7 +1,7 @@
 """Is training disturbed by what is asked of others? Blocks with it and without, in turns.
 
 ``python experiments/undisturbed/run.py`` plays scenes with a real Weaver, its broker and a rank
-that trains: a stand-by that computes a landscape, one that previews a change, and a control room
+that trains: a standby that computes a landscape, one that previews a change, and a dashboard
 with twenty pages, one of which takes nothing, among two hundred pretended ranks. In each, blocks
 with it and without follow each other as ABBA; what is told is the geometric mean of the ratios of
 their medians, with the 95 % interval of Student's t over the pairs.
@@ -30,8 +30,8 @@ from rich.table import Table
 from scipy import stats
 
 from experiments.bench.machine import describe
+from experiments.dashboard_scale.run import Dashboard, Page, Talkers, change
 from experiments.many_workers.run import Person, Weaver, give_up
-from experiments.room_scale.run import Page, Room, Talkers, change
 
 HERE = Path(__file__).parent
 SETTLE_S = 1.0
@@ -68,7 +68,7 @@ class Scene:
         self._journal = folder / "steps"
         (folder / "torchloom.toml").write_text(
             "[weaver]\nstate_dir = 'state'\nshow = ['loss']\n"
-            "[arbiter]\ncooldown_s = 0\n[room]\nport = 0\n"
+            "[arbiter]\ncooldown_s = 0\n[dashboard]\nport = 0\n"
         )
 
     async def __aenter__(self) -> "Scene":
@@ -131,8 +131,8 @@ class Scene:
         return found
 
 
-def errand(scene: Scene, words: tuple[str, ...]) -> With:
-    """Return what has the stand-by at work until the block is over, as Ctrl-C ends it."""
+def standby_task(scene: Scene, words: tuple[str, ...]) -> With:
+    """Return what has the standby at work until the block is over, as Ctrl-C ends it."""
 
     @asynccontextmanager
     async def looking() -> AsyncIterator[None]:
@@ -148,12 +148,12 @@ def errand(scene: Scene, words: tuple[str, ...]) -> With:
     return looking
 
 
-def crowd(room: Room) -> With:
-    """Return what has nineteen more pages look at the room, one of which takes nothing."""
+def crowd(dashboard: Dashboard) -> With:
+    """Return what has nineteen more pages look at the dashboard, one of which takes nothing."""
 
     @asynccontextmanager
     async def looking() -> AsyncIterator[None]:
-        sockets = [await room.connect() for _ in range(PAGES - 1)]
+        sockets = [await dashboard.connect() for _ in range(PAGES - 1)]
         tasks = [asyncio.create_task(Page(socket).listen()) for socket in sockets[1:]]
         yield
         for task in tasks:
@@ -166,10 +166,10 @@ def crowd(room: Room) -> With:
     return looking
 
 
-async def play_errand(
+async def play_standby_task(
     words: tuple[str, ...], folder: Path, options: argparse.Namespace
 ) -> list[tuple[Block, Block]]:
-    """Play blocks in which a stand-by on the other core is at work, and such in which it waits."""
+    """Play blocks in which a standby on the other core is at work, and such in which it waits."""
     async with Scene(folder) as scene:
         scene.spawn("standby.py", "s0", cores=(1,))
         began = time.monotonic()
@@ -177,7 +177,7 @@ async def play_errand(
             give_up(began)
             await asyncio.sleep(0.1)
         return await pairs(
-            words[0], options, errand(scene, words), lambda: scene.block(options.seconds)
+            words[0], options, standby_task(scene, words), lambda: scene.block(options.seconds)
         )
 
 
@@ -187,21 +187,21 @@ async def play_crowd(folder: Path, options: argparse.Namespace) -> list[tuple[Bl
         talkers = Talkers(await scene.weaver.connect("weaver"), PRETENDED, options.seed)
         await talkers.start()
         beating = asyncio.create_task(talkers.beat())
-        room = Room(folder)
-        await room.start()
-        page = Page(await room.connect())
+        dashboard = Dashboard(folder)
+        await dashboard.start()
+        page = Page(await dashboard.connect())
         listening = asyncio.create_task(page.listen())
         await scene.until(lambda: len(page.places) > PRETENDED and len(page.values) > PRETENDED)
         measured = await pairs(
             "a crowd",
             options,
-            crowd(room),
+            crowd(dashboard),
             lambda: scene.block(options.seconds, lambda name: change(talkers, page, name)),
         )
         for task in (listening, beating):
             task.cancel()
-        room.process.terminate()
-        await room.process.wait()
+        dashboard.process.terminate()
+        await dashboard.process.wait()
     return measured
 
 
@@ -256,8 +256,8 @@ def main() -> None:
 
 
 SCENES = {
-    "landscape": partial(play_errand, LANDSCAPE),
-    "preview": partial(play_errand, PREVIEW),
+    "landscape": partial(play_standby_task, LANDSCAPE),
+    "preview": partial(play_standby_task, PREVIEW),
     "crowd": play_crowd,
 }
 MEASURES = {

@@ -1,4 +1,4 @@
-"""The stand-by that is asked to look and to try out: a model as large as the live rank's."""
+"""The standby that is asked to look and to try out: a model as large as the live rank's."""
 
 import torch
 from torch import nn

@@ -28,7 +28,7 @@ _CLEAR = math.log(1.5)
 _SURE = 0.95
 _CHANGED = math.log(1.5)
 _TRIAL = 3
-"""A setting that no model foretells is measured over so many times the steps."""
+"""A setting that no model predicts is measured over so many times the steps."""
 
 
 class AllreduceTunerPolicy:
@@ -184,10 +184,14 @@ class AllreduceTunerPolicy:
             yield from self._ask(self._wish(option, "better", option.gain, run), view, run)
             if self._changes.asked is not None:
                 return
-        is_free = option is None or stands  # no mode is about to be proposed
+        skips_price_check = option is None or stands  # no mode is about to be proposed
         settled = self._changes.settling is None
         for better in (self._settings.better, self._links.better_ring):
-            wish = better(run, view) if settled and is_free and not self._changes.asked else None
+            wish = (
+                better(run, view)
+                if settled and skips_price_check and not self._changes.asked
+                else None
+            )
             if wish is not None:
                 yield from self._ask(wish, view, run)
         if not settled or self._changes.asked is not None:
@@ -197,7 +201,7 @@ class AllreduceTunerPolicy:
         assert self._sample is not None
         probes = list(self._links.probes(view, run, stake, self._sample.wire_s))
         yield from probes
-        if probes or not is_free or not self._changes.well_measured:
+        if probes or not skips_price_check or not self._changes.well_measured:
             return
         calm_s, is_news = self._changes.calm_s(view.now_s), self._changes.is_news
         trial = self._choice.worth_trying(run.mode, modes, view.now_s, calm_s, is_news)

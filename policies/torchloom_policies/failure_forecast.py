@@ -44,19 +44,19 @@ class FailureForecastPolicy:
 
     A failure nobody acted on stalls all GPUs of the run for detection, restart and the work not
     yet saved, and costs the group's own GPUs until it is replaced. With ``p`` the group's
-    failure probability and ``s`` that of the stand-by which would take its place, moving it pays if
+    failure probability and ``s`` that of the standby which would take its place, moving it pays if
 
         (p - s) [(detect + restart + unsaved) x run's GPUs + replace x group's GPUs]
             > migrate x run's GPUs + away
 
     which is the rule "migrate iff p (D + R + unsaved work) > G" of proactive migration
     (Aupy, Robert, Vivien and Zaidouni, "Checkpointing algorithms and fault prediction", 2014)
-    in GPU-seconds, but that the stand-by may fail as well; a worker of it that was not judged
+    in GPU-seconds, but that the standby may fail as well; a worker of it that was not judged
     yet, because it has come since, is taken for a typical one of the run, the median. ``away`` is
-    what it costs that there is one stand-by less while the nodes that were left are inspected
+    what it costs that there is one standby less while the nodes that were left are inspected
     (:class:`~torchloom_core.plugin.Reserve`), at the failures that the same forecast expects of
     the other groups, or at those that the run had so far, where they are more often: a rule that
-    judges few says nothing of the others. To the price comes what the state that the stand-by is
+    judges few says nothing of the others. To the price comes what the state that the standby is
     given takes of the network (:class:`~torchloom_core.plugin.Traffic`); the failure will not
     wait for a quieter one.
 
@@ -70,7 +70,7 @@ class FailureForecastPolicy:
     price that they are away so long; one that is not worth it is left out.
 
     A forecast is weighed at every tick until its horizon has passed, so that a group for which
-    no stand-by was there is moved once there is one. A group on the same nodes is proposed once
+    no standby was there is moved once there is one. A group on the same nodes is proposed once
     a horizon, unless the odds of its failure have doubled since. A proposal that waits for
     approval is withdrawn when the forecast is over or the failure no longer likely enough.
     """
@@ -92,7 +92,7 @@ class FailureForecastPolicy:
             Act on what happens within this time, seconds; the forecast is converted as if the
             hazard were constant. Absent: the predictor's own horizon.
         drain_without_standby : bool
-            With no stand-by group that could take over, let the group leave all the same if
+            With no standby group that could take over, let the group leave all the same if
             that pays; otherwise only an alert is given.
         accept_unskilled : bool
             Act also on a fitted model that is not useful by the verdict on its card.
@@ -192,7 +192,7 @@ class FailureForecastPolicy:
             yield from self._cordon(risk, groups, reserve, view)
         elif not self._options.drain_without_standby and self._alerted.is_news(*news):
             self._alerted.add(*news, self._outlook.rest_s)
-            reason = f"{self._reason(risk, cost_gpu_s, view)}; no stand-by can take over"
+            reason = f"{self._reason(risk, cost_gpu_s, view)}; no standby can take over"
             yield Proposal(
                 action=Alert(worker=view.workers[risk.worst], text=reason),
                 reason=reason,
@@ -217,7 +217,7 @@ class FailureForecastPolicy:
     ) -> tuple[Reserve, Action | None, float]:
         """Return how the group should leave, if at all, and what that costs in GPU-seconds.
 
-        A stand-by may fail as well, and is to be given the state.
+        A standby may fail as well, and is to be given the state.
         """
         standby = standbys.fit(risk.rows)
         left = standbys.left(len(risk.rows)) - 1 if standby else -1
@@ -281,7 +281,7 @@ class FailureForecastPolicy:
             )
 
     def _transfer(self, action: Action) -> str:
-        """Return what the stand-by's state takes, where somebody said how large it is."""
+        """Return what the standby's state takes, where somebody said how large it is."""
         size_bytes = self._traffic.state_bytes
         if not isinstance(action, Migrate) or math.isnan(size_bytes):
             return ""

@@ -90,7 +90,7 @@ class HangPolicy:
             How long the dump of the one that hangs is waited for before its eviction, seconds.
         then : str
             What becomes of the group: ``wait`` leaves it to come back by itself, ``restart`` ends
-            it for whoever started it to start it again, ``replace`` gives its place to a stand-by
+            it for whoever started it to start it again, ``replace`` gives its place to a standby
             and restarts it where none fits.
         would_wait_s : float
             How long the others would go on waiting if left alone, seconds: the process group's

@@ -54,7 +54,7 @@ class LemonNodesPolicy:
     one. The price is that the node is away as long
     (:class:`~torchloom_core.plugin.Reserve`) while nodes fail as the others do; a group's move
     costs the pause besides. A cordon that is not worth that is not proposed, so that a run without
-    stand-bys may keep its lemons. A node is cordoned for
+    standbys may keep its lemons. A node is cordoned for
     ``memory_s``: what is known against it fades in that time. It is cordoned once, and again only
     after another incident: who uncordons it has seen to it, and one whose cordon is over has
     another chance. A group is moved after that, once a horizon, unless the odds have doubled.
@@ -166,7 +166,7 @@ class LemonNodesPolicy:
             news = lemon.newest_ns > self._cordoned.get(node, -1)
             if node in view.cordoned or not news:
                 continue
-            still_left = left - (node in run.nodes)  # who trains there is to take a stand-by
+            still_left = left - (node in run.nodes)  # who trains there is to take a standby
             reserve = _reserve(run, lemon, still_left, view)
             cost_gpu_s = reserve.away_gpu_s(run.gpus_per_node, away_s)
             gain_gpu_s = run.stall_gpu_s * options.horizon_s * lemon.surplus_per_s

@@ -22,8 +22,8 @@ from torchloom_core.plugin import (
     Share,
     hookimpl,
 )
-from torchloom_policies.calm_past import CalmPast
 from torchloom_policies.loss_spike import REWINDS, Case, Pace, Spike, Step, SuccessRate, step_of
+from torchloom_policies.metric_baseline import MetricBaseline
 
 _SKIP, _CLIP = "skip_updates", "clip_norm"
 _LOSS, _GRAD, _UPDATE = "loss", "grad_norm", "update_norm"
@@ -35,10 +35,10 @@ class LossGuardPolicy:
     The loss is watched; where the run does not report it, ``grad_norm`` and ``update_norm`` are.
     Of each the median over the workers that train is taken, one value a tick. In a spike the
     median of the last ``patience_ticks`` values lies more than ``band`` times the run's own noise
-    above its trend (:class:`torchloom_policies.calm_past.CalmPast`); what heals sooner is left
-    alone, and values of a spike never get into the past that the next ones are held against. If
-    all that is reported stays away while steps go on, the loss is no number, and nothing but to go
-    back is of use.
+    above its trend (:class:`torchloom_policies.metric_baseline.MetricBaseline`); what heals sooner
+    is left alone, and values of a spike never get into the past that the next ones are held
+    against. If all that is reported stays away while steps go on, the loss is no number, and
+    nothing but to go back is of use.
 
     The ``steps`` are proposed in turn: the next one if the spike is still there after twice
     ``patience_ticks``, or comes back within ``again_s``; the same one not again within
@@ -108,7 +108,7 @@ class LossGuardPolicy:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._past = {
-            metric: CalmPast(
+            metric: MetricBaseline(
                 options.window_s, options.band, options.patience_ticks, options.least_values
             )
             for metric in (_LOSS, _GRAD, _UPDATE)
@@ -152,7 +152,7 @@ class LossGuardPolicy:
 
     # --- the course of a spike ---
 
-    def _begin(self, view: FleetView, up: Mapping[str, CalmPast], missing: int) -> None:
+    def _begin(self, view: FleetView, up: Mapping[str, MetricBaseline], missing: int) -> None:
         """Begin a spike, as a further one of the last if that was not long ago."""
         last, at = self._last, -1
         if last is not None and view.now_s - last.seen_s <= self._options.again_s:

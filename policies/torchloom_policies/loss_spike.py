@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from torchloom_core.plugin import Action, ChangeKnobs, FleetView, KnobValue, unsaved_work_s
-from torchloom_policies.calm_past import CalmPast
+from torchloom_policies.metric_baseline import MetricBaseline
 
 Step = Literal["skip", "clip", "rewind"]
 
@@ -52,7 +52,7 @@ class Case:
     """A spike that lasts, and what the view tells of it; ``up`` is what has stayed up."""
 
     def __init__(
-        self, spike: Spike, up: Mapping[str, CalmPast], view: FleetView, rows: Sequence[int]
+        self, spike: Spike, up: Mapping[str, MetricBaseline], view: FleetView, rows: Sequence[int]
     ) -> None:
         self.spike, self.up, self.view, self.rows = spike, up, view, rows
         self.lasts_s = view.now_s - spike.since_s

@@ -1,4 +1,4 @@
-"""Let every healthy stand-by group train, but for those that are kept warm."""
+"""Let every healthy standby group train, but for those that are kept warm."""
 
 from collections.abc import Iterable, Iterator
 from typing import Annotated
@@ -25,12 +25,12 @@ _Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
 
 
 class MembershipPolicy:
-    """Admit the stand-by groups beyond ``keep_warm`` whose nodes are above suspicion.
+    """Admit the standby groups beyond ``keep_warm`` whose nodes are above suspicion.
 
     For runs in which the other groups go on when one fails. There a group that trains is as good
-    a stand-by as one that waits: when another dies, the run shrinks by that one at once and by
+    a standby as one that waits: when another dies, the run shrinks by that one at once and by
     itself, and nothing is proposed for it. What waits is of use only to a policy that migrates,
-    which needs a stand-by that is warm.
+    which needs a standby that is warm.
 
     Every group does the work that it always does, so each one more makes the global batch larger,
     and each one less makes it smaller. What that is worth, and whether the learning rate should
@@ -58,7 +58,7 @@ class MembershipPolicy:
         Attributes
         ----------
         keep_warm : int
-            Stand-by groups that are left waiting, for policies that migrate.
+            Standby groups that are left waiting, for policies that migrate.
         max_groups : int
             Admit nobody to a run of so many groups, which bounds the global batch; 0: no bound.
         quiet_s : float
@@ -85,7 +85,7 @@ class MembershipPolicy:
         self._waiting_since_ns: dict[str, int] = {}
 
     def on_tick(self, view: FleetView) -> Iterable[Proposal]:
-        """Propose every stand-by group that is neither kept warm, nor suspicious, nor waits."""
+        """Propose every standby group that is neither kept warm, nor suspicious, nor waits."""
         self._traffic.look(view)
         workers = int(np.count_nonzero(view.is_in("training")))
         if not workers:

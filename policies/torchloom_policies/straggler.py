@@ -50,7 +50,7 @@ class StragglerPolicy:
     much back as it can do at the pace of the others once that is worth it for ``patience``
     samples. A worker that stays slow is proposed again after another ``patience`` samples.
 
-    A move costs the pause, and that there is one stand-by less
+    A move costs the pause, and that there is one standby less
     (:class:`~torchloom_core.plugin.Reserve`), at the failures that the run had so far.
     """
 
@@ -74,7 +74,7 @@ class StragglerPolicy:
         tries : int
             How often the batch is made smaller before a worker that stays slow is moved.
         drain_without_standby : bool
-            Where no stand-by fits the group, drain it instead of proposing a migration.
+            Where no standby fits the group, drain it instead of proposing a migration.
         payback_s : float
             How long the worker would go on being slow if left alone, seconds.
         confidence : float

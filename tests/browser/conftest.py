@@ -40,11 +40,11 @@ class Tab:
     """A page, with all that it has to complain about and asks back; it is told yes, or not."""
 
     def __init__(self, context):
-        self.complaints, self.questions, self.says_yes = [], [], True
+        self.limited_log, self.questions, self.says_yes = [], [], True
         self.answers = ""
         self.page = context.new_page()
         self.page.set_default_timeout(DEADLINE_S * 1000)
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("pageerror", lambda error: self.limited_log.append(str(error)))
         self.page.on("console", self._on_console)
         self.page.on("dialog", self._on_question)
 
@@ -56,11 +56,11 @@ class Tab:
             dialog.dismiss()
 
     def _on_console(self, message):
-        # A browser itself complains of what it does not reach while the room is away,
+        # A browser itself complains of what it does not reach while the dashboard is away,
         # and of what it is not given while it is shut out.
         away = any(word in message.text for word in ("WebSocket", "net::ERR_CONNECTION_", "401"))
         if message.type == "error" and not away:
-            self.complaints.append(message.text)
+            self.limited_log.append(message.text)
 
     def sees(self, text):
         """Wait until the text is to be seen."""

@@ -12,10 +12,10 @@ def apart(what):
 def drive(tab, name="ann"):
     page = tab.page
     page.get_by_label("you are").fill(name)
-    page.get_by_role("button", name="take the wheel").click()
+    page.get_by_role("button", name="take control").click()
     tab.sees("you drive")
 
 
 def leave(tab):
-    tab.page.get_by_role("button", name="leave the wheel").click()
+    tab.page.get_by_role("button", name="release control").click()
     tab.sees("nobody drives")

@@ -7,7 +7,7 @@ import pytest
 
 from tests.browser.person import apart, drive, leave
 from tests.integration.conftest import until
-from tests.integration.guest import Room
+from tests.integration.guest import Dashboard
 from tests.integration.moves import CONFIG as MOVES
 from tests.integration.moves import Moves
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 CONFIG = f"""
 {MOVES}
-[room]
+[dashboard]
 port = 0
 
 [guard]
@@ -65,17 +65,17 @@ def run(moves):
 
 
 @pytest.fixture(scope="module")
-def room(run):
-    room = Room(run)
-    yield room
-    room.end()
+def dashboard(run):
+    dashboard = Dashboard(run)
+    yield dashboard
+    dashboard.end()
 
 
 @pytest.fixture
-def tab(room, new_tab):
+def tab(dashboard, new_tab):
     """A page whose person drives."""
     tab = new_tab()
-    tab.page.goto(room.links[-1])
+    tab.page.goto(dashboard.links[-1])
     drive(tab)
     yield tab
     leave(tab)

@@ -4,7 +4,7 @@ import pytest
 
 from tests.browser.person import apart, drive
 from tests.integration.conftest import until
-from tests.integration.guest import Room
+from tests.integration.guest import Dashboard
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
@@ -13,7 +13,7 @@ CONFIG = """
 state_dir = "state"
 tick_s = 0.1
 
-[room]
+[dashboard]
 port = 0
 
 [arbiter]
@@ -29,10 +29,10 @@ def run(start_run):
 
 
 @pytest.fixture
-def room(run):
-    room = Room(run)
-    yield room
-    room.end()
+def dashboard(run):
+    dashboard = Dashboard(run)
+    yield dashboard
+    dashboard.end()
 
 
 def restart(run, job):
@@ -45,11 +45,11 @@ def restart(run, job):
     assert run.worker("g0-0")["knobs"]["x"] == 1.0
 
 
-def test_a_knob_of_an_earlier_job_is_taken_or_dropped_by_a_click(run, room, new_tab):
+def test_a_knob_of_an_earlier_job_is_taken_or_dropped_by_a_click(run, dashboard, new_tab):
     apart(lambda: restart(run, "monday"))
     apart(lambda: run.ask("knob.set", {"knob": "x", "value": 5.0}))
     tab = new_tab()
-    tab.page.goto(room.links[-1])
+    tab.page.goto(dashboard.links[-1])
     drive(tab)
     for click, is_set in (("take x", 5.0), ("drop x", 1.0)):
         apart(lambda click=click: restart(run, click.replace(" ", "-")))

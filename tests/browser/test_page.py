@@ -10,19 +10,19 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from tests.browser.person import apart, drive, leave
-from tests.integration.guest import Room
+from tests.dashboard.test_backtest import write
+from tests.integration.guest import Dashboard
 from tests.integration.lookout import NEWEST, network
 from tests.integration.rehearser import NEWEST as REHEARSED
 from tests.integration.rehearser import Script
 from tests.recorded_life import START_NS, Recorder
-from tests.room.test_backtest import write
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.wire.actions import PreviewChange
 from torchloom_core.wire.events import Proposal, Proposed, Recovered, Tick
 from torchloom_core.wire.landscape import Bend, Cells, Plane
 from torchloom_core.wire.messages import Hello, Note
 from torchloom_core.wire.preview import Setup
-from torchloom_core.wire.requests import Remark, Request
+from torchloom_core.wire.requests import Annotate, Request
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
@@ -31,7 +31,7 @@ CONFIG = """
 state_dir = "state"
 tick_s = 0.1
 
-[room]
+[dashboard]
 port = 0
 
 [arbiter]
@@ -54,16 +54,16 @@ def run(start_run):
 
 
 @pytest.fixture
-def room(run):
-    room = Room(run)
-    yield room
-    room.end()
+def dashboard(run):
+    dashboard = Dashboard(run)
+    yield dashboard
+    dashboard.end()
 
 
 @pytest.fixture
-def tab(room, new_tab):
+def tab(dashboard, new_tab):
     tab = new_tab()
-    tab.page.goto(room.links[-1])
+    tab.page.goto(dashboard.links[-1])
     tab.sees("data as of")
     return tab
 
@@ -168,7 +168,7 @@ def test_by_keys_alone_a_worker_is_found_a_knob_turned_and_all_stopped(tab, run)
     leave(tab)
 
 
-def test_who_drives_keeps_the_name_that_has_the_wheel(tab):
+def test_who_drives_keeps_the_name_that_has_the_control(tab):
     page, keys = tab.page, tab.page.keyboard
     keys.press("w")
     keys.type("eve")
@@ -209,10 +209,10 @@ def test_what_is_denied_again_is_one_story_on_a_page_that_was_open(tab, run):
     leave(tab)
 
 
-def test_who_does_not_drive_sees_who_does_and_can_stop_everything(tab, room, new_tab, run):
+def test_who_does_not_drive_sees_who_does_and_can_stop_everything(tab, dashboard, new_tab, run):
     drive(tab)
     other = new_tab()
-    other.page.goto(room.links[-1])
+    other.page.goto(dashboard.links[-1])
     other.sees("ann drives")
     other.page.get_by_role("tab", name="Knobs").click()
     assert other.page.get_by_label("new value of x").is_disabled()
@@ -221,7 +221,7 @@ def test_who_does_not_drive_sees_who_does_and_can_stop_everything(tab, room, new
     resume = other.page.get_by_role("button", name="resume actions")
     resume.wait_for()
     assert resume.is_disabled()
-    assert resume.get_attribute("title") == "take the wheel first"
+    assert resume.get_attribute("title") == "take control first"
     tab.page.get_by_role("button", name="resume actions").click()
     tab.waits(lambda: not ask(run, "status")["stopped"])
     assert tab.questions == ["Actions are stopped. Have them granted again?"]
@@ -229,34 +229,36 @@ def test_who_does_not_drive_sees_who_does_and_can_stop_everything(tab, room, new
     leave(tab)
 
 
-def test_who_loses_the_wheel_is_told_who_has_it(tab, room, new_tab):
+def test_who_loses_the_control_is_told_who_has_it(tab, dashboard, new_tab):
     drive(tab)
     other = new_tab()
-    other.page.goto(room.links[-1])
+    other.page.goto(dashboard.links[-1])
     other.sees("ann drives")
     drive(other)
-    assert "has the wheel. Take it from them?" in other.questions[0]
+    assert "has control. Take it from them?" in other.questions[0]
     tab.sees("another ann drives")
-    assert tab.said == "another ann has taken the wheel from you"
+    assert tab.said == "another ann has taken control from you"
     leave(other)
-    assert other.said != "you do not have the wheel any more"
+    assert other.said != "you do not have control any more"
 
 
-def test_a_click_on_take_takes_control_though_the_name_just_typed_already_holds_it(tab, room, run):
+def test_a_click_on_take_takes_control_though_the_name_just_typed_already_holds_it(
+    tab, dashboard, run
+):
     drive(tab)
-    held = ask(run, "status")["wheel"]
-    tab.page.evaluate("localStorage.removeItem('seat')")
+    held = ask(run, "status")["control"]
+    tab.page.evaluate("localStorage.removeItem('session')")
     tab.page.reload()
     tab.sees("ann drives")
     tab.page.evaluate(
         """() => {
-            document.getElementById("seat-name").value = "ann";
-            document.getElementById("wheel-button").click();
+            document.getElementById("session-name").value = "ann";
+            document.getElementById("control-button").click();
         }"""
     )
-    tab.waits(lambda: "the wheel" in tab.said)
+    tab.waits(lambda: "control" in tab.said)
     tab.sees("you drive")
-    assert ask(run, "status")["wheel"] == held
+    assert ask(run, "status")["control"] == held
     leave(tab)
 
 
@@ -322,8 +324,8 @@ def test_what_cannot_be_taken_back_by_a_click_is_asked_back(tab, run):
     page = tab.page
     page.keyboard.press("3")
     pause = page.get_by_role("button", name="pause")
-    assert pause.get_attribute("title") == "take the wheel first"
-    assert page.get_by_label("new value of x").get_attribute("title") == "take the wheel first"
+    assert pause.get_attribute("title") == "take control first"
+    assert page.get_by_label("new value of x").get_attribute("title") == "take control first"
     drive(tab)
     tab.says_yes = False
     tab.waits(pause.is_enabled)
@@ -336,7 +338,7 @@ def test_what_cannot_be_taken_back_by_a_click_is_asked_back(tab, run):
     page.keyboard.press("/")
     page.keyboard.type("g2")
     page.keyboard.press("Enter")
-    for name in ("move g2 to a stand-by", "drain g2", "evict g2", "cordon"):
+    for name in ("move g2 to a standby", "drain g2", "evict g2", "cordon"):
         page.get_by_role("button", name=re.compile(f"^{name}")).click()
     tab.waits(lambda: len(tab.questions) == 7)
     assert tab.said == "nothing was asked for"
@@ -431,7 +433,7 @@ def test_a_recorded_run_has_the_same_timeline(tab, run, new_tab):
     tab.page.get_by_role("button", name="back to").click()
     tab.page.get_by_role("row", name=re.compile("^x .* 1 1 ")).wait_for()
     leave(tab)
-    past = Room(run, 4, run.trajectory)
+    past = Dashboard(run, 4, run.trajectory)
     back = new_tab()
     back.page.goto(f"{past.links[-1]}#timeline/all")
     back.sees("a recorded run")
@@ -471,7 +473,7 @@ def test_a_landscape_on_record_shows_where_the_newest_preview_began(tmp_path, ru
     for piece in (Bend(loss=1.0, along="step", length=0.5, at="c3"), plane, Cells(cells=cells)):
         recorder.step(note("landscape", "c1.2", piece))
     recorder.writer.close()
-    past = Room(run, 5, tmp_path / "record")
+    past = Dashboard(run, 5, tmp_path / "record")
     tab = new_tab()
     tab.page.goto(past.links[-1])
     tab.page.get_by_role("tab", name="Landscape").click()
@@ -489,7 +491,7 @@ def test_a_try_of_which_no_end_was_heard_is_not_said_to_go_on(tmp_path, run, new
     for later_s, told in ((2000, [asked]), (2060, [])):
         recorder.writer.event(Tick(), START_NS + later_s * SECOND_NS, told)
     recorder.writer.close()
-    past = Room(run, 7, tmp_path / "record")
+    past = Dashboard(run, 7, tmp_path / "record")
     tab = new_tab()
     tab.page.goto(past.links[-1])
     tab.page.get_by_role("tab", name="Knobs").click()
@@ -506,9 +508,9 @@ def test_what_a_worker_writes_is_never_taken_for_markup(tmp_path, run, new_tab):
     recorder.step(Hello(**who, group="v0", rank=0, node="n0"))
     fields = {"level": "error", "logger": "mine", "text": markup}
     recorder.step(Note(**who, kind="log", fields=fields))
-    recorder.step(Request(id="r1", want=Remark(text=markup), by="ann"))
+    recorder.step(Request(id="r1", want=Annotate(text=markup), by="ann"))
     recorder.writer.close()
-    past = Room(run, 6, tmp_path / "record")
+    past = Dashboard(run, 6, tmp_path / "record")
     tab = new_tab()
     tab.page.goto(past.links[-1])
     for screen in ("Logs", "Record"):
@@ -579,20 +581,20 @@ def test_the_page_says_when_it_is_stale_and_locks_what_acts(tab, run):
     leave(tab)
 
 
-def killed(room):
-    """Kill a room's process, and return which port another one has to take in its place."""
-    room.process.kill()
-    room.process.wait()
-    return room.links[-1].split(":")[2].partition("/")[0]
+def killed(dashboard):
+    """Kill a dashboard's process, and return which port another one has to take in its place."""
+    dashboard.process.kill()
+    dashboard.process.wait()
+    return dashboard.links[-1].split(":")[2].partition("/")[0]
 
 
-def test_a_browser_that_is_shut_out_is_told_how_to_get_in_again(room, run, new_tab):
+def test_a_browser_that_is_shut_out_is_told_how_to_get_in_again(dashboard, run, new_tab):
     tab = new_tab()
-    tab.page.goto(room.links[-1])
+    tab.page.goto(dashboard.links[-1])
     tab.sees("data as of")
-    (run.folder / "state" / "room" / "cookie.key").unlink()
-    again = Room(run, 4, "--port", killed(room))
-    tab.sees("this browser is not let in any more: open the link that the room has printed")
+    (run.folder / "state" / "dashboard" / "cookie.key").unlink()
+    again = Dashboard(run, 4, "--port", killed(dashboard))
+    tab.sees("this browser is not let in any more: open the link that the dashboard has printed")
     tab.page.get_by_role("button", name="stop all actions").click()
     tab.waits(lambda: "not let in any more" in tab.said)
     tab.page.goto(again.links[-1])
@@ -600,16 +602,16 @@ def test_a_browser_that_is_shut_out_is_told_how_to_get_in_again(room, run, new_t
     again.end()
 
 
-def test_the_page_says_when_the_room_is_gone_and_goes_on_when_it_is_back(run, new_tab):
-    first = Room(run, number=2)
+def test_the_page_says_when_the_dashboard_is_gone_and_goes_on_when_it_is_back(run, new_tab):
+    first = Dashboard(run, number=2)
     tab = new_tab()
     tab.page.goto(first.links[-1])
     tab.sees("data as of")
     port = killed(first)
-    tab.sees("disconnected from the room")
+    tab.sees("disconnected from the dashboard")
     tab.page.get_by_role("button", name="stop all actions").click()
-    tab.sees('the room does not answer: "torchloom actions stop" in a shell')
-    second = Room(run, 3, "--port", port)
+    tab.sees('the dashboard does not answer: "torchloom actions stop" in a shell')
+    second = Dashboard(run, 3, "--port", port)
     tab.until("!document.getElementById('fresh').classList.contains('old')")
     second.end()
 
@@ -665,7 +667,7 @@ def test_a_change_is_tried_out_beside_its_knob_and_both_curves_are_drawn(tab, ru
     drive(tab)
     tab.waits(lambda: "w0-0" in [row["worker"] for row in ask(run, "status")["workers"]])
     what_if = page.get_by_role("region", name="What if")
-    what_if.get_by_text("of one stand-by").wait_for()
+    what_if.get_by_text("of one standby").wait_for()
     what_if.get_by_label("steps", exact=True).fill("40")
     row.get_by_label("new value of x").fill("100")
     try_out.click()
@@ -693,8 +695,8 @@ def test_a_change_is_tried_out_beside_its_knob_and_both_curves_are_drawn(tab, ru
     standby.end()
 
 
-def test_what_is_drawn_is_of_the_newest_errand_however_like_the_one_before(tab):
-    """Two on one stand-by with as many points, the second of which came while another was seen."""
+def test_what_is_drawn_is_of_the_newest_standby_task_however_like_the_one_before(tab):
+    """Two on one standby with as many points, the second of which came while another was seen."""
     drawn = tab.page.evaluate(
         """async () => {
           const { WhatIf } = await import("/page/preview.js");
@@ -747,9 +749,9 @@ def test_in_3_d_a_plane_without_a_number_is_none_and_no_axis_has_hundreds_of_tic
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_fits_a_phone_by_day_and_by_night(room, new_tab, scheme):
+def test_the_page_fits_a_phone_by_day_and_by_night(dashboard, new_tab, scheme):
     tab = new_tab(viewport={"width": 390, "height": 800}, color_scheme=scheme)
-    tab.page.goto(room.links[-1])
+    tab.page.goto(dashboard.links[-1])
     tab.sees("data as of")
     for name in ("Run", "Fleet", "Knobs", "Record", "Logs", "Timeline", "Policies", "Landscape"):
         tab.page.get_by_role("tab", name=name).click()

@@ -23,7 +23,7 @@ from torchloom_core.transport.quota import Turns
 from torchloom_core.wire import subjects
 from torchloom_core.wire.actions import ChangeKnob
 from torchloom_core.wire.codec import encode
-from torchloom_core.wire.events import CommandLife, KnobDesired, Outcome
+from torchloom_core.wire.events import CommandStatus, KnobDesired, Outcome
 from torchloom_core.wire.messages import KnobSpec
 from torchloom_core.wire.operator import (
     Answer,
@@ -166,13 +166,13 @@ class PreparedWeaver:
     async def _live(self) -> None:
         """Tell the whole life of one command, all before the answer goes out."""
         # Another person may aim an answer of theirs there.
-        for kind in ("command_life", "outcome"):
+        for kind in ("command_status", "outcome"):
             await self._client.publish(subjects.out(RUN, kind), b'{"ok": true, "text": ""}')
         for status in ("issued", "applied"):
-            life = CommandLife(
+            life = CommandStatus(
                 command="c3.1", worker="g0-0", status=status, verb="set_knob", cause="p3.1", step=41
             )
-            await self._client.publish(subjects.out(RUN, "command_life"), encode(life))
+            await self._client.publish(subjects.out(RUN, "command_status"), encode(life))
         if self.result == "never":
             return
         for verdict in ("p3.0", "p3.1"):

@@ -7,10 +7,10 @@ import pytest
 
 from tests.recorded_life import Recorder
 from torchloom_core.trajectory.layout import run_folder
-from torchloom_core.wire.errand import End
 from torchloom_core.wire.events import Recovered
 from torchloom_core.wire.landscape import Bend, Cells, Line, Plane
 from torchloom_core.wire.messages import Hello, Note
+from torchloom_core.wire.standby_task import End
 
 pytestmark = pytest.mark.integration
 

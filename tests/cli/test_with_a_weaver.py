@@ -263,8 +263,8 @@ def test_every_command_that_acts_sends_its_verb(run, weaver, words, verb, body):
 @pytest.mark.parametrize(
     ("words", "price"),
     [
-        ("--steps 50", "10 GPU-s of one stand-by: 2 x 5 x 50 steps of 0.02 s each"),
-        ("--steps 900 --for 5s", "5 GPU-s of one stand-by: 2 x 5 x 900 steps of 0.02 s each"),
+        ("--steps 50", "10 GPU-s of one standby: 2 x 5 x 50 steps of 0.02 s each"),
+        ("--steps 900 --for 5s", "5 GPU-s of one standby: 2 x 5 x 900 steps of 0.02 s each"),
     ],
 )
 def test_the_price_of_a_preview_is_known_before_anybody_is_asked_for_it(run, weaver, words, price):

@@ -54,7 +54,7 @@ def test_a_cordon_that_cannot_last_so_long_is_one_line_with_an_example(folder, s
     is_one_line(folder.torchloom("cordon", "n7", "--for", span), 2, told)
 
 
-@pytest.mark.parametrize("words", ["room --report none", "room --report none trajectory"])
+@pytest.mark.parametrize("words", ["dashboard --report none", "dashboard --report none trajectory"])
 def test_a_report_to_show_that_is_not_there_is_one_line(folder, words):
     is_one_line(folder.torchloom(*words.split()), 12, "none: need a report.json: No such file")
 

@@ -30,7 +30,7 @@ from torchloom_core.config.schema import (
     Config,
     Lighthouse,
 )
-from torchloom_core.kernel.arbiter.rails import PERSON_RAILS, POLICY_RAILS
+from torchloom_core.kernel.arbiter.safety_limits import PERSON_LIMITS, POLICY_LIMITS
 from torchloom_core.testing import PolicyContract, PredictorContract
 from torchloom_core.trajectory.summaries import RECORD_KINDS
 from torchloom_core.weaver.operator_service import OperatorService
@@ -197,8 +197,8 @@ def test_every_subject_is_told():
 def test_every_rail_is_told_in_its_order_with_an_example():
     text = doc("arbiter.md").read_text(encoding="utf-8")
     rows = re.findall(r"(?m)^\| \d+ \| `(\w+)` \|.*\| (yes)? ?\|$", text)
-    assert rows == [(r.__name__, "yes" if r in PERSON_RAILS else "") for r in POLICY_RAILS]
-    assert re.findall(r"denied by (\w+):", text) == [rail.__name__ for rail in POLICY_RAILS]
+    assert rows == [(r.__name__, "yes" if r in PERSON_LIMITS else "") for r in POLICY_LIMITS]
+    assert re.findall(r"denied by (\w+):", text) == [rail.__name__ for rail in POLICY_LIMITS]
     assert [rule for rule in ENDINGS if f"| `{rule}` |" not in text] == []
 
 

@@ -282,7 +282,7 @@ def test_what_a_policy_alerts_of_is_in_the_report(folder, capsys):
     assert "alerts:" in printed
     assert "bf17" in printed
     (report,) = json.loads((folder / "net-evaluation" / "report.json").read_bytes())["traces"]
-    (told,) = report["allreduce"]["arms"][-1]["deeds"]["alerts"]
+    (told,) = report["allreduce"]["arms"][-1]["operations"]["alerts"]
     assert "bf17" in told
     assert "bf17" in (folder / "net-evaluation" / "report.html").read_text()
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.evaluate.traces import FOREVER_NS, HOUR_NS, drain, event, hours, task, watched
 from torchloom_core.evaluate.forecasts.alarms import Judged, threshold_for
-from torchloom_core.evaluate.forecasts.hindcasts import random_scores
+from torchloom_core.evaluate.forecasts.backtest_forecasts import random_scores
 from torchloom_core.evaluate.forecasts.labels import incidents, outcomes
 from torchloom_core.evaluate.forecasts.scores import score
 from torchloom_core.learning.forecast_score import FEW

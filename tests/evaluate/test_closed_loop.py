@@ -191,7 +191,7 @@ def test_a_migration_takes_as_long_as_its_commands_not_a_tick(tmp_path):
         next(entry.ts_ns for entry in fleet.timeline if entry.kind == kind)
         for kind in ("decided migrate", "migrated")
     )
-    # One command for the stand-by to join, one for the group to leave, one second each.
+    # One command for the standby to join, one for the group to leave, one second each.
     assert migrated - decided == 2 * SECOND_NS
     assert result.buckets["migrate"] == JOB.groups * 8 * COSTS.migrate_s * SECOND_NS
 
@@ -330,7 +330,7 @@ def test_a_standby_that_is_admitted_trains_beside_the_others_where_recovery_is_p
     once_admitted.start_ns = stage.start_ns
     loop, _, result = drive(stage, Scripted(wanted), config=config)
     assert states[1:5] == ["standby", "standby", "training", "training"]
-    assert (loop.verdict_counts.deeds().granted, result.migrations) == ({"admit": 1.0}, 0)
+    assert (loop.verdict_counts.operations().granted, result.migrations) == ({"admit": 1.0}, 0)
     idle = result.buckets["spare"] / (result.wall_ns * 8)
     assert idle == pytest.approx(2.0, abs=0.05)  # the cold spares
 
@@ -381,7 +381,7 @@ def test_a_decision_on_a_worker_that_sits_elsewhere_than_recorded_is_counted_as_
     _, fleet, result = drive(stage, Scripted(wanted, METRICS))
     assert result.migrations == 2
     assert fleet.decisions == 2
-    # The second moves the former stand-by, whose node was not at work in the recording.
+    # The second moves the former standby, whose node was not at work in the recording.
     assert fleet.invalid_decisions == 1
     assert np.isfinite(heat[2][:4]).all()
     assert np.isnan(heat[28][4])

@@ -87,10 +87,10 @@ def test_what_became_of_an_arm_is_the_mean_over_its_runs(summary):
     own = [
         run(0.5, failures=3, migrations=2, moves=4, right_moves=1, decisions=6, seed=0,
             invalid_decisions=1, buckets={"useful": 20.0, "lost": 20.0}, silent=("ewma",),
-            quarantined={"a": "raised"}, deeds=verdicts),
+            quarantined={"a": "raised"}, operations=verdicts),
         run(0.7, failures=1, migrations=1, moves=1, right_moves=1, decisions=2, seed=1,
             invalid_decisions=1, buckets={"useful": 30.0, "lost": 10.0}, silent=("ewma", "a"),
-            quarantined={"b": "overran"}, deeds=verdicts),
+            quarantined={"b": "overran"}, operations=verdicts),
     ]  # fmt: skip
     one = arm("mine", kind="candidate", needs_forecast=True, recovery="restart")
     found = summary(own, one, without=[run(0.5), run(0.5)])
@@ -105,7 +105,7 @@ def test_what_became_of_an_arm_is_the_mean_over_its_runs(summary):
     assert found.quarantined == {"a": "raised", "b": "overran"}
     assert found.silent == {"a": 1, "ewma": 2}
     assert list(found.silent) == ["a", "ewma"]
-    assert found.deeds == verdicts
+    assert found.operations == verdicts
     assert found.as_planned is msgspec.UNSET
 
 

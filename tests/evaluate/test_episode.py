@@ -101,7 +101,7 @@ def test_a_fleet_that_is_too_small_for_the_job_is_one_line(empty):
     with pytest.raises(TraceError) as caught:
         draw(empty, watch(empty), replace(JOB, spares=4), 0, unknown="component")
     assert str(caught.value) == (
-        f"{empty.path}: need 9 nodes for the job, its stand-bys and spares, was 8; see groups, "
+        f"{empty.path}: need 9 nodes for the job, its standbys and spares, was 8; see groups, "
         "standbys and spares in [evaluate]"
     )
 

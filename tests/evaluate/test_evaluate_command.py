@@ -345,7 +345,7 @@ def test_what_cannot_be_scored_is_refused_before_another_is_asked(folder, monkey
         "[predictors.fault_history]\nmodel = 'old.tlmodel'\n[policies.failure_forecast]\n"
         "predictor = 'fault_history'\naccept_unskilled = true\n"
     )
-    monkeypatch.setattr("torchloom_core.evaluate.forecasts.scoring.hindcasts", never)
+    monkeypatch.setattr("torchloom_core.evaluate.forecasts.scoring.backtest_forecasts", never)
     before = () if "--config" in words else ("--predictor", "trend")
     assert text in problem("small.tltrace", "--mode", "replay", *before, *words.split())
 
@@ -355,7 +355,7 @@ def test_a_metric_that_a_predictor_reads_and_the_trace_has_not_is_told_before_it
 ):
     write(folder / "warm.tltrace", some_events(), metrics=("heat",))
     (folder / "torchloom.toml").write_text("[predictors.trend]\nmetric = 'heta'\n")
-    asked = "torchloom_core.evaluate.forecasts.scoring.hindcasts"
+    asked = "torchloom_core.evaluate.forecasts.scoring.backtest_forecasts"
     monkeypatch.setattr(asked, lambda *_, **__: pytest.fail(caplog.text))
     words = ("--mode", "replay", "--predictor", "trend", "--policy", "failure_forecast")
     with pytest.raises(pytest.fail.Exception):
@@ -514,7 +514,7 @@ def test_a_report_says_what_it_takes_for_granted(folder):
         ("small.tltrace --sweep spares=3..0", "--sweep: need 2 to 200 values, was 0 in"),
         ("small.tltrace --sweep spares=0..3:0", "--sweep: need 2 to 200 values, was 0 in"),
         ("small.tltrace --sweep spares=0..999", "--sweep: need 2 to 200 values, was 1000 in"),
-        ("small.tltrace --sweep spares=0..8", "need 13 nodes for the job, its stand-bys and"),
+        ("small.tltrace --sweep spares=0..8", "need 13 nodes for the job, its standbys and"),
         ("small.tltrace --mode replay --sweep spares=0..3", "--sweep: need --mode simulate"),
         ("small.tltrace --config none.toml", "none.toml: cannot be read"),
         ("small.tltrace --out bare.toml", "cannot be written: need a folder, was a file: "),
@@ -527,7 +527,7 @@ def test_a_mistake_is_answered_with_one_line(folder, words, text):
 
 def test_a_job_that_is_too_large_for_the_trace_is_one_line(folder):
     (folder / "torchloom.toml").write_text("[evaluate]\ngroups = 64\n")
-    assert "need 67 nodes for the job, its stand-bys and spares, was 8" in problem("small.tltrace")
+    assert "need 67 nodes for the job, its standbys and spares, was 8" in problem("small.tltrace")
 
 
 def test_an_empty_trace_is_one_line(folder):

@@ -10,8 +10,11 @@ from msgspec.structs import replace
 from tests.evaluate.traces import HOUR_NS, HOUR_S, drain, event, judge, task, write_bundle
 from torchloom_core.errors import LeakError, TraceError
 from torchloom_core.evaluate.forecasts.altered_future import OtherFuture
+from torchloom_core.evaluate.forecasts.backtest_forecasts import (
+    BacktestForecasts,
+    backtest_forecasts,
+)
 from torchloom_core.evaluate.forecasts.external_scores import given_scores, score_given
-from torchloom_core.evaluate.forecasts.hindcasts import Hindcasts, hindcasts
 from torchloom_core.evaluate.forecasts.leaks import (
     Part,
     flags_of,
@@ -472,10 +475,14 @@ def refuse(measured, forecasts):
 
 def test_a_predictor_that_sees_the_future_is_refused_and_one_that_does_not_is_not(measured):
     def honest(of, end_ns=None):
-        return hindcasts(of, Level(), tick_s=6 * HOUR_S, repair_s=24 * HOUR_S, end_ns=end_ns)
+        return backtest_forecasts(
+            of, Level(), tick_s=6 * HOUR_S, repair_s=24 * HOUR_S, end_ns=end_ns
+        )
 
     def seer(of, end_ns=None):
-        return hindcasts(of, Level(of), tick_s=6 * HOUR_S, repair_s=24 * HOUR_S, end_ns=end_ns)
+        return backtest_forecasts(
+            of, Level(of), tick_s=6 * HOUR_S, repair_s=24 * HOUR_S, end_ns=end_ns
+        )
 
     refuse(measured, honest)
     with pytest.raises(LeakError, match="mine: future_feature: need forecasts up to 1970-01-21"):
@@ -484,7 +491,9 @@ def test_a_predictor_that_sees_the_future_is_refused_and_one_that_does_not_is_no
 
 def test_a_mean_over_past_and_future_is_a_feature_from_the_future(measured):
     def centred(of, end_ns=None):
-        said = hindcasts(of, Level(), tick_s=6 * HOUR_S, repair_s=24 * HOUR_S, end_ns=end_ns)
+        said = backtest_forecasts(
+            of, Level(), tick_s=6 * HOUR_S, repair_s=24 * HOUR_S, end_ns=end_ns
+        )
         after = np.vstack([said.score[1:], said.score[-1:]])
         return said.with_score((said.score + after) / 2)
 
@@ -508,7 +517,7 @@ def said_of(bundle, scores, later_h=0):
     times_ns = (24 * np.arange(len(scores)) + later_h) * HOUR_NS
     table = np.zeros((len(scores), 20))
     table[:, 3] = scores
-    return Hindcasts(watch(bundle), times_ns, 24 * HOUR_S, table)
+    return BacktestForecasts(watch(bundle), times_ns, 24 * HOUR_S, table)
 
 
 def test_what_is_the_same_to_the_bit_up_to_then_is_taken_whatever_was_said_later(bundle):

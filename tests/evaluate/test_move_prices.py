@@ -84,7 +84,7 @@ def cried_wolf(calm, suspected, standbys):
     loop, fleet_of, result = drive(stage, plugins, config=config)
     assert not loop.quarantined
     assert result.migrations == fleet_of.moves
-    return fleet_of.moves, loop.verdict_counts.deeds().granted.get("cordon", 0)
+    return fleet_of.moves, loop.verdict_counts.operations().granted.get("cordon", 0)
 
 
 def test_a_forecast_with_poor_precision_is_held_back_where_stand_bys_are_few(calm):

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.evaluate.forecasts.hindcasts import Hindcasts, judge
+from torchloom_core.evaluate.forecasts.backtest_forecasts import BacktestForecasts, judge
 from torchloom_core.evaluate.forecasts.labels import Task
 from torchloom_core.fitting.examples import Examples
 from torchloom_core.plugin import Need
@@ -65,7 +65,7 @@ def disks(tmp_path):
 def test_who_failed_is_judged_again_only_once_it_reports(disks):
     watched, times_ns = watch(disks), np.arange(DAYS, dtype=np.int64) * DAY_NS
     score = np.zeros((DAYS, len(watched.ids)))
-    came = judge(disks, Hindcasts(watched, times_ns, DAY_S, score), TASK).outcome
+    came = judge(disks, BacktestForecasts(watched, times_ns, DAY_S, score), TASK).outcome
     back, gone, well = (came[:, watched.ids.index(name)] for name in ("back", "gone", "well"))
     known = DAYS - 1  # less the horizon at the end
     assert np.isnan(gone[FAILS:]).all()

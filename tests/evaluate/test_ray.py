@@ -2,7 +2,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.evaluate.episodes import CONFIG, JOB, candidate, setting_of, some_events, write
-from torchloom_core.evaluate.goodput.errand import Errand
+from torchloom_core.evaluate.goodput.study_task import StudyTask
 from torchloom_core.evaluate.parallel import Workforce
 
 ray = pytest.importorskip("ray")
@@ -23,7 +23,7 @@ def test_a_ray_cluster_gives_what_one_process_gives(tmp_path, local_ray):
     bundle = write(tmp_path / "small.tltrace", some_events())
     quick = replace(CONFIG, evaluate=replace(JOB, days=1.0))
     setting = setting_of(bundle, quick)
-    errands = [Errand(setting=setting, arm=candidate(), seed=seed) for seed in range(3)]
-    alone = {errand.seed: run for errand, run in Workforce().play(errands)}
-    on_ray = {e.seed: run for e, run in Workforce(jobs=2, backend="ray").play(errands)}
+    study_tasks = [StudyTask(setting=setting, arm=candidate(), seed=seed) for seed in range(3)]
+    alone = {study_task.seed: run for study_task, run in Workforce().play(study_tasks)}
+    on_ray = {e.seed: run for e, run in Workforce(jobs=2, backend="ray").play(study_tasks)}
     assert on_ray == alone

@@ -4,7 +4,11 @@ import numpy as np
 
 from tests.trace.small import at, bundle, fault
 from torchloom_core.evaluate.forecasts.alarms import threshold_for
-from torchloom_core.evaluate.forecasts.hindcasts import Hindcasts, judge, random_scores
+from torchloom_core.evaluate.forecasts.backtest_forecasts import (
+    BacktestForecasts,
+    judge,
+    random_scores,
+)
 from torchloom_core.evaluate.forecasts.labels import Task
 from torchloom_core.evaluate.forecasts.scores import score
 from torchloom_core.learning.skill import RANDOM, with_verdict
@@ -35,7 +39,7 @@ def test_noise_has_no_skill_on_a_fleet_of_which_all_nodes_were_renamed(tmp_path)
         there = np.array([[day - 1 in heard[name] for name in watched.ids] for day in days])
         said = np.where(there, random.random(there.shape), np.nan)
         times_ns = np.array([at(day * DAY_S) for day in days])
-        return judge(trace, Hindcasts(watched, times_ns, DAY_S, said), task, **known)
+        return judge(trace, BacktestForecasts(watched, times_ns, DAY_S, said), task, **known)
 
     earlier = judged(range(1, RENAMED - 7), known_until_ns=at(RENAMED * DAY_S))
     later = judged(range(RENAMED, DAYS))

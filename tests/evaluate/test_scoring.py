@@ -14,7 +14,7 @@ from torchloom_core.errors import ConfigError, LeakError, PluginError, TraceErro
 from torchloom_core.evaluate.forecasts.over_fleets import Pool
 from torchloom_core.evaluate.forecasts.scoring import (
     Scoring,
-    _foretelling,
+    _leaky,
     scorer_of,
     split_ns,
 )
@@ -22,7 +22,7 @@ from torchloom_core.evaluate.goodput.candidates import Forecaster
 from torchloom_core.evaluate.installed import installed
 from torchloom_core.fitting.fit import fit
 from torchloom_core.fitting.stages import FitSettings
-from torchloom_core.learning.skill import foretelling, verdict
+from torchloom_core.learning.skill import leaky, verdict
 from torchloom_core.trace.bundle.bundle import Bundle
 
 LATE = '''
@@ -117,10 +117,10 @@ def test_what_a_predictor_without_a_model_reads_is_asked_whether_it_knows_the_fu
     days = {"every_s": 86_400.0, "horizon_s": 7 * 86_400.0, "window_s": 10 * 86_400.0}
     table = {"name": "trend", "level": 0.9, **days}
     (score,) = scored(trace, config=config, metric="share", **table)
-    assert foretelling(score) == ("share",)
+    assert leaky(score) == ("share",)
     assert verdict(score).level == score.verdict == "refused"
     (score,) = scored(trace, config=config, metric="temperature", **table)
-    assert foretelling(score) == ()
+    assert leaky(score) == ()
 
 
 def weekly(fleet, path, *, known_before=()):
@@ -152,7 +152,7 @@ def test_what_a_model_of_another_fleet_reads_is_asked_whether_it_knows_the_futur
     (score,) = scored(
         trace, config=replace(CONFIG, evaluate=replace(JOB, tick_s=86_400.0)), **table
     )
-    assert foretelling(score) == (() if known_before else ("x",))
+    assert leaky(score) == (() if known_before else ("x",))
     assert score.from_ns == trace.manifest.start_ns + 24 * HOUR_NS
 
 
@@ -210,10 +210,10 @@ def test_who_is_asked_at_other_moments_is_not_held_against_and_a_pool_takes_each
 
 
 def test_what_knows_the_future_where_it_was_fitted_is_flagged_once_and_the_others_beside_it():
-    flags = ("foretelling_column: x: at home", "suspicious_score: y")
+    flags = ("leaky_column: x: at home", "suspicious_score: y")
     model = SimpleNamespace(card=SimpleNamespace(score=SimpleNamespace(flags=flags)))
-    here = ("foretelling_column: x: here", "foretelling_column: z: here")
-    assert _foretelling(model, here) == (flags[0], here[1])
+    here = ("leaky_column: x: here", "leaky_column: z: here")
+    assert _leaky(model, here) == (flags[0], here[1])
 
 
 def test_a_predictor_is_scored_without_the_policies_of_the_config(bundle):

@@ -178,5 +178,5 @@ def test_what_one_trace_cannot_give_is_refused_before_any_is_played(folder):
     words = ("--policy", "failure_forecast", "--predictor", "fault_history", "--days", "6.5")
     assert problem("a.tltrace", "few.tltrace", *words).startswith("--days: need at most 6 days")
     said = problem("a.tltrace", "few.tltrace", *words[:-2])
-    assert "few.tltrace: need 7 nodes for the job, its stand-bys and spares, was 1" in said
+    assert "few.tltrace: need 7 nodes for the job, its standbys and spares, was 1" in said
     assert not (folder / "a+1-evaluation" / "runs").exists()

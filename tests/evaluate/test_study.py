@@ -21,10 +21,10 @@ from tests.evaluate.episodes import (
 from torchloom_core.errors import StateError, TraceError
 from torchloom_core.evaluate.goodput import compare, sensitivity
 from torchloom_core.evaluate.goodput.arms import baselines, without_policies
-from torchloom_core.evaluate.goodput.errand import Errand
 from torchloom_core.evaluate.goodput.job import job_spec
 from torchloom_core.evaluate.goodput.run import simulate
 from torchloom_core.evaluate.goodput.study import run_study
+from torchloom_core.evaluate.goodput.study_task import StudyTask
 from torchloom_core.evaluate.parallel import Workforce
 from torchloom_core.evaluate.report.findings import complaints, findings
 from torchloom_core.evaluate.results import RunResult, Simulation, TraceResults
@@ -59,7 +59,7 @@ def simulation(bundle, tmp_path_factory):
 
 
 def key_of(setting, arm, seed):
-    return Errand(setting=setting, arm=arm, seed=seed).key
+    return StudyTask(setting=setting, arm=arm, seed=seed).key
 
 
 def bytes_of(simulation: Simulation) -> bytes:
@@ -83,8 +83,15 @@ def test_an_interrupted_study_goes_on_where_it_was_and_loses_none(bundle, simula
 
 def test_runs_are_played_seed_by_seed_so_that_the_first_show_the_pace_of_all_arms(bundle):
     setting, arms = setting_of(bundle, QUICK), (candidate(), replace(candidate(), name="other"))
-    errands = [Errand(setting=setting, arm=arm, seed=seed) for arm in arms for seed in range(2)]
-    assert [errand.seed for errand, _ in Workforce().play(errands)] == [0, 0, 1, 1]
+    study_tasks = [
+        StudyTask(setting=setting, arm=arm, seed=seed) for arm in arms for seed in range(2)
+    ]
+    assert [study_task.seed for study_task, _ in Workforce().play(study_tasks)] == [
+        0,
+        0,
+        1,
+        1,
+    ]
 
 
 def test_a_file_that_was_torn_is_played_again(bundle, tmp_path):
@@ -152,9 +159,9 @@ def test_a_trace_that_is_replaced_is_opened_again(tmp_path):
 
 def test_many_at_once_give_what_one_by_one_gives(bundle):
     setting = setting_of(bundle, QUICK)
-    errands = [Errand(setting=setting, arm=candidate(), seed=seed) for seed in range(SEEDS)]
-    alone = {errand.seed: run for errand, run in Workforce().play(errands)}
-    together = {errand.seed: run for errand, run in Workforce(jobs=2).play(errands)}
+    study_tasks = [StudyTask(setting=setting, arm=candidate(), seed=seed) for seed in range(SEEDS)]
+    alone = {study_task.seed: run for study_task, run in Workforce().play(study_tasks)}
+    together = {study_task.seed: run for study_task, run in Workforce(jobs=2).play(study_tasks)}
     assert together == alone
 
 
@@ -205,8 +212,8 @@ def test_a_policy_is_held_against_its_own_job_without_it(bundle, simulation):
     alone = [simulate(setting, without_policies(candidate()), seed) for seed in simulation.seeds]
     gains = [own[run.seed].goodput - run.goodput for run in alone]
     assert arm.versus_without.value == pytest.approx(sum(gains) / SEEDS)
-    assert all(run.decisions == 0 and not run.deeds.proposed for run in alone)
-    assert arm.deeds.granted["migrate"] == arm.moves > 0
+    assert all(run.decisions == 0 and not run.operations.proposed for run in alone)
+    assert arm.operations.granted["migrate"] == arm.moves > 0
 
 
 def test_a_policy_that_does_nothing_gains_nothing_over_its_job_whatever_the_reference(
@@ -382,7 +389,7 @@ def test_an_elastic_run_trains_on_what_would_stand_by_and_says_what_that_is_with
 
 def test_what_is_kept_warm_does_not_train(growing):
     grows, elastic = named(growing, "grows"), named(growing, "elastic")
-    assert grows.deeds.granted["admit"] < elastic.deeds.granted["admit"]
+    assert grows.operations.granted["admit"] < elastic.operations.granted["admit"]
     assert grows.buckets["spare"] > elastic.buckets["spare"]
 
 

@@ -32,39 +32,39 @@ VERDICTS = st.lists(
 )
 
 
-def deeds_of(verdicts) -> Verdicts:
+def operations_of(verdicts) -> Verdicts:
     ledger = VerdictCounts()
     for one in verdicts:
         ledger.enter(one)
-    return ledger.deeds()
+    return ledger.operations()
 
 
 @given(VERDICTS)
 def test_every_proposal_is_granted_or_denied_by_one_rule(verdicts):
-    deeds = deeds_of(verdicts)
-    assert deeds.proposed == len(verdicts)
-    assert sum(deeds.granted.values()) + sum(deeds.denied.values()) == len(verdicts)
-    assert sum(deeds.cordons.values()) == deeds.granted.get("cordon", 0.0)
-    assert deeds.why_denied == {rule: f"because of {rule}" for rule in deeds.denied}
+    operations = operations_of(verdicts)
+    assert operations.proposed == len(verdicts)
+    assert sum(operations.granted.values()) + sum(operations.denied.values()) == len(verdicts)
+    assert sum(operations.cordons.values()) == operations.granted.get("cordon", 0.0)
+    assert operations.why_denied == {rule: f"because of {rule}" for rule in operations.denied}
 
 
 @given(VERDICTS)
 def test_each_alert_that_was_granted_is_kept_once(verdicts):
     granted = [one.action for one in verdicts if one.granted]
     texts = [action.text for action in granted if isinstance(action, Alert)]
-    assert deeds_of(verdicts).alerts == tuple(dict.fromkeys(texts))
+    assert operations_of(verdicts).alerts == tuple(dict.fromkeys(texts))
 
 
 def test_of_many_alerts_the_first_are_kept():
     alerts = [verdict(Alert(worker="w0", text=f"{n} K")) for n in range(100)]
-    runs = [deeds_of(alerts), deeds_of(alerts[50:])]
+    runs = [operations_of(alerts), operations_of(alerts[50:])]
     assert mean_verdicts(runs).alerts == runs[0].alerts == tuple(f"{n} K" for n in range(5))
 
 
 @given(st.lists(VERDICTS, min_size=1, max_size=4))
 def test_the_mean_over_runs_is_the_count_over_all_by_their_number(runs):
-    together = deeds_of([one for run in runs for one in run])
-    mean = mean_verdicts([deeds_of(run) for run in runs])
+    together = operations_of([one for run in runs for one in run])
+    mean = mean_verdicts([operations_of(run) for run in runs])
     assert mean.proposed * len(runs) == together.proposed
     for name in ("granted", "denied", "cordons"):
         scaled = {key: round(n * len(runs)) for key, n in getattr(mean, name).items()}
@@ -72,7 +72,7 @@ def test_the_mean_over_runs_is_the_count_over_all_by_their_number(runs):
 
 
 @given(VERDICTS)
-def test_deeds_are_the_same_bytes_when_they_were_written_and_read(verdicts):
-    deeds = deeds_of(verdicts)
-    data = msgspec.json.encode(deeds)
+def test_operations_are_the_same_bytes_when_they_were_written_and_read(verdicts):
+    operations = operations_of(verdicts)
+    data = msgspec.json.encode(operations)
     assert msgspec.json.encode(msgspec.json.decode(data, type=Verdicts)) == data

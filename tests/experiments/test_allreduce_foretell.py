@@ -1,10 +1,10 @@
-"""How well the tuner's model foretells the steps of runs that it was not fitted on."""
+"""How well the tuner's model predicts the steps of runs that it was not fitted on."""
 
 import json
 
 import pytest
 
-from experiments.allreduce import foretell
+from experiments.allreduce import predict
 
 CHANGING = (10_000, 1000, 200, 50)
 COMPUTE_S, GRADIENT = 0.1, 28.8e6
@@ -57,7 +57,7 @@ def told(tmp_path, *levels):
             write(tmp_path / f"constant-{mbit}" / f"{mode}-1", mode, [mbit], 60.0)
     out = tmp_path / "foretold.json"
     names = ",".join(f"constant-{mbit}" for mbit in levels)
-    status = foretell.main(["--logs", str(tmp_path), "--told", names, "--out", str(out)])
+    status = predict.main(["--logs", str(tmp_path), "--told", names, "--out", str(out)])
     return status, json.loads(out.read_text())
 
 
@@ -71,7 +71,7 @@ def test_each_mode_is_foretold_on_links_that_the_model_was_not_fitted_on(tmp_pat
 
 
 def test_a_step_that_is_foretold_badly_does_not_hold(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(foretell, "MOST_OFF", 1e-6)
+    monkeypatch.setattr(predict, "MOST_OFF", 1e-6)
     status, _ = told(tmp_path, 500)
     assert status == 1
     assert "does not hold" in capsys.readouterr().out
@@ -90,4 +90,4 @@ def test_the_tuners_own_arm_and_modes_that_were_not_fitted_are_left_out(tmp_path
 
 def test_a_run_without_journals_is_refused_in_a_line(tmp_path):
     with pytest.raises(SystemExit, match=r"changing: need journals of run\.py, static arms"):
-        foretell.main(["--logs", str(tmp_path)])
+        predict.main(["--logs", str(tmp_path)])

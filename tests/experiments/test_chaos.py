@@ -7,7 +7,7 @@ import pytest
 
 from experiments.chaos import commands, judge, record, script
 from experiments.chaos.moments import Span, disturbances, down, overlap_s
-from torchloom_core.wire.events import CommandLife, Issue
+from torchloom_core.wire.events import CommandStatus, Issue
 from torchloom_core.wire.messages import Command, SetKnob
 
 SECOND_NS = 1_000_000_000
@@ -35,7 +35,7 @@ def told():
 
 
 def tell(told, issued, *ends, at_s=101.0):
-    life = CommandLife(
+    life = CommandStatus(
         command=issued.id, worker="g0-0", status="issued", verb="set_knob", cause="p1.1"
     )
     take(told, Issue(command=issued), 100.0)
@@ -106,7 +106,7 @@ def test_what_a_trainer_did_is_what_the_record_says(told, ends, values, cut_shor
     tell(told, command(1, 5), *ends)
     journal = [{"event": "set_knob", "value": value} for value in values]
     start = {"pid": 42, "name": "g0.1", "standby": False}
-    faults = commands.deed_faults(told, [(start, journal, cut_short)])
+    faults = commands.operation_faults(told, [(start, journal, cut_short)])
     assert list(faults) == ([kind] if kind else [])
 
 

@@ -184,7 +184,7 @@ def test_an_older_card_that_is_useful_by_the_rule_of_today_is_acted_on(folder, t
 
 
 def test_a_model_that_reads_what_knows_the_future_is_refused_in_one_line(folder, tmp_path):
-    text = old_card(folder, tmp_path, flags=("foretelling_column: heat: its first value",))
+    text = old_card(folder, tmp_path, flags=("leaky_column: heat: its first value",))
     with pytest.raises(ConfigError, match=r"old\.tlmodel: Refused: it reads .* future: heat"):
         start(text)
 

@@ -102,7 +102,7 @@ def test_ages_count_from_what_was_heard_and_from_the_last_step(fleet):
     assert list(view.step) == [7, -1, -1]
 
 
-def test_an_applied_knob_is_seen_and_other_deeds_change_nothing(fleet):
+def test_an_applied_knob_is_seen_and_other_operations_change_nothing(fleet):
     fleet.apply("a-0", SetKnob(knob="lr", value=0.7))
     assert fleet.view(START_NS, {}).knob("lr") == [0.7, 0.1, 0.1]
 

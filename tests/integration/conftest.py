@@ -163,11 +163,11 @@ class Run:
         return self._start(group, Preloaded, command, environment)
 
     def start_lookout(self, group, **environment):
-        """Start a stand-by that offers to look at the loss."""
+        """Start a standby that offers to look at the loss."""
         return self._start_standby(group, LOOKOUT, environment)
 
     def start_rehearser(self, group, **environment):
-        """Start a stand-by that offers to try changes out."""
+        """Start a standby that offers to try changes out."""
         return self._start_standby(group, REHEARSER, environment)
 
     def _start_standby(self, group, script, environment):

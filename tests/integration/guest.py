@@ -1,4 +1,4 @@
-"""A browser as the room sees it: one that opens the link, listens, and asks."""
+"""A browser as the dashboard sees it: one that opens the link, listens, and asks."""
 
 import contextlib
 import http.client
@@ -13,22 +13,22 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from tests import waiting
+from tests.dashboard.frames import painted
 from tests.deadlines import DEADLINE_S
-from tests.room.frames import painted
 
 
-class Room:
-    """The control room's process, and the links that it prints."""
+class Dashboard:
+    """The dashboard's process, and the links that it prints."""
 
     def __init__(self, run, number=1, *words, stdin=None):
-        self.out, self.err = (run.folder / f"room-{number}.{end}" for end in ("out", "err"))
+        self.out, self.err = (run.folder / f"dashboard-{number}.{end}" for end in ("out", "err"))
         with self.out.open("w") as stdout, self.err.open("w") as stderr:
             self.process = subprocess.Popen(
                 [
                     sys.executable,
                     "-m",
                     "torchloom_core.cli",
-                    "room",
+                    "dashboard",
                     "--config",
                     run.config,
                     *words,
@@ -112,7 +112,7 @@ class Guest:
         return found
 
     def is_let_go(self):
-        """Wait until the room has closed the socket."""
+        """Wait until the dashboard has closed the socket."""
         with contextlib.suppress(ConnectionClosed):
             while True:
                 self.socket.recv(timeout=DEADLINE_S)

@@ -1,4 +1,4 @@
-"""A script whose stand-by offers to look at the loss, and writes down each time that it does."""
+"""A script whose standby offers to look at the loss, and writes down each time that it does."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""A script whose stand-by offers to try changes out, and writes down each step that it takes."""
+"""A script whose standby offers to try changes out, and writes down each step that it takes."""
 
 import os
 import time

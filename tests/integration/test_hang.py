@@ -110,7 +110,7 @@ mode = "act"
 
 
 @pytest.mark.parametrize(
-    ("options", "for_s", "deeds"),
+    ("options", "for_s", "operations"),
     [
         ("least_s = 8\nratio = 1", 11, "compute,phase"),
         ("", 50, "hold,compute"),
@@ -118,10 +118,10 @@ mode = "act"
     ids=["scaled", "by default"],
 )
 def test_a_group_that_takes_long_over_a_step_and_is_well_is_left_alone(
-    start_with, until, options, for_s, deeds
+    start_with, until, options, for_s, operations
 ):
     run, start = start_with(WELL + options)
-    plants = ["--plant", deeds, "--among", "3", "--after", "80", "--for-s", str(for_s)]
+    plants = ["--plant", operations, "--among", "3", "--after", "80", "--for-s", str(for_s)]
     groups = [
         start(name, "--step-s", "0.1", *more)
         for name, more in (("g0", ()), ("g1", plants), ("g2", ()))
@@ -130,7 +130,7 @@ def test_a_group_that_takes_long_over_a_step_and_is_well_is_left_alone(
     def goes_on_after_all(trainer):
         assert not evictions(run)
         among = [row for row in trainer.rows if row["participants"] == 3]
-        return len(among) > 80 * len(deeds.split(",")) + 20
+        return len(among) > 80 * len(operations.split(",")) + 20
 
     for trainer in groups:
         until(lambda trainer=trainer: goes_on_after_all(trainer))

@@ -1,4 +1,4 @@
-"""Stand-bys that wait with their Manager made, since the lighthouse holds them back."""
+"""Standbys that wait with their Manager made, since the lighthouse holds them back."""
 
 import logging
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.long]
 _logger = logging.getLogger(__name__)
 
 NEVER_S = 10 * DEADLINE_S
-"""A stand-by that counts holds up each change of the quorum for so long: then the test fails."""
+"""A standby that counts holds up each change of the quorum for so long: then the test fails."""
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def held(moves):
 
 def verbs(moves, group, status="issued"):
     """Return what the group's worker was told, as far as it came to this status, in order."""
-    told = [body for _, body in moves.run.records("command_life")]
+    told = [body for _, body in moves.run.records("command_status")]
     return [
         life["verb"] for life in told if (life["worker"], life["status"]) == (f"{group}-0", status)
     ]
@@ -58,7 +58,7 @@ def quorum_ids(moves, group):
 
 
 def seconds_to_join(moves, group, to):
-    """Return the seconds from the grant to the first step that the stand-by commits."""
+    """Return the seconds from the grant to the first step that the standby commits."""
     (outcome,) = moves.outcomes(group)
     lines = [line for life in lives(moves.run.trajectory) for line in life.lines()]
     (granted_ns,) = [
@@ -136,7 +136,7 @@ def test_one_that_is_drained_ends_with_status_0_and_the_lighthouse_knows(moves, 
     assert trainer.process.wait(DEADLINE_S) == 0
     until(lambda: held(moves) == set())
     told = (moves.run.folder / "g3.err").read_text()
-    assert "stand-by g3-0 is dismissed: it ends here, with status 0" in told
+    assert "standby g3-0 is dismissed: it ends here, with status 0" in told
     g0.goes_on()
 
 

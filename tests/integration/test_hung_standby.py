@@ -1,4 +1,4 @@
-"""A stand-by whose script does not come back from a preview is not taken for one that is there."""
+"""A standby whose script does not come back from a preview is not taken for one that is there."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def run(start_run):
 
 
 def who_began(run):
-    told = [body for _, body in run.records("command_life")]
+    told = [body for _, body in run.records("command_status")]
     return [life["worker"] for life in told if life["status"] == "accepted"]
 
 

@@ -53,7 +53,7 @@ def all_applied(run, until, ids):
     """Wait until the record has the end of each command, and return how each ended."""
 
     def ends():
-        lives_of = run.records("command_life")
+        lives_of = run.records("command_status")
         found = {i: [b["status"] for _, b in lives_of if b["command"] == i] for i in ids}
         final = {i: [s for s in seen if s in FINAL_STATUSES] for i, seen in found.items()}
         return final if all(final.values()) else None
@@ -139,7 +139,7 @@ def test_a_migration_cut_short_by_the_weavers_death_is_carried_to_its_end(run, t
     answer = run.ask("propose", {"action": {"kind": "migrate", "group": "g0"}})
     assert answer["ok"], answer
     (join,) = answer["ids"]
-    # The join is done, the stand-by is held before it trains: nothing is in flight.
+    # The join is done, the standby is held before it trains: nothing is in flight.
     assert all_applied(run, until, [join]) == {join: ["applied"]}
     run.kill_weaver()
     assert not [b for _, b in run.records("issue") if b["command"]["do"]["verb"] == "drain"]

@@ -1,4 +1,4 @@
-"""``torchloom landscape`` with a real Weaver, broker and stand-by, from the request to the plot."""
+"""``torchloom landscape`` with a real Weaver, broker and standby, from the request to the plot."""
 
 import json
 import signal
@@ -42,7 +42,7 @@ def run(start_run):
 
 @pytest.fixture
 def v0(run, until):
-    """A stand-by that offers to look, and has a checkpoint of the run's to look at."""
+    """A standby that offers to look, and has a checkpoint of the run's to look at."""
     save_file(newest().state_dict(), run.folder / NEWEST)
     yield from _standing_by(run, until, "v0")
 
@@ -74,14 +74,14 @@ def looking(run, v0, until):
 
 
 def lives(run, verb, status):
-    told = [body for _, body in run.records("command_life")]
+    told = [body for _, body in run.records("command_status")]
     return [life for life in told if (life["verb"], life["status"]) == (verb, status)]
 
 
 def test_where_nobody_stands_by_it_is_one_line(run):
     result = run.torchloom("landscape")
     assert result.returncode == 5
-    assert result.stderr.startswith("torchloom: denied by impossible: no stand-by offers it: need ")
+    assert result.stderr.startswith("torchloom: denied by impossible: no standby offers it: need ")
     assert result.stderr.count("\n") == 1
 
 

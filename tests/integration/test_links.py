@@ -17,10 +17,10 @@ def test_a_person_has_a_link_measured_and_the_next_weaver_knows_it(start_run, un
     run.start_light("g2")
     run.training("g0", "g1", "g2")
 
-    def has_doors():
-        return {hello["worker"] for _, hello in run.records("hello") if hello["door"]}
+    def takes_probes():
+        return {hello["worker"] for _, hello in run.records("hello") if hello["probe_address"]}
 
-    until(lambda: has_doors() == {"g0-0", "g1-0"})
+    until(lambda: takes_probes() == {"g0-0", "g1-0"})
     told = run.torchloom("probe", "g0-0", "g1-0")
     assert told.returncode == 0, told.stderr
     assert re.search(r"^done: g0-0 -> g1-0: \S+ .*B/s.*, \S+ ms$", told.stdout, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Stand-bys that are admitted train beside the groups that are there, under a real torchft."""
+"""Standbys that are admitted train beside the groups that are there, under a real torchft."""
 
 import pytest
 

@@ -43,7 +43,7 @@ def outcome(run, until, answer):
     assert answer["ok"], answer
 
     def ended():
-        cause = next(b["cause"] for _, b in run.records("command_life") if b["command"] == one)
+        cause = next(b["cause"] for _, b in run.records("command_status") if b["command"] == one)
         return [b for _, b in run.records("outcome") if b["verdict"] == cause]
 
     one = answer["ids"][0]

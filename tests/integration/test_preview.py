@@ -1,4 +1,4 @@
-"""``torchloom preview`` with a real Weaver, broker, trainer and stand-by, to the plot."""
+"""``torchloom preview`` with a real Weaver, broker, trainer and standby, to the plot."""
 
 import json
 import signal
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.deadlines import DEADLINE_S
-from tests.integration.guest import Guest, Room
+from tests.integration.guest import Dashboard, Guest
 from tests.integration.rehearser import NEWEST, Script
 
 pytestmark = pytest.mark.integration
@@ -19,7 +19,7 @@ CONFIG = """
 state_dir = "state"
 tick_s = 0.1
 
-[room]
+[dashboard]
 port = 0
 
 [arbiter]
@@ -47,7 +47,7 @@ def newest(run):
 
 @pytest.fixture
 def v0(run, until):
-    """A stand-by that offers to try changes out, and has a checkpoint of the run's."""
+    """A standby that offers to try changes out, and has a checkpoint of the run's."""
     newest(run)
     yield from _standing_by(run, until, "v0")
 
@@ -78,14 +78,14 @@ def trying(run, v0, until):
 
 
 def lives(run, verb, status):
-    told = [body for _, body in run.records("command_life")]
+    told = [body for _, body in run.records("command_status")]
     return [life for life in told if (life["verb"], life["status"]) == (verb, status)]
 
 
 def test_where_nobody_stands_by_it_is_one_line(run):
     result = run.torchloom("preview", "x=2")
     assert result.returncode == 5
-    assert result.stderr.startswith("torchloom: denied by impossible: no stand-by offers it: need ")
+    assert result.stderr.startswith("torchloom: denied by impossible: no standby offers it: need ")
     assert result.stderr.count("\n") == 1
 
 
@@ -121,26 +121,26 @@ def test_what_is_shown_is_what_training_on_would_have_done_and_stands_on_record(
         assert part in table
 
 
-def test_a_room_that_begins_later_shows_what_was_tried(run, v0):
+def test_a_dashboard_that_begins_later_shows_what_was_tried(run, v0):
     result = run.torchloom("preview", "x=20", "--steps", "2", "--repeats", "1", "--json")
-    room = Room(run)
+    dashboard = Dashboard(run)
     try:
-        guest = Guest(room.links[-1])
+        guest = Guest(dashboard.links[-1])
         guest.listen(preview=True)
         guest.until(lambda g: "preview" in g.known)
         guest.close()
     finally:
-        assert room.end() == 0, room.err.read_text()
+        assert dashboard.end() == 0, dashboard.err.read_text()
     assert guest.known["preview"]["command"] == json.loads(result.stdout)["command"]
     assert dict(guest.known["preview"]["words"])["tried"].startswith("8 steps in ")
 
 
 def test_the_rank_that_trains_is_told_nothing_and_the_price_is_on_record_before(run, v0, until):
     trainer = run.trainers["g0"][-1]
-    before = len(run.records("command_life"))
+    before = len(run.records("command_status"))
     result = run.torchloom("preview", "x=100", "--steps", "40", "--json")
     assert json.loads(result.stdout)["judgement"]["says"] == "worse"
-    told = [body for _, body in run.records("command_life")][before:]
+    told = [body for _, body in run.records("command_status")][before:]
     assert {life["worker"] for life in told} == {"v0-0"}
     assert trainer.journal("set") == []
     proposed = [body for _, body in run.records("proposed")][-1]["proposal"]

@@ -1,4 +1,4 @@
-"""A run that ends of its own takes its stand-bys and its wanted knobs with it."""
+"""A run that ends of its own takes its standbys and its wanted knobs with it."""
 
 import pytest
 

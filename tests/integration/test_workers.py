@@ -120,7 +120,9 @@ def test_the_kill_of_a_trainer_is_on_record_and_its_next_life_gets_the_desired_k
     g0.journal_path.unlink()
     again = run.start_light("g0", "--step-s", "0.02")
     until(lambda: [row["value"] for row in again.journal("set")] == [7.5])
-    until(lambda: {"x": 7.5, "together": 1}.items() <= run.ask("knobs")["values"]["g0-0"].items())
+    until(
+        lambda: {"x": 7.5, "fenced_change": 1}.items() <= run.ask("knobs")["values"]["g0-0"].items()
+    )
     assert run.worker("g0-0")["incarnation"] > before
 
 
@@ -130,7 +132,7 @@ def test_a_person_needs_nothing_but_nats_requests(run, until, g0):
     told = json.loads(run.torchloom("status", "--json").stdout)
     assert told.keys() == status.keys()
     knobs = run.ask("knobs")
-    assert {spec["name"] for spec in knobs["specs"]} == {"x", "together", "log_level"}
+    assert {spec["name"] for spec in knobs["specs"]} == {"x", "fenced_change", "log_level"}
 
     answer = run.ask("knob.set", {"knob": "x", "value": 3.0, "worker": "g0-0"})
     assert answer["ok"], answer

@@ -32,7 +32,7 @@ from torchloom_core.wire.events import (
     Tick,
     Withheld,
 )
-from torchloom_core.wire.links import Door, Measured
+from torchloom_core.wire.links import Measured, ProbeAddress
 from torchloom_core.wire.messages import (
     Ack,
     AckStatus,
@@ -44,15 +44,15 @@ from torchloom_core.wire.messages import (
     WorkerState,
 )
 from torchloom_core.wire.requests import (
+    Annotate,
     Approve,
     Deny,
-    LeaveWheel,
     Propose,
-    Remark,
+    ReleaseControl,
     Request,
     ResumeActions,
     StopActions,
-    TakeWheel,
+    TakeControl,
 )
 
 WORKERS = ("a-0", "a-1", "b-0", "b-1", "c-0", "s-0", "s-1")
@@ -76,8 +76,8 @@ values: st.SearchStrategy[Any] = st.one_of(
     st.booleans(), int64, finite, st.sampled_from(["bf16", ""])
 )
 
-doors = st.none() | st.builds(
-    Door, host=st.just("h"), port=st.integers(1, 3), knock=st.just("0" * 64)
+probe_addresses = st.none() | st.builds(
+    ProbeAddress, host=st.just("h"), port=st.integers(1, 3), token=st.just("0" * 64)
 )
 hellos = st.builds(
     lambda worker, group, **rest: Hello(run="run", worker=worker, group=group, rank=0, **rest),
@@ -90,7 +90,7 @@ hellos = st.builds(
     knobs=st.lists(st.sampled_from(KNOBS), unique_by=lambda k: k.name).map(tuple),
     values=st.dictionaries(st.sampled_from(["lr", "every"]), values, max_size=2),
     actuators=st.sampled_from([(), ("checkpoint",), ("checkpoint", "probe", "survey", "rehearse")]),
-    door=doors,
+    probe_address=probe_addresses,
 )
 
 
@@ -180,12 +180,12 @@ wants = st.one_of(
     st.builds(ResumeActions),
     st.builds(Deny, proposal=st.builds("p1.{}".format, st.integers(1, 20))),
     st.builds(Approve, proposal=st.builds("p1.{}".format, st.integers(1, 20))),
-    st.builds(TakeWheel, lease_s=st.sampled_from([1.0, 60.0]), force=st.booleans()),
-    st.builds(LeaveWheel),
-    st.builds(Remark, text=st.text(min_size=1, max_size=20)),
+    st.builds(TakeControl, lease_s=st.sampled_from([1.0, 60.0]), force=st.booleans()),
+    st.builds(ReleaseControl),
+    st.builds(Annotate, text=st.text(min_size=1, max_size=20)),
 )
 requests = st.builds(
-    Request, id=st.just("r1"), want=wants, seat=st.sampled_from(["", "", "ann", "bob.2"])
+    Request, id=st.just("r1"), want=wants, session=st.sampled_from(["", "", "ann", "bob.2"])
 )
 forecasts = st.builds(
     Forecast,
@@ -232,7 +232,7 @@ ROSTER = [
         knobs=KNOBS,
         values={"lr": 0.1, "every": 5},
         actuators=("checkpoint", "probe"),
-        door=Door(host="h", port=1, knock="0" * 64),
+        probe_address=ProbeAddress(host="h", port=1, token="0" * 64),
     )
     for worker in WORKERS
 ]

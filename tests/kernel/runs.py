@@ -16,7 +16,7 @@ from torchloom_core.plugin import FleetView, PolicyNeed
 from torchloom_core.wire.actions import Action
 from torchloom_core.wire.codec import encode
 from torchloom_core.wire.events import Input, Issue, Output, Proposal, Recovered, Reply, Tick
-from torchloom_core.wire.links import Door
+from torchloom_core.wire.links import ProbeAddress
 from torchloom_core.wire.messages import Ack, Command, Exit, Hello, KnobSpec, Telemetry
 from torchloom_core.wire.requests import Propose, Request
 from torchloom_core.wire.steering import LighthouseView
@@ -195,21 +195,24 @@ def lighthouse_view(**changes: Any) -> LighthouseView:
     return LighthouseView(**{**fields, **changes})
 
 
-KNOCK = "0123456789abcdef" * 4
+PROBE_TOKEN = "0123456789abcdef" * 4
 
 
-def door(worker: str, knock: str = KNOCK) -> Door:
+def probe_address(worker: str, token: str = PROBE_TOKEN) -> ProbeAddress:
     """Return where the worker's sidecar takes probes."""
-    return Door(host=f"{worker}.example", port=4000, knock=knock)
+    return ProbeAddress(host=f"{worker}.example", port=4000, token=token)
 
 
 def can_be_probed(worker: str, **changes: Any) -> Hello:
     """What a worker says whose sidecar takes probes."""
-    return hello(worker, **{"actuators": ("drain", "probe"), "door": door(worker), **changes})
+    return hello(
+        worker,
+        **{"actuators": ("drain", "probe"), "probe_address": probe_address(worker), **changes},
+    )
 
 
 def three_groups(kernel: Kernel, standby: bool = True) -> Run:
-    """Return a run of groups a, b and c of one worker each, and a stand-by s."""
+    """Return a run of groups a, b and c of one worker each, and a standby s."""
     run = Run(kernel)
     for group in "abc":
         run.feed(hello(f"{group}-0"))

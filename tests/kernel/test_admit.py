@@ -1,4 +1,4 @@
-"""A stand-by that is admitted joins for good, and nobody leaves for it."""
+"""A standby that is admitted joins for good, and nobody leaves for it."""
 
 import pytest
 
@@ -40,7 +40,7 @@ def test_a_standby_that_ends_before_it_trains_is_not_admitted(run):
     for issue in of(Issue, admit(run)):
         run.ack(issue.command)
     outcome = only(Outcome, run.exit("s-1"))
-    assert (outcome.result, outcome.detail) == ("partial", "stand-by s-1 ended before it trained")
+    assert (outcome.result, outcome.detail) == ("partial", "standby s-1 ended before it trained")
 
 
 def test_a_standby_that_never_trains_is_given_up_after_the_deadline(run):
@@ -48,7 +48,7 @@ def test_a_standby_that_never_trains_is_given_up_after_the_deadline(run):
         run.ack(issue.command)
     assert of(Outcome, run.tick(120.0)) == []
     outcome = only(Outcome, run.tick(1.0))
-    assert outcome.detail == "stand-by s-0, s-1 did not train in time"
+    assert outcome.detail == "standby s-0, s-1 did not train in time"
 
 
 def test_only_who_stands_by_can_be_admitted(run):
@@ -61,24 +61,24 @@ def test_only_who_stands_by_can_be_admitted(run):
 
 def test_a_standby_on_a_cordoned_node_is_not_admitted(run):
     run.ask(CordonNode(node="node-s"))
-    assert refusal(run) == "stand-by s is on node-s, which is cordoned"
+    assert refusal(run) == "standby s is on node-s, which is cordoned"
 
 
 def test_a_standby_that_was_not_heard_of_lately_is_not_admitted(run):
     run.hear("s-0", state="standby")
     run.now_ns += 11 * 10**9
-    assert refusal(run) == "stand-by s was not heard of lately"
+    assert refusal(run) == "standby s was not heard of lately"
 
 
 def test_a_standby_is_promised_once(run):
     run.feed(hello("r-0", state="standby"))
     run.ask(Migrate(group="a"))
-    assert refusal(run, "r") == "stand-by r is about to join or to leave"
+    assert refusal(run, "r") == "standby r is about to join or to leave"
     admit(run)
     leave = only(Verdict, run.ask(DrainGroup(group="s")))
-    assert leave.reason == "stand-by s is about to join"
+    assert leave.reason == "standby s is about to join"
     assert only(Verdict, run.ask(Migrate(group="b"))).reason == (
-        "no stand-by fits b: need as many workers, on other nodes that are not cordoned, heard of "
+        "no standby fits b: need as many workers, on other nodes that are not cordoned, heard of "
         "lately"
     )
 

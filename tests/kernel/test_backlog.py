@@ -2,7 +2,7 @@
 
 from tests.kernel.runs import Run, make_kernel, of, only, telemetry, three_groups
 from torchloom_core.wire.actions import ChangeKnob, Migrate
-from torchloom_core.wire.events import Backlog, CommandLife, Issue, Outcome
+from torchloom_core.wire.events import Backlog, CommandStatus, Issue, Outcome
 
 BEHIND = Backlog(taken_until_ns=0)
 CAUGHT_UP = Backlog(taken_until_ns=None)
@@ -18,7 +18,7 @@ def told() -> Run:
 def test_no_command_is_given_up_before_all_reports_are_taken_in():
     run = told()
     run.feed(BEHIND, after_s=60.0)
-    assert not of(CommandLife, run.tick(600.0))
+    assert not of(CommandStatus, run.tick(600.0))
     for command in run.commands():
         run.ack(command)
     run.feed(CAUGHT_UP)
@@ -30,7 +30,7 @@ def test_workers_have_a_moment_to_report_once_the_weaver_has_caught_up():
     run = told()
     run.feed(BEHIND, after_s=600.0)
     run.feed(CAUGHT_UP)
-    assert not of(CommandLife, run.tick(4.0))
+    assert not of(CommandStatus, run.tick(4.0))
     run.ack(run.commands()[0])
     run.tick(2.0)
     assert only(Outcome, run.outputs).result == "partial"
@@ -40,9 +40,9 @@ def test_deadlines_before_the_time_up_to_which_reports_are_taken_in_are_judged()
     run = told()
     deadline_ns = run.commands()[0].deadline_ns
     run.feed(Backlog(taken_until_ns=deadline_ns), after_s=600.0)
-    assert not of(CommandLife, run.tick())
+    assert not of(CommandStatus, run.tick())
     run.feed(Backlog(taken_until_ns=deadline_ns + 6 * 10**9))
-    assert [life.status for life in of(CommandLife, run.tick())] == ["expired"] * 3
+    assert [life.status for life in of(CommandStatus, run.tick())] == ["expired"] * 3
 
 
 def test_a_stand_by_whose_reports_are_still_to_be_read_is_not_late():

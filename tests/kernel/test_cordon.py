@@ -60,7 +60,7 @@ def test_a_standby_on_a_cordoned_node_is_not_taken_until_it_is_uncordoned():
     run = three_groups(make_kernel(config="[arbiter]\nmax_in_motion_share = 1"))
     run.ask(CORDON)
     verdict = only(Verdict, run.ask(Migrate(group="a")))
-    assert verdict.reason.startswith("no stand-by fits a: need as many workers, on other nodes")
+    assert verdict.reason.startswith("no standby fits a: need as many workers, on other nodes")
     run.feed(hello("t-0", state="standby"))
     assert only(Issue, run.ask(Migrate(group="a"))).command.worker == "t-0"
     outcome = only(Outcome, run.ask(UNCORDON))

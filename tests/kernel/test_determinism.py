@@ -122,7 +122,7 @@ def test_no_input_ends_a_command_twice_or_a_plan_twice(script, data):
         for fed in (message, answers.draw(kernel)):
             for output in kernel.step(fed, now_ns):
                 body = output.__struct_config__.tag
-                if body == "command_life" and output.status in FINAL_STATUSES:
+                if body == "command_status" and output.status in FINAL_STATUSES:
                     ended.append(output.command)
                 elif body == "outcome":
                     outcomes.append(output.verdict)

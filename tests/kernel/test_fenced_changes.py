@@ -15,12 +15,12 @@ from torchloom_core.wire.actions import (
 from torchloom_core.wire.events import Issue, Judged, Outcome, Proposed, Recovered, Verdict
 from torchloom_core.wire.messages import (
     Drain,
+    FencedChange,
     KnobSpec,
     Pause,
     Rewind,
     SetKnob,
     SetKnobs,
-    Together,
     Withdraw,
 )
 from torchloom_core.wire.requests import GUARD, RECONCILE, StopActions
@@ -35,7 +35,7 @@ def says_hello(worker, **changes):
     fields = {
         "knobs": (LR, MODE, ALONE),
         "values": {"lr": 0.1, "mode": "none", "verbose": False},
-        "actuators": ("drain", "together"),
+        "actuators": ("drain", "fenced_change"),
     }
     return hello(worker, **{**fields, **changes})
 
@@ -48,8 +48,10 @@ def run():
     return run
 
 
-def told(outputs, deed=Together):
-    return [issue.command for issue in of(Issue, outputs) if isinstance(issue.command.do, deed)]
+def told(outputs, operation=FencedChange):
+    return [
+        issue.command for issue in of(Issue, outputs) if isinstance(issue.command.do, operation)
+    ]
 
 
 def ack_all(run, commands, status="applied", step=10, **changes):
@@ -352,7 +354,7 @@ def test_several_groups_are_drained_at_one_step_and_the_others_only_agree():
 def test_all_go_back_to_the_checkpoint_at_one_step_where_all_can(run):
     assert "on a-0, b-0, c-0" in reason(run, RewindRun(skip=5))
     for worker in WORKERS:
-        run.feed(says_hello(worker, actuators=("together", "rewind")))
+        run.feed(says_hello(worker, actuators=("fenced_change", "rewind")))
     commands = told(run.ask(RewindRun(skip=5)))
     assert [command.do.do for command in commands] == [Rewind(skip=5)] * 3
     outcome = only(Outcome, ack_all(run, commands, step=8))
@@ -476,7 +478,7 @@ def test_a_guard_of_a_short_window_judges_by_what_there_is(run):
 
 def test_a_rewind_that_failed_on_one_rank_is_half_done(run):
     for worker in WORKERS:
-        run.feed(says_hello(worker, actuators=("together", "rewind")))
+        run.feed(says_hello(worker, actuators=("fenced_change", "rewind")))
     commands = told(run.ask(RewindRun()))
     outputs = ack_all(run, commands[:2]) + ack_all(run, commands[2:], "failed")
     assert only(Outcome, outputs).result == "partial"

@@ -41,7 +41,7 @@ def run_with(*standbys: str, config: str = CONFIG) -> Run:
 
 @pytest.fixture
 def run() -> Run:
-    """A run with a stand-by s whose lighthouse has been seen."""
+    """A run with a standby s whose lighthouse has been seen."""
     told = run_with("s-0")
     told.feed(lighthouse_view())
     return told
@@ -51,9 +51,9 @@ def held(outputs) -> list[tuple[str, ...]]:
     return [steer.do.names for steer in of(Steer, outputs) if isinstance(steer.do, HoldBack)]
 
 
-def told(outputs, deed) -> list[str]:
+def told(outputs, operation) -> list[str]:
     commands = [issue.command for issue in of(Issue, outputs)]
-    return [command.worker for command in commands if isinstance(command.do, deed)]
+    return [command.worker for command in commands if isinstance(command.do, operation)]
 
 
 def hears(run: Run, **changes):
@@ -63,7 +63,7 @@ def hears(run: Run, **changes):
 
 
 def prepare(run: Run) -> None:
-    """Have all stand-bys prepared, and say so as they do."""
+    """Have all standbys prepared, and say so as they do."""
     run.tick()
     hears(run)
     for issue in of(Issue, run.tick()):

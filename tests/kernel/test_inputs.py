@@ -20,7 +20,7 @@ from torchloom_core.fleet.sample_table import SampleTable
 from torchloom_core.plugin import Need
 from torchloom_core.wire.actions import ChangeKnob, CollectDump, PauseRun, ResumeRun, SaveCheckpoint
 from torchloom_core.wire.events import (
-    CommandLife,
+    CommandStatus,
     Forecast,
     ForecastWanted,
     Notice,
@@ -110,7 +110,7 @@ def test_a_new_life_is_told_and_ends_all_commands_for_the_one_before():
     run.ask(CollectDump(worker="a-0"))
     outputs = run.feed(hello("a-0", incarnation=2))
     assert only(Notice, outputs).kind == "hello"
-    assert [(life.status, life.detail) for life in of(CommandLife, outputs)] == [
+    assert [(life.status, life.detail) for life in of(CommandStatus, outputs)] == [
         ("expired", "the worker has started another life")
     ] * 2
 

@@ -7,7 +7,7 @@ from tests.kernel.runs import Run, ack, make_kernel, of, only, three_groups
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.weaver.recovery import Inheritance
 from torchloom_core.wire.actions import ChangeKnob, Migrate
-from torchloom_core.wire.events import CommandLife, Issue, Outcome, Recall, Tick, Withheld
+from torchloom_core.wire.events import CommandStatus, Issue, Outcome, Recall, Tick, Withheld
 from torchloom_core.wire.plans import RECALLED
 from torchloom_core.wire.requests import ResumeActions, StopActions
 
@@ -31,7 +31,7 @@ def test_only_what_has_not_been_heard_of_is_taken_back_and_nothing_is_booked_yet
     outputs = stop(run)
     taken = [recall.command for recall in of(Recall, outputs)]
     assert taken == [command.id for command in run.commands()[1:]]
-    assert not of(CommandLife, outputs)
+    assert not of(CommandStatus, outputs)
     assert not of(Outcome, outputs)
     assert len(run.kernel.commands.flights) == 3
 
@@ -40,8 +40,8 @@ def test_a_command_that_its_sidecar_had_already_is_booked_as_the_worker_says():
     run = set_lr()
     stop(run)
     command = run.commands()[1]
-    assert only(CommandLife, run.ack(command, "delivered")).status == "delivered"
-    life = only(CommandLife, run.ack(command, "applied", step=7))
+    assert only(CommandStatus, run.ack(command, "delivered")).status == "delivered"
+    life = only(CommandStatus, run.ack(command, "applied", step=7))
     assert (life.status, life.step) == ("applied", 7)
     assert run.kernel.fleet.knobs[1]["lr"] == 0.5
 
@@ -49,7 +49,7 @@ def test_a_command_that_its_sidecar_had_already_is_booked_as_the_worker_says():
 def test_a_command_that_nobody_hears_of_ends_at_its_deadline():
     run = set_lr()
     stop(run)
-    ended = of(CommandLife, run.tick(66.0))
+    ended = of(CommandStatus, run.tick(66.0))
     assert [life.status for life in ended] == ["expired"] * 3
     assert not run.kernel.commands.flights
 
@@ -111,7 +111,7 @@ def test_an_outcome_says_how_many_had_applied_what_was_stopped():
         "partial",
         "actions were stopped: 2 of 3 commands were applied",
     )
-    life = [life for life in run.all(CommandLife) if life.command == second.id][-1]
+    life = [life for life in run.all(CommandStatus) if life.command == second.id][-1]
     assert (life.status, life.detail) == ("expired", "taken back before it was sent")
 
 
@@ -168,7 +168,7 @@ def test_a_migration_that_was_called_off_drains_nobody():
     run = three_groups(make_kernel())
     run.ask(Migrate(group="a"))
     stop(run)
-    run.ack(run.commands()[0], "applied")  # the stand-by had been told to join
+    run.ack(run.commands()[0], "applied")  # the standby had been told to join
     run.hear("s-0", state="training")
     assert len(run.commands()) == 1
 

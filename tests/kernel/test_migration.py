@@ -29,7 +29,7 @@ from torchloom_core.wire.actions import (
     SaveCheckpoint,
 )
 from torchloom_core.wire.events import (
-    CommandLife,
+    CommandStatus,
     Issue,
     Notice,
     Outcome,
@@ -90,7 +90,7 @@ def test_a_standby_that_dies_before_its_join_is_never_followed_by_a_drain(run):
 def test_a_standby_that_dies_before_it_trains_is_never_followed_by_a_drain(run):
     run.ack(migrate(run).command)
     outcome = only(Outcome, run.exit("s-0"))
-    assert (outcome.result, outcome.detail) == ("partial", "stand-by s-0 ended before it trained")
+    assert (outcome.result, outcome.detail) == ("partial", "standby s-0 ended before it trained")
     assert len(run.commands()) == 1
 
 
@@ -98,7 +98,7 @@ def test_a_standby_that_never_trains_is_given_up_after_the_deadline(run):
     run.ack(migrate(run).command)
     assert of(Outcome, run.tick(120.0)) == []
     outcome = only(Outcome, run.tick(1.0))
-    assert outcome.detail == "stand-by s-0 did not train in time"
+    assert outcome.detail == "standby s-0 did not train in time"
     assert len(run.commands()) == 1
 
 
@@ -164,7 +164,7 @@ def test_a_migration_that_is_done_counts_as_no_failure():
 def test_an_exit_that_overtakes_the_last_ack_of_a_drain_counts_as_drained(run):
     drain = reach_drain(run).command
     outputs = run.exit("a-0", expected=True)
-    assert only(CommandLife, outputs).status == "applied"
+    assert only(CommandStatus, outputs).status == "applied"
     assert only(Outcome, outputs).result == "done"
     assert run.ack(drain) == []
 
@@ -179,7 +179,7 @@ def test_a_successor_that_hears_the_exit_of_a_drained_worker_before_its_hello_en
     run.ask(DrainGroup(group="a"))
     after = Run(make_kernel(), now_ns=run.now_ns)
     after.feed(Recovered(epoch=2, control=run.kernel.control()))
-    assert only(CommandLife, after.exit("a-0", expected=True)).status == "applied"
+    assert only(CommandStatus, after.exit("a-0", expected=True)).status == "applied"
     assert only(Outcome, after.outputs).result == "done"
 
 
@@ -187,7 +187,7 @@ def test_commands_nobody_answers_expire_and_end_the_plan(run):
     migrate(run)
     assert run.tick(65.0) == []
     outputs = run.tick(1.0)
-    assert only(CommandLife, outputs).status == "expired"
+    assert only(CommandStatus, outputs).status == "expired"
     assert only(Outcome, outputs).result == "undone"
 
 
@@ -217,7 +217,7 @@ def test_the_kill_switch_leaves_a_command_that_was_delivered_to_its_worker(run):
     run.ack(join, "delivered")
     run.want(StopActions())
     assert of(Recall, run.outputs) == []
-    assert only(CommandLife, run.ack(join)).status == "applied"
+    assert only(CommandStatus, run.ack(join)).status == "applied"
     assert len(run.all(Outcome)) == 1
 
 
@@ -274,16 +274,16 @@ def test_an_ack_of_another_worker_or_life_changes_nothing(run):
 
 def test_a_commands_life_goes_forward_only(run):
     join = migrate(run).command
-    assert only(CommandLife, run.ack(join, "accepted")).status == "accepted"
+    assert only(CommandStatus, run.ack(join, "accepted")).status == "accepted"
     assert run.ack(join, "delivered") == []
     assert run.ack(join, "accepted") == []
-    assert only(CommandLife, run.ack(join)).status == "applied"
+    assert only(CommandStatus, run.ack(join)).status == "applied"
 
 
 def test_a_rejection_of_an_earlier_epochs_copy_is_not_the_commands_end(run):
     join = migrate(run).command
     assert run.ack(join, "rejected", epoch=0) == []
-    assert only(CommandLife, run.ack(join, "rejected")).status == "rejected"
+    assert only(CommandStatus, run.ack(join, "rejected")).status == "rejected"
 
 
 def test_an_exit_is_told_once_and_its_life_is_over(run):
@@ -413,7 +413,7 @@ def test_all_commands_of_a_worker_that_ended_end_with_it_and_none_but_a_drain_wa
     run.ask(SaveCheckpoint())
     outputs = run.exit("a-0", expected=True)
     assert only(Notice, outputs).worker == "a-0"
-    assert [(life.verb, life.status, life.detail) for life in of(CommandLife, outputs)] == [
+    assert [(life.verb, life.status, life.detail) for life in of(CommandStatus, outputs)] == [
         ("set_knob", "expired", "the worker has ended"),
         ("checkpoint", "expired", "the worker has ended"),
     ]
@@ -440,12 +440,12 @@ def test_an_outcome_says_why_a_command_that_nobody_answered_ended(run):
 
 def test_each_step_of_a_commands_life_says_at_which_step_of_the_run_it_was(run):
     outputs = run.ask(Migrate(group="a"))
-    issued = only(CommandLife, outputs)
+    issued = only(CommandStatus, outputs)
     assert (issued.status, issued.verb, issued.step, issued.detail) == ("issued", "join", -1, "")
     join = only(Issue, outputs).command
-    life = only(CommandLife, run.ack(join, "accepted", step=7, detail="soon"))
+    life = only(CommandStatus, run.ack(join, "accepted", step=7, detail="soon"))
     assert (life.status, life.step, life.detail) == ("accepted", 7, "soon")
-    life = only(CommandLife, run.ack(join, "applied", step=8))
+    life = only(CommandStatus, run.ack(join, "applied", step=8))
     assert (life.status, life.step) == ("applied", 8)
 
 
@@ -468,7 +468,7 @@ def test_an_outcome_says_what_was_done_and_by_how_many(run, action, detail):
 
 @pytest.fixture
 def pairs() -> Run:
-    """A migration of group a to the stand-bys s, of two workers each, who have been told to join.
+    """A migration of group a to the standbys s, of two workers each, who have been told to join.
 
     Both have joined and do not train yet.
     """
@@ -500,7 +500,7 @@ def test_a_migration_of_two_workers_drains_both_once_both_stand_bys_train(pairs)
 def test_a_migration_names_all_stand_bys_that_did_not_train(pairs):
     pairs.tick(121.0)
     detail = only(Outcome, pairs.outputs).detail
-    assert detail == "stand-by s-0, s-1 did not train in time"
+    assert detail == "standby s-0, s-1 did not train in time"
 
 
 def test_a_migration_names_all_of_the_group_that_ended_before_their_turn(pairs):
@@ -542,7 +542,7 @@ def test_where_nobody_can_do_it_the_refusal_says_so():
 
 @pytest.fixture
 def called() -> tuple[Run, list[Issue]]:
-    """A migration of group a to the stand-bys s, of two workers each, who are being told."""
+    """A migration of group a to the standbys s, of two workers each, who are being told."""
     run = Run(make_kernel())
     for worker in ("a-0", "a-1", "b-0", "b-1"):
         run.feed(hello(worker))
@@ -567,7 +567,7 @@ def test_the_part_of_a_stand_by_that_joined_without_the_rest_is_sent_home(called
 
 def test_a_stand_by_that_joined_whole_may_still_come_to_train(pairs):
     outcome = only(Outcome, pairs.tick(after_s=200))
-    assert outcome.detail == "stand-by s-0, s-1 did not train in time"
+    assert outcome.detail == "standby s-0, s-1 did not train in time"
     assert Drain() not in [command.do for command in pairs.commands()]
 
 

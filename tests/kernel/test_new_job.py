@@ -10,7 +10,7 @@ from torchloom_core.wire.requests import ForgetKnob
 
 FENCED = KnobSpec(name="lr", kind="float", low=0.0, high=1.0, fence="run")
 ALONE = KnobSpec(name="verbose", kind="int")
-OBEYS = ("drain", "together", "set_knob", "tell")
+OBEYS = ("drain", "fenced_change", "set_knob", "tell")
 
 
 def says_hello(worker, launch="first", incarnation=1, **fields):
@@ -46,8 +46,8 @@ def begin(run, launch, **fields):
     return [i.command for i in of(Issue, [*outputs, *run.tick()])]
 
 
-def told(commands, deed):
-    return [command.do for command in commands if isinstance(command.do, deed)]
+def told(commands, operation):
+    return [command.do for command in commands if isinstance(command.do, operation)]
 
 
 def test_a_new_job_is_not_given_what_was_set_before_and_all_are_told_how_to_take_it(run):
@@ -89,7 +89,7 @@ def test_what_waits_still_waits_for_the_next_weaver(run):
 def test_a_restart_by_the_same_launcher_inherits_and_says_so(run):
     end(run)
     commands = begin(run, "first", resumes=False)
-    assert {deed.value for deed in told(commands, SetKnob)} == {3}
+    assert {operation.value for operation in told(commands, SetKnob)} == {3}
     for command in commands:
         run.ack(command, step=1)
     wanted = [n.text for n in run.all(Notice) if n.kind == "wanted"]

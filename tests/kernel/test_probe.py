@@ -12,11 +12,11 @@ from tests.kernel.runs import (
     ack,
     active,
     can_be_probed,
-    door,
     hello,
     make_kernel,
     of,
     only,
+    probe_address,
     proposal,
 )
 from torchloom_core.fleet.links import LINKS_KEPT, MeasuredLinks
@@ -54,12 +54,12 @@ def bytes_per_s(run, sender, receiver):
     return view.links(rows).bytes_per_s[0, 1]
 
 
-def test_each_sender_is_told_its_receiver_s_door_and_all_at_once():
+def test_each_sender_is_told_its_receiver_s_probe_address_and_all_at_once():
     run = fleet()
     told = probe(run, AB, CD, probe_bytes=700_000)
     assert {worker: command.do for worker, command in told.items()} == {
-        "a-0": Probe(receiver="b-0", door=door("b-0"), probe_bytes=700_000),
-        "c-0": Probe(receiver="d-0", door=door("d-0"), probe_bytes=700_000),
+        "a-0": Probe(receiver="b-0", probe_address=probe_address("b-0"), probe_bytes=700_000),
+        "c-0": Probe(receiver="d-0", probe_address=probe_address("d-0"), probe_bytes=700_000),
     }
 
 
@@ -122,7 +122,8 @@ def test_a_worker_that_nobody_knows_is_named(pair):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"actuators": ("drain",)}, {"door": None}, {"actuators": (), "door": None}]
+    "changes",
+    [{"actuators": ("drain",)}, {"probe_address": None}, {"actuators": (), "probe_address": None}],
 )
 @pytest.mark.parametrize("pair", [("a-0", "e-0"), ("e-0", "a-0")])
 def test_a_worker_that_offers_no_probing_is_named(pair, changes):
@@ -212,7 +213,9 @@ def test_a_new_life_on_another_node_forgets_its_links_and_on_the_same_keeps_them
 def test_what_was_measured_to_a_life_that_is_over_does_not_count():
     run = fleet()
     told = probe(run, AB)["a-0"]
-    run.feed(can_be_probed("b-0", incarnation=2, node="n2", door=door("b-0", "f" * 64)))
+    run.feed(
+        can_be_probed("b-0", incarnation=2, node="n2", probe_address=probe_address("b-0", "f" * 64))
+    )
     run.ack(told, measured=FAST)
     assert math.isnan(bytes_per_s(run, *AB))
 

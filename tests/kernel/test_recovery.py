@@ -24,7 +24,7 @@ from torchloom_core.kernel.kernel import Kernel
 from torchloom_core.weaver.recovery import Inheritance
 from torchloom_core.wire.actions import ChangeKnob, Migrate, PauseRun, SaveCheckpoint
 from torchloom_core.wire.events import (
-    CommandLife,
+    CommandStatus,
     Control,
     Issue,
     KnobDesired,
@@ -104,7 +104,7 @@ def test_a_successor_sends_what_was_in_flight_again_and_goes_on_to_the_same_end(
 
 MODE = KnobSpec(name="mode", kind="choice", choices=("none", "bf16"), fence="run")
 TOGETHER = [
-    hello(worker, knobs=(MODE,), values={"mode": "none"}, actuators=("together",))
+    hello(worker, knobs=(MODE,), values={"mode": "none"}, actuators=("fenced_change",))
     for worker in ("a-0", "b-0", "c-0")
 ]
 
@@ -195,7 +195,7 @@ def test_what_was_in_flight_has_no_longer_by_a_clock_that_is_behind():
 def test_a_plan_ends_in_its_time_by_a_clock_that_is_behind():
     run = three_groups(make_kernel(config=CONFIG))
     outputs = run.ask(Migrate(group="a"))
-    run.ack(only(Issue, outputs).command)  # and the stand-by never trains
+    run.ack(only(Issue, outputs).command)  # and the standby never trains
     successor, _, _ = succeed(run, later_s=-3600.0)
     for row in ROSTER:
         successor.feed(row)
@@ -286,7 +286,7 @@ def test_an_end_that_a_successor_hears_before_the_hello_ends_the_commands_of_tha
     successor, _, _ = succeed(run)
     assert successor.exit(first.worker, incarnation=first.incarnation + 1) == []
     outputs = successor.exit(first.worker, incarnation=first.incarnation)
-    assert [(life.command, life.status) for life in of(CommandLife, outputs)] == [
+    assert [(life.command, life.status) for life in of(CommandStatus, outputs)] == [
         (first.id, "expired")
     ]
     assert not successor.kernel.commands.flights

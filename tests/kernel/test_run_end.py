@@ -1,4 +1,4 @@
-"""When the last workers end of their own the stand-bys go home, and nothing is wanted any more."""
+"""When the last workers end of their own the standbys go home, and nothing is wanted any more."""
 
 import pytest
 
@@ -60,7 +60,7 @@ def test_a_stand_by_that_is_being_drained_is_not_taken_for_a_migration(run, take
         run.want(ResumeActions())
     verdict = only(Verdict, run.ask(Migrate(group="a")))
     assert verdict.rule == "impossible"
-    assert verdict.reason.startswith("no stand-by fits a: ")
+    assert verdict.reason.startswith("no standby fits a: ")
     run.feed(hello("t-0", state="standby"))
     assert only(Issue, run.ask(Migrate(group="a"))).command.worker == "t-0"
 
@@ -89,7 +89,7 @@ def test_the_last_group_is_not_drained(run):
 
 def test_a_stand_by_that_is_about_to_join_is_not_drained(run):
     run.ask(Migrate(group="a"))
-    assert only(Verdict, run.ask(DrainGroup(group="s"))).reason == "stand-by s is about to join"
+    assert only(Verdict, run.ask(DrainGroup(group="s"))).reason == "standby s is about to join"
 
 
 @pytest.mark.parametrize("status", [0, None, -2, 130])

@@ -1,4 +1,4 @@
-"""Which stand-by a group is moved to, and why there may be none."""
+"""Which standby a group is moved to, and why there may be none."""
 
 from typing import Any
 
@@ -32,14 +32,14 @@ STANDBY = {"state": "standby"}
 def test_a_standby_on_the_node_at_risk_is_no_help():
     run = run_with(("a-0", {"node": "n1"}), ("s-0", {**STANDBY, "node": "n1"}))
     assert refusal(run) == (
-        "no stand-by fits a: need as many workers, on other nodes that are not cordoned, "
+        "no standby fits a: need as many workers, on other nodes that are not cordoned, "
         "heard of lately"
     )
 
 
 def test_a_standby_must_have_as_many_workers():
     run = run_with(("a-0", {}), ("a-1", {}), ("s-0", STANDBY))
-    assert refusal(run).startswith("no stand-by fits a")
+    assert refusal(run).startswith("no standby fits a")
     run.feed(hello("s-1", **STANDBY))
     assert joined(run) == ["s-0", "s-1"]
 
@@ -48,7 +48,7 @@ def test_a_standby_that_was_not_heard_of_lately_is_not_taken():
     run = run_with(("s-0", STANDBY))
     run.tick(10.5)
     run.feed(hello("a-0"))
-    assert refusal(run).startswith("no stand-by fits a")
+    assert refusal(run).startswith("no standby fits a")
     run.hear("s-0", state="standby")
     assert joined(run) == ["s-0"]
 
@@ -65,7 +65,7 @@ def test_a_standby_in_another_rack_comes_before_one_in_the_same():
 def test_two_groups_are_not_moved_to_one_standby():
     run = run_with(("a-0", {}), ("b-0", {}), ("s-0", STANDBY))
     assert joined(run, "a") == ["s-0"]
-    assert refusal(run, "b").startswith("no stand-by fits b")
+    assert refusal(run, "b").startswith("no standby fits b")
 
 
 def test_two_groups_at_once_get_two_standbys_even_in_one_tick():
@@ -81,9 +81,9 @@ def test_two_groups_at_once_get_two_standbys_even_in_one_tick():
 
 def test_without_a_standby_or_a_group_the_refusal_says_so():
     run = run_with(("a-0", {"framework": "torchft"}), ("b-0", {"framework": "torchrun"}))
-    assert refusal(run) == "no stand-by is left"
+    assert refusal(run) == "no standby is left"
     assert refusal(run, "b") == (
-        "this run cannot migrate: it has no stand-by, and only replica groups of torchft can "
+        "this run cannot migrate: it has no standby, and only replica groups of torchft can "
         "take one in, was torchrun"
     )
     assert refusal(run, "aa") == "no group is called 'aa'; did you mean a?"
@@ -115,7 +115,7 @@ def test_a_standby_whose_drain_was_taken_back_is_not_taken_but_may_be_drained_ag
     run.ask(DrainGroup(group="s"))
     run.want(StopActions())
     run.want(ResumeActions())
-    assert refusal(run).startswith("no stand-by fits a")
+    assert refusal(run).startswith("no standby fits a")
     assert only(Verdict, run.ask(DrainGroup(group="s"))).granted
 
 

@@ -10,7 +10,7 @@ from scipy.special import expit, logit
 
 from torchloom_core.learning import calibration as platt
 from torchloom_core.learning.calibration import Calibration
-from torchloom_core.learning.told import TOLD
+from torchloom_core.learning.task_wording import TOLD
 
 
 def calibrate(said, came, **more):

@@ -88,7 +88,7 @@ def test_more_false_alarms_than_allowed_are_said_whatever_the_level():
         ("useful", judged(false=15)),
         ("no skill", judged(HARDLY, false=15)),
         ("no skill", judged(Interval(value=0.02), incidents=FEW - 1, false=15)),
-        ("refused", judged(false=15, flags=("foretelling_column: a: its length",))),
+        ("refused", judged(false=15, flags=("leaky_column: a: its length",))),
     ):
         told = verdict(one)
         assert told.level == level
@@ -183,11 +183,11 @@ def test_nothing_random_beside_it_leaves_nothing_to_say():
 
 
 def test_what_reads_a_column_that_knows_the_future_is_refused_and_the_column_is_named():
-    flags = ("foretelling_column: a: length: its first value tells it", "partly_unjudged")
+    flags = ("leaky_column: a: length: its first value tells it", "partly_unjudged")
     level, sentence = verdict(judged(flags=flags, above_random=BELOW))
     assert level == "refused"
     assert sentence.startswith("Refused: it reads what knows the future: a: length; at its")
-    both = judged(flags=(*flags, "foretelling_column: b: its first value tells it"))
+    both = judged(flags=(*flags, "leaky_column: b: its first value tells it"))
     assert ": a: length, b; " in verdict(both).sentence
 
 

@@ -49,13 +49,13 @@ def test_the_wheel_holds_what_is_no_python(wheel):
     assert "torchloom_core/config/template.toml" in names
     for page in (
         "index.html",
-        "room.js",
-        "room.css",
+        "dashboard.js",
+        "dashboard.css",
         "surface.js",
         "vendor/uPlot.LICENSE",
         "vendor/plotly.LICENSE",
     ):
-        assert f"torchloom_core/room/page/{page}" in names
+        assert f"torchloom_core/dashboard/page/{page}" in names
     for package in ("core", "policies", "predictors", "threadlet"):
         assert f"torchloom_{package}/py.typed" in names
 

@@ -1,4 +1,4 @@
-"""The price of a node that is away: who is short of stand-bys pays more, and nobody nothing."""
+"""The price of a node that is away: who is short of standbys pays more, and nobody nothing."""
 
 import pytest
 from hypothesis import given
@@ -12,7 +12,7 @@ WEEK_S = 7 * DAY_S
 COSTS = Costs(migrate_s=30.0, inspect_s=3600.0, replace_s=600.0, others_wait_s=600.0)
 RUN_GPUS, GPUS = 2048.0, 8.0
 WAIT_GPU_S = 600.0 * RUN_GPUS
-"""What a failure costs more where no stand-by can take over."""
+"""What a failure costs more where no standby can take over."""
 
 rates = st.floats(1e-8, 1e-3)
 lefts = st.integers(-1, 6)

@@ -93,7 +93,7 @@ class Run:
         self.specs += [spec for spec, _ in knobs]
         self.values = {"compression": mode, **{spec.name: value for spec, value in knobs}}
         self.bandwidth, self.slow, self.silent = UNSHAPED, {}, set()
-        self.state, self.lacking, self.has_doors = "training", set(), True
+        self.state, self.lacking, self.takes_probes = "training", set(), True
         self.t, self.step, self.ends_s, self.tick_at = 0.0, 0, 0.0, 0
         self.newest = dict.fromkeys(METRICS, np.full(workers, math.nan))
         self.under_way, self.made, self.switches = [], [], []
@@ -188,7 +188,7 @@ class Run:
             now_s=NOW_S + self.tick_at,
             knob_specs=self.specs,
             knob_values=present,
-            can_be_probed=[self.has_doors] * self.n,
+            can_be_probed=[self.takes_probes] * self.n,
             costs=Costs(gpus_per_worker=1.0),
             links=links,
         )

@@ -250,7 +250,7 @@ def test_probes_that_nobody_answers_are_told_of_once():
 def test_workers_that_take_no_probes_are_named_where_the_bandwidth_is_not_known_well():
     run = Run(tuner(modes=("powersgd", "bf16"), quality={"bf16": 0.6}),
               Law(latency_s=2e-3), mode="powersgd")  # fmt: skip
-    run.bandwidth, run.has_doors = 100 * MBIT, False
+    run.bandwidth, run.takes_probes = 100 * MBIT, False
     run.ends_s = run._next()
     run.ticks(60)
     assert alerts(run) == [

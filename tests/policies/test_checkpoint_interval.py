@@ -130,7 +130,7 @@ def test_faults_close_together_are_one_failure():
 @pytest.mark.parametrize(
     "fault",
     [exit_of("w10", 1000.0), told("elsewhere", 1000.0), told("n1", 1000.0, fatal=False)],
-    ids=["of a stand-by", "of a node outside the run", "that ended nothing"],
+    ids=["of a standby", "of a node outside the run", "that ended nothing"],
 )
 def test_a_fault_that_did_not_hit_the_run_is_no_failure(fault):
     assert value_after(fault) == value_after()

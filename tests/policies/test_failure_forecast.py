@@ -130,7 +130,7 @@ def test_where_the_price_alone_would_move_a_group_it_is_told_once_that_the_minim
 def test_of_the_minimum_nothing_is_told_where_the_price_keeps_the_group_as_well():
     assert not told_of_minimum(policy(), fleet({"w2": 0.02}))
     assert told_of_minimum(policy(), fleet({"w2": 0.03}))
-    assert not told_of_minimum(policy(), fleet({"w2": 0.03, "w4": 0.02}))  # the stand-by's own risk
+    assert not told_of_minimum(policy(), fleet({"w2": 0.03, "w4": 0.02}))  # the standby's own risk
     assert not told_of_minimum(policy(min_probability=0.0), fleet({"w2": 0.03}))
     assert not told_of_minimum(policy(), fleet({"w2": 0.5}))
 
@@ -282,7 +282,7 @@ def test_without_a_standby_that_fits_people_are_told(unfit):
     (proposal,) = ways_out(policy(), fleet({"w2": 0.9}, **unfit))
     assert isinstance(proposal.action, Alert)
     assert proposal.action.worker == "w2"
-    assert proposal.action.text.endswith("no stand-by can take over")
+    assert proposal.action.text.endswith("no standby can take over")
 
 
 def test_without_a_standby_a_group_is_drained_if_that_is_wanted_and_pays():
@@ -307,7 +307,7 @@ def test_every_proposal_is_worth_its_price(hazards):
         assert 0 <= proposal.confidence <= 1
 
 
-# --- the stand-by that a move uses up ---
+# --- the standby that a move uses up ---
 
 FEW = ["training"] * 5 + ["standby"]
 MORE = ["training"] * 3 + ["standby"] * 3

@@ -28,7 +28,7 @@ def policy(**options):
 
 
 def fleet(faults=(), now_s=0.0, **view):
-    """Return a view of forty nodes: groups of one, the last two of them stand-bys."""
+    """Return a view of forty nodes: groups of one, the last two of them standbys."""
     state = ["training"] * (NODES - 2) + ["standby"] * 2
     view = {"workers": NODES, "state": state, "costs": COSTS, **view}
     return view_of(now_s=EPOCH_S + now_s, faults=faults, **view)

@@ -1,4 +1,4 @@
-"""A stand-by that is admitted trains beside the groups that the run began with."""
+"""A standby that is admitted trains beside the groups that the run began with."""
 
 import dataclasses
 
@@ -55,7 +55,7 @@ def test_only_a_warm_standby_can_be_admitted():
     model = fleet(job, [lost_node(5, "n2", repair_s=100)], 300)
     model.advance(10 * S)
     assert model.admit("g7") == "no group is called 'g7'"
-    assert model.admit("g2") == "g2 is no warm stand-by"
+    assert model.admit("g2") == "g2 is no warm standby"
 
 
 def test_a_run_that_restarts_as_a_whole_admits_nobody():

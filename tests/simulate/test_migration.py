@@ -1,4 +1,4 @@
-"""Stand-bys, migrations, spares and cordons."""
+"""Standbys, migrations, spares and cordons."""
 
 from dataclasses import replace
 
@@ -80,7 +80,7 @@ def test_a_standby_trains_once_it_has_joined_and_its_place_is_refilled(recovery)
 @BOTH
 def test_what_cannot_be_done_is_answered_with_why(recovery):
     model = fleet(spared(recovery), [], 1000)
-    assert model.join("g0") == "g0 is no warm stand-by"
+    assert model.join("g0") == "g0 is no warm standby"
     assert model.join("nobody") == "no group is called 'nobody'"
     assert model.drain("nobody") == "no group is called 'nobody'"
 
@@ -169,7 +169,7 @@ def test_the_run_takes_nodes_from_a_standby_that_is_not_ready(recovery):
     job = plain_job(
         groups=2, standbys=1, spares=0, durable=DURABLE, recovery=recovery, warm_up_s=10_000.0
     )
-    # The stand-by's node comes back and warms up; then the run loses one.
+    # The standby's node comes back and warms up; then the run loses one.
     hits = [lost_node(10, "n2", repair_s=50), lost_node(100, "n1", repair_s=10_000)]
     model = fleet(job, hits, 1000)
     model.advance(1000 * S)

@@ -166,7 +166,7 @@ class WeaversPart:
         )
         return hello
 
-    async def send(self, hello, deed, command_id="c1", *, epoch=1, ttl_s=DEADLINE_S, **fields):
+    async def send(self, hello, operation, command_id="c1", *, epoch=1, ttl_s=DEADLINE_S, **fields):
         """Put a command on file."""
         command = Command(
             id=command_id,
@@ -176,7 +176,7 @@ class WeaversPart:
             epoch=epoch,
             issued_ns=time.time_ns(),
             deadline_ns=time.time_ns() + round(ttl_s * 1e9),
-            do=deed,
+            do=operation,
             cause=fields.get("cause", ""),
         )
         subject = subjects.command(RUN, hello.worker, hello.incarnation)
@@ -196,9 +196,9 @@ class WeaversPart:
             )
         )
 
-    async def ask(self, hello, deed, command_id="c1", **fields):
+    async def ask(self, hello, operation, command_id="c1", **fields):
         """Send a command and wait for its final ack."""
-        await self.send(hello, deed, command_id, **fields)
+        await self.send(hello, operation, command_id, **fields)
         return await self.final(command_id, fields.get("epoch", 1))
 
     async def no_command_is_open(self, worker="g0-0"):

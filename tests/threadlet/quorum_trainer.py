@@ -25,34 +25,34 @@ class Plants(ProcessGroupGloo):
     Or does for a while what is no hang: one after the other, each after so many steps.
     """
 
-    def __init__(self, deeds, among, after, for_s):
+    def __init__(self, operations, among, after, for_s):
         super().__init__(timeout=FOR_EVER)
-        self._deeds, self._among, self._after, self._for_s = deeds, among, after, for_s
+        self._operations, self._among, self._after, self._for_s = operations, among, after, for_s
         self._left = after
         self.loom = None
 
     def allreduce(self, tensors, opts):
         self._left -= self.size() == self._among
-        if self._left or self.size() != self._among or not self._deeds:
+        if self._left or self.size() != self._among or not self._operations:
             return super().allreduce(tensors, opts)
-        deed, self._left = self._deeds.pop(0), self._after
-        if deed == "raise":
+        operation, self._left = self._operations.pop(0), self._after
+        if operation == "raise":
             raise RuntimeError("planted")
-        if deed == "hang":
+        if operation == "hang":
             time.sleep(3600)
-        if deed == "stop":
+        if operation == "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
-        if deed == "hold":
+        if operation == "hold":
             hold_the_gil(self._for_s)
-        if deed == "compute":
+        if operation == "compute":
             end = time.monotonic() + self._for_s
             while time.monotonic() < end:
                 torch.mm(self._square, self._square)
-        if deed == "phase":
+        if operation == "phase":
             with self.loom.phase("evaluate", at_most_s=3 * self._for_s):
                 hold_the_gil(self._for_s)
         work = super().allreduce(tensors, opts)
-        if deed == "die":
+        if operation == "die":
             time.sleep(0.01)
             os.kill(os.getpid(), signal.SIGKILL)
         return work

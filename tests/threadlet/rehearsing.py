@@ -1,4 +1,4 @@
-"""A script that offers its stand-by for previews, and what is heard of one."""
+"""A script that offers its standby for previews, and what is heard of one."""
 
 import copy
 import math
@@ -32,7 +32,7 @@ class Script:
         for _ in range(warm):
             self.step()
         self.newest = copy.deepcopy((self.model.state_dict(), self.optimizer.state_dict()))
-        self.model, self.optimizer = self._made()  # the stand-by's own, as it began
+        self.model, self.optimizer = self._made()  # the standby's own, as it began
         self.steps, self.seen = 0, []
 
     def _made(self):
@@ -59,7 +59,7 @@ class Script:
         self.optimizer.load_state_dict(optimizer)
 
     def preview(self, step=None, load=None, **more):
-        """Return what the stand-by offers."""
+        """Return what the standby offers."""
         return Preview(self.model, self.optimizer, step or self.step, load or self.load, **more)
 
 

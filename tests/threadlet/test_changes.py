@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchloom_core.wire.messages import Command, Rewind, SetKnobs, Together
+from torchloom_core.wire.messages import Command, FencedChange, Rewind, SetKnobs
 from torchloom_threadlet.fence.agreement import tally
 from torchloom_threadlet.trainer.changes import Changes
 
@@ -22,7 +22,7 @@ class Rank:
         self.changes = Changes(lambda *end: self.settled.append(end))
 
     def offer(self, number, deadline_ns=LATE_NS, cause="p1", do=None):
-        deed = Together(number=number, do=do or SetKnobs(values={"lr": float(number)}))
+        operation = FencedChange(number=number, do=do or SetKnobs(values={"lr": float(number)}))
         command = Command(
             id=f"c{number}",
             run="run",
@@ -31,10 +31,10 @@ class Rank:
             epoch=1,
             issued_ns=0,
             deadline_ns=deadline_ns,
-            do=deed,
+            do=operation,
             cause=cause,
         )
-        self.changes.offer(command, deed)
+        self.changes.offer(command, operation)
 
 
 def step(*ranks, now_ns=0, committed=True, quorum_id=1):

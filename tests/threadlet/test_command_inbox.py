@@ -24,7 +24,7 @@ def command(command_id, epoch=1, incarnation=INCARNATION, do=None, deadline_ns=D
     )
 
 
-def able(_deed):
+def able(_operation):
     return None
 
 
@@ -107,7 +107,7 @@ def test_a_deadline_counts_until_the_step_boundary():
 
 def test_what_became_impossible_in_the_meantime_is_rejected_at_the_boundary():
     reasons = []
-    inbox = CommandInbox(INCARNATION, lambda deed: reasons[0] if reasons else None)
+    inbox = CommandInbox(INCARNATION, lambda operation: reasons[0] if reasons else None)
     inbox.receive(command("a", do=Drain()), 0)
     reasons.append("the worker has left")
     ack = inbox.begin("a", 1)

@@ -37,7 +37,7 @@ async def test_a_worker_says_what_it_is_and_what_it_can_do(weaver, start_trainer
     assert (hello.worker, hello.group, hello.rank) == ("g0-2", "g0", 2)
     assert (hello.node, hello.rack, hello.framework) == ("n_1", "r1", "test")
     assert hello.pid == trainer.process.pid
-    assert hello.values == {"x": 1.0, "together": 1, "log_level": "warning"}
+    assert hello.values == {"x": 1.0, "fenced_change": 1, "log_level": "warning"}
     hello = await weaver.until(
         lambda: next((e for e in weaver.events if "checkpoint" in e.actuators), None)
     )
@@ -79,7 +79,7 @@ async def test_nobody_can_have_anothers_final_ack_taken_for_a_repeated_one(
 
 
 @pytest.mark.parametrize(
-    ("deed", "status", "why"),
+    ("operation", "status", "why"),
     [
         (
             SetKnob(knob="y", value=1.0),
@@ -88,19 +88,19 @@ async def test_nobody_can_have_anothers_final_ack_taken_for_a_repeated_one(
         ),
         (SetKnob(knob="x", value=101.0), "rejected", "need at most 100, was 101.0"),
         (SetKnob(knob="x", value="high"), "rejected", "need a number, was 'high'"),
-        (SetKnob(knob="together", value=2), "rejected", "run-fenced"),
+        (SetKnob(knob="fenced_change", value=2), "rejected", "run-fenced"),
         (SetKnob(knob="x", value=13.0), "failed", "RuntimeError: thirteen is unlucky"),
-        (Join(), "rejected", "need a stand-by, the worker is training"),
-        (Prepare(), "rejected", "need a stand-by that waits in attach(held=True)"),
+        (Join(), "rejected", "need a standby, the worker is training"),
+        (Prepare(), "rejected", "need a standby that waits in attach(held=True)"),
     ],
 )
 async def test_what_cannot_be_done_is_answered_with_the_reason(
-    weaver, start_trainer, deed, status, why
+    weaver, start_trainer, operation, status, why
 ):
     trainer = start_trainer()
     hello = await weaver.admit()
     await trainer.goes_on()
-    ack = await weaver.ask(hello, deed)
+    ack = await weaver.ask(hello, operation)
     assert ack.status == status
     assert why in ack.detail
     await trainer.goes_on()
@@ -184,7 +184,7 @@ async def test_a_stand_by_waits_until_it_is_told_to_join(weaver, start_trainer):
     assert refused.detail == "the worker is standing by"
     # Nobody has promised how its Manager will be called.
     refused = await weaver.ask(hello, Prepare(), "prepare")
-    assert refused.detail == "need a stand-by that waits in attach(held=True)"
+    assert refused.detail == "need a standby that waits in attach(held=True)"
     assert trainer.journal("attached") == []
     assert (await weaver.ask(hello, Join(), "join")).status == "applied"
     await trainer.goes_on()

@@ -23,7 +23,7 @@ from torchft.coordination import LighthouseServer  # noqa: E402
 
 from tests.threadlet.training.groups import NOT_WRITABLE  # noqa: E402
 from tests.waiting import until  # noqa: E402
-from torchloom_core.wire.messages import Ack, Command, SetKnobs, Together, Withdraw  # noqa: E402
+from torchloom_core.wire.messages import Ack, Command, FencedChange, SetKnobs, Withdraw  # noqa: E402
 from torchloom_threadlet.torchft import attach  # noqa: E402
 
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings(NOT_WRITABLE)]
@@ -100,17 +100,17 @@ class Rank:
         pg = self.manager._pg
         return pg.size() if pg._pg else 0
 
-    def hear(self, deed, number=1):
+    def hear(self, operation, number=1):
         self.worker.deliver(
             Command(
-                id=f"c{number}.{type(deed).__name__}",
+                id=f"c{number}.{type(operation).__name__}",
                 run="run",
                 worker=self.loom.worker,
                 incarnation=self.worker.identity.incarnation,
                 epoch=1,
                 issued_ns=time.time_ns(),
                 deadline_ns=time.time_ns() + 60_000_000_000,
-                do=deed,
+                do=operation,
                 cause=f"p{number}",
             )
         )
@@ -252,7 +252,7 @@ def trio(run):
 
 def offer(ranks, value=NEW, number=2):
     for rank in ranks:
-        rank.hear(Together(number=number, do=SetKnobs(values={"width": value})), number)
+        rank.hear(FencedChange(number=number, do=SetKnobs(values={"width": value})), number)
 
 
 def assert_one_past(*ranks):

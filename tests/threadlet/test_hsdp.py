@@ -12,7 +12,7 @@ from torchft.coordination import LighthouseServer
 
 from tests.threadlet.bare_manager import BareManager
 from tests.waiting import eventually
-from torchloom_core.wire.messages import Hello, SetKnobs, Together
+from torchloom_core.wire.messages import FencedChange, Hello, SetKnobs
 from torchloom_threadlet.torchft import attach
 
 HERE = Path(__file__).parent
@@ -55,12 +55,12 @@ def steps(folder, rank):
 
 async def change(weaver, folder, hellos, number, lr, mode):
     """Offer a change to all, late to one of each group; return at which steps it landed."""
-    deed = Together(number=number, do=SetKnobs(values={"lr": lr, "compression": mode}))
+    operation = FencedChange(number=number, do=SetKnobs(values={"lr": lr, "compression": mode}))
     for worker, hello in sorted(hellos.items(), key=lambda item: item[0][-1]):
         if worker == "g0-1":
             done = len(steps(folder, "g0-0"))
             await eventually(lambda done=done: len(steps(folder, "g0-0")) > done + 5)
-        await weaver.send(hello, deed, f"c{number}-{worker}")
+        await weaver.send(hello, operation, f"c{number}-{worker}")
     acks = [await weaver.final(f"c{number}-{worker}") for worker in hellos]
     assert {ack.status for ack in acks} == {"applied"}
     return {ack.step for ack in acks}
@@ -145,8 +145,8 @@ def test_a_group_whose_ranks_cannot_agree_is_warned_of_and_refuses_what_is_fence
     assert [r.getMessage() for r in caplog.records if "one step" in r.getMessage()] == [
         f"nothing can be changed on all ranks at one step: {line}"
     ]
-    asked = Together(number=1, do=SetKnobs(values={"depth": 2}))
+    asked = FencedChange(number=1, do=SetKnobs(values={"depth": 2}))
     assert loom._worker.actuators.refusal(asked, "training") == (
         "nothing is attached here by which this worker agrees with the others"
     )
-    assert "together" not in loom._worker.actuators.names
+    assert "fenced_change" not in loom._worker.actuators.names

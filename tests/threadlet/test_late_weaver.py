@@ -49,7 +49,7 @@ async def test_what_a_trainer_notes_before_the_weaver_comes_is_told_then(
 
 async def test_a_stand_by_waits_for_its_weaver(weaver, start_trainer, join_file, weaver_comes):
     trainer = start_trainer(TORCHLOOM_ROLE="standby")
-    await trainer.until(lambda: "the stand-by waits, and g0-0 enrols" in trainer.errors)
+    await trainer.until(lambda: "the standby waits, and g0-0 enrols" in trainer.errors)
     weaver_comes()
     hello = await weaver.admit()
     assert (hello.state, trainer.journal("attached")) == ("standby", [])

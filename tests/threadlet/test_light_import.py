@@ -40,7 +40,7 @@ def test_no_part_of_the_weaver_is_loaded():
             "suggest",
             "wire",
             "wire.codec",
-            "wire.errand",
+            "wire.standby_task",
             "wire.knobs",
             "wire.landscape",
             "wire.limits",

@@ -15,15 +15,15 @@ from torch import nn
 
 from tests.threadlet.rehearsing import LR, Heard, Script, finite
 from torchloom_core.errors import KnobError
-from torchloom_core.wire.errand import MOST_AT_ONCE, End
 from torchloom_core.wire.messages import Rehearse, Survey
 from torchloom_core.wire.preview import Curve, Judgement, Setup, Trial
-from torchloom_threadlet.errands import pace
-from torchloom_threadlet.errands.prints import print_of
-from torchloom_threadlet.preview.forecast import foretell
+from torchloom_core.wire.standby_task import MOST_AT_ONCE, End
+from torchloom_threadlet.preview.forecast import predict
 from torchloom_threadlet.preview.judgement import Pair, judge
+from torchloom_threadlet.standby_tasks import pace
+from torchloom_threadlet.standby_tasks.fingerprints import print_of
 from torchloom_threadlet.trainer.actuators import Actuators
-from torchloom_threadlet.trainer.errands import errands_of
+from torchloom_threadlet.trainer.standby_tasks import standby_tasks_of
 
 SEEDS = range(10)
 
@@ -299,7 +299,7 @@ def test_data_that_is_not_drawn_begins_where_the_script_says():
 def test_all_is_put_back_to_the_bit(fails_at):
     script, used = Script(), {"width": 3}
     for _ in range(3):
-        script.step()  # a stand-by that has a state of its own, and gradients
+        script.step()  # a standby that has a state of its own, and gradients
     script.steps = 0
     script.model[2].eval()
     numpys, own = np.random.get_state(), random.getstate()
@@ -437,15 +437,17 @@ def test_two_trials_of_one_seed_are_one_and_of_another_are_not():
 
 def test_only_a_stand_by_whose_script_offers_it_tries():
     def can(preview, standby=True):
-        errands = errands_of(None, preview)
-        return Actuators(standby=standby, held=False, can_agree=lambda: False, errands=errands)
+        standby_tasks = standby_tasks_of(None, preview)
+        return Actuators(
+            standby=standby, held=False, can_agree=lambda: False, standby_tasks=standby_tasks
+        )
 
     offers = can(Script().preview())
     assert "rehearse" in offers.names
     assert "survey" not in offers.names
     assert offers.tries == ("lr", "momentum", "weight_decay")
     assert offers.refusal(Rehearse(values={"lr": 0.2}), "standby") is None
-    assert offers.refusal(Rehearse(), "training") == "need a stand-by, the worker is training"
+    assert offers.refusal(Rehearse(), "training") == "need a standby, the worker is training"
     assert offers.refusal(Rehearse(values={"lrr": 0.2}), "standby") == (
         "the script's Preview: no knob is called 'lrr'; did you mean lr?"
     )
@@ -527,21 +529,21 @@ def test_an_exponential_is_drawn_on(level, rise, share, steps):
     def loss(step):
         return level + rise * math.exp(-step / (share * steps))
 
-    told = foretell([loss(step) for step in range(steps)], 2 * steps)
+    told = predict([loss(step) for step in range(steps)], 2 * steps)
     moved = abs(loss(steps - 1) - loss(0))
     assert told == pytest.approx(loss(2 * steps - 1), abs=0.03 * moved + 1e-9)
 
 
 def test_a_curve_that_is_too_short_foretells_nothing():
-    assert foretell([1.0] * 7, 14) is None
+    assert predict([1.0] * 7, 14) is None
     assert judge([pair(1.0, 1.0, 7)], 7).ahead is None
 
 
 def test_a_curve_of_spikes_is_said_to_stay_where_it_ends():
     spiky = [1.0, 2.0, 1.0, 4e3, 1.0, 1.0, 1.0, 3.5e4, 1.0, 2e4] + [2.5] * 30
-    assert foretell(spiky, 80) == 2.5
+    assert predict(spiky, 80) == 2.5
     noise = torch.rand(40, generator=torch.Generator().manual_seed(0)).tolist()
-    assert foretell(noise, 80) == pytest.approx(sum(noise[-10:]) / 10)
+    assert predict(noise, 80) == pytest.approx(sum(noise[-10:]) / 10)
 
 
 def test_the_forecast_has_the_spread_of_all_pairs():

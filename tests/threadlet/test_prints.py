@@ -1,12 +1,12 @@
-"""Two errands that begin at the same weights know it by their print, and others do not."""
+"""Two standby tasks that begin at the same weights know it by their print, and others do not."""
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchloom_threadlet.errands import prints
-from torchloom_threadlet.errands.prints import print_of
+from torchloom_threadlet.standby_tasks import prints
+from torchloom_threadlet.standby_tasks.fingerprints import print_of
 
 KINDS = [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.complex64, torch.int64]
 

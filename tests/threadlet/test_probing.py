@@ -1,4 +1,4 @@
-"""Two sidecars measure the link between them; nobody else gets anything out of a door."""
+"""Two sidecars measure the link between them; nobody else gets anything out of a probe_address."""
 
 import asyncio
 import contextlib
@@ -13,32 +13,36 @@ import pytest
 
 from tests.deadlines import DEADLINE_S
 from tests.waiting import eventually, soon
-from torchloom_core.wire.links import MAX_PROBE_BYTES, MIN_PROBE_BYTES, Door
+from torchloom_core.wire.links import MAX_PROBE_BYTES, MIN_PROBE_BYTES, ProbeAddress
 from torchloom_core.wire.messages import Hello, Probe
-from torchloom_threadlet.sidecar.probing import door as doors
-from torchloom_threadlet.sidecar.probing import protocol
+from torchloom_threadlet.sidecar.probing import listener, protocol
 from torchloom_threadlet.sidecar.probing import sender as senders
-from torchloom_threadlet.sidecar.probing.door import ProbeDoor
+from torchloom_threadlet.sidecar.probing.listener import ProbeListener
 from torchloom_threadlet.sidecar.probing.sender import ProbeFailedError, measure
 
 HERE = "127.0.0.1"
-KNOCK = "0" * 64
+PROBE_TOKEN = "0" * 64
 
 
 @dataclasses.dataclass
 class Open:
-    """A door that takes probes on this loop."""
+    """A probe_address that takes probes on this loop."""
 
-    at: ProbeDoor
+    at: ProbeListener
     task: asyncio.Task
 
-    def deed(self, probe_bytes=1 << 20, **changes):
-        door = self.at.door
-        fields = {"host": door.host, "port": door.port, "knock": door.knock, **changes}
-        return Probe(receiver="g1-0", door=Door(**fields), probe_bytes=probe_bytes)
+    def operation(self, probe_bytes=1 << 20, **changes):
+        probe_address = self.at.address
+        fields = {
+            "host": probe_address.host,
+            "port": probe_address.port,
+            "token": probe_address.token,
+            **changes,
+        }
+        return Probe(receiver="g1-0", probe_address=ProbeAddress(**fields), probe_bytes=probe_bytes)
 
     def guest(self):
-        peer = socket.create_connection((HERE, self.at.door.port))
+        peer = socket.create_connection((HERE, self.at.address.port))
         peer.setblocking(False)
         return peer
 
@@ -46,7 +50,7 @@ class Open:
 @pytest.fixture
 async def opened():
     is_open = asyncio.Event()
-    at = ProbeDoor(HERE, is_open.set)
+    at = ProbeListener(HERE, is_open.set)
     task = asyncio.create_task(at.run())
     await soon(is_open.wait())
     yield Open(at, task)
@@ -56,7 +60,7 @@ async def opened():
 
 
 async def closed(peer):
-    """Read what a door says until it closes the connection, or resets it."""
+    """Read what a probe_address says until it closes the connection, or resets it."""
     loop, said = asyncio.get_running_loop(), b""
     with contextlib.suppress(ConnectionError):
         while part := await soon(loop.sock_recv(peer, 1 << 16)):
@@ -64,9 +68,9 @@ async def closed(peer):
     return said
 
 
-async def failure(deed):
+async def failure(operation):
     with pytest.raises(ProbeFailedError) as raised:
-        await soon(measure(deed))
+        await soon(measure(operation))
     text = str(raised.value)
     assert "\n" not in text
     return text
@@ -74,26 +78,26 @@ async def failure(deed):
 
 @pytest.mark.parametrize("probe_bytes", [1 << 20, MAX_PROBE_BYTES])
 async def test_a_link_is_measured(opened, probe_bytes):
-    measured = await soon(measure(opened.deed(probe_bytes)))
+    measured = await soon(measure(opened.operation(probe_bytes)))
     assert measured.bytes_per_s > 1e6
     assert 0 < measured.latency_s < DEADLINE_S
 
 
 async def test_one_probe_after_another_is_taken(opened):
     for _ in range(3):
-        assert (await soon(measure(opened.deed()))).bytes_per_s > 0
+        assert (await soon(measure(opened.operation()))).bytes_per_s > 0
 
 
 async def test_the_rate_is_that_of_the_slowest_place_on_the_way(opened):
     async with slowed(opened, bytes_per_s=4e6) as port:
-        measured = await soon(measure(opened.deed(1 << 20, port=port)))
+        measured = await soon(measure(opened.operation(1 << 20, port=port)))
     assert measured.bytes_per_s < 6e6  # loopback alone: a hundred times that
     assert measured.spread is not None
 
 
 async def test_a_link_that_is_too_slow_for_the_whole_probe_is_measured_as_far_as_it_went(opened):
     async with slowed(opened, bytes_per_s=2e5) as port:
-        measured = await soon(measure(opened.deed(MAX_PROBE_BYTES, port=port)))
+        measured = await soon(measure(opened.operation(MAX_PROBE_BYTES, port=port)))
     assert 0 < measured.bytes_per_s < 4e5
     assert measured.spread is None
 
@@ -104,7 +108,7 @@ async def slowed(opened, bytes_per_s):
     stack = contextlib.AsyncExitStack()
 
     async def pass_on(reader, writer):
-        other_reader, other_writer = await asyncio.open_connection(HERE, opened.at.door.port)
+        other_reader, other_writer = await asyncio.open_connection(HERE, opened.at.address.port)
         for task in (
             asyncio.create_task(copy(reader, other_writer, bytes_per_s)),
             asyncio.create_task(copy(other_reader, writer, math.inf)),
@@ -134,7 +138,7 @@ async def copy(reader, writer, bytes_per_s):
 async def test_a_port_at_which_nobody_listens_is_told(opened):
     with socket.create_server((HERE, 0)) as free:
         port = free.getsockname()[1]
-    text = await failure(opened.deed(port=port))
+    text = await failure(opened.operation(port=port))
     assert text.startswith("g1-0 could not be reached: ")
     assert "refused" in text
 
@@ -142,30 +146,30 @@ async def test_a_port_at_which_nobody_listens_is_told(opened):
 @pytest.mark.parametrize("host", ["..", "x" * 64 + ".example"])
 async def test_a_host_that_cannot_be_one_is_told(opened, host):
     said = f"g1-0 could not be reached: {host!r} is no host"
-    assert await failure(opened.deed(host=host)) == said
+    assert await failure(opened.operation(host=host)) == said
 
 
 async def test_the_least_that_may_be_sent_is_measured(opened):
     for _ in range(20):
-        assert (await soon(measure(opened.deed(MIN_PROBE_BYTES)))).bytes_per_s > 0
+        assert (await soon(measure(opened.operation(MIN_PROBE_BYTES)))).bytes_per_s > 0
 
 
 async def test_what_came_at_one_moment_is_not_said_to_have_broken_off(opened, monkeypatch):
     monkeypatch.setattr(protocol, "MIN_PROBE_BYTES", 10)
     said = "20 of 20 bytes came to g1-0, too few at a time to be timed"
-    assert await failure(opened.deed(20)) == said
+    assert await failure(opened.operation(20)) == said
 
 
 async def test_a_host_that_is_none_is_told(opened):
-    assert "could not be reached" in await failure(opened.deed(host="no-such-host.invalid"))
+    assert "could not be reached" in await failure(opened.operation(host="no-such-host.invalid"))
 
 
-async def test_who_has_another_knock_is_not_let_in(opened):
-    assert "has another knock" in await failure(opened.deed(knock=KNOCK))
-    assert (await soon(measure(opened.deed()))).bytes_per_s > 0
+async def test_who_has_another_token_is_not_let_in(opened):
+    assert "has another token" in await failure(opened.operation(token=PROBE_TOKEN))
+    assert (await soon(measure(opened.operation()))).bytes_per_s > 0
 
 
-async def test_a_door_that_does_not_know_its_knock_is_sent_nothing():
+async def test_a_probe_address_that_does_not_know_its_token_is_sent_nothing():
     said = []
 
     async def pretend(reader, writer):
@@ -177,10 +181,12 @@ async def test_a_door_that_does_not_know_its_knock_is_sent_nothing():
 
     async with await asyncio.start_server(pretend, HERE, 0) as server:
         port = server.sockets[0].getsockname()[1]
-        deed = Probe(
-            receiver="g1-0", door=Door(host=HERE, port=port, knock=KNOCK), probe_bytes=1 << 20
+        operation = Probe(
+            receiver="g1-0",
+            probe_address=ProbeAddress(host=HERE, port=port, token=PROBE_TOKEN),
+            probe_bytes=1 << 20,
         )
-        assert "does not know its own knock" in await failure(deed)
+        assert "does not know its own token" in await failure(operation)
         await eventually(lambda: said)
     assert said == [b""]
 
@@ -188,7 +194,7 @@ async def test_a_door_that_does_not_know_its_knock_is_sent_nothing():
 @pytest.mark.parametrize(
     "greeting", [b"SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n", b"", b"\x00" * 24, b"tlprobe2" + bytes(16)]
 )
-async def test_who_is_no_door_is_sent_nothing_that_it_was_not_asked_for(greeting):
+async def test_who_is_no_probe_address_is_sent_nothing_that_it_was_not_asked_for(greeting):
     heard = []
 
     async def other(reader, writer):
@@ -202,10 +208,12 @@ async def test_who_is_no_door_is_sent_nothing_that_it_was_not_asked_for(greeting
 
     async with await asyncio.start_server(other, HERE, 0) as server:
         port = server.sockets[0].getsockname()[1]
-        deed = Probe(
-            receiver="g1-0", door=Door(host=HERE, port=port, knock=KNOCK), probe_bytes=1 << 20
+        operation = Probe(
+            receiver="g1-0",
+            probe_address=ProbeAddress(host=HERE, port=port, token=PROBE_TOKEN),
+            probe_bytes=1 << 20,
         )
-        assert "broke off" in await failure(deed)
+        assert "broke off" in await failure(operation)
         await eventually(lambda: heard)
     assert heard == [b""]
 
@@ -231,7 +239,7 @@ async def test_a_receiver_that_lies_is_measured_within_the_limits(seconds, lies)
     async def lie(reader, writer):
         writer.write(protocol.GREETING + bytes(protocol.NONCE_BYTES))
         await reader.readexactly(protocol.REQUEST_BYTES)
-        writer.write(protocol.answer(KNOCK, bytes(protocol.NONCE_BYTES)))
+        writer.write(protocol.answer(PROBE_TOKEN, bytes(protocol.NONCE_BYTES)))
         for _ in range(protocol.PINGS):
             writer.write(await reader.readexactly(1))
         for number, size in enumerate(protocol.bursts(MIN_PROBE_BYTES)):
@@ -242,12 +250,12 @@ async def test_a_receiver_that_lies_is_measured_within_the_limits(seconds, lies)
 
     async with await asyncio.start_server(lie, HERE, 0) as server:
         port = server.sockets[0].getsockname()[1]
-        deed = Probe(
+        operation = Probe(
             receiver="g1-0",
-            door=Door(host=HERE, port=port, knock=KNOCK),
+            probe_address=ProbeAddress(host=HERE, port=port, token=PROBE_TOKEN),
             probe_bytes=MIN_PROBE_BYTES,
         )
-        measured = await soon(measure(deed))
+        measured = await soon(measure(operation))
     assert 0 < measured.bytes_per_s <= 1e15
     assert 0 <= measured.spread <= 1e6
 
@@ -261,7 +269,7 @@ async def test_a_receiver_that_stalls_is_told_in_time(stalls_after, monkeypatch)
         writer.write(protocol.GREETING + bytes(protocol.NONCE_BYTES))
         if stalls_after != "greeting":
             await reader.readexactly(protocol.REQUEST_BYTES)
-            writer.write(protocol.answer(KNOCK, bytes(protocol.NONCE_BYTES)))
+            writer.write(protocol.answer(PROBE_TOKEN, bytes(protocol.NONCE_BYTES)))
         if stalls_after in ("pings", "half a burst"):
             for _ in range(protocol.PINGS):
                 writer.write(await reader.readexactly(1))
@@ -272,22 +280,22 @@ async def test_a_receiver_that_stalls_is_told_in_time(stalls_after, monkeypatch)
 
     async with await asyncio.start_server(stall, HERE, 0) as server:
         port = server.sockets[0].getsockname()[1]
-        deed = Probe(
+        operation = Probe(
             receiver="g1-0",
-            door=Door(host=HERE, port=port, knock=KNOCK),
+            probe_address=ProbeAddress(host=HERE, port=port, token=PROBE_TOKEN),
             probe_bytes=MAX_PROBE_BYTES,
         )
-        assert await failure(deed) == "g1-0 stalled for 0.5 s"
+        assert await failure(operation) == "g1-0 stalled for 0.5 s"
         forever.set()
 
 
 @pytest.mark.parametrize("says", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 5])
-async def test_who_stalls_before_the_knock_is_shut_out(opened, says, caplog):
+async def test_who_stalls_before_the_token_is_shut_out(opened, says, caplog):
     with opened.guest() as peer:
         await asyncio.get_running_loop().sock_sendall(peer, says)
         assert len(await closed(peer)) == len(protocol.GREETING) + protocol.NONCE_BYTES
     assert caplog.messages == ["a probe was not taken: it stalled (1 so far)"]
-    assert (await soon(measure(opened.deed()))).bytes_per_s > 0
+    assert (await soon(measure(opened.operation()))).bytes_per_s > 0
 
 
 @pytest.mark.parametrize("size", [36, 1 << 20])
@@ -296,48 +304,48 @@ async def test_garbage_is_shut_out(opened, size):
         with contextlib.suppress(ConnectionError):
             await soon(asyncio.get_running_loop().sock_sendall(peer, os.urandom(size)))
         assert len(await closed(peer)) <= len(protocol.GREETING) + protocol.NONCE_BYTES
-    assert (await soon(measure(opened.deed()))).bytes_per_s > 0
+    assert (await soon(measure(opened.operation()))).bytes_per_s > 0
 
 
 @pytest.mark.parametrize("size", [0, MIN_PROBE_BYTES - 1, MAX_PROBE_BYTES + 1, 2**32 - 1])
-async def test_who_knows_the_knock_and_wants_too_much_is_shut_out(opened, size):
-    assert "lets nobody in" in await failure(opened.deed(size))
+async def test_who_knows_the_token_and_wants_too_much_is_shut_out(opened, size):
+    assert "lets nobody in" in await failure(opened.operation(size))
 
 
-async def test_a_sender_that_stalls_in_a_burst_frees_the_door(opened):
+async def test_a_sender_that_stalls_in_a_burst_frees_the_probe_address(opened):
     with opened.guest() as peer:
         loop = asyncio.get_running_loop()
         greeting = await soon(protocol.receive(peer, len(protocol.GREETING) + protocol.NONCE_BYTES))
-        knock = opened.at.door.knock
+        token = opened.at.address.token
         nonce = greeting[len(protocol.GREETING) :]
-        await loop.sock_sendall(peer, protocol.request(knock, nonce, 1 << 20))
+        await loop.sock_sendall(peer, protocol.request(token, nonce, 1 << 20))
         await soon(protocol.receive(peer, protocol.MARK_BYTES))
         for _ in range(protocol.PINGS):
             await loop.sock_sendall(peer, b".")
             await soon(protocol.receive(peer, 1))
         await loop.sock_sendall(peer, bytes(1000))
-        assert "lets nobody in" in await failure(opened.deed())  # one at a time
+        assert "lets nobody in" in await failure(opened.operation())  # one at a time
         said = await soon(protocol.receive(peer, protocol.BURST_BYTES))
         for _ in range(2):  # what was on its way is no reason to reset the connection
             await loop.sock_sendall(peer, bytes(1000))
             assert await soon(loop.sock_recv(peer, 1)) == b""
     assert protocol.unpacked(said, 1 << 20).received == 1000
     await eventually(lambda: not opened.at._serves)
-    assert (await soon(measure(opened.deed()))).bytes_per_s > 0
+    assert (await soon(measure(opened.operation()))).bytes_per_s > 0
 
 
 async def test_a_flood_holds_no_more_than_a_few_connections_and_is_over_when_it_ends(opened):
     with contextlib.ExitStack() as stack:
-        for _ in range(doors._GUESTS + 4):
+        for _ in range(listener._GUESTS + 4):
             stack.enter_context(opened.guest())
-        await eventually(lambda: len(opened.at._guests) == doors._GUESTS)
-        assert "broke off" in await failure(opened.deed())
-        assert len(opened.at._guests) <= doors._GUESTS
+        await eventually(lambda: len(opened.at._guests) == listener._GUESTS)
+        assert "broke off" in await failure(opened.operation())
+        assert len(opened.at._guests) <= listener._GUESTS
     await eventually(lambda: not opened.at._guests)
 
     async def is_measured():
         with contextlib.suppress(ProbeFailedError):
-            return await measure(opened.deed())
+            return await measure(opened.operation())
 
     assert (await eventually(is_measured)).bytes_per_s > 0
 
@@ -357,9 +365,9 @@ async def test_a_flood_holds_no_more_than_a_few_connections_and_is_over_when_it_
 )
 async def test_an_address_that_is_none_of_this_host_is_told_and_nothing_listens(address, caplog):
     said = []
-    at = ProbeDoor(address, lambda: said.append("open"))
+    at = ProbeListener(address, lambda: said.append("open"))
     await soon(at.run())
-    assert at.door is None
+    assert at.address is None
     assert not said
     (line,) = caplog.messages
     assert line.startswith("TORCHLOOM_LINK_ADDRESS: need an address of this host, was ")
@@ -368,9 +376,9 @@ async def test_an_address_that_is_none_of_this_host_is_told_and_nothing_listens(
 
 
 async def test_without_an_address_nothing_listens_and_nothing_is_said(caplog):
-    at = ProbeDoor("", lambda: None)
+    at = ProbeListener("", lambda: None)
     await soon(at.run())
-    assert at.door is None
+    assert at.address is None
     assert not caplog.messages
 
 
@@ -386,37 +394,45 @@ async def test_two_workers_measure_their_link_by_their_sidecars(weaver, two):
     sender = await weaver.admit("g0-0")
     receiver = await weaver.until(
         lambda: next(
-            (e for e in weaver.events if isinstance(e, Hello) and e.worker == "g1-0" and e.door),
+            (
+                e
+                for e in weaver.events
+                if isinstance(e, Hello) and e.worker == "g1-0" and e.probe_address
+            ),
             None,
         )
     )
     assert "probe" in receiver.actuators
-    deed = Probe(receiver="g1-0", door=receiver.door, probe_bytes=1 << 20)
+    operation = Probe(receiver="g1-0", probe_address=receiver.probe_address, probe_bytes=1 << 20)
     await weaver.until(
-        lambda: any(e.worker == "g0-0" and getattr(e, "door", None) for e in weaver.events)
+        lambda: any(e.worker == "g0-0" and getattr(e, "probe_address", None) for e in weaver.events)
     )
-    ack = await weaver.ask(sender, deed)
+    ack = await weaver.ask(sender, operation)
     assert ack.status == "applied", ack.detail
     assert ack.measured.bytes_per_s > 1e6
     assert "MB/s" in ack.detail
-    again = await weaver.ask(sender, deed, epoch=2)  # a Weaver that did not hear it asks again
+    again = await weaver.ask(sender, operation, epoch=2)  # a Weaver that did not hear it asks again
     assert (again.status, again.measured) == ("applied", ack.measured)
     wrong = Probe(
         receiver="g1-0",
-        door=Door(host=HERE, port=receiver.door.port, knock=KNOCK),
+        probe_address=ProbeAddress(host=HERE, port=receiver.probe_address.port, token=PROBE_TOKEN),
         probe_bytes=1 << 20,
     )
     ack = await weaver.ask(sender, wrong, "c2", epoch=2)
     assert (ack.status, ack.measured) == ("failed", None)
-    assert "another knock" in ack.detail
+    assert "another token" in ack.detail
 
 
 @pytest.mark.integration
 async def test_a_worker_without_an_address_offers_no_probing_and_refuses_it(weaver, start_trainer):
     start_trainer()
     hello = await weaver.admit()
-    assert hello.door is None
+    assert hello.probe_address is None
     assert "probe" not in hello.actuators
-    deed = Probe(receiver="g1-0", door=Door(host=HERE, port=1, knock=KNOCK), probe_bytes=1 << 20)
-    ack = await weaver.ask(hello, deed)
+    operation = Probe(
+        receiver="g1-0",
+        probe_address=ProbeAddress(host=HERE, port=1, token=PROBE_TOKEN),
+        probe_bytes=1 << 20,
+    )
+    ack = await weaver.ask(hello, operation)
     assert (ack.status, ack.detail) == ("rejected", "no probing is offered here")

@@ -6,7 +6,7 @@ import pytest
 
 from tests.threadlet.test_fence_live import Rank, Run
 from tests.threadlet.training.groups import NOT_WRITABLE
-from torchloom_core.wire.messages import SetKnobs, Together
+from torchloom_core.wire.messages import FencedChange, SetKnobs
 from torchloom_threadlet.compression import CompressedProcessGroup
 
 torchft = pytest.importorskip("torchft")
@@ -65,7 +65,7 @@ def trio(run):
 
 def offer(ranks, order, number=1):
     for rank in ranks:
-        rank.hear(Together(number=number, do=SetKnobs(values={"ring_order": order})), number)
+        rank.hear(FencedChange(number=number, do=SetKnobs(values={"ring_order": order})), number)
 
 
 def assert_one_past(*ranks):

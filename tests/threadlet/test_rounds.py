@@ -14,7 +14,7 @@ from torchft.local_sgd import DiLoCo, LocalSGD  # noqa: E402
 
 from tests.threadlet.training.groups import train, with_torchft  # noqa: E402
 from torchloom_core.errors import KnobError  # noqa: E402
-from torchloom_core.wire.messages import Command, SetKnobs, Together  # noqa: E402
+from torchloom_core.wire.messages import Command, FencedChange, SetKnobs  # noqa: E402
 from torchloom_threadlet.torchft import attach  # noqa: E402
 
 
@@ -197,7 +197,7 @@ def test_real_groups_change_their_rounds_at_one_sync_whenever_they_are_told():
                     epoch=1,
                     issued_ns=time.time_ns(),
                     deadline_ns=time.time_ns() + 60_000_000_000,
-                    do=Together(number=number, do=SetKnobs(values=values)),
+                    do=FencedChange(number=number, do=SetKnobs(values=values)),
                 )
             )
 

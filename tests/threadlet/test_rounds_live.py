@@ -13,7 +13,7 @@ from torchft.coordination import LighthouseServer
 
 from tests.preloaded import Preloaded
 from tests.waiting import eventually
-from torchloom_core.wire.messages import Hello, SetKnobs, Together
+from torchloom_core.wire.messages import FencedChange, Hello, SetKnobs
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 HERE = Path(__file__).parent
@@ -106,9 +106,9 @@ async def test_rounds_change_under_kills_and_none_is_lost_but_for_those(
     lives, landed, kills = {}, [], 0
     await asyncio.gather(*(admit(weaver, group, lives) for group in groups))
     for number, values in enumerate(changes, 1):
-        deed = Together(number=number, do=SetKnobs(values=values))
+        operation = FencedChange(number=number, do=SetKnobs(values=values))
         for worker, hello in lives.items():
-            await weaver.send(hello, deed, f"c{number}-{worker}")
+            await weaver.send(hello, operation, f"c{number}-{worker}")
         if number % 2:  # dies while it is agreed on, and is back before the next
             groups[2].kill()
             kills += 1

@@ -9,7 +9,7 @@ import pytest
 
 from tests.deadlines import DEADLINE_S
 from tests.waiting import until
-from torchloom_core.wire.messages import Command, Deed, Drain, JoinFile, Pause, Resume, SetKnob
+from torchloom_core.wire.messages import Command, Drain, JoinFile, Operation, Pause, Resume, SetKnob
 from torchloom_threadlet import attach
 
 SECOND_NS = 10**9
@@ -23,7 +23,7 @@ def loom(tmp_path, monkeypatch):
     return attach()
 
 
-def deliver(loom, deed: Deed, command_id="c1", cause=""):
+def deliver(loom, operation: Operation, command_id="c1", cause=""):
     worker = loom._worker
     worker.deliver(
         Command(
@@ -34,7 +34,7 @@ def deliver(loom, deed: Deed, command_id="c1", cause=""):
             epoch=1,
             issued_ns=0,
             deadline_ns=2**63 - 1,
-            do=deed,
+            do=operation,
             cause=cause,
         )
     )

@@ -8,15 +8,15 @@ import pytest
 import torch
 from torch import nn
 
-from torchloom_core.wire.errand import MOST_AT_ONCE, End
 from torchloom_core.wire.landscape import Bend, Cells, Line, Look, Piece, Plane
 from torchloom_core.wire.messages import Survey
-from torchloom_threadlet.errands import pace
+from torchloom_core.wire.standby_task import MOST_AT_ONCE, End
 from torchloom_threadlet.landscape import Landscape
 from torchloom_threadlet.landscape.directions import filter_normalised, orthogonal_to
 from torchloom_threadlet.landscape.grid import shares
+from torchloom_threadlet.standby_tasks import pace
 from torchloom_threadlet.trainer.actuators import Actuators
-from torchloom_threadlet.trainer.errands import errands_of
+from torchloom_threadlet.trainer.standby_tasks import standby_tasks_of
 
 ALWAYS = 3600.0
 
@@ -354,14 +354,14 @@ def test_only_a_stand_by_whose_script_offers_it_looks():
             standby=standby,
             held=False,
             can_agree=lambda: False,
-            errands=errands_of(landscape, None),
+            standby_tasks=standby_tasks_of(landscape, None),
         )
 
     net = Net()
     offers = can(True, net.landscape())
     assert "survey" in offers.names
     assert offers.refusal(Survey(), "standby") is None
-    assert offers.refusal(Survey(), "training") == "need a stand-by, the worker is training"
+    assert offers.refusal(Survey(), "training") == "need a standby, the worker is training"
     assert "need path=" in offers.refusal(Survey(plane="path"), "standby")
     assert (
         can(True, net.landscape(path=lambda: ())).refusal(Survey(plane="path"), "standby") is None

@@ -1,4 +1,4 @@
-"""A real torchft quorum: a stand-by joins, the group at risk drains, and no step fails."""
+"""A real torchft quorum: a standby joins, the group at risk drains, and no step fails."""
 
 import asyncio
 import json
@@ -21,13 +21,13 @@ from torchloom_core.wire.messages import (
     Checkpoint,
     Drain,
     Exit,
+    FencedChange,
     Hello,
     Join,
     Note,
     Prepare,
     SetKnob,
     SetKnobs,
-    Together,
 )
 from torchloom_threadlet.demo_trainer import build, digits
 from torchloom_threadlet.torchft import TorchftLoom, attach
@@ -124,7 +124,7 @@ def start_torchrun(tmp_path, join_file, lighthouse, end_with_sidecars):
 async def end_run(weaver, *hellos):
     """End the run of all of them at one step, and return which that is."""
     for hello in hellos:
-        last = Together(number=9, do=SetKnobs(values={"steps": 1}))
+        last = FencedChange(number=9, do=SetKnobs(values={"steps": 1}))
         await weaver.send(hello, last, f"end-{hello.worker}")
     ends = [await weaver.final(f"end-{hello.worker}") for hello in hellos]
     assert {ack.status for ack in ends} == {"applied"}
@@ -179,7 +179,7 @@ async def test_a_group_moves_to_a_stand_by_without_a_failed_step(weaver, start_g
 
 
 async def prepared(weaver, name):
-    """Have a stand-by prepared, and return what it says once its Manager is made."""
+    """Have a standby prepared, and return what it says once its Manager is made."""
     hello = await weaver.admit(f"{name}-0")
     assert "prepare" in hello.actuators
     assert (await weaver.ask(hello, Prepare(), f"prepare-{name}")).status == "applied"
@@ -215,7 +215,7 @@ async def test_a_stand_by_that_was_prepared_waits_with_its_manager_until_it_is_t
     trains = await weaver.admit("g0-0")
     hello = await prepared(weaver, "g1")
     again = await weaver.ask(hello, Prepare(), "again")
-    assert again.detail == "need a stand-by that waits in attach(held=True)"
+    assert again.detail == "need a standby that waits in attach(held=True)"
     alone = await weaver.ask(hello, SetKnob(knob="lr", value=0.01), "set")
     assert alone.detail == "knob lr is run-fenced: one worker cannot change it alone"
     assert (await weaver.ask(hello, Join(), "join")).status == "applied"
@@ -236,17 +236,17 @@ async def test_a_stand_by_that_is_dismissed_when_prepared_shuts_its_manager_down
     assert (await weaver.ask(hello, Drain(), "drain")).status == "applied"
     end = await weaver.event(Exit, "g1-0")
     assert (end.status, end.expected) == (0, True)
-    assert "stand-by g1-0 is dismissed: it ends here, with status 0\n" in standby.errors
+    assert "standby g1-0 is dismissed: it ends here, with status 0\n" in standby.errors
 
 
 async def test_the_learning_rate_is_a_knob_through_the_wrapper(weaver, start_group):
     start_group("g0")
     hello = await weaver.admit()
     await weaver.beat(lambda batch: batch.state == "training")
-    set_lr = Together(number=1, do=SetKnobs(values={"lr": 0.01}))
+    set_lr = FencedChange(number=1, do=SetKnobs(values={"lr": 0.01}))
     applied = await weaver.ask(hello, set_lr)
     assert (applied.status, applied.detail) == ("applied", "")
-    negative = Together(number=2, do=SetKnobs(values={"lr": -1.0}))
+    negative = FencedChange(number=2, do=SetKnobs(values={"lr": -1.0}))
     assert "need at least 0" in (await weaver.ask(hello, negative, "negative")).detail
     alone = SetKnob(knob="lr", value=0.02)
     assert "one worker cannot" in (await weaver.ask(hello, alone, "alone")).detail
@@ -285,8 +285,8 @@ async def test_a_script_of_two_ranks_changes_and_leaves_at_one_step(weaver, star
     for number, do in enumerate((SetKnobs(values={"lr": 0.002}), Drain()), 1):
         for hello in hellos:
             await weaver.beat(lambda batch: batch.step > 0, hello.worker)
-            deed = Together(number=number, do=do)
-            await weaver.send(hello, deed, f"c{number}-{hello.rank}")
+            operation = FencedChange(number=number, do=do)
+            await weaver.send(hello, operation, f"c{number}-{hello.rank}")
         acks = [await weaver.final(f"c{number}-{hello.rank}") for hello in hellos]
         assert [ack.status for ack in acks] == ["applied"] * 2
         assert len({ack.step for ack in acks}) == 1
@@ -360,6 +360,6 @@ def test_a_stand_by_s_manager_that_does_not_bear_its_name_is_warned_of(
     loom.manage(Manager())
     told = [record.getMessage() for record in caplog.records if "replica_id" in record.msg]
     line = (
-        "others may wait for stand-by g0-0: need replica_id 'g0' in its Manager, was 'train_ddp_0'"
+        "others may wait for standby g0-0: need replica_id 'g0' in its Manager, was 'train_ddp_0'"
     )
     assert told == [line] * warnings

@@ -14,11 +14,11 @@ from tests.deadlines import DEADLINE_S
 from tests.waiting import eventually
 from torchloom_core.wire.messages import (
     Drain,
+    FencedChange,
     Hello,
     Pause,
     Resume,
     SetKnobs,
-    Together,
 )
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
@@ -61,11 +61,11 @@ class Job:
 
     async def offer(self, weaver, number, do, **fields):
         """Offer a change to all, late to the last rank; return the final acks."""
-        deed = Together(number=number, do=do, groups=fields.pop("groups", ()))
+        operation = FencedChange(number=number, do=do, groups=fields.pop("groups", ()))
         for rank, hello in self.hellos.items():
             if rank == self.ranks[-1]:
                 await self.goes_on()
-            await weaver.send(hello, deed, f"c{number}-{rank}", **fields)
+            await weaver.send(hello, operation, f"c{number}-{rank}", **fields)
         return [await weaver.final(f"c{number}-{rank}") for rank in self.hellos]
 
     async def end(self):
@@ -182,8 +182,8 @@ async def test_ranks_whose_loops_end_apart_wait_for_nobody(weaver, start, says_s
     await eventually(lambda: job.journal(2, "waits"))
     await job.goes_on(steps=20)
     if says_so:
-        deed = Together(number=1, do=SetKnobs(values={"lr": 0.002}))
-        ack = await weaver.ask(job.hellos[0], deed)
+        operation = FencedChange(number=1, do=SetKnobs(values={"lr": 0.002}))
+        ack = await weaver.ask(job.hellos[0], operation)
         assert ack.status == "rejected"
     assert await job.end() == 0
     assert [len(job.journal(rank)) for rank in job.ranks] == [200, 200, 60]

@@ -46,7 +46,7 @@ def main():
             write(event="set", value=value)
 
         loom.knob("x", lambda: values["x"], set_x, low=0.0, high=100.0)
-        loom.knob("together", lambda: 1, lambda value: None, kind="int", fence="run")
+        loom.knob("fenced_change", lambda: 1, lambda value: None, kind="int", fence="run")
         loom.on_checkpoint(lambda: write(event="checkpoint"))
         loom.on_drain(lambda: write(event="drain"))
         for step in range(options.steps):

@@ -1,12 +1,12 @@
-"""A landscape that several stand-bys look at is one, and its end is that of them all."""
+"""A landscape that several standbys look at is one, and its end is that of them all."""
 
 import msgspec
 import pytest
 
 from torchloom_core.trajectory.landscape import Landscape
-from torchloom_core.wire.errand import End
 from torchloom_core.wire.landscape import Bend, Cells, Plane
 from torchloom_core.wire.messages import Note
+from torchloom_core.wire.standby_task import End
 
 PLANE = Plane(ways="random", side=3, reach=1.0, at="a1", parts=2)
 

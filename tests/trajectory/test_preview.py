@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from tests.pieces import take
 from torchloom_core.trajectory.preview import Preview, verdict_text
-from torchloom_core.wire.errand import MOST_POINTS, End
 from torchloom_core.wire.messages import Note
 from torchloom_core.wire.preview import Curve, Judgement, Setup
+from torchloom_core.wire.standby_task import MOST_POINTS, End
 
 WHO = {"run": "run", "worker": "v0-0", "incarnation": 1}
 

@@ -16,7 +16,7 @@ from torchloom_core.trajectory.tables import events, telemetry, to_tables
 from torchloom_core.trajectory.writer import TrajectoryWriter
 from torchloom_core.wire.actions import Alert
 from torchloom_core.wire.events import (
-    CommandLife,
+    CommandStatus,
     Forecast,
     Issue,
     Outcome,
@@ -64,7 +64,7 @@ def write_two_lives(root: Path) -> None:
     first.telemetry(a_batch("g1-0", ("temp",), [[60.0]]), BASE_NS)
     first.event(Forecast(id="f1", predictor="ewma", horizon_s=9.0, hazard={}), BASE_NS, ())
     proposal = Proposal(action=ALERT, reason="hot", cause=("f1", "g0-0/exit:1"))
-    life = CommandLife(command="c1", worker="g0-0", status="issued", verb="drain", cause="p1")
+    life = CommandStatus(command="c1", worker="g0-0", status="issued", verb="drain", cause="p1")
     verdict = Verdict(
         proposal="p1",
         policy="x",
@@ -95,7 +95,7 @@ def test_a_decision_is_followed_from_forecast_to_outcome(tmp_path: Path) -> None
     of_forecast = frame[frame.cause.str.split().map(lambda causes: "f1" in causes)]
     (proposal,) = of_forecast[of_forecast.kind == "proposed"].id
     caused = frame[frame.cause == proposal]
-    assert list(caused.kind) == ["verdict", "command_life", "issue", "outcome"]
+    assert list(caused.kind) == ["verdict", "command_status", "issue", "outcome"]
     (command,) = caused[caused.kind == "issue"].id
     (ack,) = frame[frame.cause == command].body
     assert ack["status"] == "applied"
@@ -133,7 +133,14 @@ def test_the_files_open_in_pandas_by_themselves(tmp_path: Path) -> None:
     write_two_lives(tmp_path)
     folder = tmp_path / "epoch-000001"
     lines = pd.read_json(part_paths(folder, "events")[0], lines=True)
-    assert list(lines.kind) == ["forecast", "tick", "proposed", "verdict", "command_life", "issue"]
+    assert list(lines.kind) == [
+        "forecast",
+        "tick",
+        "proposed",
+        "verdict",
+        "command_status",
+        "issue",
+    ]
     assert list(lines.ts_ns) == [BASE_NS] + [BASE_NS + 1] * 5
     assert list(lines.id) == ["f1", "", "p1", "", "c1", "c1"]
     with pa.OSFile(str(part_paths(folder, "telemetry")[0])) as file:

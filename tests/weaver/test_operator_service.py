@@ -13,15 +13,15 @@ from torchloom_core.wire.actions import ChangeKnob, ChangeKnobs, Guard, PauseRun
 from torchloom_core.wire.events import Reply
 from torchloom_core.wire.operator import Answer, KnobTable, Page
 from torchloom_core.wire.requests import (
+    Annotate,
     Approve,
     Deny,
     ForgetKnob,
-    LeaveWheel,
     Propose,
-    Remark,
+    ReleaseControl,
     ResumeActions,
     StopActions,
-    TakeWheel,
+    TakeControl,
 )
 
 NAMED = "a name of at most 64 letters, digits, - and _"
@@ -219,24 +219,24 @@ async def test_what_only_reads_is_asked_for_page_by_page():
         ("approve", '{"proposal": "p1.1", ', Approve(proposal="p1.1")),
         ("actions.stop", "{", StopActions()),
         ("actions.resume", "{", ResumeActions()),
-        ("remark", '{"text": "new data", ', Remark(text="new data")),
-        ("wheel.take", '{"lease_s": 30, ', TakeWheel(lease_s=30.0)),
-        ("wheel.leave", "{", LeaveWheel()),
+        ("annotate", '{"text": "new data", ', Annotate(text="new data")),
+        ("control.take", '{"lease_s": 30, ', TakeControl(lease_s=30.0)),
+        ("control.release", "{", ReleaseControl()),
     ],
 )
 async def test_a_request_says_who_sits_at_the_page_that_sends_it(desk, asked, verb, body, want):
-    await desk.verbs[verb](f'{body}"seat": "ann.3f2a"}}'.encode(), "operator")
-    assert [(request.want, request.seat, request.by) for request in asked] == [
+    await desk.verbs[verb](f'{body}"session": "ann.3f2a"}}'.encode(), "operator")
+    assert [(request.want, request.session, request.by) for request in asked] == [
         (want, "ann.3f2a", "operator")
     ]
     with pytest.raises(MessageError):
-        await desk.verbs["wheel.take"](b'{"seat": "ann <b>"}', "operator")
+        await desk.verbs["control.take"](b'{"session": "ann <b>"}', "operator")
 
 
 @pytest.mark.parametrize(
     ("verb", "body", "said"),
     [
-        ("remark", {"text": "x" * 2001}, "need at most 2000 characters in text"),
+        ("annotate", {"text": "x" * 2001}, "need at most 2000 characters in text"),
         ("knob.set", {"knob": "l r", "value": 1}, f"need {OF_KNOB} in knob"),
         ("knob.unset", {"knob": "l" * 65}, "need at most 64 characters in knob"),
         ("knob.set", {"knob": "lr", "value": 1, "worker": "g 0"}, f"need {NAMED} in worker"),
@@ -254,6 +254,6 @@ async def test_a_name_or_a_text_that_is_none_is_one_clear_sentence(desk, verb, b
 
 
 async def test_the_kill_switch_is_thrown_whatever_else_is_said(desk, asked):
-    for body in (b"", b"please", b'{"seat": 7}', b'{"seat": "ann", "now": true}'):
+    for body in (b"", b"please", b'{"session": 7}', b'{"session": "ann", "now": true}'):
         await desk.verbs["actions.stop"](body, "alice")
     assert [request.want for request in asked] == 4 * [StopActions()]

@@ -280,7 +280,7 @@ async def test_strangers_are_asked_to_say_hello_once_however_many_there_are(outb
 
 
 @pytest.mark.parametrize(
-    ("deed", "output"),
+    ("operation", "output"),
     [
         ("roll_call", stranger("x-0")),
         ("recall", Recall(command="c0", worker="w0")),
@@ -288,12 +288,12 @@ async def test_strangers_are_asked_to_say_hello_once_however_many_there_are(outb
     ],
 )
 async def test_what_the_broker_does_not_do_is_one_line_in_the_log_and_holds_up_nothing(
-    outbox, bus, monkeypatch, caplog, deed, output
+    outbox, bus, monkeypatch, caplog, operation, output
 ):
     async def refuse(*_):
         raise RefusedByBrokerError("not now")
 
-    monkeypatch.setattr(bus, deed, refuse)
+    monkeypatch.setattr(bus, operation, refuse)
     outbox.welcome("w0", 1)
     outbox.post([issue(1)] if output is None else [output, issue(1)], {}, seq=1)
     async with running(outbox):

@@ -27,7 +27,7 @@ from torchloom_core.wire.actions import (
 )
 from torchloom_core.wire.codec import encode
 from torchloom_core.wire.events import (
-    CommandLife,
+    CommandStatus,
     InputFailed,
     Issue,
     NodeFault,
@@ -127,7 +127,7 @@ def succeed(run: Run, recorder: Recorder) -> Run:
 
 def ends(*runs: Run) -> Counter[str]:
     """Count how often each command has ended on record."""
-    lives = [life for run in runs for life in of(CommandLife, run.outputs)]
+    lives = [life for run in runs for life in of(CommandStatus, run.outputs)]
     return Counter(life.command for life in lives if life.status in FINAL_STATUSES)
 
 
@@ -208,7 +208,7 @@ def test_what_was_granted_and_never_stored_has_an_end_and_was_never_sent(recorde
     run.ask(Migrate(group="a"))
     successor = succeed(run, files)
     (join,) = run.commands()
-    life = only(CommandLife, successor.outputs)
+    life = only(CommandStatus, successor.outputs)
     assert (life.command, life.status) == (join.id, "expired")
     assert life.detail == "the Weaver ended before it was sent"
     outcome = only(Outcome, successor.outputs)

@@ -16,22 +16,22 @@ from tests.kernel.inputs import acks, batches, exits, hellos, notes
 from torchloom_core.errors import MessageError
 from torchloom_core.trajectory.columns import TelemetryStream
 from torchloom_core.wire import codec, limits
-from torchloom_core.wire.links import MAX_PROBE_BYTES, MIN_PROBE_BYTES, Door
+from torchloom_core.wire.links import MAX_PROBE_BYTES, MIN_PROBE_BYTES, ProbeAddress
 from torchloom_core.wire.messages import (
     Command,
     Cut,
-    Deed,
+    FencedChange,
     Hello,
     Hold,
     JoinReply,
     JoinRequest,
     Note,
+    Operation,
     Probe,
     RollCall,
     SetKnob,
     SetKnobs,
     Telemetry,
-    Together,
     Withdraw,
 )
 
@@ -47,30 +47,30 @@ values = st.one_of(
     st.floats(allow_nan=False, allow_infinity=False),
     st.text(max_size=256),
 )
-doors = st.builds(
-    Door,
+probe_addresses = st.builds(
+    ProbeAddress,
     host=st.from_regex(r"\A[A-Za-z0-9._:%-]{1,40}\Z"),
     port=st.integers(1, 65_535),
-    knock=st.binary(min_size=32, max_size=32).map(bytes.hex),
+    token=st.binary(min_size=32, max_size=32).map(bytes.hex),
 )
-_WITH_FIELDS = (SetKnob, Probe, Cut, Together, Withdraw)
-deeds = st.one_of(
+_WITH_FIELDS = (SetKnob, Probe, Cut, FencedChange, Withdraw)
+operations = st.one_of(
     st.builds(SetKnob, knob=knobs, value=values),
     st.builds(
         Probe,
         receiver=names,
-        door=doors,
+        probe_address=probe_addresses,
         probe_bytes=st.integers(MIN_PROBE_BYTES, MAX_PROBE_BYTES),
     ),
     st.builds(Cut, quorum_id=counts),
     st.builds(
-        Together,
+        FencedChange,
         number=int64,
         do=st.builds(SetKnobs, values=st.dictionaries(knobs, values, max_size=3)),
         groups=st.lists(names, max_size=2).map(tuple),
     ),
     st.builds(Withdraw, number=int64),
-    *(st.builds(deed) for deed in get_args(Deed) if deed not in _WITH_FIELDS),
+    *(st.builds(operation) for operation in get_args(Operation) if operation not in _WITH_FIELDS),
 )
 commands = st.builds(
     Command,
@@ -81,7 +81,7 @@ commands = st.builds(
     epoch=counts,
     issued_ns=stamps,
     deadline_ns=stamps,
-    do=deeds,
+    do=operations,
     cause=st.text(max_size=256),
 )
 telemetry = batches(names)

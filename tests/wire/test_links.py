@@ -8,11 +8,17 @@ import pytest
 from torchloom_core.errors import MessageError
 from torchloom_core.wire.actions import ProbeLinks
 from torchloom_core.wire.codec import decode_ack, decode_command, decode_event, encode
-from torchloom_core.wire.links import MAX_PAIRS, MAX_PROBE_BYTES, MIN_PROBE_BYTES, Door, Measured
+from torchloom_core.wire.links import (
+    MAX_PAIRS,
+    MAX_PROBE_BYTES,
+    MIN_PROBE_BYTES,
+    Measured,
+    ProbeAddress,
+)
 from torchloom_core.wire.messages import Ack, Command, Hello, Probe
 
-KNOCK = "0123456789abcdef" * 4
-DOOR = Door(host="10.0.0.3", port=4000, knock=KNOCK)
+PROBE_TOKEN = "0123456789abcdef" * 4
+PROBE_ADDRESS = ProbeAddress(host="10.0.0.3", port=4000, token=PROBE_TOKEN)
 WHO = {"run": "run", "worker": "g0-0", "incarnation": 1}
 
 
@@ -70,10 +76,10 @@ def test_a_probe_beyond_its_limits_is_refused(probe_bytes):
 
 
 def test_a_hello_a_command_and_an_ack_carry_what_a_probe_needs():
-    hello = Hello(**WHO, group="g0", rank=0, node="n0", door=DOOR)
+    hello = Hello(**WHO, group="g0", rank=0, node="n0", probe_address=PROBE_ADDRESS)
     assert decode_event(encode(hello)) == hello
-    deed = Probe(receiver="g1-0", door=DOOR, probe_bytes=1 << 20)
-    command = Command(**WHO, id="c1", epoch=1, issued_ns=0, deadline_ns=1, do=deed)
+    operation = Probe(receiver="g1-0", probe_address=PROBE_ADDRESS, probe_bytes=1 << 20)
+    command = Command(**WHO, id="c1", epoch=1, issued_ns=0, deadline_ns=1, do=operation)
     assert decode_command(encode(command)) == command
     measured = Measured(bytes_per_s=1e6, latency_s=0.0)
     ack = Ack(**WHO, command="c1", epoch=1, status="applied", measured=measured)
@@ -81,7 +87,7 @@ def test_a_hello_a_command_and_an_ack_carry_what_a_probe_needs():
 
 
 @pytest.mark.parametrize(
-    "door",
+    "probe_address",
     [
         {"host": ""},
         {"host": "a b"},
@@ -89,15 +95,15 @@ def test_a_hello_a_command_and_an_ack_carry_what_a_probe_needs():
         {"host": "x" * 254},
         {"port": 0},
         {"port": 65_536},
-        {"knock": KNOCK[:-1]},
-        {"knock": KNOCK[:-1] + "G"},
-        {"knock": KNOCK + "\n"},
+        {"token": PROBE_TOKEN[:-1]},
+        {"token": PROBE_TOKEN[:-1] + "G"},
+        {"token": PROBE_TOKEN + "\n"},
     ],
 )
-def test_a_door_that_is_none_is_refused(door):
-    plain = {"host": "h", "port": 1, "knock": KNOCK, **door}
+def test_a_probe_address_that_is_none_is_refused(probe_address):
+    plain = {"host": "h", "port": 1, "token": PROBE_TOKEN, **probe_address}
     hello = Hello(**WHO, group="g0", rank=0, node="n0")
-    data = msgspec.json.encode({**msgspec.to_builtins(hello), "door": plain})
+    data = msgspec.json.encode({**msgspec.to_builtins(hello), "probe_address": plain})
     with pytest.raises(MessageError):
         decode_event(data)
 

@@ -19,8 +19,8 @@ import os
 
 from torchloom_threadlet.early_end import keep_last_words
 from torchloom_threadlet.trainer.attachment import attach_once
-from torchloom_threadlet.trainer.errands import ErrandRunner, errands_of
 from torchloom_threadlet.trainer.loom import Loom
+from torchloom_threadlet.trainer.standby_tasks import StandbyTaskRunner, standby_tasks_of
 
 __all__ = ["Loom", "attach"]
 
@@ -36,18 +36,18 @@ def attach(
     rack: str | None = None,
     standby: bool | None = None,
     framework: str = "",
-    landscape: ErrandRunner | None = None,
-    preview: ErrandRunner | None = None,
+    landscape: StandbyTaskRunner | None = None,
+    preview: StandbyTaskRunner | None = None,
 ) -> Loom:
     """Register this process as a worker and return its loom.
 
-    A stand-by waits in here until it is told to join. One that is dismissed, as all are when the
+    A standby waits in here until it is told to join. One that is dismissed, as all are when the
     run is over, ends its process here, with status 0.
 
     Where ``join`` or ``TORCHLOOM_JOIN`` names a file that is not there yet, training starts at
-    once, and the worker enrols when the Weaver has written it; a stand-by waits for that, too.
+    once, and the worker enrols when the Weaver has written it; a standby waits for that, too.
     Where neither is given and there is no ``.torchloom/join.json`` the loom is inert, and a
-    stand-by does not wait.
+    standby does not wait.
 
     Called again with the same arguments, as when a notebook's cell is run again, it returns the
     same loom, until that is closed or drained.
@@ -65,9 +65,9 @@ def attach(
     framework : str
         What trains, for people to read.
     landscape : torchloom_threadlet.landscape.Landscape, optional
-        What a stand-by can look at the loss around the run's newest weights with, while it waits.
+        What a standby can look at the loss around the run's newest weights with, while it waits.
     preview : torchloom_threadlet.preview.Preview, optional
-        What a stand-by can try a change out with, while it waits.
+        What a standby can try a change out with, while it waits.
 
     Raises
     ------
@@ -75,4 +75,6 @@ def attach(
         If this process is attached already, with other arguments.
     """
     who = {"group": group, "rank": rank, "node": node, "rack": rack, "standby": standby}
-    return attach_once(Loom, join, who, framework, errands=errands_of(landscape, preview))
+    return attach_once(
+        Loom, join, who, framework, standby_tasks=standby_tasks_of(landscape, preview)
+    )

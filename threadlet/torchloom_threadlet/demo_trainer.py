@@ -72,14 +72,14 @@ def fingerprint(model: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def errands(
+def standby_tasks(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     images: torch.Tensor,
     labels: torch.Tensor,
     checkpoints: Path,
 ) -> dict[str, Any]:
-    """Return what a stand-by can look at and try out, with the newest checkpoint of any group."""
+    """Return what a standby can look at and try out, with the newest checkpoint of any group."""
 
     def load() -> int:
         paths = sorted(checkpoints.glob("*.pt"), key=lambda path: path.stat().st_mtime_ns)
@@ -116,8 +116,8 @@ def main() -> None:
     inner = torch.optim.SGD(model.parameters(), lr=options.lr, momentum=0.9)
     store = TCPStore(options.host, 0, is_master=True, wait_for_workers=False)
 
-    looks = errands(model, inner, images, labels, options.checkpoint.parent)
-    loom = attach(  # torchLoom 2: a stand-by waits here, or in 3
+    looks = standby_tasks(model, inner, images, labels, options.checkpoint.parent)
+    loom = attach(  # torchLoom 2: a standby waits here, or in 3
         group=options.group, held=True, **looks
     )
     gloo = ProcessGroupGloo(timeout=timedelta(seconds=5))

@@ -47,7 +47,7 @@ _MAX_ROWS = 1 << 16
 _MAX_PATH_BYTES = 4096
 _SIGNALS = 64
 
-LIFE_IS_OVER = signal.SIGUSR1
+INCARNATION_OVER = signal.SIGUSR1
 """Tells a sidecar whose loom is closed not to wait for the process's end."""
 
 COMPUTE = "compute"

@@ -28,7 +28,7 @@ _EXTRA_OF = {
     **dict.fromkeys(("safetensors", "scipy", "sklearn", "skops", "statsmodels"), "predictors"),
     "ray": "ray",
     "torch": "torch",
-    "websockets": "room",
+    "websockets": "dashboard",
 }
 """Modules that come with another extra than ``server``."""
 _OWN = ("torchloom_core", "torchloom_policies", "torchloom_predictors", "torchloom_threadlet")

@@ -70,7 +70,7 @@ def deny(proposal: str, /, *, reason: str = "", connection: Connection = _HERE) 
 
 
 def migrate(group: str, /, *, wait: Wait = _WAIT_S, connection: Connection = _HERE) -> None:
-    """Let a warm stand-by join, then drain a replica group.
+    """Let a warm standby join, then drain a replica group.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def migrate(group: str, /, *, wait: Wait = _WAIT_S, connection: Connection = _HE
 
 
 def admit(group: str, /, *, wait: Wait = _WAIT_S, connection: Connection = _HERE) -> None:
-    """Let a stand-by group join the run for good; nobody leaves for it.
+    """Let a standby group join the run for good; nobody leaves for it.
 
     Parameters
     ----------
@@ -163,7 +163,7 @@ def evict(
         The group that hangs.
     then
         Whether it may come back by itself (wait), is ended so that whoever started it starts it
-        again (restart), or is ended while a stand-by takes its place (replace).
+        again (restart), or is ended while a standby takes its place (replace).
     """
     _propose(EvictGroup(group=group, then=then), wait, connection)
 
@@ -247,15 +247,15 @@ def uncordon(node: str, /, *, connection: Connection = _HERE) -> None:
     _propose(UncordonNode(node=node), 0.0, connection)
 
 
-def remark(text: str, /, *, connection: Connection = _HERE) -> None:
-    """Put something on record, for whoever looks back; nothing is done.
+def annotate(text: str, /, *, connection: Connection = _HERE) -> None:
+    """Add an annotation to the run's record; it changes nothing.
 
     Parameters
     ----------
     text
-        What there is to say.
+        The annotation.
     """
-    act(connection, "remark", {"text": text})
+    act(connection, "annotate", {"text": text})
 
 
 def _propose(action: Action, wait_s: float, connection: Connection) -> None:

@@ -22,7 +22,7 @@ app = App(
 for _name, _help in (
     ("weaver", "Run the Weaver, the controller daemon."),
     ("lighthouse", "Run torchft's lighthouse, active: leavers and the dead are out at once."),
-    ("room", "Serve the control room: see and drive the run in a browser."),
+    ("dashboard", "Serve the dashboard: see and drive the run in a browser."),
     ("demo", "Watch a real torchft run lose a node without losing a step."),
 ):
     if find_spec(f"{_HERE}.{_name}_command"):
@@ -55,13 +55,13 @@ app.command(
 app.command(
     f"{_HERE}.landscape_command:landscape",
     name="landscape",
-    help="Look at the loss around the run's newest weights, on a stand-by.",
+    help="Look at the loss around the run's newest weights, on a standby.",
     group=_WATCHING,
 )
 app.command(
     f"{_HERE}.preview_command:preview",
     name="preview",
-    help="Try a change out on a stand-by, before anybody makes it.",
+    help="Try a change out on a standby, before anybody makes it.",
     group=_WATCHING,
 )
 app.command(
@@ -129,8 +129,8 @@ for _name, _help in (
 app.command(_actions)
 
 for _name, _help in (
-    ("migrate", "Let a warm stand-by join, then drain a replica group."),
-    ("admit", "Let a stand-by group join the run for good."),
+    ("migrate", "Let a warm standby join, then drain a replica group."),
+    ("admit", "Let a standby group join the run for good."),
     ("drain", "Drain replica groups without a replacement."),
     ("evict", "Free the others of a replica group that hangs."),
     ("checkpoint", "Save a checkpoint now, in one replica group or in all."),
@@ -143,6 +143,6 @@ for _name, _help in (
     ("uncordon", "Let workers be put on a node again."),
     ("approve", "Approve a proposal that waits for a person."),
     ("deny", "Deny a proposal that waits for a person."),
-    ("remark", "Put something on record, for whoever looks back."),
+    ("annotate", "Add an annotation to the run's record."),
 ):
     app.command(f"{_HERE}.action_commands:{_name}", name=_name, help=_help, group=_ACTING)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from torchloom_core.cli.extras import ROOM
+from torchloom_core.cli.extras import DASHBOARD
 from torchloom_core.cli.output import console
 from torchloom_core.errors import PluginError
 
@@ -19,13 +19,13 @@ def demo(
     scenario: Scenario = "node",
     out: Path = Path("torchloom-demo"),
     seed: int = 0,
-    room: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    dashboard: Annotated[bool, Parameter(negative="", show_default=False)] = False,
 ) -> None:
     """Watch a real torchft run lose a node without losing a step.
 
     The same run is played twice, first with torchft alone and then with torchLoom. With the
     scenario ``knobs`` it is played once; this one and ``bandwidth`` end with status 4 if anything
-    does not hold that they are to show. With --room it is a run to drive from the control room's
+    does not hold that they are to show. With --dashboard it is a run to drive from the dashboard's
     page, until it is interrupted. However it ends, it leaves no process behind; one that
     was killed with SIGKILL may, until the next in its folder.
 
@@ -39,20 +39,20 @@ def demo(
         Folder for logs, plot and trajectory: empty, or an earlier demo's, which is replaced.
     seed
         Seed of the model and of the batches.
-    room
+    dashboard
         Play no scenario: print a link that opens the page, and go on until Ctrl-C.
     """
     needed = ("grpc", "matplotlib", "psutil", "sklearn", "torch", "torchft")
-    for package in (*needed, *(ROOM if room else ())):
+    for package in (*needed, *(DASHBOARD if dashboard else ())):
         if find_spec(package) is None:
             raise PluginError(f'{package} is not installed: pip install "torchloom[demo]"')
     from torchloom_core.cli.demo.stage import stage
 
     with stage(out):
-        if room:
-            from torchloom_core.cli.demo.room import TRAINING, play_room
+        if dashboard:
+            from torchloom_core.cli.demo.dashboard import TRAINING, play_dashboard
 
-            play_room(replace(TRAINING, seed=seed), out, console())
+            play_dashboard(replace(TRAINING, seed=seed), out, console())
         else:
             _play(scenario, out, seed)
 

@@ -6,8 +6,8 @@ SCORES = ("scipy", "sklearn", "statsmodels")
 """What scoring forecasts needs."""
 
 
-ROOM = ("websockets", "starlette", "uvicorn")
-"""What serving the control room needs; the first is of its extra alone."""
+DASHBOARD = ("websockets", "starlette", "uvicorn")
+"""What serving the dashboard needs; the first is of its extra alone."""
 
 
 def need(*modules: str) -> None:

@@ -20,7 +20,7 @@ from torchloom_core.suggest import nearest
 
 # What fits and scores is heavy, and `torchloom --help` should not wait for it.
 if TYPE_CHECKING:
-    from torchloom_core.evaluate.forecasts.hindcasts import Progress
+    from torchloom_core.evaluate.forecasts.backtest_forecasts import Progress
     from torchloom_core.learning.card import Card
 
 _DAY_S = 86_400.0

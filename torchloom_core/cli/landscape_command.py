@@ -1,4 +1,4 @@
-"""``torchloom landscape``: the loss around the run's newest weights, asked of a stand-by."""
+"""``torchloom landscape``: the loss around the run's newest weights, asked of a standby."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from torchloom_core.cli.errand_options import check, recorded, show
 from torchloom_core.cli.options import AsJson, Connection
+from torchloom_core.cli.standby_task_options import check, recorded, show
 from torchloom_core.cli.times import Duration
 from torchloom_core.cli.weaver_client import act
 from torchloom_core.wire.actions import MapLandscape
-from torchloom_core.wire.errand import MOST_POINTS
 from torchloom_core.wire.landscape import MOST_PARTS, MOST_REACH, MOST_SIDE, Ways
+from torchloom_core.wire.standby_task import MOST_POINTS
 
 if TYPE_CHECKING:
     from torchloom_core.trajectory.landscape import Landscape
@@ -38,7 +38,7 @@ def landscape(
     json: AsJson = False,
     connection: Connection = _HERE,
 ) -> int:
-    """Look at the loss around the run's newest weights, on a stand-by whose script offers it.
+    """Look at the loss around the run's newest weights, on a standby whose script offers it.
 
     First how the loss bends along the update, then a line along it, then a plane, coarse at first.
     Ctrl-C ends it at the next point, and shows what there is.
@@ -60,7 +60,7 @@ def landscape(
     seed
         Of the random directions.
     over
-        Stand-bys among which the plane is divided, if there are as many.
+        Standbys among which the plane is divided, if there are as many.
     end
         End what is under way, whoever asked for it.
     plot
@@ -75,7 +75,7 @@ def landscape(
     if trajectory is not None:
         _show(recorded(trajectory, Landscape()), plot, json)
         return 0
-    from torchloom_core.cli.errand_client import run
+    from torchloom_core.cli.standby_task_client import run
 
     action = MapLandscape(
         points=points,

@@ -8,8 +8,8 @@ from rich.text import Text
 
 from torchloom_core.plain_text import plain_line
 from torchloom_core.trajectory.landscape import Landscape
-from torchloom_core.wire.errand import Loss
 from torchloom_core.wire.landscape import Bend, Plane
+from torchloom_core.wire.standby_task import Loss
 
 
 def table(seen: Landscape) -> Table:

@@ -1,4 +1,4 @@
-"""``torchloom preview``: a change tried out on a stand-by, before anybody grants it."""
+"""``torchloom preview``: a change tried out on a standby, before anybody grants it."""
 
 import asyncio
 from datetime import timedelta
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from torchloom_core.cli.errand_options import check, recorded, show
 from torchloom_core.cli.knob_commands import values_in
 from torchloom_core.cli.options import AsJson, Connection
 from torchloom_core.cli.output import console
+from torchloom_core.cli.standby_task_options import check, recorded, show
 from torchloom_core.cli.times import Duration
 from torchloom_core.cli.weaver_client import act, ask, open_client
 from torchloom_core.errors import ConfigError
@@ -39,7 +39,7 @@ def preview(
     json: AsJson = False,
     connection: Connection = _HERE,
 ) -> int:
-    """Try a change out on a stand-by whose script offers it, beside a control without the change.
+    """Try a change out on a standby whose script offers it, beside a control without the change.
 
     Both arms of each pair train on from the run's newest state, on the same data. Ctrl-C ends it
     at the next step, and shows what there is.
@@ -73,7 +73,7 @@ def preview(
     if len(what) == 1 and "=" not in what[0]:
         _show(recorded(Path(what[0]), Preview()), plot, json)
         return 0
-    from torchloom_core.cli.errand_client import run
+    from torchloom_core.cli.standby_task_client import run
 
     values, seconds = _values(what), lasts.total_seconds()
     try:
@@ -96,7 +96,7 @@ async def _price(connection: Connection, action: PreviewChange) -> str:
     step_s = status.step_time_s
     each = "an unknown time each" if step_s is None else f"{step_s:.3g} s each"
     steps = f"2 x {action.repeats} x {action.steps} steps of {each}"
-    return f"at most {action.price_s(step_s):.3g} GPU-s of one stand-by: {steps}"
+    return f"at most {action.price_s(step_s):.3g} GPU-s of one standby: {steps}"
 
 
 def _values(what: tuple[str, ...]) -> dict[str, KnobValue]:

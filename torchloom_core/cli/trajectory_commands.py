@@ -50,7 +50,7 @@ def show(
     last
         Only so many records.
     kind
-        Only this kind of record (verdict, command_life, outcome, ...), may be repeated; all
+        Only this kind of record (verdict, command_status, outcome, ...), may be repeated; all
         but tick unless given.
     worker
         Only what concerns this worker.

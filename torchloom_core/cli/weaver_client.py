@@ -15,7 +15,7 @@ from torchloom_core.config.schema import Config
 from torchloom_core.errors import BrokerError, RequestError
 from torchloom_core.plain_text import natural_key
 from torchloom_core.wire.codec import UNREADABLE
-from torchloom_core.wire.events import CommandLife, Outcome
+from torchloom_core.wire.events import CommandStatus, Outcome
 from torchloom_core.wire.operator import Answer, KnobTable, Page, Status
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ async def _outcome(heard: asyncio.Queue[tuple[str, bytes]], ids: tuple[str, ...]
     while True:
         kind, data = await heard.get()
         try:
-            told = msgspec.json.decode(data, type=CommandLife | Outcome)
+            told = msgspec.json.decode(data, type=CommandStatus | Outcome)
         except (msgspec.DecodeError, UnicodeDecodeError):
             continue  # something else that is told; anybody's answer, for one
         if isinstance(told, Outcome):

@@ -11,16 +11,16 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from torchloom_core.cli.announcing import announce
-from torchloom_core.cli.extras import ROOM, need
+from torchloom_core.cli.dashboard_process import dashboard_process
+from torchloom_core.cli.extras import DASHBOARD, need
 from torchloom_core.cli.options import ConfigPath
-from torchloom_core.cli.room_beside import room_beside
 from torchloom_core.config.loading import DEFAULT_PATH, load
 from torchloom_core.server_urls import shown
 
 
 def weaver(
     *,
-    room: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    dashboard: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     take_over: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     config: ConfigPath = None,
 ) -> None:
@@ -28,8 +28,8 @@ def weaver(
 
     Parameters
     ----------
-    room
-        Serve the control room, too, as `torchloom room` does, in a process of its own, which is
+    dashboard
+        Serve the dashboard, too, as `torchloom dashboard` does, in a process of its own, which is
         started again if it dies.
     take_over
         Take the run, or the state folder, from a Weaver that is alive, which ends with status 13;
@@ -41,8 +41,8 @@ def weaver(
     from torchloom_core.activation.discovery import discover
     from torchloom_core.weaver import run
 
-    if room:
-        need(*ROOM)
+    if dashboard:
+        need(*DASHBOARD)
     settings = load(config)
     logging.basicConfig(
         level=logging.INFO,
@@ -67,8 +67,8 @@ def weaver(
             lines.append(f"and its lighthouse by TORCHFT_LIGHTHOUSE={lighthouse}")
             lines.append("TORCHFT_QUORUM_RETRIES=100 has them live through its restarts")
         announce(*lines)
-        if room:
-            stack.enter_context(room_beside(config))
+        if dashboard:
+            stack.enter_context(dashboard_process(config))
 
     with stack:
         asyncio.run(run(settings, plugins, ready, take_over=take_over, renew=renew))

@@ -64,8 +64,8 @@ class Lighthouse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     order: tuple[Name, ...] = ()
 
 
-class Room(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[room]``: the control room's page.
+class Dashboard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[dashboard]``: the dashboard's page.
 
     Attributes
     ----------
@@ -106,7 +106,7 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     replace_s : float
         How long a lost replica group stays away.
     others_wait_s : float
-        How long the others wait for it where no stand-by can take over; 0: they go on without.
+        How long the others wait for it where no standby can take over; 0: they go on without.
     inspect_s : float
         How long a node that was left is looked at before it can be used again; 0: nobody does.
     repair_s : float
@@ -288,7 +288,7 @@ class Allreduce(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class Evaluate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``[evaluate]``: the job that a backtest puts on the trace's nodes, and how it recovers.
 
-    A group, a stand-by and a spare are made of whole nodes. ``checkpoint_interval_s`` is the work
+    A group, a standby and a spare are made of whole nodes. ``checkpoint_interval_s`` is the work
     between two checkpoints, 0 for Daly's optimum at the failures at hand. ``recovery`` is
     ``restart`` (any failure stops all groups, which start again from the last checkpoint) or
     ``per_step`` (the other groups go on and only the step is lost, as with torchft). For the
@@ -331,7 +331,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     weaver: Weaver = Weaver()
     broker: Broker = Broker()
     lighthouse: Lighthouse | None = None
-    room: Room = Room()
+    dashboard: Dashboard = Dashboard()
     costs: Costs = Costs()
     arbiter: Arbiter = Arbiter()
     guard: Guard = Guard()

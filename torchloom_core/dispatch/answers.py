@@ -4,7 +4,7 @@ from collections.abc import Container, Iterable, Sequence
 
 import msgspec
 
-from torchloom_core.kept import KeptTable
+from torchloom_core.persistent_table import PersistentTable
 from torchloom_core.wire.events import Answered, Issue, Output, Reply, Verdict
 from torchloom_core.wire.requests import Request, ResumeActions, StopActions
 
@@ -26,13 +26,13 @@ class Answers:
 
     Attributes
     ----------
-    kept : KeptTable of Answered
+    kept : PersistentTable of Answered
         By the sender's id.
     """
 
     def __init__(self) -> None:
         self._numbered = 0
-        self.kept: KeptTable[Answered] = KeptTable("answer")
+        self.kept: PersistentTable[Answered] = PersistentTable("answer")
 
     def again(self, request: Request) -> Reply | None:
         """Return the answer that the request was given when it came first, or nothing.

@@ -7,19 +7,19 @@ from msgspec import UNSET
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.dispatch.report_time import ReportTime
-from torchloom_core.kept import KeptTable
-from torchloom_core.wire.events import CommandLife, Issue, Output, Recall
+from torchloom_core.persistent_table import PersistentTable
+from torchloom_core.wire.events import CommandStatus, Issue, Output, Recall
 from torchloom_core.wire.links import PROBE_DEADLINE_S
 from torchloom_core.wire.messages import (
     FINAL_STATUSES,
     Ack,
     AckStatus,
     Command,
-    Deed,
-    Errand,
+    Operation,
     Probe,
     Rehearse,
     SetKnob,
+    StandbyTask,
     Survey,
 )
 from torchloom_core.wire.plans import RECALLED, Flight
@@ -45,7 +45,7 @@ class Commands:
         self._of_worker: dict[str, dict[str, None]] = {}
         self.epoch = 0
         self.report_time = ReportTime()
-        self.flights: KeptTable[Flight] = KeptTable("flight")
+        self.flights: PersistentTable[Flight] = PersistentTable("flight")
 
     def next_change(self) -> int:
         """Return the number of a new change, larger than that of any before, of any epoch."""
@@ -53,7 +53,7 @@ class Commands:
         return self.epoch * _CHANGES_AN_EPOCH + self._changes
 
     def issue(
-        self, worker: str, incarnation: int, deed: Deed, cause: str, now_ns: int
+        self, worker: str, incarnation: int, operation: Operation, cause: str, now_ns: int
     ) -> list[Output]:
         """Enter a new command; return what to give out."""
         self._issued += 1
@@ -64,15 +64,15 @@ class Commands:
             incarnation=incarnation,
             epoch=self.epoch,
             issued_ns=now_ns,
-            deadline_ns=now_ns + self._within_ns(deed),
-            do=deed,
+            deadline_ns=now_ns + self._within_ns(operation),
+            do=operation,
             cause=cause,
         )
         self._enter(Flight(command=command, status="issued"))
         return [_life(command, "issued"), Issue(command=command)]
 
-    def _within_ns(self, deed: Deed) -> int:
-        match deed:
+    def _within_ns(self, operation: Operation) -> int:
+        match operation:
             case Probe():
                 return min(_PROBE_NS, self._deadline_ns)
             case Survey(seconds=seconds) | Rehearse(seconds=seconds):
@@ -186,10 +186,10 @@ class Commands:
             if isinstance(flight.command.do, SetKnob) and flight.status != RECALLED
         ]
 
-    def being_told(self, *deeds: type[Deed]) -> set[str]:
+    def being_told(self, *operations: type[Operation]) -> set[str]:
         """Return the workers that are told one, or may have been before it was taken back."""
         commands = (flight.command for flight in self.flights.values())
-        return {command.worker for command in commands if isinstance(command.do, deeds)}
+        return {command.worker for command in commands if isinstance(command.do, operations)}
 
     def of_other_lives(self, worker: str, incarnation: int | None) -> list[str]:
         """Return the worker's commands that were meant for another life than this one."""
@@ -208,11 +208,11 @@ class Commands:
         self._of_worker.setdefault(command.worker, {})[command.id] = None
 
 
-def _life(command: Command, status: str, detail: str = "", step: int = -1) -> CommandLife:
-    return CommandLife(
+def _life(command: Command, status: str, detail: str = "", step: int = -1) -> CommandStatus:
+    return CommandStatus(
         command=command.id,
         worker=command.worker,
-        incarnation=command.incarnation if isinstance(command.do, Errand) else UNSET,
+        incarnation=command.incarnation if isinstance(command.do, StandbyTask) else UNSET,
         status=status,  # type: ignore[arg-type]
         verb=str(command.do.__struct_config__.tag),
         cause=command.cause,

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from torchloom_core.kept import KeptTable
+from torchloom_core.persistent_table import PersistentTable
 from torchloom_core.wire.actions import ChangeKnob
 from torchloom_core.wire.messages import Command, Join
 from torchloom_core.wire.plans import Plan
@@ -24,14 +24,14 @@ class UnderWay:
 
     Attributes
     ----------
-    table : KeptTable of Plan
+    table : PersistentTable of Plan
         By the verdict that granted them.
     waiting : dict of str to None
-        Verdicts of the plans that wait for a stand-by to train or for their turn, in order.
+        Verdicts of the plans that wait for a standby to train or for their turn, in order.
     """
 
     def __init__(self) -> None:
-        self.table: KeptTable[Plan] = KeptTable("plan")
+        self.table: PersistentTable[Plan] = PersistentTable("plan")
         self.waiting: dict[str, None] = {}
         self._works_on: dict[str, str] = {}
         self._open: dict[str, set[str]] = {}
@@ -91,9 +91,9 @@ class UnderWay:
                 self.table[plan.verdict] = msgspec.structs.replace(plan, landed=landed)
 
     def reserved(self) -> set[str]:
-        """Return the stand-by workers that some plan has taken already."""
+        """Return the standby workers that some plan has taken already."""
         plans = self.table.values()
-        joins = (s for plan in plans for s in plan.stages if isinstance(s.deed, Join))
+        joins = (s for plan in plans for s in plan.stages if isinstance(s.operation, Join))
         called = {worker for stage in joins for worker, _ in stage.lives}
         return called.union(*(plan.await_training for plan in plans))
 

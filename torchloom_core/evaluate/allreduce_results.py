@@ -38,7 +38,7 @@ class AllreduceRunResult(msgspec.Struct, frozen=True, kw_only=True):
     switches: int
     in_mode: dict[str, float]
     decisions: int = 0
-    deeds: Verdicts = Verdicts()
+    operations: Verdicts = Verdicts()
     quarantined: dict[str, str] = {}
     silent: tuple[str, ...] = ()
     modes: tuple[tuple[float, str], ...] = ()
@@ -78,7 +78,7 @@ class AllreduceArm(msgspec.Struct, frozen=True, kw_only=True):
     switches: float = 0.0
     steps: float = 0.0
     decisions: float = 0.0
-    deeds: Verdicts = Verdicts()
+    operations: Verdicts = Verdicts()
     quarantined: dict[str, str] = {}
     silent: dict[str, int] = {}
 

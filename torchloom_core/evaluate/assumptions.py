@@ -99,7 +99,7 @@ def of_replay(tested: Iterable[Forecaster], config: Config) -> Iterator[str]:
                 f"{card.verdict.sentence}"
             )
     yield (
-        "Nothing answers in replay: what is granted changes nothing, and without stand-bys in "
+        "Nothing answers in replay: what is granted changes nothing, and without standbys in "
         "the trace a migration is denied as impossible. A proposal about a worker counts as an "
         "alarm whether it was granted or not."
     )
@@ -109,14 +109,14 @@ def _job(config: Config) -> Iterator[str]:
     evaluate, costs = config.evaluate, config.costs
     yield (
         f"The job has {evaluate.groups} groups of {evaluate.nodes_per_group} x "
-        f"{evaluate.gpus_per_node} GPUs, {evaluate.standbys} warm stand-by groups and "
+        f"{evaluate.gpus_per_node} GPUs, {evaluate.standbys} warm standby groups and "
         f"{evaluate.spares} cold spare nodes; goodput is of all of them, in every arm."
     )
     yield (
         f"Detection takes {costs.detect_s:g} s, a restart {costs.restart_s:g} s, a checkpoint "
         f"{costs.checkpoint_s:g} s, one on demand {evaluate.proactive_checkpoint_s:g} s, a "
         f"migration pauses the run {costs.migrate_s:g} s, a cold spare comes after "
-        f"{evaluate.provision_s:g} s, a stand-by is warm after {evaluate.warm_up_s:g} s, a node "
+        f"{evaluate.provision_s:g} s, a standby is warm after {evaluate.warm_up_s:g} s, a node "
         f"that was moved away from is inspected for {evaluate.inspect_s:g} s."
     )
     if evaluate.recovery == "restart":
@@ -130,7 +130,7 @@ def _job(config: Config) -> Iterator[str]:
                 f"{evaluate.kill_stall_s:g} s for one that dies, after the step that is lost."
             )
         yield (
-            "Where stand-bys are admitted, each does the work that every group does: the global "
+            "Where standbys are admitted, each does the work that every group does: the global "
             "batch grows. Goodput counts all of it, goodput as planned no more groups than planned."
         )
     if evaluate.checkpoint_interval_s > 0:

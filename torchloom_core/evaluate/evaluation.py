@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from torchloom_core import __version__
 from torchloom_core.config.schema import Config
 from torchloom_core.errors import ConfigError
+from torchloom_core.evaluate.compatible_traces import refuse_incompatible, refuse_unmeasured
 from torchloom_core.evaluate.contradictions import refuse_contradicting, say_beyond
 from torchloom_core.evaluate.fleet_results import OverFleets
 from torchloom_core.evaluate.forecasts.leaks import refuse_foreknown
@@ -28,7 +29,6 @@ from torchloom_core.evaluate.on_trace import (
 )
 from torchloom_core.evaluate.preflight import check_until, job_on_links
 from torchloom_core.evaluate.results import Report, TraceResults
-from torchloom_core.evaluate.together import refuse_apart, refuse_unmeasured
 from torchloom_core.evaluate.unmeasured import say_unseen
 from torchloom_core.evaluate.wanted import Progress, TraceWanted, Wanted
 from torchloom_core.trace.bundle.bundle import Bundle
@@ -58,7 +58,7 @@ def evaluate(wanted: Wanted, store: Path, progress: Progress) -> Report:
     if len(wanted.traces) > 1 and wanted.scores:
         raise ConfigError(f"--scores: need one trace that they are of, was {len(wanted.traces)}")
     bundles = [_opened(one) for one in wanted.traces]
-    refuse_apart(bundles)
+    refuse_incompatible(bundles)
     traces = [
         OnTrace(name=name, wanted=wanted, bundle=bundle, config=_config(wanted, bundle),
                 until_ns=one.until_ns)

@@ -17,7 +17,7 @@ from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Config
 from torchloom_core.dispatch.policy_guard import RecordedGuard
 from torchloom_core.evaluate.forecasts.alarms import told
-from torchloom_core.evaluate.forecasts.hindcasts import Hindcasts, judge
+from torchloom_core.evaluate.forecasts.backtest_forecasts import BacktestForecasts, judge
 from torchloom_core.evaluate.forecasts.labels import Task
 from torchloom_core.evaluate.goodput.arms import Arm
 from torchloom_core.evaluate.goodput.job import ticking
@@ -202,7 +202,9 @@ class _Tally:
     def result(self, name: str) -> ReplayedPolicy:
         """Return the counts."""
         alarms = self._alarms
-        said = Hindcasts(self._watched, self._times, self._every_s, alarms.astype(np.float64))
+        said = BacktestForecasts(
+            self._watched, self._times, self._every_s, alarms.astype(np.float64)
+        )
         judged = judge(self._bundle, said, self._task)
         of = told(judged, alarms)
         days = judged.component_days

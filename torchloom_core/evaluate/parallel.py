@@ -28,7 +28,7 @@ Played = TypeVar("Played")
 _Played_co = TypeVar("_Played_co", covariant=True)
 
 
-class Errand(Protocol[_Played_co]):
+class StudyTask(Protocol[_Played_co]):
     """One run that is to be played, as it is sent to whoever plays it."""
 
     @property
@@ -67,7 +67,9 @@ class Workforce(msgspec.Struct, frozen=True, kw_only=True):
         if self.jobs < 1 and self.jobs != -1:
             raise ConfigError(f"--jobs: need at least 1, or -1, was {self.jobs}")
 
-    def play(self, errands: Sequence[Errand[Played]]) -> Iterator[tuple[Errand[Played], Played]]:
+    def play(
+        self, study_tasks: Sequence[StudyTask[Played]]
+    ) -> Iterator[tuple[StudyTask[Played], Played]]:
         """Yield every run as soon as it is over, in whatever order.
 
         They go out seed by seed: a process draws an episode once for all arms, and after the first
@@ -80,7 +82,7 @@ class Workforce(msgspec.Struct, frozen=True, kw_only=True):
         """
         import joblib
 
-        errands = sorted(errands, key=lambda errand: errand.seed)
+        study_tasks = sorted(study_tasks, key=lambda study_task: study_task.seed)
         if self.backend == "loky":
             # One that has grown ends between two runs, and another takes its place.
             warnings.filterwarnings("ignore", "A worker stopped while some jobs", UserWarning)
@@ -93,18 +95,18 @@ class Workforce(msgspec.Struct, frozen=True, kw_only=True):
                 initargs=(os.getpid(),),
             )
             with _untold_of(signal.SIGHUP):  # whoever tidies up after us ignores the others itself
-                runs = work(joblib.delayed(_play)(errand) for errand in errands)
+                runs = work(joblib.delayed(_play)(study_task) for study_task in study_tasks)
             try:
                 yield from runs
             except BrokenProcessPool:
                 raise WorkerLost("a worker process died: killed, or out of memory") from None
             return
         jobs = self._join_ray()
-        for start in range(0, len(errands), _ROUND * jobs):
+        for start in range(0, len(study_tasks), _ROUND * jobs):
             with joblib.parallel_config(backend="ray", n_jobs=jobs):
                 work = joblib.Parallel()
-                part = errands[start : start + _ROUND * jobs]
-                yield from work(joblib.delayed(_play)(errand) for errand in part)
+                part = study_tasks[start : start + _ROUND * jobs]
+                yield from work(joblib.delayed(_play)(study_task) for study_task in part)
 
     def _join_ray(self) -> int:
         """Join the cluster, or start one; return how many processes to use."""
@@ -146,5 +148,5 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
 
-def _play(errand: Errand[Played]) -> tuple[Errand[Played], Played]:
-    return errand, errand.play()
+def _play(study_task: StudyTask[Played]) -> tuple[StudyTask[Played], Played]:
+    return study_task, study_task.play()

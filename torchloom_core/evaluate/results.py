@@ -79,7 +79,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     invalid_decisions: int | None = None
     moves: int = 0
     right_moves: int = 0
-    deeds: Verdicts = Verdicts()
+    operations: Verdicts = Verdicts()
     quarantined: dict[str, str] = {}
     silent: tuple[str, ...] = ()
     model_events: int = 0
@@ -142,7 +142,7 @@ class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
     moves: float = 0.0
     right_moves: float = 0.0
     decisions: float = 0.0
-    deeds: Verdicts = Verdicts()
+    operations: Verdicts = Verdicts()
     invalid_share: float | None = None
     quarantined: dict[str, str] = {}
     silent: dict[str, int] = {}
@@ -208,7 +208,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
 class BreakEven(msgspec.Struct, frozen=True, kw_only=True):
     """From which precision on a migration pays: ``p (D + R + unsaved) > G + away``, in GPU-seconds.
 
-    ``price_gpu_s`` is that of the first stand-by of the job, ``last_price_gpu_s`` of the last one.
+    ``price_gpu_s`` is that of the first standby of the job, ``last_price_gpu_s`` of the last one.
     """
 
     precision: float

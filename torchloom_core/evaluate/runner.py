@@ -6,7 +6,7 @@ from typing import Generic
 import msgspec
 
 from torchloom_core.errors import StateError
-from torchloom_core.evaluate.parallel import Errand, Workforce
+from torchloom_core.evaluate.parallel import StudyTask, Workforce
 from torchloom_core.evaluate.run_cache import Run, RunCache
 
 Progress = Callable[[int, int], None]
@@ -28,7 +28,7 @@ class Runner(Generic[Run]):
         self._store, self._workforce, self._progress = store, workforce, progress
         self._over, self._total = 0, total
 
-    def play(self, errands: Sequence[Errand[Run]]) -> dict[tuple[str, int], Run]:
+    def play(self, study_tasks: Sequence[StudyTask[Run]]) -> dict[tuple[str, int], Run]:
         """Return every run by the name of its arm and its seed.
 
         Raises
@@ -36,23 +36,23 @@ class Runner(Generic[Run]):
         StateError
             If the trace or a model was replaced meanwhile: nobody knows of which a run is.
         """
-        key = {(errand.arm_name, errand.seed): errand.key for errand in errands}
+        key = {(study_task.arm_name, study_task.seed): study_task.key for study_task in study_tasks}
         found: dict[str, Run] = {}
-        missing: dict[str, Errand[Run]] = {}
-        for errand in errands:
-            name = key[errand.arm_name, errand.seed]
-            run = self._store.find(name, errand.arm_name)
+        missing: dict[str, StudyTask[Run]] = {}
+        for study_task in study_tasks:
+            name = key[study_task.arm_name, study_task.seed]
+            run = self._store.find(name, study_task.arm_name)
             if run is None:
-                missing.setdefault(name, errand)
+                missing.setdefault(name, study_task)
             else:
                 found[name] = run
-        self._done(len(errands) - len(missing))
-        for errand, run in self._workforce.play(list(missing.values())):
-            name = key[errand.arm_name, errand.seed]
-            if errand.key != name:
+        self._done(len(study_tasks) - len(missing))
+        for study_task, run in self._workforce.play(list(missing.values())):
+            name = key[study_task.arm_name, study_task.seed]
+            if study_task.key != name:
                 raise StateError(
-                    f"{errand.arm_name}: need a trace and models that stay as they are while runs "
-                    f"are played, was one that was replaced"
+                    f"{study_task.arm_name}: need a trace and models that do not change "
+                    f"during the backtest, one was replaced"
                 )
             self._store.keep(name, run)
             found[name] = run

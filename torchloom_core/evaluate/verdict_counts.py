@@ -32,7 +32,7 @@ class VerdictCounts:
         if isinstance(verdict.action, Alert):
             self._alerts = _first((*self._alerts, verdict.action.text))
 
-    def deeds(self) -> Verdicts:
+    def operations(self) -> Verdicts:
         """Return what was counted."""
         return Verdicts(
             proposed=float(self._granted.total() + self._denied.total()),

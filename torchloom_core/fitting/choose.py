@@ -10,7 +10,7 @@ import numpy as np
 
 from torchloom_core.activation.discovery import PluginInfo
 from torchloom_core.errors import ConfigError, PluginError, TraceError
-from torchloom_core.evaluate.forecasts.hindcasts import Progress, part_of
+from torchloom_core.evaluate.forecasts.backtest_forecasts import Progress, part_of
 from torchloom_core.fitting.build import METRICS, build
 from torchloom_core.fitting.candidates import HORIZON, Candidate, candidates
 from torchloom_core.fitting.fit import check, fit_checked, say_unread
@@ -23,7 +23,7 @@ from torchloom_core.fitting.stages import FitSettings
 from torchloom_core.learning.card import Tried
 from torchloom_core.learning.model import Model
 from torchloom_core.learning.skill import BASELINES
-from torchloom_core.learning.told import TOLD
+from torchloom_core.learning.task_wording import TOLD
 from torchloom_core.plugin.api import Predictor
 from torchloom_core.trace.bundle.bundle import Bundle
 

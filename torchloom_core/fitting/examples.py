@@ -6,7 +6,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.evaluate.forecasts.hindcasts import Progress, events_to_judge
+from torchloom_core.evaluate.forecasts.backtest_forecasts import Progress, events_to_judge
 from torchloom_core.evaluate.forecasts.labels import Task, outcomes
 from torchloom_core.evaluate.forecasts.leaks import suspicious_features
 from torchloom_core.learning.rows import RowSample

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from torchloom_core.activation.discovery import PluginInfo
 from torchloom_core.errors import ConfigError, PluginError, TraceError
 from torchloom_core.evaluate.contradictions import refuse_contradicting, say_beyond
-from torchloom_core.evaluate.forecasts.foretelling_attributes import GROUP
-from torchloom_core.evaluate.forecasts.foretelling_service import IN_SERVICE
 from torchloom_core.evaluate.forecasts.leaks import refuse_foreknown
+from torchloom_core.evaluate.forecasts.leaky_attributes import GROUP
+from torchloom_core.evaluate.forecasts.leaky_service import IN_SERVICE
 from torchloom_core.evaluate.unmeasured import missing, say_unseen
 from torchloom_core.fitting.baselines import Baselines, usual_spans_s
 from torchloom_core.fitting.build import ATTRIBUTES, FAULTS, GROUPS, METRICS, build
@@ -28,7 +28,7 @@ from torchloom_core.learning.alarm_rate import alarm_unit
 from torchloom_core.learning.card import Card
 from torchloom_core.learning.forecast_score import FEW, ForecastScore
 from torchloom_core.learning.model import Model, ModelInfo, is_plain
-from torchloom_core.learning.skill import RANDOM, foretelling
+from torchloom_core.learning.skill import RANDOM, leaky
 from torchloom_core.plugin.api import Learner, Predictor
 from torchloom_core.plugin.foreign import shown
 from torchloom_core.suggest import nearest
@@ -121,10 +121,10 @@ def fit_checked(
     if isinstance(plugin, Learner) and said.calibration.stretch is msgspec.UNSET:
         remarks.append(_NOT_CARRIED_OVER)
     stages(f"score {info.name}")(0.0)
-    flags = examples.flags() + fitting.foretelling(plugin.needs)
+    flags = examples.flags() + fitting.leaky(plugin.needs)
     scored = fitting.score(info.name, said, others, flags)
-    if foretelling(scored):
-        remarks.append(_without(fitting, info, told, foretelling(scored), stages))
+    if leaky(scored):
+        remarks.append(_without(fitting, info, told, leaky(scored), stages))
     card = replace(
         _card(fitting, info, said, scored),
         baselines=tuple(fitting.score(name, other, {}) for name, other in others.items()),

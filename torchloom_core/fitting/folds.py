@@ -7,7 +7,12 @@ as it would have then, and is judged on the rest. It is not calibrated, which ch
 from collections.abc import Iterator, Mapping, Sequence
 
 from torchloom_core.errors import ConfigError, PluginError, TraceError
-from torchloom_core.evaluate.forecasts.hindcasts import Hindcasts, Progress, judge, part_of
+from torchloom_core.evaluate.forecasts.backtest_forecasts import (
+    BacktestForecasts,
+    Progress,
+    judge,
+    part_of,
+)
 from torchloom_core.evaluate.forecasts.scores import auprc_of
 from torchloom_core.fitting.build import build
 from torchloom_core.fitting.candidates import Candidate
@@ -73,6 +78,6 @@ def _reached(
     }
 
 
-def _auprc(fitting: Fitting, said: Hindcasts) -> float | None:
+def _auprc(fitting: Fitting, said: BacktestForecasts) -> float | None:
     judged = judge(fitting.bundle, said, fitting.task)
     return auprc_of(judged).value if (judged.outcome == 1.0).any() else None

@@ -9,11 +9,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from torchloom_core.errors import PluginError
-from torchloom_core.evaluate.forecasts.hindcasts import (
+from torchloom_core.evaluate.forecasts.backtest_forecasts import (
     Asking,
-    Hindcasts,
+    BacktestForecasts,
     Progress,
-    hindcasts_of_all,
+    backtest_forecasts_of_all,
 )
 from torchloom_core.fitting.examples import Outcomes
 from torchloom_core.fitting.hints import hints
@@ -84,7 +84,7 @@ class Passes:
         del rows  # before others gather theirs
         self._teach_alone()
 
-    def learn_twice(self) -> dict[int, Hindcasts]:
+    def learn_twice(self) -> dict[int, BacktestForecasts]:
         """Let all learn, first without the time to calibrate on; return what they say of that.
 
         One that cannot be asked is not in it.
@@ -116,12 +116,12 @@ class Passes:
         self._teach_alone()
         return {number: one for number, one in said.items() if number not in self.refused}
 
-    def ask(self) -> dict[int, Hindcasts]:
+    def ask(self) -> dict[int, BacktestForecasts]:
         """Return what all say of the time to score; one that cannot be asked is not in it."""
         if not self._able:
             return {}
         fitting = self._fitting
-        answers = hindcasts_of_all(
+        answers = backtest_forecasts_of_all(
             fitting.bundle,
             self._able,
             tick_s=fitting.settings.tick_s,
@@ -133,7 +133,7 @@ class Passes:
         return self._by_place(answers)
 
     def calibrated(
-        self, earlier: Mapping[int, Hindcasts], later: Mapping[int, Hindcasts]
+        self, earlier: Mapping[int, BacktestForecasts], later: Mapping[int, BacktestForecasts]
     ) -> dict[int, Said]:
         """Return what all have said, calibrated; one that cannot be is not in it."""
         found: dict[int, Said] = {}
@@ -166,10 +166,12 @@ class Passes:
             if number not in self.refused
         ]
 
-    def _by_place(self, answers: Sequence[Hindcasts | PluginError]) -> dict[int, Hindcasts]:
+    def _by_place(
+        self, answers: Sequence[BacktestForecasts | PluginError]
+    ) -> dict[int, BacktestForecasts]:
         """Return the answers of those that can be asked; one that could not cannot any more."""
         able = [number for number in range(len(self._plugins)) if number not in self.refused]
-        found: dict[int, Hindcasts] = {}
+        found: dict[int, BacktestForecasts] = {}
         for number, answer in zip(able, answers, strict=True):
             if isinstance(answer, PluginError):
                 self._refuse(number, answer, self.refused)

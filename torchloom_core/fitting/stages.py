@@ -14,15 +14,15 @@ import numpy as np
 
 from torchloom_core.errors import PluginError, TorchloomError
 from torchloom_core.evaluate.forecasts.alarms import Judged, threshold_for, told
-from torchloom_core.evaluate.forecasts.foretelling import foretelling
-from torchloom_core.evaluate.forecasts.hindcasts import (
-    Hindcasts,
+from torchloom_core.evaluate.forecasts.backtest_forecasts import (
+    BacktestForecasts,
     Progress,
     judge,
     random_scores,
     refuse_too_many,
 )
 from torchloom_core.evaluate.forecasts.labels import Task
+from torchloom_core.evaluate.forecasts.leaky import leaky
 from torchloom_core.evaluate.forecasts.scores import score
 from torchloom_core.fitting.examples import Examples
 from torchloom_core.fitting.time_split import days, split
@@ -98,12 +98,12 @@ class Said:
     ----------
     earlier : Judged
         Of the time that it was calibrated on, when it had not learned from that.
-    later : Hindcasts
+    later : BacktestForecasts
         Of the time to score, when it had learned from all that came before.
     """
 
     earlier: Judged
-    later: Hindcasts
+    later: BacktestForecasts
     calibration: Calibration
 
 
@@ -154,7 +154,7 @@ class Fitting:
         )
 
     def calibrated(
-        self, name: str, earlier: Hindcasts, later: Hindcasts, prevalence: float
+        self, name: str, earlier: BacktestForecasts, later: BacktestForecasts, prevalence: float
     ) -> Said:
         """Return what one said, calibrated.
 
@@ -162,7 +162,7 @@ class Fitting:
         ----------
         name : str
             Whose it is, for errors.
-        earlier, later : Hindcasts
+        earlier, later : BacktestForecasts
             When it had learned without the time to calibrate on, from then on until ``until_ns``;
             when it had learned from that as well, from there on.
         prevalence : float
@@ -204,12 +204,12 @@ class Fitting:
             carried_over,
         )
 
-    def foretelling(self, needs: Sequence[PredictorNeed]) -> tuple[str, ...]:
+    def leaky(self, needs: Sequence[PredictorNeed]) -> tuple[str, ...]:
         """Return a flag for each of what is read that knows the future.
 
         What is said to be known beforehand is not asked about.
         """
-        return foretelling(
+        return leaky(
             self.bundle,
             needs,
             self.task,

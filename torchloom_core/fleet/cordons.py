@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.kept import KeptTable
+from torchloom_core.persistent_table import PersistentTable
 
 
 class Cordon(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,14 +20,14 @@ class Cordons:
 
     Attributes
     ----------
-    cordons : KeptTable of Cordon
+    cordons : PersistentTable of Cordon
         By node.
     nodes : frozenset of str
         What is cordoned.
     """
 
     def __init__(self) -> None:
-        self.cordons: KeptTable[Cordon] = KeptTable("cordon")
+        self.cordons: PersistentTable[Cordon] = PersistentTable("cordon")
         self.nodes: frozenset[str] = frozenset()
 
     @property

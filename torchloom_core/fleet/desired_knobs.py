@@ -4,7 +4,7 @@ from collections.abc import Collection, Container, Iterable, Mapping
 
 from msgspec.structs import replace
 
-from torchloom_core.kept import KeptTable
+from torchloom_core.persistent_table import PersistentTable
 from torchloom_core.wire.events import KnobDesired
 from torchloom_core.wire.knobs import agrees
 from torchloom_core.wire.messages import Hello, KnobSpec, KnobValue, SetKnob
@@ -15,13 +15,13 @@ class DesiredKnobs:
 
     Attributes
     ----------
-    wishes : KeptTable of KnobDesired
+    wishes : PersistentTable of KnobDesired
         By ``all.<knob>`` and ``of.<worker>.<knob>``. Those that wait for a person's word, since
         they were wanted of an earlier job, are given to nobody.
     """
 
     def __init__(self) -> None:
-        self.wishes: KeptTable[KnobDesired] = KeptTable("knob")
+        self.wishes: PersistentTable[KnobDesired] = PersistentTable("knob")
         self._told_again: frozenset[tuple[str, int]] = frozenset()
 
     def restore(self, desired: Iterable[KnobDesired], now_ns: int) -> None:

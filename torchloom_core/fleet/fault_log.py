@@ -4,7 +4,7 @@ import bisect
 from collections import Counter
 
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.kept import KeptTable
+from torchloom_core.persistent_table import PersistentTable
 from torchloom_core.plugin.faults import _when
 from torchloom_core.wire.events import Fault
 
@@ -32,7 +32,7 @@ class FaultLog:
 
     Attributes
     ----------
-    kept : KeptTable of Fault
+    kept : PersistentTable of Fault
         The newest :data:`FAULTS_KEPT`, by a number each.
     """
 
@@ -47,7 +47,7 @@ class FaultLog:
         self._told: tuple[Fault, ...] | None = ()
         self._numbered = 0
         self._key_of: dict[str, str] = {}
-        self.kept: KeptTable[Fault] = KeptTable("fault")
+        self.kept: PersistentTable[Fault] = PersistentTable("fault")
 
     def add(self, fault: Fault) -> bool:
         """Remember a fault; return False for one that is known."""

@@ -17,7 +17,7 @@ from torchloom_core.clock import SECOND_NS
 from torchloom_core.config import schema
 from torchloom_core.fleet.furthest_steps import FurthestSteps
 from torchloom_core.fleet.state import FleetState
-from torchloom_core.kept import KeptTable
+from torchloom_core.persistent_table import PersistentTable
 from torchloom_core.suggest import listed
 from torchloom_core.wire.actions import Action, ChangeKnobs, Guard
 from torchloom_core.wire.events import Judged
@@ -48,7 +48,7 @@ class Guards:
 
     Attributes
     ----------
-    watches : KeptTable of Watch
+    watches : PersistentTable of Watch
         By the verdict whose change is, or is about to be, watched over.
     """
 
@@ -62,7 +62,7 @@ class Guards:
         self._steps_ns: deque[int] = deque(maxlen=_KEPT)
         self._progress_ns = 0
         self._furthest = FurthestSteps()
-        self.watches: KeptTable[Watch] = KeptTable("watch")
+        self.watches: PersistentTable[Watch] = PersistentTable("watch")
 
     def obstacle(self, guard: Guard | None) -> str:
         """Return why there is nothing that the guard could watch, or nothing."""

@@ -1,4 +1,4 @@
-"""Stand-bys that may make their Manager before they join, since the lighthouse holds them back.
+"""Standbys that may make their Manager before they join, since the lighthouse holds them back.
 
 Making a Manager is what joins a quorum. So nobody is told to prepare before the lighthouse has
 heard whom to hold, and whoever is told to join is held no more.
@@ -25,7 +25,7 @@ class HeldStandbys:
         self._answered: dict[str, int] = {}
 
     def hold(self, joining: Set[str]) -> list[Output]:
-        """Have all stand-bys held back but the workers that are told to join.
+        """Have all standbys held back but the workers that are told to join.
 
         Whom an earlier Weaver held stays held until the group says hello.
         """

@@ -5,12 +5,12 @@ from collections.abc import Iterable, Iterator
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.fleet.desired_knobs import DesiredKnobs
 from torchloom_core.fleet.state import FleetState
-from torchloom_core.kept import KeptTable
+from torchloom_core.persistent_table import PersistentTable
 from torchloom_core.wire.events import KnobDesired, Launched
 from torchloom_core.wire.messages import Hello
 
 AT_WORK = frozenset({"joining", "training", "paused", "draining"})
-"""States of those that a job goes on with; a stand-by is none of them."""
+"""States of those that a job goes on with; a standby is none of them."""
 
 
 class Launches:
@@ -18,7 +18,7 @@ class Launches:
 
     Attributes
     ----------
-    table : KeptTable of Launched
+    table : PersistentTable of Launched
         By their ids.
     """
 
@@ -28,7 +28,7 @@ class Launches:
         self._stale_ns = round(stale_after_s * SECOND_NS)
         self._all_are_here_ns = 0
         self._came_ns: dict[str, int] = {}
-        self.table: KeptTable[Launched] = KeptTable("launch")
+        self.table: PersistentTable[Launched] = PersistentTable("launch")
 
     def restore(self, launches: Iterable[Launched], now_ns: int) -> None:
         """Take over what an earlier Weaver left; this one has yet to hear who is there."""

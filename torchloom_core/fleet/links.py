@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from torchloom_core.kept import KeptTable
+from torchloom_core.persistent_table import PersistentTable
 from torchloom_core.wire.links import Link
 
 LINKS_KEPT = 65_536
@@ -21,14 +21,14 @@ class MeasuredLinks:
     ----------
     of : dict of str to dict of str to Link
         By sender and receiver. The inner dicts are never changed, only replaced.
-    kept : KeptTable of Link
+    kept : PersistentTable of Link
         All of them, the oldest first.
     """
 
     def __init__(self) -> None:
         self._senders_to: dict[str, dict[str, None]] = {}
         self.of: dict[str, dict[str, Link]] = {}
-        self.kept: KeptTable[Link] = KeptTable("link")
+        self.kept: PersistentTable[Link] = PersistentTable("link")
 
     def add(self, link: Link) -> None:
         """Remember what was measured, in place of what was before."""

@@ -11,9 +11,9 @@ from torchloom_core.config.schema import Costs
 from torchloom_core.fleet.cordons import Cordons
 from torchloom_core.fleet.declared_knobs import DeclaredKnobs
 from torchloom_core.fleet.fault_log import FaultLog, fault_of_worker
+from torchloom_core.fleet.incarnations import Lives
 from torchloom_core.fleet.intake import Heard, Intake
 from torchloom_core.fleet.links import MeasuredLinks
-from torchloom_core.fleet.lives import Lives
 from torchloom_core.fleet.quorums import Quorums
 from torchloom_core.fleet.restarts_in_vain import NOTE as RESTART
 from torchloom_core.fleet.restarts_in_vain import RestartsInVain
@@ -29,7 +29,6 @@ from torchloom_core.wire.events import Fault, Forecast, NodeFault, Notice
 from torchloom_core.wire.limits import MAX_WORKERS
 from torchloom_core.wire.links import Link, Measured
 from torchloom_core.wire.messages import (
-    Deed,
     Drain,
     Exit,
     Hello,
@@ -37,6 +36,7 @@ from torchloom_core.wire.messages import (
     KnobSpec,
     KnobValue,
     Note,
+    Operation,
     Pause,
     Probe,
     Resume,
@@ -201,10 +201,10 @@ class FleetState:
             self._add_fault(message.worker, "exit", ts_ns, f"exit:{message.incarnation}")
         return True
 
-    def apply(self, worker: str, deed: Deed) -> None:
+    def apply(self, worker: str, operation: Operation) -> None:
         """Take note of what a worker has just done; its telemetry says the same only later."""
         row = self.row_of[worker]
-        done = done_by(deed, self.hello[row].group)
+        done = done_by(operation, self.hello[row].group)
         if isinstance(done, Drain):
             self.ending[row] = "drained"
         if isinstance(done, SetKnob):
@@ -266,7 +266,7 @@ class FleetState:
     def note_link(self, sender: str, probe: Probe, measured: Measured, ts_ns: int) -> None:
         """Remember what a probe of a known sender measured, unless its receiver has gone since."""
         row = self.row_of.get(probe.receiver)
-        if row is None or self.hello[row].door != probe.door:
+        if row is None or self.hello[row].probe_address != probe.probe_address:
             return
         link = Link(
             sender=sender,
@@ -422,7 +422,9 @@ class FleetState:
                 tuple(h.node for h in hellos),
                 tuple(h.rack for h in hellos),
                 tuple(MappingProxyType(h.labels) for h in hellos),
-                frozen(np.fromiter((h.door is not None for h in hellos), bool, len(hellos))),
+                frozen(
+                    np.fromiter((h.probe_address is not None for h in hellos), bool, len(hellos))
+                ),
             )
         names, group, node, rack, labels, can_be_probed = self._where
         return FleetView(

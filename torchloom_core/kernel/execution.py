@@ -1,8 +1,8 @@
 """Carry out what was granted: plans of commands, stage by stage, and how they end.
 
 The kernel starts a plan for each granted verdict and advances all of them at every tick and
-ack. It is also the :class:`~torchloom_core.kernel.arbiter.rails.Situation` that the rails look at.
-What a plan is made of, and what is peculiar to it, its kind of action says.
+ack. It is also the :class:`~torchloom_core.kernel.arbiter.safety_limits.Situation` that the rails
+look at. What a plan is made of, and what is peculiar to it, its kind of action says.
 """
 
 from collections.abc import Iterable, Set
@@ -11,21 +11,21 @@ import msgspec
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Config
-from torchloom_core.kept import KeptTable
 from torchloom_core.kernel.actions.kinds import kind_of
 from torchloom_core.kernel.actions.pause import PAUSING
 from torchloom_core.kernel.actions.run import Run
+from torchloom_core.persistent_table import PersistentTable
 from torchloom_core.wire.actions import Action, ChangeKnob
 from torchloom_core.wire.events import Issue, Outcome, Output, Verdict
 from torchloom_core.wire.messages import (
     RECONCILE,
     Command,
     Drain,
+    FencedChange,
     Hello,
     Join,
     KnobValues,
     Prepare,
-    Together,
     Withdraw,
 )
 from torchloom_core.wire.plans import Plan, Stage, Stopped, begun_by, called_off, missed_text
@@ -51,7 +51,7 @@ class Execution:
         self._patience_ns = round(2 * config.weaver.command_deadline_s * SECOND_NS)
         self._restored_ns = 0
         self.called_off: set[str] = set()
-        self.switch: KeptTable[Stopped] = KeptTable("actions")
+        self.switch: PersistentTable[Stopped] = PersistentTable("actions")
 
     @property
     def stopped(self) -> bool:
@@ -109,7 +109,7 @@ class Execution:
         run, now_ns = self._run, self._run.now_ns
         kind = kind_of(verdict.action)
         stages, await_training = kind.stages(verdict.action, run)
-        deed = stages[0].deed if stages else None
+        operation = stages[0].operation if stages else None
         plan = Plan(
             verdict=verdict.proposal,
             policy=verdict.policy,
@@ -118,7 +118,7 @@ class Execution:
             deadline_ns=now_ns + self._patience_ns,
             stages=stages,
             await_training=await_training,
-            change=deed.number if isinstance(deed, Together) else 0,
+            change=operation.number if isinstance(operation, FencedChange) else 0,
         )
         kind.at_once(plan.action, run.fleet.cordons, now_ns)
         if not stages:
@@ -155,7 +155,7 @@ class Execution:
         return self._advance_each(list(self._plans.table))
 
     def advance(self, verdict: str) -> list[Output]:
-        """Do the same for one plan and for those that wait for a stand-by."""
+        """Do the same for one plan and for those that wait for a standby."""
         return self._advance_each([verdict, *self._plans.waiting])
 
     def _advance_each(self, verdicts: Iterable[str]) -> list[Output]:
@@ -182,9 +182,9 @@ class Execution:
         if waits:
             gone = [w for w in waits if fleet.is_gone(w)]
             if gone:
-                return self._end(plan, f"stand-by {', '.join(gone)} ended before it trained")
+                return self._end(plan, f"standby {', '.join(gone)} ended before it trained")
             if self._is_late(plan):
-                return self._end(plan, f"stand-by {', '.join(waits)} did not train in time")
+                return self._end(plan, f"standby {', '.join(waits)} did not train in time")
             return []
         if not plan.stages:
             return self._end(plan, "")
@@ -206,7 +206,7 @@ class Execution:
         if plan.stages:
             if self._plans.change_before(plan):
                 return []
-            stage = run.stage(run.voters(), plan.stages[0].deed)
+            stage = run.stage(run.voters(), plan.stages[0].operation)
             if not stage.lives and not self._is_late(plan):
                 return []  # a new Weaver has yet to hear of them, or they are on their way back
             return self._begin(msgspec.structs.replace(plan, stages=(stage,)))
@@ -227,7 +227,7 @@ class Execution:
     def _let_go(self, plan: Plan, command_ids: Iterable[str]) -> list[Output]:
         told = [self._commands.flights[command_id].command for command_id in sorted(command_ids)]
         lives = tuple((command.worker, command.incarnation) for command in told)
-        return self._run.tell(Stage(deed=Withdraw(number=plan.change), lives=lives), WITHDRAWN)
+        return self._run.tell(Stage(operation=Withdraw(number=plan.change), lives=lives), WITHDRAWN)
 
     def offer_to_newcomers(self) -> list[Output]:
         """Offer the change that all are offered also to those that have come since."""
@@ -288,7 +288,9 @@ class Execution:
             commands=tuple(issued),
             applied=plan.applied + len(plan.commands),
         )
-        return outputs + (self._hold_standbys() if isinstance(plan.stages[0].deed, Join) else [])
+        return outputs + (
+            self._hold_standbys() if isinstance(plan.stages[0].operation, Join) else []
+        )
 
     def _end(self, plan: Plan, trouble: str) -> list[Output]:
         run, kind = self._run, kind_of(plan.action)
@@ -313,7 +315,7 @@ class Execution:
         return [*outputs, Outcome.of(plan, result, trouble, run.now_ns)]
 
     def _send_back(self, plan: Plan) -> list[Output]:
-        """Send home the part of a stand-by group that joined without the rest."""
+        """Send home the part of a standby group that joined without the rest."""
         run, fleet = self._run, self._run.fleet
         rows = [fleet.row_of[worker] for worker in plan.await_training if worker in fleet.row_of]
         joined = [row for row in rows if fleet.state[row] in ("joining", "training")]
@@ -375,9 +377,9 @@ class Execution:
                 continue
             on_the_way = self._commands.knobs_on_the_way(worker)
             present = fleet.knobs[row]
-            for deed in self._run.desired.missing(hello, present, fleet.knob_specs, in_doubt):
-                if deed.knob not in on_the_way:
-                    outputs += self._run.tell(self._run.stage([row], deed), RECONCILE)
+            for operation in self._run.desired.missing(hello, present, fleet.knob_specs, in_doubt):
+                if operation.knob not in on_the_way:
+                    outputs += self._run.tell(self._run.stage([row], operation), RECONCILE)
         return outputs
 
     def wanted_nowhere(self) -> KnobValues:
@@ -394,12 +396,12 @@ class Execution:
         return run.desired.nowhere(run.fleet.knob_specs, lives, present)
 
     def prepare_standbys(self) -> list[Output]:
-        """Have stand-bys held back, and tell those to prepare of whom the lighthouse knows."""
+        """Have standbys held back, and tell those to prepare of whom the lighthouse knows."""
         run, outputs = self._run, self._hold_standbys()
         if self.is_mute:
             return outputs
         ready = run.held_standbys.to_prepare(run.commands.being_told(Join, Drain, Prepare))
-        return outputs + run.tell(run.stage(ready, Prepare()), "stand-by")
+        return outputs + run.tell(run.stage(ready, Prepare()), "standby")
 
     def _hold_standbys(self) -> list[Output]:
         return self._run.held_standbys.hold(self._commands.being_told(Join))

@@ -14,21 +14,21 @@ from torchloom_core.config.schema import Config
 from torchloom_core.dispatch.answers import Answers, answer_to
 from torchloom_core.dispatch.candidate import Candidate
 from torchloom_core.dispatch.commands import Commands
+from torchloom_core.dispatch.control_lease import ControlLease
 from torchloom_core.dispatch.policy_guard import Guard
-from torchloom_core.dispatch.wheel import Wheel
 from torchloom_core.fleet.forecasts import Forecasts
 from torchloom_core.fleet.guards import TRIES, Guards
 from torchloom_core.fleet.refusals import Refusals
 from torchloom_core.fleet.sample_table import SampleTable
 from torchloom_core.fleet.state import FleetState
 from torchloom_core.fleet.steering import Steering
-from torchloom_core.kept import Changes
 from torchloom_core.kernel.actions.kinds import kind_of
 from torchloom_core.kernel.actions.run import Run
 from torchloom_core.kernel.arbiter import Arbiter
 from torchloom_core.kernel.execution import Execution
 from torchloom_core.kernel.plugins.host import ActivePlugins, PolicyHost
 from torchloom_core.kernel.run_end import RunEnd
+from torchloom_core.persistent_table import Changes
 from torchloom_core.plugin.needs import Need
 from torchloom_core.plugin.view import FleetView
 from torchloom_core.wire import notices
@@ -122,7 +122,7 @@ class Kernel:
         self.host = PolicyHost(plugins.policies, guard)
         self.forecasts = Forecasts(plugins.predictors)
         self.answers = Answers()
-        self.wheel = Wheel()
+        self.control_lease = ControlLease()
         self._run_end = RunEnd(self.run, self.execution)
         # In the order in which they are stored: a plan before its commands.
         self._kept = (
@@ -199,7 +199,7 @@ class Kernel:
         outputs += self._note_failures(self.execution.advance_all())
         outputs += self.execution.offer_to_newcomers()
         outputs += self._run_end.close()
-        outputs += self.wheel.lapse(self.run.now_ns)
+        outputs += self.control_lease.lapse(self.run.now_ns)
         outputs += self._inherit(*self.run.launches.look(self.run.now_ns))
         outputs += self._put_right()
         view = self._view()
@@ -307,8 +307,8 @@ class Kernel:
         if ack.status == "applied" and self.fleet.knows(ack.worker, ack.incarnation):
             self.fleet.apply(ack.worker, flight.command.do)
             match done_by(flight.command.do, self.fleet.group_of(ack.worker)):
-                case SetKnob() as deed:
-                    outputs += self._after_knob(flight.command, deed)
+                case SetKnob() as operation:
+                    outputs += self._after_knob(flight.command, operation)
                 case Pause():
                     self.run.pauses.applied(ack, flight.command.cause, self.run.now_ns)
                 case Drain():
@@ -318,10 +318,10 @@ class Kernel:
         self.execution.settled(flight.command, ack.status, ack.detail, ack.step)
         return outputs + self._advance(flight.command.cause)
 
-    def _after_knob(self, command: Command, deed: SetKnob) -> list[Output]:
+    def _after_knob(self, command: Command, operation: SetKnob) -> list[Output]:
         """Tell of a value that was wanted before, and put right one that is wanted no more."""
-        wish = self.run.desired.of(command.worker, deed.knob)
-        if wish is not None and wish.value == deed.value:
+        wish = self.run.desired.of(command.worker, operation.knob)
+        if wish is not None and wish.value == operation.value:
             return [notices.of_wanted(wish, command.worker)] if command.cause == RECONCILE else []
         hello = self.fleet.hello[self.fleet.row_of[command.worker]]
         return self.execution.reconcile([hello])
@@ -344,7 +344,7 @@ class Kernel:
         return outputs
 
     def _grant(self, request: Request) -> list[Output]:
-        if (answered := self.wheel.answer(request, self.run.now_ns)) is not None:
+        if (answered := self.control_lease.answer(request, self.run.now_ns)) is not None:
             return answered
         match request.want:
             case StopActions():
@@ -377,7 +377,7 @@ class Kernel:
                     return [Reply(request=request.id, ok=False, text=doubt)]
                 outputs = self._propose(action, PERSON, f"{request.who} asked for it")
                 return [*outputs, answer_to(request, outputs, self.run.plans.table)]
-        raise TypeError(f"need what the wheel does not answer, was {request.want}")
+        raise TypeError(f"need what control does not answer, was {request.want}")
 
     def _decide_waiting(self, request: Request, proposal_id: str) -> list[Output]:
         """Approve or deny a waiting proposal; one that no longer holds is withdrawn instead."""

@@ -14,7 +14,7 @@ _CAUSE = "run_over"
 class RunEnd:
     """Looks at how workers ended since the last tick, and whether anybody is left at work.
 
-    A worker that is silent is not at work, and a stand-by never was.
+    A worker that is silent is not at work, and a standby never was.
     """
 
     def __init__(self, run: Run, execution: Execution) -> None:
@@ -33,7 +33,7 @@ class RunEnd:
     def close(self) -> list[Output]:
         """Where the last ones at work ended of their own since the last tick, leave nothing open.
 
-        Stand-bys are sent home, and nothing is wanted of a knob any more: that was for one job.
+        Standbys are sent home, and nothing is wanted of a knob any more: that was for one job.
         """
         meant = self._of_their_own and not self._otherwise
         self._of_their_own = self._otherwise = False

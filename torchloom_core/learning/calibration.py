@@ -8,7 +8,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from torchloom_core.learning.minimising import minimum
-from torchloom_core.learning.told import Told
+from torchloom_core.learning.task_wording import Told
 from torchloom_core.plugin.arrays import Floats
 
 CALIBRATION_AT_BOUND = "calibration_at_bound"

@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from torchloom_core.learning.told import TOLD, Told
+from torchloom_core.learning.task_wording import TOLD, Told
 
 FEW = 20
 """With fewer incidents than this only exact intervals of counts are given."""
@@ -13,7 +13,7 @@ SUSPICIOUS_FEATURE = "suspicious_feature"
 SUSPICIOUS_SCORE = "suspicious_score"
 TEST_TUNED_THRESHOLD = "test_tuned_threshold"
 POINT_ADJUSTED = "point_adjusted"
-FORETELLING = "foretelling_column"
+LEAKY_COLUMN = "leaky_column"
 
 Level = Literal["refused", "no skill", "weak", "useful"]
 """What a predictor is worth, see :mod:`torchloom_core.learning.skill`."""

@@ -20,8 +20,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from torchloom_core.atomic_folder import AtomicFolder, clear_abandoned
 from torchloom_core.config.faults import broken_rule
-from torchloom_core.drafts import Draft, clear_drafts
 from torchloom_core.errors import ModelError
 from torchloom_core.files import open_regular, refuse_unwritable
 from torchloom_core.learning.calibration import Calibration
@@ -182,7 +182,7 @@ def refuse_place(path: Path, *, force: bool) -> None:
     """
     if path.suffix != SUFFIX:
         raise ModelError(f"{path}: need the suffix {SUFFIX}, was {path.suffix or 'none'}")
-    clear_drafts(path)
+    clear_abandoned(path)
     if path.exists() and not force:
         raise ModelError(f"{path}: need a new path, was there already (--force replaces it)")
     if path.exists() and not (path / _MODEL).is_file():
@@ -260,7 +260,7 @@ def _plain(name: str, path: Path) -> str:
 @contextmanager
 def _draft_of(path: Path, *, force: bool) -> Iterator[Path]:
     """Give a folder beside ``path`` that takes its place once the block has ended well."""
-    draft = Draft(path)
+    draft = AtomicFolder(path)
     try:
         yield draft.folder
         refuse_place(path, force=force)  # what came to be there meanwhile

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from torchloom_core.learning.alarm_rate import alarm_unit
 from torchloom_core.learning.forecast_score import (
     FEW,
-    FORETELLING,
+    LEAKY_COLUMN,
     POINT_ADJUSTED,
     SUSPICIOUS_FEATURE,
     SUSPICIOUS_SCORE,
@@ -84,7 +84,7 @@ def is_useful(score: ForecastScore) -> bool:
 def _verdict(score: ForecastScore) -> Verdict:
     random = score.versus.get(RANDOM)
     figures = f"at its threshold {_figures(score)}."
-    if columns := foretelling(score):
+    if columns := leaky(score):
         named = ", ".join(columns)
         return Verdict("refused", f"Refused: it reads what knows the future: {named}; {figures}")
     if random is None:
@@ -132,15 +132,15 @@ def shortfalls(score: ForecastScore) -> Iterator[str]:
         yield "it is not surely above every baseline"
 
 
-def foretelling(score: ForecastScore) -> tuple[str, ...]:
+def leaky(score: ForecastScore) -> tuple[str, ...]:
     """Return the columns that it reads and that know the future, by name."""
-    return foretelling_names(score.flags)
+    return leaky_names(score.flags)
 
 
-def foretelling_names(flags: Iterable[str]) -> tuple[str, ...]:
+def leaky_names(flags: Iterable[str]) -> tuple[str, ...]:
     """Return the columns that are flagged because they know the future, by name."""
     told = (flag.partition(": ") for flag in flags)
-    return tuple(text.rpartition(": ")[0] for flag, _, text in told if flag == FORETELLING)
+    return tuple(text.rpartition(": ")[0] for flag, _, text in told if flag == LEAKY_COLUMN)
 
 
 def with_verdict(score: ForecastScore) -> ForecastScore:

@@ -8,7 +8,7 @@ requests and heartbeats at the same times give the same quorums as torchft's own
 from collections.abc import Iterable
 from dataclasses import replace
 
-from torchloom_core.lighthouse.last_life import LastLife
+from torchloom_core.lighthouse.last_incarnation import LastIncarnation
 from torchloom_core.lighthouse.membership import Kept, Member, Quorum, Rules
 from torchloom_core.wire.steering import (
     MAX_REPLICAS,
@@ -75,7 +75,7 @@ class Electorate:
         self._held = frozenset(kept.held)
         self._lowest_id = lowest_id
         self._aside = dict.fromkeys(kept.aside, now_s)
-        self._last_life: LastLife | None = None
+        self._last_incarnation: LastIncarnation | None = None
         self.heartbeats: dict[str, float] = {}
         self.waiting_held: dict[str, float] = {}
         self.asking: dict[str, Member] = {}
@@ -83,7 +83,7 @@ class Electorate:
         for replica_id in sorted((self.members or frozenset()) - self._aside.keys()):
             self._heard(replica_id, now_s)
         if self.members:
-            self._last_life = LastLife(self.members, requests)
+            self._last_incarnation = LastIncarnation(self.members, requests)
         self._lost: set[str] = set()
         self._expected: frozenset[str] = frozenset()
         self._expected_until_s = now_s
@@ -135,8 +135,8 @@ class Electorate:
         table = self.waiting_held if self.is_held(replica_id) else self.heartbeats
         table.pop(replica_id, None)
         table[replica_id] = now_s
-        if self._last_life is not None:
-            self._last_life.heard(replica_id, now_s)
+        if self._last_incarnation is not None:
+            self._last_incarnation.heard(replica_id, now_s)
 
     def overlook(self, seconds: float) -> None:
         """Count for nobody's silence a time in which we did not listen."""
@@ -213,7 +213,7 @@ class Electorate:
         if ids != self.members or failed or self._is_reordered:
             self.quorum_id = max(self.quorum_id + 1, self._lowest_id)
         self.members = ids
-        self._last_life = None
+        self._last_incarnation = None
         self._is_reordered = False
         self._lost.clear()
         self.asking.clear()
@@ -221,9 +221,9 @@ class Electorate:
 
     def _formed_before(self, now_s: float) -> Quorum | None:
         """Return the last life's quorum where some of its members were not answered."""
-        if self._last_life is None or self.members is None:
+        if self._last_incarnation is None or self.members is None:
             return None
-        members = self._last_life.formed_of(self.asking, self.waiting_s(now_s))
+        members = self._last_incarnation.formed_of(self.asking, self.waiting_s(now_s))
         if members is None or not self.members.issubset(self.heartbeats):
             return None
         for member in members:
@@ -246,7 +246,7 @@ class Electorate:
         return (
             (self.members is not None and asking >= len(self.members))
             or asking >= len(self.heartbeats)
-            or self._last_life is not None
+            or self._last_incarnation is not None
             or self.waiting_s(now_s) >= self._rules.join_timeout_s
         )
 
@@ -292,8 +292,8 @@ class Electorate:
                 if heard_s > oldest_s:
                     break
                 del table[replica_id]
-        if self._last_life is not None:
-            for replica_id in self._last_life.late(now_s):
+        if self._last_incarnation is not None:
+            for replica_id in self._last_incarnation.late(now_s):
                 self.heartbeats.pop(replica_id, None)
 
     # --- what it looks like ---

@@ -15,7 +15,7 @@ from torchloom_core.lighthouse.heartbeats import Heartbeats
 from torchloom_core.lighthouse.membership import Member, Quorum
 from torchloom_core.lighthouse.quorum import Electorate
 from torchloom_core.lighthouse.state_file import StateFile
-from torchloom_core.plain_text import Complaints, plain_line
+from torchloom_core.plain_text import RateLimitedLog, plain_line
 from torchloom_core.wire.steering import MAX_REPLICAS
 
 _log = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ class Service:
         self._saving = asyncio.Lock()
         self._writing: asyncio.Future[None] | None = None
         self._answering: set[asyncio.Task[None]] = set()
-        self._complaints = Complaints(_log)
+        self._limited_log = RateLimitedLog(_log)
 
     def methods(self) -> dict[str, grpc.RpcMethodHandler]:
         """Return the gRPC methods; they take and return bytes."""
@@ -223,7 +223,7 @@ class Service:
             except (StateError, TimeoutError) as error:
                 self.counters.unsaved += 1
                 why = str(error) or f"the disk took longer than {_SAVE_S:g} s"
-                self._complaints.add("save", f"goes on without its state on file: {why}")
+                self._limited_log.add("save", f"goes on without its state on file: {why}")
 
     def _answer(self, quorum: Quorum, winners: dict[str, "asyncio.Future[bytes]"]) -> None:
         if self.electorate.order:
@@ -250,7 +250,7 @@ class Service:
 
     async def _refuse(self, context: Context, error: MessageError) -> NoReturn:
         self.counters.malformed += 1
-        self._complaints.add(error.args[0][:20], f"{self.caller(context.peer())}: {error}")
+        self._limited_log.add(error.args[0][:20], f"{self.caller(context.peer())}: {error}")
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, plain_line(str(error)))
         raise error
 
@@ -258,5 +258,5 @@ class Service:
         if self.electorate.has_room_for(replica_id, self.now_s()):
             return
         text = f"need at most {MAX_REPLICAS} replica groups at once"
-        self._complaints.add("full", f"{self.caller(context.peer())}: {text}")
+        self._limited_log.add("full", f"{self.caller(context.peer())}: {text}")
         await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)

@@ -4,7 +4,7 @@ One says what the next life must know, and is on the disk before a new quorum is
 Beside it (``.last``) is the last quorum as its members were told it, step by step: the next life
 need know that only where this one is killed as it tells them, so that a power cut may lose it. The
 lock beside it is held by the one lighthouse that serves, and says its pid; another waits for it as
-a stand-by.
+a standby.
 """
 
 import asyncio

@@ -17,7 +17,7 @@ from nats.aio.msg import Msg
 
 from torchloom_core.errors import BrokerError, MessageError
 from torchloom_core.lighthouse.service import Service
-from torchloom_core.plain_text import Complaints
+from torchloom_core.plain_text import RateLimitedLog
 from torchloom_core.transport.connection import Connection
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import decode_json, encode
@@ -110,7 +110,7 @@ class WeaverLink:
         self._creds = creds
         self._changed = asyncio.Event()
         self._told: LighthouseView | None = None
-        self._complaints = Complaints(_log)
+        self._limited_log = RateLimitedLog(_log)
 
     def look(self) -> None:
         """Have the view sent if it is another one."""
@@ -124,7 +124,7 @@ class WeaverLink:
             try:
                 await self._talk(link)
             except (BrokerError, nats.errors.Error) as error:
-                self._complaints.add("broker", f"nobody steers: {error or type(error).__name__}")
+                self._limited_log.add("broker", f"nobody steers: {error or type(error).__name__}")
                 await asyncio.sleep(_RETRY_S)
             finally:
                 await link.close()
@@ -144,7 +144,7 @@ class WeaverLink:
                     inbox_prefix=subjects.lighthouse_inbox(self._run),
                 )
             except BrokerError as error:
-                self._complaints.add("broker", f"nobody steers: {error}")
+                self._limited_log.add("broker", f"nobody steers: {error}")
                 await asyncio.sleep(_RETRY_S)
 
     async def _tell(self, link: Connection) -> None:
@@ -158,7 +158,7 @@ class WeaverLink:
                     await link.client.publish(subjects.lighthouse(self._run), encode(view))
                     self._told, told_s = same, now_s
                 except nats.errors.Error as error:
-                    self._complaints.add("tell", f"what is seen cannot be told: {error}")
+                    self._limited_log.add("tell", f"what is seen cannot be told: {error}")
             await asyncio.sleep(_AT_MOST_EVERY_S)
             try:
                 async with asyncio.timeout(_EVERY_S):
@@ -178,7 +178,7 @@ class WeaverLink:
         try:
             steer = decode_json(Steer, message.data, "steering")
         except MessageError as error:
-            self._complaints.add("steer", f"dropped {error}")
+            self._limited_log.add("steer", f"dropped {error}")
             return
         if self._helm.obey(steer):
             await self._helm.service.save()  # what the view says is done stays done

@@ -115,7 +115,7 @@ def _odds(probability: float) -> float:
 
 
 class Standbys:
-    """The stand-by groups that wait, each to be taken once.
+    """The standby groups that wait, each to be taken once.
 
     Examples
     --------

@@ -9,22 +9,22 @@ from torchloom_core.config.schema import Costs
 
 
 class Reserve:
-    """The stand-bys of a run, and what it costs to have one less of them for a while.
+    """The standbys of a run, and what it costs to have one less of them for a while.
 
-    A move uses up a stand-by until another can sit on the nodes that were left, and a cordon
+    A move uses up a standby until another can sit on the nodes that were left, and a cordon
     keeps one from doing so. Nobody misses it unless more failures come meanwhile than there are
-    stand-bys ``left``. Each failure uses one up for ``costs.repair_s``. Let failures come at
+    standbys ``left``. Each failure uses one up for ``costs.repair_s``. Let failures come at
     random, ``failures_per_s`` of them; then one is missed with the probability
 
         q = P(N > left),    N ~ Poisson(failures_per_s x min(away + replace, repair))
 
     and costs the time of the GPUs that are away, and what a failure costs more without a
-    stand-by:
+    standby:
 
         q [away x its GPUs + replace x its GPUs + others_wait x others' GPUs]
 
     Where nobody stood by before, ``left`` is -1 and q is 1. Cold spares are not known to the
-    view: where there are some, a stand-by is made up sooner, and this is too dear.
+    view: where there are some, a standby is made up sooner, and this is too dear.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class Reserve:
     failures_per_s : float
         How often the run fails, apart from what the action avoids, >= 0.
     left : int
-        How many stand-bys are left meanwhile; -1 where nobody stood by before.
+        How many standbys are left meanwhile; -1 where nobody stood by before.
 
     Examples
     --------

@@ -96,7 +96,7 @@ class GpuTime:
     away, waiting : Account
         Groups of the run that come back, and those that lack nodes, while others go on.
     spare : Account
-        Stand-bys and cold spares, those included that are repaired or inspected.
+        Standbys and cold spares, those included that are repaired or inspected.
     """
 
     def __init__(self, start_ns: int) -> None:

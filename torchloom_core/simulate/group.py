@@ -7,7 +7,7 @@ from torchloom_core.simulate.gpu_time import Account
 from torchloom_core.simulate.records import Member, MemberState
 
 Role = Literal["run", "joined", "warm", "warming", "cold"]
-"""``run``: one of the job's groups, working or coming back; the rest are stand-bys: ``joined`` and
+"""``run``: one of the job's groups, working or coming back; the rest are standbys: ``joined`` and
 ``warm`` ones can take a group's place at once, ``warming`` ones soon, ``cold`` ones lack nodes."""
 
 EMPTY = ""

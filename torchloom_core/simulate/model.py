@@ -18,14 +18,14 @@ from torchloom_core.simulate.scenario import Hit, JobSpec
 
 
 class FleetModel:
-    """A job, its stand-bys and its spares, under the failures that will strike them.
+    """A job, its standbys and its spares, under the failures that will strike them.
 
     Parameters
     ----------
     job : JobSpec
         The job, and what everything costs it.
     nodes : sequence of str, length ``job.nodes``
-        First those of the job's groups, ``nodes_per_group`` each, then those of the stand-by
+        First those of the job's groups, ``nodes_per_group`` each, then those of the standby
         groups, then the cold spares.
     hits : iterable of Hit
         In time order; consumed as time goes on, so that it may be endless.
@@ -96,7 +96,7 @@ class FleetModel:
         return self._engine.events
 
     def workers(self) -> tuple[Member, ...]:
-        """Return the workers of all groups, stand-bys included, by group and rank.
+        """Return the workers of all groups, standbys included, by group and rank.
 
         One that is as before is the same object as before.
         """
@@ -168,31 +168,31 @@ class FleetModel:
     # --- commands: each returns "" or why it was not done ---
 
     def join(self, group: str) -> str:
-        """Have a warm stand-by group join, so that it can take a group's place at once."""
+        """Have a warm standby group join, so that it can take a group's place at once."""
         standby = self._pool.group(group)
         if standby is None:
             return f"no group is called {group!r}"
         if standby.role != "warm":
-            return "" if standby.role == "joined" else f"{group} is no warm stand-by"
+            return "" if standby.role == "joined" else f"{group} is no warm standby"
         standby.role = "joined"
         self._engine.version += 1
         return ""
 
     def admit(self, group: str) -> str:
-        """Have a warm stand-by group be one of the run from now on; nobody leaves for it."""
+        """Have a warm standby group be one of the run from now on; nobody leaves for it."""
         standby = self._pool.group(group)
         if standby is None:
             return f"no group is called {group!r}"
         if standby.role not in ("warm", "joined"):
-            return "" if standby.role == "run" else f"{group} is no warm stand-by"
+            return "" if standby.role == "run" else f"{group} is no warm standby"
         return self._run.admit(standby, self.now_ns)
 
     def drain(self, group: str) -> str:
         """Have a group leave in order; its nodes are inspected.
 
-        A stand-by that has joined takes its place while the whole run pauses. Without one the
+        A standby that has joined takes its place while the whole run pauses. Without one the
         group is missing: in ``per_step`` mode the others go on, in ``restart`` mode the run goes
-        on once a stand-by or spares have taken its place. A group of the run that is asked while
+        on once a standby or spares have taken its place. A group of the run that is asked while
         a checkpoint is saved, or while the run is down, leaves when that is over.
         """
         leaving = self._pool.group(group)
@@ -229,7 +229,7 @@ class FleetModel:
         return ""
 
     def cordon(self, node: str) -> None:
-        """Use ``node`` as a spare or a stand-by only if nothing else is left."""
+        """Use ``node`` as a spare or a standby only if nothing else is left."""
         self._pool.cordon(node)
 
     def uncordon(self, node: str) -> None:

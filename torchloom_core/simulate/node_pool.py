@@ -22,7 +22,7 @@ class _Migration:
 class NodePool:
     """The nodes of an allocation, and the groups they make up.
 
-    The run takes nodes from here first; stand-bys are refilled from what it leaves. A node that
+    The run takes nodes from here first; standbys are refilled from what it leaves. A node that
     comes back is a spare, and is offered to the run by ``when_free``.
 
     Attributes
@@ -85,7 +85,7 @@ class NodePool:
         return list(dict.fromkeys(group for group, _ in seats if group.role == "run"))
 
     def cordon(self, node: str) -> None:
-        """Use ``node`` as a spare or a stand-by only if nothing else is left."""
+        """Use ``node`` as a spare or a standby only if nothing else is left."""
         self._cordoned.add(node)
 
     def uncordon(self, node: str) -> None:
@@ -175,7 +175,7 @@ class NodePool:
     # --- who takes a lost node's place ---
 
     def pick_standby(self, group: Group) -> Group | None:
-        """Return the stand-by that is to take the place of ``group``, if one is ready.
+        """Return the standby that is to take the place of ``group``, if one is ready.
 
         One that has joined comes first. One with a cordoned node is used only if there are not
         enough other spares.
@@ -190,12 +190,12 @@ class NodePool:
         return standby
 
     def swap(self, out: Group, standby: Group, account: Account, ts_ns: int) -> None:
-        """Put ``standby`` in the place of ``out``, which becomes a stand-by to be refilled.
+        """Put ``standby`` in the place of ``out``, which becomes a standby to be refilled.
 
         Parameters
         ----------
         account : Account
-            Where the time of the stand-by's nodes is booked from now on.
+            Where the time of the standby's nodes is booked from now on.
         """
         self.assign(standby, account, ts_ns)
         self.assign(out, self._gpu_time.spare, ts_ns)
@@ -206,7 +206,7 @@ class NodePool:
         self.refill_standbys(ts_ns)
 
     def admit(self, standby: Group) -> None:
-        """Make a stand-by one more group of the run."""
+        """Make a standby one more group of the run."""
         self._standbys.remove(standby)
         standby.role = "run"
         standby.position = len(self.run_groups)
@@ -254,7 +254,7 @@ class NodePool:
         return True
 
     def refill_standbys(self, ts_ns: int) -> None:
-        """Warm up stand-bys that can be made complete from the spares."""
+        """Warm up standbys that can be made complete from the spares."""
         for standby in self._standbys:
             if standby.role != "cold" or standby.missing > len(self._spares):
                 continue
@@ -306,7 +306,7 @@ class NodePool:
         return next((node for node in self._spares if node not in self._cordoned), first)
 
     def _dissolve_standby(self, ts_ns: int) -> bool:
-        """Make spares of a stand-by that is not ready: the run comes first."""
+        """Make spares of a standby that is not ready: the run comes first."""
         for standby in self._standbys:
             if standby.role in ("warming", "cold") and standby.missing < len(standby.nodes):
                 for rank, node in enumerate(standby.nodes):

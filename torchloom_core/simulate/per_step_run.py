@@ -292,7 +292,7 @@ class PerStepRun(PhasedRun):
             self._go_on(ts_ns)
 
     def admit(self, standby: Group, ts_ns: int) -> str:
-        """Take a stand-by on as one more group, from the step after it is ready."""
+        """Take a standby on as one more group, from the step after it is ready."""
         standby.working = False
         self._pool.admit(standby)
         self._call_in(standby, ts_ns)
@@ -307,7 +307,7 @@ class PerStepRun(PhasedRun):
             self._lose_everything(ts_ns)
 
     def _move_out(self, group: Group, ts_ns: int) -> bool:
-        """Put a stand-by in a group's place if one has joined; tell whether the run paused."""
+        """Put a standby in a group's place if one has joined; tell whether the run paused."""
         was_working = group.working
         self._take_out(group, ts_ns)
         self._pool.move_out(group, ts_ns)

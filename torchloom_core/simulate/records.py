@@ -32,7 +32,7 @@ Kind = Literal[
 migrated away from in time; ``worker_lost``: a process died, ``detail`` names the worker; ``down``:
 the run, or a group of it, stopped; ``restarted``: it works again; ``saved``: a local checkpoint is
 there; ``committed``: a durable one; ``migrated``: a group left in order; ``standby_ready``: a
-stand-by is warm; ``repaired``: a node is a spare again; ``waiting``: there are too few nodes to go
+standby is warm; ``repaired``: a node is a spare again; ``waiting``: there are too few nodes to go
 on; ``resumed``: there are enough again, or a pause has ended.
 """
 
@@ -49,7 +49,7 @@ class Happening(msgspec.Struct, frozen=True, gc=False):
 
 
 class Member(NamedTuple):
-    """One worker of a job or stand-by group, and how it is now.
+    """One worker of a job or standby group, and how it is now.
 
     ``incarnation`` counts from 1 and grows when the worker starts anew, on its node or another.
     """
@@ -72,9 +72,9 @@ class Result:
     buckets : dict of Bucket to int
         GPU-nanoseconds; they add up to ``wall_ns * gpus`` exactly.
     gpus, job_gpus : int
-        All that are paid for, and those of the job as planned, without stand-bys and spares.
+        All that are paid for, and those of the job as planned, without standbys and spares.
     surplus : int
-        Useful GPU-nanoseconds of GPUs beyond ``job_gpus``, where stand-bys were admitted.
+        Useful GPU-nanoseconds of GPUs beyond ``job_gpus``, where standbys were admitted.
     failures : int
         Hits that cost the run something.
     avoided : int

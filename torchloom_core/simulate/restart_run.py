@@ -230,7 +230,7 @@ class RestartRun(PhasedRun):
 
     def save_checkpoint(self, ts_ns: int) -> str:
         """Save a durable checkpoint now; return why not, or nothing."""
-        if not self._is_free(ts_ns):
+        if not self._skips_price_check(ts_ns):
             doing = "save" if self._phase == "cruise" else self._phase
             return f"the run cannot save: it is in phase {doing}"
         self.close(ts_ns)
@@ -244,7 +244,7 @@ class RestartRun(PhasedRun):
         self._commit((ts_ns,))
         self._work(ts_ns)
 
-    def _is_free(self, ts_ns: int) -> bool:
+    def _skips_price_check(self, ts_ns: int) -> bool:
         """Tell whether the run works or is paused, so that it can do something else now."""
         self.settle(ts_ns)
         return self._phase == "paused" or (self._phase == "cruise" and not self._saving)
@@ -273,7 +273,7 @@ class RestartRun(PhasedRun):
     def pause(self, ts_ns: int) -> None:
         """Do no work from now on, or once what is going on is over."""
         self._is_paused = True
-        if self._is_free(ts_ns):
+        if self._skips_price_check(ts_ns):
             self.close(ts_ns)
             self._work(ts_ns)
         else:
@@ -293,7 +293,7 @@ class RestartRun(PhasedRun):
 
     def drain(self, group: Group, ts_ns: int) -> None:
         """Let a group go, now or once what is going on is over."""
-        if self._is_free(ts_ns):
+        if self._skips_price_check(ts_ns):
             self.close(ts_ns)
             self._move_out(group, ts_ns)
         elif group not in self._leaving:

@@ -11,7 +11,7 @@ from torchloom_core.trace.bundle.schema import Follows
 Bucket = Literal[
     "useful", "checkpoint", "lost", "restart", "detect", "migrate", "waiting", "spare", "repair"
 ]
-"""Where a GPU's second goes. ``spare``: stand-bys and cold spares; ``repair``: a node that is
+"""Where a GPU's second goes. ``spare``: standbys and cold spares; ``repair``: a node that is
 repaired or inspected; ``waiting``: a job, or a group of it, that has too few nodes to go on."""
 
 
@@ -40,7 +40,7 @@ class JobSpec:
     proactive_save_s : float
         What a durable checkpoint on demand costs.
     migrate_s : float
-        How long the whole run pauses when a stand-by takes a group's place.
+        How long the whole run pauses when a standby takes a group's place.
     min_groups : int
         In ``per_step`` mode: the run waits while fewer than so many groups are there.
     join_stall_s, leave_stall_s, kill_stall_s : float
@@ -71,7 +71,7 @@ class JobSpec:
 
     @property
     def nodes(self) -> int:
-        """Nodes that are paid for: those of the job, the stand-bys and the spares."""
+        """Nodes that are paid for: those of the job, the standbys and the spares."""
         return (self.groups + self.standbys) * self.nodes_per_group + self.spares
 
 

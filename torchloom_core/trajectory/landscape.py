@@ -4,9 +4,9 @@ import math
 from typing import Any
 
 from torchloom_core.trajectory.pieces import Pieces
-from torchloom_core.wire.errand import Loss
 from torchloom_core.wire.landscape import LANDSCAPE, MOST_SIDE, Bend, Cells, Line, Piece, Plane
 from torchloom_core.wire.messages import Survey
+from torchloom_core.wire.standby_task import Loss
 
 
 class Landscape(Pieces):
@@ -34,7 +34,7 @@ class Landscape(Pieces):
 
     @property
     def parts(self) -> int:
-        """How many stand-bys look at it, as far as it is known."""
+        """How many standbys look at it, as far as it is known."""
         return max(super().parts, self.plane.parts if self.plane else 1)
 
     @property

@@ -22,7 +22,7 @@ import pyarrow as pa
 from torchloom_core.errors import StateError
 from torchloom_core.wire.limits import MAX_COUNT, Count, Int64, Name
 
-FORMAT = 1
+FORMAT = 2
 """Version of all that this module describes; it rises when an old reader would misread."""
 
 META = "meta.json"

@@ -14,7 +14,7 @@ predictor_failed
 request               its own             the proposal it approves or denies   the action's
 proposed              its own             ids it rests on, spaces between      the action's
 verdict                                   the proposal                         the action's
-command_life          the command         what the command was issued for      its worker
+command_status          the command         what the command was issued for      its worker
 outcome                                   the verdict                          the action's
 policy_failed
 notice                                                                         its worker
@@ -36,7 +36,7 @@ from typing import NamedTuple
 from torchloom_core.kernel.actions.kinds import kind_of
 from torchloom_core.wire.actions import Action
 from torchloom_core.wire.events import (
-    CommandLife,
+    CommandStatus,
     Forecast,
     ForecastWanted,
     Input,
@@ -91,7 +91,7 @@ def links_of(message: Input | Output) -> Links:
             return Links(id, " ".join(proposal.cause), _worker_of(proposal.action))
         case Verdict(proposal=cause, action=action) | Outcome(verdict=cause, action=action):
             return Links(cause=cause, worker=_worker_of(action))
-        case CommandLife():
+        case CommandStatus():
             return Links(message.command, message.cause, message.worker)
         case Issue(command=command):
             return Links(command.id, command.cause, command.worker)

@@ -40,7 +40,7 @@ class PartWriter:
     def append(self, *pieces: Buffer) -> None:
         """Hand the pieces to the operating system: all of them or, where OSError is raised, none.
 
-        Together they are whole records, and they stay together in one part.
+        FencedChange they are whole records, and they stay together in one part.
         """
         if self.next_is_new():
             self._open_next()

@@ -1,4 +1,4 @@
-"""What an errand's pieces add up to, as they come or as they stand in a record."""
+"""What a standby task's pieces add up to, as they come or as they stand in a record."""
 
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Self
@@ -6,12 +6,12 @@ from typing import Any, ClassVar, Self
 import msgspec
 
 from torchloom_core.wire.codec import UNREADABLE
-from torchloom_core.wire.errand import End, Told
 from torchloom_core.wire.messages import Note
+from torchloom_core.wire.standby_task import End, Told
 
 
 class Pieces(ABC):
-    """What has come so far of the newest errand of a kind, which may be divided over stand-bys.
+    """The pieces so far of the newest standby task of a kind; several standbys may share it.
 
     Attributes
     ----------
@@ -25,7 +25,7 @@ class Pieces(ABC):
         Another number whenever there is more.
     beginnings : int
         Another number whenever all of it is to be looked at anew.
-    errand : str
+    standby task : str
         The verdict that the commands come from, empty before the first piece.
     commands : dict of str to str
         Who tells of it, by the command.
@@ -39,9 +39,9 @@ class Pieces(ABC):
         self.version = self.beginnings = 0
         self._begin("")
 
-    def _begin(self, errand: str) -> None:
+    def _begin(self, standby_task: str) -> None:
         self.beginnings += 1
-        self.errand = errand
+        self.standby_task = standby_task
         self.commands: dict[str, str] = {}
         self._parts = 1
         self._progress: dict[str, tuple[int, int]] = {}
@@ -50,7 +50,7 @@ class Pieces(ABC):
 
     @property
     def parts(self) -> int:
-        """How many stand-bys tell of it, as far as it is known."""
+        """How many standbys tell of it, as far as it is known."""
         return self._parts
 
     @property
@@ -86,14 +86,14 @@ class Pieces(ABC):
         )
 
     def become(self, other: Self) -> None:
-        """Be what another has, which knows more of an errand, or of a newer one."""
+        """Be what another has, which knows more of an standby_task, or of a newer one."""
         version, beginnings = self.version + 1, self.beginnings + 1
         vars(self).update(vars(other))
         self.version, self.beginnings = version, beginnings
 
     @abstractmethod
     def forget(self) -> None:
-        """Begin anew: the pieces of another errand come."""
+        """Begin anew: the pieces of another standby task come."""
 
     @abstractmethod
     def add(self, piece: Any, command: str) -> None:
@@ -103,10 +103,10 @@ class Pieces(ABC):
     def for_machines(self) -> dict[str, Any]:
         """Return all of it as plain dicts and lists."""
 
-    def take(self, note: Note, errand: str, parts: int = 1) -> None:
-        """Take a note that brings a piece of an errand: the first of another begins anew.
+    def take(self, note: Note, standby_task: str, parts: int = 1) -> None:
+        """Take a note that brings a piece of an standby_task: the first of another begins anew.
 
-        What brings none is passed over. ``parts`` stand-bys were asked for it, or more.
+        What brings none is passed over. ``parts`` standbys were asked for it, or more.
         """
         if note.kind != self.kind:
             return
@@ -115,8 +115,8 @@ class Pieces(ABC):
             piece = msgspec.json.decode(told.piece, type=self.piece)
         except UNREADABLE:
             return
-        if errand != self.errand:
-            self._begin(errand)
+        if standby_task != self.standby_task:
+            self._begin(standby_task)
         self._parts = max(self._parts, parts)
         if told.command in self._ends:
             return  # what is said afterwards turns no verdict

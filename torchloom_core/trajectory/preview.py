@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from torchloom_core.trajectory.pieces import Pieces
-from torchloom_core.wire.errand import MOST_POINTS, Loss
 from torchloom_core.wire.knobs import shown
 from torchloom_core.wire.messages import Rehearse
 from torchloom_core.wire.preview import (
@@ -20,6 +19,7 @@ from torchloom_core.wire.preview import (
     Piece,
     Setup,
 )
+from torchloom_core.wire.standby_task import MOST_POINTS, Loss
 
 WITHOUT, WITH = "without the change", "with it"
 

@@ -17,6 +17,7 @@ from torchloom_core.errors import StateError
 from torchloom_core.files import open_regular
 from torchloom_core.suggest import listed
 from torchloom_core.trajectory.columns import decode
+from torchloom_core.trajectory.earlier_names import renamed_config, renamed_line
 from torchloom_core.trajectory.layout import (
     FORMAT,
     META,
@@ -65,11 +66,17 @@ class Life:
         if self.meta.v > FORMAT:
             raise StateError(f"{path}: need format <= {FORMAT}, was {self.meta.v}")
 
+    @property
+    def is_earlier(self) -> bool:
+        """Whether an earlier version recorded it: names are translated, sentences not compared."""
+        return self.meta.v < FORMAT
+
     @cached_property
     def config(self) -> Config:
         """The config of this life; StateError if this version does not know all of its keys."""
         try:
-            return msgspec.convert(self.meta.config, Config)
+            config = self.meta.config
+            return msgspec.convert(renamed_config(config) if self.is_earlier else config, Config)
         except msgspec.ValidationError as error:
             raise StateError(f"{self.folder / META}: config: {error}") from None
 
@@ -159,7 +166,7 @@ class Life:
                 place = f"{path}:{number}"
                 line = _decode(_line_decoder, text, place)
                 _check_text(line.body, place)
-                yield place, line
+                yield place, renamed_line(line) if self.is_earlier else line
 
     def _groups(self, paths: Sequence[Path] = ()) -> Iterator[Recorded]:
         """Yield every input that has a line, once the lines of all its outputs are there."""

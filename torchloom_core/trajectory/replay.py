@@ -6,6 +6,7 @@ from typing import Protocol
 
 import msgspec
 
+from torchloom_core.trajectory.earlier_names import decision_of
 from torchloom_core.trajectory.reader import Life
 from torchloom_core.wire.codec import encode
 from torchloom_core.wire.events import Input, Output, RecordingGap, Verdict
@@ -34,7 +35,8 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
     Beyond inputs that are not on record nothing can be replayed.
 
     ``inputs`` counts all inputs, ``telemetry`` the batches among them; ``outputs`` counts the
-    outputs that were equal bit for bit, ``verdicts`` the verdicts among them.
+    outputs that were equal bit for bit, ``verdicts`` the verdicts among them. Of a record by an
+    earlier version only decisions are compared, as sentences may be worded otherwise since.
     """
 
     inputs: int
@@ -70,7 +72,7 @@ def replay(life: Life, make_kernel: Callable[[Life], KernelLike]) -> ReplayRepor
         telemetry += isinstance(message, Telemetry)
         for n, (old, new) in enumerate(zip_longest(recorded, replayed), start=1):
             new_bytes = encode(new) if new is not None else b""
-            if old != new_bytes:
+            if not _same(old or b"", new_bytes, is_earlier=life.is_earlier):
                 difference = Difference(
                     seq=seq, n=n, recorded=(old or b"").decode(), replayed=new_bytes.decode()
                 )
@@ -87,6 +89,10 @@ def replay(life: Life, make_kernel: Callable[[Life], KernelLike]) -> ReplayRepor
         difference=difference,
         gap=gap,
     )
+
+
+def _same(old: bytes, new: bytes, *, is_earlier: bool) -> bool:
+    return old == new or (is_earlier and decision_of(old) == decision_of(new))
 
 
 def _is_failure(output: bytes) -> bool:

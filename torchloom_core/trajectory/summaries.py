@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from torchloom_core.kernel.actions.kinds import KINDS, wish_of
+from torchloom_core.kernel.actions.kinds import KINDS, summary_of
 from torchloom_core.plain_text import plain_line
 from torchloom_core.suggest import listed
 from torchloom_core.wire.endings import in_words
@@ -54,7 +54,7 @@ def _ack(body: Mapping[str, Any]) -> str:
     return _with_detail(f"{body['command']} {body['status']}{_at_step(body)}", body)
 
 
-def _command_life(body: Mapping[str, Any]) -> str:
+def _command_status(body: Mapping[str, Any]) -> str:
     what = f"{body['command']} {body['verb']} to {body['worker']} {body['status']}"
     return _with_detail(what + _at_step(body), body)
 
@@ -69,7 +69,7 @@ def _with_detail(text: str, body: Mapping[str, Any]) -> str:
 
 def _proposed(body: Mapping[str, Any]) -> str:
     proposal = body["proposal"]
-    wish, reason = wish_of(proposal["action"]), proposal["reason"]
+    wish, reason = summary_of(proposal["action"]), proposal["reason"]
     text = f"{body['id']} {body['policy']} wants {wish}"
     if not wish.endswith(reason):  # an alert's reason is what it tells
         text += f": {reason}"
@@ -82,15 +82,15 @@ def _proposed(body: Mapping[str, Any]) -> str:
 
 def _verdict(body: Mapping[str, Any]) -> str:
     word = "granted" if body["granted"] else "denied"
-    wish = wish_of(body["action"])
+    wish = summary_of(body["action"])
     return f"{body['proposal']} {wish} {word} by {body['rule']}: {body['reason']}"
 
 
 def _outcome(body: Mapping[str, Any]) -> str:
     kind = KINDS.get(str(body["action"].get("kind")))
-    if kind and kind.is_free:
-        return f"{body['verdict']} {wish_of(body['action'])}"
-    what = f"{body['verdict']} {wish_of(body['action'])} {body['result']}"
+    if kind and kind.skips_price_check:
+        return f"{body['verdict']} {summary_of(body['action'])}"
+    what = f"{body['verdict']} {summary_of(body['action'])} {body['result']}"
     return _with_detail(f"{what} in {body['took_s']:.1f} s", body)
 
 
@@ -107,11 +107,11 @@ def _forecast(body: Mapping[str, Any]) -> str:
 
 def _request(body: Mapping[str, Any]) -> str:
     who, want = f"{body['id']} {body['by']}", body["want"]
-    if body.get("seat"):
-        who = f"{body['id']} {body['seat']} by {body['by']}"
+    if body.get("session"):
+        who = f"{body['id']} {body['session']} by {body['by']}"
     if want["want"] == "propose":
-        return f"{who} wants {wish_of(want['action'])}"
-    if want["want"] == "remark":
+        return f"{who} wants {summary_of(want['action'])}"
+    if want["want"] == "annotate":
         return f"{who} says: {want['text']}"
     if want["want"] == "forget_knob":
         return f"{who} wants no value of {want['knob']}{_on(want.get('worker'))}"
@@ -172,7 +172,7 @@ _TEXTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "note": _note,
     "ack": _ack,
     "recording_gap": _recording_gap,
-    "command_life": _command_life,
+    "command_status": _command_status,
     "proposed": _proposed,
     "verdict": _verdict,
     "outcome": _outcome,

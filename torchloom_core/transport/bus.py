@@ -80,7 +80,7 @@ class NatsBus:
     ) -> None:
         self._link = link
         self._another = another
-        self._doors: list[Connection] = []
+        self._service_links: list[Connection] = []
         self._services: list[Service] = []
         self._turns = Turns()
         self._streams = streams
@@ -278,10 +278,10 @@ class NatsBus:
             if verbs:
                 chosen = {verb: handlers[verb] for verb in handlers if verb in verbs}
                 # One each: whoever has asked too much may still throw the switch.
-                door = await self._door(operator.Gate(self._clock.now_ns).admits)
-                service = await operator.serve(door.client, self._run, chosen, self._turns)
+                service_link = await self._service_link(operator.Gate(self._clock.now_ns).admits)
+                service = await operator.serve(service_link.client, self._run, chosen, self._turns)
                 self._services.append(service)
-                await door.settle()
+                await service_link.settle()
 
     async def serve_join(self, handler: Callable[[JoinRequest], Awaitable[JoinReply]]) -> None:
         """Answer workers that ask for credentials."""
@@ -298,11 +298,11 @@ class NatsBus:
             if msg.reply:
                 await msg.respond(encode(reply))
 
-        door = await self._door(
+        service_link = await self._service_link(
             lambda subject, size: quota.takes(subject, self._clock.now_ns(), size)
         )
-        await self._hear(subjects.join(self._run), answer, door)
-        await door.settle()
+        await self._hear(subjects.join(self._run), answer, service_link)
+        await service_link.settle()
 
     def shut(self) -> None:
         """Take nothing in any more: what is not acknowledged yet is the next Weaver's."""
@@ -321,21 +321,21 @@ class NatsBus:
         self._posting.cancel()
         with suppress(asyncio.CancelledError):
             await self._posting
-        for link in (*self._doors, self._link):
+        for link in (*self._service_links, self._link):
             await link.close()
 
-    async def _door(self, admits: Admits) -> Connection:
-        door = await self._another(admits=admits)
-        self._doors.append(door)
-        return door
+    async def _service_link(self, admits: Admits) -> Connection:
+        service_link = await self._another(admits=admits)
+        self._service_links.append(service_link)
+        return service_link
 
     async def _hear(
         self,
         subject: str,
         callback: Callable[[Msg], Awaitable[None]],
-        door: Connection | None = None,
+        service_link: Connection | None = None,
     ) -> None:
-        await (door or self._link).client.subscribe(
+        await (service_link or self._link).client.subscribe(
             subject,
             cb=callback,
             pending_msgs_limit=_PENDING_MESSAGES,

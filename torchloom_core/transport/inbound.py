@@ -8,7 +8,7 @@ from nats.aio.msg import Msg
 
 from torchloom_core.clock import Clock
 from torchloom_core.errors import MessageError
-from torchloom_core.plain_text import Complaints, plain_line
+from torchloom_core.plain_text import RateLimitedLog, plain_line
 from torchloom_core.transport.quota import Quota
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import (
@@ -55,7 +55,7 @@ class Inlet:
         self._clock = clock
         self._receive = receive
         self._tell_malformed = malformed
-        self._complaints = Complaints(_log, clock.now_ns)
+        self._limited_log = RateLimitedLog(_log, clock.now_ns)
         self._telemetry, self._event, self._bulk, self._ack = (
             of_life(run, "", "").removesuffix(".")
             for of_life in (subjects.telemetry, subjects.event, subjects.bulk, subjects.ack)
@@ -67,7 +67,7 @@ class Inlet:
     @property
     def malformed(self) -> int:
         """Messages that were dropped so far."""
-        return self._complaints.count
+        return self._limited_log.count
 
     def take_telemetry(self, msg: Msg) -> None:
         """Take one telemetry batch."""
@@ -103,7 +103,7 @@ class Inlet:
 
     def reject(self, subject: str, reason: str) -> None:
         """Count a message that is none, and log it unless its subject was logged just now."""
-        self._complaints.add(subject, f"dropped a message on {subject}: {reason}")
+        self._limited_log.add(subject, f"dropped a message on {subject}: {reason}")
         self._tell_malformed(subject, plain_line(reason))
 
     def _take(

@@ -13,7 +13,7 @@ from nats.micro.request import Request
 from nats.micro.service import Service, ServiceConfig
 
 from torchloom_core.errors import MessageError, RequestError, TorchloomError
-from torchloom_core.plain_text import Complaints
+from torchloom_core.plain_text import RateLimitedLog
 from torchloom_core.server_urls import shown
 from torchloom_core.transport.connection import Connection
 from torchloom_core.transport.quota import Quota, Turns
@@ -43,7 +43,7 @@ class Gate:
     def __init__(self, now_ns: Callable[[], int]) -> None:
         self._now_ns = now_ns
         self._quota = Quota(**_REQUESTS)
-        self._complaints = Complaints(_log)
+        self._limited_log = RateLimitedLog(_log)
 
     def admits(self, subject: str, size: int) -> bool:
         """Say whether a request of ``size`` bytes, or a question about the service, is let in."""
@@ -51,7 +51,7 @@ class Gate:
         if self._quota.takes(person, self._now_ns(), size):
             return True
         text = f"{person[:_SHOWN]} asks {verb[:_SHOWN]} too often and is not answered"
-        self._complaints.add(person, text)
+        self._limited_log.add(person, text)
         return False
 
 

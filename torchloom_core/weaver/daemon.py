@@ -18,7 +18,7 @@ from torchloom_core.config.schema import Config
 from torchloom_core.errors import KernelFailure, SupersededError, TorchloomError
 from torchloom_core.kernel.kernel import Kernel
 from torchloom_core.kernel.plugins.host import ActivePlugins
-from torchloom_core.plain_text import Complaints
+from torchloom_core.plain_text import RateLimitedLog
 from torchloom_core.trajectory.reader import Recorded
 from torchloom_core.trajectory.summaries import summarise
 from torchloom_core.trajectory.writer import TrajectoryWriter
@@ -95,8 +95,8 @@ class Weaver:
         self._enrolment: Enrolment | None = None
         self._poison: Recorded | None = None
         self._forecasts: set[asyncio.Task[None]] = set()
-        self._complaints = Complaints(log, clock.now_ns)
-        complain = self._complaints.add
+        self._limited_log = RateLimitedLog(log, clock.now_ns)
+        complain = self._limited_log.add
         self._clocks = WorkerClocks(complain)
         self._outbox = Outbox(
             bus,
@@ -155,7 +155,7 @@ class Weaver:
         if self._enrolment is None or self._enrolment.may_begin(hello.worker, hello.incarnation):
             return True
         text = "hello of %s dropped: its name was given to another life after incarnation %d"
-        self._complaints.add(hello.worker, text % (hello.worker, hello.incarnation))
+        self._limited_log.add(hello.worker, text % (hello.worker, hello.incarnation))
         return False
 
     def _welcome(self, hello: Hello) -> None:
@@ -214,7 +214,7 @@ class Weaver:
     # --- the loop ---
 
     async def start(self, recovered: Recovered, poison: Recorded | None = None) -> None:
-        """Take over what the last Weaver left, then open the doors.
+        """Take over what the last Weaver left, then accept requests.
 
         Parameters
         ----------
@@ -256,7 +256,7 @@ class Weaver:
 
         async def handle(request: JoinRequest) -> JoinReply:
             training, need = kernel.execution.training_groups(), self._config.arbiter.min_groups
-            now_ns, complain = self._clock.now_ns(), self._complaints.add
+            now_ns, complain = self._clock.now_ns(), self._limited_log.add
             return admitted(request, enrolment, kernel.fleet, now_ns, training, need, complain)
 
         await self._bus.serve_join(handle)
@@ -317,7 +317,7 @@ class Weaver:
     def _look_at_the_clock(self) -> None:
         ahead_s = self._clock.wall_ahead_s()
         if abs(ahead_s) > _CLOCK_S:
-            self._complaints.add(
+            self._limited_log.add(
                 "clock",
                 f"the wall clock was set by {ahead_s:+.0f} s since this Weaver started, which goes "
                 "on by its own; workers judge deadlines by theirs: start the Weaver again",
@@ -355,7 +355,7 @@ class Weaver:
     def _log(self, output: Output) -> None:
         match output:
             case Notice(kind="stranger", worker=worker, text=text):
-                self._complaints.add(worker, f"notice: {text}")  # it is one at each tick
+                self._limited_log.add(worker, f"notice: {text}")  # it is one at each tick
                 return
             case (
                 Notice(kind="hello" | "exit" | "wanted" | "run_over" | "lighthouse")

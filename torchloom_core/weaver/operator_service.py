@@ -17,30 +17,30 @@ from torchloom_core.trajectory.summaries import summarise
 from torchloom_core.wire import codec
 from torchloom_core.wire.actions import Action
 from torchloom_core.wire.events import Reply
-from torchloom_core.wire.limits import MAX_TEXT, Id, SeatName
+from torchloom_core.wire.limits import MAX_TEXT, Id, SessionName
 from torchloom_core.wire.operator import (
+    Annotation,
     Answer,
+    ControlTaken,
+    FromSession,
     KnobSet,
     KnobTable,
     KnobUnset,
     Page,
-    Remarked,
     RequestId,
-    Seated,
     Status,
-    WheelTaken,
 )
 from torchloom_core.wire.requests import (
+    Annotate,
     Approve,
     Deny,
     ForgetKnob,
-    LeaveWheel,
     Propose,
-    Remark,
+    ReleaseControl,
     Request,
     ResumeActions,
     StopActions,
-    TakeWheel,
+    TakeControl,
     Want,
 )
 
@@ -53,20 +53,20 @@ class _Proposal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     action: Action
     sure: bool = False
     id: RequestId = ""
-    seat: SeatName = ""
+    session: SessionName = ""
 
 
 class _Denial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     proposal: Id
     reason: Annotated[str, msgspec.Meta(max_length=MAX_TEXT)] = ""
     id: RequestId = ""
-    seat: SeatName = ""
+    session: SessionName = ""
 
 
 class _Approval(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     proposal: Id
     id: RequestId = ""
-    seat: SeatName = ""
+    session: SessionName = ""
 
 
 class OperatorService:
@@ -109,9 +109,9 @@ class OperatorService:
             "deny": self._on_deny,
             "actions.stop": self._on_stop,
             "actions.resume": self._on_resume,
-            "remark": self._on_remark,
-            "wheel.take": self._on_wheel_take,
-            "wheel.leave": self._on_wheel_leave,
+            "annotate": self._on_annotate,
+            "control.take": self._on_control_take,
+            "control.release": self._on_control_release,
         }
 
     def reply(self, reply: Reply) -> None:
@@ -129,52 +129,54 @@ class OperatorService:
     async def _on_knob_set(self, body: bytes, by: str) -> bytes:
         wish = codec.decode_json(KnobSet, body, "knob.set")
         want = Propose(action=wish.action(), sure=wish.sure)
-        return await self._ask(want, by, wish.seat, wish.id)
+        return await self._ask(want, by, wish.session, wish.id)
 
     async def _on_knob_unset(self, body: bytes, by: str) -> bytes:
         wish = codec.decode_json(KnobUnset, body, "knob.unset")
         want = ForgetKnob(knob=wish.knob, worker=wish.worker)
-        return await self._ask(want, by, wish.seat, wish.id)
+        return await self._ask(want, by, wish.session, wish.id)
 
     async def _on_propose(self, body: bytes, by: str) -> bytes:
         wish = codec.decode_json(_Proposal, body, "propose")
         want = Propose(action=wish.action, sure=wish.sure)
-        return await self._ask(want, by, wish.seat, wish.id)
+        return await self._ask(want, by, wish.session, wish.id)
 
     async def _on_approve(self, body: bytes, by: str) -> bytes:
         wish = codec.decode_json(_Approval, body, "approve")
-        return await self._ask(Approve(proposal=wish.proposal), by, wish.seat, wish.id)
+        return await self._ask(Approve(proposal=wish.proposal), by, wish.session, wish.id)
 
     async def _on_deny(self, body: bytes, by: str) -> bytes:
         wish = codec.decode_json(_Denial, body, "deny")
         want = Deny(proposal=wish.proposal, reason=wish.reason)
-        return await self._ask(want, by, wish.seat, wish.id)
+        return await self._ask(want, by, wish.session, wish.id)
 
     async def _on_stop(self, body: bytes, by: str) -> bytes:
-        seat = ""
+        session = ""
         with suppress(MessageError):  # the kill switch is thrown whatever else is said
-            seat = _seat(body, "actions.stop")
-        return await self._ask(StopActions(), by, seat)
+            session = _session(body, "actions.stop")
+        return await self._ask(StopActions(), by, session)
 
     async def _on_resume(self, body: bytes, by: str) -> bytes:
-        return await self._ask(ResumeActions(), by, _seat(body, "actions.resume"))
+        return await self._ask(ResumeActions(), by, _session(body, "actions.resume"))
 
-    async def _on_remark(self, body: bytes, by: str) -> bytes:
-        said = codec.decode_json(Remarked, body, "remark")
-        return await self._ask(Remark(text=said.text), by, said.seat, said.id)
+    async def _on_annotate(self, body: bytes, by: str) -> bytes:
+        said = codec.decode_json(Annotation, body, "annotate")
+        return await self._ask(Annotate(text=said.text), by, said.session, said.id)
 
-    async def _on_wheel_take(self, body: bytes, by: str) -> bytes:
-        wish = codec.decode_json(WheelTaken, body, "wheel.take")
-        return await self._ask(TakeWheel(lease_s=wish.lease_s, force=wish.force), by, wish.seat)
+    async def _on_control_take(self, body: bytes, by: str) -> bytes:
+        wish = codec.decode_json(ControlTaken, body, "control.take")
+        return await self._ask(
+            TakeControl(lease_s=wish.lease_s, force=wish.force), by, wish.session
+        )
 
-    async def _on_wheel_leave(self, body: bytes, by: str) -> bytes:
-        return await self._ask(LeaveWheel(), by, _seat(body, "wheel.leave"))
+    async def _on_control_release(self, body: bytes, by: str) -> bytes:
+        return await self._ask(ReleaseControl(), by, _session(body, "control.release"))
 
-    async def _ask(self, want: Want, by: str, seat: str, called: str = "") -> bytes:
+    async def _ask(self, want: Want, by: str, session: str, called: str = "") -> bytes:
         number = f"r{self._epoch}.{next(self._numbers)}"
         # Each person's ids are their own: one may call a request as another did.
         sent_as = f"{by}.{called}" if called else ""
-        request = Request(id=number, want=want, by=by, seat=seat, sent_as=sent_as)
+        request = Request(id=number, want=want, by=by, session=session, sent_as=sent_as)
         _log.info("request: %s", summarise("request", msgspec.to_builtins(request)))
         answer = self._open[request.id] = asyncio.get_running_loop().create_future()
         self._enter(request)
@@ -186,5 +188,5 @@ def _page(body: bytes, verb: str) -> Page:
     return codec.decode_json(Page, body, verb) if body else Page()
 
 
-def _seat(body: bytes, verb: str) -> str:
-    return codec.decode_json(Seated, body, verb).seat if body else ""
+def _session(body: bytes, verb: str) -> str:
+    return codec.decode_json(FromSession, body, verb).session if body else ""

@@ -15,7 +15,7 @@ import msgspec
 
 from torchloom_core.clock import SECOND_NS, Clock
 from torchloom_core.errors import BrokerError, RefusedByBrokerError
-from torchloom_core.kept import Changes
+from torchloom_core.persistent_table import Changes
 from torchloom_core.wire import codec
 from torchloom_core.wire.events import Issue, Notice, Output, Recall
 from torchloom_core.wire.messages import CALLED_AT_ONCE, Command
@@ -92,7 +92,7 @@ class Outbox:
         self._taken_back: set[str] = set()
         self._unsent: set[str] = set()
         self._entries: dict[str, bytes | None] = {}
-        self._errands: deque[Issue | Recall] = deque()
+        self._standby_tasks: deque[Issue | Recall] = deque()
         self._newcomers: dict[str, int] = {}
         self._strangers: dict[str, None] = {}
         self._call_ns = 0
@@ -112,9 +112,9 @@ class Outbox:
         for output in outputs:
             match output:
                 case Issue():
-                    self._errands.append(output)
+                    self._standby_tasks.append(output)
                 case Recall(command=command_id):
-                    self._errands.append(output)
+                    self._standby_tasks.append(output)
                     self._taken_back.add(command_id)
                 case Notice(kind="stranger", worker=worker):
                     self._strangers[worker] = None
@@ -140,10 +140,10 @@ class Outbox:
             await self._some.wait()
             self._some.clear()
             # What is posted while this is stored is not sent before its own state is stored.
-            errands, self._errands = self._errands, deque()
+            standby_tasks, self._standby_tasks = self._standby_tasks, deque()
             await self.store()
             await self._add_newcomers()
-            await self._carry_out(self._in_time(errands))
+            await self._carry_out(self._in_time(standby_tasks))
             await self._tell()
             if not self._some.is_set():
                 self._idle.set()
@@ -162,7 +162,7 @@ class Outbox:
                 raise
             except BrokerError as error:
                 log.warning("the state is not stored yet: %s", error)
-                self._errands = self._in_time(self._errands)
+                self._standby_tasks = self._in_time(self._standby_tasks)
                 await asyncio.sleep(_PAUSE_S)
                 newer, self._entries = self._entries, {}
                 entries = {key: data for key, data in entries.items() if key not in newer} | newer
@@ -192,13 +192,13 @@ class Outbox:
         except BrokerError as error:
             log.warning("%s", error)
 
-    async def _carry_out(self, errands: deque[Issue | Recall]) -> None:
-        while errands:
+    async def _carry_out(self, standby_tasks: deque[Issue | Recall]) -> None:
+        while standby_tasks:
             commands: list[Command] = []
             recalled: dict[str, list[str]] = {}
             withheld: list[str] = []
-            while errands and len(commands) + len(recalled) < _AT_ONCE:
-                match errands[0]:
+            while standby_tasks and len(commands) + len(recalled) < _AT_ONCE:
+                match standby_tasks[0]:
                     case Issue(command=command) if command.id in self._taken_back:
                         # One of an earlier epoch may have been sent by the Weaver before.
                         if command.id.startswith(f"c{self._epoch}."):
@@ -214,7 +214,7 @@ class Outbox:
                         recalled.setdefault(worker, []).append(command_id)
                     case _:
                         break  # what was taken out so far goes first
-                errands.popleft()
+                standby_tasks.popleft()
             await self._send(commands)
             await asyncio.gather(*(self._recall(*worker) for worker in recalled.items()))
             if withheld:
@@ -247,11 +247,11 @@ class Outbox:
                 self._bus.tell(str(output.__struct_config__.tag), output)
             await asyncio.sleep(0)  # whoever publishes them has its turn
 
-    def _in_time(self, errands: Iterable[Issue | Recall]) -> deque[Issue | Recall]:
+    def _in_time(self, standby_tasks: Iterable[Issue | Recall]) -> deque[Issue | Recall]:
         return deque(
-            errand
-            for errand in errands
-            if isinstance(errand, Recall) or not self._is_late(errand.command)
+            standby_task
+            for standby_task in standby_tasks
+            if isinstance(standby_task, Recall) or not self._is_late(standby_task.command)
         )
 
     def _is_late(self, command: Command) -> bool:

@@ -6,6 +6,7 @@ of it; the daemon asks here when it starts.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,13 +15,14 @@ import msgspec
 from torchloom_core.errors import StateError
 from torchloom_core.fleet.cordons import Cordon, Cordons
 from torchloom_core.kernel.actions.kinds import kind_of
+from torchloom_core.trajectory.earlier_names import renamed
 from torchloom_core.trajectory.layout import META, epochs, life_folder
 from torchloom_core.trajectory.reader import Life, Recorded
 from torchloom_core.weaver.outbox import AT_KEY, At
 from torchloom_core.wire.codec import UNREADABLE, encode
 from torchloom_core.wire.events import (
     Answered,
-    CommandLife,
+    CommandStatus,
     Control,
     CordonOver,
     Fault,
@@ -83,7 +85,7 @@ class Inheritance:
         self._stopped = "actions.stopped" in entries
         self._issued: dict[str, Command] = {}
         self._granted: dict[str, Verdict] = {}
-        self._missed: dict[str, CommandLife] = {}
+        self._missed: dict[str, CommandStatus] = {}
         self._last: Recorded | None = None
 
     def follow(self, root: Path, epoch: int) -> None:
@@ -153,7 +155,7 @@ class Inheritance:
             match _output_decoder.decode(body):
                 case Issue(command=command):
                     self._issued[command.id] = command
-                case CommandLife() as life:
+                case CommandStatus() as life:
                     self._take_life(life)
                 case Recall(command=command_id) if command_id in self._flights:
                     self._set_status(command_id, RECALLED)
@@ -170,7 +172,7 @@ class Inheritance:
                 case CordonOver(node=node):
                     self._cordons.lift(node)
 
-    def _take_life(self, life: CommandLife) -> None:
+    def _take_life(self, life: CommandStatus) -> None:
         if life.status in FINAL_STATUSES:
             self._issued.pop(life.command, None)
             if self._flights.pop(life.command, None) is not None and life.status != "applied":
@@ -209,6 +211,8 @@ class Inheritance:
         try:
             return msgspec.json.decode(data, type=cls)
         except UNREADABLE as error:
+            with suppress(*UNREADABLE):  # a Weaver of an earlier version stored it
+                return msgspec.json.decode(renamed(data), type=cls)
             raise StateError(f"{self._place}, key {key}: cannot be read: {error}") from None
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Config
-from torchloom_core.kernel.actions.kinds import target_of, wish_of
+from torchloom_core.kernel.actions.kinds import summary_of, target_of
 from torchloom_core.kernel.kernel import Kernel
 from torchloom_core.kernel.plugins.host import ActivePlugins
 from torchloom_core.plain_text import plain_line
@@ -80,8 +80,8 @@ def describe(
         trajectory=log,
         recording=recording,
         lighthouse=_lighthouse(kernel),
-        wheel=kernel.wheel.holder(now_ns),
-        wheel_until_ns=kernel.wheel.until_ns(now_ns),
+        controller=kernel.control_lease.holder(now_ns),
+        control_until_ns=kernel.control_lease.until_ns(now_ns),
         step_time_s=kernel.run.guards.newest("step_time_s"),
     )
     if page.after:
@@ -107,7 +107,7 @@ def describe(
                 policy=candidate.proposed.policy,
                 action=name_of(candidate.proposed.proposal.action),
                 target=target_of(candidate.proposed.proposal.action),
-                wish=wish_of(msgspec.to_builtins(candidate.proposed.proposal.action)),
+                wish=summary_of(msgspec.to_builtins(candidate.proposed.proposal.action)),
                 reason=candidate.proposed.proposal.reason[:_REASON_CHARACTERS],
                 gain_gpu_s=candidate.proposed.proposal.gain_gpu_s,
                 cost_gpu_s=candidate.proposed.proposal.cost_gpu_s,

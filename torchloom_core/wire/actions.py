@@ -16,7 +16,7 @@ from torchloom_core.wire.preview import Trial
 
 
 class Migrate(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="migrate"):
-    """A warm stand-by joins, then ``group`` drains: make before break.
+    """A warm standby joins, then ``group`` drains: make before break.
 
     Examples
     --------
@@ -29,7 +29,7 @@ class Migrate(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="
 
 
 class AdmitGroup(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="admit"):
-    """The stand-by ``group`` joins the run for good, and nobody leaves for it.
+    """The standby ``group`` joins the run for good, and nobody leaves for it.
 
     Examples
     --------
@@ -66,7 +66,7 @@ class EvictGroup(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
     """``group`` hangs: whoever waits for it is freed, and goes on without it.
 
     ``then`` it may come back by itself (``wait``), is ended by its sidecars for whoever started
-    it to start it again (``restart``), or is ended once a stand-by was told to join (``replace``).
+    it to start it again (``restart``), or is ended once a standby was told to join (``replace``).
 
     Examples
     --------
@@ -237,9 +237,9 @@ class ProbeLinks(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
 class MapLandscape(
     Look, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="landscape"
 ):
-    """A stand-by looks at the loss around the run's newest weights; no trainer has a part in it.
+    """A standby looks at the loss around the run's newest weights; no trainer has a part in it.
 
-    Only a stand-by whose script offers it can be told, and one at a time. One of 0 ``points`` ends
+    Only a standby whose script offers it can be told, and one at a time. One of 0 ``points`` ends
     what is under way.
 
     Examples
@@ -249,8 +249,8 @@ class MapLandscape(
     51
     """
 
-    def deed(self, workers: Iterable[str], now: KnobValues) -> Survey:
-        """Return what these stand-bys are told, whatever is wanted of the knobs ``now``."""
+    def operation(self, workers: Iterable[str], now: KnobValues) -> Survey:
+        """Return what these standbys are told, whatever is wanted of the knobs ``now``."""
         among = tuple(workers) if self.over > 1 else ()
         return Survey(**{**msgspec.structs.asdict(self), "among": among})
 
@@ -258,9 +258,9 @@ class MapLandscape(
 class PreviewChange(
     Trial, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="preview"
 ):
-    """A stand-by tries out what knobs would do to the run, beside a control; nobody else does.
+    """A standby tries out what knobs would do to the run, beside a control; nobody else does.
 
-    Only a stand-by whose script offers it can be told, and one at a time. One of 0 ``steps`` ends
+    Only a standby whose script offers it can be told, and one at a time. One of 0 ``steps`` ends
     what is under way.
 
     Examples
@@ -271,8 +271,8 @@ class PreviewChange(
     (1000, 100.0)
     """
 
-    def deed(self, workers: Iterable[str], now: KnobValues) -> Rehearse:
-        """Return what a stand-by is told, where this is wanted of the knobs ``now``."""
+    def operation(self, workers: Iterable[str], now: KnobValues) -> Rehearse:
+        """Return what a standby is told, where this is wanted of the knobs ``now``."""
         return Rehearse(**msgspec.structs.asdict(self), now={} if self.leaves_off else now)
 
 
@@ -356,13 +356,15 @@ def name_of(action: Action) -> str:
     return str(action.__struct_config__.tag)
 
 
-def plain_wish(action: Mapping[str, Any]) -> str:
+def plain_summary(action: Mapping[str, Any]) -> str:
     """Return kind and subject of a recorded action, whatever its kind.
 
     Examples
     --------
-    >>> plain_wish({"kind": "drain", "group": "g1"}), plain_wish({"kind": "landscape", "points": 0})
-    ('drain group g1', 'landscape end')
+    >>> plain_summary({"kind": "drain", "group": "g1"})
+    'drain group g1'
+    >>> plain_summary({"kind": "landscape", "points": 0})
+    'landscape end'
     """
     named = [f"{name} {action[name]}" for name in ("group", "node") if action.get(name)]
     ends = ["end"] if action.get("points") == 0 else []

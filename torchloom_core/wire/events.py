@@ -107,10 +107,10 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, tag="verdict"):
     propensity: float = 1.0
 
 
-class CommandLife(msgspec.Struct, frozen=True, kw_only=True, tag="command_life"):
+class CommandStatus(msgspec.Struct, frozen=True, kw_only=True, tag="command_status"):
     """A command took a step in its life: issued, or what an ack or the clock said.
 
-    ``incarnation``, the life of the worker that it is for, is told of an errand alone.
+    ``incarnation``, the life of the worker that it is for, is told of a standby task alone.
     """
 
     command: str
@@ -462,7 +462,7 @@ Input = (
 Output = (
     Proposed
     | Verdict
-    | CommandLife
+    | CommandStatus
     | Outcome
     | Judged
     | PolicyFailed

@@ -1,14 +1,15 @@
 """The loss around a run's weights: what is asked for, and the pieces in which it comes back.
 
-How they travel is in :mod:`torchloom_core.wire.errand`; docs/landscape.md says what the numbers
-mean.
+How they travel is in :mod:`torchloom_core.wire.standby_task`; docs/landscape.md says what the
+numbers mean.
 """
 
 from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
-from torchloom_core.wire.errand import (
+from torchloom_core.wire.limits import Name, Step
+from torchloom_core.wire.standby_task import (
     MOST,
     MOST_AT_ONCE,
     Duration,
@@ -18,7 +19,6 @@ from torchloom_core.wire.errand import (
     Points,
     Print,
 )
-from torchloom_core.wire.limits import Name, Step
 
 LANDSCAPE = "landscape"
 """The kind of note that brings a piece."""
@@ -55,7 +55,7 @@ class Look(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     seed : int
         Of the random directions.
     over : int
-        Stand-bys among which the plane is divided, if there are as many.
+        Standbys among which the plane is divided, if there are as many.
     among : tuple of str
         Those that are told; the first one looks at all that is not the plane, too.
     """
@@ -89,7 +89,7 @@ class Look(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.among.index(worker), len(self.among)
 
     def price_s(self, step_s: float | None) -> float:
-        """Return what it costs at the most, seconds of stand-bys, however long a step takes."""
+        """Return what it costs at the most, seconds of standbys, however long a step takes."""
         return self.seconds * self.over
 
 
@@ -153,7 +153,7 @@ class Plane(
     at : str
         The print of the newest weights.
     parts : int
-        Stand-bys that look at it, each at cells of its own.
+        Standbys that look at it, each at cells of its own.
     """
 
     ways: Ways

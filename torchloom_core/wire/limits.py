@@ -42,7 +42,7 @@ Name = Annotated[str, msgspec.Meta(pattern=NAME)]
 RackName = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_-]{0,64}\Z")]
 """A name, or nothing where racks are not known."""
 
-SeatName = Annotated[str, msgspec.Meta(pattern=r"\A([A-Za-z0-9_-]{1,32}(\.[a-z0-9]{1,8})?)?\Z")]
+SessionName = Annotated[str, msgspec.Meta(pattern=r"\A([A-Za-z0-9_-]{1,32}(\.[a-z0-9]{1,8})?)?\Z")]
 """Who sits at a web page, by their own word, and which page that is; or nothing."""
 
 MetricName = Annotated[str, msgspec.Meta(pattern=METRIC_NAME)]

@@ -27,18 +27,18 @@ Host = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9._:%-]{1,253}\Z")]
 """A host's name, or an address of either family."""
 
 Port = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
-Knock = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+ProbeToken = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 
 
-class Door(msgspec.Struct, frozen=True, kw_only=True):
+class ProbeAddress(msgspec.Struct, frozen=True, kw_only=True):
     """Where a worker's sidecar takes probes, and the secret that only the Weaver passes on.
 
-    Of one sidecar's life: the next one has another port and another ``knock``.
+    Of one sidecar's life: the next one has another port and another ``token``.
     """
 
     host: Host
     port: Port
-    knock: Knock
+    token: ProbeToken
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):

@@ -43,10 +43,11 @@ from torchloom_core.wire.limits import (
 )
 from torchloom_core.wire.limits import KnobValue as KnobValue
 from torchloom_core.wire.limits import KnobValues as KnobValues
-from torchloom_core.wire.links import Door, Measured, ProbeBytes
+from torchloom_core.wire.links import Measured, ProbeAddress, ProbeBytes
 from torchloom_core.wire.preview import Trial
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""Of all messages between a Weaver and Threadlets, which must be of the same one."""
 
 CALLED_AT_ONCE = 1000
 """How many workers a roll call names at most."""
@@ -163,12 +164,12 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
         How torchft's lighthouse calls this life of its group; empty before the first quorum.
     quorum_id : int
         The quorum that the group was last in, -1 before the first.
-    door : Door, optional
+    probe_address : ProbeAddress, optional
         Where its sidecar takes probes; None of one that takes none.
     labels : dict of str to (str or float)
         What does not change of where it sits: model, size.
     tries : tuple of str
-        Knobs of which a stand-by tries out what a change would do.
+        Knobs of which a standby tries out what a change would do.
     epoch : int
         The highest epoch of a Weaver that this life has heard of; 0 before the first.
     launch : str
@@ -196,7 +197,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
     framework: ShortText = ""
     replica_id: ShortText = ""
     quorum_id: QuorumId = -1
-    door: Door | None = None
+    probe_address: ProbeAddress | None = None
     tries: Annotated[tuple[KnobName, ...], msgspec.Meta(max_length=MAX_KNOBS)] = ()
     epoch: Count = 0
     launch: LaunchId = ""
@@ -287,20 +288,20 @@ class Dump(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="dum
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="probe"):
-    """The sidecar sends ``probe_bytes`` to that of ``receiver``, which waits behind ``door``.
+    """The sidecar sends ``probe_bytes`` to that of ``receiver`` at ``probe_address``.
 
     What was measured comes back in the ack.
     """
 
     receiver: Name
-    door: Door
+    probe_address: ProbeAddress
     probe_bytes: ProbeBytes
 
 
 class Survey(Look, frozen=True, kw_only=True, omit_defaults=True, tag_field="verb", tag="survey"):
-    """Look at the loss around the run's newest weights, on a stand-by; of 0 points: leave off.
+    """Look at the loss around the run's newest weights, on a standby; of 0 points: leave off.
 
-    What is found comes in notes of the kind ``landscape``. Whatever else is asked of the stand-by
+    What is found comes in notes of the kind ``landscape``. Whatever else is asked of the standby
     ends it.
     """
 
@@ -308,10 +309,10 @@ class Survey(Look, frozen=True, kw_only=True, omit_defaults=True, tag_field="ver
 class Rehearse(
     Trial, frozen=True, kw_only=True, omit_defaults=True, tag_field="verb", tag="rehearse"
 ):
-    """Train on with a change and without it, on a stand-by; of 0 steps: leave off.
+    """Train on with a change and without it, on a standby; of 0 steps: leave off.
 
     What comes of it is told in notes of the kind ``preview``. Whatever else is asked of the
-    stand-by ends it.
+    standby ends it.
 
     Attributes
     ----------
@@ -322,8 +323,8 @@ class Rehearse(
     now: KnobValues = msgspec.field(default_factory=dict)
 
 
-Errand = Survey | Rehearse
-"""What a stand-by does alone while it waits."""
+StandbyTask = Survey | Rehearse
+"""What a standby does alone while it waits."""
 
 
 class Cut(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="cut"):
@@ -356,8 +357,13 @@ class Rewind(
     skip: Count = 0
 
 
-class Together(
-    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="verb", tag="together"
+class FencedChange(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    tag_field="verb",
+    tag="fenced_change",
 ):
     """Do it at the step that all ranks of the run agree on, or never; docs/fence.md says how.
 
@@ -365,7 +371,7 @@ class Together(
     ----------
     number : int
         Of the change; a later one takes the place of an earlier one that is still to be made.
-    do : Deed
+    do : Operation
         The same for all.
     groups : tuple of str
         Who does it; empty: all. The others agree, and do nothing.
@@ -388,14 +394,24 @@ class Tell(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="tel
     text: Text
 
 
-def done_by(deed: "Deed", group: str) -> "Deed | SetKnobs | Rewind | None":
-    """Return what a worker of ``group`` does of a deed, None: it only agrees with the others."""
-    if not isinstance(deed, Together):
-        return deed
-    return deed.do if not deed.groups or group in deed.groups else None
+def version_fault(version: int) -> str:
+    """Return why a Threadlet and a Weaver of another version cannot work together, or nothing."""
+    if version == SCHEMA_VERSION:
+        return ""
+    return (
+        f"need wire version {SCHEMA_VERSION}, was {version}: install the same version of torchloom "
+        "for the Weaver and for the trainers"
+    )
 
 
-Deed = (
+def done_by(operation: "Operation", group: str) -> "Operation | SetKnobs | Rewind | None":
+    """Return what a worker of ``group`` does of an operation; None: it only agrees."""
+    if not isinstance(operation, FencedChange):
+        return operation
+    return operation.do if not operation.groups or group in operation.groups else None
+
+
+Operation = (
     SetKnob
     | Checkpoint
     | Drain
@@ -409,7 +425,7 @@ Deed = (
     | Rehearse
     | Cut
     | Terminate
-    | Together
+    | FencedChange
     | Withdraw
     | Tell
 )
@@ -420,7 +436,7 @@ RECONCILE = "reconcile"
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, tag="command", omit_defaults=True):
-    """One deed for one life of one worker, to be done exactly once.
+    """One operation for one life of one worker, to be done exactly once.
 
     A Threadlet rejects it if ``incarnation`` is not its own, if it has seen a higher
     ``epoch``, or if the time is past ``deadline_ns``; a repeated ``id`` is answered with what
@@ -434,7 +450,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, tag="command", omit_def
     epoch: Count
     issued_ns: Stamp
     deadline_ns: Stamp
-    do: Deed
+    do: Operation
     cause: ShortText = ""
     v: Version = SCHEMA_VERSION
 

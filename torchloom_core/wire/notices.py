@@ -95,9 +95,9 @@ def of_crash_loop(text: str, worker: str) -> Notice:
     return Notice(kind="crash_loop", text=text, worker=worker)
 
 
-def of_remark(who: str, text: str) -> Notice:
+def of_annotation(who: str, text: str) -> Notice:
     """Tell what a person has to say."""
-    return Notice(kind="remark", text=f"{who}: {text}")
+    return Notice(kind="annotate", text=f"{who}: {text}")
 
 
 def of_fault(fault: Fault) -> Notice:

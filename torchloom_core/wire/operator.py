@@ -5,7 +5,7 @@ a plain ``nats req`` send the same ones. ``status`` and ``knobs`` only read; the
 a :class:`~torchloom_core.wire.requests.Request` to the kernel and are on the record. Bodies of
 ``knob.*``, ``propose``, ``approve`` and ``deny`` may carry an ``"id"`` (:data:`RequestId`): a
 request that is sent again under the same one is answered as it was, and not done again. All that
-act may carry a ``"seat"``: who sits at the web page that sends it.
+act may carry a ``"session"``: who sits at the web page that sends it.
 
 ==================  =======================================  ==========================
 verb                body                                     answer
@@ -18,11 +18,11 @@ verb                body                                     answer
                     ``"sure"`` as of :class:`KnobSet`
 ``approve``         ``{"proposal": id}``                     :class:`Answer`
 ``deny``            ``{"proposal": id, "reason": ...}``      :class:`Answer`
-``actions.stop``    empty or :class:`Seated`                 :class:`Answer`
-``actions.resume``  empty or :class:`Seated`                 :class:`Answer`
-``remark``          :class:`Remarked`                        :class:`Answer`
-``wheel.take``      :class:`WheelTaken`                      :class:`Answer`
-``wheel.leave``     :class:`Seated`                          :class:`Answer`
+``actions.stop``    empty or :class:`FromSession`                 :class:`Answer`
+``actions.resume``  empty or :class:`FromSession`                 :class:`Answer`
+``remark``          :class:`Annotation`                        :class:`Answer`
+``control.take``      :class:`ControlTaken`                      :class:`Answer`
+``control.release``     :class:`FromSession`                          :class:`Answer`
 ==================  =======================================  ==========================
 """
 
@@ -39,7 +39,7 @@ from torchloom_core.wire.limits import (
     KnobName,
     Name,
     RackName,
-    SeatName,
+    SessionName,
 )
 from torchloom_core.wire.messages import KnobSpec, KnobValue, KnobValues
 
@@ -79,7 +79,7 @@ class KnobSet(
     guard: Guard | None = None
     sure: bool = False
     id: RequestId = ""
-    seat: SeatName = ""
+    session: SessionName = ""
 
     def action(self) -> ChangeKnob | ChangeKnobs:
         """Return what is wanted.
@@ -113,33 +113,33 @@ class KnobUnset(
     knob: KnobName
     worker: Name | None = None
     id: RequestId = ""
-    seat: SeatName = ""
+    session: SessionName = ""
 
 
-class Seated(
+class FromSession(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
 ):
     """What needs no word but who sits at the web page that sends it."""
 
-    seat: SeatName = ""
+    session: SessionName = ""
 
 
-class Remarked(
+class Annotation(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
 ):
     """Put a text on record."""
 
     text: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_TEXT)]
     id: RequestId = ""
-    seat: SeatName = ""
+    session: SessionName = ""
 
 
-class WheelTaken(
+class ControlTaken(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
 ):
-    """Have a seat drive, for ``lease_s``; see :class:`~torchloom_core.wire.requests.TakeWheel`."""
+    """Take the control lease; see :class:`~torchloom_core.wire.requests.TakeControl`."""
 
-    seat: Annotated[SeatName, msgspec.Meta(min_length=1)]
+    session: Annotated[SessionName, msgspec.Meta(min_length=1)]
     lease_s: Annotated[float, msgspec.Meta(ge=1, le=3600)] = 60.0
     force: bool = False
 
@@ -257,9 +257,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """The run at one moment; a later :class:`Page` has the next ``workers`` and no lists else.
 
     Of ``flights`` and ``waiting`` only the first thousand are there, and ``at_risk`` are the twenty
-    most of each predictor. ``wheel`` is the seat that drives from a web page, empty if none does.
-    ``knobs_waiting`` was wanted of an earlier job, and nobody is given it until a person sets it.
-    ``step_time_s`` is what a step takes now, the median of all that train; None: nobody tells.
+    most of each predictor. ``controller`` is the session that holds the control lease, or empty.
+    ``knobs_waiting`` was wanted of an earlier job, and waits until a person sets it.
+    ``step_time_s`` is the median step time of all workers that train; None: none reports it.
     ``recording`` says since when and why the trajectory is not written, empty where it is.
     """
 
@@ -284,8 +284,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     trajectory: str = ""
     recording: str = ""
     lighthouse: str = ""
-    wheel: str = ""
-    wheel_until_ns: int = 0
+    controller: str = ""
+    control_until_ns: int = 0
     step_time_s: float | None = None
 
 
@@ -294,7 +294,7 @@ class KnobTable(msgspec.Struct, frozen=True, kw_only=True):
 
     A later :class:`Page` has the next ``values`` alone. Of more specs than fit half a message
     those that the fewest workers declare are ``left_out``: how many. ``tried`` are those
-    of which a stand-by tries out what a change would do.
+    of which a standby tries out what a change would do.
     """
 
     specs: tuple[KnobSpec, ...] = ()

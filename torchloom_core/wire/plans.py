@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 
 from torchloom_core.wire.actions import Action, Guard
-from torchloom_core.wire.messages import Command, Deed, KnobValues
+from torchloom_core.wire.messages import Command, KnobValues, Operation
 
 RECALLED = "recalled"
 """The status of a command that was taken back, until it is known whether its worker had it."""
@@ -22,9 +22,9 @@ class Flight(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True):
-    """One deed for several workers; ``lives`` are worker and incarnation."""
+    """One operation for several workers; ``lives`` are worker and incarnation."""
 
-    deed: Deed
+    operation: Operation
     lives: tuple[tuple[str, int], ...]
 
 

@@ -1,14 +1,23 @@
-"""A change that is tried out on a stand-by: what is asked for, and the pieces of the answer.
+"""A change that is tried out on a standby: what is asked for, and the pieces of the answer.
 
-How they travel is in :mod:`torchloom_core.wire.errand`; docs/preview.md says what the numbers mean.
+How they travel is in :mod:`torchloom_core.wire.standby_task`; docs/preview.md says what the
+numbers mean.
 """
 
 from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
-from torchloom_core.wire.errand import MOST_AT_ONCE, MOST_POINTS, Duration, End, Loss, Number, Print
 from torchloom_core.wire.limits import KnobName, KnobValue, Step
+from torchloom_core.wire.standby_task import (
+    MOST_AT_ONCE,
+    MOST_POINTS,
+    Duration,
+    End,
+    Loss,
+    Number,
+    Print,
+)
 
 PREVIEW = "preview"
 """The kind of note that brings a piece."""
@@ -48,7 +57,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Raises
     ------
     ValueError
-        If all arms together take more steps than one errand has points.
+        If all arms together take more steps than one standby task has points.
     """
 
     note: ClassVar[str] = PREVIEW
@@ -61,7 +70,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] = 0
 
     def __post_init__(self) -> None:
-        """Refuse more steps than one errand may take."""
+        """Refuse more steps than one standby task may take."""
         if self.points > MOST_POINTS:
             most = MOST_POINTS // 2
             raise ValueError(f"steps x repeats: need at most {most}, was {self.points // 2}")
@@ -77,7 +86,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return 2 * self.steps * self.repeats
 
     def price_s(self, step_s: float | None) -> float:
-        """Return what it costs, seconds of one stand-by, where a step takes so long.
+        """Return what it costs, seconds of one standby, where a step takes so long.
 
         Examples
         --------
@@ -96,7 +105,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag_field="part", tag="se
     before, values : dict
         What the knobs are, and what they would be.
     step_s : float
-        How long a step takes on the stand-by.
+        How long a step takes on the standby.
     at : str
         The print of the weights at which both arms begin.
     of_step : int

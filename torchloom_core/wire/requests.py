@@ -9,7 +9,7 @@ from torchloom_core.wire.limits import (
     MAX_TEXT,
     Id,
     KnobName,
-    SeatName,
+    SessionName,
     ShortText,
     Target,
 )
@@ -66,24 +66,26 @@ class ForgetKnob(msgspec.Struct, frozen=True, kw_only=True, tag_field="want", ta
     worker: Target | None = None
 
 
-class Remark(msgspec.Struct, frozen=True, kw_only=True, tag_field="want", tag="remark"):
+class Annotate(msgspec.Struct, frozen=True, kw_only=True, tag_field="want", tag="annotate"):
     """A person has something to say, for the record; nothing is done."""
 
     text: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_TEXT)]
 
 
-class TakeWheel(msgspec.Struct, frozen=True, kw_only=True, tag_field="want", tag="take_wheel"):
-    """A seat wants to be the one that drives, for ``lease_s`` from now on; taken again it goes on.
+class TakeControl(msgspec.Struct, frozen=True, kw_only=True, tag_field="want", tag="take_control"):
+    """A session takes the control lease for ``lease_s``, or renews it.
 
-    With ``force`` it is taken from whoever has it.
+    With ``force`` it is taken from the session that holds it.
     """
 
     lease_s: Annotated[float, msgspec.Meta(ge=1, le=3600)] = 60.0
     force: bool = False
 
 
-class LeaveWheel(msgspec.Struct, frozen=True, kw_only=True, tag_field="want", tag="leave_wheel"):
-    """A seat drives no more."""
+class ReleaseControl(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="want", tag="release_control"
+):
+    """A session releases the control lease."""
 
 
 Want = (
@@ -93,9 +95,9 @@ Want = (
     | ResumeActions
     | Approve
     | Deny
-    | Remark
-    | TakeWheel
-    | LeaveWheel
+    | Annotate
+    | TakeControl
+    | ReleaseControl
 )
 
 
@@ -104,17 +106,17 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, tag="request"):
 
     ``by`` is the person's name, as their credentials say it. ``sent_as`` is that and the id
     which they gave the request, if any: sent again under the same one it is answered as before,
-    and not done again. ``seat`` is who sits at a web page that has these credentials: such a
-    request is granted only while that seat has the wheel, but for the kill switch.
+    and not done again. ``session`` is who sits at a web page that has these credentials: such a
+    request is granted only while that session has control, but for the kill switch.
     """
 
     id: Id
     want: Want
     sent_as: ShortText = ""
     by: ShortText = "a person"
-    seat: SeatName = ""
+    session: SessionName = ""
 
     @property
     def who(self) -> str:
         """Who asks, for people: at a web page by their own word, and by whose credentials."""
-        return f"{self.seat.partition('.')[0]} ({self.by})" if self.seat else self.by
+        return f"{self.session.partition('.')[0]} ({self.by})" if self.session else self.by

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from torchloom_core.plugin import Floats
+from torchloom_policies.allreduce.baseline_time import BaselineTime
 from torchloom_policies.allreduce.modes import prior_of
-from torchloom_policies.allreduce.usual_time import UsualTime
 
 _LATENCY_S = 3e-4
 _LATENCY_LOG_SDS = (1.2, 0.9)
@@ -88,7 +88,7 @@ class LinkFilter:
         self._odd = 0.0
         self._ambiguity = 0.0
         self.is_blind = self.is_suspect = False
-        self._usual = UsualTime()
+        self._usual = BaselineTime()
         self._seen: set[str] = set()
         self.known = False
 

@@ -49,7 +49,7 @@ class LinkWatch:
         self._ceiling = Ceiling()
         self._seen_s, self._before = -math.inf, math.nan
         self._is_in_doubt = False
-        self._without_doors = self.trouble = ""
+        self._without_probe_address = self.trouble = ""
 
     def look(self, view: FleetView, run: TunedRun) -> bool:
         """Take the slowest link of the ring that was probed lately; say whether it has jumped."""
@@ -61,7 +61,7 @@ class LinkWatch:
             )
             return False
         self.trouble = self.trouble or self._ceiling.trouble or self._schedule.trouble
-        self.trouble = self.trouble or self._without_doors
+        self.trouble = self.trouble or self._without_probe_address
         links, edges = self._links(view, run), _edges(_ring(run))
         speeds = np.array([links.bytes_per_s[edge] for edge in edges])
         age_s = np.array([links.age_s[edge] for edge in edges])
@@ -173,7 +173,7 @@ class LinkWatch:
         pairs = tuple(pair for pair in pairs if offers[list(pair)].all())
         if not pairs:
             lacking = [view.workers[row] for row in rows if not view.can_be_probed[row]]
-            self._without_doors = _without_doors(lacking)
+            self._without_probe_address = _without_probe_address(lacking)
             return
         self._schedule.asked(pairs, links, view.now_s)
         gpus = view.costs.gpus_per_worker * len(run.rows)
@@ -226,7 +226,7 @@ def _gain_of_ring(mode: str, own: StepCost, times: float) -> float:
     return -math.log1p(-min(saved_s / own.step_s, 0.99))
 
 
-def _without_doors(workers: list[str]) -> str:
+def _without_probe_address(workers: list[str]) -> str:
     more = f" and {len(workers) - 3} more" if workers[3:] else ""
     return (
         "the bandwidth is not known well and the links are not probed: need "

@@ -1,4 +1,4 @@
-"""Try other values of what no model foretells, and keep what measures better."""
+"""Try other values of what no model predicts, and keep what measures better."""
 
 from collections.abc import Mapping
 

@@ -82,7 +82,7 @@ def simulation(**fields: object) -> Simulation:
             versus_without=interval(0.045),
             failures=3.0,
             decisions=4.0,
-            deeds=Verdicts(proposed=4.0, granted={"migrate": 4.0}),
+            operations=Verdicts(proposed=4.0, granted={"migrate": 4.0}),
         ),
         arm(
             "failure_forecast",
@@ -92,7 +92,7 @@ def simulation(**fields: object) -> Simulation:
             versus_without=interval(0.025, 0.005),
             to_oracle=1 / 3,
             decisions=5.0,
-            deeds=Verdicts(
+            operations=Verdicts(
                 proposed=7.0,
                 granted={"migrate": 3.0, "cordon": 2.0},
                 denied={"cordoned_share": 2.0},

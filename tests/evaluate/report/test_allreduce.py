@@ -95,7 +95,7 @@ def test_nothing_is_called_faster_whose_interval_holds_one(speedup, said):
 
 def test_a_policy_that_changed_nothing_is_not_praised_for_how_the_run_fared():
     denied = Verdicts(proposed=3.0, denied={"no_gain": 3.0})
-    first = next(answers(simulation(tuner(decisions=0.0, switches=0.0, deeds=denied))))
+    first = next(answers(simulation(tuner(decisions=0.0, switches=0.0, operations=denied))))
     assert first.startswith("tuner changed nothing: ")
     assert "denied by no_gain 3" in first
     assert "faster" not in first

@@ -141,7 +141,7 @@ def test_the_break_even_plot_shows_what_moves_came_to_and_not_what_prices_promis
     text = page_text(report(simulation=simulation(arms=arms, break_even=rule)))
     # 2.5 points of 30 days of 280 GPUs, by ten moves
     assert f"failure_forecast (0.3, {0.025 * 30 * 24 * 280 / 10:.3g})" in text
-    assert "(10800 GPU-s with all stand-bys there" in text
+    assert "(10800 GPU-s with all standbys there" in text
     assert "16200 for the last of them)" in text
 
 

@@ -139,19 +139,19 @@ def test_a_share_that_rounds_to_nothing_has_no_minus():
 
 def test_a_policy_that_did_nothing_is_not_blamed_for_its_job():
     worse = Interval(value=-0.01, low=-0.02, high=-0.002)
-    idle = changed(decisions=0.0, deeds=Verdicts(), versus_reference=worse)
+    idle = changed(decisions=0.0, operations=Verdicts(), versus_reference=worse)
     said = " ".join(findings(idle))
     assert "failure_forecast did nothing in 2 runs: it proposed nothing. The job fared" in said
     assert "worse than" not in said
 
 
 def test_a_policy_that_was_denied_everything_learns_by_which_rule():
-    deeds = Verdicts(
+    operations = Verdicts(
         proposed=5.0,
         denied={"budget": 1.0, "cordoned_share": 4.0},
         why_denied={"budget": "spent", "cordoned_share": "need at most 10 %, was 12 %"},
     )
-    said = " ".join(findings(changed(decisions=0.0, deeds=deeds)))
+    said = " ".join(findings(changed(decisions=0.0, operations=operations)))
     assert (
         "none of its 5 proposals a run was granted, most often by the rule cordoned_share: need "
         "at most 10 %, was 12 %"
@@ -160,7 +160,7 @@ def test_a_policy_that_was_denied_everything_learns_by_which_rule():
 
 def test_a_policy_that_only_alerts_did_nothing():
     said = " ".join(
-        findings(changed(decisions=0.0, deeds=Verdicts(proposed=2.0, granted={"alert": 2.0})))
+        findings(changed(decisions=0.0, operations=Verdicts(proposed=2.0, granted={"alert": 2.0})))
     )
     assert "what it was granted changes nothing (alert 2 a run)" in said
 
@@ -168,7 +168,7 @@ def test_a_policy_that_only_alerts_did_nothing():
 def test_an_oracle_that_could_not_act_is_a_complaint():
     assert not any("no forecast can pay" in text for text in complaints(simulation()))
     arms = [
-        replace(one, decisions=0.0, deeds=Verdicts()) if one.kind == "oracle" else one
+        replace(one, decisions=0.0, operations=Verdicts()) if one.kind == "oracle" else one
         for one in simulation().arms
     ]
     text = printed(report(simulation=simulation(arms=tuple(arms))))
@@ -285,7 +285,7 @@ def test_what_a_candidate_alerts_of_is_told_and_what_an_oracle_does_is_not():
     told = Verdicts(proposed=1.0, granted={"alert": 1.0}, alerts=("it is hot",))
 
     def shown(kind):
-        arms = [replace(o, deeds=told) if o.kind == kind else o for o in simulation().arms]
+        arms = [replace(o, operations=told) if o.kind == kind else o for o in simulation().arms]
         return printed(report(simulation=simulation(arms=tuple(arms))))
 
     assert "! failure_forecast alerts: it is hot" in shown("candidate")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.kernel.runs import Run, can_be_probed, hello, in_quorum, make_kernel, three_groups
 from torchloom_core.config.template import template_text
-from torchloom_core.kernel.actions.kinds import KINDS, kind_of, target_of, wish_of
+from torchloom_core.kernel.actions.kinds import KINDS, kind_of, summary_of, target_of
 from torchloom_core.simulate.answers.answers import ANSWERS
 from torchloom_core.wire.actions import (
     Action,
@@ -32,7 +32,7 @@ from torchloom_core.wire.actions import (
     UncordonNode,
     name_of,
 )
-from torchloom_core.wire.messages import Deed, KnobSpec, Prepare, Tell, Together, Withdraw
+from torchloom_core.wire.messages import FencedChange, KnobSpec, Operation, Prepare, Tell, Withdraw
 
 ROOT = Path(__file__).parents[3]
 
@@ -63,7 +63,7 @@ POSSIBLE = {
 
 @pytest.fixture
 def run():
-    """Three groups that train, stand-bys, a cordoned node, a paused worker, and two to probe."""
+    """Three groups that train, standbys, a cordoned node, a paused worker, and two to probe."""
     told = three_groups(make_kernel())
     told.feed(hello("p-0", state="paused"))
     told.feed(can_be_probed("x-0", state="joining"))
@@ -81,7 +81,7 @@ def agreeing():
     told = Run(make_kernel())
     mode = KnobSpec(name="mode", kind="choice", choices=("bf16", "fp32"), fence="run")
     for worker in ("a-0", "b-0"):
-        told.feed(hello(worker, knobs=(mode,), actuators=("together", "rewind")))
+        told.feed(hello(worker, knobs=(mode,), actuators=("fenced_change", "rewind")))
     return told.kernel.run
 
 
@@ -99,24 +99,24 @@ def test_a_kind_is_a_module_of_its_name_here_and_on_the_fleet_model(name):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_the_fleet_model_answers_every_deed_of_a_kind_and_no_other(name):
+def test_the_fleet_model_answers_every_operation_of_a_kind_and_no_other(name):
     answer = ANSWERS[name]
-    assert {*answer.of_group, *answer.of_run} == set(KINDS[name].deeds)
+    assert {*answer.of_group, *answer.of_run} == set(KINDS[name].operations)
 
 
-def test_every_deed_is_some_kind_s_but_that_which_makes_a_stand_by_ready():
-    told = {deed for kind in KINDS.values() for deed in kind.deeds}
-    assert told | {Prepare, Tell, Withdraw} == set(get_args(Deed))
+def test_every_operation_is_some_kind_s_but_that_which_makes_a_stand_by_ready():
+    told = {operation for kind in KINDS.values() for operation in kind.operations}
+    assert told | {Prepare, Tell, Withdraw} == set(get_args(Operation))
     assert Prepare not in told
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_what_a_kind_tells_workers_are_the_deeds_that_it_declares(name, run, agreeing):
+def test_what_a_kind_tells_workers_are_the_operations_that_it_declares(name, run, agreeing):
     kind, action = KINDS[name], POSSIBLE[name]
-    run = agreeing if kind.deeds == (Together,) else run
+    run = agreeing if kind.operations == (FencedChange,) else run
     assert kind.obstacle(action, run) == ""
-    told = [type(stage.deed) for stage in kind.stages(action, run).stages]
-    assert tuple(told) == kind.deeds
+    told = [type(stage.operation) for stage in kind.stages(action, run).stages]
+    assert tuple(told) == kind.operations
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -134,17 +134,17 @@ def test_a_kind_says_what_it_acts_on_and_moves_only_that(name):
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_kind_can_be_told_to_people(name, run):
-    told = wish_of(msgspec.to_builtins(POSSIBLE[name]))
+    told = summary_of(msgspec.to_builtins(POSSIBLE[name]))
     assert told.startswith(name)
     assert "\n" not in told
 
 
 def test_an_action_of_another_version_is_told_by_kind_and_subject():
-    assert wish_of({"kind": "teleport", "group": "a"}) == "teleport group a"
-    assert wish_of({"kind": "alert", "worker": "a-0"}) == "alert a-0"
-    assert wish_of({"kind": "cordon", "node": "n1", "lasts_s": "long"}) == "cordon node n1"
-    assert wish_of({"kind": ["knob"]}) == "['knob']"
-    assert wish_of({}) == ""
+    assert summary_of({"kind": "teleport", "group": "a"}) == "teleport group a"
+    assert summary_of({"kind": "alert", "worker": "a-0"}) == "alert a-0"
+    assert summary_of({"kind": "cordon", "node": "n1", "lasts_s": "long"}) == "cordon node n1"
+    assert summary_of({"kind": ["knob"]}) == "['knob']"
+    assert summary_of({}) == ""
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -12,7 +12,7 @@ from typing import NamedTuple, Self
 
 import msgspec
 
-from torchloom_core.wire.messages import Together
+from torchloom_core.wire.messages import FencedChange
 
 NOTHING = 0
 
@@ -26,14 +26,14 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    do : Together, optional
-        The deed, the same for all, which the fence does not look at.
+    do : FencedChange, optional
+        The operation, the same for all, which the fence does not look at.
     cause : str
         The verdict under which it was granted.
     """
 
     number: int
-    do: Together | None = None
+    do: FencedChange | None = None
     cause: str = ""
 
 

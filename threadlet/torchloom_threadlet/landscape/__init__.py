@@ -1,6 +1,6 @@
 """The loss around the weights: what it is along a line and in a plane, and how sharply it bends.
 
-A script offers its stand-by for it::
+A script offers its standby for it::
 
     from torchloom_threadlet.landscape import Landscape
 

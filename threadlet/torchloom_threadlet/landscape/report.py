@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from torchloom_core.wire.errand import Loss
 from torchloom_core.wire.landscape import Bend, Cells, Line, Piece, Plane
-from torchloom_threadlet.errands.pace import Pace, finite
+from torchloom_core.wire.standby_task import Loss
 from torchloom_threadlet.landscape.grid import Cell
+from torchloom_threadlet.standby_tasks.pace import Pace, finite
 
 
 class Point(NamedTuple):

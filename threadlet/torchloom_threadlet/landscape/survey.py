@@ -1,4 +1,4 @@
-"""What a script offers its stand-by to look at the loss with, and how a look goes.
+"""What a script offers its standby to look at the loss with, and how a look goes.
 
 First how the loss bends along the update, then the line along it, then a plane: what is cheap and
 says most comes first, and whoever has enough may end it at any point. The worker calls
@@ -14,13 +14,8 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from torchloom_core.wire.errand import End
 from torchloom_core.wire.landscape import MOST_CHECKPOINTS, Bend, Look, Piece, Plane
-from torchloom_threadlet.errands.budget import Budget, Spent
-from torchloom_threadlet.errands.kept import kept
-from torchloom_threadlet.errands.loaded import Loaded, loaded
-from torchloom_threadlet.errands.pace import finite
-from torchloom_threadlet.errands.prints import print_of
+from torchloom_core.wire.standby_task import End
 from torchloom_threadlet.landscape.curvature import critical_sharpness, curvature
 from torchloom_threadlet.landscape.directions import (
     filter_normalised,
@@ -31,6 +26,11 @@ from torchloom_threadlet.landscape.directions import (
 from torchloom_threadlet.landscape.grid import coarse_first, in_rounds, plane, shares
 from torchloom_threadlet.landscape.report import Found, Point, Report
 from torchloom_threadlet.landscape.surface import Direction, Surface, norm
+from torchloom_threadlet.standby_tasks.budget import Budget, Spent
+from torchloom_threadlet.standby_tasks.fingerprints import print_of
+from torchloom_threadlet.standby_tasks.loaded import Loaded, loaded
+from torchloom_threadlet.standby_tasks.pace import finite
+from torchloom_threadlet.standby_tasks.saved_state import kept
 
 _FROM, _TO = -1.0, 2.0
 """Where the line begins and ends, in critical steps, or updates where there is none."""
@@ -43,7 +43,7 @@ _MARGIN = 1.25
 
 
 class Landscape:
-    """What a stand-by looks at the loss with; see docs/landscape.md.
+    """What a standby looks at the loss with; see docs/landscape.md.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ class Landscape:
         tell : callable
             Takes the points so far, about how many there will be, and a piece.
         is_asked : callable
-            Says whether the stand-by was asked for something else meanwhile: it ends at the next
+            Says whether the standby was asked for something else meanwhile: it ends at the next
             point.
 
         Raises

@@ -1,6 +1,6 @@
-"""A change tried out on a stand-by, with a control arm, before anybody grants it.
+"""A change tried out on a standby, with a control arm, before anybody grants it.
 
-A script offers its stand-by for it::
+A script offers its standby for it::
 
     from torchloom_threadlet.preview import Preview
 

@@ -20,7 +20,7 @@ _EXPLAINED = 0.5
 """Share of its variance that the exponential has to explain, or it is not drawn on."""
 
 
-def foretell(losses: Sequence[float], ahead: int) -> float | None:
+def predict(losses: Sequence[float], ahead: int) -> float | None:
     """Return the loss ``ahead`` steps after the beginning, None of a curve that is too short.
 
     Of ``a + b exp(-t / s)`` the ``s`` is tried on a grid, ``a`` and ``b`` are least squares.

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from torchloom_core.wire.preview import FEWEST_PAIRS, Ahead, Judgement
-from torchloom_threadlet.errands.pace import finite
-from torchloom_threadlet.preview.forecast import foretell
+from torchloom_threadlet.preview.forecast import predict
+from torchloom_threadlet.standby_tasks.pace import finite
 
 _SURE = 0.9
 """The interval is the narrowest that has the median with this probability."""
@@ -86,7 +86,7 @@ def _says(pairs: int, low: float, high: float) -> Literal["better", "worse", "sa
 def _ahead(pairs: Sequence[Pair], steps: int) -> Ahead | None:
     far = 2 * steps
     both = [
-        _spread([foretell(losses, far) for losses in arms if math.isfinite(losses[-1])])
+        _spread([predict(losses, far) for losses in arms if math.isfinite(losses[-1])])
         for arms in zip(*pairs, strict=True)
     ]
     control, change = both

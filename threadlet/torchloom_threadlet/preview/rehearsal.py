@@ -1,4 +1,4 @@
-"""What a script offers its stand-by to try a change out with, and how that goes.
+"""What a script offers its standby to try a change out with, and how that goes.
 
 The control goes first: without it nobody knows what the change did. Both arms of a pair begin at
 the same state with what is wanted of the run's knobs, see the same data and draw the same at
@@ -17,16 +17,22 @@ import torch
 from torch import Tensor, nn
 
 from torchloom_core.errors import KnobError
-from torchloom_core.wire.errand import MOST, End
 from torchloom_core.wire.knobs import check_value, find_spec
 from torchloom_core.wire.limits import KnobValue
 from torchloom_core.wire.messages import Rehearse
 from torchloom_core.wire.preview import Arm, Piece, Setup
-from torchloom_threadlet.errands.budget import Budget, Spent
-from torchloom_threadlet.errands.kept import Kept, Stateful, kept, random_kept, seed_all
-from torchloom_threadlet.errands.loaded import Loaded, loaded
+from torchloom_core.wire.standby_task import MOST, End
 from torchloom_threadlet.preview.judgement import Pair, judge
 from torchloom_threadlet.preview.report import Report
+from torchloom_threadlet.standby_tasks.budget import Budget, Spent
+from torchloom_threadlet.standby_tasks.loaded import Loaded, loaded
+from torchloom_threadlet.standby_tasks.saved_state import (
+    Kept,
+    Stateful,
+    kept,
+    random_kept,
+    seed_all,
+)
 from torchloom_threadlet.trainer.knob_table import KnobTable, knob_of
 from torchloom_threadlet.trainer.worker import says
 from torchloom_threadlet.training.optimizer_knobs import settings
@@ -38,7 +44,7 @@ _TWICE = 2
 
 
 class Preview:
-    """What a stand-by tries a change out with; see docs/preview.md.
+    """What a standby tries a change out with; see docs/preview.md.
 
     Parameters
     ----------
@@ -132,7 +138,7 @@ class Preview:
         tell : callable
             Takes the steps so far, how many there will be, and a piece.
         is_asked : callable
-            Says whether the stand-by was asked for something else meanwhile: it ends at the next
+            Says whether the standby was asked for something else meanwhile: it ends at the next
             step.
 
         Raises

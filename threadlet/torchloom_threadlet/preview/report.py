@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from torchloom_core.wire.errand import Loss
 from torchloom_core.wire.preview import Arm, Curve, Piece
-from torchloom_threadlet.errands.pace import Pace, finite
+from torchloom_core.wire.standby_task import Loss
+from torchloom_threadlet.standby_tasks.pace import Pace, finite
 
 
 class Report:

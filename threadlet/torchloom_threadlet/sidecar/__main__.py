@@ -21,7 +21,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from torchloom_core.errors import MessageError
-from torchloom_core.plain_text import Complaints, plain_line
+from torchloom_core.plain_text import RateLimitedLog, plain_line
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import decode_hold, encode_telemetry
 from torchloom_core.wire.endings import is_meant
@@ -44,7 +44,7 @@ from torchloom_threadlet.sidecar.exit_status import wait_for_death
 from torchloom_threadlet.sidecar.hangs import Hangs
 from torchloom_threadlet.sidecar.overdue import Overdue
 from torchloom_threadlet.sidecar.probing.commands import Probing
-from torchloom_threadlet.sidecar.probing.door import ProbeDoor
+from torchloom_threadlet.sidecar.probing.listener import ProbeListener
 from torchloom_threadlet.sidecar.publisher import Publisher
 from torchloom_threadlet.sidecar.restarts import Restarts
 from torchloom_threadlet.sidecar.roll_calls import RollCalls
@@ -95,7 +95,7 @@ class Sidecar:
         self._tasks: set[asyncio.Task[None]] = set()
         self._pulling: asyncio.Task[None] | None = None
         self._roll_heard_by: Client | None = None
-        self._complaints = Complaints(_logger)
+        self._limited_log = RateLimitedLog(_logger)
         self._heartbeat = Batches(hello, attach.sent)
         self._overdue = Overdue()
         self._overrun_ns = 0
@@ -128,9 +128,14 @@ class Sidecar:
         life = hello.run, hello.worker, hello.incarnation
         self._mail = Publisher(self._uplink, *life)
         self._termination = Termination(pid, hello.incarnation, self._mail, self._on_stored)
-        self._door = ProbeDoor(os.environ.get("TORCHLOOM_LINK_ADDRESS", ""), self._say_hello)
+        self._probe_listener = ProbeListener(
+            os.environ.get("TORCHLOOM_LINK_ADDRESS", ""), self._say_hello
+        )
         self._probing = Probing(
-            hello.incarnation, self._mail, lambda: self._door.door is not None, self._on_stored
+            hello.incarnation,
+            self._mail,
+            lambda: self._probe_listener.address is not None,
+            self._on_stored,
         )
         self._roll = RollCalls(hello.run, hello.worker, self._say_hello)
         self._orders = Commands(*life, self._on_command)
@@ -138,7 +143,7 @@ class Sidecar:
     async def run(self, reader: asyncio.StreamReader, unpacker: ipc.Unpacker) -> None:
         """Serve until the trainer dies, then tell how."""
         listening = self._spawn(self._listen(reader, unpacker))
-        parts = self._uplink, self._mail, self._collection, self._door, self._stillness
+        parts = self._uplink, self._mail, self._collection, self._probe_listener, self._stillness
         for run in (*(part.run for part in parts), self._beat):
             self._spawn(run())
         status = await self._end_of_life()
@@ -172,7 +177,7 @@ class Sidecar:
     async def _end_of_life(self) -> int | None:
         """Return the trainer's exit status; None if it goes on, as another life of the worker."""
         over = asyncio.Event()
-        asyncio.get_running_loop().add_signal_handler(ipc.LIFE_IS_OVER, over.set)
+        asyncio.get_running_loop().add_signal_handler(ipc.INCARNATION_OVER, over.set)
         death = asyncio.create_task(wait_for_death(self._pid, self._process.pidfd))
         told = asyncio.create_task(over.wait())
         done, _ = await asyncio.wait({death, told}, return_when=asyncio.FIRST_COMPLETED)
@@ -198,7 +203,7 @@ class Sidecar:
         try:
             self._writer.write(ipc.pack(frame))
         except MessageError as error:
-            self._complaints.add("out", f"not sent to the trainer: {error}")
+            self._limited_log.add("out", f"not sent to the trainer: {error}")
 
     async def _listen(self, reader: asyncio.StreamReader, unpacker: ipc.Unpacker) -> None:
         with contextlib.suppress(ConnectionError):
@@ -211,7 +216,7 @@ class Sidecar:
         try:
             await self._obey(ipc.for_sidecar(body))
         except MessageError as error:
-            self._complaints.add("in", f"dropped a {error}")
+            self._limited_log.add("in", f"dropped a {error}")
 
     async def _obey(self, frame: ipc.ToSidecar) -> None:
         if isinstance(frame, Ack | Note | Hello) and _sender(frame) != _sender(self._hello):
@@ -304,10 +309,12 @@ class Sidecar:
     def _hello_now(self) -> Hello:
         epoch = max(self._hello.epoch, self._roll.epoch)
         hello = msgspec.structs.replace(self._hello, epoch=epoch, ts_ns=time.time_ns())
-        if self._door.door is None:
+        if self._probe_listener.address is None:
             return hello
         able = (*hello.actuators, "probe")
-        return msgspec.structs.replace(hello, actuators=able, door=self._door.door)
+        return msgspec.structs.replace(
+            hello, actuators=able, probe_address=self._probe_listener.address
+        )
 
     # --- the heart --------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 
 from torchloom_core.errors import MessageError
-from torchloom_core.plain_text import Complaints
+from torchloom_core.plain_text import RateLimitedLog
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import decode_command
 from torchloom_core.wire.messages import Ack, Command
@@ -46,7 +46,7 @@ class Commands:
         self._stream = subjects.command_stream(run)
         self._consumer = subjects.command_consumer(worker, incarnation)
         self._on_command = on_command
-        self._complaints = Complaints(_logger)
+        self._limited_log = RateLimitedLog(_logger)
         self._open: dict[tuple[str, int], Msg] = {}
 
     async def pull(self, client: Client) -> None:
@@ -90,7 +90,7 @@ class Commands:
         try:
             command = decode_command(message.data)
         except MessageError as error:
-            self._complaints.add("command", f"dropped what was no command: {error}")
+            self._limited_log.add("command", f"dropped what was no command: {error}")
             with contextlib.suppress(*BROKER_ERRORS):
                 await message.term()
             return

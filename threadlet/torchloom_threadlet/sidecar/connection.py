@@ -19,7 +19,7 @@ from torchloom_core.plain_text import plain_line
 from torchloom_core.server_urls import shown
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import decode_join_reply, encode
-from torchloom_core.wire.messages import Hello, JoinFile, JoinReply, JoinRequest
+from torchloom_core.wire.messages import Hello, JoinFile, JoinReply, JoinRequest, version_fault
 from torchloom_threadlet.identity import read_join
 from torchloom_threadlet.ipc import Keys
 
@@ -175,6 +175,8 @@ class Connection:
         reply = decode_join_reply(answer)
         if not reply.jwt:
             raise self._refusal(reply)
+        if fault := version_fault(reply.v):
+            raise RefusedError(fault)
         self._keep(Keys(seed=self._keys.seed, jwt=reply.jwt))
 
     async def _check_name(self) -> None:

@@ -4,7 +4,7 @@
 
     from torchloom_threadlet.torchft import attach
 
-    loom = attach(held=True)                  # before the Manager: a stand-by waits in here
+    loom = attach(held=True)                  # before the Manager: a standby waits in here
     manager = Manager(..., replica_id=loom.group)
     loom.manage(manager, optimizer)           # or in here, once it was told to prepare
     while manager.current_step() < steps:

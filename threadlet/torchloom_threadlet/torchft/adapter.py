@@ -16,8 +16,8 @@ from torchloom_threadlet.torchft.round_figures import RoundFigures
 from torchloom_threadlet.torchft.rounds import Rounds
 from torchloom_threadlet.torchft.waits import hook, stamp_waits
 from torchloom_threadlet.trainer.attachment import attach_once
-from torchloom_threadlet.trainer.errands import ErrandRunner, errands_of
 from torchloom_threadlet.trainer.loom import Loom, end_drained
+from torchloom_threadlet.trainer.standby_tasks import StandbyTaskRunner, standby_tasks_of
 from torchloom_threadlet.trainer.worker import says
 from torchloom_threadlet.training.gradients import Gradients
 from torchloom_threadlet.training.switchable import SwitchableOptimizer
@@ -39,8 +39,8 @@ def attach(
     rack: str | None = None,
     standby: bool | None = None,
     held: bool = False,
-    landscape: ErrandRunner | None = None,
-    preview: ErrandRunner | None = None,
+    landscape: StandbyTaskRunner | None = None,
+    preview: StandbyTaskRunner | None = None,
 ) -> "TorchftLoom":
     """Register this process as a worker; see :func:`torchloom_threadlet.attach`.
 
@@ -48,16 +48,16 @@ def attach(
     the quorum.
 
     ``held`` promises that the Manager's ``replica_id`` will be ``loom.group``. By this name
-    torchLoom's lighthouse can hold a stand-by back, so that it may be told to go on and wait in
+    torchLoom's lighthouse can hold a standby back, so that it may be told to go on and wait in
     :meth:`TorchftLoom.manage` instead.
 
-    ``landscape`` is what a stand-by can look at the loss around the run's newest weights with, a
+    ``landscape`` is what a standby can look at the loss around the run's newest weights with, a
     :class:`~torchloom_threadlet.landscape.Landscape`, and ``preview`` what it can try a change out
     with, a :class:`~torchloom_threadlet.preview.Preview`.
     """
     who = {"group": group, "rank": rank, "node": node, "rack": rack, "standby": standby}
-    errands = errands_of(landscape, preview)
-    return attach_once(TorchftLoom, join, who, "torchft", held=held, errands=errands)
+    standby_tasks = standby_tasks_of(landscape, preview)
+    return attach_once(TorchftLoom, join, who, "torchft", held=held, standby_tasks=standby_tasks)
 
 
 class TorchftLoom(Loom):
@@ -81,7 +81,7 @@ class TorchftLoom(Loom):
     ) -> None:
         """Watch ``manager``, agree with the other ranks ahead of its steps, register knobs.
 
-        A stand-by that was told to prepare waits in here until it is told to join.
+        A standby that was told to prepare waits in here until it is told to join.
 
         Parameters
         ----------
@@ -102,7 +102,7 @@ class TorchftLoom(Loom):
         Raises
         ------
         SystemExit
-            With status 0, if the stand-by is dismissed instead.
+            With status 0, if the standby is dismissed instead.
         """
         if self._manager is None:
             self.on_drain(self._leave_quorum)
@@ -128,7 +128,7 @@ class TorchftLoom(Loom):
         if self.state == "standby":
             name = name_of_replica(_replica_id(manager))
             if name != self.group:
-                text = "others may wait for stand-by %s: need replica_id %r in its Manager, was %r"
+                text = "others may wait for standby %s: need replica_id %r in its Manager, was %r"
                 _logger.warning(text, self.worker, self.group, name)
             self.wait_to_join()
         if self._figures is not None:

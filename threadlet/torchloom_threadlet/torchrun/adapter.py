@@ -35,7 +35,7 @@ def attach(
 ) -> "TorchrunLoom":
     """Register this process as a worker; see :func:`torchloom_threadlet.attach`.
 
-    There are no stand-bys, and nobody is sent home who is started again on a cordoned node: the
+    There are no standbys, and nobody is sent home who is started again on a cordoned node: the
     others would wait for it.
     """
     who = {"group": group, "rank": rank, "node": node, "rack": rack, "standby": False}

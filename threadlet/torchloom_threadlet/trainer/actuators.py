@@ -8,10 +8,10 @@ from torchloom_core.wire.knobs import check_value, find_spec
 from torchloom_core.wire.messages import (
     Checkpoint,
     Cut,
-    Deed,
-    Errand,
+    FencedChange,
     Join,
     KnobValue,
+    Operation,
     Pause,
     Prepare,
     Rehearse,
@@ -19,12 +19,12 @@ from torchloom_core.wire.messages import (
     Rewind,
     SetKnob,
     SetKnobs,
+    StandbyTask,
     Survey,
-    Together,
     WorkerState,
 )
-from torchloom_threadlet.trainer.errands import Errands, verb_of
 from torchloom_threadlet.trainer.knob_table import KnobTable
+from torchloom_threadlet.trainer.standby_tasks import StandbyTasks, verb_of
 
 
 class Connections(Protocol):
@@ -52,7 +52,7 @@ class Actuators(KnobTable):
     Attributes
     ----------
     prepared : bool
-        Whether a stand-by has gone on to where its Manager waits.
+        Whether a standby has gone on to where its Manager waits.
     """
 
     def __init__(
@@ -61,11 +61,11 @@ class Actuators(KnobTable):
         standby: bool,
         held: bool,
         can_agree: Callable[[], bool],
-        errands: Errands | None = None,
+        standby_tasks: StandbyTasks | None = None,
     ) -> None:
         super().__init__()
         self.can_agree = can_agree
-        self.errands = errands or {}
+        self.standby_tasks = standby_tasks or {}
         self._standby = standby
         self._held = held
         self.prepared = False
@@ -92,7 +92,7 @@ class Actuators(KnobTable):
         if self._knobs:
             names.append("set_knob")
         if self.can_agree():
-            names.append("together")
+            names.append("fenced_change")
         if self.rewind:
             names.append("rewind")
         if self.checkpoint:
@@ -103,43 +103,43 @@ class Actuators(KnobTable):
             names.append("join")
             if self._held:
                 names.append("prepared" if self.prepared else "prepare")
-            names += map(verb_of, self.errands)
+            names += map(verb_of, self.standby_tasks)
         return tuple(names)
 
     @property
     def tries(self) -> tuple[str, ...]:
         """The knobs of which it tries out what a change would do."""
-        return tuple(name for runner in self.errands.values() for name in runner.tries)
+        return tuple(name for runner in self.standby_tasks.values() for name in runner.tries)
 
     def cut(self, quorum_id: int) -> str:
         """Shut down the connections of a quorum, and say what was done."""
         return self.connections.cut(quorum_id) if self.connections else ""
 
-    def refusal(self, deed: Deed, state: WorkerState) -> str | None:
-        """Return why ``deed`` cannot be done in ``state``, or None if it can."""
+    def refusal(self, operation: Operation, state: WorkerState) -> str | None:
+        """Return why ``operation`` cannot be done in ``state``, or None if it can."""
         if state == "left":
             return "the worker has left"
-        match deed:
+        match operation:
             case SetKnob(knob=name, value=value):
                 return self._knob_refusal(name, value)
             case Checkpoint() if not self.checkpoint:
                 return "the trainer has registered no function to save by loom.on_checkpoint"
             case Prepare() if state != "standby" or "prepare" not in self.names:
-                return "need a stand-by that waits in attach(held=True)"
+                return "need a standby that waits in attach(held=True)"
             case Join() if state != "standby":
-                return f"need a stand-by, the worker is {state}"
+                return f"need a standby, the worker is {state}"
             case Pause() | Resume() if state == "standby":
                 return "the worker is standing by"
-            case Together() if not self.can_agree():
+            case FencedChange() if not self.can_agree():
                 return "nothing is attached here by which this worker agrees with the others"
-            case Together(do=SetKnobs(values=values)):
+            case FencedChange(do=SetKnobs(values=values)):
                 return self.knobs_refusal(values)
-            case Together(do=Rewind()) if not self.rewind:
+            case FencedChange(do=Rewind()) if not self.rewind:
                 return "the trainer has registered no function to go back by loom.on_rewind"
-            case Together() if state == "standby":
+            case FencedChange() if state == "standby":
                 return "the worker is standing by"
-            case Survey() | Rehearse() if not deed.leaves_off:
-                return self._errand_refusal(deed, state)
+            case Survey() | Rehearse() if not operation.leaves_off:
+                return self._standby_task_refusal(operation, state)
             case Cut(quorum_id=quorum_id):
                 return self._cut_refusal(quorum_id)
         return None
@@ -149,13 +149,15 @@ class Actuators(KnobTable):
             return "nothing here knows the connections of a quorum"
         return self.connections.refusal(quorum_id) or None
 
-    def _errand_refusal(self, errand: Errand, state: WorkerState) -> str | None:
+    def _standby_task_refusal(self, standby_task: StandbyTask, state: WorkerState) -> str | None:
         if state != "standby":
-            return f"need a stand-by, the worker is {state}"
-        runner = self.errands.get(type(errand))
+            return f"need a standby, the worker is {state}"
+        runner = self.standby_tasks.get(type(standby_task))
         if runner is None:
-            return f"the script offers no {errand.note}: need {errand.note}= in attach()"
-        return runner.refusal(errand)
+            return (
+                f"the script offers no {standby_task.note}: need {standby_task.note}= in attach()"
+            )
+        return runner.refusal(standby_task)
 
     def _knob_refusal(self, name: str, value: KnobValue) -> str | None:
         try:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from torchloom_core.wire.messages import AckStatus, Command, KnobValue, SetKnobs, Together
+from torchloom_core.wire.messages import AckStatus, Command, FencedChange, KnobValue, SetKnobs
 from torchloom_threadlet.fence.agreement import Ballot, Change, Fence, is_split
 
 Settle = Callable[[str, AckStatus, int, str], None]
@@ -65,12 +65,12 @@ class Changes:
 
     # --- the link's thread ------------------------------------------------------------------
 
-    def offer(self, command: Command, deed: Together) -> None:
+    def offer(self, command: Command, operation: FencedChange) -> None:
         """Hold what a command offers, in the place of what was offered before."""
-        change = Change(number=deed.number, do=deed, cause=command.cause)
+        change = Change(number=operation.number, do=operation, cause=command.cause)
         with self._lock:
             self._fence = self._fence.offer(change)
-            self._commands[deed.number] = command
+            self._commands[operation.number] = command
         self._settle_those_over()
 
     def withdraw(self, number: int) -> None:

@@ -1,6 +1,6 @@
 """The loom: what the training loop holds. It measures, and obeys at step boundaries.
 
-Nothing here raises into the training loop or waits, except in a pause or a stand-by, where
+Nothing here raises into the training loop or waits, except in a pause or a standby, where
 waiting is what was asked for, and in a loop that goes on after a drain, which ends there.
 """
 
@@ -18,8 +18,8 @@ from typing import Any, NoReturn
 from torchloom_core.wire.messages import WorkerState
 from torchloom_threadlet.identity import Identity, Join
 from torchloom_threadlet.ipc import Goodbye
-from torchloom_threadlet.trainer.errands import Errands
 from torchloom_threadlet.trainer.knob_table import Fence, KnobKind, knob_of
+from torchloom_threadlet.trainer.standby_tasks import StandbyTasks
 from torchloom_threadlet.trainer.trainer_log import TrainerLog
 from torchloom_threadlet.trainer.worker import Worker, says
 from torchloom_threadlet.training.optimizer_knobs import settings
@@ -45,9 +45,9 @@ class Loom:
         framework: str = "",
         *,
         held: bool = False,
-        errands: Errands | None = None,
+        standby_tasks: StandbyTasks | None = None,
     ) -> None:
-        self._worker = Worker(identity, join, framework, held=held, errands=errands)
+        self._worker = Worker(identity, join, framework, held=held, standby_tasks=standby_tasks)
         self._append = self._worker.samples.waiting.append
         self._serial = 0
         # Reentrant: a signal handler of the user's may step in the midst of a step.
@@ -197,7 +197,7 @@ class Loom:
         self.wait_to_join()
 
     def wait_to_join(self) -> None:
-        """Wait until a stand-by is told to join, or to prepare; return at once if this is none.
+        """Wait until a standby is told to join, or to prepare; return at once if this is none.
 
         Raises
         ------
@@ -206,7 +206,7 @@ class Loom:
         """
         self._worker.wait_to_join()
         if not self._worker.going:
-            _logger.warning("stand-by %s is dismissed: it ends here, with status 0", self.worker)
+            _logger.warning("standby %s is dismissed: it ends here, with status 0", self.worker)
             raise SystemExit(0)
 
     def knob(

@@ -16,12 +16,12 @@ from collections import deque
 import msgspec
 
 from torchloom_core.errors import MessageError
-from torchloom_core.plain_text import Complaints
+from torchloom_core.plain_text import RateLimitedLog
 from torchloom_core.wire.messages import FINAL_STATUSES, Ack, Command, Hold, JoinFile, Note
 from torchloom_threadlet.flight_recorder import collectives, flight_recorder
 from torchloom_threadlet.identity import Join, read_join, wait_for_join
 from torchloom_threadlet.ipc import (
-    LIFE_IS_OVER,
+    INCARNATION_OVER,
     Admission,
     Attach,
     Flight,
@@ -81,7 +81,7 @@ class SidecarLink:
         self._goodbye: Goodbye | None = None
         self._unstored: dict[tuple[str, int], Ack] = {}
         self._notes: deque[Note] = deque(maxlen=_KEPT_NOTES)
-        self._complaints = Complaints(_logger)
+        self._limited_log = RateLimitedLog(_logger)
         self._process: subprocess.Popen[bytes] | None = None
         self._wire: Wire | None = None
         # Reentrant: a signal handler of the user's may close the loom in the midst of a send.
@@ -98,7 +98,7 @@ class SidecarLink:
         """Start the thread, which starts the sidecar."""
         if self._join is _NO_WEAVER:
             hello = self._trainer.hello()
-            does = "the stand-by waits" if hello.state == "standby" else "training starts"
+            does = "the standby waits" if hello.state == "standby" else "training starts"
             is_there = os.path.lexists(self._join_path)
             _logger.warning(
                 "no Weaver yet at %s%s: %s, and %s enrols when the file is there",
@@ -121,7 +121,7 @@ class SidecarLink:
     def end_life(self) -> None:
         """Have the sidecar tell now that this life is over: another begins in this process."""
         if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(LIFE_IS_OVER)
+            self._process.send_signal(INCARNATION_OVER)
 
     def send(self, frame: msgspec.Struct) -> None:
         """Send a frame now, from any thread, without waiting for the sidecar."""
@@ -276,13 +276,13 @@ class SidecarLink:
         try:
             wire.send(pack(frame))
         except MessageError as error:
-            self._complaints.add("out", f"not sent to the sidecar: {error}")
+            self._limited_log.add("out", f"not sent to the sidecar: {error}")
 
     def _take(self, body: bytes, wire: Wire) -> None:
         try:
             frame: ToLink = for_link(body)
         except MessageError as error:
-            self._complaints.add("in", f"dropped a {error}")
+            self._limited_log.add("in", f"dropped a {error}")
             return
         self._has_spoken = True
         match frame:

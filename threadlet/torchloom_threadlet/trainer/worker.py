@@ -29,7 +29,7 @@ from torchloom_core.wire.messages import (
     Cut,
     Drain,
     Dump,
-    Errand,
+    FencedChange,
     Hello,
     Hold,
     Join,
@@ -42,9 +42,9 @@ from torchloom_core.wire.messages import (
     Rewind,
     SetKnob,
     SetKnobs,
+    StandbyTask,
     Survey,
     Tell,
-    Together,
     Withdraw,
     WorkerState,
     done_by,
@@ -60,12 +60,12 @@ from torchloom_threadlet.trainer.actuators import Actuators
 from torchloom_threadlet.trainer.changes import Changes
 from torchloom_threadlet.trainer.command_inbox import CommandInbox
 from torchloom_threadlet.trainer.compilations import Compilations
-from torchloom_threadlet.trainer.errands import ErrandRunner, Errands
 from torchloom_threadlet.trainer.pause_lease import PauseLease
 from torchloom_threadlet.trainer.phases import Phases
 from torchloom_threadlet.trainer.sample_buffer import SampleBuffer
 from torchloom_threadlet.trainer.sidecar_link import SidecarLink
 from torchloom_threadlet.trainer.sidecar_start import find_interpreter
+from torchloom_threadlet.trainer.standby_tasks import StandbyTaskRunner, StandbyTasks
 
 _SAVE_S = 600.0
 """How long a function of the script's that saves, or goes back, may take as a named phase."""
@@ -110,7 +110,7 @@ class Worker:
         framework: str,
         *,
         held: bool,
-        errands: Errands | None = None,
+        standby_tasks: StandbyTasks | None = None,
     ) -> None:
         self.identity = identity
         interpreter = find_interpreter() if join else ""
@@ -125,7 +125,7 @@ class Worker:
             standby=identity.standby,
             held=held,
             can_agree=lambda: self.changes.can_vote,
-            errands=errands,
+            standby_tasks=standby_tasks,
         )
         self.lease = PauseLease()
         self.replica_id = ""
@@ -252,7 +252,7 @@ class Worker:
 
     def deliver(self, command: Command) -> None:
         """Answer a command, and queue it for the training thread if it is to be done."""
-        if isinstance(command.do, Together):
+        if isinstance(command.do, FencedChange):
             # Asked without the lock: a user's function may take its time over it.
             refusal = self.actuators.refusal(command.do, self.state)
             self._refusals = {command.id: refusal}
@@ -261,7 +261,7 @@ class Worker:
         self.send(ack)
         if not do:
             return
-        if isinstance(command.do, Together):
+        if isinstance(command.do, FencedChange):
             self.changes.offer(command, command.do)
         elif isinstance(command.do, Dump | Cut | Withdraw | Tell):
             self._obey(command)
@@ -292,7 +292,7 @@ class Worker:
         self._admission.set()
 
     def unlinked(self) -> None:
-        """Go on without a Weaver: a stand-by has nobody to tell it to join."""
+        """Go on without a Weaver: a standby has nobody to tell it to join."""
         self._is_lost = True
         if self.state == "standby":
             self.state = "joining"
@@ -380,14 +380,14 @@ class Worker:
         change = self.changes.due
         if change is None or change.do is None:
             return
-        deed = done_by(change.do, self.identity.group)
-        if knobs_only and not isinstance(deed, SetKnobs | None):
+        operation = done_by(change.do, self.identity.group)
+        if knobs_only and not isinstance(operation, SetKnobs | None):
             return
         step = whole(self.agreed_step() if self.agreed_step is not None else self.step)
         before: dict[str, KnobValue] = {}
-        detail = "" if deed is not None else "agreed, and had nothing to do"
+        detail = "" if operation is not None else "agreed, and had nothing to do"
         try:
-            match deed:
+            match operation:
                 case SetKnobs(values=values):
                     before = self.actuators.set_knobs(values)
                 case Pause():
@@ -402,11 +402,11 @@ class Worker:
         except Exception as error:  # noqa: BLE001 - the user's functions run in here
             self.changes.failed(change, step, says(error))
             _logger.warning("change %d failed: %s", change.number, says(error))
-            if isinstance(deed, Rewind):
+            if isinstance(operation, Rewind):
                 self.changes.lose_state()  # half of it may be done
         else:
             self.changes.made(change, before, step, detail)
-        if isinstance(deed, SetKnobs):
+        if isinstance(operation, SetKnobs):
             self.send(self.hello())
 
     def set_back(self) -> None:
@@ -503,22 +503,26 @@ class Worker:
                 self.note("dump", self._evidence())
             case Tell(text=said):
                 _logger.warning("%s: %s", self.identity.worker, said)
-            case Survey() | Rehearse() as errand if not errand.leaves_off:
-                return self._run_errand(self.actuators.errands[type(errand)], errand, command)
+            case Survey() | Rehearse() as standby_task if not standby_task.leaves_off:
+                return self._run_standby_task(
+                    self.actuators.standby_tasks[type(standby_task)], standby_task, command
+                )
         return None
 
-    def _run_errand(self, runner: ErrandRunner, errand: Errand, command: Command) -> str:
-        """Do what a stand-by does alone, until something else is asked of it."""
+    def _run_standby_task(
+        self, runner: StandbyTaskRunner, standby_task: StandbyTask, command: Command
+    ) -> str:
+        """Do what a standby does alone, until something else is asked of it."""
         left_s = (command.deadline_ns - time.time_ns()) / SECOND_NS
 
         def tell(points: int, of: int, piece: msgspec.Struct) -> None:
             said = {"command": command.id, "points": points, "of": of}
-            self.note(errand.note, {**said, "piece": msgspec.json.encode(piece).decode()})
+            self.note(standby_task.note, {**said, "piece": msgspec.json.encode(piece).decode()})
 
         return runner.run(
-            errand,
+            standby_task,
             self.identity.worker,
-            min(errand.seconds, left_s),
+            min(standby_task.seconds, left_s),
             tell,
             lambda: self._parted or not self._todo.empty(),
         )
@@ -562,7 +566,7 @@ class Worker:
     def _refusal(self, command: Command) -> str | None:
         if isinstance(command.do, Pause) and self.lease.is_over(command.cause):
             return "the pause was called off"
-        if isinstance(command.do, Together):
+        if isinstance(command.do, FencedChange):
             return self._refusals.get(command.id)
         return self.actuators.refusal(command.do, self.state)
 

@@ -90,7 +90,7 @@ class Act:
         show(self)
 
     async def _until_the_last_has_left(self) -> None:
-        """Wait for the groups that joined late to end, too; stand-bys wait for ever."""
+        """Wait for the groups that joined late to end, too; standbys wait for ever."""
         for group, trainer in self.trainers.items():
             if self.logs[group].steps and not self.is_frozen(group):
                 with suppress(subprocess.TimeoutExpired):

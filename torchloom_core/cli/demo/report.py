@@ -14,7 +14,7 @@ from rich.table import Table
 from torchloom_core.cli.demo.act import Act
 from torchloom_core.cli.demo.scenario import Scenario, symptoms
 from torchloom_core.cli.demo.steplog import Measures, measure
-from torchloom_core.kernel.actions.kinds import wish_of
+from torchloom_core.kernel.actions.kinds import summary_of
 from torchloom_core.trajectory.layout import run_folder
 from torchloom_core.trajectory.reader import lives
 
@@ -58,7 +58,7 @@ def tell(entry: dict[str, Any]) -> str:
     match entry["tag"]:
         case "verdict":
             word = "granted" if entry["granted"] else f"not granted ({entry['rule']})"
-            wish = wish_of(entry["action"])
+            wish = summary_of(entry["action"])
             return f"{entry['policy']}: {wish}: {word}, {entry['reason']}"
         case "outcome":
             return f"{entry['action']['kind']} is {entry['result']}: {entry['detail']}"

@@ -83,7 +83,7 @@ class Scenario(Training):
 
 
 NODE = Scenario()
-"""A node's ECC errors pile up, then it dies; a stand-by takes its place before."""
+"""A node's ECC errors pile up, then it dies; a standby takes its place before."""
 
 HANG = Scenario(
     title="One peer frozen: the same run, seed and SIGSTOP, twice",

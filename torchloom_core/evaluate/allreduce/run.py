@@ -1,6 +1,6 @@
 """One run on a bandwidth trace: an arm under one seed, from the trace to what it came to.
 
-The study has :class:`Errand` played for every pair, in whatever process.
+The study has :class:`StudyTask` played for every pair, in whatever process.
 """
 
 from collections.abc import Callable
@@ -146,7 +146,7 @@ def _play(run: AllreduceRun, choose: Callable[[], Step], goal: Goal) -> None:
         run.finish(choose())
 
 
-class Errand(msgspec.Struct, frozen=True, kw_only=True):
+class StudyTask(msgspec.Struct, frozen=True, kw_only=True):
     """One run that is to be played."""
 
     setting: Setting
@@ -209,7 +209,7 @@ class Errand(msgspec.Struct, frozen=True, kw_only=True):
         return replace(
             self._result(run),
             decisions=trainers.decisions,
-            deeds=loop.verdict_counts.deeds(),
+            operations=loop.verdict_counts.operations(),
             quarantined=loop.quarantined,
             silent=loop.silent,
         )

@@ -24,23 +24,23 @@ from torchloom_core.simulate.link_probe import probe_link
 from torchloom_core.simulate.links import Links
 from torchloom_core.wire.actions import Action
 from torchloom_core.wire.events import Verdict
-from torchloom_core.wire.links import Door, Measured, measured_text
+from torchloom_core.wire.links import Measured, ProbeAddress, measured_text
 from torchloom_core.wire.messages import (
     Ack,
     AckStatus,
     Command,
+    FencedChange,
     Hello,
     KnobSpec,
     Probe,
     SetKnobs,
-    Together,
     Withdraw,
 )
 
 COMPRESSION = "compression"
 _LIFE = 1
 _NO_STEP = -1
-_KNOCK = "0" * 64
+_PROBE_TOKEN = "0" * 64
 
 
 class _Offer(NamedTuple):
@@ -175,8 +175,8 @@ class SimulatedTrainers:
                 state="training",
                 knobs=(knob,),
                 values={COMPRESSION: self._mode},
-                actuators=("probe", "together"),
-                door=Door(host=worker, port=1, knock=_KNOCK),
+                actuators=("probe", "fenced_change"),
+                probe_address=ProbeAddress(host=worker, port=1, token=_PROBE_TOKEN),
                 ts_ns=links.start_ns,
             )
 
@@ -224,7 +224,7 @@ class SimulatedTrainers:
         trouble = ""
         status: AckStatus = "accepted"
         match command.do:
-            case Together(number=number, do=SetKnobs(values=values)):
+            case FencedChange(number=number, do=SetKnobs(values=values)):
                 # It is the only knob that they have, and the kernel has checked its value.
                 mode = str(values[COMPRESSION])
                 self._held[command.worker] = _Offer(command, number, mode)
@@ -233,8 +233,8 @@ class SimulatedTrainers:
                 status = "applied"
             case Probe() as probe:
                 self._probe(command, probe, ts_ns)
-            case deed:
-                trouble = f"a simulated trainer does no {deed.__struct_config__.tag}"
+            case operation:
+                trouble = f"a simulated trainer does no {operation.__struct_config__.tag}"
         final = self._ack(command, "rejected" if trouble else status, ts_ns, trouble)
         return [self._ack(command, "delivered", ts_ns), final]
 

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from torchloom_core.evaluate.allreduce.arms import ORACLE, Arm, arms_of
-from torchloom_core.evaluate.allreduce.run import Errand, Setting, goal_of
+from torchloom_core.evaluate.allreduce.run import Setting, StudyTask, goal_of
 from torchloom_core.evaluate.allreduce_results import (
     AllreduceArm,
     AllreduceRunResult,
@@ -50,7 +50,7 @@ def run_study(
     goal, links = goal_of(setting), setting.links
     played = Runner(store, workforce, len(arms) * seeds, progress).play(
         [
-            Errand(setting=setting, goal=goal, arm=arm, seed=seed)
+            StudyTask(setting=setting, goal=goal, arm=arm, seed=seed)
             for arm in arms
             for seed in range(seeds)
         ]
@@ -103,7 +103,7 @@ def _summary(arm: Arm, runs: Runs, reference: str) -> AllreduceArm:
         switches=_mean(run.switches for run in own),
         steps=_mean(run.steps for run in own),
         decisions=_mean(run.decisions for run in own),
-        deeds=mean_verdicts([run.deeds for run in own]),
+        operations=mean_verdicts([run.operations for run in own]),
         quarantined={name: why for run in own for name, why in run.quarantined.items()},
         silent=dict(sorted(Counter(name for run in own for name in run.silent).items())),
     )

@@ -15,7 +15,12 @@ from numpy.typing import NDArray
 from torchloom_core.clock import SECOND_NS, moment_text
 from torchloom_core.errors import LeakError, TraceError
 from torchloom_core.evaluate.forecasts.alarms import Bools, Judged, threshold_for
-from torchloom_core.evaluate.forecasts.hindcasts import Hindcasts, day_text, judge, random_scores
+from torchloom_core.evaluate.forecasts.backtest_forecasts import (
+    BacktestForecasts,
+    day_text,
+    judge,
+    random_scores,
+)
 from torchloom_core.evaluate.forecasts.labels import Task
 from torchloom_core.evaluate.forecasts.leaks import FUTURE_FEATURE, Part, flags_of, refuse_split
 from torchloom_core.evaluate.forecasts.scores import score
@@ -289,7 +294,7 @@ def _judged(
     values = np.full(shape, np.nan)
     values[at, column] = given.score[wanted]
     every_s = float(np.median(np.diff(times_ns))) / SECOND_NS if len(times_ns) > 1 else 0.0
-    said = Hindcasts(watched, times_ns, every_s, values)
+    said = BacktestForecasts(watched, times_ns, every_s, values)
     judged = judge(bundle, said, task, known_until_ns=known_until_ns)
     absent: NDArray[np.intp] = np.setdiff1d(np.arange(shape[1]), column)
     judged.outcome[:, absent] = np.nan

@@ -13,7 +13,7 @@ import numpy as np
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import TraceError
-from torchloom_core.learning.told import TOLD, Told
+from torchloom_core.learning.task_wording import TOLD, Told
 from torchloom_core.plugin.arrays import Floats, Ints
 from torchloom_core.trace.bundle.schema import ActionTaken, Component, Event
 from torchloom_core.trace.feed.silences import Silence

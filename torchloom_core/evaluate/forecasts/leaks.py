@@ -13,7 +13,7 @@ from torchloom_core.clock import SECOND_NS, moment_text
 from torchloom_core.errors import LeakError
 from torchloom_core.evaluate.forecasts.alarms import Bools, Judged, due_moments
 from torchloom_core.evaluate.forecasts.altered_future import OtherFuture
-from torchloom_core.evaluate.forecasts.hindcasts import Hindcasts
+from torchloom_core.evaluate.forecasts.backtest_forecasts import BacktestForecasts
 from torchloom_core.learning.forecast_score import (
     POINT_ADJUSTED,
     SUSPICIOUS_FEATURE,
@@ -44,9 +44,9 @@ _MIN_COVERED, _MIN_MOMENTS, _EXACT_SHARE = 3, 3, 0.5
 
 def refuse_future(
     place: str,
-    said: Hindcasts,
+    said: BacktestForecasts,
     bundle: Bundle,
-    again: Callable[[Bundle, int], Hindcasts],
+    again: Callable[[Bundle, int], BacktestForecasts],
     *,
     after_ns: int,
 ) -> None:
@@ -56,7 +56,7 @@ def refuse_future(
     ----------
     place : str
         Whose they are.
-    said : Hindcasts
+    said : BacktestForecasts
         What was forecast of the bundle.
     again : callable
         Makes the forecasts of a bundle from scratch, up to a moment.

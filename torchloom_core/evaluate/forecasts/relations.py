@@ -1,6 +1,6 @@
 """How what is known of components hangs together with what became of them.
 
-What the foretelling checks ask, one column at a time. Each bar is a great effect, and where
+What the leaky-column checks ask, one column at a time. Each bar is a great effect, and where
 components are few, so many errors that of a hundred columns that know nothing one passes in fewer
 than one of a hundred traces.
 """

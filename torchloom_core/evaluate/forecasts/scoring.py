@@ -13,12 +13,11 @@ from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Config
 from torchloom_core.errors import PluginError, TraceError
 from torchloom_core.evaluate.forecasts.alarms import Judged, threshold_for
-from torchloom_core.evaluate.forecasts.foretelling import foretelling
-from torchloom_core.evaluate.forecasts.hindcasts import (
-    Hindcasts,
+from torchloom_core.evaluate.forecasts.backtest_forecasts import (
+    BacktestForecasts,
     Progress,
+    backtest_forecasts,
     day_text,
-    hindcasts,
     judge,
     pace_s,
     part_of,
@@ -27,15 +26,16 @@ from torchloom_core.evaluate.forecasts.hindcasts import (
 )
 from torchloom_core.evaluate.forecasts.labels import Task
 from torchloom_core.evaluate.forecasts.leaks import refuse_future, refuse_trained
+from torchloom_core.evaluate.forecasts.leaky import leaky
 from torchloom_core.evaluate.forecasts.over_fleets import Pool
 from torchloom_core.evaluate.forecasts.scores import score
 from torchloom_core.evaluate.forecasts.training_trace import other_repair, task_of, was_fitted_on
 from torchloom_core.evaluate.goodput.candidates import Forecaster
 from torchloom_core.evaluate.installed import installed
 from torchloom_core.kernel.plugins.host import ActivePlugins
-from torchloom_core.learning.forecast_score import FORETELLING, ForecastScore
+from torchloom_core.learning.forecast_score import LEAKY_COLUMN, ForecastScore
 from torchloom_core.learning.model import Model
-from torchloom_core.learning.skill import RANDOM, foretelling_names, with_verdict
+from torchloom_core.learning.skill import RANDOM, leaky_names, with_verdict
 from torchloom_core.plugin.api import Predictor
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.feed.watched import watch
@@ -247,9 +247,7 @@ class Scorer:
         day = day_text(bundle, from_ns)
         allowed = self.scoring.false_alarms_per_node_day
         threshold = threshold_for(judge(bundle, said, task, known_until_ns=from_ns), allowed)
-        flags = foretelling(
-            bundle, self._built(one).needs, task, tick_s=tick_s, every_s=said.every_s
-        )
+        flags = leaky(bundle, self._built(one).needs, task, tick_s=tick_s, every_s=said.every_s)
         return _Part(
             one.label, judge(bundle, later, task), threshold, f"before {day}", allowed, flags
         )
@@ -258,7 +256,7 @@ class Scorer:
         """Return the forecasts of a fitted predictor."""
         info, task = model.info, task_of(model)
         said = self._said(one, task, progress, tick_s=info.tick_s, start_ns=self.from_ns)
-        flags = foretelling(
+        flags = leaky(
             self.bundle,
             self._built(one).needs,
             task,
@@ -272,7 +270,7 @@ class Scorer:
             info.threshold,
             info.threshold_from,
             info.false_alarms_per_node_day,
-            info.calibration.flags + _foretelling(model, flags),
+            info.calibration.flags + _leaky(model, flags),
         )
 
     def _said(
@@ -283,9 +281,9 @@ class Scorer:
         *,
         tick_s: float,
         start_ns: int | None,
-    ) -> Hindcasts:
-        def ask(bundle: Bundle, end_ns: int | None, progress: Progress) -> Hindcasts:
-            return hindcasts(
+    ) -> BacktestForecasts:
+        def ask(bundle: Bundle, end_ns: int | None, progress: Progress) -> BacktestForecasts:
+            return backtest_forecasts(
                 bundle,
                 self._built(one),
                 tick_s=tick_s,
@@ -314,7 +312,7 @@ class Scorer:
         return plugins.predictors[one.name]
 
 
-def _foretelling(model: Model, here: tuple[str, ...]) -> tuple[str, ...]:
+def _leaky(model: Model, here: tuple[str, ...]) -> tuple[str, ...]:
     """Return the flags of what knows the future where it was fitted, or on the scored trace.
 
     Parameters
@@ -322,12 +320,12 @@ def _foretelling(model: Model, here: tuple[str, ...]) -> tuple[str, ...]:
     here : tuple of str
         Those of the scored trace.
     """
-    flags = [flag for flag in model.card.score.flags if flag.startswith(FORETELLING)]
-    named = foretelling_names(flags)
-    return (*flags, *(flag for flag in here if not {*foretelling_names([flag])} & {*named}))
+    flags = [flag for flag in model.card.score.flags if flag.startswith(LEAKY_COLUMN)]
+    named = leaky_names(flags)
+    return (*flags, *(flag for flag in here if not {*leaky_names([flag])} & {*named}))
 
 
-def _checked_until_ns(said: Hindcasts) -> int:
+def _checked_until_ns(said: BacktestForecasts) -> int:
     """Return the end of the forecasts that are made again: a twentieth, from the first judged."""
     first = int(np.argmax((~np.isnan(said.score)).any(axis=1)))
     last = min(first + len(said.times_ns) // _CHECKED, len(said.times_ns) - 1)

@@ -36,7 +36,7 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True):
     recovery : "restart" or "per_step", optional
         Absent: what the config says.
     standbys : int or "all", optional
-        Warm stand-by groups; absent: what the config says; ``all``: as many as the stand-bys and
+        Warm standby groups; absent: what the config says; ``all``: as many as the standbys and
         spares can make. What is left over are cold spares, so that every arm pays for the same
         nodes.
     alarms_per_node_day : float
@@ -77,7 +77,7 @@ def baselines(installed: Mapping[str, type[Any]], evaluate: Evaluate) -> list[Ar
         Arm(
             name="no_failures",
             kind="bound",
-            what="nothing ever fails and nothing is saved: what the stand-bys and spares leave",
+            what="nothing ever fails and nothing is saved: what the standbys and spares leave",
             interval="never",
             foresight="no_failures",
         ),
@@ -97,7 +97,7 @@ def baselines(installed: Mapping[str, type[Any]], evaluate: Evaluate) -> list[Ar
         Arm(
             name="restart",
             kind="baseline",
-            what="any failure stops all, no stand-by is warm, as with torchrun",
+            what="any failure stops all, no standby is warm, as with torchrun",
             recovery="restart",
             standbys=0,
         ),
@@ -110,7 +110,7 @@ def baselines(installed: Mapping[str, type[Any]], evaluate: Evaluate) -> list[Ar
         Arm(
             name="warm_standby",
             kind="baseline",
-            what="any failure stops all, a warm stand-by takes the lost group's place",
+            what="any failure stops all, a warm standby takes the lost group's place",
             recovery="restart",
             standbys=max(1, evaluate.standbys),
         ),

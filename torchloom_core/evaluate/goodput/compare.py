@@ -115,7 +115,7 @@ def _summary(
         moves=_mean(run.moves for run in own),
         right_moves=_mean(run.right_moves for run in own),
         decisions=decisions / len(own),
-        deeds=mean_verdicts([run.deeds for run in own]),
+        operations=mean_verdicts([run.operations for run in own]),
         invalid_share=_invalid_share(own),
         quarantined={name: why for run in own for name, why in run.quarantined.items()},
         silent=dict(sorted(Counter(name for run in own for name in run.silent).items())),

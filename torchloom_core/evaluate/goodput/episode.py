@@ -37,7 +37,7 @@ class Episode:
     Attributes
     ----------
     nodes : tuple of str
-        Those of the job's groups, then of the stand-bys, then the spares.
+        Those of the job's groups, then of the standbys, then the spares.
     job_size : int
         How many of them are the job's.
     hits : tuple of Hit
@@ -185,7 +185,7 @@ def _allocate(
     wanted = paid_nodes(evaluate)
     if len(known) < wanted:
         raise TraceError(
-            f"{bundle.path}: need {wanted} nodes for the job, its stand-bys and spares, was "
+            f"{bundle.path}: need {wanted} nodes for the job, its standbys and spares, was "
             f"{len(known)}; see groups, standbys and spares in [evaluate]"
         )
     away = _away(bundle, watched, evaluate, start_ns)

@@ -91,7 +91,7 @@ def job_spec(arm: Arm, config: Config, mtbf_s: float) -> JobSpec:
     Raises
     ------
     TraceError
-        If the arm has more stand-bys than nodes to make them of.
+        If the arm has more standbys than nodes to make them of.
     """
     evaluate, costs = config.evaluate, config.costs
     recovery = arm.recovery or evaluate.recovery

@@ -104,7 +104,7 @@ def know_it_all(
 ) -> list[Happening]:
     """Play a run with perfect knowledge and return what happened.
 
-    Just before a hit everything is saved, where a failure stops all; then a stand-by takes the
+    Just before a hit everything is saved, where a failure stops all; then a standby takes the
     place of each group that would lose a node, if one is warm and that is cheaper than to fail.
     Nothing is saved otherwise.
     """
@@ -127,7 +127,7 @@ def know_it_all(
 
 
 def _leave(model: FleetModel, struck: Sequence[str], hit: Hit) -> None:
-    """Move every struck group to a stand-by that will not be hit as well, if all can be moved."""
+    """Move every struck group to a standby that will not be hit as well, if all can be moved."""
     by_group: dict[str, list[str]] = {}
     for member in model.workers():
         if member.state == "standby":

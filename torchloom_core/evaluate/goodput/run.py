@@ -115,7 +115,7 @@ def _watched(
         invalid_decisions=fleet.invalid_decisions,
         moves=fleet.moves,
         right_moves=fleet.right_moves,
-        deeds=loop.verdict_counts.deeds(),
+        operations=loop.verdict_counts.operations(),
         quarantined=loop.quarantined,
         silent=loop.silent,
     )

@@ -194,17 +194,17 @@ class SimulatedWorkers:
         ]
 
     def _do(self, command: Command) -> str:
-        """Do a deed once for all the workers that share it; return why not, or nothing."""
-        deed = command.do
+        """Do an operation once for all the workers that share it; return why not, or nothing."""
+        operation = command.do
         answer = ANSWERS[self._kind_of[command.cause]]
-        of_group = answer.of_group.get(type(deed))
+        of_group = answer.of_group.get(type(operation))
         group = self._told[command.worker].group if of_group else ""
-        key = (command.cause, str(deed.__struct_config__.tag), group)
+        key = (command.cause, str(operation.__struct_config__.tag), group)
         if key not in self._done or command.cause == RECONCILE:
             self._done[key] = (
                 of_group(self._model, group)
                 if of_group
-                else answer.of_run[type(deed)](self._model, deed)
+                else answer.of_run[type(operation)](self._model, operation)
             )
         return self._done[key]
 

@@ -14,7 +14,6 @@ from torchloom_core.evaluate.goodput import compare, sensitivity, sweep
 from torchloom_core.evaluate.goodput.arms import Arm, baselines, random_alarms, without_policies
 from torchloom_core.evaluate.goodput.compare import Runs
 from torchloom_core.evaluate.goodput.episode import Episode, episode_of, opened
-from torchloom_core.evaluate.goodput.errand import Errand
 from torchloom_core.evaluate.goodput.job import (
     job_spec,
     kernel_config,
@@ -23,6 +22,7 @@ from torchloom_core.evaluate.goodput.job import (
     told,
 )
 from torchloom_core.evaluate.goodput.run import Setting
+from torchloom_core.evaluate.goodput.study_task import StudyTask
 from torchloom_core.evaluate.installed import policies
 from torchloom_core.evaluate.parallel import Workforce
 from torchloom_core.evaluate.results import BreakEven, RunResult, Simulation
@@ -53,7 +53,7 @@ class Study:
         """Return the runs of every arm, by name, in the order of the seeds, the first ``most``."""
         chosen = self.seeds[:most]
         played = self._runner.play(
-            [Errand(setting=setting, arm=arm, seed=seed) for arm in arms for seed in chosen]
+            [StudyTask(setting=setting, arm=arm, seed=seed) for arm in arms for seed in chosen]
         )
         return {arm.name: [played[arm.name, seed] for seed in chosen] for arm in arms}
 
@@ -175,7 +175,7 @@ def _break_even(setting: Setting, runs: Runs) -> BreakEven:
     """Return from which precision on a move pays: ``p (D + R + unsaved) > G + away``.
 
     The rule of Aupy, Robert, Vivien and Zaidouni in GPU-seconds, with what it costs to have a
-    stand-by less; the prices are those that the policies see, at the failures that came.
+    standby less; the prices are those that the policies see, at the failures that came.
     """
     stage = first_scene(setting)
     base = Arm(name="", kind="candidate", what="")

@@ -78,7 +78,7 @@ def ways(installed: Mapping[str, type[Any]], candidates: Iterable[Arm]) -> list[
         Arm(
             name="restart",
             kind="baseline",
-            what="any failure stops all, with the warm stand-bys of the config",
+            what="any failure stops all, with the warm standbys of the config",
             recovery="restart",
         ),
         Arm(

@@ -48,7 +48,7 @@ def complaints(simulation: AllreduceSimulation) -> Iterator[str]:
             yield f"{arm.name}: {name} was quarantined: {why}"
         for name, count in arm.silent.items():
             yield f"{arm.name}: {name} forecast nothing in {count} of {len(simulation.seeds)} runs"
-        for text in arm.deeds.alerts:
+        for text in arm.operations.alerts:
             yield f"{arm.name} alerts: {text}"
         if arm.time_s is None:
             yield (
@@ -76,8 +76,8 @@ def _candidate(arm: AllreduceArm, simulation: AllreduceSimulation) -> str:
     if arm.to_oracle is not None:
         text += f", {arm.to_oracle:.0%} of the way to {simulation.oracle}"
     text += f". It switched {arm.switches:.3g} times a run and was in {in_modes(arm)}"
-    if arm.deeds.denied:
-        text += f"; denied by {wording.counts(arm.deeds.denied)}"
+    if arm.operations.denied:
+        text += f"; denied by {wording.counts(arm.operations.denied)}"
     return f"{text}."
 
 

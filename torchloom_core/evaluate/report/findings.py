@@ -67,7 +67,7 @@ def alerts(simulation: Simulation) -> list[str]:
         f"{arm.name} alerts: {text}"
         for arm in simulation.arms
         if arm.kind == "candidate"
-        for text in arm.deeds.alerts
+        for text in arm.operations.alerts
     ]
 
 
@@ -200,15 +200,15 @@ def _idle(arm: ArmSummary, simulation: Simulation) -> str:
 
 
 def _why_idle(arm: ArmSummary) -> str:
-    deeds = arm.deeds
-    if deeds.granted:
-        return f"what it was granted changes nothing ({wording.counts(deeds.granted)} a run)"
-    if not deeds.denied:
+    operations = arm.operations
+    if operations.granted:
+        return f"what it was granted changes nothing ({wording.counts(operations.granted)} a run)"
+    if not operations.denied:
         return "it proposed nothing"
-    rule = max(sorted(deeds.denied), key=lambda rule: deeds.denied[rule])
+    rule = max(sorted(operations.denied), key=lambda rule: operations.denied[rule])
     return (
-        f"none of its {deeds.proposed:.3g} proposals a run was granted, most often by the rule "
-        f"{rule}: {deeds.why_denied[rule]}"
+        f"none of its {operations.proposed:.3g} proposals a run was granted, most often by "
+        f"the rule {rule}: {operations.why_denied[rule]}"
     )
 
 
@@ -226,16 +226,16 @@ def _active(arm: ArmSummary, simulation: Simulation) -> str:
         text += f", {arm.to_oracle:.0%} of the way to {simulation.oracle}"
     if arm.invalid_share:
         text += f"; {arm.invalid_share:.0%} of its decisions rest on invalid telemetry"
-    return f"{text}. {_deeds(arm)}"
+    return f"{text}. {_operations(arm)}"
 
 
-def _deeds(arm: ArmSummary) -> str:
-    deeds = arm.deeds
-    text = f"Granted a run: {wording.counts(deeds.granted)}"
-    if deeds.denied:
-        text += f"; denied by {wording.counts(deeds.denied)}"
-    if deeds.cordons:
-        text += f"; cordoned {wording.counts(deeds.cordons, _MOST_NODES)}"
+def _operations(arm: ArmSummary) -> str:
+    operations = arm.operations
+    text = f"Granted a run: {wording.counts(operations.granted)}"
+    if operations.denied:
+        text += f"; denied by {wording.counts(operations.denied)}"
+    if operations.cordons:
+        text += f"; cordoned {wording.counts(operations.cordons, _MOST_NODES)}"
     return f"{text}."
 
 

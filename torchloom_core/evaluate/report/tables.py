@@ -141,9 +141,9 @@ def _worth(simulation: Simulation) -> Table:
             table.add_row(
                 escape(arm.name),
                 wording.gain(arm.versus_without),
-                f"{arm.deeds.proposed:.1f}",
-                f"{sum(arm.deeds.granted.values()):.1f}",
-                f"{sum(arm.deeds.denied.values()):.1f}",
+                f"{arm.operations.proposed:.1f}",
+                f"{sum(arm.operations.granted.values()):.1f}",
+                f"{sum(arm.operations.denied.values()):.1f}",
                 style=_STYLE_OF[arm.kind],
             )
     return table

@@ -1,4 +1,4 @@
-"""Admit: a stand-by group joins the run for good, and nobody leaves for it."""
+"""Admit: a standby group joins the run for good, and nobody leaves for it."""
 
 from torchloom_core.kernel.actions.kind import ActionKind, Stages
 from torchloom_core.kernel.actions.run import Run
@@ -11,7 +11,7 @@ class AdmitKind(ActionKind[AdmitGroup]):
     """Done once all of the group are seen training."""
 
     message = AdmitGroup
-    deeds = (Join,)
+    operations = (Join,)
 
     def obstacle(self, action: AdmitGroup, run: Run) -> str:
         """Refuse who does not stand by, is spoken for, is silent, or sits on a cordoned node."""
@@ -23,11 +23,11 @@ class AdmitKind(ActionKind[AdmitGroup]):
             return f"group {group} trains already" if trains else run.not_training(group)
         taken = run.plans.reserved() | run.commands.being_told(Drain)
         if any(hello.worker in taken for hello in hellos):
-            return f"stand-by {group} is about to join or to leave"
+            return f"standby {group} is about to join or to leave"
         if run.heard(rows) != rows:
-            return f"stand-by {group} was not heard of lately"
+            return f"standby {group} was not heard of lately"
         cordoned = sorted(fleet.cordons.nodes.intersection(hello.node for hello in hellos))
-        return f"stand-by {group} is on {cordoned[0]}, which is cordoned" if cordoned else ""
+        return f"standby {group} is on {cordoned[0]}, which is cordoned" if cordoned else ""
 
     def stages(self, action: AdmitGroup, run: Run) -> Stages:
         """Return the join of all of the group."""

@@ -14,7 +14,7 @@ class AlertKind(ActionKind[Alert]):
 
     message = Alert
     changes_run = False
-    is_free = True
+    skips_price_check = True
     is_alarm = True
 
     def obstacle(self, action: Alert, run: Run) -> str:

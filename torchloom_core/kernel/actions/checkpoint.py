@@ -11,7 +11,7 @@ class CheckpointKind(ActionKind[SaveCheckpoint]):
     """Told to those that have registered a function to save by."""
 
     message = SaveCheckpoint
-    deeds = (Checkpoint,)
+    operations = (Checkpoint,)
 
     def target(self, action: SaveCheckpoint) -> str:
         """Return the one target of all checkpoints."""

@@ -12,13 +12,13 @@ from torchloom_core.wire.plans import Plan, landed_text
 
 
 class DrainKind(ActionKind[DrainGroup]):
-    """Also of a stand-by, which is sent home so.
+    """Also of a standby, which is sent home so.
 
     Several workers that train leave at one step, where all can agree on it.
     """
 
     message = DrainGroup
-    deeds = (Drain,)
+    operations = (Drain,)
     high_impact = True
     moves_group = True
     without_replacement = True
@@ -33,7 +33,7 @@ class DrainKind(ActionKind[DrainGroup]):
         problems = [_obstacle(group, run) for group in action.groups]
         if action.also and not any(problems):
             if standing_by := [g for g in action.groups if run.standby_members(g)]:
-                problems = [f"stand-by {standing_by[0]} is drained by itself"]
+                problems = [f"standby {standing_by[0]} is drained by itself"]
             else:
                 problems = [cannot_agree("a drain of several groups", run)]
         return next(filter(None, problems), "")
@@ -58,5 +58,5 @@ def _obstacle(group: str, run: Run) -> str:
     standby = run.standby_members(group)
     reserved = run.plans.reserved() if standby else ()
     if any(run.fleet.hello[row].worker in reserved for row in standby):
-        return f"stand-by {group} is about to join"
+        return f"standby {group} is about to join"
     return "" if standby else run.not_training(group)

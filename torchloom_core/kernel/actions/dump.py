@@ -11,7 +11,7 @@ class DumpKind(ActionKind[CollectDump]):
     """The dump comes as a note, which the record keeps."""
 
     message = CollectDump
-    deeds = (Dump,)
+    operations = (Dump,)
     changes_run = False
     is_alarm = True
 

@@ -17,13 +17,13 @@ class EvictKind(ActionKind[EvictGroup]):
     """The others' connections of that very quorum are cut, and the lighthouse stops waiting."""
 
     message = EvictGroup
-    deeds = (Cut, Join, Terminate)
+    operations = (Cut, Join, Terminate)
     high_impact = True
     moves_group = True
     is_alarm = True
 
     def takes(self, action: EvictGroup) -> frozenset[str]:
-        """Return the group, unless a stand-by takes its place."""
+        """Return the group, unless a standby takes its place."""
         return frozenset() if action.then == "replace" else self.moves(action)
 
     def obstacle(self, action: EvictGroup, run: Run) -> str:

@@ -10,13 +10,13 @@ from collections.abc import Iterable
 from torchloom_core.kernel.actions.kind import Stages
 from torchloom_core.kernel.actions.run import NAMED, Run
 from torchloom_core.suggest import listed
-from torchloom_core.wire.messages import Drain, Pause, Rewind, SetKnobs, Together
+from torchloom_core.wire.messages import Drain, FencedChange, Pause, Rewind, SetKnobs
 
 
 def together(do: SetKnobs | Pause | Drain | Rewind, run: Run, groups: Iterable[str] = ()) -> Stages:
-    """Return the one stage in which all that agree are offered the deed."""
-    deed = Together(number=run.commands.next_change(), do=do, groups=tuple(groups))
-    return Stages((run.stage(run.voters(), deed),))
+    """Return the one stage in which all that agree are offered the operation."""
+    operation = FencedChange(number=run.commands.next_change(), do=do, groups=tuple(groups))
+    return Stages((run.stage(run.voters(), operation),))
 
 
 def cannot_agree(what: str, run: Run) -> str:

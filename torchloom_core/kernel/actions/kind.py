@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from torchloom_core.fleet.cordons import Cordons
 from torchloom_core.kernel.actions.run import Run
-from torchloom_core.wire.actions import Action, name_of, plain_wish
+from torchloom_core.wire.actions import Action, name_of, plain_summary
 from torchloom_core.wire.events import Output
-from torchloom_core.wire.messages import Command, Deed
+from torchloom_core.wire.messages import Command, Operation
 from torchloom_core.wire.plans import Plan, Stage, missed_text
 
 A = TypeVar("A", bound=Action)
@@ -45,7 +45,7 @@ class ActionKind(ABC, Generic[A]):
     ----------
     message : type
         The struct of :mod:`torchloom_core.wire.actions`.
-    deeds : tuple of type
+    operations : tuple of type
         What workers may be told by its stages.
     high_impact : bool
         Whether it takes GPUs out of a run, if only for a moment, or may hurt what all of it does:
@@ -54,7 +54,7 @@ class ActionKind(ABC, Generic[A]):
         Whether its group does not train meanwhile; and whether nobody takes the group's place.
     changes_run : bool
         Whether it does anything to a run.
-    is_free : bool
+    skips_price_check : bool
         Whether it need not be worth more than doing nothing, and says all there is to say.
     is_alarm : bool
         Whether to propose it is to say that its subject has failed or will.
@@ -69,12 +69,12 @@ class ActionKind(ABC, Generic[A]):
     """
 
     message: ClassVar[type[Any]]
-    deeds: ClassVar[tuple[type[Deed], ...]] = ()
+    operations: ClassVar[tuple[type[Operation], ...]] = ()
     high_impact: ClassVar[bool] = False
     moves_group: ClassVar[bool] = False
     without_replacement: ClassVar[bool] = False
     changes_run: ClassVar[bool] = True
-    is_free: ClassVar[bool] = False
+    skips_price_check: ClassVar[bool] = False
     is_alarm: ClassVar[bool] = False
     replaces: ClassVar[bool] = False
     all_or_none: ClassVar[bool] = False
@@ -175,7 +175,7 @@ class ActionKind(ABC, Generic[A]):
 
     def wish(self, action: Mapping[str, Any]) -> str:
         """Return the action in a few words, from what a record holds of it."""
-        return plain_wish(action)
+        return plain_summary(action)
 
 
 GROUP = "group:"

@@ -21,7 +21,7 @@ from torchloom_core.kernel.actions.probe import ProbeKind
 from torchloom_core.kernel.actions.resume import ResumeKind
 from torchloom_core.kernel.actions.rewind import RewindKind
 from torchloom_core.kernel.actions.uncordon import UncordonKind
-from torchloom_core.wire.actions import Action, name_of, plain_wish
+from torchloom_core.wire.actions import Action, name_of, plain_summary
 
 KINDS: Mapping[str, ActionKind[Any]] = {
     str(kind.message.__struct_config__.tag): kind
@@ -60,13 +60,13 @@ def target_of(action: Action) -> str:
     return kind_of(action).target(action)
 
 
-def wish_of(action: Mapping[str, Any]) -> str:
+def summary_of(action: Mapping[str, Any]) -> str:
     """Return a recorded action as ``migrate group g1`` or ``knob lr = 0.1 on g0-0``.
 
     The record may be of another version: of what this one does not know it tells kind and subject.
     """
     kind = KINDS.get(str(action.get("kind")))
     try:
-        return kind.wish(action) if kind else plain_wish(action)
+        return kind.wish(action) if kind else plain_summary(action)
     except (KeyError, TypeError, ValueError):  # a field is missing, or is of another type
-        return plain_wish(action)
+        return plain_summary(action)

@@ -25,7 +25,7 @@ class KnobKind(ActionKind[ChangeKnob]):
     """
 
     message = ChangeKnob
-    deeds = (SetKnob,)
+    operations = (SetKnob,)
     replaces = True
     is_set_back = True
 
@@ -68,8 +68,8 @@ class KnobKind(ActionKind[ChangeKnob]):
         """Return the one stage of all that are told the value."""
         if _spec(action, run).fence == "run":
             return KNOBS.stages(_of_all(action), run)
-        deed = SetKnob(knob=action.knob, value=check_value(_spec(action, run), action.value))
-        return Stages((run.stage(_rows(action, run), deed),))
+        operation = SetKnob(knob=action.knob, value=check_value(_spec(action, run), action.value))
+        return Stages((run.stage(_rows(action, run), operation),))
 
     def granted(self, action: ChangeKnob, run: Run) -> list[Output]:
         """Want the value from now on."""

@@ -12,7 +12,7 @@ from torchloom_core.wire import notices
 from torchloom_core.wire.actions import ChangeKnobs, new_values
 from torchloom_core.wire.events import Output
 from torchloom_core.wire.knobs import check_value, shown, unusual
-from torchloom_core.wire.messages import RECONCILE, KnobValues, SetKnobs, Together
+from torchloom_core.wire.messages import RECONCILE, FencedChange, KnobValues, SetKnobs
 from torchloom_core.wire.plans import Plan, landed_text, workers_text
 from torchloom_core.wire.requests import GUARD
 
@@ -24,7 +24,7 @@ class KnobsKind(ActionKind[ChangeKnobs]):
     """
 
     message = ChangeKnobs
-    deeds = (Together,)
+    operations = (FencedChange,)
     high_impact = True
     replaces = True
     is_set_back = True

@@ -1,4 +1,4 @@
-"""Migrate: a warm stand-by joins, then the group drains; make before break."""
+"""Migrate: a warm standby joins, then the group drains; make before break."""
 
 from torchloom_core.kernel.actions.kind import ActionKind, Stages
 from torchloom_core.kernel.actions.run import Run
@@ -8,10 +8,10 @@ from torchloom_core.wire.plans import Plan
 
 
 class MigrateKind(ActionKind[Migrate]):
-    """The second stage waits until the stand-by trains."""
+    """The second stage waits until the standby trains."""
 
     message = Migrate
-    deeds = (Join, Drain)
+    operations = (Join, Drain)
     high_impact = True
     moves_group = True
     is_alarm = True
@@ -22,7 +22,7 @@ class MigrateKind(ActionKind[Migrate]):
         return problem or ("" if standby_for(action.group, run) else _no_standby(action, run))
 
     def stages(self, action: Migrate, run: Run) -> Stages:
-        """Return the join of the stand-by, and the drain of the group."""
+        """Return the join of the standby, and the drain of the group."""
         standby = standby_for(action.group, run)
         stages = (run.stage(standby, Join()), run.stage(run.members(action.group), Drain()))
         return Stages(stages, tuple(run.fleet.hello[row].worker for row in standby))
@@ -33,7 +33,7 @@ class MigrateKind(ActionKind[Migrate]):
 
 
 def standby_for(group: str, run: Run) -> list[int]:
-    """Return the rows of the best stand-by group: as large, fresh, on other nodes.
+    """Return the rows of the best standby group: as large, fresh, on other nodes.
 
     One that is being drained is none: a drain that was taken back may have reached its worker,
     and counts until that is known.
@@ -58,10 +58,10 @@ def _no_standby(action: Migrate, run: Run) -> str:
     if not run.fleet.groups("standby"):
         frameworks = {hello[row].framework for row in run.members(action.group)}
         if "torchft" in frameworks or any(one.state == "standby" for one in hello):
-            return "no stand-by is left"
+            return "no standby is left"
         return (
-            "this run cannot migrate: it has no stand-by, and only replica groups of torchft can "
+            "this run cannot migrate: it has no standby, and only replica groups of torchft can "
             f"take one in, was {max(frameworks) or 'no framework'}"
         )
     need = "as many workers, on other nodes that are not cordoned, heard of lately"
-    return f"no stand-by fits {action.group}: need {need}"
+    return f"no standby fits {action.group}: need {need}"

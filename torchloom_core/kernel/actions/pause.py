@@ -17,13 +17,13 @@ _LASTS = "they go on by themselves once they hear nothing of this Weaver for 3 s
 
 
 class PauseKind(ActionKind[PauseRun]):
-    """How it is made and held is in :mod:`~torchloom_core.fleet.pause_hold`.
+    """How it is made and held is in :mod:`~torchloom_core.fleet.run_pause`.
 
     Where all workers can agree on it, they pause at one step; else each at its own.
     """
 
     message = PauseRun
-    deeds = (Pause,)
+    operations = (Pause,)
     high_impact = True
     all_or_none = True
 

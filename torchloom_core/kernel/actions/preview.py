@@ -1,21 +1,21 @@
-"""Preview: a stand-by trains on from the run's newest state with a change, and without it."""
+"""Preview: a standby trains on from the run's newest state with a change, and without it."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from torchloom_core.errors import KnobError
-from torchloom_core.kernel.actions.errand import ErrandKind
 from torchloom_core.kernel.actions.run import Run
+from torchloom_core.kernel.actions.standby_task import StandbyTaskKind
 from torchloom_core.wire.actions import PreviewChange
 from torchloom_core.wire.knobs import check_value
 from torchloom_core.wire.messages import Rehearse
 
 
-class PreviewKind(ErrandKind[PreviewChange]):
+class PreviewKind(StandbyTaskKind[PreviewChange]):
     """Of a change that nobody has made yet, and that need not be made at one step."""
 
     message = PreviewChange
-    deeds = (Rehearse,)
+    operations = (Rehearse,)
     leave_off = Rehearse(steps=0)
 
     def obstacle(self, action: PreviewChange, run: Run) -> str:

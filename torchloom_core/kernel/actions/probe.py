@@ -7,7 +7,7 @@ from torchloom_core.kernel.actions.kind import ActionKind, Stages
 from torchloom_core.kernel.actions.run import Run
 from torchloom_core.suggest import listed
 from torchloom_core.wire.actions import ProbeLinks
-from torchloom_core.wire.links import Door, measured_text
+from torchloom_core.wire.links import ProbeAddress, measured_text
 from torchloom_core.wire.messages import Probe
 from torchloom_core.wire.plans import Plan
 
@@ -18,7 +18,7 @@ class ProbeKind(ActionKind[ProbeLinks]):
     """One at a time, so that no two probes share a link; its pairs all at once."""
 
     message = ProbeLinks
-    deeds = (Probe,)
+    operations = (Probe,)
     changes_run = False
     side_by_side = True
 
@@ -37,12 +37,21 @@ class ProbeKind(ActionKind[ProbeLinks]):
 
     def stages(self, action: ProbeLinks, run: Run) -> Stages:
         """Return a command to each sender."""
-        deeds = (
-            (sender, Probe(receiver=receiver, door=door, probe_bytes=action.probe_bytes))
+        operations = (
+            (
+                sender,
+                Probe(
+                    receiver=receiver, probe_address=probe_address, probe_bytes=action.probe_bytes
+                ),
+            )
             for sender, receiver in action.pairs
-            if (door := _door(receiver, run)) is not None
+            if (probe_address := _probe_address(receiver, run)) is not None
         )
-        return Stages(tuple(run.stage([run.fleet.row_of[sender]], deed) for sender, deed in deeds))
+        return Stages(
+            tuple(
+                run.stage([run.fleet.row_of[sender]], operation) for sender, operation in operations
+            )
+        )
 
     def summary(self, action: ProbeLinks, plan: Plan, run: Run) -> str:
         """Return what was measured of each pair, or why it was not."""
@@ -66,12 +75,12 @@ def _problem(worker: str, run: Run) -> str:
     if problem := run.not_present(worker):
         return problem
     need = "need TORCHLOOM_LINK_ADDRESS in its environment"
-    return "" if _door(worker, run) else f"worker {worker} offers no probing: {need}"
+    return "" if _probe_address(worker, run) else f"worker {worker} offers no probing: {need}"
 
 
-def _door(worker: str, run: Run) -> Door | None:
+def _probe_address(worker: str, run: Run) -> ProbeAddress | None:
     hello = run.fleet.hello[run.fleet.row_of[worker]]
-    return hello.door if "probe" in hello.actuators else None
+    return hello.probe_address if "probe" in hello.actuators else None
 
 
 def _result(pair: tuple[str, str], command: str, plan: Plan, run: Run) -> str:

@@ -13,7 +13,7 @@ class ResumeKind(ActionKind[ResumeRun]):
     """Also while the pause is still being made."""
 
     message = ResumeRun
-    deeds = (Resume,)
+    operations = (Resume,)
 
     def target(self, action: ResumeRun) -> str:
         """Return the pause."""

@@ -5,7 +5,7 @@ from torchloom_core.kernel.actions.kind import ActionKind, Stages
 from torchloom_core.kernel.actions.run import NAMED, Run
 from torchloom_core.suggest import listed
 from torchloom_core.wire.actions import RewindRun
-from torchloom_core.wire.messages import Rewind, Together
+from torchloom_core.wire.messages import FencedChange, Rewind
 from torchloom_core.wire.plans import Plan, landed_text, workers_text
 
 
@@ -13,7 +13,7 @@ class RewindKind(ActionKind[RewindRun]):
     """What a checkpoint is, and how one is loaded, is the script's own."""
 
     message = RewindRun
-    deeds = (Together,)
+    operations = (FencedChange,)
     high_impact = True
 
     def obstacle(self, action: RewindRun, run: Run) -> str:

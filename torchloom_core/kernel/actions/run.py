@@ -10,12 +10,12 @@ from torchloom_core.fleet.desired_knobs import DesiredKnobs
 from torchloom_core.fleet.guards import Guards
 from torchloom_core.fleet.held_standbys import HeldStandbys
 from torchloom_core.fleet.launches import Launches
-from torchloom_core.fleet.pause_hold import PauseHold
+from torchloom_core.fleet.run_pause import RunPause
 from torchloom_core.fleet.state import FleetState
 from torchloom_core.fleet.steering import Steering
 from torchloom_core.wire.events import Notice, Output
 from torchloom_core.wire.knobs import find_spec
-from torchloom_core.wire.messages import Deed, KnobSpec, KnobValue, Tell
+from torchloom_core.wire.messages import KnobSpec, KnobValue, Operation, Tell
 from torchloom_core.wire.plans import Stage
 
 NAMED = 3
@@ -47,7 +47,7 @@ class Run:
         self.commands = commands
         self.guards = guards
         self.plans = UnderWay()
-        self.pauses = PauseHold(fleet, stale_after_s)
+        self.pauses = RunPause(fleet, stale_after_s)
         self.desired = DesiredKnobs()
         self.launches = Launches(fleet, self.desired, stale_after_s)
         self.steering = steering
@@ -71,7 +71,7 @@ class Run:
 
     def voters(self) -> list[int]:
         """Return the rows of those that train and agree on what all do at one step."""
-        return self.able(self.rows_in("training", "paused"), "together")
+        return self.able(self.rows_in("training", "paused"), "fenced_change")
 
     def members(self, group: str) -> list[int]:
         """Return the rows of a group that trains."""
@@ -104,18 +104,19 @@ class Run:
 
     # --- what workers are told ---
 
-    def stage(self, rows: Iterable[int], deed: Deed) -> Stage:
-        """Return the stage that tells the workers of these rows to do the deed."""
+    def stage(self, rows: Iterable[int], operation: Operation) -> Stage:
+        """Return the stage that tells the workers of these rows to do the operation."""
         hello = self.fleet.hello
         return Stage(
-            deed=deed, lives=tuple((hello[row].worker, hello[row].incarnation) for row in rows)
+            operation=operation,
+            lives=tuple((hello[row].worker, hello[row].incarnation) for row in rows),
         )
 
     def tell(self, stage: Stage, cause: str) -> list[Output]:
         """Issue the stage's commands."""
         outputs: list[Output] = []
         for worker, incarnation in stage.lives:
-            outputs += self.commands.issue(worker, incarnation, stage.deed, cause, self.now_ns)
+            outputs += self.commands.issue(worker, incarnation, stage.operation, cause, self.now_ns)
         return outputs
 
     def say(self, notice: Notice, cause: str) -> list[Output]:

@@ -8,9 +8,14 @@ import msgspec
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config import schema
 from torchloom_core.dispatch.candidate import Candidate
-from torchloom_core.kept import KeptTable
 from torchloom_core.kernel.actions.kinds import target_of
-from torchloom_core.kernel.arbiter.rails import PERSON_RAILS, POLICY_RAILS, Case, Situation
+from torchloom_core.kernel.arbiter.safety_limits import (
+    PERSON_LIMITS,
+    POLICY_LIMITS,
+    Case,
+    Situation,
+)
+from torchloom_core.persistent_table import PersistentTable
 from torchloom_core.wire.actions import name_of
 from torchloom_core.wire.events import Verdict
 from torchloom_core.wire.plans import Granted
@@ -25,7 +30,7 @@ class Arbiter:
     def __init__(self, rails: schema.Arbiter) -> None:
         self._rails = rails
         self._memory_ns = round(_memory_s(rails) * SECOND_NS)
-        self.grants: KeptTable[Granted] = KeptTable("grant")
+        self.grants: PersistentTable[Granted] = PersistentTable("grant")
         self.waiting: dict[str, Candidate] = {}
 
     def decide(
@@ -103,7 +108,7 @@ class Arbiter:
             situation=situation,
         )
         unweighed = proposed.policy in UNWEIGHED
-        for rail in PERSON_RAILS if unweighed else POLICY_RAILS:
+        for rail in PERSON_LIMITS if unweighed else POLICY_LIMITS:
             objection = rail(case)
             if objection:
                 if candidate.mode == "shadow":

@@ -7,10 +7,10 @@ from typing import Any
 from torchloom_core.simulate.model import FleetModel
 
 OfGroup = Callable[[FleetModel, str], str]
-"""``(model, group)`` does a deed for a replica group; returns "" or why it was not done."""
+"""``(model, group)`` does an operation for a replica group; returns "" or why it was not done."""
 
 OfRun = Callable[[FleetModel, Any], str]
-"""``(model, deed)`` does a deed for the whole run; returns "" or why it was not done."""
+"""``(model, operation)`` does an operation for the whole run; returns "" or why it was not done."""
 
 
 def nothing(model: FleetModel, action: Any) -> None:
@@ -24,8 +24,8 @@ class FleetAnswer:
     Attributes
     ----------
     of_group, of_run : mapping of type to callable
-        How each deed of its commands is done: once for the workers of a group, or of the run,
-        that are told it for the same cause. Two kinds may do one deed each in its own way.
+        How each operation of its commands is done: once for the workers of a group, or of the run,
+        that are told it for the same cause. Two kinds may do one operation each in its own way.
     done : callable
         ``(model, action)`` is called once the Weaver has done the action by itself.
     """

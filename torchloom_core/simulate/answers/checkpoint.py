@@ -5,7 +5,7 @@ from torchloom_core.simulate.model import FleetModel
 from torchloom_core.wire.messages import Checkpoint
 
 
-def save(model: FleetModel, deed: Checkpoint) -> str:
+def save(model: FleetModel, operation: Checkpoint) -> str:
     """Save, whichever group was told: the model's checkpoints are the run's."""
     return model.save_checkpoint()
 

@@ -5,7 +5,7 @@ from torchloom_core.simulate.model import FleetModel
 from torchloom_core.wire.messages import Dump
 
 
-def refuse(model: FleetModel, deed: Dump) -> str:
+def refuse(model: FleetModel, operation: Dump) -> str:
     """Say why there is none."""
     return "nothing can be collected from a worker that is only modelled"
 

@@ -13,9 +13,9 @@ INTERVAL_KNOB = KnobSpec(
 )
 
 
-def set_interval(model: FleetModel, deed: SetKnob) -> str:
+def set_interval(model: FleetModel, operation: SetKnob) -> str:
     """Set the interval, unless it is that already."""
-    seconds = float(deed.value)
+    seconds = float(operation.value)
     if seconds == model.checkpoint_interval_s:
         return ""
     return model.set_checkpoint_interval(seconds)

@@ -2,12 +2,12 @@
 
 from torchloom_core.simulate.answers.answer import FleetAnswer
 from torchloom_core.simulate.model import FleetModel
-from torchloom_core.wire.messages import Together
+from torchloom_core.wire.messages import FencedChange
 
 
-def refuse(model: FleetModel, deed: Together) -> str:
+def refuse(model: FleetModel, operation: FencedChange) -> str:
     """Say that there is nothing to change."""
     return "the fleet model has no run-fenced knob"
 
 
-ANSWER = FleetAnswer(of_run={Together: refuse})
+ANSWER = FleetAnswer(of_run={FencedChange: refuse})

@@ -1,4 +1,4 @@
-"""A migration on the fleet model: a warm stand-by joins, then the group leaves."""
+"""A migration on the fleet model: a warm standby joins, then the group leaves."""
 
 from torchloom_core.simulate.answers.answer import FleetAnswer
 from torchloom_core.simulate.model import FleetModel

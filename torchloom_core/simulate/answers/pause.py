@@ -5,7 +5,7 @@ from torchloom_core.simulate.model import FleetModel
 from torchloom_core.wire.messages import Pause
 
 
-def wait(model: FleetModel, deed: Pause) -> str:
+def wait(model: FleetModel, operation: Pause) -> str:
     """Pause the run."""
     return model.pause()
 

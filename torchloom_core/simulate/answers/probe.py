@@ -5,7 +5,7 @@ from torchloom_core.simulate.model import FleetModel
 from torchloom_core.wire.messages import Probe
 
 
-def refuse(model: FleetModel, deed: Probe) -> str:
+def refuse(model: FleetModel, operation: Probe) -> str:
     """Say why nothing is."""
     return "nothing is known of the links of workers that are only modelled"
 

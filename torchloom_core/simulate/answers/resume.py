@@ -5,7 +5,7 @@ from torchloom_core.simulate.model import FleetModel
 from torchloom_core.wire.messages import Resume
 
 
-def go_on(model: FleetModel, deed: Resume) -> str:
+def go_on(model: FleetModel, operation: Resume) -> str:
     """Let the run go on."""
     return model.resume()
 

@@ -10,8 +10,8 @@ from typing import IO
 import msgspec
 import pyarrow as pa
 
+from torchloom_core.atomic_folder import AtomicFolder, clear_abandoned
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.drafts import Draft, clear_drafts
 from torchloom_core.errors import TraceError
 from torchloom_core.files import refuse_unwritable
 from torchloom_core.trace.bundle.checksums import sha256_of
@@ -104,7 +104,7 @@ class BundleWriter:
     def __enter__(self) -> "BundleWriter":
         refuse_to_replace(self.path, force=self._force)
         try:
-            self._whole = Draft(self.path)
+            self._whole = AtomicFolder(self.path)
         except OSError as error:
             raise _unwritable(self.path, error) from None
         self._draft = self._whole.folder
@@ -219,7 +219,7 @@ def refuse_to_replace(path: Path, *, force: bool) -> None:
     What was left there by who was killed at it is cleared away first.
     """
     refuse_unwritable(path, TraceError)
-    clear_drafts(path)
+    clear_abandoned(path)
     if not path.exists():
         return
     if not force:

@@ -17,7 +17,7 @@ import msgspec
 import psutil
 
 from torchloom_core.files import has_room
-from torchloom_core.plain_text import Complaints
+from torchloom_core.plain_text import RateLimitedLog
 from torchloom_core.wire.codec import UNREADABLE
 
 _log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class Health:
         self._work = _Work()
         self._unserved = self._idle = 0
         self._error = ""
-        self._complaints = Complaints(_log)
+        self._limited_log = RateLimitedLog(_log)
 
     def is_lost(self, pid: int, url: str, monitor_url: str) -> bool:
         """Look, and return whether the server is to be ended and started again."""
@@ -89,7 +89,9 @@ class Health:
         self._unserved += 1
         works = self._work.waits or self._work.cpu_s > before.cpu_s
         self._idle = 0 if works else self._idle + 1
-        self._complaints.add("", f"nats-server (pid {pid}) is slow: no greeting in {_ANSWER_S:g} s")
+        self._limited_log.add(
+            "", f"nats-server (pid {pid}) is slow: no greeting in {_ANSWER_S:g} s"
+        )
         if self._idle < _LOOKS_IDLE and self._unserved < _LOOKS_UNSERVED:
             return False
         _log.warning(

@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
-from torchloom_core.plain_text import Complaints
+from torchloom_core.plain_text import RateLimitedLog
 from torchloom_core.transport.security.grants import Grants, Life
 from torchloom_core.transport.security.nats_jwt import is_user_key
 from torchloom_core.wire import subjects
-from torchloom_core.wire.messages import JoinReply, JoinRequest
+from torchloom_core.wire.messages import JoinReply, JoinRequest, version_fault
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class Enrolment:
         self._holders: dict[str, _Holder] = {}
         self._newest: dict[str, int] = {}
         self._passed: dict[Life, None] = {}
-        self._complaints = Complaints(_log)
+        self._limited_log = RateLimitedLog(_log)
 
     def admit(
         self, request: JoinRequest, alive: int | None, unwanted: str = "", in_use: str = ""
@@ -73,7 +73,7 @@ class Enrolment:
             reply = self.grant(request)
         if reply.error:
             worker = request.worker[:_SHOWN]
-            self._complaints.add(worker, f"{worker!r} may not join: {reply.error}")
+            self._limited_log.add(worker, f"{worker!r} may not join: {reply.error}")
         return reply
 
     def grant(self, request: JoinRequest) -> JoinReply:
@@ -82,7 +82,7 @@ class Enrolment:
         The holder of a name may ask again; another key gets the name only after
         :meth:`release`, and for a life of its own.
         """
-        error = self._fault(request)
+        error = version_fault(request.v) or self._fault(request)
         taken = "" if error else self._other_holder(request)
         error = error or taken or self._life_fault(request)
         if error:

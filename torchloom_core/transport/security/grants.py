@@ -8,7 +8,7 @@ import msgspec
 
 from torchloom_core.errors import StateError
 from torchloom_core.files import write_private
-from torchloom_core.plain_text import Complaints
+from torchloom_core.plain_text import RateLimitedLog
 from torchloom_core.wire.codec import UNREADABLE
 
 _log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class Grants:
         self._path = path
         self._key_of: dict[Life, str] = {}
         self._on_file = 0
-        self._complaints = Complaints(_log)
+        self._limited_log = RateLimitedLog(_log)
         if path is not None:
             self._read(path)
 
@@ -56,7 +56,7 @@ class Grants:
             with open(self._path, "ab", opener=_private) as file:
                 file.write(_line(life, public_key))
         except OSError as error:
-            self._complaints.add("", f"{self._path}: cannot be written: {error.strerror}")
+            self._limited_log.add("", f"{self._path}: cannot be written: {error.strerror}")
         self._on_file += 1
         if self._on_file > 2 * _KEPT:
             self._write(self._path)
@@ -84,7 +84,7 @@ class Grants:
         try:
             write_private(path, text.decode())
         except StateError as error:
-            self._complaints.add("", str(error))
+            self._limited_log.add("", str(error))
         self._on_file = len(self._key_of)
 
 

@@ -40,16 +40,16 @@ class Probing:
             return "no probing is offered here"
         return "another probe is under way" if self._task and not self._task.done() else None
 
-    async def obey(self, command: Command, deed: Probe, step: int) -> None:
+    async def obey(self, command: Command, operation: Probe, step: int) -> None:
         """Answer one copy of a command, and begin to probe if it is to be done."""
         ack, begins = self._inbox.receive(command, time.time_ns(), step)
         await self._publisher.ack(ack, self._on_stored)
         if begins:
-            self._task = asyncio.create_task(self._probe(command.id, deed, step))
+            self._task = asyncio.create_task(self._probe(command.id, operation, step))
 
-    async def _probe(self, command_id: str, deed: Probe, step: int) -> None:
+    async def _probe(self, command_id: str, operation: Probe, step: int) -> None:
         try:
-            measured = await measure(deed)
+            measured = await measure(operation)
         except ProbeFailedError as error:
             ack = self._inbox.settle(command_id, "failed", time.time_ns(), step, str(error))
         else:

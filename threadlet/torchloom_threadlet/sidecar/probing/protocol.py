@@ -4,14 +4,14 @@
 who        bytes     what
 =========  ========  ==========================================================
 receiver   24        :data:`GREETING` and a nonce
-sender     36        how much it will send, and a mark that only who has the knock can make
+sender     36        how much it will send, and a mark that only who has the token can make
 receiver   32        such a mark of its own
 both       1 + 1     a ping and its echo, :data:`PINGS` times
 sender     as said   a burst, :data:`BURSTS` times, each answered with
 receiver   16        a :class:`Burst`
 =========  ========  ==========================================================
 
-The knock itself never travels. Who is not let in, or breaks a rule, finds the connection closed.
+The token itself never travels. Who is not let in, or breaks a rule, finds the connection closed.
 """
 
 import asyncio
@@ -77,30 +77,30 @@ def bursts(probe_bytes: int) -> list[int]:
     return [each + more, *[each] * (BURSTS - 1)]
 
 
-def request(knock: str, nonce: bytes, probe_bytes: int) -> bytes:
+def request(token: str, nonce: bytes, probe_bytes: int) -> bytes:
     """Return what a sender says that wants to send ``probe_bytes``."""
     size = _SIZE.pack(probe_bytes)
-    return size + _mark(knock, b"sender", nonce, size)
+    return size + _mark(token, b"sender", nonce, size)
 
 
-def requested(knock: str, nonce: bytes, said: bytes) -> int:
+def requested(token: str, nonce: bytes, said: bytes) -> int:
     """Return how much the sender wants to send; ProtocolError if it may not."""
     size = said[: _SIZE.size]
-    if not hmac.compare_digest(said[_SIZE.size :], _mark(knock, b"sender", nonce, size)):
-        raise ProtocolError("it does not know the knock")
+    if not hmac.compare_digest(said[_SIZE.size :], _mark(token, b"sender", nonce, size)):
+        raise ProtocolError("it does not know the token")
     (probe_bytes,) = _SIZE.unpack(size)
     if not MIN_PROBE_BYTES <= probe_bytes <= MAX_PROBE_BYTES:
         raise ProtocolError(f"it wants to send {probe_bytes} bytes")
     return int(probe_bytes)
 
 
-def answer(knock: str, nonce: bytes) -> bytes:
+def answer(token: str, nonce: bytes) -> bytes:
     """Return what the receiver says once the sender may send."""
-    return _mark(knock, b"receiver", nonce, b"")
+    return _mark(token, b"receiver", nonce, b"")
 
 
-def _mark(knock: str, side: bytes, nonce: bytes, size: bytes) -> bytes:
-    key = bytes.fromhex(knock)
+def _mark(token: str, side: bytes, nonce: bytes, size: bytes) -> bytes:
+    key = bytes.fromhex(token)
     return hashlib.blake2b(side + nonce + size, key=key, digest_size=MARK_BYTES).digest()
 
 

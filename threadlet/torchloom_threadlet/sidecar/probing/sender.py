@@ -1,4 +1,4 @@
-"""Send to another sidecar's door, and say what its link carries."""
+"""Send to another sidecar's probe_address, and say what its link carries."""
 
 import asyncio
 import os
@@ -6,7 +6,7 @@ import socket
 import statistics
 import time
 
-from torchloom_core.wire.links import Door, Measured
+from torchloom_core.wire.links import Measured, ProbeAddress
 from torchloom_core.wire.messages import Probe
 from torchloom_threadlet.sidecar.probing.protocol import (
     BURST_BYTES,
@@ -35,33 +35,35 @@ class ProbeFailedError(Exception):
     """Nothing was measured; says why, in one line."""
 
 
-async def measure(deed: Probe) -> Measured:
-    """Return what the link to the deed's receiver carries, within about four seconds.
+async def measure(operation: Probe) -> Measured:
+    """Return what the link to the operation's receiver carries, within about four seconds.
 
     Raises
     ------
     ProbeFailedError
         If nothing could be measured.
     """
-    receiver = deed.receiver
+    receiver = operation.receiver
     try:
         async with asyncio.timeout(_CONNECT_S):
-            peer = await _connect(deed.door)
+            peer = await _connect(operation.probe_address)
     except (OSError, UnicodeError) as error:
-        raise ProbeFailedError(f"{receiver} could not be reached: {_why(error, deed)}") from None
+        raise ProbeFailedError(
+            f"{receiver} could not be reached: {_why(error, operation)}"
+        ) from None
     with peer:
         try:
             async with asyncio.timeout(_PATIENCE_S):
-                return await _probe(peer, deed)
+                return await _probe(peer, operation)
         except TimeoutError:
             raise ProbeFailedError(f"{receiver} stalled for {_PATIENCE_S:g} s") from None
         except (OSError, ProtocolError) as error:
             raise ProbeFailedError(f"{receiver} broke off: {error}") from None
 
 
-def _why(error: OSError | UnicodeError, deed: Probe) -> str:
+def _why(error: OSError | UnicodeError, operation: Probe) -> str:
     if isinstance(error, UnicodeError):
-        return f"{deed.door.host!r} is no host"
+        return f"{operation.probe_address.host!r} is no host"
     if isinstance(error, TimeoutError):
         return f"no answer within {_CONNECT_S:g} s"
     number = getattr(error, "errno", None) or 0
@@ -69,9 +71,9 @@ def _why(error: OSError | UnicodeError, deed: Probe) -> str:
     return os.strerror(number) if number > 0 else str(error)
 
 
-async def _connect(door: Door) -> socket.socket:
+async def _connect(probe_address: ProbeAddress) -> socket.socket:
     loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(door.host, door.port, type=socket.SOCK_STREAM)
+    found = await loop.getaddrinfo(probe_address.host, probe_address.port, type=socket.SOCK_STREAM)
     family, kind, protocol, _, address = found[0]
     peer = socket.socket(family, kind, protocol)
     try:
@@ -83,30 +85,32 @@ async def _connect(door: Door) -> socket.socket:
     return peer
 
 
-async def _probe(peer: socket.socket, deed: Probe) -> Measured:
-    await _knock(peer, deed)
+async def _probe(peer: socket.socket, operation: Probe) -> Measured:
+    await _token(peer, operation)
     latency_s = await _least_round_trip_s(peer) / 2
     taken: list[Burst] = []
-    for size in bursts(deed.probe_bytes):
+    for size in bursts(operation.probe_bytes):
         taken.append(await _send_burst(peer, size))
         if taken[-1].received < size:
             break
-    return _measured(taken, latency_s, deed)
+    return _measured(taken, latency_s, operation)
 
 
-async def _knock(peer: socket.socket, deed: Probe) -> None:
-    knock = deed.door.knock
+async def _token(peer: socket.socket, operation: Probe) -> None:
+    token = operation.probe_address.token
     greeting = await receive(peer, len(GREETING) + NONCE_BYTES)
     if not greeting.startswith(GREETING):
         raise ProtocolError("it takes no probes")
     nonce = greeting[len(GREETING) :]
-    await asyncio.get_running_loop().sock_sendall(peer, request(knock, nonce, deed.probe_bytes))
+    await asyncio.get_running_loop().sock_sendall(
+        peer, request(token, nonce, operation.probe_bytes)
+    )
     try:
         said = await receive(peer, MARK_BYTES)
     except ProtocolError:
-        raise ProtocolError("it lets nobody in now, or has another knock") from None
-    if said != answer(knock, nonce):
-        raise ProtocolError("it does not know its own knock")
+        raise ProtocolError("it lets nobody in now, or has another token") from None
+    if said != answer(token, nonce):
+        raise ProtocolError("it does not know its own token")
 
 
 async def _least_round_trip_s(peer: socket.socket) -> float:
@@ -132,13 +136,13 @@ async def _send_burst(peer: socket.socket, size: int) -> Burst:
         await asyncio.gather(sending, return_exceptions=True)
 
 
-def _measured(taken: list[Burst], latency_s: float, deed: Probe) -> Measured:
+def _measured(taken: list[Burst], latency_s: float, operation: Probe) -> Measured:
     rates = [min(burst.bytes_per_s, _FASTEST) for burst in taken if burst.bytes_per_s > 0]
     if taken[0].bytes_per_s > 0 and len(rates) > 1:
         del rates[0]
     if not rates:
-        came = f"{sum(burst.received for burst in taken)} of {deed.probe_bytes} bytes came"
-        raise ProbeFailedError(f"{came} to {deed.receiver}, too few at a time to be timed")
+        came = f"{sum(burst.received for burst in taken)} of {operation.probe_bytes} bytes came"
+        raise ProbeFailedError(f"{came} to {operation.receiver}, too few at a time to be timed")
     bytes_per_s = statistics.median(rates)
     spread = statistics.pstdev(rates) / bytes_per_s if len(rates) > 1 else None
     return Measured(

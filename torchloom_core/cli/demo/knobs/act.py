@@ -20,7 +20,7 @@ from torchloom_core.cli.options import Connection
 from torchloom_core.cli.weaver_client import ask, ask_knobs, open_client
 from torchloom_core.errors import StateError
 from torchloom_core.wire.codec import UNREADABLE
-from torchloom_core.wire.events import CommandLife, Judged, Outcome
+from torchloom_core.wire.events import CommandStatus, Judged, Outcome
 from torchloom_core.wire.operator import Answer
 from torchloom_core.wire.requests import GUARD
 
@@ -34,7 +34,7 @@ _SAID = {True: "it hurts", False: "kept", None: "not judged"}
 
 _T = TypeVar("_T")
 
-Told = CommandLife | Outcome | Judged
+Told = CommandStatus | Outcome | Judged
 
 
 class KnobsAct:
@@ -123,7 +123,7 @@ class KnobsAct:
 
     def _outcome(self, ids: tuple[str, ...]) -> Outcome | None:
         """Return what came of the change of which these are the commands, or the verdict."""
-        lives = [told for told in self._told if isinstance(told, CommandLife)]
+        lives = [told for told in self._told if isinstance(told, CommandStatus)]
         verdicts = {*ids, *(life.cause for life in lives if life.command in ids)}
         return next(filter(lambda o: o.verdict in verdicts, self._heard(Outcome)), None)
 

@@ -1,0 +1,59 @@
+"""The demo's dashboard: its links are printed, and it is started again where it dies."""
+
+import io
+import sys
+
+import pytest
+from rich.console import Console
+
+from tests.waiting import until
+from torchloom_core.cli.demo.dashboard import TRAINING, _DashboardProcess
+from torchloom_core.cli.demo.processes import Processes
+from torchloom_core.errors import StateError
+
+pytestmark = pytest.mark.integration
+
+STAYS = "import os, time; print(f'http://127.0.0.1:29512/?token={os.getpid()}', flush=True); "
+
+
+class Scripted(Processes):
+    """A demo's processes, where the dashboard is a script."""
+
+    script = ""
+
+    def command(self, *words):
+        self.words = words
+        return [sys.executable, "-c", self.script]
+
+
+@pytest.fixture
+def stage(tmp_path):
+    processes = Scripted(tmp_path, TRAINING)
+    return processes, Console(file=io.StringIO(), width=200)
+
+
+def test_a_dashboard_that_dies_is_said_and_started_again(stage):
+    processes, console = stage
+    processes.script = f"{STAYS} time.sleep(1000)"
+    dashboard = _DashboardProcess(processes, console)
+
+    def links():
+        dashboard.look()
+        return console.file.getvalue().count("token=")
+
+    until(lambda: links() == 1)
+    dashboard._process.kill()
+    until(lambda: links() == 2)
+    assert processes.words[-2:] == ("--port", "29512")
+    dashboard._process.kill()
+    dashboard._process.wait()
+    assert "the dashboard has ended with status -9: it is started again" in console.file.getvalue()
+
+
+def test_a_dashboard_that_never_starts_ends_the_demo_with_where_it_says_why(stage, tmp_path):
+    processes, console = stage
+    processes.script = "raise SystemExit(12)"
+    dashboard = _DashboardProcess(processes, console)
+    dashboard._process.wait()
+    with pytest.raises(StateError, match=r"the dashboard did not start; see .*dashboard\.err"):
+        dashboard.look()

@@ -1,0 +1,26 @@
+"""What a standby writes of a standby task stays within its own row."""
+
+import io
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from tests.pieces import take
+from torchloom_core.cli import landscape_view, preview_view
+from torchloom_core.trajectory.landscape import Landscape
+from torchloom_core.trajectory.preview import Preview
+from torchloom_core.wire.messages import Note
+from torchloom_core.wire.standby_task import End
+
+
+@pytest.mark.parametrize(
+    ("pieces", "table"), [(Preview(), preview_view.table), (Landscape(), landscape_view.table)]
+)
+def test_a_line_feed_begins_no_row(pieces, table):
+    piece = msgspec.json.encode(End(points=1, seconds=1.0, why="x\nverdict  better")).decode()
+    fields = {"command": "c1.1", "points": 1, "of": 1, "piece": piece}
+    take(pieces, Note(run="run", worker="v0-0", incarnation=1, kind=pieces.kind, fields=fields))
+    out = io.StringIO()
+    Console(file=out, width=100).print(table(pieces))
+    assert out.getvalue().splitlines()[-1].rstrip().endswith(" in 1.0 s: x verdict better")

@@ -1,0 +1,56 @@
+"""The table of knobs counts who has which value, of the run and of standbys apart."""
+
+from torchloom_core.dashboard.knob_rows import knob_rows
+from torchloom_core.wire.events import KnobDesired
+from torchloom_core.wire.messages import KnobSpec
+from torchloom_core.wire.operator import KnobTable
+
+LR = KnobSpec(name="lr", kind="float", low=0.0)
+MODE = KnobSpec(name="mode", kind="choice", choices=("a", "b"))
+STEPS = KnobSpec(name="steps", kind="int")
+SPECS = (LR, MODE, STEPS)
+
+
+def rows(values, standbys=(), desired=()):
+    table = KnobTable(specs=SPECS, desired=desired)
+    return {row["name"]: row for row in knob_rows(table, values, standbys)}
+
+
+def test_what_a_stand_by_has_is_not_counted_to_the_run():
+    values = {"g0-0": {"lr": 0.1}, "g1-0": {"lr": 0.1}, "g2-0": {"lr": 0.05}, "g3-0": {"lr": 0.05}}
+    lr = rows(values, standbys={"g2-0", "g3-0"})["lr"]
+    assert (lr["values"], lr["standbys"]) == ([(0.1, 2)], [(0.05, 2)])
+
+
+def test_a_whole_number_of_a_knob_that_takes_any_is_one_value_with_its_like():
+    told = rows({"g0-0": {"lr": 3, "steps": 3}, "g1-0": {"lr": 3.0, "steps": 4}})
+    assert told["lr"]["values"] == [(3.0, 2)]
+    assert told["steps"]["values"] == [(3, 1), (4, 1)]
+
+
+def test_a_row_says_whether_a_stand_by_tries_its_knob_out():
+    told = knob_rows(KnobTable(specs=SPECS, tried=("lr",)), {}, ())
+    assert [row["is_tried"] for row in told] == [True, False, False]
+
+
+def test_values_beyond_so_many_are_counted_together():
+    lr = rows({f"g{n}-0": {"lr": float(n % 10)} for n in range(30)})["lr"]
+    assert len(lr["values"]) == 8
+    assert lr["others"] == 6
+
+
+def test_what_a_worker_tells_of_another_kind_is_shown_as_it_is():
+    told = rows({"g0-0": {"lr": "fast", "mode": "a"}, "g1-0": {}})
+    assert told["lr"]["values"] == [("fast", 1)]
+    assert (told["mode"]["values"], told["steps"]["values"]) == ([("a", 1)], [])
+
+
+def test_what_is_wanted_is_told_of_all_and_of_single_workers():
+    desired = (
+        KnobDesired(knob="lr", value=0.2, worker=None, since_ns=10**9),
+        KnobDesired(knob="lr", value=0.3, worker="g1-0", since_ns=3 * 10**9),
+        KnobDesired(knob="mode", value=None, worker=None),
+    )
+    told = rows({}, desired=desired)
+    assert told["lr"]["wanted"] == {"": 0.2, "g1-0": 0.3}
+    assert (told["lr"]["since_s"], told["mode"]["wanted"]) == (3.0, {})

@@ -1,0 +1,53 @@
+"""A page has of a series what it wants to look at, as fine as that is still known."""
+
+import json
+
+import numpy as np
+
+from tests.dashboard.house import open_house, sees
+from torchloom_core.dashboard import browser
+from torchloom_core.dashboard.downsampling import POINTS, Tiers
+
+LONG_S = 20_000
+
+
+def begins(at_s):
+    return lambda told: told.get("series", {}).get("loss", [[None]])[0][0] == at_s
+
+
+def ends(at_s):
+    return lambda told: told.get("series", {}).get("loss", [[None]])[-1][0] == at_s
+
+
+async def look(socket, since_s):
+    """Return when the points of the loss begin that come of a look."""
+    await socket.send(json.dumps({"series": ["loss"], "since_s": since_s}))
+    told = await sees(socket, begins(since_s))
+    return np.array(told["series"]["loss"])[:, 0]
+
+
+async def test_a_stretch_is_told_by_the_finest_tier_that_has_all_of_it(tmp_path):
+    async with open_house(tmp_path) as house:
+        series = house.seen.board.series["loss"] = Tiers()
+        for second in range(LONG_S):
+            series.add(float(second), 1.0, 2.0, 3.0)
+        page = await house.enter()
+        for since_s, span_s in ((LONG_S - 500, 1.0), (LONG_S - 8000, 10.0), (0, 60.0)):
+            assert set(np.diff(await look(page, since_s))) == {span_s}
+
+
+async def test_a_page_that_is_left_open_is_told_all_again_now_and_then(tmp_path, monkeypatch):
+    monkeypatch.setattr(browser, "_EVERY_S", 0.01)
+    async with open_house(tmp_path) as house:
+        series = house.seen.board.series["loss"] = Tiers()
+        series.add(0.0, 1.0, 2.0, 3.0)
+        page = await house.enter()
+        await look(page, 0)
+        for number in range(1, 100):
+            for second in range(100 * (number - 1) + 1, 100 * number + 1):
+                series.add(float(second), 1.0, 2.0, 3.0)
+            told = (await sees(page, ends(100 * number)))["series"]["loss"]
+            if number > 1 and told[0][0] == 0:
+                break
+        assert POINTS < 100 * number <= 3 * POINTS
+        assert len(told) <= POINTS

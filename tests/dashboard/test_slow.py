@@ -1,0 +1,94 @@
+"""Whoever needs longer for a step than the others, and for a while, is told of by name."""
+
+import pytest
+from msgspec.structs import replace
+
+from tests.dashboard.workers import batch, hello
+from torchloom_core.dashboard.board import Board
+
+NOW_S = 1000.0
+
+
+class Ranks:
+    """A board of ranks that tell what they take for a step, a second after the other."""
+
+    def __init__(self, count=3):
+        self.board = Board(stale_after_s=30.0)
+        self.now_s = NOW_S
+        self.names = [f"g{number}-0" for number in range(count)]
+        for name in self.names:
+            self.board.meet(hello(name), self.now_s)
+
+    def train(self, seconds, own_s=None, step_s=None, **more):
+        for _ in range(seconds):
+            self.now_s += 1.0
+            for name in self.names:
+                row = {"step_time_s": (step_s or {}).get(name, 0.2)}
+                if own_s is not None:
+                    row["compute_s"] = own_s.get(name, 0.1)
+                self.board.hear(batch([row], worker=name, **more), self.now_s)
+            self.board.close_second(self.now_s)
+
+    @property
+    def told(self):
+        return self.board.slow.told(lambda row: self.names[row])
+
+
+def test_a_rank_that_the_others_wait_for_is_named_once_it_was_slow_for_a_while():
+    ranks = Ranks()
+    ranks.train(20, own_s={})
+    ranks.train(10, own_s={"g1-0": 0.19})
+    assert ranks.told == ""
+    ranks.train(1, own_s={"g1-0": 0.19})
+    said = "1 rank is slower than the others: for a step's own work g1-0 takes 0.19 s"
+    assert ranks.told == f"{said}, the median is 0.1 s"
+    ranks.train(1, own_s={})
+    assert ranks.told == ""
+    ranks.train(10, own_s={"g1-0": 0.19})
+    assert ranks.told == ""
+
+
+def test_where_nobody_tells_of_its_own_work_whole_steps_are_compared():
+    ranks = Ranks()
+    ranks.train(11, step_s={"g2-0": 0.5})
+    said = "1 rank is slower than the others: for a step g2-0 takes 0.5 s, the median is 0.2 s"
+    assert ranks.told == said
+
+
+def test_of_many_the_slowest_are_named():
+    ranks = Ranks(12)
+    ranks.train(11, own_s={f"g{number}-0": 0.2 + number / 100 for number in range(5)})
+    assert ranks.told.startswith("5 ranks are slower than the others: for a step's own work g4-0")
+    assert "g2-0 takes 0.22 s and 2 more, the median is 0.1 s" in ranks.told
+
+
+@pytest.mark.parametrize("state", ["paused", "draining", "joining", "standby"])
+def test_who_does_not_train_is_not_slow(state):
+    ranks = Ranks(4)
+    ranks.train(11, own_s={"g1-0": 0.19})
+    ranks.train(1, own_s={"g1-0": 0.19}, state=state)
+    assert ranks.told == ""
+
+
+def test_who_stands_still_is_told_of_as_that():
+    ranks = Ranks(4)
+    ranks.train(30, own_s={"g1-0": 0.19})
+    told = replace(batch([], worker="g1-0"), progress_age_s=10.5)
+    ranks.board.hear(told, ranks.now_s)
+    ranks.board.close_second(ranks.now_s)
+    assert ranks.told == ""
+
+
+def test_of_two_neither_is_slow():
+    ranks = Ranks(2)
+    ranks.train(20, own_s={"g1-0": 0.9})
+    assert ranks.told == ""
+
+
+def test_a_rank_that_comes_later_is_looked_at_from_then_on():
+    ranks = Ranks()
+    ranks.train(20, own_s={})
+    ranks.names.append("g9-0")
+    ranks.board.meet(hello("g9-0"), ranks.now_s)
+    ranks.train(11, own_s={"g9-0": 0.4})
+    assert "g9-0 takes 0.4 s" in ranks.told

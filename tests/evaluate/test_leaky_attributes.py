@@ -1,0 +1,236 @@
+"""An attribute that knows what became of a component is told from one that was known before."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from tests.evaluate.disks import DAY_NS, DAYS, DISKS, EPOCH_S, lives
+from torchloom_core.evaluate.forecasts.fates import Fates
+from torchloom_core.evaluate.forecasts.leaky_attributes import GROUP, leaky_attributes
+from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.bundle.schema import Component
+from torchloom_core.trace.bundle.writer import BundleWriter
+from torchloom_core.trace.feed.watched import watch
+
+START_NS = EPOCH_S * 10**9
+
+
+def date(day):
+    return str(np.datetime64(EPOCH_S + 86_400 * int(day), "s"))
+
+
+def flagged(path, column, seed):
+    """Return the flags of an attribute, made of when disks began, ended and failed, in days."""
+    began, ended, failed = lives(seed)
+    cells = column(np.random.default_rng(seed), began, ended, failed)
+    with BundleWriter(
+        path / f"{seed}.tltrace",
+        name="disks",
+        start_ns=START_NS,
+        end_ns=START_NS + DAYS * DAY_NS,
+        source="a test",
+        licence="none",
+        synthetic=True,
+    ) as writer:
+        for disk, cell in enumerate(cells):
+            part = Component(
+                id=f"d{disk:04}",
+                kind="disk",
+                from_ns=START_NS + int(began[disk]) * DAY_NS if began[disk] else None,
+                until_ns=START_NS + (int(ended[disk]) + 1) * DAY_NS if failed[disk] else None,
+                extra={} if cell is None else {"told": cell},
+            )
+            writer.add(part)
+    trace = Bundle.open(path / f"{seed}.tltrace")
+    rows = np.flatnonzero(failed).tolist()
+    failed_ns = np.full(DISKS, np.nan)
+    failed_ns[rows] = START_NS + (ended[rows] + 1) * DAY_NS
+    never = np.full(DISKS, np.nan)
+    fates = Fates(failed_ns, np.zeros(DISKS), np.zeros(DISKS))
+    return leaky_attributes(trace, watch(trace), ["told"], fates, never, horizon_ns=7 * DAY_NS)
+
+
+FUTURE = {
+    "last date": lambda _, began, ended, failed: [date(day + 1) for day in ended],
+    "died on": lambda _, began, ended, failed: [
+        date(day + 1) if fails else None for day, fails in zip(ended, failed, strict=True)
+    ],
+    "length": lambda _, began, ended, failed: (ended - began + 1.0).tolist(),
+    "status": lambda _, began, ended, failed: ["retired" if fails else "ok" for fails in failed],
+    "reason, if it failed": lambda _, began, ended, failed: [
+        "media" if fails else None for fails in failed
+    ],
+}
+HONEST = {
+    "installed": lambda random, began, ended, failed: [
+        date(day - days) for day, days in zip(began, random.gamma(2, 300, DISKS), strict=True)
+    ],
+    "size": lambda random, began, ended, failed: random.choice([4.0, 8.0], DISKS).tolist(),
+    "model": lambda random, began, ended, failed: random.choice(["x", "y", "z"], DISKS).tolist(),
+    "model that fails more": lambda random, began, ended, failed: [
+        "bad" if chance < (0.6 if fails else 0.2) else "good"
+        for chance, fails in zip(random.random(DISKS), failed, strict=True)
+    ],
+    "host, two disks each": lambda random, *_: [f"h{disk // 2}" for disk in range(DISKS)],
+}
+
+
+@pytest.mark.parametrize("column", FUTURE.values(), ids=FUTURE)
+def test_one_that_knows_the_future_is_flagged_by_name(tmp_path, column):
+    for seed in range(3):
+        (flag,) = flagged(tmp_path, column, seed)
+        assert flag.startswith("leaky_column: told: ")
+
+
+@pytest.mark.parametrize("column", HONEST.values(), ids=HONEST)
+def test_one_that_was_known_before_is_not(tmp_path, column):
+    for seed in range(10):
+        assert flagged(tmp_path, column, seed) == ()
+
+
+END_DAY = 200
+NAN = np.nan
+
+
+def at(days):
+    return START_NS + np.asarray(days, dtype=float) * DAY_NS
+
+
+def told(columns, failed=None, *, rack=None, came=NAN, began=None, until=None):
+    """Return what is said of each attribute that is flagged.
+
+    Of how many days since the trace began each failed, its telemetry came, and it was there first
+    and last, NaN is none.
+    """
+    count = len(next(iter(columns.values())))
+    none = np.full(count, NAN)
+    failed = none if failed is None else np.asarray(failed, dtype=float)
+    began, until = (none if days is None else days for days in (began, until))
+    ids = [f"c{row}" for row in range(count)]
+    parts = [SimpleNamespace(id="elsewhere", from_ns=1, until_ns=2)] + [
+        SimpleNamespace(
+            id=one,
+            from_ns=None if np.isnan(began[row]) else at(began[row]),
+            until_ns=None if np.isnan(until[row]) else at(until[row]),
+        )
+        for row, one in enumerate(ids)
+    ]
+    labels = SimpleNamespace(
+        of=[
+            {n: of[row] for n, of in columns.items() if of[row] is not None} for row in range(count)
+        ],
+        numbers={n for n, of in columns.items() if not any(isinstance(one, str) for one in of)},
+    )
+    trace = SimpleNamespace(
+        manifest=SimpleNamespace(start_ns=START_NS, end_ns=int(at(END_DAY))), topology=lambda: parts
+    )
+    fleet = SimpleNamespace(ids=ids, labels=labels, rack=rack or [""] * count)
+    fates = Fates(at(failed), np.zeros(count), np.zeros(count))
+    flags = leaky_attributes(
+        trace, fleet, [*columns], fates, at(np.broadcast_to(came, count)), horizon_ns=7 * DAY_NS
+    )
+    return dict(flag.removeprefix("leaky_column: ").split(": ", 1) for flag in flags)
+
+
+def apart_in_time(failing, days=24):
+    """Return on which day each fails: a day apart and more, on so many days."""
+    days = 8.0 * (np.cumsum(failing) % days) + 1.0
+    return np.where(failing, days, NAN)
+
+
+def test_a_group_that_tells_is_told_as_such_though_it_is_a_number_and_what_follows_is_asked_too():
+    failing = np.arange(200) % 20 < 10
+    batch = np.arange(200) // 10
+    number = np.where(failing, 100.0, 0.0) + np.random.default_rng(0).random(200)
+    odd = (batch * 7 % 20).astype(float)
+    columns = {"word": ["x"] * 200, "batch": odd.tolist(), "number": number.tolist(), GROUP: odd}
+    said = told(columns, apart_in_time(failing), rack=[f"r{one}" for one in batch])
+    assert [*said] == ["batch", "number", GROUP]
+    for name in ("batch", GROUP):
+        assert said[name].startswith("the others that have the same tell the 100 components")
+    assert said["number"].startswith("it tells the 100 components that failed at any time")
+
+
+def test_an_attribute_by_the_name_of_its_rack_that_is_a_number_is_not_read_from_the_racks():
+    columns = {GROUP: np.arange(40.0).tolist()}
+    for rack in ([""] * 40, [f"r{node // 4}" for node in range(40)]):
+        assert told(columns, apart_in_time(np.arange(40) % 2 == 0), rack=rack) == {}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "late", "odd", "share"),
+    [
+        (3600.5, 2, 0.0, "1%"), (3600.5, 4, 0.0, "2%"), (3600.5, 1, 0.0, ""),
+        (3600.0, 200, 0.0, ""), (3600.5, 200, 50 * 365.0, ""), (3600.5, 200, -50 * 365.0, ""),
+    ],
+    ids=["just enough", "more", "fewer", "within the hour", "a number", "a small number"],
+)  # fmt: skip
+def test_dates_an_hour_after_a_component_was_there_are_told_if_all_are_dates(
+    seconds, late, odd, share
+):
+    random = np.random.default_rng(0)
+    values = EPOCH_S - 86_400.0 * random.integers(1, 900, 200)
+    values[:late] = EPOCH_S + seconds
+    values[-1] += odd * 86_400.0
+    cells = [*values.tolist(), *[None] * 20]
+    expected = f"{share} of its values are dates after its component was there"
+    assert told({"it": cells}) == ({"it": expected} if share else {})
+
+
+def test_a_number_that_nobody_has_tells_nothing():
+    assert told({"it": [None] * 40}, apart_in_time(np.arange(40) < 20)) == {}
+
+
+def ended_ones(more=0):
+    """Return when 25 that ended, and others, began and were gone, and a number of each at random.
+
+    One goes just a horizon before the end, one after that, and the others stay.
+    """
+    random = np.random.default_rng(3)
+    began = np.append(random.uniform(0, 90, 25 + more), np.full(10, NAN))
+    until = np.append(random.uniform(100, 190, 25), np.full(10 + more, NAN))
+    until[[-1, -2]] = END_DAY - 7.0, END_DAY - 3.0
+    return began, until, random.random(len(began))
+
+
+def test_a_number_that_tells_how_long_those_that_ended_were_there_is_flagged():
+    began, until, noise = ended_ones()
+    came = np.where(np.arange(35) < 5, began + 40, NAN)
+    length = np.nan_to_num(until - np.fmax(began, np.nan_to_num(came)), nan=50.0) + noise / 100
+    assert told({"it": length.tolist(), "noise": noise.tolist()}, began=began, until=until,
+                came=came) == {
+        "it": "it tells how long 25 components that ended were there, rank correlation 1.00"
+    }  # fmt: skip
+    assert told({"it": noise.tolist()}, began=began, until=until) == {}
+
+
+def test_of_two_that_know_together_how_long_it_will_be_there_one_is_flagged_and_names_the_other():
+    began, until, noise = ended_ones()
+    came_old = 10_000 * noise
+    goes_old = came_old + np.nan_to_num(until - began, nan=60.0)
+    said = told({"came": came_old.tolist(), "goes": goes_old.tolist()}, began=began, until=until)
+    assert [*said] == ["goes"]
+    assert "came" in said["goes"]
+
+
+def test_a_number_that_tells_those_that_failed_apart_is_flagged_by_its_value_or_its_absence():
+    failing = np.arange(120) < 24
+    failed = apart_in_time(failing, days=10)
+    random = np.random.default_rng(0)
+    value = random.random(120) + 10.0 * failing
+    some = [None if row in (0, 1, 50) else one for row, one in enumerate(value.tolist())]
+    there = [one if row < 24 else None for row, one in enumerate(random.random(120).tolist())]
+    by = "components that failed at any time from the others, area under the ROC curve 1.000"
+    noise = random.random(120).tolist()
+    assert told({"value": some, "noise": noise}, failed) == {"value": f"it tells the 22 {by}"}
+    assert told({"there": there, "noise": noise}, failed) == {"there": f"it tells the 24 {by}"}
+
+
+def test_of_two_numbers_that_tell_together_who_fails_one_is_flagged():
+    failing = np.arange(120) < 40
+    random = np.random.default_rng(0)
+    x = random.normal(0, 10, 120)
+    y = x + 3 * failing + random.normal(0, 0.3, 120)
+    said = told({"x": x.tolist(), "y": y.tolist()}, apart_in_time(failing))
+    assert len(said) == 1

@@ -1,0 +1,58 @@
+"""Of what knows the future that is flagged which is read, unless it was known beforehand."""
+
+import numpy as np
+
+from tests.evaluate.hindsight import TASK, disks, needs_of, nodes
+from torchloom_core.evaluate.forecasts.leaky import leaky
+from torchloom_core.plugin import NeedFaults, NeedPast
+
+
+def named(bundle, needs, *known_before):
+    """Return what is flagged, by name, once each."""
+    paced = {"tick_s": 86_400.0, "every_s": 86_400.0, "known_before": known_before}
+    names = [flag.split(": ")[1] for flag in leaky(bundle, needs, TASK, **paced)]
+    assert len(names) == len({*names})
+    return {*names}
+
+
+def test_only_what_is_read_is_flagged_and_of_that_nothing_that_was_known_beforehand(tmp_path):
+    fleet = disks(0, count=200)
+    fleet.metrics |= {"fails": 1.0 * fleet.failed[fleet.of]}
+    fleet.rack = np.where(fleet.failed, 99, np.arange(200) % 4)
+    fleet.notes += [(max(0.0, day - 3.0), row, "return opened") for day, row in fleet.failures]
+    bundle = fleet.write(tmp_path / "t.tltrace")
+
+    needs = needs_of(bundle)
+    without = [need for need in needs if not isinstance(need, NeedFaults)]
+    all_of_it = {"fails", "its rack", "return opened"}
+    assert named(bundle, needs) == all_of_it
+    assert named(bundle, without) == {"fails"}
+    for known in all_of_it:
+        assert named(bundle, needs, known) == all_of_it - {known}
+    assert named(bundle, []) == set()
+
+
+def test_how_long_it_is_in_service_is_flagged_of_who_reads_what_is_past(tmp_path):
+    fleet = disks(0, count=400)
+    days = fleet.random.integers(30, 31, len(fleet))
+    fleet.came = np.where(fleet.failed, np.fmax(fleet.ended - days, 0), 0)
+    fleet.__post_init__()
+    fleet.metrics = {"temperature": fleet.random.normal(40, 3, len(fleet.at))}
+    bundle = fleet.write(tmp_path / "t.tltrace")
+    needs = needs_of(bundle)
+    assert named(bundle, needs) == {"time in service"}
+    assert named(bundle, needs, "time in service") == set()
+    assert named(bundle, [need for need in needs if not isinstance(need, NeedPast)]) == set()
+
+
+def test_a_total_of_both_halves_and_a_column_of_the_next_failure_are_flagged(tmp_path):
+    fleet = nodes(0)
+    total = np.bincount([row for _, row in fleet.failures], minlength=len(fleet)).astype(float)
+    fleet.attributes |= {"total": total.tolist()}
+    coming = [
+        min([1000.0, *(day for day, failed in fleet.failures if failed == row and day > at)])
+        for at, row in zip(fleet.at, fleet.of, strict=True)
+    ]
+    fleet.metrics["left"] = np.array(coming) - fleet.at
+    bundle = fleet.write(tmp_path / "t.tltrace")
+    assert named(bundle, needs_of(bundle)) == {"total", "left"}

@@ -1,0 +1,146 @@
+"""The times between the failures of a component, and what its first value in each tells."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from torchloom_core.evaluate.forecasts.labels import Incidents
+from torchloom_core.evaluate.forecasts.leaky_returns import (
+    _between_failures,
+    _firsts,
+    leaky_returns,
+)
+from torchloom_core.trace.bundle.telemetry import conform
+
+SECOND_NS = 10**9
+START_S, LENGTH_S = 1_700_000_000, 100
+NAN = np.nan
+
+
+def at(second):
+    return START_S * SECOND_NS + round(second * SECOND_NS)
+
+
+def incidents(row, start_ns, end_ns):
+    row = np.array(row)
+    return Incidents(row, np.array(start_ns), np.array(end_ns), np.ones(len(row), dtype=np.int64))
+
+
+class Recorded:
+    """What was measured in 100 s, as ``(second, component, metric, value)``, two rows at a time."""
+
+    def __init__(self, rows, invalid=()):
+        self.manifest = SimpleNamespace(start_ns=at(0), end_ns=at(LENGTH_S))
+        frame = pd.DataFrame(rows, columns=["second", "component", "metric", "value"])
+        self._frame = frame.assign(
+            t_event=[at(second) for second in frame["second"]],
+            t_avail=[at(second) for second in frame["second"]],
+            valid=[second not in invalid for second in frame["second"]],
+        ).drop(columns="second")
+
+    def telemetry(self, metrics):
+        asked = self._frame[self._frame["metric"].isin(metrics)]
+        for first in range(0, len(asked), 2):
+            part = asked.iloc[first : first + 2]
+            yield conform(pa.table({name: part[name].to_numpy() for name in part}), "here")
+
+
+def firsts(rows, owner, began_s, metrics=("x",), **more):
+    """Return when the first values came, in seconds, and what they were."""
+    began_ns = np.array([at(second) for second in began_s])
+    found = _firsts(Recorded(rows, **more), metrics, ["a", "b"], np.array(owner), began_ns)
+    came_ns, first = found
+    return ((came_ns - at(0)) / SECOND_NS).round(3).tolist(), first.tolist()
+
+
+def test_times_between_failures_follow_one_another_whatever_outlasts_them():
+    """A rack is of nodes 0 and 1, and the first failure of node 0 outlasts all that follow."""
+    found = incidents([0, 1, 2, 1, 2], [10, 20, 30, 40, 50], [90, 21, 33, 41, 51])
+    owner, began_ns, next_ns = _between_failures(found, [[0, 1], [2], [3]], start_ns=0)
+    assert owner.tolist() == [0, 0, 0, 1, 1]
+    assert began_ns.tolist() == [0, 20, 40, 0, 33]
+    assert next_ns.tolist() == [10, 20, 40, 30, 50]
+
+
+def test_who_failed_once_has_no_time_between_failures_and_who_did_twice_has():
+    found = incidents([1, 0, 1], [5, 10, 20], [6, 12, 21])
+    owner, began_ns, next_ns = _between_failures(found, [[0], [1]], start_ns=3)
+    assert (owner.tolist(), began_ns.tolist(), next_ns.tolist()) == ([1, 1], [3, 6], [5, 20])
+
+
+def test_of_each_time_the_first_value_of_each_metric_is_taken():
+    rows = [
+        (5, "a", "x", 1.0), (10.4, "a", "x", 2.0), (12, "a", "x", 3.0), (12, "a", "y", 4.0),
+        (12, "b", "x", 5.0), (50, "a", "x", 6.0), (60, "b", "x", 7.0), (60, "c", "x", 8.0),
+        (70, "a", "x", 9.0), (90, "b", "y", 10.0),
+    ]  # fmt: skip
+    owner, began_s = [0, 0, 1, 1], [10.2, 40, 0, 55]
+    assert firsts(rows, owner, began_s) == ([[10.4], [50.0], [12.0], [60.0]], [[2], [6], [5], [7]])
+    came_s, first = firsts(rows, owner, began_s, ("y", "x"))
+    np.testing.assert_array_equal(came_s, [[12, 10.4], [NAN, 50], [NAN, 12], [90, 60]])
+    np.testing.assert_array_equal(first, [[4, 2], [NAN, 6], [NAN, 5], [10, 7]])
+
+
+def test_of_a_value_that_is_not_valid_or_not_finite_the_next_one_is_taken():
+    rows = [(second, "a", "x", value) for second, value in enumerate([1, NAN, np.inf, 4.0])]
+    assert firsts(rows, [0], [0], invalid=(0,)) == ([[3.0]], [[4.0]])
+
+
+def test_what_came_before_the_first_time_or_of_whom_nobody_asks_is_in_none():
+    for name, second in (("a", 5), ("c", 30), ("b", 30)):
+        came_s, first = firsts([(second, name, "x", 1.0)], [0], [10])
+        assert np.isnan([came_s, first]).all()
+
+
+@pytest.mark.parametrize(
+    ("second", "began_s", "place"),
+    [(-5, [0, 50], 0), (0.5, [0, 1], 0), (300, [0, 99], 1), (100, [0, 100], 1)],
+    ids=["before the trace", "in its first second", "after it", "at its end"],
+)
+def test_a_value_beyond_the_trace_is_of_the_first_or_the_last_time_of_its_own(
+    second, began_s, place
+):
+    for number, name in enumerate("ab"):
+        _, first = firsts([(second, name, "x", 7.0)], [0, 0, 1, 1], 2 * began_s)
+        assert np.flatnonzero(np.ravel(first) == 7.0).tolist() == [2 * number + place]
+
+
+def left(count, horizon_s=10.0):
+    """Return the flags of a metric that tells how far the next failure is, of some returns."""
+    random = np.random.default_rng(0)
+    rows, failed, back = [], [], []
+    for node in range(2):
+        for turn in range(count // 2 + (node < count % 2) + 1):
+            began = 1000.0 * turn
+            fails = began + 20 + random.integers(0, 900)
+            failed.append((node, fails))
+            back.append(fails + 1)
+            rows.append((began + 10, "ab"[node], "left", fails - began))
+            rows.append((began + 10, "ab"[node], "noise", random.random()))
+    bundle = Recorded(rows)
+    bundle.manifest.end_ns = at(100_000)
+    order = np.argsort([second for _, second in failed])
+    found = incidents(
+        [failed[place][0] for place in order],
+        [at(failed[place][1]) for place in order],
+        [at(back[place]) for place in order],
+    )
+    return leaky_returns(
+        bundle, ["noise", "left"], ["a", "b"], [[0], [1]], found,
+        horizon_ns=round(horizon_s * SECOND_NS),
+    )  # fmt: skip
+
+
+def test_a_metric_that_tells_how_far_the_next_failure_is_is_flagged_from_twenty_returns_on():
+    assert left(19) == ()
+    assert left(20) == (
+        "leaky_column: left: its first value after each of 22 returns tells how far the next "
+        "failure is, rank correlation 1.00",
+    )
+
+
+def test_what_comes_within_a_horizon_of_the_failure_may_tell_it():
+    assert left(20, horizon_s=10_000.0) == ()

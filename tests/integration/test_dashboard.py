@@ -1,0 +1,278 @@
+"""The dashboard of a real run: what its pages see, and what they may have done."""
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.deadlines import DEADLINE_S
+from tests.integration.guest import Dashboard, Guest, may_listen
+from tests.waiting import until
+from torchloom_core.dashboard.app import PAGE
+from torchloom_core.dashboard.requests import MOST_BYTES, VERBS
+
+pytestmark = [pytest.mark.integration, pytest.mark.long]
+
+CONFIG = """
+[weaver]
+state_dir = "state"
+tick_s = 0.1
+
+[dashboard]
+port = 0
+
+[arbiter]
+cooldown_s = 0
+"""
+
+
+@pytest.fixture(scope="module")
+def run(start_run):
+    run = start_run(CONFIG)
+    run.start_weaver()
+    for group in ("g0", "g1"):
+        run.start_light(group, "--step-s", "0.05")
+    run.training("g0", "g1")
+    return run
+
+
+@pytest.fixture
+def dashboard(run):
+    dashboard = Dashboard(run)
+    yield dashboard
+    assert dashboard.end() == 0, dashboard.err.read_text()
+    assert "Traceback" not in dashboard.err.read_text()
+
+
+@pytest.fixture
+def guest(dashboard):
+    guest = Guest(dashboard.links[-1])
+    assert guest.let_in
+    yield guest
+    guest.ask("actions.resume")
+    guest.ask("control.release")
+    guest.close()
+
+
+def drive(guest):
+    assert guest.ask("control.take", lease_s=600)["ok"]
+
+
+def test_the_page_and_all_that_it_needs_come_from_the_dashboard(guest):
+    status, _, page = guest.request("GET", "/")
+    assert status == 200
+    assert b"//" not in page
+    for path in sorted(PAGE.rglob("*.*")):
+        status, _, data = guest.request("GET", f"/page/{path.relative_to(PAGE)}")
+        assert (status, data) == (200, path.read_bytes())
+    for path in ("/page/../dashboard/keys.py", "/page/%2e%2e/app.py", "/page/", "/etc/passwd"):
+        assert guest.request("GET", path)[0] == 404
+
+
+def test_what_workers_do_is_seen(guest):
+    guest.listen(metric="loss", series=["loss"], worker="g0-0")
+    guest.until(lambda g: {g.state("g0-0"), g.state("g1-0")} == {"training"})
+    guest.until(lambda g: len(g.values) == 2 and g.values.all())
+    guest.until(lambda g: len(g.known["series"].get("loss", ())) > 0)
+    worker = guest.until(lambda g: g.known.get("worker"))
+    assert (worker["worker"], worker["group"], worker["node"]) == ("g0-0", "g0", "node-g0")
+    step = worker["step"]
+    guest.until(lambda g: g.known["worker"]["step"] > step)
+    guest.until(lambda g: g.known["run"]["spent"].get("kept", 0) > 0)
+    knobs = guest.until(lambda g: g.known.get("knobs"))
+    assert {knob["name"] for knob in knobs} == {"x", "fenced_change", "log_level"}
+
+
+def test_a_knob_is_turned_and_its_story_told_rank_by_rank(guest):
+    guest.listen()
+    drive(guest)
+    answer = guest.ask("knob.set", knob="x", value=2.0)
+    assert answer["ok"], answer
+
+    def applied(g):
+        stories = [s for s in g.known["stories"].values() if s["outcome"].startswith("done")]
+        return [s for s in stories if "x = 2" in s["wish"]]
+
+    (story,) = guest.until(applied)
+    assert story["by"] == "person"
+    assert story["reason"] == "ann (operator) asked for it"
+    assert story["commands"] == {"applied": 2}
+    assert sum(story["steps"].values()) == 2
+    assert {"proposed", "verdict", "issued", "applied", "outcome"} <= set(story["moments"])
+    guest.until(
+        lambda g: [k["values"] for k in g.known["knobs"] if k["name"] == "x"] == [[[2.0, 2]]]
+    )
+    guest.ask("knob.set", knob="x", value=1.0)
+
+
+def test_who_does_not_have_the_wheel_can_do_nothing_but_stop_everything(run, dashboard, guest):
+    drive(guest)
+    other = Guest(dashboard.links[-1], name="bob")
+    bodies = {
+        "knob.set": {"knob": "x", "value": 2.0},
+        "knob.unset": {"knob": "x"},
+        "propose": {"action": {"kind": "drain", "group": "g0"}},
+        "approve": {"proposal": "p1.1"},
+        "deny": {"proposal": "p1.1"},
+        "actions.resume": {},
+    }
+    assert set(bodies) == VERBS - {"actions.stop", "remark", "control.take", "control.release"}
+    for verb, body in bodies.items():
+        answer = other.ask(verb, **body)
+        assert not answer["ok"]
+        assert "does not have the wheel: ann." in answer["text"]
+    assert other.ask("actions.stop")["ok"]
+    assert run.ask("status")["stopped"]
+    assert guest.ask("actions.resume")["ok"]
+
+
+def test_nobody_speaks_from_anothers_seat(dashboard, guest):
+    drive(guest)
+    other = Guest(dashboard.links[-1], name="ann")
+    seat = guest.ask("control.take", lease_s=600)["text"].split()[0]
+    for body in ({"knob": "x", "value": 2.0, "seat": seat}, {"knob": "x", "value": 2.0}):
+        assert "does not have the wheel" in other.ask("knob.set", **body)["text"]
+    other.name = seat
+    assert not other.ask("knob.set", knob="x", value=2.0)["ok"]
+
+
+def test_two_rooms_show_the_same_and_one_wheel(run, dashboard, guest):
+    second = Dashboard(run, number=2)
+    try:
+        other = Guest(second.links[-1], name="bob")
+        for one in (guest, other):
+            one.listen()
+        drive(guest)
+        other.until(lambda g: g.wheel.startswith("ann."))
+        assert not other.ask("control.take")["ok"]
+        assert other.ask("control.take", force=True)["ok"]
+        guest.until(lambda g: g.wheel.startswith("bob."))
+        other.ask("control.release")
+    finally:
+        assert second.end() == 0
+
+
+def test_every_request_is_in_the_trajectory_with_who_sat_there(run, guest):
+    drive(guest)
+    guest.ask("propose", action={"kind": "checkpoint"})
+    seats = until(
+        lambda: [
+            body["seat"]
+            for _, body in run.records("request")
+            if body["want"].get("action", {}).get("kind") == "checkpoint"
+        ]
+    )
+    assert seats[-1].startswith("ann.")
+
+
+def test_a_dashboard_that_is_killed_takes_nothing_with_it_and_the_next_lets_the_browser_in(run):
+    first = Dashboard(run, number=3)
+    guest = Guest(first.links[-1])
+    drive(guest)
+    first.process.send_signal(signal.SIGKILL)
+    first.process.wait()
+    step = run.worker("g0-0")["step"]
+    until(lambda: run.worker("g0-0")["step"] > step)
+    second = Dashboard(run, number=4)
+    guest.host = second.links[-1].split("/")[2]
+    guest.origin = f"http://{guest.host}"
+    guest.listen()
+    guest.until(lambda g: g.state("g0-0") == "training")
+    assert guest.ask("control.release")["ok"]
+    assert second.end() == 0
+
+
+def test_a_dashboard_that_a_weaver_has_started_ends_once_nobody_holds_its_standard_input(run):
+    dashboard = Dashboard(run, 2, "--beside", stdin=subprocess.PIPE)
+    dashboard.process.stdin.close()
+    assert dashboard.process.wait(DEADLINE_S) == 0
+
+
+def test_a_page_is_told_when_the_weaver_is_away_and_when_it_is_back(run, guest):
+    guest.listen()
+    guest.until(lambda g: g.known.get("run", {}).get("age_s") is not None)
+    run.kill_weaver()
+    guest.until(lambda g: g.known["run"]["age_s"] > 3 and "Weaver" in g.known["run"]["trouble"])
+    assert not guest.ask("control.take")["ok"]
+    run.start_weaver()
+    guest.until(lambda g: g.known["run"]["age_s"] < 3 and not g.known["run"]["trouble"])
+    guest.until(lambda g: g.state("g0-0") == "training")
+
+
+def test_who_is_not_let_in_gets_nothing_over_the_network_either(dashboard, guest):
+    host = guest.host
+    assert guest.request("GET", "/", cookie="")[0] == 401
+    assert not Guest(dashboard.links[0]).let_in  # it was used
+    assert may_listen(guest, cookie=guest.cookie, origin=guest.origin)
+    for cookie, origin in (("", guest.origin), (guest.cookie, "http://evil.example")):
+        assert not may_listen(guest, cookie=cookie, origin=origin)
+    data = json.dumps({"name": "ann", "body": {}})
+    assert guest.request("POST", "/ask/actions.stop", data, origin="http://evil.example")[0] == 403
+    assert guest.request("POST", "/ask/actions.stop", data, origin=f"http://{host}x")[0] == 403
+
+
+@pytest.mark.parametrize(
+    ("verb", "data", "status"),
+    [
+        ("status", b'{"name": "ann"}', 200),
+        ("no.verb", b'{"name": "ann"}', 200),
+        ("$SYS", b'{"name": "ann"}', 200),
+        ("knob.set", b"", 200),
+        ("knob.set", b"{", 200),
+        ("knob.set", b"[" * 60_000, 200),
+        ("knob.set", b'{"name": "ann", "body": {}, "more": 1}', 200),
+        ("knob.set", b'{"name": "a b", "body": {"knob": "x", "value": 1}}', 200),
+        ("knob.set", b'{"name": "", "body": {"knob": "x", "value": 1}}', 200),
+        ("knob.set", b"x" * (MOST_BYTES + 1), 413),
+    ],
+)
+def test_what_is_no_request_of_a_page_is_answered_in_a_line(guest, verb, data, status):
+    found, _, text = guest.request("POST", f"/ask/{verb}", data)
+    assert found == status
+    answer = json.loads(text)
+    assert not answer["ok"]
+    assert "\n" not in answer["text"]
+
+
+def test_a_browser_that_says_anything_else_is_let_go_and_the_others_are_not_disturbed(
+    dashboard, guest
+):
+    guest.listen()
+    other = Guest(dashboard.links[-1])
+    for said in ("{", '{"metric": "<b>"}', '{"look": 1}', "x" * 60_000, b"bytes"):
+        other.listen()
+        other.socket.send(said)
+        other.is_let_go()
+    guest.until(lambda g: g.state("g0-0") == "training")
+
+
+def test_a_port_that_is_taken_and_a_certificate_that_is_none_are_one_line(run, dashboard, tmp_path):
+    port = dashboard.links[-1].split(":")[2].partition("/")[0]
+    for table, told in (
+        (
+            f"port = {port}",
+            f"[dashboard]: cannot listen on 127.0.0.1:{port}: Address already in use; ",
+        ),
+        (
+            "certificate = 'a'\nkey = 'b'",
+            "[dashboard] certificate: need a PEM file with a certificate",
+        ),
+        ("certificate = 'a'", "need both certificate and key, was 'a'"),
+        ("port = 65536", "dashboard.port"),
+    ):
+        config = tmp_path / "torchloom.toml"
+        text = run.config.read_text().replace("[dashboard]\nport = 0", f"[dashboard]\n{table}")
+        config.write_text(text)
+        ended = subprocess.run(
+            [sys.executable, "-m", "torchloom_core.cli", "dashboard", "--config", config],
+            cwd=run.folder,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+        assert ended.returncode in (2, 12)
+        assert told in ended.stderr
+        assert "Traceback" not in ended.stderr

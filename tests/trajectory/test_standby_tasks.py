@@ -1,0 +1,168 @@
+"""A standby task is shown of the worker that was asked for it, and the newest one alone."""
+
+import msgspec
+import pytest
+
+from tests.recorded_life import Recorder
+from torchloom_core.trajectory.landscape import Landscape
+from torchloom_core.trajectory.preview import Preview
+from torchloom_core.trajectory.standby_tasks import StandbyTasks, newest_recorded
+from torchloom_core.wire.events import Recovered
+from torchloom_core.wire.landscape import Line
+from torchloom_core.wire.messages import Note
+from torchloom_core.wire.standby_task import End
+
+
+def note(
+    loss, command="c1.1", worker="v0-0", kind="landscape", incarnation=1, share=0.5, piece=None
+):
+    text = msgspec.json.encode(piece or Line(points=((share, loss),))).decode()
+    fields = {"command": command, "points": 1, "of": 9, "piece": text}
+    return Note(run="run", worker=worker, incarnation=incarnation, kind=kind, fields=fields)
+
+
+def asked(standby_tasks, command, worker, verb):
+    standby_tasks.asked(command, worker, 1, verb, f"p{command}")
+
+
+@pytest.fixture
+def landscape():
+    return Landscape()
+
+
+@pytest.fixture
+def standby_tasks(landscape):
+    standby_tasks = StandbyTasks(landscape, Preview())
+    asked(standby_tasks, "c1.1", "v0-0", "survey")
+    standby_tasks.take(note(1.0))
+    return standby_tasks
+
+
+def test_who_was_asked_is_shown(standby_tasks, landscape):
+    assert (landscape.command, landscape.worker, landscape.line) == ("c1.1", "v0-0", {0.5: 1.0})
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"worker": "w9"},
+        {"incarnation": 0},
+        {"incarnation": 2},
+        {"command": "c1.2"},
+        {"command": "c1.2", "worker": "w9"},
+        {"command": 7},
+        {"kind": "preview"},
+        {"kind": "step"},
+    ],
+)
+def test_what_nobody_asked_for_is_not(standby_tasks, landscape, forged):
+    standby_tasks.take(note(9.0, **forged))
+    assert (landscape.line, landscape.version) == ({0.5: 1.0}, 1)
+
+
+def test_a_command_of_another_verb_asks_for_none(standby_tasks, landscape):
+    asked(standby_tasks, "c1.2", "v0-0", "set_knob")
+    standby_tasks.take(note(9.0, "c1.2"))
+    assert landscape.line == {0.5: 1.0}
+
+
+def test_who_was_asked_for_a_look_tells_of_no_preview(standby_tasks):
+    preview = standby_tasks._by_note["preview"]
+    asked(standby_tasks, "c1.2", "w1", "survey")
+    piece = msgspec.json.encode(End(points=1, seconds=1.0)).decode()
+    fields = {"command": "c1.2", "points": 1, "of": 9, "piece": piece}
+    forged = {"run": "run", "worker": "w1", "incarnation": 1, "kind": "preview"}
+    standby_tasks.take(Note(**forged, fields=fields))
+    assert preview.version == 0
+
+
+def test_all_parts_of_one_are_shown_whatever_is_asked_between(standby_tasks, landscape):
+    for command, worker, verb, standby_task in (
+        ("c1.2", "v0-0", "survey", "p2"),
+        ("c1.3", "v1-0", "rehearse", "p3"),
+        ("c1.4", "v2-0", "survey", "p2"),
+    ):
+        standby_tasks.asked(command, worker, 1, verb, standby_task)
+    standby_tasks.take(note(4.0, "c1.4", "v2-0"))
+    standby_tasks.take(note(2.0, "c1.2"))
+    assert landscape.worker == "v0-0, v2-0"
+
+
+def test_an_older_one_is_not_shown_again(standby_tasks, landscape):
+    asked(standby_tasks, "c1.2", "w1", "survey")
+    standby_tasks.take(note(2.0, "c1.2", "w1"))
+    standby_tasks.take(note(9.0))
+    assert landscape.line == {0.5: 2.0}
+
+
+def test_one_that_is_asked_to_leave_off_stays_until_another_begins(standby_tasks, landscape):
+    asked(standby_tasks, "c1.2", "v0-0", "survey")
+    standby_tasks.take(note(3.0))
+    assert landscape.line == {0.5: 3.0}
+
+
+def test_what_is_told_before_it_is_heard_who_was_asked_is_kept(standby_tasks, landscape):
+    standby_tasks.take(note(2.0, "c1.2", "w1"))
+    asked(standby_tasks, "c1.2", "w1", "survey")
+    assert landscape.line == {0.5: 2.0}
+
+
+def test_who_tells_a_lot_has_no_others_forgotten(standby_tasks, landscape):
+    standby_tasks.take(note(2.0, "c1.2", "w1"))
+    for number in range(1000):
+        standby_tasks.take(note(9.0, f"c9.{number}", "w9"))
+    asked(standby_tasks, "c1.2", "w1", "survey")
+    assert landscape.line == {0.5: 2.0}
+
+
+def test_a_piece_that_is_longer_than_any_is_not_kept(standby_tasks, landscape):
+    long = note(2.0, "c1.2", "w1")
+    long.fields["piece"] += " " * 70_000
+    for _ in range(2):
+        standby_tasks.take(long)
+        asked(standby_tasks, "c1.2", "w1", "survey")
+    assert landscape.line == {0.5: 1.0}
+
+
+def test_of_what_is_kept_only_the_piece_is(standby_tasks):
+    long = note(2.0, "c1.2", "w1")
+    long.fields["more"] = "x" * 100_000
+    standby_tasks.take(long)
+    ((kept,),) = standby_tasks._early.values()
+    assert kept.fields.keys() == {"command", "points", "of", "piece"}
+
+
+def test_who_tells_without_end_takes_no_room(standby_tasks, landscape):
+    for number in range(10_000):
+        standby_tasks.take(note(9.0, f"c9.{number}", "w9"))
+        asked(standby_tasks, f"c1.{number + 2}", "v0-0", "survey")
+    standby_tasks.take(note(2.0, "c1.10001"))
+    assert landscape.line == {0.5: 2.0}
+    assert sum(map(len, standby_tasks._early.values())) <= 8 * 64
+    assert len(standby_tasks._asked) <= 64
+
+
+def test_one_of_several_parts_is_not_over_where_of_one_nothing_was_heard(landscape):
+    standby_tasks = StandbyTasks(landscape)
+    for worker in ("v0-0", "v1-0"):
+        standby_tasks.asked(f"c-{worker}", worker, 1, "survey", "p1")
+    for number, worker in enumerate(("v0-0", "v1-0")):
+        assert landscape.end is None
+        standby_tasks.take(
+            note(1.0, f"c-{worker}", worker, piece=End(points=1, seconds=number + 1.0))
+        )
+    assert landscape.end == End(points=2, seconds=2.0)
+
+
+def test_one_that_outlived_a_weaver_is_read_from_its_beginning(tmp_path, landscape):
+    for epoch in (1, 2):
+        recorder = Recorder(tmp_path, epoch)
+        recorder.step(Recovered(epoch=epoch))
+        if epoch == 1:
+            recorder.asked("c1.1", "v0-0", "survey")
+        recorder.step(note(float(epoch), share=float(epoch)))
+        recorder.writer.close()
+    preview = Preview()
+    newest_recorded(tmp_path, landscape, preview)
+    assert landscape.line == {1.0: 1.0, 2.0: 2.0}
+    assert preview.version == 0

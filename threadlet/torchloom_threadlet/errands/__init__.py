@@ -1,1 +1,0 @@
-"""What errands share: a budget, the pace of what they tell, and a state that is put back."""

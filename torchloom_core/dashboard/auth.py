@@ -1,0 +1,149 @@
+"""Authentication of the dashboard: who is let in, and what a browser may do with the page.
+
+A page on another site can have a visitor's browser send anything here, and a name that it owns can
+be made to mean this host. So the host has to be one of ours by name, whatever may act has to come
+from our own page, and nobody gets anything without the cookie that the printed link has left.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from urllib.parse import parse_qs
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from torchloom_core.dashboard.session_keys import COOKIE_S, SessionKeys
+
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+SESSION = "torchloom.session"
+"""Under which a scope says which browser it is."""
+
+_HOST = re.compile(r"(?P<name>\[[0-9a-f:.]{2,45}\]|[a-z0-9._-]{1,253})(:\d{1,5})?")
+_READS = frozenset({"GET", "HEAD"})
+_HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+_CLOSED = "This page opens by the link that `torchloom dashboard` has printed; each is good once.\n"
+
+
+class Auth:
+    """Middleware before everything that the dashboard serves, pages and sockets alike.
+
+    Parameters
+    ----------
+    run : str
+        Whose page it is: a browser may have the cookies of several.
+    hosts : iterable of str
+        The names by which browsers may reach it; an IPv6 address in brackets.
+    secure : bool
+        Whether it is served by TLS, so that the cookie is for TLS alone.
+    on_entry : callable
+        Called once a link was used, and is good no more.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        keys: SessionKeys,
+        run: str,
+        hosts: Iterable[str],
+        *,
+        secure: bool = False,
+        on_entry: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._app = app
+        self._keys = keys
+        self._cookie = f"torchloom-{run}"
+        self._hosts = frozenset(host.lower() for host in hosts)
+        self._secure = secure
+        self._on_entry = on_entry
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request through, or answer it."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        refusal = self._refusal(scope)
+        if scope["type"] == "websocket":
+            if refusal is None:
+                await self._app(scope, receive, send)
+            else:
+                await receive()
+                await send({"type": "websocket.close", "code": 1008})
+            return
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers[name] = value
+                if refusal is not None:
+                    headers["connection"] = "close"  # no place is kept for who is not let in
+            await send(message)
+
+        await (refusal or self._app)(scope, receive, guarded)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        """Return the answer to somebody who is not let in, and let the others in."""
+        headers = Headers(scope=scope)
+        hosts = headers.getlist("host")
+        host = hosts[0].lower() if len(hosts) == 1 else ""
+        named = _HOST.fullmatch(host)
+        if named is None or named["name"] not in self._hosts:
+            return PlainTextResponse("need a host of ours; see [dashboard] names\n", 421)
+        origins = headers.getlist("origin")
+        reads = scope["type"] == "http" and scope["method"] in _READS
+        if (origins or not reads) and origins not in ([f"http://{host}"], [f"https://{host}"]):
+            return PlainTextResponse("need our own page as the origin\n", 403)
+        session = self._keys.session(_cookie_of(headers, self._cookie))
+        if session:
+            scope[SESSION] = session
+        opens = reads and scope["method"] == "GET" and scope["path"] == "/"
+        token = _token_of(scope) if opens else ""
+        if token:
+            return self._enter(token, known=bool(session))
+        return None if session else PlainTextResponse(_CLOSED, 401)
+
+    def _enter(self, token: str, *, known: bool) -> Response:
+        """Take a token, and send the browser to where no token is to be seen."""
+        cookie = self._keys.redeem(token)
+        if not cookie:
+            return RedirectResponse("/", 303) if known else PlainTextResponse(_CLOSED, 401)
+        self._on_entry()
+        response = RedirectResponse("/", 303)
+        response.set_cookie(
+            self._cookie,
+            cookie,
+            max_age=COOKIE_S,
+            httponly=True,
+            samesite="lax",
+            secure=self._secure,
+        )
+        return response
+
+
+def _token_of(scope: Scope) -> str:
+    try:
+        said: str = scope["query_string"].decode("latin-1")
+        query = parse_qs(said, max_num_fields=16)
+    except ValueError:  # of more fields than a link of ours has
+        return ""
+    return query.get("token", [""])[0]
+
+
+def _cookie_of(headers: Headers, name: str) -> str:
+    # Ours needs no quotes; what takes quotes off takes a while for a line of nothing else.
+    for line in headers.getlist("cookie"):
+        for pair in line.split(";"):
+            own, _, value = pair.strip().partition("=")
+            if own == name:
+                return value
+    return ""

@@ -1,0 +1,210 @@
+// The loss around the newest weights: what was found, the line along the update, and the plane.
+
+import { VALUE_COLOURS } from "./colours.js";
+import { button, el, fill, lock, number } from "./dom.js";
+import { Head } from "./standby_tasks.js";
+import { clearSurface, drawSurface, turn } from "./surface.js";
+
+const LINE_PX = 240;
+const PLANE_PX = 720;
+const RING_PX = 20;
+const FAR = 1e9;
+const FINEST = 1e5;
+const FIELDS = [["points", "points", 3000, 1, 20000], ["seconds", "seconds", 60, 1, 3600], ["side", "points a side", 51, 3, 101]];
+
+export class LandscapeScreen {
+  constructor(known, act) {
+    this.known = known;
+    this.act = act;
+    this.inputs = FIELDS.map(([name, label, value, min, max]) => [name, el("label", {}, `${label} `, el("input", { type: "number", name, value: String(value), min: String(min), max: String(max), required: true }))]);
+    this.ways = el("select", { "aria-label": "plane" }, ["random", "path"].map((name) => el("option", { value: name }, name === "path" ? "the run's path" : "random directions")));
+    this.look = el("button", { type: "submit" }, "look");
+    this.leave = button("end it", "", () => act.propose({ kind: "landscape", points: 0 }));
+    this.head = new Head(known, "landscape", "survey");
+    const form = el("form", { className: "row", onsubmit: (event) => { event.preventDefault(); this.ask(); } }, this.inputs.map(([, label]) => label), el("label", {}, "plane of ", this.ways), this.look, this.leave);
+    this.found = el("div");
+    this.line = el("div", { className: "chart", role: "img", "aria-label": "The loss along the update: nothing so far" });
+    this.canvas = el("canvas", { className: "plane", role: "img", "aria-label": "The plane: nothing was looked at yet", width: PLANE_PX, height: PLANE_PX });
+    this.surface = el("div", { className: "surface", role: "img", tabindex: "0", hidden: true, onkeydown: (event) => { if (turn(this.surface, event.key)) event.preventDefault(); } });
+    this.inDepth = el("button", { type: "button", "aria-pressed": "false", onclick: () => this.turnRound() }, "in 3-D");
+    this.legend = el("p", { className: "faint" });
+    this.parts = [
+      el("section", { className: "wide", "aria-label": "Look at the loss" }, el("h2", {}, "Look at the loss, on a standby"), form, this.head.place),
+      el("section", { "aria-label": "What was found" }, el("h2", {}, "What was found"), this.found),
+      el("section", { "aria-label": "Along the update" }, el("h2", {}, "Along the update"), this.line),
+      el("section", { "aria-label": "In a plane" }, el("div", { className: "row" }, el("h2", {}, "In a plane"), this.inDepth), this.canvas, this.surface, this.legend),
+    ];
+  }
+
+  wanted() {
+    return { landscape: true, preview: true };
+  }
+
+  ask() {
+    const wanted = Object.fromEntries(this.inputs.map(([name, label]) => [name, Number(label.querySelector("input").value)]));
+    return this.act.propose({ kind: "landscape", plane: this.ways.value, ...wanted });
+  }
+
+  update() {
+    const { landscape, preview } = this.known;
+    const why = this.act.lock();
+    lock(this.look, why);
+    lock(this.leave, why || (this.head.isUnderWay() ? "" : "no look is under way"));
+    this.head.update(landscape?.command, landscape?.bend?.of_step);
+    fill(this.found, JSON.stringify([landscape?.points, landscape?.of, landscape?.bend, landscape?.plane, landscape?.end]), () => rowsOf(landscape));
+    if (!landscape) return;
+    this.branch = branchOf(landscape, preview);
+    const dark = matchMedia("(prefers-color-scheme: dark)").matches;
+    const width = this.line.clientWidth;
+    const line = `${landscape.command} ${landscape.line.length} ${width} ${dark}`;
+    if (width && line !== this.drawnLine) this.drawLine(landscape, width);
+    this.drawnLine = width ? line : this.drawnLine;
+    const plane = `${landscape.command} ${landscape.cells.length} ${JSON.stringify(landscape.plane)} ${this.branch}`;
+    if (plane !== this.drawnPlane) this.drawPlane(landscape);
+    this.drawnPlane = plane;
+    const surface = `${plane} ${dark}`;
+    if (this.isTurned && surface !== this.drawnSurface) this.drawSurface(landscape);
+    this.drawnSurface = this.isTurned ? surface : null;
+  }
+
+  turnRound() {
+    this.isTurned = !this.isTurned;
+    this.inDepth.setAttribute("aria-pressed", String(this.isTurned));
+    this.canvas.hidden = this.isTurned;
+    this.surface.hidden = !this.isTurned;
+    this.update();
+  }
+
+  drawSurface({ plane, cells }) {
+    if (!plane || cells.every(([, , loss]) => loss === null)) return clearSurface(this.surface);
+    const known = knownCells(plane, cells);
+    const places = Array.from({ length: plane.side }, (_, n) => n);
+    const losses = places.map((row) => places.map((column) => lossAt(known, plane.side, row, column)));
+    const shares = places.map((n) => plane.reach * ((2 * n) / (plane.side - 1) - 1));
+    const path = plane.path?.length ? plane.path : [[0, 0]];
+    const isLogarithmic = losses.flat().every((loss) => loss === null || loss > 0);
+    this.surface.setAttribute("aria-label", `${this.canvas.getAttribute("aria-label")}; arrow keys turn it`);
+    drawSurface(this.surface, { losses, shares, path, branch: this.branch, isLogarithmic }).catch((error) => this.act.say(`no 3-D here: ${error.message}`, false));
+  }
+
+  drawLine({ line }, width) {
+    this.plot?.destroy();
+    this.plot = null;
+    this.line.setAttribute("aria-label", `The loss along the update${line.length ? `, at ${line.length} points` : ": nothing so far"}`);
+    if (!line.length) return;
+    const style = getComputedStyle(document.documentElement);
+    const [ink, grid, accent] = ["--faint", "--line", "--accent"].map((name) => style.getPropertyValue(name).trim());
+    const axis = { stroke: ink, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid } };
+    const told = (_, value) => number(value);
+    const numbers = (_, ticks) => ticks.map(number);
+    const sorted = apart([...line].sort((a, b) => a[0] - b[0]));
+    this.plot = new uPlot(
+      {
+        width,
+        height: LINE_PX,
+        scales: { x: { time: false } },
+        axes: [{ ...axis, values: numbers }, { ...axis, size: 64, values: numbers }],
+        series: [{ label: "x the update", value: told }, { label: "loss", stroke: accent, width: 2, value: told }],
+      },
+      [0, 1].map((column) => sorted.map((point) => point[column])),
+      this.line,
+    );
+  }
+
+  drawPlane({ plane, cells }) {
+    const context = this.canvas.getContext("2d");
+    context.clearRect(0, 0, PLANE_PX, PLANE_PX);
+    const losses = cells.map(([, , loss]) => loss).filter((loss) => loss !== null);
+    if (!plane || !losses.length) return this.label("");
+    const low = losses.reduce((a, b) => Math.min(a, b)), high = losses.reduce((a, b) => Math.max(a, b));
+    const scale = low > 0 ? Math.log : (loss) => loss;
+    const span = scale(high) - scale(low) || 1;
+    const known = knownCells(plane, cells);
+    const size = PLANE_PX / plane.side;
+    for (let row = 0; row < plane.side; row += 1) {
+      for (let column = 0; column < plane.side; column += 1) {
+        const loss = lossAt(known, plane.side, row, column);
+        if (loss === null) continue;
+        context.fillStyle = VALUE_COLOURS[1 + Math.round((254 * (scale(loss) - scale(low))) / span)];
+        context.fillRect(column * size, PLANE_PX - (row + 1) * size, size + 1, size + 1);
+      }
+    }
+    this.drawPath(context, plane);
+    this.label(`loss from ${number(low)} (dark) to ${number(high)} (light), ${cells.length} of ${plane.side ** 2} points; the cross is the newest weights${this.branch ? ", the ring where the newest preview began" : ""}`);
+  }
+
+  label(text) {
+    fill(this.legend, text, () => text);
+    this.canvas.setAttribute("aria-label", `The plane: ${text || "nothing was looked at yet"}`);
+  }
+
+  drawPath(context, plane) {
+    const at = (share) => ((share / plane.reach + 1) / 2) * PLANE_PX;
+    context.strokeStyle = context.fillStyle = "#fff";
+    context.lineWidth = 2;
+    context.beginPath();
+    for (const [row, column] of plane.path ?? []) {
+      context.lineTo(at(column), PLANE_PX - at(row));
+      context.fillRect(at(column) - 4, PLANE_PX - at(row) - 4, 8, 8);
+    }
+    const middle = PLANE_PX / 2;
+    for (const side of [-1, 1]) {
+      context.moveTo(middle - 12, middle - 12 * side);
+      context.lineTo(middle + 12, middle + 12 * side);
+    }
+    context.stroke();
+    if (!this.branch) return;
+    context.beginPath();
+    context.arc(at(this.branch[1]), PLANE_PX - at(this.branch[0]), RING_PX, 0, 2 * Math.PI);
+    context.stroke();
+  }
+}
+
+// Points in their order that a chart can tell apart: closer ones, or such far out, take it ages.
+function apart(points) {
+  const near = points.filter(([share]) => Math.abs(share) <= FAR);
+  const least = near.length ? (near.at(-1)[0] - near[0][0]) / FINEST : 0;
+  const kept = near.filter(([share], n) => n === 0 || share - near[n - 1][0] >= least);
+  return kept.length > 1 && least * FINEST > Math.abs(kept[0][0]) / FINEST ? kept : kept.slice(0, 1);
+}
+
+// Row and column, in shares, of the weights at which the newest preview began; null: not in here.
+function branchOf({ bend, plane }, preview) {
+  const at = preview?.at;
+  if (!at || !plane) return null;
+  const place = (plane.prints ?? []).lastIndexOf(at);
+  if (place >= 0) return plane.path[place].slice(0, 2);
+  return bend?.at === at ? [0, 0] : null;
+}
+
+function knownCells(plane, cells) {
+  return new Map(cells.map(([row, column, loss]) => [row * plane.side + column, loss]));
+}
+
+// A cell that was not looked at has the loss of the coarser one that it is a part of.
+function lossAt(known, side, row, column) {
+  for (let stride = 1; stride < 2 * side; stride *= 2) {
+    const place = (row - (row % stride)) * side + column - (column % stride);
+    if (known.has(place)) return known.get(place);
+  }
+  return null;
+}
+
+function rowsOf(landscape) {
+  if (!landscape?.worker) return el("p", { className: "faint" }, "Nobody has looked yet. A standby can, whose script offers it: need landscape= in its attach().");
+  const { bend, plane, end } = landscape;
+  const rows = [["on", landscape.worker], ["points", end ? `${end.points} in ${number(end.seconds)} s${end.why ? `: ${end.why}` : ""}` : `${landscape.points} of about ${landscape.of}`]];
+  if (bend) {
+    const critical = bend.critical_step ?? null, sharpness = bend.sharpness ?? null;
+    rows.push(["loss", number(bend.loss)]);
+    rows.push(["update", `${bend.along === "step" ? "the optimizer's step" : "the gradient, with a rate of 1"}; its length ${number(bend.length)}`]);
+    rows.push(["critical step", critical === null ? "none" : `${number(critical)} x the update`]);
+    rows.push(["sharpness", sharpness === null ? "the update leads up" : `${number(sharpness)}${sharpness > 2 ? ", the update is too long" : ""}`]);
+    rows.push(["curvature", number(bend.curvature ?? null)]);
+  }
+  if (plane?.variance_explained) {
+    const off = (plane.path ?? []).reduce((most, [, , away]) => Math.max(most, away), 0);
+    rows.push(["path", `${plane.path.length} checkpoints: ${plane.variance_explained.map((share) => `${(100 * share).toFixed(1)} %`).join(" + ")} of their spread, up to ${number(off)} off the plane`]);
+  }
+  return el("table", {}, el("tbody", {}, rows.map(([name, text]) => el("tr", {}, el("th", { scope: "row" }, name), el("td", {}, text)))));
+}

@@ -1,0 +1,88 @@
+"""A run that is on record, as its pages see it: all lives of its Weaver, to their end."""
+
+import asyncio
+import math
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from torchloom_core.clock import SECOND_NS, moment_text
+from torchloom_core.dashboard.seen import Seen
+from torchloom_core.trajectory.reader import Life, Recorded, lives
+from torchloom_core.wire.codec import UNREADABLE
+from torchloom_core.wire.events import Forecast
+from torchloom_core.wire.messages import LOG, Exit, Hello, Note, Telemetry
+from torchloom_core.wire.requests import Request
+
+_AT_ONCE = 500
+"""Inputs that are read before whoever looks has a turn."""
+
+_LONGEST_GAP_S = 5.0
+
+
+class _Tag(msgspec.Struct):
+    type: str
+
+
+class Past(Seen):
+    """What a trajectory tells; raises as :func:`~torchloom_core.trajectory.reader.lives`."""
+
+    is_recorded = True
+
+    def __init__(self, root: Path, stale_after_s: float) -> None:
+        super().__init__(stale_after_s, "a recorded run is being read")
+        self._lives = lives(root)
+        self._now_s = 0.0
+        self.run = self._lives[-1].meta.run if self._lives else root.name
+
+    @property
+    def now_s(self) -> float:
+        """The end of what was read."""
+        return self._now_s
+
+    async def follow(self) -> None:
+        """Read all of it, then wait for ever: what is on record does not change.
+
+        Raises
+        ------
+        StateError
+            If a record is damaged.
+        """
+        for life in self._lives:
+            await self._read(life)
+        end = moment_text(round(self._now_s) * SECOND_NS)
+        self.trouble = f"a recorded run, as it was at {end}: nothing can be asked of it"
+        await asyncio.Event().wait()
+
+    async def _read(self, life: Life) -> None:
+        for number, recorded in enumerate(life.inputs()):
+            self._take(recorded)
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+        self.board.close_second(self._now_s)
+
+    def _take(self, recorded: Recorded) -> None:
+        at_s = recorded.ts_recv_ns / SECOND_NS
+        if math.floor(at_s) > math.floor(self._now_s):
+            if at_s - self._now_s < _LONGEST_GAP_S:
+                self.board.close_second(self._now_s)
+            self._now_s = at_s
+        match recorded.message:
+            case Telemetry() as batch:
+                self.board.hear(batch, at_s)
+            case Hello() as hello:
+                self.board.meet(hello, at_s)
+            case Exit() as end:
+                self.board.bury(end, at_s)
+            case Note(kind=kind) as note if kind == LOG:
+                self.record.log(note, at_s)
+            case Forecast() as said:
+                self.record.foresee(said, at_s)
+            case Note() as note:
+                self.standby_tasks.take(note)
+            case Request() as request:
+                self.record.take("request", msgspec.json.encode(request), at_s)
+        for output in recorded.outputs:
+            with suppress(*UNREADABLE):  # of another version: it cannot be shown
+                self.hear_told(msgspec.json.decode(output, type=_Tag).type, output, at_s)

@@ -1,0 +1,187 @@
+"""Run the dashboard: hear the run, and serve the page until told to stop."""
+
+import asyncio
+import errno
+import signal
+import socket
+import ssl
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from torchloom_core.config.schema import Config, Dashboard
+from torchloom_core.dashboard.app import application
+from torchloom_core.dashboard.auth import LOOPBACK
+from torchloom_core.dashboard.backtest import LOOK_EVERY_S, Backtest
+from torchloom_core.dashboard.browser import PATIENCE_S
+from torchloom_core.dashboard.live import Live
+from torchloom_core.dashboard.past import Past
+from torchloom_core.dashboard.requests import PageRequests
+from torchloom_core.dashboard.session_keys import SessionKeys
+from torchloom_core.errors import DashboardError
+from torchloom_core.trajectory.layout import run_folder
+from torchloom_core.transport.operator import ControlClient
+from torchloom_core.web_server import listener, served, url_of
+
+_OPTIONS = {
+    "ws": "websockets-sansio",
+    "ws_max_size": 16_384,
+    "backlog": 256,
+    "timeout_keep_alive": 10,
+    "timeout_graceful_shutdown": 1,
+}
+"""Of uvicorn."""
+
+Ready = Callable[[str], None]
+
+
+async def serve(
+    config: Config, url: str, creds: Path | None, backtest: Backtest, ready: Ready
+) -> None:
+    """Serve a run that goes on until SIGINT or SIGTERM.
+
+    Parameters
+    ----------
+    url, creds
+        The run's broker, and the credentials of whoever opens the dashboard: what its pages may do.
+    backtest : Backtest
+        What to hold against what comes of the policies.
+    ready : callable
+        Told the link that opens it, and another one whenever that was used.
+
+    Raises
+    ------
+    DashboardError
+        If it cannot listen, or not by TLS with these files.
+    BrokerError
+        If the broker cannot be reached.
+    """
+    with _listener(config.dashboard) as found:
+        client = await ControlClient.connect(url, config.run.name, creds)
+        try:
+            run = config.run.name
+            root = run_folder(Path(config.weaver.state_dir), run)
+            live = Live(client, run, config.weaver.stale_after_s, root)
+            await live.listen()
+            await _serve(config, found, run, live, PageRequests(client), backtest, ready)
+        finally:
+            await client.close()
+
+
+async def serve_past(config: Config, root: Path, backtest: Backtest, ready: Ready) -> None:
+    """Serve a recorded run until SIGINT or SIGTERM.
+
+    Parameters
+    ----------
+    root : Path
+        Its trajectory.
+    backtest, ready
+        As of :func:`serve`.
+
+    Raises
+    ------
+    DashboardError
+        As :func:`serve`.
+    StateError
+        If there is no trajectory, or it cannot be read.
+    """
+    past = Past(root, config.weaver.stale_after_s)
+    with _listener(config.dashboard) as found:
+        await _serve(config, found, past.run, past, None, backtest, ready)
+
+
+async def _serve(
+    config: Config,
+    found: socket.socket,
+    run: str,
+    seen: Live | Past,
+    asks: PageRequests | None,
+    backtest: Backtest,
+    ready: Ready,
+) -> None:
+    dashboard, loop, stop = config.dashboard, asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    secure = bool(dashboard.certificate)
+    where = url_of(found, secure=secure)
+    keys = SessionKeys(Path(config.weaver.state_dir) / "dashboard")
+
+    def tell() -> None:
+        ready(f"{where}/?token={keys.token}")
+
+    hosts = hosts_of(dashboard.host, dashboard.names)
+    app = application(seen, asks, keys, run, hosts, secure=secure, on_entry=tell)
+    tls = {"ssl_certfile": dashboard.certificate, "ssl_keyfile": dashboard.key} if secure else {}
+    async with served(app, found, **_OPTIONS, **tls):
+        tell()
+        following = asyncio.create_task(seen.follow())
+        looking = asyncio.create_task(_look(seen, backtest))
+        stopping = asyncio.create_task(stop.wait())
+        tasks = {following, looking, stopping}
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+        for task in done:
+            task.result()
+
+
+async def _look(seen: Live | Past, backtest: Backtest) -> None:
+    """Have pages shown the newest backtest, for ever."""
+    while True:
+        seen.backtest = await asyncio.to_thread(backtest.told)
+        await asyncio.sleep(LOOK_EVERY_S)
+
+
+def _listener(dashboard: Dashboard) -> socket.socket:
+    """Return where the dashboard listens; DashboardError if it cannot."""
+    _check_tls(dashboard.certificate, dashboard.key)
+    try:
+        found = listener(dashboard.host, dashboard.port)
+    except OSError as error:
+        why = f"cannot listen on {dashboard.host}:{dashboard.port}: {error.strerror or error}"
+        if error.errno == errno.EADDRINUSE:
+            why += (
+                "; need another port in [dashboard], or by `torchloom dashboard --port`: 0 for any"
+            )
+        raise DashboardError(f"[dashboard]: {why}") from None
+    if sys.platform == "linux":
+        # Else what was sent to a browser that takes nothing is kept for as long as that lasts.
+        patience_ms = round(1000 * PATIENCE_S)
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, patience_ms)
+    return found
+
+
+def hosts_of(host: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names by which a browser may reach the dashboard.
+
+    Examples
+    --------
+    >>> hosts_of("::1", ("gpu7",))
+    ('127.0.0.1', 'localhost', '[::1]', '[::1]', 'gpu7')
+    """
+    given = (f"[{name}]" if ":" in name else name for name in (host, *names))
+    return (*LOOPBACK, *given)
+
+
+def _check_tls(certificate: str, key: str) -> None:
+    """Raise DashboardError, which names the file, if uvicorn could not serve with these."""
+    if not certificate:
+        return
+    for name, path, holds in (
+        ("certificate", certificate, "CERTIFICATE-----"),
+        ("key", key, "PRIVATE KEY-----"),
+    ):
+        need = f"[dashboard] {name}: need a PEM file with a {name} in it, was {path}"
+        try:
+            text = Path(path).read_text(encoding="ascii", errors="replace")
+        except OSError as error:
+            raise DashboardError(f"{need}: {error.strerror}") from None
+        if holds not in text:
+            raise DashboardError(f"{need}: it holds none")
+    try:
+        # Without a password openssl would ask for one at the terminal.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
+    except (OSError, ssl.SSLError) as error:
+        why = getattr(error, "reason", "") or error.strerror or error.__class__.__name__
+        need = "need a certificate and its own key, without a password"
+        raise DashboardError(f"[dashboard]: {need}, was {certificate} and {key}: {why}") from None

@@ -1,0 +1,81 @@
+"""Session keys: a link that lets a browser in once, and the cookie that it leaves there."""
+
+import hashlib
+import hmac
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from torchloom_core.errors import StateError
+from torchloom_core.files import private_folder, write_private
+
+COOKIE_S = 30 * 86_400
+"""How long a browser stays let in."""
+
+_SET_BACK_S = 86_400
+"""How far this host's clock may be set back meanwhile; who sits at the page has the kill switch."""
+
+_KEY_BYTES = 32
+_SESSION_BYTES = 4
+_LONGEST_COOKIE = 200
+
+
+class SessionKeys:
+    """Tokens, each of which is good once, and cookies that outlive the dashboard's process.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the key is kept with which cookies are signed; it is made if it is not there. Two
+        dashboards of one folder let each other's browsers in.
+
+    Raises
+    ------
+    StateError
+        If the key cannot be read or written.
+    """
+
+    def __init__(self, folder: Path, now_s: Callable[[], float] = time.time) -> None:
+        self._key = _key(private_folder(folder) / "cookie.key")
+        self._now_s = now_s
+        self.token = secrets.token_urlsafe(_KEY_BYTES)
+
+    def redeem(self, token: str) -> str:
+        """Return a cookie for the token that is good now, which then is none; else nothing."""
+        if not hmac.compare_digest(token.encode(errors="replace"), self.token.encode()):
+            return ""
+        self.token = secrets.token_urlsafe(_KEY_BYTES)
+        said = f"{secrets.token_hex(_SESSION_BYTES)}.{int(self._now_s())}"
+        return f"{said}.{self._sign(said)}"
+
+    def session(self, cookie: str) -> str:
+        """Return which browser a cookie was given to, nothing for one that is not ours or old."""
+        said, _, signed = cookie[:_LONGEST_COOKIE].rpartition(".")
+        if not hmac.compare_digest(self._sign(said).encode(), signed.encode(errors="replace")):
+            return ""
+        session, _, issued_s = said.partition(".")
+        return session if -_SET_BACK_S <= self._now_s() - int(issued_s) < COOKIE_S else ""
+
+    def _sign(self, said: str) -> str:
+        return hmac.new(self._key, said.encode(errors="replace"), hashlib.sha256).hexdigest()
+
+
+def _key(path: Path) -> bytes:
+    try:
+        return _read(path)
+    except FileNotFoundError:
+        write_private(path, secrets.token_hex(_KEY_BYTES))
+        return _read(path)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        key = bytes.fromhex(path.read_text(encoding="ascii"))
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
+        raise StateError(f"{path}: cannot be read: {error}") from None
+    if len(key) != _KEY_BYTES:
+        raise StateError(f"{path}: need a key of {_KEY_BYTES} bytes, was {len(key)}")
+    return key

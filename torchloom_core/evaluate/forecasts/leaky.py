@@ -1,0 +1,86 @@
+"""Find what a predictor reads of a trace and nobody could have known at the time.
+
+All of the trace is looked at, as nothing is learned from it here. A fit calls it, and a replay of
+a predictor without a model.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.evaluate.forecasts.fates import fates_of
+from torchloom_core.evaluate.forecasts.labels import Task, incidents
+from torchloom_core.evaluate.forecasts.leaky_attributes import GROUP, leaky_attributes
+from torchloom_core.evaluate.forecasts.leaky_columns import leaky_columns, lives_of
+from torchloom_core.evaluate.forecasts.leaky_events import leaky_kinds
+from torchloom_core.evaluate.forecasts.leaky_returns import leaky_returns
+from torchloom_core.evaluate.forecasts.leaky_service import IN_SERVICE, leaky_service
+from torchloom_core.learning.skill import leaky_names
+from torchloom_core.plugin.arrays import Floats
+from torchloom_core.plugin.needs import NeedFaults, NeedPast, PredictorNeed, labels_read, windows_s
+from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.feed.watched import watch
+
+
+def leaky(
+    bundle: Bundle,
+    needs: Sequence[PredictorNeed],
+    task: Task,
+    *,
+    tick_s: float,
+    every_s: float,
+    known_before: Sequence[str] = (),
+) -> tuple[str, ...]:
+    """Return a flag for all that a predictor needs and that knows the future, by name, with why.
+
+    Parameters
+    ----------
+    tick_s, every_s : float
+        How far apart samples are, and how often it is asked.
+    known_before : sequence of str
+        What is not asked about: metrics, attributes, kinds of event, ``GROUP`` and ``IN_SERVICE``.
+    """
+    manifest, watched, horizon_ns = bundle.manifest, watch(bundle), task.horizon_ns
+    middle_ns = (manifest.start_ns + manifest.end_ns) // 2
+    found = incidents(bundle.events(), watched, task, known_until_ns=manifest.end_ns)
+    fates = fates_of(found, len(watched.ids), middle_ns)
+    flags: tuple[str, ...] = ()
+    names = labels_read(needs)
+    if any(isinstance(need, NeedFaults) for need in needs):
+        names = (*names, GROUP)
+        flags = leaky_kinds(
+            bundle.events(),
+            watched,
+            task,
+            fates.failed_ns,
+            step_ns=round(every_s * SECOND_NS),
+            begin_ns=manifest.start_ns,
+            end_ns=manifest.end_ns,
+            known_before=known_before,
+        )
+    metrics = [metric for metric in windows_s(needs) if metric not in known_before]
+    components = [one for one in bundle.measured if watched.rows_of(one)] if metrics else []
+    rows = [watched.rows_of(one) for one in components]
+    lives, measured = lives_of(bundle, metrics, components), fates.of(rows)
+    came_ns: Floats = np.full(len(watched.ids), np.nan)
+    for own, began_ns in zip(rows, lives.began_ns.tolist(), strict=True):
+        came_ns[[*own]] = np.fmin(came_ns[[*own]], began_ns)
+    asked = [name for name in names if name not in known_before]
+    columns = leaky_columns(lives, metrics, measured, end_ns=manifest.end_ns, horizon_ns=horizon_ns)
+    rest = [metric for metric in metrics if metric not in leaky_names(columns)]
+    columns += leaky_returns(bundle, rest, components, rows, found, horizon_ns=horizon_ns)
+    flags = (
+        leaky_attributes(bundle, watched, asked, fates, came_ns, horizon_ns=horizon_ns)
+        + flags
+        + columns
+    )
+    if IN_SERVICE in known_before or not any(isinstance(need, NeedPast) for need in needs):
+        return flags
+    return flags + leaky_service(
+        lives.began_ns,
+        lives.ended_ns,
+        measured.failed_ns,
+        middle_ns=middle_ns,
+        tick_ns=round(tick_s * SECOND_NS),
+    )

@@ -1,1 +1,0 @@
-"""The control room: a web page on a run, and a client of the same subjects as the command line."""

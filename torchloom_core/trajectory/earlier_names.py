@@ -1,0 +1,77 @@
+"""Read what was recorded or stored under the names of format 1, of November 2026 and before.
+
+The reader calls :func:`renamed` on every line of a record of that format, and the Weaver on stored
+state that it cannot read as it is.
+"""
+
+from typing import Any
+
+import msgspec
+
+from torchloom_core.trajectory.layout import Line
+
+_VALUES: dict[str, dict[str, str]] = {
+    "type": {"command_life": "command_status"},
+    "verb": {"together": "fenced_change"},
+    "want": {"remark": "annotate", "take_wheel": "take_control", "leave_wheel": "release_control"},
+    "kind": {"remark": "annotation", "wheel": "control"},
+}
+_KEYS = {
+    "deed": "operation",
+    "door": "probe_address",
+    "knock": "token",
+    "seat": "session",
+    "room": "dashboard",
+}
+_OTHERS = frozenset(
+    {"before", "fields", "hazard", "knobs", "labels", "metrics", "now", "values", "why"}
+)
+"""Fields that hold names of users' own, which are left as they are."""
+
+_NOT_COMPARED = frozenset({"detail", "reason", "text", "v", "why"})
+"""Fields that hold sentences for people, worded otherwise since, and the version of the schema."""
+
+
+def renamed(data: bytes | msgspec.Raw) -> bytes:
+    """Return a JSON value of format 1 with the names of today."""
+    return msgspec.json.encode(_renamed(msgspec.json.decode(data)))
+
+
+def renamed_config(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the config of a record of format 1 with the names of today."""
+    return {_KEYS.get(key, key): value for key, value in config.items()}
+
+
+def renamed_line(line: Line) -> Line:
+    """Return a line of format 1 with the names of today."""
+    body = msgspec.Raw(renamed(line.body))
+    return msgspec.structs.replace(line, kind=_VALUES["type"].get(line.kind, line.kind), body=body)
+
+
+def decision_of(output: bytes) -> bytes:
+    """Return an output without its sentences: what was decided, however it is worded."""
+    body = msgspec.json.decode(output) if output else None
+    return msgspec.json.encode(_compared(body))
+
+
+def _renamed(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_renamed(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        _KEYS.get(key, key): own if key in _OTHERS else _value(key, own)
+        for key, own in value.items()
+    }
+
+
+def _value(key: str, value: Any) -> Any:
+    return _VALUES.get(key, {}).get(value, value) if isinstance(value, str) else _renamed(value)
+
+
+def _compared(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_compared(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    return {key: _compared(own) for key, own in value.items() if key not in _NOT_COMPARED}
