@@ -66,7 +66,8 @@ wheel: $(READY)
 
 # The manual as a site with search, in build/site; a link that leads nowhere ends it.
 docs: $(READY)
-	$(BIN)/mkdocs build --strict --quiet
+	$(BIN)/python .ci/reference_pages.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: $(READY)
 	$(BIN)/python experiments/bench/run.py
