@@ -64,7 +64,8 @@ wheel: $(READY)
 	$(PYTHON) -m venv build/wheel/bare
 	.ci/try_wheel build/wheel
 
-# The manual as a site with search, in build/site; a link that leads nowhere ends it.
+# The manual as a site, in build/site; a link that leads nowhere ends it. Its search wants a web
+# server: python -m http.server -d build/site.
 docs: $(READY)
 	$(BIN)/python .ci/reference_pages.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
