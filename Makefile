@@ -26,7 +26,7 @@ UNITS := -m "not integration and not slow and not long" --hypothesis-profile qui
 # Where Python can watch lines by itself (3.12 and on), coverage costs next to nothing.
 MONITOR = $(shell $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 12))' && echo COVERAGE_CORE=sysmon)
 
-.PHONY: demo test long quick units coverage wheel bench lint lock clean
+.PHONY: demo test long quick units coverage wheel bench docs lint lock clean
 
 demo: $(READY)
 	$(BIN)/torchloom demo
@@ -63,6 +63,12 @@ wheel: $(READY)
 	$(BIN)/python -m build --wheel --no-isolation --outdir build/wheel/dist
 	$(PYTHON) -m venv build/wheel/bare
 	.ci/try_wheel build/wheel
+
+# The manual as a site, in build/site; a link that leads nowhere ends it. Its search wants a web
+# server: python -m http.server -d build/site.
+docs: $(READY)
+	$(BIN)/python .ci/reference_pages.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: $(READY)
 	$(BIN)/python experiments/bench/run.py

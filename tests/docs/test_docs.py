@@ -289,7 +289,7 @@ def test_the_manual_lists_all_of_its_pages():
 
 
 def doc_index():
-    return ROOT / "docs" / "README.md"
+    return ROOT / "docs" / "index.md"
 
 
 @pytest.mark.parametrize("name", NAMES)
