@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-
 RUN = Path(__file__).parents[2] / "experiments" / "fence_soak" / "run.py"
 CHANGES, SEED = 5, 24
 """A short script with a kill and a freeze of a trainer."""
