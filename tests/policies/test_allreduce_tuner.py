@@ -65,7 +65,7 @@ def test_ten_steps_after_each_change_it_is_within_ten_percent_of_the_best_mode(s
 
 @quickly("noise", [0.15], 0.05)
 @quickly("seed", [0], 1, 2)
-@pytest.mark.parametrize("mbit", [10_000, 1000, 200, 50])
+@pytest.mark.parametrize("mbit", [1000, 50])
 def test_at_a_constant_bandwidth_it_switches_at_most_once_after_settling(mbit, seed, noise):
     run = Run(tuner(), seed=seed, noise=noise)
     run.bandwidth = mbit * MBIT
@@ -75,20 +75,6 @@ def test_at_a_constant_bandwidth_it_switches_at_most_once_after_settling(mbit, s
     run.ticks(400)
     assert len(run.switches) - settled <= 1, run.switches
     assert progress(run.law, run.mode, run.bandwidth) >= 0.9 * best(run.law, run.bandwidth)
-
-
-@quickly("seed", [1], 0, 2)
-def test_a_mode_that_may_be_better_is_tried_later_the_less_likely_it_is_and_tried_at_last(seed):
-    tried_s = []
-    for quality in (0.75, 0.62, 0.58):
-        worth = {"topk": 0.9, "powersgd": quality}
-        policy = tuner(modes=("topk", "powersgd"), quality=worth, concurrency=False)
-        run = Run(policy, mode="topk", seed=seed)
-        run.bandwidth = 50 * MBIT
-        run.ticks(400)
-        assert [switch[1:] for switch in run.switches] == [("topk", "powersgd")]
-        tried_s += [next(t for _, t, mode, _ in run.steps if mode == "powersgd")]
-    assert tried_s[0] < 20 < tried_s[1] < tried_s[2]
 
 
 @quickly("seed", [0], 1, 2)
@@ -554,31 +540,6 @@ def test_in_rounds_what_helps_is_kept_whichever_step_a_tick_sees(inner_s, seed):
         )
         before = after
     assert not [p for p in run.made if isinstance(p.action, Alert)]
-
-
-def test_one_worker_that_says_it_is_far_ahead_does_not_end_it():
-    run = Run(tuner(), noise=0.02)
-    view = run.view
-    run.view = lambda: Ahead(view())
-    for mbit in (10_000, 20, 10_000):
-        run.bandwidth = mbit * MBIT
-        run.ticks(250)
-        assert progress(run.law, run.mode, run.bandwidth) >= 0.9 * best(run.law, run.bandwidth)
-
-
-class Ahead:
-    """A view whose last worker says that it is far ahead."""
-
-    def __init__(self, view):
-        self._view = view
-        self.step = np.array(view.step)
-        self.step[-1] = 2**53
-
-    def __getattr__(self, name):
-        return getattr(self._view, name)
-
-    def __len__(self):
-        return len(self._view)
 
 
 def test_two_that_see_the_same_propose_the_same():
