@@ -9,7 +9,7 @@ from scene import actor
 
 from torchloom_core.trace import Parameters, synthesize
 
-_WATCH = Path(__file__).parents[1] / "scale" / "watch.py"
+_WATCH = Path(__file__).with_name("watch.py")
 _NODES = 1000
 _DAYS = (0.25, 1.0)
 _INTERVAL_S = 15.0

@@ -4,7 +4,6 @@ import io
 import re
 import signal
 
-import msgspec
 import pytest
 from PIL import Image
 from safetensors.torch import save_file
@@ -15,13 +14,9 @@ from tests.integration.guest import Dashboard
 from tests.integration.lookout import NEWEST, network
 from tests.integration.rehearser import NEWEST as REHEARSED
 from tests.integration.rehearser import Script
-from tests.recorded_life import START_NS, Recorder
-from torchloom_core.clock import SECOND_NS
-from torchloom_core.wire.actions import PreviewChange
-from torchloom_core.wire.events import Proposal, Proposed, Recovered, Tick
-from torchloom_core.wire.landscape import Bend, Cells, Plane
+from tests.recorded_life import Recorder
+from torchloom_core.wire.events import Recovered
 from torchloom_core.wire.messages import Hello, Note
-from torchloom_core.wire.preview import Setup
 from torchloom_core.wire.requests import Annotate, Request
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
@@ -168,47 +163,6 @@ def test_by_keys_alone_a_worker_is_found_a_knob_turned_and_all_stopped(tab, run)
     leave(tab)
 
 
-def test_who_drives_keeps_the_name_that_has_control(tab):
-    page, keys = tab.page, tab.page.keyboard
-    keys.press("w")
-    keys.type("eve")
-    keys.press("Enter")
-    keys.press("3")
-    page.get_by_role("heading", name="Knobs").wait_for()
-    tab.sees("You are in control")
-    assert page.get_by_label("you are").input_value() == "eve"
-    assert page.get_by_label("you are").is_disabled()
-    keys.press("w")
-    keys.press("Enter")
-    tab.sees("No one is in control")
-    assert page.get_by_label("you are").is_enabled()
-
-
-def test_what_is_denied_again_is_one_story_on_a_page_that_was_open(tab, run):
-    page = tab.page
-    drive(tab)
-    page.get_by_role("button", name="stop all actions").click()
-    tab.sees("actions are stopped")
-    page.get_by_role("tab", name="Knobs").click()
-    page.get_by_label("new value of x").fill("7")
-    for _ in range(2):
-        page.get_by_label("new value of x").press("Enter")
-        tab.waits(lambda: "denied by kill_switch" in tab.said)
-        page.get_by_role("tab", name="Record").click()
-        page.get_by_text("knob x = 7 on all", exact=True).first.wait_for()
-        page.get_by_role("tab", name="Knobs").click()
-    page.get_by_role("tab", name="Record").click()
-    tab.sees("(2 times)")
-    assert page.get_by_label("Decisions").get_by_text("knob x = 7 on all").count() == 1
-    page.get_by_role("tab", name="Run").click()
-    newest = page.get_by_label("Newest decisions").get_by_role("listitem")
-    first = re.compile(r"^\d\d:\d\d:\d\d person wants knob x = 7 on all \(2 times\)")
-    newest.filter(has_text=first).wait_for()
-    page.get_by_role("button", name="resume actions").click()
-    tab.waits(lambda: not ask(run, "status")["stopped"])
-    leave(tab)
-
-
 def test_who_does_not_drive_sees_who_does_and_can_stop_everything(tab, dashboard, new_tab, run):
     drive(tab)
     other = new_tab()
@@ -260,22 +214,6 @@ def test_a_click_on_take_takes_control_though_the_name_just_typed_already_holds_
     tab.sees("You are in control")
     assert ask(run, "status")["controller"] == held
     leave(tab)
-
-
-def test_what_was_said_is_let_go_of(tab, run):
-    tab.page.keyboard.press("?")
-    tab.sees("1 to 8: screens")
-    tab.page.keyboard.press("4")
-    assert tab.said == ""
-    tab.page.get_by_role("button", name="stop all actions").click()
-    tab.waits(lambda: "actions are stopped" in tab.said)
-    tab.page.wait_for_timeout(3500)
-    assert "actions are stopped" in tab.said
-    ask(run, "actions.resume")
-    tab.waits(lambda: tab.said == "")
-    tab.page.keyboard.press("?")
-    tab.sees("1 to 8: screens")
-    tab.waits(lambda: tab.said == "")
 
 
 def test_back_leads_to_the_screen_before(tab):
@@ -455,51 +393,6 @@ def test_a_recorded_run_has_the_same_timeline(tab, run, new_tab):
     past.end()
 
 
-def test_a_landscape_on_record_shows_where_the_newest_preview_began(tmp_path, run, new_tab):
-    def note(kind, command, piece):
-        text = msgspec.json.encode(piece).decode()
-        fields = {"command": command, "points": 4, "of": 4, "piece": text}
-        return Note(run="run", worker="v0-0", incarnation=1, kind=kind, fields=fields)
-
-    path, marks = ((0.5, -0.5, 0.1), (0.2, 0.3, 0.1), (0.0, 0.0, 0.0)), ("a1", "b2", "c3")
-    plane = Plane(ways="path", side=3, reach=1.0, path=path, prints=marks)
-    cells = tuple((row, column, 1.0 + row + column) for row in range(3) for column in range(3))
-    setup = Setup(before={"x": 1}, values={"x": 2}, steps=4, repeats=5, step_s=0.1, at="b2")
-    recorder = Recorder(tmp_path / "record", 1)
-    recorder.step(Recovered(epoch=1))
-    recorder.asked("c1.1", "v0-0", "rehearse")
-    recorder.step(note("preview", "c1.1", setup))
-    recorder.asked("c1.2", "v0-0", "survey")
-    for piece in (Bend(loss=1.0, along="step", length=0.5, at="c3"), plane, Cells(cells=cells)):
-        recorder.step(note("landscape", "c1.2", piece))
-    recorder.writer.close()
-    past = Dashboard(run, 5, tmp_path / "record")
-    tab = new_tab()
-    tab.page.goto(past.links[-1])
-    tab.page.get_by_role("tab", name="Landscape").click()
-    tab.sees(
-        "9 of 9 points; the cross is the newest weights, the ring where the newest preview began"
-    )
-    past.end()
-
-
-def test_a_try_of_which_no_end_was_heard_is_not_said_to_go_on(tmp_path, run, new_tab):
-    recorder = Recorder(tmp_path / "record", 1)
-    recorder.step(Recovered(epoch=1))
-    proposal = Proposal(action=PreviewChange(values={"x": 2.0}), reason="ann asked for it")
-    asked = Proposed(id="p1.1", policy="person", proposal=proposal)
-    for later_s, told in ((2000, [asked]), (2060, [])):
-        recorder.writer.event(Tick(), START_NS + later_s * SECOND_NS, told)
-    recorder.writer.close()
-    past = Dashboard(run, 7, tmp_path / "record")
-    tab = new_tab()
-    tab.page.goto(past.links[-1])
-    tab.page.get_by_role("tab", name="Knobs").click()
-    what_if = tab.page.get_by_role("region", name="What if")
-    what_if.get_by_text(re.compile("^preview x = 2.0, asked for at .*, of which no end")).wait_for()
-    past.end()
-
-
 def test_what_a_worker_writes_is_never_taken_for_markup(tmp_path, run, new_tab):
     markup = "<img src=x onerror=\"document.title='owned'\"><b>bold</b>"
     who = {"run": "run", "worker": "v0-0", "incarnation": 1}
@@ -520,21 +413,6 @@ def test_what_a_worker_writes_is_never_taken_for_markup(tmp_path, run, new_tab):
         assert tab.page.locator("main img").count() == 0
     assert "owned" not in tab.page.title()
     past.end()
-
-
-@pytest.mark.parametrize("word", ["constructor", "toString", "__proto__"])
-def test_a_kind_or_level_that_is_a_word_of_the_page_s_own_language_is_none(tab, word):
-    moments, look = tab.page.evaluate(
-        """async (word) => {
-          const { momentsOf } = await import("/page/moments.js");
-          const { logItem } = await import("/page/record.js");
-          const line = { kind: word, at_s: 1, text: "x", worker: "g0-0" };
-          const stories = new Map([["p1", { moments: { [word]: 1 }, wish: "", by: "" }]]);
-          return [momentsOf({ lines: [line], stories }), logItem(line).lastChild.className];
-        }""",
-        word,
-    )
-    assert (moments, look) == ([], "lines")
 
 
 def test_what_a_backtest_promised_stands_beside_what_came_of_it(tab):
@@ -693,59 +571,6 @@ def test_a_change_is_tried_out_beside_its_knob_and_both_curves_are_drawn(tab, ru
     tab.waits(lambda: end.get_attribute("title") == "no preview is under way")
     leave(tab)
     standby.end()
-
-
-def test_what_is_drawn_is_of_the_newest_standby_task_however_like_the_one_before(tab):
-    """Two on one standby with as many points, the second of which came while another was seen."""
-    drawn = tab.page.evaluate(
-        """async () => {
-          const { WhatIf } = await import("/page/preview.js");
-          const { LandscapeScreen } = await import("/page/landscape.js");
-          const known = { stories: new Map() }, act = { lock: () => "" };
-          const whatIf = new WhatIf(known, act), screen = new LandscapeScreen(known, act);
-          document.querySelector("main").append(whatIf.part, ...screen.parts);
-          const same = { worker: "v0-0", points: 9, of: 9, words: [], at: "" };
-          return [1, 2, null].map((loss) => {
-            const told = loss ? [loss, loss] : [], command = `c${loss}`;
-            known.preview = { ...same, command, steps: told, curves: Array(6).fill(told) };
-            const line = told.map((y, x) => [x, y]), cells = told.map((y, x) => [0, x, y]);
-            known.landscape = { ...same, command, line, cells, plane: { side: 3, reach: 1 } };
-            whatIf.update();
-            screen.update();
-            return [whatIf.plot?.data[1][0], screen.plot?.data[1][0], screen.legend.textContent];
-          });
-        }"""
-    )
-    ends = "2 of 9 points; the cross is the newest weights"
-    assert drawn == [
-        [1, 1, f"loss from 1 (dark) to 1 (light), {ends}"],
-        [2, 2, f"loss from 2 (dark) to 2 (light), {ends}"],
-        [None, None, ""],
-    ]
-
-
-def test_in_3_d_a_plane_without_a_number_is_none_and_no_axis_has_hundreds_of_ticks(tab):
-    tab.page.evaluate(
-        """async () => {
-          const { LandscapeScreen } = await import("/page/landscape.js");
-          const known = { stories: new Map() }, act = { lock: () => "", say: console.error };
-          const screen = new LandscapeScreen(known, act), plane = { side: 3, reach: 1 };
-          document.querySelector("main").append(...screen.parts);
-          screen.turnRound();
-          window.look = (command, losses) => {
-            const cells = losses.map((loss, place) => [0, place, loss]);
-            known.landscape = { command, worker: "v0-0", points: 3, of: 3, line: [], cells, plane };
-            screen.update();
-          };
-          window.look("c1", [null, null, null]);
-        }"""
-    )
-    tab.page.evaluate("window.look('c2', [1, 2, 3])")
-    tab.until("document.querySelector('.surface canvas')?.width > 100")
-    tab.page.evaluate("window.look('c3', [1e-300, 1, 1e300])")
-    tab.until("document.querySelector('.surface')._fullLayout.scene.zaxis.dtick === 100")
-    tab.page.evaluate("window.look('c4', [null, null, null])")
-    assert tab.page.locator(".surface canvas").count() == 0
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -93,34 +93,3 @@ def test_it_is_drawn(folder, trajectory, name, begin):
     assert result.returncode == 0, result.stderr
     assert f"wrote new/{name}" in result.stdout
     assert (folder.path / "new" / name).read_bytes().startswith(begin)
-
-
-@pytest.mark.parametrize(
-    ("words", "status", "message"),
-    [
-        ("--points 0", 2, ">= 1"),
-        ("--points 20001", 2, "<= 20000"),
-        ("--for 0s", 2, "--for: need a duration such as 30s"),
-        ("--for 2h", 2, "--for: need at most 1h, was 7200 s"),
-        ("--side 2", 2, ">= 3"),
-        ("--reach 0", 2, "> 0"),
-        ("--plot seen.txt", 2, "seen.txt: need a file .png or .svg, was .txt"),
-        ("nowhere", 4, "nowhere: need a trajectory's folder, there is none"),
-        ("", 3, "no Weaver is known here"),
-    ],
-)
-def test_what_makes_no_sense_is_one_line(folder, words, status, message):
-    result = folder.torchloom("landscape", *words.split())
-    assert result.returncode == status, result.stderr
-    assert message in result.stderr
-    assert result.stderr.count("\n") == 1
-
-
-def test_a_record_without_one_is_one_line(folder):
-    root = run_folder(folder.path / ".torchloom", "run")
-    recorder = Recorder(root, 1)
-    recorder.step(Recovered(epoch=1))
-    recorder.writer.close()
-    result = folder.torchloom("landscape", root)
-    assert result.returncode == 4
-    assert "need a landscape on record, there is none" in result.stderr

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.deadlines import DEADLINE_S
-from tests.shared_data import shared_data
 from tests.waiting import until
 from torchloom_core.trace.importers.csv_trace import import_csv
 
@@ -65,21 +64,6 @@ def test_a_bundle_is_described_for_people(with_bundle):
     ):
         assert part in result.stdout
     assert (with_bundle.path / "plot.svg").read_text().startswith("<?xml")
-
-
-def test_days_of_one_are_told_of_an_afternoon_too(folder):
-    (folder.path / "lab.csv").write_text(EVENTS.replace("2026-01-03,", "2026-01-01T06:00:00,"))
-    import_csv(folder.path / "lab.csv", folder.path / "lab.tltrace")
-    said = folder.torchloom("trace", "describe", "lab.tltrace").stdout
-    assert "2, 0.833 days of one" in said
-    assert "2 in 0.833 node-days" in said
-
-
-def test_a_prevalence_is_told_of_a_horizon_that_is_asked_for(with_bundle):
-    result = with_bundle.torchloom("trace", "describe", "mine.tltrace", "--horizon", "36h")
-    assert "prevalence, 36 h" in result.stdout
-    wrong = with_bundle.torchloom("trace", "describe", "mine.tltrace", "--horizon", "7")
-    assert wrong.stderr.startswith("torchloom: --horizon: need a duration such as 30s, 15min or")
 
 
 @pytest.mark.parametrize(
@@ -145,16 +129,6 @@ def test_each_wrong_row_is_one_line_and_nothing_is_left(with_bundle):
         "2 faults in all",
     ]
     assert sorted(with_bundle.path.iterdir()) == before
-
-
-@pytest.mark.parametrize("name", ["infinitehbd", "backblaze"])
-def test_recorded_data_are_imported(folder, name):
-    data: Path = shared_data(name)
-    result = folder.torchloom("trace", "import", name, str(data), "out.tltrace")
-    assert (result.returncode, result.stderr) == (0, "")
-    assert f"{Path('out.tltrace/events.jsonl')}: " in result.stdout
-    manifest = json.loads((folder.path / "out.tltrace" / "manifest.json").read_text())
-    assert manifest["name"] == "out"
 
 
 @pytest.fixture

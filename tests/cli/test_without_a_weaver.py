@@ -40,14 +40,6 @@ def test_a_typo_is_one_line_with_what_was_meant(folder, words, meant):
     is_one_line(folder.torchloom(*words.split()), 2, meant)
 
 
-@pytest.mark.parametrize(
-    "words",
-    ["trajectory show --last 0", f"trajectory show --last {10**20}", "status --every 0"],
-)
-def test_a_number_out_of_range_is_one_line(folder, words):
-    is_one_line(folder.torchloom(*words.split()), 2, "Must be ")
-
-
 @pytest.mark.parametrize("span", ["0s", "-1d", "20000d", "2x", "1h soon", ""])
 def test_a_cordon_that_cannot_last_so_long_is_one_line_with_an_example(folder, span):
     told = f"--for: need a duration such as 30s, 15min or 2d, at most 11574d, was {span!r}"
@@ -87,10 +79,6 @@ def test_a_fault_in_the_config_is_one_line_with_file_and_line(folder):
     is_one_line(folder.torchloom("status"), 2, "torchloom.toml:2: weaver.tick: unknown key")
 
 
-def test_a_config_that_is_not_there_is_one_line(folder):
-    is_one_line(folder.torchloom("status", "--config", "my.toml"), 2, "my.toml: cannot be read")
-
-
 def test_where_no_weaver_was_started_it_says_how_to_name_one(folder):
     is_one_line(folder.torchloom("status"), 3, "--url", "NATS_URL", "broker.json")
 
@@ -118,11 +106,6 @@ def test_a_person_is_made_from_the_keys_of_a_weaver_only(folder):
         "start torchloom weaver once",
     )
     assert not (folder.path / "alice.creds").exists()
-
-
-def test_a_trajectory_that_is_not_there_is_one_line(folder):
-    for verb in (["show"], ["replay"], ["export", "out"]):
-        is_one_line(folder.torchloom("trajectory", *verb), 4, "trajectory/run")
 
 
 @pytest.mark.parametrize(

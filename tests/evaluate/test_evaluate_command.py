@@ -2,12 +2,8 @@
 
 import json
 import shutil
-import signal
 
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
-from cyclopts import CycloptsError
 from msgspec.structs import replace
 
 from tests.evaluate.episodes import (
@@ -116,12 +112,6 @@ def fit(folder, name, days, *more):
     app([*words], exit_on_error=False, print_error=False, result_action="return_value")
 
 
-def without_checksums(path):
-    """Make the manifest one that somebody wrote by hand."""
-    manifest = json.loads((path / "manifest.json").read_bytes())
-    (path / "manifest.json").write_text(json.dumps({**manifest, "files": {}}))
-
-
 def reported(folder, name="small"):
     (results,) = json.loads((folder / f"{name}-evaluation" / "report.json").read_bytes())["traces"]
     return results
@@ -183,22 +173,6 @@ def test_days_that_the_trace_does_not_have_are_refused(folder):
     assert not (folder / "small-evaluation").exists()
 
 
-def test_days_of_less_than_a_tick_and_numbers_beyond_all_are_refused(folder):
-    said = "--days: need a tick of 600 s at the least, was 1e-300"
-    assert problem("small.tltrace", "--days", "1e-300") == said
-    for words in ("--days inf", "--days 1e308", "--horizon-s inf", "--seeds 99999999999"):
-        with pytest.raises(CycloptsError, match="Must be <= "):
-            evaluate("small.tltrace", *words.split())
-
-
-def test_days_of_the_config_are_as_many_as_there_are_and_it_is_said(folder, caplog):
-    assert evaluate("small.tltrace", "--config", "bare.toml", "--seeds", "1", "--until", "5d") == 0
-    assert {run["wall_s"] for run in reported(folder)["simulation"]["runs"]} == {86_400.0}
-    assert caplog.messages == [
-        "runs last 1 days, as the trace has no more after --until, not the 30 of [evaluate] days"
-    ]
-
-
 def test_metrics_that_a_policy_needs_and_the_trace_has_not_are_named_once(folder, caplog):
     rules = "[[policies.thresholds.rules]]\nmetric = 'no_such_celsius'\nlevel = 1.0\n"
     silent = "[policies.silence]\nmetrics = ['no_such_total', 'gpu_temp_celsius']\n"
@@ -211,12 +185,6 @@ def test_metrics_that_a_policy_needs_and_the_trace_has_not_are_named_once(folder
         said.format("policy thresholds", "no_such_celsius"),
         said.format("policy silence", "gpu_temp_celsius, no_such_total"),
     ]
-
-
-def test_less_of_the_trace_than_a_tick_is_refused(folder):
-    assert problem("small.tltrace", "--until", "5.99999d") == (
-        "small.tltrace: need a tick, 600 s, of the trace after --until, was 0.864 s"
-    )
 
 
 def test_what_a_policy_says_before_until_is_not_counted(folder):
@@ -266,52 +234,6 @@ def test_a_trace_that_knows_things_before_they_happen_is_refused(folder):
     write(folder / "early.tltrace", early)
     told = "early.tltrace/events.jsonl: future_feature: need t_avail >= t_event 2023-11-"
     assert told in problem("early.tltrace")
-
-
-@pytest.mark.parametrize(
-    ("spoil", "rule"),
-    [
-        (lambda rows: rows.take([1000, *range(len(rows))]), "that of the row before, 2023-11-15"),
-        (
-            lambda rows: rows.set_column(0, "t_event", pc.add(rows["t_avail"], 1)),
-            "t_event 2023-11-14T22:13:20.000000001Z, was 2023-11-14T22:13:20Z",
-        ),
-    ],
-    ids=["out of order", "known before it was measured"],
-)
-def test_telemetry_that_would_be_read_too_soon_is_refused(folder, spoil, rule):
-    write(folder / "odd.tltrace", some_events(), metrics=("heat",))
-    path = folder / "odd.tltrace" / "telemetry" / "000000.parquet"
-    pq.write_table(spoil(pq.read_table(path)), path)
-    without_checksums(folder / "odd.tltrace")
-    (folder / "torchloom.toml").write_text(
-        "[predictors.trend]\nmetric = 'heat'\nlevel = 60.0\nwindow_s = 7200.0\n"
-        "horizon_s = 21600.0\nevery_s = 3600.0\n"
-    )
-    words = ("--mode", "replay", "--predictor", "trend")
-    assert f"odd.tltrace/telemetry: need t_avail >= {rule}" in problem("odd.tltrace", *words)
-
-
-@pytest.mark.parametrize(
-    ("predictor", "options", "cause"),
-    [
-        ("trend", "metric = 'heta'", "; the trace has no heta; did you mean heat?"),
-        ("boosting", "metrics = ['heat']", "; it may have to learn first, with `torchloom fit`"),
-        (
-            "trend",
-            "metric = 'heat'\nwindow_s = 60.0",
-            "; its longest window is 60 s, and samples are 600 s apart",
-        ),
-    ],
-)
-def test_why_a_predictor_judges_nobody_is_said(folder, predictor, options, cause):
-    write(folder / "warm.tltrace", some_events(), metrics=("heat",))
-    (folder / "torchloom.toml").write_text(
-        f"[evaluate]\ntick_s = 600.0\n[predictors.{predictor}]\nevery_s = 3600.0\n{options}\n"
-    )
-    told = problem("warm.tltrace", "--mode", "replay", "--predictor", predictor)
-    assert "need a probability of some worker at some time, was none in 144 views" in told
-    assert told.endswith(cause)
 
 
 def never(*_, **__):
@@ -538,19 +460,6 @@ def test_an_empty_trace_is_one_line(folder):
     assert evaluate("empty.tltrace", "--seeds", "1") == 0
 
 
-def test_a_predictor_that_looks_no_further_than_a_tick_is_refused_in_the_closed_loop(folder):
-    """Its forecast would be over when a policy reads it, at the next tick."""
-    slow = TORCHLOOM_TOML.replace("[evaluate]", "[evaluate]\ntick_s = 21600.0")
-    (folder / "slow.toml").write_text(slow)
-    words = ("small.tltrace", "--policy", "failure_forecast", "--predictor", "fault_history")
-    assert problem(*words, "--config", "slow.toml") == (
-        "[evaluate] tick_s: need less than the 21600 s that fault_history looks ahead, was 21600: "
-        "a policy reads a forecast one tick after it was asked for"
-    )
-    replayed = (*words, "--config", "slow.toml", "--mode", "replay")
-    assert evaluate(*replayed) == 0
-
-
 def test_of_two_models_of_one_predictor_the_one_that_looks_too_short_is_refused(folder):
     fit(folder, "short", "3d", "--option", "horizon_s=7200.0")
     fit(folder, "long", "3d")
@@ -560,56 +469,3 @@ def test_of_two_models_of_one_predictor_the_one_that_looks_too_short_is_refused(
     words = ("small.tltrace", "--predictor", "fault_history=short.tlmodel", "--config", "slow.toml")
     words += ("--policy", "failure_forecast", "--predictor", "fault_history=long.tlmodel")
     assert "need less than the 7200 s that fault_history looks ahead" in problem(*words)
-
-
-@pytest.mark.parametrize(
-    ("stage", "said"),
-    [
-        ("evaluation.evaluate", "no run was finished: the same command begins anew"),
-        ("report.page_text", "finished runs are kept in small-evaluation/runs: the same command"),
-        ("report.tables", "finished runs are kept in small-evaluation/runs: the same command"),
-    ],
-)
-def test_an_interruption_is_answered_at_whatever_stage(folder, monkeypatch, capsys, stage, said):
-    def interrupted(*_):
-        signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(f"torchloom_core.evaluate.{stage}", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        evaluate("small.tltrace", "--seeds", "1")
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith("torchloom: interrupted; ")
-    assert said in last
-    written = (folder / "small-evaluation" / "report.html").exists()
-    assert written == (stage == "report.tables")
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("evaluate", "--seeds", "1", "--no-sensitivity"),
-        ("evaluate", "--mode", "replay", "--predictor", "fault_history"),
-        ("fit", "--predictor", "fault_history", "--until", "3d", "--tick-s", "3600"),
-    ],
-    ids=["simulate", "replay", "fit"],
-)
-def test_events_after_the_trace_ends_are_told_once_and_do_no_harm(folder, caplog, command):
-    late = some_events()[-1]
-    late = replace(late, id="late", t_event=late.t_event + 10**16, t_avail=late.t_avail + 10**16)
-    write(folder / "more.tltrace", [*some_events(), replace(late, t_resolved=None)])
-    verb, *words = command
-    arguments = [verb, "more.tltrace", *words]
-    app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
-    said = [line for line in caplog.messages if "after the trace ends" in line]
-    assert said == [
-        "more.tltrace/events.jsonl: events after the trace ends, 2023-11-20T22:13:20Z, and not "
-        "looked at: 1 (late)"
-    ]
-
-
-def test_a_trace_whose_faults_are_known_late_is_told_so(folder):
-    late = [replace(one, t_avail=one.t_event + 10**12) for one in some_events(count=5)]
-    write(folder / "late.tltrace", late)
-    evaluate("late.tltrace", "--seeds", "1")
-    report = reported(folder, "late")
-    assert any("5 failures were known only some time after" in s for s in report["assumptions"])

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from tests.evaluate.traces import FOREVER_NS, HOUR_NS, drain, event, hours, task, watched
 from torchloom_core.errors import TraceError
@@ -51,23 +50,6 @@ def test_an_end_nobody_knows_lasts_as_long_as_assumed_unless_the_failure_was_the
     assert judged([event("n00000", 2, follows="job")], of=of)[2:] == [0.0] * 8
 
 
-def test_an_end_nobody_knows_is_counted_from_when_it_failed_however_late_that_was_told():
-    of = task(3, repair_s=2 * 3600.0)
-    late = event("n00000", 2, known_h=6)
-    assert same(judged([late], of=of), [1, 1, NAN, NAN, 0, 0, 0, 0, 0, 0])
-    found = incidents([late], watched(1), of, known_until_ns=FOREVER_NS)
-    assert (found.start_ns[0], found.end_ns[0]) == (2 * HOUR_NS, 4 * HOUR_NS)
-
-
-def test_a_fatal_failure_keeps_a_node_away_though_another_kind_is_asked_for_and_no_mild_one_does():
-    of = task(3, kinds=("slow",))
-    came = judged([event("n00000", 2, 5)], of=of)
-    assert same(came, [0, 0, NAN, NAN, NAN, 0, 0, 0, 0, 0])
-    asked = judged([event("n00000", 2, 5, fatal=False, kind="slow")], of=of)
-    assert same(asked, [1, 1, NAN, NAN, NAN, 0, 0, 0, 0, 0])
-    assert judged([event("n00000", 2, 5, fatal=False)], of=of) == [0.0] * 10
-
-
 def test_an_outage_is_known_once_it_is_told():
     late = [event("n00000", 1, 8, known_h=6)]
     assert judged(late, of=task(1), known_h=5)[:5] == [0.0] * 5
@@ -79,31 +61,15 @@ def test_a_failure_sooner_than_the_lead_is_too_late_to_be_right_or_wrong():
     assert same(came, [0, 1, 1, NAN, NAN, 0, 0, 0, 0, 0])
 
 
-def test_what_was_before_the_span_was_not_watched():
-    told = {"known_until_ns": FOREVER_NS, "span": (2 * HOUR_NS, 100 * HOUR_NS)}
-    came = outcomes([event("n00000", 2, 2)], (), watched(1), hours(5), task(3), **told)
-    assert same(came[:, 0], [NAN, NAN, 0, 0, 0])
-
-
 def test_the_end_of_the_span_censors_the_horizon_before_it():
     came = judged(end_h=8)
     assert same(came, [0, 0, 0, 0, 0, 0, NAN, NAN, NAN, NAN])
-
-
-def test_a_failure_makes_no_moment_positive_whose_horizon_goes_beyond_the_end():
-    came = judged([event("n00000", 7, 7)], end_h=8)
-    assert same(came, [0, 0, 0, 0, 1, 1, NAN, NAN, NAN, NAN])
 
 
 def test_a_failure_that_was_told_only_later_is_not_known_and_what_is_not_known_is_censored():
     late = event("n00000", 4, 4, known_h=9)
     assert same(judged([late], known_h=8), [0, 0, 0, 0, 0, 0, NAN, NAN, NAN, NAN])
     assert judged([late], known_h=9)[1:4] == [1, 1, 1]
-
-
-def test_a_failure_makes_no_moment_positive_whose_horizon_goes_beyond_what_is_known():
-    came = judged([event("n00000", 7, 7)], known_h=8)
-    assert same(came, [0, 0, 0, 0, 1, 1, NAN, NAN, NAN, NAN])
 
 
 def test_a_drained_node_is_neither_for_a_horizon_before_and_after():
@@ -113,25 +79,8 @@ def test_a_drained_node_is_neither_for_a_horizon_before_and_after():
     assert same(longer, [0, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, 0])
 
 
-def test_a_drain_that_was_told_only_later_is_not_known():
-    told = [replace(drain("n00000", 4), t_avail=6 * HOUR_NS)]
-    assert same(judged(actions=told, known_h=6)[:4], [0, NAN, NAN, NAN])
-    assert judged(actions=told, known_h=5)[:3] == [0, 0, 0]
-
-
 def test_a_reboot_prevents_nothing():
     assert judged(actions=[drain("n00000", 4, kind="reboot")]) == [0.0] * 10
-
-
-@pytest.mark.parametrize("failed_h", [3, 5])
-def test_a_failure_before_or_after_a_drain_makes_no_moment_positive_that_looks_past_it(failed_h):
-    came = judged([event("n00000", failed_h, failed_h)], [drain("n00000", 4)])
-    assert same(came, [failed_h == 3, NAN, NAN, NAN, NAN, NAN, NAN, 0, 0, 0])
-
-
-def test_a_drain_of_a_node_under_repair_belongs_to_the_failure_before_it():
-    came = judged([event("n00000", 3, 5)], [drain("n00000", 4)])
-    assert same(came, [1, 1, 1, NAN, NAN, NAN, NAN, 0, 0, 0])
 
 
 def test_an_uncertain_label_is_neither_whatever_follows_it():
@@ -140,22 +89,10 @@ def test_an_uncertain_label_is_neither_whatever_follows_it():
     assert same(judged([doubtful, event("n00000", 7, 7)])[1:7], [0, NAN, NAN, NAN, 1, 1])
 
 
-def test_a_failure_sooner_than_the_lead_is_no_moment_to_tell_the_next_one_at():
-    events = [event("n00000", 5, 5), event("n00000", 7, 7)]
-    came = judged(events, of=task(4, lead_s=2 * 3600.0))
-    assert same(came, [0, 1, 1, NAN, NAN, NAN, NAN, 0, 0, 0])
-
-
 def test_a_component_is_absent_before_it_came_and_censored_before_it_went():
     there = Component(id="n00000", kind="node", from_ns=2 * HOUR_NS, until_ns=8 * HOUR_NS)
     came = judged(topology=[there])
     assert same(came, [NAN, NAN, 0, 0, 0, NAN, NAN, NAN, NAN, NAN])
-
-
-def test_a_failure_makes_no_moment_positive_that_looks_past_the_components_end():
-    there = Component(id="n00000", kind="node", until_ns=8 * HOUR_NS)
-    came = judged([event("n00000", 6, 6)], topology=[there])
-    assert same(came, [0, 0, 0, 1, 1, NAN, NAN, NAN, NAN, NAN])
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
@@ -234,32 +171,6 @@ def test_an_alarm_of_a_forecast_is_due_before_the_lead_and_one_of_a_detection_wh
     assert told == (6 * HOUR_NS, 8 * HOUR_NS)
     seen = task(4, lead_s=2 * 3600.0, kind="detect").due_ns(10 * HOUR_NS, 12 * HOUR_NS)
     assert seen == (10 * HOUR_NS, 12 * HOUR_NS)
-
-
-def merged(*events):
-    found = incidents(events, watched(1), task(3, merge_s=3600.0), known_until_ns=FOREVER_NS)
-    spans = zip(found.start_ns, found.end_ns, found.certain, strict=True)
-    return [(start / HOUR_NS, end / HOUR_NS, sure) for start, end, sure in spans]
-
-
-def test_an_event_that_begins_just_the_merge_time_later_is_another_incident():
-    one, other = event("n00000", 1, 2), event("n00000", 3, 4)
-    assert merged(one, other) == [(1, 2, 1), (3, 4, 1)]
-    assert merged(one, event("n00000", 2.99, 4)) == [(1, 4, 1)]
-
-
-def test_an_event_belongs_to_the_incident_just_before_it_and_ends_it_no_sooner():
-    events = [event("n00000", at, until) for at, until in ((1, 2), (10, 15), (11, 12), (15.5, 16))]
-    assert merged(*events) == [(1, 2, 1), (10, 16, 1)]
-
-
-@pytest.mark.parametrize("labels", [("certain", "uncertain"), ("uncertain", "certain")])
-def test_an_incident_is_certain_if_one_of_its_events_is(labels):
-    one, other = (
-        event("n00000", at, at + 1, label=label) for at, label in zip((1, 2), labels, strict=True)
-    )
-    assert merged(one, other) == [(1, 3, 1)]
-    assert merged(*(replace(each, label="uncertain") for each in (one, other))) == [(1, 3, 0)]
 
 
 @pytest.mark.parametrize(

@@ -9,28 +9,20 @@ from msgspec.structs import replace
 
 from tests.evaluate.traces import HOUR_NS, HOUR_S, drain, event, judge, task, write_bundle
 from torchloom_core.errors import LeakError, TraceError
-from torchloom_core.evaluate.forecasts.altered_future import OtherFuture
 from torchloom_core.evaluate.forecasts.backtest_forecasts import (
-    BacktestForecasts,
     backtest_forecasts,
 )
 from torchloom_core.evaluate.forecasts.external_scores import given_scores, score_given
 from torchloom_core.evaluate.forecasts.leaks import (
-    Part,
     flags_of,
     is_point_adjusted,
-    is_tuned,
     refuse_foreknown,
     refuse_future,
-    refuse_split,
     refuse_trained,
     suspicious_features,
-    suspicious_score,
 )
-from torchloom_core.learning.forecast_score import Interval
 from torchloom_core.plugin import Hazard, Need
 from torchloom_core.trace.bundle.bundle import Bundle
-from torchloom_core.trace.feed.watched import watch
 
 DAY_NS = 24 * HOUR_NS
 CUT = 60
@@ -104,11 +96,6 @@ def test_a_file_without_parts_is_split_in_time_with_an_embargo(table, bundle, tm
     assert found.flags == ()
 
 
-def test_times_may_be_text(table, bundle, tmp_path):
-    as_text = table.assign(t=pd.to_datetime(table["t"], utc=True).dt.strftime("%Y-%m-%dT%H:%M:%SZ"))
-    assert scored(as_text, bundle, tmp_path) == scored(table, bundle, tmp_path)
-
-
 def test_rows_split_at_random_are_refused(table, bundle, tmp_path):
     part = np.random.default_rng(0).choice(["train", "test"], len(table))
     text = refused(LeakError, table.assign(part=part), bundle, tmp_path)
@@ -160,23 +147,6 @@ def test_given_scores_that_are_the_outcomes_are_too_good_to_be_true(table, bundl
     assert found.skill.endswith(f" Not to be trusted: {TOO_GOOD}.")
 
 
-@pytest.mark.parametrize(
-    ("auprc", "prevalence", "flags"),
-    [
-        (Interval(value=1.0, low=0.95, high=1.0), 0.01, (TOO_GOOD,)),
-        (Interval(value=1.0, low=0.94, high=1.0), 0.01, ()),
-        (Interval(value=1.0), 0.01, (TOO_GOOD,)),
-        (Interval(value=0.94), 0.01, ()),
-        (Interval(value=1.0, low=0.95, high=1.0), 0.5, (TOO_GOOD,)),
-        (Interval(value=1.0, low=0.95, high=1.0), 0.6, ()),
-    ],
-)
-def test_a_score_is_too_good_if_all_of_its_interval_is_and_failures_are_rare(
-    auprc, prevalence, flags
-):
-    assert suspicious_score(auprc, prevalence) == flags
-
-
 def outcome_of(table, bundle):
     """Return for every row whether its component fails within two days, NaN under repair."""
     truth = np.zeros(len(table))
@@ -221,162 +191,11 @@ def test_point_adjusted_alarms_are_flagged_and_honest_ones_are_not():
     assert flags_of(judged, alarms) == ()
 
 
-THREE = ((5, 8), (15, 18), (25, 28))
-
-
-@pytest.mark.parametrize(
-    ("spans", "also", "is_adjusted"),
-    [
-        (THREE, (), True),
-        (THREE[:2], (), False),
-        (((5, 7), (15, 17), (25, 27)), (), False),
-        ((*THREE, (35, 38)), {35: False}, False),
-        ((*THREE, (35, 37)), {35: False}, True),
-        ((*THREE, (35, 38)), {35: False, 36: False, 37: False}, True),
-        ((*THREE, (35, 38)), {4: True, 18: True}, True),
-        ((*THREE, (35, 38), (45, 48)), {4: True, 18: True, 28: True}, False),
-        (((0, 3), (20, 23), (57, 60)), {19: True}, True),
-        (((1, 4), (15, 18), (25, 28)), {0: True, 14: True}, False),
-        (((5, 8), (15, 18), (56, 59)), {4: True, 59: True}, False),
-    ],
-    ids=[
-        "three",
-        "only two",
-        "too short to tell",
-        "one is not covered wholly",
-        "one that is too short is not covered wholly",
-        "one is not touched",
-        "two of four are longer",
-        "three of five are longer",
-        "at both ends",
-        "longer at the start",
-        "longer at the end",
-    ],
-)
-def test_alarms_are_point_adjusted_if_three_incidents_are_covered_and_half_of_them_just_so(
-    spans, also, is_adjusted
-):
-    of = task(6, kind="detect")
-    events = [event("n00000", *span, fatal=False) for span in spans]
-    judged = judge(np.zeros((60, 1)), events, of)
-    alarms = np.zeros((60, 1), dtype=bool)
-    for start, end in spans:
-        alarms[start:end] = True
-    for at, alarm in dict(also).items():
-        alarms[at] = alarm
-    assert is_point_adjusted(judged, alarms) is is_adjusted
-
-
-def ranked(hours, *, best, one_low=True):
-    """Return ``hours`` scores that are all different; the last ``best`` moments are an incident."""
-    said = np.random.default_rng(0).permutation(hours - best).astype(float)
-    high = np.arange(hours - best, hours, dtype=float)
-    if one_low:
-        said[said == hours - 50], high[0] = high[0], hours - 50
-    events = [event("n00000", hours - best, hours, fatal=False)]
-    return judge(np.append(said, high)[:, None], events, task(6, kind="detect"))
-
-
-@pytest.mark.parametrize(
-    ("level", "tuned"),
-    [(192, False), (191, True), (190, False), (199, True), (198, False), (0, False), (200, False)],
-)
-def test_a_threshold_is_tuned_if_no_other_has_a_better_f1_by_moment_or_by_incident(level, tuned):
-    """Of the ten moments of an incident nine have the highest scores, from 191 up."""
-    judged = ranked(200, best=10)
-    assert is_tuned(judged, judged.alarms(level)) is tuned
-
-
-@pytest.mark.parametrize(("level", "tuned"), [(190, True), (196, False)])
-def test_the_best_threshold_is_that_of_the_best_f1(level, tuned):
-    """The first four of ten are found without a false alarm, six of ten with four of them."""
-    found = [199, 198, 197, 196, 191, 190, 3, 2, 1, 0]
-    others = np.setdiff1d(np.arange(200.0), found)
-    events = [event("n00000", 190, 200, fatal=False)]
-    judged = judge(np.append(others, found)[:, None], events, task(6, kind="detect"))
-    assert is_tuned(judged, judged.alarms(level)) is tuned
-
-
-def test_what_was_not_said_or_is_not_known_makes_no_threshold_tuned_or_honest():
-    judged = ranked(200, best=10)
-    judged.score[3] = np.nan
-    judged.outcome[4], judged.score[4] = np.nan, 500.0
-    assert is_tuned(judged, judged.alarms(191))
-    judged.outcome[5], judged.score[5] = np.nan, 190.5
-    assert is_tuned(judged, judged.alarms(191))
-
-
-def test_with_few_different_scores_nothing_is_said_of_the_threshold():
-    for hours, tuned in ((50, True), (49, False)):
-        judged = ranked(hours, best=5, one_low=False)
-        assert is_tuned(judged, judged.alarms(hours - 5)) is tuned
-
-
-def test_alarms_that_no_threshold_makes_are_not_tuned_nor_any_where_nothing_failed():
-    judged = ranked(200, best=10)
-    alarms = judged.alarms(191)
-    assert is_tuned(judged, alarms)
-    alarms[np.argmin(judged.score)] = True
-    assert not is_tuned(judged, alarms)
-    calm = judge(judged.score, [], task(6, kind="detect"))
-    assert not is_tuned(calm, calm.alarms(191))
-
-
 def test_a_node_that_is_always_alarmed_is_not_point_adjusted():
     of = task(6)
     events = [event("n00000", start, start + 1) for start in range(20, 300, 40)]
     judged = judge(np.ones((320, 2)), events, of)
     assert not is_point_adjusted(judged, judged.alarms(0.5))
-
-
-def part_of(*rows):
-    """Return rows of a table: seconds, component, line."""
-    t_s, component, line = np.array(rows, dtype=np.int64).reshape(-1, 3).T
-    return Part(t_s * 10**9, component, line)
-
-
-TRAINED = part_of((0, 0, 2), (10, 1, 3), (4, 4, 4))
-
-
-@pytest.mark.parametrize(
-    "tested",
-    [(), ((15, 0, 9),), ((15, 7, 9), (16, 1, 10)), ((20, 1, 9), (15, 0, 10))],
-)
-def test_test_rows_a_horizon_after_all_training_rows_are_taken(tested):
-    refuse_split("x.csv", TRAINED, part_of(*tested), 5 * 10**9)
-    refuse_split("x.csv", part_of(), part_of(*tested), 5 * 10**9)
-
-
-@pytest.mark.parametrize(
-    ("tested", "problem"),
-    [
-        (
-            ((30, 1, 8), (10, 1, 9), (0, 0, 10)),
-            "x.csv:9: random_split: need the test rows of a component after its training rows, was "
-            "one at 1970-01-01T00:00:10Z before one at 1970-01-01T00:00:10Z",
-        ),
-        (
-            ((30, 1, 8), (10, 0, 9), (5, 0, 10), (11, 7, 11)),
-            "x.csv:10: machine_split: need the test rows after all training rows, as incidents hit "
-            "many components at once, was 1970-01-01T00:00:05Z, and training up to "
-            "1970-01-01T00:00:10Z",
-        ),
-        (
-            ((10, 7, 9),),
-            "x.csv:9: machine_split: need the test rows after all training rows, as incidents hit "
-            "many components at once, was 1970-01-01T00:00:10Z, and training up to "
-            "1970-01-01T00:00:10Z",
-        ),
-        (
-            ((30, 1, 8), (14, 0, 9)),
-            "x.csv:9: no_embargo: need 5 s, the horizon, between training and test rows, was 4 s",
-        ),
-    ],
-)
-def test_a_split_that_leaks_is_refused_with_the_first_row_that_does(tested, problem):
-    with pytest.raises(LeakError) as caught:
-        refuse_split("x.csv", TRAINED, part_of(*tested), 5 * 10**9)
-    assert str(caught.value) == problem
 
 
 def test_what_is_known_as_it_happens_is_taken_and_what_is_known_before_is_refused(bundle):
@@ -421,19 +240,6 @@ def test_a_column_that_knows_the_failures_is_flagged_and_a_good_one_is_not():
         np.column_stack([told, -told, good, gone]), failed, ["told", "lack", "good", "gone"]
     )
     assert flags == tuple(f"suspicious_feature: {name}" for name in ("told", "lack", "gone"))
-
-
-@pytest.mark.parametrize(
-    ("failures", "healthy", "flagged"),
-    [(9, 50, False), (10, 50, True), (10, 10, True), (10, 9, False)],
-)
-def test_columns_are_looked_at_where_failures_are_ten_and_no_more_than_the_others(
-    failures, healthy, flagged
-):
-    failed = np.arange(failures + healthy) < failures
-    nothing = np.full(len(failed), np.nan)
-    flags = suspicious_features(np.column_stack([nothing, failed]), failed, ["none", "told"])
-    assert flags == (("suspicious_feature: told",) if flagged else ())
 
 
 class Level:
@@ -501,51 +307,6 @@ def test_a_mean_over_past_and_future_is_a_feature_from_the_future(measured):
         refuse(measured, centred)
 
 
-def compared(bundle, was, now, *, later_h=0, after_h=48):
-    """Compare two daily forecasts of 20 nodes, of which the second was made again."""
-    asked = []
-
-    def again(other, end_ns):
-        asked.append((type(other), end_ns))
-        return said_of(bundle, now, later_h)
-
-    refuse_future("mine", said_of(bundle, was), bundle, again, after_ns=after_h * HOUR_NS)
-    return asked
-
-
-def said_of(bundle, scores, later_h=0):
-    times_ns = (24 * np.arange(len(scores)) + later_h) * HOUR_NS
-    table = np.zeros((len(scores), 20))
-    table[:, 3] = scores
-    return BacktestForecasts(watch(bundle), times_ns, 24 * HOUR_S, table)
-
-
-def test_what_is_the_same_to_the_bit_up_to_then_is_taken_whatever_was_said_later(bundle):
-    nan = float("nan")
-    asked = compared(bundle, [0.1, nan, 0.3, 0.9], [0.1, nan, 0.3])
-    assert asked == [(OtherFuture, 48 * HOUR_NS)]
-    compared(bundle, [0.1, 0.2, 0.3, 0.9], [0.1, 0.2], after_h=47)
-
-
-@pytest.mark.parametrize("now", [0.2 + 2**-55, float("nan"), 0.0])
-@pytest.mark.parametrize("swap", [False, True])
-def test_the_first_forecast_that_another_future_changes_is_named(bundle, now, swap):
-    was, other = [0.1, 0.2, 0.3], [0.1, now, 0.4]
-    with pytest.raises(LeakError) as caught:
-        compared(bundle, *((other, was) if swap else (was, other)))
-    assert str(caught.value) == (
-        "mine: future_feature: need forecasts up to 1970-01-03 that stay the same whatever comes "
-        "later, was a change in that of n00003 at 1970-01-02: it knows what came later, or keeps "
-        "state outside itself"
-    )
-
-
-@pytest.mark.parametrize(("now", "later_h"), [([0.1, 0.2], 0), ([0.1, 0.2, 0.3], 1)])
-def test_forecasts_that_another_future_moves_in_time_are_refused(bundle, now, later_h):
-    with pytest.raises(LeakError, match="was a change in the moments themselves: it knows"):
-        compared(bundle, [0.1, 0.2, 0.3], now, later_h=later_h)
-
-
 @pytest.mark.parametrize(
     ("spoil", "problem"),
     [
@@ -608,10 +369,3 @@ def test_a_file_that_is_no_table_is_refused(bundle, tmp_path, name, data):
     path.write_bytes(data)
     with pytest.raises(TraceError, match=f"{name}: need a Parquet or CSV file of scores: .+"):
         given_scores(path, bundle, task(48), until_ns=0)
-
-
-def test_a_column_of_the_greatest_numbers_there_are_is_looked_at_without_a_warning():
-    failed = np.arange(100) < 20
-    greatest = np.where(failed, 1e308, -1e308)
-    flags = suspicious_features(greatest[:, np.newaxis], failed, ["greatest"])
-    assert flags == ("suspicious_feature: greatest",)

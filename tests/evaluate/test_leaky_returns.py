@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pytest
 
 from torchloom_core.evaluate.forecasts.labels import Incidents
 from torchloom_core.evaluate.forecasts.leaky_returns import (
@@ -65,12 +64,6 @@ def test_times_between_failures_follow_one_another_whatever_outlasts_them():
     assert next_ns.tolist() == [10, 20, 40, 30, 50]
 
 
-def test_who_failed_once_has_no_time_between_failures_and_who_did_twice_has():
-    found = incidents([1, 0, 1], [5, 10, 20], [6, 12, 21])
-    owner, began_ns, next_ns = _between_failures(found, [[0], [1]], start_ns=3)
-    assert (owner.tolist(), began_ns.tolist(), next_ns.tolist()) == ([1, 1], [3, 6], [5, 20])
-
-
 def test_of_each_time_the_first_value_of_each_metric_is_taken():
     rows = [
         (5, "a", "x", 1.0), (10.4, "a", "x", 2.0), (12, "a", "x", 3.0), (12, "a", "y", 4.0),
@@ -82,30 +75,6 @@ def test_of_each_time_the_first_value_of_each_metric_is_taken():
     came_s, first = firsts(rows, owner, began_s, ("y", "x"))
     np.testing.assert_array_equal(came_s, [[12, 10.4], [NAN, 50], [NAN, 12], [90, 60]])
     np.testing.assert_array_equal(first, [[4, 2], [NAN, 6], [NAN, 5], [10, 7]])
-
-
-def test_of_a_value_that_is_not_valid_or_not_finite_the_next_one_is_taken():
-    rows = [(second, "a", "x", value) for second, value in enumerate([1, NAN, np.inf, 4.0])]
-    assert firsts(rows, [0], [0], invalid=(0,)) == ([[3.0]], [[4.0]])
-
-
-def test_what_came_before_the_first_time_or_of_whom_nobody_asks_is_in_none():
-    for name, second in (("a", 5), ("c", 30), ("b", 30)):
-        came_s, first = firsts([(second, name, "x", 1.0)], [0], [10])
-        assert np.isnan([came_s, first]).all()
-
-
-@pytest.mark.parametrize(
-    ("second", "began_s", "place"),
-    [(-5, [0, 50], 0), (0.5, [0, 1], 0), (300, [0, 99], 1), (100, [0, 100], 1)],
-    ids=["before the trace", "in its first second", "after it", "at its end"],
-)
-def test_a_value_beyond_the_trace_is_of_the_first_or_the_last_time_of_its_own(
-    second, began_s, place
-):
-    for number, name in enumerate("ab"):
-        _, first = firsts([(second, name, "x", 7.0)], [0, 0, 1, 1], 2 * began_s)
-        assert np.flatnonzero(np.ravel(first) == 7.0).tolist() == [2 * number + place]
 
 
 def left(count, horizon_s=10.0):
@@ -140,7 +109,3 @@ def test_a_metric_that_tells_how_far_the_next_failure_is_is_flagged_from_twenty_
         "leaky_column: left: its first value after each of 22 returns tells how far the next "
         "failure is, rank correlation 1.00",
     )
-
-
-def test_what_comes_within_a_horizon_of_the_failure_may_tell_it():
-    assert left(20, horizon_s=10_000.0) == ()

@@ -17,7 +17,7 @@ from torchloom_core.evaluate.forecasts.intervals import (
     exact_share,
     ratio,
 )
-from torchloom_core.evaluate.forecasts.scores import auprc_of, samples_of, score
+from torchloom_core.evaluate.forecasts.scores import samples_of, score
 from torchloom_core.learning.forecast_score import FEW
 from torchloom_core.learning.skill import verdict
 
@@ -157,13 +157,6 @@ def test_a_score_that_sees_something_is_above_random_and_a_random_one_is_not():
     none = scored(judged_many(other, events, of), others={"random": noise})
     assert none.versus["random"].low < 0
     assert none.auprc.low < none.prevalence < none.auprc.high
-
-
-def test_the_auprc_alone_is_that_of_the_whole_score():
-    events, of, good, _ = many()
-    judged = judged_many(good, events, of)
-    assert auprc_of(judged).value == scored(judged).auprc.value > 0.0
-    assert auprc_of(judge(good, [], of)).value == 0.0
 
 
 def test_the_judged_moments_are_in_the_order_of_time_and_what_was_not_said_is_last():
@@ -330,15 +323,6 @@ def test_a_score_that_is_no_probability_is_ranked_but_not_calibrated():
     assert found.auprc == scored(judged_many(good, events, of)).auprc
 
 
-def test_the_curve_is_short_and_goes_from_high_thresholds_to_low_ones():
-    events, of, good, _ = many(days=200, nodes=40)
-    curve = scored(judged_many(good, events, of)).curve
-    assert 100 < len(curve) <= 200
-    assert [p.threshold for p in curve] == sorted((p.threshold for p in curve), reverse=True)
-    assert [p.recall for p in curve] == sorted(p.recall for p in curve)
-    assert curve[-1].recall == 1.0
-
-
 @settings(deadline=None)
 @given(cells, st.floats(0, 10))
 def test_the_threshold_is_the_lowest_that_keeps_the_budget(values, budget):
@@ -382,38 +366,6 @@ def test_a_stretch_is_two_horizons_or_a_day_and_there_are_five_at_the_least():
     assert short.text == "Student's t, clustered by 5 stretches of 3 d and by 50 components"
 
 
-def t_of(clusters, pulls):
-    """Return how many standard errors the interval reaches."""
-    return clusters.reach(pulls) / clusters.error(pulls)
-
-
-def test_an_interval_reaches_as_far_as_the_clusters_that_spread_most_say():
-    random = np.random.default_rng(0)
-    weeks, nodes = random.normal(size=(5, 1)), np.repeat([-1.0, 1.0], 20)
-    clusters = clusters_of(50, 40, 5 * 86_400.0)
-    assert (clusters.stretches, clusters.components) == (5, 40)
-    by_time = np.repeat(weeks, 10, axis=0) + 1e-3 * nodes
-    by_node = np.tile(nodes, (50, 1)) + 1e-3 * np.repeat(weeks, 10, axis=0)
-    assert t_of(clusters, by_time.ravel()) >= 2.776
-    assert t_of(clusters, by_node.ravel()) == pytest.approx(2.023, abs=2e-3)
-
-
-def test_an_interval_reaches_further_where_few_clusters_pull_most():
-    clusters = clusters_of(400, 40, 86_400.0)
-    alike, few = np.tile(np.repeat([-1.0, 1.0], 20), (400, 1)), np.zeros((400, 40))
-    few[:, 0], few[:, 1] = 1.0, -1.0
-    assert t_of(clusters, alike.ravel()) == pytest.approx(2.023, abs=1e-3)
-    assert t_of(clusters, few.ravel()) > 2.5
-
-
-@given(arrays(np.float64, 40, elements=st.integers(0, 8)), arrays(bool, 40))
-def test_average_precision_is_that_of_scikit_learn(values, positive):
-    own = average_precision(values, positive)
-    expected = average_precision_score(positive, values) if positive.any() else 0.0
-    assert own.value == pytest.approx(expected)
-    assert own.pulls.sum() == pytest.approx(0.0, abs=1e-9)
-
-
 @settings(deadline=None)
 @given(arrays(np.float64, 30, elements=st.integers(0, 8)), arrays(bool, 30), st.integers(0, 29))
 def test_what_a_sample_pulls_is_the_derivative_by_its_weight(values, positive, which):
@@ -426,15 +378,6 @@ def test_what_a_sample_pulls_is_the_derivative_by_its_weight(values, positive, w
 
     derivative = (weighted(1e-5) - weighted(-1e-5)) / 2e-5
     assert average_precision(values, positive).pulls[which] == pytest.approx(derivative, abs=1e-7)
-
-
-def test_without_clusters_the_error_is_that_of_a_mean():
-    random = np.random.default_rng(0)
-    values = random.normal(size=(400, 100))
-    one = np.ones(values.size)
-    clusters = clusters_of(400, 100, 86_400.0)
-    error = clusters.error(ratio(values.ravel(), one).pulls)
-    assert error == pytest.approx(1.0 / np.sqrt(values.size), rel=0.25)
 
 
 @pytest.mark.parametrize("axis", [0, 1])
@@ -470,23 +413,3 @@ def test_a_difference_of_what_moves_together_is_told_closer_than_either():
     same, close, own = found.versus["same"], found.versus["near"], found.auprc
     assert (same.value, same.low, same.high) == (0.0, 0.0, 0.0)
     assert close.high - close.low < (own.high - own.low) / 2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("times", "nodes"), [(40, 22_892), (12_960, 12)])
-def test_large_tables_are_scored(times, nodes):
-    random = np.random.default_rng(2)
-    every_ns = (86_400 if nodes > 12 else 300) * SECOND_NS
-    times_ns = np.arange(times, dtype=np.int64) * every_ns
-    of = task(168 if nodes > 12 else 1)
-    last_h = int(times_ns[-1] // (3600 * SECOND_NS))
-    events = [
-        event(f"n{node:05}", int(at), int(at) + 1, id=str(i))
-        for i, (node, at) in enumerate(
-            zip(random.integers(0, nodes, 120), random.integers(10, last_h, 120), strict=True)
-        )
-    ]
-    judged = judge(random.random((times, nodes)), events, of, times_ns=times_ns)
-    found = scored(judged, others={"random": random.random((times, nodes))})
-    assert found.incidents > 80
-    assert found.auprc.low < found.auprc.high

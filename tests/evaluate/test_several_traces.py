@@ -75,14 +75,6 @@ def test_each_trace_of_several_has_the_figures_that_it_has_alone(folder):
     assert "fleets" not in reported(folder, "b")
 
 
-def test_two_traces_are_too_few_to_speak_of_fleets(folder, capsys):
-    evaluate("a.tltrace", "b.tltrace", *REPLAY)
-    (over,) = reported(folder, "a+1")["fleets"]["forecasts"]
-    assert over["auprc"]["low"] is None
-    said = " ".join(capsys.readouterr().out.split())
-    assert "Too few traces to say how it fares on another fleet: need 3 with failures" in said
-
-
 def test_a_time_since_the_start_is_each_traces_own(folder):
     evaluate("a.tltrace", "b.tltrace", *REPLAY, "--until", "4d")
     for one in reported(folder, "a+1")["traces"]:
@@ -95,17 +87,6 @@ def test_traces_of_one_name_are_told_apart_by_their_place(folder):
     evaluate("a.tltrace", "other/a.tltrace", *REPLAY)
     names = [one["trace"]["name"] for one in reported(folder, "a+1")["traces"]]
     assert names == ["a.tltrace", "other/a.tltrace"]
-
-
-def test_the_same_trace_twice_is_refused_though_no_manifest_lists_its_files(folder):
-    for name in ("copy", "other"):
-        shutil.copytree(folder / "a.tltrace", folder / f"{name}.tltrace")
-        manifest = folder / f"{name}.tltrace" / "manifest.json"
-        told = json.loads(manifest.read_bytes())
-        manifest.write_text(json.dumps({**told, "name": name, "files": {}}))
-    for one, other in (("a", "copy"), ("copy", "other")):
-        said = f"{other}.tltrace: need traces that differ, was the same by its contents as {one}."
-        assert problem(f"{one}.tltrace", f"{other}.tltrace", *REPLAY).startswith(said)
 
 
 def test_the_same_trace_twice_is_refused_whatever_it_is_called(folder):
@@ -138,17 +119,6 @@ def test_a_metric_that_only_one_trace_has_is_refused_where_a_predictor_needs_it(
     assert problem("hot.tltrace", "a.tltrace", *words) == (
         "a.tltrace: need heat, which predictor trend reads and hot.tltrace has, was none"
     )
-
-
-def test_given_scores_are_of_one_trace(folder):
-    words = ("--mode", "replay", "--scores", "mine=scores.csv")
-    assert problem("a.tltrace", "b.tltrace", *words) == (
-        "--scores: need one trace that they are of, was 2"
-    )
-
-
-def test_no_trace_at_all_is_a_mistake_told_in_one_line(folder):
-    assert problem(*REPLAY) == "evaluate: need a trace, NAME.tltrace, was none"
 
 
 def test_policies_are_held_against_each_other_on_each_trace_and_over_fleets(folder, capsys):

@@ -15,14 +15,7 @@ from torchloom_core.evaluate.goodput.candidates import Forecaster
 from torchloom_core.fitting.fit import fit
 from torchloom_core.fitting.stages import FitSettings
 from torchloom_core.trace.bundle.derived import DerivedBundle
-from torchloom_core.trace.bundle.recorded_values import (
-    KEPT,
-    _mixed,
-    recorded_values,
-    same_values,
-)
 from torchloom_core.trace.bundle.recording import prints, same_recording
-from torchloom_core.trace.bundle.schema import Event
 from torchloom_core.trace.bundle.telemetry import conform
 
 UNTIL_NS = START_NS + 3 * DAY_NS
@@ -101,92 +94,6 @@ def test_telemetry_is_known_again_by_what_was_measured_in_the_time(model, tmp_pa
     assert was_fitted_on(model, Changed(bundle, change)) == same
 
 
-def test_a_counter_at_rest_or_next_to_it_is_like_any_other(tmp_path):
-    bundle = write(tmp_path / "t.tltrace", EVENTS, metrics=("heat",))
-    for levels, same in ((0, False), (18, False), (60, True)):
-
-        def to_levels(frame, levels=levels):
-            level = (frame["value"].rank(method="first") % (levels + 1)).astype(float)
-            return frame.assign(value=level)
-
-        coarse = Changed(bundle, to_levels)
-        known = recorded_values(coarse, UNTIL_NS)
-        assert len(known) == KEPT
-        assert same_values(known, coarse, UNTIL_NS) == same
-    assert recorded_values(bundle, START_NS) == ()
-    assert not same_values((), bundle, UNTIL_NS)
-
-
-class InParts(DerivedBundle):
-    """A bundle whose telemetry comes some rows at a time."""
-
-    def __init__(self, bundle, rows):
-        super().__init__(bundle)
-        self._rows = rows
-
-    def telemetry(self, start_ns=None, end_ns=None, metrics=None):
-        for table in self._bundle.telemetry(start_ns, end_ns, metrics):
-            for first in range(0, len(table), self._rows):
-                yield table.slice(first, self._rows)
-
-
-def test_in_whatever_parts_it_is_read_the_same_values_are_kept_and_known(tmp_path):
-    bundle = write(tmp_path / "t.tltrace", EVENTS, metrics=("heat",))
-    known = recorded_values(bundle, UNTIL_NS)
-    assert len(known) == KEPT
-    assert [*known] == sorted(known)
-    assert recorded_values(InParts(bundle, 100), UNTIL_NS) == known
-    assert same_values(known, InParts(bundle, 100), UNTIL_NS)
-
-
-def test_the_last_print_that_is_small_enough_is_kept_too(tmp_path):
-    bundle = write(tmp_path / "t.tltrace", EVENTS, metrics=("heat",))
-    known = recorded_values(Changed(bundle, first_of(KEPT + 1)), UNTIL_NS)
-
-    def greatest_last(frame):
-        return frame.sort_values("value", key=lambda value: value == known[-1][1], kind="stable")
-
-    shuffled = Changed(bundle, first_of(KEPT + 1, greatest_last))
-    assert recorded_values(InParts(shuffled, KEPT), UNTIL_NS) == known
-
-
-def first_of(count, change=lambda frame: frame):
-    """Return what keeps the first values alone."""
-    return lambda frame: change(frame.iloc[:count])
-
-
-def test_twenty_different_values_are_enough_of_which_nine_in_ten_are_the_same(tmp_path):
-    bundle = write(tmp_path / "t.tltrace", EVENTS, metrics=("heat",))
-
-    def is_same(count, others=0):
-        one, other = (
-            Changed(
-                bundle,
-                first_of(
-                    count,
-                    lambda frame, change=change: frame.assign(
-                        value=np.arange(1.0, count + 1) * 1e-12
-                        + (np.arange(count) < others) * change
-                    ),
-                ),
-            )
-            for change in (0.0, 1e-9)
-        )
-        return same_values(recorded_values(one, UNTIL_NS), other, UNTIL_NS)
-
-    assert [is_same(19), is_same(20)] == [False, True]
-    assert [is_same(30, others=3), is_same(30, others=4)] == [True, False]
-
-
-def test_a_print_is_the_same_at_any_time_as_models_keep_it(tmp_path):
-    """SplitMix64 from 0 begins with 0xE220A8397B1DCDAF (Vigna, prng.di.unimi.it)."""
-    assert _mixed(np.array([0x9E3779B97F4A7C15], dtype=np.uint64)).tolist() == [0xE220A8397B1DCDAF]
-    bundle = write(tmp_path / "t.tltrace", EVENTS, metrics=("heat",))
-    row = {"component": "n0", "metric": "heat", "t_event": 1_700_000_000 * 10**9, "value": 1.5}
-    one = Changed(bundle, first_of(1, lambda frame: frame.assign(**row)))
-    assert recorded_values(one, UNTIL_NS) == (("d7faf17bb967dfe3", 1.5),)
-
-
 def test_a_longer_recording_of_the_same_fleet_is_known(model, tmp_path):
     assert was_fitted_on(model, write(tmp_path / "t.tltrace", [*EVENTS, *LATER]))
 
@@ -233,32 +140,3 @@ def test_a_failure_or_two_that_are_the_same_are_chance_unless_there_were_no_more
     assert not same_recording(more, EVENTS[:2], EVENTS[:2])
     assert same_recording(more, EVENTS[:3], EVENTS[:3])
     assert not same_recording((), EVENTS, EVENTS)
-
-
-def test_of_very_many_failures_a_sample_is_kept_and_held_against_the_like():
-    random = np.random.default_rng(0)
-    many = [event(at, 140 * share, f"n{at % 8}") for at, share in enumerate(random.random(5000))]
-    known = prints(many)
-    assert len(known) == 256
-    assert same_recording(known, many, many)
-    assert same_recording(known, many[::7], many[::7])
-    others = [replace(one, t_event=one.t_event + 10**13) for one in many]
-    assert not same_recording(known, others, others)
-
-
-@pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize("daily", [0.002, 0.02, 0.2])
-def test_two_fleets_whose_parts_have_the_same_names_and_days_are_two(seed, daily):
-    one, other = (
-        [
-            Event(id=str(at), t_event=day, t_avail=day, component=f"n{node}", kind="gpu")
-            for at, (day, node) in enumerate(np.argwhere(drawn < daily) * [DAY_NS, 1])
-        ]
-        for drawn in np.random.default_rng(seed).random((2, 60, 40))
-    )
-    assert not same_recording(prints(one), other, other)
-    assert same_recording(prints(one), [*one, *other], [*one, *other])
-
-
-def test_a_trace_in_which_nothing_had_happened_yet_is_nobodys(model, tmp_path):
-    assert not was_fitted_on(model, write(tmp_path / "first.tltrace", LATER))

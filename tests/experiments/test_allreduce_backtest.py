@@ -7,7 +7,7 @@ from dataclasses import asdict
 import pytest
 
 from experiments.allreduce import backtest, judge
-from experiments.allreduce.arm import TUNER, Played
+from experiments.allreduce.arm import TUNER
 from experiments.allreduce.schedule import steps
 from torchloom_core.config.loading import load
 
@@ -91,58 +91,3 @@ def test_both_rankings_are_printed_side_by_side_and_agree(path, tmp_path, capsys
     first = next(line for line in said.splitlines() if "tuner" in line)
     assert first.count(TUNER) == 2
     assert "0% off, 0% at the most" in said
-
-
-def test_arms_are_told_apart_by_what_all_seeds_say_and_not_by_their_means():
-    ends = {"none": [1.0, 1.1, 1.2], "int8": [1.5, 1.61, 1.7], "topk": [1.1, 1.0, 1.6]}
-    assert backtest.told_apart(ends) == [("none", "int8")]
-    assert backtest.told_apart({"none": [1.0], "int8": [2.0]}) == []
-
-
-def test_a_ranking_that_differs_is_told_by_its_tau():
-    progress = {"none": 1.0, "int8": 2.0, "topk": 3.0}
-    assert backtest.tau({"none": 3.0, "int8": 2.0, "topk": 1.0}, progress) == 1.0
-    assert backtest.tau({"none": 1.0, "int8": 2.0, "topk": 3.0}, progress) == -1.0
-    assert backtest.tau({"none": 3.0, "int8": 1.0, "topk": 2.0}, progress) == pytest.approx(1 / 3)
-
-
-@pytest.mark.parametrize(
-    ("more", "told"),
-    [
-        ({"costs": []}, "need the arm none"),
-        ({"costs": [{"mode": "none"}]}, "need what run.py writes"),
-        pytest.param(
-            {"quality": {"topk": 0.0}},
-            "topk.quality: need a number > 0",
-            marks=pytest.mark.integration,
-        ),
-    ],
-)
-def test_results_of_no_use_are_told_in_one_line(tmp_path, capsys, more, told):
-    path = tmp_path / "results.json"
-    path.write_text(json.dumps(results(**more)))
-    assert backtest.main([str(path), "--out", str(tmp_path / "out")]) == 2
-    said = capsys.readouterr().err
-    assert told in said
-    assert said.count("\n") == 1
-
-
-def test_results_that_are_not_there_or_too_old_are_told_in_one_line(tmp_path, capsys):
-    assert backtest.main([str(tmp_path / "none.json")]) == 2
-    old = results()
-    del old["costs"]
-    (tmp_path / "old.json").write_text(json.dumps(old))
-    assert backtest.main([str(tmp_path / "old.json")]) == 2
-    absent, outdated = capsys.readouterr().err.splitlines()
-    assert absent.endswith("none.json: No such file or directory")
-    assert outdated.endswith("need 'costs' in what run.py writes")
-
-
-def test_what_a_step_costs_beside_the_wire_is_told_by_the_rank_that_waits_there_the_least():
-    def rank(wire_s, compress_s):
-        said = {"event": "step", "step_time": 1.0, "bytes": 5.0, "mode": "none"}
-        return [{**said, "step": step, "wire": wire_s, "compress": compress_s} for step in range(3)]
-
-    trials = [Played("none", 1, [rank(0.4, 0.1), rank(0.3, 0.2), rank(0.6, 0.1)], [0.0])]
-    trials.append(Played(TUNER, 1, [rank(0.1, 0.1)], [0.0]))
-    assert judge.costs(trials) == [judge.Cost("none", pytest.approx(0.7), 0.1, 5.0)]

@@ -1,18 +1,10 @@
 """The trial that the experiments on recorded traces share."""
 
-import io
-import math
-from dataclasses import replace
-
 import numpy as np
 import pytest
-from rich.console import Console
 
-from experiments.forecast_trial import report
-from experiments.forecast_trial.trial import DAY_NS, DAY_S, Candidate, Fold, Trial, run, verdict_of
-from torchloom_core.errors import PluginError
+from experiments.forecast_trial.trial import DAY_NS, DAY_S, Candidate, Fold, Trial, run
 from torchloom_core.evaluate.forecasts.labels import Task
-from torchloom_core.learning.forecast_score import Interval
 from torchloom_core.plugin import Hazard
 from torchloom_core.trace import Bundle, BundleWriter, Component, Event
 from torchloom_predictors.fault_history import FaultHistoryPredictor
@@ -116,55 +108,3 @@ def test_all_rows_are_scored_on_the_same_moments_after_the_cut(outcome):
     assert names == {outcome.chosen, "upside", "short count", "long count", "random"}
     assert len({(s.samples, s.positives, s.from_ns, s.until_ns) for s in outcome.scores}) == 1
     assert outcome.scores[0].from_ns > outcome.cut_ns
-
-
-def test_nobody_may_choose_a_baseline_however_good_it_is(outcome):
-    assert "long count" not in {one.candidate for one in outcome.validated}
-    best = replace(TRIAL.candidates[0], name="upside as well")
-    with pytest.raises(PluginError, match="need row and beside among candidates"):
-        replace(TRIAL, baselines=(best,), row=best.name)
-
-
-def test_the_same_trial_writes_the_same_bytes(outcome, tmp_path):
-    again = run(TRIAL, trace(tmp_path / "c.tltrace"))
-    for name, found in (("one", outcome), ("two", again)):
-        report.write(found, tmp_path / name)
-    one, two = (tmp_path / name / "results.json" for name in ("one", "two"))
-    assert one.read_bytes() == two.read_bytes()
-    assert (tmp_path / "one" / "forecasts.png").stat().st_size > 10_000
-
-
-def test_the_tables_name_who_was_chosen_and_the_difference(outcome):
-    console = Console(width=140, record=True, file=io.StringIO())
-    report.show(outcome, console)
-    shown = console.export_text()
-    assert outcome.verdict in shown
-    assert "AUPRC above upside: +" in shown
-    assert "published in the data's README: 0.100" in shown
-
-
-def test_a_fold_that_reaches_into_the_scored_time_is_refused():
-    with pytest.raises(PluginError, match="need folds that end before the scored time"):
-        replace(TRIAL, folds=(Fold(cut_d=20, until_d=CUT_D + 1),))
-
-
-def test_a_row_that_is_no_candidate_is_refused():
-    with pytest.raises(PluginError, match="need row and beside among candidates"):
-        replace(TRIAL, row="nobody")
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "words"),
-    [
-        (0.001, 0.2, "is better than"),
-        (-0.1, 0.2, "is not worse than"),
-        (-0.2, -0.001, "is worse than"),
-        (None, None, "Too few incidents"),
-    ],
-)
-def test_the_verdict_says_what_the_interval_says(low, high, words):
-    assert words in verdict_of("one", "other", Interval(value=0.0, low=low, high=high))
-
-
-def test_the_row_itself_is_neither_better_nor_worse():
-    assert "neither" in verdict_of("one", "one", Interval(value=math.nan))

@@ -6,7 +6,7 @@ import pytest
 
 from experiments.loss_spikes import training
 from experiments.loss_spikes.run import behind
-from experiments.loss_spikes.training import FAULTS, NO_FAULT, Ran, Training, trial
+from experiments.loss_spikes.training import FAULTS, NO_FAULT, Training, trial
 
 ROOT = Path(__file__).parents[2]
 HERE = ROOT / "experiments" / "loss_spikes"
@@ -34,21 +34,6 @@ def test_a_trial_has_a_run_of_each_fault_in_each_arm():
     ran = trial("adamw", 2, {"nothing": None})
     assert set(ran) == {(NO_FAULT, ""), *((fault, "nothing") for fault in FAULTS)}
     assert behind(ran["bad stretch", "nothing"], ran[NO_FAULT, ""]) > 0
-
-
-def test_a_copy_in_which_nothing_goes_wrong_goes_on_as_the_first_would():
-    run = Training("adamw", 1)
-    run.run(60)
-    copied = run.go_wrong(NO_FAULT, {}).run(100)
-    assert copied.curve == run.run(100).curve
-    assert copied.proposed == 0
-
-
-def test_who_ends_where_another_was_some_steps_ago_is_so_far_behind():
-    falls = [3.0 - 0.1 * n for n in range(20)]
-    assert behind(Ran(falls), Ran(falls)) == pytest.approx(0)
-    assert behind(Ran(falls[:-2]), Ran(falls)) == pytest.approx(40)
-    assert behind(Ran([float("nan")] * 3), Ran(falls)) == 600
 
 
 def test_the_page_says_what_the_results_say():

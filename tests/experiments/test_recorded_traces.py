@@ -1,8 +1,5 @@
 """The experiments on recorded traces run, each on a small stand-in of its data."""
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
 
 import msgspec
@@ -15,7 +12,6 @@ from experiments.asd_detection.recording import STEP_S, import_asd
 from experiments.backblaze_forecasts import run as backblaze
 from experiments.forecast_trial.trial import Fold, run
 from experiments.infinitehbd_forecasts import run as infinitehbd
-from torchloom_core.errors import TraceError
 from torchloom_core.trace import Bundle
 from torchloom_core.trace.importers import import_backblaze, import_infinitehbd
 
@@ -32,21 +28,6 @@ def test_every_candidate_takes_its_options(name):
         paced = {"horizon_s": trial.task.horizon_s, "every_s": trial.every_s}
         options = msgspec.convert({**candidate.options, **paced}, candidate.cls.Options)
         assert candidate.cls(options).horizon_s == trial.task.horizon_s
-
-
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_without_the_data_one_line_says_where_they_should_be(name, tmp_path):
-    done = subprocess.run(
-        [sys.executable, EXPERIMENTS[name].__file__],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "TORCHLOOM_DATA": str(tmp_path)},
-        check=False,
-    )
-    assert done.returncode == 1
-    assert done.stdout.count("\n") == 1
-    assert f"need the recorded data at {tmp_path}" in done.stdout
-    assert not done.stderr
 
 
 def few(trial, *names, **changes):
@@ -148,11 +129,3 @@ def test_anomalies_are_detected(tmp_path):
     found = run(trial, Bundle.open(tmp_path / "d.tltrace"))
     assert found.scores[0].auprc.value > 0.5
     assert found.scores[0].task == "detect"
-
-
-def test_a_recording_without_labels_is_refused(tmp_path):
-    pd.DataFrame({"machine": ["a"], "split": ["train"], "t": [0]}).to_parquet(
-        tmp_path / "asd.parquet"
-    )
-    with pytest.raises(TraceError, match=r"asd\.parquet: need a column label, was none"):
-        import_asd(tmp_path, tmp_path / "e.tltrace")

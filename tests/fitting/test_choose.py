@@ -7,7 +7,7 @@ import pytest
 
 from tests.evaluate.disks import DAY_NS, bundle_of
 from tests.evaluate.traces import drain, event, write_bundle
-from tests.fitting.plugins import Blind, Heat, info, saying, warm
+from tests.fitting.plugins import Blind, Heat, info, warm
 from torchloom_core.activation.discovery import discover
 from torchloom_core.errors import ConfigError, TraceError
 from torchloom_core.fitting.candidates import Candidate, candidates
@@ -15,7 +15,6 @@ from torchloom_core.fitting.choose import choose, fit_best
 from torchloom_core.fitting.earlier_part import EarlierPart
 from torchloom_core.fitting.fit import fit
 from torchloom_core.learning.card import to_markdown
-from torchloom_core.trace.bundle.bundle import Bundle
 
 pytestmark = pytest.mark.slow
 HORIZON = {"horizon_s": 86_400.0}
@@ -75,80 +74,6 @@ def test_options_that_a_predictor_names_are_tried_beside_its_defaults_unless_one
     assert [*found] == [f"{what}{more}" for what in ("telemetry and faults", "faults")
                         for more in usual]  # fmt: skip
     assert [*tried(l2=3.0)] == ["telemetry and faults", "faults"]
-
-
-@pytest.mark.parametrize(
-    "variants",
-    ["abc", 5, ({"metrics": []}, 5), property(len)],
-    ids=["text", "int", "one", "property"],
-)
-def test_variants_that_are_nonsense_are_told_and_not_tried(variants, caplog):
-    odd = info(type("Odd", (Heat,), {"name": "odd", "variants": variants}))
-    found = candidates([odd], HORIZON, tick_s=3600.0, has_metrics=False)
-    assert [one.name for one in found] == ["odd"]
-    (said,) = caplog.messages
-    assert said.startswith("predictor odd: need variants as a tuple of dicts of options, was ")
-
-
-def test_what_is_judged_together_reaches_what_it_reaches_alone(bundle, settings):
-    plugins = [one for one in discover() if one.name in {"fault_history", "logistic", "one_rule"}]
-    told = {**HORIZON, "spans_s": [172_800.0]}
-    among = candidates(plugins, told, tick_s=settings.tick_s, has_metrics=True)
-    _, together, _ = choose(bundle, among, settings)
-    for candidate, one in zip(among, together, strict=True):
-        _, (alone,), _ = choose(bundle, [candidate], settings)
-        assert alone == one
-
-
-def test_one_that_breaks_as_it_is_asked_spoils_no_other(bundle, settings):
-    class Broken(Heat):
-        name = "broken"
-
-        def forecast(self, view):
-            raise OSError("no disk")
-
-    among = [Candidate(info(cls), {}, "") for cls in (Broken, Heat)]
-    chosen, (broken, heat), _ = choose(bundle, among, settings)
-    assert chosen.info.name == "heat"
-    assert broken.auprc == (None, None, None)
-    assert "no disk" in broken.why
-    assert heat == choose(bundle, among[1:], settings)[1][0]
-
-
-def test_one_that_judges_nobody_costs_the_others_no_pass_of_their_own(bundle, settings):
-    asked = []
-
-    class Counted(Heat):
-        name = "counted"
-
-        def forecast(self, view):
-            asked.append(view.now_ns)
-            return super().forecast(view)
-
-    told: list[float] = []
-    mute = saying(lambda view: np.full(len(view), np.nan))
-    among = [Candidate(info(cls), {}, "") for cls in (mute, Counted)]
-    chosen, _, _ = choose(bundle, among, settings, progress=told.append)
-    assert chosen.info.name == "counted"
-    together, asked[:] = len(asked), []
-    choose(bundle, among[1:], settings)
-    assert together == len(asked)
-    assert told == sorted(told)
-
-
-def test_each_that_has_learned_is_progress(bundle, settings):
-    seen: list[int] = []
-
-    class Slow(Heat):
-        def fit(self, examples):
-            super().fit(examples)
-            seen.append(len(told))
-
-    told: list[float] = []
-    choose(bundle, [Candidate(info(Slow), {}, "")] * 4, settings, progress=told.append)
-    assert told == sorted(told)
-    assert len({*seen[:4]}) == 4
-    assert {*told} > {(1 + done / 4) / 9 for done in (1, 2, 3)}
 
 
 @pytest.mark.parametrize(
@@ -239,45 +164,6 @@ def test_what_cannot_learn_without_telemetry_is_told_so(tmp_path, settings):
     assert residual.why.endswith("; the trace has no gpu_power_watts, gpu_temp_celsius")
 
 
-def test_who_cannot_be_built_is_told_nothing_and_keeps_nobody_from_being_chosen(bundle, settings):
-    class Strict(Heat):
-        name = "strict"
-
-        class Options(Heat.Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
-            level: float
-
-    class Breaks(Heat):
-        name = "breaks"
-
-        def __init__(self, options):
-            raise OSError("no disk")
-
-    plugins = [info(cls) for cls in (Strict, Breaks, Heat)]
-    model = fit_best(bundle, plugins, {**HORIZON, "metrics": ["heat"]}, settings)
-    assert model.info.predictor == "heat"
-    why = {one.candidate: one.why for one in model.card.tried}
-    assert why.pop("heat") == ""
-    assert "no disk" in why.pop("breaks")
-    assert "level" in why.pop("strict")
-
-
-def test_where_none_reaches_anything_the_first_reason_says_why(bundle, settings):
-    broken = Candidate(info(Heat), {"nonsense": 1}, "broken")
-    with pytest.raises(TraceError, match=r"to choose a predictor by, was none in any of them$"):
-        choose(bundle, [], settings)
-    with pytest.raises(TraceError, match=r": need incidents in the folds of the training time"):
-        choose(bundle, [], replace(settings, task="detect"))
-    calm = bundle_without_events(bundle)
-    with pytest.raises(TraceError, match=r"to choose a predictor by, was .*nonsense"):
-        choose(calm, [Candidate(info(Blind), {}, ""), broken], settings)
-
-
-def bundle_without_events(bundle):
-    other = Bundle.open(bundle.path)
-    other.events = lambda: ()
-    return other
-
-
 def test_a_name_that_the_trace_has_not_is_refused_before_anything_is_tried(
     bundle, settings, monkeypatch
 ):
@@ -313,25 +199,6 @@ def test_a_metric_that_is_misspelt_is_told_once_and_before_all_is_tried(
     assert caplog.messages == [
         "predictor auto reads what the trace has not: it sees no heta; did you mean heat?"
     ]
-
-
-def test_how_often_would_do_without_telemetry_is_told_once_and_before_anything_is_asked(
-    tmp_path, settings, monkeypatch, caplog
-):
-    never = "torchloom_core.fitting.{}"
-    for name in ("choose.choose", "fit.fit_checked"):
-        monkeypatch.setattr(never.format(name), lambda *_, **__: pytest.fail("it was asked"))
-    bare, _ = write_bundle(tmp_path / "b.tltrace", rate=0.03)
-    often = replace(settings, tick_s=1800.0, every_s=1800.0)
-    (counts,) = (one for one in discover() if one.name == "fault_history")
-    with pytest.raises(pytest.fail.Exception, match="it was asked"):
-        fit(bare, counts, HORIZON, often)
-    with pytest.raises(pytest.fail.Exception, match="it was asked"):
-        fit_best(bare, discover(), HORIZON, often)
-    assert [message.partition(" reads")[0] for message in caplog.messages] == [
-        f"{bare.path}: predictor {name}" for name in ("fault_history", "auto")
-    ]
-    assert all(": --every-s 7200, 12 times," in message for message in caplog.messages)
 
 
 def test_the_card_lists_what_was_tried(bundle, settings):

@@ -1,30 +1,27 @@
 """Fitting learns from the past alone, measures on the time after, and says plainly what it is."""
 
-import shutil
-from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
 
 import msgspec
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from msgspec import structs
 
 from tests.evaluate.report.reports import interval, score
 from tests.evaluate.traces import HOUR_NS, event, watched, write_bundle
-from tests.fitting.plugins import Blind, Heat, Options, Quiet, info, saying, warm
+from tests.fitting.plugins import Blind, Heat, Quiet, info, saying, warm
 from torchloom_core.activation.discovery import PluginInfo, discover
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import ConfigError, LeakError, PluginError, TraceError
 from torchloom_core.evaluate.forecasts.altered_future import OtherFuture
-from torchloom_core.fitting.fit import _columns, _remarks, fit
+from torchloom_core.fitting.fit import _remarks, fit
 from torchloom_core.fitting.stages import Fitting
 from torchloom_core.learning.calibration import Calibration
 from torchloom_core.learning.card import to_markdown
 from torchloom_core.learning.forecast_score import FEW
 from torchloom_core.learning.skill import BASELINES
-from torchloom_core.plugin import Hazard, Need, NeedFaults
+from torchloom_core.plugin import Hazard, NeedFaults
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.schema import Component
 from torchloom_core.trace.bundle.writer import BundleWriter
@@ -78,39 +75,6 @@ def test_each_stage_is_told_as_it_begins_and_how_far_it_is(bundle, settings, bas
     assert all(list(shares) == sorted(shares) for shares in told.values())
 
 
-@pytest.mark.parametrize(
-    ("left", "said"),
-    [(True, "stays as it is while it is read, was replaced"), (False, "was nothing")],
-    ids=["replaced", "gone"],
-)
-def test_a_trace_that_is_replaced_meanwhile_is_refused(tmp_path, settings, left, said):
-    path = tmp_path / "t.tltrace"
-    mine = write_bundle(path, rate=0.03, metrics={"heat": warm(strength=2.0)})[0]
-
-    def begin(name):
-        if name.startswith("score"):
-            shutil.rmtree(path)
-            if left:
-                write_bundle(path, rate=0.02)
-        return lambda share: None
-
-    with pytest.raises(TraceError, match=said):
-        fit(mine, info(Heat), {}, settings, stages=begin)
-
-
-def test_a_trace_of_which_a_file_is_changed_meanwhile_is_refused(tmp_path, settings):
-    mine, _ = write_bundle(tmp_path / "t.tltrace", rate=0.03, metrics={"heat": warm()})
-    (measured,) = (mine.path / "telemetry").iterdir()
-
-    def begin(name):
-        if name == "calibrate heat":
-            pq.write_table(pq.read_table(measured), measured, compression="none")
-        return lambda share: None
-
-    with pytest.raises(TraceError, match=r"000000\.parquet: need sha256 "):
-        fit(mine, info(Heat), {}, settings, stages=begin)
-
-
 def test_a_trace_of_which_a_file_was_changed_is_not_learned_from(tmp_path, settings):
     mine, _ = write_bundle(tmp_path / "t.tltrace", rate=0.03)
     with (mine.path / "events.jsonl").open("a") as file:
@@ -130,53 +94,6 @@ def test_a_baseline_learns_what_it_would_alone(bundle, settings, baselines):
     assert found.auprc == alone.score.auprc
     assert found.threshold == alone.score.threshold
     assert "newest heat" in alone.columns
-
-
-class Vandal(Quiet):
-    """Says the same of all; the other one spoils what it can reach of what it is shown."""
-
-    name = "vandal"
-    spoils = False
-
-    def __init__(self, options):
-        super().__init__(options)
-        self.needs = (NeedFaults(90 * 86_400.0), Need("heat", 4 * 86_400.0))
-
-    def forecast(self, view):
-        if self.spoils:
-            view.faults_of.clear()
-            view.faults, view.now_ns = (), 0
-            for array in (view.window("heat", 4 * 86_400.0), view.watched_s, view.step):
-                self.overwrite(array)
-        return Hazard(probability=np.full(len(view), 0.5))
-
-    def fit(self, examples):
-        for example in examples:
-            self.forecast(example.view)
-
-    def parts(self):
-        return {}
-
-    def restore(self, parts):
-        pass
-
-    def overwrite(self, array):
-        while isinstance(array, np.ndarray):
-            with suppress(ValueError):
-                array.flags.writeable = True
-                array[...] = 1e6
-            array = array.base
-
-
-def test_what_a_predictor_does_to_its_view_is_not_seen_by_whom_it_is_compared_with(
-    bundle, settings, baselines
-):
-    def scores(spoils):
-        cls = type("Vandal", (Vandal,), {"spoils": spoils})
-        card = fit(bundle, info(cls), {}, settings, baselines=baselines).card
-        return {score.predictor: score.auprc.value for score in card.baselines}
-
-    assert scores(spoils=True) == scores(spoils=False)
 
 
 def test_whoever_is_not_there_to_be_compared_with_is_named(bundle, settings, baselines):
@@ -209,23 +126,6 @@ def test_a_predictor_that_says_the_same_of_all_has_none_and_it_is_said(bundle, s
     card = fit(bundle, info(Blind), {}, settings).card
     assert card.verdict.level == "no skill"
     assert card.verdict.sentence.startswith("No skill: AUPRC is not surely above that of a random ")
-
-
-def test_probabilities_that_say_nothing_are_told_in_flags_and_limits(bundle, settings):
-    class Guess(Quiet):
-        name = "guess"
-
-        def forecast(self, view):
-            seed = view.now_ns // DAY_NS
-            return Hazard(probability=np.random.default_rng(seed).random(len(view)))
-
-    card = fit(bundle, info(Guess), {}, settings).card
-    assert "slope 0.0498 (its lower bound)" in card.calibration
-    assert card.score.flags == ("calibration_at_bound: lower",)
-    (limit,) = (remark for remark in card.remarks if "The calibration ran" in remark)
-    page = to_markdown(card)
-    assert f"- {limit}" in page
-    assert "- leak or doubt: calibration_at_bound: lower" in page
 
 
 def test_with_few_failures_no_skill_is_shown(tmp_path, settings):
@@ -296,17 +196,6 @@ def test_who_is_less_sure_once_it_has_learned_again_raises_as_many_alarms(bundle
     assert now.auprc.value == pytest.approx(was.auprc.value)
 
 
-@pytest.mark.parametrize(("every_days", "held"), [(1.0, True), (2.0, True), (3.0, False)])
-def test_who_is_not_asked_between_all_it_learned_from_and_the_score_is_not_carried_over(
-    bundle, settings, every_days, held
-):
-    now = replace(settings, every_s=every_days * 86_400.0)
-    cards = [fit(bundle, info(one), {}, now).card for one in (Heat, Quiet)]
-    limits = ["could not be held against" in " ".join(card.remarks) for card in cards]
-    assert limits == [not held, False]
-    assert ("learned again" in cards[0].calibration) is held
-
-
 def test_nothing_after_the_end_of_training_changes_what_was_learned(bundle, settings, heat):
     now = fit(OtherFuture(bundle, settings.until_ns), info(Heat), {}, settings)
     assert now.parts == heat.parts
@@ -323,12 +212,6 @@ def test_a_failure_that_was_told_only_after_the_end_of_training_is_not_learned_f
     was = fit(late, info(Heat), {}, settings)
     now = fit(OtherFuture(late, settings.until_ns), info(Heat), {}, settings)
     assert (now.parts, now.info) == (was.parts, was.info)
-
-
-def test_something_before_it_does(bundle, settings, heat):
-    now = fit(OtherFuture(bundle, settings.until_ns // 2), info(Heat), {}, settings)
-    assert now.parts != heat.parts
-    assert now.info.threshold != heat.info.threshold
 
 
 def test_the_same_seed_gives_the_same_model_to_the_byte(bundle, settings, baselines, tmp_path):
@@ -363,19 +246,6 @@ def test_the_threshold_keeps_about_the_budget_on_the_time_after(bundle, settings
         asked = replace(settings, false_alarms_per_node_day=budget)
         found = fit(bundle, info(Heat), {}, asked).card.score.false_alarms_per_node_day
         assert budget / 4 < found.value < budget * 2.5
-
-
-def test_short_times_on_a_card_are_told_in_their_own_units(bundle, settings):
-    card = fit(bundle, info(Heat), {}, settings).card
-    lab = {"task": "detect", "horizon_s": 60.0, "components": 1, "component_days": 0.29}
-    score = structs.replace(card.score, leads_s=(-20.0,), **lab)
-    page = to_markdown(structs.replace(card, score=score))
-    for part in (
-        "alarms within 1 min count",
-        "| 1 component, 0.29 node-days |",
-        "| median 20 s late",
-    ):
-        assert part in page
 
 
 @pytest.mark.parametrize("allowed", [0.01, 0.001])
@@ -559,29 +429,6 @@ def test_that_who_is_to_be_detected_is_away_meanwhile_is_said(tmp_path, settings
     )
 
 
-def test_a_metric_that_is_misspelt_is_told_before_and_with_the_refusal(bundle, settings, caplog):
-    (residual,) = (plugin for plugin in discover() if plugin.name == "seasonal_residual")
-    options = {"metrics": ["heta"], "horizon_s": 172_800.0}
-    with pytest.raises(PluginError) as error:
-        fit(bundle, residual, options, settings)
-    meant = "did you mean heat?"
-    assert one_line(error).endswith(f"from, was none; the trace has no heta; {meant}")
-    assert caplog.messages == [
-        f"predictor seasonal_residual reads what the trace has not: it sees no heta; {meant}"
-    ]
-
-
-def test_a_refusal_of_something_else_stays_as_it_is(bundle, settings):
-    class Picky(Heat):
-        def fit(self, examples):
-            super().fit(examples)
-            raise PluginError("heat: need a cooler fleet, was hot")
-
-    with pytest.raises(PluginError) as error:
-        fit(bundle, info(Picky), {}, settings)
-    assert one_line(error) == "heat: need a cooler fleet, was hot"
-
-
 def test_a_baseline_that_cannot_be_built_is_left_out_and_named(bundle, settings):
     broken = PluginInfo("fault_history", "predictor", "x", "tests", "1.0", problem="is broken")
     card = fit(bundle, info(Heat), {}, settings, baselines=[broken]).card
@@ -591,30 +438,9 @@ def test_a_baseline_that_cannot_be_built_is_left_out_and_named(bundle, settings)
     assert remark.endswith("is broken.")
 
 
-def test_a_baseline_that_breaks_as_it_is_asked_is_left_out_and_named(bundle, settings):
-    mute = info(saying(lambda view: np.full(len(view), np.nan)))
-    card = fit(bundle, info(Heat), {}, settings, baselines=[replace(mute, name="one_rule")]).card
-    assert [score.predictor for score in card.baselines] == ["random"]
-    (remark,) = (one for one in card.remarks if "with one_rule" in one)
-    assert "need a probability of some worker at some time" in remark
-
-
 def silent_before(until_ns):
     """Return what judges nobody before a moment."""
     return info(saying(lambda view: np.full(len(view), 0.5 if view.now_ns >= until_ns else np.nan)))
-
-
-def test_a_baseline_that_judges_nobody_in_the_time_to_calibrate_on_is_left_out_and_named(
-    bundle, settings
-):
-    late = replace(silent_before(settings.until_ns), name="one_rule")
-    card = fit(bundle, info(Heat), {}, settings, baselines=[late]).card
-    assert [score.predictor for score in card.baselines] == ["random"]
-    (remark,) = (one for one in card.remarks if "with one_rule" in one)
-    assert remark == (
-        "There is no comparison with one_rule: predictor says: need a probability at some judged "
-        "moment of the 14 days it is calibrated on, was none."
-    )
 
 
 def test_who_judges_nobody_in_the_time_to_calibrate_on_is_refused_by_its_name(bundle, settings):
@@ -705,39 +531,6 @@ def test_parts_that_cannot_be_files_are_refused_once_it_has_learned(bundle, sett
     assert one_line(error).endswith(was)
 
 
-def test_columns_that_cannot_be_had_are_said_in_a_line_that_moves_no_cursor(bundle, settings):
-    class Raises(Heat):
-        @property
-        def columns(self):
-            raise ValueError("none\x1b[31m\nof them")
-
-    with pytest.raises(PluginError) as error:
-        fit(bundle, info(Raises), {}, settings)
-    assert one_line(error) == (
-        r"predictor heat: its columns cannot be had: ValueError: none\x1b[31m of them"
-    )
-
-
-@pytest.mark.parametrize(
-    ("rows", "said"),
-    [
-        ((Component(id="n00000", kind="node"),) * 2, "need an id of its own, was 'n00000' again"),
-        ((event("n00000", 30, 20),), r"need t_resolved >= t_event 1970-01-02T06:00Z, was .*"),
-    ],
-    ids=["twice", "over before"],
-)
-def test_a_trace_that_contradicts_itself_is_not_learned_from(tmp_path, settings, rows, said):
-    path = tmp_path / "t.tltrace"
-    with BundleWriter(
-        path, name="t", start_ns=0, end_ns=120 * DAY_NS, source="a test", licence="none",
-        synthetic=True,
-    ) as writer:  # fmt: skip
-        for row in (*rows, event("n00000", 40)):
-            writer.add(row)
-    with pytest.raises(TraceError, match=f": {said}; `torchloom trace validate` says where$"):
-        fit(Bundle.open(path), info(Quiet), {}, settings)
-
-
 def test_a_trace_that_knows_an_event_before_it_happens_is_not_learned_from(tmp_path, settings):
     early = some_days(tmp_path / "t.tltrace", event("n00000", 40, known_h=30))
     with pytest.raises(LeakError, match="future_feature"):
@@ -798,36 +591,6 @@ def test_a_failure_without_an_end_lasts_as_long_as_is_told_and_the_model_keeps_i
         assert model.info.repair_s == repair_s
         moments.append(model.card.score.samples)
     assert moments[0] > moments[1] > moments[2]
-
-
-def test_a_trace_that_goes_on_beyond_its_end_and_is_looked_at_too_often_is_said_to(
-    bundle, settings, caplog
-):
-    class Beyond(Bundle):
-        beyond = "events after the trace ends"
-
-    often = replace(settings, tick_s=3600.0)
-    fit(Beyond(bundle.path, bundle.manifest), info(Quiet), {}, often)
-    first, second = caplog.messages
-    assert first == Beyond.beyond
-    assert "a sample every 86400 s is looked at every 3600 s" in second
-
-
-@pytest.mark.parametrize(("metrics", "said"), [(("heat",), 1), ((), 0)])
-def test_spans_shorter_than_a_sample_are_said_of_who_reads_telemetry(
-    bundle, settings, caplog, metrics, said
-):
-    class Spanning(Heat):
-        class Options(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
-            spans_s: tuple[float, ...] = (600.0,)
-
-        def __init__(self, options):
-            super().__init__(options)
-            self.needs = (Need("heat"),)
-
-    fit(bundle, info(Spanning), {"metrics": metrics}, settings)
-    text = "sums metrics up over 600 s at the most, and a sample comes every 86400 s"
-    assert sum(text in message for message in caplog.messages) == said
 
 
 @pytest.mark.parametrize(
@@ -902,17 +665,3 @@ def test_the_limits_of_what_a_card_says_stand_on_it(bundle, settings, synthetic)
         "Depends on what ran on a component, and means little once it moved: heat, power.",
         "Exact intervals of counts and no others: it takes 20 failures for more, was 19.",
     ]
-
-
-@pytest.mark.parametrize(
-    ("said", "told"),
-    [
-        ({"columns": ("a", "b")}, ("a", "b")),
-        ({"columns": ["a"]}, ()),
-        ({"columns": ("a", 1)}, ()),
-        ({"columns": "ab"}, ()),
-        ({}, ()),
-    ],
-)
-def test_by_what_it_judges_is_on_the_card_only_if_it_is_texts(said, told):
-    assert _columns(SimpleNamespace(name="it", **said)) == told

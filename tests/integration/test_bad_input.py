@@ -79,18 +79,6 @@ def test_a_wrong_config_is_one_line_with_its_place(weaver, config, line):
     assert said.startswith(f"torchloom: {line}")
 
 
-def test_a_config_that_is_not_there_is_one_line(tmp_path):
-    result = subprocess.run(
-        [sys.executable, "-m", "torchloom_core.cli", "weaver", "--config", "none.toml"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-    )
-    assert result.returncode == 2
-    assert result.stderr == "torchloom: none.toml: cannot be read: No such file or directory\n"
-
-
 def test_an_unreachable_broker_is_one_line(weaver):
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))

@@ -1,15 +1,11 @@
 """``torchloom landscape`` with a real Weaver, broker and standby, from the request to the plot."""
 
 import json
-import signal
-import subprocess
-import sys
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
-from tests.deadlines import DEADLINE_S
 from tests.integration.lookout import NEWEST, network, pinned
 
 pytestmark = pytest.mark.integration
@@ -57,34 +53,6 @@ def _standing_by(run, until, group, **environment):
     until(lambda: run.worker(worker)["state"] == "gone")
 
 
-@pytest.fixture
-def looking(run, v0, until):
-    """A person who has asked for a look, held up at its first point, and waits for its end."""
-    before = len(v0.journal("loss"))
-    v0.hold.touch()
-    command = [sys.executable, "-m", "torchloom_core.cli", "landscape", "--json", "--side", "5"]
-    with subprocess.Popen(
-        command, cwd=run.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        until(lambda: len(v0.journal("loss")) == before + 1)
-        until(lambda: len(lives(run, "survey", "issued")) == len(lives(run, "survey", "accepted")))
-        yield process
-        process.kill()
-    v0.hold.unlink(missing_ok=True)
-
-
-def lives(run, verb, status):
-    told = [body for _, body in run.records("command_status")]
-    return [life for life in told if (life["verb"], life["status"]) == (verb, status)]
-
-
-def test_where_nobody_stands_by_it_is_one_line(run):
-    result = run.torchloom("landscape")
-    assert result.returncode == 5
-    assert result.stderr.startswith("torchloom: denied by impossible: no standby offers it: need ")
-    assert result.stderr.count("\n") == 1
-
-
 def test_what_is_found_is_what_a_direct_evaluation_says_and_stands_on_record(run, v0):
     result = run.torchloom("landscape", "--side", "5", "--json", "--plot", "seen.svg")
     assert result.returncode == 0, result.stderr
@@ -125,49 +93,6 @@ def test_two_stand_bys_see_together_what_one_sees(run, v0, until):
     assert seen["end"]["why"] == ""
 
 
-def test_whoever_has_enough_ends_it_within_a_point(run, v0, until, looking):
-    assert run.torchloom("landscape", "--end").returncode == 0
-    issued = len(lives(run, "survey", "issued"))
-    until(lambda: len(lives(run, "survey", "accepted")) == issued)
-    v0.hold.unlink()
-    out, err = looking.communicate(timeout=DEADLINE_S)
-    assert (looking.returncode, err) == (0, "")
-    end = json.loads(out)["end"]
-    assert end["points"] == 1
-    assert "it was called off" in end["why"]
-
-
-def test_ctrl_c_ends_it_and_shows_what_there_is(run, v0, until, looking):
-    ended = len(lives(run, "survey", "issued"))
-    looking.send_signal(signal.SIGINT)
-    until(lambda: len(lives(run, "survey", "accepted")) == ended + 1)
-    v0.hold.unlink()
-    out, err = looking.communicate(timeout=DEADLINE_S)
-    assert (looking.returncode, err) == (130, "")
-    assert json.loads(out)["end"]["points"] == 1
-
-
-def test_the_kill_switch_ends_it_on_the_stand_by_too(run, v0, until, looking):
-    issued = len(lives(run, "survey", "issued"))
-    assert run.torchloom("actions", "stop").returncode == 0
-    until(lambda: len(lives(run, "survey", "accepted")) == issued + 1)
-    v0.hold.unlink()
-    _, err = looking.communicate(timeout=DEADLINE_S)
-    assert (looking.returncode, err) == (5, "torchloom: undone: actions were stopped\n")
-    until(lambda: [n for _, n in run.records("note")][-1]["fields"]["points"] == 1)
-    assert run.torchloom("actions", "resume").returncode == 0
-
-
-def test_a_stand_by_that_is_wanted_joins_at_the_next_point(run, v0, until, looking):
-    assert run.ask("propose", {"action": {"kind": "admit", "group": "v0"}})["ok"]
-    until(lambda: lives(run, "join", "accepted"))
-    v0.hold.unlink()
-    run.training("v0")
-    out, err = looking.communicate(timeout=DEADLINE_S)
-    assert (looking.returncode, err) == (0, "")
-    assert "asked for something else" in json.loads(out)["end"]["why"]
-
-
 def test_a_loss_that_is_another_each_time_is_one_line_and_the_stand_by_waits_on(run, until):
     save_file(newest().state_dict(), run.folder / NEWEST)
     for lookout in _standing_by(run, until, "n0", TEST_NOISE="1"):
@@ -177,12 +102,3 @@ def test_a_loss_that_is_another_each_time_is_one_line_and_the_stand_by_waits_on(
         assert result.stderr.count("\n") == 1
         assert lookout.process.poll() is None
         assert run.worker("n0-0")["state"] == "standby"
-
-
-def test_a_run_without_a_checkpoint_is_one_line(run, until):
-    (run.folder / NEWEST).unlink(missing_ok=True)
-    for _ in _standing_by(run, until, "e0"):
-        result = run.torchloom("landscape")
-        assert result.returncode == 5
-        assert "FileNotFoundError" in result.stderr
-        assert result.stderr.count("\n") == 1

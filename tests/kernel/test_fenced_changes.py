@@ -291,20 +291,6 @@ def test_what_came_upon_a_change_that_still_is_watched_goes_back_with_it(run):
     assert only(Judged, outputs).text.endswith(f"with it, as still watched: {first.proposal}")
 
 
-def test_the_outcome_says_what_is_watched_or_that_too_little_was_seen(run):
-    def outcome(mode):
-        commands = told(run.ask(ChangeKnobs(values={"mode": mode})))
-        return only(Outcome, ack_all(run, commands)).detail
-
-    assert outcome("bf16").endswith("on 3 workers at step 10")
-    watch(run, 2.0, 2)
-    assert outcome("none").endswith("; not watched over, too little was seen of loss before")
-    watch(run, 2.0, 20)
-    assert outcome("bf16").endswith("; loss is watched for 30 s")
-    one = ack_all(run, told(run.ask(ChangeKnob(knob="mode", value="none"))))
-    assert only(Outcome, one).detail.endswith("; loss is watched for 30 s")
-
-
 def test_a_change_of_which_too_little_was_seen_before_is_not_judged(run):
     watch(run, 2.0, 2)
     ack_all(run, told(run.ask(ChangeKnobs(values={"lr": 0.9}))))
@@ -393,16 +379,6 @@ def test_what_one_says_it_did_and_most_refused_is_not_done(run):
     assert run.kernel.run.desired.values("mode") == []
 
 
-def test_what_some_say_they_did_and_more_refused_than_are_named_is_not_done():
-    run = Run(make_kernel())
-    for index in range(52):
-        run.feed(says_hello(f"g{index}-0"))
-    commands = told(run.ask(ChangeKnobs(values={"mode": "bf16"})))
-    outputs = ack_all(run, commands[:22], step=9)
-    outputs += ack_all(run, commands[22:], "rejected", detail="withdrawn")
-    assert only(Outcome, outputs).result == "undone"
-
-
 @pytest.mark.parametrize("loss", [float("inf"), 1.7e308])
 def test_what_is_no_measurement_before_a_change_does_not_make_the_change_hurt(run, loss):
     watch(run, loss, 20)
@@ -428,16 +404,6 @@ def test_what_hurt_is_taken_back_some_time_later_where_it_could_not_be_at_once(r
     assert [command.do.do for command in back] == [SetKnobs(values={"lr": 0.1})] * 3
     ack_all(run, back)
     assert not told(watch(run, 9.0, 60))
-
-
-def test_it_is_tried_five_times_to_take_back_what_hurt_and_each_says_which(run):
-    watch(run, 2.0, 20)
-    ack_all(run, told(run.ask(ChangeKnobs(values={"lr": 0.9}))))
-    run.feed(says_hello("d-0", knobs=(MODE,)))  # lr cannot be changed while it is there
-    tried = of(Proposed, watch(run, 9.0, 200))
-    assert len(tried) == 5
-    assert "(try" not in tried[0].proposal.reason
-    assert [p.proposal.reason[-13:] for p in tried[1:]] == [f" (try {n} of 5)" for n in range(2, 6)]
 
 
 def test_changes_with_guards_of_two_metrics_are_both_watched(run):
@@ -466,14 +432,6 @@ def test_a_loss_that_is_no_number_on_most_ranks_after_a_change_is_harm(run):
             run.feed(telemetry(worker, {"loss": 2.0} if worker == "a-0" else {}))
         outputs += run.tick()
     assert only(Judged, outputs).hurt
-
-
-def test_a_guard_of_a_short_window_judges_by_what_there_is(run):
-    watch(run, 2.0, 20)
-    ack_all(run, told(run.ask(ChangeKnobs(values={"lr": 0.9}))))
-    short = Guard(metric="loss", window_s=3.0)
-    ack_all(run, told(run.ask(ChangeKnobs(values={"mode": "bf16"}, guard=short))))
-    assert not only(Judged, watch(run, 2.0, 5)).hurt
 
 
 def test_a_rewind_that_failed_on_one_rank_is_half_done(run):
@@ -514,15 +472,6 @@ def test_a_knob_that_one_declares_for_the_run_is_not_set_on_the_others_alone(run
         other.feed(says_hello(worker, knobs=(alone,)))
     other.feed(says_hello("c-0"))
     assert "at one step on c-0, elsewhere not" in reason(other, ChangeKnob(knob="lr", value=0.2))
-
-
-def test_a_watch_of_a_metric_that_is_kept_no_more_is_dropped_at_a_restart(run):
-    watch(run, 2.0, 20)
-    ack_all(run, told(run.ask(ChangeKnobs(values={"lr": 0.9}))))
-    other = '[guard]\nmetric = "grad_norm"\nmetrics = ["grad_norm"]\n'
-    successor = Run(make_kernel(config=other), epoch=2, now_ns=run.now_ns)
-    successor.feed(Recovered(epoch=2, control=run.kernel.control()))
-    assert not of(Judged, watch(successor, 9.0, 40))
 
 
 def start_anew(run, step):
@@ -574,19 +523,6 @@ def test_a_worker_that_comes_back_behind_the_others_is_no_run_that_began_anew(ru
     run.feed(says_hello(gone, incarnation=2))
     run.feed(telemetry(gone, {"loss": 9.0}, incarnation=2, step=3))
     assert only(Judged, watch(run, 9.0, 10, step=4000)).hurt
-
-
-def test_a_step_that_only_one_ever_claimed_ends_no_watch_of_the_next_weaver(run):
-    watch(run, 2.0, 20, step=4000)
-    run.feed(telemetry("c-0", {"loss": 2.0}, step=2**53))
-    run.tick()
-    watch(run, 2.0, 5, step=4000)
-    ack_all(run, told(run.ask(ChangeKnobs(values={"lr": 0.9}))))
-    successor = Run(make_kernel(), epoch=2, now_ns=run.now_ns)
-    successor.feed(Recovered(epoch=2, control=run.kernel.control()))
-    for worker in WORKERS:
-        successor.feed(says_hello(worker, values={"lr": 0.9, "mode": "none"}))
-    assert only(Judged, watch(successor, 9.0, 10, step=4010)).hurt
 
 
 def test_the_next_weaver_knows_that_the_run_began_anew_meanwhile(run):

@@ -7,7 +7,6 @@ from torchloom_core.wire.actions import ChangeKnob, SaveCheckpoint
 from torchloom_core.wire.events import (
     Issue,
     KnobDesired,
-    Notice,
     Outcome,
     Recall,
     Recovered,
@@ -276,14 +275,6 @@ def test_a_value_that_a_worker_refused_is_not_pressed_on_it_whenever_it_does_som
         assert of(Issue, run.ack(issue.command)) == []
 
 
-def test_another_knob_is_not_touched_by_a_newer_value(run):
-    other = KnobSpec(name="wd", kind="float", low=0.0, high=1.0)
-    for worker in ("a-0", "b-0"):
-        run.feed(hello(worker, knobs=(LR, other), values={"lr": 0.1, "wd": 0.1}))
-    run.ask(ChangeKnob(knob="wd", value=0.5))
-    assert of(Recall, run.ask(lr(0.5))) == []
-
-
 def test_what_is_superseded_stays_so_under_the_next_weaver(run):
     run.ask(lr(0.5))
     run.ask(lr(0.6, worker="a-0"))
@@ -340,12 +331,6 @@ def test_to_forget_a_knob_takes_back_every_wish_for_it_each_by_its_worker(two_kn
     assert {knob for knob, *_ in wishes(two_knobs)} == {"wd"}
 
 
-def test_a_value_for_all_of_one_knob_leaves_the_wishes_for_another(two_knobs):
-    set_knob(two_knobs, 0.7)
-    assert ("wd", 0.5, "a-0") in wishes(two_knobs)
-    assert ("lr", 0.5, "a-0") not in wishes(two_knobs)
-
-
 def test_a_value_that_its_one_worker_did_not_apply_is_wanted_no_more_of_it_alone(run):
     set_knob(run, 0.5)
     (issue,) = of(Issue, run.ask(ChangeKnob(knob="lr", value=0.7, worker="a-0")))
@@ -371,67 +356,3 @@ def test_a_successor_wants_a_single_workers_value_of_that_worker_alone(run):
     again.feed(Recovered(epoch=2, control=run.kernel.control()))
     assert told(again, "b-0") == []
     assert told(again, "a-0") == [SetKnob(knob="lr", value=0.7)]
-
-
-def test_a_worker_that_has_another_knob_of_the_same_range_is_not_told(run):
-    run.feed(hello("c-0", knobs=(TWO[1],), values={"wd": 0.1}))
-    issued = of(Issue, run.ask(lr(0.5)))
-    assert [issue.command.worker for issue in issued] == ["a-0", "b-0"]
-
-
-@pytest.mark.parametrize(("odd", "more"), [(3, ""), (5, " and 2 more")])
-def test_of_many_that_declare_a_knob_otherwise_the_first_three_are_named(odd, more):
-    run = Run(make_kernel())
-    for number in range(odd + 1):
-        run.feed(hello(f"a-{number}"))
-    for number in range(odd):
-        run.feed(hello(f"x-{number}", knobs=(ODD,), values={"lr": "low"}))
-    verdict = only(Verdict, run.ask(ChangeKnob(knob="lr", value="low")))
-    named = ", ".join(f"x-{number}" for number in range(3))
-    assert verdict.reason.endswith(f"; not on {named}{more}, which declare it otherwise")
-
-
-def test_who_leaves_is_not_named_for_declaring_a_knob_otherwise(run):
-    run.feed(hello("c-0", knobs=(ODD,), values={"lr": "low"}))
-    run.exit("c-0")
-    for issue in of(Issue, run.ask(lr(0.5))):
-        run.ack(issue.command)
-    assert run.all(Outcome)[-1].detail == "lr = 0.5 on 2 workers"
-
-
-def test_a_knob_of_one_worker_that_is_leaving_is_refused_though_others_have_it(run):
-    run.hear("a-0", state="draining")
-    verdict = only(Verdict, run.ask(lr(0.5, worker="a-0")))
-    assert verdict.reason == "knob lr: a-0 is leaving"
-
-
-@pytest.mark.parametrize("status", ["rejected", "failed", "expired"])
-def test_a_value_that_a_worker_did_not_apply_is_not_taken_for_what_it_has(run, status):
-    issue, _ = of(Issue, run.ask(lr(0.5)))
-    run.ack(issue.command, status)
-    assert run.kernel.fleet.knobs[0]["lr"] == 0.1
-
-
-def test_who_asked_to_forget_a_knob_is_told_what_came_of_it(run):
-    set_knob(run, 0.5)
-    reply = run.want(ForgetKnob(knob="lr"))
-    assert reply.text == "lr is wanted no more; workers keep what they have"
-    reply = run.want(ForgetKnob(knob="lr"))
-    assert (reply.ok, reply.text) == (False, "no value of lr was wanted")
-    reply = run.want(ForgetKnob(knob="lr", worker="a-0"))
-    assert (reply.ok, reply.text) == (False, "no value of lr was wanted of a-0")
-
-
-def test_a_value_that_is_told_again_is_noticed_and_one_that_was_just_set_is_not(run):
-    set_knob(run, 0.5)
-    set_knob(run, 0.7, worker="a-0")
-    before = len(run.all(Notice))
-    for worker in ("a-0", "b-0"):
-        for issue in of(Issue, run.feed(hello(worker, incarnation=2))):
-            run.ack(issue.command)
-    again = run.all(Notice)[before:]
-    assert [(n.kind, n.worker) for n in again if n.kind != "hello"] == [
-        ("wanted", "a-0"),
-        ("wanted", "b-0"),
-    ]
-    assert not [notice for notice in run.all(Notice)[:before] if notice.kind == "wanted"]

@@ -419,36 +419,6 @@ def test_all_commands_of_a_worker_that_ended_end_with_it_and_none_but_a_drain_wa
     ]
 
 
-def test_an_outcome_names_the_first_twenty_that_did_not_apply_and_counts_the_others():
-    run = Run(make_kernel())
-    for number in range(22):
-        run.feed(hello(f"a-{number}"))
-    run.ask(ChangeKnob(knob="lr", value=0.5))
-    commands = run.commands()
-    for command in commands:
-        run.ack(command, "rejected", detail="no")
-    named = ", ".join(f"{command.id} rejected: no" for command in commands[:20])
-    assert only(Outcome, run.outputs).detail == f"{named} and 2 more"
-
-
-def test_an_outcome_says_why_a_command_that_nobody_answered_ended(run):
-    join = migrate(run).command
-    outcome = only(Outcome, run.tick(66.0))
-    why = "nothing was heard of it until its deadline"
-    assert outcome.detail == f"{join.id} expired: {why}"
-
-
-def test_each_step_of_a_commands_life_says_at_which_step_of_the_run_it_was(run):
-    outputs = run.ask(Migrate(group="a"))
-    issued = only(CommandStatus, outputs)
-    assert (issued.status, issued.verb, issued.step, issued.detail) == ("issued", "join", -1, "")
-    join = only(Issue, outputs).command
-    life = only(CommandStatus, run.ack(join, "accepted", step=7, detail="soon"))
-    assert (life.status, life.step, life.detail) == ("accepted", 7, "soon")
-    life = only(CommandStatus, run.ack(join, "applied", step=8))
-    assert (life.status, life.step) == ("applied", 8)
-
-
 @pytest.mark.parametrize(
     ("action", "detail"),
     [
@@ -495,31 +465,6 @@ def test_a_migration_of_two_workers_drains_both_once_both_stand_bys_train(pairs)
     for drain in drains:
         pairs.ack(drain.command)
     assert only(Outcome, pairs.outputs).detail == "s-0, s-1 joined, then a drained"
-
-
-def test_a_migration_names_all_stand_bys_that_did_not_train(pairs):
-    pairs.tick(121.0)
-    detail = only(Outcome, pairs.outputs).detail
-    assert detail == "standby s-0, s-1 did not train in time"
-
-
-def test_a_migration_names_all_of_the_group_that_ended_before_their_turn(pairs):
-    for worker in ("a-0", "a-1"):
-        pairs.exit(worker)
-    assert not of(Outcome, pairs.outputs)
-    train(pairs)
-    assert only(Outcome, pairs.outputs).detail == "a-0, a-1 ended before its turn"
-
-
-def test_an_outcome_cuts_a_long_reason_short(run):
-    run.ack(migrate(run).command, "failed", detail="x" * 1_000)
-    detail = only(Outcome, run.outputs).detail
-    assert detail == f"c1.1 failed: {'x' * 292}"
-
-
-def test_only_who_is_paused_is_resumed(run):
-    run.hear("b-0", state="paused")
-    assert only(Issue, run.ask(ResumeRun())).command.worker == "b-0"
 
 
 def test_where_nobody_can_do_it_the_refusal_says_so():

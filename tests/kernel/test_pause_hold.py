@@ -3,7 +3,7 @@
 import pytest
 
 from tests.kernel.runs import Run, hello, make_kernel, of, only, telemetry
-from torchloom_core.wire.actions import ChangeKnob, DrainGroup, PauseRun, ResumeRun
+from torchloom_core.wire.actions import DrainGroup, PauseRun, ResumeRun
 from torchloom_core.wire.events import Issue, Notice, Outcome, PauseHeld, Recall, Recovered, Reply
 from torchloom_core.wire.messages import Note, Pause, Resume
 from torchloom_core.wire.requests import StopActions
@@ -130,20 +130,6 @@ def test_workers_that_are_not_torchfts_need_not_count_alike():
     assert only(PauseHeld, outputs).verdict == first.cause
 
 
-def test_many_groups_are_named_in_a_few_words():
-    run = Run(make_kernel())
-    for number in range(10):
-        run.feed(hello(f"g{number}-0", framework="torchft"))
-    commands = pauses(run)
-    for command in commands[:5]:
-        run.ack(command, step=10)
-    undone(
-        run.tick(1.5),
-        "g0, g1, g2 and 2 more paused at step 10, g5, g6, g7 and 2 more are still at it: "
-        "undone, all go on",
-    )
-
-
 def test_a_resume_ends_the_pause_for_all_at_once(run):
     verdict = held(run)
     outputs = run.ask(ResumeRun())
@@ -257,12 +243,6 @@ def test_a_worker_still_paused_by_an_earlier_weaver_is_told_of_once():
     assert told.text == "g0-0 is still paused by a pause that is over: it goes on by itself"
 
 
-def test_a_worker_that_is_paused_by_this_weaver_is_not_told_of_as_a_stray(run):
-    held(run)
-    outputs = run.feed(hello("g0-0", framework="torchft", state="paused"))
-    assert of(Notice, outputs) == []
-
-
 def test_a_run_that_was_resumed_is_paused_again_as_at_first(run):
     held(run)
     for issue in of(Issue, run.ask(ResumeRun())):
@@ -273,44 +253,6 @@ def test_a_run_that_was_resumed_is_paused_again_as_at_first(run):
     for command in pauses(run):
         outputs = run.ack(command, step=20)
     assert only(Outcome, outputs).detail.startswith("2 workers paused at step 20, ")
-
-
-def test_whoever_left_on_purpose_while_a_pause_was_made_is_not_named(run):
-    first, second = pauses(run)
-    run.ack(first, step=10)
-    run.ack(second, "accepted")
-    assert not of(Outcome, run.exit("g0-0", expected=True))
-    undone(run.tick(1.1), "g1 is still at it: undone, all go on")
-
-
-def test_where_a_group_paused_is_told_of_one_that_is_leaving_too(run):
-    first, second = pauses(run)
-    run.ack(first, step=10)
-    run.ack(second, "accepted")
-    run.hear("g0-0", state="draining")
-    undone(run.tick(0.1), "g0 paused at step 10, g1 is still at it: undone, all go on")
-
-
-def test_a_pause_that_nobody_has_obeyed_yet_is_not_undone(run):
-    first, second = pauses(run)
-    assert of(Outcome, run.tick(2.0)) == []
-    run.ack(first, step=10)
-    assert only(Outcome, run.ack(second, step=10)).result == "done"
-
-
-def test_a_pause_that_comes_a_second_after_the_first_is_in_time(run):
-    first, second = pauses(run)
-    run.ack(first, step=10)
-    assert of(Outcome, run.tick(1.0)) == []
-    assert only(Outcome, run.ack(second, step=10)).result == "done"
-
-
-def test_one_that_comes_in_time_at_another_step_is_not_called_late(run):
-    first, second = pauses(run)
-    run.ack(first, step=10)
-    run.now_ns += 10**9
-    outputs = run.ack(second, step=11)
-    undone(outputs, "g0 paused at step 10, g1 paused at step 11: undone, all go on")
 
 
 def test_an_ack_of_a_pause_that_was_undone_does_not_count_for_the_next(run):
@@ -324,18 +266,6 @@ def test_an_ack_of_a_pause_that_was_undone_does_not_count_for_the_next(run):
     assert only(Outcome, run.ack(new, step=20)).result == "done"
 
 
-def test_what_else_a_paused_worker_notes_does_not_end_the_pause(run):
-    verdict = held(run)
-    run.feed(Note(run="run", worker="g1-0", incarnation=1, kind="fault"))
-    assert run.kernel.run.pauses.verdict == verdict
-
-
-def test_a_note_without_a_reason_ends_it_too(run):
-    verdict = held(run)
-    message = Note(run="run", worker="g1-0", incarnation=1, kind="pause_over")
-    is_over(run.feed(message), verdict, "g1-0 went on by itself, ")
-
-
 @pytest.mark.parametrize("state", ["draining", "left"])
 def test_whoever_leaves_in_a_pause_is_not_waited_for(run, state):
     verdict = held(run)
@@ -344,17 +274,6 @@ def test_whoever_leaves_in_a_pause_is_not_waited_for(run, state):
     run.hear("g1-0", state=state)
     run.tick(9.0)
     assert run.kernel.run.pauses.verdict == verdict
-
-
-def test_telemetry_and_silence_end_a_pause_only_once_they_are_over_their_time(run):
-    verdict = held(run)
-    run.now_ns += 5 * 10**8
-    run.hear("g0-0", step=10)
-    assert run.kernel.run.pauses.verdict == verdict
-    run.feed(telemetry("g0-0", state="paused"))
-    run.tick(8.5)
-    assert run.kernel.run.pauses.verdict == verdict
-    is_over(run.tick(0.1), verdict, "nothing was heard of g1-0 for 10 s")
 
 
 def test_what_is_over_leaves_nothing_to_resume(run):
@@ -378,25 +297,6 @@ def test_the_kill_switch_calls_off_a_pause_that_is_being_made(run):
     assert only(Outcome, run.outputs).detail == "actions were stopped"
 
 
-def test_where_steps_differ_by_nature_none_is_told():
-    run = Run(make_kernel())
-    for group in ("g0", "g1"):
-        run.feed(hello(f"{group}-0"))
-    for step, command in enumerate(pauses(run)):
-        outputs = run.ack(command, step=step)
-    detail = only(Outcome, outputs).detail
-    assert detail.startswith("2 workers paused, until torchloom resume; ")
-
-
-def test_three_groups_are_all_named():
-    run = Run(make_kernel())
-    for number in range(4):
-        run.feed(hello(f"g{number}-0", framework="torchft"))
-    for step, command in zip((10, 10, 10, 11), pauses(run), strict=True):
-        outputs = run.ack(command, step=step)
-    undone(outputs, "g0, g1, g2 paused at step 10, g3 paused at step 11: undone, all go on")
-
-
 def test_a_resume_before_anybody_has_paused_calls_the_pause_off(run):
     pauses(run)
     run.ask(ResumeRun())
@@ -405,10 +305,3 @@ def test_a_resume_before_anybody_has_paused_calls_the_pause_off(run):
         "resumed before all had paused",
         "the pause was called off",
     ]
-
-
-def test_a_successor_takes_no_other_plan_for_a_pause(run):
-    run.ask(ChangeKnob(knob="lr", value=0.5))
-    after = Run(make_kernel(), epoch=2, now_ns=run.now_ns)
-    after.feed(Recovered(epoch=3, control=run.kernel.control()))
-    assert not after.kernel.run.pauses.going_on

@@ -1,6 +1,5 @@
 """The loss around the weights is what a slow direct evaluation says, and the weights stay put."""
 
-import itertools
 import math
 
 import pytest
@@ -9,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from torchloom_threadlet.landscape import curvature as curvature_module
 from torchloom_threadlet.landscape.curvature import critical_sharpness, curvature
 from torchloom_threadlet.landscape.directions import (
     filter_normalised,
@@ -18,8 +16,6 @@ from torchloom_threadlet.landscape.directions import (
     update,
 )
 from torchloom_threadlet.landscape.grid import (
-    Cell,
-    coarse_first,
     in_rounds,
     plane,
     shares,
@@ -72,20 +68,6 @@ def test_a_usual_update_takes_few_evaluations():
     assert critical_sharpness(bowl.surface, step).evaluations <= 8
 
 
-def test_an_update_that_leads_up_has_no_critical_step():
-    bowl = Bowl()
-    found = critical_sharpness(bowl.surface, [0.1 * bowl.gradient])
-    assert math.isnan(found.critical_step)
-    assert found.evaluations == curvature_module._MOST
-
-
-def test_a_loss_that_falls_for_ever_has_none_within_reach():
-    weights = torch.zeros(1, dtype=torch.float64)
-    surface = Surface([weights], lambda: -weights[0])
-    found = critical_sharpness(surface, [torch.ones(1, dtype=torch.float64)])
-    assert (found.critical_step, found.sharpness) == (math.inf, 0.0)
-
-
 def test_where_the_loss_is_no_number_it_is_taken_to_be_far_above():
     weights = torch.tensor([1.0], dtype=torch.float64)
 
@@ -135,21 +117,6 @@ def test_a_plane_is_what_a_slow_direct_evaluation_says():
                 parameter.copy_(start)
 
 
-def test_whoever_stops_asking_has_what_was_computed():
-    bowl = Bowl()
-    direction = [torch.ones(6, dtype=torch.float64)]
-    cells = plane(bowl.surface, direction, direction, shares(51, 1.0), in_rounds(51))
-    some = [next(cells) for _ in range(9)]
-    cells.close()
-    assert all(isinstance(cell, Cell) for cell in some)
-
-
-@given(st.integers(2, 60))
-def test_all_of_a_plane_is_looked_at_once(points):
-    whole = list(in_rounds(points))
-    assert sorted(whole) == [(row, column) for row in range(points) for column in range(points)]
-
-
 @given(st.integers(9, 60))
 def test_any_beginning_of_a_plane_is_a_coarse_map_of_all_of_it(points):
     begun = list(in_rounds(points))[: points * points // 3]
@@ -192,24 +159,6 @@ def test_a_run_that_stays_in_a_plane_is_shown_by_it_whole():
         torch.testing.assert_close(x * first[0] + y * second[0], way)
 
 
-def test_a_run_that_leaves_its_plane_says_by_how_much():
-    generator = torch.Generator().manual_seed(3)
-    checkpoints = [[torch.randn(40, generator=generator).double()] for _ in range(8)]
-    found = plane_of(checkpoints)
-    assert sum(found.variance_explained) < 0.9
-    for checkpoint, (x, y), distance in zip(
-        checkpoints, found.coordinates, found.distances, strict=True
-    ):
-        whole = norm(update(checkpoints[-1], checkpoint))
-        assert x * x + y * y + distance**2 == pytest.approx(whole**2)
-
-
-@pytest.mark.parametrize("ways", [[1.0, 0.0], [3.0, 2.0, 1.0, 0.0], [0.0, 0.0, 0.0]])
-def test_too_few_checkpoints_or_such_on_a_line_make_no_plane(ways):
-    with pytest.raises(ValueError, match=r"need (3 )?checkpoints"):
-        plane_of([[torch.full((4,), way, dtype=torch.float64)] for way in ways])
-
-
 def test_a_loss_that_is_another_each_time_or_no_number_is_refused_with_what_it_was():
     model, loss = network()
     surface = Surface(model.parameters(), loss)
@@ -219,12 +168,3 @@ def test_a_loss_that_is_another_each_time_or_no_number_is_refused_with_what_it_w
         Surface(model.parameters(), lambda: next(values)).base()
     with pytest.raises(ValueError, match="need a loss that is a number, was nan"):
         Surface(model.parameters(), lambda: math.nan).base()
-
-
-@given(st.integers(3, 101))
-def test_the_points_of_a_line_come_coarse_first_and_each_once(points):
-    places = coarse_first(points)
-    assert sorted(places) == list(range(points))
-    some = places[: max(2, points // 4)]
-    gaps = [b - a for a, b in itertools.pairwise(sorted(some))]
-    assert max(gaps) <= 8

@@ -1,31 +1,25 @@
 """A change tried out beside a control: what is said of it, and what it leaves behind."""
 
-import contextlib
 import copy
 import math
 import random
-import sys
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
 
-from tests.threadlet.rehearsing import LR, Heard, Script, finite
+from tests.threadlet.rehearsing import LR, Heard, Script
 from torchloom_core.errors import KnobError
 from torchloom_core.wire.messages import Rehearse, Survey
-from torchloom_core.wire.preview import Curve, Judgement, Setup, Trial
-from torchloom_core.wire.standby_task import MOST_AT_ONCE, End
+from torchloom_core.wire.preview import Curve, Judgement, Setup
 from torchloom_threadlet.preview.forecast import predict
 from torchloom_threadlet.preview.judgement import Pair, judge
-from torchloom_threadlet.standby_tasks import pace
-from torchloom_threadlet.standby_tasks.fingerprints import print_of
 from torchloom_threadlet.trainer.actuators import Actuators
 from torchloom_threadlet.trainer.standby_tasks import standby_tasks_of
 
-SEEDS = range(10)
+SEEDS = range(2)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -36,82 +30,6 @@ def test_a_rate_that_is_far_too_high_is_worse(seed):
     assert heard.setup.before == {"lr": LR}
     assert heard.shown["verdict"].startswith("worse: ")
     assert heard.shown["warning"].startswith("says nothing of what comes after 50 steps")
-
-
-def test_it_says_at_which_weights_both_arms_begin():
-    script = Script()
-    heard = Heard(script.preview(), steps=4)
-    assert heard.setup.at == print_of(script.newest[0].values())
-
-
-@pytest.mark.parametrize(
-    ("told", "of_step"),
-    [(120, 120), (np.int64(0), 0), (None, -1), (True, -1), (0.5, -1), (2**99, -1), ("9", -1)],
-)
-def test_it_says_of_which_step_its_weights_are_where_the_script_does(told, of_step):
-    script = Script()
-
-    def load():
-        script.load()
-        return told
-
-    assert Heard(script.preview(load=load), steps=1, repeats=1).setup.of_step == of_step
-
-
-def halve(model):
-    model.half()
-
-
-def put_in_a_layer(model):
-    model.append(nn.Linear(2, 2))
-
-
-def give_up_a_weight(model):
-    model[0].register_parameter("bias", None)
-
-
-def take_another_shape(model):
-    model[0].weight = nn.Parameter(torch.zeros(3, 4))
-
-
-def change_what_all_share(model):
-    torch.set_default_dtype(torch.float64)
-    torch.set_grad_enabled(False)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [halve, put_in_a_layer, give_up_a_weight, take_another_shape, change_what_all_share],
-)
-def test_a_model_that_a_step_made_into_another_is_what_it_was(change):
-    script = Script()
-    before = copy.deepcopy(script.model.state_dict())
-    layers = list(script.model)
-
-    def step():
-        loss = script.step()
-        change(script.model)
-        return loss.detach()
-
-    with contextlib.suppress(Exception):  # of the next step, which cannot be made
-        Heard(script.preview(step), steps=4)
-    assert list(script.model) == layers
-    after = script.model.state_dict()
-    assert after.keys() == before.keys()
-    assert all(after[name].dtype == before[name].dtype for name in before)
-    assert all(torch.equal(after[name], before[name]) for name in before)
-    assert torch.get_default_dtype() == torch.float32
-    assert torch.is_grad_enabled()
-
-
-def test_a_loader_that_is_used_up_is_told_in_one_line():
-    with pytest.raises(ValueError, match="was StopIteration: its data is used up"):
-        Heard(Script().preview(lambda: next(iter(()))), steps=4)
-
-
-def test_a_loss_that_no_sum_can_hold_is_no_number():
-    with pytest.raises(ValueError, match="need a loss that is a number"):
-        Heard(Script().preview(lambda: 1.7e308), steps=4)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -174,42 +92,6 @@ def test_the_control_has_what_is_wanted_of_the_run_and_not_what_the_checkpoint_h
             assert heard.curve(repeat, arm) == [script.step().item() for _ in range(4)]
 
 
-@pytest.mark.parametrize("values", [{}, {"lr": 0.2}])
-def test_what_the_run_has_already_is_no_change_to_the_bit(values):
-    script, used = Script(), {"scale": 1.0}
-    preview = script.preview(lambda: script.step() * used["scale"])
-    preview.knob("scale", lambda: used["scale"], lambda value: used.update(scale=value), high=4.0)
-    heard = Heard(preview, values=values, now={"lr": 0.2, "scale": 3.0}, steps=8)
-    assert heard.judged.alike
-    assert heard.setup.before == values
-    assert used == {"scale": 1.0}
-
-
-def test_what_is_wanted_of_the_run_and_the_preview_does_not_offer_is_left_alone():
-    script, used = Script(), {"skip": 0}
-    preview = script.preview()
-    preview.knob(
-        "skip", lambda: used["skip"], lambda v: used.update(skip=v), kind="int", used_up=True
-    )
-    now = {"ring_order": "g0,g1", "skip": 7}
-    heard = Heard(preview, values={"lr": 0.3}, now=now, steps=4)
-    without = Heard(script.preview(), values={"lr": 0.3}, steps=4)
-    assert heard.of(Curve) == without.of(Curve)
-
-
-def test_a_run_that_cannot_be_tried_as_it_is_is_one_line():
-    with pytest.raises(KnobError, match="the control cannot have what the run has: knob lr: "):
-        Heard(Script().preview(), values={"momentum": 0.5}, now={"lr": 1000.0}, steps=4)
-
-
-def test_a_schedule_goes_on_from_where_the_checkpoint_has_it():
-    script = Script()
-    scheduler = torch.optim.lr_scheduler.StepLR(script.optimizer, step_size=2, gamma=0.5)
-    preview = script.preview(load=lambda: None, scheduler=scheduler)
-    heard = Heard(preview, values={"lr": 0.4}, now={"lr": 0.9}, steps=3, repeats=1)
-    assert heard.setup.before == {"lr": LR}
-
-
 def test_a_loss_that_is_no_number_with_the_change_is_worse_and_costs_no_more_steps():
     script = Script()
 
@@ -252,21 +134,6 @@ def test_a_step_that_does_not_go_alike_twice_is_one_line():
         Heard(script.preview(step), values={"lr": 0.2})
     assert script.steps == 4
     assert "\n" not in str(told.value)
-
-
-def test_weights_that_differ_are_found_where_the_losses_do_not():
-    script = Script()
-    times = iter(range(1000))
-
-    def step():
-        loss = script.step()
-        if next(times) == 3:
-            with torch.no_grad():
-                script.model[0].weight[0, 0].add_(1e-3)
-        return loss
-
-    with pytest.raises(ValueError, match="need a step that goes alike twice"):
-        Heard(script.preview(step), values={"lr": 0.2})
 
 
 def test_data_that_is_not_drawn_begins_where_the_script_says():
@@ -334,23 +201,6 @@ def test_all_is_put_back_to_the_bit(fails_at):
     assert np.random.get_state()[1].tolist() == numpys[1].tolist()
 
 
-def test_adam_s_own_state_is_put_back_too():
-    script = Script()
-    script.optimizer = torch.optim.Adam(script.model.parameters(), lr=0.01)
-    newest = copy.deepcopy(script.model.state_dict())
-    for _ in range(3):
-        script.step()
-    before = copy.deepcopy(script.optimizer.state_dict())
-    heard = Heard(
-        script.preview(load=lambda: script.model.load_state_dict(newest)),
-        values={"beta2": 0.5},
-        steps=4,
-        repeats=2,
-    )
-    assert heard.curve(0, "control") != heard.curve(0, "change")
-    torch.testing.assert_close(script.optimizer.state_dict(), before, rtol=0, atol=0)
-
-
 def test_a_schedule_is_tried_from_where_it_is_and_put_back():
     script = Script()
     scheduler = torch.optim.lr_scheduler.StepLR(script.optimizer, step_size=2, gamma=0.5)
@@ -415,24 +265,6 @@ def test_a_time_that_is_up_ends_it():
     heard = Heard(script.preview(), seconds=0.0, values={"lr": 1.0})
     assert (script.steps, heard.pieces) == (0, [heard.end])
     assert heard.end.why == "its 0 s were used up"
-
-
-def test_a_piece_has_no_more_losses_than_a_message_may(monkeypatch):
-    monkeypatch.setattr(pace, "_EVERY_S", math.inf)
-    script = Script()
-    heard = Heard(script.preview(lambda: 1.0), steps=1200, repeats=1)
-    sizes = [len(piece.losses) for piece in heard.of(Curve)]
-    assert sizes == 2 * [MOST_AT_ONCE, MOST_AT_ONCE, 1200 - 2 * MOST_AT_ONCE]
-    assert heard.curve(0, "change") == [1.0] * 1200
-
-
-def test_two_trials_of_one_seed_are_one_and_of_another_are_not():
-    script = Script()
-    first, again, other = (
-        Heard(script.preview(), values={"lr": 0.2}, steps=3, repeats=1, seed=seed)
-        for seed in (5, 5, 6)
-    )
-    assert first.curve(0, "change") == again.curve(0, "change") != other.curve(0, "change")
 
 
 def test_only_a_stand_by_whose_script_offers_it_tries():
@@ -503,25 +335,11 @@ def test_of_changes_that_do_nothing_one_in_so_many_as_is_said_is_taken_for_one_t
         assert told[0].confidence >= 0.9
 
 
-def test_a_loss_that_runs_away_is_one_pair_and_no_more():
-    pairs = [pair(1.0, 1.1), pair(1.0, 1e30), pair(1.0, 1.2), pair(1.0, 1.3), pair(1.0, math.inf)]
-    judged = judge(pairs, 8)
-    assert (judged.says, judged.diverged) == ("worse", 1)
-    assert judged.difference == pytest.approx(0.3)
-    assert (judged.low, judged.high) == (pytest.approx(0.1), None)
-
-
 @pytest.mark.parametrize("pairs", [1, 2, 3, 4])
 def test_too_few_pairs_tell_nothing_however_alike_they_are(pairs):
     judged = judge([pair(1.0, 2.0)] * pairs, 8)
     assert (judged.says, judged.confidence) == ("few", 1.0 - 2.0 ** (1 - pairs))
     assert judge([pair(1.0, 2.0)] * 5, 8).says == "worse"
-
-
-def test_only_the_end_of_the_arms_is_compared():
-    early = [9.0] * 15 + [1.0] * 5
-    judged = judge([Pair(early, [2.0] * 20)] * 5, 20)
-    assert (judged.over, judged.difference, judged.says) == (5, 1.0, "worse")
 
 
 @given(st.floats(0.1, 5.0), st.floats(-3.0, 3.0), st.floats(0.15, 1.9), st.integers(8, 60))
@@ -532,43 +350,3 @@ def test_an_exponential_is_drawn_on(level, rise, share, steps):
     told = predict([loss(step) for step in range(steps)], 2 * steps)
     moved = abs(loss(steps - 1) - loss(0))
     assert told == pytest.approx(loss(2 * steps - 1), abs=0.03 * moved + 1e-9)
-
-
-def test_a_curve_that_is_too_short_foretells_nothing():
-    assert predict([1.0] * 7, 14) is None
-    assert judge([pair(1.0, 1.0, 7)], 7).ahead is None
-
-
-def test_a_curve_of_spikes_is_said_to_stay_where_it_ends():
-    spiky = [1.0, 2.0, 1.0, 4e3, 1.0, 1.0, 1.0, 3.5e4, 1.0, 2e4] + [2.5] * 30
-    assert predict(spiky, 80) == 2.5
-    noise = torch.rand(40, generator=torch.Generator().manual_seed(0)).tolist()
-    assert predict(noise, 80) == pytest.approx(sum(noise[-10:]) / 10)
-
-
-def test_the_forecast_has_the_spread_of_all_pairs():
-    falls = [1.0 + math.exp(-step / 10) for step in range(20)]
-    judged = judge([Pair(falls, [loss + up for loss in falls]) for up in (0.5, 0.1, 0.3)], 20)
-    least, median, most = judged.ahead.change
-    assert judged.ahead.steps == 40
-    assert (median - least, most - median) == (pytest.approx(0.2), pytest.approx(0.2))
-    assert judged.ahead.control[0] == judged.ahead.control[2] == pytest.approx(1.02, abs=0.01)
-
-
-def test_what_would_take_too_many_steps_is_refused():
-    assert Trial(steps=1000, repeats=10).points == 20_000
-    with pytest.raises(ValueError, match="steps x repeats: need at most 10000, was 10010"):
-        Trial(steps=1001, repeats=10)
-
-
-def test_its_price_is_that_of_its_steps_but_no_more_than_its_time():
-    assert Trial(steps=50, repeats=5).price_s(0.01) == pytest.approx(5.0)
-    assert Trial(steps=50, repeats=5, seconds=3.0).price_s(0.01) == 3.0
-    assert Trial(steps=50, repeats=5).price_s(None) == 120.0
-
-
-def test_losses_are_told_as_they_are():
-    heard = Heard(Script().preview(), values={"lr": 0.2}, steps=3, repeats=1)
-    assert finite(heard.curve(0, "control"))
-    assert isinstance(heard.end, End)
-    assert "numpy" in sys.modules

@@ -10,11 +10,10 @@ from torch import nn
 
 from torchloom_core.wire.landscape import Bend, Cells, Line, Look, Piece, Plane
 from torchloom_core.wire.messages import Survey
-from torchloom_core.wire.standby_task import MOST_AT_ONCE, End
+from torchloom_core.wire.standby_task import End
 from torchloom_threadlet.landscape import Landscape
 from torchloom_threadlet.landscape.directions import filter_normalised, orthogonal_to
 from torchloom_threadlet.landscape.grid import shares
-from torchloom_threadlet.standby_tasks import pace
 from torchloom_threadlet.trainer.actuators import Actuators
 from torchloom_threadlet.trainer.standby_tasks import standby_tasks_of
 
@@ -106,14 +105,6 @@ def test_of_a_quadratic_the_bend_is_exact():
     assert bend.curvature == pytest.approx(bent / steepness, rel=1e-6)
 
 
-def test_it_says_of_which_step_its_weights_are_where_the_script_does():
-    bowl = Bowl()
-    (bend,) = Heard(Landscape(bowl, bowl.loss, bowl.load)).of(Bend)
-    assert bend.of_step == -1
-    (bend,) = Heard(Landscape(bowl, bowl.loss, lambda: bowl.load() or 120)).of(Bend)
-    assert bend.of_step == 120
-
-
 def test_line_and_plane_are_what_a_slow_direct_evaluation_says():
     net = Net()
     heard = Heard(net.landscape())
@@ -158,13 +149,6 @@ def test_what_is_cheap_and_says_most_comes_first():
     points = [points for points, _ in heard.progress]
     assert points == sorted(points)
     assert points[-1] <= heard.progress[-1][1] == 30 + 5 + 25
-
-
-def test_a_piece_has_no_more_points_than_a_message_may(monkeypatch):
-    monkeypatch.setattr(pace, "_EVERY_S", math.inf)
-    heard = Heard(Net().landscape(), Look(side=41))
-    assert [len(piece.cells) for piece in heard.of(Cells)] == [*3 * [MOST_AT_ONCE], 145]
-    assert len(heard.cells) == 41 * 41
 
 
 @pytest.mark.parametrize("points", [1, 2, 3, 20, 40])
@@ -212,19 +196,6 @@ def test_the_optimizer_s_own_step_is_the_update_if_the_script_can_take_one():
     assert bend.curvature == pytest.approx(other.curvature, rel=1e-3)
 
 
-def test_a_loss_without_a_gradient_needs_a_step():
-    net = Net()
-    landscape = Landscape(net.model, lambda: net.loss().item(), net.load)
-    with pytest.raises(ValueError, match="need step=, or a loss that is a tensor with a gradient"):
-        Heard(landscape)
-
-
-def test_an_update_that_moves_nothing_is_refused():
-    net = Net()
-    with pytest.raises(ValueError, match="need an update that moves the weights, was one of"):
-        Heard(net.landscape(step=lambda: None))
-
-
 @pytest.mark.parametrize(
     ("loss", "why"),
     [
@@ -236,19 +207,6 @@ def test_a_loss_that_is_no_number_or_another_each_time_is_refused(loss, why):
     net = Net()
     with pytest.raises(ValueError, match=why):
         Heard(Landscape(net.model, loss, net.load))
-
-
-def test_where_the_loss_is_no_number_there_is_a_gap():
-    bowl = Bowl()
-
-    def loss():
-        value = bowl.loss()
-        return value if value < 4.5 else value * math.nan
-
-    bowl.newest *= 0.5
-    heard = Heard(Landscape(bowl, loss, bowl.load), Look(side=9))
-    assert None in heard.line.values()
-    assert any(heard.line.values())
 
 
 def test_weights_buffers_and_modes_are_what_they_were_to_the_bit():
@@ -305,20 +263,6 @@ def test_the_run_s_own_path_is_drawn_in_the_plane_that_shows_most_of_it():
     assert plane.prints[-1] == bend.at
 
 
-@pytest.mark.parametrize(
-    ("path", "why"),
-    [
-        (lambda: iter(()), "no plane: need 3 checkpoints or more for a plane, was 1"),
-        (lambda: iter(range(10_000)), "no plane: need fewer than 200 checkpoints"),
-        (lambda: iter(range(5)), "no plane: need checkpoints that do not lie on a line"),
-    ],
-)
-def test_where_there_is_no_plane_the_line_stands(path, why):
-    heard = Heard(Net().landscape(path=path), Look(side=5, plane="path"))
-    assert heard.end.why == why
-    assert len(heard.line) == 5
-
-
 @pytest.mark.parametrize("parts", [2, 3])
 def test_a_plane_that_is_divided_is_the_same_in_all_its_cells(parts):
     among = tuple(f"v{part}-0" for part in range(parts))
@@ -338,14 +282,6 @@ def test_a_plane_that_is_divided_is_the_same_in_all_its_cells(parts):
     assert len(planes) == parts
     assert len(set(planes)) == 1
     assert (planes[0].parts, planes[0].at) == (parts, whole.of(Bend)[0].at)
-
-
-def test_weights_of_one_dimension_have_no_random_plane():
-    bowl = Bowl()
-    heard = Heard(Landscape(bowl, bowl.loss, bowl.load))
-    assert heard.end.why == (
-        "no plane: need weights of two dimensions or more for random directions"
-    )
 
 
 def test_only_a_stand_by_whose_script_offers_it_looks():

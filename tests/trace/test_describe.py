@@ -1,12 +1,6 @@
-import itertools
 import math
-import tempfile
-from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.shared_data import shared_data
 from tests.trace.small import NODES, START_NS, at, bundle, fault
@@ -16,7 +10,6 @@ from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.schema import Component
 from torchloom_core.trace.describe.describe import describe, failure_rate
 from torchloom_core.trace.describe.plot import draw_faults
-from torchloom_core.trace.describe.spans import Span, common_ns, union, without
 from torchloom_core.trace.importers.infinitehbd import import_infinitehbd
 
 DAY_S = 86_400
@@ -105,19 +98,6 @@ def test_a_trace_without_a_failure_is_described(tmp_path):
     assert found.rate.low == 0.0 < found.rate.high
 
 
-SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)).map(lambda pair: Span(*pair)))
-
-
-@given(SPANS, SPANS, st.tuples(st.integers(0, 30), st.integers(0, 30)))
-def test_spans_are_sets_of_moments(one, other, frame):
-    def moments(spans):
-        return {ts for span in spans for ts in range(span.start_ns, span.end_ns)}
-
-    assert moments(union(one)) == moments(one)
-    assert moments(without(Span(*frame), one)) == moments([Span(*frame)]) - moments(one)
-    assert common_ns(union(one), union(other)) == len(moments(one) & moments(other))
-
-
 # --- telemetry ---
 
 
@@ -178,14 +158,6 @@ def test_who_falls_silent_is_in_service_until_then_and_counted(tmp_path):
     assert describe(bundle(tmp_path / "c", (), daily("a", range(60)))).silent == 0
 
 
-def test_who_failed_for_good_is_not_counted_as_silent(tmp_path):
-    samples = [one for name in "abc" for one in daily(name, range(60 if name == "a" else 20))]
-    disks = [Component(id=name, kind="disk") for name in "abc"]
-    rows = [*disks, fault(20 * DAY_S, "b")]
-    found = describe(bundle(tmp_path / "b", rows, samples, seconds=60 * DAY_S))
-    assert found.silent == 1  # c, of which nobody says what became of it
-
-
 def test_what_the_topology_says_of_a_component_stands(tmp_path):
     rows = [
         Component(id="a", kind="disk"),
@@ -205,28 +177,6 @@ def test_a_disk_without_telemetry_ends_with_its_failure_and_a_node_does_not(tmp_
         assert found.rate.component_days == pytest.approx(days)
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 40), st.sampled_from("ab")), min_size=1, max_size=20),
-    st.data(),
-)
-def test_gaps_do_not_depend_on_how_telemetry_is_cut(moments, data):
-    samples = [(t_s, node, "x", 1.0) for t_s, node in sorted(set(moments))]
-    group_rows = data.draw(st.integers(1, 20))
-    with tempfile.TemporaryDirectory() as folder:
-        opened = bundle(Path(folder) / "b", NODES, samples)
-        (path,) = opened.parquet_files
-        whole = describe(opened).telemetry
-        pq.write_table(pq.read_table(path), path, row_group_size=group_rows)
-        assert describe(Bundle.open(opened.path)).telemetry == whole
-    gaps = [
-        later - earlier
-        for node in "ab"
-        for times in [[t_s for t_s, other, *_ in samples if other == node]]
-        for earlier, later in itertools.pairwise(times)
-    ]
-    assert whole["x"].longest_gap_s == (max(gaps) if gaps else None)
-
-
 # --- the plot ---
 
 
@@ -240,11 +190,6 @@ def test_the_plot_is_the_same_each_time(tmp_path):
     assert (tmp_path / "three.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_trace_without_a_failure_is_drawn(tmp_path):
-    draw_faults(bundle(tmp_path / "b", [*NODES, fault(1, fatal=False)]), tmp_path / "plot.svg")
-    assert (tmp_path / "plot.svg").exists()
-
-
 def test_a_plot_of_another_kind_or_place_is_refused(tmp_path):
     opened = bundle(tmp_path / "b", [*NODES, fault(1)])
     with pytest.raises(TraceError, match=r"plot\.gif: need a file \.png or \.svg, was \.gif"):
@@ -252,11 +197,6 @@ def test_a_plot_of_another_kind_or_place_is_refused(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(TraceError, match=r"plot\.svg: cannot be written: need a folder, was a f"):
         draw_faults(opened, tmp_path / "file" / "plot.svg")
-
-
-def test_the_folder_of_a_plot_is_made(tmp_path):
-    draw_faults(bundle(tmp_path / "b", [*NODES, fault(1)]), tmp_path / "none" / "plot.svg")
-    assert (tmp_path / "none" / "plot.svg").exists()
 
 
 def test_infinitehbd_has_the_figures_that_are_known_of_it(tmp_path):

@@ -95,12 +95,6 @@ def test_what_nobody_saw_repaired_is_away_for_as_long_as_is_assumed(tmp_path):
     assert told(feed)[-1] == (35, "hello", "a", 2)
 
 
-def test_a_repair_that_nobody_saw_begins_with_the_fault_however_late_that_is_told(tmp_path):
-    rows = [*NODES, fault(5, avail_s=12)]
-    feed = feed_of(bundle(tmp_path / "t.tltrace", rows), tick_s=10, repair_s=30)
-    assert told(feed)[-2:] == [(12, "dies", "a", 1), (35, "hello", "a", 2)]
-
-
 def test_a_fault_that_is_not_fatal_is_told_and_ends_nothing(tmp_path):
     rows = [*NODES, fault(5, fatal=False)]
     assert told(feed_of(bundle(tmp_path / "t.tltrace", rows), tick_s=10))[2:] == [
@@ -164,23 +158,6 @@ def test_components_appear_and_vanish(tmp_path):
         (25, "leaves", "early", 1),
     ]
     assert [list(tick) for tick in samples(feed)][:2] == [["early"], ["early", "late"]]
-
-
-def test_a_fault_that_is_known_only_after_a_component_vanished_changes_nothing_before(tmp_path):
-    rows = [Component(id="a", kind="node", until_ns=at(25)), fault(20, avail_s=40)]
-    assert told(feed_of(bundle(tmp_path / "t.tltrace", rows), tick_s=10)) == [
-        (0, "hello", "a", 1),
-        (25, "leaves", "a", 1),
-        (40, "fault", "a", "a@20"),
-    ]
-
-
-def test_a_component_that_fails_as_it_vanishes_has_failed(tmp_path):
-    rows = [Component(id="a", kind="node", until_ns=at(25)), fault(25)]
-    assert told(feed_of(bundle(tmp_path / "t.tltrace", rows), tick_s=10))[1:] == [
-        (25, "fault", "a", "a@25"),
-        (25, "dies", "a", 1),
-    ]
 
 
 def test_a_group_is_the_jobs_while_it_sits_there_and_a_change_keeps_the_life(tmp_path):
@@ -271,14 +248,6 @@ def test_a_fleet_of_nodes_without_parts_is_told_as_it_is(tmp_path):
     assert same(tick["a"][1], [NAN, NAN, NAN])
 
 
-def test_a_rack_tells_its_nodes_whatever_their_names(tmp_path):
-    parts = [Component(id="a", kind="rack")]
-    parts += [Component(id=name, kind="node", parents=("a",)) for name in "bc"]
-    rows = [(1, "a", "inlet", 20.0), (2, "c", "inlet", 21.0)]
-    (tick,) = samples(feed_of(bundle(tmp_path / "t.tltrace", parts, rows, seconds=10), tick_s=10))
-    assert tick == {"b": (False, [20.0]), "c": (True, [21.0])}
-
-
 def test_only_the_wanted_metrics_are_read_and_unknown_ones_are_left_out(tmp_path):
     trace = bundle(
         tmp_path / "t.tltrace", NODES, [(1, "a", "temp", 1.0), (2, "a", "power", 2.0)], seconds=10
@@ -307,13 +276,6 @@ def test_what_came_before_the_start_is_in_no_sample(tmp_path):
     assert (first["a"], second["a"][0]) == ((True, [2.0]), False)
 
 
-def test_what_came_as_the_trace_began_is_in_its_first_sample(tmp_path):
-    trace = bundle(tmp_path / "t.tltrace", NODES, [(0, "a", "temp", 1.0)], seconds=10)
-    for start_ns in (None, at(0), at(-10)):
-        ticks_of = samples(feed_of(trace, tick_s=5, start_ns=start_ns))
-        assert [tick["a"] for tick in ticks_of if tick["a"][0]] == [(True, [1.0])]
-
-
 def test_where_files_are_cut_makes_no_difference(tmp_path):
     rows: list[Sample] = [(s / 3, "ab"[s % 2], "temp", float(s)) for s in range(1, 100)]
     trace = bundle(tmp_path / "t.tltrace", NODES, rows)
@@ -339,66 +301,6 @@ def test_what_came_before_the_row_before_it_is_refused_wherever_parts_end(
 
 
 # --- several ticks at once ---
-
-
-def test_a_stretch_ends_where_something_is_told_and_where_a_view_is_due(tmp_path):
-    rows = [*NODES, fault(12, resolved_s=33), fault(45, "b", fatal=False)]
-    feed = feed_of(bundle(tmp_path / "t.tltrace", rows), tick_s=5)
-    ends = [
-        (len(message.ts_ns), (ts_ns - START_NS) / SECOND_NS)
-        for ts_ns, message in feed.stretches(at(20), 15 * SECOND_NS)
-        if isinstance(message, SampleStretch)
-    ]
-    # Told at 12, 33 and 45, before the tick of that time; due at 35 and 50.
-    assert ends == [(2, 10), (4, 30), (1, 35), (1, 40), (2, 50), (2, 60)]
-
-
-def test_a_tick_just_before_something_is_told_is_in_the_stretch_before_it(tmp_path):
-    feed = feed_of(bundle(tmp_path / "t.tltrace", [*NODES, fault(30 + 1e-9)]), tick_s=10)
-    stretches = [
-        [(ns - START_NS) // SECOND_NS for ns in message.ts_ns.tolist()]
-        for _, message in feed.stretches(START_NS, 60 * SECOND_NS)
-        if isinstance(message, SampleStretch)
-    ]
-    assert stretches == [[10, 20, 30], [40, 50, 60]]
-
-
-@pytest.mark.parametrize(("at_once", "ticks_of"), [(7, [7] * 8 + [4]), (0, [1] * 60)])
-@pytest.mark.parametrize(
-    ("metrics", "cells_a_tick"),
-    [(None, 2), (["temp"], 2), (["temp", "lacking"], 4), (["lacking"], 2), ([], 2)],
-)
-def test_no_more_ticks_come_at_once_than_memory_should_hold(
-    tmp_path, monkeypatch, at_once, ticks_of, metrics, cells_a_tick
-):
-    nodes = [Component(id=name, kind="node") for name in "ab"]
-    rows = [(float(s), "a", "temp", float(s)) for s in range(60)]
-    trace = bundle(tmp_path / "t.tltrace", nodes, rows)
-    monkeypatch.setattr(feed_module, "_MAX_CELLS", at_once * cells_a_tick + 1)
-    ticks = [
-        len(message.ts_ns)
-        for _, message in feed_of(trace, tick_s=1, metrics=metrics).stretches(
-            START_NS, 60 * SECOND_NS
-        )
-        if isinstance(message, SampleStretch)
-    ]
-    assert ticks == ticks_of
-
-
-def test_a_switch_counts_in_memory_for_each_node_that_it_tells_about(tmp_path, monkeypatch):
-    spines = [Component(id=f"s{number}", kind="switch") for number in range(3)]
-    above = tuple(spine.id for spine in spines)
-    nodes = [Component(id=name, kind="node", parents=above) for name in "ab"]
-    rows = [(float(s), spine, "temp", float(s)) for s in range(60) for spine in above]
-    feed = feed_of(bundle(tmp_path / "t.tltrace", [*spines, *nodes], rows), tick_s=1)
-    # Each node has a value of its own and one of each of three switches.
-    monkeypatch.setattr(feed_module, "_MAX_CELLS", 10 * 2 * 4)
-    ticks = [
-        len(message.ts_ns)
-        for _, message in feed.stretches(START_NS, 60 * SECOND_NS)
-        if isinstance(message, SampleStretch)
-    ]
-    assert ticks == [10] * 6
 
 
 def test_how_many_ticks_come_at_once_is_in_no_bit_of_what_they_bring(tmp_path, monkeypatch):

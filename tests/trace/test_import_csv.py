@@ -3,7 +3,6 @@ import gzip
 import io
 import lzma
 import os
-import re
 import tarfile
 import zipfile
 from datetime import UTC, datetime
@@ -11,7 +10,6 @@ from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from torchloom_core.clock import SECOND_NS
@@ -110,22 +108,6 @@ def test_a_column_that_is_almost_a_known_one_is_kept_and_told(tmp_path, caplog, 
     assert caplog.messages == [f"{tmp_path}/events.csv:1: column {line}" for line in told]
 
 
-def test_a_mistyped_column_of_a_topology_or_of_long_telemetry_is_told_a_metric_is_none(
-    tmp_path, caplog
-):
-    tables = {
-        "topology": "id,kind,gpu\nn1,node,8\nn2,rack,8\n",
-        "long": "time,component,metric,value,vaild\n2026-01-04T01,n1,temp,5,true\n",
-        "wide": "time,component,availabe\n2026-01-04T01,n1,5\n",
-    }
-    for layout in ("long", "wide"):
-        mapping = f"[topology]\nfile = 'topology.csv'\n[telemetry]\nfile = '{layout}.csv'\n"
-        imported(tmp_path, mapping + f"layout = '{layout}'\n", events=PLAIN, **tables)
-    topology = f"{tmp_path}/topology.csv:1: column 'gpu' is kept as it is; did you mean 'gpus'?"
-    long = f"{tmp_path}/long.csv:1: column 'vaild' is kept as it is; did you mean 'valid'?"
-    assert caplog.messages == [topology, long, topology]
-
-
 def test_every_column_of_an_event_can_be_given(tmp_path):
     text = (
         "id,t_event,t_avail,component,kind,code,severity,fatal,cause,follows,t_resolved,label\n"
@@ -194,16 +176,6 @@ def test_times_are_exact(tmp_path, unit, origin, cell, expected):
     assert imported(tmp_path, mapping, events=text).events()[0].t_event == expected
 
 
-def test_a_number_of_another_age_is_refused_without_a_warning(tmp_path):
-    events = "time,component,kind\n1767225600,n1,x\n1e308,n1,x\n-1e300,n1,x\n"
-    assert refusal(tmp_path, '[times]\nunit = "days"\n', events=events) == [
-        "events.csv:2: need a number of days, was '1767225600'",
-        "events.csv:3: need a number of days, was '1e308'",
-        "events.csv:4: need a number of days, was '-1e300'",
-        "3 faults in all",
-    ]
-
-
 def test_a_row_that_is_a_copy_is_taken_once_and_told(tmp_path, caplog):
     text = (
         "time,component,kind,resolved,slot\n"
@@ -218,13 +190,6 @@ def test_a_row_that_is_a_copy_is_taken_once_and_told(tmp_path, caplog):
     said = "events.csv: rows that are copies of one before, and left out: 2"
     assert opened.manifest.notes == said
     assert caplog.messages == [said]
-
-
-def test_rows_that_differ_in_their_id_alone_are_no_copies(tmp_path, caplog):
-    text = "id,time,component,kind\na,2026-01-01,n1,x\nb,2026-01-01,n1,x\nc,2026-01-02,n1,x\n"
-    opened = imported(tmp_path, events=text)
-    assert [event.id for event in opened.events()] == ["a", "b", "c"]
-    assert (opened.manifest.notes, caplog.messages) == ("", [])
 
 
 def test_a_topology_says_what_was_watched(tmp_path):
@@ -312,36 +277,6 @@ def test_what_is_wrong_is_told_with_its_row_whatever_part_it_is_in(tmp_path, in_
     ]
 
 
-@pytest.mark.parametrize("name", ["row", "value", "metric", "valid", "index", "level_0"])
-def test_a_metric_may_be_called_what_the_bundle_calls_a_column(tmp_path, name):
-    wide = f"time,component,{name},temp\n2026-01-01T00:10,n1,7,50\n2026-01-01T00:05,n2,8,51\n"
-    opened = imported(tmp_path, "[telemetry]\nfile = 'wide.csv'\n", events=PLAIN, wide=wide)
-    rows = pa.concat_tables(opened.telemetry()).to_pandas()
-    assert rows["metric"].tolist() == [name, "temp"] * 2
-    assert rows["value"].tolist() == [8, 51, 7, 50]
-    assert rows["component"].tolist() == ["n2", "n2", "n1", "n1"]
-
-
-def test_a_column_of_a_long_table_may_be_called_row(tmp_path):
-    long = "time,component,metric,value,row\n2026-01-01,n1,temp,5,a\n2026-01-02,n1,temp,6,b\n"
-    mapping = "[telemetry]\nfile = 'long.csv'\nlayout = 'long'\n"
-    (rows,) = imported(tmp_path, mapping, events=PLAIN, long=long).telemetry()
-    assert rows["row"].to_pylist() == ["a", "b"]
-
-
-def test_the_index_of_a_parquet_file_is_a_column_if_it_has_a_name(tmp_path):
-    frame = pd.DataFrame(
-        {"component": ["n1", "n2", "n1"], "x": [1, 2, 3]},
-        index=pd.DatetimeIndex(["2026-01-01", "2026-01-02", "2026-01-03"], name="time"),
-    )
-    frame.to_parquet(tmp_path / "named.parquet")
-    frame.reset_index()[::2].to_parquet(tmp_path / "plain.parquet")
-    for name, values in (("named", [1, 2, 3]), ("plain", [1, 3])):
-        mapping = f"[telemetry]\nfile = '{name}.parquet'\n"
-        (rows,) = imported(tmp_path, mapping, events=PLAIN).telemetry()
-        assert rows["value"].to_pylist() == values
-
-
 def test_telemetry_can_be_parquet_with_real_times(tmp_path):
     frame = pd.DataFrame(
         {
@@ -418,34 +353,6 @@ def test_who_is_never_heard_is_told(tmp_path, caplog):
         "hourly.csv: of 1 component of the topology there is no telemetry (n6): who does not fail "
         "counts as healthy throughout",
     ]
-
-
-@pytest.mark.parametrize(
-    ("event", "daily"),
-    [
-        ("2026-01-03T00", DAILY),
-        ("2026-01-03T08", DAILY.replace(",n1", "T23:55,n1")),
-        (
-            "2026-01-03T08",
-            "time,available,component,temp\n2026-01-02,2026-01-02T23:55,n1,50\n",
-        ),
-        ("2026-01-03T08", "time,available,component,temp\n2026-01-02,2026-01-03,n1,50\n"),
-    ],
-    ids=["the failures are of days too", "a time of day", "known late", "known at its end"],
-)
-def test_telemetry_of_days_is_no_doubt_where_it_foretells_nothing(tmp_path, caplog, event, daily):
-    events = f"time,component,kind\n{event},n1,x\n"
-    mapping = "[telemetry]\nfile = 'daily.csv'\n[times]\nend = '2026-01-10'\n"
-    clipped(tmp_path, caplog, mapping, events=events, daily=daily)
-    assert caplog.messages == []
-
-
-def test_a_repair_does_not_make_a_trace_longer_than_its_telemetry(tmp_path, caplog):
-    events = "time,component,kind,resolved\n2026-01-03,n1,x,2026-01-20\n"
-    mapping = "[telemetry]\nfile = 'daily.csv'\n"
-    opened = clipped(tmp_path, caplog, mapping, events=events, daily=DAILY)
-    assert opened.manifest.end_ns == utc(5)
-    assert opened.events()[0].t_resolved == utc(20)
 
 
 def test_what_lies_outside_the_span_that_was_watched_is_left_out_and_told(tmp_path, caplog):
@@ -577,24 +484,6 @@ def test_all_rows_that_cannot_be_are_told_file_by_file(tmp_path):
     ]
 
 
-def test_all_rows_that_break_a_rule_among_others_are_told(tmp_path):
-    mapping = "[topology]\nfile = 'topology.csv'\n[telemetry]\nfile = 'wide.csv'\n"
-    events = (
-        "time,component,kind,resolved\n2026-01-03,n2,x,\n2026-01-02,n1,x,2026-01-01\n"
-        "2026-01-01,n3,x,\n"
-    )
-    wide = "time,component,temp,power\n2026-01-03,n2,1,2\n2026-01-01,n1,1,2\n2026-01-01,n3,1,2\n"
-    unknown = "need a component of the topology, was"
-    assert refusal(tmp_path, mapping, events=events, topology="id,kind\nn1,node\n", wide=wide) == [
-        f"events.csv:2: {unknown} 'n2'",
-        "events.csv:3: need t_resolved >= t_event 2026-01-02, was 2026-01-01",
-        f"events.csv:4: {unknown} 'n3'",
-        f"wide.csv:2: {unknown} 'n2'",
-        f"wide.csv:4: {unknown} 'n3'",
-        "5 faults in all",
-    ]
-
-
 def test_a_parent_without_a_row_is_one_fault_of_the_first_that_names_it(tmp_path):
     mapping = "[topology]\nfile = 'topology.csv'\n"
     topology = "id,kind,parent\nn1,node,r2\nn2,node,r1; r1\nn3,node,r1\nn4,node,r1; r2\n"
@@ -615,15 +504,6 @@ def test_of_many_faults_the_first_ten_are_told_and_how_many_there_are(tmp_path):
     rows = [int(line.split(":")[1]) for line in lines[:-1]]
     assert rows == [2, 2, 3, 4, 5, 6, 7, 8, 9, 10]
     assert lines[-1] == "501 faults in all"
-
-
-def test_all_rows_that_are_too_long_are_told(tmp_path):
-    events = "time,component,kind\n2026-01-01,n1,x,y\n2026-01-01,n1,x\n2026-01-01,n1,x,y,z\n"
-    assert refusal(tmp_path, events=events) == [
-        "events.csv:2: need 3 cells as in the header, was 4",
-        "events.csv:4: need 3 cells as in the header, was 5",
-        "2 faults in all",
-    ]
 
 
 def packed(suffix: str, data: bytes) -> bytes:
@@ -685,27 +565,6 @@ def test_a_table_with_an_open_quote_is_told_so(tmp_path):
         import_csv(path, tmp_path / "out.tltrace")
     reason = "need a closing quote, was none from row 6 on"
     assert str(refused.value) == f"{path}: cannot be read: {reason}"
-
-
-def test_an_archive_of_two_tables_is_one_line(tmp_path):
-    path = tmp_path / "events.zip"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("a.csv", PLAIN)
-        archive.writestr("b.csv", PLAIN)
-    with pytest.raises(TraceError, match=r"events\.zip: cannot be read: Multiple files found"):
-        import_csv(path, tmp_path / "out.tltrace")
-
-
-@pytest.mark.parametrize("cell", ["x", "x" * 200_000])
-def test_a_row_that_is_too_long_is_one_line_however_it_is_read(tmp_path, cell):
-    text = f"time,component,kind\n2026-01-01,n1,{cell},y\n"
-    (tmp_path / "events.csv").write_text(text)
-    (tmp_path / "events.csv.gz").write_bytes(gzip.compress(text.encode()))
-    for path in tmp_path.glob("events.csv*"):
-        with pytest.raises(TraceError) as refused:
-            import_csv(path, tmp_path / "out.tltrace")
-        assert re.match(rf"{path}:(2: need 3 cells| cannot be read: )", str(refused.value))
-        assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -845,25 +704,6 @@ def test_a_mapping_says_which_events_are_fatal(tmp_path, caplog):
     assert not caplog.messages
 
 
-@pytest.mark.parametrize(
-    ("mapping", "log", "problem"),
-    [
-        ('severity = ["FATL"]', LOG, "of cells that are there, was 'FATL'; did you mean FATAL?"),
-        ('level = ["FATAL"]', LOG, "need a column 'level'"),
-        (
-            'severity = ["INFO"]',
-            LOG.replace("kind", "fatal,kind").replace("n1,", "n1,true,"),
-            "need events.fatal_if or a column 'fatal', was both",
-        ),
-    ],
-)
-def test_what_is_fatal_by_something_that_is_not_there_is_refused(tmp_path, mapping, log, problem):
-    with pytest.raises(TraceError) as error:
-        imported(tmp_path, f"[events.fatal_if]\n{mapping}\n", events=log)
-    assert problem in str(error.value)
-    assert "\n" not in str(error.value)
-
-
 def test_a_row_that_makes_the_trace_decades_long_is_told(tmp_path, caplog):
     events = "time,component,kind\n2026-01-04,n1,x\n2062-01-05,n1,x\n"
     imported(tmp_path, events=events)
@@ -914,66 +754,6 @@ def test_a_cell_of_valid_that_is_neither_true_nor_false_is_refused(tmp_path):
     ]
     (table,) = imported(tmp_path, mapping, events=PLAIN, long=long.replace("yes", "")).telemetry()
     assert table["valid"].to_pylist() == [True, False]
-
-
-def parquet_events(tmp_path, **columns):
-    told = {"time": ["2026-01-01", "2026-01-02"], "component": ["n1", "n2"], "kind": ["x", "x"]}
-    pq.write_table(pa.table({**told, **columns}), tmp_path / "f.parquet")
-    import_csv(tmp_path / "f.parquet", tmp_path / "f.tltrace")
-    return Bundle.open(tmp_path / "f.tltrace").events()
-
-
-def test_a_parquet_file_without_a_column_is_one_line(tmp_path):
-    pq.write_table(pa.table({}), tmp_path / "f.parquet")
-    with pytest.raises(TraceError, match=r"f\.parquet:1: need a column 'time' \(or .*, was none$"):
-        import_csv(tmp_path / "f.parquet", tmp_path / "f.tltrace")
-
-
-@pytest.mark.parametrize(
-    ("column", "cell"),
-    [([1, 3], "3"), ([False, True], "True"), ([1.5, 2.5], "2.5"), (["a", "b"], "b")],
-)
-def test_failures_are_told_by_whatever_cells_a_parquet_file_has(tmp_path, column, cell):
-    told = {"time": ["2026-01-01", "2026-01-02"], "component": ["n1", "n2"], "kind": ["x", "x"]}
-    pq.write_table(pa.table({**told, "level": column}), tmp_path / "f.parquet")
-    (tmp_path / "map.toml").write_text(f"[events.fatal_if]\nlevel = ['{cell}']\n")
-    import_csv(tmp_path / "f.parquet", tmp_path / "f.tltrace", mapping=tmp_path / "map.toml")
-    events = Bundle.open(tmp_path / "f.tltrace").events()
-    assert [event.fatal for event in events] == [False, True]
-
-
-def test_components_and_kinds_that_are_numbers_in_a_parquet_file_are_names(tmp_path):
-    first, second = parquet_events(tmp_path, component=[17, 18], kind=[1, 2], severity=[3, 3])
-    assert (first.component, first.kind, second.severity) == ("17", "1", "3")
-
-
-def test_times_of_a_parquet_file_of_events_are_told_as_text_and_may_be_missing(tmp_path):
-    times = pa.array([datetime(2026, 1, 3, tzinfo=UTC), None], pa.timestamp("us", tz="UTC"))
-    first, second = parquet_events(tmp_path, resolved=times, ticket_closed=times)
-    assert (first.t_resolved, second.t_resolved) == (utc(3), None)
-    assert first.extra == {"ticket_closed": "2026-01-03T00:00:00+00:00"}
-    assert second.extra == {}
-
-
-@pytest.mark.parametrize(
-    ("column", "said"),
-    [
-        (pa.array([["a"], []]), "was 'slot' of list<element: string>"),
-        (pa.array([{"a": 1}, None]), "was 'slot' of struct<a: int64>"),
-        (pa.array([b"a", b"b"]), "was 'slot' of binary"),
-        (pa.array([1, None], pa.duration("s")), "was 'slot' of duration[s]"),
-        (
-            pa.array([b"\xff", b"b"]).view(pa.string()),
-            "cannot be read: In column 3: Invalid: Invalid UTF8",
-        ),
-    ],
-    ids=["list", "struct", "bytes", "duration", "no text"],
-)
-def test_cells_of_a_parquet_file_that_no_text_could_be_are_refused(tmp_path, column, said):
-    with pytest.raises(TraceError, match=re.escape(said)) as error:
-        parquet_events(tmp_path, slot=column)
-    assert str(error.value).startswith(f"{tmp_path}/f.parquet:")
-    assert "\n" not in str(error.value)
 
 
 def test_a_table_that_might_never_end_or_cannot_be_unpacked_is_named(tmp_path):

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.pieces import take
-from torchloom_core.trajectory.preview import Preview, verdict_text
+from torchloom_core.trajectory.preview import Preview
 from torchloom_core.wire.messages import Note
-from torchloom_core.wire.preview import Curve, Judgement, Setup
+from torchloom_core.wire.preview import Curve, Judgement
 from torchloom_core.wire.standby_task import MOST_POINTS, End
 
 WHO = {"run": "run", "worker": "v0-0", "incarnation": 1}
@@ -100,59 +100,6 @@ def test_however_few_points_are_drawn_the_least_and_the_most_are_among_them(curv
     assert min((p.least for p in band), default=math.inf) == min(known, default=math.inf)
     assert max((p.most for p in band), default=-math.inf) == max(known, default=-math.inf)
     assert all(p.least <= p.mean + 1e-9 and p.mean <= p.most + 1e-9 for p in band)
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        (
-            {},
-            "worse: the loss with the change is +0.5 over the last 3 steps, the median of 5 pairs "
-            "(+0.25 to +1 with probability 0.94), lower in 0",
-        ),
-        (
-            {"says": "better", "difference": -0.5, "low": -1.0, "high": -0.25, "for_change": 5},
-            "better: the loss with the change is -0.5 over the last 3 steps, the median of 5 pairs "
-            "(-1 to -0.25 with probability 0.94), lower in 5",
-        ),
-        (
-            {"says": "same", "low": -0.1, "over": 1, "for_change": 2},
-            "no difference was seen: the loss with the change is +0.5 at the last step, the median "
-            "of 5 pairs (-0.1 to +1 with probability 0.94), lower in 2",
-        ),
-        (
-            {"says": "few", "pairs": 1, "confidence": 0.0},
-            "cannot be told yet, need 5 pairs: the loss with the change is +0.5 over the last 3 "
-            "steps, the median of 1 pair (+0.25 to +1 with probability 0.00), lower in 0",
-        ),
-        (
-            {"alike": True, "says": "same", "difference": 0.0, "low": 0.0},
-            "no difference: both arms are the same to the bit in 5 pairs",
-        ),
-        (
-            {"diverged": 5, "difference": None, "low": None, "high": None},
-            "worse: with the change the loss is no number any more in 5 of 5 pairs",
-        ),
-        (
-            {"diverged": 1, "high": None},
-            "worse: with the change the loss is no number any more in 1 of 5 pairs; by the median "
-            "it is +0.5 over the last 3 steps",
-        ),
-    ],
-)
-def test_the_verdict_is_a_sentence(changes, words):
-    assert verdict_text(judged(**changes)) == words
-
-
-def test_the_warning_is_there_from_the_first_moment_on():
-    setup = Setup(before={"lr": 0.1}, values={"lr": 0.2}, steps=70, repeats=5, step_s=0.1)
-    words = dict(seen(setup).words())
-    assert words["change"] == "lr 0.1 -> 0.2"
-    assert "says nothing of what comes after 70 steps" in words["warning"]
-    odd = Setup(before={}, values={"lr": 0.2}, steps=7, repeats=5, step_s=0.1)
-    assert seen(odd).change == "lr ? -> 0.2"
-    same = Setup(before={}, values={}, steps=7, repeats=5, step_s=0.1)
-    assert seen(same).change == "no change"
 
 
 def test_one_that_never_came_to_its_end_says_how_far_it_came():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from torchloom_core.wire.endings import in_a_word, in_words, is_meant, is_of_its_own
+from torchloom_core.wire.endings import in_a_word, is_meant, is_of_its_own
 from torchloom_core.wire.messages import Exit
 from torchloom_core.wire.notices import of_exit
 
@@ -30,46 +30,10 @@ def test_a_run_ends_of_its_own_by_its_loop_or_ctrl_c_and_not_by_what_may_start_i
     assert not is_of_its_own(None, expected=False)
 
 
-@pytest.mark.parametrize(
-    ("status", "expected", "words"),
-    [
-        (0, True, "finished"),
-        (0, False, "ended with status 0"),
-        (None, True, "finished"),
-        (None, False, "ended, nobody knows how (whoever started it took its exit status),"),
-        (-2, True, "was interrupted"),
-        (143, True, "was ended by SIGTERM"),
-        (-9, False, "was killed by SIGKILL"),
-        (-99, False, "was killed by signal 99"),
-        (3, False, "ended with status 3"),
-    ],
-)
-def test_how_a_worker_ended_is_told_in_words(status, expected, words):
-    assert in_words(status, expected=expected, step=7) == f"{words} after step 7"
-
-
 def test_a_notice_of_an_exit_names_the_worker_the_step_and_the_error():
     end = Exit(run="run", worker="g0-0", incarnation=1, status=1, expected=False, error="E: no")
     assert of_exit(end).text == "g0-0 ended with status 1 before its first step: E: no"
     assert of_exit(end).kind == "fault"
-
-
-@pytest.mark.parametrize(
-    ("status", "expected", "word"),
-    [
-        (0, True, "finished"),
-        (None, True, "finished"),
-        (None, False, "gone"),
-        (-2, True, "interrupted"),
-        (130, True, "interrupted"),
-        (143, True, "terminated"),
-        (-9, False, "killed"),
-        (1, False, "failed"),
-        (139, False, "failed"),
-    ],
-)
-def test_an_end_in_a_word(status, expected, word):
-    assert in_a_word(status, expected=expected) == word
 
 
 def test_an_end_by_an_exception_of_which_nobody_saw_the_status_is_a_failure():

@@ -14,7 +14,7 @@ from torchloom_core.evaluate.allreduce_results import (
 )
 from torchloom_core.evaluate.arm_results import Verdicts
 from torchloom_core.evaluate.report import page_text, tables
-from torchloom_core.evaluate.report.allreduce import answers, complaints
+from torchloom_core.evaluate.report.allreduce import answers
 from torchloom_core.learning.forecast_score import Interval
 
 IN_MODE = {"none": 0.25, "int8": 0.75}
@@ -99,27 +99,6 @@ def test_a_policy_that_changed_nothing_is_not_praised_for_how_the_run_fared():
     assert first.startswith("tuner changed nothing: ")
     assert "denied by no_gain 3" in first
     assert "faster" not in first
-
-
-def test_the_ranking_is_told_and_where_nothing_can_be_gained():
-    best = list(answers(simulation(tuner())))[1]
-    assert "Of the static modes int8 is best in hindsight" in best
-    assert "By progress an hour: oracle, tuner, static int8, static none." in best
-    arms = [replace(one, speedup=ratio(1.0, 1.0)) for one in simulation().arms if one.speedup]
-    flat = simulation(arms=(*arms, arm("static int8", 300.0)))
-    assert "there is nothing to gain by switching" in list(answers(flat))[-1]
-
-
-def test_what_was_given_up_broke_or_said_nothing_is_told():
-    given_up = replace(arm("slow", 900.0), time_s=None)
-    odd = tuner(quarantined={"tuner": "raised: ValueError"}, silent={"ewma": 2})
-    told = list(complaints(simulation(given_up, odd)))
-    assert told == [
-        "slow was given up before it had made the progress of 441 steps of none: its progress an "
-        "hour is that of the time until then",
-        "tuner: tuner was quarantined: raised: ValueError",
-        "tuner: ewma forecast nothing in 2 of 6 runs",
-    ]
 
 
 def test_table_and_page_have_every_arm_the_best_first_and_run_nothing():

@@ -4,7 +4,6 @@ import io
 import re
 
 import pytest
-from msgspec.structs import replace
 from rich.console import Console
 
 from tests.evaluate.report.reports import TRACE, arm, interval, results, score, simulation
@@ -13,7 +12,7 @@ from torchloom_core.evaluate.fleet_results import OverFleets
 from torchloom_core.evaluate.forecasts.over_fleets import Pool, scores_over_fleets
 from torchloom_core.evaluate.goodput.over_fleets import goodput_over_fleets
 from torchloom_core.evaluate.report import page_text, tables
-from torchloom_core.evaluate.report.fleets import answers, listings
+from torchloom_core.evaluate.report.fleets import answers
 from torchloom_core.evaluate.results import Report
 
 NAMES = ("west", "east", "<north>")
@@ -98,12 +97,6 @@ def test_the_reference_is_one_for_all_fleets_and_gains_are_over_it():
     assert next(one for one in found.arms if one.name == "young").versus_reference is None
 
 
-def test_an_arm_that_one_trace_has_not_is_not_compared_over_fleets():
-    one, other = played(0.02, 0.03)
-    fewer = simulation(arms=other.arms[:1] + other.arms[3:])
-    assert {arm.name for arm in goodput_over_fleets([one, fewer]).arms} == {"young", "mine"}
-
-
 def test_a_candidate_is_better_over_fleets_only_where_the_whole_interval_says_so():
     clear = " ".join(answers(over(simulations=played(0.02, 0.021, 0.022))))
     assert "mine, over 3 traces: better on the mean over fleets than the same job" in clear
@@ -140,15 +133,3 @@ def test_the_page_has_a_part_for_each_trace_and_one_for_all_and_every_link_leads
     assert "&lt;north&gt;: findings" in page
     assert "gain over the same job without it, points" in page
     assert page == page_text(report)
-
-
-def test_false_alarms_of_unlike_traces_are_counted_by_component():
-    scores = forecasts(0.1, 0.2, 0.3)
-    shown = whole(over(scores), [{"forecasts": one} for one in scores])
-    west, *others = shown.traces
-    disks = replace(west, trace={**west.trace, "watched": "disk"})
-    units = [
-        next(listings(replace(shown, traces=(first, *others)))).columns[-1]
-        for first in (west, disks)
-    ]
-    assert units == ["false alarms per 1,000 node-days", "false alarms per 1,000 component-days"]

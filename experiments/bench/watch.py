@@ -1,7 +1,6 @@
 """Watch one trace with tick policies, and say what that took; a process of its own each time.
 
-``run.py`` and ``experiments/bench/long_trace.py`` start it, so that the peak of one trace's memory
-is not that of another.
+``long_trace.py`` starts it, so that the peak of one trace's memory is not that of another.
 """
 
 import argparse
