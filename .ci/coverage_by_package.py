@@ -1,4 +1,4 @@
-"""Print which share of the lines of each package, and of each room of the core, the tests ran."""
+"""Print which share of the lines of each package, and of each package of the core, the tests ran."""
 
 from collections import Counter
 from pathlib import PurePath
@@ -6,20 +6,20 @@ from pathlib import PurePath
 from coverage import Coverage
 
 
-def room(path: PurePath) -> str:
-    """Return the package of a file, and for the core the room in it."""
+def package(path: PurePath) -> str:
+    """Return the package of a file, and for the core the package in it."""
     parts = path.parts[next(i for i, p in enumerate(path.parts) if p.startswith("torchloom_")) :]
     return ".".join(parts[: 2 if parts[0] == "torchloom_core" and len(parts) > 2 else 1])
 
 
 def main() -> None:
-    """Print a line for each room and one for all."""
+    """Print a line for each package and one for all."""
     coverage = Coverage()
     coverage.load()
     lines, missed = Counter[str](), Counter[str]()
     for path in sorted(coverage.get_data().measured_files()):
         _, statements, _, missing, _ = coverage.analysis2(path)
-        for name in (room(PurePath(path)), "all"):
+        for name in (package(PurePath(path)), "all"):
             lines[name] += len(statements)
             missed[name] += len(missing)
     for name in sorted(lines, key=lambda name: (name == "all", name)):

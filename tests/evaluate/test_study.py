@@ -142,7 +142,7 @@ def test_a_run_in_which_what_it_rests_on_was_replaced_is_not_kept(tmp_path):
     (tmp_path / "model").write_text("one")
     store = RunCache(tmp_path / "runs", RunResult)
     runner = Runner(store, Workforce(), 1, lambda over, total: None)
-    with pytest.raises(StateError, match="a: need a trace and models that stay as they are while"):
+    with pytest.raises(StateError, match="a: need a trace and models that do not change"):
         runner.play([Replacing(tmp_path / "model")])
     assert store.find("one", "a") is None
     assert store.find("another", "a") is None

@@ -90,6 +90,7 @@ def test_a_process_and_its_host_are_measured():
     assert metrics["cpu_percent"] >= 0
 
 
+@pytest.mark.integration
 def test_a_trainer_that_ended_before_it_was_measured_is_no_fault_of_its_collector():
     ended = subprocess.Popen(["true"])
     ended.wait()

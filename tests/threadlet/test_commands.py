@@ -84,7 +84,7 @@ async def test_nobody_can_have_anothers_final_ack_taken_for_a_repeated_one(
         (
             SetKnob(knob="y", value=1.0),
             "rejected",
-            "no knob is called 'y'; there are log_level, together, x",
+            "no knob is called 'y'; there are fenced_change, log_level, x",
         ),
         (SetKnob(knob="x", value=101.0), "rejected", "need at most 100, was 101.0"),
         (SetKnob(knob="x", value="high"), "rejected", "need a number, was 'high'"),

@@ -118,7 +118,7 @@ class Rank:
     def ends(self):
         final = ("applied", "failed", "rejected")
         acks = [ack for ack in self.acks if isinstance(ack, Ack) and ack.status in final]
-        return [(ack.status, ack.step) for ack in acks if ack.command.endswith("Together")]
+        return [(ack.status, ack.step) for ack in acks if ack.command.endswith("FencedChange")]
 
     def begin(self):
         self.manager.start_quorum()

@@ -22,7 +22,7 @@ const OF_STORIES = {
 
 export const SYMBOLS = [
   ["\u2715", "a fault"], ["\u25b2", "at risk"], ["\u25cf", "granted"], ["\u25cb", "denied"], ["\u25b7", "sent"], ["\u25b6", "first applied"],
-  ["\u25a0", "done"], ["\u25a1", "in part, or undone"], ["\u25c6", "did no harm, or was not judged"], ["\u25bc", "hurt"], ["\u270e", "a remark"],
+  ["\u25a0", "done"], ["\u25a1", "in part, or undone"], ["\u25c6", "did no harm, or was not judged"], ["\u25bc", "hurt"], ["\u270e", "an annotation"],
 ];
 
 // In the order of time.

@@ -20,9 +20,9 @@ export class RecordScreen {
     const find = el("input", { type: "search", "aria-label": "only what has this text", placeholder: "only with this text", oninput: (event) => { this.filter = event.target.value.toLowerCase(); this.update(); } });
     this.text = el("input", { "aria-label": "something for the record", placeholder: "for the record", maxlength: "2000", required: true });
     this.put = el("button", { type: "submit" }, "put on record");
-    const remark = el("form", { className: "row", onsubmit: (event) => { event.preventDefault(); act.ask("annotate", { text: this.text.value }); this.text.value = ""; } }, this.text, this.put);
+    const annotation = el("form", { className: "row", onsubmit: (event) => { event.preventDefault(); act.ask("annotate", { text: this.text.value }); this.text.value = ""; } }, this.text, this.put);
     const part = (title, ...children) => el("section", { "aria-label": title }, el("h2", {}, title), children);
-    this.parts = [el("section", { className: "wide", "aria-label": "The record" }, el("div", { className: "row" }, find, remark)), part("Decisions", this.stories), part("What else happened", this.lines)];
+    this.parts = [el("section", { className: "wide", "aria-label": "The record" }, el("div", { className: "row" }, find, annotation)), part("Decisions", this.stories), part("What else happened", this.lines)];
   }
 
   wanted() {

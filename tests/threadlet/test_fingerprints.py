@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchloom_threadlet.standby_tasks import prints
+from torchloom_threadlet.standby_tasks import fingerprints
 from torchloom_threadlet.standby_tasks.fingerprints import print_of
 
 KINDS = [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.complex64, torch.int64]
@@ -40,7 +40,7 @@ def test_so_do_order_and_shape():
 def test_parts_count_by_their_place_in_the_whole(monkeypatch):
     weight = torch.arange(10.0)
     whole = print_of([weight])
-    monkeypatch.setattr(prints, "_AT_ONCE", 4)
+    monkeypatch.setattr(fingerprints, "_AT_ONCE", 4)
     assert print_of([weight]) == whole
     assert print_of([weight.roll(4)]) != whole
 
