@@ -40,11 +40,11 @@ class Tab:
     """A page, with all that it has to complain about and asks back; it is told yes, or not."""
 
     def __init__(self, context):
-        self.limited_log, self.questions, self.says_yes = [], [], True
+        self.page_errors, self.questions, self.says_yes = [], [], True
         self.answers = ""
         self.page = context.new_page()
         self.page.set_default_timeout(DEADLINE_S * 1000)
-        self.page.on("pageerror", lambda error: self.limited_log.append(str(error)))
+        self.page.on("pageerror", lambda error: self.page_errors.append(str(error)))
         self.page.on("console", self._on_console)
         self.page.on("dialog", self._on_question)
 
@@ -60,7 +60,7 @@ class Tab:
         # and of what it is not given while it is shut out.
         away = any(word in message.text for word in ("WebSocket", "net::ERR_CONNECTION_", "401"))
         if message.type == "error" and not away:
-            self.limited_log.append(message.text)
+            self.page_errors.append(message.text)
 
     def sees(self, text):
         """Wait until the text is to be seen."""
@@ -96,4 +96,4 @@ def new_tab(chromium):
     yield open_tab
     for context in contexts:
         context.close()
-    assert [tab.complaints for tab in tabs] == [[] for _ in tabs]
+    assert [tab.page_errors for tab in tabs] == [[] for _ in tabs]
