@@ -1,4 +1,4 @@
-"""Print which share of the lines of each package, and of each package of the core, the tests ran."""
+"""Print which share of the lines of each package, core packages apart, the tests ran."""
 
 from collections import Counter
 from pathlib import PurePath
