@@ -220,7 +220,7 @@ def test_back_leads_to_the_screen_before(tab):
     page = tab.page
     for key, address in (("2", "#fleet"), ("6", "#timeline"), ("3", "#knobs")):
         page.keyboard.press(key)
-        assert page.url.endswith(address)
+        tab.waits(lambda address=address: page.url.endswith(address))
     page.keyboard.press("3")
     page.go_back()
     page.get_by_role("heading", name="Timeline").wait_for()

@@ -107,7 +107,7 @@ def test_a_knob_is_turned_and_its_story_told_rank_by_rank(guest):
     guest.ask("knob.set", knob="x", value=1.0)
 
 
-def test_who_does_not_have_the_wheel_can_do_nothing_but_stop_everything(run, dashboard, guest):
+def test_who_does_not_have_control_can_do_nothing_but_stop_everything(run, dashboard, guest):
     drive(guest)
     other = Guest(dashboard.links[-1], name="bob")
     bodies = {
@@ -122,23 +122,23 @@ def test_who_does_not_have_the_wheel_can_do_nothing_but_stop_everything(run, das
     for verb, body in bodies.items():
         answer = other.ask(verb, **body)
         assert not answer["ok"]
-        assert "does not have the wheel: ann." in answer["text"]
+        assert "does not have control: ann." in answer["text"]
     assert other.ask("actions.stop")["ok"]
     assert run.ask("status")["stopped"]
     assert guest.ask("actions.resume")["ok"]
 
 
-def test_nobody_speaks_from_anothers_seat(dashboard, guest):
+def test_nobody_speaks_from_another_session(dashboard, guest):
     drive(guest)
     other = Guest(dashboard.links[-1], name="ann")
-    seat = guest.ask("control.take", lease_s=600)["text"].split()[0]
-    for body in ({"knob": "x", "value": 2.0, "seat": seat}, {"knob": "x", "value": 2.0}):
-        assert "does not have the wheel" in other.ask("knob.set", **body)["text"]
-    other.name = seat
+    session = guest.ask("control.take", lease_s=600)["text"].split()[0]
+    for body in ({"knob": "x", "value": 2.0, "session": session}, {"knob": "x", "value": 2.0}):
+        assert "does not have control" in other.ask("knob.set", **body)["text"]
+    other.name = session
     assert not other.ask("knob.set", knob="x", value=2.0)["ok"]
 
 
-def test_two_rooms_show_the_same_and_one_wheel(run, dashboard, guest):
+def test_two_dashboards_show_the_same_and_one_controller(run, dashboard, guest):
     second = Dashboard(run, number=2)
     try:
         other = Guest(second.links[-1], name="bob")
@@ -157,14 +157,14 @@ def test_two_rooms_show_the_same_and_one_wheel(run, dashboard, guest):
 def test_every_request_is_in_the_trajectory_with_who_sat_there(run, guest):
     drive(guest)
     guest.ask("propose", action={"kind": "checkpoint"})
-    seats = until(
+    sessions = until(
         lambda: [
-            body["seat"]
+            body["session"]
             for _, body in run.records("request")
             if body["want"].get("action", {}).get("kind") == "checkpoint"
         ]
     )
-    assert seats[-1].startswith("ann.")
+    assert sessions[-1].startswith("ann.")
 
 
 def test_a_dashboard_that_is_killed_takes_nothing_with_it_and_the_next_lets_the_browser_in(run):
