@@ -47,7 +47,7 @@ class _Bench:
     def __init__(self, workers: list[str]) -> None:
         settings = fleet.config()
         self._kernel = Kernel(settings, fleet.plugins(settings), DeadlineGuard(_NO_LIMIT_S))
-        self._outbox = Outbox(None, ManualClock(_START_NS), 1)  # type: ignore[arg-type]
+        self._outbox = Outbox(None, ManualClock(_START_NS), 1, lambda ids: None)  # type: ignore[arg-type]
         self._workers = workers
         self._turns = 0
         self._step(Recovered(epoch=1))
