@@ -37,12 +37,13 @@ async def test_the_name_of_a_worker_that_an_earlier_weaver_enrolled_is_refused_t
     hello = Hello(run="run", worker="g0-0", incarnation=7, group="g0", rank=0, node="n0")
     await worker.publish(subjects.event("run", "g0-0", 7), codec.encode(hello))
     await noticed.next_msg(DEADLINE_S)
-    for name, error in (
-        ("g0-0", "g0-0 is already enrolled by another living process (node n0"),
-        ("g1-0", ""),
+    for name, version, error in (
+        ("g0-0", 2, "g0-0 is already enrolled by another living process (node n0"),
+        ("g1-0", 2, ""),
+        ("g2-0", 1, "need wire version 2, was 1: install the same version of torchloom"),
     ):
         key = nats_jwt.public_key(nats_jwt.new_seed("user"))
-        request = JoinRequest(run="run", worker=name, incarnation=8, public_key=key)
+        request = JoinRequest(run="run", worker=name, incarnation=8, public_key=key, v=version)
         answer = await joiner.request(
             subjects.join("run"), codec.encode(request), timeout=DEADLINE_S
         )

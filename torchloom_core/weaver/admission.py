@@ -4,7 +4,7 @@ from collections.abc import Callable, Set
 
 from torchloom_core.fleet.state import FleetState
 from torchloom_core.transport.security.enrolment import Enrolment
-from torchloom_core.wire.messages import JoinReply, JoinRequest
+from torchloom_core.wire.messages import JoinReply, JoinRequest, version_fault
 
 
 def admitted(
@@ -27,6 +27,9 @@ def admitted(
     complain : callable
         ``(who, text)``: says it in the log, now and then.
     """
+    if fault := version_fault(request.v):
+        complain(request.worker, f"may not join: {fault}")
+        return JoinReply(error=fault)
     alive = fleet.alive(request.worker, now_ns)
     in_use = name_in_use(request, alive, fleet)
     if enrolment is not None:

@@ -173,22 +173,20 @@ class Connection:
                 wait_s = min(2 * wait_s, _ENROL_WAIT_S[1])
                 self._look_for_a_new_weaver()
         reply = decode_join_reply(answer)
-        if not reply.jwt:
+        if not reply.jwt or version_fault(reply.v):
             raise self._refusal(reply)
-        if fault := version_fault(reply.v):
-            raise RefusedError(fault)
         self._keep(Keys(seed=self._keys.seed, jwt=reply.jwt))
 
     async def _check_name(self) -> None:
         """Ask whether the name is another process's; where nobody answers, it is this one's."""
         with contextlib.suppress(*BROKER_ERRORS):
             reply = decode_join_reply(await self._ask(encode(self._request())))
-            if reply.error:
+            if reply.error or version_fault(reply.v):
                 raise self._refusal(reply)
 
     def _refusal(self, reply: JoinReply) -> RefusedError:
         kind = UnwantedError if reply.unwanted else RefusedError
-        said = reply.error or "it gave no reason"
+        said = reply.error or version_fault(reply.v) or "it gave no reason"
         return kind(f"{said}; {self._unset}" if reply.taken and self._unset else said)
 
     def _request(self) -> JoinRequest:

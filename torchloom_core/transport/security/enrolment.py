@@ -10,7 +10,7 @@ from torchloom_core.plain_text import RateLimitedLog
 from torchloom_core.transport.security.grants import Grants, Life
 from torchloom_core.transport.security.nats_jwt import is_user_key
 from torchloom_core.wire import subjects
-from torchloom_core.wire.messages import JoinReply, JoinRequest, version_fault
+from torchloom_core.wire.messages import JoinReply, JoinRequest
 
 _log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class Enrolment:
         The holder of a name may ask again; another key gets the name only after
         :meth:`release`, and for a life of its own.
         """
-        error = version_fault(request.v) or self._fault(request)
+        error = self._fault(request)
         taken = "" if error else self._other_holder(request)
         error = error or taken or self._life_fault(request)
         if error:

@@ -1,0 +1,30 @@
+"""What format 1 recorded and stored is read under the names of today."""
+
+import msgspec
+
+from torchloom_core.trajectory.earlier_names import decision_of, renamed, renamed_config
+from torchloom_core.wire.messages import FencedChange, SetKnobs
+from torchloom_core.wire.plans import Stage
+
+
+def test_a_stored_stage_is_read():
+    change = {"verb": "together", "number": 3, "do": {"verb": "set_knobs", "values": {"seat": 1}}}
+    data = msgspec.json.encode({"deed": change, "lives": [["g0-0", 5]]})
+    stage = msgspec.json.decode(renamed(data), type=Stage)
+    assert stage.operation == FencedChange(number=3, do=SetKnobs(values={"seat": 1}))
+    assert renamed(msgspec.json.encode(stage)) == msgspec.json.encode(stage)
+
+
+def test_actuators_and_the_config_are_read():
+    hello = {"actuators": ["drain", "together"], "door": {"knock": "0"}}
+    assert msgspec.json.decode(renamed(msgspec.json.encode(hello))) == {
+        "actuators": ["drain", "fenced_change"],
+        "probe_address": {"token": "0"},
+    }
+    assert renamed_config({"room": {"port": 0}}) == {"dashboard": {"port": 0}}
+
+
+def test_only_decisions_are_compared():
+    granted = b'{"granted":true,"reason":"no stand-by is left"}'
+    assert decision_of(granted) == decision_of(b'{"granted":true,"reason":"no standby is left"}')
+    assert decision_of(granted) != decision_of(b'{"granted":false,"reason":"no stand-by is left"}')
