@@ -1,4 +1,4 @@
-"""Two sidecars measure the link between them; nobody else gets anything out of a probe_address."""
+"""Two sidecars measure the link between them; nobody else gets anything out of a listener."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ PROBE_TOKEN = "0" * 64
 
 @dataclasses.dataclass
 class Open:
-    """A probe_address that takes probes on this loop."""
+    """A listener that takes probes on this loop."""
 
     at: ProbeListener
     task: asyncio.Task
@@ -59,7 +59,7 @@ async def opened():
 
 
 async def closed(peer):
-    """Read what a probe_address says until it closes the connection, or resets it."""
+    """Read what a listener sends until it closes the connection, or resets it."""
     loop, said = asyncio.get_running_loop(), b""
     with contextlib.suppress(ConnectionError):
         while part := await soon(loop.sock_recv(peer, 1 << 16)):

@@ -1,4 +1,4 @@
-"""Ask a standby for an standby_task, and follow it piece by piece to its end."""
+"""Ask a standby for a standby task, and follow it piece by piece to its end."""
 
 import asyncio
 import signal
@@ -69,7 +69,7 @@ def run(
 async def run_standby_task(
     connection: Connection, action: _StandbyTask, leave_off: _StandbyTask, seen: Pieces
 ) -> bool:
-    """Ask for an standby_task, and take what comes of it; say whether a person ended it by Ctrl-C.
+    """Ask for a standby task, and take what comes of it; say whether a person ended it by Ctrl-C.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What the commands have in common that have a standby do an standby_task."""
+"""What the commands have in common that have a standby do a standby task."""
 
 from collections.abc import Callable
 from datetime import timedelta

@@ -9,7 +9,7 @@ from torchloom_core.wire.requests import Annotate, ReleaseControl, Request, Stop
 class ControlLease:
     """Refuse requests of other sessions; a request by command line needs no control lease.
 
-    It is not kept over a restart of the Weaver: whoever drives takes it again.
+    It is not kept over a restart of the Weaver: its holder takes it again.
     """
 
     def __init__(self) -> None:
@@ -17,17 +17,17 @@ class ControlLease:
         self._until_ns = 0
 
     def holder(self, now_ns: int) -> str:
-        """Return the session that drives, or nothing."""
+        """Return the session that holds the lease, or nothing."""
         return self._session if now_ns < self._until_ns else ""
 
     def until_ns(self, now_ns: int) -> int:
-        """Return when its lease is over; 0 where none drives."""
+        """Return when its lease is over; 0 where no session holds it."""
         return self._until_ns if self.holder(now_ns) else 0
 
     def answer(self, request: Request, now_ns: int) -> list[Output] | None:
-        """Answer what a session may not ask for, and what is of control itself; None of all else.
+        """Answer requests that are refused, or that concern the lease; None for all others.
 
-        Anyone may throw the kill switch, and say something for the record.
+        Any session may throw the kill switch, and annotate the record.
         """
         holder = self.holder(now_ns)
         match request.want:

@@ -86,7 +86,7 @@ class Pieces(ABC):
         )
 
     def become(self, other: Self) -> None:
-        """Be what another has, which knows more of an standby_task, or of a newer one."""
+        """Be what another has, which knows more of a standby task, or of a newer one."""
         version, beginnings = self.version + 1, self.beginnings + 1
         vars(self).update(vars(other))
         self.version, self.beginnings = version, beginnings
@@ -104,7 +104,7 @@ class Pieces(ABC):
         """Return all of it as plain dicts and lists."""
 
     def take(self, note: Note, standby_task: str, parts: int = 1) -> None:
-        """Take a note that brings a piece of an standby_task: the first of another begins anew.
+        """Take a note that brings a piece of a standby task: the first of another begins anew.
 
         What brings none is passed over. ``parts`` standbys were asked for it, or more.
         """

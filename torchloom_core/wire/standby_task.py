@@ -1,4 +1,4 @@
-"""An standby_task: what a standby does alone while it waits, and tells piece by piece.
+"""A standby task: what a standby does alone while it waits; it reports piece by piece.
 
 A piece is the JSON text in the field ``piece`` of a note of the standby task's own kind; the fields
 ``command``, ``points`` and ``of`` say whose it is, and how far it is. Each standby task has a

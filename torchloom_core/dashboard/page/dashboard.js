@@ -57,7 +57,7 @@ const screens = SCREENS.map(([name, Screen]) => ({ name, made: new Screen(known,
 let current = screens[0];
 let screen = current.made;
 let controlBefore = "";
-let leaves = false; // this page has let go of control itself
+let leaves = false; // this page has released control itself
 const link = new Link(
   (told) => { known.take(told); draw(); },
   (frame) => { known.takeFrame(frame); },
