@@ -11,19 +11,19 @@ _MOST_CHARACTERS = 300
 
 
 class RateLimitedLog:
-    """Counts what is complained of, and logs it once a minute a key, of at most 64 keys.
+    """Count warnings and log one a minute and key, of at most 64 keys.
 
     Parameters
     ----------
     log : logging.Logger
-        Where to complain, as a warning.
+        Where the warnings go.
     now_ns : callable, optional
         Clock; absent: the monotonic one.
 
     Attributes
     ----------
     count : int
-        RateLimitedLog so far, logged or not.
+        Warnings so far, logged or not.
     """
 
     def __init__(self, log: logging.Logger, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
