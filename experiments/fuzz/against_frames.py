@@ -137,7 +137,7 @@ class Trainer:
         """Count a command."""
         self.commands += 1
 
-    def hear(self, hold: Hold) -> None:
+    def update_pause(self, hold: Hold) -> None:
         """Have nothing to pause."""
 
     def admitted(self, unwanted: str) -> None:
@@ -210,7 +210,7 @@ def _odd_frame(mutator: Mutator) -> ipc.Goodbye:
 
 def _answers(link: HeldLink, unpacker: ipc.Unpacker, mark: str) -> None:
     """Wait until what is sent through the link now has come out of it, and it reads what comes."""
-    link.peer.sendall(ipc.pack(ipc.FlightAsked()))
+    link.peer.sendall(ipc.pack(ipc.FlightRequest()))
     link.send(ipc.Goodbye(error=mark))
     marked = flight = False
     while not (marked and flight):

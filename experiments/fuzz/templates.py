@@ -183,7 +183,7 @@ def to_link(worker: str) -> list[dict[str, Any]]:
         ipc.Keys(seed="SUAAA", jwt="eyJ"),
         ipc.Sent(batches=3, dropped=1),
         ipc.Stored(command="c1.1", epoch=1),
-        ipc.FlightAsked(),
+        ipc.FlightRequest(),
         ipc.Admission(unwanted="cordoned"),
         Hold(run=RUN, epoch=1, hold="p1.1", over="p1.2"),
     )

@@ -8,7 +8,7 @@ import pytest
 from tests.deadlines import DEADLINE_S
 from tests.integration.moves import CONFIG, Moves
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.trajectory.reader import lives
+from torchloom_core.trajectory.reader import read_epochs
 from torchloom_core.wire.steering import name_of_replica
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
@@ -44,7 +44,7 @@ def verbs(moves, group, status="issued"):
     """Return what the group's worker was told, as far as it came to this status, in order."""
     told = [body for _, body in moves.run.records("command_status")]
     return [
-        life["verb"] for life in told if (life["worker"], life["status"]) == (f"{group}-0", status)
+        record["verb"] for record in told if (record["worker"], record["status"]) == (f"{group}-0", status)
     ]
 
 
@@ -60,7 +60,7 @@ def quorum_ids(moves, group):
 def seconds_to_join(moves, group, to):
     """Return the seconds from the grant to the first step that the standby commits."""
     (outcome,) = moves.outcomes(group)
-    lines = [line for life in lives(moves.run.trajectory) for line in life.lines()]
+    lines = [line for record in read_epochs(moves.run.trajectory) for line in record.lines()]
     (granted_ns,) = [
         line.ts_ns
         for line in lines
@@ -136,7 +136,7 @@ def test_one_that_is_drained_ends_with_status_0_and_the_lighthouse_knows(moves, 
     assert trainer.process.wait(DEADLINE_S) == 0
     until(lambda: held(moves) == set())
     told = (moves.run.folder / "g3.err").read_text()
-    assert "standby g3-0 is dismissed: it ends here, with status 0" in told
+    assert "standby g3-0 is dismissed: exiting with status 0" in told
     g0.goes_on()
 
 

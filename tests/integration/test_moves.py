@@ -47,7 +47,7 @@ def test_a_trainer_started_again_on_the_node_it_was_moved_from_is_not_wanted_the
     (again,) = moves.start("g1", TORCHELASTIC_RESTART_COUNT="1")  # as torchrun starts it again
     assert again.process.wait(DEADLINE_S) == 0
     told = (moves.run.folder / "g1.err").read_text()
-    assert "g1-0 is not wanted back: node node-g1 is cordoned" in told
+    assert "g1-0 is not readmitted: node node-g1 is cordoned" in told
     assert len(again.rows) == steps
 
 

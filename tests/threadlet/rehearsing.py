@@ -63,7 +63,7 @@ class Script:
         return Preview(self.model, self.optimizer, step or self.step, load or self.load, **more)
 
 
-class Heard:
+class Recorded:
     """What was told of a preview, piece by piece, as it comes over the wire."""
 
     def __init__(self, preview, seconds=ALWAYS, is_asked=lambda: False, **trial):

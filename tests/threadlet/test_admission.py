@@ -15,7 +15,7 @@ async def test_a_restarted_worker_that_is_not_wanted_ends_with_status_0_and_one_
     weaver.unwanted = "node n1 is cordoned and 2 other groups train"
     trainer = start_trainer(**AGAIN)
     assert await trainer.ended() == 0
-    line = f"g0-0 is not wanted back: {weaver.unwanted}; it ends here, with status 0"
+    line = f"g0-0 is not readmitted: {weaver.unwanted}; the process exits with status 0"
     assert trainer.errors.splitlines() == [line]
     assert trainer.journal("attached") == []
 
@@ -27,7 +27,7 @@ async def test_a_worker_that_a_person_starts_where_none_is_wanted_trains_after_o
     trainer = start_trainer(TORCHLOOM_NODE="n1")
     await trainer.until(lambda: trainer.errors)
     await trainer.goes_on()
-    assert trainer.errors.splitlines() == [f"g0-0 trains unwatched: {weaver.unwanted}"]
+    assert trainer.errors.splitlines() == [f"g0-0 trains without the Weaver: {weaver.unwanted}"]
     assert not [event for event in weaver.events if isinstance(event, Hello)]
 
 

@@ -161,7 +161,7 @@ async def test_a_notebook_s_cell_that_runs_again_has_the_same_loom(
     assert printed == [
         f"{hello.pid} False",
         f"{hello.pid} True",
-        "attach: group: need 'g0', with which this process is attached already, was 'g1'; "
+        "attach: group: this process is attached already with 'g0', was 'g1'; "
         "to attach anew, call loom.close() first",
         "saved",
     ]

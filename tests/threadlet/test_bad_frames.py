@@ -172,7 +172,7 @@ def test_a_link_sends_what_it_can_and_tells_once_of_the_rest(start_link, logged)
     told = logged.until(lambda lines: any("dropped a frame" in line for line in lines))
     assert sum("not sent to the sidecar" in line for line in told) == 1
     assert sum("dropped a frame from the sidecar" in line for line in told) == 1
-    assert not [line for line in told if "the sidecar is gone" in line]
+    assert not [line for line in told if "the sidecar ended after" in line]
 
 
 class Peer:

@@ -71,7 +71,7 @@ def test_a_later_offer_takes_the_place_of_an_earlier_one_in_whatever_order_they_
         rank = Rank()
         rank.offer(first)
         rank.offer(second)
-        assert rank.settled == [("c1", "rejected", -1, "a later change took its place")]
+        assert rank.settled == [("c1", "rejected", -1, "replaced by a later change")]
         assert step(rank) == [2]
 
 

@@ -170,7 +170,7 @@ def test_a_command_that_comes_too_late_says_by_whose_clock():
     inbox = CommandInbox(INCARNATION, able)
     ack, do = inbox.receive(command("a"), DEADLINE_NS + 3600 * 10**9)
     assert (ack.status, do) == ("expired", False)
-    assert ack.detail == "it came 3600.0 s after its deadline, by this host's clock"
+    assert ack.detail == "it arrived 3600.0 s after its deadline, by this host's clock"
 
 
 def test_a_command_that_expired_waiting_for_a_step_says_when_and_at_which():

@@ -172,7 +172,7 @@ async def test_a_loop_that_goes_on_after_a_drain_ends_with_status_0_and_one_line
     end = await weaver.event(Exit)
     assert (end.status, end.expected) == (0, True)
     assert await trainer.ended() == 0
-    line = "g0-0 was drained and its loop goes on: it ends here, with status 0"
+    line = "g0-0 was drained but its loop continues: exiting with status 0"
     assert trainer.errors.splitlines() == [line]
 
 
@@ -181,7 +181,7 @@ async def test_a_stand_by_waits_until_it_is_told_to_join(weaver, start_trainer):
     hello = await weaver.admit()
     assert (hello.state, "join" in hello.actuators) == ("standby", True)
     refused = await weaver.ask(hello, Pause(), "pause")
-    assert refused.detail == "the worker is standing by"
+    assert refused.detail == "the worker is a standby"
     # Nobody has promised how its Manager will be called.
     refused = await weaver.ask(hello, Prepare(), "prepare")
     assert refused.detail == "need a standby that waits in attach(held=True)"
@@ -215,7 +215,7 @@ async def test_a_stopped_trainer_is_terminated_by_its_sidecar(weaver, start_trai
     hello = await weaver.admit()
     await trainer.goes_on()
     refused = await weaver.ask(hello, Cut(quorum_id=1), "cut")
-    assert refused.detail == "nothing here knows the connections of a quorum"
+    assert refused.detail == "no framework adapter knows the connections of a quorum"
     os.kill(trainer.process.pid, signal.SIGSTOP)
     ack = await weaver.ask(hello, Terminate(), "end")
     assert ack.status == "applied"

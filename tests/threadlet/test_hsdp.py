@@ -147,6 +147,6 @@ def test_a_group_whose_ranks_cannot_agree_is_warned_of_and_refuses_what_is_fence
     ]
     asked = FencedChange(number=1, do=SetKnobs(values={"depth": 2}))
     assert loom._worker.actuators.refusal(asked, "training") == (
-        "nothing is attached here by which this worker agrees with the others"
+        "this worker cannot agree with other ranks: no framework adapter is attached"
     )
     assert "fenced_change" not in loom._worker.actuators.names

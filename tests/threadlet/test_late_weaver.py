@@ -32,8 +32,8 @@ async def test_a_trainer_trains_at_once_and_is_enrolled_when_the_weaver_comes(
     assert "x" in {spec.name for spec in hello.knobs}
     assert (await weaver.ask(hello, SetKnob(knob="x", value=2.0))).status == "applied"
     assert trainer.errors.splitlines() == [
-        f"no Weaver yet at {join_file}: training starts, and g0-0 enrols when the file is there",
-        "the Weaver has come: g0-0 enrols in run run",
+        f"no Weaver yet at {join_file}: training starts, and g0-0 enrols once the file exists",
+        "found the Weaver: g0-0 enrols in run run",
     ]
 
 

@@ -5,8 +5,8 @@ import pytest
 from torchloom_core.wire.messages import Note, Pause, Resume
 
 CAUSE = "p1.1"
-UNHELD = "g0-0 goes on: its pause ended by itself, no Weaver held it"
-LAPSED = "g0-0 goes on: its pause ended by itself, no Weaver was heard of for 3 s"
+UNCONFIRMED = "g0-0 resumes: its pause ended by itself, no Weaver confirmed it"
+LAPSED = "g0-0 resumes: its pause ended by itself, the Weaver was silent for 3 s"
 
 pytestmark = pytest.mark.integration
 
@@ -22,9 +22,9 @@ async def pause(weaver, trainer):
 async def test_a_pause_that_nobody_holds_ends_by_itself_and_is_told_of(weaver, start_trainer):
     trainer = start_trainer()
     await pause(weaver, trainer)
-    assert (await weaver.event(Note, kind="pause_over")).fields == {"why": "no Weaver held it"}
+    assert (await weaver.event(Note, kind="pause_over")).fields == {"why": "no Weaver confirmed it"}
     await trainer.goes_on()
-    assert trainer.errors.splitlines() == [UNHELD]
+    assert trainer.errors.splitlines() == [UNCONFIRMED]
 
 
 async def test_a_pause_whose_weaver_falls_silent_ends_by_itself(weaver, start_trainer):
@@ -56,7 +56,7 @@ async def test_a_word_that_another_pause_or_none_is_held_ends_it_at_once(weaver,
     await trainer.goes_on()
     assert trainer.errors == ""
     late = await weaver.ask(weaver.events[0], Pause(), "late", cause=CAUSE)
-    assert (late.status, late.detail) == ("rejected", "the pause was called off")
+    assert (late.status, late.detail) == ("rejected", "the pause was cancelled")
 
 
 async def test_only_the_present_weaver_of_this_run_is_believed(weaver, start_trainer):

@@ -9,11 +9,11 @@ import pytest
 from torchloom_core.wire.messages import Hold
 from torchloom_threadlet.torchft.adapter import _longest_pause_s
 from torchloom_threadlet.trainer.pause_lease import (
-    HELD_S,
     LAPSED,
+    LEASE_S,
     PROVISIONAL_S,
     TOO_LONG,
-    UNHELD,
+    UNCONFIRMED,
     PauseLease,
 )
 
@@ -32,20 +32,20 @@ def lease():
 def test_a_pause_waits_a_moment_for_its_confirmation(lease):
     assert lease.left_s(100.0) == PROVISIONAL_S
     assert lease.left_s(102.0) < 0
-    assert lease.end(102.0) == UNHELD
+    assert lease.end(102.0) == UNCONFIRMED
 
 
 def test_each_word_that_it_is_held_lets_it_last(lease):
     for now_s in range(101, 500):
-        lease.hear(hold("p1.1"), float(now_s))
-        assert lease.left_s(now_s) == HELD_S
+        lease.update(hold("p1.1"), float(now_s))
+        assert lease.left_s(now_s) == LEASE_S
     assert lease.end(502.5) == LAPSED
 
 
 @pytest.mark.parametrize("said", [hold(), hold("p1.2"), hold(over="p1.1")])
 def test_a_word_that_it_is_not_held_ends_it_and_is_no_trouble(lease, said):
-    lease.hear(hold("p1.1"), 101.0)
-    lease.hear(said, 101.5)
+    lease.update(hold("p1.1"), 101.0)
+    lease.update(said, 101.5)
     assert lease.left_s(101.5) == 0
     assert lease.end(101.5) == ""
 
@@ -53,7 +53,7 @@ def test_a_word_that_it_is_not_held_ends_it_and_is_no_trouble(lease, said):
 def test_a_pause_without_a_cause_is_never_held():
     lease = PauseLease()
     lease.begin("", 100.0)
-    lease.hear(hold(), 101.0)
+    lease.update(hold(), 101.0)
     assert lease.left_s(101.0) == PROVISIONAL_S - 1
 
 
@@ -62,14 +62,14 @@ def test_no_pause_outlasts_the_longest_whoever_holds_it():
     lease.longest_s = 48.0
     lease.begin("p1.1", 100.0)
     for now_s in range(100, 148):
-        lease.hear(hold("p1.1"), float(now_s))
+        lease.update(hold("p1.1"), float(now_s))
     assert lease.left_s(147.0) == 1.0
     assert lease.left_s(148.0) == 0
     assert lease.end(148.0) == TOO_LONG
 
 
 def test_a_pause_that_was_called_off_is_remembered(lease):
-    lease.hear(hold(over="p1.2"), 101.0)
+    lease.update(hold(over="p1.2"), 101.0)
     assert lease.is_over("p1.2")
     assert not lease.is_over("p1.3")
     assert not lease.is_over("")

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.threadlet.rehearsing import LR, Heard, Script
+from tests.threadlet.rehearsing import LR, Recorded, Script
 from torchloom_core.errors import KnobError
 from torchloom_core.wire.messages import Rehearse, Survey
 from torchloom_core.wire.preview import Curve, Judgement, Setup
@@ -24,7 +24,7 @@ SEEDS = range(2)
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_rate_that_is_far_too_high_is_worse(seed):
-    heard = Heard(Script(seed).preview(), values={"lr": 20 * LR}, seed=seed)
+    heard = Recorded(Script(seed).preview(), values={"lr": 20 * LR}, seed=seed)
     assert heard.judged.says == "worse"
     assert heard.judged.low is None or heard.judged.low > 0
     assert heard.setup.before == {"lr": LR}
@@ -35,7 +35,7 @@ def test_a_rate_that_is_far_too_high_is_worse(seed):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_rate_that_was_far_too_low_and_goes_back_is_better(seed):
     script = Script(seed, lr=LR / 20)
-    heard = Heard(script.preview(), values={"lr": LR}, seed=seed)
+    heard = Recorded(script.preview(), values={"lr": LR}, seed=seed)
     assert heard.judged.says == "better"
     assert heard.judged.high < 0
     assert heard.judged.for_change == 5
@@ -47,7 +47,7 @@ def test_a_rate_that_was_far_too_low_and_goes_back_is_better(seed):
 @pytest.mark.parametrize("values", [{}, {"lr": LR}, {"lr": LR, "momentum": 0.9}])
 @pytest.mark.parametrize("seed", [0, 7])
 def test_without_a_change_both_arms_are_the_same_to_the_bit(values, seed):
-    heard = Heard(Script(seed).preview(), values=values, steps=20, seed=seed)
+    heard = Recorded(Script(seed).preview(), values=values, steps=20, seed=seed)
     for repeat in range(5):
         control = heard.curve(repeat, "control")
         assert len(control) == 20
@@ -58,7 +58,7 @@ def test_without_a_change_both_arms_are_the_same_to_the_bit(values, seed):
 
 
 def test_the_control_comes_first_and_its_pair_s_change_next():
-    heard = Heard(Script().preview(), values={"lr": 0.2}, steps=4, repeats=3)
+    heard = Recorded(Script().preview(), values={"lr": 0.2}, steps=4, repeats=3)
     arms = list(dict.fromkeys((piece.repeat, piece.arm) for piece in heard.of(Curve)))
     assert arms == [(repeat, arm) for repeat in range(3) for arm in ("control", "change")]
     assert [piece.pairs for piece in heard.of(Judgement)] == [1, 2, 3]
@@ -70,7 +70,7 @@ def test_the_control_comes_first_and_its_pair_s_change_next():
 
 def test_an_arm_is_what_the_script_would_have_done_itself():
     script = Script()
-    heard = Heard(script.preview(), values={"lr": 0.3}, steps=6, repeats=2, seed=11)
+    heard = Recorded(script.preview(), values={"lr": 0.3}, steps=6, repeats=2, seed=11)
     for repeat in range(2):
         for arm, lr in (("control", LR), ("change", 0.3)):
             script.load()
@@ -81,7 +81,9 @@ def test_an_arm_is_what_the_script_would_have_done_itself():
 
 def test_the_control_has_what_is_wanted_of_the_run_and_not_what_the_checkpoint_has():
     script = Script()
-    heard = Heard(script.preview(), values={"lr": 0.3}, now={"lr": 0.2, "momentum": 0.5}, steps=4)
+    heard = Recorded(
+        script.preview(), values={"lr": 0.3}, now={"lr": 0.2, "momentum": 0.5}, steps=4
+    )
     assert heard.setup.before == {"lr": 0.2}
     assert heard.shown["change"] == "lr 0.2 -> 0.3"
     for repeat in range(5):
@@ -99,7 +101,7 @@ def test_a_loss_that_is_no_number_with_the_change_is_worse_and_costs_no_more_ste
         loss = script.step()
         return loss * math.nan if script.optimizer.param_groups[0]["lr"] > 1.0 else loss
 
-    heard = Heard(script.preview(step), values={"lr": 2.0}, steps=20)
+    heard = Recorded(script.preview(step), values={"lr": 2.0}, steps=20)
     assert heard.curve(0, "change") == [None]
     judged = heard.judged
     assert (judged.says, judged.diverged, judged.difference) == ("worse", 5, None)
@@ -117,7 +119,7 @@ def test_a_loss_that_is_no_number_without_the_change_is_one_line(after):
         return loss if script.steps % 20 <= after else math.nan
 
     with pytest.raises(ValueError, match=r"number without the change, was nan at step \d+ of"):
-        Heard(script.preview(step), values={"lr": 0.2}, steps=20)
+        Recorded(script.preview(step), values={"lr": 0.2}, steps=20)
 
 
 def test_a_step_that_does_not_go_alike_twice_is_one_line():
@@ -131,7 +133,7 @@ def test_a_step_that_does_not_go_alike_twice_is_one_line():
     with pytest.raises(
         ValueError, match="need a step that goes alike twice from one state"
     ) as told:
-        Heard(script.preview(step), values={"lr": 0.2})
+        Recorded(script.preview(step), values={"lr": 0.2})
     assert script.steps == 4
     assert "\n" not in str(told.value)
 
@@ -156,8 +158,8 @@ def test_data_that_is_not_drawn_begins_where_the_script_says():
         return loss
 
     with pytest.raises(ValueError, match="or give begin="):
-        Heard(script.preview(step), steps=3)
-    heard = Heard(script.preview(step, begin=begin), steps=3, seed=4)
+        Recorded(script.preview(step), steps=3)
+    heard = Recorded(script.preview(step, begin=begin), steps=3, seed=4)
     assert begun == [4, 4, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8]
     assert heard.judged.alike
 
@@ -191,10 +193,10 @@ def test_all_is_put_back_to_the_bit(fails_at):
     before = state()
     trial = {"values": {"lr": 0.2, "width": 9}, "steps": 3, "repeats": 2}
     if fails_at is None:
-        Heard(preview, **trial)
+        Recorded(preview, **trial)
     else:
         with pytest.raises(RuntimeError):
-            Heard(preview, **trial)
+            Recorded(preview, **trial)
     torch.testing.assert_close(state(), before, rtol=0, atol=0)
     assert [module.training for module in script.model] == [True, True, False, True]
     assert random.getstate() == own
@@ -214,7 +216,7 @@ def test_a_schedule_is_tried_from_where_it_is_and_put_back():
 
     before = copy.deepcopy(scheduler.state_dict())
     preview = script.preview(step, load=lambda: None, scheduler=scheduler)
-    Heard(preview, values={"lr": 0.4}, steps=3, repeats=1)
+    Recorded(preview, values={"lr": 0.4}, steps=3, repeats=1)
     assert rates[4:] == [0.1, 0.1, 0.05, 0.4, 0.4, 0.2]
     assert scheduler.state_dict() == before
 
@@ -228,7 +230,7 @@ def test_a_knob_of_the_script_is_set_in_the_change_s_arm_alone():
 
     preview = script.preview(step)
     preview.knob("scale", lambda: used["scale"], lambda value: used.update(scale=value), high=4.0)
-    heard = Heard(preview, values={"scale": 3.0}, steps=2, repeats=2)
+    heard = Recorded(preview, values={"scale": 3.0}, steps=2, repeats=2)
     assert seen == [1.0] * 4 + [1.0, 1.0, 3.0, 3.0] * 2
     assert used == {"scale": 1.0}
     assert heard.judged.says == "few"
@@ -244,14 +246,14 @@ def test_values_that_do_not_go_together_are_one_line_and_change_nothing():
     preview = script.preview()
     preview.knob("a", lambda: used["a"], lambda v: used.update(a=v), kind="int", check=check)
     with pytest.raises(KnobError, match="knob a: need a <= 2"):
-        Heard(preview, values={"a": 3})
+        Recorded(preview, values={"a": 3})
     assert (script.steps, used) == (0, {"a": 1})
 
 
 @pytest.mark.parametrize("step", [0, 1, 4, 5, 13, 20])
 def test_whoever_asks_for_something_else_ends_it_at_the_next_step(step):
     script = Script()
-    heard = Heard(
+    heard = Recorded(
         script.preview(), is_asked=lambda: script.steps >= step, values={"lr": 1.0}, steps=4
     )
     assert script.steps == step == heard.end.points
@@ -262,7 +264,7 @@ def test_whoever_asks_for_something_else_ends_it_at_the_next_step(step):
 
 def test_a_time_that_is_up_ends_it():
     script = Script()
-    heard = Heard(script.preview(), seconds=0.0, values={"lr": 1.0})
+    heard = Recorded(script.preview(), seconds=0.0, values={"lr": 1.0})
     assert (script.steps, heard.pieces) == (0, [heard.end])
     assert heard.end.why == "its 0 s were used up"
 
@@ -287,13 +289,13 @@ def test_only_a_stand_by_whose_script_offers_it_tries():
         "the script's Preview: knob lr: need at least 0, was -1.0"
     )
     assert offers.refusal(Survey(), "standby") == (
-        "the script offers no landscape: need landscape= in attach()"
+        "the script offers no landscape: pass landscape= to attach()"
     )
     none = can(None)
     assert "rehearse" not in none.names
     assert none.tries == ()
     assert none.refusal(Rehearse(), "standby") == (
-        "the script offers no preview: need preview= in attach()"
+        "the script offers no preview: pass preview= to attach()"
     )
     assert none.refusal(Rehearse(steps=0), "training") is None
     assert "rehearse" not in can(Script().preview(), standby=False).names

@@ -159,7 +159,7 @@ async def test_a_probe_address_that_does_not_know_its_token_is_sent_nothing():
             probe_address=ProbeAddress(host=HERE, port=port, token=PROBE_TOKEN),
             probe_bytes=1 << 20,
         )
-        assert "does not know its own token" in await failure(operation)
+        assert "does not have its own token" in await failure(operation)
         await eventually(lambda: said)
     assert said == [b""]
 
@@ -252,7 +252,7 @@ async def test_who_stalls_before_the_token_is_shut_out(opened, says, caplog):
     with opened.guest() as peer:
         await asyncio.get_running_loop().sock_sendall(peer, says)
         assert len(await closed(peer)) == len(protocol.GREETING) + protocol.NONCE_BYTES
-    assert caplog.messages == ["a probe was not taken: it stalled (1 so far)"]
+    assert caplog.messages == ["refused a probe: it stalled (1 so far)"]
     assert (await soon(measure(opened.operation()))).bytes_per_s > 0
 
 
@@ -267,7 +267,7 @@ async def test_garbage_is_shut_out(opened, size):
 
 @pytest.mark.parametrize("size", [0, MIN_PROBE_BYTES - 1, MAX_PROBE_BYTES + 1, 2**32 - 1])
 async def test_who_knows_the_token_and_wants_too_much_is_shut_out(opened, size):
-    assert "lets nobody in" in await failure(opened.operation(size))
+    assert "refuses probes now" in await failure(opened.operation(size))
 
 
 async def test_a_sender_that_stalls_in_a_burst_frees_the_probe_address(opened):
@@ -282,7 +282,7 @@ async def test_a_sender_that_stalls_in_a_burst_frees_the_probe_address(opened):
             await loop.sock_sendall(peer, b".")
             await soon(protocol.receive(peer, 1))
         await loop.sock_sendall(peer, bytes(1000))
-        assert "lets nobody in" in await failure(opened.operation())  # one at a time
+        assert "refuses probes now" in await failure(opened.operation())  # one at a time
         said = await soon(protocol.receive(peer, protocol.BURST_BYTES))
         for _ in range(2):  # what was on its way is no reason to reset the connection
             await loop.sock_sendall(peer, bytes(1000))
@@ -393,4 +393,7 @@ async def test_a_worker_without_an_address_offers_no_probing_and_refuses_it(weav
         probe_bytes=1 << 20,
     )
     ack = await weaver.ask(hello, operation)
-    assert (ack.status, ack.detail) == ("rejected", "no probing is offered here")
+    assert (ack.status, ack.detail) == (
+        "rejected",
+        "this worker takes no probes: TORCHLOOM_LINK_ADDRESS is not set or not usable",
+    )

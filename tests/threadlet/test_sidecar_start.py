@@ -88,7 +88,7 @@ async def test_an_application_that_is_taken_for_python_starts_no_chain_and_says_
     starts = await application.ended(lambda: "not watched" in "".join(application.said))
     assert len(starts) == 1 + 5  # as often as a sidecar is tried
     assert len([line for line in application.said if "but is a trainer" in line]) == 5
-    assert "g0-0 is not watched: its sidecar does not start" in application.said[-1]
+    assert "g0-0 trains without the Weaver: its sidecar does not start" in application.said[-1]
     assert "TORCHLOOM_PYTHON" in application.said[-1]
 
 

@@ -49,11 +49,11 @@ def test_a_value_that_was_wanted_before_the_trainer_came_is_told_in_its_own_log(
     deliver(loom, SetKnob(knob="lr", value=0.0009), "c2", cause="reconcile")
     assert loom.step()
     assert rate == {"lr": 0.0009}
-    assert caplog.messages == ["g0-0: lr is set to 0.0009, wanted since before"]
+    assert caplog.messages == ["g0-0: lr is restored to its desired value 0.0009"]
 
 
 def warnings(caplog):
-    return [message for message in caplog.messages if "more than one thread" in message]
+    return [message for message in caplog.messages if "several threads" in message]
 
 
 def test_steps_of_several_threads_are_all_counted_and_warned_of_once(loom, caplog):
@@ -106,7 +106,7 @@ def test_every_thread_is_told_once_of_a_drain_and_ended_if_it_goes_on(loom, capl
     with pytest.raises(SystemExit) as end:
         loom.step()
     assert end.value.code == 0
-    assert "g0-0 was drained and its loop goes on: it ends here, with status 0" in caplog.messages
+    assert "g0-0 was drained but its loop continues: exiting with status 0" in caplog.messages
 
 
 @pytest.mark.integration

@@ -65,7 +65,7 @@ class Net:
         return Landscape(self.model, self.loss, self.load, **more)
 
 
-class Heard:
+class Recorded:
     """What was told of a look, piece by piece, as it comes over the wire."""
 
     def __init__(self, landscape, look=None, seconds=ALWAYS, is_asked=lambda: False, worker="v0-0"):
@@ -94,7 +94,7 @@ class Heard:
 
 def test_of_a_quadratic_the_bend_is_exact():
     bowl = Bowl()
-    (bend,) = Heard(Landscape(bowl, bowl.loss, bowl.load)).of(Bend)
+    (bend,) = Recorded(Landscape(bowl, bowl.loss, bowl.load)).of(Bend)
     gradient = bowl.hessian @ bowl.newest
     steepness, bent = float(gradient @ gradient), float(gradient @ bowl.hessian @ gradient)
     assert bend.along == "gradient"
@@ -107,7 +107,7 @@ def test_of_a_quadratic_the_bend_is_exact():
 
 def test_line_and_plane_are_what_a_slow_direct_evaluation_says():
     net = Net()
-    heard = Heard(net.landscape())
+    heard = Recorded(net.landscape())
     net.load()
     net.model.eval()
     weights = list(net.model.parameters())
@@ -141,7 +141,7 @@ def test_line_and_plane_are_what_a_slow_direct_evaluation_says():
 
 
 def test_what_is_cheap_and_says_most_comes_first():
-    heard = Heard(Net().landscape())
+    heard = Recorded(Net().landscape())
     kinds = list(dict.fromkeys(type(piece) for piece in heard.pieces))
     assert kinds == [Bend, Line, Plane, Cells, End]
     assert heard.end.why == ""
@@ -154,14 +154,14 @@ def test_what_is_cheap_and_says_most_comes_first():
 @pytest.mark.parametrize("points", [1, 2, 3, 20, 40])
 def test_no_more_points_are_looked_at_than_were_granted(points):
     net = Net()
-    heard = Heard(net.landscape(), Look(points=points, side=5))
+    heard = Recorded(net.landscape(), Look(points=points, side=5))
     assert net.asked == points == heard.end.points
     assert heard.end.why == f"its {points} points were used up"
 
 
 def test_a_time_that_is_up_ends_it():
     net = Net()
-    heard = Heard(net.landscape(), seconds=0.0)
+    heard = Recorded(net.landscape(), seconds=0.0)
     assert (net.asked, heard.pieces) == (0, [heard.end])
     assert heard.end.why == "its 0 s were used up"
 
@@ -169,7 +169,7 @@ def test_a_time_that_is_up_ends_it():
 @pytest.mark.parametrize("point", [0, 1, 7, 33, 50])
 def test_whoever_asks_for_something_else_ends_it_at_the_next_point(point):
     net = Net()
-    heard = Heard(net.landscape(), is_asked=lambda: net.asked >= point)
+    heard = Recorded(net.landscape(), is_asked=lambda: net.asked >= point)
     assert net.asked == point
     assert heard.end.points == point
     assert "it was called off" in heard.said
@@ -187,9 +187,9 @@ def test_the_optimizer_s_own_step_is_the_update_if_the_script_can_take_one():
         net.loss().backward()
         optimizer.step()
 
-    heard = Heard(net.landscape(step=step))
+    heard = Recorded(net.landscape(step=step))
     (bend,) = heard.of(Bend)
-    (other,) = Heard(Net().landscape()).of(Bend)
+    (other,) = Recorded(Net().landscape()).of(Bend)
     assert (modes, bend.along) == ([True], "step")
     assert bend.length == pytest.approx(0.25 * other.length)
     assert bend.critical_step == pytest.approx(4.0 * other.critical_step, rel=1e-6)
@@ -206,7 +206,7 @@ def test_the_optimizer_s_own_step_is_the_update_if_the_script_can_take_one():
 def test_a_loss_that_is_no_number_or_another_each_time_is_refused(loss, why):
     net = Net()
     with pytest.raises(ValueError, match=why):
-        Heard(Landscape(net.model, loss, net.load))
+        Recorded(Landscape(net.model, loss, net.load))
 
 
 def test_weights_buffers_and_modes_are_what_they_were_to_the_bit():
@@ -228,9 +228,9 @@ def test_weights_buffers_and_modes_are_what_they_were_to_the_bit():
         landscape = Landscape(net.model, loss, net.load, step=step)
         if fails_after < math.inf:
             with pytest.raises(RuntimeError):
-                Heard(landscape)
+                Recorded(landscape)
         else:
-            Heard(landscape)
+            Recorded(landscape)
         for name, tensor in net.model.state_dict().items():
             assert torch.equal(tensor, before[name]), name
         assert [module.training for module in net.model] == [True, True, True, False, True]
@@ -251,7 +251,7 @@ def test_the_run_s_own_path_is_drawn_in_the_plane_that_shows_most_of_it():
             net.model.load_state_dict(state)
             yield
 
-    heard = Heard(net.landscape(path=path), Look(side=5, plane="path"))
+    heard = Recorded(net.landscape(path=path), Look(side=5, plane="path"))
     (plane,) = heard.of(Plane)
     assert len(plane.path) == 4
     assert plane.path[-1] == (0.0, 0.0, 0.0)
@@ -266,9 +266,9 @@ def test_the_run_s_own_path_is_drawn_in_the_plane_that_shows_most_of_it():
 @pytest.mark.parametrize("parts", [2, 3])
 def test_a_plane_that_is_divided_is_the_same_in_all_its_cells(parts):
     among = tuple(f"v{part}-0" for part in range(parts))
-    whole = Heard(Net().landscape(), Look(side=5, seed=3))
+    whole = Recorded(Net().landscape(), Look(side=5, seed=3))
     looks = [
-        Heard(Net().landscape(), Look(side=5, seed=3, over=parts, among=among), worker=worker)
+        Recorded(Net().landscape(), Look(side=5, seed=3, over=parts, among=among), worker=worker)
         for worker in among
     ]
     cells = {}
@@ -304,6 +304,6 @@ def test_only_a_stand_by_whose_script_offers_it_looks():
     )
     none = can(True, None)
     assert "survey" not in none.names
-    assert "need landscape= in attach()" in none.refusal(Survey(), "standby")
+    assert "pass landscape= to attach()" in none.refusal(Survey(), "standby")
     assert none.refusal(Survey(points=0), "training") is None
     assert "survey" not in can(False, net.landscape()).names

@@ -228,5 +228,5 @@ async def test_a_server_that_greets_with_nonsense_ends_no_sidecar(
     await trainer.until(lambda: trainer.errors)
     assert "Traceback" not in trainer.errors
     assert "fault of its own" not in trainer.errors
-    assert "the sidecar is gone" not in trainer.errors
+    assert "the sidecar ended after" not in trainer.errors
     server.close()

@@ -123,7 +123,7 @@ def test_a_join_file_that_is_named_and_not_there_is_told_from_a_broken_one(
 ):
     broken = tmp_path / "join.json"
     broken.write_text("{}")
-    unread = " (what lies there cannot be read as a join.json)"
+    unread = " (the file there cannot be read as a join.json)"
     for named, why in ((tmp_path / "jion.json", ""), (broken / "join.json", ""), (broken, unread)):
         monkeypatch.setenv("TORCHLOOM_JOIN", str(named))
         loom = attach()

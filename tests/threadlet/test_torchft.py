@@ -217,7 +217,7 @@ async def test_a_stand_by_that_was_prepared_waits_with_its_manager_until_it_is_t
     again = await weaver.ask(hello, Prepare(), "again")
     assert again.detail == "need a standby that waits in attach(held=True)"
     alone = await weaver.ask(hello, SetKnob(knob="lr", value=0.01), "set")
-    assert alone.detail == "knob lr is run-fenced: one worker cannot change it alone"
+    assert alone.detail == "knob lr is run-fenced: it cannot be changed on one worker alone"
     assert (await weaver.ask(hello, Join(), "join")).status == "applied"
     await weaver.beat(lambda batch: batch.state == "training", "g1-0")
     await end_run(weaver, trains, hello)
@@ -236,7 +236,7 @@ async def test_a_stand_by_that_is_dismissed_when_prepared_shuts_its_manager_down
     assert (await weaver.ask(hello, Drain(), "drain")).status == "applied"
     end = await weaver.event(Exit, "g1-0")
     assert (end.status, end.expected) == (0, True)
-    assert "standby g1-0 is dismissed: it ends here, with status 0\n" in standby.errors
+    assert "standby g1-0 is dismissed: exiting with status 0\n" in standby.errors
 
 
 async def test_the_learning_rate_is_a_knob_through_the_wrapper(weaver, start_group):
@@ -269,7 +269,7 @@ async def test_a_script_of_nested_loops_is_drained_and_torchrun_takes_it_for_don
     end = await weaver.event(Exit)
     assert (end.status, end.expected) == (0, True)
     assert await asyncio.to_thread(torchrun.wait, DEADLINE_S) == 0
-    line = "g0-0 was drained and its loop goes on: it ends here, with status 0"
+    line = "g0-0 was drained but its loop continues: exiting with status 0"
     assert printed.read_text().count(line) == 1
     lives = {event.incarnation for event in weaver.events if isinstance(event, Hello)}
     assert lives == {hello.incarnation}

@@ -11,20 +11,20 @@
         if not loom.step(loss=loss):
             break
 
-Where no Weaver's ``join.json`` is named or found the loom is inert, and the script runs as it
-would without these lines.
+Without a Weaver's ``join.json`` the loom is inert: the script runs as it would without these
+lines.
 """
 
 import os
 
-from torchloom_threadlet.early_end import keep_last_words
+from torchloom_threadlet.early_end import record_final_error
 from torchloom_threadlet.trainer.attachment import attach_once
 from torchloom_threadlet.trainer.loom import Loom
 from torchloom_threadlet.trainer.standby_tasks import StandbyTaskRunner, standby_tasks_of
 
 __all__ = ["Loom", "attach"]
 
-keep_last_words()
+record_final_error()
 
 
 def attach(
@@ -41,15 +41,15 @@ def attach(
 ) -> Loom:
     """Register this process as a worker and return its loom.
 
-    A standby waits in here until it is told to join. One that is dismissed, as all are when the
-    run is over, ends its process here, with status 0.
+    A standby waits in this call until the Weaver lets it join. A standby that is dismissed, as all
+    are when the run ends, exits here with status 0.
 
-    Where ``join`` or ``TORCHLOOM_JOIN`` names a file that is not there yet, training starts at
-    once, and the worker enrols when the Weaver has written it; a standby waits for that, too.
-    Where neither is given and there is no ``.torchloom/join.json`` the loom is inert, and a
-    standby does not wait.
+    If the file that ``join`` or ``TORCHLOOM_JOIN`` names does not exist yet, training starts at
+    once, and the worker enrols when the Weaver has written it; a standby waits for it.
+    If neither is set and there is no ``.torchloom/join.json``, the loom is inert and a standby
+    does not wait.
 
-    Called again with the same arguments, as when a notebook's cell is run again, it returns the
+    A second call with the same arguments, as from a notebook cell that runs again, returns the
     same loom, until that is closed or drained.
 
     Parameters
@@ -57,22 +57,22 @@ def attach(
     join : path, optional
         The Weaver's ``join.json``; else ``TORCHLOOM_JOIN``, else ``.torchloom/join.json``.
     group, rank, node, rack : optional
-        Who this worker is and where it sits; else ``TORCHLOOM_GROUP`` (or
+        The worker's name and placement; else ``TORCHLOOM_GROUP`` (or
         ``REPLICA_GROUP_ID``), ``TORCHLOOM_RANK`` (or ``RANK``), ``TORCHLOOM_NODE`` (or the
         host's name) and ``TORCHLOOM_RACK``.
     standby : bool, optional
-        Whether to stand by; else whether ``TORCHLOOM_ROLE`` is ``standby``.
+        Whether this worker is a standby; else whether ``TORCHLOOM_ROLE`` is ``standby``.
     framework : str
-        What trains, for people to read.
+        The name of the training framework, for display.
     landscape : torchloom_threadlet.landscape.Landscape, optional
-        What a standby can look at the loss around the run's newest weights with, while it waits.
+        Lets a standby compute the loss landscape around the newest weights while it waits.
     preview : torchloom_threadlet.preview.Preview, optional
-        What a standby can try a change out with, while it waits.
+        Lets a standby try a knob change while it waits.
 
     Raises
     ------
     ConfigError
-        If this process is attached already, with other arguments.
+        If this process is already attached with other arguments.
     """
     who = {"group": group, "rank": rank, "node": node, "rack": rack, "standby": standby}
     return attach_once(

@@ -1,6 +1,6 @@
-"""Make what a user's script says fit to be sent: cut, renamed or left out, and said once.
+"""Make a user script's input fit to be sent: cut, rename or leave out, and warn once.
 
-Nothing here raises: a loss that is no number or a name with a blank must not end a trainer.
+Nothing here raises: a loss that is no number or a name with a space must not end a trainer.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ from torchloom_core.wire.messages import FieldValue, KnobSpec, KnobValue, Note
 from torchloom_core.wire.subjects import token
 
 _MOST_WARNINGS = 1000
-_KEPT_NAMES = 10_000
+_MOST_CACHED_NAMES = 10_000
 _HASH_CHARS = 8
 _LONGEST_NAME = 2000
 _is_field = re.compile(FIELD_NAME).search
@@ -43,7 +43,7 @@ _warned: set[str] = set()
 
 
 def warn_once(subject: str, text: str) -> None:
-    """Log that something is not sent as it was said; of one subject only once."""
+    """Log a warning about input that was changed or left out; once per subject."""
     if subject not in _warned and len(_warned) < _MOST_WARNINGS:
         _warned.add(subject)
         _logger.warning("%s", plain_line(f"{subject}: {text}"))
@@ -52,34 +52,34 @@ def warn_once(subject: str, text: str) -> None:
 def text(value: Any, most: int) -> str:
     """Return ``value`` as text that can be encoded, of at most ``most`` characters."""
     try:
-        told = str(value)[:most]
+        printed = str(value)[:most]
     except Exception:  # noqa: BLE001 - an object of the user's
         return f"a {type(value).__name__}, which has no text"
-    return told.encode(errors="backslashreplace").decode()[:most]
+    return printed.encode(errors="backslashreplace").decode()[:most]
 
 
 def name(value: Any, what: str, most: int = MAX_NAME) -> str:
     """Return ``value``, which is not empty, as a token of at most ``most`` characters."""
-    told = text(value, _LONGEST_NAME)
-    clean = _cut(token(told), told, most)
-    if len(told) > most:
-        warn_once(what, f"need at most {most} characters, was {told!r}; it is called {clean}")
+    raw = text(value, _LONGEST_NAME)
+    clean = _cut(token(raw), raw, most)
+    if len(raw) > most:
+        warn_once(what, f"need at most {most} characters, was {raw!r}; it is sent as {clean}")
     return clean
 
 
-def _cut(clean: str, told: str, most: int) -> str:
-    """Shorten a name; it gets a hash, so that two that begin alike differ."""
+def _cut(clean: str, raw: str, most: int) -> str:
+    """Shorten a name; a hash keeps names with the same beginning distinct."""
     if len(clean) <= most:
         return clean
-    digest = hashlib.sha256(told.encode()).hexdigest()[:_HASH_CHARS]
+    digest = hashlib.sha256(raw.encode()).hexdigest()[:_HASH_CHARS]
     return f"{clean[: most - _HASH_CHARS - 1]}-{digest}"
 
 
 def whole(value: Any) -> int:
-    """Return a step as an int, -1 where it is none that could be."""
+    """Return a step as an int, -1 if it is not a possible step."""
     try:
         number = int(value)
-    except Exception:  # noqa: BLE001 - whatever the user passed, a step must not raise
+    except Exception:  # noqa: BLE001 - user input of any kind: a step must not raise
         return -1
     if not -1 <= number <= MAX_COUNT:
         warn_once("step", f"need a number from -1 to 2**53, was one of {number.bit_length()} bits")
@@ -88,7 +88,7 @@ def whole(value: Any) -> int:
 
 
 def knob_value(spec: KnobSpec, value: Any) -> KnobValue | None:
-    """Return a knob's value as a message can say it, None where none can."""
+    """Return a knob's value as a message can contain it, None if none can."""
     plain = _plain(value)
     most = MAX_ORDER if spec.kind == "order" else MAX_SHORT_TEXT
     if isinstance(plain, str) and len(plain) > most:
@@ -102,12 +102,12 @@ def knob_value(spec: KnobSpec, value: Any) -> KnobValue | None:
     return plain
 
 
-def fields(said: Mapping[str, Any]) -> dict[str, FieldValue]:
-    """Return the fields of a note with names and values that a message can have."""
-    if len(said) > MAX_FIELDS:
-        warn_once("note", f"need at most {MAX_FIELDS} fields, were {len(said)}")
+def fields(raw: Mapping[str, Any]) -> dict[str, FieldValue]:
+    """Return the fields of a note with names and values that a message can contain."""
+    if len(raw) > MAX_FIELDS:
+        warn_once("note", f"need at most {MAX_FIELDS} fields, were {len(raw)}")
     clean: dict[str, FieldValue] = {}
-    for key, value in list(said.items())[:MAX_FIELDS]:
+    for key, value in list(raw.items())[:MAX_FIELDS]:
         plain = None if value is None else _plain(value)
         if plain is None and value is not None:
             plain = text(value, MAX_LONG_TEXT)
@@ -115,51 +115,51 @@ def fields(said: Mapping[str, Any]) -> dict[str, FieldValue]:
     return clean
 
 
-def field_name(said: Any) -> str:
-    """Return the name of a field or a kind of note, its strange characters replaced."""
-    told = text(said, MAX_NAME)
-    return told if _is_field(told) else _not_field.sub("_", told) or "_"
+def field_name(value: Any) -> str:
+    """Return the name of a field or a kind of note, with invalid characters replaced."""
+    raw = text(value, MAX_NAME)
+    return raw if _is_field(raw) else _not_field.sub("_", raw) or "_"
 
 
 def fitting(note: Note) -> Note | None:
-    """Return ``note`` cut so that the broker takes it, None where that is not to be had."""
+    """Return ``note`` cut to the broker's limit, None if that is impossible."""
     for _ in range(MAX_FIELDS):
         size = len(encode(note))
         if size <= MAX_MESSAGE_BYTES:
             return note
         longest = max(note.fields, key=lambda key: len(str(note.fields[key])), default="")
-        said = str(note.fields.get(longest, ""))
-        note = replace(note, fields={**note.fields, longest: said[: len(said) // 2]})
+        value = str(note.fields.get(longest, ""))
+        note = replace(note, fields={**note.fields, longest: value[: len(value) // 2]})
     return None
 
 
 class MetricNames:
-    """Metric names as a message can have them; looked up once a name."""
+    """Metric names as a message can contain them, cached by name."""
 
     def __init__(self) -> None:
         self._clean: dict[str, str] = {}
 
-    def clean(self, said: str) -> str:
-        """Return the name, its strange characters replaced and cut where it is too long."""
-        known = self._clean.get(said)
-        if known is None:
-            if len(self._clean) >= _KEPT_NAMES:
+    def clean(self, name: str) -> str:
+        """Return the name, its invalid characters replaced, cut if it is too long."""
+        cached = self._clean.get(name)
+        if cached is None:
+            if len(self._clean) >= _MOST_CACHED_NAMES:
                 self._clean.clear()
-            known = self._clean[said] = self._made(said)
-        return known
+            cached = self._clean[name] = self._made(name)
+        return cached
 
-    def _made(self, said: str) -> str:
-        told = text(said, _LONGEST_NAME)
-        if _is_metric(told):
-            return told
-        made = _not_metric.sub("_", told)
-        made = _cut(made if _is_metric(made[:1]) else f"_{made}", told, MAX_METRIC_NAME)
-        warn_once(f"metric {told!r:.80}", f"its name is sent as {made}")
+    def _made(self, name: str) -> str:
+        raw = text(name, _LONGEST_NAME)
+        if _is_metric(raw):
+            return raw
+        made = _not_metric.sub("_", raw)
+        made = _cut(made if _is_metric(made[:1]) else f"_{made}", raw, MAX_METRIC_NAME)
+        warn_once(f"metric {raw!r:.80}", f"its name is sent as {made}")
         return made
 
 
 def sendable(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names, sorted, that one batch of telemetry may have."""
+    """Return the sorted names that fit one batch of telemetry."""
     fit = tuple(sorted(filter(_is_metric, names)))
     if len(fit) > MAX_METRICS:
         warn_once("metrics", f"need at most {MAX_METRICS} names at a time, were {len(fit)}")
@@ -167,9 +167,9 @@ def sendable(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def local_value(value: Any) -> Any:
-    """Return a DTensor's value where this rank alone has all of it; anything else as it is.
+    """Return a DTensor's local value if it is complete on this rank; other values unchanged.
 
-    Nothing is reduced: that would be a collective, and the other ranks do not take part.
+    Nothing is reduced: that is a collective, and the other ranks do not take part.
 
     Raises
     ------
@@ -182,16 +182,16 @@ def local_value(value: Any) -> Any:
     for ranks, placement in zip(value.device_mesh.shape, placements, strict=True):
         if ranks > 1 and not placement.is_replicate():
             raise ValueError(
-                f"this rank has only its part of a DTensor placed {placement}; pass "
-                ".full_tensor() of it, which all ranks must call"
+                f"this rank has only a part of a DTensor placed {placement}; pass its "
+                ".full_tensor(), which all ranks must call"
             )
     return value.to_local()
 
 
 def _plain(value: Any) -> bool | int | float | str | None:
-    """Return ``value`` in one of the plain types, None where it is no such thing.
+    """Return ``value`` in one of the plain types, None if that is impossible.
 
-    A subclass, as NumPy's and enums are, cannot be encoded.
+    A subclass, as of NumPy or an enum, cannot be encoded.
     """
     try:
         own = local_value(value)

@@ -1,4 +1,4 @@
-"""What a rank that torchrun has started again dies of before it attaches."""
+"""The error that ended a restarted rank of torchrun before it attached."""
 
 import contextlib
 import json
@@ -13,10 +13,10 @@ _MOST_CHARACTERS = 1000
 _TAIL_BYTES = 4096
 
 
-def keep_last_words(environment: Mapping[str, str] = os.environ) -> None:
-    """Have an exception that ends this process written beside torchrun's own error file.
+def record_final_error(environment: Mapping[str, str] = os.environ) -> None:
+    """Write an exception that ends this process to a file beside torchrun's own error file.
 
-    Only in one that was started again: torchrun itself keeps it where the script's main function
+    Only in a restarted process, and torchrun itself does so where the script's main function
     is decorated with ``torch.distributed.elastic.multiprocessing.errors.record``.
     """
     error_file = environment.get("TORCHELASTIC_ERROR_FILE", "")
@@ -26,15 +26,15 @@ def keep_last_words(environment: Mapping[str, str] = os.environ) -> None:
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         with contextlib.suppress(Exception):
-            said = f"{kind.__name__}: {error}"[:_MOST_CHARACTERS]
-            Path(error_file).with_name(_FILE).write_text(said, encoding="utf-8")
+            error_text = f"{kind.__name__}: {error}"[:_MOST_CHARACTERS]
+            Path(error_file).with_name(_FILE).write_text(error_text, encoding="utf-8")
         before(kind, error, trace)
 
     sys.excepthook = hook
 
 
-def said_by(error_file: str) -> str:
-    """Return what a rank died of: by that file, torchrun's own, or its captured stderr."""
+def final_error(error_file: str) -> str:
+    """Return the error that ended a rank, from that file, torchrun's own or its captured stderr."""
     if not error_file:
         return ""
     folder = Path(error_file).parent
@@ -42,8 +42,8 @@ def said_by(error_file: str) -> str:
         return (folder / _FILE).read_text(encoding="utf-8", errors="replace")[:_MOST_CHARACTERS]
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         message = json.loads((folder / "error.json").read_bytes())["message"]
-        said = message["message"] if isinstance(message, dict) else message
-        return str(said)[:_MOST_CHARACTERS]
+        error_text = message["message"] if isinstance(message, dict) else message
+        return str(error_text)[:_MOST_CHARACTERS]
     with contextlib.suppress(OSError, IndexError), (folder / "stderr.log").open("rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
         lines = file.read().decode(errors="replace").split("\n")

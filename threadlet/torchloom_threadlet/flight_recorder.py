@@ -1,9 +1,9 @@
-"""torch's Flight Recorder: what a process has asked of its process groups, and how far they came.
+"""torch's Flight Recorder: the collectives a process has enqueued, and how far they came.
 
-Of gloo torch 2.13 records every collective too, by default the last 2000, and for each process
-group the numbers of the last one asked for and of the last one that ended; that one has started
-it does not say. torchft makes a new group for each quorum, so the numbers begin anew and are the
-same on all its members: who has asked for fewer is who the others wait for.
+With gloo, too, torch 2.13 records every collective, by default the last 2000, and for each process
+group the numbers of the last one enqueued and of the last one that ended, but not of the last one
+started. torchft makes a new group for each quorum, so the numbers begin anew and are the same on
+all its members: the other members wait for the one that has enqueued fewer.
 """
 
 import json
@@ -18,15 +18,15 @@ MAX_FLIGHT_CHARS = 300_000
 
 
 class Collectives(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the process group came that is waited for, or was made last.
+    """The progress of the process group that is waited for, else of the newest one.
 
     Attributes
     ----------
     collective : str
-        What is not complete yet; empty if nothing is waited for.
+        The first incomplete collective; empty if nothing is waited for.
     enqueued_seq, completed_seq : int
-        Numbers of the last collective that was asked for, and of the last one that ended, be it
-        by an error; -1 if there was none.
+        Numbers of the last collective enqueued, and of the last one that ended, also by an
+        error; -1 if there was none.
     """
 
     collective: ShortText = ""
@@ -40,12 +40,12 @@ def flight_recorder() -> str:
 
 
 def collectives() -> Collectives | None:
-    """Return how far the collectives of this process came; None if nothing is recorded."""
+    """Return the progress of this process's collectives; None if nothing is recorded."""
     return read_collectives(_dump(active=True))
 
 
 def read_collectives(dump: str) -> Collectives | None:
-    """Return what a dump says of the collectives; None if it is none, or of another making."""
+    """Return a dump's collectives; None if it is not one, or has another format."""
     try:
         return _read(json.loads(dump))
     except (ValueError, KeyError, TypeError, AttributeError, msgspec.ValidationError):
@@ -60,9 +60,9 @@ def _read(dump: dict[str, Any]) -> Collectives | None:
     first = min(waits, key=lambda entry: int(entry["record_id"]), default=None)
     group = max(map(int, groups)) if first is None else int(first["pg_id"])
     came = groups[str(group)]
-    said = "" if first is None else f"{first['profiling_name']} {first['input_sizes']}"
+    name = "" if first is None else f"{first['profiling_name']} {first['input_sizes']}"
     return Collectives(
-        collective=said[:MAX_SHORT_TEXT],
+        collective=name[:MAX_SHORT_TEXT],
         enqueued_seq=int(came["last_enqueued_collective"]),
         completed_seq=int(came["last_completed_collective"]),
     )

@@ -1,4 +1,4 @@
-"""Which worker this process is, and where it finds its Weaver: arguments, then environment."""
+"""The identity of this process as a worker, and its Weaver: from arguments or the environment."""
 
 import functools
 import itertools
@@ -25,23 +25,22 @@ _logger = logging.getLogger(__name__)
 _LOOK_WAITS_S = (0.2, 3.0)
 _RANK_DIGITS = 10
 _RANK_VARIABLES = ("TORCHLOOM_RANK", "RANK")
-_lives = itertools.count()
-
+_attachments = itertools.count()
 
 Join = tuple[Path, JoinFile | None]
-"""Where ``join.json`` lies, and what it says; None: the Weaver has not written it yet."""
+"""The path of ``join.json``, and its content; None: the Weaver has not written it yet."""
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """Who this worker is.
+    """A worker's name, placement and incarnation.
 
     Attributes
     ----------
     standby : bool
-        Whether it waits to be asked to join.
+        Whether it is a standby.
     unset : str
-        What to set so that two processes do not get one name: the rank or the group, whichever
-        nobody has given; empty if both are given.
+        What to set so that two processes do not get one name: the rank or the group, if neither
+        an argument nor the environment sets it; else empty.
     """
 
     worker: str
@@ -64,7 +63,7 @@ def identify(
     standby: bool | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Identity:
-    """Return who this process is; what is not given is taken from the environment."""
+    """Return this process's identity; the environment gives what no argument does."""
     unset = ""
     group = group or environment.get("TORCHLOOM_GROUP") or environment.get("REPLICA_GROUP_ID")
     if not group:
@@ -100,15 +99,15 @@ def identify(
 def find_join(
     path: str | os.PathLike[str] | None = None, environment: Mapping[str, str] = os.environ
 ) -> Join | None:
-    """Return ``join.json`` and where it lies, or None after one log line that says why not.
+    """Return the path of ``join.json`` and its content, or None after a log line with the reason.
 
-    A file that is named by an argument or the environment may be written later, since trainers
-    and Weaver are often started at once.
+    A path from the argument or the environment may be written later, since trainers and Weaver
+    often start at the same time.
     """
     named = path or environment.get("TORCHLOOM_JOIN")
     source = Path(named) if named else DEFAULT_JOIN_PATH
     if not named and _is_missing(source):
-        _say_inert(source.absolute())
+        _log_inert(source.absolute())
         return None
     join = read_join(source)
     if join is None and not named:
@@ -127,17 +126,17 @@ def _is_missing(source: Path) -> bool:
     return False
 
 
-@functools.cache  # said once in a process, however often it attaches
-def _say_inert(source: Path) -> None:
+@functools.cache  # logged once in a process, however often it attaches
+def _log_inert(source: Path) -> None:
     _logger.warning(
-        "torchloom is inert: there is no %s; to be watched, set TORCHLOOM_JOIN to the Weaver's "
+        "torchloom is inert: %s does not exist; to connect, set TORCHLOOM_JOIN to the Weaver's "
         "join.json",
         source,
     )
 
 
 def read_join(source: Path) -> JoinFile | None:
-    """Return the join file at ``source``, or None if it is not there or is none."""
+    """Return the join file at ``source``, or None if it is missing or invalid."""
     try:
         with source.open("rb") as file:
             return decode_json(JoinFile, file.read(MAX_MESSAGE_BYTES + 1), "join.json")
@@ -146,7 +145,7 @@ def read_join(source: Path) -> JoinFile | None:
 
 
 def wait_for_join(source: Path, stopped: threading.Event) -> JoinFile | None:
-    """Return the join file once it is there, or None once ``stopped`` is set."""
+    """Return the join file once it exists, or None once ``stopped`` is set."""
     wait_s, longest_s = _LOOK_WAITS_S
     while not stopped.wait(wait_s):
         join = read_join(source)
@@ -156,10 +155,10 @@ def wait_for_join(source: Path, stopped: threading.Event) -> JoinFile | None:
     return None
 
 
-def _labels(said: str) -> dict[str, str | float]:
-    """Return what ``model=H100,age_years=2`` says; numbers are numbers."""
+def _labels(pairs: str) -> dict[str, str | float]:
+    """Return the labels of a text such as ``model=H100,age_years=2``; numbers become floats."""
     labels: dict[str, str | float] = {}
-    for part in filter(None, map(str.strip, said.split(","))):
+    for part in filter(None, map(str.strip, pairs.split(","))):
         key, is_set, label = map(str.strip, part.partition("="))
         if not (key and is_set and label) or len(labels) == MAX_FIELDS:
             _logger.warning(
@@ -179,22 +178,22 @@ def _labels(said: str) -> dict[str, str | float]:
 def _rank(environment: Mapping[str, str], *variables: str) -> int:
     rank, wrong = 0, list[str]()
     for variable in variables:
-        said = environment.get(variable, "")
-        if said.isdecimal() and len(said) <= _RANK_DIGITS and int(said) <= MAX_RANK:
-            rank = int(said)
+        value = environment.get(variable, "")
+        if value.isdecimal() and len(value) <= _RANK_DIGITS and int(value) <= MAX_RANK:
+            rank = int(value)
             break
-        if said:
+        if value:
             wrong.append(variable)
     for variable in wrong:
         need = f"need a whole number of at most {MAX_RANK}"
-        said = environment[variable]
-        _logger.warning("%s: %s, was %.80r; the rank is %d", variable, need, said, rank)
+        value = environment[variable]
+        _logger.warning("%s: %s, was %.80r; the rank is %d", variable, need, value, rank)
     return rank
 
 
 def _incarnation() -> int:
-    """Return the start of this process in ms; a second attach in it is a life of its own."""
-    if next(_lives):
+    """Return the start of this process in ms; a second attach in it is another incarnation."""
+    if next(_attachments):
         return time.time_ns() // 1_000_000
     try:
         after_name = Path("/proc/self/stat").read_text().rpartition(")")[2].split()

@@ -1,7 +1,7 @@
-"""What the link in the trainer and its sidecar say to each other, and the socket they use.
+"""The frames between the link in the trainer and its sidecar, and the socket they use.
 
 A frame is four bytes of length, big-endian, and one msgpack message. The messages are those
-of :mod:`torchloom_core.wire.messages` where there is one, and those below where there is not.
+of :mod:`torchloom_core.wire.messages`, and those below.
 """
 
 import signal
@@ -48,23 +48,23 @@ _MAX_PATH_BYTES = 4096
 _SIGNALS = 64
 
 INCARNATION_OVER = signal.SIGUSR1
-"""Tells a sidecar whose loom is closed not to wait for the process's end."""
+"""The signal for a sidecar whose loom is closed: it does not wait for the process's end."""
 
 COMPUTE = "compute"
-"""The phase of a trainer that waits for nobody."""
+"""The phase of a trainer that waits for nothing."""
 
 _Metrics = Annotated[
     dict[Annotated[str, msgspec.Meta(max_length=MAX_METRIC_NAME)], float],
     msgspec.Meta(max_length=MAX_METRICS),
 ]
-"""The heartbeat looks at the names: once a batch, not once a row."""
+"""The names are checked once per batch, by the heartbeat."""
 
 
 class Keys(msgspec.Struct, frozen=True, kw_only=True, tag="keys"):
-    """The identity a sidecar enrols with, which the next one keeps.
+    """The identity with which a sidecar enrols; the next sidecar gets it as well.
 
-    The link has the seed before the Weaver is asked: a name is granted to one key only. ``jwt``
-    is empty until the Weaver has answered.
+    The link stores the seed before the Weaver is asked: a name is granted to one key only.
+    ``jwt`` is empty until the Weaver has answered.
     """
 
     seed: ShortText
@@ -72,19 +72,19 @@ class Keys(msgspec.Struct, frozen=True, kw_only=True, tag="keys"):
 
 
 class Sent(msgspec.Struct, frozen=True, kw_only=True, tag="sent"):
-    """How many telemetry batches left, and samples were dropped, in this incarnation."""
+    """The counts of telemetry batches sent and samples dropped in this incarnation."""
 
     batches: Count = 0
     dropped: Count = 0
 
 
 class Attach(msgspec.Struct, frozen=True, kw_only=True, tag="attach"):
-    """The first frame to a new sidecar: everything it has to know.
+    """The first frame to a new sidecar.
 
-    ``join_path``, as the file system spells it, is looked at again while the broker is away: a
+    ``join_path``, in the file system's bytes, is read again while the broker is away: a
     restarted Weaver may have moved. ``stack_signal`` makes the trainer write its stacks to the
-    descriptor that was passed along; 0 where that is not possible. ``link_thread`` is the native
-    id of the link's thread, to which it is sent: no system call of the training is interrupted.
+    inherited descriptor; 0 where that is not possible. It is sent to ``link_thread``, the native
+    id of the link's thread, so that it interrupts no system call of the training.
     ``unset`` is what to set so that two processes do not get one name
     (:class:`~torchloom_threadlet.identity.Identity`).
     """
@@ -100,16 +100,16 @@ class Attach(msgspec.Struct, frozen=True, kw_only=True, tag="attach"):
 
 
 class Phase(msgspec.Struct, frozen=True, kw_only=True):
-    """What the trainer is at: it computes, or waits for others.
+    """What the trainer does: it computes, or waits for others.
 
     Attributes
     ----------
     name : str
-        What it waits for, ``quorum``, ``allreduce`` or ``commit``; ``compute`` if for nothing.
+        What it waits for: ``quorum``, ``allreduce`` or ``commit``; else ``compute``.
     since_ns : int
         Monotonic.
     quorum_id : int
-        The quorum that it is a member of, -1 before the first.
+        The present quorum, -1 before the first.
     """
 
     name: ShortText
@@ -128,9 +128,9 @@ class NamedPhase(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     name : str
-        What it is called.
+        The phase's name.
     since_ns, until_ns : int
-        When it began, and by when it has to be over. Monotonic.
+        When it began, and when its bound ends. Monotonic.
     """
 
     name: ShortText
@@ -142,9 +142,9 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True, tag="samples"):
     """The trainer's progress, and ``rows`` of (Unix time in ns, metrics) since the last frame.
 
     ``progress_ns`` and ``looked_ns``, when this was true, are on the monotonic clock, which both
-    processes share. ``phase`` is None where nothing stamps it, and ``named`` outside any named
-    phase; of nested ones it is the one with the latest end. ``thread`` is the training thread's
-    :func:`threading.get_ident`, 0 where it is not known.
+    processes share. ``phase`` is None where no adapter records it, and ``named`` outside any named
+    phase; of nested phases it is the one with the latest end. ``thread`` is the training thread's
+    :func:`threading.get_ident`, 0 where it is unknown.
     """
 
     state: WorkerState
@@ -159,48 +159,48 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True, tag="samples"):
 
 
 class Admission(msgspec.Struct, frozen=True, kw_only=True, tag="admission"):
-    """How the first attempt to enrol ended: a trainer that was started again waits to hear it.
+    """How the first attempt to enrol ended: a restarted trainer waits for it.
 
-    ``unwanted`` is why the Weaver wants nobody on this node, empty however else it ended.
+    ``unwanted`` is why the Weaver does not admit workers on this node, else empty.
     """
 
     unwanted: str = ""
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True, tag="stored"):
-    """The final ack of this copy of ``command`` is safe with the broker."""
+    """The broker has stored the final ack of this copy of ``command``."""
 
     command: Id
     epoch: Count
 
 
-class FlightAsked(msgspec.Struct, frozen=True, kw_only=True, tag="flight_asked"):
-    """The sidecar wants the Flight Recorder's dump."""
+class FlightRequest(msgspec.Struct, frozen=True, kw_only=True, tag="flight_asked"):
+    """The sidecar requests the Flight Recorder's dump."""
 
 
 class Flight(msgspec.Struct, frozen=True, kw_only=True, tag="flight"):
-    """The Flight Recorder's dump, empty where there is none, and what it says in short."""
+    """The Flight Recorder's dump, empty where there is none, and its summary."""
 
     text: LongText
     collectives: Collectives | None = None
 
     def fields(self) -> dict[str, FieldValue]:
-        """Return what it says in short as fields of a note."""
+        """Return the summary as fields of a note."""
         return msgspec.structs.asdict(self.collectives) if self.collectives else {}
 
 
 class Goodbye(msgspec.Struct, frozen=True, kw_only=True, tag="goodbye"):
-    """The trainer says that it ends: by itself, or because of ``error``."""
+    """The trainer ends: by itself, or because of ``error``."""
 
     error: Text = ""
 
 
-class Heard(msgspec.Struct, frozen=True, kw_only=True, tag="heard"):
-    """The sidecar has the trainer's goodbye, and will tell of its end."""
+class GoodbyeReceived(msgspec.Struct, frozen=True, kw_only=True, tag="heard"):
+    """The sidecar has the trainer's goodbye, and will report its end."""
 
 
 ToSidecar = Attach | Samples | Hello | Ack | Note | Flight | Goodbye
-ToLink = Command | Hold | Keys | Admission | Sent | Stored | FlightAsked | Heard
+ToLink = Command | Hold | Keys | Admission | Sent | Stored | FlightRequest | GoodbyeReceived
 
 _encoder = msgspec.msgpack.Encoder()
 _to_sidecar: msgspec.msgpack.Decoder[ToSidecar] = msgspec.msgpack.Decoder(ToSidecar)
@@ -213,7 +213,7 @@ def pack(frame: msgspec.Struct) -> bytes:
     Raises
     ------
     MessageError
-        If it holds what cannot be encoded, or too much.
+        If it cannot be encoded, or is too large.
     """
     try:
         body = _encoder.encode(frame)
@@ -237,7 +237,7 @@ class Unpacker:
         Raises
         ------
         MessageError
-            If a length cannot be one.
+            If a length is too large.
         """
         self._bytes += data
         bodies = []
@@ -270,7 +270,7 @@ def for_link(body: bytes) -> ToLink:
 
 
 class Wire:
-    """The trainer's end of the socket: any thread sends, none of them ever waits for the peer."""
+    """The trainer's end of the socket: any thread may send, and none waits for the peer."""
 
     def __init__(self, peer: socket.socket) -> None:
         peer.setblocking(False)
@@ -286,7 +286,7 @@ class Wire:
 
     @property
     def congested(self) -> bool:
-        """Whether the sidecar takes in so little that samples are better dropped."""
+        """Whether the sidecar reads so slowly that samples should be dropped."""
         return len(self._unsent) > _MAX_WAITING_BYTES
 
     @property
@@ -295,13 +295,13 @@ class Wire:
         return bool(self._unsent)
 
     def send(self, frame: bytes) -> None:
-        """Send what the socket takes now and keep the rest; a dead peer is no error here."""
+        """Send what the socket takes now and buffer the rest; a dead peer is no error here."""
         with self._lock:
             self._unsent += frame
             self._push()
 
     def push(self) -> None:
-        """Send what was kept, as far as the socket takes it."""
+        """Send buffered bytes, as far as the socket takes them."""
         with self._lock:
             self._push()
 
@@ -313,7 +313,7 @@ class Wire:
         EOFError
             If the sidecar has gone.
         MessageError
-            If a length cannot be one, so that nothing after it can be read.
+            If a length is too large, so that the rest of the stream cannot be read.
         """
         try:
             data = self._socket.recv(_RECEIVE_BYTES)
@@ -332,7 +332,7 @@ class Wire:
 
     def _push(self) -> None:
         if self._pushing:
-            # Called by a signal handler from within: the outer call sends this too.
+            # Called by a signal handler during a push: the outer call sends this too.
             return
         self._pushing = True
         try:

@@ -1,4 +1,4 @@
-"""Which start of its job this process belongs to, so that a new job is told from a restart."""
+"""The launch that this process belongs to: it distinguishes a new job from a restart."""
 
 import hashlib
 import os
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 _OWN = secrets.token_hex(8)
-"""Of a process of which no launcher is known; its forks have it as well."""
+"""The id in a process without a known launcher; its forks share it."""
 
 
 class Launch(NamedTuple):
@@ -16,9 +16,9 @@ class Launch(NamedTuple):
     Attributes
     ----------
     id : str
-        The same in all processes that the launcher starts, and starts again.
+        The same in all processes that the launcher starts and restarts.
     resumes : bool, optional
-        Whether it goes on where an earlier launch ended; None: the first step will tell.
+        Whether it continues an earlier launch; None: decided at the first step.
     """
 
     id: str
@@ -28,15 +28,15 @@ class Launch(NamedTuple):
 def launch_of(environment: Mapping[str, str] = os.environ) -> Launch:
     """Return the launch that this process belongs to.
 
-    It is what ``TORCHLOOM_JOB`` says, else this start of torchrun's agent, else this ``srun``,
-    else this process alone. Slurm starts a requeued job under its old number, and counts that.
+    It is ``TORCHLOOM_JOB``, else this start of torchrun's agent, else this ``srun``, else this
+    process alone. Slurm requeues a job under its old number, and counts the restarts.
     """
     job = environment.get("TORCHLOOM_JOB", "")
     if job:
         return Launch(_digest("job", job), False)
     requeued = _counts(environment, "SLURM_RESTART_COUNT")
     if run_by_torchrun(environment):
-        # A folder of this agent's own, <run id>_<random>/attempt_<restart>/<rank>/error.json.
+        # A folder of this agent: <run id>_<random>/attempt_<restart>/<rank>/error.json.
         folder, attempt, _ = environment.get("TORCHELASTIC_ERROR_FILE", "").partition("/attempt_")
         if attempt:
             return Launch(_digest("torchrun", folder), requeued)
@@ -48,7 +48,7 @@ def launch_of(environment: Mapping[str, str] = os.environ) -> Launch:
 
 
 def run_by_torchrun(environment: Mapping[str, str] = os.environ) -> bool:
-    """Say whether torchrun has started this process."""
+    """Return whether torchrun started this process."""
     return bool(environment.get("TORCHELASTIC_RUN_ID", ""))
 
 

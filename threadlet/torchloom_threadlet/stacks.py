@@ -1,7 +1,7 @@
-"""Where a trainer is stuck: the Python stacks of all its threads.
+"""The Python stacks of all threads of a trainer, to see where it hangs.
 
 The trainer's half arms a real-time signal at which :mod:`faulthandler` writes the stacks from
-C, without the GIL; the sidecar sends it and reads the file both have open.
+C, without the GIL; the sidecar sends it and reads the file that both have open.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ class StackFile:
         return () if self._file is None else (self._file.fileno(),)
 
     def close(self) -> None:
-        """Write no stacks any more."""
+        """Stop writing stacks."""
         if self._file is not None:
             faulthandler.unregister(self.signal)
             self._file.close()
@@ -74,7 +74,7 @@ class StackReader:
     number, descriptor : int
         The signal at which it writes them, and the file it writes them to.
     thread : int
-        The native id of a thread of it that bears to be interrupted; 0: the system chooses one.
+        The native id of a thread that may be interrupted; 0: the system chooses one.
     """
 
     def __init__(self, pid: int, number: int, descriptor: int, thread: int = 0) -> None:
@@ -90,9 +90,9 @@ class StackReader:
         return _catches(self._pid, self._number)
 
     def read(self) -> str:
-        """Return the stacks, or one sentence that says why there are none.
+        """Return the stacks, or one sentence on why there are none.
 
-        To be called in a thread: it waits for the file to stop growing.
+        Call it in a thread of its own: it waits for the file to stop growing.
         """
         with self._lock:
             if not self.works:
@@ -112,9 +112,9 @@ class StackReader:
 
 
 def stack_of(stacks: str, thread: int) -> str:
-    """Return one thread's part of what faulthandler wrote: the main thread's where it is 0.
+    """Return one thread's part of faulthandler's output: the main thread's if it is 0.
 
-    Empty where it has none.
+    Empty if the thread is not in it.
     """
     parts = {
         int(found[1], 16): part for part in stacks.split("\n\n") if (found := _THREAD.match(part))
@@ -123,13 +123,13 @@ def stack_of(stacks: str, thread: int) -> str:
 
 
 def innermost(stack: str) -> str:
-    """Return where a stack stands, such as ``train.py:12 in step``; empty where it says nothing."""
+    """Return a stack's innermost frame, such as ``train.py:12 in step``; empty if there is none."""
     found = _FRAME.search(stack)
     return f"{Path(found[1]).name}:{found[2]} in {found[3]}" if found else ""
 
 
 def _send(pid: int, thread: int, number: int) -> None:
-    """Send a signal to one thread: one to the process interrupts what its main thread waits for."""
+    """Send a signal to one thread: one to the process would interrupt the main thread's call."""
     to_thread = getattr(ctypes.CDLL(None), "tgkill", None)
     if not thread or to_thread is None or to_thread(pid, thread, number) != 0:
         os.kill(pid, number)

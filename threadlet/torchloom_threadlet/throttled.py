@@ -1,6 +1,6 @@
-"""A slow network where none can be made: a process group whose collectives take their time.
+"""Simulates a slow network: a process group whose collectives take longer.
 
-For demonstrations without the rights that shaping a link takes. It goes within a
+For demonstrations, without the rights that traffic shaping requires. Use it inside a
 :class:`~torchloom_threadlet.compression.CompressedProcessGroup`; it needs torch and torchft.
 """
 
@@ -18,17 +18,17 @@ from torchloom_threadlet.compression.wrapper import Wrapper
 
 
 class ThrottledProcessGroup(Wrapper):
-    """Wraps a torchft process group, of which each rank seems to send so many bytes a second.
+    """Wraps a torchft process group so that each rank seems to send so many bytes a second.
 
-    What an allreduce, an alltoall and an allgather send is computed, and they end no sooner than
-    they would over such a link, one after another. All else is as fast as it is.
+    Allreduce, alltoall and allgather end no sooner than they would over such a link, one after
+    another. Other operations keep their speed.
 
     Parameters
     ----------
     pg : torchft.ProcessGroup
         Does the communication.
     bytes_per_s : float, optional
-        May be set at any time, and counts for what is issued then; None: no limit.
+        May be set at any time, for collectives issued from then on; None: no limit.
     """
 
     def __init__(self, pg: Any, bytes_per_s: float | None = None) -> None:
@@ -64,12 +64,12 @@ class ThrottledProcessGroup(Wrapper):
         return self._slowed(work, output_tensors[0], sent)
 
     def reconfigure(self, opts: Any) -> Any:
-        """Take part in another quorum, over links that are free."""
+        """Join another quorum, with idle links."""
         self._free_at = 0.0
         return super().reconfigure(opts)
 
     def _slowed(self, work: Any, tensors: list[Tensor], sent: int) -> Any:
-        """Return a work that ends once the link would have sent so many bytes more."""
+        """Return a work that ends once the link would have sent that many more bytes."""
         if self.bytes_per_s is None:
             return work
         self._free_at = max(self._free_at, time.monotonic()) + sent / self.bytes_per_s
@@ -84,5 +84,5 @@ def _end(slowed: CompressedWork, work: Any, at: float) -> None:
         work.wait()
         time.sleep(max(0.0, at - time.monotonic()))
 
-    with contextlib.suppress(Exception):  # told to who waits for the work
+    with contextlib.suppress(Exception):  # the work's waiter gets it
         slowed.run(both)

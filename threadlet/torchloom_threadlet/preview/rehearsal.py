@@ -34,7 +34,7 @@ from torchloom_threadlet.standby_tasks.saved_state import (
     seed_all,
 )
 from torchloom_threadlet.trainer.knob_table import KnobTable, knob_of
-from torchloom_threadlet.trainer.worker import says
+from torchloom_threadlet.trainer.worker import error_line
 from torchloom_threadlet.training.optimizer_knobs import settings
 
 _logger = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ class Preview:
             # Here it is set together with the others or not at all, whatever its fence.
             self._knobs.add_knob(knob_of(name, get, set, **{**more, "fence": "run"}))
         except Exception as error:  # noqa: BLE001 - the user's function
-            _logger.warning("knob %r cannot be tried: %s", name, says(error))
+            _logger.warning("knob %r cannot be tried: %s", name, error_line(error))
 
     @property
     def tries(self) -> tuple[str, ...]:

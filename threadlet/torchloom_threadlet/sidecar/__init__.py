@@ -1,1 +1,1 @@
-"""The process beside the trainer: it speaks NATS, and sees the trainer end."""
+"""The sidecar: the process beside the trainer that speaks NATS and sees the trainer end."""

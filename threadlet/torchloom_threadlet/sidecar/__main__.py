@@ -1,7 +1,7 @@
 """The sidecar: a process beside the trainer that talks to the Weaver for it.
 
 Started by the link with ``SOCKET_FD TRAINER_PID [STACKS_FD [TRAINER_PIDFD]]``; it ends when the
-trainer's process has ended and the Weaver was told.
+trainer's process has ended and the Weaver has the report of it.
 """
 
 import asyncio
@@ -54,20 +54,20 @@ from torchloom_threadlet.sidecar.termination import Termination
 from torchloom_threadlet.sidecar.trainer_state import gauges
 from torchloom_threadlet.stacks import StackReader
 
-_LAST_WORDS_S = 30.0
+_FINAL_FLUSH_S = 30.0
 _LINK_END_S = 0.5
 _logger = logging.getLogger(__name__)
 
 
 class Process(NamedTuple):
-    """The trainer's process: its number, and what was inherited from it, -1 for nothing.
+    """The trainer's process: its id, and what was inherited from it, -1 for nothing.
 
     Attributes
     ----------
     stacks_fd : int
         Where its stacks are written.
     pidfd : int
-        Opened by itself, so that its exit status is kept, whenever the sidecar comes to ask.
+        A pidfd of the trainer itself, through which its exit status can be read at any time.
     """
 
     pid: int
@@ -76,7 +76,7 @@ class Process(NamedTuple):
 
 
 class Sidecar:
-    """Everything that happens between one attach and the trainer's death."""
+    """The sidecar from one attach to the trainer's end."""
 
     def __init__(self, attach: ipc.Attach, writer: asyncio.StreamWriter, process: Process) -> None:
         pid = process.pid
@@ -94,7 +94,7 @@ class Sidecar:
         self._urgent = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._pulling: asyncio.Task[None] | None = None
-        self._roll_heard_by: Client | None = None
+        self._subscribed_client: Client | None = None
         self._limited_log = RateLimitedLog(_logger)
         self._heartbeat = Batches(hello, attach.sent)
         self._overdue = Overdue()
@@ -112,7 +112,7 @@ class Sidecar:
             self._heartbeat,
             pid,
             stacks,
-            lambda said: loop.call_soon_threadsafe(self._note, "still", said),
+            lambda fields: loop.call_soon_threadsafe(self._note, "still", fields),
         )
         self._collection = Collection(pid, hello.node, self._interval_s)
         self._uplink = Connection(
@@ -121,12 +121,12 @@ class Sidecar:
             Path(os.fsdecode(attach.join_path)),
             attach.keys,
             attach.unset,
-            on_up=self._on_up,
+            on_up=self._on_connected,
             on_keys=self._to_link,
             on_admission=lambda why: self._to_link(ipc.Admission(unwanted=why)),
         )
-        life = hello.run, hello.worker, hello.incarnation
-        self._mail = Publisher(self._uplink, *life)
+        identity = hello.run, hello.worker, hello.incarnation
+        self._mail = Publisher(self._uplink, *identity)
         self._termination = Termination(pid, hello.incarnation, self._mail, self._on_stored)
         self._probe_listener = ProbeListener(
             os.environ.get("TORCHLOOM_LINK_ADDRESS", ""), self._say_hello
@@ -138,22 +138,22 @@ class Sidecar:
             self._on_stored,
         )
         self._roll = RollCalls(hello.run, hello.worker, self._say_hello)
-        self._orders = Commands(*life, self._on_command)
+        self._orders = Commands(*identity, self._on_command)
 
     async def run(self, reader: asyncio.StreamReader, unpacker: ipc.Unpacker) -> None:
-        """Serve until the trainer dies, then tell how."""
+        """Serve until the trainer ends, then report how."""
         listening = self._spawn(self._listen(reader, unpacker))
         parts = self._uplink, self._mail, self._collection, self._probe_listener, self._stillness
         for run in (*(part.run for part in parts), self._beat):
             self._spawn(run())
-        status = await self._end_of_life()
+        status = await self._end_of_incarnation()
         self._has_ended = True
-        _let_go_of_stderr()
+        _close_stderr()
         if self._uplink.unwanted:
             return
         await asyncio.wait({listening}, timeout=_LINK_END_S)
         if not self._is_introduced:
-            self._mail.event(self._hello_now())  # of one that ended before there was a connection
+            self._mail.event(self._hello_now())  # it ended before there was a connection
         left = self._heartbeat.latest.state == "left"
         self._mail.event(
             Exit(
@@ -168,19 +168,19 @@ class Sidecar:
             )
         )
         if status is not None:
-            async for restart in self._restarts.in_vain():
+            async for restart in self._restarts.failed():
                 self._note("restart", restart.fields())
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._mail.finish(), _LAST_WORDS_S)
+            await asyncio.wait_for(self._mail.finish(), _FINAL_FLUSH_S)
         await self._uplink.close()
 
-    async def _end_of_life(self) -> int | None:
-        """Return the trainer's exit status; None if it goes on, as another life of the worker."""
+    async def _end_of_incarnation(self) -> int | None:
+        """Return the trainer's exit status; None if its process starts another incarnation."""
         over = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(ipc.INCARNATION_OVER, over.set)
         death = asyncio.create_task(wait_for_death(self._pid, self._process.pidfd))
-        told = asyncio.create_task(over.wait())
-        done, _ = await asyncio.wait({death, told}, return_when=asyncio.FIRST_COMPLETED)
+        closed = asyncio.create_task(over.wait())
+        done, _ = await asyncio.wait({death, closed}, return_when=asyncio.FIRST_COMPLETED)
         return death.result() if death in done else None
 
     def _spawn(self, work: "asyncio._CoroutineLike[None]") -> asyncio.Task[None]:
@@ -192,7 +192,7 @@ class Sidecar:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            # A part that breaks would leave half a sidecar: end, and the link starts another.
+            # Without one of its parts a sidecar is useless: end, and the link starts another.
             _give_up(error)
 
     # --- the trainer's side -----------------------------------------------------------------
@@ -212,7 +212,7 @@ class Sidecar:
                     await self.take(body)
 
     async def take(self, body: bytes) -> None:
-        """Do what one frame from the trainer asks for; one that is none is dropped."""
+        """Handle one frame from the trainer; an invalid one is dropped."""
         try:
             await self._obey(ipc.for_sidecar(body))
         except MessageError as error:
@@ -232,41 +232,41 @@ class Sidecar:
                 self._overdue.end(frame)
                 await self._mail.ack(frame, self._on_stored)
             case Note():
-                self._tell(frame)
+                self._send_note(frame)
             case Hello():
                 is_news = _news(frame) != _news(self._hello)
                 self._hello = frame
                 if is_news:
                     self._mail.event(self._hello_now())
             case ipc.Flight():
-                self._hangs.hear(frame)
+                self._hangs.take(frame)
             case ipc.Goodbye():
                 self._parted = True
                 self._error = self._error or frame.error
-                self._to_link(ipc.Heard())
+                self._to_link(ipc.GoodbyeReceived())
 
-    def _tell(self, note: Note) -> None:
+    def _send_note(self, note: Note) -> None:
         cut = fitting(note)
         if cut is None:
-            raise MessageError("note: need one that the broker takes, was longer")
+            raise MessageError("note: too long for the broker even when cut")
         self._mail.event(cut)
 
     # --- the Weaver's side ------------------------------------------------------------------
 
-    async def _on_up(self, client: Client) -> None:
-        """Start afresh on a connection: say hello, hear the roll, pull commands."""
-        if client is not self._roll_heard_by:
-            self._roll_heard_by = client
+    async def _on_connected(self, client: Client) -> None:
+        """Set up a new connection: send a hello, subscribe to roll calls, pull commands."""
+        if client is not self._subscribed_client:
+            self._subscribed_client = client
             await client.subscribe(subjects.roll_call(self._hello.run), cb=self._roll.take)
             await client.subscribe(subjects.hold(self._hello.run), cb=self._on_hold)
         if self._pulling is not None:
-            # A long poll that began before the broker went away would wait for its timeout.
+            # A long poll from before the broker's restart would wait for its timeout.
             self._pulling.cancel()
         self._pulling = self._spawn(self._orders.pull(client))
         self._say_hello()
 
     def _say_hello(self) -> None:
-        if self._has_ended:  # and this sidecar is but looking at torchrun's restarts
+        if self._has_ended:  # this sidecar only watches torchrun's restarts
             return
         self._is_introduced = True
         self._mail.event(self._hello_now())
@@ -316,7 +316,7 @@ class Sidecar:
             hello, actuators=able, probe_address=self._probe_listener.address
         )
 
-    # --- the heart --------------------------------------------------------------------------
+    # --- the heartbeat ----------------------------------------------------------------------
 
     async def _beat(self) -> None:
         hello = self._hello
@@ -325,7 +325,7 @@ class Sidecar:
             self._urgent.clear()
             client = self._uplink.client
             if client is None or self._overdue:
-                self._heartbeat.drop()  # to nobody, or of one that hangs: it is not alive
+                self._heartbeat.drop()  # no broker, or the trainer hangs: it is not alive
             else:
                 with contextlib.suppress(*BROKER_ERRORS):
                     for batch in self._heartbeat.batches(self._gauges()):
@@ -345,7 +345,7 @@ class Sidecar:
         self._note("hang", await self._hangs.evidence())
 
     def _note_overrun(self) -> None:
-        """Tell once of each named phase that lasts longer than it may."""
+        """Report once each named phase that exceeds its bound."""
         latest = self._heartbeat.latest
         phase, now_ns = latest.named, time.monotonic_ns()
         if phase is None or now_ns <= phase.until_ns or phase.since_ns == self._overrun_ns:
@@ -354,25 +354,25 @@ class Sidecar:
         at_most_s = (phase.until_ns - phase.since_ns) / 1e9
         self._note("phase_overrun", {"phase": phase.name, "at_most_s": at_most_s})
 
-    def _note(self, kind: str, said: Mapping[str, FieldValue]) -> None:
-        self._tell(
+    def _note(self, kind: str, fields: Mapping[str, FieldValue]) -> None:
+        self._send_note(
             Note(
                 run=self._hello.run,
                 worker=self._hello.worker,
                 incarnation=self._hello.incarnation,
                 kind=kind,
                 step=self._heartbeat.latest.step,
-                fields=dict(said),
+                fields=dict(fields),
                 ts_ns=time.time_ns(),
             )
         )
 
 
 def _news(hello: Hello) -> tuple[object, ...]:
-    """Return what the Weaver is told at once when it has changed.
+    """Return what is sent to the Weaver at once when it has changed.
 
-    Of values only those that all ranks have alike: a peer may have given them. What a command set
-    of a worker alone, its ack says.
+    Of values only those that all ranks share: a peer may have set them. A value that a command set
+    on this worker alone is in the command's ack.
     """
     fenced = [hello.values.get(spec.name) for spec in hello.knobs if spec.fence == "run"]
     return (
@@ -407,7 +407,7 @@ async def serve(descriptor: int, process: Process) -> None:
 
 def main() -> None:
     """Run the sidecar of the trainer named on the command line."""
-    # What ends the trainer is often sent to its whole job; the sidecar is to tell of it.
+    # A signal that ends the trainer often goes to its whole job; the sidecar has to report the end.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     logging.basicConfig(
@@ -431,7 +431,7 @@ def _give_up(error: BaseException) -> None:
     if isinstance(error, MessageError | OtherRunError):
         _logger.error("the sidecar ends: %s", plain_line(str(error)))
     else:
-        _logger.error("the sidecar ends because of a fault of its own", exc_info=error)
+        _logger.error("the sidecar ends because of an internal error", exc_info=error)
     os._exit(1)
 
 
@@ -439,8 +439,8 @@ def _sender(message: Ack | Note | Hello) -> tuple[str, str]:
     return message.run, message.worker
 
 
-def _let_go_of_stderr() -> None:
-    """Close the trainer's stderr: whoever reads it waits for its end."""
+def _close_stderr() -> None:
+    """Close the trainer's stderr: its reader waits for its end."""
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 2)
     os.close(nothing)

@@ -1,4 +1,4 @@
-"""Commands, as the sidecar pulls them: each stays with the broker until its final ack is there."""
+"""Pulls commands for the sidecar: each stays with the broker until its final ack is stored."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Commands:
-    """Pulls the commands to one life of a worker and hands them on.
+    """Pulls the commands for one incarnation of a worker and passes them on.
 
     JetStream delivers again what is not acked.
 
@@ -52,8 +52,8 @@ class Commands:
     async def pull(self, client: Client) -> None:
         """Pull for ever, over one connection.
 
-        The Weaver makes the consumer once it has heard this worker's hello; until then the
-        broker answers that there is none.
+        The Weaver creates the consumer after this worker's hello; until then the broker answers
+        that there is none.
         """
         with contextlib.suppress(*BROKER_ERRORS):
             subscription = await client.jetstream().pull_subscribe_bind(
@@ -80,7 +80,7 @@ class Commands:
                     await self._take(message)
 
     async def settled(self, ack: Ack) -> None:
-        """Release the copies of a command that a final ack answers, one an epoch."""
+        """Acknowledge to the broker the copies of a command with a final ack, one per epoch."""
         answered = [key for key in self._open if key[0] == ack.command and key[1] <= ack.epoch]
         for key in answered:
             with contextlib.suppress(*BROKER_ERRORS):
@@ -90,10 +90,10 @@ class Commands:
         try:
             command = decode_command(message.data)
         except MessageError as error:
-            self._limited_log.add("command", f"dropped what was no command: {error}")
+            self._limited_log.add("command", f"dropped an invalid command: {error}")
             with contextlib.suppress(*BROKER_ERRORS):
                 await message.term()
             return
-        # In place of an earlier delivery: the broker repeats what a hung trainer does not answer.
+        # Replaces an earlier delivery: the broker repeats a command that a hung trainer ignores.
         self._open[command.id, command.epoch] = message
         await self._on_command(command)

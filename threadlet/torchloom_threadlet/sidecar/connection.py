@@ -1,4 +1,4 @@
-"""The sidecar's connection to the broker: enrol, connect, and again, until the trainer ends."""
+"""The sidecar's connection to the broker: enrols, connects and reconnects."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ from torchloom_threadlet.identity import read_join
 from torchloom_threadlet.ipc import Keys
 
 BROKER_ERRORS = (nats.errors.Error, OSError, asyncio.TimeoutError)
-"""What a call to the broker may end in while the broker is away."""
+"""The errors of a call to the broker while the broker is away."""
 
 _CONNECT_S = 2.0
 _RECONNECT_S = 0.2
@@ -51,32 +51,32 @@ class RefusedError(Exception):
 
 
 class OtherRunError(Exception):
-    """The join file names another run now, and this worker has not been in the one before."""
+    """The join file names another run now, and this worker never joined the one before."""
 
 
 class UnwantedError(RefusedError):
-    """The Weaver wants nobody on this worker's node."""
+    """The Weaver admits no worker on this worker's node."""
 
 
 class Connection:
-    """One worker's way to the broker.
+    """One worker's connection to the broker.
 
     Parameters
     ----------
     unset : str
-        What to set so that no other process has this worker's name.
+        What to set so that no other process gets this worker's name.
     on_up : coroutine function
         Called with the client after the first connect and after every reconnect.
     on_keys : callable
-        Called with credentials just enrolled for.
+        Called with new credentials.
     on_admission : callable
-        Called whenever an attempt to enrol has ended, with why this worker is not wanted on its
-        node, empty if it is or nobody could say.
+        Called after each attempt to enrol, with the reason why this worker is not admitted on its
+        node; empty if it is admitted, or there was no answer.
 
     Attributes
     ----------
     unwanted : bool
-        Whether the last answer was that nobody is wanted on this worker's node.
+        Whether the last answer was that this worker's node admits no worker.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Connection:
         self._on_admission = on_admission
         self._refusals = 0
         self.unwanted = False
-        self._said = ""
+        self._last_line = ""
         self._client: Client | None = None
         self._up = asyncio.Event()
         self._look = asyncio.Event()
@@ -113,9 +113,9 @@ class Connection:
 
     @property
     def mark(self) -> str:
-        """What nobody but this worker can write, the same over all its sidecars; "" without keys.
+        """A prefix that only this worker can write, the same in all its sidecars; "" without keys.
 
-        A stream takes a message for a repeated one by its id alone, whoever sent the first.
+        A stream deduplicates messages by id alone, whichever worker sent the first.
         """
         seed = self._keys.seed.encode()
         return hashlib.blake2b(seed, digest_size=_MARK_BYTES).hexdigest() if seed else ""
@@ -129,7 +129,7 @@ class Connection:
         return client
 
     async def run(self) -> None:
-        """Hold a connection for ever."""
+        """Stay connected for ever."""
         while True:
             try:
                 if not self._join.enrol:
@@ -138,15 +138,15 @@ class Connection:
                     await self._enrol()
                 self.unwanted = False
                 self._on_admission("")
-                await self._hold()
+                await self._stay_connected()
             except RefusedError as error:
                 self.unwanted = isinstance(error, UnwantedError)
                 self._on_admission(str(error) if self.unwanted else "")
-                if not self.unwanted:  # of that the trainer speaks itself
+                if not self.unwanted:  # the trainer reports this itself
                     self._say("the Weaver refuses this worker: %s", error)
                 await asyncio.sleep(_REFUSED_WAIT_S)
             except (*BROKER_ERRORS, MessageError, ValueError, nkeys.NkeysError) as error:
-                # A ValueError is nats-py's word for a malformed URL or credentials.
+                # nats-py raises ValueError for a malformed URL or credentials.
                 self._on_admission("")
                 self._say("cannot use the broker at %s: %s", shown(self._join.url), error)
                 await asyncio.sleep(_jittered(_ENROL_WAIT_S[1]))
@@ -158,7 +158,7 @@ class Connection:
             await _close(self._client)
 
     async def _enrol(self) -> None:
-        """Get credentials of this worker's own, waiting for the Weaver as long as it takes."""
+        """Get credentials for this worker, waiting for the Weaver as long as it takes."""
         request = self._request()
         wait_s = _ENROL_WAIT_S[0]
         while True:
@@ -178,7 +178,7 @@ class Connection:
         self._keep(Keys(seed=self._keys.seed, jwt=reply.jwt))
 
     async def _check_name(self) -> None:
-        """Ask whether the name is another process's; where nobody answers, it is this one's."""
+        """Ask whether another process has the name; without an answer it is this one's."""
         with contextlib.suppress(*BROKER_ERRORS):
             reply = decode_join_reply(await self._ask(encode(self._request())))
             if reply.error or version_fault(reply.v):
@@ -186,8 +186,8 @@ class Connection:
 
     def _refusal(self, reply: JoinReply) -> RefusedError:
         kind = UnwantedError if reply.unwanted else RefusedError
-        said = reply.error or version_fault(reply.v) or "it gave no reason"
-        return kind(f"{said}; {self._unset}" if reply.taken and self._unset else said)
+        reason = reply.error or version_fault(reply.v) or "it gave no reason"
+        return kind(f"{reason}; {self._unset}" if reply.taken and self._unset else reason)
 
     def _request(self) -> JoinRequest:
         if not self._keys.seed:
@@ -217,7 +217,7 @@ class Connection:
             await _close(client)
         return bytes(answer.data)
 
-    async def _hold(self) -> None:
+    async def _stay_connected(self) -> None:
         """Stay connected until the credentials are refused or the Weaver has moved."""
         keys = self._keys
         creds = _CREDS.format(jwt=keys.jwt, seed=keys.seed) if keys.jwt else self._join.creds
@@ -256,8 +256,8 @@ class Connection:
         try:
             await self._connect_to(client, creds, inbox_prefix, reconnect=reconnect)
         except (AttributeError, KeyError, TypeError) as error:
-            # What nats-py makes of a greeting in which something is of another type.
-            raise nats.errors.Error(f"it is no NATS server: {error}") from None
+            # nats-py raises these for a greeting with a field of another type.
+            raise nats.errors.Error(f"not a NATS server: {error}") from None
 
     async def _connect_to(
         self, client: Client, creds: str, inbox_prefix: str, *, reconnect: bool
@@ -289,18 +289,18 @@ class Connection:
         if self._client is None:
             return
         self._refusals = 0
-        self._said = ""
+        self._last_line = ""
         self._was_up = True
         self._up.set()
         await self._on_up(self._client)
 
     def _look_for_a_new_weaver(self) -> bool:
-        """Read ``join.json`` again and return whether it says something new.
+        """Read ``join.json`` again and return whether it has changed.
 
         Raises
         ------
         OtherRunError
-            If the file was that of an earlier run, and this worker has never been in that one.
+            If the old file was an earlier run's, and this worker never joined that run.
         """
         join = read_join(self._join_path)
         if join is None or join == self._join:
@@ -309,7 +309,7 @@ class Connection:
             if self._keys.jwt or self._was_up:
                 return False
             raise OtherRunError(
-                f"{self._join_path} names run {join.run} now, was {self._hello.run}"
+                f"{self._join_path} now names run {join.run}, was {self._hello.run}"
             )
         if (join.creds, join.enrol) != (self._join.creds, self._join.enrol):
             self._keep(Keys(seed=self._keys.seed))
@@ -317,15 +317,15 @@ class Connection:
         return True
 
     def _say(self, text: str, *values: object) -> None:
-        """Log a state once, however often it is found to hold."""
+        """Log a state once, however often it is found."""
         line = text % values
-        if line != self._said:
-            self._said = line
+        if line != self._last_line:
+            self._last_line = line
             _logger.warning("%s", plain_line(line))
 
 
 async def _close(client: Client) -> None:
-    # nats-py asserts that a client it closes has seen a server, which a malformed URL has not.
+    # nats-py asserts that a client it closes had a server, which a malformed URL has not.
     with contextlib.suppress(*BROKER_ERRORS, AssertionError):
         await client.close()
 

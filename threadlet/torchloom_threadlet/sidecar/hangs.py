@@ -1,4 +1,4 @@
-"""Notice that the trainer makes no progress, and tell what can be known of it."""
+"""Detect that the trainer makes no progress, and collect diagnostics."""
 
 import asyncio
 import contextlib
@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from torchloom_core.wire.messages import FieldValue
-from torchloom_threadlet.ipc import Flight, FlightAsked
+from torchloom_threadlet.ipc import Flight, FlightRequest
 from torchloom_threadlet.sidecar.telemetry import Batches
 from torchloom_threadlet.sidecar.trainer_state import phase_fields, phase_left_s
 from torchloom_threadlet.stacks import StackReader
@@ -18,7 +18,7 @@ _FLIGHT_WAIT_S = 2.0
 
 
 class Hangs:
-    """Looks for a hang and collects the evidence, once for each step that does not come.
+    """Detects a hang and collects diagnostics, once for each missing step.
 
     Parameters
     ----------
@@ -43,27 +43,27 @@ class Hangs:
         self._after_s = after_s
         self._stacks = stacks
         self._to_link = to_link
-        self._told_ns = 0
+        self._reported_ns = 0
         self._flight: asyncio.Future[Flight] | None = None
 
     def is_news(self) -> bool:
-        """Say whether the trainer hangs, and this has not been asked of the same step.
+        """Return whether the trainer hangs, and this step's hang is not reported yet.
 
-        One in a named phase does not, until the phase's bound has passed.
+        A trainer in a named phase does not hang until the phase's bound has passed.
         """
         latest = self._heartbeat.latest
         news = (
             latest.state == "training"
-            and latest.progress_ns != self._told_ns
+            and latest.progress_ns != self._reported_ns
             and self._heartbeat.progress_age_s > self._after_s
             and phase_left_s(latest, time.monotonic_ns()) <= 0
         )
         if news:
-            self._told_ns = latest.progress_ns
+            self._reported_ns = latest.progress_ns
         return news
 
-    def hear(self, flight: Flight) -> None:
-        """Take the Flight Recorder's dump that was asked for."""
+    def take(self, flight: Flight) -> None:
+        """Take the requested dump of the Flight Recorder."""
         if self._flight is not None and not self._flight.done():
             self._flight.set_result(flight)
 
@@ -73,7 +73,7 @@ class Hangs:
         waits = phase_fields(self._pid, self._heartbeat.latest, time.monotonic_ns())
         stacks = await asyncio.to_thread(self._stacks.read)
         self._flight = asyncio.get_running_loop().create_future()
-        self._to_link(FlightAsked())
+        self._to_link(FlightRequest())
         flight = Flight(text="")
         with contextlib.suppress(asyncio.TimeoutError):
             flight = await asyncio.wait_for(self._flight, _FLIGHT_WAIT_S)

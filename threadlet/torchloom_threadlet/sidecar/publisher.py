@@ -1,4 +1,4 @@
-"""The sidecar's outgoing mail: events and acks, kept and sent again until the broker has them."""
+"""Sends the sidecar's events and acks, and stores them until the broker has them."""
 
 import asyncio
 import contextlib
@@ -13,16 +13,16 @@ from torchloom_core.wire.codec import MAX_REPORT_BYTES, encode
 from torchloom_core.wire.messages import FINAL_STATUSES, Ack, Exit, Hello, Note
 from torchloom_threadlet.sidecar.connection import BROKER_ERRORS, Connection
 
-_KEPT_NOTES = 1000
+_MOST_NOTES = 1000
 _ACKS_FIRST_S = 20.0
-"""For how long the exit waits for final acks: a sidecar ends 30 s after its trainer."""
+"""How long the exit waits for final acks, in seconds: a sidecar ends 30 s after its trainer."""
 
 _TRY_S = 2.0
 _WAITS_S = (0.1, 2.0)
 
 
 class Publisher:
-    """Sends the events and acks of one life of a worker."""
+    """Sends the events and acks of one incarnation of a worker."""
 
     def __init__(self, uplink: Connection, run: str, worker: str, incarnation: int) -> None:
         self._uplink = uplink
@@ -30,7 +30,7 @@ class Publisher:
         self._bulk_subject = subjects.bulk(run, worker, incarnation)
         self._ack_subject = subjects.ack(run, worker, incarnation)
         self._hello: Hello | None = None
-        self._notes: deque[Note] = deque(maxlen=_KEPT_NOTES)
+        self._notes: deque[Note] = deque(maxlen=_MOST_NOTES)
         self._exit: Exit | None = None
         self._overtakes = False
         self._some = asyncio.Event()
@@ -39,10 +39,10 @@ class Publisher:
         self._storing: dict[tuple[str, int], asyncio.Task[None]] = {}
 
     def event(self, message: Hello | Exit | Note) -> None:
-        """Have an event sent: the newest hello first, the exit last, and notes between.
+        """Queue an event: the newest hello goes first, the exit last, and notes between.
 
-        The exit waits until the final acks are stored, since the Weaver gives up what a worker that
-        has ended did not acknowledge. Of too many notes that wait the oldest is forgotten.
+        The exit waits until the final acks are stored, since the Weaver gives up commands that a
+        worker has not acknowledged when it ends. Of too many waiting notes the oldest is dropped.
         """
         match message:
             case Hello():
@@ -56,7 +56,7 @@ class Publisher:
         self._some.set()
 
     async def ack(self, ack: Ack, on_stored: Callable[[Ack], object] | None = None) -> None:
-        """Send an ack; a final one again and again until it is stored, then say so."""
+        """Send an ack; a final one is repeated until it is stored, then ``on_stored`` is called."""
         if ack.status in FINAL_STATUSES:
             key = ack.command, ack.epoch
             if key not in self._storing:
@@ -64,7 +64,7 @@ class Publisher:
                 self._storing[key] = task
                 task.add_done_callback(lambda done: self._stored(done, key, ack, on_stored))
         elif (client := self._uplink.client) is not None:
-            # Not worth keeping: the final ack says more.
+            # Not worth storing: the final ack will contain more.
             with contextlib.suppress(*BROKER_ERRORS):
                 await client.publish(self._ack_subject, encode(ack), headers=self._message_id(ack))
 
@@ -101,10 +101,10 @@ class Publisher:
         over = set(map(id, sent))
         self._hello = None if id(self._hello) in over else self._hello
         self._exit = None if id(self._exit) in over else self._exit
-        self._notes = deque((n for n in self._notes if id(n) not in over), maxlen=_KEPT_NOTES)
+        self._notes = deque((n for n in self._notes if id(n) not in over), maxlen=_MOST_NOTES)
 
     async def _send(self, client: Client, batch: list[Hello | Exit | Note]) -> bool:
-        """Publish and return whether the broker has taken all in."""
+        """Publish and return whether the broker has received all."""
         connections = client.stats["reconnects"]
         try:
             for event in batch:
@@ -114,7 +114,7 @@ class Publisher:
             await client.flush(timeout=_TRY_S)
         except BROKER_ERRORS:
             return False
-        # A flush of a client that is not connected returns at once and proves nothing.
+        # A flush of a disconnected client returns at once and proves nothing.
         return client.is_connected and bool(client.stats["reconnects"] == connections)
 
     async def _store(self, ack: Ack) -> None:

@@ -1,7 +1,7 @@
-"""See what becomes of torchrun's restarts after a trainer's death.
+"""Watch torchrun's restarts after a trainer's end.
 
-A rank that ends before it attaches has no sidecar of its own, so that of the dead trainer goes on
-looking, until a rank attaches or torchrun ends.
+A rank that ends before it attaches has no sidecar of its own, so the ended trainer's sidecar
+watches until a rank attaches or torchrun ends.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from torchloom_threadlet.early_end import said_by
+from torchloom_threadlet.early_end import final_error
 from torchloom_threadlet.launch import run_by_torchrun
 from torchloom_threadlet.sidecar.exit_status import status_of
 
@@ -22,19 +22,19 @@ _SIDECAR = b"torchloom_threadlet.sidecar"
 _RUN_ID = "TORCHELASTIC_RUN_ID"
 
 
-class InVain(NamedTuple):
-    """A restart of which all ranks on this host ended, and none had attached.
+class FailedRestart(NamedTuple):
+    """A restart in which all ranks on this host ended before they attached.
 
     Attributes
     ----------
     restart, most : int
-        Which of at most how many.
+        The restart's number, and torchrun's limit.
     status : int, optional
         Of the rank that ended first: its exit code, or minus the signal number.
     lived_s : float
-        How long it lived, seconds.
+        How long that rank ran, in seconds.
     error : str
-        What it died of, where that is known.
+        The error that ended it, if known.
     gave_up : bool
         Whether torchrun has ended since.
     """
@@ -47,12 +47,12 @@ class InVain(NamedTuple):
     gave_up: bool = False
 
     def fields(self) -> dict[str, int | float | str | bool | None]:
-        """Return them as a note has them."""
+        """Return the fields of a note."""
         return self._asdict()
 
 
 class _Rank:
-    """A rank that torchrun has started again."""
+    """A rank that torchrun has restarted."""
 
     def __init__(self, pid: int, environment: Mapping[str, str]) -> None:
         self.pid = pid
@@ -76,9 +76,9 @@ class _Rank:
 
 
 class Restarts:
-    """Looks at what torchrun starts on this host after the death of ``trainer``.
+    """Watches the ranks that torchrun starts on this host after ``trainer`` has ended.
 
-    One sidecar a host does: that of the local rank 0.
+    One sidecar per host does: that of local rank 0.
     """
 
     def __init__(self, trainer: int, environment: Mapping[str, str] = os.environ) -> None:
@@ -94,23 +94,23 @@ class Restarts:
                 self._descriptor = os.pidfd_open(agent)
                 self._agent = agent
 
-    async def in_vain(self) -> AsyncIterator[InVain]:
-        """Yield each restart that was in vain."""
+    async def failed(self) -> AsyncIterator[FailedRestart]:
+        """Yield each failed restart."""
         if not self._agent:
             return
         before = set(_children(self._agent))
         ranks: dict[int, _Rank] = {}
-        last: InVain | None = None
+        last: FailedRestart | None = None
         while not _has_ended(self._descriptor):
             for pid in set(_children(self._agent)) - before - ranks.keys():
                 environment = _environment(pid)
-                if _RUN_ID in environment:  # else it is not yet what it is about to be
+                if _RUN_ID in environment:  # else it has not yet executed the script
                     with contextlib.suppress(OSError, ValueError):
                         ranks[pid] = _Rank(pid, environment)
             if any(rank.has_attached() for rank in ranks.values()):
                 return
             if ranks and all([rank.look() for rank in ranks.values()]):
-                last = self._told(ranks.values())
+                last = self._report(ranks.values())
                 yield last
                 before |= ranks.keys()
                 ranks.clear()
@@ -118,16 +118,16 @@ class Restarts:
         if ranks:
             for rank in ranks.values():
                 rank.look()
-            last = self._told(ranks.values())
+            last = self._report(ranks.values())
             yield last
         if last is not None:
             yield last._replace(gave_up=True)
 
-    def _told(self, ranks: Iterable[_Rank]) -> InVain:
+    def _report(self, ranks: Iterable[_Rank]) -> FailedRestart:
         first = min(ranks, key=lambda rank: (rank.ended_s is None, rank.ended_s))
-        said = next(filter(None, (said_by(rank.error_file) for rank in ranks)), "")
+        error = next(filter(None, (final_error(rank.error_file) for rank in ranks)), "")
         lived_s = round(first.ended_s or 0.0, 1)
-        return InVain(first.restart, self._most, first.status, lived_s, said)
+        return FailedRestart(first.restart, self._most, first.status, lived_s, error)
 
 
 def _has_ended(descriptor: int) -> bool:
@@ -135,7 +135,7 @@ def _has_ended(descriptor: int) -> bool:
 
 
 def _agent_of(pid: int) -> int:
-    """Return torchrun's process: the nearest above one that has no launcher itself; 0 if none."""
+    """Return torchrun's process: the nearest ancestor without a launcher of its own; 0 if none."""
     while pid > 1 and _RUN_ID in _environment(pid):
         try:
             pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

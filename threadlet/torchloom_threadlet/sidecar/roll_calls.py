@@ -1,4 +1,4 @@
-"""Roll calls, as the sidecar hears them: which are a Weaver's, and how often one is answered."""
+"""Answers roll calls for the sidecar: which are a Weaver's, and how often to answer."""
 
 import asyncio
 import logging
@@ -15,23 +15,23 @@ _logger = logging.getLogger(__name__)
 
 
 class RollCalls:
-    """Answers the Weaver's calls, the last one always, and never more often than it has to.
+    """Answers the Weaver's roll calls, always the last one, at a limited rate.
 
-    Whatever a server answers to somebody can land on the subject of the roll, by the reply
-    subject of the question. So only a roll call of this run is one. That of a lower epoch is
-    answered, too: the hello says the highest that is known, and the Weaver takes a higher one.
+    A server's answer to another client can arrive on the roll calls' subject, if that is the
+    reply subject of the question; so only a roll call of this run is answered. One of a lower
+    epoch is answered, too: the hello contains the highest known epoch, and the Weaver exceeds it.
 
     Parameters
     ----------
     answer : callable
-        Says hello.
+        Sends a hello.
     every_s : float
-        Calls within so many seconds of an answer are answered together at the end of them.
+        Calls within this time of an answer are answered together at its end.
 
     Attributes
     ----------
     epoch : int
-        The highest of a Weaver that was heard of.
+        The highest epoch of a Weaver so far.
     """
 
     def __init__(
@@ -50,11 +50,11 @@ class RollCalls:
         self._waiting: asyncio.TimerHandle | None = None
 
     def saw(self, epoch: int) -> None:
-        """Take note of a Weaver's epoch."""
+        """Record a Weaver's epoch."""
         self.epoch = max(self.epoch, epoch)
 
     async def take(self, message: Msg) -> None:
-        """Answer what was heard, now or later, if it is a call for this worker."""
+        """Answer a message, now or later, if it is a roll call for this worker."""
         try:
             call = decode_roll_call(message.data)
         except MessageError as error:

@@ -1,7 +1,7 @@
-"""Whether a trainer that finishes no step does anything: its CPU time, its I/O, its stack.
+"""Whether a trainer without progress does anything: its CPU time, its I/O, its stack.
 
-Nothing is measured while steps come. The stack is asked for only while no CPU time is used, so the
-frames that are read do not change meanwhile.
+Nothing is measured while steps are finished. The stack is read only while no CPU time is used,
+so that the frames do not change meanwhile.
 """
 
 import asyncio
@@ -16,20 +16,20 @@ from torchloom_threadlet.sidecar.work import Work
 from torchloom_threadlet.stacks import StackReader, innermost, stack_of
 
 LOOK_S = 1.0
-"""Between two looks, and how long a step may take before the first."""
+"""The seconds between two looks, and how long a step may take before the first."""
 
 _FIRST_STACK_S = 2.0
 _LONGEST_GAP_S = 30.0
 
 
 class Stillness:
-    """Measures since when a trainer has done nothing.
+    """Measures how long a trainer has done nothing.
 
     Parameters
     ----------
     stacks : StackReader
         Reads the trainer's stacks.
-    tell : callable
+    send : callable
         Takes the fields of a note ``still``, once two stacks agree.
     """
 
@@ -38,12 +38,12 @@ class Stillness:
         heartbeat: Batches,
         pid: int,
         stacks: StackReader,
-        tell: Callable[[Mapping[str, FieldValue]], object],
+        send: Callable[[Mapping[str, FieldValue]], object],
     ) -> None:
         self._heartbeat = heartbeat
         self._pid = pid
         self._stacks = stacks
-        self._tell = tell
+        self._send = send
         self._work = Work.of(pid)
         self._progress_ns = -1
         self._next_stack_s = _FIRST_STACK_S
@@ -52,13 +52,13 @@ class Stillness:
         self._stack_still_s = 0.0
 
     def gauges(self) -> dict[str, float]:
-        """Return ``trainer_cpu_still_s`` and ``trainer_stack_still_s``, those that are known."""
-        known: dict[str, float] = {}
+        """Return ``trainer_cpu_still_s`` and ``trainer_stack_still_s``, where known."""
+        gauges: dict[str, float] = {}
         if self._work is not None:
-            known["trainer_cpu_still_s"] = self._work.still_s
+            gauges["trainer_cpu_still_s"] = self._work.still_s
             if self._stacks.works:
-                known["trainer_stack_still_s"] = self._stack_still_s
-        return known
+                gauges["trainer_stack_still_s"] = self._stack_still_s
+        return gauges
 
     async def run(self) -> None:
         """Look once a second."""
@@ -94,7 +94,7 @@ class Stillness:
         first = not self._stack_still_s
         self._stack_still_s = now_s - self._stack_since_s
         if first:
-            self._tell(
+            self._send(
                 {"at": innermost(stack), "stack_still_s": self._stack_still_s, "stack": stack}
             )
 

@@ -20,8 +20,8 @@ Row = tuple[int, Mapping[str, float]]
 def columns(rows: Sequence[Row]) -> tuple[tuple[str, ...], bytes, bytes]:
     """Return metric names, ``(samples,)`` times and ``(samples, metrics)`` values of ``rows``.
 
-    Little-endian int64 and float64, NaN where a row lacks a metric. Of too many names the rest
-    is left out.
+    Little-endian int64 and float64, NaN where a row lacks a metric. Names above the limit are left
+    out.
     """
     names = sendable({name for _, row in rows for name in row})
     values = array("d", (row.get(name, math.nan) for _, row in rows for name in names))
@@ -29,7 +29,7 @@ def columns(rows: Sequence[Row]) -> tuple[tuple[str, ...], bytes, bytes]:
 
 
 def closing_row(rows: Sequence[Row], gauges: Mapping[str, float], now_ns: int) -> Row:
-    """Return the last row with the newest value of everything: readers may look at it alone."""
+    """Return the last row with the newest value of every metric: readers may use it alone."""
     newest: dict[str, float] = {}
     for _, row in rows:
         newest.update(row)
@@ -38,7 +38,7 @@ def closing_row(rows: Sequence[Row], gauges: Mapping[str, float], now_ns: int) -
 
 
 class Batches:
-    """Gathers what the trainer reports and makes numbered batches of it."""
+    """Collects the trainer's reports and makes numbered batches of them."""
 
     def __init__(self, hello: Hello, sent: Sent) -> None:
         self._hello = hello
@@ -49,7 +49,7 @@ class Batches:
 
     @property
     def sent(self) -> Sent:
-        """How far this incarnation's telemetry has come."""
+        """The counts of this incarnation's telemetry."""
         return Sent(batches=self._batches, dropped=min(self._dropped, MAX_COUNT))
 
     @property
@@ -58,7 +58,7 @@ class Batches:
         return max(0.0, (time.monotonic_ns() - self.latest.progress_ns) / 1e9)
 
     def take(self, samples: Samples) -> bool:
-        """Take in a report and return whether the trainer's state is a new one."""
+        """Take a report and return whether the trainer's state has changed."""
         changed = samples.state != self.latest.state
         self.latest = samples
         self._rows += samples.rows
@@ -69,12 +69,12 @@ class Batches:
         return changed
 
     def drop(self) -> None:
-        """Give up what waits, and count it: there is no broker to send it to."""
+        """Drop and count waiting samples: there is no broker."""
         self._dropped += len(self._rows)
         self._rows.clear()
 
     def batches(self, gauges: Mapping[str, float]) -> list[Telemetry]:
-        """Return everything that waits, at least one batch, each within the size limit."""
+        """Return all waiting samples, in at least one batch, each within the size limit."""
         last = closing_row(self._rows, gauges, time.time_ns())
         rows = [*self._rows[:-1], last] if last[1] else []
         self._rows.clear()

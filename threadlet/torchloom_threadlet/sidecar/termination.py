@@ -1,4 +1,4 @@
-"""End the trainer's process when told to: stuck or stopped, it cannot end itself."""
+"""End the trainer's process on command: a stuck or stopped one cannot end itself."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ class Termination:
     Parameters
     ----------
     on_stored : callable
-        Called once an ack is safe with the broker.
+        Called once the broker has stored an ack.
     """
 
     def __init__(
@@ -36,10 +36,10 @@ class Termination:
         self._inbox = CommandInbox(incarnation, lambda command: None)
 
     async def obey(self, command: Command, step: int) -> None:
-        """Answer one copy of a command, then end the trainer if it is to be ended.
+        """Answer one copy of a command, then end the trainer if the command is accepted.
 
-        The ack goes first, so that it comes before the news of the death; the broker has its
-        time for it, but not for ever.
+        The ack goes first, so that it precedes the report of the end; the wait for the broker is
+        limited.
         """
         ack, kill = self._inbox.receive(command, time.time_ns(), step)
         if kill:
@@ -57,6 +57,6 @@ class Termination:
             self._kill()
 
     def _kill(self) -> None:
-        # Once the trainer is gone its number may be somebody else's, and we are no child of it.
+        # Once the trainer has ended its process id may be reused, and we are no child of it.
         if os.getppid() == self._pid:
             os.kill(self._pid, signal.SIGKILL)

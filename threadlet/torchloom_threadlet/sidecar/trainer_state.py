@@ -1,4 +1,4 @@
-"""What the trainer is at, as seen from beside it: computing, waiting for others, or stopped."""
+"""What the trainer does, as its sidecar sees it: computes, waits for others, or is stopped."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ _FRESH_NS = 3_000_000_000
 
 
 def is_stopped(pid: int) -> bool | None:
-    """Say whether the process is stopped, by SIGSTOP or a debugger; None where nobody can say."""
+    """Return whether the process is stopped, by SIGSTOP or a debugger; None if unknown."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
@@ -18,39 +18,39 @@ def is_stopped(pid: int) -> bool | None:
 
 
 def gauges(pid: int, latest: Samples, now_ns: int) -> dict[str, float]:
-    """Return ``trainer_waiting_s``, ``trainer_stopped`` and ``quorum_id``, those that are known.
+    """Return ``trainer_waiting_s``, ``trainer_stopped`` and ``quorum_id``, as far as known.
 
-    The quorum comes with each step as well, which a trainer that hangs does not finish. In a named
-    phase ``trainer_phase_left_s`` is the time that is left of its bound, negative once it is over.
+    The quorum is in each step's metrics as well, but a hanging trainer finishes no step. In a
+    named phase ``trainer_phase_left_s`` is the rest of its bound, negative once that is over.
     """
-    known: dict[str, float] = {}
+    values: dict[str, float] = {}
     phase = phase_of(latest, now_ns)
     if phase is not None:
         waits = phase.name != COMPUTE
-        known["trainer_waiting_s"] = (now_ns - phase.since_ns) / 1e9 if waits else 0.0
-        known["quorum_id"] = float(phase.quorum_id)
+        values["trainer_waiting_s"] = (now_ns - phase.since_ns) / 1e9 if waits else 0.0
+        values["quorum_id"] = float(phase.quorum_id)
     stopped = is_stopped(pid)
     if stopped is not None:
-        known["trainer_stopped"] = float(stopped)
+        values["trainer_stopped"] = float(stopped)
     if latest.named is not None:
-        known["trainer_phase_left_s"] = phase_left_s(latest, now_ns)
-    return known
+        values["trainer_phase_left_s"] = phase_left_s(latest, now_ns)
+    return values
 
 
 def phase_fields(pid: int, latest: Samples, now_ns: int) -> dict[str, FieldValue]:
-    """Return the same as fields of a note, with the quorum."""
+    """Return the phase as fields of a note, with the quorum."""
     phase = phase_of(latest, now_ns)
-    known: dict[str, FieldValue] = {} if phase is None else phase.fields(now_ns)
-    return {**known, "phase": "stopped"} if is_stopped(pid) else known
+    fields: dict[str, FieldValue] = {} if phase is None else phase.fields(now_ns)
+    return {**fields, "phase": "stopped"} if is_stopped(pid) else fields
 
 
 def phase_left_s(latest: Samples, now_ns: int) -> float:
-    """Return how much of the named phase's bound is left, seconds; 0 where it is in none."""
+    """Return how much of the named phase's bound is left, in seconds; 0 outside a named phase."""
     return (latest.named.until_ns - now_ns) / 1e9 if latest.named is not None else 0.0
 
 
 def phase_of(latest: Samples, now_ns: int) -> Phase | None:
-    """Return the trainer's phase; a wait that it no longer confirms is taken for over."""
+    """Return the trainer's phase; a wait without recent confirmation counts as over."""
     phase = latest.phase
     if phase is None or phase.name == COMPUTE or now_ns - latest.looked_ns <= _FRESH_NS:
         return phase

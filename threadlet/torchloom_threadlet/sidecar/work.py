@@ -1,4 +1,4 @@
-"""Whether a process works: CPU time of its threads and children, and what it reads and writes."""
+"""Whether a process works: CPU time of its threads and children, and its I/O."""
 
 import contextlib
 import os
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 _SHARE = 0.05
-"""Of one core. The threads that only wake up now and then, as torchft's and ours, use less."""
+"""Of one core. Threads that only wake up now and then, as torchft's and ours, use less."""
 
 _IO_BYTES_PER_S = 1 << 20
 
@@ -16,11 +16,11 @@ _Done = dict[tuple[str, int], float]
 
 
 class Work:
-    """Knows since when a process and what it started have done nothing worth mentioning.
+    """Measures how long a process and its children have done no significant work.
 
-    One thread that uses a twentieth of a core works, and so does a child process, as a compiler;
-    so does who reads or writes a MiB a second, as to save a checkpoint. A GPU that computes is not
-    seen; who waits for it mostly spins.
+    A thread or child process, such as a compiler, works if it uses a twentieth of a core; so does
+    a process that reads or writes 1 MiB/s, such as to save a checkpoint. A computing GPU is not
+    seen, but a thread that waits for it mostly spins.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class Work:
 
     @classmethod
     def of(cls, pid: int) -> "Work | None":
-        """Return what watches a process, None where psutil is not installed or it has ended."""
+        """Return a process's measurement, None where psutil is not installed or it has ended."""
         try:
             import psutil
         except ImportError:
@@ -47,7 +47,7 @@ class Work:
         return None
 
     def forget(self) -> None:
-        """Begin anew: what was seen is too long ago."""
+        """Begin anew: the last look is too long ago."""
         self.still_s, self._before = 0.0, None
 
     def look(self) -> float:
@@ -58,7 +58,7 @@ class Work:
         if before is None:
             return self.still_s
         works = self._most(self._before, before) >= _SHARE * passed_s
-        if not works:  # to find the children takes a look at every process of the host
+        if not works:  # finding the children reads every process of the host
             children = dict(self._children())
             works = self._most(children, before) >= _SHARE * passed_s
             self._before |= children
@@ -66,11 +66,11 @@ class Work:
         return self.still_s
 
     def _most(self, now: _Done, before: _Done) -> float:
-        """Return the most that one of them did; who was not there before did all of it."""
+        """Return the largest increase; one without an earlier value counts in full."""
         return max((done - before.get(key, 0.0) for key, done in now.items()), default=0.0)
 
     def _own(self) -> Iterator[tuple[tuple[str, int], float]]:
-        """Yield what each thread has done so far, in seconds of CPU time, and what was moved."""
+        """Yield each thread's CPU time so far, in seconds, and the I/O."""
         with self._bearing():
             for thread in self._process.threads():
                 yield ("thread", thread.id), thread.user_time + thread.system_time
@@ -79,7 +79,7 @@ class Work:
             yield ("ended children", 0), times.children_user + times.children_system
         with self._bearing():
             io = self._process.io_counters()
-            # The least that counts stands for the least share of a core.
+            # The I/O threshold corresponds to the CPU threshold.
             yield ("io", 0), (io.read_chars + io.write_chars) * _SHARE / _IO_BYTES_PER_S
 
     def _children(self) -> Iterator[tuple[tuple[str, int], float]]:
@@ -91,5 +91,5 @@ class Work:
                         yield ("child", child.pid), times.user + times.system
 
     def _bearing(self) -> contextlib.suppress:
-        """Bear that a process has ended, may not be looked at, or is none of Linux."""
+        """Ignore that a process has ended, may not be read, or is not on Linux."""
         return contextlib.suppress(self._psutil.Error, OSError, AttributeError)

@@ -1,4 +1,4 @@
-"""Which GPU, or which MIG instance of one, is this worker's: by CUDA's environment, and NVML."""
+"""The worker's GPU, or its MIG instance: from CUDA's environment, and NVML."""
 
 import os
 from collections.abc import Mapping
@@ -8,16 +8,16 @@ from typing import Any
 
 @dataclass(frozen=True)
 class WorkerGpu:
-    """What is known of the worker's GPU; an empty text is not known.
+    """What is known of the worker's GPU; an empty text is unknown.
 
     Attributes
     ----------
     index : str
-        Its number on the host.
+        Its index on the host.
     uuid : str
-        Its UUID in lower case, without ``GPU-``, or the beginning of it.
+        Its UUID in lower case, without ``GPU-``, or the UUID's beginning.
     instance : str
-        The number of the worker's GPU instance on it, where it is partitioned by MIG.
+        The number of the worker's GPU instance, if MIG partitions the GPU.
     """
 
     index: str = ""
@@ -26,7 +26,7 @@ class WorkerGpu:
 
     @classmethod
     def find(cls, environment: Mapping[str, str] = os.environ) -> "WorkerGpu | None":
-        """Return the worker's GPU, asking NVML where it is installed; None if it sees none."""
+        """Return the worker's GPU, by NVML where it is installed; None if CUDA shows it none."""
         device = visible_device(environment)
         if device is None:
             return None
@@ -42,11 +42,11 @@ class WorkerGpu:
 
     @classmethod
     def named(cls, device: str) -> "WorkerGpu":
-        """Return what an entry of ``CUDA_VISIBLE_DEVICES`` says by itself."""
+        """Return the GPU that an entry of ``CUDA_VISIBLE_DEVICES`` names, without NVML."""
         if device.startswith("MIG-GPU-"):  # MIG-GPU-<UUID>/<GPU instance>/<compute instance>
             uuid, _, instances = device.removeprefix("MIG-GPU-").partition("/")
             return cls(uuid=uuid.lower(), instance=instances.partition("/")[0])
-        if device.startswith("MIG-"):  # the UUID of an instance: only NVML knows whose
+        if device.startswith("MIG-"):  # an instance's UUID: only NVML knows its GPU
             return cls()
         if device.isdecimal():
             return cls(index=device)
@@ -66,13 +66,13 @@ class WorkerGpu:
 def visible_device(environment: Mapping[str, str]) -> str | None:
     """Return the worker's entry of ``CUDA_VISIBLE_DEVICES``, or ``LOCAL_RANK`` where it is not set.
 
-    That is the entry at ``LOCAL_RANK``, or the only one. None if CUDA lets the worker see no GPU.
+    That is the entry at ``LOCAL_RANK``, or the only one. None if CUDA shows the worker no GPU.
     """
     local_rank = environment.get("LOCAL_RANK", "0")
-    said = environment.get("CUDA_VISIBLE_DEVICES")
-    if said is None:
+    entries = environment.get("CUDA_VISIBLE_DEVICES")
+    if entries is None:
         return local_rank
-    visible = [name.strip() for name in said.split(",")]
+    visible = [name.strip() for name in entries.split(",")]
     at = 0 if len(visible) == 1 else int(local_rank)
     device = visible[at] if at < len(visible) else ""
     is_one = device.isdecimal() or device.startswith(("GPU-", "MIG-"))
@@ -80,7 +80,7 @@ def visible_device(environment: Mapping[str, str]) -> str | None:
 
 
 def nvml_handle(nvml: Any, device: str) -> Any:
-    """Return NVML's handle of a GPU, of the whole one where ``device`` is an instance of MIG."""
+    """Return NVML's handle of a GPU, or of the GPU of a MIG instance."""
     if device.startswith("MIG-"):
         instance = nvml.nvmlDeviceGetHandleByUUID(device)
         return nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(instance)

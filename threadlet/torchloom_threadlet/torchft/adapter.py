@@ -18,7 +18,7 @@ from torchloom_threadlet.torchft.waits import hook, stamp_waits
 from torchloom_threadlet.trainer.attachment import attach_once
 from torchloom_threadlet.trainer.loom import Loom, end_drained
 from torchloom_threadlet.trainer.standby_tasks import StandbyTaskRunner, standby_tasks_of
-from torchloom_threadlet.trainer.worker import says
+from torchloom_threadlet.trainer.worker import error_line
 from torchloom_threadlet.training.gradients import Gradients
 from torchloom_threadlet.training.switchable import SwitchableOptimizer
 
@@ -193,7 +193,7 @@ class TorchftLoom(Loom):
         try:
             connections = Connections(pg)
         except Exception as error:  # noqa: BLE001 - a process group of the user's own
-            _logger.warning("connections to peers cannot be cut here: %s", says(error))
+            _logger.warning("connections to peers cannot be cut here: %s", error_line(error))
             return
         hook(manager, "start_quorum", before=connections.begin_step)
         hook(manager, "report_error", after=connections.pass_error_on)

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torchloom_threadlet.compression import CompressedProcessGroup
 from torchloom_threadlet.fence.agreement import Ballot, is_behind, read_minima, tally
 from torchloom_threadlet.torchft.ballots import Ballots, Said
-from torchloom_threadlet.trainer.worker import Worker, says
+from torchloom_threadlet.trainer.worker import Worker, error_line
 
 _KEY = "torchloom"
 
@@ -69,7 +69,7 @@ class FencedSteps:
         try:
             self._count([self._own] if said is None else said, all_vote=said is not None)
         except Exception as error:  # noqa: BLE001 - another rank of the group may have died
-            self._trouble = f"the ranks of this group did not vote: {says(error)}"
+            self._trouble = f"the ranks of this group did not vote: {error_line(error)}"
         if said is not None:
             self._reorder(quorum, max(one.ballot.attempt for one in said))
         self._is_answered = True
@@ -87,7 +87,7 @@ class FencedSteps:
         try:
             pg.reorder(quorum.reconfigure_handles, attempt)
         except Exception as error:  # noqa: BLE001 - a peer may have died meanwhile
-            self._trouble = self._trouble or f"the ring has no new order: {says(error)}"
+            self._trouble = self._trouble or f"the ring has no new order: {error_line(error)}"
 
     def _count(self, said: list[Said], *, all_vote: bool) -> None:
         least, largest = tally(said)

@@ -16,7 +16,7 @@ from torchloom_threadlet.fence.agreement import NOTHING, read_minima
 from torchloom_threadlet.torchrun.ballots import Ballots, Outcome
 from torchloom_threadlet.trainer.attachment import attach_once
 from torchloom_threadlet.trainer.loom import Loom
-from torchloom_threadlet.trainer.worker import says
+from torchloom_threadlet.trainer.worker import error_line
 from torchloom_threadlet.training.gradients import Gradients
 
 _QUORUM = 1
@@ -179,7 +179,7 @@ class TorchrunLoom(Loom):
             return ballots.outcome()
         except RuntimeError as error:
             raise RuntimeError(
-                f"{self.worker} cannot know what the other ranks have agreed on: {says(error)}"
+                f"{self.worker} cannot find out what the other ranks agreed on: {error_line(error)}"
             ) from error
 
     def _take_in(self, outcome: Outcome) -> bool:

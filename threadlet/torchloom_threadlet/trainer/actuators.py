@@ -1,4 +1,4 @@
-"""What a worker lets itself be told: its knobs, and what to call for a checkpoint or a drain."""
+"""What can be done to a worker: its knobs, and the functions for a checkpoint or a drain."""
 
 from collections.abc import Callable
 from typing import Protocol, TypeVar
@@ -31,17 +31,17 @@ class Connections(Protocol):
     """The connections to peers, as an adapter knows them."""
 
     def refusal(self, quorum_id: int) -> str:
-        """Return why those of this quorum cannot be cut; empty if they can."""
+        """Return why the connections of this quorum cannot be shut down; "" if they can."""
 
     def cut(self, quorum_id: int) -> str:
-        """Shut down those of this quorum, of no other; say what was done."""
+        """Shut down the connections of this quorum only; return what was done."""
 
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
 
 def _name(function: Callable[..., object]) -> tuple[object, ...]:
-    """Return by what a function is known when its definition runs again."""
+    """Return what identifies a function when its definition runs again."""
     name = getattr(function, "__qualname__", None)
     return (getattr(function, "__module__", None), name) if name else (function,)
 
@@ -52,7 +52,7 @@ class Actuators(KnobTable):
     Attributes
     ----------
     prepared : bool
-        Whether a standby has gone on to where its Manager waits.
+        Whether a standby has gone on to wait in its Manager.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Actuators(KnobTable):
         self._earlier: list[Callable[..., object]] = []
 
     def call(self, functions: list[_Function], function: _Function) -> None:
-        """Register a function; one of that name from before :meth:`attach_again` is forgotten."""
+        """Register a function; it replaces one of its name from before :meth:`attach_again`."""
         stale = [f for f in functions if f in self._earlier and _name(f) == _name(function)]
         functions[:] = [f for f in functions if f not in stale]
         functions.append(function)
@@ -87,7 +87,7 @@ class Actuators(KnobTable):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The verbs that this worker obeys."""
+        """The verbs that this worker carries out."""
         names = ["drain", "pause", "resume", "dump", "terminate", "tell"]
         if self._knobs:
             names.append("set_knob")
@@ -108,11 +108,11 @@ class Actuators(KnobTable):
 
     @property
     def tries(self) -> tuple[str, ...]:
-        """The knobs of which it tries out what a change would do."""
+        """The knobs whose changes it can try in a preview."""
         return tuple(name for runner in self.standby_tasks.values() for name in runner.tries)
 
     def cut(self, quorum_id: int) -> str:
-        """Shut down the connections of a quorum, and say what was done."""
+        """Shut down the connections of a quorum; return what was done."""
         return self.connections.cut(quorum_id) if self.connections else ""
 
     def refusal(self, operation: Operation, state: WorkerState) -> str | None:
@@ -123,21 +123,21 @@ class Actuators(KnobTable):
             case SetKnob(knob=name, value=value):
                 return self._knob_refusal(name, value)
             case Checkpoint() if not self.checkpoint:
-                return "the trainer has registered no function to save by loom.on_checkpoint"
+                return "need a function to save: call loom.on_checkpoint(save) in the script"
             case Prepare() if state != "standby" or "prepare" not in self.names:
                 return "need a standby that waits in attach(held=True)"
             case Join() if state != "standby":
                 return f"need a standby, the worker is {state}"
             case Pause() | Resume() if state == "standby":
-                return "the worker is standing by"
+                return "the worker is a standby"
             case FencedChange() if not self.can_agree():
-                return "nothing is attached here by which this worker agrees with the others"
+                return "this worker cannot agree with other ranks: no framework adapter is attached"
             case FencedChange(do=SetKnobs(values=values)):
                 return self.knobs_refusal(values)
             case FencedChange(do=Rewind()) if not self.rewind:
-                return "the trainer has registered no function to go back by loom.on_rewind"
+                return "need a function to rewind: call loom.on_rewind(rewind) in the script"
             case FencedChange() if state == "standby":
-                return "the worker is standing by"
+                return "the worker is a standby"
             case Survey() | Rehearse() if not operation.leaves_off:
                 return self._standby_task_refusal(operation, state)
             case Cut(quorum_id=quorum_id):
@@ -146,7 +146,7 @@ class Actuators(KnobTable):
 
     def _cut_refusal(self, quorum_id: int) -> str | None:
         if self.connections is None:
-            return "nothing here knows the connections of a quorum"
+            return "no framework adapter knows the connections of a quorum"
         return self.connections.refusal(quorum_id) or None
 
     def _standby_task_refusal(self, standby_task: StandbyTask, state: WorkerState) -> str | None:
@@ -155,7 +155,7 @@ class Actuators(KnobTable):
         runner = self.standby_tasks.get(type(standby_task))
         if runner is None:
             return (
-                f"the script offers no {standby_task.note}: need {standby_task.note}= in attach()"
+                f"the script offers no {standby_task.note}: pass {standby_task.note}= to attach()"
             )
         return runner.refusal(standby_task)
 
@@ -166,5 +166,5 @@ class Actuators(KnobTable):
         except KnobError as error:
             return str(error)
         if spec.fence == "run":
-            return f"knob {name} is run-fenced: one worker cannot change it alone"
+            return f"knob {name} is run-fenced: it cannot be changed on one worker alone"
         return None

@@ -1,4 +1,4 @@
-"""What all the ``attach`` functions have in common: one process is one worker, once."""
+"""What all ``attach`` functions share: one process is one worker, attached once."""
 
 import logging
 import os
@@ -17,7 +17,7 @@ _Kind = TypeVar("_Kind", bound=Loom)
 _logger = logging.getLogger(__name__)
 _lock = threading.Lock()
 _attached: dict[int, tuple[Loom, dict[str, object]]] = {}
-"""By the number of its process: a forked child is a process of its own."""
+"""By process id: a forked child is a process of its own."""
 
 
 def attach_once(
@@ -27,7 +27,7 @@ def attach_once(
     framework: str,
     **options: Any,
 ) -> _Kind:
-    """Return this process's loom: the one that it has already, or a new one.
+    """Return this process's loom: the existing one, or a new one.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def attach_once(
     ConfigError
         If this process is attached already, with other arguments.
     SystemExit
-        If this process is an application that was started in place of a sidecar.
+        If this process is an application that was started instead of a sidecar.
     """
     _end_if_sidecar()
     identity = identify(**who)
@@ -67,7 +67,7 @@ def attach_once(
             if isinstance(present, kind):
                 present.attach_again()
                 return present
-            raise ConfigError("attach: this process is attached by another module's attach()")
+            raise ConfigError("attach: another module's attach() has attached this process already")
         if present is not None:
             present.make_room()
         loom = kind(identity, place, framework, **options)
@@ -81,27 +81,27 @@ def _refuse_others(arguments: Mapping[str, object], before: Mapping[str, object]
     for name, value in arguments.items():
         if value != before[name]:
             raise ConfigError(
-                f"attach: {name}: need {before[name]!r}, with which this process is attached "
-                f"already, was {value!r}; to attach anew, call loom.close() first"
+                f"attach: {name}: this process is attached already with {before[name]!r}, "
+                f"was {value!r}; to attach anew, call loom.close() first"
             )
 
 
 def _end_if_sidecar() -> None:
-    """End an application that was taken for an interpreter: it would start another, and so on."""
+    """End an application that was started as an interpreter: it would start itself for ever."""
     if trainer := os.environ.get(SIDECAR_OF):
         _logger.error(
-            "this program was started as the sidecar of process %s, but is a trainer: it ends "
-            "here; set TORCHLOOM_PYTHON to a Python interpreter in which torchloom is installed",
+            "this program was started as the sidecar of process %s, but is a trainer: exiting; "
+            "set TORCHLOOM_PYTHON to a Python interpreter in which torchloom is installed",
             trainer,
         )
         raise SystemExit(1)
 
 
 def _is_importing_for_spawn() -> bool:
-    """Say whether multiprocessing prepares this process, which may be a data loader's worker.
+    """Return whether multiprocessing prepares this process, such as a data loader's worker.
 
-    What ``spawn`` and ``forkserver`` start imports the parent's script first, and is told only
-    then what to run.
+    ``spawn`` and ``forkserver`` import the parent's script first and only then receive what to
+    run.
     """
     process = sys.modules.get("multiprocessing.process")
     return process is not None and getattr(process.current_process(), "_inheriting", False)

@@ -1,7 +1,7 @@
-"""The changes that all ranks make at one step: what this worker is offered, votes for and makes.
+"""Fenced changes of one worker: those it is offered, votes for and makes.
 
-The link's thread offers and withdraws, the training thread votes and makes; whoever takes this
-worker's state has it loaded in whatever thread does that. What the ranks agree on, and when, is in
+The link's thread offers and withdraws; the training thread votes and makes. A peer that heals from
+this worker loads its state in a thread of its own. What the ranks agree on, and when, is in
 :mod:`torchloom_threadlet.fence`.
 """
 
@@ -14,18 +14,18 @@ from torchloom_core.wire.messages import AckStatus, Command, FencedChange, KnobV
 from torchloom_threadlet.fence.agreement import Ballot, Change, Fence, is_split
 
 Settle = Callable[[str, AckStatus, int, str], None]
-"""``(command id, status, step, detail)`` ends a command."""
+"""``(command id, status, step, detail)``: ends a command."""
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """What a rank gives to whoever takes its state: JSON, in the state dict of the framework.
+    """What a healing peer takes over with this rank's state: JSON, in the framework's state dict.
 
     Attributes
     ----------
     values, before : dict
-        The run-fenced knobs, and what those of the last change were before it.
+        The run-fenced knobs, and their values before the last change.
     step : int
-        At which the last change was made.
+        The step of the last change.
     """
 
     fence: Fence
@@ -35,21 +35,21 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 class Changes:
-    """The fence of one worker, and the commands behind what it holds.
+    """The fence of one worker, and the commands behind its pending changes.
 
     Parameters
     ----------
     settle : callable
-        Ends a command; called with no lock of this class held.
+        Ends a command; called without this class's lock.
 
     Attributes
     ----------
     can_vote : bool
-        Whether an adapter is attached by which this worker agrees with the others.
+        Whether an adapter is attached through which this worker agrees with the others.
     has_lost_state : bool
-        Whether half of a rewind was made here, and no peer's state was taken since.
+        Whether a rewind failed halfway, and no peer's state was loaded since.
     due : Change, optional
-        What was agreed on in a step that is committed, to be made before the next one.
+        The change that was agreed on in a committed step, to be made before the next one.
     """
 
     def __init__(self, settle: Settle) -> None:
@@ -66,7 +66,7 @@ class Changes:
     # --- the link's thread ------------------------------------------------------------------
 
     def offer(self, command: Command, operation: FencedChange) -> None:
-        """Hold what a command offers, in the place of what was offered before."""
+        """Take the change that a command offers, in place of an earlier one."""
         change = Change(number=operation.number, do=operation, cause=command.cause)
         with self._lock:
             self._fence = self._fence.offer(change)
@@ -74,13 +74,13 @@ class Changes:
         self._settle_those_over()
 
     def withdraw(self, number: int) -> None:
-        """Never agree to the change of this number any more, nor to an earlier one."""
+        """Never agree to the change of this number, nor to an earlier one."""
         with self._lock:
             self._fence = self._fence.withdraw(number)
         self._settle_those_over()
 
     def call_off(self, cause: str) -> None:
-        """Withdraw what was offered under a verdict that has come to nothing."""
+        """Withdraw what was offered under a verdict that was cancelled."""
         with self._lock:
             numbers = [n for n, command in self._commands.items() if command.cause == cause]
         if numbers:
@@ -89,7 +89,7 @@ class Changes:
     # --- the training thread ----------------------------------------------------------------
 
     def vote(self, now_ns: int) -> Ballot:
-        """Return what to say ahead of a step."""
+        """Return the ballot for the coming step."""
         with self._lock:
             late = [n for n, command in self._commands.items() if now_ns > command.deadline_ns]
             for number in late:
@@ -100,9 +100,9 @@ class Changes:
         return own
 
     def count(self, least: Ballot, largest: Ballot) -> bool:
-        """Take in the least and the largest of all ballots; return whether they can be counted.
+        """Take the least and the largest of all ballots; return whether they can be counted.
 
-        They cannot where not all ranks have one state: nobody may reduce anything in that step.
+        They cannot where ranks differ in state: no rank may reduce anything in that step.
         """
         if is_split(least, largest):
             return False
@@ -112,43 +112,43 @@ class Changes:
 
     @property
     def must_undo(self) -> bool:
-        """Whether the last change is to be set back before this step's own collectives."""
+        """Whether to roll back the last change before this step's collectives."""
         return self._fence.must_undo
 
     @property
     def is_short(self) -> bool:
-        """Whether this rank must not commit the step, as it has not what was agreed on."""
+        """Whether this rank must not commit the step, as it lacks the agreed change."""
         return self._fence.is_short
 
     @property
     def before(self) -> dict[str, KnobValue]:
-        """What the knobs of the last change were before it."""
+        """The knobs' values before the last change."""
         return dict(self._before)
 
     def undone(self) -> None:
-        """Note that the last change was set back."""
+        """Record that the last change was rolled back."""
         with self._lock:
             self._fence = self._fence.undo()
 
     def end_step(self, quorum_id: int | None) -> None:
-        """Forget the step, or have what was agreed on made if it was committed in this quorum."""
+        """Forget the step, or make the agreed change due if this quorum committed the step."""
         with self._lock:
             self._fence, change = self._fence.end_step(quorum_id)
             self.due = change or self.due
-        self._settle_those_over()  # of those that were held for this step alone
+        self._settle_those_over()  # offers that were needed for this step alone
 
     def made(self, change: Change, before: Mapping[str, KnobValue], step: int, detail: str) -> None:
-        """Note that a change was made, where its knobs were ``before``."""
+        """Record that a change was made, and its knobs' values ``before``."""
         self._before, self._step = dict(before), step
         self._end(change.number, "applied", step, detail)
-        self.due = None  # not before: it would be taken for a peer's
+        self.due = None  # only now: before, it would count as a peer's
         self._settle_those_over()
 
     def failed(self, change: Change, step: int, detail: str) -> None:
-        """Note that it could not be made.
+        """Record that a change failed.
 
-        What was set of knobs was set back, and the other ranks are to do the same; of anything
-        else there is nothing to set back.
+        Its knobs are set back already, and the other ranks do the same; of anything else there is
+        nothing to set back.
         """
         if change.do is not None and isinstance(change.do.do, SetKnobs):
             with self._lock:
@@ -158,26 +158,26 @@ class Changes:
         self._settle_those_over()
 
     def lose_state(self) -> None:
-        """Note that this rank's state is none any more: it takes a peer's, or all take one's."""
+        """Record that this rank's state is lost: it loads a peer's, or all load one rank's."""
         self.has_lost_state = True
         with self._lock:
             self._fence = self._fence.lose()
 
-    # --- whoever takes this worker's state, and whose it takes ---------------------------------
+    # --- a peer that heals from this worker, and healing from a peer ----------------------------
 
     def standing(self, values: dict[str, KnobValue]) -> str:
-        """Return what a peer takes over with the state."""
+        """Return what a peer takes over with this rank's state."""
         with self._lock:
             standing = Standing(self._fence, values, self._before, self._step)
         return _encoder.encode(standing).decode()
 
     def inherit(self, text: str) -> dict[str, KnobValue]:
-        """Take over what a peer has said; return the values of its knobs.
+        """Take over a peer's ``standing``; return its knobs' values.
 
         Raises
         ------
         msgspec.DecodeError
-            If it is not what :meth:`standing` of this version returns.
+            If :meth:`standing` of this version cannot have written it.
         """
         peer = _decoder.decode(text)
         with self._lock:
@@ -187,23 +187,23 @@ class Changes:
         self._settle_those_over()
         return peer.values
 
-    # --- what becomes of the commands -----------------------------------------------------------
+    # --- the commands' ends -----------------------------------------------------------------
 
     def _settle_those_over(self) -> None:
-        """End the commands of all that is not held any more."""
+        """End the commands whose change is no longer pending."""
         with self._lock:
             fence, due = self._fence, self.due
-            held = {c.number for c in (fence.offered, fence.voted, due) if c}
-            over = [number for number in self._commands if number not in held]
+            pending = {c.number for c in (fence.offered, fence.voted, due) if c}
+            over = [number for number in self._commands if number not in pending]
         for number in over:
             if number <= fence.undone and number == fence.made:
-                self._end(number, "failed", self._step, "it failed on another rank: set back")
+                self._end(number, "failed", self._step, "rolled back: it failed on another rank")
             elif number <= fence.made:
                 self._end(number, "applied", self._step, "taken over from a peer")
             elif number <= fence.let_go:
                 self._end(number, "rejected", -1, "withdrawn, or past its deadline")
             else:
-                self._end(number, "rejected", -1, "a later change took its place")
+                self._end(number, "rejected", -1, "replaced by a later change")
 
     def _end(self, number: int, status: AckStatus, step: int, detail: str) -> None:
         with self._lock:

@@ -1,4 +1,4 @@
-"""Decide what becomes of each command that arrives: pure, and the reason why none is done twice.
+"""Decide what becomes of each command that arrives, so that none is carried out twice. Pure.
 
 The link's thread calls :meth:`CommandInbox.receive`, the training thread
 :meth:`CommandInbox.begin` and :meth:`CommandInbox.settle`; the caller holds a lock around them. The
@@ -19,12 +19,12 @@ _KEPT = 4096
 
 
 class CommandInbox:
-    """The commands of one life of one worker, and how they ended.
+    """The commands of one incarnation of one worker, and how they ended.
 
     Parameters
     ----------
     refusal : callable
-        Returns why a command cannot be done here and now, or None if it can.
+        Returns why a command cannot be carried out now, or None if it can.
     """
 
     def __init__(self, incarnation: int, refusal: Callable[[Command], str | None]) -> None:
@@ -35,10 +35,10 @@ class CommandInbox:
         self._ended: dict[str, tuple[Ack, int]] = {}
 
     def receive(self, command: Command, now_ns: int, step: int = -1) -> tuple[Ack, bool]:
-        """Answer one copy of a command, and say whether it is to be done.
+        """Answer one copy of a command, and return whether to carry it out.
 
-        An id that ended is answered as it ended, one that still waits with ``accepted``: a
-        restarted Weaver sends it again under its own epoch, and either copy may come first.
+        A command that ended gets its final ack again, and a pending one ``accepted``: a restarted
+        Weaver sends it again under its own epoch, and either copy may come first.
         """
         if command.incarnation != self._incarnation:
             detail = f"need incarnation {self._incarnation}, was {command.incarnation}"
@@ -53,12 +53,12 @@ class CommandInbox:
                 self._pending[command.id] = command
             return _ack(command, "accepted", now_ns, step), False
         if stale:
-            # Not kept: the same command may still come under the present epoch.
+            # Not stored: the same command may still come under the present epoch.
             detail = f"stale epoch {command.epoch}, the Weaver is at {self._highest_epoch}"
             return _ack(command, "rejected", now_ns, step, detail), False
         if now_ns > command.deadline_ns:
             late_s = (now_ns - command.deadline_ns) / SECOND_NS
-            detail = f"it came {late_s:.1f} s after its deadline, by this host's clock"
+            detail = f"it arrived {late_s:.1f} s after its deadline, by this host's clock"
             return self._end(command, "expired", now_ns, step, detail), False
         detail = self._refusal(command) or ""
         if detail:
@@ -68,16 +68,16 @@ class CommandInbox:
 
     @property
     def highest_epoch(self) -> int:
-        """The highest epoch that was heard of, 0 before the first."""
+        """The highest epoch received, 0 before the first."""
         return self._highest_epoch
 
     def believes(self, epoch: int) -> bool:
-        """Say whether what was said under ``epoch`` counts, and remember the highest."""
+        """Return whether a message under ``epoch`` counts, and remember the highest."""
         self._highest_epoch = max(self._highest_epoch, epoch)
         return epoch == self._highest_epoch
 
     def begin(self, command_id: str, now_ns: int, step: int = -1) -> Ack | None:
-        """Return None if the command may be done now, or the ack that says why it may not."""
+        """Return None if the command may be carried out now, or the ack that refuses it."""
         command = self._pending[command_id]
         if now_ns > command.deadline_ns:
             return self.settle(command_id, "expired", now_ns, step)
@@ -113,7 +113,7 @@ class CommandInbox:
         return ack
 
     def _forget(self, now_ns: int) -> None:
-        """Drop what has passed its deadline: it would be answered ``expired``, not done again."""
+        """Drop commands past their deadline: a later copy is answered ``expired``."""
         self._ended = {
             command_id: (ack, deadline_ns)
             for command_id, (ack, deadline_ns) in self._ended.items()

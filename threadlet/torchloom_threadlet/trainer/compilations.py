@@ -1,4 +1,4 @@
-"""Name what torch compiles as a phase, by the hooks that torch itself offers."""
+"""Report torch's compilations as a phase, through torch's own hooks."""
 
 import logging
 import sys
@@ -10,24 +10,24 @@ from torchloom_threadlet.ipc import NamedPhase
 from torchloom_threadlet.trainer.phases import Phases
 
 COMPILE_S = 900.0
-"""How long a compilation may take before it no longer explains that no step is finished."""
+"""How long a compilation may explain that no step is finished, in seconds."""
 
 _MODULE = "torch._dynamo.callback"
 _logger = logging.getLogger(__name__)
 
 
 class Compilations:
-    """Hears of torch.compile's compilations, autotuning and CUDA graph recordings.
+    """Records torch.compile's compilations, autotuning and CUDA graph recordings.
 
     torch is never imported here: :meth:`look` finds the hooks once a script has imported them, and
-    again after ``torch._dynamo.reset()``, which forgets them.
+    again after ``torch._dynamo.reset()``, which removes callbacks.
 
     Parameters
     ----------
     phases : Phases
-        Where the phase ``compile`` is kept.
+        Records the phase ``compile``.
     report : callable
-        Tells the sidecar at once.
+        Reports to the sidecar at once.
     """
 
     def __init__(self, phases: Phases, report: Callable[[], None]) -> None:
@@ -37,7 +37,7 @@ class Compilations:
         self._phase: NamedPhase | None = None
 
     def look(self) -> None:
-        """Register with torch's hooks where they are there and do not know this yet."""
+        """Register with torch's hooks where they exist and lack these callbacks."""
         handler = getattr(sys.modules.get(_MODULE), "callback_handler", None)
         if handler is None:
             return
@@ -46,8 +46,8 @@ class Compilations:
                 handler.register_start_callback(self._begin)
             if self._end not in handler.end_callbacks:
                 handler.register_end_callback(self._end)
-        except Exception:  # another torch's
-            _logger.debug("torch's compilations are not heard of", exc_info=True)
+        except Exception:  # a torch with other hooks
+            _logger.debug("torch's compilations are not reported", exc_info=True)
 
     def _begin(self, _: Any) -> None:
         try:
@@ -55,16 +55,16 @@ class Compilations:
             self._exchange(phase)
             self._report()
         except Exception:
-            _logger.exception("a compilation is not reported; it goes on")
+            _logger.exception("cannot report a compilation; it continues")
 
     def _end(self, _: Any) -> None:
         try:
             self._exchange(None)
         except Exception:
-            _logger.exception("the end of a compilation is not reported")
+            _logger.exception("cannot report the end of a compilation")
 
     def _exchange(self, phase: NamedPhase | None) -> None:
-        """Take ``phase`` for the present compilation; a reset loses the end of the one before."""
+        """Make ``phase`` the present compilation; a reset loses the end of the one before."""
         with self._lock:
             before, self._phase = self._phase, phase
         if before is not None:

@@ -1,4 +1,4 @@
-"""The knobs that a script has registered, and how they are set, all together or set back.
+"""The registered knobs of a script, and how they are set together and rolled back.
 
 A worker's :class:`~torchloom_threadlet.trainer.actuators.Actuators` are one, and a
 :class:`~torchloom_threadlet.preview.Preview` has one of its own.
@@ -27,7 +27,7 @@ class Knob(msgspec.Struct, frozen=True):
     Attributes
     ----------
     check : callable, optional
-        Called with the values that all knobs would have; raises where they do not go together.
+        Called with the values that all knobs would have; raises if they are not compatible.
     """
 
     spec: KnobSpec
@@ -51,7 +51,7 @@ def knob_of(
     unit: str = "",
     doc: str = "",
 ) -> Knob:
-    """Return a knob of what a script says of it; see ``Loom.knob``."""
+    """Return a knob from the arguments of ``Loom.knob``."""
     spec = KnobSpec(
         name=name,
         kind=kind,
@@ -67,7 +67,7 @@ def knob_of(
 
 
 class KnobTable:
-    """The knobs by their names, with what they were when last registered or set."""
+    """The knobs by name, with their values when last registered or set."""
 
     def __init__(self) -> None:
         self._knobs: dict[str, Knob] = {}
@@ -80,16 +80,16 @@ class KnobTable:
 
     @property
     def values(self) -> dict[str, KnobValue]:
-        """The knobs' values, as they were when last registered or set."""
+        """The knobs' values when last registered or set."""
         return dict(self._values)
 
     def add_knob(self, knob: Knob) -> None:
-        """Register a knob; one of the same name takes the place of the former.
+        """Register a knob, in place of one of the same name.
 
         Raises
         ------
         KnobError
-            If it could not be told to a Weaver.
+            If its specification does not fit a message.
         """
         try:
             msgspec.convert(msgspec.to_builtins(knob.spec), KnobSpec)
@@ -108,23 +108,23 @@ class KnobTable:
         knob.set(check_value(knob.spec, value))
         self._read(knob)
         if knob.spec.fence == "run" and name in self._values:
-            check_value(knob.spec, self._values[name])  # else nobody could take it over
+            check_value(knob.spec, self._values[name])  # else no peer could take it over
 
     def set_knobs(self, values: Mapping[str, KnobValue]) -> dict[str, KnobValue]:
-        """Set several knobs, and return what they were; where one fails, set back all of them.
+        """Set several knobs, and return the values before; if one fails, roll all of them back.
 
-        They are set in the order in which they were registered, however they were named: first
-        the optimizer, then its rate.
+        They are set in the order of their registration, whatever their order in ``values``: first
+        the optimizer, then its learning rate.
 
         Raises
         ------
         SystemExit
-            If one cannot even be set back: this rank must not go on with values of its own.
+            If the rollback fails: this rank must not continue with values of its own.
         """
         before: dict[str, KnobValue] = {}
         try:
             for name in [name for name in self._knobs if name in values]:
-                self._look_at([name])  # it may just have moved with another, as a rate does
+                self._look_at([name])  # another knob may just have changed it, as the rate
                 if name in self._values:
                     before[name] = self._values[name]
                 self.set_knob(name, values[name])
@@ -134,34 +134,34 @@ class KnobTable:
         return before
 
     def set_back(self, before: Mapping[str, KnobValue]) -> None:
-        """Set knobs back to what they were, the last one first: each as it was when it was set.
+        """Roll knobs back to the values before, the last one first.
 
         Raises
         ------
         SystemExit
-            If one cannot be set back: this rank must not go on with values of its own.
+            If one cannot be set: this rank must not continue with values of its own.
         """
         self.set_like_others(dict(reversed(list(before.items()))))
 
     def set_like_others(self, values: Mapping[str, KnobValue]) -> None:
-        """Set knobs to what they are on the other ranks, or end with one line.
+        """Set knobs to their values on the other ranks, or exit with one line.
 
         Raises
         ------
         SystemExit
-            If one cannot be set: this rank must not go on with values of its own.
+            If one cannot be set: this rank must not continue with values of its own.
         """
         for name, value in values.items():
             try:
                 spec = find_spec(name, self.specs)
                 knob = self._knobs[name]
-                with contextlib.suppress(KnobError):  # out of range or not, it is what they have
+                with contextlib.suppress(KnobError):  # the other ranks' value, even if out of range
                     value = check_value(spec, value)
                 knob.set(value)
             except Exception as error:
                 raise SystemExit(
-                    f"torchloom: knob {name} cannot be set to {shown(value)}, as it is on the "
-                    f"other ranks, so this one must not go on: {text(error, MAX_TEXT)}"
+                    f"torchloom: knob {name} cannot be set to {shown(value)}, its value on other "
+                    f"ranks, so this rank must not continue: {text(error, MAX_TEXT)}"
                 ) from error
             try:
                 self._read(knob)
@@ -170,20 +170,20 @@ class KnobTable:
                 self._values[name] = value
 
     def check(self, values: Mapping[str, KnobValue]) -> None:
-        """Ask the user's functions whether the knobs can take these values, all together.
+        """Check with the user's functions that the knobs can take these values together.
 
         Raises
         ------
         KnobError
-            If one is of no run-fenced knob, or cannot be taken.
+            If a knob is not run-fenced, or cannot take its value.
         """
         for name, value in values.items():
             spec = find_spec(name, self.specs)
             check_value(spec, value)
             if spec.fence != "run":
-                raise KnobError(f"knob {name} is worker-fenced: it is set alone")
+                raise KnobError(f"knob {name} is worker-fenced: set it alone")
             if name not in self._values:
-                raise KnobError(f"knob {name} has no value here now, to which it could be set back")
+                raise KnobError(f"knob {name} has no value now, so it could not be rolled back")
         for name in values:
             check = self._knobs[name].check
             if check is not None:
@@ -194,7 +194,7 @@ class KnobTable:
                     raise KnobError(f"knob {name}: {why}") from None
 
     def fenced_values(self) -> dict[str, KnobValue]:
-        """Return what the run-fenced knobs are now, all of which a joiner must have."""
+        """Return the run-fenced knobs' present values, which a joining rank takes over."""
         names = [name for name, knob in self._knobs.items() if knob.spec.fence == "run"]
         self._look_at(names)
         return {name: self._values[name] for name in names if name in self._values}
@@ -209,7 +209,7 @@ class KnobTable:
 
     def _look_at(self, names: Iterable[str]) -> None:
         for name in names:
-            with contextlib.suppress(Exception):  # the user's function: what was last read stands
+            with contextlib.suppress(Exception):  # the user's function: the last value stands
                 self._read(self._knobs[name])
 
     def _read(self, knob: Knob) -> None:
@@ -222,5 +222,5 @@ class KnobTable:
 
 
 def _bound(limit: Any) -> float | None:
-    """Return a knob's limit as a message can say it: none where it is infinite."""
+    """Return a knob's limit for a message: None where it is infinite."""
     return None if limit is None or math.isinf(limit) else float(limit)

@@ -1,4 +1,4 @@
-"""What the link to the sidecar asks of the trainer that it is in."""
+"""What the link to the sidecar needs from its trainer."""
 
 from typing import Protocol
 
@@ -7,29 +7,29 @@ from torchloom_threadlet.ipc import Samples
 
 
 class Trainer(Protocol):
-    """The trainer, as its link sees it."""
+    """The trainer, as the link sees it."""
 
     @property
     def unset(self) -> str:
-        """What to set so that no other process has this worker's name."""
+        """What to set so that no other process gets this worker's name."""
 
     def hello(self) -> Hello:
-        """Return who the worker is and what it can do now."""
+        """Return the worker's identity and what it can do now."""
 
     def report(self) -> Samples | None:
         """Return progress and new samples, or None if there is nothing new."""
 
     def progress(self) -> Samples:
-        """Return how far the trainer is."""
+        """Return the trainer's progress."""
 
     def deliver(self, command: Command) -> None:
         """Take a command that has arrived."""
 
-    def hear(self, hold: Hold) -> None:
-        """Take what the Weaver says of the pause in force."""
+    def update_pause(self, hold: Hold) -> None:
+        """Apply the Weaver's report on the pause in force."""
 
     def admitted(self, unwanted: str) -> None:
-        """Hear how enrolling ended, or that it has not begun."""
+        """Take the result of enrolling, or that it has not begun."""
 
     def unlinked(self) -> None:
-        """Hear that there is no Weaver to talk to, and never will be."""
+        """Continue without a Weaver for good."""

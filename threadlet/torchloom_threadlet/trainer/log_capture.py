@@ -1,4 +1,4 @@
-"""The trainer's own log: every record of Python's logging that is loud enough."""
+"""Captures the trainer's own log: every record of Python's logging above a level."""
 
 import logging
 import os
@@ -14,7 +14,7 @@ LEVELS: Mapping[str, int] = {
     "info": logging.INFO,
     "debug": logging.DEBUG,
 }
-"""What ``TORCHLOOM_TRAINER_LOG`` and the knob ``log_level`` may be."""
+"""The values of ``TORCHLOOM_TRAINER_LOG`` and of the knob ``log_level``."""
 
 VARIABLE = "TORCHLOOM_TRAINER_LOG"
 DEFAULT = "warning"
@@ -23,34 +23,34 @@ _logger = logging.getLogger(__name__)
 
 
 def wanted(environment: Mapping[str, str] = os.environ) -> str:
-    """Return from which level on lines are wanted, by the environment."""
-    said = environment.get(VARIABLE, "") or DEFAULT
-    if said.lower() not in LEVELS:
-        _logger.warning("%s: need one of %s, was %r", VARIABLE, ", ".join(LEVELS), said)
+    """Return the environment's level for the capture."""
+    level = environment.get(VARIABLE, "") or DEFAULT
+    if level.lower() not in LEVELS:
+        _logger.warning("%s: need one of %s, was %r", VARIABLE, ", ".join(LEVELS), level)
         return DEFAULT
-    return said.lower()
+    return level.lower()
 
 
 class _Lowered(int):
-    """A level of the root logger that is ours; one that a script sets is a plain number."""
+    """A root logger's level set by the capture; a script sets a plain number."""
 
 
 class LogCapture:
-    """Hears every record of Python's logging in this process, beside the handlers that there are.
+    """Captures every record of Python's logging in this process, beside the present handlers.
 
-    It is no handler: ``logging.basicConfig`` of a user's script does nothing where there is one.
-    What is to be heard and is below the root logger's own level takes a lower one, by which the
-    handlers get nothing that they would not have got.
+    It is no handler: with one on the root logger ``logging.basicConfig`` of a script does nothing.
+    For levels below the root logger's own, that level is lowered; the handlers do not get the
+    additional records.
 
     Parameters
     ----------
     level : str
-        From which of the ``LEVELS`` on; one that begins as ``off`` hears nothing ever.
+        The lowest of the ``LEVELS`` to capture; one that begins as ``off`` captures nothing ever.
 
     Attributes
     ----------
     level : str
-        The same, now.
+        The present level.
     """
 
     def __init__(self, lines: LogLines, level: str) -> None:
@@ -60,7 +60,7 @@ class LogCapture:
         self._own_level = logging.NOTSET
 
     def start(self) -> None:
-        """Hear what is logged from now on."""
+        """Begin to capture."""
         if self.level == "off":
             return
         before = self._before = logging.Logger.callHandlers
@@ -76,7 +76,7 @@ class LogCapture:
         self._level_root()
 
     def stop(self) -> None:
-        """Hear nothing more, unless somebody has wrapped it since: then hear it for nothing."""
+        """Stop capturing; where another wrapper was added since, stay in place but do nothing."""
         self.level = "off"
         if self._before is None:
             return
@@ -85,12 +85,12 @@ class LogCapture:
             logging.Logger.callHandlers = self._before  # type: ignore[assignment,method-assign]
 
     def set_level(self, level: str) -> None:
-        """Hear what is as loud as one of the ``LEVELS`` from now on."""
+        """Capture from one of the ``LEVELS`` on."""
         self.level = level
         self._level_root()
 
     def _level_root(self) -> None:
-        """Have the root logger let through what is to be heard, or what it did by itself."""
+        """Set the root logger's level to that of the capture, or back to its own."""
         root = logging.getLogger()
         is_ours = isinstance(root.level, _Lowered)
         if not is_ours:
@@ -101,18 +101,18 @@ class LogCapture:
             root.setLevel(self._own_level)
 
     def _is_ours_alone(self, logger: logging.Logger, record: logging.LogRecord) -> bool:
-        """Say whether a record is there only because the root logger's level was lowered."""
+        """Return whether a record exists only because the root logger's level was lowered."""
         is_ours = isinstance(logger.getEffectiveLevel(), _Lowered)
         return is_ours and record.levelno < self._own_level
 
     def take(self, record: logging.LogRecord) -> None:
-        """Pass a record on, if it is loud enough and there is room."""
+        """Pass a record on, if its level is high enough."""
         if record.levelno >= LEVELS[self.level]:
             self._lines.pass_on(record.levelname.lower(), record.name, lambda: _text(record))
 
 
 def _text(record: logging.LogRecord) -> str:
-    said = record.getMessage()
+    line = record.getMessage()
     if record.exc_info and record.exc_info[0] is not None:
-        said += "\n" + "".join(traceback.format_exception(*record.exc_info))
-    return said
+        line += "\n" + "".join(traceback.format_exception(*record.exc_info))
+    return line

@@ -1,6 +1,6 @@
-"""A trainer's lines on their way to the Weaver: a few a second, never waited for.
+"""A trainer's log lines on their way to the Weaver: a few a second, without waiting.
 
-What comes faster is dropped, and how much was is said with the next line.
+Lines above that rate are dropped; the next line reports how many.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from typing import Any
 _PER_S = 5.0
 _BURST = 100.0
 MOST_CHARACTERS = 8000
-"""Of a line; the rest is cut off."""
+"""The longest line; the rest is cut off."""
 
 
 class LogLines:
@@ -21,16 +21,16 @@ class LogLines:
 
     Parameters
     ----------
-    tell : callable
-        Takes the fields of a line, and says whether they were taken; never waits.
+    send : callable
+        Takes the fields of a line, and returns whether they were sent; never waits.
     """
 
     def __init__(
         self,
-        tell: Callable[[Mapping[str, Any]], bool],
+        send: Callable[[Mapping[str, Any]], bool],
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._tell = tell
+        self._send = send
         self._now_s = now_s
         self._pid = os.getpid()
         self._own = threading.local()
@@ -40,32 +40,32 @@ class LogLines:
 
     @property
     def in_handlers(self) -> bool:
-        """Whether this thread is in the midst of logging's handlers."""
+        """Whether this thread runs logging's handlers."""
         return getattr(self._own, "handlers", 0) > 0
 
     @contextlib.contextmanager
     def handlers(self) -> Iterator[None]:
-        """Mark this thread as in the midst of logging's handlers."""
+        """Mark this thread as running logging's handlers."""
         self._own.handlers = getattr(self._own, "handlers", 0) + 1
         try:
             yield
         finally:
             self._own.handlers -= 1
 
-    def pass_on(self, level: str, logger: str, say: Callable[[], str]) -> None:
-        """Tell a line, if there is room; ``say`` returns its text, and is called only then."""
-        # What telling it logs is not told; a child that the trainer has forked has no link.
+    def pass_on(self, level: str, logger: str, make_text: Callable[[], str]) -> None:
+        """Send a line if the rate allows it; only then is ``make_text`` called for its text."""
+        # What sending a line logs is not captured; a forked child of the trainer has no link.
         if getattr(self._own, "busy", False) or os.getpid() != self._pid:
             return
         self._own.busy = True
         try:
-            self._tell_if_allowed(level, logger, say)
-        except Exception:  # noqa: BLE001 - a user's object may raise as it is put into words
+            self._send_if_allowed(level, logger, make_text)
+        except Exception:  # noqa: BLE001 - formatting a user's object may raise
             self._dropped += 1
         finally:
             self._own.busy = False
 
-    def _tell_if_allowed(self, level: str, logger: str, say: Callable[[], str]) -> None:
+    def _send_if_allowed(self, level: str, logger: str, make_text: Callable[[], str]) -> None:
         with self._lock:
             now_s = self._now_s()
             self._allowance = min(_BURST, self._allowance + _PER_S * (now_s - self._at_s))
@@ -74,12 +74,12 @@ class LogLines:
                 self._dropped += 1
                 return
             self._allowance -= 1.0
-        text = say()[:MOST_CHARACTERS]
+        text = make_text()[:MOST_CHARACTERS]
         fields: dict[str, Any] = {"level": level, "logger": logger, "text": text}
         with self._lock:
             dropped, self._dropped = self._dropped, 0
         if dropped:
             fields["dropped"] = dropped
-        if not self._tell(fields):
+        if not self._send(fields):
             with self._lock:
                 self._dropped += dropped + 1

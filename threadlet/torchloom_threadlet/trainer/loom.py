@@ -1,7 +1,7 @@
-"""The loom: what the training loop holds. It measures, and obeys at step boundaries.
+"""The loom: a training loop's handle. It measures steps, and runs commands between them.
 
-Nothing here raises into the training loop or waits, except in a pause or a standby, where
-waiting is what was asked for, and in a loop that goes on after a drain, which ends there.
+Nothing here blocks the training loop or raises into it, with three exceptions: a pause, a
+waiting standby, and a loop that continues after a drain, which ends its process.
 """
 
 import atexit
@@ -21,7 +21,7 @@ from torchloom_threadlet.ipc import Goodbye
 from torchloom_threadlet.trainer.knob_table import Fence, KnobKind, knob_of
 from torchloom_threadlet.trainer.standby_tasks import StandbyTasks
 from torchloom_threadlet.trainer.trainer_log import TrainerLog
-from torchloom_threadlet.trainer.worker import Worker, says
+from torchloom_threadlet.trainer.worker import Worker, error_line
 from torchloom_threadlet.training.optimizer_knobs import settings
 
 _logger = logging.getLogger(__name__)
@@ -33,9 +33,9 @@ _ADMISSION_S = 5.0
 
 
 class Loom:
-    """One worker's connection to its Weaver; inert when there is none.
+    """One worker's connection to its Weaver; inert where there is no Weaver.
 
-    Made by :func:`torchloom_threadlet.attach`.
+    Created by :func:`torchloom_threadlet.attach`.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Loom:
         self._worker = Worker(identity, join, framework, held=held, standby_tasks=standby_tasks)
         self._append = self._worker.samples.waiting.append
         self._serial = 0
-        # Reentrant: a signal handler of the user's may step in the midst of a step.
+        # Reentrant: a user's signal handler may step during a step.
         self._counting = threading.RLock()
         self._obeying = threading.Lock()
         self._stepper = 0
@@ -78,26 +78,26 @@ class Loom:
 
     @property
     def state(self) -> WorkerState:
-        """Where the worker is in its life."""
+        """The worker's state: joining, training, paused ..."""
         return self._worker.state
 
     @property
     def inert(self) -> bool:
-        """Whether nothing is done: no Weaver is there, and none is waited for."""
+        """Whether this loom does nothing: there is no Weaver, and none is awaited."""
         return not self._worker.linked
 
     @property
     def is_over(self) -> bool:
-        """Whether it was closed or drained, or never had or lost what it needs to be watched."""
+        """Whether it was closed or drained, is inert, or lost its link to the Weaver for good."""
         return self.inert or self._parted or not self._worker.going
 
     @property
     def knobs(self) -> dict[str, Any]:
-        """The knobs' values, as they were when last set or registered."""
+        """The knobs' values when last set or registered."""
         return self._worker.actuators.values
 
     def step(self, step: int | None = None, **metrics: Any) -> bool:
-        """Say that a step is finished; obey what has been asked; return whether to go on.
+        """Report a finished step, run pending commands, and return whether to continue.
 
         Parameters
         ----------
@@ -115,7 +115,7 @@ class Loom:
         Raises
         ------
         SystemExit
-            With status 0, in a loop that goes on after it was told to leave.
+            With status 0, in a loop that continues after the drain.
         """
         worker = self._worker
         try:
@@ -124,12 +124,12 @@ class Loom:
                     metrics[name] = value.detach()
             if _thread() != self._stepper:
                 self._look_at_thread()
-            if self._stepper != _SEVERAL:  # a lock costs as much as all the rest
+            if self._stepper != _SEVERAL:  # a lock would double the cost of a step
                 self._count(step, metrics)
             else:
                 with self._counting:
                     self._count(step, metrics)
-            # Whoever comes while another thread obeys goes on: nobody waits for a lock.
+            # While one thread runs commands the others continue: none waits for a lock.
             if worker.attention and self._obeying.acquire(blocking=False):
                 try:
                     worker.attend()
@@ -138,7 +138,7 @@ class Loom:
         except Exception:
             if not self._complained:
                 self._complained = True
-                _logger.exception("torchloom failed at a step; training goes on")
+                _logger.exception("torchloom failed at a step; training continues")
         return worker.going or self._dismiss()
 
     def _count(self, step: int | None, metrics: dict[str, Any]) -> None:
@@ -148,38 +148,38 @@ class Loom:
         self._append((self._serial, _monotonic_ns(), metrics))
 
     def _look_at_thread(self) -> None:
-        """Take the first thread that steps for the trainer's; of a second one tell once."""
+        """Take the first thread that steps as the training thread; log once about a second one."""
         if not self._stepper:
             self._stepper = self._worker.thread = _thread()
         elif self._stepper != _SEVERAL:
             self._stepper = _SEVERAL
             self._worker.thread = 0
             _logger.warning(
-                "loom.step is called from more than one thread: one of them obeys at a time, "
-                "and a pause holds only that one"
+                "loom.step is called from several threads: one thread at a time runs commands, "
+                "and a pause stops only that thread"
             )
 
     def _dismiss(self) -> bool:
-        """Return False to each thread once, and end the one that comes again."""
+        """Return False to each thread once, and end a thread that calls again."""
         if _thread() in self._dismissed:
             end_drained(self.worker)
         self._dismissed.add(_thread())
         return False
 
     def attach_again(self) -> None:
-        """Let functions that are registered from now on replace those of the same name."""
+        """Let functions registered from now on replace those of the same name."""
         self._worker.actuators.attach_again()
 
     def wait_until_admitted(self) -> None:
-        """Wait, where torchrun has started this process again, to hear whether it is wanted.
+        """Wait, in a process that torchrun restarted, for the Weaver's decision on its node.
 
-        For at most five seconds, and only until there is an answer or nobody to give one.
+        Waits at most five seconds, and returns as soon as there is an answer or no Weaver.
 
         Raises
         ------
         SystemExit
-            With status 0, so that torchrun does not try again, if the worker's node is cordoned
-            and the run can do without it.
+            With status 0, so that torchrun does not restart it, if the worker's node is cordoned
+            and the run can continue without it.
         """
         if self.inert or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") in ("", "0"):
             return
@@ -187,26 +187,26 @@ class Loom:
         if unwanted:
             self.close()
             _logger.warning(
-                "%s is not wanted back: %s; it ends here, with status 0", self.worker, unwanted
+                "%s is not readmitted: %s; the process exits with status 0", self.worker, unwanted
             )
             raise SystemExit(0)
 
     def begin(self) -> None:
-        """Wait for what has to be known before this process trains."""
+        """Wait until this process may train."""
         self.wait_until_admitted()
         self.wait_to_join()
 
     def wait_to_join(self) -> None:
-        """Wait until a standby is told to join, or to prepare; return at once if this is none.
+        """Wait until a standby may join or prepare; return at once in any other worker.
 
         Raises
         ------
         SystemExit
-            With status 0, if it is dismissed instead.
+            With status 0, if the standby is dismissed.
         """
         self._worker.wait_to_join()
         if not self._worker.going:
-            _logger.warning("standby %s is dismissed: it ends here, with status 0", self.worker)
+            _logger.warning("standby %s is dismissed: exiting with status 0", self.worker)
             raise SystemExit(0)
 
     def knob(
@@ -227,13 +227,13 @@ class Loom:
     ) -> None:
         """Register a knob: ``get()`` returns its value, ``set(value)`` is called between steps.
 
-        One with ``fence="run"`` is set on all ranks between the same two steps; on one that joins
-        it is set before the weights are loaded. ``check(values)``, if given, is called before that
-        with what all knobs would be, and raises where they do not go together. One that is
-        ``used_up`` by training, such as a number of steps to skip, is not wanted again of a run
-        that starts anew.
+        A knob with ``fence="run"`` is set on all ranks between the same two steps; a joining rank
+        sets it before it loads the weights. ``check(values)``, if given, is called first with the
+        values that all knobs would have, and raises if they are not compatible. A knob that is
+        used up by training (``used_up``), such as a number of steps to skip, is not set again when
+        the run restarts.
 
-        A knob whose ``get`` raises is not registered, which one log line says.
+        A knob whose ``get`` raises is not registered, and a warning is logged.
         """
         try:
             knob = knob_of(
@@ -252,30 +252,30 @@ class Loom:
             )
             self._worker.actuators.add_knob(knob)
         except Exception as error:  # noqa: BLE001 - the user's function
-            _logger.warning("knob %r is not registered: %s", name, says(error))
+            _logger.warning("knob %r is not registered: %s", name, error_line(error))
             return
         self._worker.send(self._worker.hello())
 
     def optimizer(self, optimizer: Any, scheduler: Any = None) -> None:
-        """Register what can be set of an optimizer while it runs: ``lr``, betas, weight decay.
+        """Register the optimizer's settings as knobs: ``lr``, betas, weight decay.
 
-        Groups of parameters keep their ratios. ``scheduler`` is scaled with ``lr``; one that is
-        not named and computes the rate itself overwrites what was set.
+        Parameter groups keep their ratios. Pass ``scheduler`` to have it scaled with ``lr``; a
+        scheduler that is not passed overwrites the rate that was set.
         """
         fence: Fence = "run" if self._worker.changes.can_vote else "worker"
         for setting in settings(optimizer, scheduler):
             setting.register(self, fence=fence)
 
     def on_checkpoint(self, save: Callable[[], object]) -> None:
-        """Have ``save()`` called, between steps, when a checkpoint is asked for."""
+        """Have ``save()`` called, between steps, when a checkpoint is requested."""
         self._worker.actuators.call(self._worker.actuators.checkpoint, save)
         self._worker.send(self._worker.hello())
 
     def on_rewind(self, rewind: Callable[[int], object]) -> None:
         """Have ``rewind(skip)`` called on all ranks, between the same two steps.
 
-        It goes back to the last checkpoint: weights, optimizer, position in the data, and skips
-        so many batches from there. Not torchft's Manager: its step only goes on.
+        It restores the last checkpoint (weights, optimizer, position in the data) and then skips
+        ``skip`` batches. Not available with torchft's Manager, whose step only increases.
         """
         self._worker.actuators.call(self._worker.actuators.rewind, rewind)
         self._worker.send(self._worker.hello())
@@ -285,39 +285,39 @@ class Loom:
         self._worker.actuators.call(self._worker.actuators.drain, leave)
 
     def phase(self, name: str, *, at_most_s: float = 600.0) -> AbstractContextManager[None]:
-        """Name what takes longer than a step, such as an evaluation: it is no hang.
+        """Name work that takes longer than a step, such as an evaluation, so that it is no hang.
 
-        As ``with loom.phase("evaluate", at_most_s=300):`` or ``@loom.phase("evaluate")``. For
-        ``at_most_s`` seconds the policy ``hang`` takes the worker for well though it finishes no
-        step; after that it is judged as any other. Phases may be nested, and may be in any thread.
+        Use ``with loom.phase("evaluate", at_most_s=300):`` or ``@loom.phase("evaluate")``. For
+        ``at_most_s`` seconds the policy ``hang`` treats the worker as healthy although it finishes
+        no step; after that the usual rules apply. Phases may be nested, and used in any thread.
         It costs about 20 microseconds and never raises.
         """
         return self._worker.phase(name, at_most_s)
 
     def note(self, kind: str, /, **fields: Any) -> None:
-        """Tell the Weaver that something happened; what is no number goes as its text."""
+        """Send an event to the Weaver; a value that is no number is sent as text."""
         self._worker.note(kind, fields)
 
     def close(self) -> None:
-        """Say that the worker leaves on purpose: however the process ends, it is expected."""
+        """Announce that the worker leaves on purpose: its end, of any kind, is no failure."""
         if not self._parted and os.getpid() == self._pid:
             self._worker.enter("left")
             self._part()
 
     def make_room(self) -> None:
-        """Close, and have the worker's end told at once: another loom begins in this process."""
+        """Close, and report the worker's end at once: another loom begins in this process."""
         self.close()
-        self._worker.end_life()
+        self._worker.end_incarnation()
 
     def _on_exception(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
         if os.getpid() == self._pid and not issubclass(kind, KeyboardInterrupt):
-            self._worker.send(Goodbye(error=says(error)))
+            self._worker.send(Goodbye(error=error_line(error)))
         self._previous_hook(kind, error, trace)
 
     def _part(self) -> None:
-        # A child forked by the trainer runs this at its exit too; it is not the worker.
+        # A child forked by the trainer runs this at its exit too, but is not the worker.
         if self._parted or os.getpid() != self._pid:
             return
         self._parted = True
@@ -329,14 +329,14 @@ class Loom:
 
 
 def end_drained(worker: str) -> NoReturn:
-    """End the process of a loop that goes on though it was drained: it has left the quorum."""
-    _logger.warning("%s was drained and its loop goes on: it ends here, with status 0", worker)
+    """End the process of a loop that continues after the drain: it has left the quorum."""
+    _logger.warning("%s was drained but its loop continues: exiting with status 0", worker)
     _stop_profiler()
     raise SystemExit(0)
 
 
 def _stop_profiler() -> None:
-    """End torch's profiler if it runs: an interpreter that ends under it dies of SIGSEGV."""
+    """Stop torch's profiler if it runs: an interpreter that exits while it runs gets SIGSEGV."""
     if "torch.autograd" not in sys.modules:
         return
     try:
@@ -345,4 +345,4 @@ def _stop_profiler() -> None:
         if _autograd._profiler_enabled():
             _autograd._disable_profiler()
     except Exception:
-        _logger.debug("torch's profiler cannot be stopped", exc_info=True)
+        _logger.debug("cannot stop torch's profiler", exc_info=True)

@@ -1,4 +1,4 @@
-"""What the trainer prints, where that is asked for: its lines, beside where they go."""
+"""Captures what the trainer prints, where requested, and still prints it."""
 
 import logging
 import os
@@ -15,73 +15,73 @@ _logger = logging.getLogger(__name__)
 
 
 def wanted(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """Return which streams are to be heard, by the environment."""
-    said = environment.get(VARIABLE, "")
-    named = {part.strip().lower() for part in said.split(",")} - {""}
+    """Return which streams the environment asks to capture."""
+    value = environment.get(VARIABLE, "")
+    named = {part.strip().lower() for part in value.split(",")} - {""}
     if not named <= set(STREAMS):
-        _logger.warning("%s: need some of stdout,stderr or nothing, was %r", VARIABLE, said)
+        _logger.warning("%s: need some of stdout,stderr or nothing, was %r", VARIABLE, value)
         return ()
     return tuple(name for name in STREAMS if name in named)
 
 
 class OutputCapture:
-    """Hears what is written to ``sys.stdout`` or ``sys.stderr``.
+    """Captures what is written to ``sys.stdout`` or ``sys.stderr``.
 
-    What logging's handlers write there is heard as a record, or not at all. What goes around
-    Python, as a library's own printf does, is not heard.
+    Output of logging's handlers is captured as records only. Output that bypasses Python, such as
+    a library's own printf, is not captured.
     """
 
     def __init__(self, lines: LogLines, names: tuple[str, ...]) -> None:
         self._lines, self._names = lines, names
-        self._heard: dict[str, _Heard] = {}
+        self._captured: dict[str, _CapturedStream] = {}
 
     def start(self) -> None:
-        """Hear what is written from now on."""
+        """Begin to capture."""
         for name in self._names:
             stream = getattr(sys, name)
             if stream is not None:  # as under pythonw
-                self._heard[name] = _Heard(stream, self._teller(name))
-                setattr(sys, name, self._heard[name])
+                self._captured[name] = _CapturedStream(stream, self._sender(name))
+                setattr(sys, name, self._captured[name])
 
     def stop(self) -> None:
-        """Hear nothing more, unless somebody has wrapped it since: then hear it for nothing."""
-        for name, heard in self._heard.items():
-            heard.tell = None
-            if getattr(sys, name) is heard:
-                setattr(sys, name, heard.stream)
+        """Stop capturing; where another wrapper was added since, stay in place but do nothing."""
+        for name, captured in self._captured.items():
+            captured.send = None
+            if getattr(sys, name) is captured:
+                setattr(sys, name, captured.stream)
 
-    def _teller(self, name: str) -> Callable[[str], None]:
-        def tell(line: str) -> None:
+    def _sender(self, name: str) -> Callable[[str], None]:
+        def send(line: str) -> None:
             if not self._lines.in_handlers:
                 self._lines.pass_on("info", name, lambda: line)
 
-        return tell
+        return send
 
 
-class _Heard:
-    """A stream whose whole lines are told; of one that is overwritten in place, what stays."""
+class _CapturedStream:
+    """A stream whose complete lines are sent; of a line overwritten in place, its final text."""
 
-    def __init__(self, stream: Any, tell: Callable[[str], None] | None) -> None:
-        self.stream, self.tell = stream, tell
+    def __init__(self, stream: Any, send: Callable[[str], None] | None) -> None:
+        self.stream, self.send = stream, send
         self._begun = ""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
 
-    def write(self, said: str) -> Any:
-        written = self.stream.write(said)
-        if self.tell is not None:
-            self._hear(said, self.tell)
+    def write(self, output: str) -> Any:
+        written = self.stream.write(output)
+        if self.send is not None:
+            self._take(output, self.send)
         return written
 
     def writelines(self, lines: Any) -> None:
         for line in lines:
             self.write(line)
 
-    def _hear(self, said: str, tell: Callable[[str], None]) -> None:
-        *whole, begun = (self._begun + said).split("\n")
+    def _take(self, output: str, send: Callable[[str], None]) -> None:
+        *whole, begun = (self._begun + output).split("\n")
         self._begun = begun.rpartition("\r")[2][:MOST_CHARACTERS]
         for line in whole:
-            stays = line.removesuffix("\r").rpartition("\r")[2]
-            if stays.strip():
-                tell(stays)
+            final = line.removesuffix("\r").rpartition("\r")[2]
+            if final.strip():
+                send(final)

@@ -1,4 +1,4 @@
-"""What the training thread leaves behind at each step, and how the link's thread picks it up."""
+"""The samples of the training thread, buffered for the link's thread."""
 
 import itertools
 import math
@@ -13,14 +13,14 @@ _CAPACITY = 4096
 _TAKEN_BYTES = 1 << 20
 _NUMBER_BYTES = 16
 _AT_ONCE_NS = 10_000_000
-"""A change of state so soon after a step is of its end, as the first step's is: nobody waited."""
+"""A change of state this soon after a step belongs to the step's end: the trainer did not wait."""
 
 Sample = tuple[int, int, dict[str, Any]]
 """Serial number, monotonic time in ns, metrics."""
 
 
 class SampleBuffer:
-    """A bounded deque of samples: the oldest are dropped when nobody takes them."""
+    """A bounded deque of samples: the oldest are dropped when it is full."""
 
     def __init__(self, capacity: int = _CAPACITY) -> None:
         self.waiting: deque[Sample] = deque(maxlen=capacity)
@@ -33,12 +33,12 @@ class SampleBuffer:
     def take(self, entered_ns: int) -> list[tuple[int, dict[str, float]]]:
         """Return ``(Unix time in ns, metrics)`` of waiting samples, with ``step_time_s``.
 
-        A trainer that reports ``wait_s``, how long it waited for others, gets the rest of the
-        step as ``compute_s``.
+        Where a trainer reports ``wait_s``, its wait for others, the rest of the step becomes
+        ``compute_s``.
 
-        They are as many as fit a frame; call again for more. A step that began well before
-        ``entered_ns``, the time of the last change of state, took in a pause or a wait, so its
-        duration says nothing and is left out.
+        Returns as many as fit a frame; call again for more. A step that began well before
+        ``entered_ns``, the time of the last change of state, contains a pause or a wait, so its
+        duration is left out.
         """
         rows = []
         size = 0
@@ -65,8 +65,8 @@ class SampleBuffer:
         row: dict[str, float] = {}
         if len(metrics) >= MAX_METRICS:
             warn_once("metrics", f"need fewer than {MAX_METRICS} at a step, were {len(metrics)}")
-        for said, value in itertools.islice(metrics.items(), MAX_METRICS - 1):
-            name = self._names.clean(said)
+        for raw_name, value in itertools.islice(metrics.items(), MAX_METRICS - 1):
+            name = self._names.clean(raw_name)
             number = _number(name, value)
             if number is not None:
                 row[name] = number

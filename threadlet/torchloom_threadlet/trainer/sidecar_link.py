@@ -1,7 +1,7 @@
 """The link: a daemon thread in the trainer that keeps a sidecar running and talks to it.
 
-Everything that must survive a sidecar is kept here or in the loom: the credentials it enrolled
-with, how far its telemetry came, and final acks the broker does not have yet.
+Everything that must survive a sidecar is stored here or in the loom: its credentials, its
+telemetry counters, and final acks that the broker lacks.
 """
 
 import contextlib
@@ -25,9 +25,9 @@ from torchloom_threadlet.ipc import (
     Admission,
     Attach,
     Flight,
-    FlightAsked,
+    FlightRequest,
     Goodbye,
-    Heard,
+    GoodbyeReceived,
     Keys,
     Sent,
     Stored,
@@ -42,29 +42,29 @@ from torchloom_threadlet.trainer.sidecar_start import own_end, start_sidecar
 
 _FLUSH_S = 0.1
 _STARTS = 5
-_LAST_WORDS_S = 0.5
-_LONG_LIFE_S = 10.0
+_FINAL_FLUSH_S = 0.5
+_STABLE_S = 10.0
 _SHORTEST_WAIT_S = 0.2
 _LONGEST_WAIT_S = 30.0
-_KEPT_NOTES = 256
+_MOST_WAITING_NOTES = 256
 _NO_WEAVER = JoinFile(url="", run="")
 
 _logger = logging.getLogger(__name__)
 
 
 class _NeverStartedError(EOFError):
-    """The sidecar has ended by itself before it said anything."""
+    """The sidecar ended by itself before it sent anything."""
 
 
 class SidecarLink:
     """Keeps one sidecar attached to ``trainer`` until stopped.
 
-    Where there is no join file yet it looks for one, since the Weaver may be started later.
+    Without a join file it waits for one, since the Weaver may be started later.
 
     Parameters
     ----------
     interpreter : str
-        What runs the sidecar.
+        The Python that runs the sidecar.
     """
 
     def __init__(self, trainer: Trainer, join: Join, interpreter: str) -> None:
@@ -72,26 +72,26 @@ class SidecarLink:
         self._trainer = trainer
         self._join_path = join[0]
         self._join = join[1] or _NO_WEAVER
-        # Not in the link's thread: a child that is forked meanwhile would inherit a lock for ever.
+        # Not in the link's thread: a child forked meanwhile would inherit a locked lock.
         self._stack_file = StackFile()
         self._keys: Keys | None = None
         self._sent = Sent()
-        self._has_spoken = False
-        self._has_heard = False
+        self._has_answered = False
+        self._is_confirmed = False
         self._goodbye: Goodbye | None = None
         self._unstored: dict[tuple[str, int], Ack] = {}
-        self._notes: deque[Note] = deque(maxlen=_KEPT_NOTES)
+        self._notes: deque[Note] = deque(maxlen=_MOST_WAITING_NOTES)
         self._limited_log = RateLimitedLog(_logger)
         self._process: subprocess.Popen[bytes] | None = None
         self._wire: Wire | None = None
-        # Reentrant: a signal handler of the user's may close the loom in the midst of a send.
+        # Reentrant: a user's signal handler may close the loom during a send.
         self._lock = threading.RLock()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="torchloom-link", daemon=True)
 
     @property
     def run(self) -> str:
-        """The run that the worker belongs to, empty before its Weaver is known."""
+        """The worker's run, "" before its Weaver is known."""
         return self._join.run
 
     def start(self) -> None:
@@ -101,9 +101,9 @@ class SidecarLink:
             does = "the standby waits" if hello.state == "standby" else "training starts"
             is_there = os.path.lexists(self._join_path)
             _logger.warning(
-                "no Weaver yet at %s%s: %s, and %s enrols when the file is there",
+                "no Weaver yet at %s%s: %s, and %s enrols once the file exists",
                 self._join_path,
-                " (what lies there cannot be read as a join.json)" if is_there else "",
+                " (the file there cannot be read as a join.json)" if is_there else "",
                 does,
                 hello.worker,
             )
@@ -111,15 +111,15 @@ class SidecarLink:
         self._thread.start()
 
     def stop(self) -> None:
-        """Let the thread end; the sidecar stays until the trainer's process ends."""
+        """End the thread; the sidecar stays until the trainer's process ends."""
         self._stopped.set()
         if self._thread is not threading.current_thread():
             self._thread.join(timeout=1.0)
-        if self._join is _NO_WEAVER:  # else a sidecar may yet ask where the trainer hangs
+        if self._join is _NO_WEAVER:  # else a sidecar may still read the trainer's stacks
             self._stack_file.close()
 
-    def end_life(self) -> None:
-        """Have the sidecar tell now that this life is over: another begins in this process."""
+    def end_incarnation(self) -> None:
+        """Have the sidecar report this incarnation's end now: another begins in this process."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(INCARNATION_OVER)
 
@@ -136,10 +136,10 @@ class SidecarLink:
                 self._notes.append(frame)
 
     def send_if_idle(self, note: Note) -> bool:
-        """Send what may as well be dropped; return whether it was sent or kept for a sidecar."""
+        """Send a note that may be dropped; return whether it was sent or stored for a sidecar."""
         with self._lock:
             if self._wire is None:
-                if len(self._notes) >= _KEPT_NOTES // 2:  # the rest is for what matters more
+                if len(self._notes) >= _MOST_WAITING_NOTES // 2:  # the rest is for other notes
                     return False
             elif self._wire.congested:
                 return False
@@ -161,13 +161,13 @@ class SidecarLink:
                 if in_vain == _STARTS:
                     self._give_up(error)
                     return
-                lived_s = time.monotonic() - started
-                wait_s = _SHORTEST_WAIT_S if lived_s > _LONG_LIFE_S else wait_s
+                ran_s = time.monotonic() - started
+                wait_s = _SHORTEST_WAIT_S if ran_s > _STABLE_S else wait_s
                 if not in_vain:
                     _logger.warning(
-                        "the sidecar is gone after %.1f s (%s); training goes on, next try in "
-                        "%.1f s",
-                        lived_s,
+                        "the sidecar ended after %.1f s (%s); training continues, "
+                        "the next one starts in %.1f s",
+                        ran_s,
                         error,
                         wait_s,
                     )
@@ -176,19 +176,19 @@ class SidecarLink:
             else:
                 return
         with contextlib.suppress(OSError, MessageError):
-            self._leave_word()
+            self._report_end()
 
     def _look_for_weaver(self) -> None:
-        """Wait until the join file is there, or the link is stopped."""
+        """Wait until the join file exists, or the link is stopped."""
         join = wait_for_join(self._join_path, self._stopped)
         if join is not None:
             self._join = join
             worker = self._trainer.hello().worker
-            _logger.warning("the Weaver has come: %s enrols in run %s", worker, self.run)
+            _logger.warning("found the Weaver: %s enrols in run %s", worker, self.run)
 
     def _give_up(self, error: Exception) -> None:
         _logger.warning(
-            "%s is not watched: its sidecar does not start (%s; %s); training goes on. Set "
+            "%s trains without the Weaver: its sidecar does not start (%s; %s). Set "
             "TORCHLOOM_PYTHON to an interpreter in which torchloom is installed",
             self._trainer.hello().worker,
             error,
@@ -197,14 +197,14 @@ class SidecarLink:
         self._trainer.unlinked()
 
     def _serve(self) -> None:
-        """Start a sidecar and talk to it until the link is stopped, and it has heard all.
+        """Start a sidecar and exchange frames until the link is stopped and all is sent.
 
         Raises
         ------
         EOFError, OSError, MessageError
-            If the sidecar is gone, or is none.
+            If the sidecar is gone, or sends no valid frames.
         """
-        self._has_spoken = self._has_heard = False
+        self._has_answered = self._is_confirmed = False
         process, wire = self._spawn()
         self._process = process
         try:
@@ -214,9 +214,9 @@ class SidecarLink:
                 self._exchange(poll, wire)
                 if not wire.congested and (report := self._trainer.report()) is not None:
                     self._put(report, wire)
-            self._say_the_rest(poll, wire)
+            self._send_rest(poll, wire)
         except EOFError as error:
-            if not self._has_spoken and (why := own_end(process)):
+            if not self._has_answered and (why := own_end(process)):
                 raise _NeverStartedError(why) from error
             raise
         finally:
@@ -230,7 +230,7 @@ class SidecarLink:
                     process.stdout.close()
 
     def _exchange(self, poll: select.poll, wire: Wire) -> None:
-        """Send and take what there is, or wait a little for it."""
+        """Send and receive what is ready, or wait briefly for it."""
         poll.register(wire, select.POLLIN | (select.POLLOUT if wire.waiting else 0))
         if poll.poll(_FLUSH_S * 1000):
             wire.push()
@@ -238,7 +238,7 @@ class SidecarLink:
                 self._take(body, wire)
 
     def _spawn(self) -> tuple[subprocess.Popen[bytes], Wire]:
-        # The kernel keeps the status of a process that is gone for whoever has opened it before.
+        # With an open pidfd the kernel stores the exit status even of a reaped process.
         trainer = -1
         with contextlib.suppress(OSError, AttributeError):
             trainer = os.pidfd_open(os.getpid())
@@ -251,7 +251,7 @@ class SidecarLink:
         return process, Wire(ours)
 
     def _attach(self, wire: Wire) -> None:
-        if not self._is_known:  # the file may have been that of a Weaver of another run
+        if not self._is_known:  # the file may have been one of another run's Weaver
             self._join = read_join(self._join_path) or self._join
         attach = Attach(
             hello=self._trainer.hello(),
@@ -284,12 +284,12 @@ class SidecarLink:
         except MessageError as error:
             self._limited_log.add("in", f"dropped a {error}")
             return
-        self._has_spoken = True
+        self._has_answered = True
         match frame:
             case Command():
                 self._trainer.deliver(frame)
             case Hold():
-                self._trainer.hear(frame)
+                self._trainer.update_pause(frame)
             case Keys():
                 self._keys = frame
             case Admission(unwanted=unwanted):
@@ -299,44 +299,44 @@ class SidecarLink:
             case Stored():
                 with self._lock:
                     self._unstored.pop((frame.command, frame.epoch), None)
-            case Heard():
-                self._has_heard = True
-            case FlightAsked():
+            case GoodbyeReceived():
+                self._is_confirmed = True
+            case FlightRequest():
                 self._put(Flight(text=flight_recorder(), collectives=collectives()), wire)
 
     @property
     def _is_known(self) -> bool:
-        """Whether the Weaver may know this life."""
+        """Whether the Weaver may know this incarnation."""
         return self._sent.batches > 0 or (self._keys is not None and bool(self._keys.jwt))
 
-    def _say_the_rest(self, poll: select.poll, wire: Wire) -> None:
-        """Send what is still unsent, as long as that is short: the process is about to end.
+    def _send_rest(self, poll: select.poll, wire: Wire) -> None:
+        """Send what is still unsent, within a short time: the process is about to end.
 
-        A sidecar that has started says that it has heard. One that was just killed does not.
+        A sidecar that has started confirms the goodbye; one that was just killed does not.
 
         Raises
         ------
         EOFError
-            If it is gone.
+            If the sidecar is gone.
         """
         if (report := self._trainer.report()) is not None:
             self._put(report, wire)
-        deadline = time.monotonic() + _LAST_WORDS_S
-        while wire.waiting or (self._has_spoken and not self._has_heard):
+        deadline = time.monotonic() + _FINAL_FLUSH_S
+        while wire.waiting or (self._has_answered and not self._is_confirmed):
             if time.monotonic() > deadline:
                 return
             self._exchange(poll, wire)
 
-    def _leave_word(self) -> None:
-        """Have a sidecar of its own tell of this process's end; the one before is gone."""
+    def _report_end(self) -> None:
+        """Start a sidecar that reports this process's end; the one before is gone."""
         if not self._is_known:
             return
-        self._has_spoken = False
+        self._has_answered = False
         _, wire = self._spawn()
         try:
             self._attach(wire)
             self._put(self._goodbye or Goodbye(), wire)
-            self._say_the_rest(select.poll(), wire)
+            self._send_rest(select.poll(), wire)
         finally:
             with self._lock:
                 self._wire = None

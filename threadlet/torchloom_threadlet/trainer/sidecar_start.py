@@ -1,7 +1,7 @@
-"""How a sidecar is started: by which interpreter, and with what it can import.
+"""How a sidecar is started: its interpreter, and its import path.
 
-``sys.executable`` may be the application itself, which would only start once more; and what the
-trainer imports may lie where no other interpreter looks.
+``sys.executable`` may be the application itself, which would only start a second time; and the
+trainer's imports may be where no other interpreter finds them.
 """
 
 import logging
@@ -19,15 +19,15 @@ import torchloom_core
 import torchloom_threadlet
 
 SIDECAR_OF = "TORCHLOOM_SIDECAR_OF"
-"""The environment variable by which a sidecar is known: the number of its trainer's process."""
+"""The environment variable that marks a sidecar: its trainer's process id."""
 
 _MODULE = "torchloom_threadlet.sidecar"
 _INTERPRETER = re.compile(r"(python|pypy|graalpy)[\d.]*[a-z]?(\.exe)?", re.IGNORECASE)
-_LAST_WORDS_BYTES = 4096
+_MOST_OUTPUT_BYTES = 4096
 _DYING_S = 0.5
 
-# What is torchLoom's goes before the interpreter's own packages, so that trainer and sidecar are of
-# one version; the rest of the trainer's path only fills in what is missing.
+# torchLoom's own path precedes the interpreter's packages, so that trainer and sidecar have the
+# same version; the rest of the trainer's path only fills in what is missing.
 _START = """
 import os, sys
 module, ours, others = sys.argv[1:4]
@@ -48,8 +48,8 @@ main()
 
 _logger = logging.getLogger(__name__)
 
-# A child that another thread forks in the midst of a start would keep a pipe open at whose end
-# the start waits; so a fork waits for the start, which takes a few milliseconds.
+# A child that another thread forks during a start would keep open a pipe whose end the start
+# waits for; so a fork waits for the start, which takes a few milliseconds.
 _starting = threading.Lock()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
@@ -60,7 +60,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def find_interpreter(environment: Mapping[str, str] = os.environ) -> str:
-    """Return the interpreter for a sidecar, or nothing after one log line that says what to do."""
+    """Return the interpreter for a sidecar, or "" after a log line that says what to do."""
     named = environment.get("TORCHLOOM_PYTHON", "")
     if named:
         found = shutil.which(named)
@@ -73,7 +73,7 @@ def find_interpreter(environment: Mapping[str, str] = os.environ) -> str:
         if _is_interpreter(candidate):
             return candidate
     _logger.warning(
-        "torchloom is inert: no Python interpreter is found for the sidecar (sys.executable is "
+        "torchloom is inert: found no Python interpreter for the sidecar (sys.executable is "
         "%r); set TORCHLOOM_PYTHON to a python%d.%d in which torchloom is installed",
         sys.executable,
         *sys.version_info[:2],
@@ -89,12 +89,12 @@ def start_sidecar(
     Parameters
     ----------
     descriptors : sequence of int
-        What it inherits: where the stacks are written, and a pidfd of this process; -1 for none.
+        Inherited: where the stacks are written, and a pidfd of this process; -1 for none.
 
     Raises
     ------
     OSError
-        If the system starts no process.
+        If the system cannot start a process.
     """
     ours, theirs = socket.socketpair()
     numbers = (theirs.fileno(), os.getpid(), *descriptors)
@@ -115,20 +115,20 @@ def start_sidecar(
 
 
 def own_end(process: subprocess.Popen[bytes]) -> str:
-    """Say how a sidecar has ended by itself; nothing if a signal has ended it, or it has not."""
+    """Return how a sidecar ended by itself; "" if a signal ended it, or it still runs."""
     try:
         status = process.wait(_DYING_S)
     except subprocess.TimeoutExpired:
         return ""
-    return "" if status < 0 else _last_words(process) or f"it ended with status {status}"
+    return "" if status < 0 else _last_line(process) or f"it ended with status {status}"
 
 
-def _last_words(process: subprocess.Popen[bytes]) -> str:
+def _last_line(process: subprocess.Popen[bytes]) -> str:
     if process.stdout is None:
         return ""
-    os.set_blocking(process.stdout.fileno(), False)  # another process may hold the other end
-    said = process.stdout.read(_LAST_WORDS_BYTES) or b""
-    lines = said.decode(errors="replace").strip().splitlines()
+    os.set_blocking(process.stdout.fileno(), False)  # another process may have it open
+    output = process.stdout.read(_MOST_OUTPUT_BYTES) or b""
+    lines = output.decode(errors="replace").strip().splitlines()
     return lines[-1] if lines else ""
 
 
@@ -142,13 +142,13 @@ def _candidates() -> list[str]:
 
 
 def _is_interpreter(candidate: str) -> bool:
-    """Say whether a file looks like Python; to run it would be to start the application again."""
+    """Return whether a file looks like Python; running it could start the application again."""
     names = {os.path.basename(candidate), os.path.basename(os.path.realpath(candidate))}
     return any(map(_INTERPRETER.fullmatch, names)) and shutil.which(candidate) is not None
 
 
 def _paths() -> tuple[str, str]:
-    """Return where torchLoom lies, and the rest of the import path, the script's own place last."""
+    """Return torchLoom's path, and the rest of the import path, the script's folder last."""
     packages = (torchloom_core, torchloom_threadlet)
     ours = {os.path.dirname(os.path.dirname(os.path.abspath(str(p.__file__)))) for p in packages}
     script = getattr(sys.modules.get("__main__"), "__file__", None)

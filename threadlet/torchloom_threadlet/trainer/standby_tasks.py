@@ -1,47 +1,47 @@
-"""What a script lets its standby do alone while it waits, as the worker sees it."""
+"""The tasks that a script lets its standby do while it waits, as the worker sees them."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from torchloom_core.wire.messages import Rehearse, StandbyTask, Survey
 
-Tell = Callable[[int, int, Any], object]
-"""Takes the points so far, about how many there will be, and a piece."""
+Send = Callable[[int, int, Any], object]
+"""Takes the number of points so far, the expected number, and a part of the result."""
 
 
 class StandbyTaskRunner(Protocol):
-    """What does a standby task of one kind, as the script offers it."""
+    """Runs standby tasks of one kind, as the script offers it."""
 
     @property
     def tries(self) -> tuple[str, ...]:
-        """The names of the knobs that it can be asked to change."""
+        """The names of the knobs that a task may change."""
 
     def refusal(self, standby_task: Any, /) -> str | None:
-        """Return why the standby task cannot be done, or None if it can."""
+        """Return why the standby task cannot be run, or None if it can."""
 
     def run(
         self,
         standby_task: Any,
         worker: str,
         seconds: float,
-        tell: Tell,
-        is_asked: Callable[[], bool],
+        send: Send,
+        should_stop: Callable[[], bool],
         /,
     ) -> str:
-        """Do it as ``worker``, tell what comes of it piece by piece, and return how far it came.
+        """Run the task as ``worker``, send its results part by part, and return how far it came.
 
-        It ends as soon as ``is_asked`` says that the standby was asked for something else.
+        It ends as soon as ``should_stop`` returns True.
         """
 
 
 StandbyTasks = Mapping[type[StandbyTask], StandbyTaskRunner]
-"""What does each kind of standby task that the script offers."""
+"""The runner of each kind of standby task that the script offers."""
 
 
 def standby_tasks_of(
     landscape: StandbyTaskRunner | None, preview: StandbyTaskRunner | None
 ) -> StandbyTasks:
-    """Return the standby tasks that the script offers, by their operations."""
+    """Return the runners of the standby tasks that the script offers."""
     offered: dict[type[StandbyTask], StandbyTaskRunner | None] = {
         Survey: landscape,
         Rehearse: preview,
@@ -50,5 +50,5 @@ def standby_tasks_of(
 
 
 def verb_of(kind: type[StandbyTask]) -> str:
-    """Return the verb that a worker obeys which offers this kind of standby_task."""
+    """Return the verb of a worker that offers this kind of standby task."""
     return str(kind.__struct_config__.tag)

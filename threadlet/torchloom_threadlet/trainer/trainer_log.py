@@ -1,4 +1,4 @@
-"""All that a trainer logs, and prints where that is asked for, on its way to the Weaver."""
+"""Sends the trainer's log, and its output where requested, to the Weaver."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -8,21 +8,21 @@ from torchloom_threadlet.trainer.log_lines import LogLines
 
 
 class TrainerLog:
-    """Hears a trainer's log, as loud as the environment and the knob ``log_level`` say.
+    """Captures a trainer's log, from the level of the environment or the knob ``log_level``.
 
     Parameters
     ----------
-    tell : callable
-        Takes the fields of a line, and says whether they were taken; never waits.
+    send : callable
+        Takes the fields of a line, and returns whether they were sent; never waits.
     """
 
-    def __init__(self, tell: Callable[[Mapping[str, Any]], bool]) -> None:
-        lines = LogLines(tell)
+    def __init__(self, send: Callable[[Mapping[str, Any]], bool]) -> None:
+        lines = LogLines(send)
         self._records = log_capture.LogCapture(lines, log_capture.wanted())
         self._output = output_capture.OutputCapture(lines, output_capture.wanted())
 
     def start(self, register_knob: Callable[..., None]) -> None:
-        """Hear from now on; offer the level as a knob, unless nothing is to be heard at all."""
+        """Begin to capture; register the level as a knob, unless logs are off."""
         self._records.start()
         self._output.start()
         if self._records.level != "off":
@@ -32,10 +32,10 @@ class TrainerLog:
                 self._records.set_level,
                 kind="choice",
                 choices=log_capture.LEVELS,
-                doc="from which level on the trainer's own log goes to the Weaver",
+                doc="the lowest level of the trainer's log lines that go to the Weaver",
             )
 
     def stop(self) -> None:
-        """Hear nothing more."""
+        """Stop capturing."""
         self._output.stop()
         self._records.stop()

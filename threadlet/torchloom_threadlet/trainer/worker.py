@@ -1,6 +1,6 @@
-"""The worker as its Weaver sees it: state, commands being obeyed, and what is reported.
+"""The worker as its Weaver sees it: its state, its commands and its reports.
 
-The training thread comes in through :class:`~torchloom_threadlet.trainer.loom.Loom`, at step
+The training thread enters through :class:`~torchloom_threadlet.trainer.loom.Loom`, at step
 boundaries; the link's thread through :meth:`Worker.deliver`, :meth:`Worker.report` and
 :meth:`Worker.hello`.
 """
@@ -68,39 +68,39 @@ from torchloom_threadlet.trainer.sidecar_start import find_interpreter
 from torchloom_threadlet.trainer.standby_tasks import StandbyTaskRunner, StandbyTasks
 
 _SAVE_S = 600.0
-"""How long a function of the script's that saves, or goes back, may take as a named phase."""
+"""The bound of the named phase in which a script's function saves or rewinds, in seconds."""
 
 _logger = logging.getLogger(__name__)
 
 _FIRST_STEP = 1
-"""Up to which the first step's number may be where no checkpoint was loaded."""
+"""The largest number of a first step that needs no checkpoint."""
 
 
 class Worker:
-    """One life of one worker.
+    """One incarnation of one worker.
 
     Attributes
     ----------
     step : object
-        The number of the last step, as the training loop gave it.
+        The number of the last step, as the training loop passed it.
     going : bool
         False once the worker has been drained.
     attention : bool
-        Whether the training thread must call :meth:`attend` at its next step boundary.
+        Whether the training thread has to call :meth:`attend` at its next step boundary.
     changes : Changes
-        What all ranks change at one step.
+        The changes that all ranks make at the same step.
     rewinds : int
-        How often it has gone back to a checkpoint.
+        How often the worker has rewound.
     lease : PauseLease
         How long a pause lasts.
     replica_id : str
-        How the lighthouse calls this life of the group, where an adapter knows it.
+        The lighthouse's name for this incarnation of the group, where an adapter knows it.
     phases : Phases
-        What the trainer waits for, where an adapter stamps it, and the named phase it is in.
+        What the trainer waits for, where an adapter records it, and its named phase.
     thread : int
         The training thread, as :func:`threading.get_ident` names it; 0 where there are several.
     agreed_step : callable, optional
-        Returns the step that all groups count alike, where ``step`` may be another.
+        Returns the step number that all groups agree on, where ``step`` may differ.
     """
 
     def __init__(
@@ -143,19 +143,19 @@ class Worker:
         self._refusals: dict[str, str | None] = {}
         self._parted = False
         self._unwanted = ""
-        self._asks = False
+        self._awaits_decision = False
         self._admission = threading.Event()
         self._link = SidecarLink(self, join, interpreter) if join and interpreter else None
         self._is_lost = False
 
     @property
     def linked(self) -> bool:
-        """Whether there is a Weaver to talk to, or may be later."""
+        """Whether there is a Weaver, or may be later."""
         return self._link is not None and not self._is_lost
 
     @property
     def unset(self) -> str:
-        """What to set so that no other process has this worker's name."""
+        """What to set so that no other process gets this worker's name."""
         return self.identity.unset
 
     @property
@@ -168,46 +168,46 @@ class Worker:
             self._link.start()
 
     def part(self) -> None:
-        """Say goodbye and stop the link; nothing is obeyed any more."""
+        """Say goodbye and stop the link; no command is carried out afterwards."""
         self._parted = True
         self._todo.put(None)
         self.send(ipc.Goodbye())
         if self._link is not None:
             self._link.stop()
 
-    def end_life(self) -> None:
-        """Have it told now that this life is over, though the process goes on."""
+    def end_incarnation(self) -> None:
+        """Have the end of this incarnation reported now, though the process continues."""
         if self._link is not None:
-            self._link.end_life()
+            self._link.end_incarnation()
 
     def send(self, frame: msgspec.Struct) -> None:
-        """Send a frame to the sidecar, if there is one to be had."""
+        """Send a frame to the sidecar, if there is one."""
         if self._link is not None:
             self._link.send(frame)
 
-    def note(self, kind: str, said: Mapping[str, Any]) -> None:
-        """Tell the Weaver that something happened."""
-        self.send(self._note(kind, said))
+    def note(self, kind: str, details: Mapping[str, Any]) -> None:
+        """Send an event to the Weaver."""
+        self.send(self._note(kind, details))
 
-    def log(self, said: Mapping[str, Any]) -> bool:
-        """Tell the Weaver a line of the trainer's log, if there is room; say whether it was."""
-        return self._link is not None and self._link.send_if_idle(self._note(LOG, said))
+    def log(self, line: Mapping[str, Any]) -> bool:
+        """Send a line of the trainer's log if the link is idle; return whether it was sent."""
+        return self._link is not None and self._link.send_if_idle(self._note(LOG, line))
 
-    def _note(self, kind: str, said: Mapping[str, Any]) -> Note:
+    def _note(self, kind: str, details: Mapping[str, Any]) -> Note:
         return Note(
             run=self._run,
             worker=self.identity.worker,
             incarnation=self.identity.incarnation,
             kind=field_name(kind),
             step=whole(self.step),
-            fields=fields(said),
+            fields=fields(details),
             ts_ns=time.time_ns(),
         )
 
     # --- the link's thread ------------------------------------------------------------------
 
     def hello(self) -> Hello:
-        """Return who this worker is and what it can do now."""
+        """Return the worker's identity and what it can do now."""
         return Hello(
             run=self._run,
             worker=self.identity.worker,
@@ -234,12 +234,12 @@ class Worker:
         )
 
     def report(self) -> ipc.Samples | None:
-        """Return progress and new samples, or None if nothing happened since the last report."""
+        """Return progress and new samples, or None if nothing changed since the last report."""
         self._compilations.look()
         rows = self.samples.take(self._entered_ns)
         phase = self.phases.present()
         now = (self.state, self._entered_ns, phase, self.phases.named())
-        # A wait is said again and again: one that nobody confirms may be over.
+        # A wait is reported again and again: without confirmation it counts as over.
         waits = phase is not None and phase.name != ipc.COMPUTE
         if not rows and not waits and now == self._reported:
             return None
@@ -251,9 +251,9 @@ class Worker:
         return self._progress([])
 
     def deliver(self, command: Command) -> None:
-        """Answer a command, and queue it for the training thread if it is to be done."""
+        """Acknowledge a command, and queue it for the training thread if it is to be done."""
         if isinstance(command.do, FencedChange):
-            # Asked without the lock: a user's function may take its time over it.
+            # Checked without the lock: a user's function may be slow.
             refusal = self.actuators.refusal(command.do, self.state)
             self._refusals = {command.id: refusal}
         with self._inbox_lock:
@@ -266,33 +266,33 @@ class Worker:
         elif isinstance(command.do, Dump | Cut | Withdraw | Tell):
             self._obey(command)
         elif isinstance(command.do, Join) and self.actuators.prepared:
-            self._obey(command)  # the training thread may be making its Manager still
+            self._obey(command)  # the training thread may still be creating its Manager
             self._todo.put(None)  # so that it looks again
         else:
             self._todo.put(command)
             self.attention = True
 
-    def hear(self, hold: Hold) -> None:
-        """Let a pause go on or end it, as the Weaver says."""
+    def update_pause(self, hold: Hold) -> None:
+        """Extend or end a pause, as the Weaver reports."""
         with self._inbox_lock:
             if hold.run != self._run or not self._inbox.believes(hold.epoch):
                 return
-            self.lease.hear(hold, time.monotonic())
+            self.lease.update(hold, time.monotonic())
         if hold.over:
             self.changes.call_off(hold.over)
         if self.state == "paused":
             self._todo.put(None)  # so that the training thread looks again
 
     def admitted(self, unwanted: str) -> None:
-        """Hear why this worker is not wanted on its node; empty if it is, or nobody can say."""
-        # Told once: how many others train is in the words, and changes.
-        if unwanted and not self._unwanted and not self._asks:
-            _logger.warning("%s trains unwatched: %s", self.identity.worker, unwanted)
+        """Take the reason why this worker is not admitted on its node; "" if there is none."""
+        # Logged once: the text contains the number of other workers, which changes.
+        if unwanted and not self._unwanted and not self._awaits_decision:
+            _logger.warning("%s trains without the Weaver: %s", self.identity.worker, unwanted)
         self._unwanted = unwanted
         self._admission.set()
 
     def unlinked(self) -> None:
-        """Go on without a Weaver: a standby has nobody to tell it to join."""
+        """Continue without a Weaver: a standby would wait for ever."""
         self._is_lost = True
         if self.state == "standby":
             self.state = "joining"
@@ -302,10 +302,10 @@ class Worker:
     # --- the training thread ----------------------------------------------------------------
 
     def wait_until_admitted(self, timeout_s: float) -> str:
-        """Return why this worker is not wanted on its node, or nothing; wait to hear of it."""
-        self._asks = True
+        """Wait for the Weaver's decision; return why this worker is not admitted, or ""."""
+        self._awaits_decision = True
         self._admission.wait(timeout_s)
-        self._asks = False
+        self._awaits_decision = False
         return self._unwanted
 
     def enter(self, state: WorkerState) -> None:
@@ -316,14 +316,14 @@ class Worker:
 
     @contextmanager
     def phase(self, name: str, at_most_s: float) -> Iterator[None]:
-        """Be in a named phase; a bound that is none is logged, and the phase is not reported."""
+        """Be in a named phase; with an invalid bound a warning is logged instead."""
         entered = None
         try:
             entered = self.phases.enter(name, at_most_s)
         except ValueError as error:
-            _logger.warning("%s: %s; it is not reported", self.identity.worker, error)
+            _logger.warning("%s: %s; the phase is not reported", self.identity.worker, error)
         if entered is not None:
-            self.send(self.progress())  # what follows may hold the GIL
+            self.send(self.progress())  # the work that follows may hold the GIL
         try:
             yield
         finally:
@@ -331,9 +331,9 @@ class Worker:
                 self.phases.leave(entered)
 
     def wait_to_join(self) -> None:
-        """Stand by: obey commands in the calling thread until one says to join, or to leave.
+        """Carry out commands in the calling thread until a standby joins or leaves.
 
-        Or to prepare, where that has not been said yet: then there is more to do before.
+        Returns on the first ``prepare`` as well: the standby has to make its Manager then.
         """
         prepared = self.actuators.prepared
         while self.state == "standby" and self.actuators.prepared == prepared and not self._parted:
@@ -341,8 +341,8 @@ class Worker:
                 self._obey(command)
 
     def attend(self) -> None:
-        """Do what has been asked, at the step boundary this is called from."""
-        # Cleared first: a command that comes in meanwhile sets it again and is not overlooked.
+        """Carry out pending commands at this step boundary."""
+        # Cleared first: a command that arrives meanwhile sets it again.
         self.attention = False
         if self.state == "joining":
             self.enter("training")
@@ -357,7 +357,7 @@ class Worker:
             self._wait_in_pause()
 
     def _wait_in_pause(self) -> None:
-        """Wait for a command or for the pause's end, and obey the one or note the other."""
+        """Wait for a command or for the pause's end, and act on it."""
         with self._inbox_lock:
             now_s = time.monotonic()
             left_s = self.lease.left_s(now_s)
@@ -372,11 +372,11 @@ class Worker:
             return
         self.enter("training")
         if why:
-            _logger.warning("%s goes on: its pause ended by itself, %s", self.identity.worker, why)
+            _logger.warning("%s resumes: its pause ended by itself, %s", self.identity.worker, why)
             self.note("pause_over", {"why": why})
 
     def make_due(self, *, knobs_only: bool = False) -> None:
-        """Make the change that was agreed on in the step that is over, if there is one."""
+        """Make the change that was agreed on in the step that is over, if any."""
         change = self.changes.due
         if change is None or change.do is None:
             return
@@ -385,7 +385,7 @@ class Worker:
             return
         step = whole(self.agreed_step() if self.agreed_step is not None else self.step)
         before: dict[str, KnobValue] = {}
-        detail = "" if operation is not None else "agreed, and had nothing to do"
+        detail = "" if operation is not None else "agreed; nothing to do in this group"
         try:
             match operation:
                 case SetKnobs(values=values):
@@ -400,37 +400,37 @@ class Worker:
                             rewind(skip)
                     self.rewinds += 1
         except Exception as error:  # noqa: BLE001 - the user's functions run in here
-            self.changes.failed(change, step, says(error))
-            _logger.warning("change %d failed: %s", change.number, says(error))
+            self.changes.failed(change, step, error_line(error))
+            _logger.warning("change %d failed: %s", change.number, error_line(error))
             if isinstance(operation, Rewind):
-                self.changes.lose_state()  # half of it may be done
+                self.changes.lose_state()  # the rewind may be half done
         else:
             self.changes.made(change, before, step, detail)
         if isinstance(operation, SetKnobs):
             self.send(self.hello())
 
     def set_back(self) -> None:
-        """Set back a change that some rank failed to make, before the ranks reduce anything.
+        """Roll back a change that some rank failed to make, before the ranks reduce anything.
 
         Raises
         ------
         SystemExit
-            If that fails, too: this rank cannot be as the others are.
+            If that fails, too: this rank would differ from the others.
         """
         values = self.changes.before
         self.actuators.set_back(values)
         self.changes.undone()
-        who = self.identity.worker
-        _logger.warning("%s: set back to %s: a rank could not be changed", who, values)
+        worker = self.identity.worker
+        _logger.warning("%s: rolled back to %s: the change failed on a rank", worker, values)
         self.send(self.hello())
 
     def take_over(self, standing: str) -> None:
-        """Take over a peer's knobs with its state, before that is loaded.
+        """Take over a peer's knobs with its state, before the state is loaded.
 
         Raises
         ------
         SystemExit
-            If that fails: this rank cannot be as the others are.
+            If that fails: this rank would differ from the others.
         """
         values, known = self.changes.inherit(standing), self.actuators.fenced_values()
         self.actuators.set_like_others(
@@ -441,7 +441,7 @@ class Worker:
         self.send(self.hello())
 
     def _settle(self, command_id: str, status: AckStatus, step: int, detail: str) -> None:
-        """End a command that was not obeyed by itself but by all ranks together."""
+        """End a command that all ranks carry out together."""
         with self._inbox_lock:
             ack = self._inbox.settle(command_id, status, time.time_ns(), step, detail)
         self.send(ack)
@@ -465,20 +465,20 @@ class Worker:
             try:
                 detail = self._do(command) or ""
             except Exception as error:  # noqa: BLE001 - the user's functions run in here
-                status, detail = "failed", says(error)
+                status, detail = "failed", error_line(error)
                 _logger.warning("command %s failed: %s", command.id, detail)
             with self._inbox_lock:
                 ack = self._inbox.settle(command.id, status, time.time_ns(), step, detail)
         self.send(ack)
 
     def _do(self, command: Command) -> str | None:
-        """Do what a command says; return what there is to say of it."""
+        """Carry out a command; return the detail for its ack, if any."""
         match command.do:
             case SetKnob(knob=name, value=value):
                 self.actuators.set_knob(name, value)
                 if command.cause == RECONCILE:
-                    who, now = self.identity.worker, self.actuators.values.get(name, value)
-                    _logger.warning("%s: %s is set to %r, wanted since before", who, name, now)
+                    worker, now = self.identity.worker, self.actuators.values.get(name, value)
+                    _logger.warning("%s: %s is restored to its desired value %r", worker, name, now)
                 self.send(self.hello())
             case Checkpoint():
                 with self.phase("checkpoint", _SAVE_S):
@@ -501,8 +501,8 @@ class Worker:
                 self.changes.withdraw(number)
             case Dump():
                 self.note("dump", self._evidence())
-            case Tell(text=said):
-                _logger.warning("%s: %s", self.identity.worker, said)
+            case Tell(text=line):
+                _logger.warning("%s: %s", self.identity.worker, line)
             case Survey() | Rehearse() as standby_task if not standby_task.leaves_off:
                 return self._run_standby_task(
                     self.actuators.standby_tasks[type(standby_task)], standby_task, command
@@ -512,23 +512,23 @@ class Worker:
     def _run_standby_task(
         self, runner: StandbyTaskRunner, standby_task: StandbyTask, command: Command
     ) -> str:
-        """Do what a standby does alone, until something else is asked of it."""
+        """Run a standby task until another command arrives."""
         left_s = (command.deadline_ns - time.time_ns()) / SECOND_NS
 
-        def tell(points: int, of: int, piece: msgspec.Struct) -> None:
-            said = {"command": command.id, "points": points, "of": of}
-            self.note(standby_task.note, {**said, "piece": msgspec.json.encode(piece).decode()})
+        def send_piece(points: int, of: int, piece: msgspec.Struct) -> None:
+            details = {"command": command.id, "points": points, "of": of}
+            self.note(standby_task.note, {**details, "piece": msgspec.json.encode(piece).decode()})
 
         return runner.run(
             standby_task,
             self.identity.worker,
             min(standby_task.seconds, left_s),
-            tell,
+            send_piece,
             lambda: self._parted or not self._todo.empty(),
         )
 
     def _evidence(self) -> dict[str, Any]:
-        """Return what can be known of this process from within: whom it waits for, and where."""
+        """Return diagnostics of this process: what it waits for, and its stacks."""
         phase = self.phases.present()
         flight = ipc.Flight(text=flight_recorder(), collectives=collectives())
         return {
@@ -565,12 +565,12 @@ class Worker:
 
     def _refusal(self, command: Command) -> str | None:
         if isinstance(command.do, Pause) and self.lease.is_over(command.cause):
-            return "the pause was called off"
+            return "the pause was cancelled"
         if isinstance(command.do, FencedChange):
             return self._refusals.get(command.id)
         return self.actuators.refusal(command.do, self.state)
 
 
-def says(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     """Return an exception as one line for an ack."""
     return text(f"{type(error).__name__}: {text(error, MAX_TEXT)}", MAX_TEXT)

@@ -1,7 +1,7 @@
-"""What a sidecar measures beside the trainer: each module here has one collector.
+"""What a sidecar measures beside the trainer: one collector per module.
 
 A collector is an object whose ``collect()`` returns metric name to value. It is made and called
-in a thread of its own, so one that hangs in a driver delays no heartbeat; one that fails is
+in a thread of its own, so that a hanging driver delays no heartbeat. A collector that fails is
 dropped with one log line, and its metrics go missing, which policies can see.
 """
 
@@ -28,7 +28,7 @@ class Collector(Protocol):
 
 
 class Collection:
-    """Runs every collector once an interval."""
+    """Runs every collector once per interval."""
 
     def __init__(self, pid: int, node: str, interval_s: float) -> None:
         self._interval_s = interval_s
@@ -40,7 +40,7 @@ class Collection:
         self._latest: dict[str, tuple[float, dict[str, float]]] = {}
 
     def gauges(self) -> dict[str, float]:
-        """Return what each collector last measured, unless it is no longer fresh."""
+        """Return each collector's last values, unless they are too old."""
         oldest = time.monotonic() - _FRESH_INTERVALS * self._interval_s
         return {
             name: value

@@ -1,4 +1,4 @@
-"""The worker's GPU, by NVIDIA's management library."""
+"""The worker's GPU, by NVIDIA's management library (NVML)."""
 
 import contextlib
 import os
@@ -9,9 +9,9 @@ from torchloom_threadlet.sidecar.worker_gpu import nvml_handle, visible_device
 
 
 class NvmlCollector:
-    """Temperature, power, use, memory, error counters and XIDs of one GPU.
+    """Temperature, power, utilization, memory, error counters and XIDs of one GPU.
 
-    A reading that the GPU does not support is left out from then on. ``gpu_xid_total`` counts
+    A reading that the GPU does not support is left out. ``gpu_xid_total`` counts
     the XIDs since the collector began; ``gpu_xid_last`` is the newest one's number.
     """
 
@@ -62,7 +62,7 @@ class NvmlCollector:
             except self._unsupported:
                 del self._readings[name]
         if self._events is not None:
-            self._hear(self._events)
+            self._take(self._events)
             metrics["gpu_xid_total"] = float(self._xids)
             if self._xids:
                 metrics["gpu_xid_last"] = float(self._last_xid)
@@ -77,8 +77,8 @@ class NvmlCollector:
             return None
         return events
 
-    def _hear(self, events: Any) -> None:
-        """Take in the XIDs that have come since the last look."""
+    def _take(self, events: Any) -> None:
+        """Take the XIDs since the last call."""
         with contextlib.suppress(self._nvml.NVMLError_Timeout):
             while True:
                 event = self._nvml.nvmlEventSetWait_v2(events, 0)

@@ -5,12 +5,12 @@ from typing import Any
 
 
 class ProcessCollector:
-    """CPU and memory of one process, and how its host is doing."""
+    """CPU and memory of one process and its host."""
 
     def __init__(self, psutil: Any, pid: int) -> None:
         self._psutil = psutil
         self._process = psutil.Process(pid)
-        # The first call only sets the mark from which psutil counts.
+        # The first call only sets the start of psutil's interval.
         self._process.cpu_percent()
         psutil.cpu_percent()
 

@@ -18,9 +18,9 @@ _HOST = ("Hostname", "hostname", "instance", "nodename")
 _EXAMPLES = 5
 
 _BLANKS = {*range(0x7FFFFFF0, 0x7FFFFFF4), *range(1 << 47, (1 << 47) + 4)}
-"""DCGM's int32 and double for: no value, not found, not supported, no permission."""
+"""DCGM's blank int32 and double: no value, not found, not supported, no permission."""
 _BLANK_INT64 = 0x7FFFFFFFFFFFFFF0
-"""Its int64 for that, the least of the four: as doubles they are one."""
+"""DCGM's smallest blank int64; as doubles the four are equal."""
 
 _logger = logging.getLogger(__name__)
 
@@ -29,15 +29,15 @@ Series = tuple[Labels, float]
 
 
 class TextfileCollector:
-    """Reads ``TORCHLOOM_TEXTFILE`` again whenever it is asked.
+    """Reads ``TORCHLOOM_TEXTFILE`` at each call.
 
     A metric counts if one of its series is this worker's: a label ``node`` must name the
     worker's node, and labels of a GPU (``gpu``, ``UUID``, ``GPU_I_ID``) the worker's GPU. A metric
-    of which several series remain, one for each disk for instance, is left out. What is left out
-    is logged, each reason once.
+    with several remaining series, such as one per disk, is left out. What is left out is logged,
+    each reason once.
 
-    A file that is missing or half written for a moment yields nothing; that it cannot be read
-    is logged when it happens twice in a row.
+    A file that is missing or half written yields nothing; this is logged when it happens twice in
+    a row.
     """
 
     def __init__(self, parse: Any, path: Path, node: str, environment: Labels) -> None:
@@ -51,7 +51,7 @@ class TextfileCollector:
 
     @classmethod
     def find(cls, node: str, environment: Labels = os.environ) -> "TextfileCollector | None":
-        """Return the collector, or None where no file is named."""
+        """Return the collector, or None if the environment names no file."""
         path = environment.get("TORCHLOOM_TEXTFILE")
         if not path:
             return None
@@ -63,12 +63,12 @@ class TextfileCollector:
         return cls(text_string_to_metric_families, Path(path), node, environment)
 
     def collect(self) -> dict[str, float]:
-        """Return the metrics that are in the file now."""
+        """Return the metrics in the file now."""
         try:
             metrics = self._read()
         except (OSError, ValueError) as error:
             if self._failed:
-                self._log_once("unreadable", f"cannot be read: {error}; it is tried again")
+                self._log_once("unreadable", f"cannot be read: {error}; trying again")
             self._failed = True
             return {}
         self._failed = False
@@ -94,7 +94,7 @@ class TextfileCollector:
     def _read(self) -> dict[str, list[Series]]:
         """Return metric name to series."""
         lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True)
-        # Of what a comment calls a counter the parser would change the name.
+        # The parser would rename a metric that a comment declares as a counter.
         text = "".join(line for line in lines if not line.startswith("#"))
         metrics: dict[str, list[Series]] = defaultdict(list)
         for family in self._parse(text):
@@ -107,7 +107,7 @@ class TextfileCollector:
         return WorkerGpu.find(self._environment)
 
     def _own(self, every: list[Series]) -> list[Series]:
-        """Return the series that are this worker's, as far as their labels say."""
+        """Return this worker's series, as far as their labels show."""
         own = [one for one in every if self._is_own(one[0])]
         instances = [one for one in own if one[0].get(_INSTANCE)]
         hosts = [one for one in own if self._node in {one[0].get(label) for label in _HOST}]
@@ -133,7 +133,7 @@ class TextfileCollector:
 
 
 def _is_blank(labels: Labels, value: float) -> bool:
-    """Say whether DCGM has no value: it writes a number for that."""
+    """Return whether this is one of DCGM's numbers for a missing value."""
     return any(label in labels for label in _GPU) and (value in _BLANKS or value >= _BLANK_INT64)
 
 

@@ -1,1 +1,1 @@
-"""Probes of the links between workers: sidecars send to each other, trainers go on."""
+"""Probes of the links between workers: sidecars send to each other while trainers train."""

@@ -1,4 +1,4 @@
-"""Commands to probe, which the sidecar obeys: one at a time, beside all else it does."""
+"""Probe commands, which the sidecar carries out one at a time."""
 
 import asyncio
 import time
@@ -12,14 +12,14 @@ from torchloom_threadlet.trainer.command_inbox import CommandInbox
 
 
 class Probing:
-    """Decides on commands to probe, as the trainer does on all others, and probes.
+    """Decides on probe commands, as the trainer does on all others, and probes.
 
     Parameters
     ----------
     offers : callable
-        Says whether this sidecar takes part in probes.
+        Returns whether this sidecar takes part in probes.
     on_stored : callable
-        Called once a final ack is safe with the broker.
+        Called once the broker has stored a final ack.
     """
 
     def __init__(
@@ -37,11 +37,11 @@ class Probing:
 
     def _refusal(self, command: Command) -> str | None:
         if not self._offers():
-            return "no probing is offered here"
+            return "this worker takes no probes: TORCHLOOM_LINK_ADDRESS is not set or not usable"
         return "another probe is under way" if self._task and not self._task.done() else None
 
     async def obey(self, command: Command, operation: Probe, step: int) -> None:
-        """Answer one copy of a command, and begin to probe if it is to be done."""
+        """Answer one copy of a command, and begin to probe if it is accepted."""
         ack, begins = self._inbox.receive(command, time.time_ns(), step)
         await self._publisher.ack(ack, self._on_stored)
         if begins:

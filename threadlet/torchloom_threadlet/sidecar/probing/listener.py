@@ -1,4 +1,4 @@
-"""Take probes from other sidecars that present the token which the Weaver sent them."""
+"""Accepts probes from other sidecars that present the token from the Weaver."""
 
 import asyncio
 import contextlib
@@ -30,14 +30,14 @@ from torchloom_threadlet.sidecar.probing.protocol import (
     tune,
 )
 
-_GUESTS = 8
-"""How many connections may be open that have yet to token; one of those that have is served."""
+_MOST_PEERS = 8
+"""The most open connections that have not presented the token; one with the token is served."""
 
 _BACKLOG = 16
 _TOKEN_S = 1.0
 _LINGER_S = 0.5
 _BETWEEN_S = 0.02
-"""Between two connections that are taken in: a flood of them costs no more than this lets in."""
+"""The pause between two accepted connections, in seconds: it limits the cost of a flood."""
 
 _REST_S = 1.0
 _READ_BYTES = 1 << 20
@@ -46,31 +46,31 @@ _logger = logging.getLogger(__name__)
 
 
 class ProbeListener:
-    """Listens at an address and times what is sent, one probe at a time.
+    """Listens at an address and times incoming data, one probe at a time.
 
     Parameters
     ----------
     address : str
-        By which others reach this host, and at which it listens; empty: nowhere.
+        This host's address for other hosts, at which it listens; empty: no listening.
     on_open : callable
         Called once it listens.
 
     Attributes
     ----------
     address : ProbeAddress, optional
-        What the Weaver is told of it, None while it does not listen.
+        What the Weaver gets of it, None while it does not listen.
     """
 
     def __init__(self, address: str, on_open: Callable[[], None]) -> None:
         self._address = address
         self._on_open = on_open
-        self._guests: set[asyncio.Task[None]] = set()
+        self._peers: set[asyncio.Task[None]] = set()
         self._serves = False
         self._limited_log = RateLimitedLog(_logger)
         self.address: ProbeAddress | None = None
 
     async def run(self) -> None:
-        """Take probes for ever; return at once where it is to listen nowhere, or cannot."""
+        """Accept probes for ever; return at once without an address to listen at."""
         if not self._address:
             return
         try:
@@ -79,7 +79,7 @@ class ProbeListener:
         except (OSError, ValueError) as error:
             text = "TORCHLOOM_LINK_ADDRESS: need an address of this host, was %r: %s"
             is_none = isinstance(error, UnicodeError | msgspec.ValidationError)
-            why = "it is no host" if is_none else plain_line(str(error))
+            why = "not a host" if is_none else plain_line(str(error))
             _logger.warning(text, plain_line(self._address), why)
             return
         with listener:
@@ -93,14 +93,14 @@ class ProbeListener:
     async def _take_in(self, listener: socket.socket) -> None:
         try:
             peer, _ = await asyncio.get_running_loop().sock_accept(listener)
-        except OSError as error:  # of descriptors there may be too few
-            self._limited_log.add("accept", f"no probe can be taken: {error}")
+        except OSError as error:  # such as too few file descriptors
+            self._limited_log.add("accept", f"cannot accept a probe: {error}")
             await asyncio.sleep(_REST_S)
             return
-        if len(self._guests) < _GUESTS:
-            guest = asyncio.create_task(self._receive(peer))
-            self._guests.add(guest)
-            guest.add_done_callback(self._guests.discard)
+        if len(self._peers) < _MOST_PEERS:
+            task = asyncio.create_task(self._receive(peer))
+            self._peers.add(task)
+            task.add_done_callback(self._peers.discard)
         else:
             peer.close()
         await asyncio.sleep(_BETWEEN_S)
@@ -115,12 +115,12 @@ class ProbeListener:
                     await _measure(peer, answer(self._token, nonce), probe_bytes)
             except (OSError, ProtocolError) as error:  # a TimeoutError is an OSError
                 why = str(error) or "it stalled"
-                self._limited_log.add("guest", f"a probe was not taken: {why}")
+                self._limited_log.add("peer", f"refused a probe: {why}")
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         if self._serves:
-            raise ProtocolError("another one is under way")
+            raise ProtocolError("another one is in progress")
         self._serves = True
         try:
             yield
@@ -128,7 +128,7 @@ class ProbeListener:
             self._serves = False
 
     async def _presented_token(self, peer: socket.socket, nonce: bytes) -> int:
-        """Return how much is to be sent by one that has the token."""
+        """Return how much a peer with the token will send."""
         async with asyncio.timeout(_TOKEN_S):
             await asyncio.get_running_loop().sock_sendall(peer, GREETING + nonce)
             return requested(self._token, nonce, await receive(peer, REQUEST_BYTES))
@@ -139,7 +139,7 @@ async def _listen(host: str) -> socket.socket:
     family, kind, protocol, _, address = found[0]
     ip = ipaddress.ip_address(str(address[0]).partition("%")[0])
     if (getattr(ip, "ipv4_mapped", None) or ip).is_unspecified:
-        raise ValueError("others cannot reach it by that")
+        raise ValueError("other hosts cannot reach this address")
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setblocking(False)
@@ -152,7 +152,7 @@ async def _listen(host: str) -> socket.socket:
 
 
 async def _measure(peer: socket.socket, let_in: bytes, probe_bytes: int) -> None:
-    """Let it in, echo pings and time bursts, until the time is over."""
+    """Admit the peer, echo pings and time bursts, until the time is over."""
     loop = asyncio.get_running_loop()
     until = loop.time() + MEASURES_S
     async with asyncio.timeout_at(until):
@@ -166,7 +166,7 @@ async def _measure(peer: socket.socket, let_in: bytes, probe_bytes: int) -> None
         if burst.received < size:
             break
     peer.shutdown(socket.SHUT_WR)
-    # What is still on its way would reset the connection, and the answer with it.
+    # Unread data would reset the connection, and lose the answer.
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_LINGER_S):
             while await loop.sock_recv(peer, _READ_BYTES):
@@ -174,7 +174,7 @@ async def _measure(peer: socket.socket, let_in: bytes, probe_bytes: int) -> None
 
 
 async def _take_burst(peer: socket.socket, size: int, until: float) -> Burst:
-    """Return how a burst came in; what the socket holds already when it begins tells nothing."""
+    """Return the timing of a burst; data that the socket holds at its beginning is not timed."""
     loop = asyncio.get_running_loop()
     room = memoryview(bytearray(min(size, _READ_BYTES)))
     first = received = first_ns = last_ns = 0

@@ -1,17 +1,17 @@
-"""What the two sidecars of a probe say to each other over one TCP connection.
+"""The protocol of a probe between two sidecars, over one TCP connection.
 
 =========  ========  ==========================================================
-who        bytes     what
+from       bytes     message
 =========  ========  ==========================================================
 receiver   24        :data:`GREETING` and a nonce
-sender     36        how much it will send, and a mark that only who has the token can make
+sender     36        how much it will send, and a mark that proves it has the token
 receiver   32        such a mark of its own
 both       1 + 1     a ping and its echo, :data:`PINGS` times
-sender     as said   a burst, :data:`BURSTS` times, each answered with
+sender     varies    a burst, :data:`BURSTS` times, each answered with
 receiver   16        a :class:`Burst`
 =========  ========  ==========================================================
 
-The token itself never travels. Who is not let in, or breaks a rule, finds the connection closed.
+The token itself is never sent. A peer without it, or one that breaks a rule, is disconnected.
 """
 
 import asyncio
@@ -29,10 +29,10 @@ NONCE_BYTES = 16
 MARK_BYTES = 32
 PINGS = 5
 BURSTS = 5
-"""The first one opens TCP's window and empties token buckets on the way."""
+"""The first burst opens TCP's window and empties token buckets on the way."""
 
 MEASURES_S = 2.0
-"""How long a probe measures at the most; then what was measured so far counts."""
+"""The longest time of a probe's measurement, in seconds; then the bursts so far count."""
 
 _SIZE = struct.Struct(">I")
 _BURST = struct.Struct(">IId")
@@ -41,18 +41,18 @@ BURST_BYTES = _BURST.size
 
 
 class ProtocolError(Exception):
-    """The other side said what it may not, or nothing more."""
+    """The other side sent something invalid, or closed the connection."""
 
 
 class Burst(NamedTuple):
-    """How a burst came in.
+    """The timing of a burst.
 
     Attributes
     ----------
     received : int
-        All bytes that came before the time was over.
+        All bytes that arrived in time.
     timed : int
-        Those of them that came after the first, within ``seconds``.
+        Those of them that arrived after the first, within ``seconds``.
     """
 
     received: int
@@ -61,7 +61,7 @@ class Burst(NamedTuple):
 
     @property
     def bytes_per_s(self) -> float:
-        """Return the rate, 0 where the burst came at one moment."""
+        """Return the rate, 0 if the burst arrived all at once."""
         return self.timed / self.seconds if self.timed and self.seconds > 0 else 0.0
 
 
@@ -78,16 +78,16 @@ def bursts(probe_bytes: int) -> list[int]:
 
 
 def request(token: str, nonce: bytes, probe_bytes: int) -> bytes:
-    """Return what a sender says that wants to send ``probe_bytes``."""
+    """Return a sender's request to send ``probe_bytes``."""
     size = _SIZE.pack(probe_bytes)
     return size + _mark(token, b"sender", nonce, size)
 
 
-def requested(token: str, nonce: bytes, said: bytes) -> int:
+def requested(token: str, nonce: bytes, message: bytes) -> int:
     """Return how much the sender wants to send; ProtocolError if it may not."""
-    size = said[: _SIZE.size]
-    if not hmac.compare_digest(said[_SIZE.size :], _mark(token, b"sender", nonce, size)):
-        raise ProtocolError("it does not know the token")
+    size = message[: _SIZE.size]
+    if not hmac.compare_digest(message[_SIZE.size :], _mark(token, b"sender", nonce, size)):
+        raise ProtocolError("it does not have the token")
     (probe_bytes,) = _SIZE.unpack(size)
     if not MIN_PROBE_BYTES <= probe_bytes <= MAX_PROBE_BYTES:
         raise ProtocolError(f"it wants to send {probe_bytes} bytes")
@@ -95,7 +95,7 @@ def requested(token: str, nonce: bytes, said: bytes) -> int:
 
 
 def answer(token: str, nonce: bytes) -> bytes:
-    """Return what the receiver says once the sender may send."""
+    """Return the receiver's answer that lets the sender send."""
     return _mark(token, b"receiver", nonce, b"")
 
 
@@ -109,27 +109,27 @@ def packed(burst: Burst) -> bytes:
     return _BURST.pack(*burst)
 
 
-def unpacked(said: bytes, size: int) -> Burst:
-    """Return the burst in ``said``, one of ``size`` bytes; ProtocolError if it cannot be one."""
-    burst = Burst(*_BURST.unpack(said))
+def unpacked(data: bytes, size: int) -> Burst:
+    """Return the burst in ``data``, one of ``size`` bytes; ProtocolError if it cannot be one."""
+    burst = Burst(*_BURST.unpack(data))
     if not burst.timed <= burst.received <= size or not 0 <= burst.seconds < math.inf:
-        raise ProtocolError(f"it took in {burst.received} of {size} bytes in {burst.seconds} s")
+        raise ProtocolError(f"it received {burst.received} of {size} bytes in {burst.seconds} s")
     return burst
 
 
 async def receive(peer: socket.socket, size: int) -> bytes:
-    """Return the next ``size`` bytes; ProtocolError if the other side has no more to say."""
+    """Return the next ``size`` bytes; ProtocolError if the other side closes before."""
     loop = asyncio.get_running_loop()
-    said = b""
-    while len(said) < size:
-        part = await loop.sock_recv(peer, size - len(said))
+    data = b""
+    while len(data) < size:
+        part = await loop.sock_recv(peer, size - len(data))
         if not part:
             raise ProtocolError("it closed the connection")
-        said += part
-    return said
+        data += part
+    return data
 
 
 def tune(peer: socket.socket) -> None:
-    """Have a socket send at once what it is given, and never block."""
+    """Make a socket send at once, and never block."""
     peer.setblocking(False)
     peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -1,4 +1,4 @@
-"""Send to another sidecar's probe_address, and say what its link carries."""
+"""Send to another sidecar's probe address, and measure the link."""
 
 import asyncio
 import os
@@ -32,16 +32,16 @@ _MOST_SPREAD = 1e6
 
 
 class ProbeFailedError(Exception):
-    """Nothing was measured; says why, in one line."""
+    """The link could not be measured; the text is the reason, in one line."""
 
 
 async def measure(operation: Probe) -> Measured:
-    """Return what the link to the operation's receiver carries, within about four seconds.
+    """Return the measurements of the link to the operation's receiver, within about four seconds.
 
     Raises
     ------
     ProbeFailedError
-        If nothing could be measured.
+        If the link could not be measured.
     """
     receiver = operation.receiver
     try:
@@ -63,11 +63,11 @@ async def measure(operation: Probe) -> Measured:
 
 def _why(error: OSError | UnicodeError, operation: Probe) -> str:
     if isinstance(error, UnicodeError):
-        return f"{operation.probe_address.host!r} is no host"
+        return f"{operation.probe_address.host!r} is not a host"
     if isinstance(error, TimeoutError):
         return f"no answer within {_CONNECT_S:g} s"
     number = getattr(error, "errno", None) or 0
-    # asyncio's own text repeats the address; those of a name that cannot be found are below 0.
+    # asyncio's own text repeats the address; errors of name resolution are below 0.
     return os.strerror(number) if number > 0 else str(error)
 
 
@@ -106,11 +106,11 @@ async def _token(peer: socket.socket, operation: Probe) -> None:
         peer, request(token, nonce, operation.probe_bytes)
     )
     try:
-        said = await receive(peer, MARK_BYTES)
+        mark = await receive(peer, MARK_BYTES)
     except ProtocolError:
-        raise ProtocolError("it lets nobody in now, or has another token") from None
-    if said != answer(token, nonce):
-        raise ProtocolError("it does not know its own token")
+        raise ProtocolError("it refuses probes now, or has another token") from None
+    if mark != answer(token, nonce):
+        raise ProtocolError("it does not have its own token")
 
 
 async def _least_round_trip_s(peer: socket.socket) -> float:
@@ -126,12 +126,12 @@ async def _least_round_trip_s(peer: socket.socket) -> float:
 
 
 async def _send_burst(peer: socket.socket, size: int) -> Burst:
-    """Send a burst, of which a link that compresses makes nothing; return how it came in."""
+    """Send a burst that a link cannot compress; return its timing at the receiver."""
     sending = asyncio.create_task(asyncio.get_running_loop().sock_sendall(peer, os.urandom(size)))
     try:
         return unpacked(await receive(peer, BURST_BYTES), size)
     finally:
-        # The receiver has all of it, or wants no more.
+        # The receiver has all of it, or has stopped reading.
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
 
@@ -141,8 +141,8 @@ def _measured(taken: list[Burst], latency_s: float, operation: Probe) -> Measure
     if taken[0].bytes_per_s > 0 and len(rates) > 1:
         del rates[0]
     if not rates:
-        came = f"{sum(burst.received for burst in taken)} of {operation.probe_bytes} bytes came"
-        raise ProbeFailedError(f"{came} to {operation.receiver}, too few at a time to be timed")
+        bytes_text = f"{sum(burst.received for burst in taken)} of {operation.probe_bytes} bytes"
+        raise ProbeFailedError(f"{operation.receiver} got {bytes_text}, too few to time them")
     bytes_per_s = statistics.median(rates)
     spread = statistics.pstdev(rates) / bytes_per_s if len(rates) > 1 else None
     return Measured(
