@@ -98,7 +98,7 @@ def test_a_loss_that_is_another_each_time_is_one_line_and_the_stand_by_waits_on(
     for lookout in _standing_by(run, until, "n0", TEST_NOISE="1"):
         result = run.torchloom("landscape")
         assert result.returncode == 5
-        assert "need a loss that is the same twice at one place, was " in result.stderr
+        assert "need the same loss twice at the same weights, was " in result.stderr
         assert result.stderr.count("\n") == 1
         assert lookout.process.poll() is None
         assert run.worker("n0-0")["state"] == "standby"

@@ -182,7 +182,7 @@ def test_whoever_has_enough_ends_it_within_a_step(run, v0, until, trying):
     assert (trying.returncode, err) == (0, "")
     end = json.loads(out)["end"]
     assert end["points"] == 1
-    assert "it was called off" in end["why"]
+    assert "it was cancelled" in end["why"]
 
 
 def test_ctrl_c_ends_it_and_shows_what_there_is(run, v0, until, trying):
@@ -212,7 +212,7 @@ def test_a_stand_by_that_is_wanted_joins_at_the_next_step(run, v0, until, trying
     run.training("v0")
     out, err = trying.communicate(timeout=DEADLINE_S)
     assert (trying.returncode, err) == (0, "")
-    assert "asked for something else" in json.loads(out)["end"]["why"]
+    assert "got another command" in json.loads(out)["end"]["why"]
 
 
 def test_a_script_whose_arms_cannot_be_run_alike_is_one_line(run, until):
@@ -220,7 +220,7 @@ def test_a_script_whose_arms_cannot_be_run_alike_is_one_line(run, until):
     for standby in _standing_by(run, until, "n0", TEST_NOISE="1"):
         result = run.torchloom("preview", "x=2")
         assert result.returncode == 5
-        assert "need a step that goes alike twice from one state" in result.stderr
+        assert "need a step that is reproducible from one state" in result.stderr
         assert result.stderr.count("\n") == 1
         assert standby.process.poll() is None
         assert run.worker("n0-0")["state"] == "standby"

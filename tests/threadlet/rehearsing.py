@@ -66,9 +66,9 @@ class Script:
 class Recorded:
     """What was told of a preview, piece by piece, as it comes over the wire."""
 
-    def __init__(self, preview, seconds=ALWAYS, is_asked=lambda: False, **trial):
+    def __init__(self, preview, seconds=ALWAYS, should_stop=lambda: False, **trial):
         self.pieces, self.progress = [], []
-        self.said = preview.run(Rehearse(**trial), "v0-0", seconds, self._hear, is_asked)
+        self.said = preview.run(Rehearse(**trial), "v0-0", seconds, self._hear, should_stop)
 
     def _hear(self, points, of, piece):
         self.progress.append((points, of))

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchloom_threadlet.standby_tasks import fingerprints
-from torchloom_threadlet.standby_tasks.fingerprints import print_of
+from torchloom_threadlet.standby_tasks.fingerprints import fingerprint
 
 KINDS = [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.complex64, torch.int64]
 
@@ -18,8 +18,8 @@ def weights(kind=torch.float32, seed=0):
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_equal_weights_have_equal_prints(kind):
-    assert print_of(weights(kind)) == print_of(weights(kind))
-    assert print_of([weights(kind)[0].T]) == print_of([weights(kind)[0].T.contiguous()])
+    assert fingerprint(weights(kind)) == fingerprint(weights(kind))
+    assert fingerprint([weights(kind)[0].T]) == fingerprint([weights(kind)[0].T.contiguous()])
 
 
 @given(place=st.integers(0, 2), row=st.integers(0, 3), column=st.integers(0, 2))
@@ -28,22 +28,22 @@ def test_a_bit_makes_another(place, row, column):
     weight = other[place]
     row %= len(weight)
     weight[row, column] = torch.nextafter(weight[row, column], torch.tensor(9.0))
-    assert print_of(other) != print_of(weights())
+    assert fingerprint(other) != fingerprint(weights())
 
 
 def test_so_do_order_and_shape():
     first, *others = weights()
-    told = {print_of(w) for w in ([first, *others], [*others, first], [first.T], [first], [])}
+    told = {fingerprint(w) for w in ([first, *others], [*others, first], [first.T], [first], [])}
     assert len(told) == 5
 
 
 def test_parts_count_by_their_place_in_the_whole(monkeypatch):
     weight = torch.arange(10.0)
-    whole = print_of([weight])
+    whole = fingerprint([weight])
     monkeypatch.setattr(fingerprints, "_AT_ONCE", 4)
-    assert print_of([weight]) == whole
-    assert print_of([weight.roll(4)]) != whole
+    assert fingerprint([weight]) == whole
+    assert fingerprint([weight.roll(4)]) != whole
 
 
 def test_a_weight_without_elements_is_one_too():
-    assert print_of([torch.empty(0)]) != print_of([torch.empty(0, 3)])
+    assert fingerprint([torch.empty(0)]) != fingerprint([torch.empty(0, 3)])

@@ -130,9 +130,7 @@ def test_a_step_that_does_not_go_alike_twice_is_one_line():
         torch.manual_seed(next(batches))
         return script.step()
 
-    with pytest.raises(
-        ValueError, match="need a step that goes alike twice from one state"
-    ) as told:
+    with pytest.raises(ValueError, match="need a step that is reproducible from one state") as told:
         Recorded(script.preview(step), values={"lr": 0.2})
     assert script.steps == 4
     assert "\n" not in str(told.value)
@@ -254,10 +252,10 @@ def test_values_that_do_not_go_together_are_one_line_and_change_nothing():
 def test_whoever_asks_for_something_else_ends_it_at_the_next_step(step):
     script = Script()
     heard = Recorded(
-        script.preview(), is_asked=lambda: script.steps >= step, values={"lr": 1.0}, steps=4
+        script.preview(), should_stop=lambda: script.steps >= step, values={"lr": 1.0}, steps=4
     )
     assert script.steps == step == heard.end.points
-    assert "it was called off" in heard.end.why
+    assert "it was cancelled" in heard.end.why
     pairs = [piece.pairs for piece in heard.of(Judgement)]
     assert pairs == list(range(1, max(0, step - 4) // 8 + 1))  # only those that are complete
 

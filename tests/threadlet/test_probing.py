@@ -294,12 +294,12 @@ async def test_a_sender_that_stalls_in_a_burst_frees_the_probe_address(opened):
 
 async def test_a_flood_holds_no_more_than_a_few_connections_and_is_over_when_it_ends(opened):
     with contextlib.ExitStack() as stack:
-        for _ in range(listener._GUESTS + 4):
+        for _ in range(listener._MOST_PEERS + 4):
             stack.enter_context(opened.guest())
-        await eventually(lambda: len(opened.at._guests) == listener._GUESTS)
+        await eventually(lambda: len(opened.at._peers) == listener._MOST_PEERS)
         assert "broke off" in await failure(opened.operation())
-        assert len(opened.at._guests) <= listener._GUESTS
-    await eventually(lambda: not opened.at._guests)
+        assert len(opened.at._peers) <= listener._MOST_PEERS
+    await eventually(lambda: not opened.at._peers)
 
     async def is_measured():
         with contextlib.suppress(ProbeFailedError):

@@ -68,9 +68,11 @@ class Net:
 class Recorded:
     """What was told of a look, piece by piece, as it comes over the wire."""
 
-    def __init__(self, landscape, look=None, seconds=ALWAYS, is_asked=lambda: False, worker="v0-0"):
+    def __init__(
+        self, landscape, look=None, seconds=ALWAYS, should_stop=lambda: False, worker="v0-0"
+    ):
         self.pieces, self.progress = [], []
-        self.said = landscape.run(look or Look(side=5), worker, seconds, self._hear, is_asked)
+        self.said = landscape.run(look or Look(side=5), worker, seconds, self._hear, should_stop)
 
     def _hear(self, points, of, piece):
         self.progress.append((points, of))
@@ -169,10 +171,10 @@ def test_a_time_that_is_up_ends_it():
 @pytest.mark.parametrize("point", [0, 1, 7, 33, 50])
 def test_whoever_asks_for_something_else_ends_it_at_the_next_point(point):
     net = Net()
-    heard = Recorded(net.landscape(), is_asked=lambda: net.asked >= point)
+    heard = Recorded(net.landscape(), should_stop=lambda: net.asked >= point)
     assert net.asked == point
     assert heard.end.points == point
-    assert "it was called off" in heard.said
+    assert "it was cancelled" in heard.said
 
 
 def test_the_optimizer_s_own_step_is_the_update_if_the_script_can_take_one():
@@ -199,7 +201,7 @@ def test_the_optimizer_s_own_step_is_the_update_if_the_script_can_take_one():
 @pytest.mark.parametrize(
     ("loss", "why"),
     [
-        (lambda: torch.rand(()), "need a loss that is the same twice at one place, was 0"),
+        (lambda: torch.rand(()), "need the same loss twice at the same weights, was 0"),
         (lambda: math.nan, "need a loss that is a number, was nan"),
     ],
 )
@@ -298,7 +300,7 @@ def test_only_a_stand_by_whose_script_offers_it_looks():
     assert "survey" in offers.names
     assert offers.refusal(Survey(), "standby") is None
     assert offers.refusal(Survey(), "training") == "need a standby, the worker is training"
-    assert "need path=" in offers.refusal(Survey(plane="path"), "standby")
+    assert "pass path=" in offers.refusal(Survey(plane="path"), "standby")
     assert (
         can(True, net.landscape(path=lambda: ())).refusal(Survey(plane="path"), "standby") is None
     )

@@ -1,7 +1,7 @@
-"""A small real training run: an MLP on scikit-learn's digits, torchft DDP, steered by torchLoom.
+"""A small real training run: an MLP on scikit-learn's digits, torchft DDP, with torchLoom.
 
-What a user would write, and the trainer that ``torchloom demo`` runs. The lines that torchLoom
-needs are marked; everything else is torchft as its README has it.
+An example of a user's script, and the trainer of ``torchloom demo``. The lines for torchLoom are
+marked; everything else follows torchft's README.
 """
 
 import argparse
@@ -30,9 +30,9 @@ _PIXEL_MAX = 16.0
 
 
 def digits() -> tuple[torch.Tensor, torch.Tensor]:
-    """Return scikit-learn's digits, ``(samples, 64)`` in 0 to 1, and which each is.
+    """Return scikit-learn's digits, ``(samples, 64)`` in 0 to 1, and their labels.
 
-    They are read from its file: to import ``load_digits`` takes about as long as to import torch.
+    Read from scikit-learn's file: importing ``load_digits`` takes about as long as importing torch.
     """
     package = find_spec("sklearn")
     if package is None or not package.submodule_search_locations:
@@ -55,9 +55,9 @@ def build(seed: int, width: int = 128) -> nn.Module:
 
 
 def shard(step: int, rank: int, participants: int, samples: int, seed: int) -> torch.Tensor:
-    """Return the rows of the data that one group takes in ``step``.
+    """Return the rows of the data that one group uses in ``step``.
 
-    The batch of a step is the same however many groups share it.
+    A step's batch is the same whatever the number of groups.
     """
     generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
     batch = torch.randperm(samples, generator=generator)[:_BATCH]
@@ -79,12 +79,12 @@ def standby_tasks(
     labels: torch.Tensor,
     checkpoints: Path,
 ) -> dict[str, Any]:
-    """Return what a standby can look at and try out, with the newest checkpoint of any group."""
+    """Return the landscape and preview of a standby, based on any group's newest checkpoint."""
 
     def load() -> int:
         paths = sorted(checkpoints.glob("*.pt"), key=lambda path: path.stat().st_mtime_ns)
         if not paths:
-            raise FileNotFoundError(f"no checkpoint is in {checkpoints} yet")
+            raise FileNotFoundError(f"no checkpoint in {checkpoints} yet")
         state = torch.load(paths[-1], weights_only=True)
         _load(model, optimizer, state)
         return int(state["torchft"]["step"])
@@ -107,7 +107,7 @@ def standby_tasks(
 
 
 def main() -> None:
-    """Train until the step counter of the run reaches ``--steps``."""
+    """Train until the run's step counter reaches ``--steps``."""
     options = _options()
     torch.set_num_threads(1)
 
@@ -122,7 +122,7 @@ def main() -> None:
     )
     gloo = ProcessGroupGloo(timeout=timedelta(seconds=5))
     link = ThrottledProcessGroup(gloo) if options.link_rate else None
-    pg = CompressedProcessGroup(link or gloo, parameters=model.parameters())  # its mode is a knob
+    pg = CompressedProcessGroup(link or gloo, parameters=model.parameters())  # registers a knob
     manager = Manager(
         pg=pg,
         load_state_dict=lambda state: _load(model, inner, state),
@@ -149,7 +149,7 @@ def main() -> None:
         kind="int",
         low=1,
         fence="run",
-        doc="after which the run ends",
+        doc="the step after which the run ends",
     )
     loom.manage(manager, optimizer)  # torchLoom 3
     loom.on_checkpoint(lambda: _save(options.checkpoint, manager, model, inner))  # torchLoom 4
@@ -208,15 +208,15 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--lighthouse", required=True, help="URL of torchft's lighthouse")
-    parser.add_argument("--host", default="localhost", help="where other groups reach this one")
+    parser.add_argument("--host", default="localhost", help="this host's name for other groups")
     parser.add_argument("--group", help="replica group; else TORCHLOOM_GROUP")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--lr", type=float, default=0.05)
-    parser.add_argument("--width", type=int, default=128, help="of the first hidden layer")
-    parser.add_argument("--step-ms", type=float, default=60.0, help="work to pretend, per step")
+    parser.add_argument("--width", type=int, default=128, help="units of the first hidden layer")
+    parser.add_argument("--step-ms", type=float, default=60.0, help="simulated work per step, ms")
     parser.add_argument("--log", type=Path, default=Path("digits.jsonl"))
     parser.add_argument("--result", type=Path, default=Path("digits.json"))
-    parser.add_argument("--link-rate", type=Path, help="file with what a link is to carry, bytes/s")
+    parser.add_argument("--link-rate", type=Path, help="file with the simulated link rate, bytes/s")
     parser.add_argument("--checkpoint", type=Path, default=Path("digits.pt"))
     parser.add_argument("--linger-s", type=float, default=2.0)
     return parser.parse_args()
@@ -227,7 +227,7 @@ def _line(log: Any, **fields: object) -> None:
 
 
 def _rate(path: Path) -> float | None:
-    """Return what is in the file; no limit where it is empty."""
+    """Return the number in the file; None, no limit, if it is empty."""
     text = path.read_text()
     return float(text) if text else None
 

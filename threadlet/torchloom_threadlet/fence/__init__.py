@@ -1,1 +1,1 @@
-"""Changes that land on all ranks of a run between the same two steps, or on none."""
+"""Changes that all ranks of a run make between the same two steps, or none does."""

@@ -1,6 +1,6 @@
-"""The loss around the weights: what it is along a line and in a plane, and how sharply it bends.
+"""The loss landscape around the weights: along a line and in a plane, and its curvature.
 
-A script offers its standby for it::
+A script offers it through its standby::
 
     from torchloom_threadlet.landscape import Landscape
 

@@ -1,9 +1,9 @@
-"""How sharply the loss bends along the direction in which an optimizer goes, in a few evaluations.
+"""The curvature of the loss along an optimizer's update, in a few evaluations.
 
 The critical step is the smallest multiple of an update at which the loss is no lower than before.
 For a quadratic loss with gradient ``g`` and Hessian ``H`` it is ``2 (g . u) / (u . H u)`` along the
-descent direction ``u``, so that 2 over it is the curvature along ``u`` relative to the slope, which
-is the sharpness that an optimizer of this direction meets.
+descent direction ``u``, so that 2 over it is the curvature along ``u`` relative to the slope: the
+sharpness for an optimizer of this direction.
 """
 
 import math
@@ -12,20 +12,20 @@ from typing import NamedTuple
 from torchloom_threadlet.landscape.surface import Direction, Surface
 
 _MOST = 24
-"""Evaluations that a search takes at the most."""
+"""The most evaluations of a search."""
 
 _CLOSE = 1e-7
-"""A critical step is known to this, relative to itself."""
+"""The relative accuracy of a critical step."""
 
 
 class Sharpness(NamedTuple):
-    """What a search along one update found.
+    """The result of a search along one update.
 
     Attributes
     ----------
     critical_step : float
-        In multiples of the update; infinite where the loss fell as far as it was looked, NaN where
-        the update does not lead down at all.
+        In multiples of the update; infinite where the loss fell as far as the search went, NaN
+        where the update does not lead down at all.
     sharpness : float
         2 over the critical step: above 2 the update itself is too long.
     evaluations : int
@@ -38,10 +38,10 @@ class Sharpness(NamedTuple):
 
 
 def critical_sharpness(surface: Surface, step: Direction, most: int = _MOST) -> Sharpness:
-    """Return how far one may go along an update before the loss is where it was.
+    """Return how far an update can be extended before the loss is back at its start.
 
-    It is looked for in growing steps, and then between the last two by the parabola through three
-    points, which of a quadratic loss is exact.
+    The search takes growing steps, and then interpolates between the last two by the parabola
+    through three points, which is exact for a quadratic loss.
 
     References
     ----------
@@ -51,7 +51,7 @@ def critical_sharpness(surface: Surface, step: Direction, most: int = _MOST) -> 
     base = surface.at()
 
     def rise(share: float) -> float:
-        """Return by how much the loss is above its beginning; what is no number is far above."""
+        """Return the loss minus its start; a loss that is no number counts as a large rise."""
         nonlocal evaluations
         evaluations += 1
         value = surface.at((step, share)) - base
@@ -93,9 +93,9 @@ def curvature(surface: Surface, direction: Direction, span: float) -> float:
 
 
 def _crossing(low: float, low_rise: float, high: float, high_rise: float) -> float:
-    """Return where the parabola through the beginning and both points is back at its beginning.
+    """Return where the parabola through the start and both points is back at its start.
 
-    Where it is not between them, their middle.
+    If that is not between the points, return their middle.
     """
     middle = (low + high) / 2
     if not math.isfinite(high_rise):

@@ -1,4 +1,4 @@
-"""In which directions to look: that of the update, random ones, and those that a run has taken."""
+"""Directions in weight space: an update, random ones, and those of a run's path."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,15 +12,15 @@ _PLANE = 2
 
 
 def update(before: Direction, after: Direction) -> list[Tensor]:
-    """Return the way from some weights to others, as an optimizer's step went it."""
+    """Return the difference of two sets of weights, as one step of the optimizer."""
     return [b.detach() - a.detach() for a, b in zip(before, after, strict=True)]
 
 
 def filter_normalised(parameters: Sequence[Tensor], generator: torch.Generator) -> list[Tensor]:
-    """Return a random direction of which each filter is as long as the weights' own.
+    """Return a random direction in which each filter has the norm of the weights' filter.
 
-    A model whose layers are scaled up and down against each other computes the same, and looks as
-    flat or sharp with it. What has less than two dimensions, biases and norms, stays where it is.
+    So models whose layers are rescaled against each other look equally flat or sharp. Parameters of
+    less than two dimensions, biases and norms, get 0.
 
     References
     ----------
@@ -43,25 +43,25 @@ def filter_normalised(parameters: Sequence[Tensor], generator: torch.Generator) 
 
 
 def orthogonal_to(direction: Direction, other: Direction) -> list[Tensor]:
-    """Return what of a direction does not lie along the other one."""
+    """Return the part of a direction that is orthogonal to another one."""
     length = inner(other, other)
     share = inner(direction, other) / length if length > 0 else 0.0
     return [d - share * o for d, o in zip(direction, other, strict=True)]
 
 
 class TrajectoryPlane(NamedTuple):
-    """The plane through a run's last weights that comes nearest to all of its checkpoints.
+    """The plane through a run's last weights that is closest to all of its checkpoints.
 
     Attributes
     ----------
     directions : two lists of Tensor
-        Of length 1 and at right angles.
+        Of length 1, and orthogonal.
     variance_explained : tuple of float
-        The share of the checkpoints' spread that each direction has.
+        The share of the checkpoints' variance along each direction.
     coordinates : list of (float, float)
-        Where in the plane each checkpoint is; the last one is at the origin.
+        Each checkpoint's position in the plane; the last one is at the origin.
     distances : list of float
-        How far off the plane each one lies: what the picture does not show.
+        Each checkpoint's distance to the plane.
     """
 
     directions: tuple[list[Tensor], list[Tensor]]
@@ -71,10 +71,10 @@ class TrajectoryPlane(NamedTuple):
 
 
 def plane_of(checkpoints: Sequence[Direction]) -> TrajectoryPlane:
-    """Return the plane of the first two principal components of a run's way to its end.
+    """Return the plane of the first two principal components of a run's path.
 
-    It is computed from the inner products of the checkpoints' differences to the last one, so no
-    more than two directions of the size of the model are made.
+    Computed from the inner products of the checkpoints' differences to the last one, so that only
+    two directions of the size of the model are allocated.
 
     Raises
     ------
@@ -93,7 +93,7 @@ def plane_of(checkpoints: Sequence[Direction]) -> TrajectoryPlane:
     explained = []
     for value, column in zip(values[order].tolist(), vectors[:, order].T.tolist(), strict=True):
         if value <= 1e-12 * spread or spread == 0.0:
-            raise ValueError("need checkpoints that do not lie on a line")
+            raise ValueError("need checkpoints that are not on one line")
         found.append(
             [
                 torch.stack([w * part for w, part in zip(column, parts, strict=True)]).sum(0)

@@ -1,4 +1,4 @@
-"""A plane of losses, coarse at first and finer with each round, so that any beginning is a map."""
+"""A plane of losses, first coarse and then finer, so that any prefix is a map."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from torchloom_threadlet.landscape.surface import Direction, Surface
 
 
 class Cell(NamedTuple):
-    """One point of a plane: its place in the grid, and the loss there."""
+    """One point of a plane: its position in the grid, and the loss there."""
 
     row: int
     column: int
@@ -15,14 +15,14 @@ class Cell(NamedTuple):
 
 
 def shares(points: int, reach: float) -> list[float]:
-    """Return where along a direction the points of a grid lie, from -reach to reach."""
+    """Return the positions of a grid's points along a direction, from -reach to reach."""
     if points < 2:
         raise ValueError(f"need at least 2 points, was {points}")
     return [reach * (2 * index / (points - 1) - 1) for index in range(points)]
 
 
 def in_rounds(points: int) -> Iterator[tuple[int, int]]:
-    """Yield each place of a square grid once: every sixteenth row and column first, then between.
+    """Yield each position of a square grid once: every 16th row and column first, then between.
 
     Examples
     --------
@@ -43,7 +43,7 @@ def in_rounds(points: int) -> Iterator[tuple[int, int]]:
 
 
 def coarse_first(points: int) -> list[int]:
-    """Return the places of a line, in the order in which a grid would see its columns.
+    """Return the positions of a line, in the order of a grid's columns.
 
     Examples
     --------
@@ -60,7 +60,7 @@ def plane(
     along: Sequence[float],
     places: Iterator[tuple[int, int]],
 ) -> Iterator[Cell]:
-    """Yield the loss at some places of a plane; whoever stops asking has what was computed.
+    """Yield the loss at some positions of a plane, one by one.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a look finds, gathered into pieces: one as soon as it says something, few a second."""
+"""Gathers a survey's results into pieces: few a second, each as soon as it is useful."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -20,22 +20,22 @@ Found = Bend | Point | Plane | Cell
 
 
 class Report:
-    """Tells what is found, points and cells several at a time.
+    """Sends results, points and cells several at a time.
 
     Parameters
     ----------
-    tell : callable
+    send : callable
         Takes a piece.
     """
 
-    def __init__(self, tell: Callable[[Piece], object]) -> None:
-        self._tell = tell
+    def __init__(self, send: Callable[[Piece], object]) -> None:
+        self._send = send
         self._line: list[tuple[float, Loss]] = []
         self._cells: list[tuple[int, int, Loss]] = []
         self._pace = Pace()
 
     def add(self, found: Found) -> None:
-        """Take what was found, and tell it if that is due."""
+        """Take a result, and send it if that is due."""
         match found:
             case Point(share=share, loss=loss):
                 self._line.append((share, finite(loss)))
@@ -43,16 +43,16 @@ class Report:
                 self._cells.append((row, column, finite(loss)))
             case _:
                 self.flush()
-                self._tell(found)
+                self._send(found)
         if self._pace.is_due(len(self._line) + len(self._cells)):
             self.flush()
 
     def flush(self) -> None:
-        """Tell what was gathered."""
-        self._pace.told()
+        """Send the gathered results."""
+        self._pace.reset()
         line, self._line = self._line, []
         cells, self._cells = self._cells, []
         if line:
-            self._tell(Line(points=tuple(line)))
+            self._send(Line(points=tuple(line)))
         if cells:
-            self._tell(Cells(cells=tuple(cells)))
+            self._send(Cells(cells=tuple(cells)))

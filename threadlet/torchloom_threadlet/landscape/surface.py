@@ -1,4 +1,4 @@
-"""The loss at weights that lie somewhere else, and the weights put back to the bit afterwards."""
+"""The loss at other weights; the weights are restored afterwards, to the bit."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,15 +12,15 @@ Direction = Sequence[Tensor]
 
 
 class Surface:
-    """The loss of a model as a function of where its weights are.
+    """The loss of a model as a function of its weights.
 
     Parameters
     ----------
     parameters : iterable of Tensor
-        The weights, which are moved in place.
+        The weights, which are changed in place.
     loss : callable
-        Returns the loss on the same batch each time, of the model as it is then. It must not
-        depend on anything else that changes: put dropout and batch statistics to rest before.
+        Returns the loss of the present model, on the same batch each time. It must not
+        depend on anything else that changes: turn off dropout and batch statistics first.
     """
 
     def __init__(self, parameters: Iterable[Tensor], loss: Callable[[], float | Tensor]) -> None:
@@ -28,17 +28,17 @@ class Surface:
         self._loss = loss
 
     def at(self, *moves: tuple[Direction, float]) -> float:
-        """Return the loss at the weights plus so much of each direction."""
+        """Return the loss at the weights plus multiples of directions."""
         with self._moved(moves), torch.no_grad():
             return float(self._loss())
 
     def base(self) -> float:
-        """Return the loss at the weights as they are.
+        """Return the loss at the present weights.
 
         Raises
         ------
         ValueError
-            If it is no number, or another when it is asked for a second time.
+            If it is no number, or differs at a second evaluation.
         """
         first, second = self.at(), self.at()
         for loss in (first, second):
@@ -46,8 +46,8 @@ class Surface:
                 raise ValueError(f"need a loss that is a number, was {loss}")
         if first != second:
             raise ValueError(
-                f"need a loss that is the same twice at one place, was {first!r} and {second!r}: "
-                "pin its batch, and what it draws at random"
+                f"need the same loss twice at the same weights, was {first!r} and {second!r}: "
+                "fix its batch and its random numbers"
             )
         return first
 
@@ -57,8 +57,8 @@ class Surface:
         if not moves:
             yield
             return
-        # What was added and is taken off again is not what it was before, to the bit.
-        kept = [parameter.detach().clone() for parameter in self.parameters]
+        # Adding and subtracting does not restore the weights to the bit.
+        before = [parameter.detach().clone() for parameter in self.parameters]
         try:
             with torch.no_grad():
                 for direction, share in moves:
@@ -67,8 +67,8 @@ class Surface:
             yield
         finally:
             with torch.no_grad():
-                for parameter, before in zip(self.parameters, kept, strict=True):
-                    parameter.copy_(before)
+                for parameter, saved in zip(self.parameters, before, strict=True):
+                    parameter.copy_(saved)
 
 
 def inner(one: Direction, other: Direction) -> float:

@@ -1,8 +1,8 @@
-"""What a script offers its standby to look at the loss with, and how a look goes.
+"""The survey of the loss landscape: what a script offers its standby, and its order.
 
-First how the loss bends along the update, then the line along it, then a plane: what is cheap and
-says most comes first, and whoever has enough may end it at any point. The worker calls
-:meth:`Landscape.run` in the thread that stands by.
+First the curvature along the update, then the line along it, then a plane: cheap and informative
+results come first, so that a survey may be ended at any point. The worker calls
+:meth:`Landscape.run` in the thread that waits.
 """
 
 import math
@@ -26,42 +26,42 @@ from torchloom_threadlet.landscape.directions import (
 from torchloom_threadlet.landscape.grid import coarse_first, in_rounds, plane, shares
 from torchloom_threadlet.landscape.report import Found, Point, Report
 from torchloom_threadlet.landscape.surface import Direction, Surface, norm
-from torchloom_threadlet.standby_tasks.budget import Budget, Spent
-from torchloom_threadlet.standby_tasks.fingerprints import print_of
+from torchloom_threadlet.standby_tasks.budget import Budget, BudgetUsed
+from torchloom_threadlet.standby_tasks.fingerprints import fingerprint
 from torchloom_threadlet.standby_tasks.loaded import Loaded, loaded
 from torchloom_threadlet.standby_tasks.pace import finite
-from torchloom_threadlet.standby_tasks.saved_state import kept
+from torchloom_threadlet.standby_tasks.saved_state import restoring
 
 _FROM, _TO = -1.0, 2.0
-"""Where the line begins and ends, in critical steps, or updates where there is none."""
+"""The range of the line, in critical steps, or in updates where there is none."""
 
 _MOST_OF_BEND = 30
-"""Evaluations that all before the line takes at the most."""
+"""The most evaluations before the line."""
 
 _MARGIN = 1.25
-"""A plane of the run's path reaches so far beyond its farthest checkpoint."""
+"""A plane of the run's path extends this far beyond its farthest checkpoint."""
 
 
 class Landscape:
-    """What a standby looks at the loss with; see docs/landscape.md.
+    """Computes the loss landscape on a standby; see docs/landscape.md.
 
     Parameters
     ----------
     model : torch.nn.Module
-        What can be trained of it is moved about, in evaluation mode. Afterwards it is, to the bit,
-        what it was before it was ever looked at.
+        Its trainable weights are changed, in evaluation mode. Afterwards the model is restored, to
+        the bit.
     loss : callable
-        Returns the loss of one pinned batch, as a tensor with a gradient where no ``step`` is
-        given. It must not depend on anything that changes but the model.
+        Returns the loss of one fixed batch, as a tensor with a gradient where no ``step`` is
+        given. It must not depend on anything that changes except the model.
     load : callable
-        Loads the run's newest state into the model, from its newest checkpoint: no rank that
-        trains is asked for it. It may return the step of the run that this state is of.
+        Loads the run's newest checkpoint into the model, without help of a training rank. It may
+        return the checkpoint's step.
     step : callable, optional
-        Takes one step of the run's optimizer, on a batch of the run's, after ``load`` gave both
-        their state. Without it the update is the descent along the gradient of ``loss``, with a
-        rate of 1.
+        Takes one step of the run's optimizer, on a batch of the run's data, after ``load`` has
+        loaded the state of both. Without it the update is the negative gradient of ``loss``, with a
+        learning rate of 1.
     path : callable, optional
-        Returns an iterable that loads the run's checkpoints into the model one after another, the
+        Returns an iterable that loads the run's checkpoints into the model one by one, the
         oldest first, and yields after each.
     """
 
@@ -82,13 +82,13 @@ class Landscape:
 
     @property
     def tries(self) -> tuple[str, ...]:
-        """No knob: it only looks."""
+        """No knobs: a survey changes none."""
         return ()
 
     def refusal(self, look: Look) -> str | None:
-        """Return why it cannot be looked at, or None if it can."""
+        """Return why the survey cannot be run, or None if it can."""
         if look.plane == "path" and self._path is None:
-            return "the script's Landscape has no checkpoints to look at: need path="
+            return "the script's Landscape has no checkpoints: pass path= to it"
         return None
 
     def run(
@@ -96,58 +96,58 @@ class Landscape:
         look: Look,
         worker: str,
         seconds: float,
-        tell: Callable[[int, int, Piece], object],
-        is_asked: Callable[[], bool],
+        send: Callable[[int, int, Piece], object],
+        should_stop: Callable[[], bool],
     ) -> str:
-        """Look at the loss around the run's newest weights; return how far it came.
+        """Survey the loss around the run's newest weights; return how far it came.
 
         Parameters
         ----------
         look : Look
-            What is wanted.
+            The survey to run.
         worker : str
-            Who looks: of a plane that is divided it looks at its part.
+            This worker, which computes its part of a divided plane.
         seconds : float
-            How long it may take.
-        tell : callable
-            Takes the points so far, about how many there will be, and a piece.
-        is_asked : callable
-            Says whether the standby was asked for something else meanwhile: it ends at the next
+            The time limit.
+        send : callable
+            Takes the number of points so far, the expected number, and a piece.
+        should_stop : callable
+            Returns whether to end at the next point, because another command arrived.
             point.
 
         Raises
         ------
         ValueError
-            If the loss is no number or another each time, or the update is none.
+            If the loss is no number or differs between evaluations, or the update is 0.
         Exception
-            Whatever the script's functions raise.
+            Any exception of the script's functions.
         """
-        budget = Budget(self._loss, look.points, seconds, is_asked)
+        budget = Budget(self._loss, look.points, seconds, should_stop)
         part, parts = look.share_of(worker)
         alone = 0 if part else _MOST_OF_BEND + look.side
         whole = min(look.points, alone + math.ceil(look.side**2 / parts))
-        report = Report(lambda piece: tell(budget.points, whole, piece))
+        report = Report(lambda piece: send(budget.points, whole, piece))
         why = ""
-        with kept(self._model):
+        with restoring(self._model):
             try:
                 budget.check()
-                told = self._load()
+                step = self._load()
                 self._model.eval()
-                for found in self._found(look, told, budget, part, parts):
+                for found in self._found(look, step, budget, part, parts):
                     report.add(found)
-            except Spent as spent:
-                why = str(spent)
+            except BudgetUsed as used:
+                why = str(used)
         report.flush()
-        end = End(points=budget.points, seconds=budget.spent_s, why=why)
-        tell(budget.points, whole, end)
+        end = End(points=budget.points, seconds=budget.used_s, why=why)
+        send(budget.points, whole, end)
         return f"{end.points} points in {end.seconds:.1f} s" + (f": {why}" if why else "")
 
     def _found(
-        self, look: Look, told: object, budget: Budget, part: int, parts: int
+        self, look: Look, step: object, budget: Budget, part: int, parts: int
     ) -> Iterator[Found]:
         weights = [weight for weight in self._model.parameters() if weight.requires_grad]
         surface = Surface(weights, budget)
-        begin = loaded(told, weights)
+        begin = loaded(step, weights)
         loss = surface.base()
         if part == 0:
             yield from self._along_the_update(look, surface, loss, begin, budget)
@@ -176,14 +176,14 @@ class Landscape:
     ) -> tuple[Literal["step", "gradient"], list[Tensor]]:
         if self._step is not None:
             before = _copies(weights)
-            with kept(self._model):
+            with restoring(self._model):
                 self._model.train()
                 self._step()
                 return "step", update(before, _copies(weights))
         loss = budget()
         if not (isinstance(loss, Tensor) and loss.requires_grad):
             raise ValueError(
-                "need step=, or a loss that is a tensor with a gradient, to know the update, "
+                "need step=, or a loss that is a tensor with a gradient, to compute the update, "
                 f"was a {type(loss).__name__} without"
             )
         gradients = torch.autograd.grad(loss, weights, allow_unused=True)
@@ -194,16 +194,16 @@ class Landscape:
         self, look: Look, weights: list[nn.Parameter], budget: Budget
     ) -> tuple[Plane, Direction, Direction]:
         newest, checkpoints = _copies(weights), []
-        with kept(self._model):
+        with restoring(self._model):
             for _ in self._path() if self._path is not None else ():
                 budget.check()
                 checkpoints.append(_copies(weights))
                 if len(checkpoints) == MOST_CHECKPOINTS:
-                    raise Spent(f"no plane: need fewer than {MOST_CHECKPOINTS} checkpoints")
+                    raise BudgetUsed(f"no plane: need fewer than {MOST_CHECKPOINTS} checkpoints")
         try:
             found = plane_of([*checkpoints, newest])
         except ValueError as error:
-            raise Spent(f"no plane: {error}") from None
+            raise BudgetUsed(f"no plane: {error}") from None
         path = tuple(
             (along_rows, along_columns, off)
             for (along_rows, along_columns), off in zip(
@@ -217,7 +217,7 @@ class Landscape:
             reach=reach,
             variance_explained=found.variance_explained,
             path=path,
-            prints=tuple(map(print_of, [*checkpoints, newest])),
+            prints=tuple(map(fingerprint, [*checkpoints, newest])),
         )
         return drawn, *found.directions
 
@@ -226,7 +226,7 @@ def _random_plane(look: Look, weights: list[nn.Parameter]) -> tuple[Plane, Direc
     generator = torch.Generator().manual_seed(look.seed)
     first = filter_normalised(weights, generator)
     if norm(first) == 0.0:
-        raise Spent("no plane: need weights of two dimensions or more for random directions")
+        raise BudgetUsed("no plane: need weights of two dimensions or more for random directions")
     second = orthogonal_to(filter_normalised(weights, generator), first)
     return Plane(ways="random", side=look.side, reach=look.reach), first, second
 
@@ -240,7 +240,7 @@ def _bend(
 ) -> Bend:
     length = norm(way)
     if not 0.0 < length < math.inf:
-        raise ValueError(f"need an update that moves the weights, was one of length {length:g}")
+        raise ValueError(f"need an update that changes the weights, was one of norm {length:g}")
     found = critical_sharpness(surface, way)
     step = finite(found.critical_step)
     bent = curvature(surface, way, step / 2 if step else 1.0)

@@ -1,6 +1,6 @@
-"""A change tried out on a standby, with a control arm, before anybody grants it.
+"""A knob change tried on a standby, with a control arm, before it is granted.
 
-A script offers its standby for it::
+A script offers it through its standby::
 
     from torchloom_threadlet.preview import Preview
 

@@ -1,8 +1,8 @@
-"""Where a loss goes from here: the exponential that fits its curve best, drawn on.
+"""Forecasts a loss: the exponential that fits its curve best, extrapolated.
 
-The way of AutoLRS (arXiv 2105.10762), which ranks learning rates by where their losses lead and
-not by where they are. It is drawn on only as far again as it was seen. A curve that no exponential
-explains, as one of noise or of spikes alone, is said to stay where it is at its end.
+As AutoLRS (arXiv 2105.10762), which ranks learning rates by the forecast of their losses and not
+by the present ones. It extrapolates at most as far as the observed curve is long. A curve that no
+exponential explains, such as one of noise or spikes, is taken to stay at its end.
 """
 
 import math
@@ -11,19 +11,19 @@ from collections.abc import Sequence
 import torch
 
 _FEWEST = 8
-"""Steps of which a curve is seen."""
+"""Steps of a curve that are used."""
 
 _SPANS = 96
-"""Time constants that are tried, from an eighth of the curve to twice its length."""
+"""Time constants to try, from an eighth of the curve to twice its length."""
 
 _EXPLAINED = 0.5
-"""Share of its variance that the exponential has to explain, or it is not drawn on."""
+"""The least share of its variance that the exponential has to explain."""
 
 
 def predict(losses: Sequence[float], ahead: int) -> float | None:
-    """Return the loss ``ahead`` steps after the beginning, None of a curve that is too short.
+    """Return the loss ``ahead`` steps after the start, None for a curve that is too short.
 
-    Of ``a + b exp(-t / s)`` the ``s`` is tried on a grid, ``a`` and ``b`` are least squares.
+    In ``a + b exp(-t / s)`` the ``s`` is searched on a grid, ``a`` and ``b`` are least squares.
     """
     if len(losses) < _FEWEST:
         return None

@@ -1,9 +1,9 @@
-"""What the pairs say of a change, without a guess at how their differences are spread.
+"""Judges a change by its pairs, without an assumption on how their differences are distributed.
 
-In a pair both arms saw the same data and drew the same at random, so what differs is the change's
-doing. The median of the differences lies between the least and the most of ``n`` of them with
-probability ``1 - 2**(1 - n)``, and so on inwards: the interval of the sign test. One loss that
-runs away, or that is no number any more, counts as one pair, and no more.
+In a pair both arms have the same data and random numbers, so they differ only by the change.
+The median of the differences is between the least and the largest of ``n`` of them with
+probability ``1 - 2**(1 - n)``, and so on inwards: the interval of the sign test. A loss that
+diverges, or is no number any more, counts as one pair, and no more.
 """
 
 import math
@@ -16,7 +16,7 @@ from torchloom_threadlet.preview.forecast import predict
 from torchloom_threadlet.standby_tasks.pace import finite
 
 _SURE = 0.9
-"""The interval is the narrowest that has the median with this probability."""
+"""The interval is the narrowest that contains the median with this probability."""
 
 
 class Pair(NamedTuple):
@@ -27,7 +27,7 @@ class Pair(NamedTuple):
 
 
 def judge(pairs: Sequence[Pair], steps: int) -> Judgement:
-    """Return what the complete pairs say of the change.
+    """Return the judgement of the change from the complete pairs.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ def judge(pairs: Sequence[Pair], steps: int) -> Judgement:
     inwards, confidence = _interval(len(differences))
     low, high = differences[inwards], differences[-1 - inwards]
     return Judgement(
-        says=_says(len(pairs), low, high),
+        says=_verdict(len(pairs), low, high),
         pairs=len(pairs),
         for_change=sum(difference < 0 for difference in differences),
         over=over,
@@ -55,12 +55,12 @@ def judge(pairs: Sequence[Pair], steps: int) -> Judgement:
 
 
 def _end(losses: Sequence[float], over: int) -> float:
-    """Return the mean of the last losses, infinite where the last is no number."""
+    """Return the mean of the last losses, infinite if the last one is no number."""
     return statistics.fmean(losses[-over:]) if math.isfinite(losses[-1]) else math.inf
 
 
 def _interval(pairs: int) -> tuple[int, float]:
-    """Return how many differences may be left out at each end, and how sure that is.
+    """Return how many differences may be left out at each end, and the resulting probability.
 
     Examples
     --------
@@ -75,7 +75,7 @@ def _interval(pairs: int) -> tuple[int, float]:
         inwards, outside = inwards + 1, more
 
 
-def _says(pairs: int, low: float, high: float) -> Literal["better", "worse", "same", "few"]:
+def _verdict(pairs: int, low: float, high: float) -> Literal["better", "worse", "same", "few"]:
     if low > 0 or high < 0:
         if pairs < FEWEST_PAIRS:
             return "few"
@@ -96,5 +96,5 @@ def _ahead(pairs: Sequence[Pair], steps: int) -> Ahead | None:
 
 
 def _spread(found: Sequence[float | None]) -> tuple[float, float, float] | None:
-    known = [one for one in found if one is not None and math.isfinite(one)]
-    return (min(known), statistics.median(known), max(known)) if known else None
+    numbers = [one for one in found if one is not None and math.isfinite(one)]
+    return (min(numbers), statistics.median(numbers), max(numbers)) if numbers else None

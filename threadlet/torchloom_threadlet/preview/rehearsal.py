@@ -1,9 +1,9 @@
-"""What a script offers its standby to try a change out with, and how that goes.
+"""The preview of a knob change: what a script offers its standby, and its order.
 
-The control goes first: without it nobody knows what the change did. Both arms of a pair begin at
-the same state with what is wanted of the run's knobs, see the same data and draw the same at
-random; each pair begins at another place in the data. The worker calls :meth:`Preview.run` in the
-thread that stands by.
+The control arm runs first: without it the change's effect is unknown. Both arms of a pair start
+from the same state with the run's desired knob values, and have the same data and random numbers;
+each pair starts at another place in the data. The worker calls :meth:`Preview.run` in the
+thread that waits.
 """
 
 import logging
@@ -24,13 +24,13 @@ from torchloom_core.wire.preview import Arm, Piece, Setup
 from torchloom_core.wire.standby_task import MOST, End
 from torchloom_threadlet.preview.judgement import Pair, judge
 from torchloom_threadlet.preview.report import Report
-from torchloom_threadlet.standby_tasks.budget import Budget, Spent
+from torchloom_threadlet.standby_tasks.budget import Budget, BudgetUsed
 from torchloom_threadlet.standby_tasks.loaded import Loaded, loaded
 from torchloom_threadlet.standby_tasks.saved_state import (
-    Kept,
+    SavedState,
     Stateful,
-    kept,
-    random_kept,
+    restoring,
+    restoring_random,
     seed_all,
 )
 from torchloom_threadlet.trainer.knob_table import KnobTable, knob_of
@@ -40,32 +40,32 @@ from torchloom_threadlet.training.optimizer_knobs import settings
 _logger = logging.getLogger(__name__)
 
 _TWICE = 2
-"""Steps that the control goes twice before anything is compared."""
+"""Steps that the control makes twice before any comparison."""
 
 
 class Preview:
-    """What a standby tries a change out with; see docs/preview.md.
+    """Tries a change on a standby; see docs/preview.md.
 
     Parameters
     ----------
     model : torch.nn.Module
-        That is trained. Afterwards it is, to the bit, what it was before, and so are the others.
+        The model to train. It and all other objects are restored afterwards, to the bit.
     optimizer : torch.optim.Optimizer
         The run's; its learning rate, betas, momentum and weight decay can be changed.
     step : callable
-        Takes one training step on the run's data, and returns its loss. What it draws at random
-        comes from torch, Python's ``random`` or NumPy's global state.
+        Takes one training step on the run's data, and returns its loss. Its random numbers
+        come from torch, Python's ``random`` or NumPy's global state.
     load : callable
-        Loads the run's newest state into model and optimizer, from its newest checkpoint: no rank
-        that trains is asked for it. It may return the step of the run that this state is of.
+        Loads the run's newest checkpoint into model and optimizer, without help of a training
+        rank. It may return the checkpoint's step.
     scheduler : optional
-        That of the optimizer, if ``step`` steps it. The rate of the control is then where the
-        schedule is in the checkpoint.
+        The optimizer's, if ``step`` steps it. The control's learning rate is then that of the
+        schedule in the checkpoint.
     begin : callable, optional
-        Takes a number, and has the data begin at the place of that number. Without it the data has
-        to come from what is drawn at random.
+        Takes a number, and starts the data at that number's place. Without it the data has
+        to follow the random numbers.
     more : iterable
-        Whatever else has ``state_dict`` and ``load_state_dict`` and is changed by a step.
+        Other objects that a step changes, with ``state_dict`` and ``load_state_dict``.
     """
 
     def __init__(
@@ -93,23 +93,23 @@ class Preview:
     def knob(
         self, name: str, get: Callable[[], Any], set: Callable[[Any], object], **more: Any
     ) -> None:
-        """Offer a knob of the script's; the arguments are those of ``Loom.knob``.
+        """Offer a knob of the script; the arguments are those of ``Loom.knob``.
 
-        One whose ``get`` raises is not offered, which one log line says.
+        A knob whose ``get`` raises is not offered, and a warning is logged.
         """
         try:
             # Here it is set together with the others or not at all, whatever its fence.
             self._knobs.add_knob(knob_of(name, get, set, **{**more, "fence": "run"}))
         except Exception as error:  # noqa: BLE001 - the user's function
-            _logger.warning("knob %r cannot be tried: %s", name, error_line(error))
+            _logger.warning("knob %r cannot be previewed: %s", name, error_line(error))
 
     @property
     def tries(self) -> tuple[str, ...]:
-        """The names of the knobs of which a change can be tried out."""
+        """The names of the knobs whose change can be previewed."""
         return tuple(spec.name for spec in self._knobs.specs)
 
     def refusal(self, trial: Rehearse) -> str | None:
-        """Return why the change cannot be tried, or None if it can."""
+        """Return why the change cannot be previewed, or None if it can."""
         try:
             for name, value in trial.values.items():
                 check_value(find_spec(name, self._knobs.specs), value)
@@ -122,55 +122,55 @@ class Preview:
         trial: Rehearse,
         worker: str,
         seconds: float,
-        tell: Callable[[int, int, Piece], object],
-        is_asked: Callable[[], bool],
+        send: Callable[[int, int, Piece], object],
+        should_stop: Callable[[], bool],
     ) -> str:
-        """Train on from the run's newest state with the change and without; say how far it came.
+        """Train from the run's newest state with the change and without; return how far it came.
 
         Parameters
         ----------
         trial : Rehearse
-            What is wanted.
+            The preview to run.
         worker : str
-            Who tries it.
+            This worker.
         seconds : float
-            How long it may take.
-        tell : callable
-            Takes the steps so far, how many there will be, and a piece.
-        is_asked : callable
-            Says whether the standby was asked for something else meanwhile: it ends at the next
-            step.
+            The time limit.
+        send : callable
+            Takes the number of steps so far, the expected number, and a piece.
+        should_stop : callable
+            Returns whether to end at the next step, because another command
+            arrived.
 
         Raises
         ------
         ValueError
-            If the control does not go alike twice, or its loss is no number.
+            If the control differs between two runs, or its loss is no number.
         KnobError
             If the knobs cannot take the values.
         Exception
-            Whatever the script's functions raise.
+            Any exception of the script's functions.
         """
         whole = trial.points + 2 * _TWICE
-        budget = Budget(self._step, whole, seconds, is_asked)
-        report = Report(lambda piece: tell(budget.points, whole, piece))
+        budget = Budget(self._step, whole, seconds, should_stop)
+        report = Report(lambda piece: send(budget.points, whole, piece))
         why = ""
-        with random_kept(), kept(self._model, *self._others):
+        with restoring_random(), restoring(self._model, *self._others):
             try:
                 budget.check()
-                told = self._load()
+                step = self._load()
                 trained = (one for one in self._model.parameters() if one.requires_grad)
-                begin = loaded(told, trained)
-                newest = Kept(self._model, *self._others)
+                begin = loaded(step, trained)
+                newest = SavedState(self._model, *self._others)
                 self._compare(trial, newest, begin, budget, report)
-            except Spent as spent:
-                why = str(spent)
+            except BudgetUsed as used:
+                why = str(used)
         report.flush()
-        end = End(points=budget.points, seconds=budget.spent_s, why=why)
-        tell(budget.points, whole, end)
+        end = End(points=budget.points, seconds=budget.used_s, why=why)
+        send(budget.points, whole, end)
         return f"{end.points} steps in {end.seconds:.1f} s" + (f": {why}" if why else "")
 
     def _compare(
-        self, trial: Rehearse, newest: Kept, begin: Loaded, budget: Budget, report: Report
+        self, trial: Rehearse, newest: SavedState, begin: Loaded, budget: Budget, report: Report
     ) -> None:
         now = self._other_than_loaded(trial.now)
         with self._set(now):
@@ -180,14 +180,14 @@ class Preview:
         values = {name: value for name, value in trial.values.items() if before[name] != value}
 
         def arm(repeat: int, of: Mapping[str, KnobValue], steps: int) -> Iterator[float]:
-            newest.put_back()
+            newest.restore()
             with self._set(now), self._set(of):
                 seed_all(trial.seed + repeat)
                 if self._begin is not None:
                     self._begin(trial.seed + repeat)
                 for _ in range(steps):
-                    told = budget()
-                    loss = float(told.detach() if isinstance(told, Tensor) else told)
+                    result = budget()
+                    loss = float(result.detach() if isinstance(result, Tensor) else result)
                     loss = loss if abs(loss) <= MOST else loss * math.inf
                     yield loss
                     if not math.isfinite(loss):
@@ -203,7 +203,7 @@ class Preview:
             at=begin.at,
             of_step=begin.of_step,
         )
-        report.tell(setup)
+        report.send(setup)
         pairs: list[Pair] = []
         for repeat in range(trial.repeats):
             control = self._run_arm("control", repeat, arm(repeat, {}, trial.steps), report)
@@ -211,13 +211,13 @@ class Preview:
                 raise ValueError(_no_number(control))
             change = self._run_arm("change", repeat, arm(repeat, values, trial.steps), report)
             pairs.append(Pair(control, change))
-            report.tell(judge(pairs, trial.steps))
+            report.send(judge(pairs, trial.steps))
 
     def _other_than_loaded(self, now: Mapping[str, KnobValue]) -> dict[str, KnobValue]:
-        """Return what the control has to be set to, to have what is wanted of the run's knobs.
+        """Return the values that give the control the run's desired knob values.
 
-        Of knobs that are offered here: a schedule moves its rate on, and what is used up is not
-        wanted again.
+        Only of knobs offered here, and neither a rate that a schedule sets nor a knob that training
+        uses up.
         """
         present = self._knobs.fenced_values()
         stay = self._scheduled.union(spec.name for spec in self._knobs.specs if spec.used_up)
@@ -229,7 +229,7 @@ class Preview:
         try:
             self._knobs.check(other)
         except KnobError as error:
-            raise KnobError(f"the control cannot have what the run has: {error}") from None
+            raise KnobError(f"the control cannot have the run's knob values: {error}") from None
         return other
 
     def _run_arm(
@@ -251,7 +251,7 @@ class Preview:
             self._knobs.set_back(before)
 
     def _go_alike(self, control: Callable[[], Iterator[float]]) -> float:
-        """Return how long a step takes; refuse a control that is another the second time."""
+        """Return the time of a step; raise if the control differs between two runs."""
         first, weights = list(control()), self._weights()
         began_s = time.monotonic()
         second = list(control())
@@ -263,8 +263,8 @@ class Preview:
             return step_s
         were = ", ".join(f"{a!r} and {b!r}" for a, b in zip(first, second, strict=False))
         raise ValueError(
-            "need a step that goes alike twice from one state, so that arms can be compared, was "
-            f"one of losses {were}: let its batch come from what is drawn at random, or give begin="
+            "need a step that is reproducible from one state, so that arms can be compared, was "
+            f"one of losses {were}: take its batch from the random numbers, or pass begin="
         )
 
     def _weights(self) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""What a preview finds, gathered into pieces: curves a few times a second, all else at once."""
+"""Gathers a preview's results into pieces: curves twice a second, the rest at once."""
 
 from collections.abc import Callable
 
@@ -8,41 +8,41 @@ from torchloom_threadlet.standby_tasks.pace import Pace, finite
 
 
 class Report:
-    """Tells the losses of one arm after the other, several at a time.
+    """Sends the losses of one arm after the other, several at a time.
 
     Parameters
     ----------
-    tell : callable
+    send : callable
         Takes a piece.
     """
 
-    def __init__(self, tell: Callable[[Piece], object]) -> None:
-        self._tell = tell
+    def __init__(self, send: Callable[[Piece], object]) -> None:
+        self._send = send
         self._pace = Pace()
         self._losses: list[Loss] = []
         self.begin(0, "control")
 
     def begin(self, repeat: int, arm: Arm) -> None:
-        """Take the losses that come from now on for those of this arm."""
+        """Begin the losses of this arm."""
         self.flush()
         self._repeat, self._arm, self._first = repeat, arm, 0
 
     def add(self, loss: float) -> None:
-        """Take the next loss, and tell it if that is due."""
+        """Take the next loss, and send it if that is due."""
         self._losses.append(finite(loss))
         if self._pace.is_due(len(self._losses)):
             self.flush()
 
-    def tell(self, piece: Piece) -> None:
-        """Tell a piece, after the losses that came before it."""
+    def send(self, piece: Piece) -> None:
+        """Send a piece, after the losses before it."""
         self.flush()
-        self._tell(piece)
+        self._send(piece)
 
     def flush(self) -> None:
-        """Tell the losses that were gathered."""
-        self._pace.told()
+        """Send the gathered losses."""
+        self._pace.reset()
         losses, self._losses = self._losses, []
         if losses:
             repeat, arm, first = self._repeat, self._arm, self._first
             self._first += len(losses)
-            self._tell(Curve(repeat=repeat, arm=arm, first=first, losses=tuple(losses)))
+            self._send(Curve(repeat=repeat, arm=arm, first=first, losses=tuple(losses)))

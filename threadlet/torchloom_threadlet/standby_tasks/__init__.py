@@ -1,1 +1,1 @@
-"""What standby tasks share: a budget, the pace of what they tell, and a state that is put back."""
+"""What standby tasks share: a budget, the pace of their reports, and a state to restore."""

@@ -1,4 +1,4 @@
-"""How often and how long a standby may compute a loss; a standby task is ended by this."""
+"""Limits how often and how long a standby task may compute a loss."""
 
 import time
 from collections.abc import Callable
@@ -6,12 +6,12 @@ from collections.abc import Callable
 from torch import Tensor
 
 
-class Spent(Exception):
-    """Nothing more is to be computed, and why."""
+class BudgetUsed(Exception):
+    """The standby task ends, and why."""
 
 
 class Budget:
-    """A function of the script's that returns a loss, until enough was seen of it.
+    """A script's function that returns a loss, within limits.
 
     Attributes
     ----------
@@ -21,13 +21,13 @@ class Budget:
     Parameters
     ----------
     loss : callable
-        The script's own.
+        The script's function.
     most : int
-        How often it may be called.
+        The most calls.
     seconds : float
-        How long from now on.
-    is_asked : callable
-        Says whether the standby was asked for something else meanwhile.
+        The time limit, from now on.
+    should_stop : callable
+        Returns whether another command arrived meanwhile.
     """
 
     def __init__(
@@ -35,13 +35,13 @@ class Budget:
         loss: Callable[[], float | Tensor],
         most: int,
         seconds: float,
-        is_asked: Callable[[], bool],
+        should_stop: Callable[[], bool],
     ) -> None:
         self.points = 0
         self._loss = loss
         self._most = most
         self._seconds = seconds
-        self._is_asked = is_asked
+        self._should_stop = should_stop
         self._began_s = time.monotonic()
 
     def __call__(self) -> float | Tensor:
@@ -50,21 +50,21 @@ class Budget:
         self.points += 1
         try:
             return self._loss()
-        except StopIteration:  # within a generator it would not be known for what it is
+        except StopIteration:  # a generator would swallow it
             raise ValueError(
-                "need a loss each time, was StopIteration: its data is used up"
+                "need a loss each time, was StopIteration: the script's data is exhausted"
             ) from None
 
     @property
-    def spent_s(self) -> float:
-        """How long it has taken so far."""
+    def used_s(self) -> float:
+        """The time since the start, in seconds."""
         return time.monotonic() - self._began_s
 
     def check(self) -> None:
-        """Raise Spent if there is nothing left of the points or the time, or others ask."""
-        if self._is_asked():
-            raise Spent("it was called off, or the standby was asked for something else")
+        """Raise BudgetUsed if the points or the time are used up, or another command arrived."""
+        if self._should_stop():
+            raise BudgetUsed("it was cancelled, or the standby got another command")
         if self.points >= self._most:
-            raise Spent(f"its {self._most} points were used up")
-        if self.spent_s >= self._seconds:
-            raise Spent(f"its {self._seconds:.3g} s were used up")
+            raise BudgetUsed(f"its {self._most} points were used up")
+        if self.used_s >= self._seconds:
+            raise BudgetUsed(f"its {self._seconds:.3g} s were used up")

@@ -7,22 +7,22 @@ import torch
 from torch import Tensor
 
 _AT_ONCE = 1 << 22
-"""Elements, each of which takes eight bytes meanwhile."""
+"""Elements at a time, each of which takes eight bytes of temporary memory."""
 
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def print_of(weights: Iterable[Tensor]) -> str:
+def fingerprint(weights: Iterable[Tensor]) -> str:
     """Return 16 hexadecimal digits; equal weights have equal ones, on any device.
 
-    Each bit pattern counts by its place, in whole numbers that wrap round, so that no order of
-    adding them up makes it another. It is no defence against somebody who wants two to look alike.
+    Each bit pattern is weighted by its position, in integers that wrap round, so that the order of
+    the sum does not matter. It does not protect against deliberate collisions.
 
     Examples
     --------
     >>> one = torch.tensor([1.0, 2.0])
-    >>> print_of([one]) == print_of([one.clone()]), print_of([one]) == print_of([one.flip(0)])
-    (True, False)
+    >>> [fingerprint([one]) == fingerprint([other]) for other in (one.clone(), one.flip(0))]
+    [True, False]
     """
     whole = hashlib.blake2b(digest_size=8)
     for weight in weights:

@@ -7,17 +7,17 @@ from typing import NamedTuple
 from torch import Tensor
 
 from torchloom_threadlet.cleaning import whole
-from torchloom_threadlet.standby_tasks.fingerprints import print_of
+from torchloom_threadlet.standby_tasks.fingerprints import fingerprint
 
 
 class Loaded(NamedTuple):
-    """The print of the weights, and the step of the run that they are of; -1: nobody says."""
+    """The fingerprint of the weights, and their step of the run; -1: unknown."""
 
     at: str
     of_step: int
 
 
-def loaded(told: object, weights: Iterable[Tensor]) -> Loaded:
-    """Return where it begins; ``told`` is what the script's ``load`` returned, a step or not."""
-    is_step = isinstance(told, Integral) and not isinstance(told, bool)
-    return Loaded(print_of(weights), whole(told) if is_step else -1)
+def loaded(step: object, weights: Iterable[Tensor]) -> Loaded:
+    """Return the loaded weights; ``step`` is what the script's ``load`` returned, if a step."""
+    is_step = isinstance(step, Integral) and not isinstance(step, bool)
+    return Loaded(fingerprint(weights), whole(step) if is_step else -1)

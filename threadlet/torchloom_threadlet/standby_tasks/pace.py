@@ -1,4 +1,4 @@
-"""How often a standby task tells what it has found: soon, in pieces of a bounded size."""
+"""How often a standby task sends its results: soon, in pieces of a bounded size."""
 
 import time
 
@@ -8,20 +8,20 @@ _EVERY_S = 0.5
 
 
 class Pace:
-    """Knows when a piece was told last."""
+    """Remembers when the last piece was sent."""
 
     def __init__(self) -> None:
-        self.told()
+        self.reset()
 
-    def told(self) -> None:
-        """Take note that all was told now."""
-        self._told_s = time.monotonic()
+    def reset(self) -> None:
+        """Record that everything was sent now."""
+        self._sent_s = time.monotonic()
 
     def is_due(self, points: int) -> bool:
-        """Say whether so many points are to be told now."""
-        return points >= MOST_AT_ONCE or time.monotonic() - self._told_s >= _EVERY_S
+        """Return whether to send this many points now."""
+        return points >= MOST_AT_ONCE or time.monotonic() - self._sent_s >= _EVERY_S
 
 
 def finite(number: float) -> Loss:
-    """Return the number, None where it is none that a message can have."""
+    """Return the number, None if a message cannot contain it."""
     return number if abs(number) <= MOST else None

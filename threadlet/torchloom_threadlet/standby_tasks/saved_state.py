@@ -1,4 +1,4 @@
-"""The state of what a script trains, and of what it draws at random, put back to the bit."""
+"""Saves and restores, to the bit, the state of what a script trains and its random numbers."""
 
 import copy
 import random
@@ -12,19 +12,19 @@ from torch import Tensor, nn
 
 
 class Stateful(Protocol):
-    """An optimizer, a scheduler, whatever else has a state that a step changes."""
+    """An optimizer, a scheduler, or another object whose state a step changes."""
 
     def state_dict(self) -> Any:
         """Return the state."""
 
     def load_state_dict(self, state_dict: Any) -> Any:
-        """Take over a state."""
+        """Load a state."""
 
 
-class Kept:
-    """The state of a model, and of what trains it, as it was when this was made.
+class SavedState:
+    """The state of a model and of other objects at the time of construction.
 
-    Also what it is made of: a layer that was put in, or weights of another type, are not left.
+    It includes the model's structure: an added layer or another dtype is undone as well.
     """
 
     def __init__(self, model: nn.Module, *others: Stateful) -> None:
@@ -48,8 +48,8 @@ class Kept:
             for weight in model.parameters()
         ]
 
-    def put_back(self) -> None:
-        """Have it all as it was; as often as it is wanted."""
+    def restore(self) -> None:
+        """Restore all of it; may be called again."""
         torch.set_default_dtype(self._default_dtype)
         torch.set_grad_enabled(self._has_gradients)
         for own, before in self._parts:
@@ -73,18 +73,18 @@ def _place(tensor: Tensor) -> tuple[int, torch.dtype, torch.Size]:
 
 
 @contextmanager
-def kept(model: nn.Module, *others: Stateful) -> Iterator[Kept]:
-    """Put back weights, buffers, gradients and modes of a model afterwards, and other states."""
-    before = Kept(model, *others)
+def restoring(model: nn.Module, *others: Stateful) -> Iterator[SavedState]:
+    """Restore a model's weights, buffers, gradients and modes afterwards, and other states."""
+    before = SavedState(model, *others)
     try:
         yield before
     finally:
-        before.put_back()
+        before.restore()
 
 
 @contextmanager
-def random_kept() -> Iterator[None]:
-    """Put back afterwards what torch, Python's random and NumPy, if it is loaded, draw from."""
+def restoring_random() -> Iterator[None]:
+    """Restore the random states of torch, Python and, if it is loaded, NumPy afterwards."""
     numpy = sys.modules.get("numpy")
     own, numpys = random.getstate(), numpy.random.get_state() if numpy else None
     has_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
@@ -99,7 +99,7 @@ def random_kept() -> Iterator[None]:
 
 
 def seed_all(seed: int) -> None:
-    """Have all that is drawn at random begin at a place of its own."""
+    """Seed all random number generators."""
     torch.manual_seed(seed)
     random.seed(seed)
     if numpy := sys.modules.get("numpy"):
