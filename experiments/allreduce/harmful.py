@@ -33,7 +33,7 @@ from experiments.allreduce.model import Workload
 from experiments.allreduce.run import POLICY
 from torchloom_core.cli.demo.bandwidth.namespaces import Lab
 from torchloom_core.trajectory.layout import run_folder
-from torchloom_core.trajectory.reader import lives
+from torchloom_core.trajectory.reader import read_epochs
 
 HERE = Path(__file__).parent
 HARMFUL = "topk"
@@ -111,8 +111,8 @@ def losses(played: Played) -> list[tuple[float, float, str]]:
 
 def verdict_of(folder: Path) -> str:
     """Return what the guard said as it took a change back."""
-    for life in lives(run_folder(folder / "state", "lab")):
-        for line in life.lines():
+    for record in read_epochs(run_folder(folder / "state", "lab")):
+        for line in record.lines():
             if line.kind == "judged":
                 body = msgspec.json.decode(line.body)
                 if body["hurt"]:

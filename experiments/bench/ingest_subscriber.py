@@ -123,7 +123,7 @@ class WatchedWeaver(Weaver):
         last = self.watch.count()
         taken = super().receive(message, ts_ns)
         if self.watch.messages % PROGRESS_EVERY == 0:
-            self.bus.tell(PROGRESS, Notice(kind=PROGRESS, text=str(self.watch.messages)))
+            self.bus.publish(PROGRESS, Notice(kind=PROGRESS, text=str(self.watch.messages)))
         if last:
             self.enter(Tick())
             if not self.witness.saw_all:

@@ -11,14 +11,14 @@ import msgspec
 from experiments.chaos.moments import Span, overlap_s
 from experiments.chaos.record import Row
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.trajectory.reader import lives
+from torchloom_core.trajectory.reader import read_epochs
 from torchloom_core.wire.messages import FINAL_STATUSES
 
 GRACE_S = 5.0
 SLACK_S = 2.0
 OPERATIONS = ("set_knob", "checkpoint", "drain", "join")
 
-Life = tuple[str, int]
+Incarnation = tuple[str, int]
 
 
 @dataclass
@@ -31,18 +31,18 @@ class Told:
     granted: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
     results: Counter[str] = field(default_factory=Counter)
-    pids: dict[int, Life] = field(default_factory=dict)
+    pids: dict[int, Incarnation] = field(default_factory=dict)
     proposals: Counter[str] = field(default_factory=Counter)
-    lives: int = 0
+    epochs: int = 0
 
 
 def read(root: Path) -> Told:
     """Read every life under ``root``."""
     told = Told()
-    for life in lives(root):
-        told.lives += 1
+    for record in read_epochs(root):
+        told.epochs += 1
         sent_as = ""
-        for line in life.lines():
+        for line in record.lines():
             if line.kind == "tick":
                 continue
             body = msgspec.json.decode(line.body)
@@ -109,18 +109,18 @@ def operation_faults(
     ``journals`` are, for each life of a trainer, the start on the timeline, the journal, and
     whether the life was cut short.
     """
-    of_life: dict[Life, list[Row]] = defaultdict(list)
+    of_life: dict[Incarnation, list[Row]] = defaultdict(list)
     for command in told.commands.values():
         of_life[command["worker"], command["incarnation"]].append(command)
     found: dict[str, list[str]] = defaultdict(list)
     for start, journal, cut_short in journals:
-        life = told.pids.get(start["pid"])
+        incarnation = told.pids.get(start["pid"])
         operations = Counter((row["event"], row.get("value")) for row in journal)
         commands: dict[tuple[str, Any], list[str]] = defaultdict(list)
-        for command in of_life[life] if life else ():
+        for command in of_life[incarnation] if incarnation else ():
             do = command["do"]
             commands[do["verb"], do.get("value")].append(command["id"])
-        for key in (operations.keys() | commands.keys()) if life else operations.keys():
+        for key in (operations.keys() | commands.keys()) if incarnation else operations.keys():
             if key[0] not in OPERATIONS or (key[0] == "join" and not start["standby"]):
                 continue
             _compare(found, told, start["name"], key, operations[key], commands[key], cut_short)

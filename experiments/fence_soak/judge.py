@@ -13,7 +13,7 @@ from experiments.chaos import record
 from experiments.chaos.record import Row
 from experiments.fence_soak.script import KNOBS, Algorithm, fits
 from torchloom_core.trajectory.layout import run_folder
-from torchloom_core.trajectory.reader import lives
+from torchloom_core.trajectory.reader import read_epochs
 from torchloom_core.wire.messages import FINAL_STATUSES
 from torchloom_core.wire.requests import GUARD, PERSON, RECONCILE
 
@@ -39,7 +39,7 @@ class Try(NamedTuple):
 
 
 @dataclass
-class Life:
+class Incarnation:
     """What one life of a trainer wrote down."""
 
     name: str
@@ -94,29 +94,29 @@ def _starts_trainer(row: Row) -> bool:
     return bool(row["event"] == "start" and row["what"] == "trainer")
 
 
-def _life(folder: Path, start: Row, timeline: Iterable[Row]) -> Life:
+def _life(folder: Path, start: Row, timeline: Iterable[Row]) -> Incarnation:
     name = start["name"]
     ended = any(row["event"] == "end" and row["name"] == name for row in timeline)
     return life_of(name, record.rows(folder / f"{name}.journal"), alive=not ended)
 
 
-def life_of(name: str, journal: Iterable[Row], *, alive: bool) -> Life:
+def life_of(name: str, journal: Iterable[Row], *, alive: bool) -> Incarnation:
     """Return a life as its journal tells it."""
-    life = Life(name, alive)
+    incarnation = Incarnation(name, alive)
     for row in journal:
         if row["event"] == "set":
-            life.set_at[row["step"]][row["knob"]] = row["value"]
+            incarnation.set_at[row["step"]][row["knob"]] = row["value"]
         elif row["committed"]:
-            life.steps[Try(row["step"], row["quorum"])] = row
+            incarnation.steps[Try(row["step"], row["quorum"])] = row
         else:
-            life.failed.append(row)
-    return life
+            incarnation.failed.append(row)
+    return incarnation
 
 
 def _asked(root: Path) -> dict[str, Asked]:
     asked: dict[str, Asked] = {}
-    for life in lives(root):
-        for line in life.lines():
+    for epoch_record in read_epochs(root):
+        for line in epoch_record.lines():
             if line.kind not in ("verdict", "outcome", "command_status"):
                 continue
             body = msgspec.json.decode(line.body)
@@ -135,8 +135,8 @@ def _asked(root: Path) -> dict[str, Asked]:
     return asked
 
 
-def _is_end(life: Row) -> bool:
-    return life["status"] in FINAL_STATUSES
+def _is_end(incarnation: Row) -> bool:
+    return incarnation["status"] in FINAL_STATUSES
 
 
 def _values(action: Mapping[str, Any]) -> Values:
@@ -171,34 +171,36 @@ def _look_at_ends(findings: Findings, folder: Path, timeline: list[Row]) -> None
             findings.faults.append(f"{path.name}: {found.group()}")
 
 
-def _compare_lives(findings: Findings, read: Iterable[Life]) -> None:
+def _compare_lives(findings: Findings, read: Iterable[Incarnation]) -> None:
     """See that whoever committed the same try of a step did so with the same knobs and weights."""
     first: dict[tuple[Try, str], tuple[str, Any]] = {}
-    for life in read:
-        for at, row in life.steps.items():
+    for incarnation in read:
+        for at, row in incarnation.steps.items():
             findings.counts["steps committed"] += 1
             for what in ("values", "weights"):
                 if row[what] is None:
                     continue
-                name, other = first.setdefault((at, what), (life.name, row[what]))
-                if name == life.name:
+                name, other = first.setdefault((at, what), (incarnation.name, row[what]))
+                if name == incarnation.name:
                     continue
                 findings.counts[f"{what} of a step compared"] += 1
                 if row[what] != other:
                     findings.faults.append(
-                        f"step {at.step} of quorum {at.quorum}: {what} of {life.name} are "
+                        f"step {at.step} of quorum {at.quorum}: {what} of {incarnation.name} are "
                         f"{row[what]}, of {name} {other}"
                     )
-    ends = {max(life.steps) for life in read if life.alive and life.steps}
+    ends = {
+        max(incarnation.steps) for incarnation in read if incarnation.alive and incarnation.steps
+    }
     if ends and max(ends).step - min(ends).step > 1:
         findings.faults.append(f"those that live ended at {sorted(ends)}")
 
 
-def main_line(read: Iterable[Life]) -> dict[int, Values]:
+def main_line(read: Iterable[Incarnation]) -> dict[int, Values]:
     """Return what the steps that count were made with: each the last time it was committed."""
     last: dict[int, tuple[int, Values]] = {}
-    for life in read:
-        for at, row in life.steps.items():
+    for incarnation in read:
+        for at, row in incarnation.steps.items():
             if row["values"] is not None and (at.step not in last or at.quorum > last[at.step][0]):
                 last[at.step] = at.quorum, row["values"]
     return {step: values for step, (_, values) in sorted(last.items())}
@@ -232,31 +234,40 @@ def _look_at_authors(
             findings.faults.append(f"{name}: has no outcome")
 
 
-def _look_at_failures(findings: Findings, read: Iterable[Life], timeline: Iterable[Row]) -> None:
+def _look_at_failures(
+    findings: Findings, read: Iterable[Incarnation], timeline: Iterable[Row]
+) -> None:
     """See that no step failed but where somebody was struck, ended or joined shortly before."""
     read = list(read)
     reasons = [row["t"] for row in timeline if row["event"] in ("strike", "thaw", "start", "end")]
-    reasons += [min(row["t"] for row in life.steps.values()) for life in read if life.steps]
-    for life in read:
-        for row in life.failed:
+    reasons += [
+        min(row["t"] for row in incarnation.steps.values())
+        for incarnation in read
+        if incarnation.steps
+    ]
+    for incarnation in read:
+        for row in incarnation.failed:
             findings.counts["steps failed"] += 1
             if not any(0 <= row["t"] - at <= EXPLAINED_S for at in reasons):
                 findings.faults.append(
-                    f"{life.name}: step {row['step']} failed, and nobody was hit"
+                    f"{incarnation.name}: step {row['step']} failed, and nobody was hit"
                 )
 
 
 def _look_at_changes(
-    findings: Findings, asked: Mapping[str, Asked], main: Mapping[int, Values], read: list[Life]
+    findings: Findings,
+    asked: Mapping[str, Asked],
+    main: Mapping[int, Values],
+    read: list[Incarnation],
 ) -> None:
     for verdict, change in asked.items():
         name = f"{verdict} {change.values}"
         marked = {k: v for k, v in change.values.items() if k in MARKS} or change.values
         steps = landings(main, marked)
         makers = [
-            life.name
-            for life in read
-            if any(marked.items() <= values.items() for values in life.set_at.values())
+            incarnation.name
+            for incarnation in read
+            if any(marked.items() <= values.items() for values in incarnation.set_at.values())
         ]
         if len(steps) > 1:
             findings.faults.append(f"{name}: landed more than once, after step {_named(steps)}")

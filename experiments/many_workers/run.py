@@ -25,7 +25,7 @@ from nats.aio.msg import Msg
 from rich.console import Console
 
 from torchloom_core.trajectory.layout import run_folder
-from torchloom_core.trajectory.reader import lives
+from torchloom_core.trajectory.reader import read_epochs
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import decode_command, encode, encode_telemetry
 from torchloom_core.wire.events import CommandStatus, Outcome
@@ -267,7 +267,7 @@ async def play(folder: Path, count: int, *, kill: bool) -> None:
     console.print(f"the kill switch answered within {person.worst_s:.2f} s, all along")
     console.print(f"the Weaver ended with status {weaver.end()}")
     ends = Counter(
-        life.command for life in recorded(weaver, CommandStatus) if life.status in FINAL_STATUSES
+        record.command for record in recorded(weaver, CommandStatus) if record.status in FINAL_STATUSES
     )
     again = sum(number > 1 for number in ends.values())
     console.print(f"commands with one end on record: {len(ends) - again:,}, with more: {again}")
@@ -285,8 +285,8 @@ def recorded(weaver: Weaver, cls: type[_T]) -> list[_T]:
     kind = cls.__struct_config__.tag
     return [
         msgspec.json.decode(line.body, type=cls)
-        for life in lives(run_folder(weaver.state, RUN))
-        for line in life.lines()
+        for record in read_epochs(run_folder(weaver.state, RUN))
+        for line in record.lines()
         if line.kind == kind
     ]
 

@@ -14,7 +14,7 @@ from tests.integration.guest import Dashboard
 from tests.integration.lookout import NEWEST, network
 from tests.integration.rehearser import NEWEST as REHEARSED
 from tests.integration.rehearser import Script
-from tests.recorded_life import Recorder
+from tests.recorded_epoch import Recorder
 from torchloom_core.wire.events import Recovered
 from torchloom_core.wire.messages import Hello, Note
 from torchloom_core.wire.requests import Annotate, Request

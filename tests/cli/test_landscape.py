@@ -5,7 +5,7 @@ import json
 import msgspec
 import pytest
 
-from tests.recorded_life import Recorder
+from tests.recorded_epoch import Recorder
 from torchloom_core.trajectory.layout import run_folder
 from torchloom_core.wire.events import Recovered
 from torchloom_core.wire.landscape import Bend, Cells, Line, Plane
@@ -51,9 +51,9 @@ def trajectory(folder):
     recorder = Recorder(run_folder(folder.path / ".torchloom", "run"), 1)
     recorder.step(Recovered(epoch=1))
     recorder.step(Hello(**WHO, group="v0", rank=0, node="n0"))
-    recorder.asked("c1.0", "v0-0", "survey")
+    recorder.issue("c1.0", "v0-0", "survey")
     recorder.step(note(Line(points=((9.0, 9.0),)), "c1.0"))
-    recorder.asked("c1.1", "v0-0", "survey")
+    recorder.issue("c1.1", "v0-0", "survey")
     for piece in PIECES:
         recorder.step(note(piece))
     recorder.step(note("no json"))

@@ -5,7 +5,7 @@ import json
 import msgspec
 import pytest
 
-from tests.recorded_life import Recorder
+from tests.recorded_epoch import Recorder
 from torchloom_core.trajectory.layout import run_folder
 from torchloom_core.wire.events import Recovered
 from torchloom_core.wire.messages import Hello, Note
@@ -61,9 +61,9 @@ def trajectory(folder):
     recorder = Recorder(run_folder(folder.path / ".torchloom", "run"), 1)
     recorder.step(Recovered(epoch=1))
     recorder.step(Hello(**WHO, group="v0", rank=0, node="n0"))
-    recorder.asked("c1.0", "v0-0", "rehearse")
+    recorder.issue("c1.0", "v0-0", "rehearse")
     recorder.step(note(Curve(repeat=0, arm="control", first=0, losses=(9.0,)), "c1.0"))
-    recorder.asked("c1.1", "v0-0", "rehearse")
+    recorder.issue("c1.1", "v0-0", "rehearse")
     for piece in PIECES:
         recorder.step(note(piece))
     recorder.step(note("no json"))

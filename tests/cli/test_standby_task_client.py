@@ -44,7 +44,7 @@ class Talk:
     def __init__(self, *answers):
         self.answers, self.actions = list(answers), []
 
-    async def hear(self, subject, take, pending):
+    async def subscribe(self, subject, take, pending):
         self._take_note = take
 
     async def listen(self, take):

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from tests.deadlines import DEADLINE_S
-from tests.recorded_life import record_life
+from tests.recorded_epoch import record_epoch
 from torchloom_core.trajectory.layout import run_folder
 from torchloom_core.trajectory.summaries import RECORD_KINDS, summarise
 from torchloom_core.wire.events import Input, Output
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.integration
 @pytest.fixture
 def recorded(folder):
     """A folder in which one life was recorded."""
-    record_life(run_folder(folder.path / ".torchloom", "run"))
+    record_epoch(run_folder(folder.path / ".torchloom", "run"))
     return folder
 
 
@@ -116,7 +116,7 @@ def test_following_goes_on_with_what_is_added_and_repeats_nothing(recorded):
         text=True,
     ) as process:
         assert [process.stdout.readline().rstrip() for _ in before] == before
-        record_life(run_folder(recorded.path / ".torchloom", "run"), epoch=2)
+        record_epoch(run_folder(recorded.path / ".torchloom", "run"), epoch=2)
         added = [json.loads(process.stdout.readline()) for _ in before]
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=DEADLINE_S)
@@ -144,7 +144,7 @@ def test_a_replay_decides_the_same(recorded):
 
 
 def test_a_replay_that_decides_otherwise_shows_where_and_fails(folder):
-    record_life(folder.path / "other", lose=1)
+    record_epoch(folder.path / "other", lose=1)
     result = folder.torchloom("trajectory", "replay", "other")
     assert result.returncode == 1
     assert "5 inputs, 1 verdicts, then output 6 of input 5 differs" in result.stdout

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.recorded_life import Recorder
+from tests.recorded_epoch import Recorder
 from tests.waiting import eventually
 from torchloom_core.dashboard import backfill
 from torchloom_core.dashboard.landscape import LandscapeNews
@@ -92,7 +92,7 @@ def record(recorder, *pieces):
 
 
 async def test_what_ended_before_the_dashboard_began_is_shown(recorder, recalled, preview):
-    recorder.asked("c1.1", "v0-0", "rehearse")
+    recorder.issue("c1.1", "v0-0", "rehearse")
     record(recorder, curve(0, 2.0, 1.0), END)
     recalled.compare(status())
     await eventually(lambda: preview.end)
@@ -105,9 +105,9 @@ async def test_what_ended_while_the_broker_was_away_is_shown(recorder, recalled,
     recalled.compare(status(*before))
     await eventually(lambda: not recalled._is_due.is_set())
     heard = StandbyTasks(preview)
-    heard.asked("c1.1", "v0-0", 1, "rehearse", "pc1.1")
+    heard.add_command("c1.1", "v0-0", 1, "rehearse", "pc1.1")
     heard.take(note(curve(0, 2.0)))
-    recorder.asked("c1.1", "v0-0", "rehearse")
+    recorder.issue("c1.1", "v0-0", "rehearse")
     record(recorder, curve(0, 2.0), curve(1, 1.0), END)
     recalled.compare(status())
     await eventually(lambda: preview.end)
@@ -118,9 +118,9 @@ async def test_what_was_lost_before_an_end_that_was_heard_is_shown(recorder, rec
     recalled.compare(status())
     await eventually(lambda: not recalled._is_due.is_set())
     heard = StandbyTasks(preview)
-    heard.asked("c1.1", "v0-0", 1, "rehearse", "pc1.1")
+    heard.add_command("c1.1", "v0-0", 1, "rehearse", "pc1.1")
     heard.take(note(END))
-    recorder.asked("c1.1", "v0-0", "rehearse")
+    recorder.issue("c1.1", "v0-0", "rehearse")
     record(recorder, curve(0, 2.0, 1.0), END)
     await recalled.miss()
     await eventually(lambda: preview.curves)
@@ -131,9 +131,9 @@ async def test_a_record_that_is_behind_takes_nothing_from_what_was_heard(
     recorder, preview, tmp_path
 ):
     heard = StandbyTasks(preview)
-    heard.asked("c1.1", "v0-0", 1, "rehearse", "pc1.1")
+    heard.add_command("c1.1", "v0-0", 1, "rehearse", "pc1.1")
     heard.take(note(curve(0, 2.0, 1.0), points=2))
-    recorder.asked("c1.1", "v0-0", "rehearse")
+    recorder.issue("c1.1", "v0-0", "rehearse")
     recorder.step(note(curve(0, 2.0), points=1))
     recorder.writer.flush()
     found = backfill.Backfill(tmp_path, preview)
@@ -145,7 +145,7 @@ async def test_a_record_that_is_behind_takes_nothing_from_what_was_heard(
 
 
 async def test_one_that_has_no_end_is_looked_for_once(recorder, recalled, preview):
-    recorder.asked("c1.1", "v0-0", "rehearse")
+    recorder.issue("c1.1", "v0-0", "rehearse")
     record(recorder, curve(0, 2.0))
     for under_way in (["c1.1"], []):
         recalled.compare(status(*under_way))
@@ -158,7 +158,7 @@ async def test_one_that_has_no_end_is_looked_for_once(recorder, recalled, previe
 async def test_a_record_of_another_weavers_life_is_not_taken_for_this_runs(
     recorder, recalled, preview
 ):
-    recorder.asked("c1.1", "v0-0", "rehearse")
+    recorder.issue("c1.1", "v0-0", "rehearse")
     record(recorder, END)
     recalled.compare(status(epoch=7))
     await eventually(lambda: not recalled._is_due.is_set())

@@ -4,7 +4,7 @@ import msgspec
 
 from tests.dashboard.test_past import read
 from tests.pieces import take
-from tests.recorded_life import Recorder
+from tests.recorded_epoch import Recorder
 from torchloom_core.dashboard.landscape import LandscapeNews
 from torchloom_core.trajectory.landscape import Landscape
 from torchloom_core.wire.events import Recovered
@@ -62,7 +62,7 @@ async def test_of_a_recorded_run_the_newest_is_there(tmp_path):
     recorder = Recorder(tmp_path, 1)
     recorder.step(Recovered(epoch=1))
     for command in ("c1.1", "c1.2"):
-        recorder.asked(command, "v0-0", "survey")
+        recorder.issue(command, "v0-0", "survey")
     recorder.step(note(Cells(cells=((0, 0, 1.0),)), "c1.1"))
     recorder.step(note(Cells(cells=((0, 1, 2.0),)), "c1.2"))
     recorder.step(note(End(points=5, seconds=1.0), "c1.2"))

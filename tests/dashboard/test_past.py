@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tests.recorded_life import record_life
+from tests.recorded_epoch import record_epoch
 from tests.waiting import eventually
 from torchloom_core.dashboard.board import STATES
 from torchloom_core.dashboard.past import Past
@@ -28,7 +28,7 @@ async def read(root):
 
 
 async def test_what_was_seen_decided_and_done_is_all_there(tmp_path):
-    record_life(tmp_path)
+    record_epoch(tmp_path)
     past = await read(tmp_path)
     assert past.run == "run"
     told = past.board.worker(0, past.now_s)
@@ -52,7 +52,7 @@ async def test_what_was_seen_decided_and_done_is_all_there(tmp_path):
 
 async def test_several_lives_are_one_run(tmp_path):
     for epoch in (1, 2, 3):
-        record_life(tmp_path, epoch=epoch)
+        record_epoch(tmp_path, epoch=epoch)
     past = await read(tmp_path)
     assert len(past.board) == 1
     assert STATES[past.board.states(past.now_s)[0]] == "failed"
@@ -66,7 +66,7 @@ def test_where_there_is_no_trajectory_is_one_line(tmp_path):
 
 
 async def test_a_damaged_record_ends_the_reading_with_its_place(tmp_path):
-    record_life(tmp_path)
+    record_epoch(tmp_path)
     (events,) = tmp_path.glob("epoch-*/events-*.jsonl")
     lines = events.read_bytes().splitlines(keepends=True)
     events.write_bytes(b"".join([lines[0], b"damaged\n", *lines[2:]]))
@@ -75,7 +75,7 @@ async def test_a_damaged_record_ends_the_reading_with_its_place(tmp_path):
 
 
 async def test_a_pipe_in_the_place_of_a_part_is_refused_unread(tmp_path):
-    record_life(tmp_path)
+    record_epoch(tmp_path)
     part = next(tmp_path.rglob("events*"))
     part.unlink()
     os.mkfifo(part)
@@ -84,7 +84,7 @@ async def test_a_pipe_in_the_place_of_a_part_is_refused_unread(tmp_path):
 
 
 async def test_an_output_of_no_kind_is_passed_over(tmp_path):
-    record_life(tmp_path)
+    record_epoch(tmp_path)
     part = next(tmp_path.rglob("events*"))
     lines = [json.loads(line) for line in part.read_text().splitlines()]
     for line in lines[1::2]:

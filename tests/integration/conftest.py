@@ -19,7 +19,7 @@ from tests import waiting
 from tests.deadlines import DEADLINE_S
 from tests.preloaded import Preloaded
 from torchloom_core.trajectory.layout import run_folder
-from torchloom_core.trajectory.reader import lives
+from torchloom_core.trajectory.reader import read_epochs
 from torchloom_core.wire import subjects
 
 ANSWER_S = DEADLINE_S / 10  # asked again, should the answer be lost with a kill
@@ -246,9 +246,9 @@ class Run:
     def records(self, *kinds):
         """Return ``(epoch, body)`` of every record of these kinds, over all lives."""
         return [
-            (life.meta.epoch, msgspec.json.decode(line.body))
-            for life in lives(self.trajectory)
-            for line in life.lines()
+            (record.meta.epoch, msgspec.json.decode(line.body))
+            for record in read_epochs(self.trajectory)
+            for line in record.lines()
             if line.kind in kinds
         ]
 

@@ -44,7 +44,9 @@ def verbs(moves, group, status="issued"):
     """Return what the group's worker was told, as far as it came to this status, in order."""
     told = [body for _, body in moves.run.records("command_status")]
     return [
-        record["verb"] for record in told if (record["worker"], record["status"]) == (f"{group}-0", status)
+        record["verb"]
+        for record in told
+        if (record["worker"], record["status"]) == (f"{group}-0", status)
     ]
 
 

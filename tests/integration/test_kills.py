@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from tests.deadlines import DEADLINE_S
-from torchloom_core.trajectory.reader import lives
+from torchloom_core.trajectory.reader import read_epochs
 from torchloom_core.wire.messages import FINAL_STATUSES
 
 pytestmark = pytest.mark.integration
@@ -173,7 +173,7 @@ def test_no_step_failed_in_all_of_this(run):
 def test_every_life_reads_back_and_is_decided_again_the_same(run):
     run.weaver.send_signal(signal.SIGTERM)
     assert run.weaver.wait(DEADLINE_S) == 0
-    first, *_ = epochs = [life.meta.epoch for life in lives(run.trajectory)]
+    first, *_ = epochs = [record.meta.epoch for record in read_epochs(run.trajectory)]
     assert epochs == list(range(first, first + len(run.weavers)))
     result = run.torchloom("trajectory", "replay", run.trajectory)
     assert result.returncode == 0, result.stdout + result.stderr

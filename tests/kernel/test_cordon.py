@@ -21,7 +21,7 @@ from tests.kernel.runs import (
 from torchloom_core.clock import SECOND_NS, moment_text
 from torchloom_core.config.schema import Config
 from torchloom_core.kernel.plugins.host import ActivePlugins
-from torchloom_core.trajectory.reader import lives
+from torchloom_core.trajectory.reader import read_epochs
 from torchloom_core.trajectory.replay import replay
 from torchloom_core.trajectory.summaries import summarise
 from torchloom_core.trajectory.writer import TrajectoryWriter
@@ -264,9 +264,9 @@ def test_a_trajectory_with_a_cordon_that_ended_is_decided_again_to_the_bit(tmp_p
         writer.event(message, ts_ns, kernel.step(message, ts_ns))
     writer.close()
     assert not kernel.fleet.cordons.nodes
-    (life,) = lives(tmp_path)
-    assert any(b"cordon_over" in output for *_, said in life.inputs() for output in said)
-    assert replay(life, lambda _: make_kernel()).difference is None
+    (record,) = read_epochs(tmp_path)
+    assert any(b"cordon_over" in output for *_, said in record.inputs() for output in said)
+    assert replay(record, lambda _: make_kernel()).difference is None
 
 
 def test_a_worker_that_does_not_say_where_it_sits_makes_no_node_of_no_name():

@@ -20,7 +20,7 @@ from torchloom_core.fleet.fault_log import FAULTS_KEPT
 from torchloom_core.kernel.kernel import Kernel
 from torchloom_core.plugin import NeedFaults
 from torchloom_core.trajectory.links import links_of
-from torchloom_core.trajectory.reader import lives
+from torchloom_core.trajectory.reader import read_epochs
 from torchloom_core.trajectory.replay import replay
 from torchloom_core.trajectory.writer import TrajectoryWriter
 from torchloom_core.wire.actions import CollectDump, CordonNode
@@ -190,7 +190,7 @@ def test_a_trajectory_with_faults_and_cordons_is_decided_again_to_the_bit(tmp_pa
         writer.event(message, ts_ns, kernel.step(message, ts_ns))
     writer.close()
     assert kernel.fleet.cordons.nodes == {"node-z", "node-y", "node-a"}
-    report = replay(lives(tmp_path)[0], lambda life: cordoning())
+    report = replay(read_epochs(tmp_path)[0], lambda record: cordoning())
     assert report.difference is None
     assert report.verdicts == 2
     assert links_of(fault(1)).id == "e1"

@@ -1,4 +1,4 @@
-"""A recorded life as a bundle: what happened, and every input to the bit."""
+"""A recorded incarnation as a bundle: its events, and every input bit for bit."""
 
 import struct
 from collections.abc import Sequence
@@ -26,9 +26,9 @@ from torchloom_core.plugin import FleetView, Need
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.feed.feed import Feed
 from torchloom_core.trace.recorded.from_trajectory import from_trajectory
-from torchloom_core.trace.recorded.recorded import recorded_inputs, recorded_life
+from torchloom_core.trace.recorded.recorded import recorded_incarnation, recorded_inputs
 from torchloom_core.trace.validation.validate import validate
-from torchloom_core.trajectory.reader import lives
+from torchloom_core.trajectory.reader import read_epochs
 from torchloom_core.trajectory.writer import TrajectoryWriter
 from torchloom_core.wire.actions import Alert, ChangeKnob, DrainGroup
 from torchloom_core.wire.codec import encode
@@ -86,8 +86,8 @@ def record(
 
 def again(trace: Bundle) -> list[bytes]:
     """Return what a fresh kernel gives out on a bundle's inputs."""
-    life = recorded_life(trace)
-    kernel = make_kernel(life.config, RecordedGuard(life.overruns))
+    incarnation = recorded_incarnation(trace)
+    kernel = make_kernel(incarnation.config, RecordedGuard(incarnation.overruns))
     outputs: list[Output] = []
     for ts_ns, message in recorded_inputs(trace):
         outputs += kernel.step(message, ts_ns)
@@ -95,7 +95,7 @@ def again(trace: Bundle) -> list[bytes]:
 
 
 def exported(folder: Path, **options: Any) -> Bundle:
-    out = folder / "life.tltrace"
+    out = folder / "recorded.tltrace"
     from_trajectory(folder / "run", out, **options)
     return Bundle.open(out)
 
@@ -152,12 +152,12 @@ def test_every_verdict_is_the_same_to_the_byte(tmp_path):
 @settings(max_examples=examples(60))
 @given(script=scripts, hot=st.floats(80, 99))
 def test_whatever_was_fed_in_comes_out_again_to_the_bit(script, hot, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("life")
+    folder = tmp_path_factory.mktemp("incarnation")
     # A Weaver's clock does not run backwards, and JSON, of which the record is, has no infinity.
     forward = [(m, max(0, delay_ns)) for m, delay_ns in script if "inf" not in repr(m)]
     said = record(folder / "run", [*forward, (heat("a-0", hot), 0), (Tick(), S)])
     trace = exported(folder)
-    inputs = [(r.ts_recv_ns, r.message) for r in lives(folder / "run")[0].inputs()]
+    inputs = [(r.ts_recv_ns, r.message) for r in read_epochs(folder / "run")[0].inputs()]
     assert repr(list(recorded_inputs(trace))) == repr(inputs)
     assert again(trace) == said
 
@@ -243,7 +243,7 @@ def test_the_newest_life_is_taken_unless_another_is_named(tmp_path):
         record(tmp_path / "run", LIFE[: 3 * epoch], epoch=epoch)
     assert "epoch 4" in exported(tmp_path).manifest.source
     assert "epoch 2" in exported(tmp_path, epoch=2, force=True).manifest.source
-    with pytest.raises(TraceError, match=r"need a life that is there \(1, 2, 4\), was 3"):
+    with pytest.raises(TraceError, match=r"need a recorded epoch \(1, 2, 4\), was 3"):
         exported(tmp_path, epoch=3, force=True)
 
 
@@ -262,7 +262,7 @@ def test_no_trajectory_is_one_clear_line(tmp_path):
     with pytest.raises(StateError, match="need a trajectory's folder, there is none"):
         from_trajectory(tmp_path / "nowhere", tmp_path / "x.tltrace")
     (tmp_path / "empty" / "epoch-000001").mkdir(parents=True)
-    with pytest.raises(TraceError, match="need a life of a Weaver, was none"):
+    with pytest.raises(TraceError, match="need a recorded incarnation of a Weaver, was none"):
         from_trajectory(tmp_path / "empty", tmp_path / "x.tltrace")
 
 
@@ -272,7 +272,7 @@ def test_a_policy_that_took_too_long_does_so_again(tmp_path):
     writer.event(Tick(), START_NS + S, [slow])
     writer.close()
     trace = exported(tmp_path)
-    assert recorded_life(trace).overruns == [(1, "calls", "took more than 0.5 s")]
+    assert recorded_incarnation(trace).overruns == [(1, "calls", "took more than 0.5 s")]
     assert again(trace) == [encode(slow)]
 
 
@@ -322,4 +322,4 @@ def test_a_bundle_that_came_from_elsewhere_has_no_inputs(tmp_path):
     trace = exported(tmp_path)
     (trace.path / "inputs.jsonl").unlink()
     with pytest.raises(TraceError, match="made by torchloom trace from-trajectory"):
-        recorded_life(trace)
+        recorded_incarnation(trace)

@@ -17,7 +17,7 @@ import pytest
 from torchloom_core.config.schema import Config
 from torchloom_core.errors import StateError
 from torchloom_core.trajectory.layout import PartKind, newest_epoch, part_paths
-from torchloom_core.trajectory.reader import Recorded, lives
+from torchloom_core.trajectory.reader import Recorded, read_epochs
 from torchloom_core.trajectory.writer import TrajectoryWriter
 from torchloom_core.wire.events import Notice, RecordingGap, Tick
 from torchloom_core.wire.limits import MAX_COUNT
@@ -41,7 +41,7 @@ def a_batch(number: int) -> Telemetry:
     )
 
 
-def write_life(root: Path, epoch: int = 1) -> list[Recorded]:
+def write_epoch(root: Path, epoch: int = 1) -> list[Recorded]:
     """Six inputs, each flushed by itself: even ones telemetry, odd ones ticks."""
     writer = TrajectoryWriter(root, "demo", epoch, Config(), {}, 5)
     for number in range(1, 7):
@@ -51,15 +51,15 @@ def write_life(root: Path, epoch: int = 1) -> list[Recorded]:
             writer.telemetry(a_batch(number), number)
         writer.flush()
     writer.close()
-    return list(lives(root)[-1].inputs())
+    return list(read_epochs(root)[-1].inputs())
 
 
 def read(root: Path) -> list[Recorded]:
-    return list(lives(root)[0].inputs())
+    return list(read_epochs(root)[0].inputs())
 
 
 def only_part(root: Path, kind: PartKind) -> Path:
-    (path,) = part_paths(lives(root)[0].folder, kind)
+    (path,) = part_paths(read_epochs(root)[0].folder, kind)
     return path
 
 
@@ -77,7 +77,7 @@ def test_a_record_torn_at_any_byte_is_passed_over_and_mended(
     kind: PartKind, last: int, tmp_path: Path
 ) -> None:
     root = tmp_path / "run"
-    whole = write_life(root)
+    whole = write_epoch(root)
     assert [recorded.seq for recorded in whole] == [1, 2, 3, 4, 5, 6]
     path = only_part(root, kind)
     data = path.read_bytes()
@@ -163,7 +163,7 @@ def test_kill_9_in_the_middle_of_writing_loses_nothing_that_was_flushed(
                 assert len(outputs) == seq % 5
         TrajectoryWriter(tmp_path, "demo", epoch, Config(), {}, 5).close()
         for kind in ("events", "telemetry"):
-            for path in part_paths(lives(tmp_path)[0].folder, kind):
+            for path in part_paths(read_epochs(tmp_path)[0].folder, kind):
                 opens_by_itself(path)
 
 
@@ -193,7 +193,7 @@ def drop_fourth_line_on(data: bytes) -> bytes:
 def test_damage_in_the_middle_of_the_events_is_named(
     damage: Callable[[bytes], bytes], said: str, tmp_path: Path
 ) -> None:
-    write_life(tmp_path)
+    write_epoch(tmp_path)
     path = only_part(tmp_path, "events")
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(StateError, match=said):
@@ -201,7 +201,7 @@ def test_damage_in_the_middle_of_the_events_is_named(
 
 
 def test_damage_in_the_middle_of_the_telemetry_is_named(tmp_path: Path) -> None:
-    whole = write_life(tmp_path)
+    whole = write_epoch(tmp_path)
     path = only_part(tmp_path, "telemetry")
     data = path.read_bytes()
     source = pa.BufferReader(data)
@@ -241,12 +241,12 @@ def test_a_trajectory_of_a_later_format_is_refused(tmp_path: Path) -> None:
     path = writer.folder / "meta.json"
     path.write_text(path.read_text().replace('"v": 2', '"v": 3'))
     with pytest.raises(StateError, match=r"meta.json: need format <= 2, was 3"):
-        lives(tmp_path)
+        read_epochs(tmp_path)
 
 
 def test_no_trajectory_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(StateError, match="nowhere: need a trajectory's folder, there is none"):
-        lives(tmp_path / "nowhere")
+        read_epochs(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("above", [".", "trajectory"])
@@ -254,13 +254,13 @@ def test_a_folder_above_a_trajectory_is_one_line_that_names_it(tmp_path: Path, a
     root = tmp_path / "trajectory" / "demo"
     TrajectoryWriter(root, "demo", 1, Config(), {}, 5).close()
     with pytest.raises(StateError, match="it holds no epoch; there is one at ") as raised:
-        lives(tmp_path / above)
+        read_epochs(tmp_path / above)
     assert str(raised.value).endswith(str(root))
 
 
 def test_a_folder_of_anything_else_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(StateError, match=r"need a trajectory's folder, it holds no epoch$"):
-        lives(tmp_path)
+        read_epochs(tmp_path)
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
@@ -341,12 +341,12 @@ def test_recording_goes_on_after_a_full_disk_and_the_gap_is_on_record(
 
 
 def test_a_folder_in_the_place_of_a_part_is_one_clear_line(tmp_path):
-    write_life(tmp_path)
+    write_epoch(tmp_path)
     part = only_part(tmp_path, "events")
     part.unlink()
     part.mkdir()
     with pytest.raises(StateError, match=r"events-000001\.jsonl: cannot be read: Is a directory"):
-        list(lives(tmp_path)[0].events_after(0))
+        list(read_epochs(tmp_path)[0].events_after(0))
 
 
 def test_a_folder_of_an_epoch_that_cannot_be_is_no_epochs(tmp_path):

@@ -7,7 +7,7 @@ from torchloom_core.config.schema import Config
 from torchloom_core.dispatch.policy_guard import RecordedGuard
 from torchloom_core.kernel.kernel import Kernel
 from torchloom_core.kernel.plugins.host import ActivePlugins
-from torchloom_core.trajectory.reader import Life, lives
+from torchloom_core.trajectory.reader import EpochRecord, read_epochs
 from torchloom_core.trajectory.replay import Difference, ReplayReport, replay
 from torchloom_core.trajectory.writer import TrajectoryWriter
 from torchloom_core.wire.actions import Alert
@@ -52,7 +52,7 @@ class CountingKernel:
         return outputs[: 2 - (self._off_at < 0)]
 
 
-def record(root: Path) -> Life:
+def record(root: Path) -> EpochRecord:
     writer = TrajectoryWriter(root, "demo", 1, Config(), {}, 5)
     kernel = CountingKernel()
     for ts_ns in range(1, 10):
@@ -62,16 +62,16 @@ def record(root: Path) -> Life:
         else:
             writer.event(Tick(), ts_ns, kernel.step(Tick(), ts_ns))
     writer.close()
-    return lives(root)[0]
+    return read_epochs(root)[0]
 
 
 def test_the_same_kernel_decides_the_same(tmp_path: Path) -> None:
-    report = replay(record(tmp_path), lambda life: CountingKernel())
+    report = replay(record(tmp_path), lambda epoch_record: CountingKernel())
     assert report == ReplayReport(inputs=9, telemetry=6, outputs=6, verdicts=3)
 
 
 def test_the_first_difference_is_shown_down_to_the_last_bit(tmp_path: Path) -> None:
-    report = replay(record(tmp_path), lambda life: CountingKernel(off_at=2))
+    report = replay(record(tmp_path), lambda epoch_record: CountingKernel(off_at=2))
     assert report.difference is not None
     assert (report.difference.seq, report.difference.n) == (6, 2)
     assert '"net_gpu_s":4.0,' in report.difference.recorded
@@ -80,7 +80,7 @@ def test_the_first_difference_is_shown_down_to_the_last_bit(tmp_path: Path) -> N
 
 
 def test_an_output_that_does_not_come_is_a_difference(tmp_path: Path) -> None:
-    report = replay(record(tmp_path), lambda life: CountingKernel(off_at=-1))
+    report = replay(record(tmp_path), lambda epoch_record: CountingKernel(off_at=-1))
     assert report.difference is not None
     assert report.difference == Difference(
         seq=3, n=2, recorded=report.difference.recorded, replayed=""
@@ -88,8 +88,8 @@ def test_an_output_that_does_not_come_is_a_difference(tmp_path: Path) -> None:
 
 
 def test_the_real_kernel_repeats_what_it_did(tmp_path: Path) -> None:
-    def make_kernel(life: Life) -> Kernel:
-        return Kernel(life.config, ActivePlugins(), RecordedGuard(life.overruns()))
+    def make_kernel(epoch_record: EpochRecord) -> Kernel:
+        return Kernel(epoch_record.config, ActivePlugins(), RecordedGuard(epoch_record.overruns()))
 
     writer = TrajectoryWriter(tmp_path, "demo", 1, Config(), {}, 5)
     kernel = Kernel(Config(), ActivePlugins(), RecordedGuard())
@@ -102,7 +102,7 @@ def test_the_real_kernel_repeats_what_it_did(tmp_path: Path) -> None:
         else:
             writer.event(message, ts_ns, outputs)
     writer.close()
-    report = replay(lives(tmp_path)[0], make_kernel)
+    report = replay(read_epochs(tmp_path)[0], make_kernel)
     assert report.difference is None
     assert report.inputs == 4
     assert report.outputs > 0

@@ -18,8 +18,8 @@ from torchloom_core.config.loading import parse
 from torchloom_core.config.schema import Config
 from torchloom_core.errors import StateError
 from torchloom_core.trajectory.layout import part_paths, run_folder
-from torchloom_core.trajectory.reader import lives
-from torchloom_core.trajectory.writer import HELD_BYTES, TrajectoryWriter
+from torchloom_core.trajectory.reader import read_epochs
+from torchloom_core.trajectory.writer import BUFFER_BYTES, TrajectoryWriter
 from torchloom_core.wire.actions import ProbeLinks
 from torchloom_core.wire.codec import encode, encode_telemetry
 from torchloom_core.wire.events import Input, Output, PolicyFailed, Tick
@@ -156,7 +156,7 @@ def test_everything_is_read_back_bit_for_bit_and_in_order(records: Any, part_byt
             if flush:
                 writer.flush()
         writer.close()
-        read = [tuple(recorded) for recorded in lives(root)[0].inputs()]
+        read = [tuple(recorded) for recorded in read_epochs(root)[0].inputs()]
     assert read == given_in
     assert [bits(record[2]) for record in read] == [bits(record[2]) for record in given_in]
 
@@ -172,9 +172,11 @@ def test_every_kind_of_message_has_a_line_of_its_own(kind: Any, tmp_path: Path) 
             pair = (message, []) if kind in INPUTS else (Tick(), [message])
             event, outputs = write(writer, pair, 7)
             writer.close()
-            life = lives(root)[0]
-            assert [tuple(recorded) for recorded in life.inputs()] == [(1, 7, event, outputs)]
-            line = list(life.lines())[-1]
+            epoch_record = read_epochs(root)[0]
+            assert [tuple(recorded) for recorded in epoch_record.inputs()] == [
+                (1, 7, event, outputs)
+            ]
+            line = list(epoch_record.lines())[-1]
             assert line.kind == kind.__struct_config__.tag
             assert line.io == ("in" if kind in INPUTS else "out")
 
@@ -188,7 +190,7 @@ def test_a_nan_keeps_its_payload(tmp_path: Path) -> None:
     writer = TrajectoryWriter(tmp_path, "demo", 1, Config(), {}, 5)
     writer.telemetry(batch, 1)
     writer.close()
-    assert [r.message for r in lives(tmp_path)[0].inputs()] == [batch]
+    assert [r.message for r in read_epochs(tmp_path)[0].inputs()] == [batch]
 
 
 def test_large_files_go_on_in_a_new_part_that_reads_alone(tmp_path: Path) -> None:
@@ -198,10 +200,10 @@ def test_large_files_go_on_in_a_new_part_that_reads_alone(tmp_path: Path) -> Non
         writer.event(Tick(), number, ())
         writer.flush()
     writer.close()
-    life = lives(tmp_path)[0]
-    assert len(part_paths(life.folder, "events")) > 1
-    assert len(part_paths(life.folder, "telemetry")) > 1
-    assert [recorded.seq for recorded in life.inputs()] == list(range(1, 61))
+    epoch_record = read_epochs(tmp_path)[0]
+    assert len(part_paths(epoch_record.folder, "events")) > 1
+    assert len(part_paths(epoch_record.folder, "telemetry")) > 1
+    assert [recorded.seq for recorded in epoch_record.inputs()] == list(range(1, 61))
 
 
 def test_whoever_forgets_to_flush_still_holds_little_back(tmp_path: Path) -> None:
@@ -209,7 +211,7 @@ def test_whoever_forgets_to_flush_still_holds_little_back(tmp_path: Path) -> Non
     large = msgspec.structs.replace(
         a_batch(1, metrics=("m",)), ts_ns=bytes(1 << 20), values=bytes(1 << 20)
     )
-    for _ in range((HELD_BYTES >> 20) + 1):
+    for _ in range((BUFFER_BYTES >> 20) + 1):
         writer.telemetry(large, 1)
     assert part_paths(writer.folder, "telemetry")
     writer.close()
@@ -221,19 +223,23 @@ def test_meta_tells_whose_records_these_are_and_no_password(tmp_path: Path) -> N
     )
     root = run_folder(tmp_path, "demo")
     TrajectoryWriter(root, "demo", 7, config, {"straggler": "0.1.0"}, 5).close()
-    (life,) = lives(root)
-    assert life.folder == tmp_path / "trajectory" / "demo" / "epoch-000007"
-    assert (life.meta.run, life.meta.epoch, life.meta.started_ns) == ("demo", 7, 5)
-    assert life.meta.plugins == {"straggler": "0.1.0"}
-    assert life.config.policies == {"straggler": {"ratio": 2.0}}
-    assert life.config.broker.url == "nats://host:4222"
-    assert "secret" not in (life.folder / "meta.json").read_text()
+    (epoch_record,) = read_epochs(root)
+    assert epoch_record.folder == tmp_path / "trajectory" / "demo" / "epoch-000007"
+    assert (epoch_record.meta.run, epoch_record.meta.epoch, epoch_record.meta.started_ns) == (
+        "demo",
+        7,
+        5,
+    )
+    assert epoch_record.meta.plugins == {"straggler": "0.1.0"}
+    assert epoch_record.config.policies == {"straggler": {"ratio": 2.0}}
+    assert epoch_record.config.broker.url == "nats://host:4222"
+    assert "secret" not in (epoch_record.folder / "meta.json").read_text()
 
 
 def test_lives_come_in_the_order_of_their_epochs(tmp_path: Path) -> None:
     for epoch in (2, 10, 1):
         TrajectoryWriter(tmp_path, "demo", epoch, Config(), {}, 5).close()
-    assert [life.meta.epoch for life in lives(tmp_path)] == [1, 2, 10]
+    assert [epoch_record.meta.epoch for epoch_record in read_epochs(tmp_path)] == [1, 2, 10]
 
 
 def test_an_epoch_is_written_once(tmp_path: Path) -> None:
@@ -249,4 +255,4 @@ def test_overruns_are_listed_for_the_replay(tmp_path: Path) -> None:
     slow = PolicyFailed(policy="a", rule="overran", detail="took more than 0.5 s")
     writer.event(Tick(), 2, [raised, slow])
     writer.close()
-    assert lives(tmp_path)[0].overruns() == [(2, "a", "took more than 0.5 s")]
+    assert read_epochs(tmp_path)[0].overruns() == [(2, "a", "took more than 0.5 s")]

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from tests.recorded_life import Recorder
+from tests.recorded_epoch import Recorder
 from torchloom_core.trajectory.landscape import Landscape
 from torchloom_core.trajectory.preview import Preview
 from torchloom_core.trajectory.standby_tasks import StandbyTasks, newest_recorded
@@ -22,7 +22,7 @@ def note(
 
 
 def asked(standby_tasks, command, worker, verb):
-    standby_tasks.asked(command, worker, 1, verb, f"p{command}")
+    standby_tasks.add_command(command, worker, 1, verb, f"p{command}")
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_all_parts_of_one_are_shown_whatever_is_asked_between(standby_tasks, lan
         ("c1.3", "v1-0", "rehearse", "p3"),
         ("c1.4", "v2-0", "survey", "p2"),
     ):
-        standby_tasks.asked(command, worker, 1, verb, standby_task)
+        standby_tasks.add_command(command, worker, 1, verb, standby_task)
     standby_tasks.take(note(4.0, "c1.4", "v2-0"))
     standby_tasks.take(note(2.0, "c1.2"))
     assert landscape.worker == "v0-0, v2-0"
@@ -145,7 +145,7 @@ def test_who_tells_without_end_takes_no_room(standby_tasks, landscape):
 def test_one_of_several_parts_is_not_over_where_of_one_nothing_was_heard(landscape):
     standby_tasks = StandbyTasks(landscape)
     for worker in ("v0-0", "v1-0"):
-        standby_tasks.asked(f"c-{worker}", worker, 1, "survey", "p1")
+        standby_tasks.add_command(f"c-{worker}", worker, 1, "survey", "p1")
     for number, worker in enumerate(("v0-0", "v1-0")):
         assert landscape.end is None
         standby_tasks.take(
@@ -159,7 +159,7 @@ def test_one_that_outlived_a_weaver_is_read_from_its_beginning(tmp_path, landsca
         recorder = Recorder(tmp_path, epoch)
         recorder.step(Recovered(epoch=epoch))
         if epoch == 1:
-            recorder.asked("c1.1", "v0-0", "survey")
+            recorder.issue("c1.1", "v0-0", "survey")
         recorder.step(note(float(epoch), share=float(epoch)))
         recorder.writer.close()
     preview = Preview()

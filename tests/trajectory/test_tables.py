@@ -57,14 +57,14 @@ def a_batch(worker: str, metrics: tuple[str, ...], values: list[list[float]]) ->
     )
 
 
-def write_two_lives(root: Path) -> None:
+def write_two_epochs(root: Path) -> None:
     first = TrajectoryWriter(root, "demo", 1, Config(), {}, 5)
     first.telemetry(a_batch("g0-0", ("loss", "temp"), [[1.0, 50.0], [2.0, np.nan]]), BASE_NS)
     first.telemetry(a_batch("g1-0", (), []), BASE_NS)
     first.telemetry(a_batch("g1-0", ("temp",), [[60.0]]), BASE_NS)
     first.event(Forecast(id="f1", predictor="ewma", horizon_s=9.0, hazard={}), BASE_NS, ())
     proposal = Proposal(action=ALERT, reason="hot", cause=("f1", "g0-0/exit:1"))
-    life = CommandStatus(command="c1", worker="g0-0", status="issued", verb="drain", cause="p1")
+    record = CommandStatus(command="c1", worker="g0-0", status="issued", verb="drain", cause="p1")
     verdict = Verdict(
         proposal="p1",
         policy="x",
@@ -75,7 +75,7 @@ def write_two_lives(root: Path) -> None:
         net_gpu_s=1.0,
     )
     proposed = Proposed(id="p1", policy="x", proposal=proposal)
-    first.event(Tick(), BASE_NS + 1, [proposed, verdict, life, Issue(command=COMMAND)])
+    first.event(Tick(), BASE_NS + 1, [proposed, verdict, record, Issue(command=COMMAND)])
     first.close()
     second = TrajectoryWriter(root, "demo", 2, Config(), {}, 5)
     ack = Ack(command="c1", run="demo", worker="g0-0", incarnation=1, epoch=1, status="applied")
@@ -86,7 +86,7 @@ def write_two_lives(root: Path) -> None:
 
 
 def test_a_decision_is_followed_from_forecast_to_outcome(tmp_path: Path) -> None:
-    write_two_lives(tmp_path)
+    write_two_epochs(tmp_path)
     frame = events(tmp_path)
     assert list(frame.columns) == [
         *("epoch", "seq", "n", "outputs", "ts", "io", "kind", "id", "cause", "worker", "body")
@@ -105,7 +105,7 @@ def test_a_decision_is_followed_from_forecast_to_outcome(tmp_path: Path) -> None
 
 
 def test_samples_are_one_row_a_value_and_missing_ones_have_none(tmp_path: Path) -> None:
-    write_two_lives(tmp_path)
+    write_two_epochs(tmp_path)
     frame = telemetry(tmp_path)
     base, later = pd.Timestamp(BASE_NS, tz="UTC"), pd.Timestamp(BASE_NS + 1, tz="UTC")
     assert list(frame.itertuples(index=False, name=None)) == [
@@ -130,7 +130,7 @@ def test_an_empty_trajectory_gives_empty_frames_with_all_columns(tmp_path: Path)
 
 
 def test_the_files_open_in_pandas_by_themselves(tmp_path: Path) -> None:
-    write_two_lives(tmp_path)
+    write_two_epochs(tmp_path)
     folder = tmp_path / "epoch-000001"
     lines = pd.read_json(part_paths(folder, "events")[0], lines=True)
     assert list(lines.kind) == [
@@ -151,7 +151,7 @@ def test_the_files_open_in_pandas_by_themselves(tmp_path: Path) -> None:
 
 
 def test_the_parquet_tables_hold_what_the_frames_hold(tmp_path: Path) -> None:
-    write_two_lives(tmp_path)
+    write_two_epochs(tmp_path)
     event_path, sample_path = to_tables(tmp_path, tmp_path / "out" / "deep")
     samples = pd.read_parquet(sample_path)
     assert samples.astype({"worker": str, "metric": str}).equals(
@@ -163,7 +163,7 @@ def test_the_parquet_tables_hold_what_the_frames_hold(tmp_path: Path) -> None:
 
 
 def test_tables_that_cannot_be_written_are_one_line(tmp_path: Path) -> None:
-    write_two_lives(tmp_path)
+    write_two_epochs(tmp_path)
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(StateError, match="file/out: cannot be written: Not a directory"):
         to_tables(tmp_path, tmp_path / "file" / "out")

@@ -235,7 +235,7 @@ async def test_recalled_commands_never_reach_their_worker(bus, make, connect_wor
     for number in range(4):
         await bus.send([make.command(id=f"c{number}", worker="g0-0", epoch=epoch)])
     await bus.send([make.command(id="c4", worker="g1-0", epoch=epoch)])
-    await bus.recall("g0-0", ["c1", "c2"])
+    await bus.withdraw("g0-0", ["c1", "c2"])
     await bus.send([make.command(id="c5", worker="g0-0", epoch=epoch)])
     pulled = [codec.decode_command((await mine.pull()).data).id for _ in range(3)]
     assert pulled == ["c0", "c3", "c5"]
@@ -260,7 +260,7 @@ async def test_a_command_taken_back_while_the_broker_does_not_answer_is_not_offe
     monkeypatch.setattr(bus._streams, "_publish_all", lose_the_answers)
     commands = [make.command(id=i, worker="g0-0", epoch=epoch) for i in ("c1", "c2")]
     await bus.send(commands[:1], lambda id: id not in taken_back)
-    await bus.recall("g0-0", ["c1"])
+    await bus.withdraw("g0-0", ["c1"])
     await bus.send(commands[1:], lambda id: id not in taken_back)
     assert codec.decode_command((await worker.pull()).data).id == "c2"
 
@@ -269,7 +269,7 @@ async def test_what_is_on_file_no_more_is_recalled_all_the_same(bus, make):
     epoch = await bus.claim_epoch()
     await bus.send([make.command(id="c1", worker="g0-0", epoch=epoch)])
     await bus._streams.context.purge_stream("TL_CMD_run")
-    await bus.recall("g0-0", ["c1"])
+    await bus.withdraw("g0-0", ["c1"])
 
 
 async def test_what_an_earlier_weaver_sent_is_recalled_with_all_that_it_sent_to_the_worker(
@@ -281,8 +281,8 @@ async def test_what_an_earlier_weaver_sent_is_recalled_with_all_that_it_sent_to_
         epoch = await bus.claim_epoch()
         await bus.add_workers([("g0-0", 1)])
         await bus.send([make.command(id=i, worker="g0-0", epoch=epoch) for i in ids])
-    await bus.recall("g0-0", ["c1"])
-    await bus.recall("g0-0", ["c1"])
+    await bus.withdraw("g0-0", ["c1"])
+    await bus.withdraw("g0-0", ["c1"])
     assert codec.decode_command((await worker.pull()).data).id == "c3"
 
 

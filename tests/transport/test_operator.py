@@ -175,7 +175,7 @@ async def test_what_the_weaver_tells_is_heard_in_order(bus, person, make):
     heard = asyncio.Queue()
     await person.listen(lambda kind, data: heard.put_nowait((kind, json.loads(data)["rank"])))
     for rank in range(100):
-        bus.tell("notice", make.hello(rank=rank))
+        bus.publish("notice", make.hello(rank=rank))
     async with asyncio.timeout(DEADLINE_S):
         assert [await heard.get() for _ in range(100)] == [("notice", rank) for rank in range(100)]
 

@@ -63,7 +63,7 @@ async def test_a_threadlet_hears_the_roll_call(threadlet, bus):
 async def test_a_threadlet_hears_which_pause_is_held(threadlet, bus):
     said = await threadlet.client.subscribe(subjects.hold("run"))
     await settle(threadlet.client)
-    bus.hold(Hold(run="run", epoch=4, hold="p4.1"))
+    bus.publish_pause(Hold(run="run", epoch=4, hold="p4.1"))
     message = await said.next_msg(timeout=DEADLINE_S)
     assert codec.decode_hold(message.data).hold == "p4.1"
 
@@ -139,7 +139,7 @@ async def test_credentials_that_say_no_life_give_no_right_of_a_workers(broker, k
     jwt = nats_jwt.sign(keys.threadlets, nats_jwt.public_key(seed), MINE, claims, keys.made_s)
     worker = await connect(MINE, nats_jwt.creds_text(jwt, seed))
     for life in (1, "", "{{tag(life)}}"):
-        own = rights.of_worker("run", MINE, life)
+        own = rights.worker_rights("run", MINE, life)
         for subject in own.publish:
             publish = worker.client.publish(subject.replace(">", "1"), b"")
             assert await worker.is_denied(publish), subject
@@ -389,9 +389,9 @@ async def test_a_person_hears_what_is_said_on_the_run(connect_person, connect_wo
     for subject in (subjects.telemetry, subjects.event, subjects.ack):
         await worker.client.publish(subject("run", MINE, 1), said[subject("run", MINE, 1)])
     await bus.send([codec.decode_command(said[subjects.command("run", MINE, 1)])])
-    bus.tell("notice", make.hello())
+    bus.publish("notice", make.hello())
     await bus.roll_call(4)
-    bus.hold(Hold(run="run", epoch=4))
+    bus.publish_pause(Hold(run="run", epoch=4))
     assert [(await ear.next_msg(DEADLINE_S)).data for ear in ears] == list(said.values())
     assert not alice.denials
 

@@ -150,9 +150,9 @@ async def test_a_broker_that_stays_away_is_one_clear_line(
 async def test_what_is_told_while_the_broker_is_away_is_counted(bus, kill_broker, make):
     await kill_broker()
     await eventually(lambda: not bus.is_connected)
-    bus.tell("notice", make.hello())
+    bus.publish("notice", make.hello())
     await bus._outbox.join()
-    assert bus.untold == 1
+    assert bus.unpublished == 1
 
 
 async def test_a_long_absence_of_the_broker_is_survived(bus, broker, kill_broker):

@@ -222,7 +222,7 @@ def test_nobody_signs_for_the_runs_account_or_the_systems_but_they_themselves(cr
 
 
 def test_the_rights_of_a_named_worker_and_person_are_those_of_the_scope():
-    worker, person = rights.of_worker("run", "g0-0", 7), rights.of_person("run", "alice")
+    worker, person = rights.worker_rights("run", "g0-0", 7), rights.person_rights("run", "alice")
     assert worker.publish == said_of("g0-0", "7", SAID_BY_WORKERS, OWN_COMMANDS)
     assert worker.subscribe[-1] == "_INBOX_run_g0-0_7.>"
     assert person.publish[0] == "tl.ctl.run.alice.>"

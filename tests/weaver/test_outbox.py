@@ -46,8 +46,8 @@ class Bus:
     async def send(self, commands, is_wanted):
         await self._do(("send", [command.id for command in commands]))
 
-    async def recall(self, worker, commands):
-        await self._do(("recall", worker, list(commands)))
+    async def withdraw(self, worker, commands):
+        await self._do(("withdraw", worker, list(commands)))
 
     async def add_workers(self, lives):
         if lives:
@@ -56,7 +56,7 @@ class Bus:
     async def roll_call(self, epoch, workers):
         await self._do(("roll", epoch, list(workers)))
 
-    def tell(self, kind, message):
+    def publish(self, kind, message):
         self.told.append(kind)
 
 
@@ -155,7 +155,7 @@ async def test_what_is_taken_back_and_what_is_sent_keep_their_order(outbox, bus)
     outbox.post([issue(1), Recall(command="c0", worker="w1"), issue(2), issue(3)], {}, seq=1)
     async with running(outbox):
         await outbox.drained()
-    assert bus.done[1:] == [("send", ["c1"]), ("recall", "w1", ["c0"]), ("send", ["c2", "c3"])]
+    assert bus.done[1:] == [("send", ["c1"]), ("withdraw", "w1", ["c0"]), ("send", ["c2", "c3"])]
 
 
 async def test_while_the_broker_is_away_only_the_newest_value_of_a_key_waits(outbox, bus, pause):
@@ -206,7 +206,7 @@ async def test_a_command_that_passes_its_deadline_waiting_is_sent_no_more(
 
 async def test_newcomers_get_their_consumers_before_their_commands(outbox, bus):
     for incarnation in (1, 2):
-        outbox.welcome("w1", incarnation)
+        outbox.add_worker("w1", incarnation)
     outbox.post([issue(1)], {}, seq=1)
     async with running(outbox):
         await outbox.drained()
@@ -221,12 +221,12 @@ async def test_newcomers_that_could_not_be_added_hold_up_nothing_and_come_with_t
 
     with monkeypatch.context() as away:
         away.setattr(bus, "add_workers", refuse)
-        outbox.welcome("w1", 1)
+        outbox.add_worker("w1", 1)
         outbox.post([issue(1)], {}, seq=1)
         async with running(outbox):
             await outbox.drained()
     assert bus.done[1:] == [("send", ["c1"])]
-    outbox.welcome("w2", 1)
+    outbox.add_worker("w2", 1)
     async with running(outbox):
         await outbox.drained()
     assert bus.done[-1] == ("add", [("w1", 1), ("w2", 1)])
@@ -283,7 +283,7 @@ async def test_strangers_are_asked_to_say_hello_once_however_many_there_are(outb
     ("operation", "output"),
     [
         ("roll_call", stranger("x-0")),
-        ("recall", Recall(command="c0", worker="w0")),
+        ("withdraw", Recall(command="c0", worker="w0")),
         ("add_workers", None),
     ],
 )
@@ -294,7 +294,7 @@ async def test_what_the_broker_does_not_do_is_one_line_in_the_log_and_holds_up_n
         raise RefusedByBrokerError("not now")
 
     monkeypatch.setattr(bus, operation, refuse)
-    outbox.welcome("w0", 1)
+    outbox.add_worker("w0", 1)
     outbox.post([issue(1)] if output is None else [output, issue(1)], {}, seq=1)
     async with running(outbox):
         await outbox.drained()
@@ -310,10 +310,10 @@ async def test_newcomers_that_the_broker_refuses_for_good_are_not_offered_again(
 
     with monkeypatch.context() as refusing:
         refusing.setattr(bus, "add_workers", refuse)
-        outbox.welcome("w 1", 1)
+        outbox.add_worker("w 1", 1)
         async with running(outbox):
             await outbox.drained()
-    outbox.welcome("w2", 1)
+    outbox.add_worker("w2", 1)
     async with running(outbox):
         await outbox.drained()
     assert bus.done[-1] == ("add", [("w2", 1)])
@@ -385,14 +385,14 @@ async def test_what_is_taken_back_before_it_was_sent_is_never_sent_and_told_to_b
         await outbox.drained()
     assert [done for done in bus.done if done[0] != "store"] == [
         ("send", ["c7.1"]),
-        ("recall", "w6.3", ["c6.3"]),  # the Weaver of epoch 6 may have sent it
-        ("recall", "w7.1", ["c7.1"]),
+        ("withdraw", "w6.3", ["c6.3"]),  # the Weaver of epoch 6 may have sent it
+        ("withdraw", "w7.1", ["c7.1"]),
     ]
     assert withheld == ["c7.2"]
 
 
 async def test_of_what_is_only_told_the_newest_waits(bus, clock, monkeypatch):
-    monkeypatch.setattr(outbox_module, "_TELLS", 3)
+    monkeypatch.setattr(outbox_module, "_MOST_UNPUBLISHED", 3)
     outbox = Outbox(bus, clock, 7, print)
     outbox.post([issue(1), issue(2)], {}, seq=1)
     outbox.post([Recall(command="c1", worker="w1"), *[stranger("x-0")] * 2], {}, seq=2)
@@ -455,13 +455,13 @@ async def test_commands_and_recalls_go_out_a_number_at_a_time(outbox, bus, monke
     monkeypatch.setattr(outbox_module, "_AT_ONCE", 2)
     at_work, most = set(), []
 
-    async def recall(worker, commands):
+    async def withdraw(worker, commands):
         at_work.add(worker)
         await asyncio.sleep(0)
         most.append(len(at_work))
         at_work.discard(worker)
 
-    monkeypatch.setattr(bus, "recall", recall)
+    monkeypatch.setattr(bus, "withdraw", withdraw)
     recalls = [Recall(command=f"c{n}", worker=f"w{n}") for n in range(5)]
     outbox.post([*recalls, *map(issue, range(5))], {}, seq=1)
     async with running(outbox):
@@ -472,7 +472,7 @@ async def test_commands_and_recalls_go_out_a_number_at_a_time(outbox, bus, monke
 
 
 async def test_while_much_is_told_others_have_their_turn(outbox, bus, monkeypatch):
-    monkeypatch.setattr(outbox_module, "_TELLS_AT_ONCE", 2)
+    monkeypatch.setattr(outbox_module, "_PUBLISHED_AT_ONCE", 2)
 
     async def others():
         while True:

@@ -5,7 +5,7 @@ import pytest
 from tests.small_disk import small_disk
 from torchloom_core.clock import SECOND_NS, ManualClock
 from torchloom_core.config.schema import Config
-from torchloom_core.trajectory.reader import lives
+from torchloom_core.trajectory.reader import read_epochs
 from torchloom_core.trajectory.writer import TrajectoryWriter
 from torchloom_core.weaver.recording import Recording
 from torchloom_core.wire.events import Notice, Tick
@@ -75,7 +75,7 @@ def test_the_last_free_bytes_are_left_to_the_broker(writer, disk, clock):
     writer.event(gap, clock.now_ns(), ())
     writer.flush()
     assert not recording.trouble
-    assert [one.seq for one in lives(disk / "run")[0].inputs()] == [1, 4]
+    assert [one.seq for one in read_epochs(disk / "run")[0].inputs()] == [1, 4]
 
 
 def test_a_disk_on_which_each_write_fails_is_not_tried_at_every_tick(writer, disk, clock):

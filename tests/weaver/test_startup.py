@@ -17,7 +17,7 @@ from torchloom_core.errors import BrokerError, KernelFailure, StateError, Supers
 from torchloom_core.kernel.kernel import Kernel
 from torchloom_core.kernel.plugins.host import ActivePlugins
 from torchloom_core.trajectory.layout import run_folder
-from torchloom_core.trajectory.reader import lives
+from torchloom_core.trajectory.reader import read_epochs
 from torchloom_core.transport import NatsBus, connection
 from torchloom_core.transport.broker import EmbeddedBroker
 from torchloom_core.transport.jetstream import JetStream
@@ -186,7 +186,7 @@ async def test_of_two_that_start_at_once_the_later_goes_on(start, monkeypatch):
     monkeypatch.setattr(NatsBus, "take_over", late)
     await start.run()
     assert start.was_ready
-    begun = [life.meta.epoch for life in lives(run_folder(start.state, "run"))]
+    begun = [record.meta.epoch for record in read_epochs(run_folder(start.state, "run"))]
     assert begun == [overtaken[0], overtaken[0] + 1]
 
 
@@ -223,11 +223,11 @@ async def test_a_kernel_that_fails_ends_the_weaver_with_one_line_and_the_input_o
     async with asyncio.timeout(DEADLINE_S):
         with pytest.raises(KernelFailure) as caught:
             await run(start.config, ActivePlugins((), {}))
-    (life,) = lives(run_folder(start.state, "run"))
-    assert str(caught.value).startswith(f"{life.folder}: input ")
+    (record,) = read_epochs(run_folder(start.state, "run"))
+    assert str(caught.value).startswith(f"{record.folder}: input ")
     assert "Tick: ZeroDivisionError: a fault of ours (test_startup.py:" in str(caught.value)
     assert "\n" not in str(caught.value)
-    last = list(life.lines())[-2:]
+    last = list(record.lines())[-2:]
     assert [line.kind for line in last] == ["tick", "input_failed"]
     assert b"Traceback" in bytes(last[1].body)
     monkeypatch.setattr(Kernel, "step", step)

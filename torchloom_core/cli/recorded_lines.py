@@ -1,4 +1,4 @@
-"""The lines of a trajectory, of all lives of its Weaver: what there is, and what is to come."""
+"""Read the lines of a trajectory, of all its Weaver processes, and follow new ones."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -14,7 +14,7 @@ from torchloom_core.errors import StateError
 from torchloom_core.files import open_regular
 from torchloom_core.wire.codec import UNREADABLE
 
-# The reader brings pyarrow, which `torchloom --help` should not wait for.
+# The reader imports pyarrow, which `torchloom --help` should not wait for.
 if TYPE_CHECKING:
     from torchloom_core.trajectory.layout import Line
 
@@ -22,7 +22,7 @@ _POLL_S = 0.3
 
 
 class Place(NamedTuple):
-    """Where a line stands among all lives' lines."""
+    """Position of a line in a trajectory, ordered in time."""
 
     epoch: int
     seq: int
@@ -30,7 +30,7 @@ class Place(NamedTuple):
 
 
 def trajectory_root(root: Path | None, config: Path | None) -> Path:
-    """Return the trajectory that is named, else that of the config's run."""
+    """Return the given trajectory, else that of the config's run."""
     if root is not None:
         return root
     from torchloom_core.trajectory.layout import run_folder
@@ -40,29 +40,29 @@ def trajectory_root(root: Path | None, config: Path | None) -> Path:
 
 
 def recorded(folder: Path) -> Iterator[tuple[Place, "Line"]]:
-    """Yield every whole line of all lives, the oldest first."""
-    from torchloom_core.trajectory.reader import lives
+    """Yield every complete line of all epochs, the oldest first."""
+    from torchloom_core.trajectory.reader import read_epochs
 
-    for life in lives(folder):
-        for line in life.lines():
-            yield Place(life.meta.epoch, line.seq, line.n), line
+    for record in read_epochs(folder):
+        for line in record.lines():
+            yield Place(record.meta.epoch, line.seq, line.n), line
 
 
 def followed(folder: Path) -> Iterator[tuple[Place, "Line"]]:
-    """Yield every whole line of all lives, then those that are added, for ever."""
-    from torchloom_core.trajectory.layout import epochs, life_folder, part_paths
+    """Yield every complete line of all epochs, then new lines, for ever."""
+    from torchloom_core.trajectory.layout import epoch_folder, epochs, part_paths
 
     read: dict[Path, int] = {}
     while True:
         for epoch in epochs(folder):
-            for part in part_paths(life_folder(folder, epoch), "events"):
+            for part in part_paths(epoch_folder(folder, epoch), "events"):
                 for line in _new_lines(part, read):
                     yield Place(epoch, line.seq, line.n), line
         time.sleep(_POLL_S)
 
 
 def local_time(ts_ns: int) -> str:
-    """Return a moment on this machine's clock, to the millisecond."""
+    """Return a timestamp in local time, to the millisecond."""
     when = datetime.fromtimestamp(ts_ns / SECOND_NS, UTC).astimezone()
     return f"{when:%Y-%m-%d %H:%M:%S}.{when.microsecond // 1000:03}"
 

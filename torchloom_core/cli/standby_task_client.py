@@ -1,4 +1,4 @@
-"""Ask a standby for a standby task, and follow it piece by piece to its end."""
+"""Request a standby task, and follow its results to the end."""
 
 import asyncio
 import signal
@@ -12,7 +12,7 @@ from nats.aio.msg import Msg
 
 from torchloom_core.cli.options import Connection
 from torchloom_core.cli.output import warn
-from torchloom_core.cli.progress import Told, progress
+from torchloom_core.cli.progress import ReportProgress, progress
 from torchloom_core.cli.standby_task_options import INTERRUPTED
 from torchloom_core.cli.weaver_client import ask, find_weaver, open_client
 from torchloom_core.errors import MessageError, RequestError
@@ -31,88 +31,88 @@ if TYPE_CHECKING:
 _TRIES = 2
 _PENDING = 10_000
 _GRACE_S = 120.0
-"""Beyond its own time: a command is given up by the Weaver before."""
+"""Wait this much longer than the task may take: the Weaver gives up a command earlier."""
 
 _LAST_PIECE_S = 5.0
-"""The last piece and the outcome travel apart."""
+"""The last result and the outcome arrive by different messages."""
 
 _StandbyTask = MapLandscape | PreviewChange
 
 
-class _Enough:
-    """The person has pressed Ctrl-C."""
+class _Interrupt:
+    """Ctrl-C was pressed."""
 
 
-_Heard = Note | CommandStatus | Outcome | Answer | RequestError | _Enough
-"""An error: it could not be asked."""
+_Message = Note | CommandStatus | Outcome | Answer | RequestError | _Interrupt
+"""RequestError: the request failed."""
 
 
 def run(
     connection: Connection,
     action: _StandbyTask,
-    leave_off: _StandbyTask,
+    end_request: _StandbyTask,
     seen: Pieces,
     show: Callable[[], None],
 ) -> int:
-    """Run a standby task as below, show what came of it, and return the exit status.
+    """Run a standby task, show its results, and return the exit status.
 
-    It is shown of one that failed, too: what was computed is lost to nobody.
+    Results are also shown if the task failed.
     """
     try:
-        has_enough = asyncio.run(run_standby_task(connection, action, leave_off, seen))
+        interrupted = asyncio.run(run_standby_task(connection, action, end_request, seen))
     finally:
         if seen.version:
             show()
-    return INTERRUPTED if has_enough else 0
+    return INTERRUPTED if interrupted else 0
 
 
 async def run_standby_task(
-    connection: Connection, action: _StandbyTask, leave_off: _StandbyTask, seen: Pieces
+    connection: Connection, action: _StandbyTask, end_request: _StandbyTask, seen: Pieces
 ) -> bool:
-    """Ask for a standby task, and take what comes of it; say whether a person ended it by Ctrl-C.
+    """Request a standby task, and collect its results; return whether Ctrl-C ended it.
 
     Parameters
     ----------
-    leave_off : action
-        What ends it.
+    end_request : action
+        The request that ends the task.
     seen : Pieces
-        Takes the pieces.
+        Collects the results.
 
     Raises
     ------
     RequestError
-        If it is refused, fails, or is not over long after its time.
+        If the task is refused, fails, or does not end in time.
     """
-    heard: asyncio.Queue[_Heard] = asyncio.Queue()
+    messages: asyncio.Queue[_Message] = asyncio.Queue()
     async with open_client(connection) as client:
-        await _listen(client, find_weaver(connection).run, seen.kind, heard)
+        await _listen(client, find_weaver(connection).run, seen.kind, messages)
         loop = asyncio.get_running_loop()
-        # Before it is asked for: a standby task may have begun before its answer is here.
-        loop.add_signal_handler(signal.SIGINT, heard.put_nowait, _Enough())
+        # Before the request: the task may begin before its answer arrives.
+        loop.add_signal_handler(signal.SIGINT, messages.put_nowait, _Interrupt())
         try:
-            with progress() as told:
-                follow = _Follow(client, action, leave_off, seen, heard, told)
+            with progress() as report_progress:
+                follow = _Follow(client, action, end_request, seen, messages, report_progress)
                 return await follow.to_the_end()
         finally:
             loop.remove_signal_handler(signal.SIGINT)
 
 
 async def _listen(
-    client: "ControlClient", run: str, kind: str, heard: asyncio.Queue[_Heard]
+    client: "ControlClient", run: str, kind: str, messages: asyncio.Queue[_Message]
 ) -> None:
     async def take_event(msg: Msg) -> None:
         with suppress(MessageError):
             event = decode_event(msg.data)
             if isinstance(event, Note) and event.kind == kind:
-                heard.put_nowait(event)
+                messages.put_nowait(event)
 
-    def take_told(_: str, data: bytes) -> None:
-        with suppress(*UNREADABLE):  # something else that is told
-            heard.put_nowait(msgspec.json.decode(data, type=CommandStatus | Outcome))
+    def take_notice(_: str, data: bytes) -> None:
+        with suppress(*UNREADABLE):  # another kind of message
+            messages.put_nowait(msgspec.json.decode(data, type=CommandStatus | Outcome))
 
-    await client.hear(subjects.event(run), take_event, _PENDING)
-    await client.hear(subjects.bulk(run), take_event, _PENDING)
-    await client.listen(take_told)
+    await client.subscribe(subjects.event(run), take_event, _PENDING)
+    await client.subscribe(subjects.bulk(run), take_event, _PENDING)
+    await client.listen(take_notice)
 
 
 async def _propose(client: "ControlClient", action: _StandbyTask) -> Answer:
@@ -121,104 +121,104 @@ async def _propose(client: "ControlClient", action: _StandbyTask) -> Answer:
 
 
 class _Follow:
-    """Takes what is heard of one standby_task, and has it end where a person has enough."""
+    """Follow one standby task by its messages, and end it on Ctrl-C."""
 
     def __init__(
         self,
         client: "ControlClient",
         action: _StandbyTask,
-        leave_off: _StandbyTask,
+        end_request: _StandbyTask,
         seen: Pieces,
-        heard: asyncio.Queue[_Heard],
-        told: Told,
+        messages: asyncio.Queue[_Message],
+        report_progress: ReportProgress,
     ) -> None:
-        self._client, self._action, self._leave_off = client, action, leave_off
-        self._seen, self._heard, self._told = seen, heard, told
+        self._client, self._action, self._end_request = client, action, end_request
+        self._seen, self._messages, self._report_progress = seen, messages, report_progress
         self._standby_tasks = StandbyTasks(seen)
         self._ids: tuple[str, ...] = ()
         self._cause = ""
-        self._has_enough = self._is_over = False
-        self._early: list[_Heard] = []
+        self._interrupted = self._is_over = False
+        self._early: list[_Message] = []
 
     async def to_the_end(self) -> bool:
-        """Return, once it is over, whether a person ended it."""
+        """Wait for the end of the task; return whether Ctrl-C ended it."""
         within_s = self._action.seconds + _GRACE_S
-        asking = {asyncio.create_task(self._ask())}
+        requests = {asyncio.create_task(self._request())}
         try:
             async with asyncio.timeout(within_s) as limit:
                 while not (self._is_over and self._is_whole):
-                    one = await self._heard.get()
+                    one = await self._messages.get()
                     if isinstance(one, RequestError):
-                        if not (self._has_enough and self._ids):
+                        if not (self._interrupted and self._ids):
                             raise one
-                        warn(f"it may go on: {one}")
+                        warn(f"the task may still run: {one}")
                         break
-                    if isinstance(one, _Enough):
-                        if self._has_enough:
-                            warn("it may go on: its end was not waited for")
+                    if isinstance(one, _Interrupt):
+                        if self._interrupted:
+                            warn("the task may still run: the command did not wait for its end")
                             break
-                        self._has_enough = True
-                        asking.add(asyncio.create_task(self._leave(set(asking))))
+                        self._interrupted = True
+                        requests.add(asyncio.create_task(self._request_end(set(requests))))
                     self._take(one)
                     if self._is_over or self._is_whole:
                         limit.reschedule(asyncio.get_running_loop().time() + _LAST_PIECE_S)
         except TimeoutError:
             if not (self._is_over or self._is_whole):
                 raise RequestError(
-                    f"not over after {within_s:g} s; it goes on, see torchloom status"
+                    f"not finished after {within_s:g} s; it may still run: see torchloom status"
                 ) from None
         finally:
-            for task in asking:
+            for task in requests:
                 task.cancel()
-            await asyncio.gather(*asking, return_exceptions=True)
-        if not (self._is_whole or self._has_enough):
+            await asyncio.gather(*requests, return_exceptions=True)
+        if not (self._is_whole or self._interrupted):
             kind = self._seen.kind
-            said = f"not all of it was heard: torchloom {kind} TRAJECTORY shows what is on record"
+            missing = f"some results did not arrive: torchloom {kind} TRAJECTORY shows all recorded"
             if not self._seen.version:
-                raise RequestError(f"done, but {said}")
-            warn(said)
-        elif not (self._is_over or self._has_enough):
-            warn("all of it was heard, but of the Weaver nothing: see torchloom status")
-        return self._has_enough
+                raise RequestError(f"done, but {missing}")
+            warn(missing)
+        elif not (self._is_over or self._interrupted):
+            warn("all results arrived, but no outcome from the Weaver: see torchloom status")
+        return self._interrupted
 
     @property
     def _is_whole(self) -> bool:
-        """Whether the end was heard of each standby that was asked."""
+        """Whether the last result of each standby has arrived."""
         return self._seen.end is not None and len(self._seen.commands) >= len(self._ids)
 
-    async def _ask(self) -> None:
-        """Ask for the standby_task, and have the answer heard among all else."""
+    async def _request(self) -> None:
+        """Request the task, and queue the answer with the other messages."""
         try:
             answer = await _propose(self._client, self._action)
-            self._heard.put_nowait(answer if answer.ok else RequestError(answer.text))
+            self._messages.put_nowait(answer if answer.ok else RequestError(answer.text))
         except RequestError as error:
-            self._heard.put_nowait(error)
+            self._messages.put_nowait(error)
 
-    async def _leave(self, asked: "set[asyncio.Task[None]]") -> None:
-        """Ask for the end, once it is known what has begun; it may be over by itself."""
-        await asyncio.wait(asked)
+    async def _request_end(self, requests: "set[asyncio.Task[None]]") -> None:
+        """Request the end once the task's request is answered; the task may have ended by then."""
+        await asyncio.wait(requests)
         try:
-            await _propose(self._client, self._leave_off)
+            await _propose(self._client, self._end_request)
         except RequestError as error:
-            self._heard.put_nowait(error)
+            self._messages.put_nowait(error)
 
-    def _take(self, one: _Heard) -> None:
+    def _take(self, one: _Message) -> None:
         match one:
             case Answer() if not self._ids:
                 self._ids = one.ids
                 early, self._early = self._early, []
-                for told in early:
-                    self._take(told)
+                for message in early:
+                    self._take(message)
             case _ if not self._ids:
-                self._early.append(one)  # what is heard of before the answer, of any standby task
+                self._early.append(one)  # messages before the answer, of any standby task
             case Note() as note if note.fields.get("command") in self._ids:
                 self._standby_tasks.take(note)
-                self._told(self._seen.kind, self._seen.points, max(self._seen.of, 1))
-            case CommandStatus() as life if life.command in self._ids:
-                self._standby_tasks.told(life)
-                self._cause = life.cause
+                self._report_progress(self._seen.kind, self._seen.points, max(self._seen.of, 1))
+            case CommandStatus() as status if status.command in self._ids:
+                self._standby_tasks.take_status(status)
+                self._cause = status.cause
             case Outcome() as outcome if outcome.verdict in (self._cause, *self._ids):
                 if outcome.result != "done":
-                    said = " ".join(outcome.detail.split())
-                    raise RequestError(f"{outcome.result}: {said}")
+                    detail = " ".join(outcome.detail.split())
+                    raise RequestError(f"{outcome.result}: {detail}")
                 self._is_over = True

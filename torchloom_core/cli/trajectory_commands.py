@@ -22,14 +22,14 @@ from torchloom_core.suggest import nearest
 from torchloom_core.trajectory.summaries import RECORD_KINDS, summarise
 from torchloom_core.wire.codec import UNREADABLE
 
-# The reader brings pyarrow, which `torchloom --help` should not wait for.
+# The reader imports pyarrow, which `torchloom --help` should not wait for.
 if TYPE_CHECKING:
     from torchloom_core.trajectory.layout import Line
-    from torchloom_core.trajectory.reader import Life
+    from torchloom_core.trajectory.reader import EpochRecord
 
-_UNASKED = frozenset({"tick"})
+_HIDDEN = frozenset({"tick"})
 
-Root = Annotated[Path | None, Parameter(help="A trajectory's folder; this run's unless given.")]
+Root = Annotated[Path | None, Parameter(help="Folder of a trajectory. Default: that of this run.")]
 
 
 def show(
@@ -43,29 +43,29 @@ def show(
     json: AsJson = False,
     config: ConfigPath = None,
 ) -> None:
-    """Print what was seen, decided and done, oldest first.
+    """Print a run's records: events, decisions and commands, oldest first.
 
     Parameters
     ----------
     last
-        Only so many records.
+        Print only this many of the newest records.
     kind
-        Only this kind of record (verdict, command_status, outcome, ...), may be repeated; all
-        but tick unless given.
+        Print only this kind of record (verdict, command_status, outcome, ...), may be repeated.
+        Default: all but tick.
     worker
-        Only what concerns this worker.
+        Print only records of this worker.
     follow
-        Go on with what is still to come, until interrupted.
+        Keep printing new records until interrupted.
     config
-        Config file; torchloom.toml in this folder unless given.
+        Config file. Default: torchloom.toml in this folder.
     """
     folder = trajectory_root(root, config)
     for name in kind:
         if name not in RECORD_KINDS:
-            raise ConfigError(f"--kind: no record is called {name!r}{nearest(name, RECORD_KINDS)}")
+            raise ConfigError(f"--kind: unknown record kind {name!r}{nearest(name, RECORD_KINDS)}")
 
     def is_wanted(line: "Line") -> bool:
-        kind_fits = line.kind in kind if kind else line.kind not in _UNASKED
+        kind_fits = line.kind in kind if kind else line.kind not in _HIDDEN
         return kind_fits and worker in (None, line.worker)
 
     printed = Place(0, 0, 0)
@@ -83,28 +83,28 @@ def show(
 
 
 def replay(root: Root = None, /, *, json: AsJson = False, config: ConfigPath = None) -> int:
-    """Decide everything again, life by life, and see whether every output is the same.
+    """Replay the inputs of each Weaver process, and check that every output is the same.
 
-    Exit status 1 where one is not. Needs the plugins that were active then.
+    Exit status 1 if an output differs. Needs the plugins that were active in the run.
 
     Parameters
     ----------
     config
-        Config file; torchloom.toml in this folder unless given.
+        Config file. Default: torchloom.toml in this folder.
     """
-    from torchloom_core.trajectory.reader import lives
-    from torchloom_core.trajectory.replay import replay as replay_life
+    from torchloom_core.trajectory.reader import read_epochs
+    from torchloom_core.trajectory.replay import replay as replay_record
 
     same = True
-    for life in lives(trajectory_root(root, config)):
-        report = replay_life(life, _make_kernel)
+    for record in read_epochs(trajectory_root(root, config)):
+        report = replay_record(record, _make_kernel)
         same = same and report.difference is None
         if json:
-            print_json({"epoch": life.meta.epoch, **msgspec.to_builtins(report)})
+            print_json({"epoch": record.meta.epoch, **msgspec.to_builtins(report)})
             continue
-        text = f"epoch {life.meta.epoch}: {report.inputs} inputs, {report.verdicts} verdicts, "
+        text = f"epoch {record.meta.epoch}: {report.inputs} inputs, {report.verdicts} verdicts, "
         if report.difference is None:
-            text += f"{report.outputs} outputs, all the same"
+            text += f"{report.outputs} outputs, all equal"
             if report.gap is not None:
                 text += f" up to a gap: inputs {report.gap.first} to {report.gap.last} are missing"
             console().print(text, markup=False)
@@ -119,14 +119,14 @@ def replay(root: Root = None, /, *, json: AsJson = False, config: ConfigPath = N
 def export(
     out: Path, root: Root = None, /, *, json: AsJson = False, config: ConfigPath = None
 ) -> None:
-    """Write events.parquet and telemetry.parquet.
+    """Export the trajectory as events.parquet and telemetry.parquet.
 
     Parameters
     ----------
     out
-        Folder to write to.
+        Folder for the two files.
     config
-        Config file; torchloom.toml in this folder unless given.
+        Config file. Default: torchloom.toml in this folder.
     """
     from torchloom_core.trajectory.tables import to_tables
 
@@ -137,14 +137,14 @@ def export(
         console().print("\n".join(f"wrote {path}" for path in paths), markup=False)
 
 
-def _make_kernel(life: "Life") -> Any:
+def _make_kernel(record: "EpochRecord") -> Any:
     from torchloom_core.activation.activation import activate
     from torchloom_core.activation.discovery import discover
     from torchloom_core.dispatch.policy_guard import RecordedGuard
     from torchloom_core.kernel.kernel import Kernel
 
-    plugins = activate(life.config, discover(), str(life.folder))
-    return Kernel(life.config, plugins, RecordedGuard(life.overruns()))
+    plugins = activate(record.config, discover(), str(record.folder))
+    return Kernel(record.config, plugins, RecordedGuard(record.overruns()))
 
 
 def _summary(line: "Line", place: Place) -> str:
@@ -152,7 +152,7 @@ def _summary(line: "Line", place: Place) -> str:
         return summarise(line.kind, msgspec.json.decode(line.body))
     except (*UNREADABLE, AttributeError, KeyError, TypeError, ValueError) as error:
         where = f"epoch {place.epoch}, record {place.seq}.{place.n}"
-        raise StateError(f"{where}: no {line.kind} as this version knows it: {error}") from None
+        raise StateError(f"{where}: this version cannot read the {line.kind}: {error}") from None
 
 
 def _print(place: Place, line: "Line", json: bool) -> None:

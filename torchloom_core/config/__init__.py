@@ -1,1 +1,1 @@
-"""torchloom.toml: its shape, how it is read, and what a mistake in it is answered with."""
+"""torchloom.toml: its schema, how it is read, and its error messages."""

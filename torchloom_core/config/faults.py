@@ -1,4 +1,4 @@
-"""Find what is wrong in a table: which key, on which line, and what is allowed there.
+"""Find the fault in a table: its key, its line, and what is allowed there.
 
 For configs, and for the JSON of traces and models.
 """
@@ -14,7 +14,7 @@ import msgspec
 from torchloom_core.suggest import nearest
 
 Path = tuple[str | int, ...]
-"""The way to a value: keys of tables, positions in lists."""
+"""The path to a value: keys of tables, positions in lists."""
 
 _DEEPEST = 32
 _SHOWN_KEYS = 4
@@ -31,18 +31,18 @@ _LIST_OF = {
     int: " such as [1, 2]",
     float: " such as [1.5, 2]",
 }
-"""How a list is written, by what is in it."""
+"""How a list is written, by the type of its items."""
 
 
 class Fault(NamedTuple):
-    """One broken rule, and where it is broken."""
+    """One broken rule and its place."""
 
     path: Path
     rule: str
 
 
 def find_fault(value: Any, hint: Any) -> Fault | None:
-    """Return the innermost fault that keeps ``value`` from being a ``hint``, or None.
+    """Return the innermost fault of ``value`` as a ``hint``, or None.
 
     msgspec's own message names no key inside a dict; converting part by part finds it.
     """
@@ -58,21 +58,19 @@ def find_fault(value: Any, hint: Any) -> Fault | None:
 
 
 def broken_rule(source: str, value: Any, hint: Any, error: msgspec.ValidationError) -> str:
-    """Return ``file: a.b[0].c: need <rule>, was <value>`` of a ``value`` that is no ``hint``."""
+    """Return ``file: a.b[0].c: need <rule>, was <value>`` for a ``value`` that is not a ``hint``."""
     fault = find_fault(value, hint) or Fault((), str(error))
     where = place(source, "", fault.path) if fault.path else source
     return f"{where}: {fault.rule}"
 
 
 def unplain(table: Any) -> Fault | None:
-    """Return the first value in ``table`` that no record can hold, or that lies too deep."""
+    """Return the first value in ``table`` that a record cannot store, or that is too deep."""
     waiting: list[tuple[Path, Any]] = [((), table)]
     while waiting:
         path, value = waiting.pop()
         if len(path) > _DEEPEST:
-            return Fault(
-                path[:_SHOWN_KEYS], f"need at most {_DEEPEST} keys in each other, was more"
-            )
+            return Fault(path[:_SHOWN_KEYS], f"need at most {_DEEPEST} nested keys, was more")
         if isinstance(value, dict):
             waiting += (((*path, key), part) for key, part in value.items())
         elif isinstance(value, list):
@@ -85,7 +83,7 @@ def unplain(table: Any) -> Fault | None:
 
 
 def place(source: str, text: str, path: Path) -> str:
-    """Return ``file:line: a.b[0].c``, without the line where ``text`` does not tell it."""
+    """Return ``file:line: a.b[0].c``, without the line if it is not found in ``text``."""
     dotted = ""
     for key in path:
         dotted += f"[{key}]" if isinstance(key, int) else f".{key}"
@@ -96,7 +94,7 @@ def place(source: str, text: str, path: Path) -> str:
 def line_of(path: Path, text: str) -> int | None:
     """Return the 1-based line of the statement in ``text`` that first sets ``path``.
 
-    The shortest run of whole lines that is TOML and holds the path ends with that statement.
+    The shortest prefix of whole lines that is TOML and has the path ends with that statement.
     """
     lines = text.splitlines()
     start = 0
@@ -105,13 +103,13 @@ def line_of(path: Path, text: str) -> int | None:
             table = tomllib.loads("\n".join(lines[:end]) + "\n")
         except (ValueError, RecursionError):
             continue
-        if _holds(table, path):
+        if _contains(table, path):
             return start + 1
         start = end
     return None
 
 
-def _holds(value: Any, path: Path) -> bool:
+def _contains(value: Any, path: Path) -> bool:
     for key in path:
         try:
             value = value[key]
@@ -153,7 +151,7 @@ def _parts(value: Any, hint: Any) -> Iterator[tuple[str | int, Any, Any]]:
 
 
 def _fault_here(value: Any, hint: Any, message: str) -> Fault:
-    """Say which rule the value itself breaks, its parts being right."""
+    """Return the rule that the value itself breaks; its parts are valid."""
     bare = _bare(hint, value)
     if _is_struct(bare) and isinstance(value, dict):
         fields = msgspec.structs.fields(bare)
@@ -173,14 +171,14 @@ def _fault_here(value: Any, hint: Any, message: str) -> Fault:
 
 
 def _example(hint: Any) -> str:
-    """Return how a list of texts or numbers is written, as a clause."""
+    """Return an example of a list of texts or numbers, as a clause."""
     if get_origin(hint) not in (tuple, list):
         return ""
     return _LIST_OF.get(_bare(get_args(hint)[0]), "")
 
 
 def wanted(hint: Any) -> str:
-    """Return what ``hint`` allows in plain words, empty where only msgspec can say."""
+    """Return what ``hint`` allows in plain words; empty if only msgspec's message has it."""
     bare = _bare(hint)
     if get_origin(bare) is Literal:
         return "one of " + ", ".join(map(str, get_args(bare)))

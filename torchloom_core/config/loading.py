@@ -1,4 +1,4 @@
-"""Read ``torchloom.toml``, and answer a mistake in it with the place, the rule and the value."""
+"""Read ``torchloom.toml``; an error names the place, the rule and the value."""
 
 import os
 import re
@@ -28,7 +28,7 @@ def load(path: Path | None = None, environment: Mapping[str, str] = os.environ) 
     Raises
     ------
     ConfigError
-        If the file is missing, is no TOML, or has a key or value that is not allowed.
+        If the file is missing, is not TOML, or has a key or value that is not allowed.
     """
     source = path or DEFAULT_PATH
     if path is None and not source.exists():
@@ -44,7 +44,7 @@ def load(path: Path | None = None, environment: Mapping[str, str] = os.environ) 
 
 
 def read_text(path: Path) -> str:
-    """Return what a file says, or raise ConfigError."""
+    """Return a file's text, or raise ConfigError."""
     try:
         with open_regular(path) as file:
             return file.read().decode()
@@ -59,7 +59,7 @@ def parse(text: str, source: str = "torchloom.toml") -> Config:
     Raises
     ------
     ConfigError
-        If the text is no TOML, or has a key or value that is not allowed.
+        If the text is not TOML, or has a key or value that is not allowed.
     """
     table = read_toml(text, source)
     config = convert(table, Config, source, text=text)
@@ -78,12 +78,12 @@ def parse(text: str, source: str = "torchloom.toml") -> Config:
 
 
 def read_toml(text: str, source: str) -> dict[str, Any]:
-    """Return the table that ``text`` holds.
+    """Return the table in ``text``.
 
     Raises
     ------
     ConfigError
-        If it is no TOML, or nested so deeply that it cannot be read.
+        If it is not TOML, or too deeply nested to be read.
     """
     try:
         return tomllib.loads(text)
@@ -103,12 +103,12 @@ def convert(table: Any, cls: type[_T], source: str, prefix: str = "", text: str 
     source, prefix : str
         The file, and the dotted key of the table in it.
     text : str
-        What the file holds, to find the line of a fault in.
+        The file's text, to find the line of a fault.
 
     Raises
     ------
     ConfigError
-        Naming the file, the line where it is known, the key, and what is allowed there.
+        Names the file, if known the line, the key, and what is allowed there.
     """
     try:
         return msgspec.convert(table, cls)
@@ -121,7 +121,7 @@ def convert(table: Any, cls: type[_T], source: str, prefix: str = "", text: str 
 
 
 def _check_quorum(config: Config, source: str, text: str) -> None:
-    """Keep the Weaver from draining a run to fewer groups than its quorum needs."""
+    """Refuse a config with which the Weaver could drain a run below its quorum."""
     if config.lighthouse and config.lighthouse.min_replicas > config.arbiter.min_groups:
         where = place(source, text, ("lighthouse", "min_replicas"))
         rule = f"need at most arbiter.min_groups, {config.arbiter.min_groups}"
@@ -131,11 +131,11 @@ def _check_quorum(config: Config, source: str, text: str) -> None:
 def _check_kind(kind: str, source: str, text: str, path: tuple[str | int, ...]) -> None:
     if kind not in ACTION_KINDS:
         where = place(source, text, path)
-        raise ConfigError(f"{where}: no action is called {kind!r}{nearest(kind, ACTION_KINDS)}")
+        raise ConfigError(f"{where}: unknown action {kind!r}{nearest(kind, ACTION_KINDS)}")
 
 
 def _bad_toml(message: str, source: str, text: str) -> str:
-    """Move the line that tomllib names at the end to where an editor looks for it."""
-    what, _, at = message.rpartition(" (at ")
+    """Put the line number, which tomllib names last, behind the file name."""
+    rule, _, at = message.rpartition(" (at ")
     line = re.match(r"line (\d+)", at)
-    return f"{source}:{line[1] if line else len(text.splitlines())}: not valid TOML: {what}"
+    return f"{source}:{line[1] if line else len(text.splitlines())}: not valid TOML: {rule}"

@@ -1,4 +1,4 @@
-"""The shape of ``torchloom.toml``: every table and key, its default and its range."""
+"""The schema of ``torchloom.toml``: every table and key, its default and its range."""
 
 from typing import Annotated, Any, Literal, get_args
 
@@ -9,16 +9,16 @@ from torchloom_core.wire.actions import Action
 from torchloom_core.wire.limits import Name
 
 ACTION_KINDS = frozenset(str(cls.__struct_config__.tag) for cls in get_args(Action))
-"""What may stand at ``arbiter.actions.<kind>`` and in ``arbiter.forbidden``."""
+"""The kinds allowed in ``arbiter.actions.<kind>`` and ``arbiter.forbidden``."""
 
 _MOST = 1e9
-"""As seconds 31 years, whose nanoseconds still fit an int64; keeps ``inf`` out."""
+"""In seconds 31 years: as nanoseconds they still fit an int64. Refuses ``inf``."""
 
 Positive = Annotated[float, msgspec.Meta(gt=0, le=_MOST)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0, le=_MOST)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 UpToADay = Annotated[float, msgspec.Meta(ge=0.001, le=86_400)]
-"""A time in seconds, a millisecond at least, as a lighthouse takes none that is shorter."""
+"""A time in seconds; at least a millisecond, the resolution of a lighthouse's options."""
 
 Host = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9:][A-Za-z0-9._:%-]*\Z")]
 """A name or an address, as it stands in a URL."""
@@ -42,7 +42,7 @@ class Weaver(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Broker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[broker]``: a nats-server of your own, or where the embedded one listens."""
+    """``[broker]``: the URL of your own nats-server, or the address of the embedded one."""
 
     url: str = ""
     creds: str = ""
@@ -52,7 +52,7 @@ class Broker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Lighthouse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[lighthouse]``: torchft's lighthouse, which the Weaver starts where this table is."""
+    """``[lighthouse]``: the lighthouse that the Weaver starts if this table is present."""
 
     host: Host = "127.0.0.1"
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 29510
@@ -70,9 +70,9 @@ class Dashboard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     Attributes
     ----------
     host, port : str, int
-        Where it listens.
+        The address at which it listens.
     names : tuple of str
-        By which browsers reach it, beside ``host`` and those of this host's loopback.
+        Host names that browsers may use, in addition to ``host`` and loopback names.
     certificate, key : str
         Paths of PEM files, for TLS.
     """
@@ -90,34 +90,34 @@ class Dashboard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[costs]``: what failures and actions cost this run, in seconds if nothing else is said.
+    """``[costs]``: what failures and actions cost this run.
 
     Attributes
     ----------
     gpus_per_worker : float
-        GPUs that one worker keeps busy.
+        GPUs per worker.
     detect_s : float
-        From a worker's death until the others notice.
+        From a worker's failure until the other workers detect it.
     restart_s : float
-        From there until they train again.
+        From the detection until the workers train again.
     unsaved_s : float
-        The work lost on average when a worker dies: half a checkpoint interval, or one step
+        The work lost on average when a worker fails: half a checkpoint interval, or one step
         where recovery is per step.
     replace_s : float
-        How long a lost replica group stays away.
+        Until a lost replica group is back.
     others_wait_s : float
-        How long the others wait for it where no standby can take over; 0: they go on without.
+        How long the other groups wait for it if no standby takes over; 0: no wait.
     inspect_s : float
-        How long a node that was left is looked at before it can be used again; 0: nobody does.
+        How long a node is inspected after a move, before it is used again; 0: no inspection.
     repair_s : float
-        How long a node that failed is away.
+        How long the repair of a failed node takes.
     migrate_s : float
-        How long a planned migration holds the run up.
+        How long a planned migration stalls the run.
     checkpoint_s : float
-        How long one checkpoint holds the run up.
+        How long one checkpoint stalls the run.
     state_bytes : float
-        What a worker that joins is given, and what a checkpoint of it has, bytes; 0: not known.
-        What is measured counts before it.
+        Size of a worker's state, which a joining worker receives and a checkpoint stores; 0:
+        unknown. A measured size takes precedence.
 
     Examples
     --------
@@ -159,7 +159,7 @@ class ForbiddenPair(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class Breaker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[arbiter.breaker]``: stop high-impact actions when too many go wrong or too much moves."""
+    """``[arbiter.breaker]``: deny high-impact actions after too many failures or moves."""
 
     failures: Annotated[int, msgspec.Meta(ge=1)] = 3
     max_moved_share: Share = 0.5
@@ -182,18 +182,18 @@ class Arbiter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Guard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[guard]``: what is watched after a change that all ranks make together.
+    """``[guard]``: the metric that is watched after a fenced change.
 
     Attributes
     ----------
     metric : str
-        What is watched where a change does not say; empty: nothing.
+        The metric where a change does not name one; empty: none.
     band : float
-        How many times its own noise it may lie above what it was before.
+        How far the metric may rise above its earlier level, in multiples of its noise.
     window_s : float
-        How long it is watched, before and after.
+        How long it is watched, before and after the change.
     metrics : tuple of str
-        All that a change may have watched.
+        The metrics that a change may name.
     """
 
     metric: str = "loss"
@@ -202,14 +202,14 @@ class Guard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     metrics: tuple[str, ...] = ("loss", "grad_norm", "update_norm", "step_time_s")
 
     def __post_init__(self) -> None:
-        """Refuse a metric that is none of those that may be watched."""
+        """Refuse a metric that is not in ``metrics``."""
         if self.metric and self.metric not in self.metrics:
-            known = ", ".join(self.metrics) or "none"
-            raise ValueError(f"metric: need one of metrics ({known}), was {self.metric!r}")
+            allowed = ", ".join(self.metrics) or "none"
+            raise ValueError(f"metric: need one of metrics ({allowed}), was {self.metric!r}")
 
 
 class AllreduceMode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[evaluate.allreduce.modes.<name>]``: what a mode of compression does to a step.
+    """``[evaluate.allreduce.modes.<name>]``: how a compression mode changes a step.
 
     Attributes
     ----------
@@ -219,11 +219,11 @@ class AllreduceMode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     compress_s : float
         Time to compress and uncompress in one step.
     quality : float
-        Progress of one step, relative to one of ``none``: steps that ``none`` needs to a loss
-        over steps that this mode needs.
+        Progress of one step, relative to one of ``none``: steps to a loss with ``none`` over
+        steps with this mode.
     link_use : float
-        Of the slowest link's bandwidth what the mode makes use of: several connections that share
-        a link leave some of it.
+        Share of the slowest link's bandwidth that the mode uses: several connections that share
+        a link leave some of it unused.
     """
 
     sent: Annotated[float, msgspec.Meta(gt=0, le=1000)] | None = None
@@ -233,33 +233,33 @@ class AllreduceMode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 SENT_BY_FORMULA = ("none", "bf16", "fp16", "int8", "topk")
-"""Modes of which docs/compression.md says what they send of any gradient."""
+"""Modes for whose sent bytes docs/compression.md has a formula."""
 
 
 class Allreduce(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[evaluate.allreduce]``: a run whose step time depends on its network, on a bandwidth trace.
+    """``[evaluate.allreduce]``: a run whose step time depends on a trace of bandwidth.
 
     Attributes
     ----------
     gradient_bytes : int
-        What a step's reductions come to before compression.
+        Bytes that a step reduces, before compression.
     compute_s : float
-        A rank's own time of a step.
+        Compute time of a step.
     modes : dict of str to AllreduceMode
-        What the knob ``compression`` may be.
+        The values of the knob ``compression``.
     start : str
-        The mode that the run begins with.
+        The mode at the start of the run.
     overlap : float
-        Share of the bytes that go over the wire behind compute, as far as there is time.
+        Share of the bytes whose transfer overlaps with compute, as far as time allows.
     latency_s : float
-        Of one hop of the ring.
+        Latency of one hop of the ring.
     noise : float
-        By how much the times of a step vary, relative, one standard deviation.
+        Relative standard deviation of a step's time.
     heartbeat_s : float
         How often a worker reports.
     steps : float, optional
-        To how much progress the time is told, in steps of ``none``; absent: what the best static
-        mode makes in the time of the trace.
+        Progress to which the time is reported, in steps of ``none``; absent: the progress of the
+        best static mode over the trace.
     """
 
     gradient_bytes: Annotated[int, msgspec.Meta(ge=1, le=2**53)]
@@ -273,14 +273,14 @@ class Allreduce(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     steps: Annotated[float, msgspec.Meta(gt=0, le=1e7)] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a start that is no mode, and a mode of which nobody knows what it sends."""
+        """Refuse a start that is not a mode, and a mode whose sent bytes are unknown."""
         if self.start not in self.modes:
-            known = ", ".join(self.modes)
-            raise ValueError(f"start: need one of modes ({known}), was {self.start!r}")
+            modes = ", ".join(self.modes)
+            raise ValueError(f"start: need one of modes ({modes}), was {self.start!r}")
         for name, mode in self.modes.items():
             if mode.sent is None and name not in SENT_BY_FORMULA:
                 raise ValueError(
-                    f"modes.{name}: need sent, since there is no formula for what it sends"
+                    f"modes.{name}: need sent: there is no formula for its bytes"
                     f"{nearest(name, SENT_BY_FORMULA)}"
                 )
 
@@ -288,13 +288,13 @@ class Allreduce(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class Evaluate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``[evaluate]``: the job that a backtest puts on the trace's nodes, and how it recovers.
 
-    A group, a standby and a spare are made of whole nodes. ``checkpoint_interval_s`` is the work
-    between two checkpoints, 0 for Daly's optimum at the failures at hand. ``recovery`` is
+    A group, a standby and a spare consist of whole nodes. ``checkpoint_interval_s`` is the work
+    between two checkpoints, 0 for Daly's optimum at the trace's failure rate. ``recovery`` is
     ``restart`` (any failure stops all groups, which start again from the last checkpoint) or
-    ``per_step`` (the other groups go on and only the step is lost, as with torchft). For the
-    latter, ``join_stall_s``, ``leave_stall_s`` and ``kill_stall_s`` are how long those that go on
-    stand still for a group that joins them, one that leaves in order, and one that dies. With
-    ``allreduce`` it is another job, on a trace of bandwidth.
+    ``per_step`` (the other groups continue and only the step is lost, as with torchft). With
+    ``per_step``, ``join_stall_s``, ``leave_stall_s`` and ``kill_stall_s`` are how long the other
+    groups stall when a group joins, is drained, or fails. With ``allreduce`` the job is another
+    one, on a trace of bandwidth.
     """
 
     tick_s: Annotated[float, msgspec.Meta(ge=0.001, le=_MOST)] = 600.0
@@ -341,24 +341,24 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class PolicySwitch(msgspec.Struct, frozen=True, kw_only=True):
-    """The keys of ``[policies.<name>]`` that are the Weaver's, not the policy's own.
+    """The keys of ``[policies.<name>]`` that the Weaver reads, not the policy.
 
-    ``act`` grants as the arbiter says; ``dry_run`` weighs the policy's proposals with the
-    others and sends nothing; ``shadow`` records them outside the competition.
+    ``act``: the arbiter decides. ``dry_run``: it decides, and no command is sent. ``shadow``:
+    proposals are recorded only and do not compete with others.
     """
 
     mode: Literal["act", "dry_run", "shadow"] = "act"
 
 
 class ModelSwitch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All of ``[predictors.<name>]`` where it names a fitted model, which has its own options.
+    """``[predictors.<name>]`` where it names a fitted model, which has its own options.
 
     Attributes
     ----------
     model : str
         The folder that ``torchloom fit`` wrote.
     every_s : float, optional
-        How often to ask it; absent: as often as it was when it was fitted.
+        How often to call it; absent: as often as when it was fitted.
     """
 
     model: str

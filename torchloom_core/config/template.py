@@ -7,7 +7,7 @@ from torchloom_core.errors import ConfigError, StateError
 
 
 def template_text() -> str:
-    """Return a config file that holds every key with its default and what it means."""
+    """Return a config file with every key, its default and its meaning."""
     return (
         resources.files("torchloom_core.config")
         .joinpath("template.toml")

@@ -63,10 +63,10 @@ class Live(Seen):
     async def listen(self) -> None:
         """Hear what is told from now on."""
         client, run = self._client, self.run
-        await client.hear(subjects.telemetry(run), self._take_telemetry, _PENDING_MESSAGES)
-        await client.hear(subjects.event(run), self._take_report, _PENDING_MESSAGES)
-        await client.hear(subjects.bulk(run), self._take_report, _PENDING_MESSAGES)
-        await client.hear(subjects.out(run), self._take_told, _PENDING_MESSAGES)
+        await client.subscribe(subjects.telemetry(run), self._take_telemetry, _PENDING_MESSAGES)
+        await client.subscribe(subjects.event(run), self._take_report, _PENDING_MESSAGES)
+        await client.subscribe(subjects.bulk(run), self._take_report, _PENDING_MESSAGES)
+        await client.subscribe(subjects.out(run), self._take_told, _PENDING_MESSAGES)
         await client.settle()
         client.on_reconnect(self._recall.miss)
 
@@ -135,7 +135,7 @@ class Live(Seen):
             self.status, self._status_s, self.trouble = status, time.monotonic(), ""
             for flight in status.flights:
                 whose = flight.id, flight.worker, flight.incarnation
-                self.standby_tasks.asked(*whose, flight.verb, flight.cause)
+                self.standby_tasks.add_command(*whose, flight.verb, flight.cause)
             self._recall.compare(status)
             for said in forecasts_of(status):
                 self.record.foresee(said, time.time())

@@ -9,7 +9,7 @@ import msgspec
 
 from torchloom_core.clock import SECOND_NS, moment_text
 from torchloom_core.dashboard.seen import Seen
-from torchloom_core.trajectory.reader import Life, Recorded, lives
+from torchloom_core.trajectory.reader import EpochRecord, Recorded, read_epochs
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.events import Forecast
 from torchloom_core.wire.messages import LOG, Exit, Hello, Note, Telemetry
@@ -26,13 +26,13 @@ class _Tag(msgspec.Struct):
 
 
 class Past(Seen):
-    """What a trajectory tells; raises as :func:`~torchloom_core.trajectory.reader.lives`."""
+    """What a trajectory tells; raises as :func:`~torchloom_core.trajectory.reader.read_epochs`."""
 
     is_recorded = True
 
     def __init__(self, root: Path, stale_after_s: float) -> None:
         super().__init__(stale_after_s, "a recorded run is being read")
-        self._lives = lives(root)
+        self._lives = read_epochs(root)
         self._now_s = 0.0
         self.run = self._lives[-1].meta.run if self._lives else root.name
 
@@ -49,14 +49,14 @@ class Past(Seen):
         StateError
             If a record is damaged.
         """
-        for life in self._lives:
-            await self._read(life)
+        for epoch_record in self._lives:
+            await self._read(epoch_record)
         end = moment_text(round(self._now_s) * SECOND_NS)
         self.trouble = f"a recorded run, as it was at {end}: nothing can be asked of it"
         await asyncio.Event().wait()
 
-    async def _read(self, life: Life) -> None:
-        for number, recorded in enumerate(life.inputs()):
+    async def _read(self, epoch_record: EpochRecord) -> None:
+        for number, recorded in enumerate(epoch_record.inputs()):
             self._take(recorded)
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)

@@ -62,7 +62,7 @@ class Seen:
         if kind == _LIFE:
             with suppress(*UNREADABLE):
                 life = msgspec.json.decode(data, type=CommandStatus)
-                self.standby_tasks.told(life)
+                self.standby_tasks.take_status(life)
 
     @property
     def now_s(self) -> float:

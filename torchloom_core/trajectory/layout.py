@@ -109,7 +109,7 @@ def run_folder(state: Path, run: str) -> Path:
     return state / "trajectory" / run
 
 
-def life_folder(root: Path, epoch: int) -> Path:
+def epoch_folder(root: Path, epoch: int) -> Path:
     """Return the folder of one life."""
     return root / f"epoch-{epoch:06d}"
 

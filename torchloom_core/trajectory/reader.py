@@ -52,7 +52,7 @@ class Recorded(NamedTuple):
     outputs: tuple[bytes, ...]
 
 
-class Life:
+class EpochRecord:
     """What one life of the Weaver left behind.
 
     A record torn by a crash at the end of a file is passed over; a damaged one anywhere else
@@ -192,7 +192,7 @@ def _is_gap_from(seq: int, group: Recorded) -> bool:
     return isinstance(group.message, RecordingGap) and group.message.first == seq
 
 
-def lives(root: Path) -> list[Life]:
+def read_epochs(root: Path) -> list[EpochRecord]:
     """Return the lives recorded under a run's folder, oldest first.
 
     Raises
@@ -208,15 +208,15 @@ def lives(root: Path) -> list[Life]:
         raise StateError(f"{root!s:.300}: need a trajectory's folder, there is none")
     folders = [path for path in root.iterdir() if _EPOCH.fullmatch(path.name)]
     if not folders:
-        within = sorted({str(life.parent) for life in _lives_below(root)})
+        within = sorted({str(record.parent) for record in _epoch_folders_below(root)})
         hint = f"; there is one at {listed(within, _NAMED)}" if within else ""
         raise StateError(f"{root!s:.300}: need a trajectory's folder, it holds no epoch{hint}")
     # Killed before its meta.json was there, a Weaver has recorded nothing.
-    found = [Life(folder) for folder in folders if (folder / META).exists()]
-    return sorted(found, key=lambda life: life.meta.epoch)
+    found = [EpochRecord(folder) for folder in folders if (folder / META).exists()]
+    return sorted(found, key=lambda record: record.meta.epoch)
 
 
-def _lives_below(root: Path) -> list[Path]:
+def _epoch_folders_below(root: Path) -> list[Path]:
     found = [path for pattern in ("*/epoch-*", "*/*/epoch-*") for path in root.glob(pattern)]
     return [path for path in found if _EPOCH.fullmatch(path.name)]
 

@@ -7,7 +7,7 @@ from typing import Protocol
 import msgspec
 
 from torchloom_core.trajectory.earlier_names import decision_of
-from torchloom_core.trajectory.reader import Life
+from torchloom_core.trajectory.reader import EpochRecord
 from torchloom_core.wire.codec import encode
 from torchloom_core.wire.events import Input, Output, RecordingGap, Verdict
 from torchloom_core.wire.messages import Telemetry
@@ -47,10 +47,10 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
     gap: RecordingGap | None = None
 
 
-def replay(life: Life, make_kernel: Callable[[Life], KernelLike]) -> ReplayReport:
-    """Feed ``life`` to a fresh kernel and compare every output with the recorded one.
+def replay(record: EpochRecord, make_kernel: Callable[[EpochRecord], KernelLike]) -> ReplayReport:
+    """Feed ``record`` to a fresh kernel and compare every output with the recorded one.
 
-    A policy's overrun depends on the machine: ``make_kernel`` hands ``life.overruns()`` to the
+    A policy's overrun depends on the machine: ``make_kernel`` hands ``record.overruns()`` to the
     kernel, which repeats them.
 
     Raises
@@ -58,10 +58,10 @@ def replay(life: Life, make_kernel: Callable[[Life], KernelLike]) -> ReplayRepor
     StateError
         If the life's files are damaged.
     """
-    kernel = make_kernel(life)
+    kernel = make_kernel(record)
     inputs = telemetry = outputs = verdicts = 0
     difference = gap = None
-    for seq, ts_recv_ns, message, recorded in life.inputs():
+    for seq, ts_recv_ns, message, recorded in record.inputs():
         if any(map(_is_failure, recorded)):
             break  # the Weaver's own code failed here, and the life ended
         if isinstance(message, RecordingGap):
@@ -72,7 +72,7 @@ def replay(life: Life, make_kernel: Callable[[Life], KernelLike]) -> ReplayRepor
         telemetry += isinstance(message, Telemetry)
         for n, (old, new) in enumerate(zip_longest(recorded, replayed), start=1):
             new_bytes = encode(new) if new is not None else b""
-            if not _same(old or b"", new_bytes, is_earlier=life.is_earlier):
+            if not _same(old or b"", new_bytes, is_earlier=record.is_earlier):
                 difference = Difference(
                     seq=seq, n=n, recorded=(old or b"").decode(), replayed=new_bytes.decode()
                 )

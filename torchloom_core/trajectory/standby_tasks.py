@@ -9,7 +9,7 @@ import msgspec
 
 from torchloom_core.trajectory.layout import Line
 from torchloom_core.trajectory.pieces import Pieces
-from torchloom_core.trajectory.reader import lives
+from torchloom_core.trajectory.reader import read_epochs
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.events import CommandStatus
 from torchloom_core.wire.messages import Note
@@ -48,7 +48,7 @@ class StandbyTasks:
         self._newest = dict.fromkeys(self._by_note, 0)
         self._early: OrderedDict[str, deque[Note]] = OrderedDict()
 
-    def asked(
+    def add_command(
         self, command: str, worker: str, incarnation: int, verb: str, standby_task: str
     ) -> None:
         """Take that the Weaver has told a life of a worker to do something, of any verb.
@@ -67,10 +67,12 @@ class StandbyTasks:
         for note in self._early.pop(worker, ()):
             self.take(note)
 
-    def told(self, life: CommandStatus) -> None:
-        """Take what the Weaver tells of any command."""
-        if isinstance(life.incarnation, int):
-            self.asked(life.command, life.worker, life.incarnation, life.verb, life.cause)
+    def take_status(self, status: CommandStatus) -> None:
+        """Take any command's status."""
+        if isinstance(status.incarnation, int):
+            self.add_command(
+                status.command, status.worker, status.incarnation, status.verb, status.cause
+            )
 
     def take(self, note: Note) -> None:
         """Take any note; give a piece of the newest standby task to it, ignore older ones."""
@@ -109,10 +111,10 @@ def newest_recorded(root: Path, *kinds: Pieces) -> None:
     """
     notes, verbs = {pieces.kind for pieces in kinds}, {pieces.verb for pieces in kinds}
     told, begun = list[Note | CommandStatus](), set[str]()
-    for life in reversed(lives(root)):
+    for record in reversed(read_epochs(root)):
         of_life = [
             one
-            for one in _told(life.lines())
+            for one in _told(record.lines())
             if (one.kind in notes if isinstance(one, Note) else one.verb in verbs)
         ]
         told = of_life + told
@@ -130,7 +132,7 @@ def newest_recorded(root: Path, *kinds: Pieces) -> None:
         if isinstance(one, Note):
             standby_tasks.take(one)
         else:
-            standby_tasks.told(one)
+            standby_tasks.take_status(one)
 
 
 def _told(lines: Iterable[Line]) -> Iterable[Note | CommandStatus]:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from torchloom_core.trajectory.layout import Line, state_error
-from torchloom_core.trajectory.reader import lives
+from torchloom_core.trajectory.reader import read_epochs
 
 # Only who asks for data frames needs it; to_tables does without.
 if TYPE_CHECKING:
@@ -118,10 +118,10 @@ def to_tables(root: Path, out_dir: Path) -> tuple[Path, Path]:
 def _lines(
     root: Path, kind: str | None = None, worker: str | None = None
 ) -> Iterator[tuple[int, Line]]:
-    for life in lives(root):
-        for line in life.lines():
+    for record in read_epochs(root):
+        for line in record.lines():
             if (kind is None or line.kind == kind) and (worker is None or line.worker == worker):
-                yield life.meta.epoch, line
+                yield record.meta.epoch, line
 
 
 def _event_table(found: list[tuple[int, Line]]) -> Any:
@@ -138,8 +138,8 @@ def _event_table(found: list[tuple[int, Line]]) -> Any:
 
 
 def _samples(root: Path, worker: str | None = None, metric: str | None = None) -> Iterator[Any]:
-    for life in lives(root):
-        for rows in life.record_batches():
+    for record in read_epochs(root):
+        for rows in record.record_batches():
             chosen = rows if worker is None else rows.filter(pc.equal(rows["worker"], worker))
             if chosen.num_rows:
                 yield _long(chosen, metric)

@@ -13,7 +13,7 @@ from torchloom_core.config.schema import Config
 from torchloom_core.errors import StateError
 from torchloom_core.server_urls import shown
 from torchloom_core.trajectory.columns import TelemetryStream
-from torchloom_core.trajectory.layout import META, Line, Meta, life_folder, state_error
+from torchloom_core.trajectory.layout import META, Line, Meta, epoch_folder, state_error
 from torchloom_core.trajectory.links import links_of
 from torchloom_core.trajectory.parts import PartWriter, mend, sync_folder
 from torchloom_core.wire.codec import encode
@@ -21,7 +21,7 @@ from torchloom_core.wire.events import Input, Output, RecordingGap
 from torchloom_core.wire.messages import Telemetry
 
 PART_BYTES = 64 << 20
-HELD_BYTES = 32 << 20
+BUFFER_BYTES = 32 << 20
 """What is held back at most, whoever forgets to flush."""
 
 _BATCH_BYTES = 2048
@@ -74,11 +74,11 @@ class TrajectoryWriter:
         *,
         part_bytes: int = PART_BYTES,
     ) -> None:
-        self.folder = life_folder(root, epoch)
+        self.folder = epoch_folder(root, epoch)
         self._seq = 0
         self._batches: list[tuple[int, int, Telemetry]] = []
         self._lines: list[bytes] = []
-        self._held_bytes = 0
+        self._buffered_bytes = 0
         self.paused = ""
         self._on_file = 0
         self._gap_why = ""
@@ -93,7 +93,7 @@ class TrajectoryWriter:
         )
         try:
             root.mkdir(parents=True, exist_ok=True)
-            _mend_earlier_lives(root)
+            _repair_earlier_epochs(root)
             self._lock = _begin(self.folder, meta)
         except FileExistsError:
             raise StateError(f"{self.folder}: need a new epoch, was {epoch} again") from None
@@ -108,8 +108,8 @@ class TrajectoryWriter:
         if not self._takes_input(ts_recv_ns):
             return
         self._batches.append((self._seq, ts_recv_ns, batch))
-        self._held_bytes += _BATCH_BYTES + len(batch.values)
-        if len(self._batches) >= _ROWS_AT_ONCE or self._held_bytes > HELD_BYTES:
+        self._buffered_bytes += _BATCH_BYTES + len(batch.values)
+        if len(self._batches) >= _ROWS_AT_ONCE or self._buffered_bytes > BUFFER_BYTES:
             self.flush()
 
     def event(self, message: Input, ts_recv_ns: int, outputs: Sequence[Output]) -> None:
@@ -119,8 +119,8 @@ class TrajectoryWriter:
         for n, part in enumerate((message, *outputs)):
             line = self._line(part, n, len(outputs), ts_recv_ns)
             self._lines.append(line)
-            self._held_bytes += len(line)
-        if self._held_bytes > HELD_BYTES:
+            self._buffered_bytes += len(line)
+        if self._buffered_bytes > BUFFER_BYTES:
             self.flush()
 
     def flush(self) -> None:
@@ -129,7 +129,7 @@ class TrajectoryWriter:
         Where it cannot be written (no space, a broken disk), recording is paused.
         """
         lines, batches = self._lines, self._batches
-        self._lines, self._batches, self._held_bytes = [], [], 0
+        self._lines, self._batches, self._buffered_bytes = [], [], 0
         if self.paused:
             return
         try:
@@ -142,7 +142,7 @@ class TrajectoryWriter:
 
     def pause(self, why: str) -> None:
         """Drop what is held, and all that comes until :meth:`resume`."""
-        self._lines, self._batches, self._held_bytes = [], [], 0
+        self._lines, self._batches, self._buffered_bytes = [], [], 0
         self.paused = why
         self._gap_why = self._gap_why or why
         with suppress(OSError):
@@ -222,7 +222,7 @@ def _without_secrets(config: Config) -> dict[str, object]:
     return {**table, "broker": msgspec.to_builtins(broker)}
 
 
-def _mend_earlier_lives(root: Path) -> None:
+def _repair_earlier_epochs(root: Path) -> None:
     for meta in root.glob(f"epoch-*/{META}"):
         with meta.open() as file:
             try:

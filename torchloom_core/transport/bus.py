@@ -94,7 +94,7 @@ class NatsBus:
         self._superseded: Callable[[int], None] | None = None
         self._outbox: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue(_OUTBOX_MESSAGES)
         self._posting = asyncio.create_task(self._post())
-        self.untold = 0
+        self.unpublished = 0
         self.owner = Ownership(link, f"{_inbox(run)}.owner", state)
 
     @classmethod
@@ -168,19 +168,19 @@ class NatsBus:
         """
         self._inlet = Inlet(self._run, self._clock, receive, malformed)
         for feed in (self._reports, self._bulk):
-            await self._hear(feed.deliver_to, partial(self._take_report, feed))
+            await self._subscribe(feed.deliver_to, partial(self._take_report, feed))
             await feed.begin()
-        await self._hear(subjects.telemetry(self._run), self._take_telemetry)
-        await self._hear(subjects.lighthouse(self._run), self._take_view)
+        await self._subscribe(subjects.telemetry(self._run), self._take_telemetry)
+        await self._subscribe(subjects.lighthouse(self._run), self._take_view)
         await self._link.settle()
 
-    async def add_workers(self, lives: Sequence[tuple[str, int]]) -> None:
+    async def add_workers(self, workers: Sequence[tuple[str, int]]) -> None:
         """Make the durable consumers from which workers pull their commands; repeatable.
 
-        ``lives`` are pairs of worker and incarnation.
+        ``workers`` are pairs of worker and incarnation.
         """
-        for start in range(0, len(lives), _AT_ONCE):
-            at_once = itertools.starmap(self._streams.add_worker, lives[start : start + _AT_ONCE])
+        for start in range(0, len(workers), _AT_ONCE):
+            at_once = itertools.starmap(self._streams.add_worker, workers[start : start + _AT_ONCE])
             for error in await asyncio.gather(*at_once, return_exceptions=True):
                 if error is not None:
                     raise error
@@ -204,12 +204,12 @@ class NatsBus:
             lambda name: is_wanted(name.rpartition(":")[0]),
         )
 
-    async def recall(self, worker: str, commands: Iterable[str]) -> None:
+    async def withdraw(self, worker: str, commands: Iterable[str]) -> None:
         """Take commands off file, by their ids; one that was pulled already stays with its worker.
 
         For one that an earlier Weaver sent, all that was sent to the worker before goes.
         """
-        await self._streams.recall(worker, [f"{command}:{self._epoch}" for command in commands])
+        await self._streams.withdraw(worker, [f"{command}:{self._epoch}" for command in commands])
 
     async def reports_taken_until_ns(self) -> int | None:
         """Return as :meth:`ReportFeed.taken_until_ns` does."""
@@ -225,13 +225,13 @@ class NatsBus:
 
         await self._link.persist("call the roll", call)
 
-    def tell(self, kind: str, message: msgspec.Struct) -> None:
-        """Publish for whoever listens; lost, and counted in ``untold``, if the broker is away."""
+    def publish(self, kind: str, message: msgspec.Struct) -> None:
+        """Publish for whoever listens; lost, and counted in ``unpublished``, if the broker is away."""
         self._publish(subjects.out(self._run, kind), message)
 
-    def hold(self, message: Hold) -> None:
+    def publish_pause(self, message: Hold) -> None:
         """Say which pause is in force; where that is lost, workers go on by themselves."""
-        self._publish(subjects.hold(self._run), message)
+        self._publish(subjects.publish_pause(self._run), message)
 
     def steer(self, message: Steer) -> None:
         """Tell the lighthouse; what is lost is said again once its view shows that."""
@@ -241,7 +241,7 @@ class NatsBus:
         try:
             self._outbox.put_nowait((subject, encode(message)))
         except asyncio.QueueFull:
-            self.untold += 1
+            self.unpublished += 1
 
     async def left(self) -> Left:
         """Return the state that the last Weaver left."""
@@ -267,7 +267,7 @@ class NatsBus:
     async def on_epoch(self, callback: Callable[[int], None]) -> None:
         """Call ``callback(epoch)`` once when another Weaver has claimed a later epoch than ours."""
         self._superseded = callback
-        await self._hear(f"$KV.{subjects.bucket(self._run)}.{EPOCH_KEY}", self._epoch_moved)
+        await self._subscribe(f"$KV.{subjects.bucket(self._run)}.{EPOCH_KEY}", self._epoch_moved)
         self._link.on_reconnect(self._look_around)
         await self._link.settle()
         await self._look_at_epoch()
@@ -301,7 +301,7 @@ class NatsBus:
         service_link = await self._service_link(
             lambda subject, size: quota.takes(subject, self._clock.now_ns(), size)
         )
-        await self._hear(subjects.join(self._run), answer, service_link)
+        await self._subscribe(subjects.join(self._run), answer, service_link)
         await service_link.settle()
 
     def shut(self) -> None:
@@ -329,7 +329,7 @@ class NatsBus:
         self._service_links.append(service_link)
         return service_link
 
-    async def _hear(
+    async def _subscribe(
         self,
         subject: str,
         callback: Callable[[Msg], Awaitable[None]],
@@ -368,7 +368,7 @@ class NatsBus:
                     raise nats.errors.ConnectionReconnectingError
                 await self._link.client.publish(subject, data)
             except nats.errors.Error:
-                self.untold += 1
+                self.unpublished += 1
             finally:
                 self._outbox.task_done()
 

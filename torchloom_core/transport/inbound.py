@@ -54,11 +54,11 @@ class Inlet:
         self._run = run
         self._clock = clock
         self._receive = receive
-        self._tell_malformed = malformed
+        self._report_malformed = malformed
         self._limited_log = RateLimitedLog(_log, clock.now_ns)
         self._telemetry, self._event, self._bulk, self._ack = (
-            of_life(run, "", "").removesuffix(".")
-            for of_life in (subjects.telemetry, subjects.event, subjects.bulk, subjects.ack)
+            subject_of(run, "", "").removesuffix(".")
+            for subject_of in (subjects.telemetry, subjects.event, subjects.bulk, subjects.ack)
         )
         self._batches = Quota(**_BATCHES)
         self._reports = Quota(**_REPORTS)
@@ -73,17 +73,17 @@ class Inlet:
         """Take one telemetry batch."""
         self._take(msg, self._telemetry, decode_telemetry, self._batches)
 
-    def take_report(self, msg: Msg, told_before: bool = False) -> bool:
+    def take_report(self, msg: Msg, delivered_before: bool = False) -> bool:
         """Take one ack, hello, exit or note; return False if it is to come again.
 
-        A hello that an earlier Weaver was sent (``told_before``) is passed over: what is true now
+        A hello that an earlier Weaver was sent (``delivered_before``) is passed over: what is true now
         is asked for by every Weaver that starts.
         """
         if msg.subject.startswith(self._ack):
             return self._take(msg, self._ack, decode_ack, self._reports)
         large = msg.subject.startswith(self._bulk)
         prefix = self._bulk if large else self._event
-        return self._take(msg, prefix, decode_event, self._reports, told_before)
+        return self._take(msg, prefix, decode_event, self._reports, delivered_before)
 
     def take_view(self, msg: Msg) -> None:
         """Take what the lighthouse sees."""
@@ -104,7 +104,7 @@ class Inlet:
     def reject(self, subject: str, reason: str) -> None:
         """Count a message that is none, and log it unless its subject was logged just now."""
         self._limited_log.add(subject, f"dropped a message on {subject}: {reason}")
-        self._tell_malformed(subject, plain_line(reason))
+        self._report_malformed(subject, plain_line(reason))
 
     def _take(
         self,
@@ -112,7 +112,7 @@ class Inlet:
         prefix: str,
         decode: Callable[[bytes], _M],
         allowed: Quota,
-        told_before: bool = False,
+        delivered_before: bool = False,
     ) -> bool:
         ts_recv_ns = self._clock.now_ns()
         if not allowed.takes(msg.subject, ts_recv_ns, len(msg.data)):
@@ -139,6 +139,6 @@ class Inlet:
             named = f"{message.group}-{message.rank}"
             self.reject(msg.subject, f"need worker <group>-<rank>, {named}, was {message.worker}")
             return True
-        if isinstance(message, Hello) and told_before:
+        if isinstance(message, Hello) and delivered_before:
             return True
         return self._receive(message, ts_recv_ns)  # type: ignore[arg-type]

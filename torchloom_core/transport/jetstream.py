@@ -96,7 +96,7 @@ class JetStream:
         self._places: dict[str, int] = {}
         self._unanswered: set[str] = set()
         self._first_place: int | None = None
-        self._lives: dict[str, tuple[int, float]] = {}
+        self._incarnations: dict[str, tuple[int, float]] = {}
 
     async def check(self, url: str) -> None:
         """Raise BrokerError unless the server has JetStream on for us, and we may ask."""
@@ -113,9 +113,12 @@ class JetStream:
         """Make the streams, or bring them up to date."""
         run = self._run
         await self._make_stream(subjects.command_stream(run), subjects.command(run))
-        heard = subjects.ack(run), subjects.event(run)
+        accepts = subjects.ack(run), subjects.event(run)
         await self._make_shared(
-            subjects.report_stream(run), *heard, sizes=_REPORT_BYTES, message_bytes=MAX_REPORT_BYTES
+            subjects.report_stream(run),
+            *accepts,
+            sizes=_REPORT_BYTES,
+            message_bytes=MAX_REPORT_BYTES,
         )
         await self._make_shared(
             subjects.bulk_stream(run),
@@ -130,7 +133,7 @@ class JetStream:
         That of the life before goes. One that nobody pulls from for an hour goes by itself, and
         comes back, and with it all commands of that life, when the worker does.
         """
-        before, made_s = self._lives.get(worker, (incarnation, -math.inf))
+        before, made_s = self._incarnations.get(worker, (incarnation, -math.inf))
         now_s = time.monotonic()
         if before == incarnation and now_s - made_s < _CONSUMER_SURE_S:
             return
@@ -146,14 +149,14 @@ class JetStream:
         await self._link.persist(
             f"make the consumer of {worker}", lambda: self.context.add_consumer(stream, consumer)
         )
-        self._lives[worker] = incarnation, now_s
+        self._incarnations[worker] = incarnation, now_s
         if before != incarnation:
             with suppress(nats.errors.Error):  # else it goes by itself
                 await self.context.delete_consumer(
                     stream, subjects.command_consumer(worker, before)
                 )
 
-    async def recall(self, worker: str, names: Iterable[str]) -> None:
+    async def withdraw(self, worker: str, names: Iterable[str]) -> None:
         """Take commands to ``worker`` off file, by the ids under which they were sent.
 
         One that was not sent from here an earlier Weaver sent: all that any of those sent goes. Of
@@ -203,25 +206,25 @@ class JetStream:
             self._first_place = min(places.values())
 
     async def _make_shared(
-        self, name: str, *heard: str, sizes: Sequence[int], message_bytes: int
+        self, name: str, *accepts: str, sizes: Sequence[int], message_bytes: int
     ) -> None:
         """Make a stream that workers share, of the first of the sizes for which there is room."""
         for most_bytes in sizes:
             share = (most_bytes if most_bytes > 0 else sizes[0]) // (_SHARE * message_bytes)
             if await self._make_stream(
                 name,
-                *heard,
+                *accepts,
                 max_bytes=most_bytes,
                 max_msg_size=message_bytes,
                 max_msgs_per_subject=share,
             ):
                 return
 
-    async def _make_stream(self, name: str, *heard: str, **limits: int) -> bool:
+    async def _make_stream(self, name: str, *accepts: str, **limits: int) -> bool:
         """Make a stream, or bring it up to date; return whether the server had room for it."""
         config = StreamConfig(
             name=name,
-            subjects=list(heard),
+            subjects=list(accepts),
             retention=RetentionPolicy.LIMITS,
             storage=StorageType.FILE,
             num_replicas=self.copies,

@@ -183,7 +183,7 @@ class ControlClient:
         await self._link.client.subscribe(subjects.out(self._run), cb=take)
         await self._link.settle()
 
-    async def hear(
+    async def subscribe(
         self, subject: str, callback: Callable[[Msg], Awaitable[None]], pending: int
     ) -> None:
         """Have ``callback`` called for all that is said on a subject; ``pending`` may wait for it.

@@ -67,7 +67,7 @@ class ReportFeed:
         self._consumer = ""
         self._delivered = 0
         self._taken = 0
-        self._told_before = 0
+        self._delivered_before = 0
         self._mark: tuple[int, int] | None = None
         self._taken_until_ns = 0
         self._renewing = asyncio.Lock()
@@ -81,7 +81,7 @@ class ReportFeed:
         """Read on where the last Weaver has acknowledged all, whatever it was sent beyond."""
         before = await self._consumers()
         self._taken = max(map(_floor, before), default=0)
-        self._told_before = max((_delivered(info) for info in before), default=0)
+        self._delivered_before = max((_delivered(info) for info in before), default=0)
         await self._begin_consumer()
         for info in before:
             await self._drop(info.name)
@@ -111,7 +111,7 @@ class ReportFeed:
             return False
         place = metadata.sequence.stream
         if place > self._taken:
-            if not take(msg, place <= self._told_before):
+            if not take(msg, place <= self._delivered_before):
                 return False
             self._taken = place
         self._delivered += 1

@@ -14,7 +14,7 @@ def admitted(
     now_ns: int,
     training: Set[str],
     min_groups: int,
-    complain: Callable[[str, str], None],
+    warn: Callable[[str, str], None],
 ) -> JoinReply:
     """Return the Weaver's answer to a worker that asks to join.
 
@@ -28,7 +28,7 @@ def admitted(
         ``(who, text)``: says it in the log, now and then.
     """
     if fault := version_fault(request.v):
-        complain(request.worker, f"may not join: {fault}")
+        warn(request.worker, f"may not join: {fault}")
         return JoinReply(error=fault)
     alive = fleet.alive(request.worker, now_ns)
     in_use = name_in_use(request, alive, fleet)
@@ -36,7 +36,7 @@ def admitted(
         error = unwanted(request, alive, fleet, training, min_groups)
         return enrolment.admit(request, alive, error, in_use)
     if in_use:
-        complain(request.worker, f"may not join: {in_use}")
+        warn(request.worker, f"may not join: {in_use}")
     return JoinReply(error=in_use, taken=bool(in_use))
 
 

@@ -66,7 +66,7 @@ _GOODBYE_S = 5.0
 _CLOCK_S = 5.0
 """How far the clocks of a run may be apart."""
 
-_HOLD_S = 1.0
+_PAUSE_EVERY_S = 1.0
 """How often workers hear that their pause is held; they go on after 3 s of silence."""
 
 
@@ -96,8 +96,8 @@ class Weaver:
         self._poison: Recorded | None = None
         self._forecasts: set[asyncio.Task[None]] = set()
         self._limited_log = RateLimitedLog(log, clock.now_ns)
-        complain = self._limited_log.add
-        self._clocks = WorkerClocks(complain)
+        warn = self._limited_log.add
+        self._clocks = WorkerClocks(warn)
         self._outbox = Outbox(
             bus,
             clock,
@@ -105,9 +105,9 @@ class Weaver:
             withheld=lambda commands: self.enter(Withheld(commands=commands)),
             moved=self._clocks.moved,
         )
-        self._epochs = EpochWatch(epoch, believed, bus.newest_epoch, self._end, complain)
+        self._epochs = EpochWatch(epoch, believed, bus.newest_epoch, self._end, warn)
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.desk = OperatorService(
+        self.operator_service = OperatorService(
             epoch, self.enter, self.status, partial(describe_knobs, self._kernel)
         )
 
@@ -137,10 +137,10 @@ class Weaver:
             outputs = self._kernel.step(message, ts_ns)
             self._trajectory.event(message, ts_ns, outputs)
             if isinstance(message, Request):
-                self._bus.tell("request", message)
+                self._bus.publish("request", message)
             if isinstance(message, Hello):
-                self._welcome(message)
-                self._clocks.hear(message, ts_ns)
+                self._add_worker(message)
+                self._clocks.take(message, ts_ns)
             if outputs:
                 self._post(outputs)
         except TorchloomError as error:
@@ -158,10 +158,10 @@ class Weaver:
         self._limited_log.add(hello.worker, text % (hello.worker, hello.incarnation))
         return False
 
-    def _welcome(self, hello: Hello) -> None:
+    def _add_worker(self, hello: Hello) -> None:
         # At each hello: a consumer that was not used for long is gone.
         if self._kernel.fleet.knows(hello.worker, hello.incarnation):
-            self._outbox.welcome(hello.worker, hello.incarnation)
+            self._outbox.add_worker(hello.worker, hello.incarnation)
 
     def enter(self, message: Input) -> None:
         """Feed an input that the Weaver itself makes, stamped now."""
@@ -191,9 +191,9 @@ class Weaver:
         for output in outputs:
             self._log(output)
             if isinstance(output, Reply):
-                self.desk.reply(output)
+                self.operator_service.reply(output)
             elif isinstance(output, PauseHeld):
-                self._say_hold(output.over)
+                self._publish_pause(output.over)
             elif isinstance(output, Steer):
                 self._bus.steer(output)
             elif isinstance(output, ForecastWanted):
@@ -201,9 +201,9 @@ class Weaver:
                 self._forecasts.add(task)
                 task.add_done_callback(self._forecasts.discard)
 
-    def _say_hold(self, over: str = "") -> None:
+    def _publish_pause(self, over: str = "") -> None:
         verdict, run = self._kernel.run.pauses.verdict, self._config.run.name
-        self._bus.hold(Hold(run=run, epoch=self._epoch, hold=verdict, over=over))
+        self._bus.publish_pause(Hold(run=run, epoch=self._epoch, hold=verdict, over=over))
 
     async def _forecast(self, wanted: ForecastWanted) -> None:
         predictor = self._plugins.predictors[wanted.predictor]
@@ -244,10 +244,10 @@ class Weaver:
         await self._outbox.store()
         await self._bus.take_over()
         await self._bus.open(self.receive, lambda subject, reason: None)
-        await self._bus.serve(self.desk.verbs)
+        await self._bus.serve(self.operator_service.verbs)
         await self._bus.on_epoch(self._superseded)
         await self._bus.roll_call(self._epoch)
-        self._say_hold()  # none: whoever is still paused by an earlier Weaver goes on
+        self._publish_pause()  # none: whoever is still paused by an earlier Weaver goes on
 
     async def admit_workers(self, enrolment: Enrolment | None) -> None:
         """Answer workers that ask to join, and give credentials where there are such."""
@@ -256,8 +256,8 @@ class Weaver:
 
         async def handle(request: JoinRequest) -> JoinReply:
             training, need = kernel.execution.training_groups(), self._config.arbiter.min_groups
-            now_ns, complain = self._clock.now_ns(), self._limited_log.add
-            return admitted(request, enrolment, kernel.fleet, now_ns, training, need, complain)
+            now_ns, warn = self._clock.now_ns(), self._limited_log.add
+            return admitted(request, enrolment, kernel.fleet, now_ns, training, need, warn)
 
         await self._bus.serve_join(handle)
 
@@ -276,21 +276,21 @@ class Weaver:
         """
         sending = asyncio.create_task(self._outbox.run())
         ticking = asyncio.create_task(self._tick_forever())
-        holding = asyncio.create_task(self._hold_forever())
+        repeating = asyncio.create_task(self._repeat_pause())
         stopping = asyncio.create_task(stop.wait())
         try:
-            ends: set[asyncio.Future[Any]] = {sending, ticking, holding, stopping, self._over}
+            ends: set[asyncio.Future[Any]] = {sending, ticking, repeating, stopping, self._over}
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            for end in (self._over, ticking, holding, sending):
+            for end in (self._over, ticking, repeating, sending):
                 if end.done():
                     end.result()
             await asyncio.wait({asyncio.create_task(self._outbox.drained())}, timeout=_GOODBYE_S)
         finally:
-            tasks = {sending, ticking, holding, stopping, *self._forecasts}
+            tasks = {sending, ticking, repeating, stopping, *self._forecasts}
             for pending in tasks:
                 pending.cancel()
             self._kernel.run.pauses.end("the Weaver ended")
-            self._say_hold()
+            self._publish_pause()
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _tick_forever(self) -> None:
@@ -312,7 +312,7 @@ class Weaver:
             self.enter(said)
         elif said is not None:
             self._log(said)
-            self._bus.tell("notice", said)
+            self._bus.publish("notice", said)
 
     def _look_at_the_clock(self) -> None:
         ahead_s = self._clock.wall_ahead_s()
@@ -323,11 +323,11 @@ class Weaver:
                 "on by its own; workers judge deadlines by theirs: start the Weaver again",
             )
 
-    async def _hold_forever(self) -> None:
+    async def _repeat_pause(self) -> None:
         while True:
-            await asyncio.sleep(_HOLD_S)
+            await asyncio.sleep(_PAUSE_EVERY_S)
             if self._kernel.run.pauses.verdict:
-                self._say_hold()
+                self._publish_pause()
 
     def _superseded(self, epoch: int) -> None:
         if epoch > self._epoch:

@@ -78,13 +78,13 @@ class EpochWatch:
         believed: int,
         newest: Callable[[], Awaitable[int]],
         end: Callable[[TorchloomError], None],
-        complain: Callable[[str, str], None],
+        warn: Callable[[str, str], None],
     ) -> None:
         self._epoch = epoch
         self._believed = believed
         self._newest = newest
         self._end = end
-        self._complain = complain
+        self._warn = warn
         self._looking: asyncio.Task[None] | None = None
 
     def is_outranked_by(self, message: Hello | LighthouseView) -> bool:
@@ -93,7 +93,7 @@ class EpochWatch:
             return False
         who = message.worker if isinstance(message, Hello) else "the lighthouse"
         if message.epoch > self._believed:
-            self._complain(
+            self._warn(
                 who,
                 f"{who} has obeyed a Weaver of epoch {message.epoch}, this one is of {self._epoch} "
                 f"and takes no higher one: {who} rejects what it is told until it is started again",

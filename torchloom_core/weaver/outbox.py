@@ -25,9 +25,9 @@ log = logging.getLogger(__name__)
 AT_KEY = "at"
 
 _PAUSE_S = 1.0
-_TELLS = 50_000
+_MOST_UNPUBLISHED = 50_000
 _CALL_EVERY_NS = 5 * SECOND_NS
-_TELLS_AT_ONCE = 500
+_PUBLISHED_AT_ONCE = 500
 _AT_ONCE = 500
 
 
@@ -49,16 +49,16 @@ class Bus(Protocol):
         Those are left out of which ``is_wanted(id)`` is false by the time of an attempt.
         """
 
-    async def recall(self, worker: str, commands: Sequence[str]) -> None:
+    async def withdraw(self, worker: str, commands: Sequence[str]) -> None:
         """Drop commands that have not reached the worker."""
 
-    async def add_workers(self, lives: Sequence[tuple[str, int]]) -> None:
+    async def add_workers(self, workers: Sequence[tuple[str, int]]) -> None:
         """Make the consumers through which these lives of workers get their commands."""
 
     async def roll_call(self, epoch: int, workers: Sequence[str] = ()) -> None:
         """Ask these workers to say hello, or every one."""
 
-    def tell(self, kind: str, message: Output) -> None:
+    def publish(self, kind: str, message: Output) -> None:
         """Publish a message for whoever watches."""
 
 
@@ -92,11 +92,11 @@ class Outbox:
         self._taken_back: set[str] = set()
         self._unsent: set[str] = set()
         self._entries: dict[str, bytes | None] = {}
-        self._standby_tasks: deque[Issue | Recall] = deque()
+        self._waiting: deque[Issue | Recall] = deque()
         self._newcomers: dict[str, int] = {}
         self._strangers: dict[str, None] = {}
         self._call_ns = 0
-        self._tells: deque[Output] = deque(maxlen=_TELLS)
+        self._unpublished: deque[Output] = deque(maxlen=_MOST_UNPUBLISHED)
         self._some = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -112,17 +112,17 @@ class Outbox:
         for output in outputs:
             match output:
                 case Issue():
-                    self._standby_tasks.append(output)
+                    self._waiting.append(output)
                 case Recall(command=command_id):
-                    self._standby_tasks.append(output)
+                    self._waiting.append(output)
                     self._taken_back.add(command_id)
                 case Notice(kind="stranger", worker=worker):
                     self._strangers[worker] = None
-        self._tells.extend(outputs)
+        self._unpublished.extend(outputs)
         self._idle.clear()
         self._some.set()
 
-    def welcome(self, worker: str, incarnation: int) -> None:
+    def add_worker(self, worker: str, incarnation: int) -> None:
         """Have the worker get the commands to its present life, before any that are sent now."""
         self._newcomers[worker] = incarnation
         self._idle.clear()
@@ -140,11 +140,11 @@ class Outbox:
             await self._some.wait()
             self._some.clear()
             # What is posted while this is stored is not sent before its own state is stored.
-            standby_tasks, self._standby_tasks = self._standby_tasks, deque()
+            waiting, self._waiting = self._waiting, deque()
             await self.store()
             await self._add_newcomers()
-            await self._carry_out(self._in_time(standby_tasks))
-            await self._tell()
+            await self._carry_out(self._in_time(waiting))
+            await self._publish_all()
             if not self._some.is_set():
                 self._idle.set()
 
@@ -162,7 +162,7 @@ class Outbox:
                 raise
             except BrokerError as error:
                 log.warning("the state is not stored yet: %s", error)
-                self._standby_tasks = self._in_time(self._standby_tasks)
+                self._waiting = self._in_time(self._waiting)
                 await asyncio.sleep(_PAUSE_S)
                 newer, self._entries = self._entries, {}
                 entries = {key: data for key, data in entries.items() if key not in newer} | newer
@@ -192,18 +192,18 @@ class Outbox:
         except BrokerError as error:
             log.warning("%s", error)
 
-    async def _carry_out(self, standby_tasks: deque[Issue | Recall]) -> None:
-        while standby_tasks:
+    async def _carry_out(self, waiting: deque[Issue | Recall]) -> None:
+        while waiting:
             commands: list[Command] = []
-            recalled: dict[str, list[str]] = {}
+            withdrawn: dict[str, list[str]] = {}
             withheld: list[str] = []
-            while standby_tasks and len(commands) + len(recalled) < _AT_ONCE:
-                match standby_tasks[0]:
+            while waiting and len(commands) + len(withdrawn) < _AT_ONCE:
+                match waiting[0]:
                     case Issue(command=command) if command.id in self._taken_back:
                         # One of an earlier epoch may have been sent by the Weaver before.
                         if command.id.startswith(f"c{self._epoch}."):
                             self._unsent.add(command.id)
-                    case Issue(command=command) if not recalled:
+                    case Issue(command=command) if not withdrawn:
                         commands.append(command)
                     case Recall(command=command_id) if command_id in self._unsent:
                         self._unsent.discard(command_id)
@@ -211,12 +211,12 @@ class Outbox:
                         withheld.append(command_id)
                     case Recall(worker=worker, command=command_id):
                         self._taken_back.discard(command_id)
-                        recalled.setdefault(worker, []).append(command_id)
+                        withdrawn.setdefault(worker, []).append(command_id)
                     case _:
                         break  # what was taken out so far goes first
-                standby_tasks.popleft()
+                waiting.popleft()
             await self._send(commands)
-            await asyncio.gather(*(self._recall(*worker) for worker in recalled.items()))
+            await asyncio.gather(*(self._withdraw(*worker) for worker in withdrawn.items()))
             if withheld:
                 self._withheld(tuple(withheld))
 
@@ -234,24 +234,22 @@ class Outbox:
                 commands = [c for c in commands if not self._is_late(c)]
         return None
 
-    async def _recall(self, worker: str, command_ids: Sequence[str]) -> None:
+    async def _withdraw(self, worker: str, command_ids: Sequence[str]) -> None:
         try:
-            await self._bus.recall(worker, command_ids)
+            await self._bus.withdraw(worker, command_ids)
         except BrokerError as error:
             log.warning("%s", error)
 
-    async def _tell(self) -> None:
-        while self._tells:
-            for _ in range(min(_TELLS_AT_ONCE, len(self._tells))):
-                output = self._tells.popleft()
-                self._bus.tell(str(output.__struct_config__.tag), output)
+    async def _publish_all(self) -> None:
+        while self._unpublished:
+            for _ in range(min(_PUBLISHED_AT_ONCE, len(self._unpublished))):
+                output = self._unpublished.popleft()
+                self._bus.publish(str(output.__struct_config__.tag), output)
             await asyncio.sleep(0)  # whoever publishes them has its turn
 
-    def _in_time(self, standby_tasks: Iterable[Issue | Recall]) -> deque[Issue | Recall]:
+    def _in_time(self, waiting: Iterable[Issue | Recall]) -> deque[Issue | Recall]:
         return deque(
-            standby_task
-            for standby_task in standby_tasks
-            if isinstance(standby_task, Recall) or not self._is_late(standby_task.command)
+            item for item in waiting if isinstance(item, Recall) or not self._is_late(item.command)
         )
 
     def _is_late(self, command: Command) -> bool:

@@ -16,8 +16,8 @@ from torchloom_core.errors import StateError
 from torchloom_core.fleet.cordons import Cordon, Cordons
 from torchloom_core.kernel.actions.kinds import kind_of
 from torchloom_core.trajectory.earlier_names import renamed
-from torchloom_core.trajectory.layout import META, epochs, life_folder
-from torchloom_core.trajectory.reader import Life, Recorded
+from torchloom_core.trajectory.layout import META, epochs, epoch_folder
+from torchloom_core.trajectory.reader import EpochRecord, Recorded
 from torchloom_core.weaver.outbox import AT_KEY, At
 from torchloom_core.wire.codec import UNREADABLE, encode
 from torchloom_core.wire.events import (
@@ -99,17 +99,17 @@ class Inheritance:
         StateError
             If its files are damaged.
         """
-        folder = life_folder(root, epoch)
+        folder = epoch_folder(root, epoch)
         if not (folder / META).exists():
             return
         at = self._entries.get(AT_KEY)
         seq = 0 if at is None else self._decode(at, AT_KEY, At).seq
-        for recorded in Life(folder).events_after(seq):
+        for recorded in EpochRecord(folder).events_after(seq):
             self._last = recorded
             self._take(recorded)
-        for later in (life_folder(root, other) for other in epochs(root) if other > epoch):
+        for later in (epoch_folder(root, other) for other in epochs(root) if other > epoch):
             if (later / META).exists():
-                for recorded in Life(later).events_after(0):
+                for recorded in EpochRecord(later).events_after(0):
                     self._take(recorded)
 
     def recovered(self, epoch: int) -> Recovered:
@@ -155,8 +155,8 @@ class Inheritance:
             match _output_decoder.decode(body):
                 case Issue(command=command):
                     self._issued[command.id] = command
-                case CommandStatus() as life:
-                    self._take_life(life)
+                case CommandStatus() as status:
+                    self._take_status(status)
                 case Recall(command=command_id) if command_id in self._flights:
                     self._set_status(command_id, RECALLED)
                 case Verdict(granted=True) as verdict:
@@ -172,13 +172,13 @@ class Inheritance:
                 case CordonOver(node=node):
                     self._cordons.lift(node)
 
-    def _take_life(self, life: CommandStatus) -> None:
-        if life.status in FINAL_STATUSES:
-            self._issued.pop(life.command, None)
-            if self._flights.pop(life.command, None) is not None and life.status != "applied":
-                self._missed[life.command] = life
-        elif life.command in self._flights:
-            self._set_status(life.command, life.status)
+    def _take_status(self, new: CommandStatus) -> None:
+        if new.status in FINAL_STATUSES:
+            self._issued.pop(new.command, None)
+            if self._flights.pop(new.command, None) is not None and new.status != "applied":
+                self._missed[new.command] = new
+        elif new.command in self._flights:
+            self._set_status(new.command, new.status)
 
     def _set_status(self, command_id: str, status: str) -> None:
         flight = self._flights[command_id]
@@ -187,9 +187,9 @@ class Inheritance:
     def _with_missed(self, plan: Plan) -> Plan:
         """Return the plan with the commands that the stored one did not know to have failed."""
         news = {
-            command_id: f"{life.status}: {life.detail}" if life.detail else life.status
-            for command_id, life in self._missed.items()
-            if life.cause == plan.verdict and command_id not in plan.missed
+            command_id: f"{last.status}: {last.detail}" if last.detail else last.status
+            for command_id, last in self._missed.items()
+            if last.cause == plan.verdict and command_id not in plan.missed
         }
         if not news:
             return plan

@@ -21,18 +21,18 @@ _FURTHEST_NS = 10 * 366 * 86_400 * SECOND_NS
 class WorkerClocks:
     """By how much each worker's clock is ahead of the Weaver's."""
 
-    def __init__(self, complain: Callable[[str, str], None]) -> None:
-        self._complain = complain
+    def __init__(self, warn: Callable[[str, str], None]) -> None:
+        self._warn = warn
         self._ahead_ns: dict[tuple[str, int], int] = {}
 
-    def hear(self, hello: Hello, now_ns: int) -> None:
+    def take(self, hello: Hello, now_ns: int) -> None:
         """Take the time in a hello; of several of one life the quickest counts."""
-        life = hello.worker, hello.incarnation
-        ahead_ns = max(self._ahead_ns.get(life, 0), min(hello.ts_ns - now_ns, _FURTHEST_NS))
+        incarnation = hello.worker, hello.incarnation
+        ahead_ns = max(self._ahead_ns.get(incarnation, 0), min(hello.ts_ns - now_ns, _FURTHEST_NS))
         if ahead_ns <= _APART_NS:
             return
-        self._ahead_ns[life] = ahead_ns
-        self._complain(
+        self._ahead_ns[incarnation] = ahead_ns
+        self._warn(
             "clocks",
             f"the clock of {hello.worker}'s host (node {hello.node}) is {ahead_ns / SECOND_NS:.0f} "
             "s ahead of this host's: deadlines of its commands are moved by as much; set the "

@@ -16,7 +16,7 @@ from torchloom_core.cli.demo.scenario import Scenario, symptoms
 from torchloom_core.cli.demo.steplog import Measures, measure
 from torchloom_core.kernel.actions.kinds import summary_of
 from torchloom_core.trajectory.layout import run_folder
-from torchloom_core.trajectory.reader import lives
+from torchloom_core.trajectory.reader import read_epochs
 
 _MARKED = {"migrate": "migration", "evict": "eviction"}
 """What is marked in the plot, and what it is called there."""
@@ -47,8 +47,8 @@ def story_of(act: Act) -> list[dict[str, Any]]:
     root = run_folder(act.state_dir, "demo")
     return [
         {"t": line.ts_ns / 1e9, "tag": line.kind, **msgspec.json.decode(line.body)}
-        for life in lives(root)
-        for line in life.lines()
+        for record in read_epochs(root)
+        for line in record.lines()
         if line.io == "out" and line.kind in _TOLD
     ]
 

@@ -1,10 +1,9 @@
-"""One life of a Weaver as a trace bundle; ``torchloom trace from-trajectory`` calls it.
+"""Convert one incarnation of a Weaver to a bundle; ``torchloom trace from-trajectory`` calls it.
 
-Every worker is a component of kind ``worker``, called ``<node>/<worker>``, under the node it sat
-on: with one worker a node the watched nodes are the workers. Where several share a node they are
-watched as one: a metric is the maximum over them, and an unexpected exit of one is a failure of
-the node. Every input of the kernel is kept as well, to the bit: see
-:mod:`torchloom_core.trace.recorded`.
+Every worker is a component of kind ``worker``, named ``<node>/<worker>``, under its node. The
+watched components are the nodes: workers of one node count as one, a metric is their maximum, and
+an unexpected exit of one is a failure of the node. The bundle also stores every input of the kernel
+bit for bit: see :mod:`torchloom_core.trace.recorded`.
 """
 
 from pathlib import Path
@@ -16,9 +15,9 @@ import pyarrow as pa
 
 from torchloom_core.errors import TraceError
 from torchloom_core.trace.bundle.writer import BundleWriter, refuse_to_replace
-from torchloom_core.trace.recorded.recorded import LifeLine, input_line
+from torchloom_core.trace.recorded.recorded import IncarnationLine, input_line
 from torchloom_core.trace.recorded.recorded_rows import RecordedRows
-from torchloom_core.trajectory.reader import Life, lives
+from torchloom_core.trajectory.reader import EpochRecord, read_epochs
 from torchloom_core.wire.codec import UNREADABLE, encode
 from torchloom_core.wire.events import Output
 from torchloom_core.wire.messages import Telemetry
@@ -36,25 +35,25 @@ def from_trajectory(
     licence: str = "private",
     force: bool = False,
 ) -> None:
-    """Write one life of the trajectory at ``root`` as the bundle ``out``.
+    """Write one incarnation of the trajectory at ``root`` as the bundle ``out``.
 
     Parameters
     ----------
     epoch : int, optional
-        Which life; absent: the newest.
+        The Weaver's epoch of that incarnation; by default the newest.
 
     Raises
     ------
     StateError
         If there is no trajectory, or it is damaged.
     TraceError
-        If it has no such life, the life has no input, or ``out`` exists and ``force`` is not set.
+        If there is no such epoch, it has no input, or ``out`` exists and ``force`` is not set.
     """
     refuse_to_replace(out, force=force)
-    life = _chosen(root, epoch)
-    start_ns, end_ns = _span(life)
-    meta = life.meta
-    rows = RecordedRows(meta.run, start_ns, life.config.costs)
+    incarnation = _chosen(root, epoch)
+    start_ns, end_ns = _span(incarnation)
+    meta = incarnation.meta
+    rows = RecordedRows(meta.run, start_ns, incarnation.config.costs)
     samples = _Samples(start_ns)
     with BundleWriter(
         out,
@@ -68,21 +67,21 @@ def from_trajectory(
     ) as writer:
         writer.add_input(
             encode(
-                LifeLine(
+                IncarnationLine(
                     run=meta.run,
                     epoch=meta.epoch,
                     config=meta.config,
                     plugins=meta.plugins,
-                    overruns=tuple(life.overruns()),
+                    overruns=tuple(incarnation.overruns()),
                 )
             )
         )
-        for seq, ts_ns, message, outputs in life.inputs():
+        for seq, ts_ns, message, outputs in incarnation.inputs():
             writer.add_input(encode(input_line(seq, ts_ns, message)))
             if isinstance(message, Telemetry):
                 samples.take(message, rows.component_of(message.worker), ts_ns)
             else:
-                rows.take(message, ts_ns, [_read(output, life, seq) for output in outputs])
+                rows.take(message, ts_ns, [_read(output, incarnation, seq) for output in outputs])
             if samples.values >= _VALUES_AT_ONCE:
                 writer.telemetry(samples.table())
         if samples.values:
@@ -91,44 +90,44 @@ def from_trajectory(
             writer.add(row)
 
 
-def _read(output: bytes, life: Life, seq: int) -> Output:
+def _read(output: bytes, incarnation: EpochRecord, seq: int) -> Output:
     try:
         return _output.decode(output)
     except UNREADABLE as error:
-        raise TraceError(f"{life.folder}: an output of input {seq}: {error}") from None
+        raise TraceError(f"{incarnation.folder}: an output of input {seq}: {error}") from None
 
 
-def _chosen(root: Path, epoch: int | None) -> Life:
-    found = lives(root)
+def _chosen(root: Path, epoch: int | None) -> EpochRecord:
+    found = read_epochs(root)
     if not found:
-        raise TraceError(f"{root}: need a life of a Weaver, was none")
+        raise TraceError(f"{root}: need a recorded incarnation of a Weaver, was none")
     if epoch is None:
         return found[-1]
-    for life in found:
-        if life.meta.epoch == epoch:
-            return life
-    known = ", ".join(str(life.meta.epoch) for life in found)
-    raise TraceError(f"{root}: need a life that is there ({known}), was {epoch}")
+    for incarnation in found:
+        if incarnation.meta.epoch == epoch:
+            return incarnation
+    epochs = ", ".join(str(incarnation.meta.epoch) for incarnation in found)
+    raise TraceError(f"{root}: need a recorded epoch ({epochs}), was {epoch}")
 
 
-def _span(life: Life) -> tuple[int, int]:
-    """Return from when to when the life lasted."""
-    start_ns, last_ns = life.meta.started_ns, None
-    for recorded in life.inputs():
+def _span(incarnation: EpochRecord) -> tuple[int, int]:
+    """Return the start and the end of the incarnation."""
+    start_ns, last_ns = incarnation.meta.started_ns, None
+    for recorded in incarnation.inputs():
         start_ns, last_ns = min(start_ns, recorded.ts_recv_ns), recorded.ts_recv_ns
     if last_ns is None:
-        raise TraceError(f"{life.folder}: need an input, was none")
-    # A bundle's span is never empty, but a life may be one moment long.
+        raise TraceError(f"{incarnation.folder}: need an input, was none")
+    # A bundle's span is never empty, but an incarnation may have a single input.
     return start_ns, last_ns + 1
 
 
 class _Samples:
-    """Samples that wait to become a table.
+    """Buffered samples that become a table.
 
     Attributes
     ----------
     values : int
-        How many wait.
+        Number of buffered values.
     """
 
     def __init__(self, start_ns: int) -> None:
@@ -138,7 +137,7 @@ class _Samples:
         self.values = 0
 
     def take(self, batch: Telemetry, component: str, ts_ns: int) -> None:
-        """Take the samples of a batch; one of a worker that never said hello is left out."""
+        """Add the samples of a batch, unless its worker never sent a hello."""
         if not component or not batch.values:
             return
         values = np.frombuffer(batch.values, "<f8")
@@ -156,7 +155,7 @@ class _Samples:
         self.values += len(values)
 
     def table(self) -> Any:
-        """Return what waits as rows of telemetry; a value that is no number is not valid."""
+        """Return and clear the buffer as rows of telemetry; a non-finite value is not valid."""
         t_event, t_avail, component, metric, value = (
             np.concatenate(column) for column in zip(*self._parts, strict=True)
         )

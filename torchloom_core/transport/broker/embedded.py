@@ -310,12 +310,12 @@ class EmbeddedBroker:
             with suppress(FileNotFoundError, *UNREADABLE):
                 return msgspec.json.decode(ports_file.read_bytes(), type=dict[str, list[str]])
             if has_ended(pid):
-                raise BrokerError(f"nats-server ended at once: {self._last_words(output)}")
+                raise BrokerError(f"nats-server ended at once: {self._last_error(output)}")
             time.sleep(_POLL_S)
         end(pid, str(self._config_path), _STOP_PATIENCE_S)
         raise BrokerError(f"nats-server was not ready after {_START_TIMEOUT_S:g} s: see {output}")
 
-    def _last_words(self, output: Path) -> str:
+    def _last_error(self, output: Path) -> str:
         logs = [path.read_bytes() for path in (output, self._log) if path.exists()]
         text = b"".join(logs).decode(errors="replace")
         lines = [line for line in text.splitlines() if line.strip()]

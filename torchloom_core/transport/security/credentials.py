@@ -75,7 +75,7 @@ class Credentials:
         self.lighthouse_creds = folder / "lighthouse.creds"
         self.grants_path = folder / "granted.jsonl"
         self.join_creds_text = self._creds(
-            "joiner", keys.joiner, keys.workers, rights.of_joiner(run)
+            "joiner", keys.joiner, keys.workers, rights.joiner_rights(run)
         )
 
     @classmethod
@@ -123,9 +123,9 @@ class Credentials:
         system = nats_jwt.public_key(self._keys.system)
         operator = nats_jwt.public_key(self._keys.operator)
         services = nats_jwt.export("service", rights.SERVICES, many_replies=True)
-        to_weaver, to_workers = rights.told_to_weaver(run), rights.told_to_workers(run)
-        by_weaver, by_workers = rights.told_to_people(run)
-        bucket, bucket_asked = rights.about_bucket(run), rights.about_bucket_asked(run)
+        to_weaver, to_workers = rights.streams_to_weaver(run), rights.streams_to_workers(run)
+        by_weaver, by_workers = rights.streams_to_people(run)
+        bucket, bucket_asked = rights.bucket_info(run), rights.bucket_info_alias(run)
         accounts = {
             self._account: nats_jwt.account_claims(
                 jetstream=True,
@@ -134,19 +134,19 @@ class Credentials:
             ),
             self._workers: nats_jwt.account_claims(
                 jetstream=False,
-                scopes=[_scope(self._keys.threadlets, "threadlet", rights.of_worker(run))],
+                scopes=[_scope(self._keys.threadlets, "threadlet", rights.worker_rights(run))],
                 exports=_streams(by_workers),
                 imports=[
-                    *_imports("service", rights.asked_by_workers(run), self._account),
+                    *_imports("service", rights.services_for_workers(run), self._account),
                     *_imports("stream", to_workers, self._account),
-                    *_imports("stream", rights.told_to_lighthouse(run), self._account),
+                    *_imports("stream", rights.streams_to_lighthouse(run), self._account),
                 ],
             ),
             self._people: nats_jwt.account_claims(
                 jetstream=False,
-                scopes=[_scope(self._keys.operators, "person", rights.of_person(run))],
+                scopes=[_scope(self._keys.operators, "person", rights.person_rights(run))],
                 imports=[
-                    *_imports("service", rights.asked_by_people(run), self._account),
+                    *_imports("service", rights.services_for_people(run), self._account),
                     *_imports("stream", by_weaver, self._account),
                     *_imports("stream", by_workers, self._workers),
                     nats_jwt.import_from(self._account, "service", bucket, called=bucket_asked),
@@ -187,7 +187,7 @@ class Credentials:
                 "lighthouse",
                 self._keys.lighthouse,
                 self._keys.workers,
-                rights.of_lighthouse(self._run),
+                rights.lighthouse_rights(self._run),
             ),
         )
         _keep_private(self.operator_creds, person)

@@ -31,7 +31,7 @@ from torchloom_core.wire import subjects
 OWN_NAME = "{{name()}}"
 """What a nats-server replaces by the name in a user's JWT, in the rights of a signing key."""
 
-OWN_LIFE = "{{tag(life)}}"
+OWN_INCARNATION = "{{tag(life)}}"
 """The same of the user's tag ``life:<incarnation>``; whoever has none gets no such right."""
 
 SERVICES = ">"
@@ -64,7 +64,9 @@ _OF_PERSON = 256
 with a client of their own may listen to many workers one by one."""
 
 
-def of_worker(run: str, worker: str = OWN_NAME, incarnation: int | str = OWN_LIFE) -> Rights:
+def worker_rights(
+    run: str, worker: str = OWN_NAME, incarnation: int | str = OWN_INCARNATION
+) -> Rights:
     """Return what a worker may do in one life: nobody takes its credentials back after it."""
     life = worker, incarnation
     own_commands = f"{subjects.command_stream(run)}.{subjects.command_consumer(*life)}"
@@ -76,31 +78,31 @@ def of_worker(run: str, worker: str = OWN_NAME, incarnation: int | str = OWN_LIF
         f"$JS.API.CONSUMER.MSG.NEXT.{own_commands}",
         f"$JS.ACK.{own_commands}.>",
     ]
-    heard = [*told_to_workers(run), f"{subjects.inbox_prefix(run, *life)}.>"]
+    heard = [*streams_to_workers(run), f"{subjects.inbox_prefix(run, *life)}.>"]
     return Rights(publish, heard, _OF_WORKER)
 
 
-def of_joiner(run: str) -> Rights:
+def joiner_rights(run: str) -> Rights:
     """Return what somebody may do who holds the run's join file."""
     return Rights([subjects.join(run)], [f"{subjects.join_inbox(run)}.>"], _OF_JOINER)
 
 
-def of_lighthouse(run: str) -> Rights:
+def lighthouse_rights(run: str) -> Rights:
     """Return what the run's lighthouse may do: say what it sees, and hear what is advised."""
     called = subjects.roll_call(run)
-    heard = [*told_to_lighthouse(run), called, f"{subjects.lighthouse_inbox(run)}.>"]
+    heard = [*streams_to_lighthouse(run), called, f"{subjects.lighthouse_inbox(run)}.>"]
     return Rights([subjects.lighthouse(run)], heard, _OF_JOINER)
 
 
-def of_person(run: str, name: str = OWN_NAME) -> Rights:
+def person_rights(run: str, name: str = OWN_NAME) -> Rights:
     """Return what a person may do: ``torchloom``, or a plain ``nats req``, ``sub``, ``kv get``."""
     publish = [subjects.control(run, name, ">"), *_read_by_people(run)]
-    publish.append(about_bucket_asked(run))  # a server looks at what a subject is mapped to
-    by_weaver, by_workers = told_to_people(run)
+    publish.append(bucket_info_alias(run))  # a server looks at what a subject is mapped to
+    by_weaver, by_workers = streams_to_people(run)
     return Rights(publish, [*by_weaver, *by_workers, "_INBOX.>"], _OF_PERSON)
 
 
-def asked_by_workers(run: str) -> list[str]:
+def services_for_workers(run: str) -> list[str]:
     """Return the services of the run's account that the workers' account imports."""
     stream = subjects.command_stream(run)
     return [
@@ -113,49 +115,49 @@ def asked_by_workers(run: str) -> list[str]:
     ]
 
 
-def asked_by_people(run: str) -> list[str]:
+def services_for_people(run: str) -> list[str]:
     """Return the services of the run's account that the people's account imports."""
     return [subjects.control(run, "*", ">"), *_read_by_people(run)]
 
 
-def told_to_weaver(run: str) -> list[str]:
+def streams_to_weaver(run: str) -> list[str]:
     """Return the streams of the workers' account that the run's account imports."""
     return [subjects.telemetry(run), subjects.lighthouse(run)]
 
 
-def told_to_workers(run: str) -> list[str]:
+def streams_to_workers(run: str) -> list[str]:
     """Return the streams of the run's account that the workers' account imports."""
     return [subjects.roll_call(run), subjects.hold(run)]
 
 
-def told_to_lighthouse(run: str) -> list[str]:
+def streams_to_lighthouse(run: str) -> list[str]:
     """Return the streams of the run's account that the lighthouse, among the workers, hears."""
     return [subjects.steer(run)]
 
 
-def told_to_people(run: str) -> tuple[list[str], list[str]]:
+def streams_to_people(run: str) -> tuple[list[str], list[str]]:
     """Return the streams that the people's account imports: of the run's, of the workers'.
 
     They are all that the two accounts export: people hear what the Weaver and the workers hear.
     What workers ask of the run's account is no stream there: a server lets no service's
     message through to a third account.
     """
-    told = [*told_to_workers(run), *told_to_lighthouse(run)]
+    told = [*streams_to_workers(run), *streams_to_lighthouse(run)]
     by_workers = [subjects.event(run), subjects.bulk(run), subjects.ack(run)]
-    return [subjects.command(run), *told, subjects.out(run)], [*told_to_weaver(run), *by_workers]
+    return [subjects.command(run), *told, subjects.out(run)], [*streams_to_weaver(run), *by_workers]
 
 
-def about_bucket(run: str) -> str:
+def bucket_info(run: str) -> str:
     """Return the question about the bucket with which every key-value client begins.
 
     In an account without streams of its own JetStream answers it, too, and says that it is
-    off: there it has to be mapped to :func:`about_bucket_asked`, and imported as that.
+    off: there it has to be mapped to :func:`bucket_info_alias`, and imported as that.
     """
     return f"$JS.API.STREAM.INFO.{_stream_of_bucket(run)}"
 
 
-def about_bucket_asked(run: str) -> str:
-    """Return what :func:`about_bucket` is called in the people's account."""
+def bucket_info_alias(run: str) -> str:
+    """Return what :func:`bucket_info` is called in the people's account."""
     return f"tl.bucket.{run}"
 
 

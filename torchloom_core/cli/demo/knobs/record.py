@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from torchloom_core.trajectory.layout import run_folder
-from torchloom_core.trajectory.reader import lives
+from torchloom_core.trajectory.reader import read_epochs
 from torchloom_core.wire.actions import new_values
 from torchloom_core.wire.events import Judged, Outcome, Verdict
 from torchloom_core.wire.messages import KnobValues
@@ -61,8 +61,8 @@ def asked_in(state_dir: Path) -> list[Asked]:
     return changes_of(
         [
             (line.ts_ns / 1e9, decoder.decode(line.body))
-            for life in lives(run_folder(state_dir, "demo"))
-            for line in life.lines()
+            for epoch_record in read_epochs(run_folder(state_dir, "demo"))
+            for line in epoch_record.lines()
             if line.io == "out" and line.kind in tags
         ]
     )

@@ -34,7 +34,7 @@ class Recorder:
             self.writer.event(message, self._now_ns, outputs[: len(outputs) - lose])
         return outputs
 
-    def asked(self, command: str, worker: str, verb: str) -> None:
+    def issue(self, command: str, worker: str, verb: str) -> None:
         """Record that a worker was told to do something, though this kernel has not told it."""
         self._now_ns += SECOND_NS
         whose = {"command": command, "worker": worker, "incarnation": 1}
@@ -42,7 +42,7 @@ class Recorder:
         self.writer.event(Tick(), self._now_ns, [CommandStatus(**whose, status="issued")])
 
 
-def record_life(root: Path, *, epoch: int = 1, lose: int = 0) -> None:
+def record_epoch(root: Path, *, epoch: int = 1, lose: int = 0) -> None:
     """A worker comes, gets a knob set by a person, hangs, is dumped and dies."""
     recorder = Recorder(root, epoch)
     who = {"run": "run", "worker": "g0-0", "incarnation": 1}
