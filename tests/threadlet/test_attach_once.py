@@ -118,6 +118,7 @@ async def test_a_process_that_is_refused_another_s_name_is_told_to_set_its_rank(
     assert line.endswith("no rank is set: set RANK or TORCHLOOM_RANK, or rank= in attach()")
 
 
+@pytest.mark.long
 async def test_a_notebook_s_cell_that_runs_again_has_the_same_loom(
     weaver, tmp_path, join_file, monkeypatch
 ):

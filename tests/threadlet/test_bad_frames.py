@@ -109,6 +109,7 @@ def framed(body):
     return struct.pack(">I", len(body)) + body
 
 
+@pytest.mark.long
 @pytest.mark.integration
 def test_a_sidecar_drops_bad_frames_and_tells_once_until_a_length_is_bad(start_sidecar):
     sidecar = start_sidecar()

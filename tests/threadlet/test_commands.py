@@ -78,6 +78,7 @@ async def test_nobody_can_have_anothers_final_ack_taken_for_a_repeated_one(
     assert decode_ack(last.data).status == "applied"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("operation", "status", "why"),
     [

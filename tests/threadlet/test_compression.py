@@ -39,6 +39,7 @@ def test_all_ranks_have_the_same_bits(three, mode):
 PIECES = {"four at once": (4, 0), "one by one": (1, 65_536), "three of many": (3, 65_536)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pieces", PIECES.values(), ids=PIECES)
 @pytest.mark.parametrize("mode", MODES)
 def test_all_ranks_have_the_same_bits_in_pieces_and_the_sockets_carry_them(three, mode, pieces):
@@ -123,6 +124,7 @@ def test_what_is_not_finite_stays_so_everywhere(three, mode, value):
     assert three.agree("reduced", shape=[5000], fill=1.0)[-1] == 0  # nor does it come again
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("mode", "least", "most"),
     [
@@ -213,8 +215,10 @@ def test_connections_that_are_cut_end_what_is_in_flight(three, mode):
     assert three.one(0, "cut", uuid=Quorum.uuid).startswith("2 connections")
     first, second = three.one(0, "ended")
     assert "Connection closed" in first
-    assert second.startswith("need a new quorum first")
-    assert three.one(0, "refused", numbers=50_000).startswith("need a new quorum first")
+    assert second.startswith("the process group needs a new quorum")
+    assert three.one(0, "refused", numbers=50_000).startswith(
+        "the process group needs a new quorum"
+    )
     three.members = []
 
 
@@ -226,6 +230,7 @@ def test_what_is_in_flight_when_a_quorum_ends_touches_nothing_of_the_next(three)
     assert three.one(0, "ended") != [""]
 
 
+@pytest.mark.long
 def test_a_rank_that_freezes_or_dies_in_the_midst_fails_the_work_of_the_others():
     timeout_s = 6.0  # gloo gives them as long to connect
     with started(timeout_s) as quorum:
@@ -238,7 +243,7 @@ def test_a_rank_that_freezes_or_dies_in_the_midst_fails_the_work_of_the_others()
         for number in (0, 1):
             first, second = quorum.one(number, "ended")
             assert "Timed out" in first or "Connection closed" in first
-            assert second.startswith("need a new quorum first")
+            assert second.startswith("the process group needs a new quorum")
         assert time.monotonic() - began < 2 * timeout_s
 
         quorum.gather(0, 1)

@@ -175,6 +175,7 @@ def test_a_group_that_is_alone_has_nothing_to_cut(quorum):
     assert three.connections.cut(1) == "0 connections of quorum 1 are shut down"
 
 
+@pytest.mark.long
 def test_peers_have_all_that_was_sent_before_the_error_and_then_the_error(quorum):
     three = quorum()
     for uuid in range(1, 11):
@@ -238,7 +239,7 @@ def test_connections_that_gloo_makes_later_are_not_known(quorum, monkeypatch):
     monkeypatch.setenv("TORCH_GLOO_LAZY_INIT", "1")
     three = quorum()
     three.configure(1)
-    assert three.connections.refusal(1) == "the connections of quorum 1 are not known here"
+    assert three.connections.refusal(1) == "the connections of quorum 1 are unknown in this process"
 
 
 def test_a_process_group_that_is_not_gloo_is_aborted_if_its_quorum_is_meant():

@@ -332,6 +332,7 @@ def test_who_joins_in_the_step_in_which_it_lands_reduces_with_the_old_and_makes_
     assert_one_past(a, b, joiner)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("until_call", [0, 1, 2, 3])
 def test_who_is_frozen_while_the_others_agree_has_it_before_it_reduces_again(run, trio, until_call):
     a, b, c = trio
@@ -352,6 +353,7 @@ def test_who_is_frozen_while_the_others_agree_has_it_before_it_reduces_again(run
     assert_one_past(a, b, c)
 
 
+@pytest.mark.long
 def test_who_committed_alone_while_the_others_did_the_step_again_takes_their_state(run, trio):
     a, b, c = trio
     offer((a, b))
@@ -455,6 +457,7 @@ def test_who_can_make_it_neither_nor_stay_as_it_was_ends(run, trio):
     assert_one_past(a, c)
 
 
+@pytest.mark.long
 def test_what_is_offered_as_one_takes_a_state_waits_until_that_one_holds_it_too(run):
     run.use_async_quorum = True
     a, b, joiner = (run.add(name) for name in "abc")

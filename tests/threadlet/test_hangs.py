@@ -97,6 +97,7 @@ async def test_a_group_killed_in_an_allreduce_holds_no_survivor_up(weaver, start
     assert groups[1].process.wait() == -9
 
 
+@pytest.mark.long
 async def test_an_error_of_one_group_is_its_peers_error_at_once(weaver, start):
     fail = ("--plant", "raise", "--among", 3)
     groups = [start(name, *(fail if name == "g1" else ())) for name in GROUPS]
@@ -108,6 +109,7 @@ async def test_an_error_of_one_group_is_its_peers_error_at_once(weaver, start):
     assert groups[1].failed[0]["errors"] == ["planted"]
 
 
+@pytest.mark.long
 async def test_survivors_of_a_frozen_group_are_freed_by_a_cut_and_it_comes_back(weaver, start):
     stop = ("--plant", "stop", "--among", 3)
     planted = {"g1": stop}  # elsewhere than in a collective the others would go on without it
@@ -181,6 +183,7 @@ def value_of(batch, metric):
     return values[len(values) - len(batch.metrics) + batch.metrics.index(metric)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("local", [(), ("--sync-every", 1)], ids=["DDP", "LocalSGD"])
 async def test_own_time_is_told_from_waiting_though_all_steps_take_equally_long(
     weaver, start, local

@@ -143,7 +143,7 @@ def test_a_group_whose_ranks_cannot_agree_is_warned_of_and_refuses_what_is_fence
     loom.manage(manager)
     loom.knob("depth", lambda: 1, lambda value: None, kind="int", fence="run")
     assert [r.getMessage() for r in caplog.records if "one step" in r.getMessage()] == [
-        f"nothing can be changed on all ranks at one step: {line}"
+        f"fenced changes are not possible: {line}"
     ]
     asked = FencedChange(number=1, do=SetKnobs(values={"depth": 2}))
     assert loom._worker.actuators.refusal(asked, "training") == (

@@ -164,7 +164,9 @@ def test_a_loss_that_is_another_each_time_or_no_number_is_refused_with_what_it_w
     surface = Surface(model.parameters(), loss)
     assert surface.base() == surface.at() == loss().item()
     values = iter([0.25, 0.5])
-    with pytest.raises(ValueError, match=r"same twice at one place, was 0\.25 and 0\.5"):
+    with pytest.raises(
+        ValueError, match=r"same loss twice at the same weights, was 0\.25 and 0\.5"
+    ):
         Surface(model.parameters(), lambda: next(values)).base()
     with pytest.raises(ValueError, match="need a loss that is a number, was nan"):
         Surface(model.parameters(), lambda: math.nan).base()

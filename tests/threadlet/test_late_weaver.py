@@ -57,6 +57,7 @@ async def test_a_stand_by_waits_for_its_weaver(weaver, start_trainer, join_file,
     await trainer.goes_on()
 
 
+@pytest.mark.long
 async def test_a_join_file_left_by_a_weaver_of_another_run_is_let_go_of(
     weaver, start_trainer, join_file
 ):

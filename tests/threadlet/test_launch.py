@@ -53,6 +53,7 @@ def test_a_named_job_is_the_same_whoever_starts_it():
     assert launch_of({"TORCHLOOM_JOB": "a"} | TORCHRUN) == launch_of({"TORCHLOOM_JOB": "a"} | SLURM)
 
 
+@pytest.mark.long
 @pytest.mark.integration
 async def test_without_a_launcher_the_first_step_tells_whether_a_checkpoint_was_loaded(
     weaver, start_trainer

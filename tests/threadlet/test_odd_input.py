@@ -31,6 +31,7 @@ def start(errors, join_file):
         )
 
 
+@pytest.mark.long
 @pytest.mark.integration
 async def test_what_a_script_should_not_say_reaches_the_weaver_as_far_as_it_can(
     weaver, join_file, tmp_path, end_with_sidecars
@@ -163,6 +164,7 @@ def test_a_broken_join_file_is_none(tmp_path, data):
     assert read_join(Path("a\0b")) is None
 
 
+@pytest.mark.long
 @pytest.mark.integration
 def test_of_a_dtensor_only_what_a_rank_has_all_of_is_a_metric(tmp_path):
     script, errors = HERE / "dtensor_rank.py", [tmp_path / "0", tmp_path / "1"]

@@ -19,6 +19,7 @@ async def pause(weaver, trainer):
     return hello
 
 
+@pytest.mark.long
 async def test_a_pause_that_nobody_holds_ends_by_itself_and_is_told_of(weaver, start_trainer):
     trainer = start_trainer()
     await pause(weaver, trainer)
@@ -27,6 +28,7 @@ async def test_a_pause_that_nobody_holds_ends_by_itself_and_is_told_of(weaver, s
     assert trainer.errors.splitlines() == [UNCONFIRMED]
 
 
+@pytest.mark.long
 async def test_a_pause_whose_weaver_falls_silent_ends_by_itself(weaver, start_trainer):
     trainer = start_trainer()
     async with weaver.holding(CAUSE):
@@ -39,6 +41,7 @@ async def test_a_pause_whose_weaver_falls_silent_ends_by_itself(weaver, start_tr
     assert trainer.errors.splitlines() == [LAPSED]
 
 
+@pytest.mark.long
 async def test_a_pause_whose_sidecar_is_killed_ends_by_itself(weaver, start_trainer):
     trainer = start_trainer()
     async with weaver.holding(CAUSE):
@@ -59,6 +62,7 @@ async def test_a_word_that_another_pause_or_none_is_held_ends_it_at_once(weaver,
     assert (late.status, late.detail) == ("rejected", "the pause was cancelled")
 
 
+@pytest.mark.long
 async def test_only_the_present_weaver_of_this_run_is_believed(weaver, start_trainer):
     trainer = start_trainer()
     async with weaver.holding(CAUSE):

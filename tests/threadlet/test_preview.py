@@ -22,6 +22,7 @@ from torchloom_threadlet.trainer.standby_tasks import standby_tasks_of
 SEEDS = range(2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_rate_that_is_far_too_high_is_worse(seed):
     heard = Recorded(Script(seed).preview(), values={"lr": 20 * LR}, seed=seed)
@@ -32,6 +33,7 @@ def test_a_rate_that_is_far_too_high_is_worse(seed):
     assert heard.shown["warning"].startswith("says nothing of what comes after 50 steps")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_rate_that_was_far_too_low_and_goes_back_is_better(seed):
     script = Script(seed, lr=LR / 20)
@@ -44,6 +46,7 @@ def test_a_rate_that_was_far_too_low_and_goes_back_is_better(seed):
     assert "at step 100, if both go on as they bend now" in heard.shown["forecast"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("values", [{}, {"lr": LR}, {"lr": LR, "momentum": 0.9}])
 @pytest.mark.parametrize("seed", [0, 7])
 def test_without_a_change_both_arms_are_the_same_to_the_bit(values, seed):
@@ -155,7 +158,7 @@ def test_data_that_is_not_drawn_begins_where_the_script_says():
         script.optimizer.step()
         return loss
 
-    with pytest.raises(ValueError, match="or give begin="):
+    with pytest.raises(ValueError, match="or pass begin="):
         Recorded(script.preview(step), steps=3)
     heard = Recorded(script.preview(step, begin=begin), steps=3, seed=4)
     assert begun == [4, 4, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8]
@@ -323,6 +326,7 @@ def test_the_interval_is_that_of_the_sign_test(differences):
     assert judged.low <= judged.difference <= judged.high
 
 
+@pytest.mark.slow
 def test_of_changes_that_do_nothing_one_in_so_many_as_is_said_is_taken_for_one_that_does():
     generator = torch.Generator().manual_seed(0)
     for repeats in (5, 7, 12):

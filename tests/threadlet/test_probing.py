@@ -89,6 +89,7 @@ async def test_the_rate_is_that_of_the_slowest_place_on_the_way(opened):
     assert measured.spread is not None
 
 
+@pytest.mark.slow
 async def test_a_link_that_is_too_slow_for_the_whole_probe_is_measured_as_far_as_it_went(opened):
     async with slowed(opened, bytes_per_s=2e5) as port:
         measured = await soon(measure(opened.operation(MAX_PROBE_BYTES, port=port)))
@@ -270,6 +271,7 @@ async def test_who_knows_the_token_and_wants_too_much_is_shut_out(opened, size):
     assert "refuses probes now" in await failure(opened.operation(size))
 
 
+@pytest.mark.slow
 async def test_a_sender_that_stalls_in_a_burst_frees_the_probe_address(opened):
     with opened.guest() as peer:
         loop = asyncio.get_running_loop()
@@ -347,6 +349,7 @@ def two(start_trainer):
         start_trainer(name=group, TORCHLOOM_GROUP=group, TORCHLOOM_LINK_ADDRESS=HERE)
 
 
+@pytest.mark.long
 @pytest.mark.integration
 async def test_two_workers_measure_their_link_by_their_sidecars(weaver, two):
     sender = await weaver.admit("g0-0")

@@ -29,9 +29,9 @@ def handles(order, names):
 @given(st.permutations(NAMES), st.integers(0, 4))
 def test_the_named_come_first_in_their_order_and_the_others_as_they_were(order, named):
     told = [*order[:named], "stranger"]
-    seats = ring_of(handles(",".join(told), NAMES)).seats
+    ranks = ring_of(handles(",".join(told), NAMES)).ranks
     others = [name for name in NAMES if name not in told]
-    assert [NAMES[rank] for rank in seats] == [*order[:named], *others]
+    assert [NAMES[rank] for rank in ranks] == [*order[:named], *others]
 
 
 ANY_HANDLE = st.one_of(
@@ -44,26 +44,26 @@ ANY_HANDLE = st.one_of(
 
 @given(st.lists(ANY_HANDLE, max_size=6))
 def test_whatever_handles_say_they_make_a_ring_of_all(said):
-    assert sorted(ring_of(said).seats) == list(range(len(said)))
+    assert sorted(ring_of(said).ranks) == list(range(len(said)))
 
 
 def test_of_two_that_say_one_place_torchfts_order_decides():
     said = [with_place(BARE, *own) for own in (("g9,g0", "g0"), ("g1", "g1"), ("g2", "g2"))]
-    assert ring_of(said).seats == (1, 2, 0)
+    assert ring_of(said).ranks == (1, 2, 0)
 
 
 def test_where_one_says_no_place_nobody_moves():
     said = handles("g3,g2,g1,g0", NAMES)
-    assert ring_of(said).seats == (3, 2, 1, 0)
-    assert ring_of([*said[:3], BARE]).seats == (0, 1, 2, 3)
+    assert ring_of(said).ranks == (3, 2, 1, 0)
+    assert ring_of([*said[:3], BARE]).ranks == (0, 1, 2, 3)
 
 
 @given(st.permutations(range(5)))
-def test_what_is_put_by_seat_is_found_by_rank(seats):
-    ring = Ring(tuple(seats))
-    assert ring.by_rank(ring.by_seat("abcde")) == list("abcde")
-    assert [ring.seat(rank) for rank in ring.seats] == list(range(5))
-    assert ring.by_seat([]) == []
+def test_what_is_put_by_position_is_found_by_rank(ranks):
+    ring = Ring(tuple(ranks))
+    assert ring.by_rank(ring.by_position("abcde")) == list("abcde")
+    assert [ring.position(rank) for rank in ring.ranks] == list(range(5))
+    assert ring.by_position([]) == []
 
 
 # --- over gloo ------------------------------------------------------------------------------
@@ -124,6 +124,7 @@ def ring(*names):
     return {(own, names[place - 1]) for place, own in enumerate(names)}
 
 
+@pytest.mark.long
 @pytest.mark.integration
 def test_who_stands_next_to_whom_is_what_was_asked_for(four):
     assert neighbours(four) == ring("g0", "g1", "g2", "g3")
@@ -193,6 +194,7 @@ def test_what_was_not_sent_is_sent_in_another_order(four):
     assert most > 1.0
 
 
+@pytest.mark.long
 @pytest.mark.integration
 def test_connections_made_for_an_order_can_be_cut(four):
     reorder(four, "g3,g1,g2,g0")
@@ -203,6 +205,7 @@ def test_connections_made_for_an_order_can_be_cut(four):
     four.members = []
 
 
+@pytest.mark.long
 @pytest.mark.integration
 def test_a_peer_that_does_not_come_fails_the_order_in_time_and_the_next_quorum_is_whole():
     with started(60.0, ranks=3) as quorum:

@@ -40,8 +40,8 @@ class Ordered(Rank):
 
     def reduce(self):
         super().reduce()
-        self.rings[self.step] = self.pg._ring.seats
-        assert self.manager.participating_rank() == self.pg._ring.seats[self.pg._rank]
+        self.rings[self.step] = self.pg._ring.ranks
+        assert self.manager.participating_rank() == self.pg._ring.ranks[self.pg._rank]
 
 
 class Orders(Run):
@@ -76,14 +76,14 @@ def assert_one_past(*ranks):
 
 def test_an_order_lands_at_one_step_and_no_step_is_lost(run, trio):
     quorum = trio[0].manager._quorum_id
-    for number, (order, seats) in enumerate(
+    for number, (order, ranks) in enumerate(
         [("c,a", (2, 0, 1)), ("b,c,a", (1, 2, 0)), ("c,a", (2, 0, 1)), ("", (0, 1, 2))], 1
     ):
         offer(trio, order, number)
         began = trio[0].step
         assert run.whole(*trio)  # in which it is voted on
         assert run.whole(*trio)
-        assert {rank.rings[began + 1] for rank in trio} == {seats}
+        assert {rank.rings[began + 1] for rank in trio} == {ranks}
         assert {rank.step for rank in trio} == {began + 2}
         assert [rank.ends() for rank in trio] == [[("applied", began + 1)]] * 3
         for rank in trio:

@@ -66,6 +66,7 @@ def diloco(manager, parts, every, delay=0):
     return model, inner
 
 
+@pytest.mark.long
 @with_torchft
 @pytest.mark.parametrize("mode", ["none", "int8"])
 @pytest.mark.parametrize(

@@ -70,6 +70,7 @@ async def no_command_is_open(client):
     await eventually(none_is_open)
 
 
+@pytest.mark.long
 async def test_a_command_is_delivered_again_until_its_final_ack_is_stored(bus, broker):
     await bus.send([COMMAND])
     for _ in range(2):  # killed between the pull and the hand-over to the trainer
@@ -93,6 +94,7 @@ async def test_a_sidecar_that_returns_does_not_wait_for_what_a_killed_one_has_pu
     assert waits_s[-1] >= 60.0  # a hung trainer's command is not sent to and fro all day
 
 
+@pytest.mark.long
 async def test_of_a_command_that_is_delivered_again_and_again_one_copy_is_kept(bus, broker):
     sidecar = await Sidecar.start(broker)
     await bus.send([COMMAND])

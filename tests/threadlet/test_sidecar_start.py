@@ -81,6 +81,7 @@ async def test_an_application_that_runs_python_within_itself_is_started_once(
     assert application.said == []
 
 
+@pytest.mark.long
 async def test_an_application_that_is_taken_for_python_starts_no_chain_and_says_what_to_do(
     weaver, tmp_path, join_file
 ):
@@ -92,6 +93,7 @@ async def test_an_application_that_is_taken_for_python_starts_no_chain_and_says_
     assert "TORCHLOOM_PYTHON" in application.said[-1]
 
 
+@pytest.mark.long
 async def test_a_sidecar_that_lacks_a_package_is_given_up_after_one_line(
     weaver, tmp_path, join_file
 ):

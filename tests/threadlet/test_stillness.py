@@ -17,6 +17,7 @@ Current thread 0x00007f02 (most recent call first):
 """
 
 
+@pytest.mark.long
 @pytest.mark.integration
 async def test_one_that_holds_the_gil_stands_still_where_it_is_and_is_not_disturbed(
     weaver, start_trainer
@@ -35,6 +36,7 @@ async def test_one_that_holds_the_gil_stands_still_where_it_is_and_is_not_distur
     assert value_of(works[-1], "trainer_cpu_still_s") == 0.0
 
 
+@pytest.mark.long
 @pytest.mark.integration
 async def test_one_whose_child_computes_works(weaver, start_trainer):
     trainer = start_trainer("--hang-at", "5", "--hang-by", "child")
@@ -45,6 +47,7 @@ async def test_one_whose_child_computes_works(weaver, start_trainer):
     assert trainer.process.poll() is None
 
 
+@pytest.mark.long
 @pytest.mark.integration
 async def test_a_named_phase_is_known_though_the_gil_is_held_and_its_overrun_is_told(
     weaver, start_trainer
@@ -81,6 +84,7 @@ def test_of_nested_phases_the_one_with_the_latest_end_counts():
             phases.enter("save", bound)
 
 
+@pytest.mark.slow
 def test_what_torch_compiles_is_a_phase_also_after_a_reset():
     import torch
 

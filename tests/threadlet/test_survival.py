@@ -25,6 +25,7 @@ from torchloom_core.wire.messages import (
 pytestmark = pytest.mark.integration
 
 
+@pytest.mark.long
 async def test_a_sidecar_that_is_killed_is_replaced_and_repeats_no_command(weaver, start_trainer):
     trainer = start_trainer()
     hello = await weaver.admit()
@@ -47,6 +48,7 @@ async def test_a_sidecar_that_is_killed_is_replaced_and_repeats_no_command(weave
     assert numbers == sorted(numbers)
 
 
+@pytest.mark.long
 async def test_a_command_whose_sidecar_dies_before_the_end_is_still_done_and_answered_once(
     weaver, start_trainer
 ):
@@ -61,6 +63,7 @@ async def test_a_command_whose_sidecar_dies_before_the_end_is_still_done_and_ans
     assert len(trainer.journal("checkpoint")) == 1
 
 
+@pytest.mark.long
 async def test_an_answer_that_died_with_its_sidecar_is_given_by_the_next(weaver, start_trainer):
     trainer = start_trainer("--step-s", "2.0")
     hello = await weaver.admit(ack_wait_s=600.0)
@@ -107,6 +110,7 @@ async def test_training_neither_waits_for_a_broker_that_is_away_nor_for_one_that
     assert (await weaver.ask(hello, Checkpoint())).status == "applied"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("enrol", [True, False])
 async def test_a_weaver_that_comes_back_elsewhere_is_found_by_its_new_join_file(
     weaver, start_trainer, join_file, enrol
@@ -121,6 +125,7 @@ async def test_a_weaver_that_comes_back_elsewhere_is_found_by_its_new_join_file(
     assert (await weaver.ask(hello, Checkpoint())).status == "applied"
 
 
+@pytest.mark.long
 async def test_a_roll_call_is_answered(weaver, start_trainer):
     start_trainer()
     await weaver.admit()
@@ -142,6 +147,7 @@ async def test_a_trainer_that_cannot_start_a_sidecar_trains_on(start_trainer, tm
     assert len(trainer.journal("step")) == 100
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "status", "expected", "error"),
     [
@@ -159,6 +165,7 @@ async def test_the_end_of_a_trainer_is_told_with_its_status(
     assert await trainer.ended() == status
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("status", [0, 1])
 async def test_the_end_of_a_trainer_that_kills_its_children_first_is_told(
     weaver, start_trainer, status
@@ -173,6 +180,7 @@ async def test_the_end_of_a_trainer_that_kills_its_children_first_is_told(
     assert (await weaver.final()).status == "applied"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_trainer_that_is_asked_to_end_by_a_signal_has_ended_as_expected(
     weaver, start_trainer, number
@@ -194,6 +202,7 @@ async def test_a_sidecar_does_not_outlive_its_trainer(weaver, start_trainer):
     await asyncio.to_thread(sidecar.wait, DEADLINE_S)
 
 
+@pytest.mark.long
 async def test_a_hang_is_told_once_with_the_stacks(weaver, start_trainer):
     trainer = start_trainer("--hang-at", "5", TORCHLOOM_HANG_AFTER_S="0.5")
     await weaver.admit()
@@ -206,6 +215,7 @@ async def test_a_hang_is_told_once_with_the_stacks(weaver, start_trainer):
     assert trainer.process.poll() is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("greeting", [b'{"version": 7, "max_payload": "x"}', b"[]", b"{}", b"null"])
 async def test_a_server_that_greets_with_nonsense_ends_no_sidecar(
     start_trainer, join_file, greeting

@@ -66,6 +66,7 @@ def reduce(pgs, *, times=1):
     return tensors
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", MODES)
 def test_what_a_rank_sends_in_a_mode_takes_its_time(pair, clock, mode):
     for pg in pair:

@@ -196,6 +196,7 @@ async def prepared(weaver, name):
     return made[0]
 
 
+@pytest.mark.long
 async def test_who_gives_its_state_to_a_joiner_tells_how_large_that_was(weaver, start_group):
     for name in ("g0", "g1"):
         start_group(name)
@@ -208,6 +209,7 @@ async def test_who_gives_its_state_to_a_joiner_tells_how_large_that_was(weaver, 
     assert all("state_bytes" not in b.metrics for b in weaver.telemetry if b.worker == "g1-0")
 
 
+@pytest.mark.long
 async def test_a_stand_by_that_was_prepared_waits_with_its_manager_until_it_is_to_join(
     weaver, start_group
 ):
@@ -228,6 +230,7 @@ async def test_a_stand_by_that_was_prepared_waits_with_its_manager_until_it_is_t
     assert "others may wait" not in standby.errors
 
 
+@pytest.mark.long
 async def test_a_stand_by_that_is_dismissed_when_prepared_shuts_its_manager_down(
     weaver, start_group
 ):
@@ -359,7 +362,5 @@ def test_a_stand_by_s_manager_that_does_not_bear_its_name_is_warned_of(
     loom._worker.part()  # nobody will tell it to join
     loom.manage(Manager())
     told = [record.getMessage() for record in caplog.records if "replica_id" in record.msg]
-    line = (
-        "others may wait for standby g0-0: need replica_id 'g0' in its Manager, was 'train_ddp_0'"
-    )
+    line = "others may wait for standby g0-0: its Manager needs replica_id 'g0', was 'train_ddp_0'"
     assert told == [line] * warnings

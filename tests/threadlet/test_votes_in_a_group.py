@@ -121,7 +121,9 @@ def test_where_a_rank_of_the_group_never_votes_the_step_fails_and_says_so(monkey
 def test_where_one_is_behind_the_others_all_of_its_group_take_a_state(begin_step):
     ranks = begin_step(lambda: (Rank(fence=Fence(lineage=7)), Rank(fence=Fence(lineage=8))))
     assert [rank._step for rank in ranks] == [4, 4]
-    assert all(str(rank.error) == "the ranks have not all made the same steps" for rank in ranks)
+    assert all(
+        str(rank.error) == "the ranks differ in the steps that they have made" for rank in ranks
+    )
 
 
 def test_where_one_could_not_go_back_to_its_checkpoint_all_of_its_group_take_a_state(begin_step):

@@ -118,6 +118,7 @@ def train_digits(steps, between=lambda manager, pg, inner: None, *, async_quorum
     return train(3, body, states=states, async_quorum=async_quorum)
 
 
+@pytest.mark.long
 @with_torchft
 @pytest.mark.parametrize("async_quorum", [False, True])
 def test_torchft_groups_learn_by_little_and_have_the_same_weights(async_quorum):

@@ -159,6 +159,7 @@ def sharded(rank, port, folder):
     torch.distributed.destroy_process_group()
 
 
+@pytest.mark.long
 @pytest.mark.integration
 def test_shards_are_clipped_and_measured_as_the_whole(tmp_path):
     store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)

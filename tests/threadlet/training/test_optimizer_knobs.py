@@ -166,7 +166,7 @@ def test_a_change_that_a_scheduler_undoes_is_warned_of_once(caplog):
         run(optimizer, scheduler, 4)
     (record,) = caplog.records
     assert record.getMessage() == (
-        "lr was set to 0.5, and something else has set it to 0.005 since: name the scheduler with "
+        "lr was set to 0.5, but something else has set it to 0.005 since: pass the scheduler with "
         "scheduler="
     )
 

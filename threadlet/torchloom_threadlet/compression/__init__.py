@@ -1,4 +1,4 @@
-"""Compression of allreduce, as a process group around torchft's; it needs torch and torchft."""
+"""Compression of allreduce, in a process group around torchft's; it needs torch and torchft."""
 
 from torchloom_threadlet.compression.figures import Figures
 from torchloom_threadlet.compression.knobs import allreduce_knobs

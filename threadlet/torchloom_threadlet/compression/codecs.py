@@ -1,4 +1,4 @@
-"""What a codec is: a reduction of one bucket, and what it remembers of it from step to step."""
+"""The interface of a codec: the reduction of one bucket, and its memory from step to step."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,12 +10,12 @@ from torchloom_threadlet.compression.collectives import Peers, Reduction
 
 @dataclass(frozen=True)
 class Memory:
-    """What one rank remembers of one bucket; never written to, only replaced.
+    """One rank's memory of one bucket; never changed, only replaced.
 
     Attributes
     ----------
     residual : Tensor, optional
-        What of this rank's gradients has not been sent yet; none of it if it is missing.
+        The part of this rank's gradients that is not sent yet; None for nothing.
     basis : Tensor, optional
         PowerSGD's last right factor.
     """
@@ -24,7 +24,7 @@ class Memory:
     basis: Tensor | None = None
 
     def added_to(self, gradient: Tensor) -> Tensor:
-        """Return a new tensor: the gradient with what of earlier ones has not been sent."""
+        """Return a new tensor: the gradient plus the unsent part of earlier ones."""
         return gradient.clone() if self.residual is None else gradient + self.residual
 
 
@@ -52,6 +52,6 @@ class Codec(Protocol):
         Returns
         -------
         tuple of Tensor and Memory
-            The sum, in the shape of ``tensor`` and bitwise the same on all ranks, and what to
-            remember if the step is committed.
+            The sum, in the shape of ``tensor`` and bitwise the same on all ranks, and the memory
+            for the case that the step is committed.
         """

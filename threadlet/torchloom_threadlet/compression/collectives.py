@@ -1,8 +1,8 @@
-"""What a codec asks of its peers, and how many bytes each answer costs a rank to send.
+"""The collectives of a codec, and how many bytes each costs a rank to send.
 
-A codec does no I/O: its ``reduce`` is a generator that yields one of these, is sent the answer, and
-returns the reduced tensor. A process group drives it over the network; :func:`reduce_together`
-drives all ranks of it in one process.
+A codec does no I/O: its ``reduce`` is a generator that yields one of these, receives the answer,
+and returns the reduced tensor. A process group drives it over the network; :func:`reduce_together`
+drives all ranks in one process.
 """
 
 from collections.abc import Generator, Sequence
@@ -17,7 +17,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class Exchange:
-    """Row ``i`` goes to rank ``i``; the answer's row ``i`` came from there.
+    """Row ``i`` goes to rank ``i``; row ``i`` of the answer is from rank ``i``.
 
     Attributes
     ----------
@@ -28,13 +28,13 @@ class Exchange:
     rows: Tensor
 
     def sent_bytes(self, ranks: int) -> int:
-        """Return what this rank sends: a row to each of the others."""
+        """Return the bytes that this rank sends: a row to each other rank."""
         return self.rows.numel() // ranks * (ranks - 1)
 
 
 @dataclass(frozen=True)
 class Gather:
-    """The answer is (ranks, bytes): what every rank has given, in the order of the ranks.
+    """The answer is (ranks, bytes): the rows of all ranks, in their order.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class Gather:
     row: Tensor
 
     def sent_bytes(self, ranks: int) -> int:
-        """Return what this rank sends in a ring: all rows but one."""
+        """Return the bytes that this rank sends in a ring: all rows but one."""
         return self.row.numel() * (ranks - 1)
 
 
@@ -62,7 +62,7 @@ class Sum:
     tensor: Tensor
 
     def sent_bytes(self, ranks: int) -> int:
-        """Return what this rank sends in a ring, reduced and then gathered."""
+        """Return the bytes that this rank sends in a ring, reduced and then gathered."""
         return ring_bytes(self.tensor, ranks)
 
 
@@ -72,14 +72,14 @@ Reduction = Generator[Collective, Tensor, _Result]
 
 @dataclass(frozen=True)
 class Peers:
-    """Where a rank stands among those it reduces with.
+    """A rank among the ranks that it reduces with.
 
     Attributes
     ----------
     rank : int
         From 0.
     ranks : int
-        How many there are.
+        Their number.
     """
 
     rank: int
@@ -87,12 +87,12 @@ class Peers:
 
 
 def ring_bytes(tensor: Tensor, ranks: int) -> int:
-    """Return what a rank sends in a ring allreduce of ``tensor``."""
+    """Return the bytes that a rank sends in a ring allreduce of ``tensor``."""
     return 2 * (ranks - 1) * tensor.numel() * tensor.element_size() // ranks
 
 
 def reduce_together(reductions: Sequence[Reduction[_Result]]) -> list[_Result]:
-    """Drive one reduction of each rank, in lockstep, and return what each returns."""
+    """Drive one reduction per rank, in lockstep, and return their results."""
     ranks, results = len(reductions), list[_Result]()
     answers: list[Tensor | None] = [None] * ranks
     while not results:
@@ -103,7 +103,7 @@ def reduce_together(reductions: Sequence[Reduction[_Result]]) -> list[_Result]:
             except StopIteration as stop:
                 results.append(stop.value)
         if len(asked) != ranks and len(results) != ranks:
-            raise ValueError(f"need all {ranks} ranks to ask for the same, {len(asked)} did")
+            raise ValueError(f"need the same collective on all {ranks} ranks, was on {len(asked)}")
         answers = _answers(asked)
     return results
 

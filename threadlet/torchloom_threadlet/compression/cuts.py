@@ -1,4 +1,4 @@
-"""A bucket in several pieces, each reduced for itself, and what is remembered of the whole."""
+"""A bucket in several pieces, each reduced by itself, and the memory of the whole."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -10,14 +10,14 @@ from torchloom_threadlet.compression.codecs import Codec, Memory
 from torchloom_threadlet.compression.collectives import Peers, Reduction, Sum
 
 LEAST_NUMBERS = 1024
-"""A tensor of less is not worth a mode, nor a piece of its own."""
+"""The least numbers in a tensor that is compressed, and in a piece."""
 
 LEAST_BYTES = 65_536
-"""A piece that is asked for by its size has at least so many."""
+"""The least bytes of a piece whose size is set."""
 
 
 class Plain:
-    """No codec: the ranks' numbers are summed as they are, in place."""
+    """No codec: the ranks' numbers are summed in place, as they are."""
 
     is_whole = False
 
@@ -29,10 +29,10 @@ class Plain:
 
 
 def edges(numbers: int, width: int, most_bytes: int, at_once: int) -> list[int]:
-    """Return where the pieces of a bucket begin, and where the last one ends.
+    """Return the starts of a bucket's pieces, and the end of the last one.
 
-    They differ by a number at most. Of ``most_bytes`` at the most each, or, where that is 0, as
-    many as are under way at once.
+    Sizes differ by one number at most. A piece has at most ``most_bytes``, or, if that is 0, there
+    are as many pieces as are in flight at once.
 
     Examples
     --------
@@ -47,14 +47,14 @@ def edges(numbers: int, width: int, most_bytes: int, at_once: int) -> list[int]:
 
 
 class Bucket:
-    """A tensor that is reduced in pieces, and what is remembered of it.
+    """A tensor that is reduced in pieces, and its memory.
 
     Parameters
     ----------
     tensor : Tensor
-        What is reduced, and where the sum goes.
+        The tensor to reduce, which gets the sum.
     memory : Memory
-        Of the whole.
+        The whole tensor's.
     at : sequence of int
         Its :func:`edges`.
     """
@@ -67,7 +67,7 @@ class Bucket:
         self._parts = [memory] if whole else [_part(memory, *span) for span in self._spans]
 
     def reductions(self, codec: Codec, peers: Peers) -> list[Reduction[tuple[Tensor, Memory]]]:
-        """Return the pieces' reductions, in their order; of one that is left whole, its own."""
+        """Return the pieces' reductions, in order; for an uncut bucket the one."""
         tensor = self._tensor if isinstance(codec, Plain) else self._tensor.float()
         tensor = tensor.contiguous()
         if len(self._spans) == 1:
@@ -77,7 +77,7 @@ class Bucket:
         return [codec.reduce(piece, part, peers) for piece, part in pairs]
 
     def remembered(self, parts: Sequence[Memory]) -> Memory:
-        """Return what to remember of the whole; what it was, where no piece has another memory."""
+        """Return the memory of the whole; the old one if no piece has a new one."""
         if len(parts) == 1:
             return parts[0]
         if all(now is before for now, before in zip(parts, self._parts, strict=True)):

@@ -1,4 +1,4 @@
-"""What each bucket's codec remembers, over switches and quorums, changed by commits alone."""
+"""The codecs' memories of all buckets, across switches and quorums; only commits change them."""
 
 import threading
 from collections.abc import Hashable
@@ -11,7 +11,7 @@ _NOTHING = Memory()
 
 @dataclass(frozen=True)
 class Turn:
-    """One reduction's place: which bucket of which step, and what is known of it so far."""
+    """One reduction's bucket, its step, and the bucket's memory."""
 
     bucket: Hashable
     step: int
@@ -21,9 +21,9 @@ class Turn:
 class Feedback:
     """The memories of one rank.
 
-    A bucket is known by the part of the model it belongs to, its place among the step's
-    reductions, and its size. These are the same in every step, be there a compression or none, and
-    however the tensors are allocated.
+    A bucket is identified by its part of the model, its index among the step's reductions, and its
+    size. These are the same in every step, with or without compression, and however the tensors are
+    allocated.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Feedback:
         self._lock = threading.Lock()
         self._step = 0
         self._place = 0
-        self._kept: dict[Hashable, Memory] = {}
+        self._committed: dict[Hashable, Memory] = {}
         self._staged: dict[Hashable, Memory] = {}
 
     def take_turn(self, numbers: int) -> Turn:
@@ -39,19 +39,19 @@ class Feedback:
         with self._lock:
             bucket = (self.part, self._place, numbers)
             self._place += 1
-            return Turn(bucket, self._step, self._kept.get(bucket, _NOTHING))
+            return Turn(bucket, self._step, self._committed.get(bucket, _NOTHING))
 
     def stage(self, turn: Turn, memory: Memory) -> None:
-        """Keep ``memory`` if the turn's step is committed; that of a step that is over is lost."""
+        """Store ``memory`` for the case that the turn's step is committed; ignore a past step's."""
         with self._lock:
             if turn.step == self._step and memory is not turn.memory:
                 self._staged[turn.bucket] = memory
 
     def end_step(self, committed: bool) -> None:
-        """Keep what this step has staged, or drop it; begin the next one."""
+        """Keep this step's staged memories, or drop them; begin the next step."""
         with self._lock:
             if committed:
-                self._kept |= self._staged
+                self._committed |= self._staged
             self._staged = {}
             self._step += 1
             self._place = 0

@@ -1,4 +1,4 @@
-"""What the allreduces since the last look have sent and cost, together and bucket by bucket."""
+"""The bytes and the time of allreduces since the last call, in total and by bucket."""
 
 import threading
 import time
@@ -15,16 +15,16 @@ _NAMES = tuple(
 
 @dataclass(frozen=True)
 class Cost:
-    """What one reduction has cost this rank.
+    """What one reduction cost this rank.
 
     Attributes
     ----------
     sent_bytes : int
-        Payload that went over the wire from here, computed.
+        Payload sent from here, computed.
     compress_s : float
-        In coding and decoding.
+        Time in coding and decoding.
     wire_s : float
-        In collectives, the wait for slower peers included.
+        Time in collectives, including the wait for slower peers.
     """
 
     sent_bytes: int = 0
@@ -46,15 +46,15 @@ class Figures:
     Attributes
     ----------
     cost : Cost
-        Of all of them together; those that overlap each count.
+        Of all of them; overlapping ones each count.
     gradient_bytes : int
         What there was to reduce, in its own type.
     reductions : int
         How many began.
     overlap_s : float
-        In which one of them at least was under way, and nobody waited for any.
+        Time in which at least one was in flight and no thread waited for any.
     buckets : dict of int to Cost
-        By place among the reductions, from 0. One that ends after a look counts with the next.
+        By index among the reductions, from 0. One that ends after a call counts in the next.
     """
 
     cost: Cost = Cost()
@@ -64,8 +64,8 @@ class Figures:
     buckets: dict[int, Cost] = field(default_factory=dict)
 
     def metrics(self) -> dict[str, float]:
-        """Return them by the names that telemetry has for them; of the first eight buckets."""
-        told: dict[str, float] = {
+        """Return the metrics of telemetry; of the first eight buckets."""
+        metrics: dict[str, float] = {
             "sent_bytes": self.cost.sent_bytes,
             "compress_s": self.cost.compress_s,
             "wire_s": self.cost.wire_s,
@@ -76,14 +76,14 @@ class Figures:
         for place, cost in self.buckets.items():
             if place < _BUCKETS_TOLD:
                 sent, compress, wire = _NAMES[place]
-                told[sent] = cost.sent_bytes
-                told[compress] = cost.compress_s
-                told[wire] = cost.wire_s
-        return told
+                metrics[sent] = cost.sent_bytes
+                metrics[compress] = cost.compress_s
+                metrics[wire] = cost.wire_s
+        return metrics
 
 
 class Entry:
-    """A reduction that is under way."""
+    """A reduction in flight."""
 
     __slots__ = ("place",)
 
@@ -92,7 +92,7 @@ class Entry:
 
 
 class Meter:
-    """Adds figures up, from any thread."""
+    """Adds up figures, from any thread."""
 
     def __init__(self) -> None:
         self.overlap = Overlap()
@@ -102,7 +102,7 @@ class Meter:
         self._buckets: dict[int, Cost] = defaultdict(Cost)
 
     def begin(self, gradient_bytes: int) -> Entry:
-        """Count a reduction of so many bytes, which is under way from now on."""
+        """Count a reduction of so many bytes, in flight from now on."""
         with self._lock:
             entry = Entry(self._reductions)
             self._reductions += 1
@@ -111,7 +111,7 @@ class Meter:
         return entry
 
     def end(self, entry: Entry, cost: Cost) -> None:
-        """Count what it has cost; it is over, well or not."""
+        """Count its cost; it is over, with or without an error."""
         self.overlap.discard(entry)
         with self._lock:
             self._buckets[entry.place] += cost
@@ -127,22 +127,22 @@ class Meter:
 
 
 class Waits(Protocol):
-    """Told when a wait begins and when it ends."""
+    """Gets the beginning and the end of each wait."""
 
     def begin(self, what: str) -> None:
-        """Note that a wait begins."""
+        """Record that a wait begins."""
 
     def end(self, what: str) -> None:
-        """Note that it is over."""
+        """Record that a wait is over."""
 
 
 class Overlap:
-    """How long reductions were under way that nobody waited for.
+    """How long reductions were in flight while no thread waited for them.
 
     Attributes
     ----------
     passed_to : Waits, optional
-        Told of the same waits: of those in the process group nobody else knows.
+        Gets the same waits: those in the process group are recorded nowhere else.
     """
 
     def __init__(self) -> None:
@@ -154,19 +154,19 @@ class Overlap:
         self._overlap_s = 0.0
 
     def add(self, entry: Entry) -> None:
-        """Note that a reduction is under way."""
+        """Record that a reduction is in flight."""
         with self._lock:
             self._count()
             self._under_way.add(entry)
 
     def discard(self, entry: Entry) -> None:
-        """Note that it is over."""
+        """Record that a reduction is over."""
         with self._lock:
             self._count()
             self._under_way.discard(entry)
 
     def begin(self, what: str) -> None:
-        """Note that somebody waits for a reduction from now on."""
+        """Record that a thread waits for a reduction."""
         with self._lock:
             self._count()
             self._waits += 1
@@ -174,7 +174,7 @@ class Overlap:
             self.passed_to.begin(what)
 
     def end(self, what: str) -> None:
-        """Note that the wait is over, however it ended."""
+        """Record that the wait is over, however it ended."""
         if self.passed_to is not None:
             self.passed_to.end(what)
         with self._lock:
@@ -182,7 +182,7 @@ class Overlap:
             self._waits -= 1
 
     def forget(self) -> None:
-        """Count those that are under way no more: their quorum is over."""
+        """Drop the reductions in flight: their quorum is over."""
         with self._lock:
             self._count()
             self._under_way.clear()

@@ -1,7 +1,7 @@
-"""Several reductions at once: while the collective of one is under way, another codes.
+"""Several reductions at once: while one's collective is in flight, another one codes.
 
 All ranks must issue the same collectives in the same order. So reductions take turns in a fixed
-one, whichever is done first: nothing here depends on time but what is told of it.
+order, whichever is done first: only the reported times depend on timing.
 """
 
 import time
@@ -16,21 +16,21 @@ from torchloom_threadlet.compression.collectives import Collective, Reduction
 
 _Result = TypeVar("_Result")
 Issue = Callable[[Collective], tuple[Any, Tensor]]
-"""Issues a collective; returns its work, and where the answer will be."""
+"""Issues a collective; returns its work, and the tensor of the answer."""
 
 
 @dataclass
 class Flown(Generic[_Result]):
-    """What became of some reductions.
+    """The outcome of some reductions.
 
     Attributes
     ----------
     results : list
-        What each has returned, in their order.
+        Their results, in order.
     waited_s : float
-        In which there was nothing to do but wait.
+        Time with nothing to do but wait.
     wire_s : float
-        In which a collective at least was under way.
+        Time in which at least one collective was in flight.
     """
 
     results: list[_Result]
@@ -39,7 +39,7 @@ class Flown(Generic[_Result]):
 
 
 class _Flight(Generic[_Result]):
-    """A reduction whose collective is under way."""
+    """A reduction whose collective is in flight."""
 
     def __init__(
         self, place: int, reduction: Reduction[_Result], work: Any, answer: Tensor, issued: float
@@ -47,7 +47,7 @@ class _Flight(Generic[_Result]):
         self.place, self.reduction, self.answer = place, reduction, answer
         self.issued, self.ended = issued, 0.0
         self._work = work
-        if answer.device.type == "cpu":  # elsewhere the host is told of no end
+        if answer.device.type == "cpu":  # elsewhere the host does not see the end
             work.get_future().add_done_callback(self._note_end)
 
     def land(self) -> None:
@@ -60,12 +60,12 @@ class _Flight(Generic[_Result]):
 
 
 def fly(reductions: Sequence[Reduction[_Result]], issue: Issue, at_once: int) -> Flown[_Result]:
-    """Drive reductions, so many at once, and return what they return.
+    """Drive reductions, so many at once, and return their results.
 
     Raises
     ------
     Exception
-        Whatever a collective ends with; none is issued after that.
+        Any exception of a collective; none is issued after it.
     """
     results: dict[int, _Result] = {}
     waiting = deque(enumerate(reductions))
@@ -81,7 +81,7 @@ def fly(reductions: Sequence[Reduction[_Result]], issue: Issue, at_once: int) ->
             looked = time.perf_counter()
             flight.land()
             flown.waited_s += time.perf_counter() - looked
-            # In the order in which they were issued, so that each adds what is beyond the last.
+            # In the order of their issue, so that each adds only the time beyond the last.
             flown.wire_s += max(0.0, flight.ended - max(flight.issued, over_until))
             over_until = max(over_until, flight.ended)
             place, reduction, answer = flight.place, flight.reduction, flight.answer

@@ -1,4 +1,4 @@
-"""What of a process group's allreduce can be changed while it runs, on all ranks at one step."""
+"""The run-fenced knobs of a process group's allreduce."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -10,7 +10,7 @@ from torchloom_threadlet.compression.process_group import CompressedProcessGroup
 
 
 def allreduce_knobs(pg: CompressedProcessGroup) -> list[dict[str, Any]]:
-    """Return what registers each as a knob: ``loom.knob(**one)``."""
+    """Return the arguments that register each knob: ``loom.knob(**one)``."""
     return [
         {
             **_attribute(pg, "compression", "mode"),
@@ -21,14 +21,14 @@ def allreduce_knobs(pg: CompressedProcessGroup) -> list[dict[str, Any]]:
         {
             **_attribute(pg, "ring_order", "ring_order"),
             "kind": "order",
-            "doc": "in which order the groups stand in the ring; the others after those named",
+            "doc": "order of the groups in the ring; groups that are not named come last",
         },
         {
             **_attribute(pg, "concurrent_allreduces", "concurrent_allreduces"),
             "kind": "int",
             "low": 1,
             "high": 16,
-            "doc": "pieces of a reduction that are under way at once",
+            "doc": "pieces of a reduction that are in flight at once",
         },
         {
             **_attribute(pg, "bucket_bytes", "bucket_bytes"),
@@ -36,7 +36,7 @@ def allreduce_knobs(pg: CompressedProcessGroup) -> list[dict[str, Any]]:
             "low": 0,
             "check": _check_bucket,
             "unit": "bytes",
-            "doc": "of a piece of a reduction at most; 0: as many pieces as are under way at once",
+            "doc": "largest size of a piece; 0: as many pieces as are in flight at once",
         },
     ]
 

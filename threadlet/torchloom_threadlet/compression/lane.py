@@ -1,4 +1,4 @@
-"""The thread in which the compressed reductions of one quorum run, in the order they are asked for.
+"""The thread that runs the compressed reductions of one quorum, in the order of their calls.
 
 One reduction is several collectives, and all ranks must issue all of theirs in the same order.
 """
@@ -15,8 +15,8 @@ class Lane:
     """The reductions of one quorum, until it is over or one of them fails.
 
     After a failure the ranks no longer agree on which collective is next, and gloo ends a process
-    where two that differ meet. So none is issued any more, until the process group is
-    reconfigured and has another lane.
+    in which two different ones meet. So none is issued any more, until the process group is
+    reconfigured and has a new lane.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Lane:
         return self._error is not None
 
     def add(self, run: Callable[[], None]) -> None:
-        """Have ``run`` called after all that was added before; what it raises ends the lane."""
+        """Have ``run`` called after everything added before; an exception of it ends the lane."""
         self._last = self._thread.submit(self._run, run)
 
     def issue(self, begin: Callable[[], _Begun]) -> _Begun:
@@ -41,31 +41,31 @@ class Lane:
         Raises
         ------
         RuntimeError
-            If it has.
+            If it has ended.
         """
         with self._issuing:
             self.raise_if_ended()
             return begin()
 
     def raise_if_ended(self) -> None:
-        """Raise what the lane has ended of, if it has."""
+        """Raise the error that ended the lane, if any."""
         if self._error is not None:
-            raise RuntimeError(f"need a new quorum first: {self._error}")
+            raise RuntimeError(f"the process group needs a new quorum: {self._error}")
 
     def drain(self) -> None:
-        """Wait until all that was added has run; what it calls itself does not wait for itself.
+        """Wait until everything added has run; a call from within returns at once.
 
         Raises
         ------
         RuntimeError
-            If one of it has failed.
+            If one of the reductions has failed.
         """
         if self._last is not None and threading.get_ident() != self._runner:
             self._last.result()
         self.raise_if_ended()
 
     def end(self, error: Exception) -> None:
-        """Let nothing more be issued, what waits to run included."""
+        """Issue nothing more, also of what waits to run."""
         self._error = self._error or error
         with self._issuing:
             self._thread.shutdown(wait=False)
@@ -74,5 +74,5 @@ class Lane:
         self._runner = threading.get_ident()
         try:
             run()
-        except Exception as error:  # noqa: BLE001 - told to who waits for the work
+        except Exception as error:  # noqa: BLE001 - the work's waiter gets it
             self._error = self._error or error

@@ -1,7 +1,7 @@
-"""A torchft process group in which the groups stand in an order of one's own choice.
+"""A torchft process group whose groups are in a configurable order.
 
-Outside a rank is what torchft says; inside, in the wrapped process group, it is a seat in the ring.
-Whoever names a rank, such as the root of a broadcast, means the same peer before and after.
+Outside, a rank is torchft's; inside, in the wrapped process group, it is a position in the ring.
+A call that names a rank, such as the root of a broadcast, means the same peer in any order.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from torchft.process_group import ProcessGroup, ReconfigureOptions, create_store
 from torchloom_core.wire.steering import name_of_replica
 from torchloom_threadlet.compression.ring import (
     Ring,
-    on_a_store_of_its_own,
+    on_new_keys,
     ring_of,
     with_place,
 )
@@ -30,16 +30,16 @@ _ATTEMPT = "torchloom_attempt"
 
 
 class OrderedProcessGroup(Wrapper):
-    """Wraps any torchft process group, whose ring goes as its members' handles say.
+    """Wraps any torchft process group; the members' handles give the order of its ring.
 
     Attributes
     ----------
     ring_order : str
-        Names of replica groups, with commas between. It counts from the next quorum on, or from
-        the next :meth:`reorder`.
+        Names of replica groups, separated by commas. It takes effect at the next quorum or the
+        next :meth:`reorder`.
     takes_order : bool
-        Whether its handle says its place, so that whoever hears all handles reorders it; where
-        one of a quorum does not, all keep torchft's order.
+        Whether its handle contains its place, so that :meth:`reorder` is called with all
+        handles; if one of a quorum has none, all keep torchft's order.
     """
 
     def __init__(self, pg: ProcessGroup) -> None:
@@ -56,98 +56,98 @@ class OrderedProcessGroup(Wrapper):
         return with_place(handle, self.ring_order, name_of_replica(self._replica_id or ""))
 
     def reconfigure(self, opts: Any) -> Any:
-        """Take part in another quorum, seated as its handles say."""
+        """Join another quorum, in the order of its handles."""
         self._ring = ring_of(opts.handles)
-        seated = ReconfigureOptions()
-        seated.uuid, seated.timeout, seated.hints = opts.uuid, opts.timeout, dict(opts.hints)
-        seated.handles = self._ring.by_seat(opts.handles)
-        if attempt := seated.hints.pop(_ATTEMPT, ""):
-            seated.handles = on_a_store_of_its_own(seated.handles, f"order/{attempt}")
-        return super().reconfigure(seated)
+        ordered = ReconfigureOptions()
+        ordered.uuid, ordered.timeout, ordered.hints = opts.uuid, opts.timeout, dict(opts.hints)
+        ordered.handles = self._ring.by_position(opts.handles)
+        if attempt := ordered.hints.pop(_ATTEMPT, ""):
+            ordered.handles = on_new_keys(ordered.handles, f"order/{attempt}")
+        return super().reconfigure(ordered)
 
     def reorder(self, handles: Sequence[str], attempt: int) -> None:
-        """Have the members of the present quorum seated as these handles say, all at once.
+        """Order the members of the present quorum as these handles say, all at once.
 
         Parameters
         ----------
         handles : sequence of str
-            Those of all members, as they are now.
+            The present handles of all members.
         attempt : int
-            A number that all of them know and that was not used in this quorum before: where
-            gloo's members have met, their old addresses lie.
+            A number that all members have and that is new in this quorum: gloo's old addresses
+            stay at the keys where its members have met.
 
         Raises
         ------
         RuntimeError
-            If a peer does not come; only another quorum makes that good.
+            If a peer does not come; only another quorum repairs that.
         """
         ring = ring_of(handles)
-        if ring.seats == self._ring.seats:
+        if ring.ranks == self._ring.ranks:
             return
         opts = ReconfigureOptions()
         opts.uuid, opts.handles, opts.hints = self._uuid, list(handles), {_ATTEMPT: str(attempt)}
         opts.timeout = self._timeout
         try:
-            _wait_for_store(ring.by_seat(handles)[0], self._timeout)
-            self.reconfigure(opts).wait()  # the instance's own: others may watch it
+            _wait_for_store(ring.by_position(handles)[0], self._timeout)
+            self.reconfigure(opts).wait()  # the instance's own method: it may be wrapped
         except Exception:
-            self.abort()  # not one collective in the old order: others may stand in the new one
+            self.abort()  # no collective in the old order: other members may have the new one
             raise
 
-    # --- whatever names a rank, or is laid out by ranks ---------------------------------------
+    # --- methods that name a rank, or whose tensors are laid out by ranks -----------------------
 
     def send(self, tensors: list[Tensor], dst_rank: int, tag: int) -> Any:
         """Send to a rank."""
-        return super().send(tensors, self._ring.seat(dst_rank), tag)
+        return super().send(tensors, self._ring.position(dst_rank), tag)
 
     def recv(self, tensors: list[Tensor], src_rank: int, tag: int) -> Any:
         """Receive from a rank."""
-        return super().recv(tensors, self._ring.seat(src_rank), tag)
+        return super().recv(tensors, self._ring.position(src_rank), tag)
 
     def broadcast(self, tensor_list: list[Tensor], opts: Any) -> Any:
-        """Broadcast from the rank that is the root."""
-        seated = BroadcastOptions()
-        seated.rootRank = self._ring.seat(opts.rootRank)
-        seated.rootTensor, seated.timeout = opts.rootTensor, opts.timeout
-        seated.asyncOp = opts.asyncOp
-        return super().broadcast(tensor_list, seated)
+        """Broadcast from the root."""
+        ordered = BroadcastOptions()
+        ordered.rootRank = self._ring.position(opts.rootRank)
+        ordered.rootTensor, ordered.timeout = opts.rootTensor, opts.timeout
+        ordered.asyncOp = opts.asyncOp
+        return super().broadcast(tensor_list, ordered)
 
     def allgather(
         self, output_tensors: list[list[Tensor]], input_tensor: list[Tensor], opts: Any
     ) -> Any:
-        """Gather what each rank has given at its place."""
-        outputs = [self._ring.by_seat(row) for row in output_tensors]
+        """Gather each rank's tensor at its place."""
+        outputs = [self._ring.by_position(row) for row in output_tensors]
         return super().allgather(outputs, input_tensor, opts)
 
     def allgather_into_tensor_coalesced(
         self, output_tensors: list[Tensor], input_tensors: list[Tensor], opts: Any
     ) -> Any:
-        """Gather what each rank has given at its place."""
+        """Gather each rank's tensor at its place."""
         gather = super().allgather_into_tensor_coalesced
         if self._ring.is_plain:
             return gather(output_tensors, input_tensors, opts)
-        seated = [torch.empty_like(output) for output in output_tensors]
+        ordered = [torch.empty_like(output) for output in output_tensors]
 
-        def put_back() -> None:
-            for output, own in zip(output_tensors, seated, strict=True):
+        def restore() -> None:
+            for output, own in zip(output_tensors, ordered, strict=True):
                 output.copy_(torch.cat(self._ring.by_rank(self._parts(own))))
 
-        return Rearranged(gather(seated, input_tensors, opts), put_back)
+        return Rearranged(gather(ordered, input_tensors, opts), restore)
 
     def reduce_scatter(
         self, output_tensors: list[Tensor], input_tensors: list[list[Tensor]], opts: Any
     ) -> Any:
-        """Give each rank the sum of what is at its place."""
-        inputs = [self._ring.by_seat(row) for row in input_tensors]
+        """Give each rank the sum of the tensors at its place."""
+        inputs = [self._ring.by_position(row) for row in input_tensors]
         return super().reduce_scatter(output_tensors, inputs, opts)
 
     def reduce_scatter_tensor_coalesced(
         self, output_tensors: list[Tensor], input_tensors: list[Tensor], opts: Any
     ) -> Any:
-        """Give each rank the sum of what is at its place."""
+        """Give each rank the sum of the tensors at its place."""
         inputs = input_tensors
         if not self._ring.is_plain:
-            inputs = [torch.cat(self._ring.by_seat(self._parts(own))) for own in input_tensors]
+            inputs = [torch.cat(self._ring.by_position(self._parts(own))) for own in input_tensors]
         return super().reduce_scatter_tensor_coalesced(output_tensors, inputs, opts)
 
     def alltoall_base(
@@ -158,38 +158,38 @@ class OrderedProcessGroup(Wrapper):
         input_split_sizes: list[int],
         opts: Any,
     ) -> Any:
-        """Give each rank what is at its place."""
+        """Give each rank the tensors at its place."""
         exchange, ring = super().alltoall_base, self._ring
         if ring.is_plain:
             sizes = output_split_sizes, input_split_sizes
             return exchange(output_buffer, input_buffer, *sizes, opts)
-        rows = torch.cat(ring.by_seat(self._parts(input_buffer, input_split_sizes)))
+        rows = torch.cat(ring.by_position(self._parts(input_buffer, input_split_sizes)))
         answer = torch.empty_like(output_buffer)
-        sizes = ring.by_seat(output_split_sizes), ring.by_seat(input_split_sizes)
+        sizes = ring.by_position(output_split_sizes), ring.by_position(input_split_sizes)
 
-        def put_back() -> None:
+        def restore() -> None:
             output_buffer.copy_(torch.cat(ring.by_rank(self._parts(answer, sizes[0]))))
 
-        return Rearranged(exchange(answer, rows, *sizes, opts), put_back)
+        return Rearranged(exchange(answer, rows, *sizes, opts), restore)
 
     def _parts(self, tensor: Tensor, sizes: Sequence[int] = ()) -> tuple[Tensor, ...]:
-        """Return the parts of a tensor, one for each rank, equal where no sizes are given."""
-        whole = list(sizes) or [tensor.shape[0] // len(self._ring.seats)] * len(self._ring.seats)
+        """Return the parts of a tensor, one per rank, equal if no sizes are given."""
+        whole = list(sizes) or [tensor.shape[0] // len(self._ring.ranks)] * len(self._ring.ranks)
         return torch.split_with_sizes(tensor, whole)
 
 
 def _wait_for_store(handle: str, timeout: timedelta) -> None:
-    """Wait until the store answers where the members meet: torch waits for a frozen one for ever.
+    """Wait for the rendezvous store's answer: torch waits for a frozen store for ever.
 
     Raises
     ------
     RuntimeError
-        If it does not in time.
+        If it does not answer in time.
     """
     address = json.loads(handle)["store"]
 
     def meet() -> None:
-        with contextlib.suppress(Exception):  # whoever meets there next is told
+        with contextlib.suppress(Exception):  # the next user of the store gets the error
             create_store_client(address, timeout)
 
     looks = threading.Thread(target=meet, name="torchloom-order", daemon=True)
@@ -200,23 +200,23 @@ def _wait_for_store(handle: str, timeout: timedelta) -> None:
 
 
 class Rearranged(Work):
-    """A work whose answer is put in order once it is there."""
+    """A work whose answer is put in order once it is complete."""
 
-    def __init__(self, work: Any, put_back: Callable[[], None]) -> None:
+    def __init__(self, work: Any, restore: Callable[[], None]) -> None:
         super().__init__()
 
         def then(done: Any) -> Any:
             answer = done.value()
-            put_back()
+            restore()
             return answer
 
         self._future = work.get_future().then(then)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait for the work, which has a time-out of its own."""
+        """Wait for the work, which has a timeout of its own."""
         self._future.wait()
         return True
 
     def get_future(self) -> Any:
-        """Return a future that holds what the work's own does."""
+        """Return a future with the work's own result."""
         return self._future

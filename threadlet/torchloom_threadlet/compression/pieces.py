@@ -1,4 +1,4 @@
-"""The matrices that a tensor holds: itself, a model's parameters in a flat bucket, or a square."""
+"""A tensor's matrices: itself, a model's parameters in a flat bucket, or a square."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -9,14 +9,14 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Piece:
-    """A run of numbers in a flat tensor, taken for a matrix; the last row may not be full.
+    """A range of a flat tensor, used as a matrix; the last row may not be full.
 
     Attributes
     ----------
     start, numbers : int
-        Where it begins, and how long it is.
+        Its start and its length.
     rows, columns : int
-        Of the matrix; a vector has one row.
+        The matrix's; a vector has one row.
     """
 
     start: int
@@ -26,17 +26,17 @@ class Piece:
 
     @property
     def stop(self) -> int:
-        """Where the next one begins."""
+        """The start of the next piece."""
         return self.start + self.numbers
 
 
 class Pieces:
-    """Finds the matrices in what DDP reduces.
+    """Finds the matrices in the tensors that DDP reduces.
 
     Parameters
     ----------
     parameters : iterable of Tensor
-        The model's, in its own order; DDP's buckets hold runs of them.
+        The model's, in its own order; DDP's buckets contain consecutive ones.
     """
 
     def __init__(self, parameters: Iterable[Tensor]) -> None:
@@ -60,18 +60,18 @@ class Pieces:
         return [Piece(0, numbers, side, side)]
 
     def _run_of(self, numbers: int) -> Sequence[tuple[int, ...]]:
-        """Return the last run of parameters that are so many numbers together; none if none is.
+        """Return the last consecutive parameters with this many numbers in total; none if none has.
 
-        Were it another's run that is as long, the matrices would be worse, and the sum still one.
+        If another range has the same length, the matrices are worse, but the sum is still correct.
         """
-        first, held = len(self._shapes), 0
+        first, total = len(self._shapes), 0
         for last in range(len(self._shapes), 0, -1):
-            while held < numbers and first > 0:
+            while total < numbers and first > 0:
                 first -= 1
-                held += math.prod(self._shapes[first])
-            if held == numbers:
+                total += math.prod(self._shapes[first])
+            if total == numbers:
                 return self._shapes[first:last]
-            held -= math.prod(self._shapes[last - 1])
+            total -= math.prod(self._shapes[last - 1])
         return ()
 
 

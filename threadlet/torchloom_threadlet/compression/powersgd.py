@@ -1,9 +1,9 @@
-"""Matrices as products of two thin ones, with error feedback.
+"""Low-rank factors of matrices, with error feedback.
 
-Vogels et al., PowerSGD, 2019 (arXiv 1905.13727). torch's hooks do not fit: they want DDP's own
+Vogels et al., PowerSGD, 2019 (arXiv 1905.13727). torch's hooks do not fit: they require DDP's own
 buckets, and change the residual whether or not the step is committed. Nor does their
 orthogonalization: for one or two columns it is Gram-Schmidt, whose second column is noise, and not
-orthogonal to the first, where the matrix has rank one; the sum then comes out twice as large.
+orthogonal to the first, if the matrix has rank one; the sum then is twice as large.
 """
 
 from collections.abc import Sequence
@@ -30,11 +30,11 @@ class PowerSGD:
     pieces : Pieces
         Finds the matrices in a tensor.
     otherwise : Sharded
-        Sums a tensor in which there is no matrix whose factors would be smaller. Beside one that
-        has such matrices the rest goes with their first factors, as it is.
+        Sums a tensor without a matrix whose factors would be smaller. In a tensor with such
+        matrices the other parts are sent with the first factors, uncompressed.
     """
 
-    is_whole = True  # its matrices would be cut, and their factors would not get smaller
+    is_whole = True  # cutting would split its matrices, and their factors would not get smaller
 
     def __init__(self, rank: int, pieces: Pieces, otherwise: Sharded) -> None:
         if rank < 1:
@@ -46,7 +46,7 @@ class PowerSGD:
     def reduce(
         self, tensor: Tensor, memory: Memory, peers: Peers
     ) -> Reduction[tuple[Tensor, Memory]]:
-        """Sum the ranks' projections on the columns that their sum points to."""
+        """Sum the ranks' projections on the columns of their common sum."""
         pieces = self._pieces.of(tensor)
         factored = [piece for piece in pieces if self._gains(piece)]
         plain = [piece for piece in pieces if not self._gains(piece)]
@@ -65,7 +65,7 @@ class PowerSGD:
             first, [sum(one.numel() for one in projected), *(piece.numbers for piece in plain)]
         )
         # Only one rank's arithmetic may count here: another build of LAPACK, or another number
-        # of threads, would give other bits.
+        # of threads, gives other bits.
         if peers.rank == 0:
             left = _flat(_orthonormal(self._left(left, factored)))
         else:
@@ -90,7 +90,7 @@ class PowerSGD:
         return min(self._rank, piece.rows, piece.columns)
 
     def _gains(self, piece: Piece) -> bool:
-        # The left factor is sent twice. For less than half of the bytes nothing is left for later.
+        # The left factor is sent twice. Saving less than half of the bytes is not worth it.
         factors = self._columns(piece) * (2 * piece.rows + piece.columns)
         return 2 * factors < piece.numbers
 
@@ -101,18 +101,18 @@ class PowerSGD:
         return _split(flat, [(piece.columns, self._columns(piece)) for piece in pieces])
 
     def _bases(
-        self, known: Tensor | None, pieces: Sequence[Piece], device: torch.device
+        self, basis: Tensor | None, pieces: Sequence[Piece], device: torch.device
     ) -> list[Tensor]:
         """Return orthonormal columns to begin with: the last factors', or the same on all ranks.
 
-        They may differ from rank to rank, as where one has just joined: the projection is still
-        one on common columns, if on better ones a step later.
+        They may differ between ranks, as after a rank has joined: the projection still uses common
+        columns, if better ones only a step later.
         """
-        if known is None:
+        if basis is None:
             numbers = sum(piece.columns * self._columns(piece) for piece in pieces)
             generator = torch.Generator().manual_seed(_SEED)
-            known = torch.randn(numbers, generator=generator).to(device)
-        return _orthonormal(self._right(known, pieces))
+            basis = torch.randn(numbers, generator=generator).to(device)
+        return _orthonormal(self._right(basis, pieces))
 
 
 def _matrix(flat: Tensor, piece: Piece) -> Tensor:
@@ -131,14 +131,14 @@ def _split(flat: Tensor, shapes: Sequence[tuple[int, int]]) -> list[Tensor]:
 
 
 def _orthonormal(matrices: Sequence[Tensor]) -> list[Tensor]:
-    """Return matrices of orthonormal columns that span what those of ``matrices`` do."""
+    """Return matrices of orthonormal columns with the same span as those of ``matrices``."""
     return [torch.linalg.qr(matrix).Q for matrix in matrices]
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
     """Return ``left @ right.T``, added up column by column.
 
-    A matrix product may add in another order, or fuse, on another machine; this may not.
+    A matrix product may add in another order, or fuse, on another machine; this does not.
     """
     total = left[:, :1] * right[:, 0]
     for column in range(1, left.shape[1]):

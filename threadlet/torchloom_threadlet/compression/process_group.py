@@ -42,15 +42,15 @@ _MOST_AT_ONCE = 16
 _MOST_NUMBERS = 2**31 - 1
 _WIDTHS = {torch.float32: 4, torch.bfloat16: 2, torch.float16: 2}
 _NO_GAIN = {NONE: 0, "bf16": 2, "fp16": 2}
-"""Bytes of a number up to which a mode would make nothing smaller; 0 for those that always do."""
+"""The bytes of a number up to which a mode saves nothing; 0 for modes that always save."""
 
 
 class CompressedProcessGroup(OrderedProcessGroup):
     """Wraps any torchft process group: ``CompressedProcessGroup(ProcessGroupGloo(...))``.
 
     Sums and averages of a single float32, bf16 or fp16 tensor of at least 1024 numbers are
-    compressed; all else goes through as it is. Set :attr:`mode` between steps, on all ranks at
-    the same one; and so :attr:`concurrent_allreduces` and :attr:`bucket_bytes`.
+    compressed; other collectives pass unchanged. Set :attr:`mode`, :attr:`concurrent_allreduces`
+    and :attr:`bucket_bytes` between steps, on all ranks at the same step.
 
     Parameters
     ----------
@@ -59,22 +59,22 @@ class CompressedProcessGroup(OrderedProcessGroup):
     mode : str
         One of ``MODES``.
     topk_share : float
-        Of the numbers that ``topk`` sends, in (0, 1].
+        The share of the numbers that ``topk`` sends, in (0, 1].
     powersgd_rank : int
         Columns of PowerSGD's factors.
     parameters : iterable of Tensor
         The model's, by which PowerSGD finds the matrices in DDP's flat buckets. Without them each
-        bucket is one square matrix, whose rows mean nothing.
+        bucket is one square matrix with arbitrary rows.
 
     Raises
     ------
     ValueError
-        If one of them is not that.
+        If an option is out of its range.
 
     Attributes
     ----------
     is_plain : bool
-        Whether nothing is compressed for now, whatever the mode, as one rank could not.
+        Whether nothing is compressed for now, whatever the mode, because one rank could not.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class CompressedProcessGroup(OrderedProcessGroup):
 
     @property
     def concurrent_allreduces(self) -> int:
-        """How many pieces of a reduction are under way at once, from 1 to 16."""
+        """How many pieces of a reduction are in flight at once, from 1 to 16."""
         return self._concurrent_allreduces
 
     @concurrent_allreduces.setter
@@ -121,9 +121,9 @@ class CompressedProcessGroup(OrderedProcessGroup):
 
     @property
     def bucket_bytes(self) -> int:
-        """How many bytes a piece has at most, in the tensor's own type.
+        """The largest size of a piece in bytes, in the tensor's own type.
 
-        0: each reduction is cut into as many as are under way at once.
+        0: each reduction is cut into as many pieces as are in flight at once.
         """
         return self._bucket_bytes
 
@@ -135,9 +135,9 @@ class CompressedProcessGroup(OrderedProcessGroup):
 
     @property
     def part(self) -> Hashable:
-        """Which part of the model is reduced from now on, where a step reduces only a part.
+        """The part of the model that is reduced from now on, if a step reduces only a part.
 
-        Such as the fragment that a Streaming DiLoCo is about to synchronise.
+        For instance the fragment that Streaming DiLoCo is about to synchronise.
         """
         return self._feedback.part
 
@@ -146,21 +146,21 @@ class CompressedProcessGroup(OrderedProcessGroup):
         self._feedback.part = part
 
     def end_step(self, committed: bool) -> None:
-        """Say that the Manager has decided on the step, before the next one reduces anything.
+        """Take the Manager's decision on the step, before the next one reduces anything.
 
-        What the modes with error feedback remember is changed by committed steps only: the
-        gradients of others are thrown away, and so is what was not sent of them.
+        Only committed steps change the memories of modes with error feedback: the gradients of
+        other steps are discarded, and so is their unsent part.
         """
         self._verdict = None
         self._feedback.end_step(committed)
 
     @property
     def overlap(self) -> Overlap:
-        """Whom to tell, by ``begin`` and ``end``, that the training thread waits for a work."""
+        """The record of when the training thread waits for a work, by ``begin`` and ``end``."""
         return self._meter.overlap
 
     def take_figures(self) -> Figures:
-        """Return what the allreduces since the last call have sent and cost."""
+        """Return the bytes and time of the allreduces since the last call."""
         return self._meter.take()
 
     def allreduce(self, tensors: list[Tensor], opts: AllreduceOptions | ReduceOp) -> Any:
@@ -190,13 +190,13 @@ class CompressedProcessGroup(OrderedProcessGroup):
         return work
 
     def _codec(self, tensor: Tensor) -> Codec:
-        """Return what makes ``tensor`` smaller in the present mode; the plain sum if nothing."""
+        """Return the present mode's codec, or the plain sum if that is not larger."""
         if self.is_plain or tensor.itemsize <= _NO_GAIN.get(self._mode, 0):
             return _PLAIN
         return self._codecs.get(self._mode, _PLAIN)
 
     def reconfigure(self, opts: Any) -> Any:
-        """Take part in another quorum; what is still under way in this one fails."""
+        """Join another quorum; what is still in flight in this one fails."""
         self._lane.end(RuntimeError("the quorum is over"))
         self._meter.overlap.forget()
         configured = super().reconfigure(opts)
@@ -216,15 +216,15 @@ class CompressedProcessGroup(OrderedProcessGroup):
     def errored(self) -> Exception | None:
         """Return the wrapped process group's error.
 
-        The Manager asks once a step, as it judges it: where nobody calls :meth:`end_step`, the
-        step has ended with this, and is taken for committed if nothing has failed here.
+        The Manager calls it once a step, when it decides on it: without calls of :meth:`end_step`
+        this ends the step, which counts as committed if nothing has failed here.
         """
         self._verdict = not self._lane.ended
         return super().errored()
 
     @contextmanager
     def _run_context(self) -> Iterator[None]:
-        """Issue what is not compressed after all that is, as every rank does."""
+        """Issue uncompressed collectives after all compressed ones, as every rank does."""
         self._meter.overlap.begin("allreduce")
         try:
             self._lane.drain()
@@ -246,7 +246,7 @@ class CompressedProcessGroup(OrderedProcessGroup):
         except Exception:
             self._meter.end(entry, cost)
             raise
-        self._meter.end(entry, cost)  # of a launch on an accelerator nobody is told the end
+        self._meter.end(entry, cost)  # the host does not see the end of a launch on an accelerator
         return work
 
     def _meter_untouched(self, entry: Entry, began: float, sent: int, _: object) -> None:
@@ -271,7 +271,7 @@ class CompressedProcessGroup(OrderedProcessGroup):
             self._meter.end(entry, cost)
 
     def _begin(self, asked: Collective, ranks: int) -> tuple[Any, Tensor]:
-        """Issue a collective; return its work, and where its answer will be."""
+        """Issue a collective; return its work, and the tensor of its answer."""
         if isinstance(asked, Exchange):
             answer = torch.empty_like(asked.rows)
             opts = AllToAllOptions()
@@ -285,7 +285,7 @@ class CompressedProcessGroup(OrderedProcessGroup):
 
 @dataclass(frozen=True)
 class _Job:
-    """One reduction, as it was asked for."""
+    """One requested reduction."""
 
     codec: Codec
     bucket: Bucket
@@ -300,7 +300,7 @@ def _can_be_compressed(tensors: list[Tensor], op: Any) -> bool:
     # Several tensors in a call are summed into each other, which is left to the backend.
     if len(tensors) != 1:
         return False
-    # Only from this side: an enumerated operation does not equal the one of the options.
+    # Only in this order: an enumerated operation does not equal the options' one.
     if not (op == ReduceOp.SUM or op == ReduceOp.AVG):
         return False
     (tensor,) = tensors

@@ -1,7 +1,7 @@
-"""Numbers in fewer bytes: bf16, fp16 with a scale to each block, int8 with a scale to each block.
+"""Numbers in fewer bytes: bf16, fp16 with a scale per block, int8 with a scale per block.
 
-What torch ships does not fit: the casts of ``default_hooks`` sum in the narrow type and let fp16
-overflow, ``quantization_hooks`` gathers whole tensors, so that its bytes grow with the ranks,
+torch's own do not fit: the casts of ``default_hooks`` sum in the narrow type and let fp16
+overflow; ``quantization_hooks`` gathers whole tensors, so that its bytes grow with the ranks,
 and quantizes channel by channel in a Python loop.
 """
 
@@ -13,7 +13,7 @@ from torch import Tensor
 _LEAST = 2.0**-126
 _INT8_MOST = 127.0
 _FP16_EXPONENT = 15
-"""The largest magnitude of a block becomes one in [2**14, 2**15): no fp16 is exceeded."""
+"""The largest magnitude of a block is scaled to [2**14, 2**15): fp16 does not overflow."""
 
 
 class Quantizer(ABC):
@@ -22,7 +22,7 @@ class Quantizer(ABC):
     Attributes
     ----------
     block : int
-        Rows must be whole blocks of so many numbers.
+        Rows must be whole blocks of this many numbers.
     """
 
     block = 1
@@ -51,7 +51,7 @@ class Bfloat16(Quantizer):
 class Blockwise(Quantizer):
     """Numbers relative to the largest of their block, whose scale goes before them as a float32.
 
-    A block that is not finite in all its parts is in none once decoded: its scale is not.
+    If one number of a block is not finite, none is once decoded: the scale is not finite.
     """
 
     def __init__(self, block: int, narrow: torch.dtype) -> None:
@@ -76,7 +76,7 @@ class Blockwise(Quantizer):
 
     @abstractmethod
     def _scales(self, largest: Tensor) -> Tensor:
-        """Return what a number of each block is divided by."""
+        """Return the divisor of each block's numbers."""
 
     @abstractmethod
     def _narrowed(self, relative: Tensor) -> Tensor:
@@ -109,7 +109,7 @@ class Int8(Blockwise):
         super().__init__(256, torch.int8)
 
     def _scales(self, largest: Tensor) -> Tensor:
-        # A hair less than a 127th, so that 127 scales are never more than the largest.
+        # A bit less than a 127th, so that 127 scales never exceed the largest.
         scales = torch.nextafter(largest / _INT8_MOST, torch.zeros_like(largest))
         return torch.where(largest.isfinite(), scales.clamp_min(_LEAST), torch.nan)
 

@@ -1,7 +1,7 @@
-"""Who stands next to whom in the ring of a quorum: what each handle says of it, and the ranks.
+"""The order of the groups in a quorum's ring, from the members' handles.
 
-A rank is a group's number as torchft gives it. In the wrapped process group each has the number of
-its seat instead, and a ring goes from seat to seat.
+A rank is a group's number in torchft. In the wrapped process group each group has its position
+in the ring instead.
 """
 
 import json
@@ -18,33 +18,33 @@ _Part = TypeVar("_Part")
 
 
 class Ring:
-    """The seats of a quorum's ranks.
+    """The order of a quorum's ranks in the ring.
 
     Parameters
     ----------
-    seats : tuple of int
-        The rank on each seat, every rank once.
+    ranks : tuple of int
+        The rank at each position, every rank once.
     """
 
-    def __init__(self, seats: tuple[int, ...]) -> None:
-        self.seats = seats
-        self.is_plain = seats == tuple(range(len(seats)))
+    def __init__(self, ranks: tuple[int, ...]) -> None:
+        self.ranks = ranks
+        self.is_plain = ranks == tuple(range(len(ranks)))
 
-    def seat(self, rank: int) -> int:
-        """Return where a rank sits."""
-        return self.seats.index(rank)
+    def position(self, rank: int) -> int:
+        """Return a rank's position."""
+        return self.ranks.index(rank)
 
-    def by_seat(self, by_rank: Sequence[_Part]) -> list[_Part]:
-        """Return what each rank has in the order of the seats; nothing of nothing."""
-        return [by_rank[rank] for rank in self.seats] if by_rank else []
+    def by_position(self, by_rank: Sequence[_Part]) -> list[_Part]:
+        """Return the ranks' items in the order of the positions; an empty list for an empty one."""
+        return [by_rank[rank] for rank in self.ranks] if by_rank else []
 
-    def by_rank(self, by_seat: Sequence[_Part]) -> list[_Part]:
-        """Return what is on each seat in the order of the ranks."""
-        return [by_seat[self.seat(rank)] for rank in range(len(self.seats))]
+    def by_rank(self, by_position: Sequence[_Part]) -> list[_Part]:
+        """Return the positions' items in the order of the ranks."""
+        return [by_position[self.position(rank)] for rank in range(len(self.ranks))]
 
 
 def with_place(handle: str, order: str, group: str) -> str:
-    """Return a handle that says which place ``order`` gives to ``group``; one that can say it."""
+    """Return a handle with the group's place in ``order``; unchanged if it cannot contain it."""
     names = order.split(",") if order else []
     place = names.index(group) if group in names else _NONE
     try:
@@ -54,30 +54,30 @@ def with_place(handle: str, order: str, group: str) -> str:
 
 
 def ring_of(handles: Sequence[str]) -> Ring:
-    """Return the ring that a quorum's handles make, which are in the order of the ranks.
+    """Return the ring of a quorum's handles, which are in the order of the ranks.
 
-    The same handles make the same ring, whatever they say: of one place torchft's order decides,
-    and where a group says none, since it does not know of any, nobody moves.
+    The same handles make the same ring on all members: torchft's order decides between equal
+    places, and if one handle has no place, the whole ring keeps torchft's order.
     """
     ranks = range(len(handles))
     places = [_place(handle) for handle in handles]
     if None in places:
         return Ring(tuple(ranks))
     last = MAX_ORDER
-    told = [last if place in (_NONE, None) else place for place in places]
-    return Ring(tuple(sorted(ranks, key=told.__getitem__)))
+    keys = [last if place in (_NONE, None) else place for place in places]
+    return Ring(tuple(sorted(ranks, key=keys.__getitem__)))
 
 
-def on_a_store_of_its_own(handles: Sequence[str], name: str) -> list[str]:
-    """Return handles by whose first the members meet at keys that nobody has used before."""
+def on_new_keys(handles: Sequence[str], name: str) -> list[str]:
+    """Return handles with which the members meet at new keys of the store."""
     first = json.loads(handles[0])
     return [json.dumps({**first, "store": f"{first['store']}/{name}"}), *handles[1:]]
 
 
 def _place(handle: str) -> int | None:
-    """Return the place that a handle says, None where it says none that could be."""
+    """Return the place in a handle, None if there is no valid one."""
     try:
         place = json.loads(handle)[_KEY]
-    except (ValueError, TypeError, KeyError, RecursionError):  # whoever is in the quorum said it
+    except (ValueError, TypeError, KeyError, RecursionError):  # any member's, so unchecked
         return None
     return place if type(place) is int and _NONE <= place < MAX_ORDER else None

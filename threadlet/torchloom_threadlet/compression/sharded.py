@@ -1,4 +1,4 @@
-"""A sum in which every rank adds up its share: quantized to it, and quantized from it."""
+"""A sum in which every rank adds up its share: quantized on the way to it and from it."""
 
 from torch import Tensor
 from torch.nn.functional import pad
@@ -11,7 +11,7 @@ from torchloom_threadlet.compression.quantizers import Quantizer
 class Sharded:
     """Each share is summed in float32 by one rank, whose bytes all ranks then decode.
 
-    So the error is that of two quantizations however many ranks there are, and all end with the
+    So the error is that of two quantizations whatever the number of ranks, and all end with the
     same bits whatever the order of the sum.
     """
 
@@ -23,7 +23,7 @@ class Sharded:
     def reduce(
         self, tensor: Tensor, memory: Memory, peers: Peers
     ) -> Reduction[tuple[Tensor, Memory]]:
-        """Sum ``tensor`` over all ranks; the memory stays as it is."""
+        """Sum ``tensor`` over all ranks; the memory does not change."""
         quantizer = self._quantizer
         numbers = tensor.numel()
         blocks = -(-numbers // (peers.ranks * quantizer.block))

@@ -1,6 +1,6 @@
-"""Only the largest numbers of each rank, with error feedback: the rest is sent in later steps.
+"""Sends only the largest numbers of each rank, with error feedback: the rest is sent later.
 
-Lin et al., Deep Gradient Compression, 2018 (arXiv 1712.01887); torch ships nothing of the kind.
+Lin et al., Deep Gradient Compression, 2018 (arXiv 1712.01887); torch has no equivalent.
 """
 
 import math
@@ -20,7 +20,7 @@ class TopK:
     Parameters
     ----------
     share : float
-        Of the numbers that are sent, in (0, 1].
+        The share of numbers to send, in (0, 1].
     """
 
     is_whole = False
@@ -33,7 +33,7 @@ class TopK:
     def reduce(
         self, tensor: Tensor, memory: Memory, peers: Peers
     ) -> Reduction[tuple[Tensor, Memory]]:
-        """Sum over all ranks what they have sent; what they have not is their residual."""
+        """Sum the numbers that all ranks send; what a rank does not send is its residual."""
         unsent = memory.added_to(tensor.view(-1))
         count = math.ceil(self._share * unsent.numel())
         # NaN counts as the largest, so that it is sent.
@@ -48,6 +48,6 @@ class TopK:
             theirs = row[:cut].clone().view(torch.int32).long()
             total.index_add_(0, theirs, row[cut:].view(torch.bfloat16).float())
         unsent[places] -= values.float()
-        # What is not finite must not come again in every later step.
+        # A number that is not finite must not return in every later step.
         residual = unsent.nan_to_num_(0.0, 0.0, 0.0)
         return total.view(tensor.shape), Memory(residual, memory.basis)

@@ -1,4 +1,4 @@
-"""The handle of a compressed allreduce, as torchft waits for it."""
+"""The handle of a compressed allreduce, for which torchft waits."""
 
 import concurrent.futures
 from collections.abc import Callable, Iterator
@@ -15,12 +15,12 @@ _NOWHERE = nullcontext()
 
 
 class CompressedWork(Work):
-    """Done once the tensors are reduced; an error is raised by ``wait`` and by the future.
+    """Complete once the tensors are reduced; an error is raised by ``wait`` and by the future.
 
     Parameters
     ----------
     tensors : list of Tensor
-        What the future will hold.
+        The future's result.
     """
 
     def __init__(self, tensors: list[Tensor]) -> None:
@@ -34,7 +34,7 @@ class CompressedWork(Work):
         self._ended: concurrent.futures.Future[None] = concurrent.futures.Future()
 
     def run(self, reduce: Callable[[], object]) -> None:
-        """Reduce, in a lane's thread, and tell whoever waits; an error is told and raised."""
+        """Reduce, in a lane's thread; the waiting thread gets an error, too."""
         try:
             with torch.no_grad(), self._side.entered(self._tensors) if self._side else _NOWHERE:
                 reduce()
@@ -60,7 +60,7 @@ class CompressedWork(Work):
         try:
             self._ended.result(timeout.total_seconds() or None)
         except TimeoutError:
-            raise RuntimeError(f"need a reduction that ends within {timeout}") from None
+            raise RuntimeError(f"the reduction did not end within {timeout}") from None
         self.block_current_stream()
         return True
 
@@ -83,20 +83,20 @@ class CompressedWork(Work):
         return self._tensors
 
     def is_completed(self) -> bool:
-        """Return whether it has ended, well or not."""
+        """Return whether it has ended, with or without an error."""
         return self._ended.done()
 
     def is_success(self) -> bool:
-        """Return whether it has ended well."""
+        """Return whether it has ended without an error."""
         return self._ended.done() and self._ended.exception() is None
 
     def exception(self) -> Any:
-        """Return what it has failed of, if it has."""
+        """Return the error that ended it, if any."""
         return self._ended.exception() if self._ended.done() else None
 
 
 class _SideStream:
-    """A stream of its own, that begins after what the current one holds now."""
+    """A stream of its own, which begins after the current one's present work."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -106,7 +106,7 @@ class _SideStream:
 
     @contextmanager
     def entered(self, tensors: list[Tensor]) -> Iterator[None]:
-        """Issue into the stream, and keep the tensors' memory from being used anew before."""
+        """Issue into the stream, and keep the tensors' memory from earlier reuse."""
         with self._stream:
             self._stream.wait_event(self._ready)
             for tensor in tensors:

@@ -1,4 +1,4 @@
-"""A torchft process group around another one, which it keeps."""
+"""A torchft process group around another one, which survives an abort."""
 
 from datetime import timedelta
 
@@ -8,7 +8,7 @@ _TIMEOUT = timedelta(seconds=60)
 
 
 class Wrapper(ProcessGroupWrapper):  # type: ignore[misc]
-    """Passes everything on to ``pg``; torchft's own would let go of it where it is aborted.
+    """Passes all calls on to ``pg``; torchft's own wrapper drops it on an abort.
 
     Parameters
     ----------
@@ -32,6 +32,6 @@ class Wrapper(ProcessGroupWrapper):  # type: ignore[misc]
         return self._pg.errored()  # type: ignore[no-any-return]
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Set the time-out, of the wrapped process group as well."""
+        """Set the timeout, of the wrapped process group as well."""
         super().set_timeout(timeout)
         self._pg.set_timeout(timeout)

@@ -6,7 +6,7 @@
 
     loom = attach(held=True)                  # before the Manager: a standby waits in here
     manager = Manager(..., replica_id=loom.group)
-    loom.manage(manager, optimizer)           # or in here, once it was told to prepare
+    loom.manage(manager, optimizer)           # or in here, after the command to prepare
     while manager.current_step() < steps:
         ...
         if not loom.step(loss=loss):

@@ -44,16 +44,16 @@ def attach(
 ) -> "TorchftLoom":
     """Register this process as a worker; see :func:`torchloom_threadlet.attach`.
 
-    Call it when the model is built and before the Manager is: making the Manager is what joins
-    the quorum.
+    Call it after the model is built and before the Manager is made, since making the Manager
+    joins the quorum.
 
     ``held`` promises that the Manager's ``replica_id`` will be ``loom.group``. By this name
-    torchLoom's lighthouse can hold a standby back, so that it may be told to go on and wait in
+    torchLoom's lighthouse can keep a standby out of the quorum, so that the standby can wait in
     :meth:`TorchftLoom.manage` instead.
 
-    ``landscape`` is what a standby can look at the loss around the run's newest weights with, a
-    :class:`~torchloom_threadlet.landscape.Landscape`, and ``preview`` what it can try a change out
-    with, a :class:`~torchloom_threadlet.preview.Preview`.
+    ``landscape`` lets a standby compute the loss landscape around the newest weights, see
+    :class:`~torchloom_threadlet.landscape.Landscape`, and ``preview`` lets it try a knob change,
+    see :class:`~torchloom_threadlet.preview.Preview`.
     """
     who = {"group": group, "rank": rank, "node": node, "rack": rack, "standby": standby}
     standby_tasks = standby_tasks_of(landscape, preview)
@@ -79,30 +79,31 @@ class TorchftLoom(Loom):
         *,
         measure_update: bool = False,
     ) -> None:
-        """Watch ``manager``, agree with the other ranks ahead of its steps, register knobs.
+        """Attach to ``manager``: agree with the other ranks ahead of its steps, register knobs.
 
-        A standby that was told to prepare waits in here until it is told to join.
+        A standby that has prepared waits in this call until the Weaver lets it join.
 
         Parameters
         ----------
         manager : torchft.Manager
-            Each step of it is voted on from now on.
+            Each of its steps is voted on from now on.
         optimizer : optional
-            torchft's wrapper or the one within: its learning rate, betas, weight decay, and the
-            clipping and noise of its gradients become run-fenced knobs; ``grad_norm`` is measured.
+            torchft's wrapper or the inner optimizer: its learning rate, betas, weight decay, and
+            the clipping and noise of its gradients become run-fenced knobs; ``grad_norm`` is
+            measured.
         scheduler : optional
-            That of the optimizer, which is scaled with the learning rate.
+            The optimizer's, which is scaled with the learning rate.
         measure_update : bool
-            Whether ``update_norm`` is measured, too, which takes a copy of the weights.
+            Whether to measure ``update_norm`` as well, which takes a copy of the weights.
 
-        Where the Manager's process group is a
-        :class:`~torchloom_threadlet.compression.CompressedProcessGroup`, how it reduces is
-        told by knobs, too.
+        If the Manager's process group is a
+        :class:`~torchloom_threadlet.compression.CompressedProcessGroup`, its compression becomes
+        knobs as well.
 
         Raises
         ------
         SystemExit
-            With status 0, if the standby is dismissed instead.
+            With status 0, if the standby is dismissed.
         """
         if self._manager is None:
             self.on_drain(self._leave_quorum)
@@ -128,30 +129,30 @@ class TorchftLoom(Loom):
         if self.state == "standby":
             name = name_of_replica(_replica_id(manager))
             if name != self.group:
-                text = "others may wait for standby %s: need replica_id %r in its Manager, was %r"
+                text = "others may wait for standby %s: its Manager needs replica_id %r, was %r"
                 _logger.warning(text, self.worker, self.group, name)
             self.wait_to_join()
         if self._figures is not None:
             self._figures.begin_step()
 
     def local_sgd(self, local_sgd: Any) -> None:
-        """Register how often torchft's LocalSGD or DiLoCo synchronises as knobs of the run."""
+        """Register how often torchft's LocalSGD or DiLoCo synchronises, as run-fenced knobs."""
         Rounds(local_sgd).register(self)
 
     def _register_compression(self, manager: Any) -> None:
         self._figures = RoundFigures(manager._pg)
         hook(manager, "should_commit", after=self._figures.decide)
         if manager._use_async_quorum:
-            text = "%s: compression stays as it is: to switch it, need use_async_quorum=False"
+            text = "%s: compression cannot be changed: switching it needs use_async_quorum=False"
             _logger.warning(text, self.worker)
             return
         for knob in allreduce_knobs(manager._pg):
             self.knob(**knob)
 
     def step(self, step: int | None = None, **metrics: Any) -> bool:
-        """Say that a step is finished, committed or not; return False once drained.
+        """Report a finished step, committed or not; return False once drained.
 
-        ``step`` is the manager's own if not given. After a drain this waits two seconds, so
+        ``step`` is the manager's own by default. After a drain this waits two seconds, so
         that peers still reading from this process's sockets can finish.
         """
         manager = self._manager
@@ -182,7 +183,7 @@ class TorchftLoom(Loom):
         return going
 
     def _watch(self, manager: Any) -> None:
-        """Stamp what ``manager`` waits for, and know its connections and what it gives to peers."""
+        """Record what ``manager`` waits for, its connections, and the state it gives to peers."""
         pg, phases = manager._pg, self._worker.phases
         if isinstance(pg, CompressedProcessGroup):
             pg.overlap.passed_to = phases
@@ -193,7 +194,7 @@ class TorchftLoom(Loom):
         try:
             connections = Connections(pg)
         except Exception as error:  # noqa: BLE001 - a process group of the user's own
-            _logger.warning("connections to peers cannot be cut here: %s", error_line(error))
+            _logger.warning("cannot cut connections to peers: %s", error_line(error))
             return
         hook(manager, "start_quorum", before=connections.begin_step)
         hook(manager, "report_error", after=connections.pass_error_on)
@@ -202,19 +203,19 @@ class TorchftLoom(Loom):
         self._worker.send(self._worker.hello())
 
     def _leave_quorum(self) -> None:
-        # There is no call to leave a quorum: shutting down between steps is how it is done. The
-        # others wait until our last heartbeat is old; to wait for threads would only add to that.
+        # torchft has no call to leave a quorum: a shutdown between steps does it. The others wait
+        # until the last heartbeat is old; waiting for threads would only prolong that.
         self._manager.shutdown(wait=False)
-        # torchft's own scripts loop in a loop, and `break` leaves only the inner one.
+        # torchft's own scripts have nested loops, and `break` leaves only the inner one.
         self._manager.start_quorum = lambda *_, **__: end_drained(self.worker)
 
     def _listen(self) -> None:
-        for name, hear in (
+        for name, handle in (
             ("torchft_quorums", self._on_quorum),
             ("torchft_commits", self._on_commit),
             ("torchft_errors", self._on_error),
         ):
-            _overhear(logging.getLogger(name), hear)
+            _watch_records(logging.getLogger(name), handle)
 
     def _on_quorum(self, record: logging.LogRecord) -> None:
         worker = self._worker
@@ -233,7 +234,7 @@ class TorchftLoom(Loom):
 
 
 def _longest_pause_s(manager: Any) -> float:
-    """Return how long a group may be paused before another that waits for it gives up."""
+    """Return how long a group may pause before a group that waits for it times out."""
     quorum_timeout = getattr(manager, "_quorum_timeout", None)
     timeout_s = _QUORUM_TIMEOUT_S
     if isinstance(quorum_timeout, timedelta) and quorum_timeout > timedelta(0):
@@ -242,9 +243,9 @@ def _longest_pause_s(manager: Any) -> float:
 
 
 def _replica_id(manager: Any) -> str:
-    """Return what the lighthouse calls this life of the group: its name, ``:`` and a UUID.
+    """Return the lighthouse's name for this incarnation of the group: its name, ``:`` and a UUID.
 
-    The Manager says it nowhere but in its log lines.
+    The Manager has it only in its logger.
     """
     own = getattr(getattr(manager, "_logger", None), "_replica_id", None)
     return str(own or getattr(manager, "_replica_id", "") or "")
@@ -254,18 +255,18 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
     return {name: record.__dict__[name] for name in _FIELDS if name in record.__dict__}
 
 
-def _overhear(logger: logging.Logger, hear: Callable[[logging.LogRecord], None]) -> None:
-    """Hear every record of ``logger``, and print no more of them than before.
+def _watch_records(logger: logging.Logger, handle: Callable[[logging.LogRecord], None]) -> None:
+    """Pass every record of ``logger`` to ``handle``, and print no more of them than before.
 
-    torchft logs these at INFO with an empty text. A handler would need the logger's level
-    lowered, and then every handler of the user's would print the empty lines too; a filter
-    sees the records first and lets through only those that passed before.
+    torchft logs these at INFO with an empty text. A handler would need a lower level of the logger,
+    and then every handler of the user would print the empty lines, too; a filter gets the records
+    first and passes only those that passed before.
     """
     threshold = logger.getEffectiveLevel()
 
     def listen(record: logging.LogRecord) -> bool:
         try:
-            hear(record)
+            handle(record)
         except Exception:
             _logger.exception("cannot read what torchft logged")
         return record.levelno >= threshold

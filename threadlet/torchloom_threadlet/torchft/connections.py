@@ -1,8 +1,8 @@
-"""The sockets to peers that a process group has made for its quorum, and how they are shut down.
+"""The sockets that a process group opened to the peers of its quorum, and how to shut them down.
 
-gloo has no call that ends a collective: a peer that freezes holds everybody up until the process
-group's timeout. What ends it is ``shutdown(2)`` on its sockets. Which ones these are, the kernel
-knows: gloo watches them, and its listener, with an epoll of its own. Linux only.
+gloo cannot end a collective: a peer that freezes blocks all others until the process group's
+timeout. ``shutdown(2)`` on its sockets ends it. The kernel knows these sockets: gloo watches
+them, and its listener, with an epoll of its own. Linux only.
 """
 
 import contextlib
@@ -28,10 +28,10 @@ class Connections:
     Parameters
     ----------
     pg : torchft.ProcessGroup
-        Its ``reconfigure`` and ``allreduce`` are watched from here on.
+        Its ``reconfigure`` and ``allreduce`` are wrapped.
     quiet_s : float
-        Collectives of ours that are in flight when an error is passed on are waited for as long
-        as a byte moves within so many seconds: two groups may wait for each other.
+        Before an error is passed on, own collectives in flight are waited for as long as a byte
+        moves within this many seconds: two groups may wait for each other.
     """
 
     def __init__(self, pg: Any, quiet_s: float = 0.5) -> None:
@@ -40,31 +40,31 @@ class Connections:
         self._is_gloo = pg.getBackendName() == "torchft-gloo"
         self._quorum_id = -1
         self._inodes: frozenset[int] = frozenset()
-        self._known = False
+        self._is_complete = False
         self._works: list[Any] = []
         self._in_step = True
-        self._said_at = -1
+        self._shut_at = -1
         self._reconfigure, self._allreduce = pg.reconfigure, pg.allreduce
         pg.reconfigure, pg.allreduce = self._reconfigured, self._issued
 
     def refusal(self, quorum_id: int) -> str:
-        """Return why the connections of this quorum cannot be cut; empty if they can.
+        """Return why the connections of this quorum cannot be cut; "" if they can.
 
-        Those of an earlier one are gone: whoever is told to cut them is free already.
+        An earlier quorum's connections are gone: nothing waits in them any more.
         """
         if quorum_id > self._quorum_id:
             return f"need the present quorum, {self._quorum_id}, was {quorum_id}"
         if self._is_gloo and not _DESCRIPTORS.exists():
             return "connections can be cut on Linux only"
-        if self._is_gloo and self._quorum_id == quorum_id and not self._known:
-            return f"the connections of quorum {quorum_id} are not known here"
+        if self._is_gloo and self._quorum_id == quorum_id and not self._is_complete:
+            return f"the connections of quorum {quorum_id} are unknown in this process"
         return ""
 
     def cut(self, quorum_id: int) -> str:
-        """Shut down the connections of this quorum, and say how many were open.
+        """Shut down the connections of this quorum, and return how many were open.
 
-        They are known by their inodes, so that none of a later quorum is hit, be this one over
-        meanwhile.
+        They are identified by their inodes, so that no connection of a later quorum is hit, even if
+        this quorum ends meanwhile.
         """
         inodes, present = self._inodes, self._quorum_id
         if quorum_id != present:
@@ -75,41 +75,41 @@ class Connections:
         return f"{_shut(inodes, socket.SHUT_RDWR)} connections of quorum {quorum_id} are shut down"
 
     def pass_error_on(self) -> None:
-        """Let peers that wait for us have the error: we take part in nothing more of this quorum.
+        """Pass an error on to waiting peers: this process takes no further part in this quorum.
 
-        Only the half on which we send is shut down, and after all that we still send: who needs
-        no more than that gets it, and its step is committed as it would have been.
+        Only the sending half is shut down, and after all that is still sent: a peer that needs no
+        more than that gets it, and commits its step as usual.
         """
-        if not (self._is_gloo and self._in_step) or self._said_at == self._quorum_id:
+        if not (self._is_gloo and self._in_step) or self._shut_at == self._quorum_id:
             return
-        self._said_at = self._quorum_id
+        self._shut_at = self._quorum_id
         if self._in_flight():
             name = "torchloom-error"
-            threading.Thread(target=self._say_when_quiet, name=name, daemon=True).start()
+            threading.Thread(target=self._shut_when_quiet, name=name, daemon=True).start()
         else:
             _shut(self._inodes, socket.SHUT_WR)
 
     def begin_step(self) -> None:
-        """Take errors for this step's from now on."""
+        """Take errors from now on as those of this step."""
         self._in_step = True
 
     def end_step(self) -> None:
-        """Take no error for this step's any more, and let go of its collectives' tensors.
+        """Take no more errors for this step, and release its collectives' tensors.
 
-        The Manager forgets what is reported from here to the next step.
+        The Manager discards errors that are reported between two steps.
         """
         self._in_step = False
         self._works = []
 
     def _reconfigured(self, opts: Any) -> Any:
-        self._inodes, self._known, self._works = frozenset(), False, []
+        self._inodes, self._is_complete, self._works = frozenset(), False, []
         self._quorum_id = int(opts.uuid)
         before = frozenset(inode for inode, _ in _sockets())
         configured = self._reconfigure(opts)
         peers = len(opts.handles) - 1
         with contextlib.suppress(OSError):
             self._inodes = _gloo_connections(before, peers)
-            self._known = bool(self._inodes) or not peers
+            self._is_complete = bool(self._inodes) or not peers
         return configured
 
     def _issued(self, *args: Any, **kwargs: Any) -> Any:
@@ -120,8 +120,8 @@ class Connections:
     def _in_flight(self) -> bool:
         return any(map(_is_in_flight, self._works))
 
-    def _say_when_quiet(self) -> None:
-        """Wait for our other collectives to end, or to come no further."""
+    def _shut_when_quiet(self) -> None:
+        """Wait until the own other collectives end or stall, then shut the sending halves."""
         inodes = self._inodes
         moved, since = _bytes_moved(inodes), time.monotonic()
         while self._in_flight() and inodes == self._inodes:
@@ -152,10 +152,10 @@ def _sockets() -> Iterator[tuple[int, int]]:
 
 
 def _opened(inodes: frozenset[int]) -> Iterator[socket.socket]:
-    """Yield those sockets that are still open, each for as long as the loop looks at it.
+    """Yield those sockets that are still open, each valid for one iteration.
 
-    A descriptor may be closed and given anew at any moment: it is duplicated first, then looked
-    at. Kept, the duplicate would keep the connection open when this process closes it.
+    A descriptor may be closed and reused at any moment: it is duplicated first, then checked.
+    A stored duplicate would keep the connection open when this process closes it.
     """
     for inode, descriptor in list(_sockets()) if inodes else ():
         if inode not in inodes:
@@ -187,7 +187,7 @@ def _bytes_moved(inodes: frozenset[int]) -> int:
 
 
 def _gloo_connections(before: frozenset[int], peers: int) -> frozenset[int]:
-    """Return the inodes of the connections that gloo has made since ``before``.
+    """Return the inodes of the connections that gloo has opened since ``before``.
 
     Other threads may have opened sockets meanwhile, and the rendezvous store has. gloo's are
     those that one epoll watches together with a listener, all of them new; unlike the epolls of
@@ -204,7 +204,7 @@ def _gloo_connections(before: frozenset[int], peers: int) -> frozenset[int]:
 
 
 def _epolls() -> Iterator[set[int]]:
-    """Yield the inodes that each epoll watches which is not closed on exec."""
+    """Yield the inodes that each epoll without close-on-exec watches."""
     for descriptor, link in _links():
         if link != "anon_inode:[eventpoll]":
             continue

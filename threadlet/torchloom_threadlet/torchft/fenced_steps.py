@@ -1,6 +1,6 @@
-"""Have the ranks of a torchft run agree on changes ahead of each step, and make them with it.
+"""Lets the ranks of a torchft run agree on changes ahead of each step, and make them with it.
 
-The ballots go with the request for the quorum and are counted as its answer comes, before any
+The ballots are sent with the quorum request and are counted when the quorum arrives, before any
 state is loaded and before any collective of the step.
 """
 
@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from torchloom_threadlet.compression import CompressedProcessGroup
 from torchloom_threadlet.fence.agreement import Ballot, is_behind, read_minima, tally
-from torchloom_threadlet.torchft.ballots import Ballots, Said
+from torchloom_threadlet.torchft.ballots import Ballots, Vote
 from torchloom_threadlet.trainer.worker import Worker, error_line
 
 _KEY = "torchloom"
@@ -23,23 +23,23 @@ _logger = logging.getLogger(__name__)
 
 
 class FencedSteps:
-    """The steps of one Manager.
+    """The fenced steps of one Manager.
 
-    Each rank hears the ballots of those of its own number in the other groups. In a group of
-    several ranks these reduce what they have heard once more: they have one outcome, or none of
-    them has any. Where that cannot be, or where a group of the quorum does not vote, nobody does,
-    and what is fenced is refused.
+    Each rank gets the ballots of the ranks with its number in the other groups. In a group of
+    several ranks these reduce the ballots once more: all get one outcome, or none of them gets
+    any. Where that is not possible, or where a group of the quorum does not vote, no rank votes,
+    and fenced changes are refused.
     """
 
     def __init__(self, manager: Any, worker: Worker) -> None:
         obstacle = _obstacle(manager)
         worker.changes.can_vote = not obstacle
         if obstacle:
-            _logger.warning("nothing can be changed on all ranks at one step: %s", obstacle)
+            _logger.warning("fenced changes are not possible: %s", obstacle)
             return
         self._manager = manager
         self._worker = worker
-        self._own = Said(0, Ballot(0, 0, 0, 0))
+        self._own = Vote(0, Ballot(0, 0, 0, 0))
         self._is_answered = False
         self._all_vote = True
         self._trouble = ""
@@ -52,32 +52,32 @@ class FencedSteps:
         manager.wait_quorum = self._waited
         manager.should_commit = self._committed
         manager._apply_pending_state_dict = self._loaded
-        Ballots(manager, self._say, self._hear)
+        Ballots(manager, self._cast, self._take_votes)
         if isinstance(manager._pg, CompressedProcessGroup):
             manager._pg.takes_order = not manager._use_async_quorum
         self._give_with_the_state()
 
-    # --- the thread that asks for the quorum ----------------------------------------------------
+    # --- the thread that requests the quorum ----------------------------------------------------
 
-    def _say(self) -> Said:
-        self._own = Said(self._manager._step, self._worker.changes.vote(time.time_ns()))
+    def _cast(self) -> Vote:
+        self._own = Vote(self._manager._step, self._worker.changes.vote(time.time_ns()))
         return self._own
 
-    def _hear(self, said: list[Said] | None, quorum: Any) -> None:
-        """Count what was said; what comes of it is looked at once the answer is taken in."""
+    def _take_votes(self, votes: list[Vote] | None, quorum: Any) -> None:
+        """Count the votes; the training thread acts on the result once it has the quorum."""
         self._trouble, self._steps_back = "", False
         try:
-            self._count([self._own] if said is None else said, all_vote=said is not None)
+            self._count([self._own] if votes is None else votes, all_vote=votes is not None)
         except Exception as error:  # noqa: BLE001 - another rank of the group may have died
             self._trouble = f"the ranks of this group did not vote: {error_line(error)}"
-        if said is not None:
-            self._reorder(quorum, max(one.ballot.attempt for one in said))
+        if votes is not None:
+            self._reorder(quorum, max(vote.ballot.attempt for vote in votes))
         self._is_answered = True
 
     def _reorder(self, quorum: Any, attempt: int) -> None:
-        """Have the members seated as they say now, where the Manager does not do it anyway.
+        """Reorder the ring by the members' handles, where the Manager does not do it anyway.
 
-        All have one answer, so all do it, or none; and this step's collectives are yet to come.
+        All have the same answer, so all do it, or none; this step's collectives come later.
         """
         pg = self._manager._pg
         if not isinstance(pg, CompressedProcessGroup) or not pg.takes_order:
@@ -89,20 +89,20 @@ class FencedSteps:
         except Exception as error:  # noqa: BLE001 - a peer may have died meanwhile
             self._trouble = self._trouble or f"the ring has no new order: {error_line(error)}"
 
-    def _count(self, said: list[Said], *, all_vote: bool) -> None:
-        least, largest = tally(said)
+    def _count(self, votes: list[Vote], *, all_vote: bool) -> None:
+        least, largest = tally(votes)
         if self._manager._group_world_size > 1:
-            # Each rank, whatever it has heard: the others wait for it in here.
+            # On each rank, whatever its votes: the others wait for it here.
             voting, *minima = self._within(int(all_vote), *_minima(least, largest))
             all_vote, (least, largest) = bool(voting), read_minima(tuple(minima))
         self._all_vote = all_vote
         if not all_vote or self._worker.changes.count(least, largest):
             return
-        is_late = self._own.step < max(said).step
+        is_late = self._own.step < max(votes).step
         own = self._own.ballot.withheld() if is_late else self._own.ballot
-        self._trouble = "the ranks have not all made the same steps"
+        self._trouble = "the ranks differ in the steps that they have made"
         self._steps_back = is_behind(own, largest)
-        if self._manager._group_world_size > 1:  # a group counts its steps alike
+        if self._manager._group_world_size > 1:  # a group's ranks decide together
             self._steps_back = not self._within(int(not self._steps_back))[0]
 
     def _within(self, *numbers: int) -> tuple[int, ...]:
@@ -120,19 +120,19 @@ class FencedSteps:
 
     def _waited(self) -> Any:
         result = self._wait_quorum()
-        # A synchronous quorum is waited for before the state of a peer is loaded.
+        # A synchronous quorum is waited for before a peer's state is loaded.
         if self._manager._use_async_quorum:
             self._take_in()
         return result
 
     def _take_in(self) -> None:
-        """Do, once a step, what follows from the ballots before anything is reduced."""
+        """Act, once a step, on the counted ballots, before anything is reduced."""
         if not self._is_answered:
             return
         self._is_answered = False
-        self._note_who_votes()
+        self._note_voters()
         if isinstance(self._manager._pg, CompressedProcessGroup):
-            # All members know alike that one does not vote; it may not compress either.
+            # All members know that one does not vote; it may not compress either.
             self._manager._pg.is_plain = not self._all_vote
         if self._steps_back:
             self._step_back()
@@ -153,8 +153,8 @@ class FencedSteps:
                 self._manager._pg.end_step(quorum_id is not None)
             self._worker.attention |= self._worker.changes.due is not None
 
-    def _note_who_votes(self) -> None:
-        """Have the Weaver know whether the ranks of this quorum can agree on anything."""
+    def _note_voters(self) -> None:
+        """Report to the Weaver whether the ranks of this quorum can agree on changes."""
         changes, all_vote = self._worker.changes, self._all_vote
         if changes.can_vote == all_vote:
             return
@@ -162,22 +162,22 @@ class FencedSteps:
         if not all_vote:
             knobs = ", ".join(self._worker.actuators.fenced_values())
             _logger.warning(
-                "nothing can be changed on all ranks at one step: a group of this quorum is not "
-                "attached to torchLoom, or to another version of it, and may not have %s as here",
+                "fenced changes are not possible: a group of this quorum is not attached to "
+                "torchLoom, or to another version of it, and may differ in %s",
                 knobs or "its knobs",
             )
         self._worker.send(self._worker.hello())
 
     def _step_back(self) -> None:
-        """Count a step less, so that torchft has this group take a peer's state."""
+        """Count one step less, so that torchft makes this group load a peer's state."""
         self._manager._step = max(0, self._manager._step - 1)
 
-    # --- the state that a peer takes, in whichever thread torchft loads it -----------------------
+    # --- the state that a peer loads, in torchft's thread --------------------------------------
 
     def _loaded(self) -> None:
         pending = self._manager._pending_state_dict
         if pending is not None:
-            pending["user"].setdefault(_KEY, "")  # of a peer that is not attached
+            pending["user"].setdefault(_KEY, "")  # from a peer that is not attached
         self._load_state()
 
     def _take_over(self, standing: str) -> None:
@@ -185,7 +185,7 @@ class FencedSteps:
             return
         self._worker.take_over(standing)
         if self._worker.changes.is_short:
-            self._manager.report_error(RuntimeError("the peer had not what was agreed on"))
+            self._manager.report_error(RuntimeError("the peer lacked the agreed change"))
 
     def _give_with_the_state(self) -> None:
         """Give the knobs with the state, to be set before it is loaded: they may shape it."""
@@ -200,7 +200,7 @@ class FencedSteps:
 
 
 def _obstacle(manager: Any) -> str:
-    """Return why the ranks of this group cannot agree with each other, or nothing."""
+    """Return why the ranks of this group cannot agree with each other, or "" if they can."""
     ranks = manager._group_world_size
     if ranks == 1:
         return ""
@@ -223,5 +223,5 @@ def _reduced(numbers: tuple[int, ...], timeout: timedelta) -> tuple[int, ...]:
     least = torch.tensor(numbers, dtype=torch.int64, device=device)
     work = dist.all_reduce(least, dist.ReduceOp.MIN, async_op=True)
     if work is not None:
-        work.wait(timeout)  # a rank that is not attached never comes
+        work.wait(timeout)  # a rank that is not attached never joins
     return tuple(least.tolist())

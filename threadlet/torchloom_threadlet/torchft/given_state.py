@@ -1,4 +1,4 @@
-"""How large the state is that torchft's Manager gives to a peer which joins."""
+"""The size of the state that torchft's Manager gives to a healing peer."""
 
 import logging
 from typing import Any
@@ -9,12 +9,12 @@ _logger = logging.getLogger(__name__)
 
 
 class GivenState:
-    """The size of what ``manager`` has given last.
+    """The size of the state that ``manager`` gave last.
 
     Attributes
     ----------
     size_bytes : int
-        Of the tensors in it, as far as they are on this rank; 0 before anything was given.
+        Of its tensors on this rank; 0 before any state was given.
     """
 
     def __init__(self, manager: Any) -> None:
@@ -26,13 +26,13 @@ class GivenState:
             try:
                 self.size_bytes = tensor_bytes(kwargs["state_dict"])
             except Exception:
-                _logger.exception("cannot tell how large the given state is")
+                _logger.exception("cannot measure the size of the given state")
             return send(*args, **kwargs)
 
         transport.send_checkpoint = measured_send
 
 
 def tensor_bytes(state: Any) -> int:
-    """Return how many bytes the tensors in ``state`` have, of DTensors the part on this rank."""
+    """Return the bytes of the tensors in ``state``, of DTensors the part on this rank."""
     leaves = (getattr(leaf, "_local_tensor", leaf) for leaf in tree_leaves(state))
     return sum(getattr(leaf, "nbytes", 0) for leaf in leaves)

@@ -1,8 +1,8 @@
 """How often LocalSGD and DiLoCo synchronise, as knobs that all ranks change at one sync.
 
-torchft has no public way to change it. What counts the steps of a round asserts that it never
-passes its end, and a joiner takes knobs over in the midst of a sync: so a value waits here for the
-first step of a round, where none has been counted and no allreduce is in flight.
+torchft has no public way to change it. Its step counter asserts that it never passes the end of a
+round, and a joiner takes over knobs during a sync: so a value waits here for the first step of a
+round, where no step is counted yet and no allreduce is in flight.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ class Rounds:
             low=self._parts,
             fence="run",
             check=self._check,
-            doc="inner steps in which every fragment, or the model, is synchronised once",
+            doc="inner steps between two syncs of the model, or of each fragment",
         )
         if self._fragments:
             loom.knob(
@@ -42,7 +42,7 @@ class Rounds:
                 low=0,
                 fence="run",
                 check=self._check,
-                doc="inner steps that a fragment's allreduce has before it is waited for",
+                doc="inner steps from the start of a fragment's allreduce to the wait for it",
             )
 
     @property

@@ -1,4 +1,4 @@
-"""Stamp what torchft's Manager waits for, and be called where it is called."""
+"""Records what torchft's Manager waits for, and wraps its methods."""
 
 import logging
 from collections.abc import Callable
@@ -10,12 +10,12 @@ _logger = logging.getLogger(__name__)
 
 
 def stamp_waits(manager: Any, phases: Waits, of_reductions: Waits) -> None:
-    """Stamp the time in ``manager`` that is spent on waiting for others.
+    """Record the time that ``manager`` waits for others.
 
-    ``of_reductions`` is told of the waits for an allreduce, ``phases`` of all else.
+    ``of_reductions`` records the waits for an allreduce, ``phases`` all others.
 
     On a GPU, ``wait`` of a collective and the launch of a kernel return at once, and the host
-    waits for both together in ``should_commit``: there the stamps do not tell the two apart.
+    waits for both in ``should_commit``: there the two waits cannot be separated.
     """
     for name, what in (
         ("start_quorum", "quorum"),
@@ -61,7 +61,7 @@ def _call(function: Callable[[], None] | None, name: str) -> None:
         if function is not None:
             function()
     except Exception:
-        _logger.exception("torchloom failed at %s; training goes on", name)
+        _logger.exception("torchloom failed at %s; training continues", name)
 
 
 def _stamped(method: Callable[..., Any], what: str, waits: Waits) -> Callable[..., Any]:
@@ -76,9 +76,9 @@ def _stamped(method: Callable[..., Any], what: str, waits: Waits) -> Callable[..
 
 
 def _stamped_work(kind: Any, waits: Waits) -> Any:
-    """Return a class of work whose ``wait`` is stamped.
+    """Return a class of work whose ``wait`` is recorded.
 
     Not a function in the work's own ``__dict__``: it would keep the work and its tensors until the
-    next collection, or not keep it while ``manager.allreduce(x).wait()`` waits.
+    next garbage collection, or not long enough in ``manager.allreduce(x).wait()``.
     """
     return type(kind.__name__, (kind,), {"wait": _stamped(kind.wait, "allreduce", waits)})

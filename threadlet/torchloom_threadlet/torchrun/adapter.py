@@ -1,4 +1,4 @@
-"""The loom of a script whose ranks are there from its beginning to its end."""
+"""The loom of a torchrun script, whose ranks stay the same from start to end."""
 
 import logging
 import os
@@ -20,7 +20,7 @@ from torchloom_threadlet.trainer.worker import error_line
 from torchloom_threadlet.training.gradients import Gradients
 
 _QUORUM = 1
-"""All ranks are in one, or there is no run."""
+"""The quorum id: all ranks are in one quorum, or there is no run."""
 
 _logger = logging.getLogger(__name__)
 
@@ -35,22 +35,22 @@ def attach(
 ) -> "TorchrunLoom":
     """Register this process as a worker; see :func:`torchloom_threadlet.attach`.
 
-    There are no standbys, and nobody is sent home who is started again on a cordoned node: the
-    others would wait for it.
+    There are no standbys, and a rank that is restarted on a cordoned node is not dismissed: the
+    other ranks would wait for it.
     """
     who = {"group": group, "rank": rank, "node": node, "rack": rack, "standby": False}
     return attach_once(TorchrunLoom, join, who, "torchrun")
 
 
 class TorchrunLoom(Loom):
-    """A loom whose ranks vote in :meth:`step`, and make there what they have agreed on."""
+    """A loom whose ranks vote in :meth:`step`, and make agreed changes there."""
 
     _ballots: Ballots | None = None
     _gradients: Gradients | None = None
     _agreed_step = -1
 
     def begin(self) -> None:
-        """Wait for nothing: no other rank can train without this one."""
+        """Return at once: no other rank can train without this one."""
 
     def manage(
         self,
@@ -62,7 +62,7 @@ class TorchrunLoom(Loom):
     ) -> None:
         """Agree with the other ranks in each step from now on, and register knobs.
 
-        To be called on all ranks, once ``torch.distributed`` is there.
+        Call it on all ranks, once ``torch.distributed`` is initialized.
 
         Parameters
         ----------
@@ -70,11 +70,11 @@ class TorchrunLoom(Loom):
             Its learning rate, betas, weight decay, and the clipping and noise of its gradients
             become run-fenced knobs; ``grad_norm`` is measured.
         scheduler : optional
-            That of the optimizer, which is scaled with the learning rate.
+            The optimizer's, which is scaled with the learning rate.
         measure_update : bool
-            Whether ``update_norm`` is measured, too, which takes a copy of the weights.
+            Whether to measure ``update_norm`` as well, which takes a copy of the weights.
         process_group : optional
-            Whose ranks agree; all, if not given. They do so over a gloo group of their own.
+            The ranks that agree, all by default. They use a gloo group of their own.
         """
         if self._ballots is None:
             self._begin_votes(process_group)
@@ -86,15 +86,15 @@ class TorchrunLoom(Loom):
             self._gradients.register(self)
 
     def step(self, step: int | None = None, **metrics: Any) -> bool:
-        """Say that a step is finished; vote, and make what was agreed on.
+        """Report a finished step; vote, and make agreed changes.
 
-        To be called by all ranks equally often. What all have agreed on is made at the least of
-        what they call this step.
+        All ranks have to call it equally often. An agreed change is made at the least of their step
+        numbers.
 
         Raises
         ------
         RuntimeError
-            If a rank is gone while there is something to agree on: it may have been made there.
+            If a rank is gone during a vote on a change: it may have made the change.
         """
         worker = self._worker
         number = worker.step + 1 if step is None else step
@@ -106,7 +106,7 @@ class TorchrunLoom(Loom):
         return super().step(number, **(own | metrics))
 
     def close(self) -> None:
-        """Say that this rank's loop has ended: nothing more is agreed on, and nobody waits."""
+        """Announce that this rank's loop has ended: no change is agreed on, and no rank waits."""
         if self._ballots is not None:
             self._ballots.leave()
         super().close()
@@ -116,36 +116,36 @@ class TorchrunLoom(Loom):
         return {"step": whole(self._worker.step), "knobs": self._worker.actuators.fenced_values()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint: on all ranks, with the knobs registered, before weights load.
+        """Continue from a checkpoint: on all ranks, with the knobs registered, before weights load.
 
         Raises
         ------
         SystemExit
-            If a knob cannot be set: this rank would go on with a value of its own.
+            If a knob cannot be set: this rank must not continue with a value of its own.
         """
         worker = self._worker
         worker.step = state["step"]
-        known = {spec.name for spec in worker.actuators.specs}
-        for name in sorted(state["knobs"].keys() - known):
-            _logger.warning("knob %s of the checkpoint is not registered here", name)
-        knobs = {name: value for name, value in state["knobs"].items() if name in known}
+        registered = {spec.name for spec in worker.actuators.specs}
+        for name in sorted(state["knobs"].keys() - registered):
+            _logger.warning("knob %s of the checkpoint is not registered: it is ignored", name)
+        knobs = {name: value for name, value in state["knobs"].items() if name in registered}
         worker.actuators.set_like_others(knobs)
         worker.send(worker.hello())
 
     def _begin_votes(self, process_group: Any) -> None:
         if not dist.is_initialized():
             _logger.warning(
-                "nothing can be changed on all ranks at one step: call loom.manage after "
+                "fenced changes are not possible: call loom.manage after "
                 "torch.distributed.init_process_group"
             )
             return
-        # Of its own: ballots must not pair with the script's collectives, nor wait for a GPU.
+        # Its own group: ballots must not pair with the script's collectives, nor wait for a GPU.
         ranks = None if process_group is None else dist.get_process_group_ranks(process_group)
         own = dist.new_group(ranks, backend="gloo", use_local_synchronization=ranks is not None)
         linked = torch.tensor(int(not self.inert))
         dist.all_reduce(linked, dist.ReduceOp.MAX, group=own)
         if not linked:
-            return  # there is no Weaver anywhere, and nothing to vote on
+            return  # without a Weaver there is nothing to vote on
         _warn_of_restarts(os.environ)
         self._ballots = Ballots(own)
         worker = self._worker
@@ -183,13 +183,13 @@ class TorchrunLoom(Loom):
             ) from error
 
     def _take_in(self, outcome: Outcome) -> bool:
-        """Take in an outcome; return whether something is made, which the next vote confirms."""
+        """Apply an outcome; return whether a change is made, which the next vote confirms."""
         worker, changes = self._worker, self._worker.changes
         least, largest = read_minima(outcome.minima)
         changes.count(least, largest)
         if changes.must_undo:
             worker.set_back()
-        # Whoever held nothing has not looked, and knows of no end of this vote.
+        # A rank without a pending change has not looked, and does not know this vote's end.
         all_have_looked = least.offered == largest.offered
         changes.end_step(_QUORUM if all_have_looked else None)
         change = changes.due
@@ -197,14 +197,14 @@ class TorchrunLoom(Loom):
             return False
         self._agreed_step = outcome.step
         if change.do is not None and isinstance(change.do.do, Drain):
-            # Without some of its ranks a job cannot go on: who drains a part of it drains it all.
+            # A job cannot continue without some of its ranks: to drain a part is to drain it all.
             everyone = msgspec.structs.replace(change.do, groups=())
             changes.due = msgspec.structs.replace(change, do=everyone)
         worker.make_due()
         if changes.has_lost_state:
             raise RuntimeError(
-                f"{self.worker} could not go back to the checkpoint, as other ranks did: "
-                "the job must start again"
+                f"{self.worker} could not rewind to the checkpoint, as other ranks did: "
+                "restart the job"
             )
         worker.attention = True
         return True
@@ -213,19 +213,19 @@ class TorchrunLoom(Loom):
         worker = self._worker
         if not worker.changes.can_vote:
             return
-        _logger.info("%s: the loop of a rank has ended; nothing more is agreed on", self.worker)
+        _logger.info("%s: a rank's loop has ended; no more fenced changes", self.worker)
         worker.changes.can_vote = False
         worker.changes.withdraw(_LAST)
         worker.send(worker.hello())
 
 
 def _warn_of_restarts(environment: Mapping[str, str]) -> None:
-    """Say, on one rank, where gloo will find the addresses of dead ranks after a restart."""
+    """Warn, on one rank, if gloo will find addresses of dead ranks after a restart."""
     keeps_addresses = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     may_restart = environment.get("TORCHELASTIC_MAX_RESTARTS", "0") not in ("", "0")
     if keeps_addresses and may_restart and environment.get("RANK") == "0":
         _logger.warning(
-            "torchrun's restarts may fail: its store keeps gloo's addresses of ranks that are dead "
+            "torchrun's restarts may fail: its store keeps gloo's addresses of dead ranks "
             "(TORCHELASTIC_USE_AGENT_STORE=True); start torchrun with --standalone, or with "
             "--rdzv-backend=c10d --rdzv-endpoint=HOST:PORT in place of --master-port, and with "
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in its environment"

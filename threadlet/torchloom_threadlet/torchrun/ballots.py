@@ -1,8 +1,8 @@
-"""The ballots of one rank over a process group whose ranks never change.
+"""The ballots of one rank over a process group with fixed ranks.
 
-Only a rank that holds a change, or has just made one, has to know the outcome of a vote: nothing is
-agreed without it. So each ballot is sent without waiting, and a rank that holds nothing goes on,
-even where another's loop has ended and it will never vote again.
+Only a rank with a pending change, or one that has just made a change, needs the outcome of a vote:
+nothing is agreed without its ballot. So each ballot is sent without waiting, and a rank without a
+pending change continues, even if another rank's loop has ended and never votes again.
 """
 
 from collections import deque
@@ -15,12 +15,12 @@ from torchloom_threadlet.fence.agreement import Ballot
 
 
 class Outcome(NamedTuple):
-    """What the ballots of all ranks came to.
+    """The outcome of a vote of all ranks.
 
     Attributes
     ----------
     step : int
-        The least of what the ranks call this step.
+        The least of the ranks' numbers of this step.
     minima : tuple of int
         As :func:`~torchloom_threadlet.fence.agreement.read_minima` reads them.
     """
@@ -30,12 +30,12 @@ class Outcome(NamedTuple):
 
 
 class Ballots:
-    """Those that were cast and not looked at.
+    """Ballots whose outcome is not taken yet.
 
     Attributes
     ----------
     are_over : bool
-        Whether a rank has said that it votes no more, or is gone.
+        Whether a rank has left the votes, or is gone.
     """
 
     def __init__(self, group: Any) -> None:
@@ -44,11 +44,11 @@ class Ballots:
         self.are_over = False
 
     def cast(self, step: int, minima: tuple[int, ...]) -> None:
-        """Send what this rank says of a step."""
+        """Send this rank's ballot for a step."""
         self._send((1, step, *minima))
 
     def leave(self) -> None:
-        """Say that this rank votes no more."""
+        """Announce that this rank votes no more."""
         if not self.are_over:
             self.are_over = True
             self._send((0,) * (2 + 2 * len(Ballot._fields)))
@@ -58,17 +58,17 @@ class Ballots:
         try:
             work = dist.all_reduce(ballot, dist.ReduceOp.MIN, group=self._group, async_op=True)
         except (RuntimeError, ValueError):  # the process group is gone
-            self.are_over = True  # and without this ballot nobody has an outcome
+            self.are_over = True  # without this ballot no rank has an outcome
         else:
             self._cast.append((work, ballot))
 
     def look(self) -> None:
-        """Take in what others have said by now; wait for nothing."""
+        """Take outcomes that have arrived; wait for nothing."""
         while self._cast and not self.are_over and self._cast[0][0].is_completed():
             try:
                 self._take()
             except RuntimeError:
-                self.are_over = True  # a rank is gone, and this one held nothing
+                self.are_over = True  # a rank is gone, and this one had no pending change
 
     def outcome(self) -> Outcome | None:
         """Wait for the outcome of the last ballot; None if a rank votes no more.

@@ -1,1 +1,1 @@
-"""What the built-in knobs of training act on: pure torch, to be used with torchft or without."""
+"""The objects behind the built-in training knobs: pure torch, with or without torchft."""

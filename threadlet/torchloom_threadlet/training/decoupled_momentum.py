@@ -1,9 +1,9 @@
 """DeMo, decoupled momentum: an optimizer that sends the fast part of its momentum, not gradients.
 
 Peng, Quesnelle, Kingma: DeMo: Decoupled Momentum Optimization, 2024, arXiv:2411.19870. Each worker
-keeps a momentum of its own. At each step it sends the few largest coefficients of a discrete cosine
-transform of it, chunk by chunk, and takes them out; what it has not sent stays for later steps.
-The update is the mean of what all have sent, or its sign.
+has a momentum of its own. At each step it sends the few largest coefficients of a discrete cosine
+transform of it, chunk by chunk, and removes them; the unsent part stays for later steps.
+The update is the mean of all that is sent, or its sign.
 
 With torchft the model is not wrapped, since no gradient is reduced::
 
@@ -27,48 +27,48 @@ from torch.distributed.distributed_c10d import AllgatherOptions  # type: ignore[
 from torch.optim import Optimizer
 
 _HIGHEST_CHUNK = 181
-"""Of a chunk twice that long the places would not fit in 16 bits."""
+"""In a chunk twice this long the places would not fit in 16 bits."""
 
 
 class _Sent(NamedTuple):
-    """What the workers have exchanged: per parameter the update, and the momentum that is left."""
+    """The result of an exchange: per parameter the update, and the momentum that is left."""
 
     updates: list[Tensor]
     momenta: list[Tensor]
 
 
 class DecoupledMomentum(Optimizer):
-    """Train by what little of their momenta the workers send each other.
+    """Trains by the part of their momenta that the workers send each other.
 
-    All ranks do the same update, to the bit. The momentum is the worker's own, and is no part of
-    the state dict: a joiner that took over its peer's would send it a second time. Parameters
-    without a gradient count as having one of 0.
+    All ranks make the same update, to the bit. The momentum is the worker's own, and not in the
+    state dict: a joiner that took over its peer's would send it a second time. Parameters
+    without a gradient count as having a gradient of 0.
 
     Parameters
     ----------
     params : iterable
         Of parameters or of groups; floating point, whole on each worker.
     lr : float
-        Learning rate. With ``sign`` it is what each weight changes by.
+        Learning rate. With ``sign`` it is the change of each weight.
     pg : torch.distributed.ProcessGroup
-        Over which is gathered; torchft's, or any. None for a single worker.
+        For the gather; torchft's, or any. None for a single worker.
     manager : torchft.Manager, optional
-        Learns of errors, so that the step is not committed, and says who takes part.
+        Gets errors, so that the step is not committed, and knows which workers take part.
     momentum_decay : float
-        What is kept of the momentum from step to step.
+        The factor of the momentum from step to step.
     weight_decay : float
         Decoupled, as AdamW's.
     chunk : int
         Length of a chunk along each of two dimensions, at most 181.
     top_k : int
-        Coefficients that are sent of each chunk.
+        Coefficients sent of each chunk.
     sign : bool
-        Whether the update is the sign of the mean, or the mean itself.
+        Whether the update is the sign of the mean, and not the mean itself.
 
     Attributes
     ----------
     bytes_sent : int
-        By this worker in the last exchange: its payload, once to each other worker.
+        Payload that this worker sent in the last exchange, once to each other worker.
     """
 
     def __init__(
@@ -103,11 +103,11 @@ class DecoupledMomentum(Optimizer):
 
     @torch.no_grad()
     def exchange(self) -> None:
-        """Send what is to be sent of the momentum, and take what the others send.
+        """Send the largest coefficients of the momentum, and receive those of the others.
 
-        After the backward pass and before ``step``, which begins by it where nobody has. An error
-        goes to the Manager, if there is one, and the step is not committed: then the momentum is
-        as it was before.
+        Call it after the backward pass and before ``step``, which otherwise calls it. An error
+        goes to the Manager, if there is one, and the step is not committed: then the momentum
+        stays as it was before.
         """
         if self._manager is not None:
             self._manager.wait_quorum()
@@ -121,7 +121,7 @@ class DecoupledMomentum(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Update the weights by what was exchanged."""
+        """Update the weights by the result of the exchange."""
         if self._sent is None:
             self.exchange()
         sent, self._sent = self._sent, None
@@ -138,7 +138,7 @@ class DecoupledMomentum(Optimizer):
             self._momenta = dict(zip(self._parameters(), sent.momenta, strict=True))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients, and what was exchanged for a step that was not committed."""
+        """Drop the gradients, and the exchange of a step that was not committed."""
         self._sent = None
         super().zero_grad(set_to_none)
 
@@ -151,8 +151,8 @@ class DecoupledMomentum(Optimizer):
                 coefficients = layout.transformed(momentum)
                 top = coefficients.abs().topk(min(self._top_k, coefficients.shape[1])).indices
                 value = coefficients.gather(1, top)
-                kept = torch.zeros_like(coefficients).scatter_(1, top, value)
-                momenta.append(momentum - layout.restored(kept))
+                sent = torch.zeros_like(coefficients).scatter_(1, top, value)
+                momenta.append(momentum - layout.restored(sent))
                 layouts.append(layout)
                 values.append(value)
                 places.append(top)
@@ -199,10 +199,10 @@ class DecoupledMomentum(Optimizer):
 
 
 class _Layout:
-    """How a tensor is cut into chunks, and these into a matrix, a chunk a row.
+    """How a tensor is cut into chunks, and the chunks into a matrix, one per row.
 
-    A tensor of more than two dimensions is a matrix of its first against the others. What is left
-    at the edges is filled up with zeros.
+    A tensor of more than two dimensions is a matrix of its first against the others. Chunks at the
+    edges are filled up with zeros.
     """
 
     def __init__(self, shape: torch.Size, chunk: int) -> None:

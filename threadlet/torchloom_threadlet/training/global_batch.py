@@ -1,18 +1,18 @@
-"""A global batch that stays the same however many workers share a step.
+"""A global batch whose size does not depend on the number of workers in a step.
 
 For the user's training loop. With torchft's ``DistributedDataParallel`` and ``Optimizer``::
 
     batch = GlobalBatch(samples=len(images), size=256, micro_batch=32)
     manager.register_state_dict_fn("batch", batch.load_state_dict, batch.state_dict)
     while manager.current_step() < steps:
-        optimizer.zero_grad()  # starts the quorum: who takes part is known after it
+        optimizer.zero_grad()  # starts the quorum, which decides on the participants
         for part in batch.parts(manager, parallel):
             loss = cross_entropy(parallel(images[part.rows]), labels[part.rows])
             (part.weight * loss).backward()
         optimizer.step()
 
-``loss`` is the mean over the samples it is given. What is the mean over something else, tokens of
-sequences of uneven lengths say, is to be made the mean over samples first.
+``loss`` is the mean over its samples. A mean over something else, such as the tokens of sequences
+of different lengths, has to be converted to the mean over samples first.
 """
 
 from collections.abc import Iterator
@@ -28,10 +28,10 @@ class Part(NamedTuple):
     Attributes
     ----------
     rows : torch.Tensor
-        Which samples of the data, shape ``(micro_batch,)`` or shorter, never empty.
+        The samples' indices in the data, shape ``(micro_batch,)`` or shorter, never empty.
     weight : float
-        What to multiply their mean loss with. 0 where a worker has nothing to contribute but its
-        part in the collectives: its sample then is another's.
+        The factor for their mean loss. 0 if a worker contributes nothing but its part in the
+        collectives: its sample then belongs to another worker.
     """
 
     rows: torch.Tensor
@@ -41,18 +41,18 @@ class Part(NamedTuple):
 def split(size: int, micro_batch: int, rank: int, participants: int) -> list[tuple[range, float]]:
     """Return the micro-batches of one worker: places in the global batch, and their weight.
 
-    Each place is in one micro-batch of one worker that has a weight. Every worker has the same
-    number of them, since within FSDP each micro-batch has collectives; where there is nothing
-    left for the last one, it is a sample with the weight 0.
+    Each place is in one micro-batch of one worker with a weight above 0. Every worker has the same
+    number of micro-batches, since within FSDP each has collectives; if nothing is left for
+    the last one, it is one sample with the weight 0.
 
     Parameters
     ----------
     size : int
-        Samples in the global batch, also one that can be divided by nothing.
+        Samples in the global batch, any number.
     micro_batch : int
         The most samples in one micro-batch.
     rank, participants : int
-        Of the worker among those that share the step. The mean of gradients over
+        The worker's, among those that share the step. The mean of gradients over
         ``participants`` is the gradient of the mean loss over the global batch.
     """
     count, longer = divmod(size, participants)
@@ -67,24 +67,24 @@ def split(size: int, micro_batch: int, rank: int, participants: int) -> list[tup
 
 
 class GlobalBatch:
-    """The global batch of each step: its samples, and the share of one worker.
+    """The global batch of each step: its samples, and one worker's share.
 
-    Samples are taken in a random order, each once an epoch. Which ones a step takes follows from
-    its number alone, so that a step that was not committed takes them again, and none is lost
-    when workers come and go. Both sizes may be changed between two steps; see :meth:`register`.
+    Samples are taken in a random order, each once per epoch. A step's samples follow from its
+    number alone, so that a step that was not committed takes them again, and none is lost
+    when workers join and leave. Both sizes may be changed between two steps; see :meth:`register`.
 
     Parameters
     ----------
     samples : int
-        How many there are in the data.
+        The number of samples in the data.
     size : int
-        Of the global batch.
+        The size of the global batch.
     micro_batch : int
-        The most samples in one forward pass; as many as memory has room for.
+        The most samples in one forward pass, limited by memory.
     seed : int
-        Of the order. The same on all workers.
+        The seed of the order. The same on all workers.
     group_rank, group_size : int
-        This worker in its replica group, where the group averages gradients over its workers
+        This worker in its replica group, if the group averages gradients over its workers
         (FSDP, HSDP).
     """
 
@@ -112,7 +112,7 @@ class GlobalBatch:
         return self._size
 
     def resize(self, size: int, step: int) -> None:
-        """Have ``size`` samples in the global batch from ``step`` on, the next one to be done."""
+        """Set the size of the global batch from ``step`` on, the next step."""
         _positive("size", size)
         self._taken += (step - self._since) * self._size
         self._since, self._size = step, size
@@ -127,7 +127,7 @@ class GlobalBatch:
         self._micro_batch = _positive("micro_batch", micro_batch)
 
     def rows(self, step: int) -> torch.Tensor:
-        """Return which samples of the data the global batch of ``step`` has, shape ``(size,)``."""
+        """Return the indices of the samples of ``step``'s global batch, shape ``(size,)``."""
         first = self._taken + (step - self._since) * self._size
         places = torch.arange(first, first + self._size)
         epochs, offsets = places // self._samples, places % self._samples
@@ -145,7 +145,7 @@ class GlobalBatch:
         step : int
             The number of the step.
         rank : int or None
-            Of the worker's replica group in the step's quorum; none if it takes part with nothing.
+            The worker's replica group in the step's quorum; None if it contributes nothing.
         participants : int
             Replica groups that contribute.
         """
@@ -158,13 +158,13 @@ class GlobalBatch:
         ]
 
     def parts(self, manager: Any, parallel: Any = None) -> Iterator[Part]:
-        """Yield this worker's micro-batches of the step that torchft's Manager has begun.
+        """Yield this worker's micro-batches of the Manager's present step.
 
-        Waits for the quorum, also with ``use_async_quorum=True``: before it, nobody knows who
-        shares the batch. A group that joins then takes part with nothing in its first step, and
-        is not counted, but for the very first step of a run: there torchft counts the groups that
-        get their weights from the first one, and what they would have given is missing. With
-        ``init_sync=False``, and the same seed everywhere, none does.
+        Waits for the quorum, also with ``use_async_quorum=True``: it decides which groups share
+        the batch. A group that joins then contributes nothing in its first step, and is not
+        counted, except in the very first step of a run: there torchft counts the groups that
+        get their weights from the first one, and their contribution is missing. With
+        ``init_sync=False``, and the same seed everywhere, none is.
 
         Parameters
         ----------
@@ -208,11 +208,11 @@ class GlobalBatch:
             low=1,
             fence="run",
             unit="samples",
-            doc="samples of a step, of all workers together",
+            doc="samples of a step, over all workers",
         )
 
     def state_dict(self) -> dict[str, int]:
-        """Return what a joiner has to know."""
+        """Return the state for a joiner."""
         return {
             "size": self._size,
             "micro_batch": self._micro_batch,
@@ -222,7 +222,7 @@ class GlobalBatch:
         }
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Take samples as the worker does whose state this is."""
+        """Take samples as the worker of this state does."""
         self._size, self._micro_batch = state["size"], state["micro_batch"]
         self._since, self._taken = state["since"], state["taken"]
         self._seed = state["seed"]

@@ -1,4 +1,4 @@
-"""What happens to gradients between their reduction and the update: clipped, noised, measured.
+"""Clips, adds noise to and measures gradients between their reduction and the update.
 
 A hook before the optimizer's step, where gradients are final, and one after it. For the built-in
 knobs ``clip_norm``, ``gradient_noise`` and ``skip_updates``, and for the figures ``grad_norm`` and
@@ -20,34 +20,34 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 
 class Gradients:
-    """Clip, noise, measure or leave out the updates of an optimizer.
+    """Clips, adds noise to, measures or skips the updates of an optimizer.
 
-    With the same settings, and the same gradients, all ranks have the same gradients after it, to
-    the bit. Nothing here waits for a GPU.
+    With the same settings and the same gradients all ranks have the same gradients afterwards, to
+    the bit. It never waits for a GPU.
 
     Parameters
     ----------
     optimizer : torch.optim.Optimizer
-        Any, also torchft's wrapper of one. Parameters may be DTensors (FSDP2); norms are then over
+        Any, also torchft's wrapper. Parameters may be DTensors (FSDP2); norms are then over
         all shards, which takes a collective of the group.
     step : callable
-        Returns the number of the step, the same on all ranks: the noise follows from it.
+        Returns the number of the step, the same on all ranks: the noise depends on it.
     clip_norm : float
         The largest global norm of the gradients; 0 does not clip.
     noise : float
         Standard deviation of Gaussian noise on each gradient, after clipping; 0 adds none.
     seed : int
-        Of the noise.
+        The seed of the noise.
     measure_update : bool
-        Whether ``update_norm`` is measured, which takes a copy of the weights.
+        Whether to measure ``update_norm``, which takes a copy of the weights.
 
     Attributes
     ----------
     grad_norm : torch.Tensor
-        Global norm of the last step's gradients before they were clipped, 0-d. NaN before the
+        Global norm of the last step's gradients before clipping, 0-d. NaN before the
         first step.
     update_norm : torch.Tensor
-        Global norm of what the last step changed in the weights, 0-d.
+        Global norm of the last step's change of the weights, 0-d.
     """
 
     def __init__(
@@ -91,15 +91,15 @@ class Gradients:
 
     @property
     def skips(self) -> int:
-        """How many of the next updates are left out."""
+        """How many of the next updates are skipped."""
         return self._skips
 
     def skip_next(self, updates: int = 1) -> None:
-        """Leave out the next so many updates: neither weights nor the optimizer's state change."""
+        """Skip this many updates: neither weights nor the optimizer's state change."""
         self._skips = int(_not_negative("updates", updates))
 
     def figures(self) -> dict[str, Tensor]:
-        """Return what was measured of the last step, by its name in telemetry."""
+        """Return the measurements of the last step, by their names in telemetry."""
         measured = {"grad_norm": self.grad_norm}
         return measured | {"update_norm": self.update_norm} if self._measure_update else measured
 
@@ -118,7 +118,7 @@ class Gradients:
             set_clip_norm,
             low=0.0,
             fence="run",
-            doc="largest global norm of the gradients, 0 for any",
+            doc="largest global norm of the gradients; 0: no clipping",
         )
         loom.knob(
             "gradient_noise",
@@ -136,7 +136,7 @@ class Gradients:
             low=0,
             fence="run",
             used_up=True,
-            doc="how many of the next updates are left out",
+            doc="how many of the next updates are skipped",
         )
 
     @torch.no_grad()
@@ -153,7 +153,7 @@ class Gradients:
             self._skips -= 1
             self._measured = []
             for parameter in parameters:
-                parameter.grad = None  # an optimizer leaves alone what has no gradient
+                parameter.grad = None  # an optimizer skips a parameter without a gradient
             return
         if self._clip_norm:
             clip_grads_with_norm_(parameters, self._clip_norm, norm)
@@ -163,7 +163,7 @@ class Gradients:
         if self._measured:
             if not _alike(self._before, self._measured):
                 self._before = [torch.empty_like(parameter) for parameter in self._measured]
-            # Of DTensors there is no foreach copy.
+            # DTensors have no foreach copy.
             torch._foreach_copy_(
                 [_local(copy) for copy in self._before], [_local(one) for one in self._measured]
             )
@@ -198,17 +198,17 @@ def _not_negative(name: str, value: float) -> float:
 
 
 def _whole(norm: Tensor) -> Tensor:
-    """Return a norm as a plain tensor: of shards that several ranks have, over all of them."""
+    """Return a norm as a plain tensor: that of shards over all their ranks."""
     return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
 
 def _local(tensor: Tensor) -> Tensor:
-    """Return what this rank has of a tensor: all, or its shard."""
+    """Return this rank's part of a tensor: all, or its shard."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _shard(tensor: Tensor) -> int:
-    """Return which of a tensor's shards this rank has; replicas have the same."""
+    """Return the index of this rank's shard of a tensor; replicas have the same index."""
     shard = 0
     if isinstance(tensor, DTensor):
         mesh = tensor.device_mesh

@@ -1,4 +1,4 @@
-"""Muon as it is used: for the matrices of the hidden layers, with AdamW for all the rest."""
+"""Muon as it is commonly used: for the matrices of the hidden layers, with AdamW for the rest."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -10,17 +10,17 @@ from torch.optim import AdamW, Muon, Optimizer
 
 
 class MuonWithAdamW(Optimizer):
-    """``torch.optim.Muon`` for matrices, ``torch.optim.AdamW`` for what Muon cannot train.
+    """``torch.optim.Muon`` for matrices, ``torch.optim.AdamW`` for other parameters.
 
-    Muon's rate is adjusted to the update that AdamW would make (``match_rms_adamw``), so that both
-    take the same.
+    Muon's learning rate is adjusted to AdamW's update (``match_rms_adamw``), so that both use the
+    same rate.
 
     Parameters
     ----------
     params : iterable
-        Of parameters, or of groups; a group is split in two.
+        Of parameters, or of groups; each group is split in two.
     by_adamw : iterable of torch.Tensor
-        Matrices that AdamW trains all the same: embeddings and the last layer, as is usual.
+        Matrices for AdamW all the same: usually embeddings and the last layer.
     lr, weight_decay
         Of both.
     momentum
@@ -62,9 +62,9 @@ class MuonWithAdamW(Optimizer):
         self._share()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Take parameters while it is being made."""
+        """Add parameters, during construction only."""
         if hasattr(self, "_optimizers"):
-            raise ValueError("Muon with AdamW takes no more parameters once it is made")
+            raise ValueError("MuonWithAdamW takes parameters only when it is made")
         super().add_param_group(param_group)
 
     @torch.no_grad()
@@ -74,7 +74,7 @@ class MuonWithAdamW(Optimizer):
             optimizer.step()
 
     def _share(self) -> None:
-        """Have both work on these groups and this state: of the two, one is shown, and saved."""
+        """Let both use these groups and this state: users see and save only this optimizer's."""
         self.state = defaultdict(dict, self.state)
         groups = iter(self.param_groups)
         for optimizer in self._optimizers:

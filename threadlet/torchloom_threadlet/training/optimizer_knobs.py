@@ -1,12 +1,12 @@
 """The settings of an optimizer as knobs: learning rate, betas, momentum, weight decay.
 
-For whoever registers knobs (``Loom.optimizer``, an adapter, a script)::
+For code that registers knobs (``Loom.optimizer``, an adapter, a script)::
 
     for setting in settings(optimizer, scheduler):
         setting.register(loom, fence="run")
 
-A setting reads and writes the parameter groups alone, and keeps nothing beside them: they are
-healed with the optimizer's state, so a joiner has what the others have.
+A setting reads and writes the parameter groups only, and stores nothing beside them: they are
+healed with the optimizer's state, so a joiner has the same values as the others.
 """
 
 import logging
@@ -16,17 +16,17 @@ from typing import Any, Literal, NamedTuple
 _logger = logging.getLogger(__name__)
 
 _HIGHEST_LR = 100.0
-"""Above any learning rate that trains; a slip of the finger is refused instead of tried."""
+"""Above any useful learning rate; a typing error is refused instead of tried."""
 _LOWEST_SCHEDULED_LR = 1e-12
-"""A schedule that is multiplied by 0 does not come back."""
+"""A schedule that is multiplied by 0 cannot be restored."""
 _HIGHEST_BETA = 0.999_999
 _HIGHEST_WEIGHT_DECAY = 10.0
 _SCHEDULED = ("initial_lr", "max_lr", "min_lr")
-"""Where schedulers keep in a group what they compute its rate from."""
+"""The keys of a group from which schedulers compute its learning rate."""
 
 
 class Setting(NamedTuple):
-    """One knob: what :meth:`torchloom_threadlet.trainer.loom.Loom.knob` wants to know of it."""
+    """One knob: the arguments of :meth:`torchloom_threadlet.trainer.loom.Loom.knob`."""
 
     name: str
     get: Callable[[], float | None]
@@ -50,21 +50,21 @@ class Setting(NamedTuple):
 
 
 def settings(optimizer: Any, scheduler: Any = None) -> list[Setting]:
-    """Return the settings that an optimizer has and that may change while it runs.
+    """Return the settings of an optimizer that may change while it runs.
 
-    Groups of parameters keep their ratios: ``lr`` and ``weight_decay`` are those of the first
-    group in which they are not 0, the others are scaled with it, and what is 0 (the decay of
-    biases, the rate of a frozen layer) stays 0. If it is 0 in all groups, they are set alike, or
-    as they were before the knob set them to 0. Betas and momentum are the same in all groups.
+    Parameter groups keep their ratios: ``lr`` and ``weight_decay`` are those of the first
+    group in which they are not 0, and the others are scaled with it; a 0 (the decay of
+    biases, the rate of a frozen layer) stays 0. If it is 0 in all groups, all get the same value,
+    or their ratios from before the knob set them to 0. Betas and momentum are the same in all.
 
     Parameters
     ----------
     optimizer : torch.optim.Optimizer
-        Any, also torchft's wrapper of one.
+        Any, also torchft's wrapper.
     scheduler : LRScheduler, optional
-        Its whole schedule is scaled by what ``lr`` is changed by: the rate is what was set, and
-        goes on from there. If there is one that is not named here, and computes the rate from its
-        own base (LambdaLR), its next step undoes the change, which is warned of once.
+        Its whole schedule is scaled with ``lr``: the rate is what was set, and continues from
+        there. A scheduler that is not passed, and computes the rate from its own base
+        (LambdaLR), undoes the change at its next step, which is warned of once.
     """
     inner = getattr(optimizer, "optim", optimizer)
     rate = _Rate(inner, scheduler)
@@ -102,7 +102,7 @@ def settings(optimizer: Any, scheduler: Any = None) -> list[Setting]:
 
 
 class _Rate:
-    """The learning rate, and whether it stays as it was set."""
+    """The learning rate, and whether it keeps the value that was set."""
 
     def __init__(self, optimizer: Any, scheduler: Any) -> None:
         self._optimizer = optimizer
@@ -129,17 +129,17 @@ class _Rate:
             raise ValueError("need a schedule that is not 0 everywhere to scale it")
         _scale_schedule(self._scheduler, groups, value / before)
         if self.get():
-            _scale(groups, "lr", value)  # to the bit, not but for a rounding
+            _scale(groups, "lr", value)  # exact, without a rounding error
 
     def _look(self, optimizer: Any, args: object, kwargs: object) -> None:
-        # Other groups are those of a state that was loaded, or of another optimizer.
+        # Other groups come from a state that was loaded, or from another optimizer.
         if self._warned or self._set_in is not optimizer.param_groups:
             return
         rates = [float(group["lr"]) for group in optimizer.param_groups]
         if rates[: len(self._set)] != self._set:
             self._warned = True
             _logger.warning(
-                "lr was set to %s, and something else has set it to %s since: name the scheduler "
+                "lr was set to %s, but something else has set it to %s since: pass the scheduler "
                 "with scheduler=",
                 self._set[0],
                 rates[0],
@@ -184,13 +184,13 @@ def _reference(groups: Sequence[dict[str, Any]], key: str) -> float:
 
 
 def _scale(groups: Sequence[dict[str, Any]], key: str, value: float) -> None:
-    """Set ``key`` so that the groups keep their ratios, also over a time at 0."""
-    before, kept = _reference(groups, key), f"{key}_ratio"
+    """Set ``key`` so that the groups keep their ratios, also across a time at 0."""
+    before, ratio_key = _reference(groups, key), f"{key}_ratio"
     for group in groups:
         if key in group:
-            ratio = float(group[key]) / before if before else group.get(kept, 1.0)
+            ratio = float(group[key]) / before if before else group.get(ratio_key, 1.0)
             if not value:
-                group[kept] = ratio
+                group[ratio_key] = ratio
             _put(group, key, value * ratio)
 
 
@@ -208,14 +208,14 @@ def _scale_schedule(scheduler: Any, groups: Sequence[dict[str, Any]], factor: fl
 
 
 def _with_parts(scheduler: Any) -> Iterator[Any]:
-    """Yield a scheduler and, of SequentialLR and ChainedScheduler, what it is made of."""
+    """Yield a scheduler and the parts of a SequentialLR or ChainedScheduler."""
     yield scheduler
     for part in getattr(scheduler, "_schedulers", ()):
         yield from _with_parts(part)
 
 
 def _put(group: dict[str, Any], key: str, value: float) -> None:
-    if hasattr(group[key], "fill_"):  # a capturable optimizer's, which a graph refers to
+    if hasattr(group[key], "fill_"):  # a capturable optimizer's, to which a CUDA graph refers
         group[key].fill_(value)
     else:
         group[key] = value

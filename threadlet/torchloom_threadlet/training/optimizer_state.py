@@ -1,7 +1,7 @@
-"""What one optimizer's state says to another, of another kind.
+"""Carries one optimizer's state over to another kind of optimizer.
 
-Called by the switchable optimizer. The mean of gradients is known to all of them, each in its own
-scale; Adam's mean of their squares is known to none but Adam.
+Called by the switchable optimizer. All of them have the mean of gradients, each in its own
+scale; only Adam has the mean of their squares.
 """
 
 from typing import Any, Literal
@@ -17,7 +17,7 @@ _ADAM = {"step", "exp_avg", "exp_avg_sq"}
 
 
 def kind(group: Group) -> Kind:
-    """Return what an optimizer does with the parameters of a group."""
+    """Return the kind of optimizer for the parameters of a group."""
     if "ns_steps" in group:
         return "muon"
     if {"betas", "amsgrad", "maximize", "capturable"} <= group.keys() and not group["amsgrad"]:
@@ -28,13 +28,13 @@ def kind(group: Group) -> Kind:
 
 
 def carried(old: State, old_group: Group, group: Group, parameter: Tensor) -> State:
-    """Return the state that a parameter starts with in ``group``; empty if it starts anew.
+    """Return the state of a parameter at its start in ``group``; empty if it starts anew.
 
     - Adam to Adam: all of it.
     - To SGD and Muon: the mean of gradients; for SGD as the sum that its momentum tends to.
-    - To Adam: its second moment starts anew, and with it the correction for a short past. So that
-      this does not blow the mean up, it counts as one gradient before the first step, in both
-      moments: whose next gradient is 0, as most are that topk sends, would be divided by nothing.
+    - To Adam: its second moment starts anew, and with it the bias correction. So that this does not
+      enlarge the mean, it counts as one gradient before the first step, in both moments: a next
+      gradient of 0, as most are with topk, would divide it by nothing.
     """
     ours, theirs = kind(group), kind(old_group)
     if ours == theirs == "adam" and old.keys() == _ADAM:
@@ -58,7 +58,7 @@ def carried(old: State, old_group: Group, group: Group, parameter: Tensor) -> St
 
 
 def _mean_gradient(state: State, group: Group) -> Tensor | None:
-    """Return the running mean of gradients that a state has, in a tensor of its own."""
+    """Return a state's running mean of gradients, in a new tensor."""
     scale, mean = 1.0, None
     if kind(group) == "adam" and state.keys() == _ADAM and float(state["step"]) > 0:
         scale, mean = 1 - float(group["betas"][0]) ** float(state["step"]), state["exp_avg"]
@@ -69,5 +69,5 @@ def _mean_gradient(state: State, group: Group) -> Tensor | None:
 
 
 def _tends_to(group: Group) -> float:
-    """Return the sum of the weights that SGD gives to its past gradients."""
+    """Return the sum of SGD's weights of past gradients."""
     return (1 - float(group["dampening"])) / (1 - float(group["momentum"])) or 1.0

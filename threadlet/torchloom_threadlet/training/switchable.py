@@ -1,4 +1,4 @@
-"""An optimizer that may become another between two steps: the knob ``optimizer``.
+"""An optimizer that may be switched to another between two steps: the knob ``optimizer``.
 
 ::
 
@@ -27,23 +27,23 @@ class SwitchableOptimizer(Optimizer):
     """One of several optimizers at a time, on the same parameters.
 
     Its groups and state are those of the active one. Each keeps its own settings (rate, decay,
-    betas) while another is active; its state is dropped. What the active one's state says to the
-    next is carried over, and the rate rises linearly over ``warmup_steps`` after each switch. All
-    of it is in the state dict, so a joiner goes on with the peer's optimizer, whatever its own is.
+    betas) while another is active; its state is dropped. The active one's state is carried over to
+    the next, as far as it fits, and the rate rises linearly over ``warmup_steps`` after a switch.
+    All of it is in the state dict, so a joiner continues with the peer's optimizer.
 
-    A scheduler knows the groups that it was made with: make it anew after a switch.
+    A scheduler refers to the groups that it was made with: make a new one after a switch.
 
     Parameters
     ----------
     params : iterable
-        Of parameters or of groups. What a group sets (a decay of 0 for biases) holds for all
+        Of parameters or of groups. A group's setting (a decay of 0 for biases) is valid for all
         optimizers.
     factories : mapping
-        Name to a function that makes the optimizer of groups.
+        Name to a function that makes the optimizer for groups.
     start : str
         The first one to be active.
     warmup_steps : int
-        Steps after a switch until the rate is the whole one; 0 for none.
+        Steps after a switch until the rate is complete; 0 for none.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class SwitchableOptimizer(Optimizer):
 
     @property
     def active(self) -> str:
-        """The name of the optimizer that does the steps."""
+        """The name of the optimizer that makes the steps."""
         return self._active
 
     def switch(self, name: str) -> None:
-        """Have another optimizer do the steps from the next one on.
+        """Use another optimizer from the next step on.
 
         Raises
         ------
@@ -97,10 +97,10 @@ class SwitchableOptimizer(Optimizer):
         self._enter(name)
 
     def register(self, loom: Any) -> None:
-        """Register the knob ``optimizer``, before the settings of the optimizer that is active.
+        """Register the knob ``optimizer``, before the settings of the active optimizer.
 
-        Knobs are set in the order of their registration: a joiner is to have its peer's optimizer
-        before that one's momentum is set.
+        Knobs are set in the order of their registration: a joiner needs its peer's optimizer
+        before that optimizer's momentum is set.
         """
         loom.knob(
             "optimizer",
@@ -109,11 +109,11 @@ class SwitchableOptimizer(Optimizer):
             kind="choice",
             choices=self._optimizers,
             fence="run",
-            doc="which optimizer does the steps",
+            doc="the optimizer that makes the steps",
         )
 
     def step(self, closure: Any = None) -> Any:
-        """Do a step of the active optimizer."""
+        """Make a step with the active optimizer."""
         optimizer = self._optimizers[self._active]
         if self._warmed >= self._warmup_steps:
             return optimizer.step(closure)
@@ -128,7 +128,7 @@ class SwitchableOptimizer(Optimizer):
                 group["lr"] = rate
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Have all optimizers train more parameters."""
+        """Add parameters to all optimizers."""
         if not hasattr(self, "_optimizers"):
             super().add_param_group(param_group)
             return
@@ -137,7 +137,7 @@ class SwitchableOptimizer(Optimizer):
             optimizer.add_param_group(dict(param_group))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the active optimizer's state, which one it is, and all optimizers' settings."""
+        """Return the active optimizer's state and name, and all optimizers' settings."""
         return {
             **self._optimizers[self._active].state_dict(),
             "active": self._active,
@@ -149,12 +149,12 @@ class SwitchableOptimizer(Optimizer):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Become the optimizer whose state this is.
+        """Switch to the optimizer of this state, and load it.
 
         Raises
         ------
         ValueError
-            If this one has not the same optimizers to be, or other parameters.
+            If this one has other optimizers, or other parameters.
         """
         active, all_settings = state_dict["active"], state_dict["settings"]
         if all_settings.keys() != self._optimizers.keys():
@@ -183,5 +183,5 @@ def _settings(group: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in group.items() if name != "params"}
 
 
-def _unknown(name: str, known: Iterable[str]) -> str:
-    return f"need one of {', '.join(known)}, was {name}"
+def _unknown(name: str, names: Iterable[str]) -> str:
+    return f"need one of {', '.join(names)}, was {name}"
