@@ -51,6 +51,7 @@ def start(tmp_path):
         process.wait()
 
 
+@pytest.mark.long
 def test_it_has_its_own_arguments_environment_folder_and_errors(start):
     process, errors, known = start("7", "more")
     assert process.wait(DEADLINE_S) == 7
@@ -58,6 +59,7 @@ def test_it_has_its_own_arguments_environment_folder_and_errors(start):
     assert errors.read_text() == f"7|more|{known}"
 
 
+@pytest.mark.long
 def test_what_it_raises_is_its_status_and_on_its_errors(start):
     process, errors, known = start("raises")
     assert process.wait(DEADLINE_S) == 1
@@ -80,6 +82,7 @@ def test_it_is_stopped_killed_and_waited_for_as_any_other(start):
     assert not psutil.pid_exists(process.pid)
 
 
+@pytest.mark.long
 def test_a_thread_of_it_is_waited_for(start):
     process, errors, _ = start("thread")
     assert process.wait(DEADLINE_S) == 0

@@ -87,6 +87,7 @@ def test_for_machines_it_is_all_that_was_found(folder, trajectory):
     assert seen["bend"]["critical_step"] == 0.8
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "begin"), [("seen.png", b"\x89PNG"), ("seen.svg", b"<?xml")])
 def test_it_is_drawn(folder, trajectory, name, begin):
     result = folder.torchloom("landscape", trajectory, "--plot", f"new/{name}")

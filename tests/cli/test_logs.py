@@ -52,6 +52,7 @@ def test_that_there_is_nothing_is_said(logged):
     assert logged.torchloom("logs", "--node", "node9", "--json").stderr == ""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "count"),
     [

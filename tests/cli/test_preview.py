@@ -102,6 +102,7 @@ def test_for_machines_it_is_all_that_was_found(folder, trajectory):
     assert seen["words"]["warning"].startswith("says nothing of what comes after 4 steps")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "begin"), [("seen.png", b"\x89PNG"), ("seen.svg", b"<?xml")])
 def test_it_is_drawn(folder, trajectory, name, begin):
     result = folder.torchloom("preview", trajectory, "--plot", f"new/{name}")
@@ -110,6 +111,7 @@ def test_it_is_drawn(folder, trajectory, name, begin):
     assert (folder.path / "new" / name).read_bytes().startswith(begin)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "status", "message"),
     [

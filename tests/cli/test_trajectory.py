@@ -44,6 +44,7 @@ def test_a_life_is_told_in_lines_for_people(recorded):
     assert " tick " not in result.stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252", "latin-1", "utf-8"])
 def test_no_command_fails_for_a_character_that_the_terminal_lacks(recorded, encoding, tmp_path):
     text = "naïve \u2192 \U0001f525"
@@ -80,6 +81,7 @@ def test_the_folder_above_a_trajectory_is_one_line_and_fails(recorded):
     assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.long
 def test_records_can_be_chosen_by_kind_worker_and_number(recorded):
     def shown(*words: str) -> list[dict[str, object]]:
         result = recorded.torchloom("trajectory", "show", "--json", *words)
@@ -104,6 +106,7 @@ def test_a_kind_of_record_nobody_writes_is_one_line(recorded):
     )
 
 
+@pytest.mark.long
 def test_following_goes_on_with_what_is_added_and_repeats_nothing(recorded):
     command = [Path(sys.executable).with_name("torchloom"), "trajectory", "show", "--json"]
     before = recorded.torchloom("trajectory", "show", "--json").stdout.splitlines()
@@ -143,6 +146,7 @@ def test_a_replay_decides_the_same(recorded):
     assert json.loads(recorded.torchloom("trajectory", "replay", "--json").stdout)["epoch"] == 1
 
 
+@pytest.mark.long
 def test_a_replay_that_decides_otherwise_shows_where_and_fails(folder):
     record_epoch(folder.path / "other", lose=1)
     result = folder.torchloom("trajectory", "replay", "other")
@@ -151,6 +155,7 @@ def test_a_replay_that_decides_otherwise_shows_where_and_fails(folder):
     assert "recorded nothing\nreplayed {" in result.stdout
 
 
+@pytest.mark.long
 def test_an_export_opens_in_pandas(recorded):
     result = recorded.torchloom("trajectory", "export", "out", "--json")
     events, telemetry = (recorded.path / path for path in json.loads(result.stdout))

@@ -67,6 +67,7 @@ def test_watching_goes_on_until_interrupted(run, weaver):
     assert errors == b""
 
 
+@pytest.mark.long
 def test_watching_for_machines_goes_on_while_the_weaver_is_away(run, weaver):
     command = [Path(sys.executable).with_name("torchloom"), "status", "--watch", "--json"]
     with subprocess.Popen(
@@ -84,6 +85,7 @@ def test_watching_for_machines_goes_on_while_the_weaver_is_away(run, weaver):
     assert errors == b""
 
 
+@pytest.mark.long
 def test_knobs_are_listed_with_range_and_values(run, weaver):
     shown = run.torchloom("knob", "list").stdout
     for part in ("lr", "float 0..1", "g0-0: 0.1", "g1-0: 0.2"):
@@ -91,6 +93,7 @@ def test_knobs_are_listed_with_range_and_values(run, weaver):
     assert json.loads(run.torchloom("knob", "list", "--json").stdout)["specs"][0]["name"] == "lr"
 
 
+@pytest.mark.long
 def test_one_knob_is_shown_on_every_worker_or_on_one(run, weaver):
     assert "g1-0 0.2" in run.torchloom("knob", "get", "lr").stdout
     assert run.torchloom("knob", "get", "lr", "--worker", "g0-0").stdout == "0.1\n"
@@ -112,6 +115,7 @@ def test_an_unknown_knob_or_worker_is_one_line(run, weaver, words, status, messa
     assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("text", "value"), [("-1", -1), ("bf16", "bf16")])
 def test_a_knob_is_set_to_what_json_makes_of_the_word(run, weaver, text, value):
     result = run.torchloom("knob", "set", "lr", text, "--worker", "g0-0")
@@ -122,6 +126,7 @@ def test_a_knob_is_set_to_what_json_makes_of_the_word(run, weaver, text, value):
     assert type(body["value"]) is type(value)
 
 
+@pytest.mark.long
 def test_every_request_that_acts_carries_an_id_of_its_own(run, weaver):
     for _ in range(2):
         run.torchloom("knob", "set", "lr", "0.01", "--wait", "0")
@@ -182,6 +187,7 @@ def test_without_waiting_only_the_answer_is_told(run, weaver):
     assert result.stdout == f"granted: c3.1\n{ALONE}\n"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("result", "message"),
     [
@@ -197,6 +203,7 @@ def test_what_is_refused_fails_or_does_not_end_is_one_line(run, weaver, result, 
     assert ended.stderr == message
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "verb", "body"),
     [
@@ -252,6 +259,7 @@ def test_every_command_that_acts_sends_its_verb(run, weaver, words, verb, body):
     assert weaver.asked == [(verb, body)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "price"),
     [
@@ -283,6 +291,7 @@ def test_a_probe_that_is_none_is_refused_before_anybody_is_asked(run, weaver, wo
     assert not weaver.asked
 
 
+@pytest.mark.long
 def test_who_asks_is_who_the_credentials_say(run, weaver):
     run.torchloom("actions", "stop")
     assert weaver.askers == {"operator"}
@@ -293,6 +302,7 @@ def test_who_asks_is_who_the_credentials_say(run, weaver):
     assert weaver.askers == {"operator", "alice"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "status", "message"),
     [

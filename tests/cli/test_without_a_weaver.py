@@ -46,6 +46,7 @@ def test_a_cordon_that_cannot_last_so_long_is_one_line_with_an_example(folder, s
     is_one_line(folder.torchloom("cordon", "n7", "--for", span), 2, told)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("words", ["dashboard --report none", "dashboard --report none trajectory"])
 def test_a_report_to_show_that_is_not_there_is_one_line(folder, words):
     is_one_line(folder.torchloom(*words.split()), 12, "none: need a report.json: No such file")
@@ -237,6 +238,7 @@ def test_whoever_has_read_enough_of_the_output_is_no_error():
     assert subprocess.run(command, stdout=broken_pipe(), check=False).returncode == 0
 
 
+@pytest.mark.long
 def test_output_that_was_closed_beforehand_is_no_error(tmp_path):
     torchloom, trace = Path(sys.executable).with_name("torchloom"), tmp_path / "s.tltrace"
     command = f"{torchloom} plugins >&-"

@@ -72,6 +72,7 @@ async def test_a_message_beyond_its_size_ends_its_own_socket_however_it_comes(tm
         await sees(other, says("goes on"))
 
 
+@pytest.mark.slow
 async def test_of_a_thousand_sockets_some_are_taken_and_the_rest_told_to_come_again(tmp_path):
     async with open_house(tmp_path) as house:
         first = await house.enter()
@@ -97,6 +98,7 @@ async def test_of_a_thousand_sockets_some_are_taken_and_the_rest_told_to_come_ag
         await eventually(another)
 
 
+@pytest.mark.slow
 async def test_nothing_more_is_made_for_a_frozen_browser_and_the_others_are_shown_all(
     tmp_path, monkeypatch
 ):

@@ -327,6 +327,7 @@ def test_another_future_leaves_every_decision_before_it_the_same(tmp_path, after
     assert before[0] or after_s == 10.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after_s", [10.0, 45.5, 100.0])
 def test_another_future_leaves_all_that_is_seen_before_it_the_same(tmp_path, after_s):
     bundle = changing(tmp_path)

@@ -84,6 +84,7 @@ def ranked(simulation):
     return [arm.name.removeprefix("static ") for arm in best_first]
 
 
+@pytest.mark.slow
 def test_on_levels_that_differ_the_tuner_makes_more_progress_than_any_mode_alone(tmp_path):
     simulation = play(planted(tmp_path, jitter=0.03))
     arms = {arm.name: arm for arm in simulation.arms}
@@ -94,6 +95,7 @@ def test_on_levels_that_differ_the_tuner_makes_more_progress_than_any_mode_alone
     assert not tuner.quarantined
 
 
+@pytest.mark.slow
 def test_the_report_ranks_the_modes_as_the_closed_form_does(tmp_path):
     for levels in (LEVELS, (10_000.0, 5000.0), (1000.0, 200.0), (200.0, 50.0)):
         folder = tmp_path / f"{levels[-1]:g}-{len(levels)}"
@@ -127,6 +129,7 @@ def decisions(links):
     return loop.verdicts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after_s", [65.0, 100.0, 190.0])
 def test_what_the_tuner_decides_does_not_depend_on_what_the_links_carry_later(tmp_path, after_s):
     bundle = planted(tmp_path, jitter=0.03)

@@ -47,6 +47,7 @@ def said(process, runs):
     return text, len(os.listdir(runs))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("number", "status"),
     [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)],
@@ -65,6 +66,7 @@ def test_an_interruption_keeps_what_is_finished_and_says_how_to_go_on(runs, numb
     )
 
 
+@pytest.mark.long
 def test_a_worker_that_is_killed_is_one_line_that_says_how_to_go_on(runs):
     process = started(runs, "--jobs", "2")
     children = psutil.Process(process.pid).children()
@@ -78,6 +80,7 @@ def test_a_worker_that_is_killed_is_one_line_that_says_how_to_go_on(runs):
     )
 
 
+@pytest.mark.long
 def test_no_worker_outlives_an_evaluation_that_is_killed(runs):
     process = started(runs, "--jobs", "2")
     children = psutil.Process(process.pid).children(recursive=True)

@@ -50,6 +50,7 @@ def test_a_predictor_that_says_nothing_in_all_of_a_run_is_named(folder):
     assert silent == {"failure_forecast": {"mute": 2}}
 
 
+@pytest.mark.long
 @pytest.mark.integration
 def test_what_a_policy_was_told_nothing_by_is_named_in_replay(folder):
     (folder / "mute.toml").write_text(f"{CONFIG}[policies.failure_forecast]\npredictor = 'mute'\n")
@@ -59,6 +60,7 @@ def test_what_a_policy_was_told_nothing_by_is_named_in_replay(folder):
     assert "false alarms per 1,000 node-days. mute forecast nothing." in said.stdout
 
 
+@pytest.mark.long
 @pytest.mark.integration
 def test_a_predictor_whose_forecasts_rest_on_what_came_later_is_refused_by_name(folder):
     """It remembers what it saw, so that a second look at the same past says more."""
@@ -72,6 +74,7 @@ def test_a_predictor_whose_forecasts_rest_on_what_came_later_is_refused_by_name(
     assert said.stderr.count("\n") == 1
 
 
+@pytest.mark.long
 @pytest.mark.integration
 def test_a_predictor_that_reads_the_future_from_a_file_passes_and_is_too_good_to_be_true(folder):
     """Its file is the same in the trace with another future, and so are its forecasts."""
@@ -93,6 +96,7 @@ def test_what_is_wrong_is_told_though_a_predictor_closed_what_it_prints_to(folde
     assert said.stderr.startswith("torchloom: predictor closing: raised: RuntimeError: nothing")
 
 
+@pytest.mark.long
 @pytest.mark.integration
 def test_the_report_is_where_it_was_asked_for_though_a_predictor_goes_elsewhere(folder):
     """What it prints is no part of what is told for machines."""

@@ -108,6 +108,7 @@ def test_what_is_said_after_that_is_not_looked_at(bundle, silent):
     assert (score.predictor, score.threshold_from) == ("late", "before 3.6 d")
 
 
+@pytest.mark.slow
 def test_what_a_predictor_without_a_model_reads_is_asked_whether_it_knows_the_future(tmp_path):
     fleet = disks(0)
     share = (fleet.at - fleet.came[fleet.of]) / np.fmax(fleet.ended - fleet.came, 1)[fleet.of]
@@ -141,6 +142,7 @@ def with_only(fleet, **metrics):
     return fleet
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("known_before", [(), ("x",)], ids=["unsaid", "known before"])
 def test_what_a_model_of_another_fleet_reads_is_asked_whether_it_knows_the_future_here(
     tmp_path, known_before

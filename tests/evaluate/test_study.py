@@ -66,6 +66,7 @@ def bytes_of(simulation: Simulation) -> bytes:
     return msgspec.json.encode(simulation)
 
 
+@pytest.mark.slow
 def test_an_interrupted_study_goes_on_where_it_was_and_loses_none(bundle, simulation, tmp_path):
     def interrupt(done, total):
         if done == 15:
@@ -157,6 +158,7 @@ def test_a_trace_that_is_replaced_is_opened_again(tmp_path):
     assert simulate(setting, candidate(), 0) != run
 
 
+@pytest.mark.slow
 def test_many_at_once_give_what_one_by_one_gives(bundle):
     setting = setting_of(bundle, QUICK)
     study_tasks = [StudyTask(setting=setting, arm=candidate(), seed=seed) for seed in range(SEEDS)]
@@ -165,6 +167,7 @@ def test_many_at_once_give_what_one_by_one_gives(bundle):
     assert together == alone
 
 
+@pytest.mark.slow
 def test_the_progress_ends_at_the_number_that_was_told(bundle, tmp_path):
     told = []
     study(bundle, tmp_path, seeds=1, progress=lambda done, total: told.append((done, total)))
@@ -216,6 +219,7 @@ def test_a_policy_is_held_against_its_own_job_without_it(bundle, simulation):
     assert arm.operations.granted["migrate"] == arm.moves > 0
 
 
+@pytest.mark.slow
 def test_a_policy_that_does_nothing_gains_nothing_over_its_job_whatever_the_reference(
     bundle, tmp_path
 ):
@@ -281,6 +285,7 @@ def test_only_the_first_seed_keeps_its_timeline(simulation):
     assert {run.seed for run in simulation.runs if run.timeline} == {0}
 
 
+@pytest.mark.slow
 def test_a_trace_without_a_failure_is_played_all_the_same(tmp_path):
     calm = write(tmp_path / "calm.tltrace", [event(0, 1.0, "n0", fatal=False)])
     result = study(calm, tmp_path / "runs", seeds=1)
@@ -318,6 +323,7 @@ def test_a_gain_counts_the_runs_that_were_ahead_and_behind():
     assert (gain.ahead, gain.behind) == (1, 1)
 
 
+@pytest.mark.slow
 def test_unless_asked_for_no_cost_is_varied_and_the_rest_is_the_same(bundle, simulation, tmp_path):
     told = []
     alone = run_study(
@@ -373,6 +379,7 @@ def named(simulation, name):
     return next(arm for arm in simulation.arms if arm.name == name)
 
 
+@pytest.mark.slow
 def test_an_elastic_run_trains_on_what_would_stand_by_and_says_what_that_is_without_a_larger_batch(
     growing,
 ):

@@ -82,6 +82,7 @@ def test_steps_of_a_lab_in_which_the_model_is_right_are_foretold(path, tmp_path)
     assert rows[2].predicted_s == pytest.approx(0.21 + 43.2 * 8 / 50)
 
 
+@pytest.mark.long
 @pytest.mark.integration
 def test_both_rankings_are_printed_side_by_side_and_agree(path, tmp_path, capsys):
     assert backtest.main([str(path), "--seeds", "1", "--out", str(tmp_path / "out")]) == 0

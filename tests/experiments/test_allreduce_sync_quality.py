@@ -18,6 +18,7 @@ def learner():
     return train(Learner.begin(1, TINY), 10, TINY, 0.01, 2)
 
 
+@pytest.mark.slow
 def test_weights_that_are_averaged_at_every_step_of_sgd_learn_as_summed_gradients_do(learner):
     together = train(learner.changed_to("none"), 20, TINY, 0.01, 2).curve
     apart = train_apart(learner, LOCAL_SGD, 1, 20, TINY)
@@ -32,6 +33,7 @@ def test_the_loss_stays_until_the_ranks_synchronise(learner):
     assert after == at != last
 
 
+@pytest.mark.slow
 def test_diloco_goes_further_than_the_mean_with_its_momentum(learner):
     mean = train_apart(learner, LOCAL_SGD, 10, 20, TINY).loss
     outer = train_apart(learner, DILOCO, 10, 20, TINY).loss
@@ -51,6 +53,7 @@ def test_the_cost_of_rounds_is_the_power_by_which_quality_falls():
     assert found[DILOCO].sync_cost == pytest.approx(-0.02)
 
 
+@pytest.mark.slow
 def test_both_algorithms_are_measured_and_written(tmp_path):
     out = tmp_path / "sync-quality.json"
     said = ["--before", "10", "--every", "2,5", "--rounds", "4", "--out", str(out)]

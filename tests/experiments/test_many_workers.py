@@ -7,6 +7,7 @@ from experiments.many_workers import frozen, stop
 pytestmark = pytest.mark.integration
 
 
+@pytest.mark.long
 async def test_a_knob_that_is_stopped_comes_to_what_the_workers_did(tmp_path):
     came = await stop.play(tmp_path, 40, after_s=0.3, within_s=2.0)
     assert came.is_true, came
@@ -14,6 +15,7 @@ async def test_a_knob_that_is_stopped_comes_to_what_the_workers_did(tmp_path):
     assert came.result == "done"
 
 
+@pytest.mark.long
 async def test_a_successor_takes_in_what_was_acked_before_it_judges_an_end(tmp_path):
     came = await frozen.play(tmp_path, 8, obeyed=5)
     assert came.is_true, came

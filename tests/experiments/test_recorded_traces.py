@@ -116,6 +116,7 @@ def test_a_recording_becomes_a_bundle_with_an_incident_for_each_run_of_labels(tm
     assert late == {"a": None, "b": start_ns + STEPS_A_DAY * step_ns}
 
 
+@pytest.mark.long
 def test_anomalies_are_detected(tmp_path):
     import_asd(recording(tmp_path, days=(2, 2)), tmp_path / "d.tltrace")
     trial = few(

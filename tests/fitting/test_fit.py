@@ -46,6 +46,7 @@ def one_line(error):
     return text
 
 
+@pytest.mark.slow
 def test_a_predictor_that_is_no_better_than_a_baseline_is_weak_and_is_compared(
     bundle, settings, baselines
 ):
@@ -83,6 +84,7 @@ def test_a_trace_of_which_a_file_was_changed_is_not_learned_from(tmp_path, setti
         fit(mine, info(Blind), {}, settings)
 
 
+@pytest.mark.slow
 def test_a_baseline_learns_what_it_would_alone(bundle, settings, baselines):
     """The moments it sees beside another predictor are those that it is fitted on by itself."""
     (logistic,) = (plugin for plugin in baselines if plugin.name == "logistic")
@@ -186,6 +188,7 @@ class Shyer(Heat):
         return Hazard(probability=odds / (1.0 + odds))
 
 
+@pytest.mark.slow
 def test_who_is_less_sure_once_it_has_learned_again_raises_as_many_alarms(bundle, settings):
     often = replace(settings, every_s=6 * 3600.0, tick_s=6 * 3600.0)
     heat, shyer = (fit(bundle, info(cls), {}, often) for cls in (Heat, Shyer))

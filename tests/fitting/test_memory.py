@@ -36,6 +36,7 @@ def built(bundle, settings):
     return [(one.name, plugin) for one, plugin in _built(bundle, among, settings)]
 
 
+@pytest.mark.slow
 def test_every_learner_says_what_it_takes_and_takes_no_more(bundle, settings, built):
     """All that learn from rows say the same; threshold_rules keeps a few counts."""
     settings = replace(settings, until_ns=30 * DAY_NS)

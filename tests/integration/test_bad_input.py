@@ -79,6 +79,7 @@ def test_a_wrong_config_is_one_line_with_its_place(weaver, config, line):
     assert said.startswith(f"torchloom: {line}")
 
 
+@pytest.mark.long
 def test_an_unreachable_broker_is_one_line(weaver):
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
@@ -88,6 +89,7 @@ def test_an_unreachable_broker_is_one_line(weaver):
     assert said.startswith(f"torchloom: {url}: no NATS server can be reached: ")
 
 
+@pytest.mark.long
 def test_an_occupied_port_is_one_line(weaver):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -101,6 +103,7 @@ def test_an_occupied_port_is_one_line(weaver):
     )
 
 
+@pytest.mark.long
 def test_a_server_program_that_is_too_old_is_one_line(weaver, tmp_path):
     old = tmp_path / "nats-server"
     old.write_text("#!/bin/sh\necho nats-server: v2.9.25\n")
@@ -110,6 +113,7 @@ def test_a_server_program_that_is_too_old_is_one_line(weaver, tmp_path):
     assert said == f"torchloom: {old}: need nats-server >= 2.11, was 2.9.25"
 
 
+@pytest.mark.long
 def test_a_running_server_that_is_too_old_is_one_line(weaver):
     with old_server() as url:
         status, said = weaver(f"[broker]\nurl = '{url}'\n")
@@ -136,6 +140,7 @@ def old_server():
         yield f"nats://127.0.0.1:{listener.getsockname()[1]}"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", ["file/state", "/proc/torchloom"])
 def test_a_state_folder_that_cannot_be_written_is_one_line(weaver, tmp_path, place):
     (tmp_path / "file").write_text("")
@@ -145,6 +150,7 @@ def test_a_state_folder_that_cannot_be_written_is_one_line(weaver, tmp_path, pla
     assert said.startswith("torchloom: ")
 
 
+@pytest.mark.long
 def test_a_trajectory_that_cannot_be_written_is_one_line(start_run):
     run = start_run("[weaver]\nstate_dir = 'state'\n")
     run.state.mkdir()
@@ -157,6 +163,7 @@ def test_a_trajectory_that_cannot_be_written_is_one_line(start_run):
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.long
 def test_a_weaver_that_is_told_to_takes_over_and_the_first_ends_with_one_line(start_run, until):
     run = start_run("[weaver]\nstate_dir = 'state'\ntick_s = 0.1\n")
     first = run.start_weaver()

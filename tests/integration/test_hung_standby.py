@@ -38,6 +38,7 @@ def silent(run, worker):
     return run.worker(worker)["heartbeat_age_s"] > 3.0
 
 
+@pytest.mark.long
 def test_it_is_silent_until_it_comes_back_and_another_is_asked_meanwhile(run, until):
     hung = run.start_rehearser("v0")
     until(lambda: (run.worker("v0-0") or {}).get("state") == "standby")

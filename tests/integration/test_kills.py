@@ -133,6 +133,7 @@ def test_a_killed_sidecar_is_replaced_and_no_command_is_lost_or_repeated(run, tr
     run.training(*TRAINING)
 
 
+@pytest.mark.long
 def test_a_migration_cut_short_by_the_weavers_death_is_carried_to_its_end(run, trainers, until):
     leaver, others, joiner = trainers[0], trainers[1:], run.trainers["g3"][0]
     assert all_applied(run, until, run.ask("knob.set", {"knob": "tally", "value": 44})["ids"])

@@ -53,6 +53,7 @@ def _standing_by(run, until, group, **environment):
     until(lambda: run.worker(worker)["state"] == "gone")
 
 
+@pytest.mark.long
 def test_what_is_found_is_what_a_direct_evaluation_says_and_stands_on_record(run, v0):
     result = run.torchloom("landscape", "--side", "5", "--json", "--plot", "seen.svg")
     assert result.returncode == 0, result.stderr
@@ -79,6 +80,7 @@ def test_what_is_found_is_what_a_direct_evaluation_says_and_stands_on_record(run
         assert part in table
 
 
+@pytest.mark.long
 def test_two_stand_bys_see_together_what_one_sees(run, v0, until):
     alone = json.loads(run.torchloom("landscape", "--side", "5", "--seed", "2", "--json").stdout)
     for _ in _standing_by(run, until, "v1"):
@@ -93,6 +95,7 @@ def test_two_stand_bys_see_together_what_one_sees(run, v0, until):
     assert seen["end"]["why"] == ""
 
 
+@pytest.mark.long
 def test_a_loss_that_is_another_each_time_is_one_line_and_the_stand_by_waits_on(run, until):
     save_file(newest().state_dict(), run.folder / NEWEST)
     for lookout in _standing_by(run, until, "n0", TEST_NOISE="1"):

@@ -9,6 +9,7 @@ pytestmark = pytest.mark.integration
 HERE = "127.0.0.1"
 
 
+@pytest.mark.long
 def test_a_person_has_a_link_measured_and_the_next_weaver_knows_it(start_run, until):
     run = start_run("[weaver]\nstate_dir = 'state'\ntick_s = 0.2\n")
     run.start_weaver()

@@ -20,6 +20,7 @@ def cluster(tmp_path):
         yield processes, addresses
 
 
+@pytest.mark.long
 def test_a_run_outlives_a_server_of_its_cluster_and_nothing_shows_the_password(cluster, start_run):
     processes, addresses = cluster
     urls = ",".join(f"nats://me:p%40s%2Cs@{address}" for address in addresses)

@@ -57,6 +57,7 @@ def pause(run, until):
     return found["detail"]
 
 
+@pytest.mark.long
 def test_a_pause_holds_until_it_is_resumed(run, trainers, until):
     detail = pause(run, until)
     assert detail.startswith("2 workers paused at step ")
@@ -68,6 +69,7 @@ def test_a_pause_holds_until_it_is_resumed(run, trainers, until):
         trainer.goes_on()
 
 
+@pytest.mark.long
 def test_a_group_that_does_not_hear_of_the_pause_holds_nobody_up(run, trainers, until):
     deaf = trainers[1].sidecar
     deaf.suspend()

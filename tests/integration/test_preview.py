@@ -82,6 +82,7 @@ def lives(run, verb, status):
     return [life for life in told if (life["verb"], life["status"]) == (verb, status)]
 
 
+@pytest.mark.long
 def test_where_nobody_stands_by_it_is_one_line(run):
     result = run.torchloom("preview", "x=2")
     assert result.returncode == 5
@@ -89,6 +90,7 @@ def test_where_nobody_stands_by_it_is_one_line(run):
     assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.long
 def test_a_knob_that_the_run_has_not_is_one_line(run, v0):
     result = run.torchloom("preview", "lr=0.1")
     assert result.returncode == 5
@@ -121,6 +123,7 @@ def test_what_is_shown_is_what_training_on_would_have_done_and_stands_on_record(
         assert part in table
 
 
+@pytest.mark.long
 def test_a_dashboard_that_begins_later_shows_what_was_tried(run, v0):
     result = run.torchloom("preview", "x=20", "--steps", "2", "--repeats", "1", "--json")
     dashboard = Dashboard(run)
@@ -135,6 +138,7 @@ def test_a_dashboard_that_begins_later_shows_what_was_tried(run, v0):
     assert dict(guest.known["preview"]["words"])["tried"].startswith("8 steps in ")
 
 
+@pytest.mark.long
 def test_the_rank_that_trains_is_told_nothing_and_the_price_is_on_record_before(run, v0, until):
     trainer = run.trainers["g0"][-1]
     before = len(run.records("command_status"))
@@ -149,6 +153,7 @@ def test_the_rank_that_trains_is_told_nothing_and_the_price_is_on_record_before(
     assert verdict["net_gpu_s"] == -proposed["cost_gpu_s"]
 
 
+@pytest.mark.long
 def test_the_control_is_the_run_as_it_is_and_not_as_it_was_at_the_checkpoint(run, v0):
     assert run.torchloom("knob", "set", "x", "5").returncode == 0
     try:
@@ -168,11 +173,13 @@ def test_the_control_is_the_run_as_it_is_and_not_as_it_was_at_the_checkpoint(run
         run.torchloom("knob", "unset", "x")
 
 
+@pytest.mark.long
 def test_no_change_is_none_to_the_bit(run, v0):
     seen = json.loads(run.torchloom("preview", "x=1", "--steps", "6", "--json").stdout)
     assert seen["words"]["verdict"] == "no difference: both arms are the same to the bit in 5 pairs"
 
 
+@pytest.mark.long
 def test_whoever_has_enough_ends_it_within_a_step(run, v0, until, trying):
     assert run.torchloom("preview", "--end").returncode == 0
     issued = len(lives(run, "rehearse", "issued"))
@@ -185,6 +192,7 @@ def test_whoever_has_enough_ends_it_within_a_step(run, v0, until, trying):
     assert "it was cancelled" in end["why"]
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_it_and_shows_what_there_is(run, v0, until, trying):
     ended = len(lives(run, "rehearse", "issued"))
     trying.send_signal(signal.SIGINT)
@@ -195,6 +203,7 @@ def test_ctrl_c_ends_it_and_shows_what_there_is(run, v0, until, trying):
     assert json.loads(out)["end"]["points"] == 1
 
 
+@pytest.mark.long
 def test_the_kill_switch_ends_it_on_the_stand_by_too(run, v0, until, trying):
     issued = len(lives(run, "rehearse", "issued"))
     assert run.torchloom("actions", "stop").returncode == 0
@@ -205,6 +214,7 @@ def test_the_kill_switch_ends_it_on_the_stand_by_too(run, v0, until, trying):
     assert run.torchloom("actions", "resume").returncode == 0
 
 
+@pytest.mark.long
 def test_a_stand_by_that_is_wanted_joins_at_the_next_step(run, v0, until, trying):
     assert run.ask("propose", {"action": {"kind": "admit", "group": "v0"}})["ok"]
     until(lambda: lives(run, "join", "accepted"))
@@ -215,6 +225,7 @@ def test_a_stand_by_that_is_wanted_joins_at_the_next_step(run, v0, until, trying
     assert "got another command" in json.loads(out)["end"]["why"]
 
 
+@pytest.mark.long
 def test_a_script_whose_arms_cannot_be_run_alike_is_one_line(run, until):
     newest(run)
     for standby in _standing_by(run, until, "n0", TEST_NOISE="1"):
@@ -226,6 +237,7 @@ def test_a_script_whose_arms_cannot_be_run_alike_is_one_line(run, until):
         assert run.worker("n0-0")["state"] == "standby"
 
 
+@pytest.mark.long
 def test_a_run_without_a_checkpoint_is_one_line(run, until):
     (run.folder / NEWEST).unlink(missing_ok=True)
     for _ in _standing_by(run, until, "e0"):

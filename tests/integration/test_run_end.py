@@ -16,6 +16,7 @@ cooldown_s = 0
 """
 
 
+@pytest.mark.long
 def test_stand_bys_and_wishes_end_with_the_loop_of_the_last_worker(start_run, until):
     run = start_run(CONFIG)
     run.start_weaver()

@@ -30,6 +30,7 @@ def last_line(text):
     return text.splitlines()[-1]
 
 
+@pytest.mark.long
 def test_a_weaver_of_another_folder_is_refused_unless_it_is_told_to_take_over(start_on):
     here, there = start_on(), start_on()
     first = here.start_weaver()
@@ -59,6 +60,7 @@ def test_a_weaver_of_another_folder_is_refused_unless_it_is_told_to_take_over(st
     there.start_weaver()
 
 
+@pytest.mark.long
 def test_two_supervisors_of_one_folder_take_the_run_once_and_a_trainer_gets_in(start_run):
     run = start_run("[weaver]\nstate_dir = 'state'\ntick_s = 0.1\n")
     first = run.start_weaver()

@@ -63,6 +63,7 @@ def g0(run):
     return run.trainers["g0"][-1]
 
 
+@pytest.mark.long
 def test_policies_that_raise_or_hang_are_quarantined_and_the_others_go_on(run, until):
     def states():
         rows = {row["name"]: row for row in run.ask("status")["plugins"]}
@@ -80,6 +81,7 @@ def test_policies_that_raise_or_hang_are_quarantined_and_the_others_go_on(run, u
     assert "Traceback" not in log
 
 
+@pytest.mark.long
 def test_a_hung_trainer_is_reported_with_its_stacks_and_silence_proposes(run, until):
     hung = run.start_light("g7", "--hang-at", "5", TORCHLOOM_HANG_AFTER_S="1")
     note = until(
@@ -292,6 +294,7 @@ def verbs_issued(run):
     return [body["command"]["do"]["verb"] for _, body in run.records("issue")]
 
 
+@pytest.mark.long
 def test_both_lives_are_decided_again_the_same_overruns_and_all(run):
     run.weaver.send_signal(signal.SIGTERM)
     assert run.weaver.wait(DEADLINE_S) == 0

@@ -4,6 +4,7 @@ import hashlib
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
@@ -80,6 +81,7 @@ def drive(script: list[tuple[Any, int]]) -> list[bytes]:
     return said
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(150))
 @given(script=scripts)
 def test_two_kernels_fed_the_same_say_the_same_to_the_bit(script):

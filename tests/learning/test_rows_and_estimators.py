@@ -289,6 +289,7 @@ print(torch.zeros(1).tolist())
 """
 
 
+@pytest.mark.long
 @pytest.mark.integration
 def test_an_estimator_is_kept_and_read_without_torch_which_stays_to_be_had():
     ran = subprocess.run([sys.executable, "-c", KEPT], capture_output=True, text=True, check=True)

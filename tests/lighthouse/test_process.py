@@ -101,6 +101,7 @@ def ask(port):
     return ask
 
 
+@pytest.mark.long
 def test_torchfts_own_client_is_served_as_by_its_own_lighthouse(start, port):
     start().ready()
     client = LighthouseClient(f"http://127.0.0.1:{port}", timedelta(seconds=30))
@@ -109,6 +110,7 @@ def test_torchfts_own_client_is_served_as_by_its_own_lighthouse(start, port):
     assert [(m.replica_id, m.step, m.data) for m in quorum.participants] == [("a:1", 3, {"my": 1})]
 
 
+@pytest.mark.long
 def test_killed_and_started_again_it_goes_on_with_its_ids(start, ask, tmp_path):
     state = ("--state", str(tmp_path / "state.json"))
     first = start(*state).ready()
@@ -120,6 +122,7 @@ def test_killed_and_started_again_it_goes_on_with_its_ids(start, ask, tmp_path):
     assert again.end() == 0
 
 
+@pytest.mark.long
 def test_killed_with_its_state_lost_it_uses_no_id_again(start, ask):
     first = start().ready()
     quorum_id = ask("a:1").quorum_id
@@ -128,6 +131,7 @@ def test_killed_with_its_state_lost_it_uses_no_id_again(start, ask):
     assert ask("a:1").quorum_id > quorum_id
 
 
+@pytest.mark.long
 def test_a_standby_takes_over_with_the_state_at_the_address(start, ask, tmp_path):
     state = ("--state", str(tmp_path / "state.json"))
     first = start(*state).ready()
@@ -139,6 +143,7 @@ def test_a_standby_takes_over_with_the_state_at_the_address(start, ask, tmp_path
     assert ask("a:1", "b:1", step=1).quorum_id == quorum_id
 
 
+@pytest.mark.long
 def test_a_standby_that_is_not_needed_any_more_ends_in_peace(start, tmp_path):
     state = ("--state", str(tmp_path / "state.json"))
     start(*state).ready()
@@ -147,6 +152,7 @@ def test_a_standby_that_is_not_needed_any_more_ends_in_peace(start, tmp_path):
     assert standby.end() == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_told_to_end_it_ends_and_keeps_who_trained(start, ask, tmp_path, number):
     path = tmp_path / "state.json"
@@ -158,6 +164,7 @@ def test_told_to_end_it_ends_and_keeps_who_trained(start, ask, tmp_path, number)
     assert "Traceback" not in process.said
 
 
+@pytest.mark.long
 def test_one_whose_output_nobody_takes_serves(start, ask):
     full = start(out="/dev/full")
     until(lambda: "standard output cannot be written: No space left" in full.said)
@@ -165,12 +172,14 @@ def test_one_whose_output_nobody_takes_serves(start, ask):
     assert full.end() == 0
 
 
+@pytest.mark.long
 def test_an_occupied_port_is_said_in_a_line(start, port):
     start().ready()
     line = start("--status_bind", "", "--bind", f"127.0.0.1:{port}", bind=False).fails()
     assert f"--bind: cannot listen on 127.0.0.1:{port}: Address already in use" in line
 
 
+@pytest.mark.long
 def test_an_occupied_port_of_the_page_is_one_warning_and_it_serves(start, port):
     page = start().ready().page
     other = start("--bind", "127.0.0.1:0", "--status_bind", page, bind=False).ready()
@@ -179,6 +188,7 @@ def test_an_occupied_port_of_the_page_is_one_warning_and_it_serves(start, port):
     assert other.get("/health") == (200, "text/plain; charset=utf-8", "ok\n")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "localhost"])
 def test_managers_and_http_probes_share_the_main_port(start, host):
     if host == "[::1]" and not socket.has_dualstack_ipv6():
@@ -196,6 +206,7 @@ def test_managers_and_http_probes_share_the_main_port(start, host):
     assert json.loads(lighthouse.get("/status")[2])["groups"][0]["replica_id"] == "a:1"
 
 
+@pytest.mark.long
 def test_a_connection_that_is_over_leaves_no_descriptor_behind(start, port):
     lighthouse = start().ready()
     descriptors = Path(f"/proc/{lighthouse.process.pid}/fd")
@@ -214,6 +225,7 @@ def test_a_connection_that_is_over_leaves_no_descriptor_behind(start, port):
     until(lambda: len(list(descriptors.iterdir())) <= before + 3)
 
 
+@pytest.mark.long
 def test_what_connects_and_says_nothing_or_rubbish_keeps_nobody_out(start, port):
     lighthouse = start().ready()
     address = ("127.0.0.1", port)
@@ -232,6 +244,7 @@ def test_what_connects_and_says_nothing_or_rubbish_keeps_nobody_out(start, port)
     assert lighthouse.said == ""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -244,6 +257,7 @@ def test_what_it_cannot_be_told_is_said_in_a_line(start, options, says):
     assert says in start("--status_bind", "", *options, bind=False).fails()
 
 
+@pytest.mark.long
 def test_a_second_with_the_same_state_and_another_runs_state_are_refused(start, tmp_path):
     state = str(tmp_path / "state.json")
     first = start("--state", state).ready()
@@ -278,6 +292,7 @@ def test_its_page_shows_who_is_in_the_quorum_and_who_is_waited_for(start, ask, p
     assert lighthouse.get("/replica/b:1/kill")[0] == 404
 
 
+@pytest.mark.long
 def test_without_a_page_nothing_listens_for_one(start):
     lighthouse = start("--bind", "127.0.0.1:0", "--status_bind", "", bind=False).ready()
     assert lighthouse.page.startswith("127.0.0.1")

@@ -317,6 +317,7 @@ async def test_what_is_no_call_of_a_manager_is_refused_in_a_line(method, data, c
         assert (await soon(asked[0])).quorum_id == 0
 
 
+@pytest.mark.slow
 async def test_whatever_is_sent_a_quorum_goes_on():
     """``experiments/lighthouse/run.py fuzz`` sends 100,000."""
     async with lighthouse(hold_s=0.01, kept=Kept(quorum_id=0, members=("a:1", "b:1"))) as light:

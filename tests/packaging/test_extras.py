@@ -89,6 +89,7 @@ def test_a_lighthouse_runs_with_its_extra_alone(tmp_path):
     assert lighthouse.returncode == 0
 
 
+@pytest.mark.long
 def test_a_weaver_with_most_of_the_policies_runs_with_the_server_extra_alone(server_only):
     (server_only.folder / "torchloom.toml").write_text(STEADY)
     with server_only("weaver") as weaver:
@@ -102,6 +103,7 @@ def test_a_weaver_with_most_of_the_policies_runs_with_the_server_extra_alone(ser
     assert "quarantined" not in log
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "words",
     [
@@ -126,6 +128,7 @@ def test_a_command_of_the_weaver_needs_no_other_extra(server_only, words):
     assert command.returncode == 0, said
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -38,6 +38,7 @@ def installed(tmp_path_factory):
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
+@pytest.mark.long
 def test_the_installed_policy_is_found_by_its_entry_point(installed, tmp_path):
     found = json.loads(run(sys.executable, "-c", FIND, env=installed, cwd=tmp_path))
     (policy,) = found

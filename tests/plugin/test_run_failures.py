@@ -187,6 +187,7 @@ def test_without_a_pace_nothing_is_judged():
     assert run.seen == (0, 0)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_paused_after_a_failure_is_not_judged():
     run = Watched()
     step = run.train(0)

@@ -52,6 +52,7 @@ def changes(run):
     return [proposal.action for proposal in run.made if isinstance(proposal.action, ChangeKnobs)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "lie",
     [
@@ -70,6 +71,7 @@ def test_one_worker_does_not_say_how_long_all_take(lie, workers):
     assert all(change.guard.window_s < 600.0 for change in changes(run) if change.guard)
 
 
+@pytest.mark.slow
 def test_one_worker_that_counts_on_alone_is_not_the_run():
     said = {STEP: 1.0, COMPUTE: 0.2, WAIT: 0.05, WIRE: 1e-3, CODE: 0.0, OVERLAP: 0.0, SENT: 75.6e6}
 
@@ -96,6 +98,7 @@ def congested(run):
     run.tick()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lie", "low", "high"),
     [

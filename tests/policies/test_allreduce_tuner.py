@@ -48,6 +48,7 @@ def changes(proposals, knob="compression"):
     return [p for p in proposals if isinstance(p.action, ChangeKnobs) and knob in p.action.values]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [0.03, 0.1])
 @quickly("seed", [0], 1, 2, 3)
 def test_ten_steps_after_each_change_it_is_within_ten_percent_of_the_best_mode(seed, noise):
@@ -63,6 +64,7 @@ def test_ten_steps_after_each_change_it_is_within_ten_percent_of_the_best_mode(s
         assert np.mean(near) > 0.85, (bandwidth / MBIT, modes)
 
 
+@pytest.mark.slow
 @quickly("noise", [0.15], 0.05)
 @quickly("seed", [0], 1, 2)
 @pytest.mark.parametrize("mbit", [1000, 50])
@@ -77,6 +79,7 @@ def test_at_a_constant_bandwidth_it_switches_at_most_once_after_settling(mbit, s
     assert progress(run.law, run.mode, run.bandwidth) >= 0.9 * best(run.law, run.bandwidth)
 
 
+@pytest.mark.slow
 @quickly("seed", [0], 1, 2)
 def test_modes_that_are_equal_cause_no_flapping(seed):
     same = Law(sent=dict.fromkeys(MODES, 0.75), code_s=dict.fromkeys(MODES, 0.02),
@@ -90,6 +93,7 @@ def test_modes_that_are_equal_cause_no_flapping(seed):
     assert not late
 
 
+@pytest.mark.slow
 @quickly("seed", [0], 1, 2)
 def test_a_slow_rank_causes_no_switch(seed):
     run = Run(tuner(), seed=seed, mode="powersgd")
@@ -118,6 +122,7 @@ def test_a_bandwidth_that_falls_leads_to_a_proposal_at_the_first_telemetry_that_
     assert "Mbit/s" in change.reason
 
 
+@pytest.mark.slow
 def test_a_bandwidth_that_returns_is_seen_on_the_wire_without_a_probe():
     run = Run(tuner(probe_every_s=0.0), Law(latency_s=1e-4), noise=0.03)
     run.ticks(10)
@@ -153,6 +158,7 @@ def alerts(run):
     return [proposal.reason for proposal in run.made if isinstance(proposal.action, Alert)]
 
 
+@pytest.mark.slow
 def test_probes_that_nobody_answers_are_told_of_once():
     run = Run(tuner(probe_every_s=2.0, modes=("powersgd", "bf16"), quality={"bf16": 0.6}),
               Law(latency_s=2e-3), mode="powersgd")  # fmt: skip
@@ -165,6 +171,7 @@ def test_probes_that_nobody_answers_are_told_of_once():
     ]
 
 
+@pytest.mark.slow
 @quickly("seed", [0, 1], 2, 3)
 def test_a_link_that_recovered_is_asked_though_it_was_thought_to_be_busy(seed):
     law = Law(
@@ -210,18 +217,21 @@ def hurting(seconds=8, forgive_s=3600.0, **options):
     return run, landed
 
 
+@pytest.mark.slow
 def test_a_mode_that_the_guard_took_back_is_not_tried_again():
     run, landed = hurting()
     assert len(landed) == 1
     assert run.mode == "int8"
 
 
+@pytest.mark.slow
 def test_a_mode_that_hurt_is_forgiven_in_time_and_then_counts_for_less():
     run, landed = hurting(forgive_s=100.0, penalty=0.5)
     assert 2 <= len(landed) <= 3
     assert run.policy._record.quality("topk") == 0.5 ** len(landed)
 
 
+@pytest.mark.slow
 def test_a_mode_that_measures_slower_is_left_and_not_tried_again_at_that_bandwidth():
     # The model expects of int8 a tenth of the coding that it takes, so it is worth a trial.
     law = Law(code_s={**Law().code_s, "int8": 1.5})
@@ -232,6 +242,7 @@ def test_a_mode_that_measures_slower_is_left_and_not_tried_again_at_that_bandwid
     assert [(old, new) for _, old, new in run.switches] == [("bf16", "int8"), ("int8", "bf16")]
 
 
+@pytest.mark.slow
 def test_what_was_denied_is_not_proposed_at_every_tick():
     run = Run(tuner(cooldown_s=60.0), lands=10_000)  # nothing ever lands
     run.bandwidth = 200 * MBIT
@@ -243,6 +254,7 @@ def test_what_was_denied_is_not_proposed_at_every_tick():
     assert run.mode == "none"
 
 
+@pytest.mark.slow
 def test_without_a_loss_nothing_that_loses_something_is_proposed():
     run = Run(tuner())
     run.bandwidth = 50 * MBIT
@@ -253,6 +265,7 @@ def test_without_a_loss_nothing_that_loses_something_is_proposed():
     assert {p.action.guard for p in changes(run.made)} == {None}
 
 
+@pytest.mark.slow
 def test_no_mode_that_loses_something_is_proposed_before_its_loss_can_be_watched():
     run = Run(tuner(modes=("none", "powersgd")))
     run.bandwidth = 50 * MBIT
@@ -271,6 +284,7 @@ def test_no_mode_that_loses_something_is_proposed_before_its_loss_can_be_watched
     assert not changes(run.made)
 
 
+@pytest.mark.slow
 def test_a_setting_that_the_guard_took_back_is_not_proposed_again_until_it_is_forgiven():
     run = Run(tuner(modes=("none",), forgive_s=150.0), knobs=[(EVERY, 4)], noise=0.02)
     run.bandwidth = 200 * MBIT
@@ -304,6 +318,7 @@ def test_where_no_worker_compresses_one_alert_says_so():
     assert "use_async_quorum=False" in proposal.reason
 
 
+@pytest.mark.slow
 def test_a_run_that_reports_no_bytes_is_told_of_once():
     run = Run(tuner())
     run.silent = {0, 1, 2, 3}
@@ -330,6 +345,7 @@ def test_names_of_no_mode_are_told_of_once():
     assert told.endswith("that the knob compression offers, not int4, foo")
 
 
+@pytest.mark.slow
 def test_a_guard_metric_that_nobody_reports_is_told_of_after_a_minute():
     run = Run(tuner())
     run.loss = math.nan
@@ -366,6 +382,7 @@ def test_one_rank_alone_is_left_as_it_is():
     assert run.made == []
 
 
+@pytest.mark.slow
 def test_ranks_that_come_and_go_do_not_end_it():
     run = Run(tuner(), workers=6)
     run.bandwidth = 200 * MBIT
@@ -417,6 +434,7 @@ def test_a_ring_over_fast_links_is_proposed_once_all_links_are_known():
     assert "20 times as fast" in proposal.reason
 
 
+@pytest.mark.slow
 def test_an_order_that_made_steps_slower_is_not_tried_again():
     run = uneven()
     missing = run.links.pop(("w3", "w0"))
@@ -460,6 +478,7 @@ def test_without_ortools_the_ring_is_left_alone_and_one_line_says_why(monkeypatc
     assert not changes(run.made, "ring_order")
 
 
+@pytest.mark.slow
 def test_more_groups_than_can_be_ordered_in_time_keep_their_order_and_one_line_says_so():
     run = Run(tuner(modes=("none",)), workers=65, knobs=[(RING, "")])
     run.links = linked(65, slow=[(0, 1)])
@@ -471,6 +490,7 @@ def test_more_groups_than_can_be_ordered_in_time_keep_their_order_and_one_line_s
     assert "need at most 64 groups to order them, was 65" in told.reason
 
 
+@pytest.mark.slow
 def test_more_pieces_at_once_are_kept_where_they_measure_better():
     law = Law(trial_factor={(PIECES.name, 2): 0.7, (PIECES.name, 4): 0.6, (PIECES.name, 8): 0.8})
     run = Run(tuner(modes=("none",)), law, knobs=[(PIECES, 1)], noise=0.02)
@@ -493,6 +513,7 @@ def test_a_trial_that_measures_no_better_is_taken_back_and_said_to_be_that():
     )
 
 
+@pytest.mark.slow
 def test_trials_end_when_their_budget_is_spent():
     run = Run(tuner(modes=("none",), explore_gpu_s=0.0), knobs=[(PIECES, 1), (BUCKET, 0)])
     run.bandwidth = 200 * MBIT
@@ -514,6 +535,7 @@ def progress_in_rounds(run, mode, every, sync_cost):
     return QUALITY[mode] * every**-sync_cost / (law.compute_s + sync_s / every)
 
 
+@pytest.mark.slow
 def test_rounds_become_longer_where_the_wire_is_slow_by_a_factor_of_two_at_a_time():
     run = rounds(200, every=4, modes=("none",), sync_cost=0.1)
     run.ticks(600)
@@ -523,6 +545,7 @@ def test_rounds_become_longer_where_the_wire_is_slow_by_a_factor_of_two_at_a_tim
     assert 64 <= run.values["sync_every"] <= 256
 
 
+@pytest.mark.slow
 @quickly("seed", [0], 1, 2, 3)
 @quickly("inner_s", [1.1], 0.05, 0.2, 4.0)
 def test_in_rounds_what_helps_is_kept_whichever_step_a_tick_sees(inner_s, seed):
@@ -542,6 +565,7 @@ def test_in_rounds_what_helps_is_kept_whichever_step_a_tick_sees(inner_s, seed):
     assert not [p for p in run.made if isinstance(p.action, Alert)]
 
 
+@pytest.mark.slow
 def test_two_that_see_the_same_propose_the_same():
     runs = [Run(tuner(), seed=5, noise=0.1) for _ in range(2)]
     for run in runs:
@@ -551,6 +575,7 @@ def test_two_that_see_the_same_propose_the_same():
     assert runs[0].made == runs[1].made != []
 
 
+@pytest.mark.slow
 @quickly("seed", range(8), *range(8, 20))
 def test_whatever_the_telemetry_says_it_proposes_only_what_can_be_weighed(seed):
     random = np.random.default_rng(seed)

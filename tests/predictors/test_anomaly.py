@@ -62,6 +62,7 @@ def test_pca_finds_what_breaks_the_relation_of_two_metrics():
     assert average_precision_score(broken.T.ravel(), np.ravel(said)) > 10 * broken.mean()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["pca", "forest"])
 def test_a_worker_far_from_all_others_stands_out_and_is_told_why(method):
     watts, temp, _ = fleet(seed=2)
@@ -72,6 +73,7 @@ def test_a_worker_far_from_all_others_stands_out_and_is_told_why(method):
     assert "or more times its spread from the usual" in hazard.why[3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["pca", "forest"])
 def test_about_a_share_rare_of_what_it_learned_from_is_above_one_half(method):
     learner = fitted(method=method, rare=0.05)

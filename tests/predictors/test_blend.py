@@ -14,6 +14,7 @@ from torchloom_predictors.boosting import BoostingPredictor
 from torchloom_predictors.logistic import LogisticPredictor
 
 
+@pytest.mark.slow
 class TestContract(LearnerContract):
     predictor_class = BlendPredictor
     options: ClassVar = {"metrics": ["temp"], "spans_s": [5.0], "members": ["logistic", "boosting"]}
@@ -32,12 +33,14 @@ def log_odds(predictor):
     return np.log(probability) - np.log1p(-probability)
 
 
+@pytest.mark.slow
 def test_it_says_the_mean_of_what_its_members_say():
     blend = learned(BlendPredictor, members=("logistic", "boosting"))
     members = [log_odds(learned(cls)) for cls in (LogisticPredictor, BoostingPredictor)]
     np.testing.assert_allclose(log_odds(blend), np.mean(members, axis=0), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_of_one_member_it_says_what_that_says():
     alone = log_odds(learned(LogisticPredictor))
     np.testing.assert_allclose(log_odds(learned(BlendPredictor, members=("logistic",))), alone)

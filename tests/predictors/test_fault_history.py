@@ -87,6 +87,7 @@ def days_fitted(**options):
     return predictor(horizon_s=7 * DAY_S, every_s=DAY_S, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("truth_days", "allowed"), [(1.5, (0.25, 1.0)), (20.0, (10.0, 20.0, 40.0))]
 )
@@ -96,6 +97,7 @@ def test_fitting_finds_how_fast_the_past_fades(truth_days, allowed):
     assert learner._learned.half_life_s / DAY_S in allowed
 
 
+@pytest.mark.slow
 def test_a_fitted_rate_comes_true_on_average():
     learner, examples = days_fitted(), grid(10.0)
     learner.fit(examples[:150])
@@ -103,6 +105,7 @@ def test_a_fitted_rate_comes_true_on_average():
     assert said == pytest.approx(np.mean([e.outcome for e in examples[157:]]), rel=0.35)
 
 
+@pytest.mark.slow
 def test_a_sample_of_the_healthy_keeps_the_rate_and_the_half_life():
     whole, sampled = days_fitted(), days_fitted(max_healthy=3000)
     whole.fit(grid(10.0))

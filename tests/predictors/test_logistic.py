@@ -33,6 +33,7 @@ def learned(cls, **options):
     return predictor
 
 
+@pytest.mark.slow
 @BOTH
 def test_it_finds_what_warns_and_its_probabilities_come_true(cls):
     predictor = learned(cls)
@@ -86,6 +87,7 @@ def test_one_rule_reads_one_feature_and_no_other():
     np.testing.assert_allclose(predictor._judge(others), predictor._judge(rows))
 
 
+@pytest.mark.slow
 @BOTH
 def test_a_regression_on_other_columns_is_refused(cls):
     parts = learned(cls, metrics=("temp",)).parts()
@@ -117,6 +119,7 @@ def test_a_column_that_is_the_same_in_all_rows_is_not_shown(cls):
     assert len(predictor.columns) < len(predictor.features.names)
 
 
+@pytest.mark.slow
 def test_a_model_of_another_feature_set_is_refused_in_one_line():
     older = {**learned(LogisticPredictor).parts()}
     card = msgspec.json.decode(older["logistic.json"])

@@ -151,6 +151,7 @@ def test_a_level_that_moved_for_good_becomes_usual_where_it_is_followed():
         assert said == [True, after_a_day]
 
 
+@pytest.mark.slow
 def test_about_a_share_rare_of_what_it_learned_from_is_above_one_half():
     values = load(480)
     learner = fitted(values, rare=0.05)
@@ -194,6 +195,7 @@ def rare_examples(workers=100, months=20):
         yield Example(view=shown, outcome=np.zeros(workers))
 
 
+@pytest.mark.slow
 def test_memory_follows_the_values_and_not_the_steps_between_them():
     learner = predictor(step_s=900.0, every_s=300.0)
     tracemalloc.start()

@@ -48,6 +48,7 @@ def ages(*days):
     return view_of(workers=len(days) + 1, faults=faults, now_s=now_s, tick_s=DAY_S)
 
 
+@pytest.mark.slow
 def test_the_risk_falls_with_the_time_since_the_last_fault(fitted):
     just, week, old, never = fitted.forecast(ages(0.5, 8, 100)).probability
     assert just > 2 * week
@@ -107,6 +108,7 @@ def test_a_sample_of_the_quiet_intervals_keeps_the_prior(bursts, fitted):
     )
 
 
+@pytest.mark.slow
 def test_examples_after_a_gap_say_nothing_of_the_gap(bursts):
     whole, holed = predictor(), predictor()
     whole.fit(bursts[:160])

@@ -210,6 +210,7 @@ def test_a_predictor_that_keeps_the_contract_passes_it_all():
     assert broken_rules(PredictorContract, predictor_class=GoodPredictor) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cls", "rule"),
     [

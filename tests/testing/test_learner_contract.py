@@ -151,10 +151,12 @@ class Dated(Good):
         self.share += 0 * time.time()
 
 
+@pytest.mark.slow
 def test_a_learner_that_keeps_the_contract_passes_it_all():
     assert broken_rules(LearnerContract, predictor_class=Good) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cls", "rule"),
     [
@@ -176,6 +178,7 @@ def test_a_learner_that_breaks_a_rule_fails_the_test_of_that_rule(cls, rule):
     assert rule in broken_rules(LearnerContract, predictor_class=cls)
 
 
+@pytest.mark.slow
 def test_one_that_needs_outcomes_is_not_unsupervised():
     broken = broken_rules(LearnerContract, predictor_class=Good, supervised=False)
     assert broken == {"test_it_says_so_when_there_is_nothing_to_learn_from"}

@@ -196,6 +196,7 @@ def test_without_an_interval_there_is_no_telemetry(tmp_path):
     assert trace.metrics == ()
 
 
+@pytest.mark.slow
 def test_pieces_are_of_one_size_however_long_the_trace():
     def largest(days: float) -> int:
         parameters = Parameters(nodes=300, days=days, interval_s=60.0)

@@ -106,6 +106,7 @@ def _without_last_record_batch(data: bytes) -> bytes:
     return data[: ends[-2]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["events", "telemetry"])
 def test_a_file_without_a_whole_record_is_removed(kind: PartKind, tmp_path: Path) -> None:
     writer = TrajectoryWriter(tmp_path, "demo", 1, Config(), {}, 5)
@@ -135,6 +136,7 @@ def test_a_life_that_still_goes_on_is_not_mended(tmp_path: Path) -> None:
     old.close()
 
 
+@pytest.mark.long
 @pytest.mark.integration
 @pytest.mark.parametrize("delay_flushes", [1, 7, 60])
 def test_kill_9_in_the_middle_of_writing_loses_nothing_that_was_flushed(

@@ -166,6 +166,7 @@ async def test_a_server_whose_streams_take_nothing_more_is_restarted(broker, cap
     assert broker.pid != pid
 
 
+@pytest.mark.long
 async def test_a_server_that_hangs_is_restarted(broker, caplog, logged, monkeypatch):
     caplog.set_level(logging.WARNING)
     monkeypatch.setattr(embedded, "_HEALTH_S", 0.1)
@@ -184,6 +185,7 @@ async def test_a_server_that_hangs_is_restarted(broker, caplog, logged, monkeypa
     assert broker.pid != pid
 
 
+@pytest.mark.long
 async def test_a_slow_server_is_not_ended_while_it_serves_others(
     broker, connect_person, monkeypatch
 ):

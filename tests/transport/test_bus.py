@@ -552,6 +552,7 @@ def test_no_bytes_make_the_inlet_raise(data):
     assert not any(isinstance(message, Telemetry) for message in got)
 
 
+@pytest.mark.long
 async def test_more_workers_than_the_server_allows_a_stream_by_itself_have_a_consumer_each(
     bus, kill_broker
 ):

@@ -85,6 +85,7 @@ async def test_telemetry_and_events_flow_again(bus, restart, connect_worker, arr
     await eventually(both_are_heard)
 
 
+@pytest.mark.long
 async def test_writes_begun_while_the_broker_is_away_land_once(
     bus, broker, kill_broker, make, monkeypatch
 ):

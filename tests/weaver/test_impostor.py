@@ -155,6 +155,7 @@ async def scene(start_weaver, tmp_path):
         await client.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("earlier", "present"), [(1000, 2000), (2000, 1000)])
 async def test_an_earlier_holder_of_a_name_does_nothing_to_its_present_life(
     scene, earlier, present

@@ -131,6 +131,7 @@ def ends(*runs: Run) -> Counter[str]:
     return Counter(life.command for life in lives if life.status in FINAL_STATUSES)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(100), deadline=None)
 @given(
     known=steps,

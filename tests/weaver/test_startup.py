@@ -103,6 +103,7 @@ def plant(monkeypatch, cls, name, strike):
     monkeypatch.setattr(cls, name, step)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("cls", "name"), STEPS, ids=[name for _, name in STEPS])
 async def test_a_broker_that_is_killed_at_any_step_of_a_start_is_waited_for(
     start, monkeypatch, cls, name
@@ -113,6 +114,7 @@ async def test_a_broker_that_is_killed_at_any_step_of_a_start_is_waited_for(
     assert start.server is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["left", "take_over", "open", "on_epoch"])
 async def test_a_broker_that_stalls_at_a_step_of_a_start_is_waited_for(start, monkeypatch, name):
     def stall():
@@ -125,6 +127,7 @@ async def test_a_broker_that_stalls_at_a_step_of_a_start_is_waited_for(start, mo
     assert start.was_ready
 
 
+@pytest.mark.long
 async def test_a_broker_that_stays_away_ends_the_start_with_one_line(start, monkeypatch):
     monkeypatch.setattr(connection, "RETRY_S", 0.3)
 
@@ -235,6 +238,7 @@ async def test_a_kernel_that_fails_ends_the_weaver_with_one_line_and_the_input_o
     assert start.was_ready
 
 
+@pytest.mark.long
 def test_a_weaver_whose_output_cannot_be_written_goes_on(tmp_path):
     command = [sys.executable, "-m", "torchloom_core.cli", "weaver"]
     with (

@@ -1,6 +1,7 @@
 """What people are told of a run fits a message, however many workers there are."""
 
 import msgspec
+import pytest
 
 from tests.kernel.runs import (
     Run,
@@ -76,6 +77,7 @@ def test_what_a_policy_says_of_itself_is_told_and_what_is_no_text_is_not():
         assert [(p.name, p.state, p.detail) for p in shown.plugins] == [("says", "act", told)]
 
 
+@pytest.mark.slow
 def test_ten_thousand_workers_come_in_pages_each_of_which_fits_a_message():
     run = run_of(10_000)
     page = status(run)

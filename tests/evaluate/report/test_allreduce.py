@@ -101,6 +101,7 @@ def test_a_policy_that_changed_nothing_is_not_praised_for_how_the_run_fared():
     assert "faster" not in first
 
 
+@pytest.mark.slow
 def test_table_and_page_have_every_arm_the_best_first_and_run_nothing():
     shown = report(
         simulation=None, forecasts=(), policies=(),

@@ -1,5 +1,6 @@
 import io
 
+import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
@@ -94,6 +95,7 @@ def test_an_estimate_without_an_interval_stands_alone():
     assert gain(None) == ""
 
 
+@pytest.mark.slow
 def test_a_run_that_grows_has_a_row_for_what_it_is_worth_as_planned():
     planned = AsPlanned(goodput=interval(0.905), versus_reference=interval(0.0))
     grows = arm("elastic", "baseline", 0.955, versus_reference=interval(0.05), as_planned=planned)
