@@ -26,7 +26,7 @@ UNITS := -m "not integration and not slow and not long" --hypothesis-profile qui
 # Where Python can watch lines by itself (3.12 and on), coverage costs next to nothing.
 MONITOR = $(shell $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 12))' && echo COVERAGE_CORE=sysmon)
 
-.PHONY: demo test long quick units coverage wheel bench docs lint lock clean
+.PHONY: demo test page long quick units coverage wheel bench docs lint lock clean
 
 demo: $(READY)
 	$(BIN)/torchloom demo
@@ -34,16 +34,17 @@ demo: $(READY)
 test: $(READY)
 	$(BIN)/python $(PYTEST) -m "not long and not slow" --hypothesis-profile some
 
-# Long real runs, then what computes for long, as each benchmark once, of a small size. No more runs
-# at once than there are cores: groups that wait for one fail steps that the tests want whole. A
-# browser leaves most of the cores to what computes, and has the first word.
+# The demo and the page in a browser, as CI runs them after `make test`.
+page: $(READY)
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -m long tests/integration/test_demo.py tests/browser
+
+# All that `make test` leaves out, in half an hour; a job of its own in the workflow.
+# Real runs come first, no more at once than there are cores: groups that wait for one fail steps
+# that the tests want whole. Then what computes, as each benchmark once, of a small size.
 long: WORKERS = $(shell getconf _NPROCESSORS_ONLN)
-long: $(READY)
-	$(BIN)/python $(PYTEST) -m long --ignore tests/browser
-	nice $(BIN)/python $(PYTEST) -m slow --hypothesis-profile some & beside=$$!; \
-	trap "kill $$beside" INT TERM; \
-	$(BIN)/python -m pytest $(PYTEST_ARGS) -m long tests/browser; browsed=$$?; \
-	wait $$beside && exit $$browsed
+long: page
+	$(BIN)/python $(PYTEST) -m long --ignore tests/browser --deselect tests/integration/test_demo.py
+	$(BIN)/python $(PYTEST) -m slow --hypothesis-profile some
 
 # In under a minute: what needs no process and computes little.
 quick: lint units
