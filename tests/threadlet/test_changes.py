@@ -106,9 +106,9 @@ def test_what_is_past_its_deadline_is_let_go_at_the_vote():
 def test_the_pause_of_a_verdict_that_came_to_nothing_is_called_off():
     rank = Rank()
     rank.offer(1, cause="p1")
-    rank.changes.call_off("p2")
+    rank.changes.cancel("p2")
     assert rank.settled == []
-    rank.changes.call_off("p1")
+    rank.changes.cancel("p1")
     assert [end[:2] for end in rank.settled] == [("c1", "rejected")]
 
 

@@ -192,7 +192,7 @@ def test_while_there_is_room_what_was_done_is_answered_so_past_its_deadline_too(
 
 
 def test_what_could_still_be_done_again_is_never_forgotten(monkeypatch):
-    monkeypatch.setattr(inbox_module, "_KEPT", 1)
+    monkeypatch.setattr(inbox_module, "_MOST_ENDED", 1)
     inbox = CommandInbox(INCARNATION, able)
     for command_id in ("a", "b"):
         inbox.receive(command(command_id), 0)
@@ -203,7 +203,7 @@ def test_what_could_still_be_done_again_is_never_forgotten(monkeypatch):
 
 
 def test_no_more_than_so_many_that_are_past_their_deadline_are_kept(monkeypatch):
-    monkeypatch.setattr(inbox_module, "_KEPT", 2)
+    monkeypatch.setattr(inbox_module, "_MOST_ENDED", 2)
     inbox = CommandInbox(INCARNATION, able)
     late_ns = DEADLINE_NS + 1
     for command_id in ("a", "b", "c"):

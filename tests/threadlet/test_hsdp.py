@@ -142,7 +142,7 @@ def test_a_group_whose_ranks_cannot_agree_is_warned_of_and_refuses_what_is_fence
     loom = attach()
     loom.manage(manager)
     loom.knob("depth", lambda: 1, lambda value: None, kind="int", fence="run")
-    assert [r.getMessage() for r in caplog.records if "one step" in r.getMessage()] == [
+    assert [r.getMessage() for r in caplog.records if "fenced changes" in r.getMessage()] == [
         f"fenced changes are not possible: {line}"
     ]
     asked = FencedChange(number=1, do=SetKnobs(values={"depth": 2}))

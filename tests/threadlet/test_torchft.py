@@ -359,7 +359,7 @@ def test_a_stand_by_s_manager_that_does_not_bear_its_name_is_warned_of(
     monkeypatch.chdir(tmp_path)
     loom = attach(held=True)
     loom._worker.state = "standby"
-    loom._worker.part()  # nobody will tell it to join
+    loom._worker.close()  # nobody will tell it to join
     loom.manage(Manager())
     told = [record.getMessage() for record in caplog.records if "replica_id" in record.msg]
     line = "others may wait for standby g0-0: its Manager needs replica_id 'g0', was 'train_ddp_0'"

@@ -74,7 +74,7 @@ def attach(
     ConfigError
         If this process is already attached with other arguments.
     """
-    who = {"group": group, "rank": rank, "node": node, "rack": rack, "standby": standby}
+    placement = {"group": group, "rank": rank, "node": node, "rack": rack, "standby": standby}
     return attach_once(
-        Loom, join, who, framework, standby_tasks=standby_tasks_of(landscape, preview)
+        Loom, join, placement, framework, standby_tasks=standby_tasks_of(landscape, preview)
     )

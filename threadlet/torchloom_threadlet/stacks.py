@@ -48,7 +48,7 @@ class StackFile:
     def _arm(self) -> None:
         import fcntl
 
-        file = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the trainer lives
+        file = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the trainer runs
         # The sidecar empties the file after reading; the next stacks must begin at its start.
         fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_APPEND)
         number = int(signal.SIGRTMAX) - 3

@@ -96,23 +96,25 @@ def reduce_together(reductions: Sequence[Reduction[_Result]]) -> list[_Result]:
     ranks, results = len(reductions), list[_Result]()
     answers: list[Tensor | None] = [None] * ranks
     while not results:
-        asked = []
+        collectives = []
         for reduction, answer in zip(reductions, answers, strict=True):
             try:
-                asked.append(next(reduction) if answer is None else reduction.send(answer))
+                collectives.append(next(reduction) if answer is None else reduction.send(answer))
             except StopIteration as stop:
                 results.append(stop.value)
-        if len(asked) != ranks and len(results) != ranks:
-            raise ValueError(f"need the same collective on all {ranks} ranks, was on {len(asked)}")
-        answers = _answers(asked)
+        if len(collectives) != ranks and len(results) != ranks:
+            raise ValueError(
+                f"need the same collective on all {ranks} ranks, was on {len(collectives)}"
+            )
+        answers = _answers(collectives)
     return results
 
 
-def _answers(asked: Sequence[Collective]) -> list[Tensor | None]:
-    ranks = range(len(asked))
-    exchanged = [each.rows for each in asked if isinstance(each, Exchange)]
-    gathered = [each.row for each in asked if isinstance(each, Gather)]
-    summed = [each.tensor for each in asked if isinstance(each, Sum)]
+def _answers(collectives: Sequence[Collective]) -> list[Tensor | None]:
+    ranks = range(len(collectives))
+    exchanged = [each.rows for each in collectives if isinstance(each, Exchange)]
+    gathered = [each.row for each in collectives if isinstance(each, Gather)]
+    summed = [each.tensor for each in collectives if isinstance(each, Sum)]
     if exchanged:
         return [torch.stack([rows[rank] for rows in exchanged]) for rank in ranks]
     if gathered:

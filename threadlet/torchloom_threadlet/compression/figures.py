@@ -6,10 +6,10 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Protocol
 
-_BUCKETS_TOLD = 8
+_BUCKETS_REPORTED = 8
 _NAMES = tuple(
     (f"bucket_{place}_bytes", f"bucket_{place}_compress_s", f"bucket_{place}_wire_s")
-    for place in range(_BUCKETS_TOLD)
+    for place in range(_BUCKETS_REPORTED)
 )
 
 
@@ -74,7 +74,7 @@ class Figures:
             "overlap_s": self.overlap_s,
         }
         for place, cost in self.buckets.items():
-            if place < _BUCKETS_TOLD:
+            if place < _BUCKETS_REPORTED:
                 sent, compress, wire = _NAMES[place]
                 metrics[sent] = cost.sent_bytes
                 metrics[compress] = cost.compress_s

@@ -86,11 +86,11 @@ def fly(reductions: Sequence[Reduction[_Result]], issue: Issue, at_once: int) ->
             over_until = max(over_until, flight.ended)
             place, reduction, answer = flight.place, flight.reduction, flight.answer
         try:
-            asked = next(reduction) if answer is None else reduction.send(answer)
+            collective = next(reduction) if answer is None else reduction.send(answer)
         except StopIteration as stop:
             results[place] = stop.value
             continue
         issued = time.perf_counter()
-        flying.append(_Flight(place, reduction, *issue(asked), issued))
+        flying.append(_Flight(place, reduction, *issue(collective), issued))
     flown.results = [results[place] for place in range(len(reductions))]
     return flown

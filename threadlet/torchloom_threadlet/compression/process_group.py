@@ -256,10 +256,10 @@ class CompressedProcessGroup(OrderedProcessGroup):
         """Drive the codec over the wrapped process group, and write the result to the tensor."""
         began, ranks, sent, cost = time.perf_counter(), job.peers.ranks, 0, Cost()
 
-        def issue(asked: Collective) -> tuple[Any, Tensor]:
+        def issue(collective: Collective) -> tuple[Any, Tensor]:
             nonlocal sent
-            sent += asked.sent_bytes(ranks)
-            return lane.issue(partial(self._begin, asked, ranks))
+            sent += collective.sent_bytes(ranks)
+            return lane.issue(partial(self._begin, collective, ranks))
 
         try:
             flown = fly(job.bucket.reductions(job.codec, job.peers), issue, job.at_once)
@@ -270,17 +270,17 @@ class CompressedProcessGroup(OrderedProcessGroup):
         finally:
             self._meter.end(entry, cost)
 
-    def _begin(self, asked: Collective, ranks: int) -> tuple[Any, Tensor]:
+    def _begin(self, collective: Collective, ranks: int) -> tuple[Any, Tensor]:
         """Issue a collective; return its work, and the tensor of its answer."""
-        if isinstance(asked, Exchange):
-            answer = torch.empty_like(asked.rows)
+        if isinstance(collective, Exchange):
+            answer = torch.empty_like(collective.rows)
             opts = AllToAllOptions()
-            return self._pg.alltoall_base(answer, asked.rows, [], [], opts), answer
-        if isinstance(asked, Gather):
-            answer = asked.row.new_empty((ranks, asked.row.numel()))
+            return self._pg.alltoall_base(answer, collective.rows, [], [], opts), answer
+        if isinstance(collective, Gather):
+            answer = collective.row.new_empty((ranks, collective.row.numel()))
             rows = [list(answer.unbind())]
-            return self._pg.allgather(rows, [asked.row], AllgatherOptions()), answer
-        return self._pg.allreduce([asked.tensor], AllreduceOptions()), asked.tensor
+            return self._pg.allgather(rows, [collective.row], AllgatherOptions()), answer
+        return self._pg.allreduce([collective.tensor], AllreduceOptions()), collective.tensor
 
 
 @dataclass(frozen=True)

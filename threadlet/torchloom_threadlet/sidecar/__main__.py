@@ -90,7 +90,7 @@ class Sidecar:
         self._has_ended = False
         self._is_introduced = False
         self._error = ""
-        self._parted = False
+        self._closed = False
         self._urgent = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._pulling: asyncio.Task[None] | None = None
@@ -126,25 +126,25 @@ class Sidecar:
             on_admission=lambda why: self._to_link(ipc.Admission(unwanted=why)),
         )
         identity = hello.run, hello.worker, hello.incarnation
-        self._mail = Publisher(self._uplink, *identity)
-        self._termination = Termination(pid, hello.incarnation, self._mail, self._on_stored)
+        self._publisher = Publisher(self._uplink, *identity)
+        self._termination = Termination(pid, hello.incarnation, self._publisher, self._on_stored)
         self._probe_listener = ProbeListener(
             os.environ.get("TORCHLOOM_LINK_ADDRESS", ""), self._say_hello
         )
         self._probing = Probing(
             hello.incarnation,
-            self._mail,
+            self._publisher,
             lambda: self._probe_listener.address is not None,
             self._on_stored,
         )
         self._roll = RollCalls(hello.run, hello.worker, self._say_hello)
-        self._orders = Commands(*identity, self._on_command)
+        self._commands = Commands(*identity, self._on_command)
 
     async def run(self, reader: asyncio.StreamReader, unpacker: ipc.Unpacker) -> None:
         """Serve until the trainer ends, then report how."""
         listening = self._spawn(self._listen(reader, unpacker))
-        parts = self._uplink, self._mail, self._collection, self._probe_listener, self._stillness
-        for run in (*(part.run for part in parts), self._beat):
+        parts = self._uplink, self._publisher, self._collection, self._stillness
+        for run in (*(part.run for part in parts), self._probe_listener.run, self._beat):
             self._spawn(run())
         status = await self._end_of_incarnation()
         self._has_ended = True
@@ -153,15 +153,15 @@ class Sidecar:
             return
         await asyncio.wait({listening}, timeout=_LINK_END_S)
         if not self._is_introduced:
-            self._mail.event(self._hello_now())  # it ended before there was a connection
+            self._publisher.event(self._hello_now())  # it ended before there was a connection
         left = self._heartbeat.latest.state == "left"
-        self._mail.event(
+        self._publisher.event(
             Exit(
                 run=self._hello.run,
                 worker=self._hello.worker,
                 incarnation=self._hello.incarnation,
                 status=status,
-                expected=left or is_meant(status, parted=self._parted, error=self._error),
+                expected=left or is_meant(status, parted=self._closed, error=self._error),
                 step=self._heartbeat.latest.step,
                 error=self._error,
                 ts_ns=time.time_ns(),
@@ -171,7 +171,7 @@ class Sidecar:
             async for restart in self._restarts.failed():
                 self._note("restart", restart.fields())
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._mail.finish(), _FINAL_FLUSH_S)
+            await asyncio.wait_for(self._publisher.finish(), _FINAL_FLUSH_S)
         await self._uplink.close()
 
     async def _end_of_incarnation(self) -> int | None:
@@ -214,11 +214,11 @@ class Sidecar:
     async def take(self, body: bytes) -> None:
         """Handle one frame from the trainer; an invalid one is dropped."""
         try:
-            await self._obey(ipc.for_sidecar(body))
+            await self._execute(ipc.for_sidecar(body))
         except MessageError as error:
             self._limited_log.add("in", f"dropped a {error}")
 
-    async def _obey(self, frame: ipc.ToSidecar) -> None:
+    async def _execute(self, frame: ipc.ToSidecar) -> None:
         if isinstance(frame, Ack | Note | Hello) and _sender(frame) != _sender(self._hello):
             raise MessageError(
                 f"frame from the trainer: need one of {self._hello.worker}, was of {frame.worker}"
@@ -230,18 +230,18 @@ class Sidecar:
                     self._urgent.set()
             case Ack():
                 self._overdue.end(frame)
-                await self._mail.ack(frame, self._on_stored)
+                await self._publisher.ack(frame, self._on_stored)
             case Note():
                 self._send_note(frame)
             case Hello():
                 is_news = _news(frame) != _news(self._hello)
                 self._hello = frame
                 if is_news:
-                    self._mail.event(self._hello_now())
+                    self._publisher.event(self._hello_now())
             case ipc.Flight():
                 self._hangs.take(frame)
             case ipc.Goodbye():
-                self._parted = True
+                self._closed = True
                 self._error = self._error or frame.error
                 self._to_link(ipc.GoodbyeReceived())
 
@@ -249,7 +249,7 @@ class Sidecar:
         cut = fitting(note)
         if cut is None:
             raise MessageError("note: too long for the broker even when cut")
-        self._mail.event(cut)
+        self._publisher.event(cut)
 
     # --- the Weaver's side ------------------------------------------------------------------
 
@@ -262,14 +262,14 @@ class Sidecar:
         if self._pulling is not None:
             # A long poll from before the broker's restart would wait for its timeout.
             self._pulling.cancel()
-        self._pulling = self._spawn(self._orders.pull(client))
+        self._pulling = self._spawn(self._commands.pull(client))
         self._say_hello()
 
     def _say_hello(self) -> None:
         if self._has_ended:  # this sidecar only watches torchrun's restarts
             return
         self._is_introduced = True
-        self._mail.event(self._hello_now())
+        self._publisher.event(self._hello_now())
         self._urgent.set()
 
     async def _on_hold(self, message: Msg) -> None:
@@ -282,12 +282,12 @@ class Sidecar:
     async def _on_command(self, command: Command) -> None:
         self._roll.saw(command.epoch)
         if isinstance(command.do, Terminate):
-            await self._termination.obey(command, self._heartbeat.latest.step)
+            await self._termination.execute(command, self._heartbeat.latest.step)
             return
         if isinstance(command.do, Probe):
-            await self._probing.obey(command, command.do, self._heartbeat.latest.step)
+            await self._probing.execute(command, command.do, self._heartbeat.latest.step)
             return
-        await self._mail.ack(
+        await self._publisher.ack(
             Ack(
                 command=command.id,
                 run=command.run,
@@ -304,7 +304,7 @@ class Sidecar:
 
     def _on_stored(self, ack: Ack) -> None:
         self._to_link(ipc.Stored(command=ack.command, epoch=ack.epoch))
-        self._spawn(self._orders.settled(ack))
+        self._spawn(self._commands.settled(ack))
 
     def _hello_now(self) -> Hello:
         epoch = max(self._hello.epoch, self._roll.epoch)

@@ -66,13 +66,13 @@ class Commands:
 
     async def _poll(self, subscription: JetStreamContext.PullSubscription) -> None:
         for attempt in itertools.count():
-            asked = time.monotonic()
+            began_s = time.monotonic()
             try:
                 messages = await subscription.fetch(1, timeout=_POLL_S)
             except nats.errors.ConnectionClosedError:
                 return
             except BROKER_ERRORS as error:
-                if time.monotonic() - asked < _WAITS_S[1]:
+                if time.monotonic() - began_s < _WAITS_S[1]:
                     _logger.debug("no commands yet: %s", error)
                     await asyncio.sleep(min(_WAITS_S[0] * 2 ** min(attempt, 8), _WAITS_S[1]))
             else:

@@ -35,7 +35,7 @@ class Termination:
         self._on_stored = on_stored
         self._inbox = CommandInbox(incarnation, lambda command: None)
 
-    async def obey(self, command: Command, step: int) -> None:
+    async def execute(self, command: Command, step: int) -> None:
         """Answer one copy of a command, then end the trainer if the command is accepted.
 
         The ack goes first, so that it precedes the report of the end; the wait for the broker is

@@ -71,25 +71,25 @@ class Work:
 
     def _own(self) -> Iterator[tuple[tuple[str, int], float]]:
         """Yield each thread's CPU time so far, in seconds, and the I/O."""
-        with self._bearing():
+        with self._ignoring_errors():
             for thread in self._process.threads():
                 yield ("thread", thread.id), thread.user_time + thread.system_time
-        with self._bearing():
+        with self._ignoring_errors():
             times = self._process.cpu_times()
             yield ("ended children", 0), times.children_user + times.children_system
-        with self._bearing():
+        with self._ignoring_errors():
             io = self._process.io_counters()
             # The I/O threshold corresponds to the CPU threshold.
             yield ("io", 0), (io.read_chars + io.write_chars) * _SHARE / _IO_BYTES_PER_S
 
     def _children(self) -> Iterator[tuple[tuple[str, int], float]]:
-        with self._bearing():
+        with self._ignoring_errors():
             for child in self._process.children(recursive=True):
-                with self._bearing():
+                with self._ignoring_errors():
                     times = child.cpu_times()
                     if child.pid != os.getpid():
                         yield ("child", child.pid), times.user + times.system
 
-    def _bearing(self) -> contextlib.suppress:
+    def _ignoring_errors(self) -> contextlib.suppress:
         """Ignore that a process has ended, may not be read, or is not on Linux."""
         return contextlib.suppress(self._psutil.Error, OSError, AttributeError)

@@ -55,9 +55,11 @@ def attach(
     :class:`~torchloom_threadlet.landscape.Landscape`, and ``preview`` lets it try a knob change,
     see :class:`~torchloom_threadlet.preview.Preview`.
     """
-    who = {"group": group, "rank": rank, "node": node, "rack": rack, "standby": standby}
+    placement = {"group": group, "rank": rank, "node": node, "rack": rack, "standby": standby}
     standby_tasks = standby_tasks_of(landscape, preview)
-    return attach_once(TorchftLoom, join, who, "torchft", held=held, standby_tasks=standby_tasks)
+    return attach_once(
+        TorchftLoom, join, placement, "torchft", held=held, standby_tasks=standby_tasks
+    )
 
 
 class TorchftLoom(Loom):

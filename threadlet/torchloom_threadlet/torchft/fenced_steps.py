@@ -151,7 +151,7 @@ class FencedSteps:
             self._worker.changes.end_step(quorum_id)
             if isinstance(self._manager._pg, CompressedProcessGroup):
                 self._manager._pg.end_step(quorum_id is not None)
-            self._worker.attention |= self._worker.changes.due is not None
+            self._worker.has_pending |= self._worker.changes.due is not None
 
     def _note_voters(self) -> None:
         """Report to the Weaver whether the ranks of this quorum can agree on changes."""

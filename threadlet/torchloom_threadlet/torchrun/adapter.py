@@ -38,8 +38,8 @@ def attach(
     There are no standbys, and a rank that is restarted on a cordoned node is not dismissed: the
     other ranks would wait for it.
     """
-    who = {"group": group, "rank": rank, "node": node, "rack": rack, "standby": False}
-    return attach_once(TorchrunLoom, join, who, "torchrun")
+    placement = {"group": group, "rank": rank, "node": node, "rack": rack, "standby": False}
+    return attach_once(TorchrunLoom, join, placement, "torchrun")
 
 
 class TorchrunLoom(Loom):
@@ -206,7 +206,7 @@ class TorchrunLoom(Loom):
                 f"{self.worker} could not rewind to the checkpoint, as other ranks did: "
                 "restart the job"
             )
-        worker.attention = True
+        worker.has_pending = True
         return True
 
     def _end_votes(self) -> None:

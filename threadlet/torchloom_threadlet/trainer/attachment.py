@@ -23,7 +23,7 @@ _attached: dict[int, tuple[Loom, dict[str, object]]] = {}
 def attach_once(
     kind: type[_Kind],
     join: str | os.PathLike[str] | None,
-    who: Mapping[str, Any],
+    placement: Mapping[str, Any],
     framework: str,
     **options: Any,
 ) -> _Kind:
@@ -35,7 +35,7 @@ def attach_once(
         The loom's class.
     join, framework
         As :func:`torchloom_threadlet.attach` takes them.
-    who : mapping
+    placement : mapping
         Arguments of :func:`~torchloom_threadlet.identity.identify`.
     **options
         Further arguments of ``kind``.
@@ -48,7 +48,7 @@ def attach_once(
         If this process is an application that was started instead of a sidecar.
     """
     _end_if_sidecar()
-    identity = identify(**who)
+    identity = identify(**placement)
     if _is_importing_for_spawn():
         _logger.debug("torchloom is inert while multiprocessing imports the parent's script")
         return kind(identity, None, framework, **options)
@@ -69,7 +69,7 @@ def attach_once(
                 return present
             raise ConfigError("attach: another module's attach() has attached this process already")
         if present is not None:
-            present.make_room()
+            present.close_for_next()
         loom = kind(identity, place, framework, **options)
         _attached.clear()
         _attached[os.getpid()] = loom, arguments

@@ -79,7 +79,7 @@ class Changes:
             self._fence = self._fence.withdraw(number)
         self._settle_those_over()
 
-    def call_off(self, cause: str) -> None:
+    def cancel(self, cause: str) -> None:
         """Withdraw what was offered under a verdict that was cancelled."""
         with self._lock:
             numbers = [n for n, command in self._commands.items() if command.cause == cause]

@@ -15,7 +15,7 @@ from torchloom_core.wire.links import Measured
 from torchloom_core.wire.messages import Ack, AckStatus, Command
 from torchloom_threadlet.cleaning import text
 
-_KEPT = 4096
+_MOST_ENDED = 4096
 
 
 class CommandInbox:
@@ -107,7 +107,7 @@ class CommandInbox:
         measured: Measured | None = None,
     ) -> Ack:
         ack = _ack(command, status, now_ns, step, detail, measured)
-        if len(self._ended) >= _KEPT:
+        if len(self._ended) >= _MOST_ENDED:
             self._forget(now_ns)
         self._ended[command.id] = (ack, command.deadline_ns)
         return ack

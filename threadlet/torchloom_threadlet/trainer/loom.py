@@ -52,16 +52,16 @@ class Loom:
         self._serial = 0
         # Reentrant: a user's signal handler may step during a step.
         self._counting = threading.RLock()
-        self._obeying = threading.Lock()
+        self._executing = threading.Lock()
         self._stepper = 0
         self._dismissed: set[int] = set()
         self._complained = False
         self._pid = os.getpid()
-        self._parted = not self._worker.linked
+        self._closed = not self._worker.linked
         if self._worker.linked:
             self._previous_hook = sys.excepthook
             sys.excepthook = self._on_exception
-            atexit.register(self._part)
+            atexit.register(self._close)
             self._log = TrainerLog(self._worker.log)
             self._log.start(self.knob)
             self._worker.start()
@@ -89,7 +89,7 @@ class Loom:
     @property
     def is_over(self) -> bool:
         """Whether it was closed or drained, is inert, or lost its link to the Weaver for good."""
-        return self.inert or self._parted or not self._worker.going
+        return self.inert or self._closed or not self._worker.going
 
     @property
     def knobs(self) -> dict[str, Any]:
@@ -130,11 +130,11 @@ class Loom:
                 with self._counting:
                     self._count(step, metrics)
             # While one thread runs commands the others continue: none waits for a lock.
-            if worker.attention and self._obeying.acquire(blocking=False):
+            if worker.has_pending and self._executing.acquire(blocking=False):
                 try:
-                    worker.attend()
+                    worker.execute_pending()
                 finally:
-                    self._obeying.release()
+                    self._executing.release()
         except Exception:
             if not self._complained:
                 self._complained = True
@@ -300,11 +300,11 @@ class Loom:
 
     def close(self) -> None:
         """Announce that the worker leaves on purpose: its end, of any kind, is no failure."""
-        if not self._parted and os.getpid() == self._pid:
+        if not self._closed and os.getpid() == self._pid:
             self._worker.enter("left")
-            self._part()
+            self._close()
 
-    def make_room(self) -> None:
+    def close_for_next(self) -> None:
         """Close, and report the worker's end at once: another loom begins in this process."""
         self.close()
         self._worker.end_incarnation()
@@ -316,16 +316,16 @@ class Loom:
             self._worker.send(Goodbye(error=error_line(error)))
         self._previous_hook(kind, error, trace)
 
-    def _part(self) -> None:
+    def _close(self) -> None:
         # A child forked by the trainer runs this at its exit too, but is not the worker.
-        if self._parted or os.getpid() != self._pid:
+        if self._closed or os.getpid() != self._pid:
             return
-        self._parted = True
-        atexit.unregister(self._part)
+        self._closed = True
+        atexit.unregister(self._close)
         self._log.stop()
         if sys.excepthook == self._on_exception:
             sys.excepthook = self._previous_hook
-        self._worker.part()
+        self._worker.close()
 
 
 def end_drained(worker: str) -> NoReturn:

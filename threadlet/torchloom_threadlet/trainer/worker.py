@@ -85,8 +85,8 @@ class Worker:
         The number of the last step, as the training loop passed it.
     going : bool
         False once the worker has been drained.
-    attention : bool
-        Whether the training thread has to call :meth:`attend` at its next step boundary.
+    has_pending : bool
+        Whether the training thread has to call :meth:`execute_pending` at its next step boundary.
     changes : Changes
         The changes that all ranks make at the same step.
     rewinds : int
@@ -117,7 +117,7 @@ class Worker:
         self.state: WorkerState = "standby" if identity.standby and interpreter else "joining"
         self.step: Any = -1
         self.going = True
-        self.attention = True
+        self.has_pending = True
         self.samples = SampleBuffer()
         self.rewinds = 0
         self.changes = Changes(self._settle)
@@ -137,11 +137,11 @@ class Worker:
         self._entered_ns = time.monotonic_ns()
         self._compilations = Compilations(self.phases, lambda: self.send(self.progress()))
         self._reported: tuple[object, ...] | None = None
-        self._todo: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+        self._pending: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._inbox = CommandInbox(identity.incarnation, self._refusal)
         self._inbox_lock = threading.Lock()
         self._refusals: dict[str, str | None] = {}
-        self._parted = False
+        self._closed = False
         self._unwanted = ""
         self._awaits_decision = False
         self._admission = threading.Event()
@@ -167,10 +167,10 @@ class Worker:
         if self._link is not None:
             self._link.start()
 
-    def part(self) -> None:
+    def close(self) -> None:
         """Say goodbye and stop the link; no command is carried out afterwards."""
-        self._parted = True
-        self._todo.put(None)
+        self._closed = True
+        self._pending.put(None)
         self.send(ipc.Goodbye())
         if self._link is not None:
             self._link.stop()
@@ -264,13 +264,13 @@ class Worker:
         if isinstance(command.do, FencedChange):
             self.changes.offer(command, command.do)
         elif isinstance(command.do, Dump | Cut | Withdraw | Tell):
-            self._obey(command)
+            self._execute(command)
         elif isinstance(command.do, Join) and self.actuators.prepared:
-            self._obey(command)  # the training thread may still be creating its Manager
-            self._todo.put(None)  # so that it looks again
+            self._execute(command)  # the training thread may still be creating its Manager
+            self._pending.put(None)  # so that it looks again
         else:
-            self._todo.put(command)
-            self.attention = True
+            self._pending.put(command)
+            self.has_pending = True
 
     def update_pause(self, hold: Hold) -> None:
         """Extend or end a pause, as the Weaver reports."""
@@ -279,9 +279,9 @@ class Worker:
                 return
             self.lease.update(hold, time.monotonic())
         if hold.over:
-            self.changes.call_off(hold.over)
+            self.changes.cancel(hold.over)
         if self.state == "paused":
-            self._todo.put(None)  # so that the training thread looks again
+            self._pending.put(None)  # so that the training thread looks again
 
     def admitted(self, unwanted: str) -> None:
         """Take the reason why this worker is not admitted on its node; "" if there is none."""
@@ -297,7 +297,7 @@ class Worker:
         if self.state == "standby":
             self.state = "joining"
         self._admission.set()
-        self._todo.put(None)
+        self._pending.put(None)
 
     # --- the training thread ----------------------------------------------------------------
 
@@ -336,24 +336,24 @@ class Worker:
         Returns on the first ``prepare`` as well: the standby has to make its Manager then.
         """
         prepared = self.actuators.prepared
-        while self.state == "standby" and self.actuators.prepared == prepared and not self._parted:
-            if (command := self._todo.get()) is not None:
-                self._obey(command)
+        while self.state == "standby" and self.actuators.prepared == prepared and not self._closed:
+            if (command := self._pending.get()) is not None:
+                self._execute(command)
 
-    def attend(self) -> None:
+    def execute_pending(self) -> None:
         """Carry out pending commands at this step boundary."""
         # Cleared first: a command that arrives meanwhile sets it again.
-        self.attention = False
+        self.has_pending = False
         if self.state == "joining":
             self.enter("training")
         if self._resumes is None:
             self._resumes = whole(self.step) > _FIRST_STEP
             self.send(self.hello())
         self.make_due()
-        while not self._todo.empty():
-            if (command := self._todo.get()) is not None:
-                self._obey(command)
-        while self.state == "paused" and not self._parted:
+        while not self._pending.empty():
+            if (command := self._pending.get()) is not None:
+                self._execute(command)
+        while self.state == "paused" and not self._closed:
             self._wait_in_pause()
 
     def _wait_in_pause(self) -> None:
@@ -364,11 +364,11 @@ class Worker:
             why = self.lease.end(now_s) if left_s <= 0 else ""
         if left_s > 0:
             try:
-                command = self._todo.get(timeout=min(left_s, threading.TIMEOUT_MAX))
+                command = self._pending.get(timeout=min(left_s, threading.TIMEOUT_MAX))
             except queue.Empty:
                 return
             if command is not None:
-                self._obey(command)
+                self._execute(command)
             return
         self.enter("training")
         if why:
@@ -432,9 +432,9 @@ class Worker:
         SystemExit
             If that fails: this rank would differ from the others.
         """
-        values, known = self.changes.inherit(standing), self.actuators.fenced_values()
+        values, present = self.changes.inherit(standing), self.actuators.fenced_values()
         self.actuators.set_like_others(
-            {name: value for name, value in values.items() if known.get(name) != value}
+            {name: value for name, value in values.items() if present.get(name) != value}
         )
         if self.changes.must_undo:
             self.set_back()
@@ -453,7 +453,7 @@ class Worker:
         longest_s = self.lease.longest_s
         return f"for at most {longest_s:g} s" if math.isfinite(longest_s) else ""
 
-    def _obey(self, command: Command) -> None:
+    def _execute(self, command: Command) -> None:
         step = whole(self.step)
         if isinstance(command.do, Pause) and self.agreed_step is not None:
             step = whole(self.agreed_step())
@@ -524,7 +524,7 @@ class Worker:
             self.identity.worker,
             min(standby_task.seconds, left_s),
             send_piece,
-            lambda: self._parted or not self._todo.empty(),
+            lambda: self._closed or not self._pending.empty(),
         )
 
     def _evidence(self) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class Probing:
             return "this worker takes no probes: TORCHLOOM_LINK_ADDRESS is not set or not usable"
         return "another probe is under way" if self._task and not self._task.done() else None
 
-    async def obey(self, command: Command, operation: Probe, step: int) -> None:
+    async def execute(self, command: Command, operation: Probe, step: int) -> None:
         """Answer one copy of a command, and begin to probe if it is accepted."""
         ack, begins = self._inbox.receive(command, time.time_ns(), step)
         await self._publisher.ack(ack, self._on_stored)
