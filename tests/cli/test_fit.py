@@ -112,7 +112,7 @@ def test_no_skill_is_said_plainly_and_is_no_error(folder):
         ("--every-s inf", 2, "Must be <= 1000000000.0."),
         ("--false-alarms-per-node-day inf", 2, "Must be <= 1000000000.0."),
         ("--seed -1", 2, "Must be >= 0."),
-        ("--tick-s 1e-9", 6, "need at most 100000000 ticks of its time, was tick_s 1e-09"),
+        ("--tick-s 1e-9", 6, "need at most 100000000 ticks in its span, was tick_s 1e-09"),
     ],
 )
 def test_a_mistake_is_one_line(trace, words, status, problem):

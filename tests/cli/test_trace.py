@@ -27,6 +27,7 @@ def with_bundle(folder):
     return folder
 
 
+@pytest.mark.long
 def test_a_table_is_imported(folder):
     (folder.path / "mine.csv").write_text(EVENTS)
     result = folder.torchloom("trace", "import", "csv", "mine.csv", "mine.tltrace")
@@ -40,6 +41,7 @@ def test_a_bundle_is_validated(with_bundle):
     assert result.stdout == "mine.tltrace: no fault found\n"
 
 
+@pytest.mark.long
 def test_faults_are_lines_and_the_exit_status_says_so(with_bundle):
     path = with_bundle.path / "mine.tltrace" / "events.jsonl"
     path.write_text(path.read_text().replace("mine-3", "mine-2"))
@@ -47,11 +49,12 @@ def test_faults_are_lines_and_the_exit_status_says_so(with_bundle):
     assert result.returncode == 6
     checksum, twice = result.stdout.splitlines()
     assert checksum.startswith("mine.tltrace/events.jsonl: need sha256 ")
-    assert twice == "mine.tltrace/events.jsonl:2: need an id of its own, was 'mine-2' again"
+    assert twice == "mine.tltrace/events.jsonl:2: need a unique id, was 'mine-2' again"
     found = json.loads(with_bundle.torchloom("trace", "validate", "mine.tltrace", "--json").stdout)
     assert found == {"faults": [checksum, twice], "remarks": []}
 
 
+@pytest.mark.long
 def test_a_bundle_is_described_for_people(with_bundle):
     result = with_bundle.torchloom("trace", "describe", "mine.tltrace", "--plot", "plot.svg")
     assert (result.returncode, result.stderr) == (0, "")
@@ -66,6 +69,7 @@ def test_a_bundle_is_described_for_people(with_bundle):
     assert (with_bundle.path / "plot.svg").read_text().startswith("<?xml")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("plot", "rule"),
     [
@@ -79,12 +83,14 @@ def test_a_picture_that_cannot_be_is_refused_before_the_bundle_is_looked_at(fold
     assert result.stderr == f"torchloom: {plot}: {rule.format(folder.path)}\n"
 
 
+@pytest.mark.long
 def test_a_bundle_is_described_for_machines(with_bundle):
     result = with_bundle.torchloom("trace", "describe", "mine.tltrace", "--json")
     found = json.loads(result.stdout)
     assert (found["fatal"], found["rate"]["failures"], found["watched"]) == (2, 2, {"node": 2})
 
 
+@pytest.mark.long
 def test_a_bundle_of_which_a_file_was_changed_is_described_with_a_warning(with_bundle):
     path = with_bundle.path / "mine.tltrace" / "events.jsonl"
     path.write_text(path.read_text() + "\n")
@@ -93,20 +99,22 @@ def test_a_bundle_of_which_a_file_was_changed_is_described_with_a_warning(with_b
         assert result.returncode == 0
         (line,) = result.stderr.splitlines()
         assert line.startswith("warning: mine.tltrace/events.jsonl: need sha256 ")
-        assert line.endswith("; it is not what the bundle was written with")
+        assert line.endswith("; the file changed after the bundle was written")
         assert "warning" not in result.stdout
 
 
+@pytest.mark.long
 def test_a_bundle_that_is_there_is_only_replaced_by_force(with_bundle):
     again = ("trace", "import", "csv", "mine.csv", "mine.tltrace")
     refused = with_bundle.torchloom(*again)
     assert refused.returncode == 6
     assert refused.stderr == (
-        "torchloom: mine.tltrace: need a new path, was there already (--force replaces it)\n"
+        "torchloom: mine.tltrace: exists already; use --force to replace it\n"
     )
     assert with_bundle.torchloom(*again, "--force").returncode == 0
 
 
+@pytest.mark.long
 def test_a_mapping_and_words_about_the_trace_can_be_given(with_bundle):
     (with_bundle.path / "map.toml").write_text("[times]\nend = '2026-01-11'\n")
     about = ("--name", "Mine", "--source", "us", "--licence", "private")
@@ -116,6 +124,7 @@ def test_a_mapping_and_words_about_the_trace_can_be_given(with_bundle):
     assert manifest["exposure"]["node"]["component_days"] == 20.0
 
 
+@pytest.mark.long
 def test_each_wrong_row_is_one_line_and_nothing_is_left(with_bundle):
     before = sorted(with_bundle.path.iterdir())
     wrong = EVENTS.replace("2026-01-01,", "01/01/26,").replace("2026-01-03", "03/01/26")
@@ -144,6 +153,7 @@ def half_written(folder):
             writing.kill()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_an_interrupt_leaves_nothing_and_says_so(folder, half_written, number, status):
     half_written.send_signal(number)
@@ -153,6 +163,7 @@ def test_an_interrupt_leaves_nothing_and_says_so(folder, half_written, number, s
     assert [*folder.path.iterdir()] == []
 
 
+@pytest.mark.long
 def test_what_a_killed_command_left_the_next_one_takes_away(folder, half_written):
     half_written.kill()
     half_written.wait(DEADLINE_S)

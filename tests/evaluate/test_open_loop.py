@@ -34,7 +34,7 @@ from torchloom_core.learning.calibration import Calibration
 from torchloom_core.learning.model import Model
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.recorded.from_trajectory import from_trajectory
-from torchloom_core.trace.recorded.recorded import recorded_life
+from torchloom_core.trace.recorded.recorded import recorded_incarnation
 from torchloom_core.trajectory.writer import TrajectoryWriter
 from torchloom_core.wire.events import Recovered, Tick, Verdict
 from torchloom_core.wire.messages import Telemetry
@@ -97,7 +97,7 @@ def test_a_policy_says_in_replay_what_it_said_live(tmp_path):
     said, recorded = live(tmp_path, config)
     assert any(verdict.granted for verdict in said)
     assert any(not verdict.granted for verdict in said)
-    life = recorded_life(recorded)
+    life = recorded_incarnation(recorded)
     kernel = Kernel(
         life.config, activate(life.config, discover(), "test"), RecordedGuard(life.overruns)
     )
@@ -189,14 +189,16 @@ def test_the_threshold_knows_nothing_of_what_was_told_after_the_split(tmp_path, 
 
 def test_a_split_that_leaves_nothing_is_one_line(bundle):
     late = Scoring(until_ns=START_NS + 50 * DAY_NS)
-    with pytest.raises(TraceError, match=r"need forecasts of fault_history .* and 0"):
+    with pytest.raises(TraceError, match=r"fault_history needs forecasts .* and 0"):
         scorer_of(bundle, of(fault_history=HISTORY), CONFIG, late).scores()
 
 
 def test_a_horizon_that_reaches_beyond_the_end_is_one_line(bundle):
     length_s = (bundle.manifest.end_ns - bundle.manifest.start_ns) / 1e9
     ahead = {**HISTORY, "horizon_s": 0.41 * length_s}
-    with pytest.raises(TraceError, match=r"a horizon before the end, was [1-9]\d* and 0"):
+    with pytest.raises(
+        TraceError, match=r"a horizon before the end; the trace allows [1-9]\d* and 0"
+    ):
         scorer_of(bundle, of(fault_history=ahead), CONFIG, Scoring())
     ahead["horizon_s"] = 0.35 * length_s
     scorer_of(bundle, of(fault_history=ahead), CONFIG, Scoring())
@@ -290,8 +292,8 @@ def test_a_model_is_scored_by_its_own_repair_and_it_is_said_where_the_config_has
         said = [line for line in caplog.messages if "repair" in line]
         differs = own_s != CONFIG.evaluate.repair_s
         assert said == [
-            "fault_history: its model was fitted with 3600 s of repair where nobody knows a "
-            "failure's end, and is scored so; [evaluate] repair_s is 86400."
+            "fault_history: scored with the model's repair_s of 3600 s for failures without a "
+            "known end; [evaluate] repair_s is 86400."
         ] * differs  # fmt: skip
         assert (said[:1] == list(of_replay(tested, CONFIG))[:1]) == differs
     assert samples[3600.0] > samples[86_400.0]
@@ -301,7 +303,7 @@ def test_a_replay_says_what_the_card_of_a_model_says_beside_baselines(fitted):
     card = Model.load(fitted).card
     said = " ".join(of_replay(of(fault_history={"model": str(fitted)}), CONFIG))
     assert (
-        f"the card of its model, beside baselines on {card.trace}, says: {card.verdict.sentence}"
+        f"verdict of its model card, against baselines on {card.trace}: {card.verdict.sentence}"
         in said
     )
     assert "the card of its model" not in " ".join(of_replay(of(fault_history={}), CONFIG))

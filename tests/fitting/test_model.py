@@ -229,7 +229,7 @@ def test_a_model_that_the_installed_predictor_does_not_take_is_refused(path):
 
 
 def test_a_model_is_replaced_only_if_that_is_wanted_and_it_is_one(model, path, tmp_path):
-    with pytest.raises(ModelError, match="need a new path, was there already"):
+    with pytest.raises(ModelError, match="exists already"):
         model.save(path)
     model.save(path, force=True)
     (tmp_path / "thesis.tlmodel").mkdir()
@@ -247,7 +247,7 @@ def test_a_model_that_came_there_meanwhile_is_not_replaced_unasked(model, tmp_pa
         return "another page"
 
     monkeypatch.setattr(model_module, "to_markdown", beside)
-    with pytest.raises(ModelError, match="need a new path, was there already"):
+    with pytest.raises(ModelError, match="exists already"):
         model.save(path)
     assert (path / "card.md").read_text() == to_markdown(model.card)
     assert [*tmp_path.iterdir()] == [path]

@@ -29,18 +29,18 @@ numbers = st.sampled_from(
 
 @st.composite
 def stretches(draw):
-    """Return who reports, and of up to 9 ticks what each heard and the values."""
+    """Return who reports, and of up to 9 ticks what each reported and the values."""
     some = st.lists(st.sampled_from(WORKERS), unique=True, min_size=1)
     workers = draw(st.just(WORKERS) | some.map(tuple))
     metrics = draw(st.just(METRICS) | st.lists(st.sampled_from(METRICS), unique=True).map(tuple))
     ticks = draw(st.integers(1, 9))
     booleans = st.lists(st.booleans(), min_size=len(workers), max_size=len(workers) * ticks)
-    heard = draw(st.just([True]) | booleans)
+    reported = draw(st.just([True]) | booleans)
     cells = len(metrics) * ticks * len(workers)
     values = draw(st.lists(draw(numbers), min_size=cells, max_size=cells))
     return (
         workers,
-        np.resize(heard, (ticks, len(workers))),
+        np.resize(reported, (ticks, len(workers))),
         metrics,
         np.reshape(values, (len(metrics), ticks, len(workers))),
     )
@@ -88,11 +88,11 @@ def test_a_stretch_gives_the_same_view_as_its_samples_tick_by_tick(story, needs)
                 fault = NodeFault(node=node, kind="xid", ts_ns=now_ns, id=f"{node}{now_ns}")
                 for each in (at_once, by_tick):
                     each.note_fault(fault)
-            case workers, heard, metrics, values:
-                ts_ns = now_ns + SECOND_NS * np.arange(1, len(heard) + 1)
-                at_once.receive_stretch(SampleStretch(workers, metrics, ts_ns, values, heard))
+            case workers, reported, metrics, values:
+                ts_ns = now_ns + SECOND_NS * np.arange(1, len(reported) + 1)
+                at_once.receive_stretch(SampleStretch(workers, metrics, ts_ns, values, reported))
                 for tick, now_ns in enumerate(ts_ns.tolist()):
-                    table = SampleTable(workers, metrics, values[:, tick].T, heard[tick])
+                    table = SampleTable(workers, metrics, values[:, tick].T, reported[tick])
                     by_tick.receive_table(table, now_ns)
                     by_tick.close_tick(now_ns)
         assert seen(at_once, now_ns) == seen(by_tick, now_ns)
@@ -103,10 +103,10 @@ def test_what_a_stretch_ended_with_is_what_the_next_one_begins_from():
     for values in ([1.0, 2.0], [2.0, 2.0]):
         ts_ns = np.arange(START_NS, START_NS + 2 * SECOND_NS, SECOND_NS) + int(values[0]) * 10**10
         of_all = np.repeat(values, len(WORKERS)).reshape(1, 2, len(WORKERS))
-        heard = np.ones((2, len(WORKERS)), dtype=bool)
-        seen_last.receive_stretch(SampleStretch(WORKERS, ("loss",), ts_ns, of_all, heard))
+        reported = np.ones((2, len(WORKERS)), dtype=bool)
+        seen_last.receive_stretch(SampleStretch(WORKERS, ("loss",), ts_ns, of_all, reported))
         if values[0] == 1.0:
-            seen_first.receive_stretch(SampleStretch(WORKERS, ("loss",), ts_ns, of_all, heard))
+            seen_first.receive_stretch(SampleStretch(WORKERS, ("loss",), ts_ns, of_all, reported))
     now_ns = int(ts_ns[-1])
     for told in ("moved_s", "changed_s", "rested_s"):
         was, now = (getattr(f.view(now_ns, {}), told)("loss") for f in (seen_first, seen_last))
@@ -117,8 +117,8 @@ def test_what_came_before_a_tick_in_which_nothing_came_is_the_newest():
     one = fleet((Need("loss"), Need("heat"), Need("unmeasured"), NeedPast(("loss",))))
     ts_ns = START_NS + SECOND_NS * np.arange(3)
     values = np.repeat([4.0, 5.0, np.nan], len(WORKERS)).reshape(1, 3, len(WORKERS))
-    heard = ~np.isnan(values[0])
-    one.receive_stretch(SampleStretch(WORKERS, ("loss",), ts_ns, values, heard))
+    reported = ~np.isnan(values[0])
+    one.receive_stretch(SampleStretch(WORKERS, ("loss",), ts_ns, values, reported))
     view = one.view(int(ts_ns[-1]), {})
     assert view.last_known("loss").tolist() == [5.0] * 4
     assert view.age_s("loss").tolist() == view.changed_s("loss").tolist() == [1.0] * 4
@@ -132,7 +132,7 @@ def test_a_stretch_of_someone_who_never_said_hello_is_an_error():
         metrics=("heat",),
         ts_ns=np.array([START_NS]),
         values=np.ones((1, 1, 1)),
-        heard=np.ones((1, 1), dtype=bool),
+        reported=np.ones((1, 1), dtype=bool),
     )
     with pytest.raises(KeyError, match="stranger"):
         fleet().receive_stretch(one)

@@ -27,7 +27,7 @@ class Scrape:
 
     workers: tuple[str, ...]
     values: list[list[float]]
-    heard: list[bool] | None
+    reported: list[bool] | None
     state: tuple[str, ...]
     step: list[int]
     progress_age_s: float
@@ -45,7 +45,7 @@ def scrapes(draw):
     return Scrape(
         workers=workers,
         values=rows(st.lists(numbers, min_size=3, max_size=3)),
-        heard=draw(st.none() | st.just(rows(st.booleans()))),
+        reported=draw(st.none() | st.just(rows(st.booleans()))),
         state=tuple(rows(st.sampled_from(STATES))),
         step=rows(st.integers(-1, 10**9)),
         progress_age_s=draw(st.floats(0, 1e6)),
@@ -65,7 +65,7 @@ def as_table(fleet, scrape, ts_ns):
         workers=scrape.workers,
         metrics=METRICS,
         values=np.array(scrape.values),
-        heard=None if scrape.heard is None else np.array(scrape.heard),
+        reported=None if scrape.reported is None else np.array(scrape.reported),
         state=scrape.state,
         step=np.array(scrape.step),
         progress_age_s=scrape.progress_age_s,
@@ -75,7 +75,7 @@ def as_table(fleet, scrape, ts_ns):
 
 def as_telemetry(fleet, scrape, ts_ns):
     for row, worker in enumerate(scrape.workers):
-        if scrape.heard is None or scrape.heard[row]:
+        if scrape.reported is None or scrape.reported[row]:
             batch = telemetry(
                 worker,
                 dict(zip(METRICS, scrape.values[row], strict=True)),
@@ -106,12 +106,12 @@ def test_a_table_gives_the_same_view_as_the_same_samples_in_batches(story):
 
 
 def test_a_table_without_state_and_step_leaves_them_as_they_were():
-    heard = fleet()
+    reported = fleet()
     story = Scrape(WORKERS[:2], [[1.0] * 3] * 2, None, ("paused", "training"), [7, 8], 0.0)
-    as_table(heard, story, START_NS)
+    as_table(reported, story, START_NS)
     bare = SampleTable(workers=WORKERS[:2], metrics=("heat",), values=np.ones((2, 1)))
-    heard.receive_table(bare, START_NS)
-    view = heard.view(START_NS, {})
+    reported.receive_table(bare, START_NS)
+    view = reported.view(START_NS, {})
     assert view.state[:2] == ("paused", "training")
     assert view.step[:2].tolist() == [7, 8]
 

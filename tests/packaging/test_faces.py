@@ -38,8 +38,9 @@ FACES = {
     "torchloom_core.trace": """
         ACTIONS EVENTS JOBS PLACEMENT TOPOLOGY
         ActionTaken BandwidthParameters Bundle BundleWriter Component Event Exposure Feed
-        Findings Follows Job Manifest Parameters Placement RecordedLife Watched
-        from_trajectory recorded_inputs recorded_life synthesize synthesize_bandwidth validate views
+        Findings Follows Job Manifest Parameters Placement RecordedIncarnation Watched
+        from_trajectory recorded_incarnation recorded_inputs synthesize synthesize_bandwidth
+        validate views
     """,
     "torchloom_core.trace.importers": """
         import_backblaze import_csv import_infinitehbd

@@ -98,14 +98,14 @@ def told(feed: Feed) -> list[tuple[Any, ...]]:
 
 
 def samples(feed: Feed) -> list[dict[str, tuple[bool, list[float]]]]:
-    """Return per tick what came of each component: whether it was heard, and its values."""
+    """Return per tick what came of each component: whether it reported, and its values."""
     return [
         {
-            worker: (bool(message.heard[row]), message.values[row].tolist())
+            worker: (bool(message.reported[row]), message.values[row].tolist())
             for row, worker in enumerate(message.workers)
         }
         for _, message in feed
-        if isinstance(message, SampleTable) and message.heard is not None
+        if isinstance(message, SampleTable) and message.reported is not None
     ]
 
 
@@ -117,9 +117,9 @@ def plain(feed: Feed, until_ns: int) -> list[tuple[int, str]]:
             break
         text = repr(message)
         if isinstance(message, SampleTable):
-            values, heard = message.values, message.heard
-            assert heard is not None
-            text = f"{message.workers} {message.metrics} {values.tobytes()!r} {heard.tobytes()!r}"
+            values, reported = message.values, message.reported
+            assert reported is not None
+            text = f"{message.workers} {message.metrics} {values.tobytes()!r} {reported.tobytes()!r}"
         lines.append((ts_ns, text))
     return lines
 

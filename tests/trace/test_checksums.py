@@ -32,7 +32,7 @@ def test_a_file_that_was_changed_is_refused_in_one_line(sound, file):
     assert list(changed(sound.path, sound.manifest.files)) == [told]
     with pytest.raises(TraceError) as refused:
         refuse_changed(sound.path, sound.manifest.files)
-    assert str(refused.value) == f"{told}; it is not what the bundle was written with"
+    assert str(refused.value) == f"{told}; the file changed after the bundle was written"
 
 
 def test_a_file_that_is_gone_or_cannot_be_read_is_a_fault(sound):
@@ -40,7 +40,7 @@ def test_a_file_that_is_gone_or_cannot_be_read_is_a_fault(sound):
     (sound.path / PARQUET).unlink()
     (sound.path / PARQUET).mkdir()
     assert list(changed(sound.path, sound.manifest.files)) == [
-        f"{sound.path / EVENTS}: need the file that the manifest lists, was none",
+        f"{sound.path / EVENTS}: need this file of the manifest, was none",
         f"{sound.path / PARQUET}: cannot be read: Is a directory",
     ]
 
@@ -50,7 +50,7 @@ def test_a_name_that_is_none_of_a_file_is_a_fault_of_one_line(sound):
     found = list(changed(sound.path, {"a\0\n": entry, "b\n": entry}))
     assert found == [
         f"{sound.path}/a\\x00\\n: cannot be read: embedded null byte",
-        f"{sound.path}/b\\n: need the file that the manifest lists, was none",
+        f"{sound.path}/b\\n: need this file of the manifest, was none",
     ]
 
 

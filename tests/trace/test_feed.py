@@ -256,13 +256,13 @@ def test_only_the_wanted_metrics_are_read_and_unknown_ones_are_left_out(tmp_path
     assert tick["a"] == (True, [1.0])
 
 
-def test_without_telemetry_everybody_who_is_not_away_is_heard(tmp_path):
+def test_without_telemetry_every_component_that_is_not_away_reports(tmp_path):
     rows = [*NODES, fault(12, resolved_s=25)]
-    heard = [
-        {worker: was_heard for worker, (was_heard, _) in tick.items()}
+    reported = [
+        {worker: has_reported for worker, (has_reported, _) in tick.items()}
         for tick in samples(feed_of(bundle(tmp_path / "t.tltrace", rows, seconds=30), tick_s=10))
     ]
-    assert heard == [{"a": True, "b": True}, {"a": False, "b": True}, {"a": True, "b": True}]
+    assert reported == [{"a": True, "b": True}, {"a": False, "b": True}, {"a": True, "b": True}]
 
 
 def test_what_came_before_the_start_is_in_no_sample(tmp_path):
@@ -348,7 +348,7 @@ def test_a_kernel_takes_it_all_and_a_feed_can_be_read_again(tmp_path):
     ("changes", "rule"),
     [
         ({"tick_s": 0.0}, "need tick_s > 0, was 0"),
-        ({"tick_s": 5e-7}, "need at most 100000000 ticks of its time, was tick_s 5e-07"),
+        ({"tick_s": 5e-7}, "need at most 100000000 ticks in its span, was tick_s 5e-07"),
         ({"tick_s": 1.0, "start_ns": at(60)}, "need a start before the end"),
     ],
 )
@@ -437,8 +437,8 @@ def tick_by_tick(feed: Feed, from_ns: int, every_ns: int) -> list[tuple[int, str
             continue
         of_all = f"{message.workers} {message.metrics}"
         for tick, at_ns in enumerate(message.ts_ns.tolist()):
-            values, heard = message.values[:, tick].T, message.heard[tick]
-            lines.append((at_ns, f"{of_all} {values.tobytes()!r} {heard.tobytes()!r}"))
+            values, reported = message.values[:, tick].T, message.reported[tick]
+            lines.append((at_ns, f"{of_all} {values.tobytes()!r} {reported.tobytes()!r}"))
             lines.append((at_ns, repr(Tick())))
     return lines
 

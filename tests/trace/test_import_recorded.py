@@ -50,9 +50,9 @@ def test_a_fault_is_what_lies_between_its_start_and_its_end(tmp_path):
 )
 def test_a_bundle_that_is_there_is_refused_before_anything_is_read(tmp_path, write):
     (tmp_path / "out.tltrace").mkdir()
-    with pytest.raises(TraceError, match=r"out\.tltrace: need a new path, was there already"):
+    with pytest.raises(TraceError, match=r"out\.tltrace: exists already"):
         write(tmp_path / "nothing", tmp_path / "out.tltrace")
-    with pytest.raises(TraceError, match=r"out\.tltrace: need a trace bundle to replace, was"):
+    with pytest.raises(TraceError, match=r"out\.tltrace: --force replaces only"):
         write(tmp_path / "nothing", tmp_path / "out.tltrace", force=True)
 
 
@@ -121,7 +121,7 @@ def test_infinitehbd_comes_in_whole(tmp_path):
     out = tmp_path / "i.tltrace"
     import_infinitehbd(shared_data("infinitehbd"), out)
     events = Bundle.open(out).events()
-    assert validate(out) == Findings(faults=(), remarks=())
+    assert validate(out) == Findings(faults=(), warnings=())
     assert len(events) == 584
     assert sum(event.severity == "Hardware Failure" for event in events) == 298
     assert all(event.t_resolved is not None for event in events)
@@ -194,7 +194,7 @@ def test_a_days_values_are_known_at_its_end(tmp_path):
 def test_drives_that_cannot_be_are_named(tmp_path):
     with pytest.raises(TraceError, match="need Parquet files, was none"):
         backblaze(tmp_path)
-    with pytest.raises(TraceError, match="was a second of a on 2013-05-01"):
+    with pytest.raises(TraceError, match="was a second row of a on 2013-05-01"):
         backblaze(tmp_path, scrapes((1, "a", 0, 3.0), (1, "a", 0, 4.0)))
     undated = scrapes((1, "a", 0, 3.0), (2, "a", 0, 4.0))
     undated.loc[1, "date"] = pd.NaT
@@ -215,7 +215,7 @@ def test_drives_that_cannot_be_are_named(tmp_path):
     with pytest.raises(TraceError, match="need a column such as smart_5_raw, was none"):
         backblaze(tmp_path, rows.drop(columns="smart_5_raw"))
     (tmp_path / "0.parquet").write_bytes((tmp_path / "0.parquet").read_bytes()[:-9])
-    with pytest.raises(TraceError, match=r"0\.parquet: need a whole Parquet file"):
+    with pytest.raises(TraceError, match=r"0\.parquet: need a complete Parquet file"):
         backblaze(tmp_path)
 
 
@@ -224,7 +224,7 @@ def test_backblaze_comes_in_whole(tmp_path):
     out = tmp_path / "b.tltrace"
     import_backblaze(shared_data("backblaze"), out)
     opened = Bundle.open(out)
-    assert validate(out) == Findings(faults=(), remarks=())
+    assert validate(out) == Findings(faults=(), warnings=())
     assert (len(opened.events()), len(opened.topology())) == (120, 22_892)
     assert opened.metrics == ("smart_1", "smart_194", "smart_197", "smart_5", "smart_9")
     assert sum(part.num_rows for part in opened.telemetry()) == 5 * 868_524

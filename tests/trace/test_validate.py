@@ -66,14 +66,14 @@ def edit(path: Path, line: int, **change: Any) -> None:
 
 
 def test_a_sound_bundle_has_no_fault(sound):
-    assert validate(sound) == Findings(faults=(), remarks=())
+    assert validate(sound) == Findings(faults=(), warnings=())
 
 
 @pytest.mark.parametrize(
     ("file", "line", "change", "fault"),
     [
         (EVENTS, 2, {"component": None}, "events.jsonl:2: need a column 'component', was none"),
-        (EVENTS, 2, {"id": "a@2"}, "events.jsonl:2: need an id of its own, was 'a@2' again"),
+        (EVENTS, 2, {"id": "a@2"}, "events.jsonl:2: need a unique id, was 'a@2' again"),
         (
             EVENTS,
             2,
@@ -84,7 +84,7 @@ def test_a_sound_bundle_has_no_fault(sound):
             EVENTS,
             2,
             {"t_event": at(1)},
-            f"events.jsonl:2: need t_event >= {when(2)}, that of a row before, was {when(1)}",
+            f"events.jsonl:2: need t_event >= {when(2)} of an earlier row, was {when(1)}",
         ),
         (
             EVENTS,
@@ -127,9 +127,9 @@ def test_a_sound_bundle_has_no_fault(sound):
             TOPOLOGY,
             2,
             {"parents": ["a"]},
-            "topology.jsonl:2: need parents without a circle, was a > a",
+            "topology.jsonl:2: need parents without a cycle, was a > a",
         ),
-        (TOPOLOGY, 2, {"id": "b"}, "topology.jsonl:5: need an id of its own, was 'b' again"),
+        (TOPOLOGY, 2, {"id": "b"}, "topology.jsonl:5: need a unique id, was 'b' again"),
         (
             TOPOLOGY,
             2,
@@ -138,13 +138,13 @@ def test_a_sound_bundle_has_no_fault(sound):
         ),
         (JOBS, 1, {"end_ns": at(-1)}, f"jobs.jsonl:1: need end_ns >= start_ns {when(0)}, was"),
         (JOBS, 1, {"groups": 0}, "jobs.jsonl:1: need groups >= 1, was 0"),
-        (PLACEMENT, 1, {"job": "k"}, "placement.jsonl:1: need a job of the list, was 'k'"),
+        (PLACEMENT, 1, {"job": "k"}, "placement.jsonl:1: need a job of jobs.jsonl, was 'k'"),
         (
             PLACEMENT,
             1,
             {"until_ns": at(10)},
-            "placement.jsonl:2: need rank 0 of group 'g0' of job 'j' at one place at a time, was "
-            f"also elsewhere from {when(0)} on",
+            "placement.jsonl:2: need one placement at a time for rank 0 of group 'g0' of job "
+            f"'j', was a second one from {when(0)}",
         ),
         (
             PLACEMENT,
@@ -180,14 +180,14 @@ def test_a_checksum_that_differs_is_named_with_its_file(sound):
 
 def test_a_file_that_the_manifest_lists_must_be_there(sound):
     (sound / JOBS).unlink()
-    assert f"{JOBS}: need the file that the manifest lists, was none" in faults(sound)
+    assert f"{JOBS}: need this file of the manifest, was none" in faults(sound)
 
 
 def test_a_file_that_the_manifest_does_not_list_is_a_remark(tmp_path):
     path = bundle(tmp_path / "b", [fault(2)]).path
     (path / JOBS).touch()
-    remark = f"{path / JOBS}: is not listed in the manifest"
-    assert validate(path) == Findings(faults=(), remarks=(remark,))
+    warning = f"{path / JOBS}: is not listed in the manifest"
+    assert validate(path) == Findings(faults=(), warnings=(warning,))
 
 
 def test_a_manifest_of_ones_own_needs_no_checksums(tmp_path):
@@ -195,7 +195,7 @@ def test_a_manifest_of_ones_own_needs_no_checksums(tmp_path):
     manifest = msgspec.json.decode((path / MANIFEST).read_bytes())
     (path / MANIFEST).write_bytes(msgspec.json.encode({**manifest, "files": {}}))
     assert validate(path).faults == ()
-    assert validate(path).remarks == (f"{path / MANIFEST}: has no checksums",)
+    assert validate(path).warnings == (f"{path / MANIFEST}: has no checksums",)
 
 
 def test_what_cannot_be_opened_is_one_fault(tmp_path):
@@ -206,8 +206,8 @@ def test_what_cannot_be_opened_is_one_fault(tmp_path):
 def test_a_trace_without_a_failure_is_sound_with_a_remark(tmp_path):
     for name, rows in (("none", [*NODES]), ("harmless", [*NODES, fault(1, fatal=False)])):
         path = bundle(tmp_path / name, rows, SAMPLES).path
-        remark = f"{path / EVENTS}: has no failure: no event is fatal"
-        assert validate(path) == Findings(faults=(), remarks=(remark,))
+        warning = f"{path / EVENTS}: has no failures: no event is fatal"
+        assert validate(path) == Findings(faults=(), warnings=(warning,))
 
 
 def test_an_empty_trace_is_a_fault(tmp_path):
@@ -217,15 +217,15 @@ def test_an_empty_trace_is_a_fault(tmp_path):
 
 def test_a_cause_that_is_no_event_is_a_remark(tmp_path):
     path = bundle(tmp_path / "b", [fault(1, cause="storm")]).path
-    remark = f"{path / EVENTS}: cause 'storm' of 'a@1' is no event"
-    assert validate(path) == Findings(faults=(), remarks=(remark,))
+    warning = f"{path / EVENTS}: cause 'storm' of 'a@1' is not an event"
+    assert validate(path) == Findings(faults=(), warnings=(warning,))
 
 
 def test_a_circle_of_parents_is_named_once(tmp_path):
     path = bundle(tmp_path / "b", [*NODES, fault(1)]).path
     edit(path / TOPOLOGY, 1, parents=["a/gpu-1"])
     (found,) = faults(path)
-    assert "need parents without a circle, was " in found
+    assert "need parents without a cycle, was " in found
     assert found.count(" > ") == 3
 
 
@@ -277,7 +277,7 @@ def test_telemetry_that_breaks_a_rule_is_named(sound, change, fault):
 def test_many_rows_that_break_a_rule_are_one_line(sound):
     pq.write_table(table([(t_s, "c", "x", 1.0) for t_s in range(9)]), sound / PARQUET)
     assert faults(sound) == [
-        f"{PARQUET}:1: need a component of the topology, was 'c', and 8 rows more"
+        f"{PARQUET}:1: need a component of the topology, was 'c', and 8 more rows"
     ]
 
 
@@ -298,7 +298,7 @@ def test_a_truncated_parquet_file_is_named(sound, kept):
     data = (sound / PARQUET).read_bytes()
     (sound / PARQUET).write_bytes(data[:kept])
     (found,) = faults(sound)
-    assert found.startswith(f"{PARQUET}: need a whole Parquet file: ")
+    assert found.startswith(f"{PARQUET}: need a complete Parquet file: ")
     assert "\n" not in found
 
 
@@ -308,6 +308,7 @@ def test_reading_is_told_how_far_it_is(sound):
     assert told == [("000000.parquet", len(SAMPLES), len(SAMPLES))]
 
 
+@pytest.mark.slow
 def test_a_file_is_never_held_whole(sound):
     """Values that do not compress, in row groups of a part each."""
     values = np.random.default_rng(0).normal(size=16 * PART_ROWS)

@@ -5,44 +5,46 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from torchloom_core.cli.interrupts import whole_or_not
+from torchloom_core.cli.interrupts import reports_output
 from torchloom_core.cli.options import AsJson
 from torchloom_core.cli.output import console, print_json, warn
 from torchloom_core.cli.progress import progress
 from torchloom_core.cli.times import Duration
-from torchloom_core.cli.trace_view import tables, tell
+from torchloom_core.cli.trace_view import print_bundle, tables
 from torchloom_core.errors import TraceError
 from torchloom_core.files import refuse_picture
 
 Force = Annotated[
-    bool, Parameter(negative="", show_default=False, help="Replace a bundle that is there already.")
+    bool, Parameter(negative="", show_default=False, help="Replace an existing bundle.")
 ]
 
 
 def validate(bundle: Path, /, *, json: AsJson = False) -> int:
-    """Find everything that is wrong with a bundle, a line each.
+    """Check a bundle and print each error on a line.
 
-    Exit status 6 where anything is. Remarks are no faults.
+    Exit status 6 if there is an error; warnings do not count.
 
     Parameters
     ----------
     bundle
-        The folder NAME.tltrace.
+        Bundle to read, NAME.tltrace.
     """
-    from torchloom_core.trace.validation.validate import validate as find
+    from torchloom_core.trace.validation.validate import validate as run_validation
 
-    with progress() as told:
-        found = find(bundle, lambda path, done, rows: told(path.name, done / rows, 1.0))
+    with progress() as progress_of:
+        found = run_validation(
+            bundle, lambda path, done, rows: progress_of(path.name, done / rows, 1.0)
+        )
     if json:
         print_json(found)
     else:
         out = console()
         for fault in found.faults:
             out.print(fault, markup=False, soft_wrap=True)
-        for remark in found.remarks:
-            out.print(f"remark: {remark}", markup=False, soft_wrap=True)
+        for warning in found.warnings:
+            out.print(f"warning: {warning}", markup=False, soft_wrap=True)
         if not found.faults:
-            out.print(f"{bundle}: no fault found", markup=False, soft_wrap=True)
+            out.print(f"{bundle}: no errors", markup=False, soft_wrap=True)
     return TraceError.exit_code if found.faults else 0
 
 
@@ -54,20 +56,20 @@ def describe(
     plot: Path | None = None,
     json: AsJson = False,
 ) -> None:
-    """Show what is in a bundle: spans, counts, rates, repairs, gaps, prevalence.
+    """Summarize a bundle: time span, failure rates, repair times, gaps, prevalence.
 
     Parameters
     ----------
     bundle
-        The folder NAME.tltrace.
+        Bundle to read, NAME.tltrace.
     horizon
-        Of one more prevalence beside those of 1 h, 1 d and 7 d: 36h, 14d.
+        Horizon of an additional prevalence, such as 36h or 14d; 1 h, 1 d and 7 d are always shown.
     plot
-        Draw the faults over time into this file, .png or .svg.
+        Save a plot of the faults over time to this file, .png or .svg.
     """
     from torchloom_core.trace.bundle.bundle import Bundle
     from torchloom_core.trace.bundle.checksums import changed
-    from torchloom_core.trace.describe.describe import describe as look
+    from torchloom_core.trace.describe.describe import describe as summarize
 
     if plot is not None:
         from torchloom_core.trace.describe.plot import draw_faults
@@ -75,10 +77,10 @@ def describe(
         refuse_picture(plot, TraceError)
     opened = Bundle.open(bundle)
     if fault := next(changed(opened.path, opened.manifest.files), None):
-        warn(f"{fault}; it is not what the bundle was written with")
+        warn(f"{fault}; the file changed after the bundle was written")
     if opened.beyond:
         warn(opened.beyond)
-    found = look(opened, horizon_s=horizon.total_seconds() if horizon else None)
+    found = summarize(opened, horizon_s=horizon.total_seconds() if horizon else None)
     if plot is not None:
         draw_faults(opened, plot)
     if json:
@@ -104,70 +106,69 @@ def import_csv(
     force: Force = False,
     json: AsJson = False,
 ) -> None:
-    """Make a bundle of a CSV file with the columns time, component and kind.
+    """Import a CSV file with the columns time, component and kind as a bundle.
 
-    Also resolved and every other column of events.jsonl is taken by its name; columns that a
-    bundle does not know are kept.
+    Columns of events.jsonl, such as resolved, are read by name; other columns become attributes.
 
     Parameters
     ----------
     events
-        The CSV file, a row an event.
+        CSV file, one event per row.
     out
-        The bundle to write, NAME.tltrace.
+        Bundle to write, NAME.tltrace.
     map
-        TOML file: other names of columns, how times are written, a topology, telemetry.
+        TOML file that maps column names, time formats, a topology and telemetry.
     name
-        What the trace is called; as OUT unless given, here or in the mapping.
+        Name of the trace. Default: that in the mapping, else the name of OUT.
     source
-        Where it is from; the name of the file unless given.
+        Source of the data. Default: the name of the CSV file.
     licence
-        Under what terms.
+        Licence of the data.
     """
     from torchloom_core.trace.importers.csv_trace import import_csv as write
 
-    with whole_or_not(out):
+    with reports_output(out):
         write(events, out, mapping=map, name=name, source=source, licence=licence, force=force)
-    tell(out, json)
+    print_bundle(out, json)
 
 
 def import_infinitehbd(
     folder: Path, out: Path, /, *, name: str = "", force: Force = False, json: AsJson = False
 ) -> None:
-    """Make a bundle of InfiniteHBD-Trace: faults of 400 GPU servers.
+    """Import InfiniteHBD-Trace, faults of 400 GPU servers, as a bundle.
 
     Parameters
     ----------
     folder
-        Where fault_events.csv is.
+        Folder with fault_events.csv.
     out
-        The bundle to write, NAME.tltrace.
+        Bundle to write, NAME.tltrace.
     name
-        What the trace is called; as OUT unless given.
+        Name of the trace. Default: the name of OUT.
     """
     from torchloom_core.trace.importers.infinitehbd import import_infinitehbd as write
 
-    with whole_or_not(out):
+    with reports_output(out):
         write(folder, out, name=name, force=force)
-    tell(out, json)
+    print_bundle(out, json)
 
 
 def import_backblaze(
     folder: Path, out: Path, /, *, name: str = "", force: Force = False, json: AsJson = False
 ) -> None:
-    """Make a bundle of Backblaze Hard Drive Data: daily SMART values, and which drives failed.
+    """Import Backblaze Hard Drive Data, daily SMART values and drive failures, as a bundle.
 
     Parameters
     ----------
     folder
-        Where the Parquet files are.
+        Folder with the Parquet files.
     out
-        The bundle to write, NAME.tltrace.
+        Bundle to write, NAME.tltrace.
     name
-        What the trace is called; as OUT unless given.
+        Name of the trace. Default: the name of OUT.
     """
     from torchloom_core.trace.importers.backblaze import import_backblaze as write
 
-    with whole_or_not(out):
+    with reports_output(out):
         write(folder, out, name=name, force=force)
-    tell(out, json)
+    print_bundle(out, json)

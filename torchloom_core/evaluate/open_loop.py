@@ -1,8 +1,7 @@
-"""The open loop: forecasts and proposals on the trace as it was, with nobody to answer.
+"""The open loop: replay a trace through the kernel; no action changes it.
 
-A policy sees what it would have seen, and the arbiter judges what it proposes; what is granted
-changes nothing. A bundle that came from a trajectory is replayed input by input, and then the
-verdicts are those that the live kernel gave.
+Policies get the inputs of a live run, and the arbiter weighs their proposals. A bundle that came
+from a trajectory is replayed input by input, so the verdicts are those of the live kernel.
 """
 
 from collections import deque
@@ -16,7 +15,7 @@ from torchloom_core.activation.activation import activate
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Config
 from torchloom_core.dispatch.policy_guard import RecordedGuard
-from torchloom_core.evaluate.forecasts.alarms import told
+from torchloom_core.evaluate.forecasts.alarms import scored_incidents
 from torchloom_core.evaluate.forecasts.backtest_forecasts import BacktestForecasts, judge
 from torchloom_core.evaluate.forecasts.labels import Task
 from torchloom_core.evaluate.goodput.arms import Arm
@@ -33,7 +32,7 @@ from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.schema import INPUTS
 from torchloom_core.trace.feed.feed import Feed
 from torchloom_core.trace.feed.watched import watch
-from torchloom_core.trace.recorded.recorded import recorded_inputs, recorded_life
+from torchloom_core.trace.recorded.recorded import recorded_incarnation, recorded_inputs
 from torchloom_core.wire.actions import Action
 from torchloom_core.wire.events import (
     Forecast,
@@ -45,12 +44,12 @@ from torchloom_core.wire.events import (
 )
 
 _MOMENTS = 24
-"""In so many parts a horizon is divided to judge alarms."""
+"""Sample times per horizon at which alarms are scored."""
 
 
 @dataclass
-class Said:
-    """What was said at one tick."""
+class TickOutputs:
+    """Proposals and verdicts of one tick."""
 
     ts_ns: int
     proposed: list[Proposed] = field(default_factory=list)
@@ -71,10 +70,10 @@ def replay_policies(
     Parameters
     ----------
     task : Task
-        What an alarm should be followed by: a proposal about a worker, its group or its node
-        counts as one.
+        What an alarm should precede. A proposal about a worker, its group or its node counts as
+        an alarm.
     from_ns : int, optional
-        Begin there; absent: at the trace's start. A recorded trajectory is always replayed whole.
+        Where to start; absent: at the trace's start. A recorded trajectory is replayed whole.
 
     Raises
     ------
@@ -82,10 +81,10 @@ def replay_policies(
         If the arm's config is wrong.
     """
     if is_recorded(bundle):
-        life = recorded_life(bundle)
-        own = replace(life.config, policies=arm.policies, predictors=arm.predictors)
+        incarnation = recorded_incarnation(bundle)
+        own = replace(incarnation.config, policies=arm.policies, predictors=arm.predictors)
         plugins = activate(own, installed(), source)
-        kernel = Kernel(own, plugins, RecordedGuard(life.overruns))
+        kernel = Kernel(own, plugins, RecordedGuard(incarnation.overruns))
         stream = recorded_verdicts(kernel, bundle)
     else:
         own = replace(ticking(config), policies=arm.policies, predictors=arm.predictors)
@@ -100,9 +99,11 @@ def replay_policies(
         )
         stream = _open_loop(kernel, plugins, feed, own)
     begin_ns = bundle.manifest.start_ns if from_ns is None else from_ns
-    tally = _Tally(bundle, kernel, own.weaver.tick_s, task, (begin_ns, bundle.manifest.end_ns))
-    for said in stream:
-        tally.add(said)
+    statistics = _PolicyStatistics(
+        bundle, kernel, own.weaver.tick_s, task, (begin_ns, bundle.manifest.end_ns)
+    )
+    for outputs in stream:
+        statistics.add(outputs)
     failures = [
         *plugins.failed,
         *kernel.host.quarantined.values(),
@@ -110,24 +111,24 @@ def replay_policies(
     ]
     failed = "; ".join(f"{f.rule}: {f.detail}" for f in failures)
     silent = tuple(sorted(kernel.forecasts.silent))
-    return replace(tally.result(arm.name), what=arm.what, failed=failed, silent=silent)
+    return replace(statistics.result(arm.name), what=arm.what, failed=failed, silent=silent)
 
 
 def is_recorded(bundle: Bundle) -> bool:
-    """Say whether the bundle holds the inputs of a kernel."""
+    """Return whether the bundle holds recorded inputs of a kernel."""
     return (bundle.path / INPUTS).is_file()
 
 
-def recorded_verdicts(kernel: Kernel, bundle: Bundle) -> Iterator[Said]:
-    """Step a kernel through the inputs of a recorded life; yield what each led to."""
+def recorded_verdicts(kernel: Kernel, bundle: Bundle) -> Iterator[TickOutputs]:
+    """Step a kernel through recorded inputs; yield the proposals and verdicts of each."""
     for ts_ns, message in recorded_inputs(bundle):
-        yield _said(kernel.step(message, ts_ns), ts_ns)
+        yield _tick_outputs(kernel.step(message, ts_ns), ts_ns)
 
 
 def _open_loop(
     kernel: Kernel, plugins: ActivePlugins, feed: Feed, config: Config
-) -> Iterator[Said]:
-    """Feed the trace; forecasts come after the time they take, commands are never answered."""
+) -> Iterator[TickOutputs]:
+    """Feed the trace; forecasts arrive after ``forecast_s``, and commands get no acks."""
     forecast_s = config.evaluate.forecast_s
     answers: deque[tuple[int, Forecast | PredictorFailed]] = deque()
     for ts_ns, message in feed:
@@ -143,24 +144,24 @@ def _open_loop(
                     wanted.id, name, plugins.predictors[name], view, lambda: forecast_s
                 )
                 answers.append((ts_ns + round(forecast_s * SECOND_NS), answer))
-        yield _said(outputs, ts_ns)
+        yield _tick_outputs(outputs, ts_ns)
 
 
-def _said(outputs: Sequence[Output], ts_ns: int) -> Said:
-    said = Said(ts_ns)
+def _tick_outputs(outputs: Sequence[Output], ts_ns: int) -> TickOutputs:
+    found = TickOutputs(ts_ns)
     for output in outputs:
         if isinstance(output, Proposed):
-            said.proposed.append(output)
+            found.proposed.append(output)
         elif isinstance(output, Verdict):
-            said.verdicts.append(output)
-    return said
+            found.verdicts.append(output)
+    return found
 
 
-class _Tally:
-    """Counts what was proposed, and holds it against what happened.
+class _PolicyStatistics:
+    """Counts proposals, and scores them as alarms against the incidents of the trace.
 
-    Alarms are kept by moments that lie a part of the horizon apart, so that what is kept does not
-    grow with the number of ticks; one between two moments counts at the later.
+    Alarms are stored at sample times a part of the horizon apart, so that memory does not grow
+    with the number of ticks; an alarm between two sample times counts at the later one.
     """
 
     def __init__(
@@ -176,21 +177,21 @@ class _Tally:
         self._proposals = self._granted = 0
         self._denied: dict[str, int] = {}
 
-    def add(self, said: Said) -> None:
-        """Take what one input led to."""
-        self._proposals += len(said.proposed)
-        for verdict in said.verdicts:
+    def add(self, outputs: TickOutputs) -> None:
+        """Count the outputs of one tick."""
+        self._proposals += len(outputs.proposed)
+        for verdict in outputs.verdicts:
             if verdict.granted:
                 self._granted += 1
             else:
                 self._denied[verdict.rule] = self._denied.get(verdict.rule, 0) + 1
-        at = int(np.searchsorted(self._times, said.ts_ns))
-        for proposed in said.proposed:
+        at = int(np.searchsorted(self._times, outputs.ts_ns))
+        for proposed in outputs.proposed:
             if at < len(self._times):
                 self._alarms[at, self._rows(proposed.proposal.action)] = True
 
     def _rows(self, action: Action) -> list[int]:
-        """Return the watched rows that the action is an alarm of."""
+        """Return the watched rows that the action raises an alarm for."""
         kind = kind_of(action)
         if not kind.is_alarm:
             return []
@@ -202,11 +203,11 @@ class _Tally:
     def result(self, name: str) -> ReplayedPolicy:
         """Return the counts."""
         alarms = self._alarms
-        said = BacktestForecasts(
+        forecasts = BacktestForecasts(
             self._watched, self._times, self._every_s, alarms.astype(np.float64)
         )
-        judged = judge(self._bundle, said, self._task)
-        of = told(judged, alarms)
+        judged = judge(self._bundle, forecasts, self._task)
+        of = scored_incidents(judged, alarms)
         days = judged.component_days
         return ReplayedPolicy(
             policy=name,

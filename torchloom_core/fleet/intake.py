@@ -65,11 +65,11 @@ class Intake:
         shape = (len(self.metrics.number_of), len(stretch.ts_ns), workers)
         told: Floats = np.full(shape, np.nan)
         place = slice(0, workers) if np.array_equal(rows, np.arange(workers)) else rows
-        all_heard = stretch.heard.all()
+        all_reported = stretch.reported.all()
         for column, number in zip(columns, numbers, strict=True):
             values = stretch.values[column]
             told[number][:, place] = (
-                values if all_heard else np.where(stretch.heard, values, np.nan)
+                values if all_reported else np.where(stretch.reported, values, np.nan)
             )
         self.metrics.extend(told, stretch.ts_ns)
 

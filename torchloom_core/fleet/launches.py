@@ -33,7 +33,7 @@ class Launches:
     def restore(self, launches: Iterable[Launched], now_ns: int) -> None:
         """Take over what an earlier Weaver left; this one has yet to hear who is there."""
         self.table.update((one.launch, one) for one in launches)
-        if self._desired.wishes:
+        if self._desired.table:
             self._all_are_here_ns = now_ns + self._stale_ns
 
     def knows(self, hello: Hello) -> bool:
@@ -107,4 +107,4 @@ class Launches:
     def _is_told(self, hello: Hello, now_ns: int) -> bool:
         """Say whether it is known if a job begins with this worker, as no other is at work."""
         is_new = hello.resumes is False and now_ns >= self._all_are_here_ns
-        return bool(hello.resumes) or is_new or not self._desired.wishes
+        return bool(hello.resumes) or is_new or not self._desired.table

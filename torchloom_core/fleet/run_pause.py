@@ -4,7 +4,7 @@ A worker obeys a pause at its own step boundary, so that groups may stop at diff
 waits at its boundary, the other in the quorum for it. Such a split is seen here and undone.
 The kind of action (:mod:`torchloom_core.kernel.actions.pause`) asks while a pause is made, the
 kernel while it is in force; the workers go on by themselves where they do not hear that it is
-(:class:`~torchloom_core.wire.messages.Hold`).
+(:class:`~torchloom_core.wire.messages.PauseState`).
 """
 
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ import msgspec
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.fleet.state import FleetState
-from torchloom_core.wire.events import Notice, Output, PauseHeld
+from torchloom_core.wire.events import Notice, Output, PauseChanged
 from torchloom_core.wire.messages import Ack, Exit, Hello, Note
 
 PAUSE_OVER = "pause_over"
@@ -96,9 +96,9 @@ class RunPause:
         if trouble:
             over = self.making
             self._clear()
-            return [PauseHeld(verdict="", over=over)]
+            return [PauseChanged(verdict="", over=over)]
         self.verdict, self.making = self.making, ""
-        return [PauseHeld(verdict=self.verdict)]
+        return [PauseChanged(verdict=self.verdict)]
 
     # --- while it is in force ---
 
@@ -113,7 +113,7 @@ class RunPause:
             return []
         over, self.verdict = self.verdict, ""
         self._clear()
-        held = PauseHeld(verdict="", over=over)
+        held = PauseChanged(verdict="", over=over)
         if not why:
             return [held]
         return [held, Notice(kind=PAUSE_OVER, text=f"the pause is over for all: {why}")]

@@ -21,7 +21,7 @@ class SampleStretch:
         When each tick ended; at least one.
     values : (metrics, ticks, workers) float64
         NaN where a value is missing or not valid.
-    heard : (ticks, workers) bool
+    reported : (ticks, workers) bool
         False where nothing came of the worker itself; its values do not count then.
     """
 
@@ -29,4 +29,4 @@ class SampleStretch:
     metrics: tuple[str, ...]
     ts_ns: Ints
     values: Floats
-    heard: NDArray[np.bool_]
+    reported: NDArray[np.bool_]

@@ -20,7 +20,7 @@ class SampleTable:
         One a column.
     values : (workers, metrics) float64
         NaN where a value is missing or not valid.
-    heard : (workers,) bool, optional
+    reported : (workers,) bool, optional
         False where nothing at all came; absent: everybody was heard.
     state : sequence of str, optional
         What each worker says it does; absent: as before.
@@ -33,7 +33,7 @@ class SampleTable:
     workers: tuple[str, ...]
     metrics: tuple[str, ...]
     values: Floats
-    heard: NDArray[np.bool_] | None = None
+    reported: NDArray[np.bool_] | None = None
     state: tuple[str, ...] | None = None
     step: Ints | None = None
     progress_age_s: float = 0.0

@@ -319,17 +319,17 @@ class FleetState:
             If a worker of the table never said hello.
         """
         rows = self._rows_of(table.workers)
-        heard = np.arange(len(rows)) if table.heard is None else np.flatnonzero(table.heard)
-        rows = rows[heard]
+        reported = np.arange(len(rows)) if table.reported is None else np.flatnonzero(table.reported)
+        rows = rows[reported]
         stamps: Ints = np.full(len(rows), ts_ns, dtype=np.int64)
-        self._intake.put(rows, table.metrics, table.values[heard], stamps)
+        self._intake.put(rows, table.metrics, table.values[reported], stamps)
         self._heard_ns[rows] = ts_ns
         self._first_ns[rows[self._first_ns[rows] == 0]] = ts_ns
         self._progress_ns[rows] = ts_ns - round(table.progress_age_s * SECOND_NS)
         if table.step is not None:
-            self._step[rows] = table.step[heard]
+            self._step[rows] = table.step[reported]
         if table.state is not None:
-            for row, index in zip(rows.tolist(), heard.tolist(), strict=True):
+            for row, index in zip(rows.tolist(), reported.tolist(), strict=True):
                 self._see(row, table.state[index])
 
     def receive_stretch(self, stretch: SampleStretch) -> None:
@@ -340,10 +340,10 @@ class FleetState:
         KeyError
             If a worker of the stretch never said hello.
         """
-        rows, heard, ts_ns = self._rows_of(stretch.workers), stretch.heard, stretch.ts_ns
+        rows, reported, ts_ns = self._rows_of(stretch.workers), stretch.reported, stretch.ts_ns
         self._intake.extend(rows, stretch, len(self.hello))
-        came = heard.any(axis=0)
-        rows, first, last = rows[came], heard.argmax(axis=0), heard[::-1].argmax(axis=0)
+        came = reported.any(axis=0)
+        rows, first, last = rows[came], reported.argmax(axis=0), reported[::-1].argmax(axis=0)
         self._heard_ns[rows] = self._progress_ns[rows] = ts_ns[len(ts_ns) - 1 - last[came]]
         new = self._first_ns[rows] == 0
         self._first_ns[rows[new]] = ts_ns[first[came][new]]

@@ -184,7 +184,7 @@ def refuse_place(path: Path, *, force: bool) -> None:
         raise ModelError(f"{path}: need the suffix {SUFFIX}, was {path.suffix or 'none'}")
     clear_abandoned(path)
     if path.exists() and not force:
-        raise ModelError(f"{path}: need a new path, was there already (--force replaces it)")
+        raise ModelError(f"{path}: exists already; use --force to replace it")
     if path.exists() and not (path / _MODEL).is_file():
         raise ModelError(f"{path}: need a model to replace, was something else")
     refuse_unwritable(path, ModelError)

@@ -1,14 +1,14 @@
-"""Traces on disk, for Python: write a bundle, read one, see it as a predictor would.
+"""Traces on disk: write a bundle, read one, and get the views that a predictor would get.
 
 ::
 
     from torchloom_core.trace import Bundle, BundleWriter, Component, Event, views
 
-A bundle is written with :class:`BundleWriter`, made up by :func:`synthesize` or
-:func:`synthesize_bandwidth`, or taken from what a Weaver recorded by :func:`from_trajectory`;
-:mod:`torchloom_core.trace.importers` makes bundles of what others recorded. :class:`Bundle` reads
-it, :func:`validate` finds what is wrong with it, :class:`Feed` turns it into a kernel's inputs and
-:func:`views` into what a predictor sees.
+:class:`BundleWriter` writes a bundle, :func:`synthesize` and :func:`synthesize_bandwidth` generate
+one, :func:`from_trajectory` makes one of a Weaver's trajectory, and
+:mod:`torchloom_core.trace.importers` imports data sets and CSV files. :class:`Bundle` reads a
+bundle, :func:`validate` checks it, :class:`Feed` turns it into a kernel's inputs and :func:`views`
+into a predictor's.
 """
 
 from torchloom_core.trace.bundle.bundle import Bundle
@@ -32,7 +32,11 @@ from torchloom_core.trace.feed.feed import Feed
 from torchloom_core.trace.feed.views import views
 from torchloom_core.trace.feed.watched import Watched
 from torchloom_core.trace.recorded.from_trajectory import from_trajectory
-from torchloom_core.trace.recorded.recorded import RecordedLife, recorded_inputs, recorded_life
+from torchloom_core.trace.recorded.recorded import (
+    RecordedIncarnation,
+    recorded_incarnation,
+    recorded_inputs,
+)
 from torchloom_core.trace.synthetic.bandwidth import BandwidthParameters, synthesize_bandwidth
 from torchloom_core.trace.synthetic.parameters import Parameters
 from torchloom_core.trace.synthetic.trace import synthesize
@@ -58,11 +62,11 @@ __all__ = [
     "Manifest",
     "Parameters",
     "Placement",
-    "RecordedLife",
+    "RecordedIncarnation",
     "Watched",
     "from_trajectory",
+    "recorded_incarnation",
     "recorded_inputs",
-    "recorded_life",
     "synthesize",
     "synthesize_bandwidth",
     "validate",

@@ -1,8 +1,8 @@
-"""The trainers of a simulated run as the closed loop drives them.
+"""The trainers of a simulated run on a bandwidth trace, for the closed loop.
 
-They report what a ``CompressedProcessGroup`` under torchft reports, at the heartbeats at which
-their sidecars would, and change ``compression`` as docs/fence.md has it: all hold what they are
-offered as they ask for the quorum of a step, and make it with that step. Their links can be probed.
+They report the metrics of a ``CompressedProcessGroup`` under torchft at their heartbeats. They
+change ``compression`` by a fenced change as in docs/fence.md: once all trainers have the same offer
+at the quorum of a step, they apply it with that step. Their links can be probed.
 """
 
 from bisect import bisect_right
@@ -14,7 +14,7 @@ import numpy as np
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Allreduce
 from torchloom_core.evaluate.allreduce.step_metrics import METRICS, measured_of
-from torchloom_core.evaluate.closed_loop import News
+from torchloom_core.evaluate.closed_loop import WorkerMessage
 from torchloom_core.fleet.sample_table import SampleTable
 from torchloom_core.kernel.actions.kinds import kind_of
 from torchloom_core.plugin.arrays import Floats, Ints
@@ -38,13 +38,13 @@ from torchloom_core.wire.messages import (
 )
 
 COMPRESSION = "compression"
-_LIFE = 1
+_INCARNATION = 1
 _NO_STEP = -1
 _PROBE_TOKEN = "0" * 64
 
 
 class _Offer(NamedTuple):
-    """A change that one trainer holds, and the command that it came by."""
+    """A pending change of one trainer, with its command."""
 
     command: Command
     number: int
@@ -52,31 +52,31 @@ class _Offer(NamedTuple):
 
 
 class SimulatedTrainers:
-    """One worker a link, all of which step together.
+    """One worker per link; all workers step together.
 
     Parameters
     ----------
     run : AllreduceRun
-        Just made.
+        A new run.
     job : Allreduce
-        How it begins, and how often workers report.
+        Initial mode and heartbeat interval.
     name : str
-        Of the run.
+        Name of the run.
     goal : float
-        The progress with which the run is over.
+        Progress at which the run ends.
     limit_s : float
-        When it is over in any case.
+        Time limit of the run.
     heartbeats : (workers,) float64
-        When in its first interval each worker has its first heartbeat, as a share of it.
+        Time of each worker's first heartbeat, as a share of the heartbeat interval.
     probing : np.random.Generator
-        Of the noise in what probes measure.
+        Random generator for the noise of probes.
 
     Attributes
     ----------
     end_ns : int
-        When the run is over, far away as long as it is not.
+        End of the run, in the far future until it is known.
     decisions : int
-        Granted verdicts that change something.
+        Granted verdicts that change the run.
     """
 
     def __init__(
@@ -99,36 +99,36 @@ class SimulatedTrainers:
         self._heartbeat_ns = round(job.heartbeat_s * SECOND_NS)
         self._first_ns: Ints = links.start_ns + (heartbeats * self._heartbeat_ns).astype(np.int64)
         self._beats: Ints = np.full(len(links.workers), -1, dtype=np.int64)
-        self._told: Ints = np.zeros(len(links.workers), dtype=np.int64)
+        self._reported: Ints = np.zeros(len(links.workers), dtype=np.int64)
         self._under_way = run.step(job.start)
-        self._held: dict[str, _Offer] = {}
+        self._offers: dict[str, _Offer] = {}
         self._agreed: list[_Offer] = []
         self._done: list[Step] = []
         self._done_ns: list[int] = []
-        self._is_known = False
+        self._is_registered = False
         self.end_ns = NEVER_NS
         self.decisions = 0
 
-    # --- what they say ---
+    # --- messages of the trainers ---
 
-    def advance(self, ts_ns: int) -> Iterable[tuple[int, News]]:
-        """Let them step until ``ts_ns``; return hellos, and the acks of what they did."""
-        news: list[tuple[int, News]] = []
-        if not self._is_known:
-            self._is_known = True
-            news += [(self._links.start_ns, hello) for hello in self._hellos()]
+    def advance(self, ts_ns: int) -> Iterable[tuple[int, WorkerMessage]]:
+        """Simulate steps until ``ts_ns``; return hellos and acks with their times."""
+        messages: list[tuple[int, WorkerMessage]] = []
+        if not self._is_registered:
+            self._is_registered = True
+            messages += [(self._links.start_ns, hello) for hello in self._hellos()]
         while self.end_ns == NEVER_NS and self._ns(self._under_way.end_s) <= ts_ns:
-            news += self._end_step()
+            messages += self._end_step()
         if ts_ns >= self._limit_ns:
             self.end_ns = min(self.end_ns, self._limit_ns)
-        news += [probe for probe in self._probes if probe[0] <= ts_ns]
+        messages += [probe for probe in self._probes if probe[0] <= ts_ns]
         self._probes = [probe for probe in self._probes if probe[0] > ts_ns]
-        return sorted(news, key=lambda one: one[0])
+        return sorted(messages, key=lambda one: one[0])
 
     def report(self, ts_ns: int) -> SampleTable:
-        """Return what each has sent with its last heartbeat: its newest step, if it is news."""
+        """Return the samples of the last heartbeats: each worker's newest step, if unreported."""
         beats = (ts_ns - self._first_ns) // self._heartbeat_ns
-        heard = beats > self._beats
+        has_reported = beats > self._beats
         self._beats = beats
         sent_ns = self._first_ns + beats * self._heartbeat_ns
         newest = [bisect_right(self._done_ns, at_ns) - 1 for at_ns in sent_ns.tolist()]
@@ -139,16 +139,16 @@ class SimulatedTrainers:
         for row, index in enumerate(newest):
             if index >= 0:
                 steps[row] = self._done[index].number
-            if heard[row] and steps[row] > self._told[row]:
+            if has_reported[row] and steps[row] > self._reported[row]:
                 values[row] = measured[index][row]
-                self._told[row] = steps[row]
+                self._reported[row] = steps[row]
         last_ns = self._done_ns[-1] if self._done_ns else self._links.start_ns
         self._forget(min(newest))
         return SampleTable(
             workers=self._links.workers,
             metrics=METRICS,
             values=values,
-            heard=heard,
+            reported=has_reported,
             state=("training",) * len(newest),
             step=steps,
             progress_age_s=(ts_ns - last_ns) / SECOND_NS,
@@ -167,7 +167,7 @@ class SimulatedTrainers:
             yield Hello(
                 run=self._name,
                 worker=worker,
-                incarnation=_LIFE,
+                incarnation=_INCARNATION,
                 group=worker,
                 rank=0,
                 node=node,
@@ -182,8 +182,8 @@ class SimulatedTrainers:
 
     # --- their steps ---
 
-    def _end_step(self) -> Iterator[tuple[int, News]]:
-        """End the step under way with what was agreed on in it, and begin the next."""
+    def _end_step(self) -> Iterator[tuple[int, WorkerMessage]]:
+        """End the current step, apply the changes agreed in it, and begin the next step."""
         step, now_ns = self._under_way, self._ns(self._under_way.end_s)
         self._run.finish(step)
         self._done.append(step)
@@ -194,20 +194,20 @@ class SimulatedTrainers:
         if self._run.progress >= self._goal:
             self.end_ns = now_ns
             return
-        for worker in [w for w, o in self._held.items() if now_ns > o.command.deadline_ns]:
-            late = self._held.pop(worker).command
-            yield now_ns, self._ack(late, "expired", now_ns, "it came too late")
+        for worker in [w for w, o in self._offers.items() if now_ns > o.command.deadline_ns]:
+            late = self._offers.pop(worker).command
+            yield now_ns, self._ack(late, "expired", now_ns, "the deadline has passed")
         self._agreed = self._vote()
         self._under_way = self._run.step(self._mode, self._probe_bytes)
         self._probe_bytes = 0.0
 
     def _vote(self) -> list[_Offer]:
-        """Return what all hold, ahead of a step; it is held no longer."""
-        held = list(self._held.values())
-        if len(held) < len(self._links.workers) or len({offer.number for offer in held}) > 1:
+        """Return and clear the offers if all trainers hold the same one before a step."""
+        offers = list(self._offers.values())
+        if len(offers) < len(self._links.workers) or len({one.number for one in offers}) > 1:
             return []
-        self._held.clear()
-        return held
+        self._offers.clear()
+        return offers
 
     def _forget(self, before: int) -> None:
         """Drop steps that every worker has reported."""
@@ -217,31 +217,31 @@ class SimulatedTrainers:
     def _ns(self, since_start_s: float) -> int:
         return self._links.start_ns + round(since_start_s * SECOND_NS)
 
-    # --- what they are told ---
+    # --- commands to the trainers ---
 
-    def obey(self, command: Command, ts_ns: int) -> Iterable[Ack]:
-        """Hold a change until all hold it, or let go of it."""
-        trouble = ""
+    def execute(self, command: Command, ts_ns: int) -> Iterable[Ack]:
+        """Store a change until all trainers have it, withdraw it, or probe a link."""
+        problem = ""
         status: AckStatus = "accepted"
         match command.do:
             case FencedChange(number=number, do=SetKnobs(values=values)):
-                # It is the only knob that they have, and the kernel has checked its value.
+                # It is the only knob, and the kernel has validated the value.
                 mode = str(values[COMPRESSION])
-                self._held[command.worker] = _Offer(command, number, mode)
+                self._offers[command.worker] = _Offer(command, number, mode)
             case Withdraw():
-                self._held.pop(command.worker, None)
+                self._offers.pop(command.worker, None)
                 status = "applied"
             case Probe() as probe:
                 self._probe(command, probe, ts_ns)
             case operation:
-                trouble = f"a simulated trainer does no {operation.__struct_config__.tag}"
-        final = self._ack(command, "rejected" if trouble else status, ts_ns, trouble)
+                problem = f"a simulated trainer does not support {operation.__struct_config__.tag}"
+        final = self._ack(command, "rejected" if problem else status, ts_ns, problem)
         return [self._ack(command, "delivered", ts_ns), final]
 
     def _probe(self, command: Command, probe: Probe, ts_ns: int) -> None:
-        """Measure a link; what is sent for it, the next step's gradients wait for.
+        """Probe a link; its bytes delay the gradients of the next step.
 
-        That is the most it can cost: what goes while all compute costs nothing.
+        This is an upper bound of its cost, as transfers during compute cost nothing.
         """
         rows = map(self._links.workers.index, (command.worker, probe.receiver))
         since_s = (ts_ns - self._links.start_ns) / SECOND_NS
@@ -253,12 +253,12 @@ class SimulatedTrainers:
         text = measured_text(measured)
         self._probes.append((end_ns, self._ack(command, "applied", end_ns, text, measured)))
 
-    def judged(self, verdict: Verdict, ts_ns: int) -> None:
-        """Count what is to be changed."""
+    def take_verdict(self, verdict: Verdict, ts_ns: int) -> None:
+        """Count granted verdicts that change the run."""
         self.decisions += verdict.granted and kind_of(verdict.action).changes_run
 
-    def done(self, action: Action) -> None:
-        """Nothing that the Weaver does by itself concerns them."""
+    def apply(self, action: Action) -> None:
+        """Ignore actions without commands."""
 
     def _ack(
         self,

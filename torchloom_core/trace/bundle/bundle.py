@@ -1,4 +1,4 @@
-"""Read a trace bundle: its rows at once, its telemetry a bounded part at a time."""
+"""Read a trace bundle: its rows at once, its telemetry in parts of bounded size."""
 
 import hashlib
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -50,7 +50,7 @@ _T = TypeVar("_T")
 _LISTED = 5
 
 REPORT_STEP_NS = 3_600 * SECOND_NS
-"""How finely it is told when telemetry came of whom."""
+"""Resolution of :meth:`Bundle.reports`."""
 
 Look = tuple[tuple[str, int, int, int], ...]
 """Name, inode, time and size of every file of a bundle."""
@@ -59,9 +59,8 @@ Look = tuple[tuple[str, int, int, int], ...]
 class Bundle:
     """A folder ``NAME.tltrace``, see :mod:`torchloom_core.trace.bundle.schema`.
 
-    What is read is read once. Checksums are the business of
-    :mod:`torchloom_core.trace.bundle.checksums`, what rows say of each other that of
-    :mod:`torchloom_core.trace.validation.validate`.
+    Each file is read once. :mod:`torchloom_core.trace.bundle.checksums` checks the checksums,
+    :mod:`torchloom_core.trace.validation.validate` the rows against each other.
     """
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
@@ -76,7 +75,7 @@ class Bundle:
         Raises
         ------
         TraceError
-            If there is none, its manifest cannot be read or has another schema, or
+            If there is no bundle, its manifest cannot be read or has another schema, or
             ``events.jsonl`` is missing.
         """
         if not path.is_dir():
@@ -87,35 +86,35 @@ class Bundle:
         return cls(path, manifest)
 
     def topology(self) -> tuple[Component, ...]:
-        """Return the components as they stand in the file; () without one."""
+        """Return the components in file order; () without the file."""
         return self._topology
 
     def jobs(self) -> tuple[Job, ...]:
-        """Return the jobs as they stand in the file; () without one."""
+        """Return the jobs in file order; () without the file."""
         return self._jobs
 
     def placement(self) -> tuple[Placement, ...]:
-        """Return who sat where, as it stands in the file; () without one."""
+        """Return the placement of ranks on components in file order; () without the file."""
         return self._placement
 
     def actions(self) -> tuple[ActionTaken, ...]:
-        """Return what was done, sorted by ``(t_event, id)``; () without the file."""
+        """Return the actions, sorted by ``(t_event, id)``; () without the file."""
         return self._actions
 
     def events(self) -> tuple[Event, ...]:
-        """Return what happened, and was known, up to the end, sorted by ``(t_event, id)``."""
+        """Return the events that became known by the end, sorted by ``(t_event, id)``."""
         return self._events
 
     @property
     def beyond(self) -> str:
-        """How many events came after the manifest's end, and which, in a line; "" if none."""
+        """One line on the events after the manifest's end, which are ignored; "" if none."""
         end_ns = self.manifest.end_ns
         names = [event.id for event in self._all_events if _known_ns(event) > end_ns]
         if not names:
             return ""
         return (
-            f"{self.path / EVENTS}: events after the trace ends, {moment_text(end_ns)}, and not "
-            f"looked at: {len(names)} ({listed(names, most=_LISTED)})"
+            f"{self.path / EVENTS}: events after the end of the trace, {moment_text(end_ns)}, "
+            f"ignored: {len(names)} ({listed(names, most=_LISTED)})"
         )
 
     @property
@@ -125,22 +124,22 @@ class Bundle:
 
     @property
     def measured(self) -> tuple[str, ...]:
-        """Sorted names of the components that the telemetry is of; () without any."""
+        """Sorted names of the components with telemetry; () without any."""
         return self._measured
 
     @property
     def parquet_files(self) -> tuple[Path, ...]:
-        """The telemetry's files, in the order in which they are read."""
+        """The telemetry files, in reading order."""
         return tuple(sorted((self.path / TELEMETRY).glob("*.parquet")))
 
     @property
     def unlisted(self) -> tuple[str, ...]:
-        """Files of the bundle that the manifest has no checksum of, relative to it."""
+        """Files of the bundle without a checksum in the manifest, relative to the bundle."""
         return tuple(file for file in self._data_files if file not in self.manifest.files)
 
     @property
     def checksums(self) -> dict[str, str]:
-        """The SHA-256 of each file that holds what happened, whether or not the manifest has it."""
+        """The SHA-256 of each data file, also of those that the manifest does not list."""
         listed = self.manifest.files
         return {
             file: listed[file].sha256 if file in listed else sha256_of(self.path / file)
@@ -158,18 +157,18 @@ class Bundle:
         end_ns: int | None = None,
         metrics: Sequence[str] | None = None,
     ) -> Iterator[pa.Table]:
-        """Yield the telemetry with ``start_ns <= t_avail < end_ns``, in the order it came.
+        """Yield the telemetry with ``start_ns <= t_avail < end_ns``, in the order of arrival.
 
         Parameters
         ----------
         metrics : sequence of str, optional
-            Which ones; absent: all.
+            Metrics to read; by default all.
 
         Yields
         ------
         pa.Table
-            Columns as in ``TELEMETRY_COLUMNS``, then those the schema does not know; at most a
-            quarter of a million rows; ``component`` and ``metric`` are dictionaries.
+            Columns as in ``TELEMETRY_COLUMNS``, then those unknown to the schema; at most 2**18
+            rows; ``component`` and ``metric`` are dictionary arrays.
 
         Raises
         ------
@@ -179,68 +178,64 @@ class Bundle:
         for path in self.parquet_files if metrics is None or metrics else ():
             yield from parts(path, start_ns=start_ns, end_ns=end_ns, metrics=metrics)
 
-    def first_reports(self, asked: tuple[tuple[str, int], ...]) -> dict[tuple[str, int], int]:
-        """Return when the first telemetry of each component came at or after each moment.
+    def first_reports(self, since: tuple[tuple[str, int], ...]) -> dict[tuple[str, int], int]:
+        """Return the time of the first telemetry of a component at or after a moment.
 
         Parameters
         ----------
-        asked : tuple of (str, int)
-            Components, each with a moment, ns since the epoch. What is asked again is not read
-            again.
+        since : tuple of (str, int)
+            Components, each with a moment, ns since the epoch. The answer is cached.
 
         Returns
         -------
         dict of (str, int) to int
-            Nothing for those of which none came.
+            Without the components that never report again.
         """
-        return self.once(("first_reports", asked), lambda own: first_after(own.telemetry, asked))
+        return self.once(("first_reports", since), lambda own: first_after(own.telemetry, since))
 
     def once(self, key: Hashable, compute: Callable[["Bundle"], _T]) -> _T:
-        """Return what ``compute`` makes of this bundle, the same object for all who ask by a key.
-
-        A bundle that is read stays as it is.
-        """
+        """Return what ``compute`` returns for this bundle, cached by ``key``."""
         if key not in self._computed:
             self._computed[key] = compute(self)
         found: _T = self._computed[key]
         return found
 
     def reports(self, until_ns: int) -> tuple[Ints, Ints]:
-        """Return in which hours before that of ``until_ns`` telemetry of each component came.
+        """Return the hours before that of ``until_ns`` in which each component sent telemetry.
 
         Returns
         -------
         hour, component : (pairs,) int64
-            ``REPORT_STEP_NS`` since the epoch and places in ``measured``; each pair once, sorted.
+            ``REPORT_STEP_NS`` since the epoch and index into ``measured``; each pair once, sorted.
         """
         hour, component = self._reports
         end = np.searchsorted(hour, until_ns // REPORT_STEP_NS)
         return hour[:end], component[:end]
 
     def digest(self) -> str:
-        """Return the SHA-256 of the manifest, which has that of every file, and of the others.
+        """Return the SHA-256 of the manifest and of the files that it does not list.
 
-        It stands for what is in the bundle unless
-        :func:`~torchloom_core.trace.bundle.checksums.changed` finds a fault.
+        It identifies the content of the bundle as long as
+        :func:`~torchloom_core.trace.bundle.checksums.changed` finds no fault.
         """
         return self._digest
 
     def refuse_replaced(self) -> None:
-        """Raise a TraceError if another bundle is there now than when the digest was first asked.
+        """Raise a TraceError if the bundle changed since its digest was first computed.
 
-        Or if a file of it is another than the manifest says. What was read of it meanwhile would
-        be of both.
+        Or if a file does not match its checksum: what was read meanwhile would mix both versions.
         """
         if Bundle.open(self.path).digest() != self._digest:
             raise TraceError(
-                f"{self.path}: need a bundle that stays as it is while it is read, was replaced"
+                f"{self.path}: need a bundle that does not change while it is read, was replaced: "
+                f"run the command again"
             )
         refuse_changed(self.path, self.manifest.files)
 
     def frame(self, file: str) -> "pd.DataFrame":
-        """Return the rows of one file, such as ``EVENTS``, with also their unknown columns.
+        """Return the rows of one file, such as ``EVENTS``, with their unknown columns.
 
-        Whole numbers stay whole where some are missing: ``Int64``, not ``float64``.
+        Columns of whole numbers with missing values are ``Int64``, not ``float64``.
         """
         import pandas as pd
 
@@ -305,7 +300,7 @@ class Bundle:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Return the manifest of the bundle at ``path``; TraceError if there is no usable one."""
+    """Read the manifest of the bundle at ``path``; TraceError if it is missing or invalid."""
     place = path / MANIFEST
     try:
         with open_regular(place) as file:
@@ -328,7 +323,7 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def look_of(path: Path) -> Look:
-    """Return what changes once the bundle at ``path`` is replaced, without reading it."""
+    """Return a value that changes if the bundle at ``path`` is replaced, without reading it."""
     return tuple(
         (str(file), seen.st_ino, seen.st_mtime_ns, seen.st_size)
         for file in sorted(path.rglob("*"))

@@ -1,7 +1,7 @@
-"""Hold the files of a bundle against the SHA-256 that its manifest has of each.
+"""Compare the files of a bundle with the SHA-256 checksums in its manifest.
 
-A bundle's digest stands for what is in it only while they agree: whoever keeps results under the
-digest, or learns from the bundle, asks :func:`refuse_changed` first.
+A bundle's digest identifies its content only if they agree: call :func:`refuse_changed` before a
+result is stored under the digest or a model learns from the bundle.
 """
 
 import hashlib
@@ -15,13 +15,13 @@ from torchloom_core.trace.bundle.schema import FileEntry
 
 
 def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file, as hexadecimal digits; OSError if it is none."""
+    """Return the SHA-256 of a file, as hexadecimal digits; OSError if it cannot be read."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def changed(folder: Path, files: Mapping[str, FileEntry]) -> Iterator[str]:
-    """Yield a fault for each file that is not as the manifest lists it; reads all of them."""
+    """Yield a fault for each file that differs from its checksum; reads all files."""
     for name, entry in sorted(files.items()):
         if _leads_out(name):
             yield f"{folder}: need files in the bundle, was {name!r}"
@@ -30,10 +30,10 @@ def changed(folder: Path, files: Mapping[str, FileEntry]) -> Iterator[str]:
         try:
             was = sha256_of(folder / name)
         except FileNotFoundError:
-            yield f"{place}: need the file that the manifest lists, was none"
+            yield f"{place}: need this file of the manifest, was none"
         except OSError as error:
             yield f"{place}: cannot be read: {error.strerror}"
-        except ValueError as error:  # No name of a file, such as one with a NUL.
+        except ValueError as error:  # not a file name, such as one with a NUL
             yield f"{place}: cannot be read: {error}"
         else:
             if was != entry.sha256:
@@ -46,6 +46,6 @@ def _leads_out(name: str) -> bool:
 
 
 def refuse_changed(folder: Path, files: Mapping[str, FileEntry]) -> None:
-    """Raise a TraceError for the first file that is not as the manifest lists it."""
+    """Raise a TraceError for the first file that differs from its checksum."""
     for fault in changed(folder, files):
-        raise TraceError(f"{fault}; it is not what the bundle was written with")
+        raise TraceError(f"{fault}; the file changed after the bundle was written")

@@ -1,4 +1,4 @@
-"""A bundle that is another one, but for some of its rows."""
+"""A bundle with the files of another bundle, but other rows."""
 
 from torchloom_core.plugin.arrays import Ints
 from torchloom_core.trace.bundle.bundle import Bundle
@@ -6,9 +6,9 @@ from torchloom_core.trace.bundle.schema import Manifest
 
 
 class DerivedBundle(Bundle):
-    """A bundle with the metrics and the measured components of ``bundle``, and its reports.
+    """A bundle that shares metrics, measured components and reports with ``bundle``.
 
-    Nobody has to look for them again; what else differs a subclass says.
+    They are not read again; a subclass overrides what differs.
     """
 
     def __init__(self, bundle: Bundle, manifest: Manifest | None = None) -> None:
@@ -17,14 +17,14 @@ class DerivedBundle(Bundle):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Those of the bundle."""
+        """Those of the original bundle."""
         return self._bundle.metrics
 
     @property
     def measured(self) -> tuple[str, ...]:
-        """Those of the bundle."""
+        """Those of the original bundle."""
         return self._bundle.measured
 
     def reports(self, until_ns: int) -> tuple[Ints, Ints]:
-        """Those of the bundle, up to the end of this one."""
+        """Those of the original bundle, up to the end of this one."""
         return self._bundle.reports(min(until_ns, self.manifest.end_ns))

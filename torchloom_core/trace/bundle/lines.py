@@ -1,4 +1,4 @@
-"""Rows of a trace bundle to lines of JSON and back; unknown columns go through ``extra``."""
+"""Encode and decode rows of a trace bundle as lines of JSON; ``extra`` has unknown columns."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -34,12 +34,12 @@ def encode_row(row: Row) -> bytes:
     Raises
     ------
     TraceError
-        If an extra column has the name of one of the schema's, or is not JSON.
+        If an extra column has the name of a column of the schema, or is not JSON.
     """
     columns = msgspec.to_builtins(row, builtin_types=())
     extra = columns.pop(_EXTRA, {})
     if taken := sorted(extra.keys() & _COLUMNS[type(row)]):
-        raise TraceError(f"{_name(row)}: need an extra column of another name, was {taken[0]!r}")
+        raise TraceError(f"{_name(row)}: rename the extra column {taken[0]!r}: the schema has it")
     try:
         return msgspec.json.encode({**columns, **extra}) + b"\n"
     except (TypeError, ValueError) as error:
@@ -52,7 +52,7 @@ def decode_row(line: bytes, kind: type[_Row]) -> _Row:
     Raises
     ------
     TraceError
-        If it is no such row; the message is the rule and the value, without the place.
+        If it is not such a row; the message is the rule and the value, without file and line.
     """
     try:
         columns = _object_decoder.decode(line)
@@ -62,7 +62,7 @@ def decode_row(line: bytes, kind: type[_Row]) -> _Row:
 
 
 def convert_row(columns: Mapping[str, Any], kind: type[_Row], *, from_text: bool = False) -> _Row:
-    """Return the row in a mapping; columns the schema does not know become its ``extra``.
+    """Return the row in a mapping; columns unknown to the schema become its ``extra``.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def convert_row(columns: Mapping[str, Any], kind: type[_Row], *, from_text: bool
     Raises
     ------
     TraceError
-        If it is no such row; the message is the rule and the value, without the place.
+        If it is not such a row; the message is the rule and the value, without file and line.
     """
     known = _COLUMNS[kind]
     row = {name: value for name, value in columns.items() if name in known}
@@ -89,7 +89,7 @@ def convert_row(columns: Mapping[str, Any], kind: type[_Row], *, from_text: bool
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of a file that are not blank, each with its number; TraceError if none."""
+    """Yield the lines that are not blank, with numbers; TraceError if the file is unreadable."""
     try:
         with open_regular(path) as file:
             for number, line in enumerate(file, start=1):
@@ -105,7 +105,7 @@ def read_rows(path: Path, kind: type[_Row]) -> tuple[_Row, ...]:
     Raises
     ------
     TraceError
-        At the first line that is no such row, with file and line.
+        At the first line that is not such a row, with file and line.
     """
     rows = []
     for number, line in numbered_lines(path):

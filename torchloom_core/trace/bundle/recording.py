@@ -1,6 +1,6 @@
-"""What happened in a recording, so that the same data are known again under another name.
+"""Fingerprint the events of a recording, to recognise the same data under another name.
 
-Its telemetry is known again by :mod:`torchloom_core.trace.bundle.recorded_values`.
+:mod:`torchloom_core.trace.bundle.recorded_values` does the same for telemetry.
 """
 
 import hashlib
@@ -9,44 +9,44 @@ from collections.abc import Iterable
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.trace.bundle.schema import Event
 
-KEPT = 256
-"""Prints that tell a recording; of more events those with the smallest are kept, a fair sample."""
+MAX_PRINTS = 256
+"""Hashes of a fingerprint: the smallest, an unbiased sample of the events."""
 
 _FEWEST = 3
-"""Prints that two recordings have in common by no chance."""
+"""Common hashes above which an agreement is no coincidence."""
 _GRAIN_NS = 60 * SECOND_NS
-"""Seconds and what is finer may get lost on the way through a table."""
+"""Resolution of times: an export to a table may drop seconds."""
 _BYTES = 8
 
 
 def prints(events: Iterable[Event]) -> tuple[str, ...]:
-    """Return what tells again which components had events and when, sorted, ``KEPT`` at most.
+    """Return sorted hashes of components and times of events, ``MAX_PRINTS`` at most.
 
-    Ids, kinds and whatever else an import makes of an event are left out.
+    Ids, kinds and other columns are left out, as imports may differ in them.
     """
-    return tuple(sorted(_all_prints(events))[:KEPT])
+    return tuple(sorted(_all_prints(events))[:MAX_PRINTS])
 
 
-def same_recording(known: tuple[str, ...], events: Iterable[Event], due: Iterable[Event]) -> bool:
-    """Say whether events are of a recording of which the prints are known.
+def same_recording(first: tuple[str, ...], events: Iterable[Event], due: Iterable[Event]) -> bool:
+    """Return whether events belong to the recording with the fingerprint ``first``.
 
-    Most of those that are known have to be among them, or most of those that are due among the
-    known: then it is longer, or a part of it, or somebody noted more.
+    Half of ``first`` has to be among the events, or half of the events due among ``first``: one
+    recording may be longer, cover part of the fleet, or have more events.
 
     Parameters
     ----------
-    known : tuple of str
-        As :func:`prints` returned them.
+    first : tuple of str
+        As :func:`prints` returned it.
     events : iterable of Event
-        All that the other recording has.
+        All events of the other recording.
     due : iterable of Event
-        Those of them that would have been known, had it been the same.
+        Those of them that ``first`` would have, were the recordings the same.
     """
-    last = known[-1] if len(known) == KEPT else None
+    last = first[-1] if len(first) == MAX_PRINTS else None
     due_here = {one for one in _all_prints(due) if last is None or one <= last}
-    shared = len({*known} & _all_prints(events))
-    fewer = min(len(known), len(due_here) or len(known))
-    return 2 * shared >= fewer and shared >= min(_FEWEST, len(known)) > 0
+    shared = len({*first} & _all_prints(events))
+    fewer = min(len(first), len(due_here) or len(first))
+    return 2 * shared >= fewer and shared >= min(_FEWEST, len(first)) > 0
 
 
 def _all_prints(events: Iterable[Event]) -> set[str]:
@@ -54,5 +54,5 @@ def _all_prints(events: Iterable[Event]) -> set[str]:
 
 
 def _print(event: Event) -> str:
-    told = f"{event.t_event // _GRAIN_NS} {event.component}".encode()
-    return hashlib.blake2b(told, digest_size=_BYTES).hexdigest()
+    text = f"{event.t_event // _GRAIN_NS} {event.component}".encode()
+    return hashlib.blake2b(text, digest_size=_BYTES).hexdigest()

@@ -1,19 +1,19 @@
-"""What stands in a trace bundle ``NAME.tltrace/``: its manifest and one struct a row.
+"""The files of a trace bundle ``NAME.tltrace/``: its manifest, and a struct for each kind of row.
 
 ::
 
     NAME.tltrace/
-    ├── manifest.json      obligatory
-    ├── events.jsonl       obligatory: faults and what else happened
-    ├── topology.jsonl     components, their parents, when they were there
+    ├── manifest.json      required
+    ├── events.jsonl       required: faults and other events
+    ├── topology.jsonl     components, their parents, their time in service
     ├── jobs.jsonl         training jobs
-    ├── placement.jsonl    which job's rank sat where, and when
-    ├── actions.jsonl      what was done to components: drained, rebooted, replaced
-    ├── inputs.jsonl       the kernel's inputs, where the bundle came from a trajectory
+    ├── placement.jsonl    the component of each rank of a job, over time
+    ├── actions.jsonl      actions on components: drain, reboot, replace
+    ├── inputs.jsonl       the kernel's inputs, in a bundle made from a trajectory
     └── telemetry/*.parquet
 
 Times are int64 nanoseconds since the Unix epoch, UTC. ``t_event`` is when something happened,
-``t_avail`` when anybody could know. Columns that are not named here are kept, in ``extra``.
+``t_avail`` when it became known. Unknown columns are stored in ``extra``.
 """
 
 from typing import Any, Literal
@@ -38,21 +38,21 @@ TELEMETRY_COLUMNS = ("t_event", "t_avail", "component", "metric", "value", "vali
 """int64, int64, string, string, float64, bool; sorted by ``t_avail``, then ``t_event``."""
 
 LINK_METRIC = "link_bytes_per_s"
-"""Of a worker: what its link carries, each way. A trace that has it is one of bandwidth."""
+"""Bandwidth of a worker's link, each way; a trace with it is a bandwidth trace."""
 
 Follows = Literal["component", "job", "fabric", "unknown"]
-"""What a failure stays with when the job moves: the component, the job, the fabric."""
+"""Where a failure stays when the job moves: with the component, the job or the fabric."""
 
 
 class FileEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One file of the bundle, as it was when it was written."""
+    """Checksum and rows of one file of the bundle."""
 
     sha256: str
     rows: int
 
 
 class Exposure(msgspec.Struct, frozen=True, kw_only=True):
-    """How much was watched of one kind of component."""
+    """Number and observation time of one kind of component."""
 
     components: int
     component_days: float
@@ -64,11 +64,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     start_ns, end_ns : int
-        The span that was watched; everything in the bundle lies in it.
+        The recorded span; all rows lie in it.
     exposure : dict of str to Exposure
-        Kind of component to how much of it was watched.
+        By kind of component.
     load_dependent : tuple of str
-        Metrics that depend on what ran on a component: of no use once the job sits elsewhere.
+        Metrics that depend on the load of a component: invalid once the job runs elsewhere.
     files : dict of str to FileEntry
         Path in the bundle to its checksum.
     """
@@ -87,7 +87,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Component(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """``topology.jsonl``: a part of the fleet, and while it was there.
+    """``topology.jsonl``: a component of the fleet, and its time in service.
 
     ``kind`` is ``gpu``, ``nic``, ``disk``, ``node``, ``switch``, ``rack`` or ``power``;
     ``parents`` are the components it fails with.
@@ -119,7 +119,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """``placement.jsonl``: ``rank`` of replica group ``group`` sat on ``component``."""
+    """``placement.jsonl``: ``rank`` of replica group ``group`` ran on ``component``."""
 
     job: str
     group: str
@@ -138,13 +138,13 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     fatal : bool
         It ends the training process on the component: a failure.
     cause : str
-        Id of the event it came from, such as a rack's power loss.
+        Id of the event that caused it, such as a rack's power loss.
     follows : Follows
-        What the failure would have stayed with, had the job moved away in time.
+        Where the failure would have happened, had the job moved away in time.
     t_resolved : int, optional
-        When the component could be used again; None if that is not known.
+        When the component was usable again; None if unknown.
     label : "certain" or "uncertain"
-        An uncertain one is neither a positive nor a negative when predictors are scored.
+        Uncertain events are not scored, neither as positives nor as negatives.
     """
 
     id: str
@@ -163,11 +163,11 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ActionTaken(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """``actions.jsonl``: somebody did something to a component.
+    """``actions.jsonl``: an action on a component.
 
-    ``kind`` is ``drain``, ``migrate``, ``reboot``, ``replace`` or a name of the source's own. A
-    component that was drained from ``t_event`` to ``t_end`` is neither a positive nor a negative
-    in the time after it: what would have happened was prevented.
+    ``kind`` is ``drain``, ``migrate``, ``reboot``, ``replace`` or a name of the source. After a
+    drain from ``t_event`` to ``t_end`` the component is not scored: a failure may have been
+    prevented.
     """
 
     id: str

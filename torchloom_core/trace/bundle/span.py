@@ -1,4 +1,4 @@
-"""What span a bundle may be of: one in which the difference of any two times is an int64."""
+"""Limit the span of a bundle to years in which any difference of two times fits in an int64."""
 
 from datetime import UTC, datetime
 
@@ -12,7 +12,7 @@ _FIRST_NS, _BEYOND_NS = (
 
 
 def refuse_far(place: object, start_ns: int, end_ns: int) -> None:
-    """Raise TraceError, which begins with ``place``, if a span is of another age."""
+    """Raise TraceError, which begins with ``place``, if a span is outside these years."""
     if start_ns < _FIRST_NS or end_ns >= _BEYOND_NS:
         raise TraceError(
             f"{place}: need a span in the years {_FIRST} to {_LAST}, was {moment_text(start_ns)} "

@@ -1,4 +1,4 @@
-"""Read one Parquet file of a trace bundle's telemetry, never more of it than a part at a time."""
+"""Read one Parquet file of a trace bundle's telemetry, in parts of bounded size."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ from torchloom_core.plugin.arrays import Ints
 from torchloom_core.trace.bundle.schema import TELEMETRY_COLUMNS
 
 PART_ROWS = 1 << 18
-"""Rows that are read at a time, at most: fewer take longer and save no more memory."""
+"""Rows per part: smaller parts are slower and save no more memory."""
 
 _NAMES = pa.dictionary(pa.int32(), pa.string())
 
@@ -37,9 +37,9 @@ def parts(
     end_ns: int | None = None,
     metrics: Sequence[str] | None = None,
 ) -> Iterator[pa.Table]:
-    """Yield the rows with ``start_ns <= t_avail < end_ns`` of the wanted metrics.
+    """Yield the rows with ``start_ns <= t_avail < end_ns`` of the given metrics.
 
-    Row groups that have none of that time are not read.
+    Row groups without rows in that time are not read.
     """
     with opened(path) as file:
         for group in range(file.num_row_groups):
@@ -54,7 +54,7 @@ def parts(
 
 
 def names_in(path: Path, column: str) -> set[str]:
-    """Return the different names in a column, ``component`` or ``metric``."""
+    """Return the distinct names in a column, ``component`` or ``metric``."""
     found: set[str] = set()
     with opened(path) as file:
         for batch in file.iter_batches(PART_ROWS, columns=[column]):
@@ -66,7 +66,7 @@ def names_in(path: Path, column: str) -> set[str]:
 
 @contextmanager
 def opened(path: Path) -> Iterator[pq.ParquetFile]:
-    """Open a file of telemetry; TraceError if it is damaged, also later, or lacks a column."""
+    """Open a telemetry file; TraceError, also while reading, if it is damaged or lacks a column."""
     try:
         names = pq.read_schema(path).names
         for column in TELEMETRY_COLUMNS:
@@ -74,14 +74,14 @@ def opened(path: Path) -> Iterator[pq.ParquetFile]:
                 raise TraceError(f"{path}: need a column {column!r}, was none")
         if len({*names}) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
-            raise TraceError(f"{path}: need each column once, was {twice!r} again")
-        # pre_buffer would read the file whole before the first part of it comes.
+            raise TraceError(f"{path}: need each column once, was {twice!r} twice")
+        # pre_buffer would read the whole file before the first part.
         names_as_codes = ["component", "metric"]
         with pq.ParquetFile(path, read_dictionary=names_as_codes, pre_buffer=False) as file:
             yield file
     except (OSError, KeyError, UnicodeDecodeError, pa.ArrowException) as error:
         reason = str(error).partition("\n")[0]
-        raise TraceError(f"{path}: need a whole Parquet file: {reason}") from None
+        raise TraceError(f"{path}: need a complete Parquet file: {reason}") from None
 
 
 def conform(table: pa.Table, place: str) -> pa.Table:
@@ -90,7 +90,7 @@ def conform(table: pa.Table, place: str) -> pa.Table:
     Raises
     ------
     TraceError
-        If one is missing or cannot be had in its type.
+        If a column is missing or cannot be cast to its type.
     """
     columns = {}
     for name in TYPES:
@@ -116,7 +116,7 @@ def _refuse_nulls(table: pa.Table, path: Path) -> None:
     for name in table.column_names:
         if name in TYPES and table[name].null_count:
             raise TraceError(
-                f"{path}: need a value of {name}, was null; `torchloom trace validate` says where"
+                f"{path}: need a value of {name}, was null; `torchloom trace validate` shows where"
             )
 
 
@@ -137,7 +137,7 @@ def _may_hold(file: pq.ParquetFile, group: int, start_ns: int | None, end_ns: in
     column = file.metadata.row_group(group).column(file.metadata.schema.names.index("t_avail"))
     statistics = column.statistics
     if statistics is None or not statistics.has_min_max or not isinstance(statistics.min, int):
-        return True  # of another type: refused as it is read, if it is none of whole numbers
+        return True  # another type, which is refused on reading unless it casts to int64
     return (end_ns is None or int(statistics.min) < end_ns) and (
         start_ns is None or int(statistics.max) >= start_ns
     )
@@ -161,17 +161,17 @@ def _chosen(
 
 
 def first_after(
-    telemetry: Callable[[int], Iterable[pa.Table]], asked: Iterable[tuple[str, int]]
+    telemetry: Callable[[int], Iterable[pa.Table]], since: Iterable[tuple[str, int]]
 ) -> dict[tuple[str, int], int]:
-    """Return for each component and moment when its next telemetry came, at that or later.
+    """Return the arrival of the next telemetry of each component at or after each moment.
 
     Parameters
     ----------
     telemetry : callable
-        From a moment on, the tables in the order in which they came.
+        Returns the tables from a moment on, in the order of arrival.
     """
     waiting: dict[str, list[int]] = {}
-    for name, ns in asked:
+    for name, ns in since:
         waiting.setdefault(name, []).append(ns)
     if not waiting:
         return {}
@@ -197,12 +197,12 @@ def first_after(
 
 
 def steps_in(paths: Iterable[Path], components: Sequence[str], step_ns: int) -> tuple[Ints, Ints]:
-    """Return in which steps of time telemetry of each component came.
+    """Return the time steps in which each component sent telemetry.
 
     Returns
     -------
     step, component : (pairs,) int64
-        Steps since the epoch and places among ``components``; each pair once, sorted.
+        Steps since the epoch and index into ``components``; each pair once, sorted.
     """
     found = [np.zeros(0, dtype=np.int64)]
     for path in paths:
@@ -220,13 +220,13 @@ def steps_in(paths: Iterable[Path], components: Sequence[str], step_ns: int) -> 
 
 
 def distinct(values: Ints) -> Ints:
-    """Return each value once, sorted: of so many, ``np.unique`` takes several times as long."""
+    """Return the sorted distinct values: on large arrays several times as fast as ``np.unique``."""
     ordered = np.sort(values)
     return ordered[np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1))]
 
 
 def codes(column: pa.ChunkedArray, names: Collection[str]) -> Ints:
-    """Return the place of each row's name among ``names``, -1 where it has none."""
+    """Return the index of each row's name in ``names``, -1 for other names."""
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
     rows = column.unify_dictionaries().combine_chunks()
@@ -237,9 +237,9 @@ def codes(column: pa.ChunkedArray, names: Collection[str]) -> Ints:
 
 
 def numbers(column: pa.ChunkedArray) -> NDArray[Any]:
-    """Return a column of numbers or of truths, none of which is null.
+    """Return a column of numbers or booleans without nulls as an array.
 
-    Any way of pyarrow's own, or to give it an array or a number, imports pandas.
+    pyarrow's own conversions import pandas, which is slow; DLPack does not.
     """
     whole = column.combine_chunks()
     if pa.types.is_boolean(whole.type):

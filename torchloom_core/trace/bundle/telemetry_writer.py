@@ -21,19 +21,19 @@ _ENCODING = {
 
 
 class TelemetryWriter:
-    """Writes ``000000.parquet`` and so on; the same rows give the same bytes, however they come.
+    """Writes ``000000.parquet`` and so on; the same rows give the same bytes, however batched.
 
     Parameters
     ----------
     group_rows, groups_per_file : int
-        Rows of a row group, which are held until there are as many, and row groups of a file.
+        Rows of a row group, buffered until it is full, and row groups of a file.
 
     Attributes
     ----------
     rows : dict of str to int
-        Finished file to its rows.
+        Rows of each finished file.
     components : set of str
-        Those that were named.
+        All components in the written rows.
     """
 
     def __init__(
@@ -46,8 +46,8 @@ class TelemetryWriter:
         self._folder = folder
         self._group_rows = group_rows
         self._groups_per_file = groups_per_file
-        self._held: list[pa.Table] = []
-        self._held_rows = 0
+        self._pending: list[pa.Table] = []
+        self._pending_rows = 0
         self._schema: pa.Schema | None = None
         self._file: pq.ParquetWriter | None = None
         self._groups = 0
@@ -56,7 +56,7 @@ class TelemetryWriter:
         self.components: set[str] = set()
 
     def append(self, table: pa.Table) -> None:
-        """Take some rows; see :meth:`BundleWriter.telemetry`."""
+        """Append rows; see :meth:`BundleWriter.telemetry`."""
         table = _sorted(_whole(conform(table, "telemetry")), self._last_ns)
         if not table.num_rows:
             return
@@ -65,26 +65,26 @@ class TelemetryWriter:
             self._folder.mkdir()
         elif table.schema.remove_metadata() != self._schema:
             raise TraceError(
-                f"telemetry: need the columns {', '.join(self._schema.names)} again, "
-                f"was {', '.join(table.column_names)}"
+                f"telemetry: need the columns of the first table, "
+                f"{', '.join(self._schema.names)}, was {', '.join(table.column_names)}"
             )
         self._last_ns = table["t_avail"][-1].as_py()
-        self._held.append(table)
-        self._held_rows += table.num_rows
-        while self._held_rows >= self._group_rows:
+        self._pending.append(table)
+        self._pending_rows += table.num_rows
+        while self._pending_rows >= self._group_rows:
             self._write(self._group_rows)
 
     def close(self) -> None:
-        """Write what is held and end the last file."""
-        if self._held_rows:
-            self._write(self._held_rows)
+        """Write the buffered rows and close the last file."""
+        if self._pending_rows:
+            self._write(self._pending_rows)
         self._end_file()
 
     def _write(self, rows: int) -> None:
-        held = pa.concat_tables(self._held)
-        group = held.slice(0, rows).combine_chunks().unify_dictionaries()
-        rest = held.slice(rows)
-        self._held, self._held_rows = ([rest] if rest.num_rows else []), rest.num_rows
+        pending = pa.concat_tables(self._pending)
+        group = pending.slice(0, rows).combine_chunks().unify_dictionaries()
+        rest = pending.slice(rows)
+        self._pending, self._pending_rows = ([rest] if rest.num_rows else []), rest.num_rows
         self.components.update(pc.unique(group["component"]).to_pylist())
         if self._file is None:
             self._name = f"{len(self.rows):06}.parquet"
@@ -121,7 +121,7 @@ def _whole(table: pa.Table) -> pa.Table:
 
 
 def _sorted(table: pa.Table, last_ns: int | None) -> pa.Table:
-    """Return rows that came at the same time by ``t_event``; refuse those that came earlier."""
+    """Sort rows of equal ``t_avail`` by ``t_event``; refuse a ``t_avail`` that goes back."""
     t_avail = table["t_avail"].to_numpy()
     if not len(t_avail):
         return table

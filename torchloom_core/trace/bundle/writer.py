@@ -1,4 +1,4 @@
-"""Write a trace bundle, whole or not at all."""
+"""Write a trace bundle atomically."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -40,28 +40,27 @@ _FILE_OF = {kind: file for file, kind in ROW_OF.items()}
 
 
 class BundleWriter:
-    """A context in which a bundle is made; at its end the bundle is there, after an error not.
+    """Context manager that writes a bundle; the bundle appears at its end, unless an error occurs.
 
-    Rows may come in any order: events and actions are sorted, the others stay as they came.
+    Rows may come in any order: events and actions are sorted, the others keep their order.
 
     Parameters
     ----------
     path : Path
-        The folder to make, ``NAME.tltrace``.
+        The folder to create, ``NAME.tltrace``.
     name : str
-        What the trace is called.
+        Name of the trace.
     start_ns, end_ns : int
-        The span that was watched.
+        The recorded span.
     exposure : mapping of str to Exposure, optional
-        Absent: from the topology, and without one from the components that are named.
+        By default computed from the topology, or without one from all named components.
     force : bool
-        Replace a bundle that is there already; never anything else.
+        Replace an existing bundle; anything else at the path is never replaced.
 
     Raises
     ------
     TraceError
-        If something is there already, the span is empty or of another age, or it cannot be
-        written.
+        If the path exists, the span is empty or out of range, or the bundle cannot be written.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class BundleWriter:
         force: bool = False,
     ) -> None:
         if end_ns <= start_ns:
-            raise TraceError(f"{path}: need a span that is not empty, was {start_ns}..{end_ns}")
+            raise TraceError(f"{path}: need end_ns > start_ns, was {end_ns} and {start_ns}")
         refuse_far(path, start_ns, end_ns)
         self.path = path
         self._force = force
@@ -107,12 +106,12 @@ class BundleWriter:
             self._whole = AtomicFolder(self.path)
         except OSError as error:
             raise _unwritable(self.path, error) from None
-        self._draft = self._whole.folder
-        self._telemetry = TelemetryWriter(self._draft / TELEMETRY)
+        self._folder = self._whole.folder
+        self._telemetry = TelemetryWriter(self._folder / TELEMETRY)
         return self
 
     def add(self, row: Row) -> None:
-        """Take one row of any kind; TraceError if its extra columns cannot be written."""
+        """Add one row of any kind; TraceError if its extra columns cannot be written."""
         file = _FILE_OF[type(row)]
         key = (0, "")
         if isinstance(row, Event | ActionTaken):
@@ -124,20 +123,20 @@ class BundleWriter:
         self._lines.setdefault(file, []).append((key, encode_row(row)))
 
     def add_input(self, line: bytes) -> None:
-        """Take one line of ``inputs.jsonl``: a kernel input, JSON without a line end."""
+        """Add one line of ``inputs.jsonl``: a kernel input, JSON without a line end."""
         if self._inputs is None:
-            self._inputs = (self._draft / INPUTS).open("wb")
+            self._inputs = (self._folder / INPUTS).open("wb")
         self._inputs.write(line + b"\n")
         self._input_rows += 1
 
     def telemetry(self, table: pa.Table) -> None:
-        """Take some telemetry, no older (``t_avail``) than what came before it.
+        """Add telemetry, its ``t_avail`` no earlier than that of the rows before.
 
         Raises
         ------
         TraceError
-            If a column of ``TELEMETRY_COLUMNS`` is missing, of another type or has a null, if
-            the times go back, or the other columns are not those of the first table.
+            If a column of ``TELEMETRY_COLUMNS`` is missing, of another type or has a null,
+            ``t_avail`` goes back, or the other columns differ from those of the first table.
         """
         self._telemetry.append(table)
 
@@ -150,12 +149,12 @@ class BundleWriter:
         try:
             if kind is None:
                 self._finish()
-                refuse_to_replace(self.path, force=self._force)  # what came to be there meanwhile
+                refuse_to_replace(self.path, force=self._force)  # the path may exist by now
                 self._whole.put_in_place(replace=self._force)
         except OSError as failure:
             raise _unwritable(self.path, failure) from None
         finally:
-            # Once it is in place both are closed; else it is thrown away, however that goes.
+            # After put_in_place both are closed already; else the folder is discarded.
             with suppress(OSError, pa.ArrowException):
                 self._telemetry.close()
             with suppress(OSError):
@@ -169,10 +168,10 @@ class BundleWriter:
         rows: dict[str, int] = {}
         for file, lines in self._lines.items():
             lines.sort(key=itemgetter(0))
-            (self._draft / file).write_bytes(b"".join(line for _, line in lines))
+            (self._folder / file).write_bytes(b"".join(line for _, line in lines))
             rows[file] = len(lines)
         if EVENTS not in rows:
-            (self._draft / EVENTS).touch()
+            (self._folder / EVENTS).touch()
             rows[EVENTS] = 0
         if self._inputs is not None:
             self._inputs.close()
@@ -184,12 +183,12 @@ class BundleWriter:
             self._manifest,
             exposure=dict(sorted(exposure.items())),
             files={
-                file: FileEntry(sha256=sha256_of(self._draft / file), rows=rows[file])
+                file: FileEntry(sha256=sha256_of(self._folder / file), rows=rows[file])
                 for file in sorted(rows)
             },
         )
         text = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
-        (self._draft / MANIFEST).write_bytes(text + b"\n")
+        (self._folder / MANIFEST).write_bytes(text + b"\n")
 
     def _measure_exposure(self) -> dict[str, Exposure]:
         parts = self._topology or [
@@ -200,7 +199,7 @@ class BundleWriter:
 
 
 def exposure_of(parts: Sequence[Component], start_ns: int, end_ns: int) -> dict[str, Exposure]:
-    """Return for each kind how many components were there in a span, and for how long."""
+    """Return number and time in service of the components of each kind in a span."""
     seconds: dict[str, list[float]] = {}
     for part in parts:
         from_ns = start_ns if part.from_ns is None else max(part.from_ns, start_ns)
@@ -214,18 +213,18 @@ def exposure_of(parts: Sequence[Component], start_ns: int, end_ns: int) -> dict[
 
 
 def refuse_to_replace(path: Path, *, force: bool) -> None:
-    """Raise TraceError if no bundle may be written to ``path``: ask before a long reading.
+    """Raise TraceError if no bundle may be written to ``path``; call before long work.
 
-    What was left there by who was killed at it is cleared away first.
+    Folders left by killed processes are removed first.
     """
     refuse_unwritable(path, TraceError)
     clear_abandoned(path)
     if not path.exists():
         return
     if not force:
-        raise TraceError(f"{path}: need a new path, was there already (--force replaces it)")
+        raise TraceError(f"{path}: exists already; use --force to replace it")
     if not (path / MANIFEST).is_file():
-        raise TraceError(f"{path}: need a trace bundle to replace, was something else")
+        raise TraceError(f"{path}: --force replaces only trace bundles, and this is none")
 
 
 def _unwritable(path: Path, error: OSError) -> TraceError:

@@ -1,1 +1,1 @@
-"""What there is in a bundle, in figures and in a plot."""
+"""Summarise a bundle in figures and in a plot."""

@@ -1,4 +1,4 @@
-"""Say what is in a trace bundle, in figures; ``torchloom trace describe`` calls it."""
+"""Summarise a trace bundle in figures; ``torchloom trace describe`` calls it."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -19,12 +19,12 @@ from torchloom_core.trace.feed.watched import Watched, watch
 HOUR_S = 3600
 DAY_S = 86_400
 HORIZONS_S = (HOUR_S, DAY_S, 7 * DAY_S)
-"""Of the prevalences that are told anyway."""
+"""Horizons whose prevalence is always reported."""
 QUANTILES = (0.1, 0.5, 0.9)
 
 
 class Rate(msgspec.Struct, frozen=True, kw_only=True):
-    """Failures of watched components a day of one in service, with its 95 % interval."""
+    """Failures per component and day in service, with its 95 % interval."""
 
     failures: int
     component_days: float
@@ -34,7 +34,7 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Repairs(msgspec.Struct, frozen=True, kw_only=True):
-    """How long fatal faults lasted; ``quantiles_s`` at .1, .5 and .9 of those that ended."""
+    """Durations of fatal faults; ``quantiles_s`` at 0.1, 0.5 and 0.9 of those that ended."""
 
     resolved: int
     unresolved: int
@@ -42,26 +42,25 @@ class Repairs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True):
-    """What is in a bundle.
+    """Summary of a bundle.
 
     Attributes
     ----------
     watched : dict of str to int
-        Kind of what is watched, and how many there are.
+        Number of watched components, by their kind.
     silent : int
-        Watched components of which nothing was heard for long, though nobody says that they were
-        gone and they had not failed for good, see
-        :func:`~torchloom_core.trace.feed.silences.silences`.
+        Watched components that stopped reporting, without those that left by the topology or
+        failed for good, see :func:`~torchloom_core.trace.feed.silences.silences`.
     kinds, causes : dict of str to int
-        Events by kind, and by the kind of the event they came from; "" for those of their own.
+        Events by kind, and by the kind of the event that caused them; "" without a cause.
     follows : dict of str to float
         Shares of the fatal events.
     mtbf_s : float, optional
-        Span over fatal events: between two failures anywhere in the fleet.
+        Mean time between failures of the fleet: span over fatal events.
     prevalence : dict of str to float
-        Horizon to the share of the watched components' time in service that was followed, within
-        it, by a fatal fault of the component; time under repair does not count, nor does time
-        whose horizon goes beyond the span.
+        By horizon, the share of the components' time in service after which a fatal fault of the
+        component followed within the horizon; without time under repair and the last horizon of
+        the span.
     """
 
     name: str
@@ -88,17 +87,17 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def describe(bundle: Bundle, *, horizon_s: float | None = None) -> Description:
-    """Return what is in a bundle.
+    """Summarise a bundle.
 
     Parameters
     ----------
     horizon_s : float, optional
-        Of one more prevalence, seconds.
+        Horizon of one more prevalence, seconds.
 
     Raises
     ------
     TraceError
-        If one of its files cannot be read.
+        If a file cannot be read.
     """
     horizons_s = sorted({*HORIZONS_S, *([] if horizon_s is None else [horizon_s])})
     manifest, events, watched = bundle.manifest, bundle.events(), watch(bundle)
@@ -144,7 +143,7 @@ def describe(bundle: Bundle, *, horizon_s: float | None = None) -> Description:
 
 
 def failure_rate(failures: int, component_days: float) -> Rate:
-    """Return failures a day with the exact interval of a Poisson count.
+    """Return failures per day with the exact interval of a Poisson count.
 
     Examples
     --------
@@ -164,7 +163,7 @@ def failure_rate(failures: int, component_days: float) -> Rate:
 
 
 def _counts(names: Iterable[str]) -> dict[str, int]:
-    """Return how often each name occurs, the most frequent first."""
+    """Count the names, the most frequent first."""
     return dict(sorted(Counter(names).items(), key=lambda item: (-item[1], item[0])))
 
 
@@ -211,7 +210,7 @@ def _prevalence(
 
 
 def horizon_text(seconds: float) -> str:
-    """Return a horizon in the largest unit of which it is a whole number.
+    """Return a horizon in its largest whole unit.
 
     Examples
     --------

@@ -20,10 +20,10 @@ _OTHER_COLOUR = "0.6"
 
 
 def draw_faults(bundle: Bundle, path: Path) -> None:
-    """Draw fatal faults over time, a row a component, and below them their count.
+    """Draw fatal faults over time, one row per component, and below them their count.
 
-    Rows are in the order of the watched components, so that racks stay together where names
-    say so. The same bundle gives the same file.
+    Rows are in the order of the watched components, which is by name. The same bundle gives the
+    same file.
 
     Raises
     ------
@@ -61,7 +61,7 @@ def _figure(bundle: Bundle, fatal: Sequence[Event]) -> Figure:
 
 
 def _by_kind(fatal: Sequence[Event]) -> list[tuple[str, str, list[Event]]]:
-    """Return the most frequent kinds with a colour each, and all others as one."""
+    """Return the most frequent kinds with a colour each, and all others as one kind."""
     events_of: dict[str, list[Event]] = {}
     for event in fatal:
         events_of.setdefault(event.kind, []).append(event)

@@ -1,4 +1,4 @@
-"""How telemetry was sampled: intervals, gaps and what is missing, in memory that does not grow."""
+"""Sampling of telemetry: intervals, gaps and missing samples, in constant memory."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -19,19 +19,19 @@ Ints = NDArray[np.int64]
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
-    """How one metric was sampled.
+    """Sampling of one metric.
 
     Attributes
     ----------
     components : int
-        How many ever reported it.
+        Number of components that reported it.
     samples, invalid : int
-        Rows, and those of them that are not valid.
+        Rows, and rows that are not valid.
     interval_s : float, optional
         Median time between two valid samples of a component, to three digits.
     missing : float, optional
-        Share of the valid samples that would be there, had every component that reports it
-        done so at every interval while it was there.
+        Share of missing samples, relative to one valid sample per interval from every component
+        that reports the metric, while in service.
     longest_gap_s : float, optional
         Longest time between two valid samples of a component.
     """
@@ -45,12 +45,12 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sampling(bundle: Bundle, there_s: Mapping[str, float]) -> dict[str, Sampling]:
-    """Return how each metric was sampled, by its name.
+    """Return the sampling of each metric, by its name.
 
     Parameters
     ----------
     there_s : mapping of str to float
-        For how long each component was there; absent: for the whole span.
+        Time in service of each component; by default the whole span.
     """
     series = _Series(bundle.measured, bundle.metrics)
     for table in bundle.telemetry():
@@ -61,7 +61,7 @@ def sampling(bundle: Bundle, there_s: Mapping[str, float]) -> dict[str, Sampling
 
 
 class _Series:
-    """What is known of each series, ``(components, metrics)``, after some of the telemetry."""
+    """Counts, gaps and last times of each series, ``(components, metrics)``."""
 
     def __init__(self, components: tuple[str, ...], metrics: tuple[str, ...]) -> None:
         self._components, self._metrics = components, metrics
@@ -73,7 +73,7 @@ class _Series:
         self._gaps: list[Counter[float]] = [Counter() for _ in metrics]
 
     def take(self, table: pa.Table) -> None:
-        """Take note of some rows, none of which came before those that were taken."""
+        """Add rows, in the order of arrival."""
         columns = len(self._metrics)
         component = codes(table["component"], self._components)
         place = component * columns + codes(table["metric"], self._metrics)
@@ -93,8 +93,8 @@ class _Series:
         last_ns = self._last_ns.ravel()
         before = np.concatenate([[0], t_event[:-1]])
         before[is_first] = last_ns[place[is_first]]
-        known = before != _NEVER
-        gap, where = (t_event - before)[known], place[known]
+        has_gap = before != _NEVER
+        gap, where = (t_event - before)[has_gap], place[has_gap]
         np.maximum.at(self._gap_ns.reshape(-1), where, gap)
         last_ns[place[is_last]] = np.maximum(last_ns[place[is_last]], t_event[is_last])
         columns = len(self._metrics)
@@ -104,7 +104,7 @@ class _Series:
                 self._gaps[metric][_rounded(length)] += count
 
     def sampling(self, metric: int, there_s: NDArray[np.float64]) -> Sampling:
-        """Return how one metric was sampled; ``there_s`` has shape ``(components,)``."""
+        """Return the sampling of one metric; ``there_s`` has shape ``(components,)``."""
         samples, valid = self._samples[:, metric], self._valid[:, metric]
         reports = samples > 0
         interval_s = _median(self._gaps[metric])
@@ -121,7 +121,7 @@ class _Series:
 
 
 def _rounded(gap_ns: int) -> float:
-    """Return a gap in seconds to three digits, so that there are few different ones."""
+    """Return a gap in seconds, rounded to three digits to limit the number of distinct gaps."""
     return float(f"{gap_ns / SECOND_NS:.{_DIGITS}g}")
 
 

@@ -1,11 +1,11 @@
-"""When each watched component was in service: what a rate of failures is over."""
+"""The time in service of each watched component: the base of a failure rate."""
 
 from collections.abc import Mapping, Sequence
 
 from torchloom_core.config.schema import Evaluate
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.describe.spans import Span
-from torchloom_core.trace.feed.ends import events_with_ends, heard_of
+from torchloom_core.trace.feed.ends import events_with_ends, measured_parts
 from torchloom_core.trace.feed.silences import Silence
 from torchloom_core.trace.feed.watched import Watched
 
@@ -13,16 +13,15 @@ from torchloom_core.trace.feed.watched import Watched
 def in_service(
     bundle: Bundle, watched: Watched, silent: Sequence[Silence], failed_ns: Mapping[int, int]
 ) -> list[Span]:
-    """Return when each watched component was in service within the span of the trace.
+    """Return the time in service of each watched component, within the span of the trace.
 
-    From and until when the topology says. Where it does not: from its first telemetry on if that
-    came later than that of the others, and until it failed for good, or the silence that lasts to
-    the end.
+    Start and end come from the topology. Without them a component starts with its first telemetry,
+    if that is later than that of the others, and ends when it fails for good or stops reporting.
 
     Parameters
     ----------
     failed_ns : mapping of int to int
-        As :func:`failed_for_good` has it.
+        As returned by :func:`failed_for_good`.
     """
     whole = Span(bundle.manifest.start_ns, bundle.manifest.end_ns)
     parts = {part.id: part for part in bundle.topology()}
@@ -41,14 +40,14 @@ def in_service(
 
 
 def _came(bundle: Bundle, watched: Watched, whole: Span) -> dict[int, int]:
-    """Return when each row came: as much after the start as its telemetry after the first."""
-    names = heard_of(bundle, watched)
-    asked = tuple(sorted((name, whole.start_ns) for of in names.values() for name in of))
-    heard_ns = {name: ns for (name, _), ns in bundle.first_reports(asked).items()}
+    """Return the start of each row: as long after the trace's as its first telemetry is late."""
+    names = measured_parts(bundle, watched)
+    since = tuple(sorted((name, whole.start_ns) for of in names.values() for name in of))
+    report_ns = {name: ns for (name, _), ns in bundle.first_reports(since).items()}
     first_ns = {
-        row: min(heard_ns[name] for name in of if name in heard_ns)
+        row: min(report_ns[name] for name in of if name in report_ns)
         for row, of in names.items()
-        if any(name in heard_ns for name in of)
+        if any(name in report_ns for name in of)
     }
     late_ns = {row: ns - min(first_ns.values()) for row, ns in first_ns.items()}
     came_ns = {row: whole.start_ns + ns for row, ns in late_ns.items()}
@@ -59,7 +58,7 @@ def _came(bundle: Bundle, watched: Watched, whole: Span) -> dict[int, int]:
 
 
 def failed_for_good(bundle: Bundle, watched: Watched) -> dict[int, int]:
-    """Return, of the rows that failed and did not come back, when that was.
+    """Return the time of failure of each row that did not come back.
 
     See :func:`~torchloom_core.trace.feed.ends.events_with_ends`.
     """

@@ -12,7 +12,7 @@ class Span(NamedTuple):
 
 
 def union(spans: Iterable[Span]) -> list[Span]:
-    """Return what is in any of the spans.
+    """Return the union of the spans.
 
     Examples
     --------
@@ -29,7 +29,7 @@ def union(spans: Iterable[Span]) -> list[Span]:
 
 
 def without(span: Span, holes: Iterable[Span]) -> list[Span]:
-    """Return what is in ``span`` and in none of the holes.
+    """Return the parts of ``span`` outside the holes.
 
     Examples
     --------
@@ -46,7 +46,7 @@ def without(span: Span, holes: Iterable[Span]) -> list[Span]:
 
 
 def common_ns(first: Sequence[Span], second: Sequence[Span]) -> int:
-    """Return for how long both hold.
+    """Return the length of the intersection.
 
     Examples
     --------

@@ -1,1 +1,1 @@
-"""A bundle played to a kernel: who is where, what is measured, what fails."""
+"""Play a bundle to a kernel: placement, telemetry and faults."""

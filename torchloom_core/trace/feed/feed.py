@@ -1,7 +1,7 @@
-"""A trace as the inputs a kernel would have had live, in time order.
+"""Turn a trace into the inputs that a kernel would have had live, in time order.
 
-Whatever replays a trace or fits a predictor reads it through here, so that what is shown at a
-moment is what was available then: nothing after it changes a single input before it.
+Replays and fits read a trace only through this module: each input contains what was available at
+its time, and nothing later changes it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,44 +22,43 @@ from torchloom_core.wire.events import NodeFault, Tick
 from torchloom_core.wire.messages import Exit, Hello
 
 _MAX_TICKS = 100_000_000
-"""Hours' worth of them, of a year every third of a second."""
+"""A replay of as many takes hours; a year has as many ticks of a third of a second."""
 
 _MAX_CELLS = 1 << 19
-"""Numbers that are made at once, at most, but for those of one tick: 4 MB of them."""
+"""Numbers per stretch, 4 MB, unless a single tick has more."""
 
 FeedMessage = Hello | Exit | NodeFault | SampleTable | Tick
-"""What a feed brings."""
+"""The inputs of a feed."""
 
 
 class Feed:
     """Iterate over ``(ts_ns, message)``, the inputs of a kernel.
 
-    First the faults that were known at the start, then a hello of every watched component that
-    is there. At every tick a :class:`SampleTable` of all that were ever there, then a
-    :class:`Tick`; in between faults, exits and hellos when they could be known. Each iteration
-    begins anew.
+    First come the faults known at the start, then a hello of every watched component in service.
+    Every tick is a :class:`SampleTable` of all components seen so far and a :class:`Tick`; faults,
+    exits and hellos come between ticks, when they became known. Each iteration starts over.
 
-    Where the trace has no telemetry, or no metric is wanted, every component that is not away
-    is heard of at every tick.
+    Without telemetry, or without metrics to read, every component that is not away reports at
+    every tick.
 
     Parameters
     ----------
     tick_s : float
         Seconds between ticks; the first is one tick after the start.
     repair_s : float
-        How long a component is away after a fatal fault whose end nobody knows, at the least:
-        see :mod:`torchloom_core.trace.feed.ends`.
+        Shortest outage after a fatal fault with an unknown end, seconds: see
+        :mod:`torchloom_core.trace.feed.ends`.
     start_ns, end_ns : int, optional
-        The span; absent: that of the bundle.
+        The span; by default that of the bundle.
     metrics : sequence of str, optional
-        Which to read; absent: all.
+        Metrics to read; by default all.
     shows : callable
-        Which events are told as faults.
+        Whether an event appears as a fault.
 
     Raises
     ------
     TraceError
-        If nothing is watched, or the span is empty.
+        If there are no watched components, or the span is empty.
     """
 
     def __init__(
@@ -81,7 +80,7 @@ class Feed:
         self.watched: Watched = watch(bundle)
         wanted = dict.fromkeys(bundle.metrics if metrics is None else metrics)
         self.metrics = tuple(m for m in wanted if m in bundle.metrics)
-        # A fleet makes as many numbers of a metric that the trace lacks.
+        # A metric that the trace lacks takes as much memory in a fleet.
         self._wanted = max(1, len(wanted))
         self._repair_s = repair_s
         self._shows = shows
@@ -89,7 +88,8 @@ class Feed:
             raise TraceError(f"{bundle.path}: need tick_s > 0, was {tick_s:g}")
         if (self.end_ns - self.start_ns) // self._tick_ns > _MAX_TICKS:
             raise TraceError(
-                f"{bundle.path}: need at most {_MAX_TICKS} ticks of its time, was tick_s {tick_s:g}"
+                f"{bundle.path}: need at most {_MAX_TICKS} ticks in its span, was tick_s "
+                f"{tick_s:g}: use a longer one"
             )
         if self.start_ns >= self.end_ns:
             raise TraceError(
@@ -104,21 +104,21 @@ class Feed:
             if not isinstance(message, SampleStretch):
                 yield ts_ns, message
                 continue
-            values, heard = message.values[:, 0].T, message.heard[0]
-            yield ts_ns, SampleTable(message.workers, message.metrics, values, heard)
+            values, reported = message.values[:, 0].T, message.reported[0]
+            yield ts_ns, SampleTable(message.workers, message.metrics, values, reported)
             yield ts_ns, Tick()
 
     def stretches(
         self, from_ns: int, every_ns: int
     ) -> Iterator[tuple[int, NodeFault | Exit | Hello | SampleStretch]]:
-        """Iterate over the same, with ticks that nothing else comes between as one stretch.
+        """Iterate over the same inputs, with consecutive ticks combined to one stretch.
 
-        Of a large fleet they come as several, so that memory stays small.
+        Stretches of a large fleet are split to limit memory.
 
         Parameters
         ----------
         from_ns, every_ns : int
-            A stretch ends each time that ``every_ns``, whole ticks, have gone by since then.
+            A stretch ends at ``from_ns`` plus every multiple of ``every_ns``, which is whole ticks.
         """
         changes = roster(
             self._bundle,
@@ -154,49 +154,49 @@ class Feed:
     def _stretch(
         self, present: "_Present", scrapes: Scrapes | None, first_ns: int, last_ns: int
     ) -> SampleStretch:
-        """Return the samples from one tick to another, or of as many ticks as may be at once."""
-        workers, rows = present.known()
+        """Return the samples from one tick to another, or to the limit of ``_MAX_CELLS``."""
+        workers, rows = present.seen()
         places = len(self.watched.ids) if scrapes is None else scrapes.places
         at_once = max(1, _MAX_CELLS // (places * self._wanted))
         end_ns = min(last_ns + 1, first_ns + at_once * self._tick_ns)
         ts_ns = np.arange(first_ns, end_ns, self._tick_ns, dtype=np.int64)
         if scrapes is None:
             shape = (len(ts_ns), len(rows))
-            heard = np.broadcast_to(present.is_there[rows], shape)
-            return SampleStretch(workers, (), ts_ns, np.empty((0, *shape)), heard)
-        values, heard = scrapes.until(ts_ns)
-        return SampleStretch(workers, self.metrics, ts_ns, values[..., rows], heard[:, rows])
+            reported = np.broadcast_to(present.is_there[rows], shape)
+            return SampleStretch(workers, (), ts_ns, np.empty((0, *shape)), reported)
+        values, reported = scrapes.until(ts_ns)
+        return SampleStretch(workers, self.metrics, ts_ns, values[..., rows], reported[:, rows])
 
 
 class _Present:
-    """Which watched components have said hello, and which of them are there.
+    """The watched components that have sent a hello, and those in service.
 
     Attributes
     ----------
     is_there : (watched,) bool
-        False for those that ended or never came.
+        False for those that ended or never started.
     """
 
     def __init__(self, watched: Watched) -> None:
         self._row_of = {worker: row for row, worker in enumerate(watched.ids)}
-        self._told: dict[str, int] = {}
+        self._seen: dict[str, int] = {}
         self._workers: tuple[str, ...] = ()
         self._rows = np.zeros(0, dtype=np.intp)
         self.is_there = np.zeros(len(watched.ids), dtype=np.bool_)
 
     def take(self, message: FeedMessage) -> None:
-        """Take note of a hello or an exit."""
+        """Apply a hello or an exit."""
         if isinstance(message, Hello | Exit):
             row = self._row_of[message.worker]
-            self._told[message.worker] = row
+            self._seen[message.worker] = row
             self.is_there[row] = isinstance(message, Hello)
 
-    def known(self) -> tuple[tuple[str, ...], NDArray[np.intp]]:
-        """Return those that ever said hello, and ``(workers,)`` their rows among the watched.
+    def seen(self) -> tuple[tuple[str, ...], NDArray[np.intp]]:
+        """Return the workers that have sent a hello, and ``(workers,)`` their watched rows.
 
         The same objects until there is one more.
         """
-        if len(self._workers) < len(self._told):
-            self._workers = tuple(self._told)
-            self._rows = np.array(list(self._told.values()), dtype=np.intp)
+        if len(self._workers) < len(self._seen):
+            self._workers = tuple(self._seen)
+            self._rows = np.array(list(self._seen.values()), dtype=np.intp)
         return self._workers, self._rows

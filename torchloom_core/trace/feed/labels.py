@@ -1,4 +1,4 @@
-"""What does not change of each watched component: its model, its size, what it hangs on."""
+"""Labels of each watched component, which do not change: model, size, components above it."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,11 +16,11 @@ class Labels(NamedTuple):
     Attributes
     ----------
     of : tuple of dict of str to (str or float)
-        One a component.
+        One dict per component.
     numbers : tuple of str
-        Names of those that are numbers, and not the same everywhere.
+        Names of numeric labels that differ between components.
     words : tuple of str
-        Names of those that are words, which some components share and others do not.
+        Names of text labels that some components share and others do not.
     """
 
     of: tuple[dict[str, Label], ...] = ()
@@ -31,38 +31,37 @@ class Labels(NamedTuple):
 NO_LABELS = Labels()
 
 
-def labels_from(told: Sequence[Mapping[str, Any]]) -> Labels:
-    """Return what the columns of a table make, a row a component.
+def labels_from(rows: Sequence[Mapping[str, Any]]) -> Labels:
+    """Return the labels in the columns of a table, one row per component.
 
-    A column of which every cell is a number is one of numbers, and so is one of dates, which
-    become seconds since 1970; anything else is one of words. Cells that are lists or tables are
-    left out.
+    A column of numbers is numeric, and so is one of dates, which become seconds since 1970; any
+    other column is text. Cells that are lists or tables are left out.
     """
-    of: list[dict[str, Label]] = [{} for _ in told]
+    of: list[dict[str, Label]] = [{} for _ in rows]
     numbers, words = [], []
-    for name in sorted({name for row in told for name in row})[:MAX_FIELDS]:
-        column = _column([row.get(name) for row in told])
+    for name in sorted({name for row in rows for name in row})[:MAX_FIELDS]:
+        column = _column([row.get(name) for row in rows])
         for row, label in zip(of, column, strict=True):
             if label is not None:
                 row[name] = label
-        known = [label for label in column if label is not None]
-        different = set(known)
+        filled = [label for label in column if label is not None]
+        different = set(filled)
         if len(different) < 2:
             continue
         if all(isinstance(label, float) for label in different):
             numbers.append(name)
-        elif len(different) < len(known):
+        elif len(different) < len(filled):
             words.append(name)
     return Labels(tuple(of), tuple(numbers), tuple(words))
 
 
 def _column(cells: Sequence[Any]) -> Sequence[Label | None]:
-    told = [cell if isinstance(cell, str | int | float) and cell != "" else None for cell in cells]
+    plain = [cell if isinstance(cell, str | int | float) and cell != "" else None for cell in cells]
     for read in (_number, _date):
-        column = [None if cell is None else read(cell) for cell in told]
+        column = [None if cell is None else read(cell) for cell in plain]
         if all(math.isfinite(label) for label in column if label is not None):
             return column
-    return [None if cell is None else str(cell)[:MAX_SHORT_TEXT] for cell in told]
+    return [None if cell is None else str(cell)[:MAX_SHORT_TEXT] for cell in plain]
 
 
 def _number(cell: str | float) -> float:

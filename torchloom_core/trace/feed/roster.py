@@ -1,8 +1,8 @@
-"""Who of a trace's components is there when, as the messages a live run would have brought.
+"""Turn the presence and faults of a trace's components into the messages of a live run.
 
-:class:`~torchloom_core.trace.feed.feed.Feed` calls it. A watched component plays a worker: it says
-hello when it appears, ends when a fatal fault of it is known, comes back as its next incarnation
-when that is resolved, and leaves when it vanishes.
+:class:`~torchloom_core.trace.feed.feed.Feed` calls it. A watched component plays a worker: it sends
+a hello when it appears, ends when a fatal fault of it becomes known, comes back as its next
+incarnation when the fault is resolved, and leaves when it disappears.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,15 +36,15 @@ _ALWAYS = _Span(_BEFORE_ALL_NS, _AFTER_ALL_NS)
 
 
 class _Outage(NamedTuple):
-    """Half open, nanoseconds, and whether it is told what it is by."""
+    """Half open, nanoseconds, and whether its fault is shown."""
 
     from_ns: int
     until_ns: int
-    told: bool
+    shown: bool
 
 
-class _Life(NamedTuple):
-    """One incarnation, and whether it is told that a fault ended it."""
+class _Incarnation(NamedTuple):
+    """Half open, nanoseconds, and whether a shown fault ended it."""
 
     from_ns: int
     until_ns: int
@@ -62,29 +62,28 @@ def roster(
 ) -> list[tuple[int, Message]]:
     """Return the hellos, faults and exits from ``start_ns`` to ``end_ns``, in time order.
 
-    Faults that were known before the start come first. What is at ``ts_ns`` follows from what
-    was available then; a fault carries its ``t_event``.
+    Faults known before the start come first. A message at ``ts_ns`` depends only on what was
+    available then; a fault carries its ``t_event``.
 
     Parameters
     ----------
     repair_s : float
-        How long a component is away after a fatal fault whose end nobody knows, at the least:
-        see :mod:`torchloom_core.trace.feed.ends`. A fault that follows the job keeps it away for
-        no longer than is known.
+        Shortest outage after a fatal fault with an unknown end, seconds: see
+        :mod:`torchloom_core.trace.feed.ends`. It does not apply to a fault that follows the job.
     shows : callable
-        Which events are told as faults; who is away by another leaves, as if it were asked to.
+        Whether an event appears as a fault; an outage by another event is an expected exit.
     """
-    told: list[tuple[int, Message]] = []
+    messages: list[tuple[int, Message]] = []
     outages: dict[int, list[_Outage]] = {}
     events = events_with_ends(bundle, watched, repair_s)
     for event in sorted(events, key=lambda event: (event.t_avail, event.t_event)):
         rows, shown = watched.rows_of(event.component), shows(event)
         if shown:
-            told_ns = max(event.t_avail, start_ns)
-            told += [(told_ns, fault) for fault in _faults(event, rows, watched)]
+            known_ns = max(event.t_avail, start_ns)
+            messages += [(known_ns, fault) for fault in _faults(event, rows, watched)]
         if event.fatal:
             for row in rows:
-                outages.setdefault(row, []).append(_outage(event, repair_s, told=shown))
+                outages.setdefault(row, []).append(_outage(event, repair_s, shown=shown))
     there = _presence(bundle)
     ranks = _Ranks(bundle, watched)
     for row, worker in enumerate(watched.ids):
@@ -98,13 +97,14 @@ def roster(
             rack=watched.rack[row],
             labels=watched.labels.of[row] if watched.labels.of else {},
         )
-        lives = _lives(there.get(worker, _ALWAYS), outages.get(row, ()))
-        now_or_later = (life for life in lives if life.until_ns > start_ns)
-        for number, life in enumerate(now_or_later, start=1):
-            told += _life(replace(hello, incarnation=number), life, ranks, row, start_ns)
-    # A stable sort: of what has the same time and kind, that which was known first is first.
+        incarnations = _incarnations(there.get(worker, _ALWAYS), outages.get(row, ()))
+        now_or_later = (one for one in incarnations if one.until_ns > start_ns)
+        for number, incarnation in enumerate(now_or_later, start=1):
+            first = replace(hello, incarnation=number)
+            messages += _messages(first, incarnation, ranks, row, start_ns)
+    # A stable sort: messages of the same time and kind stay in the order of becoming known.
     return sorted(
-        (pair for pair in told if pair[0] <= end_ns),
+        (pair for pair in messages if pair[0] <= end_ns),
         key=lambda pair: (pair[0], _ORDER[type(pair[1])]),
     )
 
@@ -130,47 +130,47 @@ def _faults(event: Event, rows: Sequence[int], watched: Watched) -> Iterator[Nod
         )
 
 
-def _outage(event: Event, repair_s: float, *, told: bool) -> _Outage:
+def _outage(event: Event, repair_s: float, *, shown: bool) -> _Outage:
     until_ns = event.t_resolved
     if until_ns is None:
         away_ns = 0 if event.follows == "job" else round(repair_s * SECOND_NS)
         until_ns = event.t_event + away_ns
-    return _Outage(event.t_avail, max(event.t_avail, until_ns), told)
+    return _Outage(event.t_avail, max(event.t_avail, until_ns), shown)
 
 
-def _lives(presence: _Span, outages: Iterable[_Outage]) -> Iterator[_Life]:
-    """Yield what outages, sorted by start, leave of the time a component was there."""
+def _incarnations(presence: _Span, outages: Iterable[_Outage]) -> Iterator[_Incarnation]:
+    """Yield the time in service of a component between outages, which are sorted by start."""
     from_ns = presence.from_ns
     for outage in outages:
         if outage.from_ns > presence.until_ns:
             break
         if from_ns < outage.from_ns:
-            yield _Life(from_ns, outage.from_ns, failed=outage.told)
+            yield _Incarnation(from_ns, outage.from_ns, failed=outage.shown)
         from_ns = max(from_ns, outage.until_ns)
     if from_ns < presence.until_ns:
-        yield _Life(from_ns, presence.until_ns, failed=False)
+        yield _Incarnation(from_ns, presence.until_ns, failed=False)
 
 
-def _life(
-    hello: Hello, life: _Life, ranks: "_Ranks", row: int, start_ns: int
+def _messages(
+    hello: Hello, incarnation: _Incarnation, ranks: "_Ranks", row: int, start_ns: int
 ) -> Iterator[tuple[int, Message]]:
-    from_ns = max(life.from_ns, start_ns)
-    for ts_ns, group, rank in ranks.of(row, hello.worker, _Span(from_ns, life.until_ns)):
+    from_ns, until_ns = max(incarnation.from_ns, start_ns), incarnation.until_ns
+    for ts_ns, group, rank in ranks.of(row, hello.worker, _Span(from_ns, until_ns)):
         yield ts_ns, replace(hello, group=group, rank=rank, ts_ns=ts_ns)
-    if life.until_ns != _AFTER_ALL_NS:
+    if until_ns != _AFTER_ALL_NS:
         exit_ = Exit(
             run=hello.run,
             worker=hello.worker,
             incarnation=hello.incarnation,
             status=None,
-            expected=not life.failed,
-            ts_ns=life.until_ns,
+            expected=not incarnation.failed,
+            ts_ns=until_ns,
         )
-        yield life.until_ns, exit_
+        yield until_ns, exit_
 
 
 class _Ranks:
-    """Which replica group each watched component was in, and when."""
+    """The replica group and rank of each watched component over time."""
 
     def __init__(self, bundle: Bundle, watched: Watched) -> None:
         self._of_row: dict[int, list[Placement]] = {}
@@ -183,8 +183,8 @@ class _Ranks:
     def of(self, row: int, alone: str, span: _Span) -> Iterator[tuple[int, str, int]]:
         """Yield ``(ts_ns, group, rank)`` at the start of the span and at every change in it.
 
-        A component without a rank is a group of its own, called ``alone``; of several ranks on
-        it the lowest counts.
+        A component without a rank is a group of its own, named ``alone``; of several ranks on a
+        component the lowest counts.
         """
         places = self._of_row.get(row, [])
         edges = {edge for place in places for edge in (place.from_ns, place.until_ns)}

@@ -1,4 +1,4 @@
-"""A trace's telemetry as one sample of all watched components a tick, of several ticks at once.
+"""Resample a trace's telemetry to one sample per tick and watched component.
 
 :class:`~torchloom_core.trace.feed.feed.Feed` calls it.
 """
@@ -19,19 +19,19 @@ from torchloom_core.trace.feed.watched import Watched
 
 
 class Scrapes:
-    """Telemetry that came after ``start_ns``, read forward once, a bounded part of it at a time.
+    """Telemetry after ``start_ns``, read forward once, in parts of bounded size.
 
-    From the start of the bundle on, what came in that very moment belongs to it.
+    At the start of the bundle, telemetry of that very moment is included.
 
     Parameters
     ----------
     metrics : sequence of str
-        What :meth:`until` returns; at least one.
+        Metrics that :meth:`until` returns; at least one.
 
     Attributes
     ----------
     places : int
-        How many numbers :meth:`until` makes of each metric and moment, at the most.
+        Largest number of values that :meth:`until` handles per metric and moment.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Scrapes:
         self._column_of = {metric: column for column, metric in enumerate(metrics)}
         self._parts = _Parts(bundle, watched)
         self.places = self._parts.pairs
-        # To leave nothing out costs a copy less.
+        # Without a filter there is one copy less.
         is_whole = start_ns <= bundle.manifest.start_ns
         wanted = None if set(metrics) == set(bundle.metrics) else metrics
         tables = bundle.telemetry(None if is_whole else start_ns + 1, None, wanted)
@@ -49,21 +49,20 @@ class Scrapes:
         self._at = 0
 
     def until(self, moments_ns: Ints) -> tuple[Floats, NDArray[np.bool_]]:
-        """Return what came no later than each moment, and after the one before.
+        """Return the telemetry that arrived by each moment, and after the one before.
 
         Parameters
         ----------
         moments_ns : (ticks,) int64
-            In order; what comes before the first is what came since the last call.
+            Sorted; the first covers all telemetry since the last call.
 
         Returns
         -------
         values : (metrics, ticks, watched) float64
-            The last valid value that came, NaN where there is none. Of a component and the
-            parts of it that report the same metric, the maximum; a metric of a rack or a switch
-            is told of everything under it.
-        heard : (ticks, watched) bool
-            True where anything came of the component or of what it is made of, valid or not.
+            The last valid value, NaN without one. If a component and its parts report the same
+            metric, the maximum; a metric of a rack or a switch applies to everything under it.
+        reported : (ticks, watched) bool
+            Whether the component or one of its parts sent anything, valid or not.
         """
         places = (len(moments_ns), len(self._parts))
         newest: Floats = np.full((len(self._column_of), *places), np.nan)
@@ -77,7 +76,7 @@ class Scrapes:
             place = tick * len(self._parts) + chunk.part[rows]
             by_tick[place] = True
             cell, valid = place + chunk.column[rows] * seen.size, chunk.valid[rows]
-            # Of several values for one cell numpy keeps the last, which is what came last.
+            # For repeated indices numpy stores the last value, which is the newest.
             cells[cell[valid]] = chunk.values[rows][valid]
             self._at = end
             if end < len(chunk.t_avail):
@@ -91,24 +90,24 @@ class Scrapes:
 
 
 class _Chunk:
-    """Some rows of telemetry as numbers, those of unknown components left out.
+    """Rows of telemetry as numbers, without unknown components.
 
     Attributes
     ----------
     t_avail : (rows,) int64
         Nanoseconds, sorted.
     part, column : (rows,) int64
-        Which part of the fleet, and which metric.
+        Number of the component, and of the metric.
     values : (rows,) float64
     valid : (rows,) bool
-        Only where the value is a finite number, too.
+        False also for values that are not finite.
     """
 
     def __init__(self, table: Any, parts: "_Parts", column_of: dict[str, int]) -> None:
         part = codes(table["component"], parts.number)
         column = codes(table["metric"], column_of)
         are_known: NDArray[np.bool_] = (part >= 0) & (column >= 0)
-        known = slice(None) if are_known.all() else are_known  # a slice copies nothing
+        known = slice(None) if are_known.all() else are_known  # a slice does not copy
         self.t_avail: Ints = numbers(table["t_avail"])[known]
         self.values: Floats = numbers(table["value"])[known]
         self.valid: NDArray[np.bool_] = numbers(table["valid"])[known] & np.isfinite(self.values)
@@ -116,14 +115,14 @@ class _Chunk:
 
 
 class _Parts:
-    """Every component that telemetry comes of, and the watched rows that it tells about.
+    """Every component with telemetry, and the watched rows that it applies to.
 
     Attributes
     ----------
     number : dict of str to int
         Component to its number.
     pairs : int
-        How many rows all of them tell about: no fewer than there are components.
+        Pairs of a component and a watched row: no fewer than there are components.
     """
 
     def __init__(self, bundle: Bundle, watched: Watched) -> None:
@@ -140,25 +139,25 @@ class _Parts:
         self._part = np.array([pair[1] for pair in pairs], dtype=np.intp)
         self._own = np.array([pair[2] for pair in pairs], dtype=np.bool_)
         self._is_each_its_own = all(part == (row, row, True) for row, part in enumerate(pairs))
-        # Every watched component is one of the names, so that no row is without a pair.
+        # Every watched component is one of the names, so every row has a pair.
         self._starts = np.searchsorted(self._row, np.arange(len(watched.ids)))
 
     def __len__(self) -> int:
         return len(self.number)
 
     def gather(self, newest: Floats, seen: NDArray[np.bool_]) -> tuple[Floats, NDArray[np.bool_]]:
-        """Turn ``(metrics, ticks, parts)`` and ``(ticks, parts)`` into those of watched rows."""
+        """Aggregate ``(metrics, ticks, parts)`` and ``(ticks, parts)`` to watched rows."""
         if self._is_each_its_own:
             return newest, seen
-        # With the parts of a row side by side, which an index leaves far apart, fmax is fast, and
-        # which of 0 and -0 it takes is the same however many ticks there are.
+        # take() puts the parts of a row side by side: fmax is fast, and its choice between 0 and
+        # -0 does not depend on the number of ticks.
         values = np.fmax.reduceat(newest.take(self._part, axis=-1), self._starts, axis=-1)
-        heard = np.logical_or.reduceat(seen[:, self._part] & self._own, self._starts, axis=-1)
-        return values, heard
+        reported = np.logical_or.reduceat(seen[:, self._part] & self._own, self._starts, axis=-1)
+        return values, reported
 
 
 def _in_order(tables: Iterator[Any], bundle: Bundle) -> Iterator[Any]:
-    """Yield the tables; TraceError where a value would be shown before it could be known."""
+    """Yield the tables; TraceError if ``t_avail`` goes back or is before ``t_event``."""
     last_ns = int(np.iinfo(np.int64).min)
     for table in tables:
         t_event, t_avail = numbers(table["t_event"]), numbers(table["t_avail"])
@@ -170,7 +169,7 @@ def _in_order(tables: Iterator[Any], bundle: Bundle) -> Iterator[Any]:
                 raise TraceError(
                     f"{bundle.path / TELEMETRY}: need t_avail >= {rule} "
                     f"{moment_text(int(floor[row]))}, was {moment_text(int(t_avail[row]))}; "
-                    f"`torchloom trace validate` says where"
+                    f"`torchloom trace validate` shows where"
                 )
         last_ns = int(t_avail[-1])
         yield table

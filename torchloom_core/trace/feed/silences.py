@@ -1,7 +1,7 @@
-"""When nothing was heard for long of a component, though nobody says that it came or went.
+"""Find long times without telemetry of a component that the topology does not explain.
 
-A node that was retired or renamed reports no more, and has no failures. Taken for healthy, it would
-make whoever still reports seem the likelier to fail.
+A node that was retired or renamed stops reporting, and has no failures. Counted as healthy, it
+would make the remaining nodes seem more likely to fail.
 """
 
 from typing import NamedTuple
@@ -12,21 +12,21 @@ from torchloom_core.clock import SECOND_NS
 from torchloom_core.plugin.arrays import Ints
 from torchloom_core.trace.bundle.bundle import REPORT_STEP_NS, Bundle
 from torchloom_core.trace.bundle.telemetry import distinct
-from torchloom_core.trace.feed.ends import heard_of
+from torchloom_core.trace.feed.ends import measured_parts
 from torchloom_core.trace.feed.watched import Watched
 
 _DAY_NS = 86_400 * SECOND_NS
 _LONG = 10
-"""So many times as long as usual is long."""
+"""A gap is long from this multiple of the usual gap on."""
 _DUE = 2
-"""A silence begins when so many reports are due."""
+"""A silence begins when this many reports are overdue."""
 _OF_FLEET = 0.25
-"""The share of all time that lies in gaps between reports no longer than is usual for the fleet.
+"""The usual gap of the fleet: this share of all time lies in gaps that are no longer.
 
-Where reports are regular nearly all of it does; where only what changes is reported, next to none.
+Regular reports put nearly all time in such gaps, reports only on a change hardly any.
 """
 _OF_ONE = 0.5
-"""The same of one component, between its first report and its last."""
+"""The same for one component, between its first and its last report."""
 
 
 class Silence(NamedTuple):
@@ -38,12 +38,12 @@ class Silence(NamedTuple):
 
 
 class _Signs(NamedTuple):
-    """Signs of life, ``(signs,)`` int64, by row and time: it came, it reported, it went.
+    """Start, reports and end of each row, ``(signs,)`` int64, by row and time.
 
     Attributes
     ----------
     at : Ints
-        How many moments with a report of anybody were before.
+        Number of earlier moments with a report of any component.
     """
 
     row: Ints
@@ -52,13 +52,13 @@ class _Signs(NamedTuple):
 
 
 def silences(bundle: Bundle, watched: Watched, *, known_until_ns: int) -> tuple[Silence, ...]:
-    """Return when nothing was heard of each row for long, as it was known then.
+    """Return the silences of each row, as far as they were known at ``known_until_ns``.
 
-    Long is ten times as long as usual, for the fleet and for the component itself, in moments with
-    a report of anybody: nobody is silent while all telemetry is missing. A silence begins when the
-    second report after the last is due, and a day after it at the earliest, and ends with the next.
-    The topology says of some components when they came and went; the others came and went with the
-    trace. Who never reports is not silent: nobody can tell.
+    A silence is a gap of ten times the usual gap, both of the fleet and of the component, counted
+    in moments with a report of any component: when all telemetry is missing, no component is
+    silent. It begins when the second report is overdue, a day after the last report at the
+    earliest, and ends with the next report. Start and end of a component come from the topology,
+    or else are those of the trace. A component that never reports is not silent.
     """
     return bundle.once(
         ("silences", known_until_ns), lambda own: _silences(own, watched, known_until_ns)
@@ -85,34 +85,34 @@ def _silences(bundle: Bundle, watched: Watched, known_until_ns: int) -> tuple[Si
 
 
 def _reports(bundle: Bundle, watched: Watched, until_ns: int) -> tuple[Ints, Ints, Ints]:
-    """Return the moments with a report of anybody, and of every report whose and in which."""
-    hours, whose, at = bundle.once("reports by row", lambda own: _reports_by_row(own, watched))
-    known = int(np.searchsorted(hours, until_ns // REPORT_STEP_NS))
-    before = at < known
-    return hours[:known] * REPORT_STEP_NS, whose[before], at[before]
+    """Return the moments with a report, and for every report its row and moment number."""
+    hours, rows, at = bundle.once("reports by row", lambda own: _reports_by_row(own, watched))
+    end = int(np.searchsorted(hours, until_ns // REPORT_STEP_NS))
+    before = at < end
+    return hours[:end] * REPORT_STEP_NS, rows[before], at[before]
 
 
 def _reports_by_row(bundle: Bundle, watched: Watched) -> tuple[Ints, Ints, Ints]:
-    """Return the hours with a report of anybody, and of every report whose and in which."""
+    """Return the hours with a report, and for every report its row and hour number."""
     hour, component = bundle.reports(bundle.manifest.end_ns)
     place = {name: at for at, name in enumerate(bundle.measured)}
     row_of = np.full(len(place), -1, dtype=np.int64)
-    for row, names in heard_of(bundle, watched).items():
+    for row, names in measured_parts(bundle, watched).items():
         row_of[[place[name] for name in names]] = row
-    whose = row_of[component]
-    hour, whose = hour[whose >= 0], whose[whose >= 0]
+    rows = row_of[component]
+    hour, rows = hour[rows >= 0], rows[rows >= 0]
     hours = distinct(hour)
-    report = distinct(whose * len(hours) + np.searchsorted(hours, hour))
+    report = distinct(rows * len(hours) + np.searchsorted(hours, hour))
     return hours, *np.divmod(report, len(hours))
 
 
 def _with_ends(bundle: Bundle, watched: Watched, moments: Ints, row: Ints, at: Ints) -> _Signs:
-    """Return the reports with when each row came before them, and when it went after them."""
+    """Return the reports between the start and the end of each row."""
     parts = {part.id: part for part in bundle.topology()}
     manifest, rows = bundle.manifest, np.unique(row)
-    told = [parts.get(watched.ids[one]) for one in rows.tolist()]
-    came = [manifest.start_ns if not p or p.from_ns is None else p.from_ns for p in told]
-    went = [manifest.end_ns + 1 if not p or p.until_ns is None else p.until_ns for p in told]
+    listed = [parts.get(watched.ids[one]) for one in rows.tolist()]
+    came = [manifest.start_ns if not p or p.from_ns is None else p.from_ns for p in listed]
+    went = [manifest.end_ns + 1 if not p or p.until_ns is None else p.until_ns for p in listed]
     ns = np.concatenate([came, moments[at], went])
     ends = np.searchsorted(moments, np.array([came, went]) // REPORT_STEP_NS * REPORT_STEP_NS)
     ends = np.minimum(ends, len(moments) - 1)
@@ -122,7 +122,7 @@ def _with_ends(bundle: Bundle, watched: Watched, moments: Ints, row: Ints, at: I
 
 
 def _usual(lengths: Ints, share: float) -> int:
-    """Return the shortest gap such that ``share`` of the time is in gaps no longer; 0 of none."""
+    """Return the shortest gap such that ``share`` of the time is in gaps no longer; 0 if none."""
     ordered = np.sort(lengths[lengths > 0])
-    spent = np.cumsum(ordered)
-    return int(ordered[np.searchsorted(spent, share * spent[-1])]) if len(spent) else 0
+    total = np.cumsum(ordered)
+    return int(ordered[np.searchsorted(total, share * total[-1])]) if len(total) else 0

@@ -1,4 +1,4 @@
-"""The views that a predictor would have had of a trace: how predictors are fitted and scored."""
+"""The views that a predictor would have had live, for fitting and scoring on a trace."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -32,26 +32,26 @@ def views(
     costs: Costs | None = None,
     shows: Callable[[Event], bool] = lambda _: True,
 ) -> Iterator[FleetView]:
-    """Yield what was to be seen every ``every_s``, in time order.
+    """Yield a view every ``every_s``, in time order.
 
-    The feed begins the longest window before ``start_ns``, as far as the trace goes back, or at
-    its beginning where the past is needed, so that the first view is as full as the last.
+    The feed starts early enough to fill the longest window at ``start_ns``, as far as the trace
+    goes back, or at the start of the trace if ``needs`` has a NeedPast.
 
     Parameters
     ----------
     needs : sequence of Need, NeedFaults or NeedPast
-        What the predictor declared: it sees these metrics and no others, and faults for as long
-        as it asks, also those from before the start.
+        The needs that the predictor declares: views have only these metrics, and faults for as
+        long as declared, also from before the start.
     tick_s : float
         Seconds between the samples of a window.
     every_s : float
         Rounded to whole ticks, at least one; the first view is that long after the start.
     repair_s : float
-        How long a component is away after a fatal fault whose end nobody knows, seconds.
+        Shortest outage after a fatal fault with an unknown end, seconds.
     start_ns, end_ns : int, optional
-        The span; absent: that of the bundle.
+        The span; by default that of the bundle.
     shows : callable
-        Which events are told as faults.
+        Whether an event appears as a fault.
 
     Yields
     ------
@@ -61,9 +61,9 @@ def views(
     Raises
     ------
     PluginError
-        If a need cannot be kept, such as a window of more than 100,000 ticks.
+        If a need cannot be met, such as a window of more than 100,000 ticks.
     TraceError
-        If the trace has nothing to watch, or the span is empty.
+        If the trace has no component to watch, or the span is empty.
     """
     problem = needs_problem("predictor", needs, tick_s)
     if problem:
@@ -105,8 +105,8 @@ def _warm_up_from(
 ) -> int:
     """Return a whole number of ticks before ``begin_ns``, no earlier than the bundle's start."""
     tick_ns = round(tick_s * SECOND_NS)
-    known_ns = max(0, begin_ns - bundle.manifest.start_ns)
+    past_ns = max(0, begin_ns - bundle.manifest.start_ns)
     window_ns = round(max(windows_s(needs).values(), default=0.0) * SECOND_NS)
     if any(isinstance(need, NeedPast) for need in needs):
-        window_ns = known_ns
-    return begin_ns - min(-(-window_ns // tick_ns), known_ns // tick_ns) * tick_ns
+        window_ns = past_ns
+    return begin_ns - min(-(-window_ns // tick_ns), past_ns // tick_ns) * tick_ns

@@ -1,4 +1,4 @@
-"""Which components of a trace play the workers of a fleet, and which of them an event touches."""
+"""Choose the components of a trace that play the workers of a fleet, and map events to them."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -14,22 +14,22 @@ _NODE = "node"
 
 @dataclass(frozen=True)
 class Watched:
-    """The components that are watched, one a row.
+    """The watched components, one per row.
 
     Attributes
     ----------
     ids : tuple of str
         Sorted.
     node, rack : tuple of str
-        Where each sits: a component without a node is its own. Without a rack it has what is
-        nearest above it and no node, be it a cage, a switch or a row of cabinets, or else "".
+        Node and rack of each. A component without a node is its own node. Without a rack, the
+        nearest component above it that is no node, such as a cage or a switch, or else "".
     kind : str
-        What they all are.
+        Their kind.
     gpus : tuple of int
-        GPUs of each; 0 where the topology does not say.
+        GPUs of each; 0 if unknown.
     labels : Labels
-        What does not change of each: the columns of the topology that a bundle does not know, its
-        GPUs, and by their kind what it hangs on beside node and rack.
+        Extra columns of the topology, number of GPUs, and the components above it other than node
+        and rack, by kind.
     """
 
     ids: tuple[str, ...]
@@ -41,18 +41,18 @@ class Watched:
     labels: Labels = NO_LABELS
 
     def rows_of(self, component: str) -> tuple[int, ...]:
-        """Return the rows that an event of ``component`` touches.
+        """Return the rows that an event of ``component`` affects; () if it is unknown.
 
-        Itself; or what is watched above it, as the node of a GPU; or all that is watched below
-        it, as the nodes of a rack or those whose NICs hang on a switch. () if it is unknown.
+        Its own row; or the watched components above it, such as the node of a GPU; or all watched
+        components below it, such as the nodes of a rack or those with NICs on a switch.
         """
         return self.rows.get(component, ())
 
 
 def watch(bundle: Bundle) -> Watched:
-    """Return what is watched: the nodes, or in a trace without any what it is mostly about.
+    """Return the watched components: the nodes, or without nodes the most frequent kind.
 
-    Without a topology everything that is named is a node.
+    Without a topology every named component is a node.
     """
     return bundle.once("watch", _watched)
 
@@ -76,7 +76,7 @@ def _watched(bundle: Bundle) -> Watched:
         rows={name: tree.touched(name, row_of) for name in tree.parts},
         labels=labels_from(
             [
-                tree.told(name, kind, rack, count)
+                tree.labels(name, kind, rack, count)
                 for name, rack, count in zip(ids, racks, gpus, strict=True)
             ]
         ),
@@ -109,7 +109,7 @@ def _watched_kind(bundle: Bundle, tree: "_Tree") -> str:
 
 
 class _Tree:
-    """Components and what is above and below each; a circle in it does no harm."""
+    """The components with parents and children; cycles are allowed."""
 
     def __init__(self, topology: Iterable[Component]) -> None:
         self.parts = {part.id: part for part in topology}
@@ -120,19 +120,19 @@ class _Tree:
                 self._children.setdefault(parent, []).append(part.id)
 
     def first_above(self, name: str, kind: str) -> str:
-        """Return ``name`` or what is nearest above it, of that kind; "" if there is none."""
+        """Return the nearest component of a kind, ``name`` or above it; "" if there is none."""
         return next((other for other in self._up(name) if self.parts[other].kind == kind), "")
 
     def group(self, name: str, kind: str) -> str:
-        """Return the rack of a component of some kind, or else what is nearest above it.
+        """Return the rack of a component, or else the nearest component above it.
 
-        That is no node, and not of its own kind; "" if there is none.
+        Nodes and components of its own kind do not count; "" if there is none.
         """
         others = (other for other in self._up(name) if self.parts[other].kind not in (kind, _NODE))
         return self.first_above(name, "rack") or next(others, "")
 
-    def told(self, name: str, kind: str, group: str, gpus: int) -> dict[str, Any]:
-        """Return what does not change of a component of some kind, in that group."""
+    def labels(self, name: str, kind: str, group: str, gpus: int) -> dict[str, Any]:
+        """Return the labels of a component of that kind, in that group."""
         above = {
             part.kind: part.id
             for part in map(self.parts.__getitem__, reversed(self._up(name)))
@@ -141,12 +141,12 @@ class _Tree:
         return {**above, **({"gpus": gpus} if gpus else {}), **self.parts[name].extra}
 
     def gpus(self, name: str) -> int:
-        """Return how many GPUs a component says it has, or else has below it."""
+        """Return the GPUs that a component lists, or else the number below it."""
         below = sum(self.parts[other].kind == "gpu" for other in self._down(name))
         return self.parts[name].gpus or below
 
     def touched(self, name: str, row_of: Mapping[str, int]) -> tuple[int, ...]:
-        """Return the sorted watched rows that an event of ``name`` touches."""
+        """Return the sorted watched rows that an event of ``name`` affects."""
         if name in row_of:
             return (row_of[name],)
         above = {row_of[other] for other in self._up(name) if other in row_of}
@@ -167,7 +167,7 @@ class _Tree:
         return self._reach(name, self._children)
 
     def _reach(self, name: str, links: Mapping[str, Iterable[str]]) -> list[str]:
-        """Return ``name`` and all that can be reached from it, the nearest first."""
+        """Return ``name`` and all components reachable from it, the nearest first."""
         if not links.get(name):
             return [name]
         found = {name: None}

@@ -1,4 +1,4 @@
-"""Make trace bundles of what others recorded; one module a source."""
+"""Convert data sets and user tables to trace bundles; one module per source."""
 
 from torchloom_core.trace.importers.backblaze import import_backblaze
 from torchloom_core.trace.importers.csv_trace import import_csv

@@ -27,20 +27,20 @@ _FIXED = ("model", "capacity_bytes")
 def import_backblaze(folder: Path, out: Path, *, name: str = "", force: bool = False) -> None:
     """Write the drives in ``folder`` as a bundle.
 
-    A day's values are known at its end. A drive that failed on a day ended with that day; one
-    that vanishes without a failure is there until the end of the day on which it was last seen.
-    Metrics are called ``smart_5`` and so on and are raw values, not normalised ones.
+    A day's values become available at its end. A drive that failed ends with that day; a drive
+    that disappears without a failure ends with its last day of data. Metrics are named
+    ``smart_5`` and so on and are raw values, not normalised ones.
 
     Parameters
     ----------
     name : str
-        What the trace is called; absent: as ``out``.
+        Name of the trace; by default that of ``out``.
 
     Raises
     ------
     TraceError
-        If there is no file, one cannot be read or lacks a column, or a drive has two rows for
-        a day.
+        If there is no file, a file cannot be read or lacks a column, or a drive has two rows
+        for one day.
     """
     refuse_to_replace(out, force=force)
     days = _read(folder)
@@ -76,7 +76,7 @@ def _read(folder: Path) -> pd.DataFrame:
     if (twice := days.duplicated(["day_ns", "serial_number"])).any():
         row = days[twice].iloc[0]
         raise TraceError(
-            f"{folder}: need one row for a drive and day, was a second of "
+            f"{folder}: need one row per drive and day, was a second row of "
             f"{row['serial_number']} on {row['date']:%Y-%m-%d}"
         )
     return days
@@ -93,7 +93,7 @@ def _read_file(path: Path) -> pd.DataFrame:
         days: pd.DataFrame = pq.read_table(path, columns=columns).to_pandas()
     except (OSError, pa.ArrowException) as error:
         reason = str(error).partition("\n")[0]
-        raise TraceError(f"{path}: need a whole Parquet file: {reason}") from None
+        raise TraceError(f"{path}: need a complete Parquet file: {reason}") from None
     for column in _COLUMNS:
         if (missing := days[column].isna()).any():
             row = int(missing.to_numpy().argmax()) + 1
@@ -129,17 +129,17 @@ def _refuse(wrong: "pd.Series[bool]", rule: str, cells: "pd.Series[Any]", path: 
 
 
 def _drives(days: pd.DataFrame, start_ns: int, end_ns: int) -> Iterator[Component]:
-    """Yield the drives, sorted, each with when it was first and last seen."""
+    """Yield the drives, sorted, each with its first and last day of data."""
     rows = days.groupby("serial_number", sort=True)
     first, last = rows["day_ns"].min(), rows["day_ns"].max() + DAY_NS
     extra = rows[[name for name in _FIXED if name in days]].first().to_dict("records")
-    for name, from_ns, until_ns, known in zip(first.index, first, last, extra, strict=True):
+    for name, from_ns, until_ns, cells in zip(first.index, first, last, extra, strict=True):
         yield Component(
             id=str(name),
             kind="disk",
             from_ns=None if from_ns == start_ns else int(from_ns),
             until_ns=None if until_ns == end_ns else int(until_ns),
-            extra={str(column): value for column, value in known.items()},
+            extra={str(column): value for column, value in cells.items()},
         )
 
 

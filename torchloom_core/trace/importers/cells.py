@@ -1,6 +1,6 @@
-"""Cells of somebody's own table as what a bundle needs: times, numbers, renamed columns.
+"""Convert the cells of a user's table: times, numbers, truth values, column names.
 
-Row 1 is the header, so that rows count as the lines of the file do.
+Row 1 is the header, so row numbers equal the line numbers of the file.
 """
 
 import logging
@@ -31,14 +31,14 @@ _BEYOND_NS = float(2**63)
 _FIRST, _LAST = (edge.tz_localize("UTC") for edge in (pd.Timestamp.min, pd.Timestamp.max))
 _YEARS = "a time in the years 1678 to 2261"
 _OF_TODAY = ("now", "today")
-"""Texts that pandas takes for a time, which is another one each time."""
+"""Texts that pandas parses as the current time; they are refused."""
 
 _NUMBER = r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*"
 _DAY = r"\d{8}"
-"""A number that is a time all the same, of ISO 8601's basic form: 20260104."""
+"""A date in ISO 8601's basic form, such as 20260104, that looks like a number."""
 
 _EMPTY = ("", "nan", "nat", "none", "null", "na", "n/a", "#n/a", "unknown", "-", "--", "?")
-"""What stands in a cell for no time or number, in whatever case."""
+"""Texts, in any case, that mean an empty time or number."""
 
 _WITH_COMMA = r"[+-]?\d*,\d+"
 _SWAPPED = str.maketrans(",.", ".,")
@@ -67,12 +67,12 @@ def rename(
     known: Iterable[str],
     place: Path,
 ) -> pd.DataFrame:
-    """Return the table with its columns called as in a bundle, unknown ones as they were.
+    """Return the table with the column names of a bundle; unknown columns keep their names.
 
     Parameters
     ----------
     columns : mapping of str to str
-        Column of the bundle, or the short name of ``SHORT`` for it, to that of the table.
+        Column of the bundle, or its short name in ``SHORT``, to the column of the table.
     known : iterable of str
         Columns of the bundle.
 
@@ -81,7 +81,7 @@ def rename(
     ConfigError
         If the mapping names a column that a bundle does not have.
     TraceError
-        If it names one that the table does not have.
+        If it names a column that the table does not have.
     """
     known = sorted(known)
     long = {short: column for column, short in SHORT.items() if column in known}
@@ -98,7 +98,7 @@ def rename(
             )
         if column in table.columns and column not in columns.values():
             raise TraceError(
-                f"{place}:1: need one column for {column}, was {name!r} by the mapping, and "
+                f"{place}:1: need one column for {column}, was {name!r} (by the mapping) and "
                 f"{column!r}"
             )
     names = {name: column for column, name in columns.items()}
@@ -109,13 +109,16 @@ def rename(
     return table.rename(columns=names)
 
 
-def tell_mistyped(table: pd.DataFrame, known: Iterable[str], place: Path) -> None:
-    """Say which columns of the renamed table a bundle keeps though a known one may be meant."""
+def warn_mistyped(table: pd.DataFrame, known: Iterable[str], place: Path) -> None:
+    """Log a warning for each unknown column of the renamed table that may be a typing error."""
     absent = set(known).difference(table.columns)
     absent |= {SHORT[column] for column in absent if column in SHORT}
     for name in table.columns:
         if name not in known and (meant := mistyped(str(name), absent)):
-            _log.warning("%s:1: column %r is kept as it is; did you mean %r?", place, name, meant)
+            _log.warning(
+                "%s:1: column %r is stored as an extra column; did you mean %r?",
+                *(place, name, meant),
+            )
 
 
 def need_columns(table: pd.DataFrame, columns: Iterable[str], place: Path) -> None:
@@ -123,11 +126,11 @@ def need_columns(table: pd.DataFrame, columns: Iterable[str], place: Path) -> No
     for column in columns:
         if column not in table.columns:
             named = f"{SHORT[column]!r}" if column in SHORT else f"{column!r}"
-            raise TraceError(f"{place}:1: need a column {named} (or a mapping for it), was none")
+            raise TraceError(f"{place}:1: need a column {named}, or a mapping for it, was none")
 
 
 def need_cells(table: pd.DataFrame, columns: Iterable[str], path: Path, faults: Faults) -> None:
-    """Take a fault for each empty cell in ``columns`` of the renamed table."""
+    """Add a fault for each empty cell in ``columns`` of the renamed table."""
     for column in columns:
         cells = table[column]
         rule = repr(SHORT.get(column, column))
@@ -135,16 +138,16 @@ def need_cells(table: pd.DataFrame, columns: Iterable[str], path: Path, faults: 
 
 
 class Parsed(NamedTuple):
-    """Times as ``(cells,)`` nanoseconds since the Unix epoch, and which cells are none, and why.
+    """Times as ``(cells,)`` nanoseconds since the Unix epoch, and which cells are invalid.
 
     Attributes
     ----------
     wrong : (cells,) bool
-        No time.
+        Not a time.
     far : (cells,) bool
-        Beyond what nanoseconds reach.
+        Outside the range of 64-bit nanoseconds.
     twice, skipped : (cells,) bool
-        Without an offset, in the hour that the zone's clocks showed twice, or left out.
+        Without an offset, in the hour that a change to or from summer time repeats or skips.
     """
 
     ns: Ints
@@ -154,19 +157,17 @@ class Parsed(NamedTuple):
     skipped: Wrong
 
     def rules(self, times: Times) -> Iterator[tuple[Wrong, str]]:
-        """Yield where cells break a rule, and the rule."""
+        """Yield ``(cells,)`` where a rule is broken, and the rule."""
         yield self.wrong, _RULE[times.unit]
         yield self.far, _YEARS
-        hour = f"in {times.zone} the clocks"
-        yield self.twice, f"a time with its offset, as {hour} showed this hour twice"
-        yield self.skipped, f"a time that there was, as {hour} skipped this hour"
+        yield self.twice, f"a time with its offset: {times.zone} had this hour twice"
+        yield self.skipped, f"a time that exists: {times.zone} skipped this hour"
 
 
 def times_ns(cells: "pd.Series[str]", plan: Plan, path: Path, faults: Faults) -> Ints:
-    """Return times as nanoseconds since the Unix epoch; a cell that is no time is a fault.
+    """Return times as nanoseconds since the Unix epoch; a cell that is not a time is a fault.
 
-    Numbers of which nobody said what they count are one fault, of the first: to pandas 1800 is a
-    year.
+    All numbers without a unit are one fault, at the first: pandas would read 1800 as a year.
     """
     times, numbers = plan.times, np.zeros(len(cells), dtype=np.bool_)
     if times.unit == "iso8601":
@@ -182,7 +183,7 @@ def times_ns(cells: "pd.Series[str]", plan: Plan, path: Path, faults: Faults) ->
 
 
 def moment_ns(moment: str | float, times: Times, key: str) -> int:
-    """Return one time that stands in a mapping; ConfigError, with its key, if it is none."""
+    """Return the time of one key of a mapping; ConfigError if it is not a time."""
     parsed = _parsed(pd.Series([str(moment)]), times, key)
     for broken, rule in parsed.rules(times):
         if broken[0]:
@@ -191,7 +192,7 @@ def moment_ns(moment: str | float, times: Times, key: str) -> int:
 
 
 def are_empty(cells: "pd.Series[Any]") -> "pd.Series[bool]":
-    """Return where a cell holds no time or number, but nothing, or a word or mark for that."""
+    """Return where a cell is empty or has a text of ``_EMPTY``."""
     empty = cells.isna()
     if empty.all() or not pd.api.types.is_string_dtype(cells.dtype):
         return empty
@@ -199,7 +200,7 @@ def are_empty(cells: "pd.Series[Any]") -> "pd.Series[bool]":
 
 
 def plain_cells(cells: "pd.Series[Any]") -> list[Any]:
-    """Return cells as a CSV file would have them: times as ISO 8601, "" where there is none."""
+    """Return cells as a CSV file would have them: times as ISO 8601, "" for a missing value."""
     there = cells.notna()
     if pd.api.types.is_datetime64_any_dtype(cells.dtype):
         cells = cells.map(lambda cell: cell.isoformat(), na_action="ignore").astype(object)
@@ -207,9 +208,9 @@ def plain_cells(cells: "pd.Series[Any]") -> list[Any]:
 
 
 def numbers_of(cells: "pd.Series[str]", csv: Csv, path: Path, faults: Faults) -> Floats:
-    """Return cells as float64, NaN where a cell is empty, 1 and 0 where it is true or false.
+    """Return cells as float64: NaN for an empty cell, 1 for true, 0 for false.
 
-    One that is nothing of these is a fault.
+    Any other text is a fault.
     """
     read = pd.to_numeric(_with_points(cells, csv), errors="coerce")
     numbers: Floats = read.to_numpy(np.float64, na_value=np.nan)
@@ -227,7 +228,7 @@ def numbers_of(cells: "pd.Series[str]", csv: Csv, path: Path, faults: Faults) ->
 
 
 def with_points(cells: "pd.Series[str]", csv: Csv) -> "pd.Series[str]":
-    """Return the cells with a decimal point in those that are numbers with a decimal comma."""
+    """Return the cells with decimal commas replaced by points in numbers; text is unchanged."""
     if csv.decimal == "." or not pd.api.types.is_string_dtype(cells.dtype):
         return cells
     commas = cells.str.fullmatch(_WITH_COMMA)
@@ -235,14 +236,14 @@ def with_points(cells: "pd.Series[str]", csv: Csv) -> "pd.Series[str]":
 
 
 def _with_points(cells: "pd.Series[str]", csv: Csv) -> "pd.Series[str]":
-    """Return cells that shall be numbers so that those with a decimal comma, and no others, are."""
+    """Return numeric cells with points and commas swapped, if the decimal mark is the comma."""
     if csv.decimal == "." or not pd.api.types.is_string_dtype(cells.dtype):
         return cells
     return cells.str.translate(_SWAPPED)
 
 
 def truths_of(cells: "pd.Series[str]", path: Path, faults: Faults) -> NDArray[np.bool_]:
-    """Return where a cell is true; one that is neither true nor false, nor empty, is a fault."""
+    """Return where a cell is true; a cell that is not true, false or empty is a fault."""
     texts = cells.astype(str).str.lower()
     is_true = texts.isin(_TRUE).to_numpy(np.bool_)
     is_false = (texts.isin(_FALSE) | cells.isna()).to_numpy(np.bool_)
@@ -251,7 +252,7 @@ def truths_of(cells: "pd.Series[str]", path: Path, faults: Faults) -> NDArray[np
 
 
 def iso_ns(cells: "pd.Series[str]", zone: str = "UTC") -> Parsed:
-    """Return ISO 8601 times, those without an offset as of a time zone."""
+    """Parse ISO 8601 times; a time without an offset is in ``zone``."""
     dates = pd.to_datetime(cells, format="ISO8601", utc=True, errors="coerce")
     if pd.api.types.is_string_dtype(cells.dtype) and (unread := dates.isna()).any():
         again = cells[unread].str.replace(_NAMED_UTC, "Z", regex=True, case=False)
@@ -263,7 +264,7 @@ def iso_ns(cells: "pd.Series[str]", zone: str = "UTC") -> Parsed:
     if zone != "UTC" and (local := _are_local(cells) & ~far & ~wrong).any():
         clock = dates[local].dt.tz_localize(None)
         exact = clock.dt.tz_localize(zone, ambiguous="NaT", nonexistent="NaT")
-        # Where it is either, it is the latter if it stays unknown though told which of two it is.
+        # A skipped hour stays NaT also when summer time is given; a repeated hour does not.
         some = clock.dt.tz_localize(zone, ambiguous=np.ones(len(clock), bool), nonexistent="NaT")
         twice[local], skipped[local] = exact.isna() & some.notna(), some.isna()
         dates[local] = exact.dt.tz_convert("UTC")
@@ -272,7 +273,7 @@ def iso_ns(cells: "pd.Series[str]", zone: str = "UTC") -> Parsed:
 
 
 def _are_local(cells: "pd.Series[Any]") -> Wrong:
-    """Return which times have no offset of their own."""
+    """Return which times have no offset."""
     if pd.api.types.is_datetime64_any_dtype(cells.dtype):
         return np.full(len(cells), cells.dt.tz is None)
     texts = cells.astype(str).str.replace(_NAMED_UTC, "Z", regex=True, case=False)
@@ -287,17 +288,17 @@ def _parsed(cells: "pd.Series[str]", times: Times, place: Path | str) -> Parsed:
     with np.errstate(over="ignore", invalid="ignore"):
         about_ns = np.abs(numbers.to_numpy(np.float64) * unit_ns + origin_ns)
     wrong, no = ~(about_ns < _BEYOND_NS), np.zeros(len(cells), dtype=np.bool_)
-    # Sums of int64 go round: the year 1 is beyond them, but not days since then until today.
+    # int64 wraps: an origin in the year 1 is out of range, a sum with days since then is not.
     origin_ns = (origin_ns + 2**63) % 2**64 - 2**63
     if pd.api.types.is_integer_dtype(numbers.dtype):
         return Parsed(numbers.to_numpy(np.int64) * unit_ns + origin_ns, wrong, no, no, no)
-    # A float64 cannot tell nanoseconds in years: what it adds beyond a microsecond is noise.
+    # A float64 of a date has no nanosecond resolution: digits below a microsecond are noise.
     us = np.rint(np.where(wrong, 0, numbers.to_numpy(np.float64)) * (unit_ns / 1000))
     return Parsed(us.astype(np.int64) * 1000 + origin_ns, wrong, no, no, no)
 
 
 def _numbers(cells: "pd.Series[str]") -> Wrong:
-    """Say which cells are plain numbers, and no day in ISO 8601's basic form."""
+    """Return which cells are plain numbers, without dates in ISO 8601's basic form."""
     if pd.api.types.is_numeric_dtype(cells.dtype):
         return cells.notna().to_numpy(np.bool_)
     if pd.api.types.is_datetime64_any_dtype(cells.dtype):
@@ -314,11 +315,11 @@ def _refuse_numbers(cells: "pd.Series[str]", numbers: Wrong, path: Path, faults:
     was = str(cells.iloc[first])
 
     def text_of(more: int) -> str:
-        rows = f" (and numbers in {more} rows more)" if more else ""
+        rows = f" (and numbers in {more} more rows)" if more else ""
         return (
-            f"need {_RULE['iso8601']}, was {shown(was)}{rows}: say what a number counts with "
-            f'unit = "s" (or "days" or "ns") under [times] in a file for --map, and with origin '
-            f"when it is 0"
+            f"need {_RULE['iso8601']}, was {shown(was)}{rows}: set "
+            f'unit = "s" (or "days" or "ns") under [times] in a file for --map, and origin to '
+            f"the time at 0"
         )
 
     rows = (cells.index[numbers] + FIRST_ROW).tolist()
@@ -326,7 +327,7 @@ def _refuse_numbers(cells: "pd.Series[str]", numbers: Wrong, path: Path, faults:
 
 
 def _need(cells: "pd.Series[str]", wrong: Wrong, rule: str, path: Path, faults: Faults) -> None:
-    """Take a fault for each cell that is ``wrong``."""
+    """Add a fault for each cell that is ``wrong``."""
 
     def text_of(row: int) -> str:
         was = cells.loc[row - FIRST_ROW]

@@ -1,6 +1,6 @@
-"""Telemetry of one's own, a column a metric or a row a value, as a bundle has it.
+"""Import telemetry from a user's table, one column per metric or one row per value.
 
-A file is read a part at a time, and what is kept of a part are numbers: names are codes.
+The file is read in parts, and only numbers stay in memory: names become codes.
 """
 
 from collections.abc import Iterator
@@ -23,11 +23,11 @@ from torchloom_core.trace.importers.cells import (
     need_columns,
     numbers_of,
     rename,
-    tell_mistyped,
     times_ns,
     truths_of,
+    warn_mistyped,
 )
-from torchloom_core.trace.importers.faults import TOLD, Faults
+from torchloom_core.trace.importers.faults import SHOWN, Faults
 from torchloom_core.trace.importers.mapping import Csv, Mapping, Telemetry
 from torchloom_core.trace.importers.tables import read_parts
 from torchloom_core.trace.validation.telemetry_rules import TelemetryRules
@@ -42,18 +42,18 @@ Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
-class OwnTelemetry:
-    """The rows of a file, as they came; each has as many values as it is wide.
+class TableTelemetry:
+    """The rows of a telemetry table, in the order of the file.
 
     Attributes
     ----------
     rows : (rows,) int64
-        Number in the file.
+        Row numbers in the file.
     t_event, t_avail : (rows,) int64
     component : (rows,) int32
-        Place in ``components``.
+        Index into ``components``.
     metric : (rows, 1) or (width,) int32
-        Place in ``metrics``.
+        Index into ``metrics``.
     value : (rows, width) float64
     valid : (rows, width) bool
     extra : dict of str to (rows,) pa.ChunkedArray
@@ -74,20 +74,20 @@ class OwnTelemetry:
 
     @property
     def span(self) -> tuple[int, ...]:
-        """First and last moment in it; () if it is empty."""
+        """First and last time of each time column; () if the table is empty."""
         moments = (self.t_event, self.t_avail)
         return tuple(int(edge) for ns in moments if len(ns) for edge in (ns.min(), ns.max()))
 
     @property
     def every_ns(self) -> int:
-        """Median time between two rows of a component; 0 if none has two."""
+        """Median time between two rows of a component; 0 if no component has two."""
         order = np.lexsort((self.t_event, self.component))
         gaps = np.diff(self.t_event[order])[np.diff(self.component[order]) == 0]
         gaps = gaps[gaps > 0]
         return int(np.median(gaps)) if len(gaps) else 0
 
-    def within(self, start_ns: int | None, end_ns: int | None) -> "tuple[OwnTelemetry, Ints]":
-        """Return what lies in a span, and the rows of the file that do not."""
+    def within(self, start_ns: int | None, end_ns: int | None) -> "tuple[TableTelemetry, Ints]":
+        """Return the telemetry in a span, and the row numbers outside it."""
         inside = np.ones(len(self.rows), dtype=np.bool_)
         if start_ns is not None:
             inside &= self.t_event >= start_ns
@@ -107,7 +107,7 @@ class OwnTelemetry:
         return left, self.rows[~inside]
 
     def check(self, rules: TelemetryRules, faults: Faults) -> None:
-        """Take a fault for each row of the file that breaks a rule of telemetry."""
+        """Add a fault for each row of the file that breaks a telemetry rule."""
         for at in self._in_order():
             numbers = np.repeat(self.rows[at], self.value.shape[1])
             for rule, broken, was in rules.broken(self._table(at)):
@@ -115,15 +115,15 @@ class OwnTelemetry:
                 places = dict(
                     zip(rows.tolist(), np.flatnonzero(broken)[first].tolist(), strict=True)
                 )
-                texts = {row: f"need {rule}, was {was(places[row])}" for row in [*places][:TOLD]}
+                texts = {row: f"need {rule}, was {was(places[row])}" for row in [*places][:SHOWN]}
                 faults.add_all(self.path, places, texts.__getitem__)
 
     def tables(self) -> Iterator[pa.Table]:
-        """Yield a row a value, sorted as in a bundle, some at a time."""
+        """Yield tables with one row per value, sorted as in a bundle."""
         return map(self._table, self._in_order())
 
     def _in_order(self) -> Iterator[NDArray[np.intp]]:
-        """Yield the places of the rows by ``t_avail``, then ``t_event``, some at a time."""
+        """Yield row indices by ``t_avail``, then ``t_event``, in parts."""
         order = np.lexsort((self.t_event, self.t_avail))
         step = max(1, _TABLE_VALUES // self.value.shape[1])
         for at in range(0, len(order), step):
@@ -137,7 +137,7 @@ class OwnTelemetry:
             "t_avail": self.t_avail[at].repeat(width),
             "component": _named(self.component[at].repeat(width), self.components),
             "metric": _named(metric.ravel(), self.metrics),
-            # Of a Series pyarrow would make NaN null; of an array it does not.
+            # pyarrow converts NaN to null in a Series, not in an array.
             "value": pa.array(self.value[at].ravel()),
             "valid": self.valid[at].ravel(),
         }
@@ -149,8 +149,10 @@ def _named(codes: Codes, names: tuple[str, ...]) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(names, pa.string()))
 
 
-def read_telemetry(folder: Path, mapping: Mapping, plan: Telemetry, faults: Faults) -> OwnTelemetry:
-    """Return the telemetry of a mapping; what is not a finite number is not valid."""
+def read_telemetry(
+    folder: Path, mapping: Mapping, plan: Telemetry, faults: Faults
+) -> TableTelemetry:
+    """Read the telemetry table of a mapping; values that are not finite are not valid."""
     path = folder / plan.file
     is_long = plan.layout == "long"
     parts = _Parts()
@@ -166,25 +168,25 @@ def read_telemetry(folder: Path, mapping: Mapping, plan: Telemetry, faults: Faul
         if is_long:
             _add_long(table, mapping.csv, parts, path, faults)
             if number == 0:
-                tell_mistyped(table, TELEMETRY_COLUMNS, path)
+                warn_mistyped(table, TELEMETRY_COLUMNS, path)
         else:
             _add_wide(table, plan, mapping.csv, parts, path, faults)
     return parts.whole(path)
 
 
 class _Names:
-    """Names by the codes that they are given."""
+    """Assigns a code to each name."""
 
     def __init__(self) -> None:
         self._codes: dict[str, int] = {}
 
     @property
-    def known(self) -> tuple[str, ...]:
-        """All, by their code."""
+    def names(self) -> tuple[str, ...]:
+        """All names, by code."""
         return tuple(self._codes)
 
     def codes(self, cells: "pd.Series[str]") -> Codes:
-        """Return ``(cells,)`` codes; an empty cell, which is refused, has any."""
+        """Return ``(cells,)`` codes; that of an empty cell is arbitrary, as it is refused."""
         places, names = pd.factorize(cells.astype(str), use_na_sentinel=False)
         codes = [self._codes.setdefault(str(name), len(self._codes)) for name in names]
         return np.array(codes, dtype=np.int32)[places]
@@ -192,7 +194,7 @@ class _Names:
 
 @dataclass(frozen=True, eq=False)
 class _Parts:
-    """What was read so far, each list a part an item; ``t_avail`` is empty without its column."""
+    """The parts read so far, one list item each; ``t_avail`` is empty without its column."""
 
     rows: list[Ints] = field(default_factory=list)
     t_event: list[Ints] = field(default_factory=list)
@@ -205,12 +207,12 @@ class _Parts:
     components: _Names = field(default_factory=_Names)
     metrics: _Names = field(default_factory=_Names)
 
-    def whole(self, path: Path) -> OwnTelemetry:
-        """Return all of it, and keep none."""
+    def whole(self, path: Path) -> TableTelemetry:
+        """Join and release the parts."""
         frame = pd.concat(self.extra) if self.extra else pd.DataFrame()
         extra = pa.Table.from_pandas(frame, preserve_index=False)
         t_event, value = _joined(self.t_event), _joined(self.value)
-        return OwnTelemetry(
+        return TableTelemetry(
             path=path,
             rows=_joined(self.rows),
             t_event=t_event,
@@ -219,8 +221,8 @@ class _Parts:
             metric=_joined(self.metric),
             value=value,
             valid=_joined(self.valid) & np.isfinite(value),
-            components=self.components.known,
-            metrics=self.metrics.known,
+            components=self.components.names,
+            metrics=self.metrics.names,
             extra=dict(zip(extra.column_names, extra.columns, strict=True)),
         )
 
@@ -250,11 +252,11 @@ def _add_wide(
     metrics = list(plan.metrics) or [name for name in table.columns if name not in _WHERE]
     need_columns(table, metrics, path)
     if not metrics:
-        raise TraceError(f"{path}:1: need a column that is a metric, was none")
+        raise TraceError(f"{path}:1: need a metric column, was none")
     if {"metric", "value"} <= {*metrics} and _are_words(table["metric"]):
         raise TraceError(
-            f"{path}:1: need telemetry.layout = 'long' in the mapping where a column 'metric' "
-            f"holds names, was 'wide'"
+            f"{path}:1: need telemetry.layout = 'long' in the mapping, as the column 'metric' "
+            f"has names, was 'wide'"
         )
     if not parts.metric:
         parts.metric.append(parts.metrics.codes(pd.Series(metrics)))
@@ -265,6 +267,6 @@ def _add_wide(
 
 
 def _are_words(cells: "pd.Series[str]") -> bool:
-    """Return whether some cells are filled, and none of them with a number."""
+    """Return whether some cells are not empty and none of those is a number."""
     filled = cells[cells.notna() & (cells != "")]
     return len(filled) > 0 and bool(pd.to_numeric(filled, errors="coerce").isna().all())

@@ -1,4 +1,4 @@
-"""The text of a CSV file as rows of cells, however it is written: encoding, delimiter, blanks."""
+"""Read a CSV file as text cells: detect its encoding and delimiter, strip blanks."""
 
 import codecs
 import csv
@@ -18,8 +18,8 @@ from torchloom_core.trace.importers.faults import Faults
 from torchloom_core.trace.importers.mapping import Csv
 
 _DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
-_LOOKED_AT_BYTES = 1 << 20
-_LOOKED_AT_ROWS = 20
+_SAMPLE_BYTES = 1 << 20
+_SAMPLE_ROWS = 20
 _LAST_BYTES = 1 << 16
 _FIRST_ROW = 2
 
@@ -34,32 +34,32 @@ _BYTE_ORDER_MARKS = {
 _PACKED = (".gz", ".bz2", ".zip", ".xz", ".zst", ".tar", ".tgz", ".tbz", ".txz")
 
 
-def csv_parts(path: Path, said: Csv, faults: Faults, rows: int) -> Iterator[pd.DataFrame]:
-    """Yield a CSV file as text without blank rows, whose number stays: one part at the least.
+def csv_parts(path: Path, options: Csv, faults: Faults, rows: int) -> Iterator[pd.DataFrame]:
+    """Yield a CSV file as text in parts, at least one; blank rows are skipped but counted.
 
     Parameters
     ----------
-    said : Csv
-        How it is written, as far as somebody says so.
+    options : Csv
+        The ``[csv]`` table of the mapping.
     rows : int
-        In a part, at most.
+        Rows of a part, at most.
 
     Raises
     ------
     TraceError
-        If the header has another delimiter than was said, or a column twice.
+        If the header has another delimiter than the mapping, or a column twice.
     """
     head = _head(path)
-    encoding = _encoding(head, said)
+    encoding = _encoding(head, options)
     try:
         text = codecs.getincrementaldecoder(encoding)().decode(head)
-        if len(head) == _LOOKED_AT_BYTES:
+        if len(head) == _SAMPLE_BYTES:
             text = text[: text.rfind("\n") + 1] or text
-        delimiter = _delimiter(text, said, path, faults)
+        delimiter = _delimiter(text, options, path, faults)
         header = next(iter(_rows(text, delimiter, 1)), [])
-        _refuse_twice(header, path)
+        _refuse_duplicates(header, path)
         if path.suffix not in _PACKED:
-            _look_at_the_end(path, encoding, delimiter, len(header), faults)
+            _check_last_row(path, encoding, delimiter, len(header), faults)
         with pd.read_csv(
             path,
             sep=delimiter,
@@ -71,18 +71,18 @@ def csv_parts(path: Path, said: Csv, faults: Faults, rows: int) -> Iterator[pd.D
             chunksize=rows,
         ) as parts:
             while (part := _next_of(parts)) is not None:
-                table = _plain(part.fillna(""), said, path, faults)
+                table = _stripped(part.fillna(""), options, path, faults)
                 yield table[(table != "").any(axis="columns")]
     except UnicodeDecodeError as error:
         raise TraceError(_undecodable(path, encoding, error)) from None
     except (pd.errors.ParserError, pd.errors.ParserWarning):
-        with suppress(UnicodeDecodeError, csv.Error):  # not by csv, such as a compressed one
+        with suppress(UnicodeDecodeError, csv.Error):  # csv cannot read it, as when compressed
             _refuse_long_rows(path, encoding, delimiter)
         raise
 
 
 def _undecodable(path: Path, encoding: str, error: UnicodeDecodeError) -> str:
-    """Return in one line where a file is not in the encoding that it was taken for."""
+    """Return an error text with the line at which a file is not in ``encoding``."""
     line = ""
     with get_handle(path, "rb", compression="infer", is_text=False) as opened:
         for number, read in enumerate(opened.handle, start=1):
@@ -94,41 +94,41 @@ def _undecodable(path: Path, encoding: str, error: UnicodeDecodeError) -> str:
                 break
     return (
         f"{path}{line}: need {encoding.upper()}, was the byte {error.object[error.start]:#04x}: "
-        'say what it is written in, such as encoding = "cp1252", under [csv] in a file for --map'
+        'set its encoding, such as encoding = "cp1252", under [csv] in a file for --map'
     )
 
 
 def _head(path: Path) -> bytes:
     with get_handle(path, "rb", compression="infer", is_text=False) as opened:
-        return bytes(opened.handle.read(_LOOKED_AT_BYTES))
+        return bytes(opened.handle.read(_SAMPLE_BYTES))
 
 
-def _encoding(head: bytes, said: Csv) -> str:
+def _encoding(head: bytes, options: Csv) -> str:
     for mark, encoding in _BYTE_ORDER_MARKS.items():
         if head.startswith(mark):
             return encoding
-    return said.encoding
+    return options.encoding
 
 
-def _delimiter(text: str, said: Csv, path: Path, faults: Faults) -> str:
-    """Return what stands between cells, and remark it where nobody has said that it does."""
+def _delimiter(text: str, options: Csv, path: Path, faults: Faults) -> str:
+    """Return the delimiter, with a warning if it is not the comma and not in the mapping."""
     found = _likeliest_delimiter(text)
     line = next(iter(text.splitlines()), "")
-    if said.delimiter is None:
+    if options.delimiter is None:
         if found != ",":
-            faults.remark(path, f"cells are taken to be separated by {_DELIMITERS[found]}")
+            faults.warn(path, f"delimiter detected: {_DELIMITERS[found]}")
         return found
-    if said.delimiter not in line and found in line:
+    if options.delimiter not in line and found in line:
         raise TraceError(
-            f"{path}:1: need csv.delimiter of the mapping, {said.delimiter!r}, between cells, was "
-            f"{shown(line)}: is it {found!r}?"
+            f"{path}:1: need the delimiter {options.delimiter!r}, was {found!r} in "
+            f"{shown(line)}: set csv.delimiter in the mapping"
         )
-    return said.delimiter
+    return options.delimiter
 
 
 def _likeliest_delimiter(text: str) -> str:
-    """Return the delimiter that cuts the first rows into as many cells as the header, or it."""
-    cut = {mark: {len(row) for row in _rows(text, mark, _LOOKED_AT_ROWS)} for mark in _DELIMITERS}
+    """Return the delimiter with which the first rows have as many cells as the header."""
+    cut = {mark: {len(row) for row in _rows(text, mark, _SAMPLE_ROWS)} for mark in _DELIMITERS}
     alike = {mark: max(cells) for mark, cells in cut.items() if len(cells) == 1 and max(cells) > 1}
     if alike:
         return "," if "," in alike else max(alike, key=alike.__getitem__)
@@ -137,23 +137,23 @@ def _likeliest_delimiter(text: str) -> str:
 
 
 def _rows(text: str, delimiter: str, most: int) -> list[list[str]]:
-    """Return the first rows that are not blank; none where they cannot be told."""
+    """Return the first rows that are not blank; [] if the text is not CSV."""
     try:
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
         return list(islice(filter(None, reader), most))
-    except csv.Error:  # of a cell that is too long
+    except csv.Error:  # a cell is too long
         return []
 
 
-def _refuse_twice(header: list[str], path: Path) -> None:
+def _refuse_duplicates(header: list[str], path: Path) -> None:
     names = [name.strip() for name in header if name.strip()]
     for name in names:
         if names.count(name) > 1:
-            raise TraceError(f"{path}:1: need each column once, was {name!r} again")
+            raise TraceError(f"{path}:1: need each column once, was {name!r} twice")
 
 
-def _look_at_the_end(path: Path, encoding: str, delimiter: str, cells: int, faults: Faults) -> None:
-    """Refuse a last row that was cut off, and remark one that may have been."""
+def _check_last_row(path: Path, encoding: str, delimiter: str, cells: int, faults: Faults) -> None:
+    """Refuse a last row that is cut off, and warn of one without a line end."""
     with path.open("rb") as file:
         size = file.seek(0, io.SEEK_END)
         start = file.seek(max(0, size - _LAST_BYTES) // 4 * 4)
@@ -165,14 +165,14 @@ def _look_at_the_end(path: Path, encoding: str, delimiter: str, cells: int, faul
     rows = _rows(last, delimiter, 1)
     if '"' not in last and rows and len(rows[0]) < cells:
         raise TraceError(
-            f"{path}: the last row is cut off: need {cells} cells as in the header, was "
-            f"{shown(last)}, without a line end"
+            f"{path}: the last row is cut off: need {cells} cells as in the header and a line "
+            f"end, was {shown(last)}"
         )
-    faults.remark(path, f"the last row has no line end; is it whole? It is {shown(last)}")
+    faults.warn(path, f"the last row has no line end and may be incomplete: {shown(last)}")
 
 
-def _plain(part: pd.DataFrame, said: Csv, path: Path, faults: Faults) -> pd.DataFrame:
-    """Return the cells without blanks around them, and empty where they are as good as that."""
+def _stripped(part: pd.DataFrame, options: Csv, path: Path, faults: Faults) -> pd.DataFrame:
+    """Return the cells without surrounding blanks, "" for those that the mapping has as empty."""
     part.columns = part.columns.str.strip()
     for name in part.columns:
         cells = part[name].str.strip()
@@ -180,15 +180,15 @@ def _plain(part: pd.DataFrame, said: Csv, path: Path, faults: Faults) -> pd.Data
         if padded.any():
             at = int(padded.to_numpy().argmax())
             first = f"{shown(part[name].iloc[at])} in row {part.index[at] + _FIRST_ROW}"
-            text = "blanks around cells, which are taken off"
-            faults.remark(path, text, int(padded.sum()), first)
+            text = "blanks around cells removed"
+            faults.warn(path, text, int(padded.sum()), first)
             part[name] = cells
-    return part.replace(list(said.empty), "") if said.empty else part
+    return part.replace(list(options.empty), "") if options.empty else part
 
 
 def _next_of(parts: Iterator[pd.DataFrame]) -> pd.DataFrame | None:
     with warnings.catch_warnings():
-        # pandas only warns of cells that no column of the header is for, and drops them.
+        # pandas only warns of cells beyond the header's columns, and drops them.
         warnings.simplefilter("error", pd.errors.ParserWarning)
         return next(parts, None)
 

@@ -1,4 +1,4 @@
-"""Import a CSV file of faults of one's own, with a topology and telemetry where there are."""
+"""Import a user's CSV file of faults, with an optional topology and telemetry."""
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,14 +20,14 @@ from torchloom_core.trace.importers.cells import (
     need_columns,
     plain_cells,
     rename,
-    tell_mistyped,
     times_ns,
+    warn_mistyped,
     with_points,
 )
 from torchloom_core.trace.importers.csv_telemetry import read_telemetry
-from torchloom_core.trace.importers.doubts import doubts
 from torchloom_core.trace.importers.faults import Faults
 from torchloom_core.trace.importers.mapping import Events, Mapping, Topology, load_mapping
+from torchloom_core.trace.importers.plausibility import plausibility_warnings
 from torchloom_core.trace.importers.span import clip
 from torchloom_core.trace.importers.tables import read_table
 from torchloom_core.trace.validation.rules import Rules, parent_faults
@@ -51,27 +51,27 @@ def import_csv(
     licence: str = "",
     force: bool = False,
 ) -> None:
-    """Write a CSV file of events, a row an event, as a bundle.
+    """Write a CSV file of events, one per row, as a bundle.
 
-    Without a mapping the columns ``time`` (ISO 8601), ``component`` and ``kind`` are needed;
-    ``resolved`` and every other column of ``events.jsonl`` are taken by their name, the rest is
-    kept as it is. What is not said is known at once, fatal, and resolved nobody knows when. Of
-    rows that are the same in every cell the first is taken, and what lies outside the span is left
-    out, see :func:`~torchloom_core.trace.importers.span.clip`; the bundle's notes say how many.
+    Without a mapping the columns ``time`` (ISO 8601), ``component`` and ``kind`` are required;
+    ``resolved`` and every other column of ``events.jsonl`` are optional, and unknown columns are
+    stored as they are. By default an event is available at once, fatal, and its end is unknown.
+    Copies of a row and rows outside the span (see
+    :func:`~torchloom_core.trace.importers.span.clip`) are left out; the bundle's notes count them.
 
     Parameters
     ----------
     mapping : Path, optional
         See :mod:`torchloom_core.trace.importers.mapping`.
     name : str
-        Absent: that in the mapping, or of ``out``.
+        By default that of the mapping, else of ``out``.
     source : str
-        Absent: the name of the file.
+        By default the name of the file.
 
     Raises
     ------
     TraceError
-        If rows break a rule: the first with file and row, a line each; row 1 is the header.
+        If rows break a rule: one line for each of the first, with file and row.
     ConfigError
         If the mapping is wrong.
     """
@@ -95,10 +95,10 @@ def import_csv(
     if telemetry is not None:
         telemetry.check(TelemetryRules(span.start_ns, span.end_ns, known), faults)
     faults.refuse()
-    notes = [*faults.remarks, *span.lines]
+    notes = [*faults.warnings, *span.lines]
     if copies:
-        notes.append(f"{events.name}: rows that are copies of one before, and left out: {copies}")
-    notes += doubts(
+        notes.append(f"{events.name}: duplicate rows left out: {copies}")
+    notes += plausibility_warnings(
         events.name, plan, rows.values(), parts.values(), telemetry, (span.start_ns, span.end_ns)
     )
     for note in notes:
@@ -125,20 +125,20 @@ def import_csv(
 
 
 def _events(path: Path, mapping: Mapping, faults: Faults) -> tuple[dict[int, Event], int]:
-    """Return the events by their row, and how many rows were copies of one before."""
+    """Return the events by row number, and the number of duplicate rows."""
     plan = mapping.events
     table = rename(read_table(path, mapping.csv, faults), plan.columns, _columns(Event), path)
-    tell_mistyped(table, _columns(Event), path)
+    warn_mistyped(table, _columns(Event), path)
     needed = [name for name in ("t_event", "component", "kind") if name not in plan.constants]
     _refuse_fatal_if(table, plan, path)
     rows: dict[int, Event] = {}
     seen: set[str] = set()
     copies = 0
     for number, cells in _rows(table, needed, plan.constants, _EVENT_TIMES, mapping, path, faults):
-        if (said := repr(cells)) in seen:
+        if (text := repr(cells)) in seen:
             copies += 1
             continue
-        seen.add(said)
+        seen.add(text)
         cells.setdefault("t_avail", cells["t_event"])
         cells.setdefault("id", f"{path.stem}-{number}")
         if plan.fatal_if:
@@ -159,7 +159,7 @@ def _refuse_fatal_if(table: pd.DataFrame, plan: Events, path: Path) -> None:
         for cell in these:
             if cell not in known:
                 raise TraceError(
-                    f"{path}: need events.fatal_if.{name} of cells that are there, was {cell!r}"
+                    f"{path}: need events.fatal_if.{name} with values of the table, was {cell!r}"
                     f"{nearest(cell, known)}"
                 )
 
@@ -169,7 +169,7 @@ def _topology(
 ) -> dict[int, Component]:
     path = folder / plan.file
     table = rename(read_table(path, mapping.csv, faults), plan.columns, _columns(Component), path)
-    tell_mistyped(table, _columns(Component), path)
+    warn_mistyped(table, _columns(Component), path)
     if table.empty:
         raise TraceError(f"{path}: need a component, was none")
     needed = [name for name in ("id", "kind") if name not in plan.constants]
@@ -193,7 +193,7 @@ def _rows(
     path: Path,
     faults: Faults,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the number and the cells of every row that has those needed; others are absent."""
+    """Yield the number and the cells of every row that has all ``needed`` cells."""
     need_columns(table, needed, path)
     need_cells(table, needed, path, faults)
     columns: dict[str, list[Any]] = {
@@ -201,7 +201,7 @@ def _rows(
     }
     for name in time_columns:
         if name in table.columns:
-            given = ~are_empty(table[name]) | (name in needed)
+            given = ~are_empty(table[name]) | (name in needed)  # (rows,)
             moments = times_ns(table.loc[given, name], mapping, path, faults)
             values = np.full(len(table), None, dtype=object)
             values[given.to_numpy()] = moments.tolist()
@@ -215,7 +215,7 @@ def _rows(
 def _convert(
     cells: dict[str, Any], kind: type[_Part], number: int, path: Path, faults: Faults
 ) -> _Part | None:
-    """Return the row; None if it is none, which is a fault."""
+    """Return the row; None, and a fault, if it is invalid."""
     try:
         return convert_row(cells, kind, from_text=True)
     except TraceError as error:

@@ -1,4 +1,4 @@
-"""Gather what is wrong or odd about the rows of somebody's own tables, to tell it in one go."""
+"""Collect the faults and warnings of a user's tables, to report them at once."""
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from torchloom_core.errors import TraceError
 
-TOLD = 10
-"""Faults that are told; of the others only how many there are."""
+SHOWN = 10
+"""Faults that are reported; the others are only counted."""
 
 
 class _First(NamedTuple):
@@ -18,48 +18,48 @@ class _First(NamedTuple):
 
 
 class Faults:
-    """Faults of rows, file by file in the order in which they were read."""
+    """Faults and warnings by file, in the order in which the files were read."""
 
     def __init__(self) -> None:
         self._lines: dict[Path, list[tuple[int, str]]] = {}
         self._firsts: dict[tuple[Path, str], _First] = {}
         self._count = 0
-        self._remarks: dict[tuple[Path, str], tuple[int, str]] = {}
+        self._warnings: dict[tuple[Path, str], tuple[int, str]] = {}
 
     @property
-    def remarks(self) -> list[str]:
-        """What was taken otherwise than it is written, a line each."""
+    def warnings(self) -> list[str]:
+        """The warnings, one line each."""
         return [
             f"{path.name}: {text}" + (f": {count}, the first {first}" if first else "")
-            for (path, text), (count, first) in self._remarks.items()
+            for (path, text), (count, first) in self._warnings.items()
         ]
 
-    def remark(self, path: Path, text: str, count: int = 1, first: str = "") -> None:
-        """Take what is no fault; ``count`` cells more of it, of which ``first`` is the first."""
-        before, known = self._remarks.get((path, text), (0, first))
-        self._remarks[path, text] = before + count, known
+    def warn(self, path: Path, text: str, count: int = 1, first: str = "") -> None:
+        """Add a warning of ``count`` cells, of which ``first`` is the first."""
+        before, earliest = self._warnings.get((path, text), (0, first))
+        self._warnings[path, text] = before + count, earliest
 
     def add(self, path: Path, row: int, text: str) -> None:
-        """Take what is wrong with one row: "need <rule>, was <value>"."""
+        """Add the fault of one row: "need <rule>, was <value>"."""
         self.add_all(path, [row], lambda _: text)
 
     def add_all(self, path: Path, rows: Iterable[int], text_of: Callable[[int], str]) -> None:
-        """Take one fault of many rows; ``text_of`` is asked for those that may be told."""
+        """Add the faults of many rows; ``text_of`` is called for those that may be reported."""
         first = sorted(rows)
         self._count += len(first)
-        self._lines.setdefault(path, []).extend((row, text_of(row)) for row in first[:TOLD])
+        self._lines.setdefault(path, []).extend((row, text_of(row)) for row in first[:SHOWN])
 
     def add_first(
         self, path: Path, what: str, rows: Sequence[int], text_of: Callable[[int], str]
     ) -> None:
-        """Take one fault that many rows have, of the first of them.
+        """Add one fault for many rows, at the first of them.
 
         Parameters
         ----------
         what : str
-            Under which those of other parts of the file are the same fault.
+            Key of the fault; later parts of the file with the same key only add to its count.
         text_of : callable
-            What is wrong, given how many rows more have it.
+            Returns the text, given the number of further rows.
         """
         known = self._firsts.get((path, what))
         if known is None:
@@ -68,7 +68,7 @@ class Faults:
         self._firsts[path, what] = known._replace(more=known.more + len(rows))
 
     def refuse(self) -> None:
-        """Raise a TraceError if there are faults, a line each, the last how many there are."""
+        """Raise a TraceError if there are faults: one line each, and their number."""
         if not self._count:
             return
         for (path, _), first in self._firsts.items():
@@ -78,7 +78,7 @@ class Faults:
             for path, found in self._lines.items()
             for row, text in sorted(found)
         )
-        told = list(islice(lines, TOLD))
+        shown = list(islice(lines, SHOWN))
         if self._count > 1:
-            told.append(f"{self._count} faults in all")
-        raise TraceError("\n".join(told))
+            shown.append(f"{self._count} faults in all")
+        raise TraceError("\n".join(shown))

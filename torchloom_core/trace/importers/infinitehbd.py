@@ -27,7 +27,7 @@ _COLUMNS = ("node_id", "t", "ev", "Level", "Class", "Desc")
 
 
 class _Fault(NamedTuple):
-    """Where it was and what it was called: what an end has in common with its start."""
+    """Node and description of a fault: what its end has in common with its start."""
 
     node: str
     level: str
@@ -43,15 +43,15 @@ class _Started(NamedTuple):
 def import_infinitehbd(folder: Path, out: Path, *, name: str = "", force: bool = False) -> None:
     """Write the trace in ``folder`` as a bundle.
 
-    Every fault took its node out, so each is fatal. A hardware failure follows the component,
-    of the others it is not known. Faults of one description that start on several nodes at the
-    same moment share a cause, the first of them. Nodes that never failed are in no row; they
-    are called ``quiet-001`` and so on.
+    Every fault took its node out, so each is fatal. A hardware failure follows the component;
+    for the others this is unknown. Faults of one description that start on several nodes at the
+    same moment have a common cause, the first of them. Nodes that never failed are in no row;
+    they are named ``quiet-001`` and so on.
 
     Parameters
     ----------
     name : str
-        What the trace is called; absent: as ``out``.
+        Name of the trace; by default that of ``out``.
 
     Raises
     ------
@@ -87,7 +87,7 @@ def import_infinitehbd(folder: Path, out: Path, *, name: str = "", force: bool =
 
 
 def _paired(path: Path) -> tuple[dict[_Started, _Fault], dict[_Started, int]]:
-    """Return every start with its fault, and when those ended that did.
+    """Return the fault of every start, and the end of those that ended.
 
     An end belongs to the oldest open fault of the same node and description.
     """

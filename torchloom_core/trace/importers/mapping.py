@@ -1,8 +1,7 @@
-"""The mapping of somebody's own tables to a trace bundle, as it stands in a TOML file.
+"""The mapping of a user's tables to a trace bundle: a TOML file for ``--map``.
 
-A key under ``columns`` is one of the bundle's columns, or the short name that ``SHORT`` has for
-it, its value the name in the table; a table
-that uses the bundle's own names, or the short ones of ``SHORT``, needs no mapping.
+A key under ``columns`` is a column of the bundle or its short name in ``SHORT``, its value the
+column of the table. A table with these names needs no mapping.
 """
 
 import zoneinfo
@@ -23,22 +22,22 @@ SHORT = {
     "until_ns": "until",
     "parents": "parent",
 }
-"""Column of a bundle to the short name that a table may use for it."""
+"""Column of a bundle to its short name in a table."""
 
 
 class Csv(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[csv]``: how the CSV files are written, all of them.
+    """``[csv]``: the format of all CSV files.
 
     Attributes
     ----------
     delimiter : str
-        What stands between cells; absent: the comma, ``;``, tab or ``|`` that the header has.
+        Between cells; by default the comma, ``;``, tab or ``|`` that the header has.
     encoding : str
-        Absent: UTF-8. A byte order mark has the last word.
+        By default UTF-8. A byte order mark takes precedence.
     decimal : "." or ","
-        What stands before the decimals of numbers.
+        The decimal mark of numbers.
     empty : tuple of str
-        Cells that are as good as empty, in all columns.
+        Texts that count as empty cells, in all columns.
     """
 
     delimiter: str | None = None
@@ -48,18 +47,18 @@ class Csv(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class Times(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[times]``: how times are written, and the span that was watched.
+    """``[times]``: the format of times, and the recorded span.
 
     Attributes
     ----------
     unit : str
-        What numbers count; ``iso8601``, the default, are dates.
+        Unit of numbers; ``iso8601``, the default, reads dates.
     zone : str
         Time zone of dates without an offset, by its name in the IANA database.
     origin : str
-        When a number is 0, as ISO 8601.
+        Time at which a number is 0, as ISO 8601.
     start, end : str or float, optional
-        In the same unit; absent: the first and the last time in the tables.
+        In the same unit; by default the first and the last time in the tables.
     """
 
     unit: Literal["iso8601", "ns", "us", "ms", "s", "days"] = "iso8601"
@@ -77,8 +76,7 @@ class Events(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     constants : dict of str to object
         Columns that are the same in every row.
     fatal_if : dict of str to tuple of str
-        Which events are fatal: those with one of these cells in a column, as it is called in a
-        bundle; the others are not.
+        Column of the bundle to its values in fatal events; all other events are not fatal.
     """
 
     columns: dict[str, str] = {}
@@ -87,7 +85,7 @@ class Events(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Topology(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[topology]``: a CSV file, a row a component; its parents are separated by ``;``."""
+    """``[topology]``: a CSV file, one row per component; parents are separated by ``;``."""
 
     file: str
     columns: dict[str, str] = {}
@@ -100,11 +98,11 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     Attributes
     ----------
     layout : "wide" or "long"
-        A column a metric, or a row a value.
+        One column per metric, or one row per value.
     metrics : tuple of str
-        Which columns of a wide table are metrics; absent: all that are nothing else.
+        Metric columns of a wide table; by default all that have no other use.
     load_dependent : tuple of str
-        Metrics that are of no use once the job sits elsewhere.
+        Metrics that depend on the job's load, so are invalid once the job runs elsewhere.
     """
 
     file: str
@@ -115,12 +113,12 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Mapping(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All of the file; files that it names lie relative to its ``folder``.
+    """The whole file; paths in it are relative to its folder.
 
     Attributes
     ----------
     name : str
-        What the trace is called; "": as the bundle that is written.
+        Name of the trace; "" for that of the written bundle.
     """
 
     name: str = ""
@@ -132,7 +130,7 @@ class Mapping(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def load_mapping(path: Path) -> Mapping:
-    """Return the mapping in a TOML file; ConfigError if it is wrong, with file and line."""
+    """Read a mapping from a TOML file; ConfigError, with file and line, if it is invalid."""
     text = read_text(path)
     table = read_toml(text, str(path))
     mapping = convert(table, Mapping, str(path), text=text)
@@ -142,8 +140,7 @@ def load_mapping(path: Path) -> Mapping:
     mark = mapping.csv.delimiter
     if mark is not None and (len(mark) != 1 or mark.isalnum() or mark in '"\r\n'):
         raise ConfigError(
-            f"{path}: need csv.delimiter of one character that is no letter, digit or quote, was "
-            f"{mark!r}"
+            f"{path}: need csv.delimiter of one character, no letter, digit or quote, was {mark!r}"
         )
     _check_encoding(mapping.csv.encoding, path)
     _check_zone(mapping.times.zone, path)
@@ -153,9 +150,9 @@ def load_mapping(path: Path) -> Mapping:
 def _check_encoding(encoding: str, path: Path) -> None:
     try:
         "".encode(encoding)
-    except (LookupError, ValueError):  # of a name that holds a NUL
+    except (LookupError, ValueError):  # ValueError if the name has a NUL
         raise ConfigError(
-            f"{path}: need csv.encoding of a name that Python knows, such as utf-8, utf-16 or "
+            f"{path}: need csv.encoding with an encoding of Python, such as utf-8, utf-16 or "
             f"cp1252, was {encoding!r}"
         ) from None
 
@@ -166,6 +163,6 @@ def _check_zone(zone: str, path: Path) -> None:
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
         meant = nearest(zone, zoneinfo.available_timezones())
         raise ConfigError(
-            f"{path}: need times.zone of the IANA database, such as Europe/Berlin, was "
+            f"{path}: need times.zone from the IANA database, such as Europe/Berlin, was "
             f"{zone!r}{meant}"
         ) from None

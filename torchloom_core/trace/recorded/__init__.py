@@ -1,1 +1,1 @@
-"""A bundle made of a trajectory."""
+"""Make a bundle from a trajectory."""

@@ -1,4 +1,4 @@
-"""The kernel's inputs in a bundle that came from a trajectory, exactly as the kernel had them."""
+"""Read the kernel's inputs from a bundle made from a trajectory, bit for bit."""
 
 import base64
 import binascii
@@ -17,15 +17,15 @@ from torchloom_core.wire.limits import Int64
 from torchloom_core.wire.messages import Telemetry
 
 
-class LifeLine(msgspec.Struct, frozen=True, kw_only=True):
-    """The first line of ``inputs.jsonl``: which life of which Weaver this was.
+class IncarnationLine(msgspec.Struct, frozen=True, kw_only=True):
+    """The first line of ``inputs.jsonl``: the incarnation of the Weaver.
 
     Attributes
     ----------
     config : dict
-        The whole config of that life.
+        The whole config of that incarnation.
     overruns : tuple of (seq, policy, detail)
-        Policies that took too long, the one thing that no replay can repeat.
+        Policies that exceeded their time limit, which a replay cannot reproduce.
     """
 
     run: str
@@ -36,10 +36,9 @@ class LifeLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InputLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Every other line: one input, and when it came.
+    """Every other line: one input, and its time.
 
-    ``telemetry`` is a batch as msgpack, which keeps every bit, as base64; ``body`` any other
-    message.
+    ``telemetry`` is a batch as base64 of msgpack, which is exact; ``body`` any other message.
     """
 
     seq: Int64
@@ -48,14 +47,14 @@ class InputLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     body: Input | None = None
 
 
-class RecordedLife(NamedTuple):
-    """What a kernel needs beside its inputs to decide as it did."""
+class RecordedIncarnation(NamedTuple):
+    """What a replay needs beside the inputs: the config and the overruns."""
 
     config: Config
     overruns: list[tuple[int, str, str]]
 
 
-_life = msgspec.json.Decoder(LifeLine)
+_first = msgspec.json.Decoder(IncarnationLine)
 _input = msgspec.json.Decoder(InputLine)
 
 
@@ -67,30 +66,32 @@ def input_line(seq: int, ts_ns: int, message: Telemetry | Input) -> InputLine:
     return InputLine(seq=seq, ts_ns=ts_ns, body=message)
 
 
-def recorded_life(bundle: Bundle) -> RecordedLife:
-    """Return how the kernel was configured.
+def recorded_incarnation(bundle: Bundle) -> RecordedIncarnation:
+    """Return the config and the overruns of a bundle's incarnation.
 
     Raises
     ------
     TraceError
-        If the bundle did not come from a trajectory, or this version does not know its config.
+        If the bundle was not made from a trajectory, or its config is invalid in this version.
     """
     lines = _lines(bundle)
     place, line = next(lines)
     try:
-        life = _life.decode(line)
-        return RecordedLife(msgspec.convert(life.config, Config), list(life.overruns))
+        incarnation = _first.decode(line)
+        return RecordedIncarnation(
+            msgspec.convert(incarnation.config, Config), list(incarnation.overruns)
+        )
     except UNREADABLE as error:
         raise TraceError(f"{place}: {error}") from None
 
 
 def recorded_inputs(bundle: Bundle) -> Iterator[tuple[int, Telemetry | Input]]:
-    """Yield ``(ts_ns, message)`` of every input, in the order in which the kernel had it.
+    """Yield ``(ts_ns, message)`` of every input, in the kernel's order.
 
     Raises
     ------
     TraceError
-        If the bundle did not come from a trajectory, or a line is damaged or missing.
+        If the bundle was not made from a trajectory, or a line is damaged or missing.
     """
     lines = _lines(bundle)
     next(lines)
@@ -118,7 +119,7 @@ def _lines(bundle: Bundle) -> Iterator[tuple[str, bytes]]:
                 yield f"{path}:{number}", line
     except FileNotFoundError:
         raise TraceError(
-            f"{path}: need a bundle made by torchloom trace from-trajectory, there is none"
+            f"{path}: need a bundle made by torchloom trace from-trajectory, was another"
         ) from None
     except OSError as error:
         raise TraceError(f"{path}: cannot be read: {error.strerror}") from None

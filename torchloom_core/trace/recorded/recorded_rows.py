@@ -1,4 +1,4 @@
-"""The rows of a trace bundle that a life's inputs and verdicts amount to.
+"""Derive the rows of a trace bundle from the inputs and verdicts of an incarnation.
 
 :mod:`torchloom_core.trace.recorded.from_trajectory` feeds it every input once, in order.
 """
@@ -20,12 +20,12 @@ _FAULT_NOTES = frozenset({"fault", "hang"})
 
 
 class RecordedRows:
-    """Topology, job, placement, events and actions of one life.
+    """Topology, job, placement, events and actions of one incarnation of a Weaver.
 
     Parameters
     ----------
     start_ns : int
-        When the life began; what happened earlier is taken to have happened then.
+        Start of the incarnation; earlier times are set to it.
     """
 
     def __init__(self, run: str, start_ns: int, costs: Costs) -> None:
@@ -43,12 +43,12 @@ class RecordedRows:
         self._actions: dict[str, list[ActionTaken]] = {}
 
     def component_of(self, worker: str) -> str:
-        """Return the component a worker is now; "" if it never said hello."""
+        """Return the component of a worker; "" if it never sent a hello."""
         hello = self._hello.get(worker)
         return f"{hello.node}/{worker}" if hello else ""
 
     def take(self, message: Input, ts_ns: int, outputs: Iterable[Output]) -> None:
-        """Take one input other than telemetry and what it led to."""
+        """Add one input other than telemetry, and its outputs."""
         outputs = tuple(outputs)
         match message:
             case Hello() if any(isinstance(o, Notice) and o.kind == "hello" for o in outputs):
@@ -86,7 +86,7 @@ class RecordedRows:
                 self._end(output, ts_ns)
 
     def rows(self) -> Iterator[Row]:
-        """Yield all rows, once the last input was taken."""
+        """Yield all rows, after the last input."""
         yield from self._topology()
         if self._groups:
             yield Job(
@@ -105,7 +105,7 @@ class RecordedRows:
             yield from actions
 
     def _topology(self) -> Iterator[Component]:
-        """Yield the components; a node is there until all its workers have left."""
+        """Yield the components; a node is in service until all its workers have left."""
         workers_on: dict[str, list[str]] = {}
         for component in self._components.values():
             if component.kind == _WORKER:
@@ -121,9 +121,9 @@ class RecordedRows:
             )
 
     def _take_hello(self, hello: Hello, ts_ns: int) -> None:
-        known = self._hello.get(hello.worker)
-        if known is not None and hello.incarnation == known.incarnation:
-            return  # a restarted Weaver heard it for the first time
+        before = self._hello.get(hello.worker)
+        if before is not None and hello.incarnation == before.incarnation:
+            return  # the same process, which a restarted Weaver received for the first time
         self._unplace(hello.worker, ts_ns)
         self._hello[hello.worker] = hello
         name = self.component_of(hello.worker)
@@ -146,8 +146,8 @@ class RecordedRows:
             self._events[fault.id] = replace(fault, t_resolved=ts_ns)
 
     def _take_exit(self, message: Exit, ts_ns: int) -> None:
-        known = self._hello.get(message.worker)
-        if known is None or message.incarnation != known.incarnation:
+        hello = self._hello.get(message.worker)
+        if hello is None or message.incarnation != hello.incarnation:
             return
         name = self.component_of(message.worker)
         self._unplace(message.worker, ts_ns)
@@ -175,12 +175,12 @@ class RecordedRows:
         self._components.setdefault(component.id, component)
 
     def _add_event(self, event: Event) -> None:
-        # A message that came twice tells of one event.
+        # A message may arrive twice.
         self._events.setdefault(event.id, event)
 
-    def _happened(self, told_ns: int, ts_ns: int) -> int:
-        """Return when something happened, by the sender's clock as far as that can be true."""
-        return min(max(told_ns, self._start_ns), ts_ns) if told_ns else ts_ns
+    def _happened(self, sent_ns: int, ts_ns: int) -> int:
+        """Return the time of an event by the sender's clock, limited to before its arrival."""
+        return min(max(sent_ns, self._start_ns), ts_ns) if sent_ns else ts_ns
 
     def _granted(self, verdict: Verdict, ts_ns: int) -> Iterator[ActionTaken]:
         for component in self._targets(verdict.action):
@@ -196,7 +196,7 @@ class RecordedRows:
             )
 
     def _targets(self, action: Action) -> list[str]:
-        """Return the workers that an action is about: of a run-wide one, all."""
+        """Return the components of an action's workers, all of them for a run-wide action."""
         worker, group, node = (getattr(action, of, None) for of in ("worker", "group", "node"))
         return [
             self.component_of(hello.worker)
@@ -207,8 +207,8 @@ class RecordedRows:
         ]
 
     def _end(self, outcome: Outcome, ts_ns: int) -> None:
-        told = {"result": outcome.result, "detail": outcome.detail}
+        result = {"result": outcome.result, "detail": outcome.detail}
         self._actions[outcome.verdict] = [
-            replace(action, t_end=ts_ns, extra={**action.extra, **told})
+            replace(action, t_end=ts_ns, extra={**action.extra, **result})
             for action in self._actions.get(outcome.verdict, [])
         ]

@@ -1,1 +1,1 @@
-"""Synthetic traces: a fleet, its faults and its telemetry from a seed, one bundle at the end."""
+"""Generate synthetic traces: a fleet, its faults and its telemetry, from a seed."""

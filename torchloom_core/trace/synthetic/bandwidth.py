@@ -1,4 +1,4 @@
-"""Write a synthetic trace of bandwidth: what the link of each worker carries over time."""
+"""Write a synthetic bandwidth trace: the bandwidth of each worker's link over time."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,20 +21,20 @@ _MOST_VALUES = 50_000_000
 
 
 class BandwidthParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which links there are, and how they change.
+    """The links and how their bandwidth changes.
 
     Attributes
     ----------
     shape : str
-        ``steps``: the levels in turn, ``hold_s`` each, again and again; ``sinus``: between the
-        largest and the least, from one to the other in ``hold_s``; ``failing``: the link of the
-        last worker falls from the first level to the least, the others keep the first.
+        ``steps``: the levels in turn, ``hold_s`` each, repeated; ``sinus``: between the highest
+        and the lowest level, half a period in ``hold_s``; ``failing``: the link of the last worker
+        falls from the first level to the lowest, the others stay at the first.
     mbit_per_s : tuple of float
         The levels.
     jitter : float
-        Of each value, relative: lognormal.
+        Lognormal relative variation of each value.
     unequal : float
-        How much the links differ for good, in the same way.
+        Lognormal relative difference between links, constant over time.
     interval_s : float
         Between two values of a link.
     """
@@ -63,12 +63,13 @@ def synthesize_bandwidth(
     Raises
     ------
     TraceError
-        If ``out`` exists and ``force`` is not set, or there would be too many values.
+        If ``out`` exists and ``force`` is not set, or the trace would have too many values.
     """
     samples = parameters.duration_s / parameters.interval_s
     if samples * parameters.workers > _MOST_VALUES:
         raise TraceError(
-            f"{out}: need at most {_MOST_VALUES:,} values, was {samples * parameters.workers:,.0f}"
+            f"{out}: need at most {_MOST_VALUES:,} values (duration / interval * workers), was "
+            f"{samples * parameters.workers:,.0f}"
         )
     names = [f"w{worker}" for worker in range(parameters.workers)]
     with BundleWriter(
@@ -118,7 +119,7 @@ def _spread(normal: Floats, by: float) -> Floats:
 
 def _steps(at_s: Floats, parameters: BandwidthParameters) -> Floats:
     levels = np.asarray(parameters.mbit_per_s)
-    # A moment that falls on the edge of a level belongs to the next one, whatever its rounding.
+    # A moment on the edge of a level belongs to the next one, however it is rounded.
     turn = np.floor(at_s / parameters.hold_s + 1e-9).astype(np.int64)
     return np.repeat(levels[turn % len(levels), None], parameters.workers, axis=1)
 

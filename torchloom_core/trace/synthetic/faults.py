@@ -1,4 +1,4 @@
-"""The faults of a synthetic trace, and what of them is to be seen before they strike."""
+"""Draw the faults of a synthetic trace and their precursors in telemetry."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ from torchloom_core.trace.synthetic.fleet import (
 from torchloom_core.trace.synthetic.parameters import DAY_S, START_NS, Parameters, generator
 
 TEMPERATURE, POWER, ECC, NIC = range(4)
-"""Columns of the metrics that :mod:`~torchloom_core.trace.synthetic.telemetry` makes."""
+"""Columns of the metrics in :mod:`~torchloom_core.trace.synthetic.telemetry`."""
 
 ALL_NODES = -1
 
@@ -28,7 +28,7 @@ _NOTICED_S = (5.0, 60.0)
 
 
 class Kind(NamedTuple):
-    """A kind of component fault, and the metrics that may show it coming."""
+    """A kind of component fault, and the metrics that may show a precursor."""
 
     kind: str
     code: str
@@ -52,7 +52,7 @@ _SIGNS = tuple(kind.signs for kind in KINDS if kind.signs)
 
 
 class Sign(NamedTuple):
-    """Metrics of a node rise, up to a fault or to nothing."""
+    """A rise in metrics of a node: a precursor of a fault, or a false sign."""
 
     node: int
     metrics: tuple[int, ...]
@@ -61,7 +61,7 @@ class Sign(NamedTuple):
 
 
 class Silence(NamedTuple):
-    """No telemetry comes of a node, or only none of its GPUs."""
+    """A gap in the telemetry of a node, or of its GPUs only."""
 
     node: int
     from_ns: int
@@ -70,7 +70,7 @@ class Silence(NamedTuple):
 
 
 class Faults(NamedTuple):
-    """Everything that goes wrong; events are sorted by time and numbered."""
+    """Faults, signs and gaps; events are sorted by time and numbered."""
 
     events: list[Event]
     signs: list[Sign]
@@ -99,17 +99,17 @@ def draw_faults(parameters: Parameters) -> Faults:
     drawn.events.extend(_job_events(parameters))
     drawn.signs.extend(_false_signs(parameters))
     drawn.silences.extend(_gaps(parameters))
-    # What nobody could have known by the end is no part of the trace.
-    known = [event for event in drawn.events if event.t_avail <= parameters.end_ns]
-    known.sort(key=lambda event: (event.t_event, event.component))
-    events = [replace(event, id=f"e{number:06d}") for number, event in enumerate(known, start=1)]
+    # Events that become known after the end are not part of the trace.
+    drawn_events = [event for event in drawn.events if event.t_avail <= parameters.end_ns]
+    drawn_events.sort(key=lambda event: (event.t_event, event.component))
+    events = [replace(event, id=f"e{at:06d}") for at, event in enumerate(drawn_events, start=1)]
     return Faults(events, drawn.signs, drawn.silences)
 
 
 def _draw_shared(
     parameters: Parameters, drawn: Faults, nodes: Sequence[int], component: str, kind: str
 ) -> None:
-    """Draw the faults of a power feed or a switch, which take all nodes on it along."""
+    """Draw the faults of a power feed or a switch, which take down all nodes on it."""
     random = generator(parameters.seed, component)
     is_power = kind == "power"
     per_day = parameters.power_per_feed_day if is_power else parameters.switch_per_rack_day
@@ -125,7 +125,7 @@ def _draw_shared(
 
 
 def _rates_per_day(parameters: Parameters) -> list[float]:
-    """Return the fault rate of each node: the lemons' is higher, the mean as asked for."""
+    """Return the fault rate of each node: higher for lemons, with the configured mean."""
     lemons = round(parameters.lemon_share * parameters.nodes)
     order = generator(parameters.seed, "lemons").permutation(parameters.nodes)
     times = np.ones(parameters.nodes)
@@ -162,11 +162,11 @@ def _draw_node(
             _event(parameters, random, at_ns, component, kind.kind, until_ns, code=kind.code)
         )
         drawn.silences.append(Silence(node, at_ns, until_ns))
-        _foreshadow(parameters, drawn, random, kind, node, at_ns)
+        _draw_precursor(parameters, drawn, random, kind, node, at_ns)
         at_ns = until_ns
 
 
-def _foreshadow(
+def _draw_precursor(
     parameters: Parameters,
     drawn: Faults,
     random: np.random.Generator,
@@ -268,5 +268,5 @@ def _lognormal_ns(random: np.random.Generator, median_s: float, sigma: float) ->
 
 
 def _nanoseconds(seconds: float) -> int:
-    # A second's fraction finer than a microsecond would be made up.
+    # Digits below a microsecond are noise.
     return round(seconds * 1e6) * 1000

@@ -56,7 +56,7 @@ def components(parameters: Parameters) -> Iterator[Component]:
 
 
 def job_rows(parameters: Parameters) -> Iterator[Job | Placement]:
-    """Yield the job, which outlasts the trace, and one replica group a node."""
+    """Yield the job, which runs beyond the trace, and one replica group per node."""
     nodes = parameters.job_nodes
     if not nodes:
         return

@@ -1,4 +1,4 @@
-"""What a synthetic trace is made of: every number that ``torchloom trace synthesize`` takes."""
+"""The parameters of a synthetic trace: the options of ``torchloom trace synthesize``."""
 
 import zlib
 from typing import Annotated
@@ -10,7 +10,7 @@ from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import NotNegative, Positive, Share
 
 START_NS = 1_767_225_600 * SECOND_NS
-"""1 January 2026, 00:00 UTC: when every synthetic trace begins."""
+"""1 January 2026, 00:00 UTC: the start of every synthetic trace."""
 
 DAY_S = 86_400.0
 _NODES_PER_RACK = 16
@@ -19,42 +19,42 @@ Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 
 
 class Parameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How large the fleet is, how often what of it fails, and what it measures.
+    """Size of the fleet, rates of its faults, and sampling of its telemetry.
 
     Attributes
     ----------
     racks : int
-        0: one for every 16 nodes. A power feed serves ``racks_per_feed`` of them.
+        0 for one per 16 nodes. A power feed serves ``racks_per_feed`` of them.
     interval_s : float
-        Between two samples of a node; 0: no telemetry.
+        Between two samples of a node; 0 for no telemetry.
     faults_per_node_day : float
-        Of components, the mean over all nodes, lemons and others; 0.0065 is what Meta measured
-        on RSC-1 (Kokolis et al., "Revisiting Reliability", 2024).
+        Mean rate of component faults over all nodes, including lemons; Meta measured 0.0065 on
+        RSC-1 (Kokolis et al., "Revisiting Reliability", 2024).
     weibull_shape : float
-        Of the time to the next fault of a node, from its last repair; 1: a Poisson process,
-        less than 1: what was just repaired fails sooner.
+        Of the time to a node's next fault since its last repair; 1 is a Poisson process, with
+        less than 1 faults cluster after a repair.
     lemon_share, lemon_factor : float
-        Share of the nodes that fail so many times as often as the others.
+        Share of lemon nodes, and their fault rate relative to the others.
     power_per_feed_day, switch_per_rack_day, fabric_per_rack_day : float
-        Power cuts take all nodes of a feed, a broken switch all nodes of a rack; a fabric fault
-        is over within minutes.
+        A power cut takes down all nodes of a feed, a broken switch all nodes of a rack; a fabric
+        fault is over within minutes.
     job_faults_per_day : float
-        Faults of the job itself, which strike wherever it sits.
+        Faults of the job itself, on any of its nodes.
     repair_median_s, repair_sigma : float
-        Of the lognormal time to repair a component, a feed or a switch.
+        Lognormal time to repair a component, a feed or a switch.
     precursor_share : float
-        Share of the component faults that can be seen coming, among the kinds that measurements
-        can show.
+        Share of component faults with a precursor, among the kinds that can have one.
     lead_median_s, lead_sigma : float
-        Of the lognormal time from the first sign to the fault.
+        Lognormal time from the first sign to the fault.
     false_signs_per_node_day : float
-        Signs of the same shape that nothing follows.
+        Rate of signs that no fault follows.
     vanish_median_s : float
-        How long before a GPU falls off the bus its metrics disappear; lognormal as the lead.
+        Time from the last metrics of a GPU until it falls off the bus; lognormal with
+        ``lead_sigma``.
     gaps_per_node_day, scraper_gaps_per_day, gap_mean_s : float
-        Scrapes of one node, or of all, that fail for a while; the length is exponential.
+        Gaps in the telemetry of one node, or of all nodes; their length is exponential.
     job_share : float
-        Share of the nodes on which the job sits, one replica group a node.
+        Share of the nodes on which the job runs, one replica group per node.
     """
 
     nodes: Count = 48
@@ -91,17 +91,17 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def rack_count(self) -> int:
-        """How many racks there are."""
+        """Number of racks."""
         return self.racks or -(-self.nodes // _NODES_PER_RACK)
 
     @property
     def feed_count(self) -> int:
-        """How many power feeds there are."""
+        """Number of power feeds."""
         return -(-self.rack_count // self.racks_per_feed)
 
     @property
     def job_nodes(self) -> range:
-        """The nodes on which the job sits."""
+        """The nodes on which the job runs."""
         return range(round(self.job_share * self.nodes))
 
     def rack_of(self, node: int) -> int:
@@ -110,5 +110,5 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def generator(seed: int, name: str) -> np.random.Generator:
-    """Return the random numbers of one process: those of the others do not shift them."""
+    """Return the random generator of one process, independent of all others."""
     return np.random.default_rng([seed, zlib.crc32(name.encode())])

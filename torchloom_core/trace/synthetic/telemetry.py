@@ -1,4 +1,4 @@
-"""The telemetry of a synthetic trace, made in pieces of about a million rows."""
+"""Generate the telemetry of a synthetic trace, in tables of about a million rows."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Generic, TypeVar
@@ -27,7 +27,7 @@ LOAD_DEPENDENT = METRICS[:2]
 
 _ROWS = 1 << 20
 _SCRAPE_NS = SECOND_NS
-"""From a sample to when it is there."""
+"""From a sample to its availability."""
 
 _DAY_NS = 86_400 * SECOND_NS
 _GPU_METRICS = slice(TEMPERATURE, ECC + 1)
@@ -38,7 +38,7 @@ _Span = TypeVar("_Span", Sign, Silence)
 def tables(parameters: Parameters, faults: Faults) -> Iterator[Any]:
     """Yield tables of ``TELEMETRY_COLUMNS``, sorted by ``t_avail``.
 
-    Their size depends on the number of nodes alone: memory does not grow with the span.
+    Their size depends only on the number of nodes: memory does not grow with the span.
     """
     step_ns = round(parameters.interval_s * SECOND_NS)
     if not step_ns:
@@ -52,22 +52,22 @@ def tables(parameters: Parameters, faults: Faults) -> Iterator[Any]:
         last_ns = min(first_ns + at_once * step_ns, stop_ns)
         t_event: Ints = np.arange(first_ns, last_ns, step_ns, dtype=np.int64)
         values, there = sensors.read(t_event)
-        kept = np.flatnonzero(there)
-        t, metric, node = np.unravel_index(kept, there.shape)
+        cells = np.flatnonzero(there)
+        t, metric, node = np.unravel_index(cells, there.shape)
         yield pa.table(
             {
                 "t_event": t_event[t],
                 "t_avail": t_event[t] + _SCRAPE_NS,
                 "component": pa.DictionaryArray.from_arrays(node.astype(np.int32), names),
                 "metric": pa.DictionaryArray.from_arrays(metric.astype(np.int32), metrics),
-                "value": values.ravel()[kept],
-                "valid": np.ones(len(kept), dtype=np.bool_),
+                "value": values.ravel()[cells],
+                "valid": np.ones(len(cells), dtype=np.bool_),
             }
         )
 
 
 class _Sensors:
-    """What every node measures, read forward in time."""
+    """The sensors of all nodes, read forward in time."""
 
     def __init__(self, parameters: Parameters, faults: Faults) -> None:
         self._random = generator(parameters.seed, "telemetry")
@@ -83,7 +83,7 @@ class _Sensors:
         self._silences: _Spans[Silence] = _Spans(faults.silences)
 
     def read(self, t_event: Ints) -> tuple[Floats, NDArray[np.bool_]]:
-        """Return ``(samples, metrics, nodes)`` values, and which of them are there."""
+        """Return ``(samples, metrics, nodes)`` values, and whether each is present."""
         shape = (len(t_event), len(METRICS), len(self._load))
         there = np.ones(shape, dtype=np.bool_)
         for silence, samples in self._silences.between(t_event):
@@ -114,7 +114,7 @@ class _Sensors:
 
 
 class _Spans(Generic[_Span]):
-    """Signs or silences, to be looked up by time."""
+    """Index of signs or silences by time."""
 
     def __init__(self, spans: Sequence[_Span]) -> None:
         self._spans: Sequence[_Span] = spans
@@ -122,7 +122,7 @@ class _Spans(Generic[_Span]):
         self._until_ns = np.array([span.until_ns for span in spans], dtype=np.int64)
 
     def between(self, t_event: Ints) -> Iterator[tuple[_Span, slice]]:
-        """Yield the spans that hold some of ``(samples,)`` times, and which."""
+        """Yield the spans that contain some of ``(samples,)`` times, and those times."""
         touches = (self._from_ns <= t_event[-1]) & (self._until_ns > t_event[0])
         for index in np.flatnonzero(touches).tolist():
             span = self._spans[index]

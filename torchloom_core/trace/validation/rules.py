@@ -1,6 +1,6 @@
-"""What rows of a bundle must keep; :mod:`validate` and the importers ask, row by row.
+"""The rules for rows of a bundle; :mod:`validate` and the importers check row by row.
 
-A fault is one line, "need ..., was ...", without the place, which the caller knows.
+A fault is one line, "need ..., was ..."; the caller adds file and row.
 """
 
 from collections.abc import Iterable, Iterator, Set
@@ -13,14 +13,14 @@ from torchloom_core.trace.bundle.schema import ActionTaken, Component, Event, Jo
 
 
 class Rules:
-    """What a row must keep by itself and among those that were checked before it.
+    """Checks each row by itself and against the rows checked before it.
 
     Parameters
     ----------
     start_ns, end_ns : int
-        The span in which everything happens.
+        The span of the trace.
     components, jobs : set of str, optional
-        Those that are known; None where the bundle does not list them.
+        Their ids; None where the bundle does not list them.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Rules:
         self._sits: dict[tuple[str, str, int], list[tuple[int, int | None]]] = {}
 
     def faults(self, row: Row) -> Iterator[str]:
-        """Yield what is wrong with a row; rows of one file come in its order."""
+        """Yield the faults of a row; pass rows in the order of the file."""
         if not isinstance(row, Placement):
             yield from self._id(row)
         match row:
@@ -58,14 +58,14 @@ class Rules:
             case Placement():
                 yield from self._component(row.component)
                 if self._jobs is not None and row.job not in self._jobs:
-                    yield f"need a job of the list, was {row.job!r}"
+                    yield f"need a job of jobs.jsonl, was {row.job!r}"
                 yield from _order("until_ns", row.until_ns, "from_ns", row.from_ns)
                 yield from self._place(row)
 
     def _id(self, row: Component | Job | Event | ActionTaken) -> Iterator[str]:
         ids = self._ids.setdefault(type(row), set())
         if row.id in ids:
-            yield f"need an id of its own, was {shown(row.id)} again"
+            yield f"need a unique id, was {shown(row.id)} again"
         ids.add(row.id)
 
     def _moment(self, row: Event | ActionTaken) -> Iterator[str]:
@@ -80,7 +80,7 @@ class Rules:
         newest = self._newest.setdefault(type(row), row.t_event)
         if row.t_event < newest:
             yield (
-                f"need t_event >= {moment_text(newest)}, that of a row before, was "
+                f"need t_event >= {moment_text(newest)} of an earlier row, was "
                 f"{moment_text(row.t_event)}"
             )
         self._newest[type(row)] = max(newest, row.t_event)
@@ -94,17 +94,17 @@ class Rules:
         for from_ns, until_ns in spans:
             if _before(row.from_ns, until_ns) and _before(from_ns, row.until_ns):
                 yield (
-                    f"need rank {row.rank} of group {row.group!r} of job {row.job!r} at one "
-                    f"place at a time, was also elsewhere from {moment_text(from_ns)} on"
+                    f"need one placement at a time for rank {row.rank} of group {row.group!r} of "
+                    f"job {row.job!r}, was a second one from {moment_text(from_ns)}"
                 )
                 break
         spans.append((row.from_ns, row.until_ns))
 
 
 def parent_faults(parts: Iterable[Component]) -> Iterator[tuple[int, str]]:
-    """Yield ``(index, fault)`` for parents that do not exist, and the first circle of them.
+    """Yield ``(index, fault)`` for missing parents and for the first cycle of parents.
 
-    A parent that does not exist is one fault, of the first part that names it.
+    A missing parent is one fault, at the first component that names it.
     """
     listed = list(parts)
     index_of = {part.id: index for index, part in enumerate(listed)}
@@ -125,7 +125,7 @@ def parent_faults(parts: Iterable[Component]) -> Iterator[tuple[int, str]]:
     except CycleError as error:
         circle: list[str] = error.args[1]
         shown = " > ".join(map(printable, circle))
-        yield index_of[circle[0]], f"need parents without a circle, was {shown}"
+        yield index_of[circle[0]], f"need parents without a cycle, was {shown}"
 
 
 def _order(late: str, late_ns: int | None, early: str, early_ns: int | None) -> Iterator[str]:

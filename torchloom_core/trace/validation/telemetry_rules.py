@@ -1,4 +1,4 @@
-"""What the telemetry of a bundle must keep; :mod:`validate` asks, a part at a time."""
+"""The rules for the telemetry of a bundle; :mod:`validate` and the importers check it in parts."""
 
 from collections.abc import Callable, Iterator, Set
 from pathlib import Path
@@ -13,21 +13,21 @@ from torchloom_core.errors import TraceError
 from torchloom_core.trace.bundle.schema import TELEMETRY_COLUMNS
 from torchloom_core.trace.bundle.telemetry import PART_ROWS, conform, opened
 
-Heard = Callable[[Path, int, int], None]
-"""Told of a file, how many rows of it are done, and how many it has."""
+Progress = Callable[[Path, int, int], None]
+"""Called with a file, its rows checked so far, and all its rows."""
 
 _Rows = NDArray[np.bool_]
 
 
 class TelemetryRules:
-    """Checks files in their order; of one rule broken many times in a file only the first row.
+    """Checks files in order; reports the first row that breaks a rule, and counts the others.
 
     Parameters
     ----------
     start_ns, end_ns : int
-        The span in which everything happens.
+        The span of the trace.
     components : set of str, optional
-        Those that are known; None without a topology.
+        Their ids; None without a topology.
     """
 
     def __init__(self, start_ns: int, end_ns: int, components: Set[str] | None) -> None:
@@ -37,8 +37,8 @@ class TelemetryRules:
         self._last_ns: int | None = None
         self.rows = 0
 
-    def faults(self, path: Path, heard: Heard) -> Iterator[str]:
-        """Yield what is wrong with a file, each with file and row."""
+    def faults(self, path: Path, progress: Progress) -> Iterator[str]:
+        """Yield the faults of a file, with file and row."""
         first: dict[str, tuple[int, str]] = {}
         counts: dict[str, int] = {}
         done = 0
@@ -51,18 +51,18 @@ class TelemetryRules:
                         first.setdefault(rule, (done + row + 1, was(row)))
                         counts[rule] = counts.get(rule, 0) + int(broken.sum())
                     done += table.num_rows
-                    heard(path, done, file.metadata.num_rows)
+                    progress(path, done, file.metadata.num_rows)
         except TraceError as error:
             yield str(error)
         self.rows += done
         for rule, (row, value) in first.items():
-            more = f", and {counts[rule] - 1} rows more" if counts[rule] > 1 else ""
+            more = f", and {counts[rule] - 1} more rows" if counts[rule] > 1 else ""
             yield f"{path}:{row}: need {rule}, was {value}{more}"
 
     def broken(self, table: pa.Table) -> Iterator[tuple[str, _Rows, Callable[[int], str]]]:
-        """Yield each broken rule, ``(rows,)`` where it is broken, and what to say of a row.
+        """Yield each broken rule, ``(rows,)`` where it is broken, and a row's value as text.
 
-        Where something is missing, the rest of the part can only be judged once it is there.
+        A part with missing values is not checked any further.
         """
         missing = [name for name in TELEMETRY_COLUMNS if table[name].null_count]
         for name in missing:

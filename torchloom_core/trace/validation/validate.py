@@ -1,4 +1,4 @@
-"""Find everything that is wrong with a trace bundle; ``torchloom trace validate`` calls it."""
+"""Check a trace bundle against all rules; ``torchloom trace validate`` calls it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,31 +23,31 @@ from torchloom_core.trace.bundle.schema import (
     Row,
 )
 from torchloom_core.trace.validation.rules import Rules, parent_faults
-from torchloom_core.trace.validation.telemetry_rules import Heard, TelemetryRules
+from torchloom_core.trace.validation.telemetry_rules import Progress, TelemetryRules
 
 _Numbered = list[tuple[int, Any]]
 
 
 class Findings(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found, each in one line with file and row; without faults a bundle is sound."""
+    """Faults and warnings, one line each with file and row; a bundle without faults is valid."""
 
     faults: tuple[str, ...]
-    remarks: tuple[str, ...]
+    warnings: tuple[str, ...] = msgspec.field(name="remarks")
 
 
-def validate(path: Path, heard: Heard = lambda _path, _done, _rows: None) -> Findings:
-    """Read all of the bundle at ``path`` and return what is wrong with it.
+def validate(path: Path, progress: Progress = lambda _path, _done, _rows: None) -> Findings:
+    """Read all of the bundle at ``path`` and check it.
 
     Parameters
     ----------
-    heard : callable
-        Told how far the reading of telemetry is.
+    progress : callable
+        Called as telemetry is read.
     """
     try:
         bundle = Bundle.open(path)
     except TraceError as error:
-        return Findings(faults=(str(error),), remarks=())
-    return _Validation(bundle).run(heard)
+        return Findings(faults=(str(error),), warnings=())
+    return _Validation(bundle).run(progress)
 
 
 class _Validation:
@@ -55,9 +55,9 @@ class _Validation:
         self._bundle = bundle
         self._path = bundle.path
         self._faults: list[str] = []
-        self._remarks: list[str] = []
+        self._warnings: list[str] = []
 
-    def run(self, heard: Heard) -> Findings:
+    def run(self, progress: Progress) -> Findings:
         manifest = self._bundle.manifest
         span = (manifest.start_ns, manifest.end_ns)
         if span[1] <= span[0]:
@@ -77,16 +77,16 @@ class _Validation:
             self._fault(f"{TOPOLOGY}:{rows[TOPOLOGY][index][0]}", fault)
         telemetry = TelemetryRules(*span, components)
         for path in self._bundle.parquet_files:
-            self._faults += telemetry.faults(path, heard)
+            self._faults += telemetry.faults(path, progress)
         self._content([event for _, event in rows[EVENTS]], telemetry.rows)
-        return Findings(faults=tuple(self._faults), remarks=tuple(self._remarks))
+        return Findings(faults=tuple(self._faults), warnings=tuple(self._warnings))
 
     def _checksums(self) -> None:
         if not self._bundle.manifest.files:
-            self._remarks.append(f"{self._path / MANIFEST}: has no checksums")
+            self._warnings.append(f"{self._path / MANIFEST}: has no checksums")
             return
         self._faults += changed(self._bundle.path, self._bundle.manifest.files)
-        self._remarks += [
+        self._warnings += [
             f"{self._path / file}: is not listed in the manifest" for file in self._bundle.unlisted
         ]
 
@@ -105,13 +105,13 @@ class _Validation:
         ids = {event.id for event in events}
         for event in events:
             if event.cause and event.cause not in ids:
-                self._remarks.append(
-                    f"{self._path / EVENTS}: cause {event.cause!r} of {event.id!r} is no event"
+                self._warnings.append(
+                    f"{self._path / EVENTS}: cause {event.cause!r} of {event.id!r} is not an event"
                 )
         if not events and not samples and not self._faults:
             self._fault(EVENTS, "need an event or telemetry, was an empty trace")
         elif not any(event.fatal for event in events):
-            self._remarks.append(f"{self._path / EVENTS}: has no failure: no event is fatal")
+            self._warnings.append(f"{self._path / EVENTS}: has no failures: no event is fatal")
 
     def _fault(self, place: str, text: str) -> None:
         self._faults.append(f"{self._path / place}: {text}")
