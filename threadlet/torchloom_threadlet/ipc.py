@@ -32,7 +32,7 @@ from torchloom_core.wire.messages import (
     Command,
     FieldValue,
     Hello,
-    Hold,
+    PauseState,
     JoinFile,
     Note,
     WorkerState,
@@ -200,7 +200,7 @@ class GoodbyeReceived(msgspec.Struct, frozen=True, kw_only=True, tag="heard"):
 
 
 ToSidecar = Attach | Samples | Hello | Ack | Note | Flight | Goodbye
-ToLink = Command | Hold | Keys | Admission | Sent | Stored | FlightRequest | GoodbyeReceived
+ToLink = Command | PauseState | Keys | Admission | Sent | Stored | FlightRequest | GoodbyeReceived
 
 _encoder = msgspec.msgpack.Encoder()
 _to_sidecar: msgspec.msgpack.Decoder[ToSidecar] = msgspec.msgpack.Decoder(ToSidecar)

@@ -103,9 +103,7 @@ def reduce_together(reductions: Sequence[Reduction[_Result]]) -> list[_Result]:
             except StopIteration as stop:
                 results.append(stop.value)
         if len(collectives) != ranks and len(results) != ranks:
-            raise ValueError(
-                f"need the same collective on all {ranks} ranks, was on {len(collectives)}"
-            )
+            raise ValueError(f"need a collective of all {ranks} ranks, was of {len(collectives)}")
         answers = _answers(collectives)
     return results
 

@@ -23,7 +23,7 @@ from nats.aio.msg import Msg
 from torchloom_core.errors import MessageError
 from torchloom_core.plain_text import RateLimitedLog, plain_line
 from torchloom_core.wire import subjects
-from torchloom_core.wire.codec import decode_hold, encode_telemetry
+from torchloom_core.wire.codec import decode_pause_state, encode_telemetry
 from torchloom_core.wire.endings import is_meant
 from torchloom_core.wire.messages import (
     Ack,
@@ -258,7 +258,7 @@ class Sidecar:
         if client is not self._subscribed_client:
             self._subscribed_client = client
             await client.subscribe(subjects.roll_call(self._hello.run), cb=self._roll.take)
-            await client.subscribe(subjects.hold(self._hello.run), cb=self._on_hold)
+            await client.subscribe(subjects.pause_state(self._hello.run), cb=self._on_hold)
         if self._pulling is not None:
             # A long poll from before the broker's restart would wait for its timeout.
             self._pulling.cancel()
@@ -274,7 +274,7 @@ class Sidecar:
 
     async def _on_hold(self, message: Msg) -> None:
         with contextlib.suppress(MessageError):
-            hold = decode_hold(message.data)
+            hold = decode_pause_state(message.data)
             if hold.run == self._hello.run:
                 self._roll.saw(hold.epoch)
             self._to_link(hold)

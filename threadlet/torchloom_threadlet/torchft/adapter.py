@@ -56,10 +56,8 @@ def attach(
     see :class:`~torchloom_threadlet.preview.Preview`.
     """
     placement = {"group": group, "rank": rank, "node": node, "rack": rack, "standby": standby}
-    standby_tasks = standby_tasks_of(landscape, preview)
-    return attach_once(
-        TorchftLoom, join, placement, "torchft", held=held, standby_tasks=standby_tasks
-    )
+    tasks = standby_tasks_of(landscape, preview)
+    return attach_once(TorchftLoom, join, placement, "torchft", held=held, standby_tasks=tasks)
 
 
 class TorchftLoom(Loom):

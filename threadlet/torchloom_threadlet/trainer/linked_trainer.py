@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from torchloom_core.wire.messages import Command, Hello, Hold
+from torchloom_core.wire.messages import Command, Hello, PauseState
 from torchloom_threadlet.ipc import Samples
 
 
@@ -25,7 +25,7 @@ class Trainer(Protocol):
     def deliver(self, command: Command) -> None:
         """Take a command that has arrived."""
 
-    def update_pause(self, hold: Hold) -> None:
+    def update_pause(self, hold: PauseState) -> None:
         """Apply the Weaver's report on the pause in force."""
 
     def admitted(self, unwanted: str) -> None:

@@ -8,7 +8,7 @@ thread calls :meth:`PauseLease.update`, the training thread the rest; the caller
 import math
 from collections import deque
 
-from torchloom_core.wire.messages import Hold
+from torchloom_core.wire.messages import PauseState
 
 PROVISIONAL_S = 1.5
 """How long a worker waits for the Weaver to confirm its pause."""
@@ -48,7 +48,7 @@ class PauseLease:
         self._until_s = now_s + PROVISIONAL_S
         self._end_s = now_s + self.longest_s
 
-    def update(self, hold: Hold, now_s: float) -> None:
+    def update(self, hold: PauseState, now_s: float) -> None:
         """Apply the Weaver's report on the pause in force."""
         if hold.over:
             self._over.append(hold.over)

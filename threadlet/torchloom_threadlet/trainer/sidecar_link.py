@@ -17,7 +17,7 @@ import msgspec
 
 from torchloom_core.errors import MessageError
 from torchloom_core.plain_text import RateLimitedLog
-from torchloom_core.wire.messages import FINAL_STATUSES, Ack, Command, Hold, JoinFile, Note
+from torchloom_core.wire.messages import FINAL_STATUSES, Ack, Command, PauseState, JoinFile, Note
 from torchloom_threadlet.flight_recorder import collectives, flight_recorder
 from torchloom_threadlet.identity import Join, read_join, wait_for_join
 from torchloom_threadlet.ipc import (
@@ -288,7 +288,7 @@ class SidecarLink:
         match frame:
             case Command():
                 self._trainer.deliver(frame)
-            case Hold():
+            case PauseState():
                 self._trainer.update_pause(frame)
             case Keys():
                 self._keys = frame

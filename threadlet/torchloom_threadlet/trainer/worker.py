@@ -31,7 +31,7 @@ from torchloom_core.wire.messages import (
     Dump,
     FencedChange,
     Hello,
-    Hold,
+    PauseState,
     Join,
     KnobValue,
     Note,
@@ -44,7 +44,7 @@ from torchloom_core.wire.messages import (
     SetKnobs,
     StandbyTask,
     Survey,
-    Tell,
+    WriteLog,
     Withdraw,
     WorkerState,
     done_by,
@@ -263,7 +263,7 @@ class Worker:
             return
         if isinstance(command.do, FencedChange):
             self.changes.offer(command, command.do)
-        elif isinstance(command.do, Dump | Cut | Withdraw | Tell):
+        elif isinstance(command.do, Dump | Cut | Withdraw | WriteLog):
             self._execute(command)
         elif isinstance(command.do, Join) and self.actuators.prepared:
             self._execute(command)  # the training thread may still be creating its Manager
@@ -272,7 +272,7 @@ class Worker:
             self._pending.put(command)
             self.has_pending = True
 
-    def update_pause(self, hold: Hold) -> None:
+    def update_pause(self, hold: PauseState) -> None:
         """Extend or end a pause, as the Weaver reports."""
         with self._inbox_lock:
             if hold.run != self._run or not self._inbox.believes(hold.epoch):
@@ -501,7 +501,7 @@ class Worker:
                 self.changes.withdraw(number)
             case Dump():
                 self.note("dump", self._evidence())
-            case Tell(text=line):
+            case WriteLog(text=line):
                 _logger.warning("%s: %s", self.identity.worker, line)
             case Survey() | Rehearse() as standby_task if not standby_task.leaves_off:
                 return self._run_standby_task(
