@@ -90,7 +90,7 @@ def fitted(arms: Sequence[list[StepSample]]) -> CostModel:
             model.pass_time(max(0.0, step.now_s - before_s))
             before_s = step.now_s
             model.learn(step)
-        model.link.doubt()  # the next arm begins on other links
+        model.link.widen()  # the next arm begins on other links
     return model
 
 

@@ -1,1 +1,1 @@
-"""The policies that come with torchLoom, one a file; each is a plugin like anyone's."""
+"""The policies that come with torchLoom, one per file; each is an ordinary plugin."""

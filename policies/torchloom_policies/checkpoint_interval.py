@@ -1,4 +1,4 @@
-"""Save as often as the measured failures make it worth, and once more before a forecast one."""
+"""Set the checkpoint interval by the measured failure rate, and save before a forecast failure."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -35,37 +35,36 @@ _UPLOADS = "upload_bytes_per_s"
 
 
 class CheckpointIntervalPolicy:
-    """Propose the interval that wastes least, and a save when a failure is forecast.
+    """Propose the interval that maximizes ETTR, and a save when a failure is forecast.
 
     The run's failure rate has a gamma prior of ``prior_failures`` failures at
-    ``prior_failures_per_node_day``; with n failures seen in E node-seconds of training its
-    posterior mean is ``(prior_failures + n) / (prior_failures / prior rate + E)`` (Gelman et
-    al., "Bayesian Data Analysis", 2.6). A checkpoint is of use only to failures that roll the run
-    back: where the other groups go on, as with torchft, hardly any does. So their share is
-    measured, (1 + rollbacks) / (1 + failures watched), the mean of a beta distribution that
-    begins as if one had been seen, and it did; see :class:`torchloom_core.plugin.RunFailures`.
-    M is one over the rate, the share and the nodes that train now. A failure from which a local
-    checkpoint recovers is a rollback too, so that with two tiers the interval is rather too
-    short. The interval is Daly's higher-order optimum for M and ``costs.checkpoint_s``
+    ``prior_failures_per_node_day``; after n failures in E node-seconds of training its posterior
+    mean is ``(prior_failures + n) / (prior_failures / prior rate + E)`` (Gelman et al.,
+    "Bayesian Data Analysis", 2.6). Only failures that roll the run back need a checkpoint; with
+    torchft the other groups usually continue. The share of rollbacks is therefore measured,
+    (1 + rollbacks) / (1 + failures watched), the mean of a beta distribution whose prior is one
+    rollback (:class:`torchloom_core.plugin.RunFailures`). M, the mean time between rollbacks, is
+    1 / (rate x share x nodes that train). A recovery from a local checkpoint counts as a rollback
+    too, so the interval is short where local and remote checkpoints are combined. The interval is
+    Daly's higher-order optimum for M and ``costs.checkpoint_s``
     (:func:`torchloom_core.plugin.daly_s`), within the knob's range; the gain is the
     difference in :func:`~torchloom_core.plugin.ettr` over ``period_s``. It is proposed if it
-    differs by more than ``tolerance`` from what is set and from what was proposed within the last
+    differs by more than ``tolerance`` from the present value and from any proposal within the last
     ``period_s``: the optimum is flat.
 
-    Where a script offers the knob ``upload_bytes_per_s``, its checkpoints go over the network that
-    the steps need. Then a save costs, beside ``costs.checkpoint_s``, the time by which an upload
-    of the state delays the run (:class:`~torchloom_core.plugin.Traffic`): at the median of the
-    last hour for the interval, as it is now for a checkpoint at once.
+    Where a script offers the knob ``upload_bytes_per_s``, checkpoints share the network with the
+    steps. A save then costs ``costs.checkpoint_s`` plus the time by which the upload of the state
+    delays the run (:class:`~torchloom_core.plugin.Traffic`): the median of the last hour for the
+    interval, the present value for an immediate checkpoint.
 
     With a ``predictor``, a checkpoint is saved at once if
 
         p x unsaved work x run's GPUs > costs.checkpoint_s x run's GPUs
 
-    where p is the probability that anyone of the run fails before the next regular checkpoint
-    would have kept that work (Aupy, Robert, Vivien and Zaidouni, "Checkpointing algorithms and
-    fault prediction", 2014). The unsaved work is the trainer's metric ``unsaved_work_s``, or
-    else ``costs.unsaved_s``. One suspicion leads to one save a horizon, unless its odds have
-    doubled.
+    where p is the probability that a worker of the run fails before the next regular checkpoint
+    (Aupy, Robert, Vivien and Zaidouni, "Checkpointing algorithms and fault prediction", 2014).
+    The unsaved work is the trainer's metric ``unsaved_work_s``, or else ``costs.unsaved_s``. A
+    forecast leads to one save per horizon, unless its odds have doubled.
     """
 
     name = "checkpoint_interval"
@@ -76,23 +75,23 @@ class CheckpointIntervalPolicy:
         Attributes
         ----------
         knob : str
-            The knob that holds the work between two checkpoints, seconds, for the whole run.
+            The knob that sets the work between two checkpoints, seconds, for the whole run.
         prior_failures_per_node_day : float
-            What to expect before anything was seen; Meta's clusters had 0.0023 and 0.0065.
+            Failure rate assumed before any data; Meta's clusters had 0.0023 and 0.0065.
         prior_failures : float
-            How many failures that prior is worth.
+            Weight of that prior, in failures.
         incident_s : float
             Faults of the run closer than this are one failure, seconds.
         memory_s : float
-            How far back faults of the run's nodes count when the policy starts, seconds.
+            Faults of the run's nodes in this time before the policy starts count, seconds.
         tolerance : float
             Propose no change smaller than this share of the present interval.
         period_s : float
-            Over which time the gain is counted, seconds.
+            Time over which the gain is counted, seconds.
         predictor : str
-            Whose forecasts to save on; it must stand under ``[predictors]``. Empty: none.
+            Predictor whose forecasts trigger saves, from ``[predictors]``. Empty: none.
         accept_unskilled : bool
-            Act also on a fitted model that is not useful by the verdict on its card.
+            Act also on a fitted model whose model card rates it below useful.
         """
 
         knob: str = "checkpoint_interval_s"
@@ -160,16 +159,16 @@ class CheckpointIntervalPolicy:
             action=ChangeKnob(knob=options.knob, value=wanted),
             reason=(
                 f"{self._failures.count} failures in {self._failures.node_s / _DAY_S:.1f} "
-                f"node-days, of {rollbacks.watched} watched {rollbacks.count} took work back: "
-                f"one that does every {mtbf_s:.0f} s, a save takes {save_s:g} s; "
-                f"{wanted:.0f} s of work between saves instead of {present:.0f} s leave "
-                f"{after:.2%} of the time instead of {before:.2%}"
+                f"node-days, {rollbacks.count} of {rollbacks.watched} rolled the run back: one "
+                f"rollback is expected every {mtbf_s:.0f} s, and a save takes {save_s:g} s. A "
+                f"checkpoint interval of {wanted:.0f} s instead of {present:.0f} s raises the "
+                f"effective training time from {before:.2%} to {after:.2%}"
             ),
             gain_gpu_s=(after - before) * options.period_s * costs.gpus_per_worker * workers,
         )
 
     def _rate_per_s(self) -> float:
-        """Return the run's failures a second, as far as is known."""
+        """Return the estimated failures per second of the run."""
         options, seen = self._options, self._failures
         prior_node_s = options.prior_failures * _DAY_S / options.prior_failures_per_node_day
         rate = (options.prior_failures + seen.count) / (prior_node_s + seen.node_s)
@@ -219,8 +218,8 @@ class CheckpointIntervalPolicy:
         yield Proposal(
             action=SaveCheckpoint(),
             reason=(
-                f"the run fails with probability {any_fails:.2f} before it saves again, first "
-                f"{view.workers[worst]} on {view.node[worst] or 'an unknown node'}"
+                f"the run fails before its next checkpoint with probability {any_fails:.2f}, most "
+                f"likely {view.workers[worst]} on {view.node[worst] or 'an unknown node'}"
                 f"{f' ({why})' if why else ''}: {unsaved_s:.0f} s of work would be lost, a save "
                 f"takes {save_s:g} s"
             ),
@@ -231,19 +230,19 @@ class CheckpointIntervalPolicy:
         )
 
     def _share_at_stake(self, until_next_s: float) -> float:
-        """Return the share of the forecast's time in which only a save now keeps the work."""
+        """Return the share of the forecast's time before the next regular checkpoint."""
         if until_next_s <= 0 or self._outlook.rest_s <= until_next_s:
-            return 1.0  # nobody saves in time
+            return 1.0  # no regular checkpoint falls within the forecast
         return until_next_s / self._outlook.rest_s
 
 
 def _save_s(upload_s: float, view: FleetView) -> float:
-    """Return how long a save holds the run up, where it is uploaded with the time for that."""
+    """Return how long a save delays the run, including its upload if there is one."""
     return view.costs.checkpoint_s + (upload_s if _UPLOADS in view.knob_specs else 0.0)
 
 
 def _values(knob: str, training: list[int], view: FleetView) -> list[float]:
-    """Return what the knob is on the workers that train, if it is a number."""
+    """Return the knob's values on the workers that train, if it is a number."""
     spec = view.knob_specs.get(knob)
     if spec is None or spec.kind not in ("float", "int"):
         return []
@@ -252,7 +251,7 @@ def _values(knob: str, training: list[int], view: FleetView) -> list[float]:
 
 
 def _distance(one: float, other: float) -> float:
-    """Return how many times one is the other, as a logarithm; inf if one is not above 0."""
+    """Return the absolute log ratio of two numbers; inf if one is not above 0."""
     return abs(math.log(one / other)) if one > 0 and other > 0 else math.inf
 
 

@@ -1,4 +1,4 @@
-"""Move a replica group off what is about to fail, when the forecast makes that worth its price."""
+"""Migrate a replica group that is forecast to fail, if the expected loss exceeds the cost."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -35,44 +35,42 @@ from torchloom_policies.forecast_groups import ForecastGroups, GroupRisk
 
 _INCIDENT_S = 300.0
 """Faults of the run closer than this are one failure."""
-_TOLD_GPU_S = 0.5
-"""A price that rounds to nothing is not told."""
+_SHOWN_GPU_S = 0.5
+"""A cost that rounds to 0 is left out of the reason."""
 
 
 class FailureForecastPolicy:
-    """Propose to migrate each group whose expected loss exceeds the price of moving it.
+    """Propose to migrate each group whose expected loss exceeds the cost of moving it.
 
-    A failure nobody acted on stalls all GPUs of the run for detection, restart and the work not
-    yet saved, and costs the group's own GPUs until it is replaced. With ``p`` the group's
-    failure probability and ``s`` that of the standby which would take its place, moving it pays if
+    An unavoided failure stalls all GPUs of the run for detection, restart and the unsaved work,
+    and costs the group's own GPUs until it is replaced. With ``p`` the group's
+    failure probability and ``s`` that of the standby that would replace it, moving it pays if
 
         (p - s) [(detect + restart + unsaved) x run's GPUs + replace x group's GPUs]
             > migrate x run's GPUs + away
 
     which is the rule "migrate iff p (D + R + unsaved work) > G" of proactive migration
     (Aupy, Robert, Vivien and Zaidouni, "Checkpointing algorithms and fault prediction", 2014)
-    in GPU-seconds, but that the standby may fail as well; a worker of it that was not judged
-    yet, because it has come since, is taken for a typical one of the run, the median. ``away`` is
-    what it costs that there is one standby less while the nodes that were left are inspected
-    (:class:`~torchloom_core.plugin.Reserve`), at the failures that the same forecast expects of
-    the other groups, or at those that the run had so far, where they are more often: a rule that
-    judges few says nothing of the others. To the price comes what the state that the standby is
-    given takes of the network (:class:`~torchloom_core.plugin.Traffic`); the failure will not
-    wait for a quieter one.
+    in GPU-seconds, extended by the failure of the standby. A standby worker without a forecast
+    counts with the median probability of the run. ``away`` is the cost of one standby less while
+    the nodes that the group left are inspected (:class:`~torchloom_core.plugin.Reserve`). It uses
+    the failure rate that the forecast gives for the other groups, or the run's observed rate where
+    that is higher: a predictor may cover only a few workers. The transfer of the state to the
+    standby adds to the cost (:class:`~torchloom_core.plugin.Traffic`); it does not wait for a
+    quieter network, because the failure does not wait either.
 
-    Where the trainer reports ``unsaved_work_s``, the unsaved work is what it will be on average
-    until the forecast is over; else it is ``costs.unsaved_s``. A group's probability is
+    Where the trainer reports ``unsaved_work_s``, the unsaved work is its expected mean until the
+    end of the forecast; else it is ``costs.unsaved_s``. A group's probability is
     1 - prod(1 - p) over its workers, as if they failed independently.
 
-    The nodes that the group leaves for, those that alone fail with ``min_probability``, are
-    cordoned for the rest of the forecast's horizon: after that nothing is known against them. The
-    gain of a cordon is what their failure would cost whoever was put there meanwhile, and its
-    price that they are away so long; one that is not worth it is left out.
+    Nodes of the group that alone fail with ``min_probability`` are cordoned for the rest of the
+    forecast's horizon. The gain of a cordon is the cost of a failure of a group placed there
+    meanwhile, and its cost is the missing node; a cordon that does not pay is not proposed.
 
-    A forecast is weighed at every tick until its horizon has passed, so that a group for which
-    no standby was there is moved once there is one. A group on the same nodes is proposed once
-    a horizon, unless the odds of its failure have doubled since. A proposal that waits for
-    approval is withdrawn when the forecast is over or the failure no longer likely enough.
+    A forecast is evaluated at every tick until its horizon has passed, so that a group without a
+    standby is moved once there is one. A group on the same nodes is proposed once
+    per horizon, unless the odds of its failure have doubled since. A proposal that waits for
+    approval is withdrawn when the forecast is over or the failure is no longer likely enough.
     """
 
     name = "failure_forecast"
@@ -83,19 +81,19 @@ class FailureForecastPolicy:
         Attributes
         ----------
         predictor : str
-            Whose forecasts to act on; it must be active, under ``[predictors]``.
+            Predictor whose forecasts to act on; it must be active, under ``[predictors]``.
         min_probability : float
-            A group less likely to fail than this, 0 to 1, is left alone whatever the price: it
-            guards against a predictor that cries wolf. The first time that it keeps a group which
-            the price alone would move, an alert has both numbers.
+            A group less likely to fail than this, 0 to 1, is never moved: protection against false
+            alarms. An alert gives both numbers the first time that this limit alone prevents a
+            move.
         horizon_s : float, optional
-            Act on what happens within this time, seconds; the forecast is converted as if the
+            Act on failures within this time, seconds; the forecast is converted as if the
             hazard were constant. Absent: the predictor's own horizon.
         drain_without_standby : bool
-            With no standby group that could take over, let the group leave all the same if
-            that pays; otherwise only an alert is given.
+            If no standby group can take over, drain the group where that pays; otherwise only an
+            alert is given.
         accept_unskilled : bool
-            Act also on a fitted model that is not useful by the verdict on its card.
+            Act also on a fitted model whose model card rates it below useful.
         """
 
         predictor: str = "trend"
@@ -111,7 +109,7 @@ class FailureForecastPolicy:
         self._failures = RunFailures(_INCIDENT_S)
         self._moved = ActedOn()
         self._alerted = ActedOn()
-        self._has_told_of_minimum = False
+        self._alerted_minimum = False
         self.needs = (
             Need(UNSAVED_WORK),
             *TRAFFIC_NEEDS,
@@ -119,7 +117,7 @@ class FailureForecastPolicy:
         )
 
     def on_tick(self, view: FleetView) -> Iterable[Proposal]:
-        """Weigh what the newest forecast still says."""
+        """Evaluate the newest forecast until its horizon has passed."""
         self._traffic.look(view)
         self._failures.look(view, np.flatnonzero(view.is_in("training", "paused")).tolist())
         worker_probability = self._outlook.probability(view)
@@ -133,13 +131,13 @@ class FailureForecastPolicy:
         for risk in sorted(risks, key=lambda risk: (-risk.net_gpu_s, risk.group)):
             if risk.net_gpu_s > 0:
                 yield from self._propose(risk, groups, standbys, view)
-        kept = np.where(at_risk, 0.0, groups.probability)
-        if kept.any() and not self._has_told_of_minimum:
-            likeliest = groups.risk(int(np.argmax(kept)), unsaved_s)
-            yield from self._tell_of_minimum(likeliest, groups, standbys, view)
+        below_minimum = np.where(at_risk, 0.0, groups.probability)
+        if below_minimum.any() and not self._alerted_minimum:
+            likeliest = groups.risk(int(np.argmax(below_minimum)), unsaved_s)
+            yield from self._alert_minimum(likeliest, groups, standbys, view)
 
     def lapsed(self, view: FleetView, proposal: Proposal) -> str:
-        """Say that the forecast is over, or that it is no longer likely enough to act on."""
+        """Return why the proposal lapsed: the forecast is over, or the failure too unlikely."""
         worker_probability = self._outlook.probability(view)
         if self._outlook.rest_s == 0.0:
             return f"the forecast of {self._options.predictor} is over"
@@ -156,8 +154,8 @@ class FailureForecastPolicy:
         if probability >= self._options.min_probability and pays:
             return ""
         return (
-            f"{subject} now fails within {self._outlook.rest_s:.0f} s with probability "
-            f"{probability:.2g}, was {proposal.confidence:.2g} when it was proposed"
+            f"the probability that {subject} fails within {self._outlook.rest_s:.0f} s is now "
+            f"{probability:.2g}, was {proposal.confidence:.2g} in the proposal"
         )
 
     def _unsaved_s(self, view: FleetView) -> float:
@@ -173,7 +171,7 @@ class FailureForecastPolicy:
         news = (suspicion, risk.probability, view.now_ns)
         if not self._moved.is_news(*news):
             return
-        reserve, action, cost_gpu_s = self._way_out(risk, groups, standbys, view)
+        reserve, action, cost_gpu_s = self._exit(risk, groups, standbys, view)
         if action is not None:
             if risk.probability * risk.loss_gpu_s <= cost_gpu_s:
                 return
@@ -203,7 +201,7 @@ class FailureForecastPolicy:
     def _reserve(
         self, risk: GroupRisk, groups: ForecastGroups, left: int, view: FleetView
     ) -> Reserve:
-        """Return what is left once the group has left, and how often the others need it."""
+        """Return the remaining standbys after the move, and how often other groups need one."""
         others = max(0.0, groups.expected - risk.probability)
         return Reserve(
             view.costs,
@@ -212,12 +210,12 @@ class FailureForecastPolicy:
             left=left,
         )
 
-    def _way_out(
+    def _exit(
         self, risk: GroupRisk, groups: ForecastGroups, standbys: Standbys, view: FleetView
     ) -> tuple[Reserve, Action | None, float]:
-        """Return how the group should leave, if at all, and what that costs in GPU-seconds.
+        """Return the action by which the group leaves, if any, and its cost in GPU-seconds.
 
-        A standby may fail as well, and is to be given the state.
+        The cost includes the failure of the standby and the transfer of the state.
         """
         standby = standbys.fit(risk.rows)
         left = standbys.left(len(risk.rows)) - 1 if standby else -1
@@ -231,19 +229,19 @@ class FailureForecastPolicy:
             return reserve, DrainGroup(group=risk.group), cost_gpu_s
         return reserve, None, risk.pause_gpu_s
 
-    def _tell_of_minimum(
+    def _alert_minimum(
         self, risk: GroupRisk, groups: ForecastGroups, standbys: Standbys, view: FleetView
     ) -> Iterator[Proposal]:
-        """Say that ``min_probability`` keeps a group, if the price alone would move it."""
-        _, _, cost_gpu_s = self._way_out(risk, groups, standbys, view)
+        """Propose an alert if only ``min_probability`` prevents the move of a group."""
+        _, _, cost_gpu_s = self._exit(risk, groups, standbys, view)
         if risk.probability * risk.loss_gpu_s <= cost_gpu_s:
             return
-        self._has_told_of_minimum = True
+        self._alerted_minimum = True
         reason = (
             f"group {risk.group} fails within {self._outlook.rest_s:.0f} s with probability "
-            f"{risk.probability:.2g}, and leaving in time pays from "
-            f"{cost_gpu_s / risk.loss_gpu_s:.2g} on: min_probability = "
-            f"{self._options.min_probability:g} keeps it, and all like it, where they are"
+            f"{risk.probability:.2g}. A move pays from {cost_gpu_s / risk.loss_gpu_s:.2g} on, but "
+            f"min_probability = {self._options.min_probability:g} prevents it, here and for "
+            "other groups below it"
         )
         yield Proposal(
             action=Alert(worker=view.workers[risk.worst], text=reason),
@@ -255,7 +253,7 @@ class FailureForecastPolicy:
     def _cordon(
         self, risk: GroupRisk, groups: ForecastGroups, reserve: Reserve, view: FleetView
     ) -> Iterator[Proposal]:
-        """Keep off the nodes that the group leaves for, as long as the forecast reaches."""
+        """Propose to cordon the nodes that are likely to fail, until the forecast ends."""
         rest_s = self._outlook.rest_s
         for node in dict.fromkeys(view.node[row] for row in risk.rows):
             rows = [row for row in risk.rows if view.node[row] == node]
@@ -266,12 +264,12 @@ class FailureForecastPolicy:
             cost_gpu_s = reserve.away_gpu_s(view.costs.gpus_per_worker * len(rows), rest_s)
             if probability * risk.loss_gpu_s <= cost_gpu_s:
                 continue
-            price = f", to do without it {cost_gpu_s:.0f}" if cost_gpu_s >= _TOLD_GPU_S else ""
+            price = f", the cordon costs {cost_gpu_s:.0f}" if cost_gpu_s >= _SHOWN_GPU_S else ""
             yield Proposal(
                 action=CordonNode(node=node, lasts_s=rest_s),
                 reason=(
                     f"group {risk.group} leaves {node}, which fails within {rest_s:.0f} s with "
-                    f"probability {probability:.2f}: that would cost {risk.loss_gpu_s:.0f} "
+                    f"probability {probability:.2f}: a failure costs {risk.loss_gpu_s:.0f} "
                     f"GPU-s{price}"
                 ),
                 gain_gpu_s=risk.loss_gpu_s,
@@ -281,7 +279,7 @@ class FailureForecastPolicy:
             )
 
     def _transfer(self, action: Action) -> str:
-        """Return what the standby's state takes, where somebody said how large it is."""
+        """Return the cost of the state transfer in words, if the state's size is known."""
         size_bytes = self._traffic.state_bytes
         if not isinstance(action, Migrate) or math.isnan(size_bytes):
             return ""
@@ -292,19 +290,19 @@ class FailureForecastPolicy:
         why = self._outlook.why(view, risk.worst)
         return (
             f"group {risk.group} fails within {self._outlook.rest_s:.0f} s with probability "
-            f"{risk.probability:.2f}, first {worker} on {node or 'an unknown node'}"
-            f"{f' ({why})' if why else ''}: that would cost {risk.loss_gpu_s:.0f} GPU-s, leaving "
-            f"in time {cost_gpu_s:.0f}"
+            f"{risk.probability:.2f}, most likely {worker} on {node or 'an unknown node'}"
+            f"{f' ({why})' if why else ''}: a failure costs {risk.loss_gpu_s:.0f} GPU-s, a move "
+            f"{cost_gpu_s:.0f}"
         )
 
 
 def _absence(gpus: float, reserve: Reserve) -> str:
-    """Return what of the price is for the nodes that are away, where that is worth a word."""
+    """Return the part of the cost that is due to nodes under inspection, if it is not 0."""
     away_gpu_s = reserve.inspected_gpu_s(gpus)
-    if away_gpu_s < _TOLD_GPU_S:
+    if away_gpu_s < _SHOWN_GPU_S:
         return ""
-    left = f", with {reserve.left} left to stand by" if reserve.left >= 0 else ""
-    return f", of that {away_gpu_s:.0f} for its nodes that are away{left}"
+    left = f", {reserve.left} standbys remain" if reserve.left >= 0 else ""
+    return f" ({away_gpu_s:.0f} of it for its nodes under inspection{left})"
 
 
 @hookimpl

@@ -1,4 +1,4 @@
-"""The replica groups as a forecast of their workers sees them; ``failure_forecast`` asks."""
+"""Failure probabilities per replica group, from those of its workers; for ``failure_forecast``."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from torchloom_core.plugin import FleetView, Floats
 
 @dataclass(frozen=True)
 class GroupRisk:
-    """A group that may fail, what that would cost, and what the pause of a move costs."""
+    """A group that may fail, the cost of its failure, and the cost of the pause for a move."""
 
     group: str
     rows: tuple[int, ...]
@@ -22,14 +22,14 @@ class GroupRisk:
 
     @property
     def net_gpu_s(self) -> float:
-        """What its move is worth before anything but the pause is paid."""
+        """The gain of a move, less the cost of the pause alone."""
         return self.probability * self.loss_gpu_s - self.pause_gpu_s
 
 
 class ForecastGroups:
     """The replica groups that train or stand by, and how likely each is to fail.
 
-    ``expected`` of those that train are to fail.
+    ``expected`` is the expected number of failures among those that train.
     """
 
     def __init__(self, view: FleetView, worker_probability: Floats) -> None:
@@ -38,7 +38,7 @@ class ForecastGroups:
         number: dict[str, int] = {}
         names = (number.setdefault(group, len(number)) for group in view.group)
         number_of = np.where(training, np.fromiter(names, np.intp, len(view)), -1)
-        self._rows = np.argsort(number_of, kind="stable")  # those of a group in a run, ascending
+        self._rows = np.argsort(number_of, kind="stable")  # grouped, ascending within a group
         self._begin = np.searchsorted(number_of[self._rows], np.arange(len(number) + 1))
         self.worker_probability = np.where(training, np.nan_to_num(worker_probability), 0.0)
         self.in_run = int(np.count_nonzero(training))
@@ -59,7 +59,7 @@ class ForecastGroups:
         self.standby_probability = {group: 1.0 - alive for group, alive in survival.items()}
 
     def risk(self, number: int, unsaved_s: float) -> GroupRisk:
-        """Return what the failure of a group would cost while so much work is unsaved."""
+        """Return the cost of a group's failure with ``unsaved_s`` seconds of unsaved work."""
         view, costs, rows = self._view, self._view.costs, self.members(number)
         run_gpus, gpus = (costs.gpus_per_worker * count for count in (self.in_run, len(rows)))
         stall_s = costs.detect_s + costs.restart_s + unsaved_s

@@ -1,4 +1,4 @@
-"""Find the replica group that the others wait for in vain, and have them freed of it."""
+"""Find the replica group that hangs and blocks its quorum, and evict it."""
 
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Literal, NamedTuple
@@ -31,34 +31,33 @@ _WAITING, _QUORUM = "trainer_waiting_s", "quorum_id"
 class HangPolicy:
     """Evict a group that makes no progress while others of its quorum wait for it.
 
-    When one rank hangs, all that it trains with stand still, and from their steps alone nobody
-    can tell who holds up whom. What each trainer is at tells it: a victim waits in a collective
-    or for a quorum (``trainer_waiting_s`` above 0); a culprit does not. But a trainer that
-    evaluates, saves or compiles does not wait either, and is well. So each is given the time that
-    the evidence asks for, always plus ``costs.checkpoint_s``, and never less than ``ratio`` times
-    the usual longest step of this run:
+    When one rank hangs, all ranks of its quorum stop, and their steps alone do not show the cause.
+    The state of each trainer does: a victim waits in a collective or for a quorum
+    (``trainer_waiting_s`` above 0); a culprit does not. A healthy trainer that evaluates, saves or
+    compiles does not wait either. The time limit therefore depends on the evidence. It always
+    includes ``costs.checkpoint_s``, and is at least ``ratio`` times the usual longest step:
 
     ========================================================== ==============================
-    its process is stopped (SIGSTOP, a debugger)               ``stopped_s``
-    it uses no CPU time, and its stack stays the same          ``least_s`` of that
-    it works: CPU time moves, or the stack does                ``busy_s``
-    neither is known, as of an older Threadlet                 ``unseen_s``
-    it is in a named phase (``loom.phase``, torch.compile)     the bound of the phase, at least
-    it has not finished two steps yet: it compiles or heals    ``first_step_s``, at least
+    the process is stopped (SIGSTOP, a debugger)               ``stopped_s``
+    no CPU time, and an unchanged stack                        ``least_s``
+    it works: CPU time or the stack changes                    ``busy_s``
+    CPU time or stack unknown (an older Threadlet)             ``unseen_s``
+    in a named phase (``loom.phase``, torch.compile)           the bound of the phase, at least
+    fewer than two steps finished: it compiles or heals        ``first_step_s``, at least
     ========================================================== ==============================
 
-    A culprit is named only if it stands still at ``patience`` ticks in a row, if another group of
-    the very same quorum waits, and if neither more groups are named than wait nor more than
-    ``most_groups``. Then its stacks and those of one that waits for it are collected, which they
-    can only be before the others are freed. Once its own have come, or after ``dump_s``, it is
-    proposed for eviction, and the reason states the evidence. The gain is what those that wait
-    would go on waiting, ``would_wait_s``. If somebody waits and nobody can be named, there is an
-    alert; so is there for a process that is stopped.
+    A group is named as the culprit only if it exceeds its limit at ``patience`` ticks in a row,
+    if another group of the same quorum waits, and if the number of named groups exceeds neither
+    the number of waiting groups nor ``most_groups``. Stacks of the culprit and of one victim are
+    collected first: an eviction frees the victims and loses them. The eviction is proposed once
+    the dump has arrived, or after ``dump_s``; its reason states the evidence. The gain is the
+    time that the victims would still wait, ``would_wait_s``. An alert is proposed if workers wait
+    and no culprit can be named, and for each stopped process.
 
     Attributes
     ----------
     status : str
-        The present patience and what it comes of, for ``torchloom status`` and the page.
+        The present time limit and how it was derived, for ``torchloom status`` and the page.
     """
 
     name = "hang"
@@ -75,30 +74,30 @@ class HangPolicy:
         busy_s : float
             How long it may work at one step, seconds.
         unseen_s : float
-            How long a step may take of which neither CPU time nor stack is known, seconds.
+            How long a step may take if CPU time or stack is unknown, seconds.
         ratio : float
-            All of that is at least so many times the usual longest step, up to ``busy_s``.
+            Each limit is at least this many times the usual longest step, up to ``busy_s``.
         memory_s : float
-            After this time a longest step counts for half, seconds.
+            Half-life of a longest step's weight, seconds.
         first_step_s : float
             How long a worker may take for its first two steps, seconds: it loads, compiles, heals.
         patience : int
-            Ticks in a row at which the same worker must stand still.
+            Ticks in a row at which the same worker must exceed its limit.
         most_groups : int
-            Of more groups than that none is named: what they share is at fault.
+            If more groups than this hang, none is named: their shared infrastructure is at fault.
         dump_s : float
-            How long the dump of the one that hangs is waited for before its eviction, seconds.
+            How long to wait for the dump of the hung worker before its eviction, seconds.
         then : str
-            What becomes of the group: ``wait`` leaves it to come back by itself, ``restart`` ends
-            it for whoever started it to start it again, ``replace`` gives its place to a standby
-            and restarts it where none fits.
+            What follows the eviction: ``wait`` leaves the group to rejoin by itself, ``restart``
+            ends its processes so that the launcher restarts them, ``replace`` gives its place to a
+            standby, or restarts it if none fits.
         would_wait_s : float
-            How long the others would go on waiting if left alone, seconds: the process group's
-            timeout, as a rule.
+            How long the other groups would wait without the eviction, seconds: usually the
+            process group's timeout.
         confidence : float
-            Probability that the group named is the one, 0 to 1.
+            Probability that the named group is the culprit, 0 to 1.
         again_s : float
-            When a group that still hangs is proposed again, seconds.
+            A group that still hangs is proposed again after this time, seconds.
         """
 
         least_s: Positive = 120.0
@@ -119,8 +118,8 @@ class HangPolicy:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._streak = np.zeros(0, dtype=np.int64)
-        self._told = np.zeros(0, dtype=np.bool_)
-        self._asked: dict[str, _Asked] = {}
+        self._alerted = np.zeros(0, dtype=np.bool_)
+        self._dumps: dict[str, _DumpRequest] = {}
         self._evicted: set[str] = set()
         self._patience = Patience(options.ratio, options.busy_s, options.memory_s)
         self.status = ""
@@ -135,7 +134,7 @@ class HangPolicy:
         )
 
     def on_tick(self, view: FleetView) -> Iterable[Proposal]:
-        """Name who holds the others up, and say what to do about it."""
+        """Name the groups that block their quorum, and propose a dump or an eviction."""
         self._patience.look(view)
         seen = Standstill(view)
         least_s = self._options.least_s
@@ -143,13 +142,13 @@ class HangPolicy:
         shortest_s = min(self._options.stopped_s, least_s)
         still = view.is_in("training") & self._exceed(view.progress_age_s, shortest_s, view)
         stopped = still & seen.stopped
-        waits, others = self._at_what(still & ~stopped, view)
+        waits, others = self._split_by_wait(still & ~stopped, view)
         hangs = stopped | (others & ~seen.in_phase & self._too_long(seen, view))
         self._streak = np.where(still, grow(self._streak, len(view)) + 1, 0)
         ripe = self._streak >= self._options.patience
         yield from self._alert_stopped(stopped & ripe, still, view)
         standing = {view.group[row] for row in np.flatnonzero(still).tolist()}
-        self._asked = {group: asked for group, asked in self._asked.items() if group in standing}
+        self._dumps = {group: dump for group, dump in self._dumps.items() if group in standing}
         if not (waits & ripe).any():
             self._unnamed = False
             return
@@ -158,60 +157,60 @@ class HangPolicy:
             self._unnamed, self._named_s = False, view.now_s
             for group, (row, wait) in named.items():
                 yield from self._act(group, row, wait, seen, view)
-        elif (others & ~hangs).any() or self._is_plain(view):
+        elif (others & ~hangs).any() or self._is_explained(view):
             return
         elif not self._unnamed:
             self._unnamed = True
             yield self._cannot_name(waits, hangs, view)
 
     def lapsed(self, view: FleetView, proposal: Proposal) -> str:
-        """Say that the group that was to be evicted does not stand still any more."""
+        """Return that the group proposed for eviction makes progress again."""
         match proposal.action:
-            case EvictGroup(group=group) if group not in self._asked:
-                return f"group {group} does not stand still any more"
+            case EvictGroup(group=group) if group not in self._dumps:
+                return f"group {group} makes progress again"
         return ""
 
-    def _exceed(self, spent_s: Floats, least_s: float, view: FleetView) -> Rows:
-        """Return who has spent more than the patience with a step, or with its first ones."""
+    def _exceed(self, elapsed_s: Floats, least_s: float, view: FleetView) -> Rows:
+        """Return the rows over their limit for a step, or for their first steps."""
         limit_s = self._patience.limit_s(least_s) + view.costs.checkpoint_s
         first_s = max(limit_s, self._options.first_step_s)
-        exceed: Rows = spent_s > np.where(self._patience.has_begun, limit_s, first_s)
+        exceed: Rows = elapsed_s > np.where(self._patience.has_begun, limit_s, first_s)
         return exceed
 
     def _too_long(self, seen: Standstill, view: FleetView) -> Rows:
-        """Return who takes longer than may be, by what is known of it."""
+        """Return the rows over the limit that applies to their evidence."""
         options, age_s = self._options, view.progress_age_s
         idle = self._exceed(seen.idle_s, options.least_s, view)
         unseen = seen.unseen & self._exceed(age_s, options.unseen_s, view)
         return idle | unseen | self._exceed(age_s, options.busy_s, view)
 
-    def _is_plain(self, view: FleetView) -> bool:
-        """Say whether it is plain why somebody waits: for a paused group, or for one that joins.
+    def _is_explained(self, view: FleetView) -> bool:
+        """Return whether a pause, a join or a recent eviction explains the waiting workers.
 
-        Whoever was freed just now has not finished a step yet, and waits for nobody.
+        Workers that an eviction has just freed have not finished a step yet.
         """
         freed = view.now_s <= self._named_s + self._options.least_s
         return freed or bool(view.is_in("paused", "joining").any())
 
-    def _at_what(self, still: Rows, view: FleetView) -> tuple[Rows, Rows]:
-        """Return who waits and who does not, as they say themselves, or as the lighthouse sees."""
+    def _split_by_wait(self, still: Rows, view: FleetView) -> tuple[Rows, Rows]:
+        """Return the rows that wait and those that do not, by telemetry or the lighthouse."""
         waiting_s = view.latest(_WAITING)
         waits, hangs = still & (waiting_s > 0), still & (waiting_s == 0)
         seen = view.lighthouse
         if seen is not None and seen.waiting_s > 0:
-            unsaid = still & np.isnan(waiting_s) & seen.member & ~seen.lost
-            waits, hangs = waits | (unsaid & ~seen.silent), hangs | (unsaid & seen.silent)
+            unknown = still & np.isnan(waiting_s) & seen.member & ~seen.lost
+            waits, hangs = waits | (unknown & ~seen.silent), hangs | (unknown & seen.silent)
         return waits, hangs
 
     def _quorum(self, view: FleetView) -> Floats:
-        """Return ``(workers,)``: the quorum that each is in, NaN where nobody knows."""
-        said, seen = view.latest(_QUORUM), view.lighthouse
+        """Return ``(workers,)``: the quorum of each worker, NaN where unknown."""
+        reported, seen = view.latest(_QUORUM), view.lighthouse
         if seen is None:
-            return said
-        return np.where(np.isnan(said) & seen.member, float(seen.quorum_id), said)
+            return reported
+        return np.where(np.isnan(reported) & seen.member, float(seen.quorum_id), reported)
 
     def _named(self, hangs: Rows, waits: Rows, view: FleetView) -> dict[str, tuple[int, "_Wait"]]:
-        """Return the groups that hang, each by its row furthest behind, with who waits for it."""
+        """Return the groups that hang, each by its row furthest behind, and the rows waiting."""
         quorum = self._quorum(view)
         waiting: dict[float, _Wait] = {}
         for row in np.flatnonzero(waits).tolist():
@@ -232,35 +231,37 @@ class HangPolicy:
     def _act(
         self, group: str, row: int, wait: "_Wait", seen: Standstill, view: FleetView
     ) -> Iterator[Proposal]:
-        """Look at first, then evict; if that did nothing, again after a while."""
-        asked = self._asked.get(group)
+        """Propose dumps, then the eviction; start over after ``again_s`` if the group hangs."""
+        request = self._dumps.get(group)
         dump = view.note(DUMP, row)
-        if asked is None or view.now_s - asked.at_s >= self._options.again_s:
-            self._asked[group] = _Asked(view.now_s, dump)
+        if request is None or view.now_s - request.at_s >= self._options.again_s:
+            self._dumps[group] = _DumpRequest(view.now_s, dump)
             self._evicted.discard(group)
-            # A stopped process answers nothing; what can be had of it its sidecar has told.
-            whom = (row, wait.longest(but=group))
-            yield from (self._dump(one, group, view) for one in whom[int(seen.stopped[row]) :])
+            # A stopped process cannot dump; its sidecar has already reported its stack.
+            targets = (row, wait.longest(but=group))
+            yield from (self._dump(one, group, view) for one in targets[int(seen.stopped[row]) :])
         elif group not in self._evicted:
-            said = seen.in_words(row)
+            evidence = seen.in_words(row)
             if not seen.stopped[row]:
-                waited_s = view.now_s - asked.at_s
-                if dump == asked.dump and waited_s < self._options.dump_s:
+                waited_s = view.now_s - request.at_s
+                if dump == request.dump and waited_s < self._options.dump_s:
                     return
                 timed_out = f"its dump timed out after {waited_s:.0f} s"
-                said += f", {timed_out if dump == asked.dump else 'its dump was taken'}"
+                evidence += f", {timed_out if dump == request.dump else 'its dump was taken'}"
             self._evicted.add(group)
-            yield self._evict(group, row, wait, said, view)
+            yield self._evict(group, row, wait, evidence, view)
 
     def _dump(self, row: int, group: str, view: FleetView) -> Proposal:
         return Proposal(
             action=CollectDump(worker=view.workers[row]),
-            reason=f"{view.workers[row]} may show why {group} hangs, and where",
+            reason=f"the stacks of {view.workers[row]} may show where and why {group} hangs",
             gain_gpu_s=self._options.least_s * view.costs.gpus_per_worker,
             confidence=self._options.confidence,
         )
 
-    def _evict(self, group: str, row: int, wait: "_Wait", said: str, view: FleetView) -> Proposal:
+    def _evict(
+        self, group: str, row: int, wait: "_Wait", evidence: str, view: FleetView
+    ) -> Proposal:
         options = self._options
         victims, longest = wait.count(but=group), wait.longest(but=group)
         members = [other for other, name in enumerate(view.group) if name == group]
@@ -272,7 +273,7 @@ class HangPolicy:
             action=EvictGroup(group=group, then=then),
             reason=(
                 f"{view.workers[row]} on {view.node[row] or 'an unknown node'} finished no step "
-                f"after {view.step[row]} for {view.progress_age_s[row]:.0f} s: {said}; "
+                f"after {view.step[row]} for {view.progress_age_s[row]:.0f} s: {evidence}; "
                 f"{victims} workers of its quorum wait, {view.workers[longest]} for "
                 f"{_waiting_s(view)[longest]:.0f} s"
             ),
@@ -282,9 +283,9 @@ class HangPolicy:
         )
 
     def _alert_stopped(self, stopped: Rows, still: Rows, view: FleetView) -> Iterator[Proposal]:
-        told = grow(self._told, len(view)) & still
-        self._told = told | stopped
-        for row in np.flatnonzero(stopped & ~told).tolist():
+        alerted = grow(self._alerted, len(view)) & still
+        self._alerted = alerted | stopped
+        for row in np.flatnonzero(stopped & ~alerted).tolist():
             text = (
                 f"{view.workers[row]} on {view.node[row] or 'an unknown node'}: its process is "
                 f"stopped, by SIGSTOP or a debugger, after step {view.step[row]}"
@@ -295,14 +296,14 @@ class HangPolicy:
         row = int(np.flatnonzero(waits)[np.argmin(view.step[waits])])
         text = (
             f"{waits.sum()} workers wait and finish no step, {view.workers[row]} for "
-            f"{_waiting_s(view)[row]:.0f} s; nobody can be named that they wait for, "
-            f"{hangs.sum()} others compute or are stopped"
+            f"{_waiting_s(view)[row]:.0f} s; the cause is unknown, "
+            f"{hangs.sum()} other workers compute or are stopped"
         )
         return Proposal(action=Alert(worker=view.workers[row], text=text), reason=text)
 
 
-class _Asked(NamedTuple):
-    """When a dump was asked for, and the newest that had come by then."""
+class _DumpRequest(NamedTuple):
+    """When a dump was proposed, and the newest dump at that time."""
 
     at_s: float
     dump: Note | None
@@ -321,19 +322,19 @@ class _Wait:
         self._rows += 1
 
     def count(self, but: str) -> int:
-        """Return how many wait that are not of this group."""
+        """Return how many rows of other groups wait."""
         return self._rows - len(self.groups.get(but, ()))
 
     def longest(self, but: str) -> int:
-        """Return who of them has waited longest."""
+        """Return the row of another group that has waited longest."""
         rows = (row for group, rows in self.groups.items() if group != but for row in rows)
         return max(rows, key=lambda row: float(self._waiting_s[row]))
 
 
 def _waiting_s(view: FleetView) -> Floats:
-    """Return how long each waits, or, where it does not say, for how long it finished no step."""
-    said_s = view.latest(_WAITING)
-    return np.where(np.isnan(said_s), view.progress_age_s, said_s)
+    """Return how long each waits, or, where not reported, the time since its last step."""
+    reported_s = view.latest(_WAITING)
+    return np.where(np.isnan(reported_s), view.progress_age_s, reported_s)
 
 
 @hookimpl

@@ -1,4 +1,4 @@
-"""Keep away from nodes that have failed much more often than the others."""
+"""Cordon nodes that fail much more often than the others."""
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,11 +31,11 @@ _DAY_S = 86_400.0
 _SHAPE = 0.5
 """Shape of the gamma distribution of nodes' rates: most are far below the mean, a few far above."""
 _LOOK_S = 3600.0
-"""Without a new fault the history is weighed again after this time."""
+"""Without a new fault the history is evaluated again after this time."""
 
 
 class LemonNodesPolicy:
-    """Cordon nodes with a history, and move a group off one if that pays.
+    """Cordon nodes that fail repeatedly, and migrate a group away from one if that pays.
 
     Meta found that removing such lemon nodes cut failures of jobs of 512 GPUs and more from
     14 % to 4 % ("Revisiting Reliability in Large-Scale Machine Learning Research Clusters",
@@ -50,14 +50,13 @@ class LemonNodesPolicy:
     one incident at ``prior_failures_per_node_day``.
 
     A failure costs the run ``[(detect + restart + unsaved) x run's GPUs + replace x group's
-    GPUs]``; a lemon's surplus of failures within ``horizon_s`` times that is the gain, if it is
-    one. The price is that the node is away as long
-    (:class:`~torchloom_core.plugin.Reserve`) while nodes fail as the others do; a group's move
-    costs the pause besides. A cordon that is not worth that is not proposed, so that a run without
-    standbys may keep its lemons. A node is cordoned for
-    ``memory_s``: what is known against it fades in that time. It is cordoned once, and again only
-    after another incident: who uncordons it has seen to it, and one whose cordon is over has
-    another chance. A group is moved after that, once a horizon, unless the odds have doubled.
+    GPUs]``. The gain is this cost times the lemon's surplus of failures within ``horizon_s``. The
+    cost is one node less for that time (:class:`~torchloom_core.plugin.Reserve`) at the failure
+    rate of the other nodes; a migration adds its pause. A cordon that does not pay is not
+    proposed, so a run without standbys may keep its lemons. A node is cordoned for ``memory_s``,
+    the time in which its evidence fades, and again only after another incident: a person who
+    uncordons a node, or a cordon that expires, gives it another chance. A group is moved after the
+    cordons, once per horizon, unless the odds have doubled.
     """
 
     name = "lemon_nodes"
@@ -70,15 +69,15 @@ class LemonNodesPolicy:
         ratio : float
             A lemon fails more than this many times as often as the other nodes.
         min_probability : float
-            How sure that must be, 0 to 1.
+            Required probability that a node is a lemon, 0 to 1.
         memory_s : float
-            Time constant with which incidents are forgotten, and how long faults are kept.
+            Time constant by which incidents lose weight, and how long faults are stored, seconds.
         incident_s : float
             Faults of a node closer than this are one incident, seconds.
         horizon_s : float
-            Over which time avoiding the node is worth something, seconds.
+            Time over which the gain of avoiding the node is counted, seconds.
         prior_failures_per_node_day : float
-            What to expect of a node before anything was seen.
+            Failure rate of a node assumed before any data.
         """
 
         ratio: Annotated[float, msgspec.Meta(gt=1, le=1e6)] = 3.0
@@ -109,7 +108,7 @@ class LemonNodesPolicy:
         self.needs = (NeedFaults(options.memory_s),)
 
     def on_tick(self, view: FleetView) -> Iterable[Proposal]:
-        """Weigh the history where there is news, and propose to keep off its lemons."""
+        """Evaluate the fault history if it changed; propose cordons, then migrations."""
         if self._watched_since_ns is None:
             self._watched_since_ns = view.now_ns
         if view.faults is not self._faults or view.now_ns - self._weighed_ns >= _LOOK_S * 1e9:
@@ -119,7 +118,7 @@ class LemonNodesPolicy:
             return
         run = _Run(view)
         cordons = list(self._cordon(run, view))
-        # A group moves once the cordons are decided: it must not be given a lemon in their place.
+        # Migrations wait for the cordons: a standby on a lemon must not be chosen.
         yield from cordons or self._move(run, view)
 
     def _find_lemons(self, view: FleetView) -> dict[str, "_Lemon"]:
@@ -142,7 +141,7 @@ class LemonNodesPolicy:
         shape, rate = _SHAPE + count, _SHAPE / others + watched
         limit = rate * options.ratio * others
         lemons = {}
-        # Markov's inequality spares most nodes the incomplete gamma function.
+        # Markov's inequality avoids the incomplete gamma function for most nodes.
         for i in np.flatnonzero(shape / limit > options.min_probability).tolist():
             probability = self._tail(shape[i], limit[i])
             if probability <= options.min_probability:
@@ -166,7 +165,7 @@ class LemonNodesPolicy:
             news = lemon.newest_ns > self._cordoned.get(node, -1)
             if node in view.cordoned or not news:
                 continue
-            still_left = left - (node in run.nodes)  # who trains there is to take a standby
+            still_left = left - (node in run.nodes)  # a group that trains there takes a standby
             reserve = _reserve(run, lemon, still_left, view)
             cost_gpu_s = reserve.away_gpu_s(run.gpus_per_node, away_s)
             gain_gpu_s = run.stall_gpu_s * options.horizon_s * lemon.surplus_per_s
@@ -215,7 +214,7 @@ class LemonNodesPolicy:
 
 
 class _Histories:
-    """The incidents of each node, looked for anew only where a fault came or went.
+    """The incidents of each node, updated only where a fault was added or removed.
 
     Attributes
     ----------
@@ -225,23 +224,23 @@ class _Histories:
 
     def __init__(self, incident_s: float) -> None:
         self._incident_s = incident_s
-        self._known: Mapping[str, tuple[Fault, ...]] = {}
+        self._faults_of: Mapping[str, tuple[Fault, ...]] = {}
         self.began_ns: dict[str, array[int]] = {}
 
     def look(self, faults_of: Mapping[str, tuple[Fault, ...]]) -> None:
-        """Take in what has changed since the last look."""
-        known, self._known = self._known, faults_of
+        """Update the incidents of places whose faults changed since the last call."""
+        before, self._faults_of = self._faults_of, faults_of
         for place, faults in faults_of.items():
-            if known.get(place) is not faults and faults[0].node:
+            if before.get(place) is not faults and faults[0].node:
                 self.began_ns[place] = array("q", incidents(faults, self._incident_s))
-        if known.keys() != faults_of.keys():
+        if before.keys() != faults_of.keys():
             nodes = sorted(place for place, faults in faults_of.items() if faults[0].node)
             self.began_ns = {node: self.began_ns[node] for node in nodes}
 
 
 @dataclass(frozen=True)
 class _Lemon:
-    """A node with a history: how sure that is, and how many more failures a second it brings."""
+    """A node that fails repeatedly: the probability, and its surplus of failures per second."""
 
     probability: float
     others_per_s: float
@@ -253,13 +252,13 @@ class _Lemon:
     def describe(self, node: str) -> str:
         count = "1 incident" if self.incidents == 1 else f"{self.incidents} incidents"
         return (
-            f"{node}, which with {count} of late fails some {self.times:.0f} times as often as "
-            f"the others; a lemon with probability {self.probability:.2f}"
+            f"{node}, which fails about {self.times:.0f} times as often as other nodes "
+            f"({count}); a lemon node with probability {self.probability:.2f}"
         )
 
 
 class _Run:
-    """Who trains, by group, and what it costs if all of them stall."""
+    """The training workers by group, and the cost of a stall of all of them."""
 
     def __init__(self, view: FleetView) -> None:
         costs = view.costs
@@ -275,7 +274,7 @@ class _Run:
 
 
 def _reserve(run: _Run, lemon: _Lemon, left: int, view: FleetView) -> Reserve:
-    """Return what is left without the lemon, and how often the run fails on other nodes."""
+    """Return the remaining standbys without the lemon, and the failure rate on other nodes."""
     failures_per_s = lemon.others_per_s * len(run.nodes)
     return Reserve(view.costs, run_gpus=run.gpus, failures_per_s=failures_per_s, left=left)
 

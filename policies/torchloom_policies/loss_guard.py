@@ -1,4 +1,4 @@
-"""Do about a spike of the loss what people do by hand, if it does not heal by itself."""
+"""Propose a rewind, clipping or skipped updates for a loss spike that does not recover."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,30 +30,28 @@ _LOSS, _GRAD, _UPDATE = "loss", "grad_norm", "update_norm"
 
 
 class LossGuardPolicy:
-    """Propose what may end a spike that does not heal: go back, clip, or leave out updates.
+    """Propose a remedy for a loss spike that lasts: rewind, clip gradients, or skip updates.
 
-    The loss is watched; where the run does not report it, ``grad_norm`` and ``update_norm`` are.
-    Of each the median over the workers that train is taken, one value a tick. In a spike the
-    median of the last ``patience_ticks`` values lies more than ``band`` times the run's own noise
-    above its trend (:class:`torchloom_policies.metric_baseline.MetricBaseline`); what heals sooner
-    is left alone, and values of a spike never get into the past that the next ones are held
-    against. If all that is reported stays away while steps go on, the loss is no number, and
-    nothing but to go back is of use.
+    The policy watches the loss, or ``grad_norm`` and ``update_norm`` where no loss is reported.
+    It takes the median over the training workers once per tick. In a spike the median of the last
+    ``patience_ticks`` values lies more than ``band`` times the noise above the trend
+    (:class:`torchloom_policies.metric_baseline.MetricBaseline`). Shorter spikes are ignored, and
+    values of a spike never enter the baseline. If all watched metrics are missing while steps
+    continue, the loss is not a finite number, and only a rewind can help.
 
-    The ``steps`` are proposed in turn: the next one if the spike is still there after twice
-    ``patience_ticks``, or comes back within ``again_s``; the same one not again within
-    ``cooldown_s``. What the workers do not offer is left out. Whether they can go back no view
-    shows, so that is for the arbiter to refuse; but where the last checkpoint is younger than the
-    spike, people are told instead. A level that lasts for ``window_s`` is how the run is.
+    The ``steps`` are proposed in order: the next one if the spike lasts for another twice
+    ``patience_ticks``, or returns within ``again_s``; the same one not again within
+    ``cooldown_s``. Steps that the workers do not offer are skipped. The view does not show whether
+    a rewind is possible, so the arbiter decides that. If the last checkpoint was saved after the
+    spike began, the policy alerts instead. A level that lasts ``window_s`` becomes the baseline.
 
-    The gain of a step is the training that the spike has undone: how long the loss took, at its
-    pace before, to fall by what it has risen, and ``payback_s`` at the most or where it did not
-    fall. Its confidence is how much likelier the spike is over in time after the step than without
-    it: the difference of the means of two beta distributions, which begin with the options' shares
-    and count each try, as far as the view shows that it was carried out. Its cost is, of updates
-    left out, their time; of clipping, for ``payback_s``, the share of the past gradients' length
-    that it would have cut; of going back, the work from before the spike that is done again, and
-    a load, taken to be as long as ``costs.checkpoint_s``.
+    The gain of a step is the training that the spike undid: the time in which the loss, at its
+    earlier pace, fell by as much as it has risen, at most ``payback_s``. Its confidence is the
+    increase in the probability of recovery: the difference of the means of two beta distributions,
+    which start from the options' shares and count each attempt that the view shows as applied. Its
+    cost is, for skipped updates, their time; for clipping, the share of the past gradient norms
+    that would have been cut, over ``payback_s``; for a rewind, the work from before the spike that
+    is repeated, and a load, assumed to take ``costs.checkpoint_s``.
     """
 
     name = "loss_guard"
@@ -64,30 +62,30 @@ class LossGuardPolicy:
         Attributes
         ----------
         steps : list of str
-            Of ``rewind``, ``clip`` and ``skip`` those that may be proposed, in this order. By
-            experiments/loss_spikes the first is worth most, and clipping nothing.
+            Steps that may be proposed, in this order: of ``rewind``, ``clip`` and ``skip``. In
+            experiments/loss_spikes a rewind helped most, and clipping did not help.
         window_s : float
-            How much of the past noise and trend are measured on, seconds.
+            Length of the baseline on which noise and trend are measured, seconds.
         least_values : int
-            Values of the past below which nothing is known of its noise.
+            Minimum number of values in the baseline.
         band : float
-            How many times the noise the median lies above the trend in a spike.
+            Height of a spike's median above the trend, in multiples of the noise.
         patience_ticks : int
-            How many values, at most one a tick, that median is of.
+            Number of newest values in that median, at most one per tick.
         again_s : float
-            A spike that comes back this soon gets the next step, seconds.
+            A spike that returns within this time gets the next step, seconds.
         cooldown_s : float
-            How long the same step is not proposed again, seconds.
+            The same step is not proposed again within this time, seconds.
         clip_quantile : float
-            The norm is clipped to this quantile of what it was, 0 to 1.
+            The norm is clipped to this quantile of its past values, 0 to 1.
         margin_batches : int
-            Batches left out after going back, beyond those seen since the checkpoint: bad data
-            may go on.
+            Batches skipped after a rewind, beyond those trained since the checkpoint, because bad
+            data may continue.
         payback_s : float
-            Training that a spike can undo at the most, seconds.
+            Upper bound on the training that a spike can undo, seconds.
         heals, skip_helps, clip_helps, rewind_helps : float
-            Probability, 0 to 1, that a spike is over in time by itself, or after the step; each
-            counts as much as four tries.
+            Prior probability, 0 to 1, that a spike recovers by itself, or after the step; each
+            has the weight of four attempts.
         """
 
         steps: Annotated[tuple[Step, ...], msgspec.Meta(min_length=1)] = ("rewind",)
@@ -107,7 +105,7 @@ class LossGuardPolicy:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._past = {
+        self._baselines = {
             metric: MetricBaseline(
                 options.window_s, options.band, options.patience_ticks, options.least_values
             )
@@ -116,7 +114,7 @@ class LossGuardPolicy:
         self._pace = Pace(options.window_s)
         self._spike: Spike | None = None
         self._last: Spike | None = None
-        self._asked_s: dict[Step, float] = {}
+        self._proposed_s: dict[Step, float] = {}
         self._make = {"skip": self._skip, "clip": self._clip, "rewind": self._rewind}
         self._heals = SuccessRate(options.heals)
         self._helps: dict[Step, SuccessRate] = {
@@ -124,7 +122,7 @@ class LossGuardPolicy:
             "clip": SuccessRate(options.clip_helps),
             "rewind": SuccessRate(options.rewind_helps),
         }
-        self.needs = (*map(Need, self._past), Need(UNSAVED_WORK), Need(REWINDS))
+        self.needs = (*map(Need, self._baselines), Need(UNSAVED_WORK), Need(REWINDS))
 
     def on_tick(self, view: FleetView) -> Iterable[Proposal]:
         """Take a value of each metric; propose the next step if a spike has lasted."""
@@ -132,16 +130,16 @@ class LossGuardPolicy:
         if not rows:
             return
         moved = self._pace.look(view.now_s, step_of(view, rows))
-        for metric, past in self._past.items():
-            past.take(view.now_s, _middle(view, metric, rows), moved)
-        known = {metric: past for metric, past in self._past.items() if past.known}
-        watched = {_LOSS: known[_LOSS]} if _LOSS in known else known
-        lost = bool(known) and all(past.lost for past in known.values())
+        for metric, baseline in self._baselines.items():
+            baseline.take(view.now_s, _middle(view, metric, rows), moved)
+        ready = {metric: past for metric, past in self._baselines.items() if past.is_ready}
+        watched = {_LOSS: ready[_LOSS]} if _LOSS in ready else ready
+        lost = bool(ready) and all(past.lost for past in ready.values())
         up = {metric: past for metric, past in watched.items() if past.is_up}
         if self._spike is None:
             if not (lost or up):
                 return
-            self._begin(view, up, min(past.missing for past in known.values()))
+            self._begin(view, up, min(past.missing for past in ready.values()))
         assert self._spike is not None
         self._spike.look(view, rows)
         long = view.now_s - self._spike.since_s > self._options.window_s
@@ -153,53 +151,53 @@ class LossGuardPolicy:
     # --- the course of a spike ---
 
     def _begin(self, view: FleetView, up: Mapping[str, MetricBaseline], missing: int) -> None:
-        """Begin a spike, as a further one of the last if that was not long ago."""
+        """Begin a spike, or continue the last one if it ended within ``again_s``."""
         last, at = self._last, -1
         if last is not None and view.now_s - last.seen_s <= self._options.again_s:
             at = last.at
         since_s = [past.since_s for past in up.values()] or [view.now_s - missing * view.tick_s]
         self._spike = Spike(min(since_s), at)
-        for past in self._past.values():
-            past.hold()
+        for past in self._baselines.values():
+            past.freeze()
 
     def _end(self, *, over: bool) -> None:
-        """Take the spike for healed, or else for how the run is from now on."""
+        """End the spike: the metric recovered, or its level is the new baseline."""
         assert self._spike is not None
         self._learn(self._spike, over=over)
         self._last, self._spike = self._spike, None
-        for past in self._past.values():
-            past.go_on(anew=not over)
+        for past in self._baselines.values():
+            past.resume(reset=not over)
 
     def _learn(self, spike: Spike, *, over: bool) -> None:
-        """Count whether it was over after the last step, or without it if nobody took that."""
-        if spike.asked is not None:
-            share = self._helps[spike.asked] if spike.done else self._heals
+        """Count the outcome for the last step, or for no step if it was not applied."""
+        if spike.proposed is not None:
+            share = self._helps[spike.proposed] if spike.done else self._heals
             share.count(over)
-            spike.asked = None
+            spike.proposed = None
 
     # --- what to do about it ---
 
     def _next(self, case: Case) -> Iterator[Proposal]:
-        """Propose the first step further up that can be taken, pays and was not just proposed."""
+        """Propose the next step that is possible, pays and is not in its cooldown."""
         steps, spike, view = self._options.steps, case.spike, case.view
         if case.up:
             self._learn(spike, over=False)
         for at in range(min(spike.at + 1, len(steps) - 1), len(steps)):
             step = steps[at]
-            if view.now_s - self._asked_s.get(step, -math.inf) < self._options.cooldown_s:
+            if view.now_s - self._proposed_s.get(step, -math.inf) < self._options.cooldown_s:
                 continue
             proposal = self._make[step](case)
             if proposal is None or proposal.net_gpu_s <= 0:
                 continue
-            self._asked_s[step] = view.now_s
-            spike.ask(at, step, proposal.action, view, case.rows)
-            for past in self._past.values():
+            self._proposed_s[step] = view.now_s
+            spike.propose(at, step, proposal.action, view, case.rows)
+            for past in self._baselines.values():
                 past.wait(2 * self._options.patience_ticks)
             yield proposal
             return
-        if case.saved_since and "rewind" in steps and not spike.told:
-            spike.told = True
-            text = f"{case.what}; the last checkpoint was saved since, so it is no way back"
+        if case.saved_since and "rewind" in steps and not spike.alerted:
+            spike.alerted = True
+            text = f"{case.what}; a rewind cannot help, the last checkpoint was saved during it"
             yield Proposal(action=Alert(worker=view.workers[case.rows[0]], text=text), reason=text)
 
     def _skip(self, case: Case) -> Proposal | None:
@@ -208,14 +206,14 @@ class LossGuardPolicy:
             return None
         updates = max(1, math.ceil(case.lasts_s * pace))
         updates = updates if spec.high is None else min(updates, int(spec.high))
-        what = f"leave out {updates} updates, as many as it has lasted"
+        what = f"skip {updates} updates, the length of the spike"
         return self._priced(
             "skip", ChangeKnobs(values={_SKIP: updates}), what, updates / pace, case
         )
 
     def _clip(self, case: Case) -> Proposal | None:
-        spec, norms = _fenced(_CLIP, "float", case.view), self._past[_GRAD]
-        if spec is None or not case.up or not norms.known:
+        spec, norms = _fenced(_CLIP, "float", case.view), self._baselines[_GRAD]
+        if spec is None or not case.up or not norms.is_ready:
             return None
         share, past = self._options.clip_quantile, norms.values
         norm = float(f"{np.quantile(past, share):.3g}")
@@ -225,7 +223,7 @@ class LossGuardPolicy:
         if clips or norm <= 0 or not (spec.low or 0.0) <= norm <= high:
             return None
         cut = float(np.mean(1.0 - norm / np.maximum(past, norm)))
-        what = f"clip the gradients to {norm:g}, which {share:.0%} of them kept to before"
+        what = f"clip the gradient norm at {norm:g}, the {share:.0%} quantile of its baseline"
         action = ChangeKnobs(values={_CLIP: norm})
         cost_s = cut * self._options.payback_s
         return self._priced("clip", action, what, cost_s, case)
@@ -235,7 +233,7 @@ class LossGuardPolicy:
             return None
         seen = math.ceil(case.unsaved_at_most_s * self._pace.steps_per_s)
         batches = seen + self._options.margin_batches
-        what = f"go back to the last checkpoint and leave out {batches} batches, {seen} seen since"
+        what = f"rewind to the last checkpoint, skip {batches} batches ({seen} trained since)"
         cost_s = case.good_s + case.view.costs.checkpoint_s
         return self._priced("rewind", RewindRun(skip=batches), what, cost_s, case)
 
@@ -253,14 +251,14 @@ class LossGuardPolicy:
 
 
 def _middle(view: FleetView, metric: str, rows: Sequence[int]) -> float:
-    """Return the median of this tick's values, NaN where nobody has one."""
+    """Return the median of this tick's values, NaN without any."""
     values = view.window(metric, view.tick_s)[rows, -1]
     values = values[np.isfinite(values)]
     return float(np.median(values)) if len(values) else math.nan
 
 
 def _fenced(knob: str, kind: str, view: FleetView) -> KnobSpec | None:
-    """Return the knob if it is one that all ranks change together."""
+    """Return the knob if it is run-fenced and of this kind."""
     spec = view.knob_specs.get(knob)
     return spec if spec is not None and spec.fence == "run" and spec.kind == kind else None
 

@@ -1,4 +1,4 @@
-"""Let every healthy standby group train, but for those that are kept warm."""
+"""Admit every healthy standby group, except those reserved as warm standbys."""
 
 from collections.abc import Iterable, Iterator
 from typing import Annotated
@@ -25,28 +25,24 @@ _Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
 
 
 class MembershipPolicy:
-    """Admit the standby groups beyond ``keep_warm`` whose nodes are above suspicion.
+    """Admit the standby groups beyond ``keep_warm`` on nodes without recent faults.
 
-    For runs in which the other groups go on when one fails. There a group that trains is as good
-    a standby as one that waits: when another dies, the run shrinks by that one at once and by
-    itself, and nothing is proposed for it. What waits is of use only to a policy that migrates,
-    which needs a standby that is warm.
+    For runs in which the other groups continue when one fails. There an idle standby has no
+    advantage: when a group fails, the run shrinks by that group at once, without a proposal. Only
+    a policy that migrates needs a warm standby.
 
-    Every group does the work that it always does, so each one more makes the global batch larger,
-    and each one less makes it smaller. What that is worth, and whether the learning rate should
-    follow, is the model's matter; a proposal says by how much the batch grows, and ``max_groups``
-    is where it ends.
+    Each group has a fixed batch, so every admission enlarges the global batch, and every failure
+    reduces it. Whether to adapt the learning rate depends on the model; the proposal states the
+    growth of the batch, and ``max_groups`` bounds it.
 
-    An admission gains the group's GPUs for as long as it is expected to train, ``horizon_s``. It
-    costs all others the time of a join, which is at most that of a migration, ``costs.migrate_s``:
-    a join and a leave; and what its state takes of the network while they train
-    (:class:`~torchloom_core.plugin.Traffic`).
+    The gain of an admission is the group's GPUs for ``horizon_s``. Its cost is a pause of all
+    others, at most that of a migration, ``costs.migrate_s`` (a join and a leave), and the traffic
+    of the state transfer (:class:`~torchloom_core.plugin.Traffic`).
 
-    While that takes more than at the median of the run's last hour, the group waits for a quieter
-    network, as one rents skis that one may have to buy: until the GPU-seconds that its own GPUs
-    have lost by waiting are as many as the transfer would cost more now than usually. Where that
-    stays as it is, both together are at most twice what it would have cost to go at once. What was
-    lost by waiting is not in the price, for it is lost either way; the reason tells of it.
+    While the transfer costs more than at the median of the run's last hour, the group waits for a
+    quieter network, by the ski-rental rule: until its GPUs have lost as many GPU-seconds by
+    waiting as the transfer costs more than usual. The total is then at most twice the cost of an
+    immediate admission. The time already lost is not part of the cost; the reason states it.
     """
 
     name = "membership"
@@ -58,17 +54,17 @@ class MembershipPolicy:
         Attributes
         ----------
         keep_warm : int
-            Standby groups that are left waiting, for policies that migrate.
+            Standby groups left in reserve for policies that migrate.
         max_groups : int
-            Admit nobody to a run of so many groups, which bounds the global batch; 0: no bound.
+            Admit no group to a run of this many, to bound the global batch; 0: no bound.
         quiet_s : float
-            A node is under suspicion for so long after a fault, seconds.
+            A node is excluded for this long after a fault, seconds.
         horizon_s : float
             How long an admitted group is expected to train, seconds.
         confidence : float
-            Probability that it does, 0 to 1.
+            Probability that it trains that long, 0 to 1.
         again_s : float
-            A group that still stands by is proposed again after this time, seconds.
+            A group that is still a standby is proposed again after this time, seconds.
         """
 
         keep_warm: _Count = 0
@@ -81,11 +77,11 @@ class MembershipPolicy:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._traffic = Traffic()
-        self._asked_ns: dict[str, int] = {}
+        self._proposed_ns: dict[str, int] = {}
         self._waiting_since_ns: dict[str, int] = {}
 
     def on_tick(self, view: FleetView) -> Iterable[Proposal]:
-        """Propose every standby group that is neither kept warm, nor suspicious, nor waits."""
+        """Propose every standby group that is not reserved, excluded or waiting."""
         self._traffic.look(view)
         workers = int(np.count_nonzero(view.is_in("training")))
         if not workers:
@@ -99,14 +95,14 @@ class MembershipPolicy:
             if self._waits(waited_s * gpus):
                 self._waiting_since_ns[group] = since_ns
                 continue
-            self._asked_ns[group] = view.now_ns
+            self._proposed_ns[group] = view.now_ns
             state_bytes = self._traffic.state_bytes
-            waited = f"; waited {waited_s:.0f} s for a quieter one, {waited_s * gpus:.0f} GPU-s"
+            waited = f"; waited {waited_s:.0f} s for a quieter network, {waited_s * gpus:.0f} GPU-s"
             yield Proposal(
                 action=AdmitGroup(group=group),
                 reason=(
-                    f"{gpus:g} GPUs stand by, and nothing speaks against their nodes; the global "
-                    f"batch grows from that of {groups} groups to that of {groups + 1}; "
+                    f"{gpus:g} GPUs stand by on nodes without recent faults; the global batch "
+                    f"grows from that of {groups} groups to that of {groups + 1}; "
                     f"{self._traffic.in_words('their state', state_bytes)}"
                     f"{waited if waited_s else ''}"
                 ),
@@ -117,25 +113,25 @@ class MembershipPolicy:
             )
 
     def _next(self, standbys: dict[str, list[int]], view: FleetView) -> Iterator[tuple[int, str]]:
-        """Yield who may join now, each with the number of groups that are there before it."""
+        """Yield the groups that may join now, each with the number of groups before it."""
         options = self._options
-        self._asked_ns = {g: ns for g, ns in self._asked_ns.items() if g in standbys}
+        self._proposed_ns = {g: ns for g, ns in self._proposed_ns.items() if g in standbys}
         fit = [group for group, rows in standbys.items() if not self._is_suspicious(view, rows)]
         present = {view.group[row] for row in np.flatnonzero(view.is_in(*_PRESENT)).tolist()}
         most = max(0, (options.max_groups or len(view)) - len(present))
         for place, group in enumerate(fit[: max(0, len(fit) - options.keep_warm)][:most]):
-            asked_ns = self._asked_ns.get(group)
-            if asked_ns is None or view.now_ns - asked_ns >= options.again_s * SECOND_NS:
+            proposed_ns = self._proposed_ns.get(group)
+            if proposed_ns is None or view.now_ns - proposed_ns >= options.again_s * SECOND_NS:
                 yield len(present) + place, group
 
     def _waits(self, lost_gpu_s: float) -> bool:
-        """Say whether to wait on for a quieter network, so much having been lost by it."""
+        """Return whether to keep waiting for a quieter network, after ``lost_gpu_s``."""
         traffic = self._traffic
         price_gpu_s = traffic.transfer_gpu_s(traffic.state_bytes)
         return price_gpu_s - traffic.usual_gpu_s(traffic.state_bytes) > lost_gpu_s
 
     def _is_suspicious(self, view: FleetView, rows: list[int]) -> bool:
-        """Say whether a node of these rows is cordoned, or had a fault of late."""
+        """Return whether a node of these rows is cordoned, or had a fault within ``quiet_s``."""
         since_ns = view.now_ns - self._options.quiet_s * SECOND_NS
         places = {view.node[row] for row in rows} | {view.workers[row] for row in rows}
         return not view.cordoned.isdisjoint(places) or any(
@@ -144,11 +140,11 @@ class MembershipPolicy:
 
 
 _PRESENT = ("training", "paused", "joining")
-"""States of workers whose group is of the run, or about to be."""
+"""States of workers whose group belongs to the run or is about to join."""
 
 
 def _standbys(view: FleetView) -> dict[str, list[int]]:
-    """Return the rows of the groups of which all workers stand by."""
+    """Return the rows of the groups whose workers all stand by."""
     rows_of: dict[str, list[int]] = {}
     for row, group in enumerate(view.group):
         rows_of.setdefault(group, []).append(row)

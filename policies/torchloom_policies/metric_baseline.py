@@ -1,4 +1,4 @@
-"""A metric's calm past, and whether it has risen out of it; ``loss_guard`` keeps some."""
+"""A metric's baseline, and whether the metric has risen above it; used by ``loss_guard``."""
 
 import math
 from collections import deque
@@ -9,13 +9,13 @@ import numpy as np
 from torchloom_core.plugin import Floats
 
 _LEAST_NOISE = 1e-3
-"""Of the level: a rise is held against no less, however quiet the run is."""
+"""Minimum noise, as a share of the level."""
 _GAPS = 3
-"""Missing for so many times the longest gap of its past, a metric is lost."""
+"""A metric missing for this many times its longest gap is lost."""
 
 
 class Reference(NamedTuple):
-    """Where a calm metric is, by how much it scatters, and how far it fell in which time."""
+    """A baseline's level and noise, and by how much it fell in which time."""
 
     level: float
     noise: float
@@ -24,103 +24,103 @@ class Reference(NamedTuple):
 
 
 class MetricBaseline:
-    """The newest ``patience`` values of one metric, and those before them that were calm.
+    """The newest ``patience`` values of one metric, and the baseline before them.
 
     Parameters
     ----------
     window_s : float
-        How much of the past counts, seconds; more where that has fewer than ``least`` values.
+        Length of the baseline, seconds; longer if it has fewer than ``least`` values.
     band : float
-        How many times its noise the median of the newest values has to lie above it.
+        Rise of the newest values' median that counts as a spike, in multiples of the noise.
     patience : int
-        How many values are the newest.
+        Number of newest values.
     least : int
-        Calm values below which nothing is known, at least 3.
+        Minimum number of values in the baseline, at least 3.
 
     Attributes
     ----------
     missing : int
-        Looks without a value since the last, those not counted in which no step was made.
+        Calls without a value since the last one, not counting those without a step.
     """
 
     def __init__(self, window_s: float, band: float, patience: int, least: int = 30) -> None:
         self._window_s, self._band = window_s, band
         self._patience, self._least = patience, least
-        self._calm: deque[tuple[float, float]] = deque()
+        self._values: deque[tuple[float, float]] = deque()
         self._newest: deque[tuple[float, float]] = deque(maxlen=patience)
         self._reference: Reference | None = None
-        self._held = False
+        self._frozen = False
         self._waits = self._gap = self.missing = 0
 
     def take(self, now_s: float, value: float, moved: bool) -> None:
-        """Take the newest value, no finite number where there is none."""
+        """Take the newest value; NaN if there is none."""
         if not math.isfinite(value):
             self.missing += moved
             return
         self._gap, self.missing = max(self._gap, self.missing), 0
         self._waits = max(0, self._waits - 1)
-        if len(self._newest) == self._patience and not self._held:
-            self._calm.append(self._newest[0])
-            while len(self._calm) > self._least and self._calm[0][0] <= now_s - self._window_s:
-                self._calm.popleft()
+        if len(self._newest) == self._patience and not self._frozen:
+            self._values.append(self._newest[0])
+            while len(self._values) > self._least and self._values[0][0] <= now_s - self._window_s:
+                self._values.popleft()
         self._newest.append((now_s, value))
-        if not self._held:
-            self._reference = self._measured(now_s) if self.known else None
+        if not self._frozen:
+            self._reference = self._measured(now_s) if self.is_ready else None
 
-    def hold(self) -> None:
-        """Let nothing into the past until :meth:`go_on`, and hold what comes against it."""
-        self._held = True
+    def freeze(self) -> None:
+        """Add no values to the baseline until :meth:`resume`."""
+        self._frozen = True
 
     def wait(self, values: int) -> None:
-        """Give it so many more values to come back."""
+        """Allow this many more values before the metric counts as raised again."""
         self._waits = values
 
-    def go_on(self, *, anew: bool) -> None:
-        """Go on with the past, or begin it ``anew``."""
-        self._held, self._waits = False, 0
-        if anew:
-            self.forget()
+    def resume(self, *, reset: bool) -> None:
+        """Add values to the baseline again, after dropping it if ``reset``."""
+        self._frozen, self._waits = False, 0
+        if reset:
+            self.clear()
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Drop all values."""
-        self._calm.clear()
+        self._values.clear()
         self._newest.clear()
         self._reference = None
 
     @property
-    def known(self) -> bool:
-        """Whether there is enough of a past."""
-        return len(self._calm) >= self._least
+    def is_ready(self) -> bool:
+        """Whether the baseline has enough values."""
+        return len(self._values) >= self._least
 
     @property
     def values(self) -> Floats:
-        """The calm values, oldest first."""
-        return np.asarray([value for _, value in self._calm])
+        """The values of the baseline, oldest first."""
+        return np.asarray([value for _, value in self._values])
 
     @property
     def since_s(self) -> float:
-        """When the newest values rose."""
+        """When the newest values rose above the band, seconds."""
         limit = self._band * self._noise
         return min(at_s for at_s, value in self._newest if value - self._level > limit)
 
     @property
     def lost(self) -> bool:
-        """Whether it stays away for longer than it ever did."""
+        """Whether it is missing for much longer than ever before."""
         return self.missing > max(self._patience, _GAPS * self._gap)
 
     @property
     def waits(self) -> bool:
-        """Whether it is given more time to come back."""
+        """Whether it still has time to recover, see :meth:`wait`."""
         return self._waits > 0 and not self.lost
 
     @property
     def is_up(self) -> bool:
-        """Whether its newest values lie beyond the band, and it has no more time."""
+        """Whether its newest values lie above the band, and the wait is over."""
         return not (self._waits or self.lost) and self._rise > self._band * self._noise
 
     @property
     def undone_s(self) -> float:
-        """How long it took to fall by what it has risen, seconds; inf if it did not fall."""
+        """How long it took to fall by as much as it rose, seconds; inf if it did not fall."""
         reference = self._reference
         if reference is None or reference.fell <= reference.noise:
             return math.inf
@@ -152,9 +152,9 @@ class MetricBaseline:
     def _measured(self, now_s: float) -> Reference:
         """Fit Tukey's resistant line: through the medians of the outer thirds.
 
-        Below the median of its last third it is not followed: a fall that ends is no rise.
+        The level is at least the median of the last third: the end of a fall is not a rise.
         """
-        at_s, values = np.asarray(self._calm).T
+        at_s, values = np.asarray(self._values).T
         third = len(values) // 3
         first, last = float(np.median(values[:third])), float(np.median(values[-third:]))
         first_s, last_s = float(np.median(at_s[:third])), float(np.median(at_s[-third:]))

@@ -8,20 +8,20 @@ STEP_TIME, FAILED_STEPS = "step_time_s", "failed_steps_total"
 
 
 class Patience:
-    """Knows each worker's longest step, which counts for half after ``memory_s``.
+    """Each worker's longest step, which decays with the half-life ``memory_s``.
 
-    The usual longest step is the median over the workers that train: where they wait for each
-    other, a slow step of one is a slow step of all, and one odd report moves nothing. A step that
-    failed says nothing of how long a step may take: it may have ended in an eviction.
+    The usual longest step is the median over the workers that train: they wait for each other, so
+    a slow step of one is slow for all, and a single wrong report has no effect. Failed steps are
+    ignored: an eviction may have ended them.
 
     Parameters
     ----------
     ratio : float
-        How many times the usual longest step a step may take.
+        Limit of a step, in multiples of the usual longest step.
     most_s : float
-        What is learned allows no more than that, seconds.
+        Upper bound on the learned limit, seconds.
     memory_s : float
-        After this time a longest step counts for half, seconds.
+        Half-life of a longest step's weight, seconds.
 
     Attributes
     ----------
@@ -44,8 +44,8 @@ class Patience:
     def look(self, view: FleetView) -> None:
         """Learn from the steps that were finished since the last tick.
 
-        ``has_begun`` is then true of who trains and has finished two steps in this life: before
-        that it loads and compiles, for as long as that takes.
+        Sets ``has_begun`` for training workers that finished two steps in this incarnation:
+        before that a worker loads and compiles.
         """
         workers, trains = len(view), view.is_in("training")
         step_s, failed = view.latest(STEP_TIME), view.latest(FAILED_STEPS)
@@ -56,8 +56,8 @@ class Patience:
         learns = trained & finished & ~(failed > failed_before)
         lasted_s = np.where(learns, np.fmax(step_s, age_s), 0.0)
         lasted_s = np.where(np.isfinite(lasted_s), lasted_s, 0.0)
-        kept = 0.5 ** (max(0.0, view.now_s - self._now_s) / self._memory_s) if self._now_s else 1.0
-        self._own_s = np.maximum(grow(self._own_s, workers) * kept, lasted_s) * trains
+        decay = 0.5 ** (max(0.0, view.now_s - self._now_s) / self._memory_s) if self._now_s else 1.0
+        self._own_s = np.maximum(grow(self._own_s, workers) * decay, lasted_s) * trains
         self.has_begun = trained | (trains & (step_s > 0))
         self._step, self._age_s = view.step.astype(float), view.progress_age_s.copy()
         self._failed = np.where(np.isnan(failed), failed_before, failed)
@@ -66,13 +66,13 @@ class Patience:
             self.longest_s = float(np.median(self._own_s[self._own_s > 0]))
 
     def limit_s(self, least_s: float) -> float:
-        """Return how long a step may take that may take ``least_s`` in any case, seconds."""
+        """Return how long a step may take, seconds, ``least_s`` at least."""
         return max(least_s, min(self._ratio * self.longest_s, self._most_s))
 
     def in_words(self, least_s: float, checkpoint_s: float) -> str:
-        """Say what the limit is, with a checkpoint, and what it comes of."""
+        """Return the limit with a checkpoint, and how it was derived."""
         limit_s = self.limit_s(least_s)
         learned = limit_s > least_s
         of = f"{self._ratio:g} x longest step" if learned else "least_s; longest step"
         saving = f", and {checkpoint_s:g} s for a checkpoint" if checkpoint_s else ""
-        return f"patience {limit_s + checkpoint_s:.0f} s ({of} {self.longest_s:.3g} s{saving})"
+        return f"time limit {limit_s + checkpoint_s:.0f} s ({of} {self.longest_s:.3g} s{saving})"

@@ -1,4 +1,4 @@
-"""Notice what no longer says anything: a worker, a trainer behind its heartbeat, a metric."""
+"""Alert of an unreachable worker, a trainer that hangs, or a metric that stops."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated
@@ -26,12 +26,12 @@ Rows = NDArray[np.bool_]
 class SilencePolicy:
     """Alert once for each silence, and collect a dump of each trainer that hangs.
 
-    Three things count as silence: nothing is heard of a worker; its sidecar is heard but its
-    trainer, in state ``training``, finishes no step; a metric that it used to report stops while
-    the trainer goes on. Each is told again only after it was over.
+    There are three kinds of silence: no message arrives from a worker; heartbeats arrive but the
+    trainer, in state ``training``, finishes no step; a metric that was reported stops while the
+    trainer continues. An alert is repeated only after the silence has ended.
 
-    When one rank hangs, all that wait for it hang too: those furthest behind are reported first,
-    ``one_by_one`` of them singly, and the rest are counted.
+    When one rank hangs, the ranks that wait for it hang too: those furthest behind are reported
+    first, up to ``one_by_one`` of them individually, and the rest are counted.
     """
 
     name = "silence"
@@ -42,18 +42,18 @@ class SilencePolicy:
         Attributes
         ----------
         heartbeat_limit_s : float
-            Longest time without any message of a worker, seconds.
+            Longest time without any message from a worker, seconds.
         progress_limit_s : float
             Longest time for one step of a trainer, checkpoints and warm-up included, seconds.
         metrics : tuple of str
-            Metrics that a worker must not stop reporting while it trains.
+            Metrics that a training worker must keep reporting.
         metric_limit_s : float
             Longest time without a valid sample of one of them, seconds.
         dump_confidence : float
-            Probability that a dump shows why a trainer hangs, 0 to 1. The dump is priced at the
-            GPU time that one more wait of ``progress_limit_s`` costs.
+            Probability that a dump shows why a trainer hangs, 0 to 1. Its gain is the GPU time
+            of ``progress_limit_s``.
         one_by_one : int
-            Workers reported singly for each kind of silence at one tick.
+            Workers reported individually for each kind of silence at one tick.
         """
 
         heartbeat_limit_s: Positive = 15.0
@@ -65,23 +65,23 @@ class SilencePolicy:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._lost = _Told()
-        self._hung = _Told()
-        self._mute = {metric: _Told() for metric in options.metrics}
+        self._lost = _Reported()
+        self._hung = _Reported()
+        self._missing = {metric: _Reported() for metric in options.metrics}
         self.needs = tuple(Need(metric) for metric in options.metrics)
 
     def on_tick(self, view: FleetView) -> Iterable[Proposal]:
-        """Report what fell silent since the last tick."""
+        """Report the silences that began since the last tick."""
         options = self._options
         absent = view.is_in("left", "gone")
-        heard = ~absent & (view.heartbeat_age_s <= options.heartbeat_limit_s)
-        lost = ~absent & ~heard
+        alive = ~absent & (view.heartbeat_age_s <= options.heartbeat_limit_s)
+        lost = ~absent & ~alive
         yield from self._alert(
             self._lost.news(lost, over=~lost),
             view,
-            lambda row: f"nothing heard for {view.heartbeat_age_s[row]:.0f} s",
+            lambda row: f"no message for {view.heartbeat_age_s[row]:.0f} s",
         )
-        training = heard & view.is_in("training")
+        training = alive & view.is_in("training")
         stuck = view.progress_age_s > options.progress_limit_s
         hung = self._hung.news(training & stuck, over=absent | ~stuck)
         hung = hung[np.lexsort((-view.progress_age_s[hung], view.step[hung]))]
@@ -91,22 +91,22 @@ class SilencePolicy:
             view,
             lambda row: (
                 f"no step after {view.step[row]} for {view.progress_age_s[row]:.0f} s, "
-                "though its sidecar is heard"
+                "although its sidecar sends heartbeats"
             ),
         )
-        for metric, told in self._mute.items():
-            yield from self._metric(metric, told, training & ~stuck, absent, view)
+        for metric, reported in self._missing.items():
+            yield from self._metric(metric, reported, training & ~stuck, absent, view)
 
     def _metric(
-        self, metric: str, told: "_Told", at_work: Rows, absent: Rows, view: FleetView
+        self, metric: str, reported: "_Reported", at_work: Rows, absent: Rows, view: FleetView
     ) -> Iterator[Proposal]:
         age_s = view.age_s(metric)
         old = age_s > self._options.metric_limit_s
-        mute = at_work & old & np.isfinite(age_s)
+        missing = at_work & old & np.isfinite(age_s)
         yield from self._alert(
-            told.news(mute, over=absent | ~old),
+            reported.news(missing, over=absent | ~old),
             view,
-            lambda row: f"{metric} missing for {age_s[row]:.0f} s, though its trainer goes on",
+            lambda row: f"{metric} missing for {age_s[row]:.0f} s, although its trainer continues",
         )
 
     def _dump(self, rows: NDArray[np.intp], view: FleetView) -> Iterator[Proposal]:
@@ -124,27 +124,27 @@ class SilencePolicy:
     def _alert(
         self, rows: NDArray[np.intp], view: FleetView, what: Callable[[int], str]
     ) -> Iterator[Proposal]:
-        singly = self._options.one_by_one
-        for row in rows[:singly]:
+        most = self._options.one_by_one
+        for row in rows[:most]:
             text = f"{view.workers[row]} on {view.node[row] or 'an unknown node'}: {what(row)}"
             yield Proposal(action=Alert(worker=view.workers[row], text=text), reason=text)
-        if len(rows) > singly:
-            row = rows[singly]
-            text = f"{len(rows) - singly} more workers like {view.workers[row]}: {what(row)}"
+        if len(rows) > most:
+            row = rows[most]
+            text = f"{len(rows) - most} more workers like {view.workers[row]}: {what(row)}"
             yield Proposal(action=Alert(worker=view.workers[row], text=text), reason=text)
 
 
-class _Told:
-    """What has been told already, per worker."""
+class _Reported:
+    """The workers whose present silence was already reported."""
 
     def __init__(self) -> None:
-        self._told: Rows = np.zeros(0, dtype=np.bool_)
+        self._reported: Rows = np.zeros(0, dtype=np.bool_)
 
     def news(self, silent: Rows, over: Rows) -> NDArray[np.intp]:
-        """Return the rows that are silent and were not told; forget where it is over."""
-        told = grow(self._told, len(silent)) & ~over
-        self._told = told | silent
-        return np.flatnonzero(silent & ~told)
+        """Return the silent rows not reported yet; reset the rows in ``over``."""
+        reported = grow(self._reported, len(silent)) & ~over
+        self._reported = reported | silent
+        return np.flatnonzero(silent & ~reported)
 
 
 @hookimpl

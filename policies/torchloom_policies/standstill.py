@@ -1,4 +1,4 @@
-"""What is known of workers that finish no step: stopped, idle, at work or in a named phase."""
+"""Evidence on workers that finish no step: stopped, idle, working or in a named phase."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,14 +30,13 @@ class Standstill:
     Attributes
     ----------
     stopped : (workers,) bool
-        Whose process is stopped, by SIGSTOP or a debugger.
+        Its process is stopped, by SIGSTOP or a debugger.
     in_phase : (workers,) bool
-        Who is in a named phase, within its bound.
+        It is in a named phase, within its bound.
     unseen : (workers,) bool
-        Of whom neither CPU time nor stack is known, as of an older Threadlet.
+        Its CPU time or stack is unknown, as with an older Threadlet.
     idle_s : (workers,) float64
-        For how long it has used no CPU time, with a stack that stays the same, seconds; 0 for
-        who works or is not seen.
+        Time without CPU use and with an unchanged stack, seconds; 0 if it works or is unseen.
     """
 
     def __init__(self, view: FleetView) -> None:
@@ -51,11 +50,11 @@ class Standstill:
         self.idle_s: Floats = np.where(self.unseen, 0.0, np.minimum(idle_s, view.progress_age_s))
 
     def in_words(self, row: int) -> str:
-        """Say what is known of the worker in ``row``."""
+        """Return the evidence on the worker in ``row``."""
         if self.stopped[row]:
             return "its process is stopped"
         if self.unseen[row]:
-            text = "its CPU time and stack are not known"
+            text = "its CPU time and stack are unknown"
         elif self.idle_s[row] > 0:
             at = self._field(_STILL, row, "at")
             text = (
@@ -63,11 +62,11 @@ class Standstill:
                 f"{self._stack_still_s[row]:.0f} s{f' in {at}' if at else ''}"
             )
         else:
-            text = "it works, and for longer than any step may take"
+            text = "it is working, but exceeds the time limit of a step"
         phase = self._field(_OVERRUN, row, "phase")
         if phase and self._view.latest(_PHASE_LEFT)[row] <= 0:
             bound_s = self._field(_OVERRUN, row, "at_most_s")
-            text += f", its phase {phase} is over its bound of {bound_s} s"
+            text += f", its phase {phase} exceeds its bound of {bound_s} s"
         return text
 
     def _field(self, kind: str, row: int, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Give the worker that holds all others up less to do, and move its group if that does not help."""
+"""Reduce the batch of a straggler, and migrate its group if that does not help."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -32,7 +32,7 @@ Rows = NDArray[np.bool_]
 _OWN = "compute_s"
 _WHOLE = "step_time_s"
 _WORTH_IT = 0.05
-"""A share of the batch is not changed by less than this part of it."""
+"""Smallest relative change of a batch share."""
 _INCIDENT_S = 300.0
 """Faults of the run closer than this are one failure."""
 
@@ -40,18 +40,18 @@ _INCIDENT_S = 300.0
 class StragglerPolicy:
     """Propose a smaller batch for a worker that is slow ``patience`` samples in a row, then a move.
 
-    Ranks that wait for each other all report the same step time. Where workers report what they
-    compute for themselves, ``compute_s``, as under torchft on a CPU, that is compared; elsewhere
-    ``step_time_s``. In a run whose steps are as slow as its slowest worker, (slow - median) / slow
-    of every GPU's time is waiting; that share over ``payback_s`` is the gain.
+    Ranks that wait for each other all report the same step time. The policy therefore compares
+    each worker's own computing time, ``compute_s``, where it is reported, as under torchft on a
+    CPU; else ``step_time_s``. All GPUs wait for the slowest worker for (slow - median) / slow of
+    their time; that share over ``payback_s`` is the gain.
 
-    A worker that offers the knob ``knob``, its share of the full batch from 0 to 1, is first given
-    median / slow of what it has; at most ``tries`` times before the group is moved. It gets as
-    much back as it can do at the pace of the others once that is worth it for ``patience``
-    samples. A worker that stays slow is proposed again after another ``patience`` samples.
+    A worker that offers the knob ``knob``, its share of the full batch from 0 to 1, first has its
+    share multiplied by median / slow, at most ``tries`` times before the group is moved. The share
+    grows again once the worker could keep pace with more for ``patience`` samples. A worker that
+    stays slow is proposed again after another ``patience`` samples.
 
-    A move costs the pause, and that there is one standby less
-    (:class:`~torchloom_core.plugin.Reserve`), at the failures that the run had so far.
+    A move costs the pause, and one standby less (:class:`~torchloom_core.plugin.Reserve`) at the
+    run's observed failure rate.
     """
 
     name = "straggler"
@@ -69,18 +69,18 @@ class StragglerPolicy:
         patience : int
             Slow samples in a row, at most one a tick, before anything is proposed.
         knob : str
-            The worker-fenced number that scales a worker's batch, 1 for all of it; empty: groups
+            The worker-fenced knob that scales a worker's batch, 1 for all of it; empty: groups
             are moved at once.
         tries : int
             How often the batch is made smaller before a worker that stays slow is moved.
         drain_without_standby : bool
             Where no standby fits the group, drain it instead of proposing a migration.
         payback_s : float
-            How long the worker would go on being slow if left alone, seconds.
+            How long the worker would stay slow without the change, seconds.
         confidence : float
             Probability that the change helps, 0 to 1.
         min_workers : int
-            Training workers with a fresh sample below which there is no median to speak of.
+            Minimum number of training workers with a fresh sample.
         """
 
         metric: str | None = None
@@ -127,7 +127,7 @@ class StragglerPolicy:
         yield from self._relieve(ripe, time_s, median_s, share, view)
 
     def lapsed(self, view: FleetView, proposal: Proposal) -> str:
-        """Say that no worker of the group that was to move is slow any more."""
+        """Return why the move lapsed: no worker of the group is slow any more."""
         match proposal.action:
             case Migrate(group=group) | DrainGroup(group=group):
                 _, time_s = self._times(view, view.is_in("training"))
@@ -155,15 +155,15 @@ class StragglerPolicy:
         spec = view.knob_specs.get(self._options.knob)
         if spec is None or spec.fence != "worker" or spec.kind != "float":
             return np.full(len(view), np.nan)
-        told = view.knob(self._options.knob)
+        values = view.knob(self._options.knob)
         return np.asarray(
-            [value if isinstance(value, float) and 0 < value <= 1 else np.nan for value in told]
+            [value if isinstance(value, float) and 0 < value <= 1 else np.nan for value in values]
         )
 
     def _relieve(
         self, ripe: Rows, time_s: Floats, median_s: float, share: Floats, view: FleetView
     ) -> Iterator[Proposal]:
-        """Propose what is next for each slow worker; a group is moved once, for the slowest."""
+        """Propose the next step for each slow worker; a group is moved once, for the slowest."""
         gpus = view.costs.gpus_per_worker * int(np.count_nonzero(view.is_in("training")))
         moved: set[str] = set()
         standbys = Standbys(view)
@@ -176,7 +176,7 @@ class StragglerPolicy:
             reason = (
                 f"{view.workers[row]} on {view.node[row] or 'an unknown node'} takes "
                 f"{time_s[row]:.3g} s a step for {self._options.patience} samples, the median "
-                f"is {median_s:.3g} s: {waiting:.0%} of {gpus:g} GPUs' time is waiting"
+                f"is {median_s:.3g} s: {gpus:g} GPUs wait for {waiting:.0%} of their time"
             )
             gain_gpu_s = float(waiting * gpus * self._options.payback_s)
             less = self._less(view, row, float(share[row] * median_s / time_s[row]))
@@ -204,8 +204,8 @@ class StragglerPolicy:
                 continue
             gained = (more - share[row]) * view.costs.gpus_per_worker * self._options.payback_s
             reason = (
-                f"{view.workers[row]} keeps pace with {share[row]:.2g} of its batch and could do "
-                f"{more:.2g}"
+                f"{view.workers[row]} keeps pace with {share[row]:.2g} of its batch and could "
+                f"take {more:.2g}"
             )
             yield Proposal(
                 action=ChangeKnob(knob=self._options.knob, value=more, worker=view.workers[row]),
@@ -217,11 +217,11 @@ class StragglerPolicy:
     def _resize(
         self, view: FleetView, row: int, share: float, less: float, reason: str, gain_gpu_s: float
     ) -> Proposal:
-        # What the slow worker no longer does, nobody does.
+        # Samples that the slow worker drops are not trained elsewhere.
         undone = (share - less) * view.costs.gpus_per_worker * self._options.payback_s
         return Proposal(
             action=ChangeKnob(knob=self._options.knob, value=less, worker=view.workers[row]),
-            reason=f"{reason}; {less:.2g} of its batch instead of {share:.2g} would keep pace",
+            reason=f"{reason}; with {less:.2g} of its batch instead of {share:.2g} it keeps pace",
             gain_gpu_s=gain_gpu_s,
             cost_gpu_s=float(undone),
             confidence=self._options.confidence,
@@ -254,13 +254,13 @@ class StragglerPolicy:
 
 
 class _Streak:
-    """Counts, per worker, samples in a row for which something held."""
+    """Counts, per worker, consecutive samples that meet a condition."""
 
     def __init__(self) -> None:
         self._count: Ints = np.zeros(0, dtype=np.int64)
 
     def count(self, holds: Rows, counted: Rows, arrived: Rows, enough: int) -> Rows:
-        """Return where it has held ``enough`` times, and begin there anew."""
+        """Return the rows that met it ``enough`` times, and reset their count."""
         streak = np.where(counted, grow(self._count, len(holds)), 0)
         self._count = np.where(arrived, np.where(holds, streak + 1, 0), streak)
         ripe = self._count >= enough

@@ -1,4 +1,4 @@
-"""Act on a metric that crosses a level; the rules stand in ``torchloom.toml``."""
+"""Act on a metric that crosses a level, by rules in ``torchloom.toml``."""
 
 import operator
 from collections.abc import Callable, Iterable, Iterator
@@ -33,7 +33,7 @@ Level = Annotated[float, msgspec.Meta(ge=-1e300, le=1e300)]
 Rows = NDArray[np.bool_]
 
 REPORTED_ONE_BY_ONE = 20
-"""Alerts and dumps of one rule at one tick; what is more is counted in one last alert."""
+"""Most alerts and dumps of one rule at one tick; one more alert counts the rest."""
 
 _COMPARE: dict[str, Callable[[Any, float], Any]] = {
     ">": operator.gt,
@@ -70,17 +70,17 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         How long it must hold without a break before the rule fires, seconds.
     clear : float, optional
         The rule can fire again for a worker once ``metric comparison clear`` is false; absent:
-        the level itself. Set it apart from the level where the metric flutters.
+        the level itself. Use another value for a noisy metric (hysteresis).
     action : str or table
         ``alert``, ``migrate``, ``drain``, ``checkpoint``, ``pause``, ``dump``, or
         ``{ knob = "...", value = ... }``.
     gain_gpu_s, cost_gpu_s : float
-        What the action saves if the rule is right, and what it costs either way, useful
+        What the action saves if the rule is right, and what it costs in any case, in useful
         GPU-seconds. Only an alert needs no gain.
     confidence : float
         Probability that the rule is right, 0 to 1.
     expires_s : float
-        How long it waits for a person, where the action needs one's approval, seconds.
+        How long the proposal waits for approval, if the action needs it, seconds.
     """
 
     metric: str
@@ -102,22 +102,22 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         net_gpu_s = self.confidence * self.gain_gpu_s - self.cost_gpu_s
         if self.action != "alert" and net_gpu_s <= 0:
             raise ValueError(
-                "need confidence x gain_gpu_s - cost_gpu_s > 0 for any action but alert, or it "
-                f"is never granted, was {net_gpu_s:g}"
+                "need confidence x gain_gpu_s - cost_gpu_s > 0 for any action but alert (others "
+                f"are never granted), was {net_gpu_s:g}"
             )
 
     @property
     def clear_level(self) -> float:
-        """The level behind which the rule can fire again."""
+        """The level that the metric must pass before the rule can fire again."""
         return self.level if self.clear is None else self.clear
 
 
 class ThresholdsPolicy:
     """Fire once each time a worker's metric crosses a rule's level and stays there.
 
-    A missing value never fires a rule and never clears it, but it breaks the time the rule
-    has to hold. Actions on the run or a group look at training and paused workers only, and
-    are proposed once however many of those workers are over the level.
+    A missing value never fires or clears a rule, but it restarts ``for_s``. Rules with an action
+    on the run or a group consider only training and paused workers, and propose the action once
+    for all of them.
     """
 
     name = "thresholds"
@@ -128,7 +128,7 @@ class ThresholdsPolicy:
         Attributes
         ----------
         rules : tuple of Rule
-            Looked at independently of each other, in this order.
+            Evaluated independently of each other, in this order.
         """
 
         rules: tuple[Rule, ...] = ()
@@ -149,14 +149,14 @@ class ThresholdsPolicy:
             yield from watch.look(values, present, view)
 
     def lapsed(self, view: FleetView, proposal: Proposal) -> str:
-        """Say that no rule holds any more that led to the action."""
+        """Return that the rules behind the action have cleared, if so."""
         if any(watch.wants(proposal.action, view) for watch in self._watches):
             return ""
-        return "no rule that asks for it holds any more"
+        return "every rule with this action has cleared"
 
 
 class _Watch:
-    """One rule, and for every worker since when it holds and whether it has fired."""
+    """One rule, and for every worker since when it is true and whether it has fired."""
 
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
@@ -181,9 +181,9 @@ class _Watch:
             yield from self._propose(fires, np.flatnonzero(before), values, view)
 
     def wants(self, action: Action, view: FleetView) -> bool:
-        """Return whether the rule still asks for the action: it fired and was not cleared."""
+        """Return whether the rule fired with this action and was not cleared."""
         match action:
-            case Alert() | CollectDump():  # a report of what was
+            case Alert() | CollectDump():  # they report a past state, so they never lapse
                 return True
         fired = np.flatnonzero(self._fired).tolist()
         return any(self._action(row, "", view) == action for row in fired)
@@ -217,7 +217,7 @@ class _Watch:
             yield Proposal(action=Alert(worker=view.workers[row], text=text), reason=text)
 
     def _subject(self, row: int, view: FleetView) -> str:
-        """Return what the action would act on: a second one on it says nothing new."""
+        """Return what the action would act on; it is proposed once per subject."""
         match self.rule.action:
             case "migrate" | "drain":
                 return view.group[row]
@@ -249,10 +249,10 @@ class _Watch:
 
     def _reason(self, row: int, values: Floats, view: FleetView) -> str:
         rule = self.rule
-        held = f" for {rule.for_s:g} s" if rule.for_s else ""
+        lasted = f" for {rule.for_s:g} s" if rule.for_s else ""
         return (
             f"{view.workers[row]} on {view.node[row] or 'an unknown node'}: {rule.metric} was "
-            f"{values[row]:.6g}, {rule.comparison} {rule.level:g}{held}"
+            f"{values[row]:.6g}, {rule.comparison} {rule.level:g}{lasted}"
         )
 
 

@@ -1,4 +1,4 @@
-"""Slow the uploads of checkpoints down while the network is busier than usual."""
+"""Limit the rate of checkpoint uploads while the network is busier than usual."""
 
 import math
 from collections.abc import Iterable
@@ -33,22 +33,21 @@ _CERTAIN = 1.0 - 1e-12
 
 
 class UploadsPolicy:
-    """Limit the rate of uploads so that one just ends before the next checkpoint, or lift it.
+    """Limit the upload rate so that an upload ends just before the next checkpoint, or lift it.
 
-    A limit makes the bytes no fewer. On a network that is equally busy all the time a slow upload
-    takes as much from the steps as a fast one (:class:`~torchloom_core.plugin.Traffic`), and
-    leaves the work at risk for longer. What it does is to move bytes to a later time, which pays
-    if the network is busier now than it is at the median of the run's last hour: then most of an
-    upload that takes until the next checkpoint may go at the usual price. With ``confidence`` as
-    the probability of that, a limit is proposed where
+    A limit does not reduce the number of bytes. On a constantly busy network a slow upload delays
+    the steps as much as a fast one (:class:`~torchloom_core.plugin.Traffic`), and leaves the work
+    at risk for longer. A limit moves bytes to a later time. That pays if the network is busier
+    now than at the median of the run's last hour, because most of the slow upload may then have
+    the usual cost. With ``confidence`` as the probability of that, a limit is proposed if
 
-        confidence x (price of an upload now - usual price) > p x interval x run's GPUs
+        confidence x (cost of an upload now - usual cost) > p x interval x run's GPUs
 
-    and lifted once the right side is larger than the difference of prices alone. ``p`` is the
-    probability that the run fails in the time by which the slow upload ends later: a checkpoint
-    that is not stored by then is lost, and an interval of work with it. The run's failure rate is
-    that for which the interval is right: by Young's rule, an interval ``I`` and a save of
-    ``costs.checkpoint_s`` stand for ``2 checkpoint_s / I^2``. A forecast adds to it.
+    and lifted once the right side exceeds the difference of costs. ``p`` is the probability that
+    the run fails in the time by which the slow upload ends later: an incomplete checkpoint is
+    lost, and an interval of work with it. The failure rate is derived from the interval by
+    Young's rule: an interval ``I`` and a save of ``costs.checkpoint_s`` imply
+    ``2 checkpoint_s / I^2``. A forecast adds to it.
 
     The limit is a knob that the script offers; see docs/policy.md for its upload function.
     """
@@ -61,19 +60,19 @@ class UploadsPolicy:
         Attributes
         ----------
         knob : str
-            The knob that holds the most bytes a second of a worker's upload; 0: no limit.
+            The knob that limits the bytes per second of a worker's upload; 0: no limit.
         interval : str
-            The knob, or the metric, that holds the time between two checkpoints, seconds.
+            The knob, or the metric, with the time between two checkpoints, seconds.
         upload_share : float
-            An upload is to take this share of the interval, above 0, to 1.
+            Share of the interval that a limited upload takes, above 0, to 1.
         confidence : float
-            Probability that the network is as usual before the next checkpoint, 0 to 1.
+            Probability that the network returns to its usual load before the next checkpoint.
         again_s : float
             The same limit is proposed again after this time, seconds.
         predictor : str
-            Whose forecasts tell of failures; it must stand under ``[predictors]``. Empty: none.
+            Predictor whose forecasts add to the risk, from ``[predictors]``. Empty: none.
         accept_unskilled : bool
-            Act also on a fitted model that is not useful by the verdict on its card.
+            Act also on a fitted model whose model card rates it below useful.
         """
 
         knob: str = "upload_bytes_per_s"
@@ -88,14 +87,14 @@ class UploadsPolicy:
         self._options = options
         self._traffic = Traffic()
         self._outlook = Outlook(options.predictor)
-        self._asked, self._asked_ns = -1.0, 0
+        self._proposed, self._proposed_ns = -1.0, 0
         self.needs: tuple[PolicyNeed, ...] = (*TRAFFIC_NEEDS, Need(options.interval))
         if options.predictor:
             forecast = NeedForecast(options.predictor, skilled=not options.accept_unskilled)
             self.needs = (*self.needs, forecast)
 
     def on_tick(self, view: FleetView) -> Iterable[Proposal]:
-        """Propose a limit, or none, where the present one is not right."""
+        """Propose another limit, or none, if the present one does not pay."""
         self._traffic.look(view)
         training = np.flatnonzero(view.is_in("training")).tolist()
         limits = _numbers(self._options.knob, training, view)
@@ -117,8 +116,8 @@ class UploadsPolicy:
             action=ChangeKnob(knob=self._options.knob, value=value),
             reason=(
                 f"{self._traffic.in_words('an upload', size_bytes)}, and usually "
-                f"{stakes.usual_gpu_s:.0f}; to be there as late as the next checkpoint leaves "
-                f"{interval_s:.0f} s of work at risk, with probability {stakes.fails:.2g}: "
+                f"{stakes.usual_gpu_s:.0f}; an upload until the next checkpoint risks "
+                f"{interval_s:.0f} s of work with probability {stakes.fails:.2g}: "
                 f"{stakes.risk_gpu_s:.0f} GPU-s"
             ),
             gain_gpu_s=gain_gpu_s,
@@ -128,7 +127,7 @@ class UploadsPolicy:
         )
 
     def _stakes(self, wanted: float, interval_s: float, view: FleetView) -> "_Stakes":
-        """Return what an upload at the rate ``wanted`` saves, and what it puts at risk."""
+        """Return the saving and the risk of an upload at the rate ``wanted``."""
         traffic, size_bytes = self._traffic, self._traffic.state_bytes
         usual_gpu_s = traffic.usual_gpu_s(size_bytes)
         fast_s = traffic.transfer_s(size_bytes)
@@ -144,7 +143,7 @@ class UploadsPolicy:
         )
 
     def _value(self, wanted: float, limits: list[float], stakes: "_Stakes") -> float | None:
-        """Return what the limit should be, 0 for none, or None where it should stay."""
+        """Return the limit to set, 0 for none, or None for no change."""
         expected_gpu_s = self._options.confidence * stakes.saved_gpu_s
         if 0 < wanted < self._traffic.bytes_per_s and expected_gpu_s > stakes.risk_gpu_s:
             is_right = all(_is_near(limit, wanted) for limit in limits)
@@ -165,23 +164,23 @@ class UploadsPolicy:
         return -math.expm1(log_survival)
 
     def _is_news(self, value: float, now_ns: int) -> bool:
-        """Say whether this was not proposed of late, and remember it."""
-        lately = now_ns - self._asked_ns < self._options.again_s * SECOND_NS
-        if lately and _is_near(self._asked, value):
+        """Return whether this was not proposed within ``again_s``, and remember it."""
+        lately = now_ns - self._proposed_ns < self._options.again_s * SECOND_NS
+        if lately and _is_near(self._proposed, value):
             return False
-        self._asked, self._asked_ns = value, now_ns
+        self._proposed, self._proposed_ns = value, now_ns
         return True
 
     def _interval_s(self, training: list[int], view: FleetView) -> float:
-        """Return the shortest time between two checkpoints of anybody, 0 if nobody says."""
+        """Return the shortest checkpoint interval of any worker, 0 if unknown."""
         reported = view.latest(self._options.interval)[training].tolist()
-        said = _numbers(self._options.interval, training, view) + reported
-        return min((value for value in said if 1.0 <= value < math.inf), default=0.0)
+        values = _numbers(self._options.interval, training, view) + reported
+        return min((value for value in values if 1.0 <= value < math.inf), default=0.0)
 
 
 @dataclass(frozen=True)
 class _Stakes:
-    """What is won and lost by a slow upload."""
+    """Saving and risk of a slow upload."""
 
     usual_gpu_s: float
     saved_gpu_s: float
@@ -194,7 +193,7 @@ def _is_near(one: float, other: float) -> bool:
 
 
 def _numbers(knob: str, rows: list[int], view: FleetView) -> list[float]:
-    """Return what the knob is on these workers, if it is a number."""
+    """Return the knob's values on these workers, if it is a number."""
     spec = view.knob_specs.get(knob)
     if spec is None or spec.kind not in ("float", "int"):
         return []

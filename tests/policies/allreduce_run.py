@@ -1,4 +1,4 @@
-"""A run whose step time follows a planted law, seen by the policy a tick at a time."""
+"""A simulated run whose step time follows a known law, shown to the policy tick by tick."""
 
 import math
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ METRICS = (*(need.metric for need in NEEDS), "loss")
 
 @dataclass
 class Law:
-    """What a step takes; the defaults are like what four ranks of gloo were measured to take."""
+    """The cost of a step; the defaults resemble four measured ranks of gloo."""
 
     gradient_bytes: float = 50.4e6
     compute_s: float = 0.2
@@ -71,7 +71,7 @@ class Law:
 
 
 class Run:
-    """Workers, one a group; what the policy proposes lands two ticks later."""
+    """Groups of one worker; a proposed change is applied two ticks later."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Run:
         self.under_way, self.made, self.switches = [], [], []
         self.links, self.probed = {}, {}
         self.steps = []  # (step, time, mode, seconds)
-        self.loss, self.told = 2.0, False
+        self.loss, self.is_fresh = 2.0, False
         self.ends_s = self._next()
 
     @property
@@ -133,10 +133,10 @@ class Run:
 
     def tick(self):
         self.tick_at += 1
-        told = None
+        done = None
         while self.ends_s <= self.tick_at:
-            self.t, self.step, told = self.ends_s, self.step + 1, self.now
-            self.steps.append((self.step, self.t, self.mode, float(told[STEP][0])))
+            self.t, self.step, done = self.ends_s, self.step + 1, self.now
+            self.steps.append((self.step, self.t, self.mode, float(done[STEP][0])))
             self._settle()
             due = [values for at, values in self.under_way if at <= self.tick_at]
             self.under_way = [(at, v) for at, v in self.under_way if at > self.tick_at]
@@ -145,11 +145,11 @@ class Run:
                     self.switches.append((self.step, self.mode, values["compression"]))
                 self.values = {**self.values, **values}
             self.ends_s = self._next()
-        self.told = told is not None
-        if told is not None:
-            heard = np.isin(np.arange(self.n), list(self.silent), invert=True)
-            for name, value in told.items():
-                self.newest[name] = np.where(heard, value, self.newest[name])
+        self.is_fresh = done is not None
+        if done is not None:
+            reports = np.isin(np.arange(self.n), list(self.silent), invert=True)
+            for name, value in done.items():
+                self.newest[name] = np.where(reports, value, self.newest[name])
         proposals = list(self.policy.on_tick(self.view()))
         for proposal in proposals:
             assert proposal.reason
@@ -162,7 +162,7 @@ class Run:
         return proposals
 
     def _settle(self):
-        """Take in what counts from a step's end on."""
+        """Apply changes that take effect at a step's end."""
 
     def probe(self, action):
         for pair in action.pairs:
@@ -179,7 +179,7 @@ class Run:
         silence = np.full(self.n, math.nan)
         return view_of(
             {
-                name: values if self.told else np.stack([values, silence], axis=1)
+                name: values if self.is_fresh else np.stack([values, silence], axis=1)
                 for name, values in self.newest.items()
             },
             workers=self.n,
@@ -198,10 +198,10 @@ class Run:
 
 
 class RoundsRun(Run):
-    """The same under LocalSGD: what lands is seen in the midst of a round, which ends as it began.
+    """The same under LocalSGD: a change is applied during a round, which ends with its old length.
 
-    The sync of that round is compressed as was set. What a tick sees are the sync's own figures
-    until they are stale, and the times of the newest step, mostly one that only computes.
+    The sync of that round uses the new compression. A tick sees the metrics of the sync until they
+    are stale, and the times of the newest step, which usually only computes.
     """
 
     def __init__(self, policy, law=None, *, every=8, stale_s=10, **more):
@@ -236,13 +236,13 @@ class RoundsRun(Run):
 
     def view(self):
         past_s = self.tick_at - self.t
-        heard = dict(self.newest)
+        shown = dict(self.newest)
         if past_s > self.law.compute_s and self.step:
-            heard |= {STEP: heard[COMPUTE], WAIT: 0.0 * heard[WAIT]}
+            shown |= {STEP: shown[COMPUTE], WAIT: 0.0 * shown[WAIT]}
         if past_s > self.stale_s:
             for name in (SENT, CODE, WIRE, GRADIENT, REDUCTIONS, OVERLAP, ROUND, ROUND_STEPS):
-                heard[name] = np.full(self.n, math.nan)
-        self.newest, own = heard, self.newest
+                shown[name] = np.full(self.n, math.nan)
+        self.newest, own = shown, self.newest
         try:
             return super().view()
         finally:

@@ -12,7 +12,7 @@ ALIKE = ("none", "bf16", "int8", "topk", "powersgd")
 
 
 class Watcher:
-    """What the policy does with telemetry, and nothing else."""
+    """The part of the policy that reads telemetry, without proposals."""
 
     def __init__(self):
         self.model, self.reader, self.seen, self.jumps = CostModel(MODES), StepReader(), [], 0
@@ -21,7 +21,7 @@ class Watcher:
     def on_tick(self, view):
         self.model.pass_time(view.tick_s)
         mode = view.knob("compression")[0]
-        if mode != self.mode:  # the last step may still be of the mode before
+        if mode != self.mode:  # the last step may still have the earlier mode
             self.mode = mode
             self.reader.skip(view)
             return []
@@ -49,7 +49,7 @@ FIT = [
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_it_foretells_steps_of_a_schedule_that_it_was_not_fitted_on(seed):
+def test_it_predicts_steps_of_a_schedule_that_it_was_not_fitted_on(seed):
     run, model = fitted(FIT, seed=seed)
     for bandwidth, mode in ((200, "bf16"), (50, "topk"), (700, "none")):
         run.bandwidth, run.values["compression"] = bandwidth * MBIT, mode
@@ -71,7 +71,7 @@ def test_it_finds_the_planted_bandwidth_latency_and_coding(seed):
         assert s_per_byte * law.gradient_bytes == pytest.approx(law.code_s[mode], rel=0.15)
 
 
-def test_a_bandwidth_that_falls_is_seen_at_the_first_step():
+def test_a_drop_of_the_bandwidth_is_detected_at_the_first_step():
     run, model = fitted([(UNSHAPED, "none", 20)])
     before = model.link.bytes_per_s
     run.bandwidth = UNSHAPED / 20
@@ -81,11 +81,11 @@ def test_a_bandwidth_that_falls_is_seen_at_the_first_step():
         if run.policy.jumps == 0:
             run.tick()
     assert run.policy.jumps == 1
-    assert len(run.policy.seen) <= steps + 2  # the step under way was of the old bandwidth
+    assert len(run.policy.seen) <= steps + 2  # the current step had the old bandwidth
     assert model.link.bytes_per_s == pytest.approx(before / 20, rel=0.3)
 
 
-def test_a_slow_rank_is_computing_and_not_the_wire():
+def test_a_slow_rank_counts_as_computing_and_not_as_wire_time():
     run, model = fitted([(200 * MBIT, "none", 30)])
     before = model.link.bytes_per_s
     run.slow = {2: 6.0}
@@ -108,7 +108,7 @@ def test_bytes_and_coding_are_measured_once_a_mode_has_run():
     assert not model.tried("int8")
 
 
-def test_it_says_how_far_it_was_off():
+def test_it_reports_its_error():
     _, model = fitted([(200 * MBIT, "none", 30)], noise=0.0)
     assert model.error < 0.01
     _, noisy = fitted([(200 * MBIT, "none", 60)], noise=0.2)
@@ -116,7 +116,7 @@ def test_it_says_how_far_it_was_off():
     assert math.isnan(CostModel(MODES).error)
 
 
-def test_it_bears_one_worker_and_senseless_figures():
+def test_it_tolerates_a_single_reporter_and_implausible_values():
     run, model = fitted([(200 * MBIT, "none", 10)], workers=2)
     run.silent = {0}
     run.ticks(10)
@@ -131,7 +131,7 @@ def test_it_bears_one_worker_and_senseless_figures():
         assert math.isfinite(model.cost("int8").step_s)
 
 
-def test_probed_links_count_as_much_as_they_are_sure():
+def test_probes_are_weighted_by_their_certainty():
     link = LinkFilter(MODES)
     assert not link.measure_link(1e8, 0.1)
     assert link.bytes_per_s == pytest.approx(1e8)
@@ -142,7 +142,7 @@ def test_probed_links_count_as_much_as_they_are_sure():
 
 
 @pytest.mark.parametrize("compute_s", [0.1, 1.1, 3.0])
-def test_each_sync_is_seen_once_with_its_round_whichever_step_a_tick_sees(compute_s):
+def test_each_sync_is_read_once_with_its_round_whichever_step_a_tick_samples(compute_s):
     law = Law(compute_s=compute_s, overlap_s=0.0)
     run = RoundsRun(Watcher(), law, every=6, noise=0.0, mode="int8")
     run.bandwidth = 200 * MBIT

@@ -1,4 +1,4 @@
-"""One worker of several that tells of what was not, and what is told but can mean two things."""
+"""Wrong reports by one worker of several, and ambiguous telemetry."""
 
 import math
 
@@ -26,7 +26,7 @@ from torchloom_policies.allreduce_tuner import AllreduceTunerPolicy
 
 
 class Liar(Run):
-    """The last worker tells what ``lie(run)`` returns, by metric, and ``ahead`` more steps."""
+    """The last worker reports the values of ``lie(run)``, by metric, and ``ahead`` more steps."""
 
     def __init__(self, *args, lie=lambda run: {}, ahead=lambda run: 0, **kwargs):
         self.lie, self.ahead = lie, ahead
@@ -63,7 +63,7 @@ def changes(run):
     ],
 )
 @pytest.mark.parametrize("workers", [4, 100])
-def test_one_worker_does_not_say_how_long_all_take(lie, workers):
+def test_a_wrong_step_time_of_one_worker_has_no_effect(lie, workers):
     run = Liar(tuner(), workers=workers, noise=0.02, lie=lie)
     run.bandwidth = 50 * MBIT
     run.ticks(90)
@@ -72,8 +72,8 @@ def test_one_worker_does_not_say_how_long_all_take(lie, workers):
 
 
 @pytest.mark.slow
-def test_one_worker_that_counts_on_alone_is_not_the_run():
-    said = {STEP: 1.0, COMPUTE: 0.2, WAIT: 0.05, WIRE: 1e-3, CODE: 0.0, OVERLAP: 0.0, SENT: 75.6e6}
+def test_a_wrong_step_number_of_one_worker_has_no_effect():
+    wrong = {STEP: 1.0, COMPUTE: 0.2, WAIT: 0.05, WIRE: 1e-3, CODE: 0.0, OVERLAP: 0.0, SENT: 75.6e6}
 
     def lies(run):
         return run.tick_at >= 100
@@ -82,7 +82,7 @@ def test_one_worker_that_counts_on_alone_is_not_the_run():
         tuner(),
         Law(compute_s=6.0, overlap_s=0.0),
         noise=0.02,
-        lie=lambda run: said if lies(run) else {},
+        lie=lambda run: wrong if lies(run) else {},
         ahead=lambda run: run.tick_at * lies(run),
     )
     run.bandwidth = 20 * MBIT
@@ -93,7 +93,7 @@ def test_one_worker_that_counts_on_alone_is_not_the_run():
 
 
 def congested(run):
-    """Let the bandwidth fall to a quarter for five ticks of each twelve."""
+    """Lower the bandwidth to a quarter for five of each twelve ticks."""
     run.bandwidth = (5 if run.tick_at > 20 and run.tick_at % 12 < 5 else 20) * MBIT
     run.tick()
 
@@ -106,7 +106,7 @@ def congested(run):
         (lambda run: {WIRE: 2.1e-4} if flickers(run) else {}, 4, 1e6),
     ],
 )
-def test_what_comes_and_goes_leaves_the_bandwidth_where_it_was(lie, low, high):
+def test_intermittent_changes_leave_the_bandwidth_estimate_bounded(lie, low, high):
     run = Liar(tuner(modes=("powersgd",)), noise=0.02, mode="powersgd", lie=lie)
     for _ in range(1500):
         congested(run)
@@ -117,7 +117,7 @@ def flickers(run):
     return run.tick_at > 20 and run.tick_at % 11 < 5
 
 
-def test_a_mode_that_sends_as_much_as_the_last_one_is_measured_too():
+def test_a_mode_that_sends_as_many_bytes_as_the_last_one_is_measured_too():
     law = Law()
     law.sent["bf16"] = law.sent["none"]  # of gradients that are bfloat16
     run, reader = Run(tuner(), law, noise=0.02), StepReader()

@@ -27,7 +27,7 @@ EVERY = KnobSpec(name="sync_every", kind="int", low=1, high=256, fence="run")
 
 
 def quickly(argument, quick, *others):
-    """Try these values in every run of the tests, and the others where time is taken for it."""
+    """Use these values in every run of the tests, and the others only in slow runs."""
     marked = [pytest.param(value, marks=pytest.mark.slow) for value in others]
     return pytest.mark.parametrize(argument, [*quick, *marked])
 
@@ -55,7 +55,7 @@ def test_ten_steps_after_each_change_it_is_within_ten_percent_of_the_best_mode(s
     run = Run(tuner(probe_every_s=1.0), seed=seed, noise=noise, lands=1)
     for bandwidth, ticks in SCHEDULE:
         run.bandwidth = bandwidth
-        begun = run.step + 1  # the step under way is of the bandwidth before
+        begun = run.step + 1  # the current step has the earlier bandwidth
         run.ticks(ticks)
         modes = [mode for step, _, mode, _ in run.steps if step > begun + 10]
         near = [
@@ -81,7 +81,7 @@ def test_at_a_constant_bandwidth_it_switches_at_most_once_after_settling(mbit, s
 
 @pytest.mark.slow
 @quickly("seed", [0], 1, 2)
-def test_modes_that_are_equal_cause_no_flapping(seed):
+def test_equal_modes_cause_no_flapping(seed):
     same = Law(sent=dict.fromkeys(MODES, 0.75), code_s=dict.fromkeys(MODES, 0.02),
                hops=dict.fromkeys(MODES, 6))  # fmt: skip
     run = Run(tuner(quality=dict.fromkeys(MODES, 1.0)), same, seed=seed, noise=0.15)
@@ -107,12 +107,12 @@ def test_a_slow_rank_causes_no_switch(seed):
     assert run.switches == []
 
 
-def test_a_bandwidth_that_falls_leads_to_a_proposal_at_the_first_telemetry_that_shows_it():
+def test_a_drop_of_the_bandwidth_leads_to_a_proposal_at_once():
     run = Run(tuner(), noise=0.02)
     run.ticks(30)
     assert run.switches == []
     run.bandwidth = UNSHAPED / 40
-    run.ends_s = run._next()  # the step under way goes over the slow link
+    run.ends_s = run._next()  # the current step uses the slow link
     step = run.step
     while run.step == step:
         proposals = run.tick()
@@ -123,7 +123,7 @@ def test_a_bandwidth_that_falls_leads_to_a_proposal_at_the_first_telemetry_that_
 
 
 @pytest.mark.slow
-def test_a_bandwidth_that_returns_is_seen_on_the_wire_without_a_probe():
+def test_a_bandwidth_that_recovers_is_detected_without_a_probe():
     run = Run(tuner(probe_every_s=0.0), Law(latency_s=1e-4), noise=0.03)
     run.ticks(10)
     run.bandwidth = 50 * MBIT
@@ -135,7 +135,7 @@ def test_a_bandwidth_that_returns_is_seen_on_the_wire_without_a_probe():
     assert not [p for p in run.made if isinstance(p.action, ProbeLinks)]
 
 
-def test_links_are_probed_where_the_mode_tells_little_and_the_answer_matters():
+def test_links_are_probed_if_steps_show_little_and_another_mode_may_be_better():
     law = Law(latency_s=2e-3)
     run = Run(tuner(probe_every_s=5.0), law, mode="powersgd", noise=0.02)
     run.bandwidth = 3000 * MBIT
@@ -159,21 +159,20 @@ def alerts(run):
 
 
 @pytest.mark.slow
-def test_probes_that_nobody_answers_are_told_of_once():
+def test_probes_without_results_cause_one_alert():
     run = Run(tuner(probe_every_s=2.0, modes=("powersgd", "bf16"), quality={"bf16": 0.6}),
               Law(latency_s=2e-3), mode="powersgd")  # fmt: skip
     run.bandwidth, run.probe = 100 * MBIT, lambda action: None
     run.ends_s = run._next()
     run.ticks(300)
     assert alerts(run) == [
-        "4 rounds of probes of the links came to nothing: "
-        "torchloom trajectory show --kind outcome says why"
+        "4 rounds of link probes had no result: see torchloom trajectory show --kind outcome"
     ]
 
 
 @pytest.mark.slow
 @quickly("seed", [0, 1], 2, 3)
-def test_a_link_that_recovered_is_asked_though_it_was_thought_to_be_busy(seed):
+def test_a_link_that_recovered_is_probed_even_if_it_seemed_busy(seed):
     law = Law(
         gradient_bytes=2.386e6,
         compute_s=0.067,
@@ -190,15 +189,15 @@ def test_a_link_that_recovered_is_asked_though_it_was_thought_to_be_busy(seed):
         assert run.mode == mode
 
 
-def test_no_link_is_probed_that_the_allreduce_fills():
+def test_links_that_the_allreduce_fills_are_not_probed():
     run = Run(tuner(modes=("none",)), knobs=[(RING, "")])
     run.bandwidth = 50 * MBIT
     run.ticks(100)
     assert not run.made
 
 
-def hurting(seconds=8, forgive_s=3600.0, **options):
-    """Return a run whose guard takes topk back each time, and where it landed."""
+def rolled_back(seconds=8, forgive_s=3600.0, **options):
+    """Return a run whose guard rolls topk back each time, and when it was applied."""
     law = Law(code_s={**Law().code_s, "powersgd": 9.0})
     run = Run(tuner(forgive_s=forgive_s, quality={"topk": 1.0}, **options), law)
     run.bandwidth = 50 * MBIT
@@ -218,22 +217,22 @@ def hurting(seconds=8, forgive_s=3600.0, **options):
 
 
 @pytest.mark.slow
-def test_a_mode_that_the_guard_took_back_is_not_tried_again():
-    run, landed = hurting()
+def test_a_mode_that_the_guard_rolled_back_is_not_tried_again():
+    run, landed = rolled_back()
     assert len(landed) == 1
     assert run.mode == "int8"
 
 
 @pytest.mark.slow
-def test_a_mode_that_hurt_is_forgiven_in_time_and_then_counts_for_less():
-    run, landed = hurting(forgive_s=100.0, penalty=0.5)
+def test_a_mode_that_was_rolled_back_is_tried_again_after_forgive_s_at_a_lower_quality():
+    run, landed = rolled_back(forgive_s=100.0, penalty=0.5)
     assert 2 <= len(landed) <= 3
     assert run.policy._record.quality("topk") == 0.5 ** len(landed)
 
 
 @pytest.mark.slow
-def test_a_mode_that_measures_slower_is_left_and_not_tried_again_at_that_bandwidth():
-    # The model expects of int8 a tenth of the coding that it takes, so it is worth a trial.
+def test_a_mode_that_measures_slower_is_undone_and_not_tried_again_at_that_bandwidth():
+    # The model expects a tenth of the real coding time of int8, so it proposes a trial.
     law = Law(code_s={**Law().code_s, "int8": 1.5})
     run = Run(tuner(modes=("bf16", "int8")), law, mode="bf16")
     run.bandwidth = 1000 * MBIT
@@ -243,8 +242,8 @@ def test_a_mode_that_measures_slower_is_left_and_not_tried_again_at_that_bandwid
 
 
 @pytest.mark.slow
-def test_what_was_denied_is_not_proposed_at_every_tick():
-    run = Run(tuner(cooldown_s=60.0), lands=10_000)  # nothing ever lands
+def test_a_denied_change_is_not_proposed_at_every_tick():
+    run = Run(tuner(cooldown_s=60.0), lands=10_000)  # no change is ever applied
     run.bandwidth = 200 * MBIT
     run.ticks(181)
     by_value = {}
@@ -255,7 +254,7 @@ def test_what_was_denied_is_not_proposed_at_every_tick():
 
 
 @pytest.mark.slow
-def test_without_a_loss_nothing_that_loses_something_is_proposed():
+def test_without_a_loss_no_lossy_mode_is_proposed():
     run = Run(tuner())
     run.bandwidth = 50 * MBIT
     run.loss = math.nan
@@ -266,7 +265,7 @@ def test_without_a_loss_nothing_that_loses_something_is_proposed():
 
 
 @pytest.mark.slow
-def test_no_mode_that_loses_something_is_proposed_before_its_loss_can_be_watched():
+def test_no_lossy_mode_is_proposed_before_the_loss_can_be_guarded():
     run = Run(tuner(modes=("none", "powersgd")))
     run.bandwidth = 50 * MBIT
     run.ends_s = run._next()  # 12 s a step, of which a window of 30 s has no five
@@ -285,7 +284,7 @@ def test_no_mode_that_loses_something_is_proposed_before_its_loss_can_be_watched
 
 
 @pytest.mark.slow
-def test_a_setting_that_the_guard_took_back_is_not_proposed_again_until_it_is_forgiven():
+def test_a_setting_that_the_guard_rolled_back_is_not_proposed_within_forgive_s():
     run = Run(tuner(modes=("none",), forgive_s=150.0), knobs=[(EVERY, 4)], noise=0.02)
     run.bandwidth = 200 * MBIT
     landed = []
@@ -299,17 +298,17 @@ def test_a_setting_that_the_guard_took_back_is_not_proposed_again_until_it_is_fo
     assert all(later - tick >= 150 for (tick, _), (later, _) in itertools.pairwise(landed))
 
 
-def test_a_worker_without_the_knob_is_told_of_once_and_nothing_is_changed():
+def test_a_worker_without_the_knob_causes_one_alert_and_no_change():
     run = Run(tuner())
     run.bandwidth = 50 * MBIT
     run.lacking = {2}
     run.ticks(60)
     (proposal,) = run.made
     assert isinstance(proposal.action, Alert)
-    assert "not on w2" in proposal.reason
+    assert "missing on w2" in proposal.reason
 
 
-def test_where_no_worker_compresses_one_alert_says_so():
+def test_a_run_without_compression_causes_one_alert():
     run = Run(tuner())
     run.specs = []
     run.ticks(60)
@@ -319,7 +318,7 @@ def test_where_no_worker_compresses_one_alert_says_so():
 
 
 @pytest.mark.slow
-def test_a_run_that_reports_no_bytes_is_told_of_once():
+def test_a_run_that_reports_no_bytes_causes_one_alert():
     run = Run(tuner())
     run.silent = {0, 1, 2, 3}
     run.ticks(200)
@@ -330,31 +329,31 @@ def test_a_run_that_reports_no_bytes_is_told_of_once():
 @pytest.mark.parametrize(
     "state", ["paused", "standby", ["training", "paused", "training", "training"]]
 )
-def test_a_run_that_is_held_up_is_left_as_it_is(state):
+def test_a_paused_run_is_not_tuned(state):
     run = Run(tuner())
     run.bandwidth, run.state = 50 * MBIT, state
     run.ticks(40)
     assert run.made == []
 
 
-def test_names_of_no_mode_are_told_of_once():
+def test_unknown_modes_in_the_options_cause_one_alert():
     run = Run(tuner(modes=("none", "int4", "fp16"), quality={"foo": 0.5}))
     run.specs = [KnobSpec(name="compression", kind="choice", choices=("none", "bf16"), fence="run")]
     run.ticks(30)
-    (told,) = [p.reason for p in run.made if isinstance(p.action, Alert)]
-    assert told.endswith("that the knob compression offers, not int4, foo")
+    (text,) = alerts(run)
+    assert text.endswith("that the knob compression offers, was int4, foo")
 
 
 @pytest.mark.slow
-def test_a_guard_metric_that_nobody_reports_is_told_of_after_a_minute():
+def test_a_missing_guard_metric_causes_an_alert_after_a_minute():
     run = Run(tuner())
     run.loss = math.nan
     run.ticks(60)
     assert not [p for p in run.made if isinstance(p.action, Alert)]
     run.ticks(60)
-    (told,) = [p.reason for p in run.made if isinstance(p.action, Alert)]
-    assert "only modes that lose nothing are proposed" in told
-    assert "guard_metric loss" in told
+    (text,) = alerts(run)
+    assert "only lossless modes are proposed" in text
+    assert "guard_metric loss" in text
     run = Run(tuner(modes=("none", "bf16")))
     run.loss = math.nan
     run.ticks(120)
@@ -370,12 +369,12 @@ def test_a_guard_metric_that_nobody_reports_is_told_of_after_a_minute():
         ({"guard_metric": ""}, "guard_metric"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(options, wrong):
+def test_invalid_options_are_refused(options, wrong):
     with pytest.raises(msgspec.ValidationError, match=wrong):
         msgspec.convert(options, AllreduceTunerPolicy.Options)
 
 
-def test_one_rank_alone_is_left_as_it_is():
+def test_a_single_rank_is_not_tuned():
     run = Run(tuner(), workers=2)
     run.bandwidth, run.state = 50 * MBIT, ["training", "gone"]
     run.ticks(40)
@@ -383,7 +382,7 @@ def test_one_rank_alone_is_left_as_it_is():
 
 
 @pytest.mark.slow
-def test_ranks_that_come_and_go_do_not_end_it():
+def test_tuning_continues_while_ranks_come_and_go():
     run = Run(tuner(), workers=6)
     run.bandwidth = 200 * MBIT
     run.ticks(40)
@@ -435,20 +434,20 @@ def test_a_ring_over_fast_links_is_proposed_once_all_links_are_known():
 
 
 @pytest.mark.slow
-def test_an_order_that_made_steps_slower_is_not_tried_again():
+def test_a_ring_order_that_made_steps_slower_is_not_tried_again():
     run = uneven()
     missing = run.links.pop(("w3", "w0"))
     run.ticks(100)
     run.links[("w3", "w0")] = missing
     while not changes(run.made, "ring_order"):
         run.tick()
-    (asked,) = changes(run.made, "ring_order")
-    run.law.trial_factor[RING.name, asked.action.values["ring_order"]] = 1.25
+    (proposed,) = changes(run.made, "ring_order")
+    run.law.trial_factor[RING.name, proposed.action.values["ring_order"]] = 1.25
     run.ticks(600)
     assert [p.action.values["ring_order"] for p in changes(run.made, "ring_order")][1:] == [""]
 
 
-def test_a_link_that_goes_away_does_not_end_it():
+def test_tuning_continues_after_a_link_fails():
     run = uneven()
     run.ticks(5)
     run.links[("w1", "w2")] = LinkSample(bytes_per_s=0.0, latency_s=math.nan)
@@ -468,53 +467,52 @@ def test_a_link_that_goes_away_does_not_end_it():
     assert math.isfinite(run.policy._model.cost("none").step_s)
 
 
-def test_without_ortools_the_ring_is_left_alone_and_one_line_says_why(monkeypatch):
+def test_without_ortools_the_ring_is_not_tuned_and_one_alert_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "ortools.sat.python.cp_model", None)
     run = uneven()
     run.ticks(60)
-    alerts = [p.reason for p in run.made if isinstance(p.action, Alert)]
-    (told,) = alerts
-    assert "pip install 'torchloom[tuner]'" in told
+    (text,) = alerts(run)
+    assert "pip install 'torchloom[tuner]'" in text
     assert not changes(run.made, "ring_order")
 
 
 @pytest.mark.slow
-def test_more_groups_than_can_be_ordered_in_time_keep_their_order_and_one_line_says_so():
+def test_too_many_groups_keep_their_ring_order_and_cause_one_alert():
     run = Run(tuner(modes=("none",)), workers=65, knobs=[(RING, "")])
     run.links = linked(65, slow=[(0, 1)])
     run.bandwidth = 5e6
     run.ends_s = run._next()
     run.ticks(20)
-    (told,) = run.made
-    assert isinstance(told.action, Alert)
-    assert "need at most 64 groups to order them, was 65" in told.reason
+    (proposal,) = run.made
+    assert isinstance(proposal.action, Alert)
+    assert "need at most 64 groups, was 65" in proposal.reason
 
 
 @pytest.mark.slow
-def test_more_pieces_at_once_are_kept_where_they_measure_better():
+def test_more_concurrent_pieces_stay_if_they_measure_better():
     law = Law(trial_factor={(PIECES.name, 2): 0.7, (PIECES.name, 4): 0.6, (PIECES.name, 8): 0.8})
     run = Run(tuner(modes=("none",)), law, knobs=[(PIECES, 1)], noise=0.02)
     run.bandwidth = 1000 * MBIT
     run.ticks(300)
     assert run.values[PIECES.name] == 4
-    asked = [p.action.values[PIECES.name] for p in changes(run.made, PIECES.name)]
-    assert asked == [2, 4, 8, 4]
+    proposed = [p.action.values[PIECES.name] for p in changes(run.made, PIECES.name)]
+    assert proposed == [2, 4, 8, 4]
 
 
-def test_a_trial_that_measures_no_better_is_taken_back_and_said_to_be_that():
+def test_a_trial_that_measures_no_better_is_undone_with_that_reason():
     run = Run(tuner(modes=("none",)), knobs=[(PIECES, 16)], noise=0.02)
     run.bandwidth = 1000 * MBIT
     run.ticks(60)
     trial, back = changes(run.made, PIECES.name)[:2]
-    assert "concurrent_allreduces = 8 is a trial of what has never run" in trial.reason
+    assert "concurrent_allreduces = 8 is a trial of a setting that has never run" in trial.reason
     assert back.action.values == {PIECES.name: 16}
     assert re.search(
-        r"made no more progress a second than \S+ = 16 beyond the noise, ", back.reason
+        r"made no significantly higher progress per second than \S+ = 16, ", back.reason
     )
 
 
 @pytest.mark.slow
-def test_trials_end_when_their_budget_is_spent():
+def test_trials_end_when_their_budget_is_used_up():
     run = Run(tuner(modes=("none",), explore_gpu_s=0.0), knobs=[(PIECES, 1), (BUCKET, 0)])
     run.bandwidth = 200 * MBIT
     run.ticks(200)
@@ -529,18 +527,18 @@ def rounds(mbit, *, law=None, every=8, seed=0, **options):
 
 
 def progress_in_rounds(run, mode, every, sync_cost):
-    """Return what the law says of the progress a second."""
+    """Return the progress per second by the law."""
     law = run.law
     sync_s = law.step_s(mode, run.bandwidth) - law.compute_s
     return QUALITY[mode] * every**-sync_cost / (law.compute_s + sync_s / every)
 
 
 @pytest.mark.slow
-def test_rounds_become_longer_where_the_wire_is_slow_by_a_factor_of_two_at_a_time():
+def test_on_a_slow_wire_rounds_become_longer_by_factors_of_two():
     run = rounds(200, every=4, modes=("none",), sync_cost=0.1)
     run.ticks(600)
-    asked = [p.action.values["sync_every"] for p in changes(run.made, "sync_every")]
-    assert asked[:2] == [8, 16]
+    proposed = [p.action.values["sync_every"] for p in changes(run.made, "sync_every")]
+    assert proposed[:2] == [8, 16]
     # At 3 s of wire and .2 s of computing the optimum of H**-.1 / (.2 + 3 / H) is 9 * 15.
     assert 64 <= run.values["sync_every"] <= 256
 
@@ -548,15 +546,15 @@ def test_rounds_become_longer_where_the_wire_is_slow_by_a_factor_of_two_at_a_tim
 @pytest.mark.slow
 @quickly("seed", [0], 1, 2, 3)
 @quickly("inner_s", [1.1], 0.05, 0.2, 4.0)
-def test_in_rounds_what_helps_is_kept_whichever_step_a_tick_sees(inner_s, seed):
+def test_in_rounds_every_change_helps_whichever_step_a_tick_samples(inner_s, seed):
     run = rounds(40, law=Law(compute_s=inner_s), seed=seed, sync_cost=0.05)
     first = progress_in_rounds(run, "none", 8, 0.05)
     run.ticks(1200)
     assert progress_in_rounds(run, run.mode, run.values["sync_every"], 0.05) > 1.2 * first
-    asked = [tuple(p.action.values.items()) for p in run.made if isinstance(p.action, ChangeKnobs)]
-    assert len(asked) == len(set(asked)), asked
+    made = [tuple(p.action.values.items()) for p in run.made if isinstance(p.action, ChangeKnobs)]
+    assert len(made) == len(set(made)), made
     before = {"compression": "none", "sync_every": 8}
-    for values in asked:
+    for values in made:
         after = {**before, **dict(values)}
         assert progress_in_rounds(run, after["compression"], after["sync_every"], 0.05) > (
             0.95 * progress_in_rounds(run, before["compression"], before["sync_every"], 0.05)
@@ -566,7 +564,7 @@ def test_in_rounds_what_helps_is_kept_whichever_step_a_tick_sees(inner_s, seed):
 
 
 @pytest.mark.slow
-def test_two_that_see_the_same_propose_the_same():
+def test_equal_telemetry_leads_to_equal_proposals():
     runs = [Run(tuner(), seed=5, noise=0.1) for _ in range(2)]
     for run in runs:
         for bandwidth, ticks in SCHEDULE[:3]:
@@ -577,7 +575,7 @@ def test_two_that_see_the_same_propose_the_same():
 
 @pytest.mark.slow
 @quickly("seed", range(8), *range(8, 20))
-def test_whatever_the_telemetry_says_it_proposes_only_what_can_be_weighed(seed):
+def test_arbitrary_telemetry_leads_only_to_finite_proposals(seed):
     random = np.random.default_rng(seed)
     policy = tuner(explore_gpu_s=1e9, probe_wire_share=1.0)
     odd = [0.0, -1.0, 1e-300, 1e-9, 1e300, math.inf, -math.inf, math.nan, 1.0, 1e6]

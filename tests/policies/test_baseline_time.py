@@ -1,4 +1,4 @@
-"""What steps usually take on the wire, and when that has changed."""
+"""The usual wire time of steps, and the detection of a change."""
 
 import math
 
@@ -11,7 +11,7 @@ def taken(usual, *seconds):
     return [usual.take(each) for each in seconds]
 
 
-def test_an_odd_step_or_three_are_no_change():
+def test_up_to_three_outliers_are_no_change():
     usual = BaselineTime()
     assert all(taken(usual, *[0.1] * 6))
     assert taken(usual, 0.3, 0.3, 0.3, 0.1) == [False, False, False, True]
@@ -19,7 +19,7 @@ def test_an_odd_step_or_three_are_no_change():
     assert usual.shift() is None
 
 
-def test_four_odd_steps_one_after_the_other_are_the_usual_from_then_on():
+def test_four_consecutive_outliers_set_a_new_usual_time():
     usual = BaselineTime()
     taken(usual, *[0.1] * 6, 0.3, 0.3, 0.02, 0.3)
     assert usual.shift() == pytest.approx(math.log(3.0))
@@ -27,5 +27,5 @@ def test_four_odd_steps_one_after_the_other_are_the_usual_from_then_on():
     assert taken(usual, 0.3, 0.1) == [True, False]
 
 
-def test_what_is_usual_is_not_known_at_the_first_steps():
+def test_the_first_steps_are_never_outliers():
     assert all(taken(BaselineTime(), 0.1, 0.5, 0.02, 0.1, 0.1))

@@ -1,4 +1,4 @@
-"""Probes that tell of another bandwidth than the next steps show."""
+"""Probes that measure another bandwidth than the next steps show."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ LATENCY_S = {"none": 1e-4}
 
 
 def step(number):
-    """Return a step that took what it takes over a slow link."""
+    """Return a step over a slow link."""
     return StepSample(
         now_s=float(number),
         step=number,
@@ -30,13 +30,13 @@ def step(number):
     )
 
 
-def refute(ceiling, asked_s, number):
-    ceiling.probed(asked_s, SLOW, QUICK, LATENCY_S, number)
+def refute(ceiling, proposed_s, number):
+    ceiling.probed(proposed_s, SLOW, QUICK, LATENCY_S, number)
     assert ceiling.shown_by(step(number + 1)) is None
     assert ceiling.shown_by(step(number + 2)) == pytest.approx(SLOW, rel=0.01)
 
 
-def test_neither_a_slow_step_nor_one_that_had_begun_before_the_probes_refutes_them():
+def test_one_slow_step_or_steps_that_began_before_the_probes_do_not_refute_them():
     ceiling = Ceiling()
     ceiling.probed(1.0, SLOW, 4 * SLOW, LATENCY_S, 1)
     quick = replace(step(4), wire_s=0.25)
@@ -45,14 +45,14 @@ def test_neither_a_slow_step_nor_one_that_had_begun_before_the_probes_refutes_th
     assert ceiling.below(QUICK, SLOW, 9.0) == QUICK
 
 
-def test_three_slow_steps_refute_what_is_not_so_much_more():
+def test_three_slow_steps_refute_a_moderately_faster_probe():
     ceiling = Ceiling()
     ceiling.probed(1.0, SLOW, 4 * SLOW, LATENCY_S, 1)
     shown = [ceiling.shown_by(step(number)) for number in (3, 4, 5)]
     assert shown == [None, None, pytest.approx(SLOW, rel=0.01)]
 
 
-def test_what_steps_have_shown_is_the_most_until_they_show_more():
+def test_the_bandwidth_shown_by_steps_limits_probes_until_steps_show_more():
     ceiling = Ceiling()
     assert ceiling.below(QUICK, SLOW, 1.0) == QUICK
     refute(ceiling, 1.0, 1)
@@ -61,7 +61,7 @@ def test_what_steps_have_shown_is_the_most_until_they_show_more():
     assert ceiling.below(QUICK, 3 * SLOW, 2.0) == 3 * SLOW
 
 
-def test_a_ceiling_doubles_and_takes_longer_each_time_that_it_was_right():
+def test_a_ceiling_doubles_more_slowly_each_time_it_is_confirmed():
     ceiling = Ceiling()
     refute(ceiling, 1.0, 0)
     assert ceiling.below(QUICK, SLOW / 10, 61.0) == pytest.approx(2 * SLOW, rel=0.05)

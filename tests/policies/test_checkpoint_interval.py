@@ -1,4 +1,4 @@
-"""The interval follows the measured failures, and a forecast failure finds its work saved."""
+"""The interval follows the measured failures, and a forecast leads to a save."""
 
 import numpy as np
 import pytest
@@ -65,12 +65,12 @@ def exit_of(worker, at_s):
     return fault(at_s, worker=worker, node=f"n{worker[1:]}", kind="exit")
 
 
-def told(node, at_s, **changes):
+def fault_on(node, at_s, **changes):
     return fault(at_s, node=node, **changes)
 
 
 def proposed(policy, *views):
-    """Return what is proposed at the last of the views, each a view or its arguments."""
+    """Return the proposals for the last of the views."""
     proposals = []
     for view in views:
         proposals = list(policy.on_tick(view))
@@ -89,7 +89,7 @@ def only_action(proposals):
 # --- the interval ---
 
 
-def test_before_anything_was_seen_the_prior_decides():
+def test_before_any_data_the_prior_decides():
     (proposal,) = proposed(policy(), fleet())
     wanted = daly_s(save_s=30.0, mtbf_s=mtbf_s(0, 0.0))
     assert proposal.action == ChangeKnob(knob="checkpoint_interval_s", value=round(wanted, 1))
@@ -105,8 +105,8 @@ def test_failures_of_the_run_shorten_the_interval_as_the_posterior_says():
     mean_s = mtbf_s(4, 20.0)
     assert proposal.action.value == pytest.approx(daly_s(save_s=30.0, mtbf_s=mean_s), abs=0.1)
     assert proposal.reason.startswith(
-        "4 failures in 20.0 node-days, of 0 watched 0 took work back: one that does every "
-        f"{mean_s:.0f} s, a save takes 30 s; "
+        "4 failures in 20.0 node-days, 0 of 0 rolled the run back: one rollback is expected every "
+        f"{mean_s:.0f} s, and a save takes 30 s. "
     )
     times = {"save_s": 30.0, "mtbf_s": mean_s, "restart_s": 60.0, "detect_s": 60.0}
     gain = ettr(proposal.action.value, **times) - ettr(HOUR_S, **times)
@@ -121,7 +121,7 @@ def value_after(*faults, **options):
 
 def test_faults_close_together_are_one_failure():
     once = value_after(exit_of("w1", 1000.0))
-    assert value_after(exit_of("w1", 1000.0), exit_of("w2", 1200.0), told("n1", 900.0)) == once
+    assert value_after(exit_of("w1", 1000.0), exit_of("w2", 1200.0), fault_on("n1", 900.0)) == once
     assert value_after(exit_of("w1", 1000.0), exit_of("w2", 1400.0)) < once
     both = value_after(exit_of("w1", 1000.0), exit_of("w2", 1400.0), incident_s=600.0)
     assert both == once
@@ -129,14 +129,14 @@ def test_faults_close_together_are_one_failure():
 
 @pytest.mark.parametrize(
     "fault",
-    [exit_of("w10", 1000.0), told("elsewhere", 1000.0), told("n1", 1000.0, fatal=False)],
+    [exit_of("w10", 1000.0), fault_on("elsewhere", 1000.0), fault_on("n1", 1000.0, fatal=False)],
     ids=["of a standby", "of a node outside the run", "that ended nothing"],
 )
 def test_a_fault_that_did_not_hit_the_run_is_no_failure(fault):
     assert value_after(fault) == value_after()
 
 
-def test_a_worker_that_is_gone_by_now_was_hit():
+def test_a_worker_that_has_left_since_counts_as_hit():
     gone = ["gone", *["training"] * (NODES - 1), "standby"]
     judge = policy(tolerance=1e-6, period_s=1e-6)
     hit = proposed(judge, fleet(), fleet(HOUR_S, [exit_of("w0", 1000.0)], state=gone))
@@ -145,15 +145,19 @@ def test_a_worker_that_is_gone_by_now_was_hit():
     assert only_action(hit).value < only_action(missed).value
 
 
-def test_what_the_nodes_had_before_counts_from_the_first_fault_that_is_remembered():
-    history = [told("n1", -10 * DAY_S), told("n2", -5 * DAY_S), told("elsewhere", -DAY_S)]
+def test_earlier_faults_of_the_nodes_count_within_memory_s():
+    history = [
+        fault_on("n1", -10 * DAY_S),
+        fault_on("n2", -5 * DAY_S),
+        fault_on("elsewhere", -DAY_S),
+    ]
     judge = policy()
     (proposal,) = proposed(judge, fleet(faults=history))
     wanted = daly_s(save_s=30.0, mtbf_s=mtbf_s(1, 10.0 * NODES))
     assert proposal.action.value == pytest.approx(wanted, abs=0.1)
 
 
-def test_failures_that_take_no_work_back_lengthen_the_interval_again():
+def test_failures_without_a_rollback_lengthen_the_interval_again():
     hours, step_s = 48, 10.0
     faults = [exit_of(f"w{k}", 6 * HOUR_S * (k + 1) + 600) for k in range(6)]
 
@@ -172,11 +176,11 @@ def test_failures_that_take_no_work_back_lengthen_the_interval_again():
     back, on = last(lost_s=1800.0), last(lost_s=0.0)
     assert back.action.value == pytest.approx(daly_s(save_s=30.0, mtbf_s=mean_s), abs=0.1)
     assert on.action.value == pytest.approx(daly_s(save_s=30.0, mtbf_s=7 * mean_s), abs=0.1)
-    assert ", of 6 watched 6 took work back: " in back.reason
-    assert ", of 6 watched 0 took work back: " in on.reason
+    assert ", 6 of 6 rolled the run back: " in back.reason
+    assert ", 0 of 6 rolled the run back: " in on.reason
 
 
-def test_on_the_plateau_nothing_is_proposed():
+def test_an_interval_near_the_optimum_stays():
     wanted = daly_s(save_s=30.0, mtbf_s=mtbf_s(0, 0.0))
     assert not proposed(policy(), fleet(interval=1.15 * wanted))
     assert proposed(policy(), fleet(interval=1.25 * wanted))
@@ -209,9 +213,9 @@ def test_the_interval_keeps_to_the_knobs_type_and_range():
             "spec": KnobSpec(name="checkpoint_interval_s", kind="int"),
         },
     ],
-    ids=["no knob", "no number", "nobody trains", "a save costs nothing"],
+    ids=["no knob", "no number", "no worker trains", "a save costs nothing"],
 )
-def test_where_there_is_no_interval_to_set_nothing_is_proposed(view):
+def test_without_an_interval_to_set_there_is_no_proposal(view):
     assert not proposed(policy(), fleet(**view))
 
 
@@ -235,27 +239,27 @@ def saver(**options):
     return policy(predictor="trend", knob="none", **options)
 
 
-def test_a_likely_failure_finds_its_work_saved():
+def test_a_likely_failure_leads_to_a_checkpoint():
     (proposal,) = proposed(saver(), fleet(hazard={"w3": 0.5}, unsaved=900.0))
     assert proposal.action == SaveCheckpoint()
     assert proposal.confidence == pytest.approx(0.5)
     assert (proposal.gain_gpu_s, proposal.cost_gpu_s) == (900.0 * 80, 30.0 * 80)
     assert proposal.cause == ("f1",)
-    assert "first w3 on n3" in proposal.reason
+    assert "most likely w3 on n3" in proposal.reason
 
 
-def test_a_save_that_costs_more_than_it_keeps_is_not_made():
+def test_a_save_that_costs_more_than_the_work_at_risk_is_not_proposed():
     assert not proposed(saver(), fleet(hazard={"w3": 0.5}, unsaved=59.0))
     assert proposed(saver(), fleet(hazard={"w3": 0.5}, unsaved=61.0))
     assert not proposed(saver(), fleet(hazard={"w10": 1.0}, unsaved=900.0))
 
 
-def test_where_nobody_reports_the_unsaved_work_the_config_says_it():
+def test_unsaved_work_that_is_not_reported_is_taken_from_the_config():
     (proposal,) = proposed(saver(), fleet(hazard={"w3": 0.5}))
     assert proposal.gain_gpu_s == 1800.0 * 80
 
 
-def test_what_the_next_regular_save_would_keep_is_not_counted():
+def test_work_that_the_next_regular_checkpoint_saves_does_not_count():
     judge = policy(predictor="trend")
     views = fleet(hazard={"w3": 0.5}, unsaved=3450.0), fleet(hazard={"w3": 0.5}, unsaved=3599.0)
     before, just_before = (
@@ -268,7 +272,7 @@ def test_what_the_next_regular_save_would_keep_is_not_counted():
     assert [p.confidence for p in late if p.action == SaveCheckpoint()] == [pytest.approx(0.5)]
 
 
-def test_one_suspicion_leads_to_one_save():
+def test_one_forecast_leads_to_one_save():
     judge = saver()
     assert proposed(judge, fleet(hazard={"w3": 0.5}, unsaved=900.0))
     assert not proposed(judge, fleet(60.0, hazard={"w3": 0.5}, unsaved=900.0))
@@ -307,7 +311,7 @@ def test_a_run_without_a_standby_saves_before_a_forecast_failure():
 # --- the price of an upload ---
 
 
-def test_where_checkpoints_are_uploaded_a_save_takes_what_that_takes_of_the_network():
+def test_the_time_of_a_save_includes_its_upload():
     busy = {"step_metrics": STEP}  # 50 s of a network that is half busy: 25 s
     here = only_action(proposed(policy(), fleet(**busy)))
     there = only_action(proposed(policy(), fleet(**busy, more_knobs=[UPLOADS])))
@@ -316,7 +320,7 @@ def test_where_checkpoints_are_uploaded_a_save_takes_what_that_takes_of_the_netw
     assert there.value == pytest.approx(daly_s(save_s=55.0, mtbf_s=mtbf), abs=0.1)
 
 
-def test_a_save_at_once_is_dearer_while_the_network_is_busy():
+def test_an_immediate_save_costs_more_while_the_network_is_busy():
     options = {"predictor": "trend"}
     at_risk = {"hazard": {"w0": 0.5}, "unsaved": 100.0, "interval": HOUR_S, "spec": None}
     (saved,) = proposed(policy(**options), fleet(**at_risk, more_knobs=[UPLOADS]))

@@ -1,4 +1,4 @@
-"""Every built-in policy passes the contract it is shipped with."""
+"""Every built-in policy passes the contract test."""
 
 import pytest
 
@@ -110,6 +110,6 @@ class TestUploads(PolicyContract):
         TestUploads,
     ],
 )
-def test_the_story_makes_every_builtin_policy_propose_something(contract):
+def test_the_contract_views_make_every_builtin_policy_propose_something(contract):
     test = contract()
     assert any(test.run(test.views()))

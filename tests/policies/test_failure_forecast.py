@@ -49,13 +49,13 @@ def fleet(hazard, forecast_id="f1", why=None, horizon_s=60.0, **view):
     return view_of(metrics, forecasts=[forecast], predictors=["ewma"], **view)
 
 
-def ways_out(judge, view):
-    """Return what is proposed beside cordons, and beside what is told of min_probability."""
+def exits(judge, view):
+    """Return the proposals except cordons and alerts on min_probability."""
     proposals = [p for p in judge.on_tick(view) if not isinstance(p.action, CordonNode)]
     return [p for p in proposals if "min_probability" not in p.reason]
 
 
-def told_of_minimum(judge, view):
+def minimum_alerts(judge, view):
     return [p for p in judge.on_tick(view) if "min_probability" in p.reason]
 
 
@@ -68,121 +68,121 @@ def later(seconds):
 
 
 def test_a_group_whose_loss_exceeds_the_price_is_migrated():
-    (proposal,) = ways_out(policy(), fleet({"w2": 0.5}, why={"w2": "too hot"}))
+    (proposal,) = exits(policy(), fleet({"w2": 0.5}, why={"w2": "too hot"}))
     assert proposal.action == Migrate(group="b")
     assert proposal.gain_gpu_s == (5 + 30 + 5) * 32 + 100 * 16
     assert proposal.cost_gpu_s == 2 * 32
     assert proposal.confidence == pytest.approx(0.5)
     assert proposal.cause == ("f1",)
     assert proposal.reason == (
-        "group b fails within 60 s with probability 0.50, first w2 on n2 (too hot): that would "
-        "cost 2880 GPU-s, leaving in time 64"
+        "group b fails within 60 s with probability 0.50, most likely w2 on n2 (too hot): a "
+        "failure costs 2880 GPU-s, a move 64"
     )
 
 
-def test_the_price_has_what_the_state_takes_of_a_busy_network():
-    (proposal,) = ways_out(policy(), fleet({"w2": 0.5}, step_metrics=STEP))
+def test_the_cost_includes_the_state_transfer_over_a_busy_network():
+    (proposal,) = exits(policy(), fleet({"w2": 0.5}, step_metrics=STEP))
     assert proposal.action == Migrate(group="b")
     assert proposal.cost_gpu_s == pytest.approx(2 * 32 + 1.0 * 0.8 * 32)
     assert proposal.reason.endswith(
-        "leaving in time 90; the state (12.5 MB) takes 1 s of a network that is 80% busy: 26 GPU-s"
+        "a move 90; the state (12.5 MB) takes 1 s of a network that is 80% busy: 26 GPU-s"
     )
     dear = {**STEP, "state_bytes": 1.25e9}
-    assert not ways_out(policy(), fleet({"w2": 0.5}, step_metrics=dear))
+    assert not exits(policy(), fleet({"w2": 0.5}, step_metrics=dear))
 
 
-def test_who_leaves_without_a_stand_by_gives_its_state_to_nobody():
+def test_a_drain_without_a_standby_transfers_no_state():
     dear = {
         "step_metrics": {**STEP, "state_bytes": 1.25e9},
         "state": ["training"] * 4 + ["gone"] * 2,
     }
-    (proposal,) = ways_out(policy(drain_without_standby=True), fleet({"w2": 0.9}, **dear))
+    (proposal,) = exits(policy(drain_without_standby=True), fleet({"w2": 0.9}, **dear))
     assert proposal.action == DrainGroup(group="b")
     assert proposal.cost_gpu_s == 2 * 32 + 100 * 16
     assert "state" not in proposal.reason
 
 
 def test_a_groups_probability_is_that_of_any_of_its_workers():
-    (proposal,) = ways_out(policy(), fleet({"w2": 0.5, "w3": 0.4, "w0": 0.05}))
+    (proposal,) = exits(policy(), fleet({"w2": 0.5, "w3": 0.4, "w0": 0.05}))
     assert proposal.confidence == pytest.approx(1 - 0.5 * 0.6)
 
 
-def test_what_does_not_pay_is_left_alone():
+def test_a_move_that_does_not_pay_is_not_proposed():
     dear = Costs(gpus_per_worker=8, detect_s=5, restart_s=0, replace_s=0, migrate_s=10)
-    assert not ways_out(policy(), fleet({"w2": 0.9}, costs=dear))
+    assert not exits(policy(), fleet({"w2": 0.9}, costs=dear))
 
 
-def test_an_unlikely_failure_is_left_alone_whatever_the_price():
-    assert not ways_out(policy(min_probability=0.6), fleet({"w2": 0.5}))
+def test_a_failure_below_min_probability_leads_to_no_move():
+    assert not exits(policy(min_probability=0.6), fleet({"w2": 0.5}))
 
 
-def test_where_the_price_alone_would_move_a_group_it_is_told_once_that_the_minimum_keeps_it():
+def test_one_alert_reports_that_only_min_probability_prevents_a_move():
     judge = policy(min_probability=0.6)
-    (alert,) = told_of_minimum(judge, fleet({"w2": 0.5}))
+    (alert,) = minimum_alerts(judge, fleet({"w2": 0.5}))
     assert alert.action == Alert(worker="w2", text=alert.reason)
     assert alert.reason == (
-        "group b fails within 60 s with probability 0.5, and leaving in time pays from 0.022 on: "
-        "min_probability = 0.6 keeps it, and all like it, where they are"
+        "group b fails within 60 s with probability 0.5. A move pays from 0.022 on, but "
+        "min_probability = 0.6 prevents it, here and for other groups below it"
     )
-    assert not told_of_minimum(judge, fleet({"w2": 0.55}, "f2", **later(600)))
+    assert not minimum_alerts(judge, fleet({"w2": 0.55}, "f2", **later(600)))
 
 
-def test_of_the_minimum_nothing_is_told_where_the_price_keeps_the_group_as_well():
-    assert not told_of_minimum(policy(), fleet({"w2": 0.02}))
-    assert told_of_minimum(policy(), fleet({"w2": 0.03}))
-    assert not told_of_minimum(policy(), fleet({"w2": 0.03, "w4": 0.02}))  # the standby's own risk
-    assert not told_of_minimum(policy(min_probability=0.0), fleet({"w2": 0.03}))
-    assert not told_of_minimum(policy(), fleet({"w2": 0.5}))
+def test_there_is_no_alert_on_min_probability_if_a_move_does_not_pay_anyway():
+    assert not minimum_alerts(policy(), fleet({"w2": 0.02}))
+    assert minimum_alerts(policy(), fleet({"w2": 0.03}))
+    assert not minimum_alerts(policy(), fleet({"w2": 0.03, "w4": 0.02}))  # the standby's own risk
+    assert not minimum_alerts(policy(min_probability=0.0), fleet({"w2": 0.03}))
+    assert not minimum_alerts(policy(), fleet({"w2": 0.5}))
 
 
-def test_of_the_minimum_it_is_told_without_a_stand_by_and_beside_a_group_that_moves():
+def test_the_alert_on_min_probability_needs_no_standby_and_comes_beside_a_move():
     states = ["training"] * 4 + ["gone"] * 2
-    assert told_of_minimum(policy(), fleet({"w2": 0.05}, state=states))
-    assert told_of_minimum(policy(), fleet({"w0": 0.05, "w2": 0.5}))
+    assert minimum_alerts(policy(), fleet({"w2": 0.05}, state=states))
+    assert minimum_alerts(policy(), fleet({"w0": 0.05, "w2": 0.5}))
 
 
-def test_a_suspicion_is_acted_on_once_a_horizon_however_often_it_is_forecast():
+def test_a_group_is_proposed_once_per_horizon():
     forecaster = policy()
-    assert len(ways_out(forecaster, fleet({"w2": 0.6}))) == 1
-    assert not ways_out(forecaster, fleet({"w2": 0.6}))
-    assert not ways_out(forecaster, fleet({"w2": 0.7}, "f2", **later(30)))
-    assert len(ways_out(forecaster, fleet({"w2": 0.7}, "f3", **later(60)))) == 1
+    assert len(exits(forecaster, fleet({"w2": 0.6}))) == 1
+    assert not exits(forecaster, fleet({"w2": 0.6}))
+    assert not exits(forecaster, fleet({"w2": 0.7}, "f2", **later(30)))
+    assert len(exits(forecaster, fleet({"w2": 0.7}, "f3", **later(60)))) == 1
 
 
-def test_a_suspicion_whose_odds_have_doubled_is_acted_on_again():
+def test_a_group_whose_odds_have_doubled_is_proposed_again():
     forecaster = policy()
-    assert len(ways_out(forecaster, fleet({"w2": 0.6}))) == 1
-    (again,) = ways_out(forecaster, fleet({"w2": 0.75}, "f2", **later(1)))
+    assert len(exits(forecaster, fleet({"w2": 0.6}))) == 1
+    (again,) = exits(forecaster, fleet({"w2": 0.75}, "f2", **later(1)))
     assert again.cause == ("f2",)
 
 
-def test_the_same_group_on_other_nodes_is_another_suspicion():
+def test_a_group_on_other_nodes_is_proposed_again():
     forecaster = policy()
-    assert len(ways_out(forecaster, fleet({"w2": 0.6}))) == 1
+    assert len(exits(forecaster, fleet({"w2": 0.6}))) == 1
     moved = fleet({"w2": 0.6}, "f2", node=["n0", "n1", "n7", "n8", "n4", "n5"])
-    assert len(ways_out(forecaster, moved)) == 1
+    assert len(exits(forecaster, moved)) == 1
 
 
-def test_a_forecast_says_less_with_time_and_nothing_once_its_horizon_is_over():
+def test_a_forecast_loses_weight_with_time_and_ends_with_its_horizon():
     unready = {"state": ["paused"] * 4 + ["gone"] * 2}
     forecaster = policy()
-    ways_out(forecaster, fleet({"w2": 0.75}, **unready))
-    (proposal,) = ways_out(forecaster, fleet({"w2": 0.75}, **later(30)))
+    exits(forecaster, fleet({"w2": 0.75}, **unready))
+    (proposal,) = exits(forecaster, fleet({"w2": 0.75}, **later(30)))
     assert proposal.confidence == pytest.approx(0.5)
     assert "within 30 s" in proposal.reason
     forecaster = policy()
-    ways_out(forecaster, fleet({"w2": 0.75}, **unready))
-    assert not ways_out(forecaster, fleet({"w2": 0.75}, **later(60)))
+    exits(forecaster, fleet({"w2": 0.75}, **unready))
+    assert not exits(forecaster, fleet({"w2": 0.75}, **later(60)))
 
 
 def test_a_move_lapses_once_the_failure_is_unlikely_or_the_forecast_over():
     judge = policy()
-    (move,) = ways_out(judge, fleet({"w0": 0.5}, "f1"))
+    (move,) = exits(judge, fleet({"w0": 0.5}, "f1"))
     (cordon,) = cordons(policy(), fleet({"w0": 0.5}, "f1"))
     for proposal in (move, cordon):
         assert judge.lapsed(fleet({"w0": 0.4}, "f2"), proposal) == ""
         assert judge.lapsed(fleet({"w0": 0.02}, "f3"), proposal).endswith(
-            "now fails within 60 s with probability 0.02, was 0.5 when it was proposed"
+            "fails within 60 s is now 0.02, was 0.5 in the proposal"
         )
         over = judge.lapsed(fleet({"w0": 0.02}, "f3", **later(60)), proposal)
         assert over == "the forecast of trend is over"
@@ -190,43 +190,43 @@ def test_a_move_lapses_once_the_failure_is_unlikely_or_the_forecast_over():
 
 def test_a_group_is_moved_as_soon_as_there_is_a_standby():
     forecaster = policy()
-    (alert,) = ways_out(forecaster, fleet({"w2": 0.9}, state=["training"] * 4 + ["gone"] * 2))
+    (alert,) = exits(forecaster, fleet({"w2": 0.9}, state=["training"] * 4 + ["gone"] * 2))
     assert isinstance(alert.action, Alert)
     assert not list(
-        ways_out(forecaster, fleet({"w2": 0.9}, state=["training"] * 4 + ["gone"] * 2, **later(1)))
+        exits(forecaster, fleet({"w2": 0.9}, state=["training"] * 4 + ["gone"] * 2, **later(1)))
     )
-    (proposal,) = ways_out(forecaster, fleet({"w2": 0.9}, **later(2)))
+    (proposal,) = exits(forecaster, fleet({"w2": 0.9}, **later(2)))
     assert proposal.action == Migrate(group="b")
 
 
-def test_the_one_standby_goes_to_the_group_that_needs_it_most():
-    first, second = ways_out(policy(), fleet({"w0": 0.5, "w2": 0.9}))
+def test_the_only_standby_goes_to_the_group_with_the_highest_gain():
+    first, second = exits(policy(), fleet({"w0": 0.5, "w2": 0.9}))
     assert first.action == Migrate(group="b")
     assert isinstance(second.action, Alert)
 
 
-def test_a_standby_that_may_fail_as_well_is_worth_less():
-    (proposal,) = ways_out(policy(), fleet({"w2": 0.5, "w4": 0.2, "w5": 0.0}))
+def test_the_failure_probability_of_the_standby_adds_to_the_cost():
+    (proposal,) = exits(policy(), fleet({"w2": 0.5, "w4": 0.2, "w5": 0.0}))
     assert proposal.cost_gpu_s == pytest.approx(2 * 32 + 0.2 * proposal.gain_gpu_s)
-    assert not ways_out(policy(), fleet({"w2": 0.5, "w4": 0.49}))
+    assert not exits(policy(), fleet({"w2": 0.5, "w4": 0.49}))
 
 
-def test_a_standby_that_was_not_judged_yet_is_taken_for_a_typical_worker():
+def test_a_standby_without_a_forecast_counts_as_a_typical_worker():
     hazard = dict.fromkeys(["w0", "w1", "w2", "w3"], 0.3)
-    assert not ways_out(policy(), fleet(hazard))
-    assert ways_out(policy(), fleet({**hazard, "w4": 0.0, "w5": 0.0}))
+    assert not exits(policy(), fleet(hazard))
+    assert exits(policy(), fleet({**hazard, "w4": 0.0, "w5": 0.0}))
 
 
 def test_a_standby_on_a_cordoned_node_cannot_take_over():
-    (proposal,) = ways_out(policy(), fleet({"w2": 0.9}, cordoned=["n5"]))
+    (proposal,) = exits(policy(), fleet({"w2": 0.9}, cordoned=["n5"]))
     assert isinstance(proposal.action, Alert)
 
 
-def test_the_work_not_yet_saved_counts_as_the_trainer_reports_it():
+def test_unsaved_work_is_taken_from_the_trainer_if_reported():
     hour = Costs(gpus_per_worker=8, detect_s=5, restart_s=30, unsaved_s=1800, replace_s=0)
-    late = ways_out(policy(), fleet({"w2": 0.5}, costs=hour, unsaved_work_s=3000.0))
-    soon = ways_out(policy(), fleet({"w2": 0.5}, costs=hour, unsaved_work_s=60.0))
-    unknown = ways_out(policy(), fleet({"w2": 0.5}, costs=hour))
+    late = exits(policy(), fleet({"w2": 0.5}, costs=hour, unsaved_work_s=3000.0))
+    soon = exits(policy(), fleet({"w2": 0.5}, costs=hour, unsaved_work_s=60.0))
+    unknown = exits(policy(), fleet({"w2": 0.5}, costs=hour))
     gains = [only_gain(proposals) / 32 - 35 for proposals in (late, soon, unknown)]
     assert gains == pytest.approx([3030.0, 90.0, 1800.0])
 
@@ -236,36 +236,36 @@ def only_gain(proposals):
     return proposal.gain_gpu_s
 
 
-def test_where_recovery_is_per_step_only_what_the_group_itself_loses_counts():
+def test_with_per_step_recovery_only_the_loss_of_the_group_itself_counts():
     step = Costs(gpus_per_worker=8, detect_s=0, restart_s=0, unsaved_s=10, replace_s=30)
     hazards = {"w2": 0.3}
-    (proposal,) = ways_out(policy(), fleet(hazards, costs=step))
+    (proposal,) = exits(policy(), fleet(hazards, costs=step))
     assert proposal.gain_gpu_s == 10 * 32 + 30 * 16
     dear = Costs(
         gpus_per_worker=8, detect_s=0, restart_s=0, unsaved_s=10, replace_s=30, migrate_s=9
     )
-    assert not ways_out(policy(), fleet(hazards, costs=dear))
+    assert not exits(policy(), fleet(hazards, costs=dear))
 
 
-def test_a_model_without_skill_is_accepted_only_if_that_is_wanted():
+def test_a_model_without_skill_is_accepted_only_with_accept_unskilled():
     assert NeedForecast("trend", skilled=True) in policy().needs
     assert NeedForecast("trend") in policy(accept_unskilled=True).needs
 
 
 def test_no_forecast_means_no_proposal():
-    assert not ways_out(policy(predictor="ewma"), fleet({"w2": 0.9}))
+    assert not exits(policy(predictor="ewma"), fleet({"w2": 0.9}))
 
 
 def test_only_workers_that_train_are_moved():
     hazards = {"w4": 1.0, "w5": 1.0, "stranger": 1.0}
-    assert not ways_out(policy(), fleet(hazards))
+    assert not exits(policy(), fleet(hazards))
     states = ["gone", "draining", "left", "joining", "standby", "standby"]
     certain = {f"w{i}": 1.0 for i in range(4)}
-    assert not ways_out(policy(), fleet(certain, state=states))
+    assert not exits(policy(), fleet(certain, state=states))
 
 
 def test_a_certain_failure_has_confidence_one():
-    (proposal,) = ways_out(policy(), fleet({"w2": 1.0}))
+    (proposal,) = exits(policy(), fleet({"w2": 1.0}))
     assert proposal.confidence == 1.0
 
 
@@ -278,40 +278,40 @@ def test_a_certain_failure_has_confidence_one():
     ],
     ids=["none", "too small", "on the same node"],
 )
-def test_without_a_standby_that_fits_people_are_told(unfit):
-    (proposal,) = ways_out(policy(), fleet({"w2": 0.9}, **unfit))
+def test_without_a_standby_that_fits_there_is_an_alert(unfit):
+    (proposal,) = exits(policy(), fleet({"w2": 0.9}, **unfit))
     assert isinstance(proposal.action, Alert)
     assert proposal.action.worker == "w2"
     assert proposal.action.text.endswith("no standby can take over")
 
 
-def test_without_a_standby_a_group_is_drained_if_that_is_wanted_and_pays():
+def test_without_a_standby_a_group_is_drained_if_configured_and_worth_it():
     states = ["training"] * 4 + ["gone"] * 2
-    (proposal,) = ways_out(policy(drain_without_standby=True), fleet({"w2": 0.9}, state=states))
+    (proposal,) = exits(policy(drain_without_standby=True), fleet({"w2": 0.9}, state=states))
     assert proposal.action == DrainGroup(group="b")
     assert proposal.cost_gpu_s == 2 * 32 + 100 * 16
-    assert not ways_out(policy(drain_without_standby=True), fleet({"w2": 0.5}, state=states))
+    assert not exits(policy(drain_without_standby=True), fleet({"w2": 0.5}, state=states))
 
 
 def test_a_shorter_horizon_lowers_the_probability():
-    (proposal,) = ways_out(policy(horizon_s=30.0), fleet({"w2": 0.75}))
+    (proposal,) = exits(policy(horizon_s=30.0), fleet({"w2": 0.75}))
     assert proposal.confidence == pytest.approx(0.5)
     assert "within 30 s" in proposal.reason
 
 
 @given(st.lists(st.floats(min_value=0, max_value=1), min_size=4, max_size=4))
-def test_every_proposal_is_worth_its_price(hazards):
+def test_every_proposal_pays(hazards):
     hazard = {f"w{i}": p for i, p in enumerate(hazards)}
     for proposal in policy(min_probability=0.0).on_tick(fleet(hazard)):
         assert proposal.net_gpu_s > 0 or isinstance(proposal.action, Alert)
         assert 0 <= proposal.confidence <= 1
 
 
-# --- the standby that a move uses up ---
+# --- the cost of one standby less ---
 
 FEW = ["training"] * 5 + ["standby"]
 MORE = ["training"] * 3 + ["standby"] * 3
-LOOKED_AT = Costs(
+INSPECTED = Costs(
     gpus_per_worker=8,
     detect_s=5,
     restart_s=30,
@@ -323,37 +323,37 @@ LOOKED_AT = Costs(
 )
 
 
-def singles(hazard, state, costs=LOOKED_AT, **view):
+def singles(hazard, state, costs=INSPECTED, **view):
     """Return a view of six groups of one worker."""
     return fleet(hazard, group=list("abcdef"), state=state, costs=costs, **view)
 
 
-def test_the_price_has_the_stand_by_that_the_next_failure_misses():
+def test_the_cost_includes_the_standby_that_the_next_failure_lacks():
     hazard = {"w0": 0.5, "w1": 0.02, "w2": 0.01, "w5": 0.0}
-    (proposal,) = ways_out(policy(), singles(hazard, FEW))
+    (proposal,) = exits(policy(), singles(hazard, FEW))
     missed = -np.expm1(-0.03 / 60 * (200 + 100))
     away = missed * ((200 + 100) * 8 + 50 * 4 * 8)
     assert proposal.cost_gpu_s == pytest.approx(2 * 40 + away)
-    assert f"leaving in time {80 + away:.0f}, of that {away:.0f} for its nodes" in proposal.reason
-    assert proposal.reason.endswith("with 0 left to stand by")
+    assert f"a move {80 + away:.0f} ({away:.0f} of it for its nodes" in proposal.reason
+    assert proposal.reason.endswith("under inspection, 0 standbys remain)")
 
 
-def price_of(state, costs=LOOKED_AT, **calm):
-    """Return the price of moving group a off while the others fail as well."""
-    hazard = {"w0": 0.9, "w1": 0.2, "w2": 0.2, **dict.fromkeys(["w3", "w4", "w5"], 0.0), **calm}
-    return ways_out(policy(), singles(hazard, state, costs))[0].cost_gpu_s
+def price_of(state, costs=INSPECTED, **changed):
+    """Return the cost of moving group a while the others may fail as well."""
+    hazard = {"w0": 0.9, "w1": 0.2, "w2": 0.2, **dict.fromkeys(["w3", "w4", "w5"], 0.0), **changed}
+    return exits(policy(), singles(hazard, state, costs))[0].cost_gpu_s
 
 
-def test_the_price_follows_stand_bys_forecasts_inspection_and_who_waits():
+def test_the_cost_depends_on_standbys_forecasts_inspection_and_waiting_groups():
     only = ["training"] * 3 + ["standby", "gone", "gone"]
     two = ["training"] * 3 + ["standby", "standby", "gone"]
     assert price_of(only) > price_of(two) > price_of(MORE) > 2 * 24
     assert price_of(only, w1=0.0, w2=0.0) == 2 * 24
-    assert price_of(only, replace(LOOKED_AT, inspect_s=400)) > price_of(only)
-    assert price_of(only, replace(LOOKED_AT, others_wait_s=0)) < price_of(only)
+    assert price_of(only, replace(INSPECTED, inspect_s=400)) > price_of(only)
+    assert price_of(only, replace(INSPECTED, others_wait_s=0)) < price_of(only)
 
 
-def test_what_a_forecast_does_not_see_coming_counts_as_often_as_it_came():
+def test_failures_without_a_forecast_count_at_their_observed_rate():
     crash = Fault(
         worker="w1", node="n1", kind="crash", ts_ns=round((EPOCH_S + 1) * 1e9), id="crash"
     )
@@ -361,22 +361,22 @@ def test_what_a_forecast_does_not_see_coming_counts_as_often_as_it_came():
     cost = {}
     for faults in ([], [crash]):
         judge = policy()
-        assert not ways_out(judge, singles({}, FEW))
+        assert not exits(judge, singles({}, FEW))
         view = singles(rule, FEW, forecast_id="f2", faults=faults, **later(1000))
-        (proposal,) = ways_out(judge, view)
+        (proposal,) = exits(judge, view)
         cost[len(faults)] = proposal.cost_gpu_s
     assert cost[0] == 2 * 40
     missed = -np.expm1(-300 / 1000)
     assert cost[1] == pytest.approx(2 * 40 + missed * (300 * 8 + 50 * 32))
 
 
-def test_who_leaves_without_a_stand_by_makes_the_others_wait():
+def test_a_drain_without_a_standby_costs_the_wait_of_the_others():
     gone = ["training"] * 4 + ["gone"] * 2
     judge = policy(drain_without_standby=True)
-    (proposal,) = ways_out(judge, singles({"w0": 0.9}, gone))
+    (proposal,) = exits(judge, singles({"w0": 0.9}, gone))
     assert proposal.action == DrainGroup(group="a")
     assert proposal.cost_gpu_s == 2 * 32 + (200 + 100) * 8 + 50 * 24
-    assert proposal.reason.endswith(", of that 3600 for its nodes that are away")
+    assert proposal.reason.endswith(" (3600 of it for its nodes under inspection)")
 
 
 @given(
@@ -384,9 +384,9 @@ def test_who_leaves_without_a_stand_by_makes_the_others_wait():
     st.floats(0.0, 1000.0),
     st.integers(1, 2),
 )
-def test_a_move_is_never_dearer_with_more_stand_bys(hazards, inspect_s, waiting):
+def test_more_standbys_never_make_a_move_more_expensive(hazards, inspect_s, waiting):
     hazard = {f"w{i}": p for i, p in enumerate(hazards)} | dict.fromkeys(["w3", "w4", "w5"], 0.0)
-    costs = replace(LOOKED_AT, inspect_s=inspect_s)
+    costs = replace(INSPECTED, inspect_s=inspect_s)
 
     def prices(waiting):
         state = ["training"] * 3 + ["standby"] * waiting + ["gone"] * (3 - waiting)
@@ -398,10 +398,10 @@ def test_a_move_is_never_dearer_with_more_stand_bys(hazards, inspect_s, waiting)
     assert all(more[what] <= few[what] for what in few)
 
 
-# --- the nodes that are left ---
+# --- the cordons ---
 
 
-def test_the_node_that_a_group_leaves_for_is_cordoned_as_long_as_the_forecast_reaches():
+def test_the_node_likely_to_fail_is_cordoned_until_the_forecast_ends():
     judge = policy()
     (cordon,) = cordons(judge, fleet({"w2": 0.5, "w3": 0.05}))
     assert cordon.action == CordonNode(node="n2", lasts_s=60.0)
@@ -409,13 +409,13 @@ def test_the_node_that_a_group_leaves_for_is_cordoned_as_long_as_the_forecast_re
     assert (cordon.cost_gpu_s, cordon.cause) == (0.0, ("f1",))
     assert cordon.confidence == pytest.approx(0.5)
     assert cordon.reason == (
-        "group b leaves n2, which fails within 60 s with probability 0.50: that would cost 2880 "
+        "group b leaves n2, which fails within 60 s with probability 0.50: a failure costs 2880 "
         "GPU-s"
     )
     assert not cordons(judge, fleet({"w2": 0.5}, **later(1)))
 
 
-def test_a_cordon_costs_the_nodes_time_where_stand_bys_are_few():
+def test_with_few_standbys_a_cordon_costs_the_time_of_the_node():
     hazard = {"w0": 0.9, "w1": 0.01, "w2": 0.01, "w3": 0.0, "w4": 0.0, "w5": 0.0}
     cost = {}
     for waiting in (1, 2):
@@ -425,15 +425,15 @@ def test_a_cordon_costs_the_nodes_time_where_stand_bys_are_few():
     assert cost[1] > cost[2] > 0
     expected = 0.02 / 60 * (60 + 100)
     assert cost[1] == pytest.approx(-np.expm1(-expected) * ((60 + 100) * 8 + 50 * 2 * 8))
-    assert cordon.reason.endswith(f"GPU-s, to do without it {cordon.cost_gpu_s:.0f}")
+    assert cordon.reason.endswith(f"GPU-s, the cordon costs {cordon.cost_gpu_s:.0f}")
 
 
-def test_a_node_that_is_missed_more_than_it_is_worth_is_left_without_a_cordon():
+def test_a_cordon_that_does_not_pay_is_not_proposed():
     hazard = {"w0": 0.5, **dict.fromkeys(["w1", "w2", "w3", "w4"], 0.3), "w5": 0.0}
-    week = {"costs": replace(LOOKED_AT, inspect_s=0, others_wait_s=0), "horizon_s": 7 * 86_400.0}
+    week = {"costs": replace(INSPECTED, inspect_s=0, others_wait_s=0), "horizon_s": 7 * 86_400.0}
     few = singles(hazard, FEW, **week)
     assert not cordons(policy(min_probability=0.4), few)
-    assert [p.action for p in ways_out(policy(min_probability=0.4), few)] == [Migrate(group="a")]
+    assert [p.action for p in exits(policy(min_probability=0.4), few)] == [Migrate(group="a")]
     spared = ["training"] * 2 + ["standby"] * 4
     assert cordons(policy(min_probability=0.4), singles(hazard, spared, **week))
 
@@ -446,7 +446,7 @@ def test_the_later_a_group_leaves_the_shorter_the_cordon():
     assert cordon.action.lasts_s == 15.0
 
 
-def test_the_workers_of_a_node_are_suspected_together():
+def test_the_workers_of_a_node_are_evaluated_together():
     shared = ["n0", "n0", "n2", "n2", "n4", "n5"]
     (cordon,) = cordons(policy(min_probability=0.3), fleet({"w2": 0.2, "w3": 0.2}, node=shared))
     assert cordon.action.node == "n2"
@@ -466,11 +466,11 @@ def test_a_group_that_is_drained_leaves_a_cordoned_node_too():
 def test_a_node_that_is_cordoned_already_or_unknown_is_not_cordoned(view):
     judge = policy()
     assert not cordons(judge, fleet({"w2": 0.5}, **view))
-    assert len(ways_out(policy(), fleet({"w2": 0.5}, **view))) == 1
+    assert len(exits(policy(), fleet({"w2": 0.5}, **view))) == 1
 
 
 class Daily:
-    """A predictor that is asked once a day and looks a week ahead."""
+    """A predictor that runs once a day with a horizon of a week."""
 
     name = "daily"
     needs = ()
@@ -478,7 +478,7 @@ class Daily:
     every_s = 86_400.0
 
 
-def test_a_predictor_that_is_asked_once_a_day_moves_each_group_once():
+def test_a_predictor_that_runs_once_a_day_moves_each_group_once():
     config = "[costs]\nrestart_s = 600.0\n[weaver]\ntick_s = 600.0\nstale_after_s = 3600.0"
     forecaster = active("failure_forecast", policy(predictor="daily"))
     run = Run(make_kernel([forecaster], config, {"daily": Daily()}))

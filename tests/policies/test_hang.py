@@ -29,10 +29,10 @@ def tick(
     step_time_s=1.0,
     now_s=1_700_000_000.0,
     dumped=(),
-    said=None,
+    fields=None,
     **view,
 ):
-    """Show one tick: by default, who does not wait is idle, its stack the same for 50 s."""
+    """Show one tick: by default, a worker that does not wait is idle, its stack unchanged."""
     workers = len(waiting_s)
     metrics = {
         name: np.broadcast_to(np.asarray(value, dtype=float), workers)
@@ -49,8 +49,8 @@ def tick(
     }
     notes = {kind: {} for kind in ("still", "phase_overrun", "dump")}
     notes["dump"] = {row: note("dump") for row in dumped}
-    for kind, fields in (said or {}).items():
-        notes[kind] = {row: note(kind, **fields) for row in range(workers)}
+    for kind, values in (fields or {}).items():
+        notes[kind] = {row: note(kind, **values) for row in range(workers)}
     shown = view_of(
         metrics, progress_age_s=progress_age_s, costs=COSTS, now_s=now_s, notes=notes, **view
     )
@@ -62,7 +62,7 @@ def note(kind, **fields):
 
 
 def ticks(policy, waiting_s, *args, **kwargs):
-    """Return what is proposed at two ticks that show the same; by the second the dumps came."""
+    """Return the proposals of two equal ticks; by the second the dumps have arrived."""
     first = tick(policy, waiting_s, *args, **kwargs)
     return [*first, *tick(policy, waiting_s, *args, dumped=range(len(waiting_s)), **kwargs)]
 
@@ -71,7 +71,7 @@ def actions(proposals, kind):
     return [p.action for p in proposals if isinstance(p.action, kind)]
 
 
-def test_the_group_that_is_idle_while_the_others_wait_for_it_is_evicted():
+def test_a_group_that_is_idle_while_the_others_wait_is_evicted():
     proposals = ticks(policy(), [90.0, 0.0, 95.0], step=[9, 7, 9])
     assert actions(proposals, CollectDump) == [CollectDump(worker="w1"), CollectDump(worker="w2")]
     assert actions(proposals, EvictGroup) == [EvictGroup(group="g1", then="restart")]
@@ -83,7 +83,7 @@ def test_the_group_that_is_idle_while_the_others_wait_for_it_is_evicted():
     assert "2 workers of its quorum wait, w2 for 95 s" in proposals[-1].reason
 
 
-def test_a_stopped_process_is_named_and_told_of_and_asked_for_nothing():
+def test_a_stopped_process_is_named_and_reported_and_not_dumped():
     proposals = ticks(policy(), [90.0, 0.0, 95.0], stopped=[0, 1, 0])
     assert actions(proposals, EvictGroup) == [EvictGroup(group="g1", then="restart")]
     assert actions(proposals, CollectDump) == [CollectDump(worker="w2")]
@@ -98,21 +98,21 @@ def test_a_stopped_process_that_was_in_a_collective_is_no_victim():
     assert "is stopped" in alert.reason
 
 
-def test_the_gain_is_what_the_others_would_go_on_waiting():
+def test_the_gain_is_the_time_that_the_others_would_still_wait():
     *_, evict = ticks(policy(would_wait_s=60.0, confidence=0.5), [90.0, 0.0, 95.0])
     assert evict.gain_gpu_s == pytest.approx(2 * 8 * 60)
     assert evict.cost_gpu_s == pytest.approx(8 * 6)
     assert evict.confidence == 0.5
 
 
-def test_the_evidence_is_awaited_before_the_others_are_freed():
+def test_the_dump_is_awaited_before_the_eviction():
     hang = policy()
-    shown = [tick(hang, [90.0, 0.0, 95.0], dumped=came) for came in ((), (), (0, 2), (1,), (1,))]
+    shown = [tick(hang, [90.0, 0.0, 95.0], dumped=rows) for rows in ((), (), (0, 2), (1,), (1,))]
     assert [len(actions(p, CollectDump)) for p in shown] == [2, 0, 0, 0, 0]
     assert [len(actions(p, EvictGroup)) for p in shown] == [0, 0, 0, 1, 0]
 
 
-def test_a_dump_that_does_not_come_is_waited_for_and_said():
+def test_a_dump_that_times_out_is_part_of_the_reason():
     hang, began_s = policy(dump_s=10.0), 1000.0
     shown = [tick(hang, [90.0, 0.0, 95.0], now_s=began_s + after) for after in (0, 9, 10)]
     assert [len(actions(p, EvictGroup)) for p in shown] == [0, 0, 1]
@@ -138,10 +138,10 @@ def test_an_eviction_lapses_once_the_group_trains_again():
     *_, evict = ticks(hang, [90.0, 0.0, 95.0])
     assert hang.lapsed(view_of(workers=3), evict) == ""
     assert tick(hang, [0.0, 0.0, 0.0], 0.5) == []
-    assert hang.lapsed(view_of(workers=3), evict) == "group g1 does not stand still any more"
+    assert hang.lapsed(view_of(workers=3), evict) == "group g1 makes progress again"
 
 
-def test_it_takes_as_many_ticks_as_patience_says():
+def test_a_hang_must_last_for_patience_ticks():
     hang = policy(patience=3)
     shown = [(100.0, 0), (100.0, 0), (1.0, 1), (100.0, 1), (100.0, 1), (100.0, 1)]
     proposed = [
@@ -152,7 +152,7 @@ def test_it_takes_as_many_ticks_as_patience_says():
 
 
 def learned(longest_s, failed=(NAN, NAN), **options):
-    """Return a policy that has seen all three finish a step that took so long."""
+    """Return a policy that has seen all three finish a step of this length."""
     hang = policy(**options)
     tick(hang, [0.0] * 3, 0.0, step=1)
     tick(hang, [0.0] * 3, 0.0, step=2, step_time_s=longest_s, failed=failed[0])
@@ -171,24 +171,22 @@ def learned(longest_s, failed=(NAN, NAN), **options):
         (911.0, 5000.0, True),
     ],
 )
-def test_the_limit_goes_by_the_run_s_own_steps_and_leaves_time_for_a_checkpoint(
-    age_s, longest_s, hangs
-):
+def test_the_limit_follows_the_longest_step_and_includes_a_checkpoint(age_s, longest_s, hangs):
     proposals = ticks(learned(longest_s), [30.0, 0.0, 30.0], age_s, step=3)
     assert bool(actions(proposals, EvictGroup)) == hangs
 
 
-def test_the_longest_step_is_told_and_forgotten_slowly():
+def test_the_longest_step_is_shown_in_the_status_and_decays():
     hang = learned(50.0, memory_s=1000.0)
-    assert hang.status == "patience 160 s (3 x longest step 50 s, and 10 s for a checkpoint)"
+    assert hang.status == "time limit 160 s (3 x longest step 50 s, and 10 s for a checkpoint)"
     tick(hang, [0.0] * 3, 0.0, step=4, now_s=1_700_001_000.0)
     assert "3 x longest step 25 s" in hang.status
     tick(hang, [0.0] * 3, 0.0, step=5, now_s=1_700_009_000.0)
-    told = "patience 40 s (least_s; longest step 1 s, and 10 s for a checkpoint)"
-    assert hang.status == told
+    expected = "time limit 40 s (least_s; longest step 1 s, and 10 s for a checkpoint)"
+    assert hang.status == expected
 
 
-def test_a_step_that_took_long_is_learned_though_nobody_reports_how_long():
+def test_a_long_step_is_learned_even_if_its_time_is_not_reported():
     hang = policy()
     tick(hang, [0.0] * 3, 0.0, step=1)
     tick(hang, [0.0] * 3, 60.0, step=1, cpu_still_s=0.0)
@@ -196,7 +194,7 @@ def test_a_step_that_took_long_is_learned_though_nobody_reports_how_long():
     assert "3 x longest step 60 s" in hang.status
 
 
-def test_nothing_is_learned_from_a_step_that_failed_or_the_first_one():
+def test_failed_steps_and_the_first_one_are_ignored():
     assert "longest step 1 s" in learned(50.0, failed=(1.0, 1.0)).status
     hang = policy()
     tick(hang, [0.0] * 3, 800.0, step=-1, step_time_s=NAN)
@@ -205,37 +203,38 @@ def test_nothing_is_learned_from_a_step_that_failed_or_the_first_one():
     assert "longest step 0 s" in hang.status
 
 
-def test_one_odd_step_time_moves_the_limit_of_nobody():
+def test_a_single_wrong_step_time_does_not_change_the_limit():
     hang = policy()
     for step, odd_s in enumerate((1.0, 1e300, np.inf, 1.0)):
         tick(hang, [0.0] * 4, 0.0, step=step, step_time_s=[1.0, odd_s, 1.0, 1.0])
     assert actions(ticks(hang, [60.0, 0.0, 60.0, 60.0], 60.0, step=3), EvictGroup)
 
 
-def test_a_trainer_that_works_is_not_evicted_before_the_far_bound_which_is_said():
+def test_a_trainer_that_works_is_evicted_only_after_busy_s():
     works = {"cpu_still_s": 0.0, "stack_still_s": 0.0}
     moves = {"cpu_still_s": 1e4, "stack_still_s": 0.0}  # as in a loop that sleeps
-    began_lately = {"cpu_still_s": 5.0}
-    for seen in (works, moves, began_lately):
+    began_recently = {"cpu_still_s": 5.0}
+    for seen in (works, moves, began_recently):
         assert not ticks(policy(), [890.0, 0.0, 890.0], 900.0, **seen), seen
     *_, evict = ticks(policy(), [915.0, 0.0, 915.0], 920.0, **works)
-    assert "it works, and for longer than any step may take, its dump was taken;" in evict.reason
+    expected = "it is working, but exceeds the time limit of a step, its dump was taken;"
+    assert expected in evict.reason
 
 
-def test_where_neither_cpu_time_nor_stack_is_known_it_takes_longer():
+def test_the_limit_is_longer_if_cpu_time_or_stack_is_unknown():
     for seen in ({"cpu_still_s": NAN}, {"stack_still_s": NAN}):
         assert not ticks(policy(), [290.0, 0.0, 290.0], 300.0, **seen)
         *_, evict = ticks(policy(), [305.0, 0.0, 305.0], 311.0, **seen)
-        assert "its CPU time and stack are not known" in evict.reason
+        assert "its CPU time and stack are unknown" in evict.reason
 
 
-def test_a_named_phase_explains_it_until_its_bound():
+def test_a_named_phase_delays_the_eviction_until_its_bound():
     where = {"still": {"at": "train.py:12 in save"}}
     overrun = where | {"phase_overrun": {"phase": "save", "at_most_s": 60.0}}
-    assert not ticks(policy(), [190.0, 0.0, 190.0], 200.0, phase_left_s=1.0, said=where)
-    *_, evict = ticks(policy(), [190.0, 0.0, 190.0], 200.0, phase_left_s=-1.0, said=overrun)
+    assert not ticks(policy(), [190.0, 0.0, 190.0], 200.0, phase_left_s=1.0, fields=where)
+    *_, evict = ticks(policy(), [190.0, 0.0, 190.0], 200.0, phase_left_s=-1.0, fields=overrun)
     assert "stack unchanged for 50 s in train.py:12 in save" in evict.reason
-    assert ", its phase save is over its bound of 60 s," in evict.reason
+    assert ", its phase save exceeds its bound of 60 s," in evict.reason
     (alert,) = ticks(policy(), [190.0, 0.0, 190.0], 200.0, stopped=[0, 1, 0], phase_left_s=9.0)[:1]
     assert isinstance(alert.action, Alert)  # no phase explains a stopped process
 
@@ -247,14 +246,14 @@ def test_a_stopped_process_is_found_sooner():
     assert actions(ticks(quick, [9.0, 2.0, 9.0], 11.0, stopped=[0, 1, 0]), EvictGroup)
 
 
-def test_a_worker_at_its_first_step_has_more_time():
+def test_a_worker_in_its_first_steps_has_more_time():
     compiles = [1.0, NAN, 1.0]
     hang = policy(first_step_s=500.0)
     assert not actions(ticks(hang, [90.0, 0.0, 95.0], step_time_s=compiles), EvictGroup)
     assert actions(ticks(hang, [490.0, 0.0, 495.0], 511.0, step_time_s=compiles), EvictGroup)
 
 
-def test_who_hangs_for_longer_than_a_step_is_remembered_is_not_at_its_first():
+def test_a_long_hang_does_not_count_as_the_first_steps():
     hang = policy(first_step_s=500.0)
     assert not tick(hang, [0.0, 0.0, 0.0], 0.0)
     assert actions(ticks(hang, [90.0, 0.0, 95.0], step_time_s=NAN), EvictGroup)
@@ -265,58 +264,58 @@ def test_who_hangs_for_longer_than_a_step_is_remembered_is_not_at_its_first():
     assert not actions(ticks(again, [90.0, 0.0, 95.0], step_time_s=NAN), EvictGroup)
 
 
-def test_where_all_wait_nobody_is_named_and_people_are_told_once():
+def test_if_all_wait_no_group_is_named_and_one_alert_is_sent():
     hang = policy()
     (alert,) = tick(hang, [90.0, 80.0, 95.0], step=[9, 7, 9])
     assert alert.action.worker == "w1"
-    assert "3 workers wait and finish no step, w1 for 80 s; nobody can be named" in alert.reason
+    assert "3 workers wait and finish no step, w1 for 80 s; the cause is unknown" in alert.reason
     assert not tick(hang, [91.0, 81.0, 96.0], step=[9, 7, 9])
     assert not tick(hang, [0.0, 0.0, 0.0], 1.0, failed=1)
     assert tick(hang, [91.0, 81.0, 96.0], failed=1)
 
 
-def test_those_who_were_freed_just_now_are_not_said_to_wait_for_nobody():
+def test_workers_just_freed_by_an_eviction_cause_no_alert():
     hang = policy()
     ticks(hang, [90.0, 0.0, 95.0])
     left = {"state": ["training", "gone", "training"]}
     assert not tick(hang, [90.1, NAN, 95.1], now_s=1_700_000_001.0, **left)
     (alert,) = tick(hang, [121.0, NAN, 126.0], now_s=1_700_000_031.0, **left)
-    assert "nobody can be named" in alert.reason
+    assert "the cause is unknown" in alert.reason
 
 
-def test_to_wait_for_a_paused_group_or_one_that_joins_is_no_riddle():
+def test_a_wait_for_a_paused_or_joining_group_causes_no_alert():
     hang = policy()
     for state in ("paused", "joining"):
         assert not tick(hang, [90.0, 0.0, 95.0], state=["training", state, "training"])
     assert tick(hang, [90.0, 80.0, 95.0])
 
 
-def test_more_who_compute_than_wait_are_too_many():
+def test_no_group_is_named_if_more_compute_than_wait():
     (alert,) = tick(policy(), [90.0, 0.0, 0.0])
-    assert "2 others compute or are stopped" in alert.reason
+    assert "2 other workers compute or are stopped" in alert.reason
     assert len(actions(ticks(policy(), [90.0, 90.0, 0.0, 0.0]), EvictGroup)) == 2
 
 
-def test_groups_that_hang_together_are_not_named():
+def test_more_than_most_groups_hanging_together_are_not_named():
     five, others = [0.0] * 5, [90.0] * 6
     assert len(actions(ticks(policy(), five[1:] + others), EvictGroup)) == 4
     assert not actions(ticks(policy(), five + others), EvictGroup)
 
 
-def test_only_who_waits_in_the_same_quorum_waits_for_it():
+def test_only_workers_of_the_same_quorum_count_as_victims():
     (alert,) = tick(policy(), [90.0, 0.0, 95.0], quorum=[7, 8, 7])
     assert isinstance(alert.action, Alert)
     (alert,) = tick(policy(), [90.0, 0.0, 95.0], quorum=[7, NAN, 7])
     assert isinstance(alert.action, Alert)
 
 
-def test_a_group_whose_ranks_wait_for_one_of_their_own_holds_up_nobody_else():
+def test_a_group_whose_ranks_wait_for_their_own_rank_is_not_named():
     shown = tick(policy(), [90.0, 0.0, 0.0], [100.0, 100.0, 1.0], group=["a", "a", "b"])
     (alert,) = shown
     assert isinstance(alert.action, Alert)
 
 
-def test_ranks_that_wait_for_their_own_do_not_outnumber_the_groups_that_hang():
+def test_ranks_that_wait_for_their_own_group_do_not_count_as_victims():
     groups = ["a", "a", "b", "b"]
     assert not actions(ticks(policy(), [90.0, 0.0, 90.0, 0.0], group=groups), EvictGroup)
     shown = ticks(policy(), [90.0, 0.0, 0.0, 90.0], group=["a", "a", "b", "c"], quorum=[7, 7, 8, 8])
@@ -324,24 +323,24 @@ def test_ranks_that_wait_for_their_own_do_not_outnumber_the_groups_that_hang():
     assert "; 1 workers of its quorum wait, w3 for 90 s" in shown[-1].reason
 
 
-def test_who_computes_while_nobody_waits_is_left_to_others_to_report():
+def test_a_worker_that_computes_while_none_waits_is_not_reported():
     assert not tick(policy(), [0.0, 0.0, 0.0], [1.0, 100.0, 1.0])
 
 
-def test_who_stamps_no_waits_is_not_named():
+def test_a_worker_that_reports_no_waiting_time_is_not_named():
     (alert,) = tick(policy(), [90.0, NAN, 95.0])
     assert isinstance(alert.action, Alert)
 
 
-def test_of_who_stamps_no_waits_the_lighthouse_sees_who_is_silent():
+def test_without_waiting_times_the_lighthouse_shows_the_silent_group():
     seen = {"silent": ["w1"]}
     shown = ticks(policy(), [NAN] * 3, quorum=NAN, lighthouse=seen)
     assert actions(shown, EvictGroup) == [EvictGroup(group="g1")]
     dead = {**seen, "member": ["w0", "w1", "w2"], "lost": ["w1"]}
     gone = ticks(policy(), [NAN] * 3, quorum=NAN, lighthouse=dead)
     assert not actions(gone, EvictGroup)
-    says_otherwise = ticks(policy(), [90.0, 80.0, 95.0], lighthouse=seen)
-    assert not actions(says_otherwise, EvictGroup)
+    contradicting = ticks(policy(), [90.0, 80.0, 95.0], lighthouse=seen)
+    assert not actions(contradicting, EvictGroup)
 
 
 def test_only_training_workers_hang():
@@ -350,7 +349,7 @@ def test_only_training_workers_hang():
         assert not actions(ticks(policy(), [90.0, 0.0, 95.0], state=states), EvictGroup)
 
 
-def test_a_stand_by_takes_its_place_where_one_fits():
+def test_a_standby_replaces_the_group_if_one_fits():
     states = ["training", "training", "training", "standby"]
     hang = policy(then="replace")
     (evict,) = actions(ticks(hang, [90.0, 0.0, 95.0, NAN], state=states), EvictGroup)
@@ -363,7 +362,7 @@ anything = st.floats(allow_nan=True, allow_infinity=True)
 
 
 @given(st.lists(st.tuples(anything, anything, anything), min_size=1, max_size=12))
-def test_no_measurement_makes_it_raise_or_a_price_infinite(rows):
+def test_no_measurement_raises_or_makes_a_gain_infinite(rows):
     waiting_s, stopped, quorum = zip(*rows, strict=True)
     for proposal in tick(policy(), waiting_s, stopped=stopped, quorum=quorum):
         assert 0 <= proposal.gain_gpu_s < float("inf")

@@ -1,4 +1,4 @@
-"""Who has taken a change back: a guard, or somebody else."""
+"""Whether a change was rolled back by a guard or set back by a person."""
 
 import pytest
 
@@ -17,25 +17,25 @@ def landed():
     tracker = ChangeTracker(3)
     look(tracker, "none", 0.0)
     for now_s, mode in ((10.0, "int8"), (20.0, "topk")):
-        tracker.ask({"compression": mode}, "better", 0.0, now_s - 1.0)
+        tracker.propose({"compression": mode}, "better", 0.0, now_s - 1.0)
         look(tracker, mode, now_s)
         assert tracker.just_landed
     return tracker
 
 
 @pytest.mark.parametrize("mode", ["int8", "none"])
-def test_what_was_before_one_of_the_changes_that_are_watched_is_a_guards_doing(landed, mode):
+def test_a_return_to_the_values_before_a_guarded_change_is_a_rollback(landed, mode):
     back = look(landed, mode, 50.5)
     assert back.values == {"compression": "topk"}
 
 
-def test_a_mode_that_was_not_before_is_a_persons_doing(landed):
+def test_a_new_mode_is_set_by_a_person(landed):
     assert look(landed, "bf16", 30.0) is None
 
 
-def test_what_is_set_back_once_no_guard_watches_any_more_is_a_persons_doing(landed):
+def test_a_return_after_the_guards_window_is_set_by_a_person(landed):
     assert look(landed, "int8", 20.0 + 1.6 * WINDOW_S) is None
 
 
-def test_a_guard_of_a_change_that_is_no_longer_watched_takes_nothing_back(landed):
+def test_a_change_outside_its_guards_window_is_not_rolled_back(landed):
     assert look(landed, "none", 10.0 + 1.6 * WINDOW_S) is None

@@ -51,16 +51,16 @@ def fault(node, ago_s, **fields):
     )
 
 
-def test_every_group_that_stands_by_is_admitted():
+def test_every_standby_group_is_admitted():
     assert admitted(policy()) == ["g2", "g3"]
 
 
-def test_as_many_as_asked_for_are_kept_warm():
+def test_keep_warm_groups_are_not_admitted():
     assert admitted(policy(keep_warm=1)) == ["g2"]
     assert admitted(policy(keep_warm=3)) == []
 
 
-def test_the_run_grows_to_the_most_groups_that_it_may_have():
+def test_the_run_grows_to_max_groups():
     assert admitted(policy(max_groups=3)) == ["g2"]
     assert admitted(policy(max_groups=2)) == []
     coming_back = ("training", "joining", "standby", "standby")
@@ -68,7 +68,7 @@ def test_the_run_grows_to_the_most_groups_that_it_may_have():
 
 
 @pytest.mark.parametrize("state", ["paused", "joining", "left", "standby"])
-def test_nobody_is_admitted_to_a_run_that_does_not_train(state):
+def test_no_group_is_admitted_to_a_run_that_does_not_train(state):
     assert admitted(policy(), state=[state, "standby"]) == []
 
 
@@ -78,25 +78,25 @@ def test_a_group_is_admitted_when_all_its_workers_stand_by():
     assert admitted(policy(), group=group, state=state) == ["c"]
 
 
-def test_nobody_is_admitted_from_a_cordoned_node_nor_kept_warm_there():
+def test_a_group_on_a_cordoned_node_is_neither_admitted_nor_counted_as_warm():
     view = {"cordoned": ["n3"]}
     assert admitted(policy(), **view) == ["g2"]
     assert admitted(policy(keep_warm=1), **view) == []
 
 
-def test_nobody_is_admitted_from_a_node_that_had_a_fault_of_late():
+def test_a_group_on_a_node_with_a_recent_fault_is_not_admitted():
     faults = [fault("n2", 700), fault("n3", 500)]
     assert admitted(policy(quiet_s=600.0), faults=faults) == ["g2"]
     assert admitted(policy(quiet_s=400.0), faults=faults) == ["g2", "g3"]
 
 
-def test_a_fault_of_a_worker_whose_node_is_unknown_speaks_against_its_group():
+def test_a_fault_of_a_worker_on_an_unknown_node_excludes_its_group():
     faults = [fault("", 5, worker="w2")]
     view = {"node": ["", "", "", ""], "state": TWO_WAIT, "faults": faults}
     assert admitted(policy(), **view) == ["g3"]
 
 
-def test_who_still_stands_by_is_proposed_again_after_a_while_and_who_stands_by_anew_at_once():
+def test_a_standby_is_proposed_again_after_again_s_and_a_new_one_at_once():
     membership = policy(again_s=60.0)
     seen = [
         admitted(membership, now_s=NOW_S + after_s, state=["training", state])
@@ -106,7 +106,7 @@ def test_who_still_stands_by_is_proposed_again_after_a_while_and_who_stands_by_a
     assert admitted(membership, now_s=NOW_S + 80, state=["training", "standby"]) == ["g1"]
 
 
-def test_the_price_is_the_time_of_the_others_and_the_gain_that_of_its_own_gpus():
+def test_the_cost_is_the_time_of_the_others_and_the_gain_that_of_its_own_gpus():
     costs = Costs(gpus_per_worker=8.0, migrate_s=2.0)
     view = fleet(
         group=["a", "b", "c", "s", "s"],
@@ -125,7 +125,7 @@ def test_the_price_is_the_time_of_the_others_and_the_gain_that_of_its_own_gpus()
 
 
 def busy(share, after_s=0.0, **step):
-    """A step that takes a second, in which the wire is busy for that share, at 12.5 MB/s."""
+    """Return a step of one second with this share of wire time, at 12.5 MB/s."""
     sent = {"wire_s": share, "sent_bytes": 1.25e7 * share}
     return {"step": {**STEP, **sent, **step}, "now_s": NOW_S + after_s}
 
@@ -136,13 +136,13 @@ TICK_S = 10
 
 
 def usually(membership, share, ticks=360):
-    """Show some time, else an hour, in which the network was so busy, and nobody stood by."""
+    """Show a number of ticks, by default an hour, of this network load and no standby."""
     for tick in range(-ticks, 0):
         assert not admitted(membership, state=FOUR_TRAIN, **busy(share, tick * TICK_S))
     return membership
 
 
-def test_the_price_has_what_the_state_takes_of_the_network():
+def test_the_cost_includes_the_state_transfer():
     (proposal,) = policy().on_tick(fleet(state=FIFTH_WAITS, **busy(0.8)))
     assert proposal.cost_gpu_s == pytest.approx(2.0 * 4 + 96.0 * 0.8 * 4)
     assert proposal.reason.endswith(
@@ -150,7 +150,7 @@ def test_the_price_has_what_the_state_takes_of_the_network():
     )
 
 
-def test_where_nothing_is_known_the_transfer_costs_nothing_and_it_says_so():
+def test_a_transfer_of_unknown_cost_counts_as_0_and_the_reason_states_it():
     first, _ = policy().on_tick(fleet(costs=Costs(state_bytes=1.2e9)))
     assert first.cost_gpu_s == 2.0 * 2
     assert "of which nothing is known, priced 0" in first.reason
@@ -158,19 +158,21 @@ def test_where_nothing_is_known_the_transfer_costs_nothing_and_it_says_so():
     assert "is of unknown size, and its transfer priced 0" in first.reason
 
 
-def test_a_group_waits_for_a_quieter_network_and_goes_as_soon_as_it_is_there():
+@pytest.mark.slow
+def test_a_group_waits_for_a_quieter_network_and_is_admitted_then():
     membership = usually(policy(), 0.2)
     for after_s in range(0, 40, TICK_S):
         assert not admitted(membership, state=FIFTH_WAITS, **busy(0.8, after_s))
     (proposal,) = membership.on_tick(fleet(state=FIFTH_WAITS, **busy(0.2, 40)))
     assert proposal.cost_gpu_s == pytest.approx(2.0 * 4 + 96.0 * 0.2 * 4)
     assert proposal.reason.endswith(
-        "takes 96 s of a network that is 20% busy: 77 GPU-s; waited 40 s for a quieter one, "
+        "takes 96 s of a network that is 20% busy: 77 GPU-s; waited 40 s for a quieter network, "
         "40 GPU-s"
     )
 
 
-def test_it_waits_until_that_has_cost_what_the_transfer_would_cost_more():
+@pytest.mark.slow
+def test_a_group_waits_until_the_wait_has_cost_as_much_as_the_surplus():
     membership = usually(policy(), 0.2)
     more_gpu_s = 96.0 * (0.8 - 0.2) * 4
     waited_s = 0
@@ -179,11 +181,13 @@ def test_it_waits_until_that_has_cost_what_the_transfer_would_cost_more():
     assert more_gpu_s <= waited_s < more_gpu_s + TICK_S
 
 
-def test_a_network_that_is_always_so_busy_is_not_waited_for():
+@pytest.mark.slow
+def test_a_group_does_not_wait_if_the_network_is_always_this_busy():
     assert admitted(usually(policy(), 0.8), **busy(0.8)) == ["g2", "g3"]
 
 
-def test_a_group_that_came_back_waits_anew():
+@pytest.mark.slow
+def test_a_group_that_returns_starts_its_wait_again():
     membership = usually(policy(), 0.2)
     gone_s = 200
     for after_s in range(0, 400, TICK_S):
@@ -191,8 +195,9 @@ def test_a_group_that_came_back_waits_anew():
         assert not admitted(membership, state=state, **busy(0.8, after_s))
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=50), st.floats(0.0, 1.0))
-def test_nobody_waits_longer_than_waiting_can_pay(shares, usual):
+def test_no_group_waits_longer_than_waiting_can_pay(shares, usual):
     membership = usually(policy(), usual, ticks=10)
     for tick, share in enumerate(shares):
         after_s = tick * TICK_S
@@ -207,7 +212,7 @@ def test_nobody_waits_longer_than_waiting_can_pay(shares, usual):
     st.integers(0, 4),
     st.integers(0, 8),
 )
-def test_never_are_fewer_kept_or_more_let_in_than_asked_for(state, keep_warm, max_groups):
+def test_keep_warm_and_max_groups_are_never_violated(state, keep_warm, max_groups):
     membership = policy(keep_warm=keep_warm, max_groups=max_groups)
     groups = admitted(membership, state=state)
     if groups:

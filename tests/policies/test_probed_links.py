@@ -1,4 +1,4 @@
-"""What is thought of links that were probed more than once."""
+"""The bandwidth of links that were probed more than once."""
 
 import numpy as np
 
@@ -8,15 +8,15 @@ from torchloom_policies.allreduce.probed_links import ProbedLinks
 GROUPS = ("g0", "g1", "g2")
 
 
-def links(now_s, told):
-    """Return links of which some were measured: from, to, bytes a second, when."""
+def links(now_s, measured):
+    """Return links with these measurements: from, to, bytes per second, when."""
     found = Links(*(np.full((3, 3), np.nan) for _ in range(4)))
-    for pair, (bytes_per_s, at_s) in told.items():
+    for pair, (bytes_per_s, at_s) in measured.items():
         found.bytes_per_s[pair], found.age_s[pair] = bytes_per_s, now_s - at_s
     return found
 
 
-def test_a_link_that_was_never_measured_says_nothing_of_whether_the_others_have_changed():
+def test_a_link_measured_for_the_first_time_is_not_evidence_of_a_change():
     probed = ProbedLinks()
     assert probed.take(GROUPS, links(10.0, {(0, 1): (6e6, 9.0)}), 10.0) is None
     now = {(0, 1): (1.2e8, 19.0), (2, 0): (1.1e8, 19.5)}
@@ -24,7 +24,7 @@ def test_a_link_that_was_never_measured_says_nothing_of_whether_the_others_have_
     assert probed.take(GROUPS, links(30.0, {(1, 2): (1e6, 29.0)}), 30.0) is None
 
 
-def test_links_that_have_changed_once_are_not_told_again_one_by_one():
+def test_links_that_changed_together_are_not_reported_again_one_by_one():
     probed = ProbedLinks()
     before = {(0, 1): (6e6, 9.0), (1, 2): (6e6, 9.0), (2, 0): (6e6, 9.0)}
     assert probed.take(GROUPS, links(10.0, before), 10.0) is None
@@ -36,7 +36,7 @@ def test_links_that_have_changed_once_are_not_told_again_one_by_one():
     assert np.isfinite(probed.bytes_per_s).sum() == 3
 
 
-def test_links_have_changed_only_if_all_that_were_measured_again_have():
+def test_the_links_have_changed_only_if_all_measured_again_have():
     probed = ProbedLinks()
     before = {(0, 1): (6e6, 9.0), (1, 2): (6e6, 9.0)}
     assert probed.take(GROUPS, links(10.0, before), 10.0) is None

@@ -29,46 +29,48 @@ def names(n):
     return [f"g{i:03}" for i in range(n)]
 
 
-def questions(monkeypatch):
-    """Count what the solver is asked, and by how much it may be."""
-    asked, ask = [], RingSolver._cycle
+def solver_calls(monkeypatch):
+    """Record the time limit of each call of the solver."""
+    calls, call = [], RingSolver._cycle
     monkeypatch.setattr(
         RingSolver,
         "_cycle",
         lambda self, links, limit_s, *more: (
-            asked.append(limit_s) or ask(self, links, limit_s, *more)
+            calls.append(limit_s) or call(self, links, limit_s, *more)
         ),
     )
-    return asked
+    return calls
 
 
-def test_a_hard_search_goes_on_at_the_next_ticks_a_question_at_a_time(monkeypatch):
-    asked, advice = questions(monkeypatch), RingAdvice(wanted=True)
+@pytest.mark.slow
+def test_a_hard_search_continues_at_the_next_ticks_call_by_call(monkeypatch):
+    calls, advice = solver_calls(monkeypatch), RingAdvice(wanted=True)
     links, found, ticks = links_of(racks()), None, 0
     while found is None:
-        before = len(asked)
+        before = len(calls)
         found = advice.better(names(64), range(64), links)
         ticks += 1
-        assert len(asked) - before <= 4
-        assert max(asked[before:], default=0) <= 0.02
+        assert len(calls) - before <= 4
+        assert max(calls[before:], default=0) <= 0.02
     assert 4 < ticks < 20
     assert found[0] == RingSolver().best(links.bytes_per_s, links.latency_s)
 
 
-def test_what_is_found_stays_until_the_links_are_others(monkeypatch):
-    asked, advice = questions(monkeypatch), RingAdvice(wanted=True)
+def test_a_result_is_reused_until_the_links_change(monkeypatch):
+    calls, advice = solver_calls(monkeypatch), RingAdvice(wanted=True)
     links = links_of(racks(16))
     while (first := advice.better(names(16), range(16), links)) is None:
         pass
-    done = len(asked)
+    done = len(calls)
     again = advice.better(names(16), range(16), links_of(1.05 * links.bytes_per_s))
     assert again[0] == first[0]
-    assert len(asked) == done
+    assert len(calls) == done
     advice.better(names(16), range(16), links_of(racks(16, seed=1)))
-    assert len(asked) > done
+    assert len(calls) > done
 
 
-def test_links_that_never_measure_the_same_do_not_keep_a_search_from_its_end():
+@pytest.mark.slow
+def test_a_search_ends_even_if_every_measurement_differs():
     advice, random = RingAdvice(wanted=True), np.random.default_rng(0)
     for ticks in itertools.count(1):
         noisy = links_of(racks() * np.exp(0.2 * random.normal(size=(64, 64))))
@@ -77,7 +79,7 @@ def test_links_that_never_measure_the_same_do_not_keep_a_search_from_its_end():
         assert ticks < 20
 
 
-def test_a_search_ends_where_a_link_is_not_known_any_more():
+def test_a_search_ends_once_a_link_becomes_unknown():
     advice = RingAdvice(wanted=True)
     links = links_of(racks())
     assert advice.better(names(64), range(64), links) is None
@@ -90,11 +92,11 @@ def test_a_search_ends_where_a_link_is_not_known_any_more():
 @pytest.mark.parametrize(
     ("groups", "why"),
     [
-        (names(65), "need at most 64 groups to order them, was 65"),
-        ([f"{i:064}" for i in range(64)], "of at most 4096 characters altogether to say it, was"),
+        (names(65), "need at most 64 groups, was 65"),
+        ([f"{i:064}" for i in range(64)], "group names of at most 4096 characters in total, was"),
     ],
 )
-def test_what_is_too_much_to_order_or_to_say_is_left_as_it_is(groups, why):
+def test_too_many_groups_or_too_long_names_are_not_ordered(groups, why):
     advice, n = RingAdvice(wanted=True), len(groups)
     assert why in advice.trouble(groups)
     assert not advice.can_order(groups)

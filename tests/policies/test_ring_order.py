@@ -49,7 +49,7 @@ def test_the_ring_is_the_best_of_all_orders(network):
 
 @settings(max_examples=examples(100), deadline=None)
 @given(networks(speeds=st.sampled_from([0.0, math.nan, math.nan, 1e6, 5e7])))
-def test_links_of_which_nothing_is_known_are_used_only_where_no_ring_does_without(network):
+def test_unknown_links_are_used_only_if_there_is_no_ring_without_them(network):
     speed, delay = network
     ring = SOLVER.best(speed, delay)
     fewest = min((ring.unknown for ring in all_rings(speed, delay)), default=None)
@@ -69,7 +69,7 @@ def test_sixty_four_are_ordered_to_the_proven_optimum(seed):
     ring = SOLVER.best(speed)
     assert ring.proven
     assert sorted(ring.order) == list(range(64))
-    # No ring is faster than the slowest of everybody's fastest link.
+    # No ring is faster than the slowest among the fastest links of each worker.
     np.fill_diagonal(speed, 0)
     assert ring.bottleneck <= min(speed.max(axis=0).min(), speed.max(axis=1).min())
 
@@ -80,17 +80,17 @@ def racks_of(n):
     return np.where(rack[:, None] == rack, 1e9, 1e8) * (1 + 0.1 * random.random((n, n)))
 
 
-def test_a_search_that_runs_out_of_time_says_that_it_is_not_proven():
+def test_a_search_that_runs_out_of_time_returns_an_unproven_ring():
     ring = RingSolver(limit_s=1e-3).best(racks_of(64))
     assert not ring.proven
     assert sorted(ring.order) == list(range(64))
     assert ring.bottleneck > 0
 
 
-def test_no_question_of_a_search_is_a_long_one():
-    spent_s = list(SOLVER.search(racks_of(64)))
-    assert len(spent_s) > 5
-    assert max(spent_s) < 0.035
+def test_every_solver_call_of_a_search_is_short():
+    elapsed_s = list(SOLVER.search(racks_of(64)))
+    assert len(elapsed_s) > 5
+    assert max(elapsed_s) < 0.035
 
 
 def test_the_same_links_give_the_same_ring():
@@ -110,14 +110,14 @@ def test_up_to_three_need_no_search(n):
 
 
 @pytest.mark.parametrize("dead", [2, 5])
-def test_a_node_that_nothing_reaches_closes_no_ring(dead):
+def test_there_is_no_ring_with_an_unreachable_node(dead):
     speed = np.full((6, 6), 1e6)
     speed[:, dead] = 0.0
     assert SOLVER.best(speed) is None
     assert SOLVER.best(np.zeros((0, 0))) is None
 
 
-def test_senseless_figures_are_borne():
+def test_implausible_measurements_are_tolerated():
     speed = np.full((5, 5), 1e6)
     speed[0, 1], speed[1, 2], speed[2, 3] = -1.0, math.inf, 1e300
     ring = SOLVER.best(speed, np.full((5, 5), math.nan))
@@ -125,7 +125,7 @@ def test_senseless_figures_are_borne():
     assert ring.bottleneck == 1e6
 
 
-def test_without_ortools_one_line_says_which_extra_is_needed(monkeypatch):
+def test_without_ortools_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "ortools.sat.python.cp_model", None)
     with pytest.raises(
         PluginError, match=r"need the extra tuner, pip install 'torchloom\[tuner\]'"

@@ -27,7 +27,7 @@ def test_a_worker_that_stops_sending_is_reported_once():
         texts(silence.on_tick(view_of(workers=2, heartbeat_age_s=[0.0, age]))) for age in ages
     ]
     assert [len(r) for r in reports] == [0, 1, 0, 0, 1]
-    assert reports[1] == ["w1 on n1: nothing heard for 11 s"]
+    assert reports[1] == ["w1 on n1: no message for 11 s"]
 
 
 def test_a_worker_whose_process_ended_is_not_silent():
@@ -41,18 +41,20 @@ def test_a_trainer_that_hangs_behind_its_heartbeat_is_dumped_and_reported_once()
     hung = view_of(workers=2, progress_age_s=[1.0, 61.0], step=[9, 7])
     proposals = list(silence.on_tick(hung))
     assert dumped(proposals) == ["w1"]
-    assert texts(proposals) == ["w1 on n1: no step after 7 for 61 s, though its sidecar is heard"]
+    assert texts(proposals) == [
+        "w1 on n1: no step after 7 for 61 s, although its sidecar sends heartbeats"
+    ]
     assert all(p.net_gpu_s > 0 for p in proposals if isinstance(p.action, CollectDump))
     assert not list(silence.on_tick(hung))
     assert not list(silence.on_tick(view_of(workers=2)))
     assert dumped(silence.on_tick(hung)) == ["w1"]
 
 
-def test_a_hang_is_told_once_though_the_heartbeat_comes_and_goes():
+def test_a_hang_is_reported_once_even_if_heartbeats_are_interrupted():
     silence = policy()
     assert dumped(silence.on_tick(view_of(workers=1, progress_age_s=61.0)))
     silent = view_of(workers=1, progress_age_s=75.0, heartbeat_age_s=11.0)
-    assert texts(silence.on_tick(silent)) == ["w0 on n0: nothing heard for 11 s"]
+    assert texts(silence.on_tick(silent)) == ["w0 on n0: no message for 11 s"]
     assert not list(silence.on_tick(view_of(workers=1, progress_age_s=80.0)))
 
 
@@ -62,7 +64,7 @@ def test_only_training_workers_must_make_progress():
         assert not list(silence.on_tick(view_of(workers=1, progress_age_s=999.0, state=state)))
 
 
-def test_when_all_hang_those_furthest_behind_are_dumped_and_the_rest_counted():
+def test_if_all_hang_the_furthest_behind_are_dumped_and_the_rest_counted():
     view = view_of(workers=5000, progress_age_s=100.0, step=[9] * 4000 + [8] + [9] * 999)
     proposals = list(policy(one_by_one=2).on_tick(view))
     assert dumped(proposals) == ["w4000", "w0"]
@@ -78,7 +80,7 @@ def test_a_metric_that_disappears_is_reported_once_and_again_after_its_return():
         for values in (gap, gap, np.ones((3, 4)), gap)
     ]
     assert [len(r) for r in reports] == [1, 0, 0, 1]
-    assert reports[0] == ["w1 on n1: loss missing for 3 s, though its trainer goes on"]
+    assert reports[0] == ["w1 on n1: loss missing for 3 s, although its trainer continues"]
 
 
 def test_a_silent_or_hung_worker_is_not_reported_for_its_metrics_as_well():
@@ -97,6 +99,6 @@ def test_a_silent_or_hung_worker_is_not_reported_for_its_metrics_as_well():
     )
 
 
-def test_a_metric_may_stop_while_nothing_trains():
+def test_a_metric_may_stop_while_the_run_does_not_train():
     silence = policy(metrics=("loss",), metric_limit_s=2.0)
     assert not list(silence.on_tick(view_of({"loss": [[1.0, NAN, NAN, NAN]]}, state="paused")))

@@ -27,7 +27,7 @@ def tick(policy, step_time_s, compute_s=NAN, share=None, low=None, **view):
 
 
 def batch_of(proposals):
-    """Return what is proposed for whose batch."""
+    """Return the proposed batch share by worker."""
     actions = [proposal.action for proposal in proposals]
     return {a.worker: a.value for a in actions if isinstance(a, ChangeKnob)}
 
@@ -52,7 +52,7 @@ def test_a_move_lapses_once_the_group_keeps_pace():
     assert lapsed([1, 1, 1, NAN]) == "no step times of group g3 are known"
 
 
-def test_the_gain_is_the_time_the_run_spends_waiting():
+def test_the_gain_is_the_waiting_time_of_the_run():
     straggler = policy(patience=1, payback_s=100.0, confidence=0.5)
     costs = Costs(gpus_per_worker=8, migrate_s=2.0)
     (proposal,) = tick(straggler, [1, 1, 1, 4], costs=costs)
@@ -81,7 +81,7 @@ def test_a_worker_that_stays_slow_is_proposed_again():
     assert [len(tick(straggler, [1, 1, 1, 2])) for _ in range(7)] == [0, 0, 1, 0, 0, 1, 0]
 
 
-def test_standbys_and_the_gone_neither_count_nor_are_moved():
+def test_standbys_and_ended_workers_neither_count_nor_are_moved():
     straggler = policy(patience=1)
     states = ["training", "training", "training", "standby", "gone"]
     assert tick(straggler, [1, 1, 1, 9, 9], state=states) == []
@@ -98,26 +98,26 @@ def test_too_few_workers_have_no_median():
     assert tick(policy(patience=1), [1, 9]) == []
 
 
-def test_workers_that_join_later_are_judged_too():
+def test_workers_that_join_later_are_compared_too():
     straggler = policy(patience=2)
     assert tick(straggler, [1, 1, 1]) == []
     assert tick(straggler, [1, 1, 1, 5]) == []
     assert len(tick(straggler, [1, 1, 1, 5])) == 1
 
 
-def test_the_slow_rank_is_named_though_all_steps_take_equally_long():
+def test_the_slow_rank_is_named_even_if_all_steps_take_equally_long():
     straggler = policy(patience=1)
     (proposal,) = tick(straggler, [4, 4, 4, 4], compute_s=[1, 1, 4, 1])
     assert proposal.action == Migrate(group="g2")
     assert "w2 on n2 takes 4 s a step" in proposal.reason
 
 
-def test_where_too_few_report_their_own_time_the_whole_step_is_compared():
+def test_step_times_are_compared_if_too_few_report_their_own_time():
     (proposal,) = tick(policy(patience=1), [1, 1, 1, 4], compute_s=[1, NAN, NAN, 1])
     assert proposal.action == Migrate(group="g3")
 
 
-def test_a_metric_that_is_named_is_the_one_that_counts():
+def test_only_the_configured_metric_is_compared():
     straggler = policy(patience=1, metric="step_time_s")
     assert not tick(straggler, [4, 4, 4, 4], compute_s=[1, 1, 4, 1])
 
@@ -132,7 +132,7 @@ def test_a_slow_worker_with_the_knob_gets_a_smaller_batch_first():
     assert proposal.action == ChangeKnob(knob="batch_share", value=0.5, worker="w3")
     assert proposal.gain_gpu_s == pytest.approx(0.5 * 32 * 100)
     assert proposal.cost_gpu_s == pytest.approx(0.5 * 8 * 100)
-    assert proposal.reason.endswith("0.5 of its batch instead of 1 would keep pace")
+    assert proposal.reason.endswith("with 0.5 of its batch instead of 1 it keeps pace")
 
 
 def test_only_a_worker_that_offers_the_knob_gets_a_smaller_batch():
@@ -173,7 +173,7 @@ def test_a_worker_that_recovers_gets_its_batch_back():
     assert batch_of(shown[1]) == {"w3": 0.62}
 
 
-def test_one_that_has_recovered_is_tried_again_with_smaller_batches():
+def test_a_worker_that_recovered_gets_smaller_batches_again():
     straggler = policy(patience=1, tries=1)
     assert batch_of(tick(straggler, ALL, [1, 1, 1, 2], share=ALL)) == {"w3": 0.5}
     assert not batch_of(tick(straggler, ALL, [1, 1, 1, 2], share=ALL))
@@ -181,7 +181,7 @@ def test_one_that_has_recovered_is_tried_again_with_smaller_batches():
     assert batch_of(tick(straggler, ALL, [1, 1, 1, 2], share=ALL)) == {"w3": 0.5}
 
 
-def test_a_group_leaves_without_a_replacement_only_where_that_is_wanted_and_none_fits():
+def test_a_group_is_drained_only_if_configured_and_no_standby_fits():
     slow = [1, 1, 1, 2, NAN]
     states = ["training"] * 4 + ["standby"]
     options = {"patience": 1, "drain_without_standby": True}
@@ -193,7 +193,7 @@ def test_a_group_leaves_without_a_replacement_only_where_that_is_wanted_and_none
     assert proposal.cost_gpu_s == pytest.approx(8 * 3 + 2 * 50)
 
 
-def test_a_move_costs_the_stand_by_that_the_next_failure_misses_in_a_run_that_fails():
+def test_in_a_run_with_failures_a_move_costs_the_standby_that_the_next_one_lacks():
     costs = Costs(gpus_per_worker=2, migrate_s=3, replace_s=50, inspect_s=1000, others_wait_s=100)
     states = ["training"] * 4 + ["standby"]
     crash = Fault(worker="w1", node="n1", kind="crash", ts_ns=round((EPOCH_S + 1) * 1e9), id="f")
@@ -214,7 +214,7 @@ def test_a_move_costs_the_stand_by_that_the_next_failure_misses_in_a_run_that_fa
 
 @example([1.0, 9e307, 9e307, 9e307])
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=1, max_size=20))
-def test_no_measurement_makes_a_price_infinite(values):
+def test_no_measurement_makes_a_gain_infinite(values):
     for share in (None, [0.5] * len(values)):
         for proposal in tick(policy(patience=1), values, values, share=share):
             assert 0 < proposal.gain_gpu_s < float("inf")

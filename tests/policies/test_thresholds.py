@@ -27,7 +27,7 @@ def watch(**rule):
 
 
 def ticks(policy, *columns, **view):
-    """Show one column of values a second; return who was proposed for at each tick."""
+    """Show one column of values per second; return the proposals of each tick."""
     proposed = []
     for second, column in enumerate(columns):
         values = np.atleast_1d(np.asarray(column, dtype=float))
@@ -50,14 +50,14 @@ def test_an_action_lapses_once_its_rule_is_cleared():
     at = view_of({METRIC: np.asarray([91.0])}, now_s=1001.0)
     assert policy.lapsed(at, proposal) == ""
     ticks(policy, 80)
-    assert policy.lapsed(at, proposal) == "no rule that asks for it holds any more"
+    assert policy.lapsed(at, proposal) == "every rule with this action has cleared"
 
 
-def test_a_rule_waits_until_it_has_held_for_its_time():
+def test_a_rule_fires_after_it_was_true_for_its_time():
     assert fired(watch(for_s=3), 91, 91, 91, 91, 91) == [0, 0, 0, 1, 0]
 
 
-def test_a_break_starts_the_time_over():
+def test_an_interruption_restarts_the_time_of_a_rule():
     assert fired(watch(for_s=2), 91, 91, 89, 91, 91, 91) == [0, 0, 0, 0, 0, 1]
 
 
@@ -69,7 +69,7 @@ def test_a_missing_value_neither_fires_nor_clears():
     assert fired(watch(), NAN, 91, NAN, 91, 80, NAN, 91) == [0, 1, 0, 0, 0, 0, 1]
 
 
-def test_a_missing_value_breaks_the_time_a_rule_has_to_hold():
+def test_a_missing_value_restarts_the_time_of_a_rule():
     assert fired(watch(for_s=2), 91, NAN, 91, 91, 91) == [0, 0, 0, 0, 1]
 
 
@@ -82,7 +82,7 @@ def test_a_rule_works_for_workers_that_come_later():
     assert fired(watch(), [91], [91, 50], [91, 92, 93]) == [1, 0, 2]
 
 
-def test_a_worker_that_ended_can_fire_again_when_it_is_back():
+def test_a_rule_can_fire_again_for_a_worker_that_returns():
     policy = watch()
     assert fired(policy, 91) == [1]
     assert fired(policy, 91, state="gone") == [0]
@@ -99,14 +99,14 @@ def test_a_group_is_migrated_once_however_many_of_its_workers_are_hot():
     assert "w0 on n0: gpu_temp_celsius was 91, > 90" in first[0].reason
 
 
-def test_a_rule_says_how_long_it_waits_for_a_person():
+def test_a_rule_sets_how_long_its_proposal_waits_for_approval():
     ((proposal,),) = ticks(watch(action="migrate", gain_gpu_s=9.0, expires_s=20.0), [91])
     assert proposal.expires_s == 20.0
     ((proposal,),) = ticks(watch(action="migrate", gain_gpu_s=9.0), [91])
     assert proposal.expires_s == 300.0
 
 
-def test_a_standby_is_not_moved_but_people_hear_of_it():
+def test_a_standby_is_not_moved_but_causes_an_alert():
     states = ["standby", "training"]
     assert fired(watch(action="migrate", gain_gpu_s=9.0), [91, 50], state=states) == [0]
     assert fired(watch(action="alert"), [91, 50], state=states) == [1]
@@ -164,7 +164,7 @@ def test_a_wrong_rule_is_refused_with_the_reason(rule, message):
     st.integers(min_value=0, max_value=3),
 )
 def test_between_two_firings_the_metric_always_cleared(values, for_s):
-    """The same rule told as a plain loop over one worker's values."""
+    """Compare with the same rule as a plain loop over one worker's values."""
     expected, run, armed = [], 0, True
     for value in values:
         run = run + 1 if value > 90 else 0

@@ -24,10 +24,10 @@ def policy(**options):
 
 
 def fleet(share, tick=0, *, limit=0.0, interval_s=600.0, state_bytes=1.2e9, hazard=None, **view):
-    """Four workers at 12.5 MB/s, the wire busy for that share of a step."""
-    known = {"step_time_s": 1.0, "wire_s": share, "sent_bytes": 1.25e7 * share}
+    """Return four workers at 12.5 MB/s, the wire busy for this share of a step."""
+    step = {"step_time_s": 1.0, "wire_s": share, "sent_bytes": 1.25e7 * share}
     rows = {
-        **known,
+        **step,
         "round_s": math.nan,
         "state_bytes": state_bytes,
         "checkpoint_interval_s": view.pop("reported_s", math.nan),
@@ -47,7 +47,7 @@ def fleet(share, tick=0, *, limit=0.0, interval_s=600.0, state_bytes=1.2e9, haza
 
 
 def after_an_hour(share, shown=None, **options):
-    """Return a policy that has seen an hour in which the network was so busy."""
+    """Return a policy that has seen an hour of this network load."""
     uploads = policy(**options)
     for tick in range(-360, 0):
         assert not list(uploads.on_tick(fleet(share, tick, **(shown or {}))))
@@ -58,7 +58,8 @@ def values(uploads, view):
     return [proposal.action.value for proposal in uploads.on_tick(view)]
 
 
-def test_an_upload_is_slowed_so_that_it_just_ends_before_the_next_checkpoint():
+@pytest.mark.slow
+def test_the_limit_lets_an_upload_end_just_before_the_next_checkpoint():
     (proposal,) = after_an_hour(0.2).on_tick(fleet(0.8))
     assert proposal.action == ChangeKnob(knob="upload_bytes_per_s", value=round(LIMIT, 1))
     assert proposal.gain_gpu_s == pytest.approx(96.0 * 0.6 * 4)
@@ -67,16 +68,17 @@ def test_an_upload_is_slowed_so_that_it_just_ends_before_the_next_checkpoint():
     assert proposal.net_gpu_s > 0
     assert proposal.reason == (
         "an upload (1.2 GB) takes 96 s of a network that is 80% busy: 307 GPU-s, and usually 77; "
-        "to be there as late as the next checkpoint leaves 600 s of work at risk, with "
-        "probability 0.024: 58 GPU-s"
+        "an upload until the next checkpoint risks 600 s of work with probability 0.024: 58 GPU-s"
     )
 
 
-def test_a_network_that_is_always_so_busy_is_no_reason_to_wait():
+@pytest.mark.slow
+def test_a_network_that_is_always_this_busy_leads_to_no_limit():
     assert not values(after_an_hour(0.8), fleet(0.8))
 
 
-def test_the_limit_is_lifted_when_the_network_is_as_usual():
+@pytest.mark.slow
+def test_the_limit_is_lifted_once_the_network_load_is_usual():
     uploads = after_an_hour(0.2)
     assert not values(uploads, fleet(0.8, 1, limit=LIMIT))
     (proposal,) = uploads.on_tick(fleet(0.2, 2, limit=LIMIT))
@@ -84,12 +86,14 @@ def test_the_limit_is_lifted_when_the_network_is_as_usual():
     assert proposal.net_gpu_s > 0
 
 
-def test_a_price_between_setting_and_lifting_changes_nothing():
+@pytest.mark.slow
+def test_a_cost_between_setting_and_lifting_changes_nothing():
     uploads = after_an_hour(0.2)
     assert not values(uploads, fleet(0.45, 1))
     assert not values(uploads, fleet(0.45, 2, limit=LIMIT))
 
 
+@pytest.mark.slow
 def test_a_forecast_failure_keeps_uploads_fast_and_lifts_the_limit():
     hazard = {"w1": 0.5}
     uploads = after_an_hour(0.2, predictor="trend")
@@ -99,6 +103,7 @@ def test_a_forecast_failure_keeps_uploads_fast_and_lifts_the_limit():
     assert proposal.net_gpu_s > 0
 
 
+@pytest.mark.slow
 def test_the_same_limit_is_not_proposed_again_for_a_while():
     uploads = after_an_hour(0.2, again_s=60.0)
     assert [bool(values(uploads, fleet(0.8, tick))) for tick in range(8)] == [
@@ -107,17 +112,20 @@ def test_the_same_limit_is_not_proposed_again_for_a_while():
     ]
 
 
+@pytest.mark.slow
 def test_another_interval_is_another_limit():
     uploads = after_an_hour(0.2)
     (value,) = values(uploads, fleet(0.8, 1, limit=LIMIT, interval_s=1200.0))
     assert value == pytest.approx(LIMIT / 2, abs=0.1)
 
 
+@pytest.mark.slow
 def test_the_interval_may_be_a_metric():
     reported = {"knob_specs": SPECS[:1], "reported_s": 600.0}
     assert values(after_an_hour(0.2), fleet(0.8, **reported)) == [round(LIMIT, 1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "odd",
     [
@@ -129,15 +137,16 @@ def test_the_interval_may_be_a_metric():
         {"state_bytes": 1e10},  # takes longer than the interval as it is
     ],
 )
-def test_where_something_is_missing_or_nothing_can_be_won_the_limit_stays(odd):
+def test_the_limit_stays_if_a_value_is_missing_or_there_is_no_gain(odd):
     assert not values(after_an_hour(0.2, odd), fleet(0.8, **odd))
 
 
 finite = st.floats(1.0, 1e7)
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(0.0, 1.0), max_size=30), st.floats(0.0, 1.0), finite, finite, finite)
-def test_what_is_proposed_is_worth_it_and_within_the_interval(
+def test_every_proposal_pays_and_keeps_within_the_interval(
     shares, usual, interval_s, state_bytes, limit
 ):
     uploads = policy()

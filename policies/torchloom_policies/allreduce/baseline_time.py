@@ -1,4 +1,4 @@
-"""What steps usually take on the wire, while they tell of no bandwidth."""
+"""The usual wire time of steps that send too little to show the bandwidth."""
 
 import math
 import statistics
@@ -6,16 +6,16 @@ from collections import deque
 
 _RECENT = 15
 _ODD = math.log(1.5)
-"""What is reason enough to ask the links."""
+"""Deviation, as a logarithm, that makes a step an outlier and a probe worthwhile."""
 _USUAL = 5
-"""Steps after which it is known what they usually take; the first may be of another mode."""
+"""Steps after which the usual time is known; the first may belong to another mode."""
 _ODDS = 4
-"""Steps one after the other that must be odd: who comes last to all of a step's messages, as a
-slow core has it, waits for nobody, and tells of no link."""
+"""Consecutive outliers that show a change: a single one may come from a rank that was late to all
+messages of a step, for instance on a slow core, and not from a link."""
 
 
 class BaselineTime:
-    """Tells odd steps from others, and when it is the usual that has changed."""
+    """Separates outliers from usual steps, and detects a change of the usual time."""
 
     def __init__(self) -> None:
         self._logs: deque[float] = deque(maxlen=_RECENT)
@@ -23,16 +23,16 @@ class BaselineTime:
 
     @property
     def is_first(self) -> bool:
-        """Whether only one step was taken: it may have waited for what others had sent before."""
+        """Whether only one step was taken; it may include a wait for earlier messages."""
         return len(self._logs) == 1
 
     def forget(self) -> None:
-        """Begin anew: what follows may take any other time."""
+        """Drop all steps."""
         self._logs.clear()
         self._odds.clear()
 
     def take(self, wire_s: float) -> bool:
-        """Take a step's time; say whether it is like those before it."""
+        """Take a step's time; return whether it is usual."""
         took = math.log(wire_s)
         usual = statistics.median(self._logs) if len(self._logs) >= _USUAL else took
         if abs(took - usual) > _ODD:
@@ -43,10 +43,9 @@ class BaselineTime:
         return True
 
     def shift(self) -> float | None:
-        """Return by how much the logarithm has changed, once enough odd steps have shown it.
+        """Return by how much the logarithm has changed, once enough outliers have shown it.
 
-        What they took is the usual from then on. Where it ends as it began, the way back is as
-        long as the way there.
+        Their time is the usual one from then on; a change back is detected in the same way.
         """
         if len(self._odds) < _ODDS:
             return None

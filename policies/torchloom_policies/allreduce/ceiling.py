@@ -1,6 +1,6 @@
-"""What an allreduce carries however fast its links are: cores may be slower than what they send on.
+"""An upper bound on the bandwidth of an allreduce, where probes measure more than steps show.
 
-And probes may go over another network. Either way they tell of more than steps ever show.
+Cores may be slower than the links, or probes may use another network than the allreduce.
 """
 
 import math
@@ -12,26 +12,26 @@ from torchloom_policies.allreduce.modes import prior_of
 from torchloom_policies.allreduce.step_samples import StepSample
 
 _TIMES = 2.0
-"""So many times as fast as it was thought to be, a link is believed only for now."""
+"""A probed bandwidth this many times the estimate is verified by the next steps."""
 _STEPS = 20
-"""What the allreduce shows later may be another bandwidth."""
+"""Steps after a probe that may verify it; later the bandwidth may have changed."""
 _VOTES, _CLEAR_TIMES = 3, 5.0
-"""Steps whose median decides, as one may be slow by chance; but not so many times as slow."""
+"""Steps whose median decides; a single step decides if it is this many times slower."""
 _LEAST_SHARE = 0.1
 _DOUBLES_S, _LONGEST_S = 60.0, 3600.0
-"""In which a ceiling doubles: the link may have been slow by chance. Twice as long each time."""
+"""Doubling time of a ceiling: the link may have been slow by chance. It doubles each time."""
 
 
 @dataclass
 class _Claim:
-    """What probes told, and what was thought before, bytes a second.
+    """A probed bandwidth and the estimate before it, bytes per second.
 
-    ``step`` was the newest then, ``last_step`` is the last one to which it is news; ``shown`` is
-    the bandwidth by each step that tells, inf by one that the probes foretold.
+    ``step`` was the newest at that time, ``last_step`` is the last that may verify it; ``shown``
+    has the bandwidth of each step that decides, inf if the step agrees with the probe.
     """
 
-    asked_s: float
-    told: float
+    proposed_s: float
+    probed: float
     before: float
     latency_s: Mapping[str, float]
     step: int
@@ -40,12 +40,12 @@ class _Claim:
 
 
 class Ceiling:
-    """Holds what probes told against the next steps that tell it from what was thought before.
+    """Verifies a probed bandwidth by the next steps whose time depends on it.
 
     Attributes
     ----------
     trouble : str
-        That probes tell of more than steps show, once two rounds did; or nothing.
+        The alert text once two rounds of probes measured more than steps show, or empty.
     """
 
     def __init__(self) -> None:
@@ -55,50 +55,55 @@ class Ceiling:
         self._doubles_s = _DOUBLES_S / 2
         self.trouble = ""
 
-    def below(self, told: float, known: float, now_s: float) -> float:
-        """Return what of a probed bandwidth an allreduce may well carry, bytes a second.
+    def below(self, probed: float, known: float, now_s: float) -> float:
+        """Return a probed bandwidth, limited to what an allreduce may reach, bytes per second.
 
         Parameters
         ----------
         known : float
-            What is thought of the link so far: steps may show more than they once did.
+            The present estimate; the limit is never below it.
         """
         most = self._shown * 2.0 ** min((now_s - self._shown_s) / self._doubles_s, 60.0)
-        return min(told, max(most, known)) if known > 0 else told
+        return min(probed, max(most, known)) if known > 0 else probed
 
     def probed(
-        self, asked_s: float, before: float, now: float, latency_s: Mapping[str, float], step: int
+        self,
+        proposed_s: float,
+        before: float,
+        now: float,
+        latency_s: Mapping[str, float],
+        step: int,
     ) -> None:
-        """Take what a round of probes has made of the bandwidth, and each mode's latency by then.
+        """Take the bandwidth before and after a round of probes, and each mode's latency.
 
-        ``asked_s`` is when that round was asked for.
+        ``proposed_s`` is when the round was proposed.
         """
         if now >= _TIMES * before:
-            self._claim = _Claim(asked_s, now, before, latency_s, step, step + _STEPS)
+            self._claim = _Claim(proposed_s, now, before, latency_s, step, step + _STEPS)
         elif self._claim is not None:
             self._claim.last_step = step + _STEPS
 
     def shown_by(self, sample: StepSample) -> float | None:
-        """Return the bandwidth that steps show where it is not what probes told."""
+        """Return the bandwidth that steps show, if it refutes the probes."""
         claim = self._claim
-        if claim is None or not sample.tells_wire or not sample.fills_links:
+        if claim is None or not sample.shows_wire or not sample.fills_links:
             return None
-        if sample.step <= claim.step + 1:  # it had begun before they were asked
+        if sample.step <= claim.step + 1:  # it began before the probes
             return None
         if sample.step > claim.last_step:
             self._claim = None
             return None
         hops = prior_of(sample.mode).hops(sample.ranks, sample.reductions)
         rest_s = hops * claim.latency_s[sample.mode]
-        told_s = sample.sent_bytes / claim.told + rest_s
+        probed_s = sample.sent_bytes / claim.probed + rest_s
         before_s = sample.sent_bytes / claim.before + rest_s
-        if before_s < _TIMES * told_s:  # such a step does not tell the one from the other
+        if before_s < _TIMES * probed_s:  # the step is compatible with both
             return None
-        nearer = abs(math.log(sample.wire_s / before_s)) < math.log(sample.wire_s / told_s)
-        refutes = nearer and sample.wire_s >= _TIMES * told_s
+        nearer = abs(math.log(sample.wire_s / before_s)) < math.log(sample.wire_s / probed_s)
+        refutes = nearer and sample.wire_s >= _TIMES * probed_s
         carried_s = max(sample.wire_s - rest_s, _LEAST_SHARE * sample.wire_s)
         claim.shown.append(sample.sent_bytes / carried_s if refutes else math.inf)
-        is_clear = refutes and sample.wire_s >= _CLEAR_TIMES * told_s
+        is_clear = refutes and sample.wire_s >= _CLEAR_TIMES * probed_s
         if len(claim.shown) < _VOTES and not is_clear:
             return None
         self._claim = None
@@ -107,14 +112,14 @@ class Ceiling:
 
     def _lower(self, claim: _Claim, shown: float, now_s: float) -> float:
         self._shown, self._shown_s = shown, now_s
-        # Of one round, whose answers come one after the other, no more than one counts.
-        if self._wrong_s != claim.asked_s:
+        # The results of one round arrive separately and count once.
+        if self._wrong_s != claim.proposed_s:
             self._doubles_s = min(2 * self._doubles_s, _LONGEST_S)
             if self._wrong_s is not None and not self.trouble:
                 self.trouble = (
-                    f"probes told of more than the {8e-6 * shown:.3g} Mbit/s that the allreduce "
-                    "has, twice: it hardly counts from now on. Unless the cores are what is slow, "
-                    "need TORCHLOOM_LINK_ADDRESS to be of the network that the allreduce goes over"
+                    f"probes measured more than the {8e-6 * shown:.3g} Mbit/s of the allreduce "
+                    "twice and have little weight from now on. Unless slow cores are the cause, "
+                    "set TORCHLOOM_LINK_ADDRESS to the network of the allreduce"
                 )
-        self._wrong_s = claim.asked_s
+        self._wrong_s = claim.proposed_s
         return shown

@@ -10,36 +10,36 @@ from torchloom_policies.allreduce.modes import NONE, prior_of
 
 _RECENT = 15
 _ELSEWHERE = math.log(2.5)
-"""A mode has not run at a bandwidth that is further away."""
+"""Largest distance, as a logarithm, between bandwidths that count as the same."""
 _ELSEWHERE_LOG_SD = 0.35
-"""Where ranks wait for the wire their cores are free to code, so what it took at another bandwidth
+"""Ranks that wait for the wire have free cores to code, so a time measured at another bandwidth
 may be off by a third."""
 
 
 class CodingTimes:
-    """Seconds a byte of gradient; what was measured at another bandwidth is less sure."""
+    """Coding seconds per byte of gradient; less certain at another bandwidth."""
 
     def __init__(self) -> None:
         self._seen: dict[str, deque[tuple[float, float]]] = {}
 
     def take(self, mode: str, s_per_byte: float, log_bandwidth: float) -> None:
-        """Take a step's."""
-        if not self.tried(mode):  # its first step finds no memory at hand: the next may be short
+        """Take the coding time of a step."""
+        if not self.tried(mode):  # the first step allocates memory and may be slow
             prior = prior_of(mode)
             most = prior.code_ns_per_byte * 1e-9 * math.exp(prior.code_log_sd)
             s_per_byte = min(s_per_byte, most)
         self._seen.setdefault(mode, deque(maxlen=_RECENT)).append((s_per_byte, log_bandwidth))
 
     def tried(self, mode: str) -> bool:
-        """Say whether the mode has run."""
+        """Return whether the mode has run."""
         return mode in self._seen
 
     def tried_at(self, mode: str, log_bandwidth: float) -> bool:
-        """Say whether it has run at about this bandwidth."""
+        """Return whether the mode has run at about this bandwidth."""
         return bool(self._here(mode, log_bandwidth))
 
     def expected(self, mode: str, log_bandwidth: float) -> tuple[float, float]:
-        """Return seconds a byte, and the standard deviation of their logarithm."""
+        """Return seconds per byte, and the standard deviation of their logarithm."""
         prior = prior_of(mode)
         if not self.tried(mode):
             return prior.code_ns_per_byte * 1e-9, prior.code_log_sd

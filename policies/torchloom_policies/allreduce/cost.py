@@ -1,4 +1,4 @@
-"""How long a step takes in each compression mode: a model fitted to what steps have taken."""
+"""A cost model of a step in each compression mode, fitted to measured steps."""
 
 import math
 from collections import deque
@@ -17,27 +17,27 @@ _RECENT = 9
 _FOR_ERROR = 30
 _LEAST_LOG_SD = 0.02
 _UNTRIED_LOG_SD = 0.05
-_TELLING_STEPS = 3
+_ENOUGH_STEPS = 3
 
 
 @dataclass(frozen=True)
 class StepCost:
-    """What a step is expected to take.
+    """The expected cost of a step.
 
     Attributes
     ----------
     step_s : float
         Seconds, on average over a round where ranks do not synchronise at every step.
     wire_s, exposed_s : float
-        Seconds on the wire of a synchronisation, and those that nothing hides.
+        Seconds on the wire of a synchronisation, and those not overlapped by computing.
     carried_s : float
-        Seconds that its bytes alone keep the link busy.
+        Seconds for which its bytes alone occupy the link.
     every : float
         Steps from one synchronisation to the next.
     slope : (k,) array
-        Of the step's logarithm over what the :class:`LinkFilter` estimates.
+        Gradient of the step's logarithm over the estimates of the :class:`LinkFilter`.
     own_log_sd : float
-        Uncertainty that is this mode's own: of its coding, and of the model.
+        Uncertainty specific to this mode: of its coding, and of the model.
     """
 
     step_s: float
@@ -50,21 +50,21 @@ class StepCost:
 
 
 class CostModel:
-    """The cost of a step: computing, coding, and what of the wire's time is not hidden.
+    """The cost of a step: computing, coding, and the wire time that is not overlapped.
 
     ``step = compute + code(mode) + max(0, wire - overlap) + rest(mode)`` with ``wire =
     bytes(mode, ranks) / bandwidth + hops(mode, ranks) * latency``: Hockney's model of a message
     ("The communication challenge for MPP", 1994) with what a collective sends (Thakur, Rabenseifner
-    and Gropp, "Optimization of collective communication operations in MPICH", 2005). The slowest
-    worker's computing is everybody's; waiting for it is not wire time. Bytes and coding of a mode
-    are expected (:mod:`torchloom_policies.allreduce.modes`) until it has run, then measured.
+    and Gropp, "Optimization of collective communication operations in MPICH", 2005). Computing is
+    that of the slowest worker; waiting for it is not wire time. Bytes and coding of a mode are
+    assumed (:mod:`torchloom_policies.allreduce.modes`) until it has run, then measured.
 
     Attributes
     ----------
     modes : tuple of str
-        All that it may be asked about.
+        The modes that it covers.
     link : LinkFilter
-        What is known of the links.
+        The estimate of the links.
     """
 
     def __init__(self, modes: Iterable[str]) -> None:
@@ -80,25 +80,25 @@ class CostModel:
 
     @property
     def error(self) -> float:
-        """How far predictions were off, as the median share; NaN before any was made."""
+        """Median relative error of past predictions; NaN before the first."""
         return math.expm1(float(np.median(self._misses))) if self._misses else math.nan
 
     @property
     def ready(self) -> bool:
-        """Whether anything can be said of a step."""
+        """Whether the model can predict a step."""
         return self._last is not None and self.link.known
 
     @property
     def bucket_bytes(self) -> float:
-        """How large a reduction is, on average."""
+        """Mean size of a reduction, bytes."""
         return self._last.gradient_bytes / self._last.reductions if self._last else 0.0
 
     def tried(self, mode: str) -> bool:
-        """Say whether the mode has run."""
+        """Return whether the mode has run."""
         return self._code.tried(mode)
 
     def tried_here(self, mode: str) -> bool:
-        """Say whether it has run at about today's bandwidth."""
+        """Return whether the mode has run at about the present bandwidth."""
         return self._code.tried_at(mode, self._log_bandwidth)
 
     @property
@@ -106,11 +106,11 @@ class CostModel:
         return math.log(self.link.bytes_per_s)
 
     def pass_time(self, seconds: float) -> None:
-        """Know less of the links, as time has passed."""
+        """Increase the uncertainty of the links for the time that has passed."""
         self.link.pass_time(seconds)
 
     def learn(self, sample: StepSample) -> bool:
-        """Take a step that was measured; return whether the bandwidth has jumped."""
+        """Take a measured step; return whether the bandwidth has jumped."""
         expected = self.cost(sample.mode, sample)
         if expected is not None:
             self._misses.append(abs(math.log(expected.step_s / sample.mean_s)))
@@ -118,7 +118,7 @@ class CostModel:
         share = prior_of(mode).sent_share(sample.ranks)
         if share > 0:
             self._share[mode] = sample.sent_bytes / sample.gradient_bytes / share
-        if sample.tells_wire:
+        if sample.shows_wire:
             hops = prior_of(mode).hops(sample.ranks, sample.reductions)
             jumped = self.link.measure_wire(
                 mode,
@@ -139,16 +139,16 @@ class CostModel:
     def cost(
         self, mode: str, like: StepSample | None = None, *, times: float = 1.0, shift: float = 0.0
     ) -> StepCost | None:
-        """Return what a step in ``mode`` is expected to take, None where nothing is known.
+        """Return the expected cost of a step in ``mode``, None before any measurement.
 
         Parameters
         ----------
         like : StepSample, optional
-            Whose gradient, ranks, reductions and round it has; absent: those of the last step.
+            A step with the gradient, ranks, reductions and round to assume; absent: the last.
         times : float
-            How many times as many steps go from one synchronisation to the next.
+            Factor on the number of steps between two synchronisations.
         shift : float
-            What is added to the bandwidth's logarithm: what if it were another?
+            Added to the bandwidth's logarithm, to assume another bandwidth.
         """
         like = like or self._last
         if like is None or not self._compute_s or not self.link.known:
@@ -176,26 +176,26 @@ class CostModel:
         return StepCost(step_s, wire_s, exposed_s, carried_s, every, slope, own)
 
     def faster(self, one: StepCost, than: StepCost) -> tuple[float, float]:
-        """Return the logarithm of how many times faster ``one`` is, and its standard deviation.
+        """Return the logarithm of the speedup of ``one``, and its standard deviation.
 
-        That of the bandwidth is not counted: whoever asks asks at one.
+        The uncertainty of the bandwidth is left out: the comparison is for one bandwidth.
         """
         gain = math.log(than.step_s / one.step_s)
         shared = self.link.variance((than.slope - one.slope) * self.link.beside_bandwidth)
         return gain, math.sqrt(shared + one.own_log_sd**2 + than.own_log_sd**2)
 
     def _rest(self, mode: str) -> float:
-        """Return what of a step nothing else explains: quorum, commit, launching.
+        """Return the unexplained time of a step: quorum, commit, launching.
 
-        What few steps took may be a stall that has nothing to do with their mode.
+        A mode with few steps uses that of the others: its steps may include an unrelated stall.
         """
-        if len(self._rest_s.get(mode, ())) >= _TELLING_STEPS:
+        if len(self._rest_s.get(mode, ())) >= _ENOUGH_STEPS:
             return _median(self._rest_s[mode])
-        told = [seen for seen in self._rest_s.values() if len(seen) >= _TELLING_STEPS]
-        return _median([_median(seen) for seen in told or self._rest_s.values()])
+        enough = [seen for seen in self._rest_s.values() if len(seen) >= _ENOUGH_STEPS]
+        return _median([_median(seen) for seen in enough or self._rest_s.values()])
 
     def _overlap(self) -> float:
-        """Return how much of the wire's time computing can hide: the most of any mode."""
+        """Return the wire time that computing can overlap: the largest of any mode."""
         return max((_median(seen) for seen in self._overlap_s.values()), default=0.0)
 
     def _recent(self, of: dict[str, deque[float]], mode: str) -> deque[float]:
@@ -203,7 +203,7 @@ class CostModel:
 
 
 def _median(values: Iterable[float]) -> float:
-    """Return the median of a few numbers, 0 of none; for so few, numpy takes ten times as long."""
+    """Return the median of a few numbers, 0 of none; ten times as fast as numpy here."""
     ordered = sorted(values)
     middle = len(ordered) // 2
     if len(ordered) % 2:

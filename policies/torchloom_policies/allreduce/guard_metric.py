@@ -1,4 +1,4 @@
-"""How well the metric is known that watches over a change, by what the kernel's guard asks for."""
+"""Check that the metric that guards a change has enough values for the kernel's guard."""
 
 import math
 from collections import deque
@@ -9,21 +9,21 @@ from torchloom_core.plugin import FleetView, Guard
 from torchloom_policies.allreduce.options import AllreduceTunerOptions
 
 _ENOUGH = 6
-"""Values before a change: the guard asks for five, and the oldest may be out when it asks."""
+"""Values before a change: the guard needs five, and the oldest may have left the window by then."""
 _STEPS = 10
-"""A window is no shorter than so many steps: each gives one value."""
+"""Minimum length of a window, in steps: each gives one value."""
 _LONGEST_S = 3600.0
 _LARGEST = 1e100
 _SILENT_S = 60.0
 
 
 class GuardMetric:
-    """Counts the ticks in which the metric is reported, as the guard does, and words the guard.
+    """Counts the ticks with a value of the metric, as the guard does, and builds the guard.
 
     Attributes
     ----------
     window_s : float
-        How long is watched before and after a change.
+        Length of the windows before and after a change, seconds.
     """
 
     def __init__(self, options: AllreduceTunerOptions) -> None:
@@ -33,7 +33,7 @@ class GuardMetric:
         self.window_s = options.guard_window_s
 
     def look(self, view: FleetView, rows: list[int], step_s: float) -> None:
-        """See whether it is reported; ``step_s`` is how long a step takes."""
+        """Record whether it is reported; ``step_s`` is how long a step takes."""
         least_s = _STEPS * max(step_s, view.tick_s)
         self.window_s = max(self._options.guard_window_s, min(math.ceil(least_s), _LONGEST_S))
         values = view.window(self._options.guard_metric, view.tick_s)[rows, -1]
@@ -47,22 +47,22 @@ class GuardMetric:
             self._seen_s.popleft()
 
     def trouble(self, now_s: float) -> str:
-        """Return that nobody reports the metric, if so; for a run that reports its steps."""
+        """Return the alert text if no worker reports the metric, or nothing."""
         if now_s - self._last_s <= max(_SILENT_S, self.window_s):
             return ""
         return (
-            "only modes that lose nothing are proposed: need a worker that reports the "
-            f"guard_metric {self._options.guard_metric}, none has for a minute"
+            "only lossless modes are proposed: need a worker that reports the guard_metric "
+            f"{self._options.guard_metric}, none has for a minute"
         )
 
     @property
-    def can_tell(self) -> bool:
-        """Whether a change that hurts would be seen."""
+    def is_sufficient(self) -> bool:
+        """Whether the guard would detect a harmful change."""
         return len(self._seen_s) >= _ENOUGH
 
     @property
     def guard(self) -> Guard | None:
-        """What a change is watched by, None where nobody reports the metric."""
+        """The guard of a change, None if no worker reports the metric."""
         if not self._seen_s:
             return None
         options = self._options

@@ -1,4 +1,4 @@
-"""Follow one change of run-fenced knobs: asked for, landed, measured; or taken back by others."""
+"""Follow one change of run-fenced knobs: proposed, applied, measured, or rolled back."""
 
 import math
 from collections import deque
@@ -18,8 +18,8 @@ _SURE = 2.0
 _NEWS_STEPS = 30
 _LAND_STEPS, _LAND_S = 4, 10.0
 _ROLLBACK_WINDOWS = 1.5
-"""A guard judges after one, and what it takes back lands within ten steps, as one has at least."""
-_KEPT = 8
+"""A guard decides after one window, and its rollback is applied within ten steps, or one window."""
+_HISTORY = 8
 
 Purpose = Literal["better", "try", "back"]
 Settings = Mapping[str, KnobValue]
@@ -32,23 +32,23 @@ class Change:
     Attributes
     ----------
     values, before : mapping
-        The knobs, and what they were.
+        The new and the earlier values of the knobs.
     purpose : str
-        ``better`` by the model, ``try`` to learn, ``back`` to what was before a worse one.
+        ``better`` by the model, ``try`` to measure, ``back`` to the values before a worse change.
     quality : float
-        The logarithm by which a step is worth more afterwards.
+        Logarithm of the factor on a step's progress.
     settle_steps : int
-        How many steps are measured before it is judged.
+        Number of steps to measure.
     step_s, after_s : list of float
-        Seconds of the last steps before, and of those after it has landed.
+        Seconds of the last steps before, and of those after it was applied.
     comparable : bool
-        Whether the bandwidth has not jumped since.
+        Whether the bandwidth is unchanged since.
     """
 
     values: Settings
     before: Settings
     purpose: Purpose
-    asked_s: float
+    proposed_s: float
     quality: float
     settle_steps: int
     step_s: list[float]
@@ -60,7 +60,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a change did to the progress: its logarithm, and that one's standard error."""
+    """The measured effect of a change on progress, as a logarithm, and its standard error."""
 
     change: Change
     gain: float
@@ -68,12 +68,12 @@ class Measured:
 
     @property
     def worse(self) -> bool:
-        """Whether less progress is made, by more than the noise."""
+        """Whether progress fell by more than the noise."""
         return self.gain < -_SURE * self.noise
 
     @property
     def better(self) -> bool:
-        """Whether more progress is made, by more than one standard error."""
+        """Whether progress rose by more than one standard error."""
         return self.gain > self.noise
 
 
@@ -82,111 +82,111 @@ class ChangeTracker:
 
     Attributes
     ----------
-    asked : Change, optional
-        What was proposed and has not landed yet.
+    proposed : Change, optional
+        A change that was proposed and not applied yet.
     settling : Change, optional
-        What has landed and is being measured.
+        A change that was applied and is being measured.
     just_landed : bool
-        Whether that was seen at the last look.
+        Whether the last call of :meth:`look` saw it applied.
     """
 
     def __init__(self, settle_steps: int) -> None:
         self._settle_steps = settle_steps
         self._recent_s: deque[float] = deque(maxlen=_RECENT)
-        self._landed: deque[Change] = deque(maxlen=_KEPT)
+        self._landed: deque[Change] = deque(maxlen=_HISTORY)
         self._settings: dict[str, KnobValue] = {}
-        self.asked: Change | None = None
+        self.proposed: Change | None = None
         self.settling: Change | None = None
         self.just_landed = False
-        self._calm, self._calm_from_s = 0, math.nan
+        self._stable, self._stable_from_s = 0, math.nan
 
     @property
     def is_news(self) -> bool:
-        """Whether the bandwidth is new: what was not worth a trial then is not so by noise now."""
-        return self._calm <= _NEWS_STEPS
+        """Whether the bandwidth is new; later, noise alone must not start a trial."""
+        return self._stable <= _NEWS_STEPS
 
-    def calm_s(self, now_s: float) -> float:
-        """Return since when steps were measured at today's bandwidth, 0 before the first."""
-        return now_s - self._calm_from_s if self._calm else 0.0
+    def stable_s(self, now_s: float) -> float:
+        """Return for how long the bandwidth has been stable, seconds; 0 before the first step."""
+        return now_s - self._stable_from_s if self._stable else 0.0
 
     @property
     def well_measured(self) -> bool:
-        """Whether as many steps of the present settings were seen as after a change."""
+        """Whether enough steps with the present settings were measured."""
         return len(self._recent_s) >= max(self._settle_steps, _LEAST_SAMPLES)
 
-    def ask(
+    def propose(
         self, values: Settings, purpose: Purpose, quality: float, now_s: float, times: int = 1
     ) -> None:
-        """Note what is proposed; ``quality`` is the logarithm by which a step is worth more.
+        """Record a proposal; ``quality`` is the logarithm of the factor on a step's progress.
 
-        It is judged after ``times`` as many steps as a change settles in.
+        It is measured over ``times`` x ``settle_steps`` steps.
         """
         before = {knob: self._settings[knob] for knob in values}
         steps, recent_s = times * self._settle_steps, list(self._recent_s)
-        self.asked = Change(values, before, purpose, now_s, quality, steps, recent_s)
+        self.proposed = Change(values, before, purpose, now_s, quality, steps, recent_s)
         self.settling = None
 
     def look(
         self, settings: Settings, step: int, now_s: float, step_s: float, watched_s: float
     ) -> Change | None:
-        """See what the knobs are; return a change of ours that somebody has taken back.
+        """Compare with the present knobs; return a change of the tuner that was rolled back.
 
-        A guard takes back what was changed while it still watched, too, so the knobs may be what
-        they were before any of the last changes. Whoever makes something else of them, a person
-        say, ends what was under way, and has said nothing of what was left.
+        A guard also rolls back changes made during its window, so the knobs may return to their
+        values before any of the last changes. Any other value, set by a person for instance, ends
+        the change without a judgement of it.
 
         Parameters
         ----------
         watched_s : float
-            How long a guard watches over a change.
+            Length of a guard's window, seconds.
         """
         before, self._settings, self.just_landed = self._settings, dict(settings), False
-        if self.asked is not None and _holds(self.asked.values, settings):
-            self.settling = self.asked
-            self._landed.append(self.asked)
-            self.asked, self.just_landed = None, True
+        if self.proposed is not None and _matches(self.proposed.values, settings):
+            self.settling = self.proposed
+            self._landed.append(self.proposed)
+            self.proposed, self.just_landed = None, True
             self.settling.landed_s, self.settling.landed_step = now_s, step
             self._recent_s.clear()
             return None
         wait_s = max(_LAND_S, _LAND_STEPS * step_s)
-        if self.asked is not None and now_s - self.asked.asked_s > wait_s:
-            self.asked = None
+        if self.proposed is not None and now_s - self.proposed.proposed_s > wait_s:
+            self.proposed = None
         if not before or before == settings:
             return None
         self._recent_s.clear()
-        self.asked = self.settling = None
+        self.proposed = self.settling = None
         since_s = now_s - _ROLLBACK_WINDOWS * watched_s
         watched = [change for change in self._landed if change.landed_s >= since_s]
         self._landed.clear()
-        if not watched or watched[-1].purpose == "back" or _holds(watched[-1].values, settings):
+        if not watched or watched[-1].purpose == "back" or _matches(watched[-1].values, settings):
             return None
-        is_back = any(_holds(change.before, settings) for change in watched)
+        is_back = any(_matches(change.before, settings) for change in watched)
         return watched[-1] if is_back else None
 
     def jumped(self) -> None:
-        """Note that the bandwidth is another: what was before compares with nothing now."""
+        """Record a jump of the bandwidth: earlier steps are no longer comparable."""
         self._recent_s.clear()
-        self._calm, self._calm_from_s = 0, math.nan
+        self._stable, self._stable_from_s = 0, math.nan
         if self.settling is not None:
             self.settling.comparable = False
             self.settling.after_s.clear()
-        if self.asked is not None:
-            self.asked.comparable = False
+        if self.proposed is not None:
+            self.proposed.comparable = False
 
     def measure(self, sample: StepSample, jumped: bool) -> Measured | None:
-        """Take a step; return what the change did once enough steps were measured."""
+        """Take a step; return the effect of the change once enough steps were measured."""
         change = self.settling
         if jumped:
             self.jumped()
-        self._calm += 1
-        self._calm_from_s = sample.now_s if self._calm == 1 else self._calm_from_s
+        self._stable += 1
+        self._stable_from_s = sample.now_s if self._stable == 1 else self._stable_from_s
         self._recent_s.append(sample.mean_s)
         if change is None:
             return None
         change.after_s.append(sample.mean_s)
-        if sample.step < change.landed_step:  # the run was set back meanwhile
+        if sample.step < change.landed_step:  # the run was rewound meanwhile
             change.landed_step, change.comparable = sample.step, False
-        # Ticks see some of many quick steps; of rounds the one that had begun is left out.
+        # Ticks sample quick steps; a round that had already begun is left out.
         steps = len(change.after_s) if sample.every > 1 else sample.step - change.landed_step
         if steps < change.settle_steps or len(change.after_s) < _LEAST_SAMPLES:
             return None
@@ -199,7 +199,7 @@ class ChangeTracker:
         return Measured(change, change.quality + before - after, noise)
 
 
-def _holds(values: Settings, settings: Settings) -> bool:
+def _matches(values: Settings, settings: Settings) -> bool:
     return all(settings.get(knob) == value for knob, value in values.items())
 
 

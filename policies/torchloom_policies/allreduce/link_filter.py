@@ -1,9 +1,9 @@
-"""What is known of bandwidth and latency from how long messages took, and how well.
+"""Estimate bandwidth and latency, with uncertainties, from the times of messages.
 
-A Kalman filter over logarithms (Särkkä, "Bayesian Filtering and Smoothing", 5.2): bandwidth; of
-each mode, and of a probe, how much of the bandwidth it makes use of; and the latency of each mode's
-messages, which is partly that of the link and partly its own. So what a mode tells of the link, and
-what the link and other modes tell of a mode, comes with its uncertainty.
+A Kalman filter over logarithms (Särkkä, "Bayesian Filtering and Smoothing", 5.2). Its state is the
+bandwidth; the share of it that each mode, and a probe, uses; and the latency of each mode's
+messages, partly common to all modes. Steps in one mode thus also inform the estimates of the
+others, each with its uncertainty.
 """
 
 import math
@@ -18,43 +18,42 @@ from torchloom_policies.allreduce.modes import prior_of
 
 _LATENCY_S = 3e-4
 _LATENCY_LOG_SDS = (1.2, 0.9)
-"""Of what all modes' latencies have in common, and of what each has beside."""
+"""Of the part common to all modes' latencies, and of the part specific to each."""
 _LATENCY_LOG_SD = math.hypot(*_LATENCY_LOG_SDS)
 _EFFICIENCY_LOG_SD = 0.05
-"""So far apart was what bf16 and int8 were measured to use (experiments/allreduce)."""
+"""Measured difference between bf16 and int8 (experiments/allreduce)."""
 _PROBE_LOG_SD = 0.25
 _LOST_LOG_SD = 2.0
-"""Where hardly anything is known of the bandwidth any more."""
+"""Uncertainty at which the bandwidth counts as unknown."""
 _WALK = (0.03, 0.01)
-"""By how much bandwidth and latency drift in a second: a random walk of their logarithms."""
+"""Drift of bandwidth and latency per second: a random walk of their logarithms."""
 _JUMP = 4.0
 _CLEAR_JUMP = math.log(3.0)
-"""What is less may be one odd step: it is believed once the next says the same."""
+"""A smaller jump may be an outlier: it is accepted once the next step confirms it."""
 _JUMP_LOG_SD = 0.4
-"""The first step after a jump may have begun before it."""
+"""Uncertainty after a jump: the first step may have begun before it."""
 _LEAST_JUMP = math.log(1.5)
 _NOISE = (0.03, 0.3)
 _LEAST_NOISE_S = 0.001
 _LATE_SHARE = 0.1
-"""Of what ranks compute and code: so much later than the others one may come to a message, which
-makes a step longer and never shorter."""
+"""Delay of a late rank, as a share of computing and coding; it makes a step longer only."""
 _RECENT = 15
 _LEAST_SHARE = 0.1
 _LONGER = 1.5
-_TELLING_SHARES = (0.6, 0.7)
-"""Of the time on the wire that the bytes take: with less a step tells of latency, too, and after
-such steps, with less than the second. A link that is much faster all at once must show in it."""
+_INFORMATIVE_SHARES = (0.6, 0.7)
+"""Minimum share of the bytes in the wire time of a step that shows the bandwidth; the second
+applies after a step below the first, so that a sudden speedup of the link is noticed."""
 _BLIND_WALK = 0.3
-"""By how much the bandwidth may drift in a second while no more than that is sent."""
+"""Drift of the bandwidth per second while steps send too little to show it."""
 _BLIND_NOISE = 0.3
 _BLIND_JUMP = math.log(2.5)
-"""What is another bandwidth for sure."""
+"""A change of the wire time that proves another bandwidth."""
 _NOTABLE, _PLAUSIBLE = 0.5, 2.5
-"""Standard deviations by which the latency may be longer than it was thought to be."""
+"""Standard deviations by which the latency may exceed its estimate."""
 _BLIND_REACH = math.log(20.0)
 _FAR_SD = 2.0
 _BOUNDS = (math.log(1e3), math.log(1e13))
-"""Of the bandwidth's logarithm: whatever is told, no link of a run is slower or faster."""
+"""Of the bandwidth's logarithm; measurements beyond are implausible."""
 _BANDWIDTH, _PROBE = range(2)
 
 
@@ -66,10 +65,9 @@ class LinkFilter:
     known : bool
         Whether anything was measured.
     is_blind : bool
-        Whether the last step sent so little that it tells nothing of the bandwidth.
+        Whether the last step sent too little to show the bandwidth.
     is_suspect : bool
-        Whether the last steps of that kind took so much more or less time than those before that
-        the bandwidth may be another.
+        Whether the times of such steps changed so much that the bandwidth may have changed.
     """
 
     def __init__(self, modes: Sequence[str]) -> None:
@@ -98,7 +96,7 @@ class LinkFilter:
         return math.exp(self._mean[_BANDWIDTH]) if self.known else math.nan
 
     def latency_s(self, mode: str) -> float:
-        """Return the time of a message of no bytes."""
+        """Return the time of an empty message, seconds."""
         return math.exp(self._mean[self._waits[mode]])
 
     def latency_log_sd(self, mode: str) -> float:
@@ -108,7 +106,7 @@ class LinkFilter:
 
     @property
     def beside_bandwidth(self) -> Floats:
-        """1 where something else than the bandwidth is estimated."""
+        """1 for each estimate except the bandwidth."""
         beside = np.ones_like(self._mean)
         beside[_BANDWIDTH] = 0.0
         return beside
@@ -120,34 +118,34 @@ class LinkFilter:
 
     @property
     def reach(self) -> float:
-        """How far off the bandwidth's logarithm may be, at most.
+        """Upper bound on the error of the bandwidth's logarithm.
 
-        While little is sent it may have become any other without a sign.
+        While little is sent, the bandwidth may change without a sign.
         """
         return max(_FAR_SD * self.log_sd, _BLIND_REACH if self.is_blind else 0.0)
 
     def pass_time(self, seconds: float) -> None:
-        """Know less of what may have changed meanwhile."""
+        """Increase the uncertainty for the time that has passed."""
         bandwidth, latency = _WALK
         walks = [(_BANDWIDTH, _BLIND_WALK if self.is_blind else bandwidth, _LOST_LOG_SD)]
         walks += [(wait, latency, _LATENCY_LOG_SD) for wait in self._waits.values()]
         for place, walk, most in walks:
-            self._know_less(place, walk**2 * seconds, most)
+            self._widen(place, walk**2 * seconds, most)
 
-    def doubt(self) -> None:
-        """Know less of the bandwidth: another ring has other links."""
-        self._know_less(_BANDWIDTH, _LEAST_JUMP**2, _LOST_LOG_SD)
+    def widen(self) -> None:
+        """Increase the uncertainty of the bandwidth, because the links have changed."""
+        self._widen(_BANDWIDTH, _LEAST_JUMP**2, _LOST_LOG_SD)
 
-    def _know_less(self, place: int, variance: float, most_log_sd: float) -> None:
-        """Add to a variance what it takes to know nothing at the most."""
+    def _widen(self, place: int, variance: float, most_log_sd: float) -> None:
+        """Add to a variance, up to the value at which the estimate counts as unknown."""
         self._cov[place, place] += min(variance, max(0.0, most_log_sd**2 - self._cov[place, place]))
 
     def wire(
         self, mode: str, sent_bytes: float, hops: float, shift: float = 0.0
     ) -> tuple[float, Floats]:
-        """Return the seconds on the wire, and their gradient over what is estimated.
+        """Return the seconds on the wire, and their gradient over the estimates.
 
-        ``shift`` is what is added to the bandwidth's logarithm.
+        ``shift`` is added to the bandwidth's logarithm.
         """
         log_bandwidth = self._mean[_BANDWIDTH] + shift + self._mean[self._at[mode]]
         carried_s = sent_bytes * math.exp(-log_bandwidth)
@@ -157,7 +155,7 @@ class LinkFilter:
         return carried_s + waited_s, gradient
 
     def variance(self, gradient: Floats) -> float:
-        """Return the variance of what has such a gradient."""
+        """Return the variance of a quantity with this gradient."""
         ambiguous = float(gradient[_BANDWIDTH]) * self._ambiguity
         return max(0.0, float(gradient @ self._cov @ gradient)) + ambiguous**2
 
@@ -176,18 +174,18 @@ class LinkFilter:
         Parameters
         ----------
         fills : bool
-            Whether it sent enough at once to tell of the bandwidth.
+            Whether it sent enough at once to show the bandwidth.
         own_s : float
-            What ranks computed and coded in it, seconds.
+            Computing and coding in the step, seconds.
         """
         was_blind, self.is_suspect = self.is_blind, False
         if self.known and mode not in self._seen:
             self._explain_by_latency(mode, sent_bytes, hops, wire_s)
         self._seen.add(mode)
         expected_s, gradient = self.wire(mode, sent_bytes, hops)
-        # Not by what this step took: only those that took long by chance would tell anything.
+        # By the expected time: the step's own would select steps that were slow by chance.
         share = 1.0 - hops * self.latency_s(mode) / expected_s
-        self.is_blind = not fills or (self.known and share < _TELLING_SHARES[was_blind])
+        self.is_blind = not fills or (self.known and share < _INFORMATIVE_SHARES[was_blind])
         if self.is_blind and self.known:
             if not was_blind:
                 self._usual.forget()
@@ -195,7 +193,7 @@ class LinkFilter:
         late_s = _LATE_SHARE * own_s if self.known and wire_s > expected_s else 0.0
         relative = math.hypot(self._noise(), (_LEAST_NOISE_S + late_s) / wire_s)
         ambiguity = self._ambiguous(mode, hops, wire_s)
-        if ambiguity < self._ambiguity:  # this step tells more than those before
+        if ambiguity < self._ambiguity:  # this step is more informative
             self._cov[_BANDWIDTH, _BANDWIDTH] += self._ambiguity**2 - ambiguity**2
             self._ambiguity = ambiguity
         miss, slope = math.log(wire_s / expected_s), gradient / expected_s
@@ -206,10 +204,10 @@ class LinkFilter:
         if odd and not jumped:
             return False
         if jumped or not self.known:
-            # Solved for the bandwidth; what the latency explains leaves at least a little.
+            # Solve for the bandwidth; the latency explains all but a minimum share.
             carried_s = max(wire_s - hops * self.latency_s(mode), _LEAST_SHARE * wire_s)
-            doubt = math.hypot(relative, _JUMP_LOG_SD if self.known else 0.0) * wire_s / carried_s
-            self._restart(math.log(sent_bytes / carried_s), doubt, self._at[mode])
+            log_sd = math.hypot(relative, _JUMP_LOG_SD if self.known else 0.0) * wire_s / carried_s
+            self._restart(math.log(sent_bytes / carried_s), log_sd, self._at[mode])
             self._ambiguity, self.known = ambiguity, True
         else:
             self._misses.append(abs(miss))
@@ -217,9 +215,9 @@ class LinkFilter:
         return jumped
 
     def _explain_by_latency(self, mode: str, sent_bytes: float, hops: float, wire_s: float) -> None:
-        """Learn the latency where a mode that has never run takes longer than its bytes.
+        """Attribute the first step of a mode that is slower than its bytes to its latency.
 
-        That it has more messages is likelier then than that the bandwidth fell at that very step.
+        A drop of the bandwidth at that very step is less likely.
         """
         carried_s = self.wire(mode, sent_bytes, 0.0)[0]
         needed_s = (wire_s - carried_s) / hops if hops > 0 else 0.0
@@ -230,16 +228,16 @@ class LinkFilter:
             self._learn_latency(mode, 1.0, more, _BLIND_NOISE)
 
     def _learn_latency(self, mode: str, share: float, miss: float, log_sd: float) -> None:
-        """Have a miss explained by latency alone: the mode's, and what others share with it."""
+        """Attribute an error to latency alone: the mode's, and the part common to all modes."""
         self._cov[self._latencies, self._rest] = self._cov[self._rest, self._latencies] = 0.0
         slope = np.zeros_like(self._mean)
         slope[self._waits[mode]] = share
         self._update(slope, miss, log_sd)
 
     def _measure_blind(self, mode: str, sent_bytes: float, hops: float, wire_s: float) -> bool:
-        """Learn the latency; return whether the link must be another.
+        """Learn the latency; return whether the bandwidth must have changed.
 
-        What an odd step tells of is not known, so it teaches nothing.
+        Outliers are ignored: their cause is unknown.
         """
         if not self._usual.take(wire_s):
             shift = self._usual.shift()
@@ -252,18 +250,18 @@ class LinkFilter:
         return False
 
     def _is_another(self, shift: float) -> bool:
-        """Say whether steps that take another time from now on are of another link for sure."""
+        """Return whether a shift of the usual time proves that the bandwidth has changed."""
         if abs(shift) > _BLIND_JUMP:
             self._restart(self._mean[_BANDWIDTH] - shift, 1.0)
             return True
         self.is_suspect = True
-        self._know_less(_BANDWIDTH, _BLIND_JUMP**2, _LOST_LOG_SD)
+        self._widen(_BANDWIDTH, _BLIND_JUMP**2, _LOST_LOG_SD)
         return False
 
     def measure_link(self, bytes_per_s: float, log_sd: float) -> bool:
         """Take a probed bandwidth; return whether it has jumped.
 
-        While steps tell of the bandwidth themselves, none is believed that is far above that.
+        While steps show the bandwidth themselves, a probe far above them is ignored.
         """
         probed = math.log(bytes_per_s) - self._mean[_PROBE]
         miss, slope = probed - self._mean[_BANDWIDTH], np.zeros_like(self._mean)
@@ -288,9 +286,9 @@ class LinkFilter:
         self._update(slope, math.log(latency_s) - float(slope @ self._mean), log_sd)
 
     def _ambiguous(self, mode: str, hops: float, wire_s: float) -> float:
-        """Return how much of the bandwidth's logarithm a longer latency would explain as well.
+        """Return the part of the bandwidth's logarithm that a longer latency could explain.
 
-        No number of steps of the same kind tells that, so it stays beside what is filtered.
+        More steps of the same kind do not resolve it, so it is kept apart from the filter.
         """
         latency_s = hops * self.latency_s(mode)
         longer_s = latency_s * math.exp(_LONGER * self.latency_log_sd(mode))
@@ -304,7 +302,7 @@ class LinkFilter:
         return min(max(1.48 * float(np.median(self._misses)), _NOISE[0]), _NOISE[1])
 
     def _restart(self, log_bandwidth: float, log_sd: float, by: int | None = None) -> None:
-        """Forget what was known of the bandwidth; ``by`` is whose use of the new one was seen."""
+        """Reset the bandwidth; ``by`` is the index of the mode or probe that measured it."""
         self._cov[_BANDWIDTH] = self._cov[:, _BANDWIDTH] = 0.0
         self._mean[_BANDWIDTH] = log_bandwidth
         if by is not None:

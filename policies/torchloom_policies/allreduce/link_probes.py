@@ -1,4 +1,4 @@
-"""Choose which links to probe next, so that no two probes share a worker."""
+"""Choose the links to probe next, so that no two probes share a worker."""
 
 import math
 from collections.abc import Sequence
@@ -8,41 +8,41 @@ import numpy as np
 from torchloom_core.plugin import Links
 
 _LONGEST_REST = 16.0
-_LONGEST_CALM = 4.0
+_LONGEST_STABLE = 4.0
 _LONGEST_PROBE_S = 3.0
 _MANY_LOST = 4
 _MOST_ROUNDS = 3
-"""In which all links of a ring can be probed."""
+"""Rounds in which all links of a ring can be probed."""
 
 Pairs = tuple[tuple[int, int], ...]
 
 
 class ProbeSchedule:
-    """Rounds of disjoint pairs, a round at a time.
+    """Rounds of disjoint pairs, one round at a time.
 
-    To know the bandwidth, the rounds of the ring's own links come in turn; all of them at once
-    where the links are others than they were, ever more rarely where they stay as they are. To
-    know all links, rounds of a tournament.
+    The bandwidth is measured by rounds of the ring's own links, in turn: all of them at once after
+    the links changed, and less often while they stay the same. All pairs are measured by the
+    rounds of a tournament.
 
     Parameters
     ----------
     every_s : float
-        How long one round at least follows another. Where nobody answers, twice as long each time.
+        Minimum time between two rounds, seconds; doubled after each round without results.
 
     Attributes
     ----------
-    asked_s : float
-        When the last round was asked for.
+    proposed_s : float
+        When the last round was proposed.
     since_s : float
-        What was measured before is of other links.
+        When the links last changed; older measurements are outdated.
     trouble : str
-        That several rounds, one after the other, came to nothing; or nothing.
+        The alert text after several rounds without results, or empty.
     """
 
     def __init__(self, every_s: float) -> None:
         self._every_s = every_s
-        self.asked_s = -math.inf
-        self._asked: Pairs = ()
+        self.proposed_s = -math.inf
+        self._pairs: Pairs = ()
         self._left = 0
         self._turn = 0
         self._rest = 1.0
@@ -52,12 +52,12 @@ class ProbeSchedule:
 
     @property
     def is_sweeping(self) -> bool:
-        """Whether some of the ring's links are to be asked about at once."""
+        """Whether links of the ring remain to be probed at once."""
         return self._left > 0
 
     def is_due(self, links: Links, now_s: float) -> bool:
-        """Say whether it is time for another round."""
-        waited_s = now_s - self.asked_s
+        """Return whether it is time for another round."""
+        waited_s = now_s - self.proposed_s
         if self.is_sweeping:
             return self._answered(links, now_s) or waited_s >= _LONGEST_PROBE_S
         return waited_s >= self._every_s * self._rest
@@ -68,7 +68,7 @@ class ProbeSchedule:
         Parameters
         ----------
         ring : sequence of int
-            In which order the links' rows stand.
+            The links' rows in the order of the ring.
         """
         if of_ring:
             rounds = ring_rounds(ring)
@@ -79,38 +79,40 @@ class ProbeSchedule:
         return max(tournament(len(ring)), key=lambda p: max(float(age_s[pair]) for pair in p))
 
     def hurry(self, since_s: float) -> None:
-        """Ask about all of the ring's links at once: they are others since then."""
-        if self.asked_s < since_s:
-            self.asked_s, self._asked = -math.inf, ()
+        """Probe all of the ring's links at once: they changed at ``since_s``."""
+        if self.proposed_s < since_s:
+            self.proposed_s, self._pairs = -math.inf, ()
         self._left, self._rest, self.since_s = _MOST_ROUNDS, 1.0, since_s
 
     def rest(self) -> None:
-        """Note that the links are as they were: the next round may come later."""
-        self._rest = max(self._rest, min(2 * self._rest, _LONGEST_CALM))
+        """Record that the links are unchanged: the next round may come later."""
+        self._rest = max(self._rest, min(2 * self._rest, _LONGEST_STABLE))
 
-    def asked(self, pairs: Pairs, links: Links, now_s: float) -> None:
-        """Note a round that is proposed; one that came to nothing makes the next come later."""
-        lost = bool(self._asked) and not self._answered(links, now_s)
+    def proposed(self, pairs: Pairs, links: Links, now_s: float) -> None:
+        """Record a proposed round; a round without results delays the next one."""
+        lost = bool(self._pairs) and not self._answered(links, now_s)
         self._lost = self._lost + 1 if lost else 0
         if self._lost >= _MANY_LOST:
             self.trouble = (
-                f"{_MANY_LOST} rounds of probes of the links came to nothing: "
-                "torchloom trajectory show --kind outcome says why"
+                f"{_MANY_LOST} rounds of link probes had no result: see "
+                "torchloom trajectory show --kind outcome"
             )
-        self._rest = min(2 * self._rest, _LONGEST_REST) if lost else min(self._rest, _LONGEST_CALM)
-        self._asked, self.asked_s = pairs, now_s
+        self._rest = (
+            min(2 * self._rest, _LONGEST_REST) if lost else min(self._rest, _LONGEST_STABLE)
+        )
+        self._pairs, self.proposed_s = pairs, now_s
 
     def _answered(self, links: Links, now_s: float) -> bool:
-        """Say whether any link of the last round was measured since it was asked for."""
+        """Return whether any link of the last round was measured since its proposal."""
         return any(
-            links.age_s[pair] <= now_s - self.asked_s
-            for pair in self._asked
+            links.age_s[pair] <= now_s - self.proposed_s
+            for pair in self._pairs
             if max(pair) < len(links.age_s)
         )
 
 
 def ring_rounds(ring: Sequence[int]) -> list[Pairs]:
-    """Return the links of a ring in rounds in which nobody stands twice.
+    """Return the links of a ring in rounds of disjoint pairs.
 
     Examples
     --------
@@ -127,7 +129,7 @@ def ring_rounds(ring: Sequence[int]) -> list[Pairs]:
 
 
 def tournament(n: int) -> list[Pairs]:
-    """Return all pairs both ways in rounds in which nobody stands twice: the circle method.
+    """Return all pairs both ways in rounds of disjoint pairs, by the circle method.
 
     Examples
     --------
@@ -135,12 +137,12 @@ def tournament(n: int) -> list[Pairs]:
     [((1, 2),), ((0, 2),), ((0, 1),), ((2, 1),), ((2, 0),), ((1, 0),)]
     """
     odd = n % 2
-    seats = list(range(n + odd))
+    places = list(range(n + odd))
     rounds: list[Pairs] = []
-    for _ in range(len(seats) - 1):
-        half = len(seats) // 2
-        facing = zip(seats[:half], reversed(seats[half:]), strict=True)
+    for _ in range(len(places) - 1):
+        half = len(places) // 2
+        facing = zip(places[:half], reversed(places[half:]), strict=True)
         pairs = sorted((min(pair), max(pair)) for pair in facing if max(pair) < n)
         rounds.append(tuple(pairs))
-        seats = [seats[0], seats[-1], *seats[1:-1]]
+        places = [places[0], places[-1], *places[1:-1]]
     return rounds + [tuple((b, a) for a, b in pairs) for pairs in rounds]

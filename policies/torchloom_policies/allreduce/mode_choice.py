@@ -1,4 +1,4 @@
-"""Choose a compression mode by the progress a second that it is expected to make."""
+"""Choose a compression mode by its expected progress per second."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -8,17 +8,17 @@ from torchloom_policies.allreduce.cost import CostModel, StepCost
 from torchloom_policies.allreduce.mode_record import ModeRecord
 
 _SURE, _ENOUGH = 0.7, 0.6
-"""How likely a change must be better, and better by the hysteresis, to be made."""
+"""Required probability that a change is better, and better by the hysteresis."""
 _WORTH_TRYING = 0.3
-"""A mode that never ran at this bandwidth is tried if it may be better with this probability."""
+"""Required probability that a mode that never ran at this bandwidth is better, for a trial."""
 _RELEARNING_STEPS = 40
-"""What a trial in vain of a mode that loses something takes: of what steps are worth in stays of
-200 and of 600 (experiments/allreduce), PowerSGD lost some 80 at its beginning, top-k none."""
+"""Cost of a failed trial of a lossy mode, in steps: by stays of 200 and 600 steps
+(experiments/allreduce), PowerSGD lost about 80 steps at its beginning, top-k none."""
 _STAYS_S = 60.0
-"""How long a bandwidth is taken to stay that is new. One that has stayed for longer stays for as
-long again: Gott, "Implications of the Copernican principle", 1993."""
+"""Expected duration of a new bandwidth. One that has lasted longer is expected to last as long
+again: Gott, "Implications of the Copernican principle", 1993."""
 _NODES = ((-2.857, 0.0113), (-1.356, 0.2221), (0.0, 0.5332), (1.356, 0.2221), (2.857, 0.0113))
-"""Gauss and Hermite's, of a normal variable, and their weights."""
+"""Gauss-Hermite nodes of a normal variable, and their weights."""
 
 
 @dataclass(frozen=True)
@@ -30,23 +30,23 @@ class Option:
     mode : str
         Its name.
     gain : float
-        The logarithm of how much more progress a second it makes.
-    hope : float
-        The same where the mode's own cost is one standard deviation less than expected.
+        Logarithm of the factor on progress per second.
+    upper_gain : float
+        The same if the mode's own cost is one standard deviation lower than expected.
     confidence, enough : float
-        Probability that it makes more progress, and so much more that it is worth a change.
+        Probability that progress is higher, and higher by enough for a change.
     chance, surplus : float
-        Probability that its own cost is such that it is worth a change, and the logarithm by which
-        it is better than what a change needs, nothing where it is not, expected.
+        Over the uncertainty of the mode's own cost: the probability that it is worth a change, and
+        the expected logarithm by which it exceeds what a change needs (0 where it does not).
     cost : StepCost
-        Of a step.
+        Cost of a step.
     quality : float
-        Progress of a step, of one without compression.
+        Progress of a step relative to one without compression.
     """
 
     mode: str
     gain: float
-    hope: float
+    upper_gain: float
     confidence: float
     enough: float
     chance: float
@@ -61,7 +61,7 @@ class ModeChoice:
     Parameters
     ----------
     hysteresis : float
-        The share by which another mode must be better.
+        Share by which another mode must be better.
     """
 
     def __init__(self, model: CostModel, record: ModeRecord, hysteresis: float) -> None:
@@ -69,7 +69,7 @@ class ModeChoice:
         self._least = math.log1p(hysteresis)
 
     def better(self, present: str, modes: Iterable[str], now_s: float) -> Option | None:
-        """Return the mode that makes most progress, if it surely makes more."""
+        """Return the mode with the highest progress, if it is confidently better."""
         sure = [
             option
             for option in self._options(present, modes, now_s)
@@ -78,40 +78,39 @@ class ModeChoice:
         return max(sure, key=lambda option: option.gain, default=None)
 
     def worth_trying(
-        self, present: str, modes: Iterable[str], now_s: float, calm_s: float, is_news: bool
+        self, present: str, modes: Iterable[str], now_s: float, stable_s: float, is_news: bool
     ) -> Option | None:
-        """Return a mode that has never run at this bandwidth and may well be better there.
+        """Return a mode that has never run at this bandwidth and may be better there.
 
-        One that loses nothing is tried soon after the bandwidth has changed, or not at all there.
-        One that loses something is tried when what it may gain, as long as the bandwidth stays, is
-        more than what is lost by a trial in vain.
+        A lossless mode is tried only soon after the bandwidth has changed. A lossy mode is tried
+        when its expected gain, while the bandwidth lasts, exceeds the loss of a failed trial.
 
         Parameters
         ----------
-        calm_s : float
-            How long the bandwidth has been what it is.
+        stable_s : float
+            How long the bandwidth has been stable, seconds.
         is_news : bool
-            Whether that is a short time.
+            Whether the bandwidth is new.
         """
-        hopeful = [
+        promising = [
             option
             for option in self._options(present, modes, now_s)
             if not self._model.tried_here(option.mode)
-            and option.hope > self._least
+            and option.upper_gain > self._least
             and option.chance >= _WORTH_TRYING
             and (
                 is_news
                 if option.quality >= 1.0
-                else option.surplus * max(calm_s, _STAYS_S)
+                else option.surplus * max(stable_s, _STAYS_S)
                 > (1.0 - option.chance) * _RELEARNING_STEPS * option.cost.step_s
             )
         ]
-        return max(hopeful, key=lambda option: option.hope, default=None)
+        return max(promising, key=lambda option: option.upper_gain, default=None)
 
     def at_stake(self, present: str, modes: Iterable[str], now_s: float) -> float:
-        """Return what another mode would gain if the bandwidth were as far off as it may be.
+        """Return the gain of the best other mode at either bound of the plausible bandwidth.
 
-        What the present one takes is measured, whatever the bandwidth.
+        The cost of the present mode is measured, so it does not depend on the bandwidth.
         """
         own, far, stake = self._model.cost(present), self._model.link.reach, 0.0
         modes = tuple(modes)
@@ -148,7 +147,7 @@ class ModeChoice:
             yield Option(
                 mode=mode,
                 gain=gain,
-                hope=gain + own_log_sd,
+                upper_gain=gain + own_log_sd,
                 confidence=confidence,
                 enough=enough,
                 chance=chance,
@@ -160,12 +159,12 @@ class ModeChoice:
     def _others(
         self, present: str, modes: Iterable[str], now_s: float, shift: float = 0.0
     ) -> Iterator[tuple[str, float]]:
-        """Yield the modes that nothing speaks against at such a bandwidth, and their quality."""
+        """Yield the modes not excluded at this bandwidth, and their quality."""
         bytes_per_s = self._model.link.bytes_per_s * math.exp(shift)
         for mode in modes:
             quality = self._record.quality(mode)
-            against = self._record.spoken_against(mode, bytes_per_s, now_s)
-            if mode != present and quality > 0 and not against:
+            excluded = self._record.is_excluded(mode, bytes_per_s, now_s)
+            if mode != present and quality > 0 and not excluded:
                 yield mode, quality
 
     def _worth(self, quality: float, present: str) -> float:
@@ -178,6 +177,6 @@ def probability_above_zero(mean: float, sd: float) -> float:
 
 
 def expected_above_zero(mean: float, sd: float) -> float:
-    """Return what a normal variable is on average, counted as 0 where it is below."""
+    """Return the expected value of the positive part of a normal variable."""
     density = math.exp(-0.5 * (mean / max(sd, 1e-9)) ** 2) / math.sqrt(2.0 * math.pi)
     return mean * probability_above_zero(mean, sd) + sd * density

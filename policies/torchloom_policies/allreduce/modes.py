@@ -1,4 +1,4 @@
-"""What is expected of each compression mode before it has run: bytes, messages, time to code."""
+"""Prior cost of each compression mode before it has run: bytes, messages, coding time."""
 
 from collections.abc import Mapping
 
@@ -6,28 +6,27 @@ import msgspec
 
 
 class ModePrior(msgspec.Struct, frozen=True):
-    """What one mode is expected to cost.
+    """The prior cost of one mode.
 
     Attributes
     ----------
     share : float
-        Of the gradient's bytes (float32) what goes over the wire each way, as in
-        docs/compression.md; of what a ring or an exchange sends (``gathers`` false) 2 (n-1)/n of
-        it, of what is gathered n-1 times it.
+        Share of the gradient's bytes (float32) on the wire, as in docs/compression.md: a rank
+        sends 2 (n-1)/n times it in a ring or an exchange, n-1 times it if ``gathers``.
     gathers : bool
-        Whether everybody's own goes to everybody.
+        Whether each rank sends its own data to all others (allgather).
     collectives : int
-        One after another in a reduction, each in as many rounds as there are other ranks.
+        Successive collectives in a reduction, each with one round per other rank.
     code_ns_per_byte : float
-        Coding and decoding, nanoseconds a byte of gradient: about what 4 ranks take that share
-        two cores, by experiments/compression/coding.py.
+        Coding and decoding, nanoseconds per byte of gradient: roughly for 4 ranks on two cores,
+        by experiments/compression/coding.py.
     share_log_sd, code_log_sd : float
-        How far off that may be, as the standard deviation of the logarithm.
+        Standard deviation of the logarithm.
     ring_share : float
-        Of its wire time what goes from neighbour to neighbour in the ring's order.
+        Share of its wire time that goes from neighbour to neighbour in the ring.
     link_use : float
-        Of the bandwidth of a link what it makes use of: several connections that share one, each
-        rank's to all others, leave some of it unused (experiments/allreduce, its static modes).
+        Share of a link's bandwidth that it uses: the connections of a rank to all others share a
+        link and leave some of it unused (experiments/allreduce, its static modes).
     """
 
     share: float
@@ -40,12 +39,12 @@ class ModePrior(msgspec.Struct, frozen=True):
     link_use: float = 0.72
 
     def sent_share(self, ranks: int) -> float:
-        """Return the bytes that one of so many ranks sends, of its gradient's."""
+        """Return the bytes that one of ``ranks`` ranks sends, as a share of its gradient."""
         others = max(0, ranks - 1)
         return self.share * (others if self.gathers else 2.0 * others / max(1, ranks))
 
     def hops(self, ranks: int, reductions: float) -> float:
-        """Return how many messages follow each other in a step."""
+        """Return the number of successive messages in a step."""
         return self.collectives * max(0, ranks - 1) * reductions
 
 
@@ -62,9 +61,9 @@ PRIORS: Mapping[str, ModePrior] = {
 """Share of topk: 1 % of the numbers, six bytes each. That of powersgd depends on the matrices."""
 
 UNKNOWN = ModePrior(1.0, 2, 2.0, share_log_sd=1.5, code_log_sd=1.0)
-"""A mode that somebody's own process group adds."""
+"""A mode that a custom process group adds."""
 
 
 def prior_of(mode: str) -> ModePrior:
-    """Return what is expected of the mode."""
+    """Return the prior of the mode."""
     return PRIORS.get(mode, UNKNOWN)

@@ -9,8 +9,8 @@ from torchloom_core.plugin import NotNegative, Positive
 Quality = Annotated[float, msgspec.Meta(ge=1e-3, le=1)]
 
 QUALITY = {"none": 1.0, "bf16": 1.0, "fp16": 1.0, "int8": 1.0, "topk": 0.35, "powersgd": 0.5}
-"""By experiments/compression, the steps that ``none`` needs to the loss that a mode has after 300,
-over 300: 1, 1, 1, 1, .40, .68; powersgd that is not told the model's matrices .25."""
+"""Below the values of experiments/compression, the steps that ``none`` needs to reach a mode's loss
+after 300 steps, over 300: 1, 1, 1, 1, .40, .68; powersgd without ``parameters`` .25."""
 
 
 class AllreduceTunerOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -19,42 +19,42 @@ class AllreduceTunerOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_un
     Attributes
     ----------
     modes : list of str
-        Modes that may be proposed, each once; those that the knob does not offer are left out.
+        Modes that may be proposed, each once; those that the knob does not offer are ignored.
     quality : dict of str to float
-        Progress of a step in a mode, of a step in ``none``: from .001 to 1. A mode with less than 1
-        is proposed only where the guard's metric is reported. What is not named keeps its default.
+        Progress of a step in a mode relative to ``none``, .001 to 1. A mode below 1 is proposed
+        only where the guard's metric is reported. Modes not listed keep their default.
     hysteresis : float
-        The share by which another setting must make more progress a second.
+        Share by which another setting must raise progress per second.
     settle_steps : int
-        Steps after a change that are measured before the next one.
+        Steps measured after a change, before the next one.
     horizon_s : float
-        For how long a change is taken to be worth something, seconds.
+        Time over which the gain of a change is counted, seconds.
     explore_gpu_s : float
-        GPU-seconds that trials of what was never measured may cost altogether.
+        Total cost allowed for trials of settings that were never measured, GPU-seconds.
     probe_bytes : int
-        What one probe sends at the most: no more than a link carries in 40 ms, and 640 KiB.
+        Maximum size of a probe; a probe also takes at most 40 ms of the link, but 640 KiB at least.
     probe_every_s : float
-        How long one round of probes at least follows another; 0: links are not probed.
+        Minimum time between two rounds of probes, seconds; 0: links are not probed.
     probe_wire_share : float
         Links are probed only while a step's bytes keep them busy for less than this share of it.
     guard_metric, guard_band, guard_window_s : str, float, float
-        What watches over each change, where anyone reports the metric: see ``Guard``. The window
-        is no shorter than ten steps.
+        The guard of each change, if a worker reports the metric: see ``Guard``. The window lasts
+        at least ten steps.
     ring : bool
-        Whether the ring's order is tuned, which needs the extra ``tuner``.
+        Whether to tune the order of the ring, which needs the extra ``tuner``.
     concurrency : bool
-        Whether other numbers of pieces and sizes of buckets are tried.
+        Whether to try other numbers of pieces and sizes of buckets.
     sync_cost : float
-        Progress of a step under LocalSGD and DiLoCo is taken to fall as ``sync_every`` to the
+        Under LocalSGD and DiLoCo the progress of a step is modelled as ``sync_every`` to the
         power of minus this.
     cooldown_s : float
-        How long a change that was not made is not proposed again, unless the bandwidth has
-        changed by half.
+        A change that was not applied is proposed again after this time, seconds, or once the
+        bandwidth has changed by half.
     forgive_s : float
-        How long a mode that hurt, or was slow at this bandwidth, is not tried again, and what else
-        a guard took back.
+        How long a change is excluded after a rollback by a guard, and a mode also after it was
+        slow at this bandwidth, seconds.
     penalty : float
-        What a mode's quality is multiplied by when the guard has taken it back.
+        Factor on a mode's quality after a rollback by a guard.
     """
 
     modes: Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=32)] = tuple(QUALITY)

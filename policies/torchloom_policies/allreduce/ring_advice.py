@@ -1,4 +1,4 @@
-"""Say which order of the ring is better than the present one, once all its links are known."""
+"""Find a better order of the ring, once all links among the groups are known."""
 
 import math
 from collections.abc import Generator, Sequence
@@ -11,13 +11,13 @@ from torchloom_policies.allreduce.ring_order import Ring, RingSolver, ring_of
 _SAME = 0.1
 """Links that have changed by less than this share give no new ring."""
 _MOST_GROUPS = 64
-"""So many are ordered exactly; of more, one question to the solver may take too long for a tick."""
+"""For more groups one solver call may take too long for a tick."""
 _TICK_S = 0.005
-"""After so many of the solver's seconds the search goes on at the next tick."""
+"""Time per tick in the solver's seconds; the search continues at the next tick."""
 
 
 class RingAdvice:
-    """Asks the solver when the links have changed, a question or a few easy ones a tick."""
+    """Runs the solver when the links have changed, one or a few calls per tick."""
 
     def __init__(self, wanted: bool) -> None:
         self._no_solver = ""
@@ -29,49 +29,49 @@ class RingAdvice:
         try:
             self._solver = RingSolver() if wanted else None
         except PluginError as error:
-            self._no_solver = f"{error}; the ring's order is left as it is"
+            self._no_solver = f"{error}; the ring's order is not tuned"
 
     def trouble(self, groups: Sequence[str]) -> str:
-        """Return why these groups cannot be ordered, or nothing."""
+        """Return why these groups cannot be ordered, or an empty string."""
         long = len(",".join(groups))
         if self._solver is None:
             return self._no_solver
         if len(groups) > _MOST_GROUPS:
             return (
-                f"the ring's order is left as it is: need at most {_MOST_GROUPS} groups to order "
-                f"them, was {len(groups)}"
+                f"the ring's order is not tuned: need at most {_MOST_GROUPS} groups, was "
+                f"{len(groups)}"
             )
         if long > MAX_ORDER:
             return (
-                "the ring's order is left as it is: need names of groups of at most "
-                f"{MAX_ORDER} characters altogether to say it, was {long}"
+                "the ring's order is not tuned: need group names of at most "
+                f"{MAX_ORDER} characters in total, was {long}"
             )
         return ""
 
     def can_order(self, groups: Sequence[str]) -> bool:
-        """Say whether an order can be found for these groups, and that be said."""
+        """Return whether an order of these groups can be found and sent."""
         return self._solver is not None and len(groups) > 2 and not self.trouble(groups)
 
     def better(
         self, groups: Sequence[str], present: Sequence[int], links: Links
     ) -> tuple[Ring, float] | None:
-        """Return the best ring and by how many times its slowest link is faster.
+        """Return the best ring and the speedup of its slowest link.
 
-        None where not all links among ``groups`` are known, no ring is closed by them, or the
-        search for it has to go on at the next tick.
+        None if links among ``groups`` are unknown, if they form no ring, or if the search
+        continues at the next tick.
         """
         beside = ~np.eye(len(groups), dtype=bool)
         if not self.can_order(groups) or np.isnan(links.bytes_per_s[beside]).any():
             if self._search is not None:
                 self._search, self._groups = None, ()
             return None
-        # A search that has begun is ended: links that never measure the same would end none.
+        # A search runs to its end: links whose measurements always differ would restart it forever.
         if self._groups != tuple(groups) or (self._search is None and self._changed(links)):
             assert self._solver is not None
             self._links, self._groups = links.bytes_per_s.copy(), tuple(groups)
             self._search = self._solver.search(self._links, links.latency_s.copy())
         if self._search is not None:
-            self._go_on(self._search)
+            self._continue(self._search)
         if self._search is not None or self._best is None:
             return None
         now = ring_of(tuple(present), links.bytes_per_s, links.latency_s)
@@ -80,11 +80,11 @@ class RingAdvice:
             return None
         return self._best, then.bottleneck / now.bottleneck
 
-    def _go_on(self, search: Generator[float, None, Ring | None]) -> None:
-        spent_s = 0.0
+    def _continue(self, search: Generator[float, None, Ring | None]) -> None:
+        elapsed_s = 0.0
         try:
-            while spent_s < _TICK_S:
-                spent_s += next(search)
+            while elapsed_s < _TICK_S:
+                elapsed_s += next(search)
         except StopIteration as ended:
             self._search, self._best = None, ended.value
 

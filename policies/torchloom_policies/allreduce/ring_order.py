@@ -1,9 +1,9 @@
-"""Find the order in which workers stand in a ring so that its slowest link is as fast as can be.
+"""Find the order of workers in a ring that maximizes the bandwidth of its slowest link.
 
-The slowest link of a ring sets the pace of the whole, so what is looked for is the Hamiltonian
-cycle with the greatest least bandwidth, exactly: a search over the bandwidths that occur, each
-step a question to CP-SAT (is there a cycle of links at least so fast?). Of all such cycles the one
-with the least sum of times is taken.
+The slowest link sets the pace of a ring. The solver finds the Hamiltonian cycle with the greatest
+minimum bandwidth (bottleneck) exactly: a binary search over the bandwidths, in which each step asks
+CP-SAT for a cycle of links at least that fast. Among these cycles it takes the one with the
+smallest sum of times.
 """
 
 import importlib
@@ -21,37 +21,37 @@ from torchloom_core.plugin import Floats, PluginError
 from torchloom_policies.allreduce.ring_start import could_close, first_cycle
 
 _MESSAGE_BYTES = 1e6
-"""Of the messages by whose times rings with one and the same slowest link are told apart."""
+"""Message size by which rings with equal bottlenecks are compared."""
 
 _TRIVIAL = 3
 _FINEST = 1_000_000
 _SHARES = (0.7, 0.3)
-"""Of the solver's time: for the slowest link, and then for the sum of times."""
+"""Shares of the solver's time: for the bottleneck, and then for the sum of times."""
 _FIRST, _PARTS = 2, 4
 _MOST_S = 0.02
-"""Of one question, so that nobody who waits for its answer waits long."""
+"""Time limit of one solver call, so that it does not delay a tick."""
 _ARC_S = 3e-6
-"""What it takes to put one link into a question, in the solver's seconds."""
+"""Time to add one link to a solver call, in the solver's seconds."""
 
 Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class Ring:
-    """A ring, and how good it is.
+    """A ring and its quality.
 
     Attributes
     ----------
     order : tuple of int
         Each sends to the next, the last to the first, which is 0.
     bottleneck : float
-        Bytes a second over its slowest known link, inf where it has none.
+        Bytes per second over its slowest known link, inf without any.
     seconds : float
-        The sum over its known links of the time of a message of a megabyte.
+        Sum over its known links of the time of a 1 MB message.
     unknown : int
-        Of how many of its links nothing is known.
+        Number of its links whose bandwidth is unknown.
     proven : bool
-        Whether no ring has a faster slowest link; else it is the best that was found in time.
+        Whether its bottleneck is proven optimal; else it is the best found in time.
     """
 
     order: tuple[int, ...]
@@ -62,12 +62,12 @@ class Ring:
 
 
 class RingSolver:
-    """Finds the best ring; the same for the same links.
+    """Finds the best ring, deterministically.
 
     Parameters
     ----------
     limit_s : float
-        For how long CP-SAT may search, in its own deterministic seconds.
+        Time limit of the search, in CP-SAT's deterministic seconds.
 
     Raises
     ------
@@ -96,18 +96,18 @@ class RingSolver:
     def search(
         self, bytes_per_s: Floats, latency_s: Floats | None = None
     ) -> Generator[float, None, Ring | None]:
-        """Return the best ring, None where the links that work close none.
+        """Return the best ring, None if the links form none.
 
-        After each question it yields what the question took, in the solver's seconds: the search
-        may go on later.
+        Yields the duration of each solver call, in the solver's seconds, so that the caller can
+        pause the search.
 
         Parameters
         ----------
         bytes_per_s : (n, n) array
-            From row to column; 0 where there is no link, NaN where nothing is known, which is
-            used only where no ring does without.
+            From row to column; 0 without a link, NaN if unknown. Unknown links are used only if
+            there is no ring without them.
         latency_s : (n, n) array, optional
-            NaN counts as nothing.
+            NaN counts as 0.
         """
         speed = np.array(bytes_per_s, dtype=float)
         if not len(speed):
@@ -124,7 +124,7 @@ class RingSolver:
             return max(filter(None, rings), key=_worth, default=None)
         found = yield from self._search(known, seconds)
         if found is None and np.isnan(speed).any():
-            # What is unknown is slower than all that is known, so as little of it as can be.
+            # Unknown links count as slower than all known ones, so that few are used.
             worst = float(seconds[np.isfinite(seconds)].max(initial=1.0)) * len(speed)
             least = float(known[known > 0].min(initial=1.0))
             unknown = np.isnan(speed)
@@ -141,34 +141,34 @@ class RingSolver:
     def _search(
         self, known: Floats, seconds: Floats
     ) -> Generator[float, None, tuple[tuple[int, ...], bool] | None]:
-        """Return the order with the greatest least bandwidth, and whether that is proven."""
+        """Return the order with the greatest bottleneck, and whether that is proven."""
         levels = np.unique(known[known > 0])
         able = bisect_left(levels, True, key=lambda level: not could_close(known >= level))
         if not able:
             return None
         best = first_cycle(known)
         low = -1 if best is None else int(np.searchsorted(levels, _least(known, best)))
-        high, limit_s, doubt = able - 1, self._limit_s * _SHARES[0], False
-        probe = high  # in random networks the bound is nearly always met
+        high, limit_s, unproven = able - 1, self._limit_s * _SHARES[0], False
+        probe = high  # in random networks the bound is nearly always reached
         while low < high and limit_s > 0:
-            # A question that is hard to answer must not leave the easier ones unasked.
+            # A hard call must leave time for the easier ones.
             part_s = limit_s / (_FIRST if probe == able - 1 else _PARTS)
             links = known >= levels[probe]
-            found, spent_s, sure = self._cycle(links, min(part_s, _MOST_S))
-            limit_s -= spent_s
-            yield spent_s + _ARC_S * int(links.sum())
+            found, elapsed_s, sure = self._cycle(links, min(part_s, _MOST_S))
+            limit_s -= elapsed_s
+            yield elapsed_s + _ARC_S * int(links.sum())
             if found is not None:
                 best, low = found, int(np.searchsorted(levels, _least(known, found)))
             else:
-                high, doubt = probe - 1, doubt or not sure
+                high, unproven = probe - 1, unproven or not sure
             probe = (low + high + 1) // 2
         if best is None:
             return None
         fast = known >= _least(known, best)
         limit_s = min(self._limit_s * _SHARES[1], _MOST_S)
-        shorter, spent_s, _ = self._cycle(fast, limit_s, seconds, best)
-        yield spent_s + _ARC_S * int(fast.sum())
-        return shorter or best, low >= high and not doubt
+        shorter, elapsed_s, _ = self._cycle(fast, limit_s, seconds, best)
+        yield elapsed_s + _ARC_S * int(fast.sum())
+        return shorter or best, low >= high and not unproven
 
     def _cycle(
         self,
@@ -177,7 +177,7 @@ class RingSolver:
         seconds: Floats | None = None,
         hint: tuple[int, ...] | None = None,
     ) -> tuple[tuple[int, ...] | None, float, bool]:
-        """Return a cycle over ``links``, the time that took, and whether the answer is sure."""
+        """Return a cycle over ``links``, the time taken, and whether the answer is certain."""
         model = self._cp.CpModel()
         arcs = [
             (int(i), int(j), model.NewBoolVar("")) for i, j in zip(*np.nonzero(links), strict=True)
@@ -197,20 +197,20 @@ class RingSolver:
         solver.parameters.random_seed = 0
         solver.parameters.max_deterministic_time = limit_s
         status = solver.Solve(model)
-        spent_s = solver.ResponseProto().deterministic_time
+        elapsed_s = solver.ResponseProto().deterministic_time
         if status not in (self._cp.OPTIMAL, self._cp.FEASIBLE):
-            return None, spent_s, status == self._cp.INFEASIBLE
+            return None, elapsed_s, status == self._cp.INFEASIBLE
         after = {i: j for i, j, arc in arcs if solver.BooleanValue(arc)}
         order = [0]
         while after[order[-1]]:
             order.append(after[order[-1]])
-        return tuple(order), spent_s, True
+        return tuple(order), elapsed_s, True
 
 
 def ring_of(
     order: tuple[int, ...], bytes_per_s: Floats, latency_s: Floats, *, proven: bool = True
 ) -> Ring | None:
-    """Return how good a ring is, None where a link of it does not work."""
+    """Return a ring with its quality, None if one of its links does not work."""
     links = list(_links(order)) if len(order) > 1 else []
     speeds = [float(bytes_per_s[link]) for link in links]
     if any(speed == 0 for speed in speeds):

@@ -1,4 +1,4 @@
-"""A first ring by the nearest neighbour and exchanges, and a bound that no ring can beat."""
+"""An initial ring by nearest neighbour and local moves, and a check that a ring is possible."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,9 +9,9 @@ _ROUNDS = 50
 
 
 def could_close(links: NDArray[np.bool_]) -> bool:
-    """Say whether a Hamiltonian cycle over ``links`` is not plainly impossible.
+    """Return False if a Hamiltonian cycle over ``links`` is obviously impossible.
 
-    It is where somebody has no link to anyone, or from anyone, or cannot be reached from all.
+    That is, if a worker has no outgoing or no incoming link, or is not reachable from all.
     """
     return (
         bool(links.any(axis=0).all() and links.any(axis=1).all())
@@ -21,10 +21,10 @@ def could_close(links: NDArray[np.bool_]) -> bool:
 
 
 def first_cycle(bytes_per_s: Floats) -> tuple[int, ...] | None:
-    """Return a good cycle over links above 0, None where none was found.
+    """Return a good cycle over links above 0, None if none was found.
 
-    Each goes on to the fastest link to somebody new; then whoever stands before the slowest link
-    is moved to where the slowest link of those that change is fastest.
+    Follow the fastest link to an unvisited worker; then move a worker at the slowest link to the
+    position where the slowest changed link is fastest.
     """
     order = [0]
     left = np.ones(len(bytes_per_s), dtype=bool)
@@ -44,7 +44,7 @@ def first_cycle(bytes_per_s: Floats) -> tuple[int, ...] | None:
 
 
 def _moved(order: list[int], bytes_per_s: Floats) -> list[int] | None:
-    """Return the order with one at an end of the slowest link moved, if that is faster."""
+    """Return the order with a worker at the slowest link moved, if that is faster."""
     speeds = bytes_per_s[order, np.roll(order, -1)]
     worst = int(speeds.argmin())
     for place in (worst, (worst + 1) % len(order)):

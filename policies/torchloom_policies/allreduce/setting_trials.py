@@ -1,4 +1,4 @@
-"""Try other values of what no model predicts, and keep what measures better."""
+"""Choose trial values for knobs without a cost model: pieces and buckets."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ _MOST_BUCKET = 1 << 28
 
 
 class SettingTrials:
-    """Climbs: doubles a number, or halves it where that was no better, until neither is.
+    """Hill climbing: double a number, or halve it, until neither measures better.
 
     Each value is tried once in each compression mode.
     """
@@ -26,7 +26,7 @@ class SettingTrials:
         mode: str,
         largest_bytes: float,
     ) -> tuple[str, int] | None:
-        """Return a knob and its value that is worth a trial, None where all were tried."""
+        """Return a knob and a value to try, None if all were tried."""
         for knob in (PIECES, BUCKET):
             present, spec = settings.get(knob), specs.get(knob)
             if spec is None or isinstance(present, bool) or not isinstance(present, int):
@@ -39,7 +39,7 @@ class SettingTrials:
         return None
 
     def made(self, knob: str, value: KnobValue, mode: str) -> None:
-        """Note that a value was tried."""
+        """Record that a value was tried."""
         if isinstance(value, int):
             self._tried.setdefault((knob, mode), set()).add(value)
 
@@ -48,7 +48,7 @@ def _next_to(knob: str, present: int, largest_bytes: float) -> tuple[int, ...]:
     if knob == PIECES:
         return (2 * present, present // 2)
     if present:
-        whole = present >= largest_bytes  # what is larger still cuts no reduction either
+        whole = present >= largest_bytes  # a larger bucket changes nothing
         return (present // 2,) if whole else (present // 2, 2 * present)
     half = 1 << max(0, int(largest_bytes / 2).bit_length() - 1)
     return (min(max(half, _LEAST_BUCKET), _MOST_BUCKET),) if largest_bytes > _LEAST_BUCKET else ()

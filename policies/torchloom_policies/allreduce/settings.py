@@ -11,13 +11,13 @@ from torchloom_policies.allreduce.options import AllreduceTunerOptions
 from torchloom_policies.allreduce.setting_trials import SettingTrials
 from torchloom_policies.allreduce.tuned_run import EVERY, TunedRun
 
-_HOPED = 0.1
-_HOPED_CONFIDENCE = 0.3
+_TRIAL_GAIN = 0.1
+_TRIAL_CONFIDENCE = 0.3
 _LEAST_WIRE_SHARE = 0.5
 
 
 @dataclass(frozen=True)
-class Wish:
+class Candidate:
     """A change that may be worth a proposal.
 
     Attributes
@@ -27,13 +27,13 @@ class Wish:
     purpose : str
         See :class:`torchloom_policies.allreduce.knob_change.Change`.
     gain : float
-        The logarithm of how much more progress a second is made, if it is right.
+        Logarithm of the factor on progress per second, if the candidate is better.
     confidence : float
-        Probability that it is.
+        Probability that it is better.
     quality : float
-        The logarithm by which a step is worth more afterwards.
+        Logarithm of the factor on a step's progress.
     why : str
-        For people.
+        The reason in words.
     """
 
     values: Settings
@@ -45,19 +45,19 @@ class Wish:
 
 
 class SettingTuner:
-    """What of the allreduce beside its compression may be turned."""
+    """Tunes the settings of the allreduce other than its compression."""
 
     def __init__(self, options: AllreduceTunerOptions, model: CostModel) -> None:
         self._options, self._model = options, model
         self._trials = SettingTrials()
 
-    def better(self, run: TunedRun, view: FleetView) -> Wish | None:
-        """Return a better ``sync_every``, twice or half the present one."""
+    def better(self, run: TunedRun, view: FleetView) -> Candidate | None:
+        """Return a better ``sync_every``, twice or half the present one, if any."""
         spec, every = run.specs.get(EVERY), run.every
         own = self._model.cost(run.mode)
         if spec is None or own is None:
             return None
-        best: Wish | None = None
+        best: Candidate | None = None
         for value in (2 * every, every // 2):
             low = 1 if spec.low is None else max(1.0, spec.low)
             fits = low <= value and (spec.high is None or value <= spec.high)
@@ -68,19 +68,19 @@ class SettingTuner:
             quality = self._options.sync_cost * math.log(every / value)
             gain = faster + quality
             if gain > max(math.log1p(self._options.hysteresis), best.gain if best else 0.0):
-                best = Wish(
+                best = Candidate(
                     values={EVERY: value},
                     purpose="better",
                     gain=gain,
                     confidence=probability_above_zero(gain, log_sd),
                     quality=quality,
                     why=f"with {EVERY} = {every} a step takes {own.step_s:.3g} s on average, with "
-                    f"{value} it would be {other.step_s:.3g} s",
+                    f"{value} it is expected to take {other.step_s:.3g} s",
                 )
         return best
 
-    def trial(self, run: TunedRun) -> Wish | None:
-        """Return another number of pieces, or size of buckets, that is worth a trial."""
+    def trial(self, run: TunedRun) -> Candidate | None:
+        """Return another number of pieces, or size of buckets, to try."""
         own = self._model.cost(run.mode)
         if not self._options.concurrency or own is None:
             return None
@@ -89,17 +89,17 @@ class SettingTuner:
         if found is None or share < _LEAST_WIRE_SHARE:
             return None
         knob, value = found
-        return Wish(
+        return Candidate(
             values={knob: value},
             purpose="try",
-            gain=_HOPED * share,
-            confidence=_HOPED_CONFIDENCE,
+            gain=_TRIAL_GAIN * share,
+            confidence=_TRIAL_CONFIDENCE,
             quality=0.0,
-            why=f"{share:.0%} of a step of {run.mode} is the wire; {knob} = {value} is a trial of "
-            "what has never run",
+            why=f"{share:.0%} of a step of {run.mode} is wire time; {knob} = {value} is a trial of "
+            "a setting that has never run",
         )
 
-    def asked(self, wish: Wish, mode: str) -> None:
-        """Note what is proposed."""
-        for knob, value in wish.values.items():
+    def proposed(self, candidate: Candidate, mode: str) -> None:
+        """Record a proposed candidate."""
+        for knob, value in candidate.values.items():
             self._trials.made(knob, value, mode)

@@ -1,4 +1,4 @@
-"""Take the step, or the round of several, that all ranks have just finished from telemetry."""
+"""Read the step, or the round of steps, that all ranks have just finished, from telemetry."""
 
 import math
 from dataclasses import dataclass
@@ -21,11 +21,11 @@ _LEAST_STEP_S = 1e-6
 _MOST_BYTES = 1e15
 _MOST_STEPS = 1e9
 _PATIENCE_TICKS = 3
-_TELLING_S = 2e-4
-"""A time on the wire below that is the clock's matter."""
+_LEAST_WIRE_S = 2e-4
+"""Shorter wire times are below the clock's resolution."""
 
-_TELLING_BYTES = 128 * 1024
-"""Less in a collective tells of buffers and latency: it fits into what a link takes at once."""
+_LEAST_BYTES = 128 * 1024
+"""Fewer bytes in a collective fit into buffers, and show latency instead of bandwidth."""
 
 
 @dataclass(frozen=True)
@@ -35,26 +35,26 @@ class StepSample:
     Attributes
     ----------
     now_s : float
-        When it was seen.
+        When it was read.
     step : int
         Its number.
     mode : str
-        How its gradients were compressed.
+        Compression mode of its gradients.
     ranks : int
-        How many groups reduce together.
+        Number of groups that reduce together.
     every : float
         Steps from one synchronisation to the next.
     step_s, compute_s : float
-        The median, as all wait for each other, and the longest of any worker; of all these steps
-        together.
+        Sums over these steps: the median step time, as all wait for each other, and the longest
+        computing time of any worker.
     compress_s, wire_s : float
-        The median, and the least: others also wait for the slowest.
+        The median, and the minimum: the other workers also wait for the slowest.
     overlap_s : float
-        Of the worker that waited least on the wire, 0 where none says.
+        Of the worker with the shortest wire time, 0 if not reported.
     sent_bytes, gradient_bytes : float
         Of one worker.
     reductions : float
-        In the synchronisation.
+        Number of reductions in the synchronisation.
     """
 
     now_s: float
@@ -73,23 +73,23 @@ class StepSample:
 
     @property
     def mean_s(self) -> float:
-        """Seconds of a step on average: those between two synchronisations only compute."""
+        """Mean seconds per step, including steps without a synchronisation."""
         return self.step_s / self.every
 
     @property
-    def tells_wire(self) -> bool:
-        """Whether it was on the wire for so long that it tells anything of it."""
-        return self.wire_s > _TELLING_S and self.sent_bytes > 0
+    def shows_wire(self) -> bool:
+        """Whether its wire time is long enough to measure."""
+        return self.wire_s > _LEAST_WIRE_S and self.sent_bytes > 0
 
     @property
     def fills_links(self) -> bool:
-        """Whether its collectives send so much that they tell of the bandwidth."""
+        """Whether its collectives send enough to show the bandwidth."""
         collectives = prior_of(self.mode).collectives * self.reductions
-        return self.sent_bytes >= _TELLING_BYTES * collectives
+        return self.sent_bytes >= _LEAST_BYTES * collectives
 
 
 class StepReader:
-    """Gives each step, or as many of them as the telemetry shows, once."""
+    """Returns each step that telemetry shows, once."""
 
     def __init__(self) -> None:
         self._seen: Ints = np.zeros(0, dtype=np.int64)
@@ -100,30 +100,30 @@ class StepReader:
         self._held_back = 0
 
     def skip(self, view: FleetView) -> None:
-        """Take what has been measured until now for seen."""
+        """Mark the present steps as read."""
         self._seen = np.array(view.step, dtype=np.int64)
         self._waited = 0
 
     def read(self, view: FleetView, rows: list[int], mode: str, every: int) -> StepSample | None:
-        """Return a step that was not returned before, None where there is none yet.
+        """Return a step that was not returned before, None if there is none yet.
 
-        A step is taken once all of ``rows`` that report have told of a new one: whoever waits for
-        a slow rank tells nothing of the wire. A minority that stays silent is not waited for long.
-        Steps that synchronise nothing tell nothing of it, so a tick may look at any of them.
-        ``every`` is what the knob says: a round that had begun before it changed is left out.
+        A step is complete once all of ``rows`` that report have reported a new one: a rank that
+        waits for a slow one does not show the wire time. A silent minority delays it for a few
+        ticks only. ``every`` is the value of the knob: a round that began before a change of it is
+        left out.
         """
         if every != self._knob:
             self._knob, self._old_steps = every, self._last.every if self._last else 0.0
         self._seen = grow(self._seen, len(view), -1)
-        told = _known(view, STEP, _MOST_S) & _known(view, SENT, _MOST_BYTES)
-        told &= _known(view, WIRE, _MOST_S)
-        told &= np.isin(np.arange(len(view)), rows)
-        fresh = told & (view.step != self._seen)  # after a rewind it is lower
+        reports = _plausible(view, STEP, _MOST_S) & _plausible(view, SENT, _MOST_BYTES)
+        reports &= _plausible(view, WIRE, _MOST_S)
+        reports &= np.isin(np.arange(len(view)), rows)
+        fresh = reports & (view.step != self._seen)  # after a rewind it is lower
         if self._last is None or self._last.mode == mode:
             self._held_back = 0
         elif self._held_back < _PATIENCE_TICKS:
-            # Heartbeats differ: some still tell the last step before the change. But where another
-            # mode sends as much, as of tensors that it leaves as they are, so do all after it.
+            # Heartbeats differ: some workers still report the last step before the change, which
+            # its bytes show. The wait is bounded, because another mode may send as many bytes.
             old = fresh & np.isclose(view.latest(SENT), self._last.sent_bytes, rtol=1e-4)
             self._seen = np.where(old, view.step, self._seen)
             fresh &= ~old
@@ -131,8 +131,8 @@ class StepReader:
         if not fresh.any():
             return None
         self._waited += 1
-        is_late = self._waited >= _PATIENCE_TICKS and 2 * fresh.sum() >= told.sum()
-        if (fresh != told).any() and not is_late:
+        is_late = self._waited >= _PATIENCE_TICKS and 2 * fresh.sum() >= reports.sum()
+        if (fresh != reports).any() and not is_late:
             return None
         self._seen = np.where(fresh, view.step, self._seen)
         self._waited = 0
@@ -150,7 +150,7 @@ class StepReader:
 def _sample(view: FleetView, rows: Ints, ranks: int, mode: str) -> StepSample | None:
     steps = _among(view, ROUND_STEPS, rows, _MOST_STEPS)
     every = float(np.median(np.nan_to_num(steps)))
-    if every < 1:  # most know of no rounds
+    if every < 1:  # most workers report no rounds
         every, steps = 1.0, np.full_like(steps, math.nan)
     each_s = _of_round(view, ROUND, STEP, rows, steps)
     step_s = _middle(each_s)
@@ -159,7 +159,7 @@ def _sample(view: FleetView, rows: Ints, ranks: int, mode: str) -> StepSample | 
     code_s = np.nan_to_num(_among(view, CODE, rows, _MOST_S))
     wait_s = _of_round(view, ROUND_WAIT, WAIT, rows, steps)
     overlap_s = _among(view, OVERLAP, rows, _MOST_S)
-    # Reductions that are under way at once count each in wire_s, but no longer than all take.
+    # Concurrent reductions each add to wire_s, but not more than the time of all.
     under_way_s = np.where(np.isfinite(overlap_s), overlap_s + wait_s - code_s, math.inf)
     wire_s = np.fmin(wire_s, np.maximum(np.nan_to_num(under_way_s, nan=math.inf), 0.0))
     gradient = _middle(_among(view, GRADIENT, rows, _MOST_BYTES))
@@ -191,19 +191,21 @@ def _sample(view: FleetView, rows: Ints, ranks: int, mode: str) -> StepSample | 
     )
 
 
-def _known(view: FleetView, metric: str, most: float) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _plausible(
+    view: FleetView, metric: str, most: float
+) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     values = view.latest(metric)
     return (values >= 0) & (values <= most)
 
 
 def _among(view: FleetView, metric: str, rows: Ints, most: float) -> Floats:
-    """Return the values of these rows, NaN where they make no sense."""
+    """Return the values of these rows, NaN where implausible."""
     values = view.latest(metric)[rows]
     return np.where((values >= 0) & (values <= most), values, math.nan)
 
 
 def _of_round(view: FleetView, metric: str, of_step: str, rows: Ints, steps: Floats) -> Floats:
-    """Return the values of the round, where one had ``steps``; else those of the step."""
+    """Return the values of the round where there is one, else those of the step."""
     of_round = _among(view, metric, rows, _MOST_S)
     return np.where(steps >= 1, of_round, _among(view, of_step, rows, _MOST_S))
 

@@ -1,4 +1,4 @@
-"""What the allreduce tuner may turn in a run at one tick, or why it may turn nothing."""
+"""The knobs that the allreduce tuner may change in a run at one tick, or why it may not."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,17 +19,17 @@ class TunedRun:
     Attributes
     ----------
     rows : list of int
-        Who trains.
+        Rows of the training workers.
     groups : dict of str to int
         Their replica groups, in torchft's order, each with its first row.
     step : int
-        At which most of them are: one that says another by mistake is not believed.
+        The median step; a single wrong report has no effect.
     settings : dict
-        What the run-fenced knobs are that all of them have; empty while they differ.
+        Values of the run-fenced knobs that all of them have; empty while they differ.
     specs : dict of str to KnobSpec
-        Of these knobs.
+        Specifications of these knobs.
     trouble : str
-        Why nothing can be tuned, or nothing.
+        Why nothing can be tuned, or empty.
     """
 
     rows: list[int]
@@ -41,7 +41,7 @@ class TunedRun:
 
     @property
     def mode(self) -> str:
-        """How gradients are compressed now."""
+        """The present compression mode."""
         return str(self.settings[MODE])
 
     @property
@@ -52,7 +52,7 @@ class TunedRun:
 
     @property
     def ring(self) -> list[str]:
-        """In which order the groups stand in the ring."""
+        """The groups in the order of the ring."""
         named = [name for name in str(self.settings.get(RING, "")).split(",") if name]
         first = [name for name in dict.fromkeys(named) if name in self.groups]
         return first + [name for name in self.groups if name not in first]
@@ -63,7 +63,7 @@ class TunedRun:
 
 
 def tuned_run(view: FleetView) -> TunedRun | None:
-    """Return what can be tuned, None where no two groups train or the run is held up."""
+    """Return what can be tuned, None if fewer than two groups train or the run is paused."""
     rows = np.flatnonzero(view.is_in("training")).tolist()
     groups = {view.group[row]: row for row in reversed(rows)}
     groups = {name: groups[name] for name in sorted(groups)}
@@ -90,11 +90,11 @@ def tuned_run(view: FleetView) -> TunedRun | None:
 
 def _no_knob() -> str:
     return (
-        f"the allreduce is left as it is: need the run-fenced knob {MODE}, which a "
-        "CompressedProcessGroup brings where the Manager has use_async_quorum=False"
+        f"the allreduce is not tuned: need the run-fenced knob {MODE}, which a "
+        "CompressedProcessGroup offers if the Manager has use_async_quorum=False"
     )
 
 
 def _lacks(workers: list[str]) -> str:
     names = ", ".join(workers[:3]) + (f" and {len(workers) - 3} more" if workers[3:] else "")
-    return f"the allreduce is left as it is: need the knob {MODE} on all, not on {names}"
+    return f"the allreduce is not tuned: need the knob {MODE} on all workers, missing on {names}"
