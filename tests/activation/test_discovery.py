@@ -180,7 +180,7 @@ def test_nobody_takes_a_name_from_what_comes_with_torchloom(install):
     assert (kept.package, kept.problem) == ("torchloom", "")
     assert refused.problem == "the name is taken by entry point straggler (torchloom)"
     config = Config(policies={"straggler": {}})
-    (remark,) = activate(config, infos, "torchloom.toml").remarks
+    (remark,) = activate(config, infos, "torchloom.toml").warnings
     assert remark.startswith("policy straggler is that of torchloom (straggler): unknown (a_first)")
 
 
@@ -193,12 +193,12 @@ def test_of_two_predictors_of_one_name_the_one_that_keeps_it_is_found_by_name(in
     assert by_name(infos[::-1], "predictor")["forest"].package == "torchloom"
 
 
-@pytest.mark.parametrize("name", ["random", "row_rule", "auto", "foretold"])
+@pytest.mark.parametrize("name", ["random", "row_rule", "auto", "scripted"])
 def test_no_predictor_is_called_as_what_it_is_held_against(install, name):
     text = policy().replace('"mine"', f'"{name}"').replace("on_tick", "forecast")
     register = REGISTER.format(cls="Mine").replace("policy", "predictor")
     problem = the(discover([install(text + register)])).problem
-    assert problem.startswith("need a name other than random, row_rule, auto, foretold")
+    assert problem.startswith("need a name other than random, row_rule, auto, scripted")
 
 
 def test_a_broken_plugin_takes_no_name_away(install):

@@ -7,7 +7,7 @@ from tests.evaluate.episodes import CONFIG, COSTS, JOB, policies, write
 from torchloom_core.config.schema import Config, Costs, Evaluate
 from torchloom_core.errors import ConfigError
 from torchloom_core.evaluate.goodput.arms import baselines, elastic, random_alarms
-from torchloom_core.evaluate.goodput.candidates import Asked, candidates
+from torchloom_core.evaluate.goodput.candidates import Selection, candidates
 from torchloom_core.evaluate.goodput.job import job_spec, kernel_config, of_trace, paid_nodes
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.schema import Job
@@ -23,7 +23,7 @@ def spec(name, config=CONFIG):
 
 
 def arms(config=CONFIG, **asked):
-    return candidates(Asked(**asked), config, policies())
+    return candidates(Selection(**asked), config, policies())
 
 
 def test_every_baseline_and_oracle_of_the_method_is_there():
@@ -47,7 +47,7 @@ def test_every_baseline_and_oracle_of_the_method_is_there():
 
 @pytest.mark.parametrize("name", ["daly", "elastic", "oracle", "random_alarms"])
 def test_no_candidate_is_called_as_an_arm_of_the_method(name, tmp_path):
-    said = f"need a name that no arm of the study has, was '{name}'"
+    said = f"need a name other than the built-in arms', was '{name}'"
     with pytest.raises(ConfigError, match=f"^--policy: {said}$"):
         arms(policies=(name,))
     config = replace(CONFIG, policies={"straggler": {}})
@@ -173,7 +173,7 @@ def test_each_predictor_makes_an_arm_of_a_policy_that_reads_forecasts(tmp_path):
 TWO_MODELS = (("trend", "old.tlmodel"), ("trend", "new.tlmodel"))
 
 
-@pytest.mark.parametrize("table", [{}, {"predictor": "trend"}], ids=["open", "told by the config"])
+@pytest.mark.parametrize("table", [{}, {"predictor": "trend"}], ids=["open", "set in the config"])
 def test_each_model_of_a_predictor_makes_an_arm_under_its_own_name(tmp_path, monkeypatch, table):
     monkeypatch.chdir(tmp_path)
     config = replace(CONFIG, policies={"failure_forecast": table})
@@ -182,7 +182,7 @@ def test_each_model_of_a_predictor_makes_an_arm_under_its_own_name(tmp_path, mon
         "failure_forecast(trend=old)",
         "failure_forecast(trend=new)",
     )
-    assert second.what == "failure_forecast, told by trend=new"
+    assert second.what == "failure_forecast, with forecasts of trend=new"
     assert first.predictors == {"trend": {"model": str(tmp_path / "old.tlmodel")}}
     assert second.predictors == {"trend": {"model": str(tmp_path / "new.tlmodel")}}
     assert second.policies == {"failure_forecast": {"predictor": "trend"}}
@@ -203,13 +203,13 @@ def test_a_policy_of_the_config_that_is_told_nobody_reads_what_was_asked_for(tmp
     path = tmp_path / "mine.toml"
     (arm,) = arms(config, predictors=(("ewma", ""),), config_path=path)
     assert arm.policies == {**told, "failure_forecast": {"predictor": "ewma"}}
-    assert arm.what == "all of mine.toml, told by ewma"
+    assert arm.what == "all of mine.toml, with forecasts of ewma"
     (alone,) = arms(config, config_path=path)
     assert (alone.policies, alone.what) == (told, "all of mine.toml")
     with pytest.raises(ConfigError) as refused:
         arms(config, predictors=(("ewma", ""), ("trend", "")), config_path=path)
     assert str(refused.value) == (
-        "--predictor: need a --policy to compare them with, or one for all of mine.toml, was "
+        "--predictor: need a --policy for several predictors, or only one with mine.toml, was "
         "ewma and trend"
     )
 
@@ -238,7 +238,7 @@ def test_a_config_file_alone_is_one_arm_with_all_that_is_active_in_it(tmp_path):
 
 
 def test_a_policy_that_nobody_has_is_one_line_with_the_nearest_name():
-    with pytest.raises(ConfigError, match=r"no policy has this name.*straggler"):
+    with pytest.raises(ConfigError, match=r"no installed policy has this name.*straggler"):
         arms(policies=("stragler",))
 
 

@@ -23,7 +23,7 @@ from torchloom_core.plugin import Hazard, Need, NeedFaults
 from torchloom_core.trace.bundle.schema import Component
 
 
-class Asked:
+class Stub:
     """Says of each node its number in tenths, but of the last nothing; notes what it was shown."""
 
     name = "asked"
@@ -44,7 +44,7 @@ class Asked:
         return Hazard(probability=said if self.says is None else np.full(len(view), self.says))
 
 
-class Learns(Asked):
+class Learns(Stub):
     Options = None
 
     def fit(self, examples):
@@ -57,7 +57,7 @@ class Learns(Asked):
         del parts
 
 
-class Spoils(Asked):
+class Spoils(Stub):
     def forecast(self, view):
         view.faults_of.clear()
         return super().forecast(view)
@@ -70,7 +70,7 @@ def bundle(tmp_path_factory):
 
 
 def test_it_is_asked_at_its_own_pace_over_all_of_the_span_and_shown_the_prices(bundle):
-    predictor, shares = Asked(), []
+    predictor, shares = Stub(), []
     costs = Costs(restart_s=7.0)
     said = backtest_forecasts(
         bundle,
@@ -87,7 +87,7 @@ def test_it_is_asked_at_its_own_pace_over_all_of_the_span_and_shown_the_prices(b
     assert np.array_equal(said.score, [[0.0, 0.1, np.nan]] * 8, equal_nan=True)
     assert shares == [n / 8 for n in range(1, 9)]
     part = backtest_forecasts(
-        bundle, Asked(), tick_s=6 * HOUR_S, repair_s=24 * HOUR_S, start_ns=24 * HOUR_NS,
+        bundle, Stub(), tick_s=6 * HOUR_S, repair_s=24 * HOUR_S, start_ns=24 * HOUR_NS,
         end_ns=72 * HOUR_NS, progress=shares.append,
     )  # fmt: skip
     assert (part.times_ns // HOUR_NS).tolist() == [36, 48, 60, 72]
@@ -109,7 +109,7 @@ def test_it_is_told_of_the_events_that_are_shown_whatever_a_foreign_one_before_i
         bundle, event("n00001", 60, 61), event("n00002", 70, kind="hidden", fatal=False)
     )
     need = (NeedFaults(48 * HOUR_S),)
-    first, second, third = Spoils(needs=need), Asked(needs=need), Asked(needs=need)
+    first, second, third = Spoils(needs=need), Stub(needs=need), Stub(needs=need)
     backtest_forecasts_of_all(known, [first, second], **PACE)
     backtest_forecasts(known, third, shows=lambda one: one.kind != "hidden", **PACE)
     assert (first.faults, second.faults) == (set(), {"n00001", "n00002"})
@@ -118,14 +118,14 @@ def test_it_is_told_of_the_events_that_are_shown_whatever_a_foreign_one_before_i
 
 def test_of_a_trace_that_begins_long_after_1970_its_own_time_is_asked_about(tmp_path):
     late = small_bundle(tmp_path / "t.tltrace", [Component(id="n0", kind="node")], seconds=10.0)
-    said = backtest_forecasts(late, Asked(every_h=1 / HOUR_S), tick_s=1.0, repair_s=5.0)
+    said = backtest_forecasts(late, Stub(every_h=1 / HOUR_S), tick_s=1.0, repair_s=5.0)
     assert ((said.times_ns - START_NS) // 10**9).tolist() == [*range(1, 11)]
     assert day_text(late, START_NS + 36 * HOUR_NS) == "1.5 d"
 
 
 @pytest.mark.parametrize(("every_h", "pace_h"), [(12, 12), (13, 12), (16, 18), (1, 6)])
 def test_it_is_asked_every_so_many_whole_ticks(every_h, pace_h):
-    assert pace_s(Asked(every_h), 6 * HOUR_S) == pace_h * HOUR_S
+    assert pace_s(Stub(every_h), 6 * HOUR_S) == pace_h * HOUR_S
 
 
 @pytest.mark.parametrize(
@@ -143,11 +143,11 @@ def test_a_part_of_it_has_both_its_ends(from_h, until_h, found):
 @pytest.mark.parametrize(
     ("predictor", "cause"),
     [
-        (Asked(says=np.nan), ""),
-        (Asked(says=np.nan, needs=(Need("heat"), Need("cold"))), "; the trace has no cold"),
-        (Learns(says=np.nan), "; it may have to learn first, with `torchloom fit`"),
+        (Stub(says=np.nan), ""),
+        (Stub(says=np.nan, needs=(Need("heat"), Need("cold"))), "; the trace has no cold"),
+        (Learns(says=np.nan), "; it may need a model from `torchloom fit`"),
         (
-            Asked(says=np.nan, needs=(Need("heat", window_s=24 * HOUR_S),)),
+            Stub(says=np.nan, needs=(Need("heat", window_s=24 * HOUR_S),)),
             "; its longest window is 86400 s, and samples are 21600 s apart",
         ),
     ],
@@ -163,11 +163,11 @@ def test_one_that_never_judges_is_refused_with_the_likely_cause(bundle, predicto
 
 def test_one_that_breaks_its_contract_is_refused_by_name(bundle):
     with pytest.raises(PluginError, match=r"^predictor asked: garbage: need probabilities in"):
-        backtest_forecasts(bundle, Asked(says=2.0), tick_s=6 * HOUR_S, repair_s=24 * HOUR_S)
+        backtest_forecasts(bundle, Stub(says=2.0), tick_s=6 * HOUR_S, repair_s=24 * HOUR_S)
 
 
 def test_nobody_asks_a_predictor_why_it_judges_so(bundle):
-    class Explains(Asked):
+    class Explains(Stub):
         def forecast(self, view):
             return Hazard(probability=np.full(len(view), 0.5), why={len(view): "of nobody"})
 
@@ -179,14 +179,14 @@ def test_a_hundred_million_forecasts_are_kept_and_no_more():
     with pytest.raises(PluginError) as caught:
         refuse_too_many("p", (10**8 + 2) * 10**9, 2.0, 2)
     assert str(caught.value) == (
-        "predictor p: need at most 100000000 forecasts of a component, was 50000001 moments of 2: "
-        "ask less often, every_s was 2"
+        "predictor p: need at most 100000000 forecasts, was 50000001 times for 2 components: "
+        "raise every_s, was 2"
     )
 
 
 def test_a_span_of_too_many_is_refused_before_anything_is_asked(bundle):
-    predictor = Asked(every_h=0.005 / 3600)
-    with pytest.raises(PluginError, match="need at most 100000000 forecasts of a component"):
+    predictor = Stub(every_h=0.005 / 3600)
+    with pytest.raises(PluginError, match="need at most 100000000 forecasts, was"):
         backtest_forecasts(bundle, predictor, tick_s=0.005, repair_s=86_400.0)
     assert predictor.views == []
 
@@ -194,7 +194,7 @@ def test_a_span_of_too_many_is_refused_before_anything_is_asked(bundle):
 @pytest.mark.parametrize(("known_h", "positives"), [(None, 4), (90, 4), (59, 0)])
 def test_what_came_of_it_is_what_was_known_then(bundle, known_h, positives):
     known = knowing(bundle, event("n00001", 60, 61))
-    said = backtest_forecasts(known, Asked(), tick_s=6 * HOUR_S, repair_s=24 * HOUR_S)
+    said = backtest_forecasts(known, Stub(), tick_s=6 * HOUR_S, repair_s=24 * HOUR_S)
     until_ns = None if known_h is None else known_h * HOUR_NS
     judged = judge(known, said, task(48), known_until_ns=until_ns)
     assert np.count_nonzero(judged.outcome[:, 1] == 1.0) == positives - (known_h == 90)
@@ -209,7 +209,7 @@ def test_who_is_gone_is_not_judged(bundle):
     nodes = zip(watched(3).ids, ends_ns, strict=True)
     parts = [Component(id=name, kind="node", until_ns=end_ns) for name, end_ns in nodes]
     gone.topology = lambda: parts
-    judged = judge(gone, backtest_forecasts(gone, Asked(), **PACE), task(24))
+    judged = judge(gone, backtest_forecasts(gone, Stub(), **PACE), task(24))
     assert np.flatnonzero(np.isnan(judged.outcome[:, 1])).tolist() == [4, 5, 6, 7]
     assert np.flatnonzero(np.isnan(judged.outcome[:, 0])).tolist() == [6, 7]
 
@@ -218,10 +218,13 @@ def test_who_is_not_heard_of_any_more_is_not_judged(tmp_path):
     samples = [(t_h * HOUR_S, node, "x", 1.0) for t_h in range(240) for node in ("n0", "n1")]
     samples = [one for one in samples if one[1] == "n0" or one[0] < 120 * HOUR_S]
     trace = small_bundle(tmp_path / "t.tltrace", (), samples, seconds=240 * HOUR_S)
-    judged = judge(trace, backtest_forecasts(trace, Asked(), **PACE), task(12))
+    judged = judge(trace, backtest_forecasts(trace, Stub(), **PACE), task(12))
     assert np.isnan(judged.outcome).sum(axis=0).tolist() == [1, 10]
     early = judge(
-        trace, backtest_forecasts(trace, Asked(), **PACE), task(12), known_until_ns=at(130 * HOUR_S)
+        trace,
+        backtest_forecasts(trace, Stub(), **PACE),
+        task(12),
+        known_until_ns=at(130 * HOUR_S),
     )
     assert (~np.isnan(early.outcome)).sum(axis=0).tolist() == [9, 9]
 

@@ -85,7 +85,9 @@ def drive(stage, plugins_or_policy, arm=None, config=CONFIG):
     metrics = windows_s(plugins.needs)
     fleet = SimulatedFleet(stage, job, model, config.run.name, metrics, 3600.0)
     kernel = kernel_config(arm, config, job)
-    loop = ClosedLoop(fleet, kernel, plugins, start_ns=stage.start_ns, told=stage.told)
+    loop = ClosedLoop(
+        fleet, kernel, plugins, start_ns=stage.start_ns, observable_faults=stage.observable_faults
+    )
     loop.run()
     return loop, fleet, model.finish()
 
@@ -140,6 +142,7 @@ def test_another_future_leaves_every_decision_before_it_the_same(bundle, seed, h
     assert _until(was.verdicts, after_ns) == _until(now.verdicts, after_ns)
 
 
+@pytest.mark.slow
 def test_what_is_told_the_future_decides_otherwise_in_another(bundle):
     oracle = next(arm for arm in baselines(policies(), JOB) if arm.name == "oracle")
     stage = scene_of(bundle)
@@ -157,6 +160,7 @@ def _until(verdicts, ns):
 # --- books and repeatability ---
 
 
+@pytest.mark.slow
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 1000),
@@ -349,6 +353,7 @@ def test_a_run_that_restarts_as_a_whole_keeps_its_standby(tmp_path):
     assert set(states) == {"standby"}
 
 
+@pytest.mark.slow
 def test_a_run_that_loses_only_a_step_is_saved_less_often_than_one_that_rolls_back(bundle):
     saves = {}
     for recovery in ("restart", "per_step"):
@@ -442,6 +447,7 @@ def test_an_alert_is_no_decision(bundle):
 # --- those who know the future ---
 
 
+@pytest.mark.slow
 def test_the_oracle_avoids_what_can_be_avoided_and_the_clairvoyant_loses_next_to_nothing(bundle):
     arms = {arm.name: arm for arm in baselines(policies(), JOB)}
     runs = {

@@ -13,7 +13,7 @@ from experiments.score_intervals.run import knowing_nothing, scored
 from tests.evaluate.report.reports import interval, score
 from tests.evaluate.traces import event, judge, task
 from tests.examples import examples
-from torchloom_core.evaluate.forecasts.alarms import due_moments, told
+from torchloom_core.evaluate.forecasts.alarms import due_moments, scored_incidents
 from torchloom_core.evaluate.forecasts.chance import found_by_chance
 from torchloom_core.evaluate.forecasts.scores import score as score_of
 from torchloom_core.learning.forecast_score import Interval
@@ -56,7 +56,10 @@ def test_an_alarm_that_never_ends_finds_all_by_chance_and_none_finds_nothing():
 def test_chance_is_the_mean_over_all_places_round_the_time(alarms, start, length):
     events = [event(name, start, start + length) for name in ("n00000", "n00001")]
     judged = judge(alarms.astype(float), events, task(1, kind="detect"), span_h=1000)
-    found = [told(judged, np.roll(alarms, by, axis=0)).found.mean() for by in range(len(alarms))]
+    found = [
+        scored_incidents(judged, np.roll(alarms, by, axis=0)).found.mean()
+        for by in range(len(alarms))
+    ]
     assert found_by_chance(judged, alarms) == pytest.approx(np.mean(found))
 
 
@@ -121,6 +124,7 @@ def fleets():
     return [draw(small, seed) for seed in range(DRAWS)]
 
 
+@pytest.mark.slow
 def test_a_random_score_and_a_constant_one_have_no_skill_in_a_detection(fleets):
     """At most 5 in 100 are allowed; of so few draws none is to be expected, and one may be."""
     skilled = dict.fromkeys(("noise", "one constant", "a constant a node", "a walk a node"), 0)

@@ -178,9 +178,13 @@ def test_only_failures_of_its_own_nodes_in_its_own_time_concern_a_run(tmp_path):
     assert stage.hits[3].nodes == (usual[1],)
     other = drawn(tmp_path / "other", events, unknown="job", **told)
     assert other.hits[3].nodes == ()
-    assert [message.id for _, message in stage.told] == [f"e{number}" for number in range(8)]
-    assert all(isinstance(message, NodeFault) for _, message in stage.told)
-    assert [ts_ns for ts_ns, _ in stage.told[:2]] == [stage.start_ns, events[1].t_avail]
+    faults = stage.observable_faults
+    assert [message.id for _, message in faults] == [f"e{number}" for number in range(8)]
+    assert all(isinstance(message, NodeFault) for _, message in faults)
+    assert [ts_ns for ts_ns, _ in faults[:2]] == [
+        stage.start_ns,
+        events[1].t_avail,
+    ]
     assert (stage.seed, stage.job_size) == (0, 4)
     assert stage.racks == dict.fromkeys(NODES, "")
 

@@ -163,13 +163,13 @@ def test_nothing_before_until_is_played_and_no_model_was_fitted_after_it(folder)
 
 
 def test_days_that_the_trace_does_not_have_are_refused(folder):
-    there = "--days: need at most {} days, as the trace has no more{}, was 9"
+    there = "--days: need at most {} days, all that the trace has{}, was 9"
     assert problem("small.tltrace", "--days", "9") == there.format(6, "")
     words = ("small.tltrace", "--days", "9", "--until", "3.5d")
     assert problem(*words) == there.format(2.5, " after --until")
     fit(folder, "old", "2d")
     words = ("small.tltrace", "--days", "9", "--predictor", "fault_history=old.tlmodel")
-    assert problem(*words) == there.format(3.75, " after what the models were fitted on")
+    assert problem(*words) == there.format(3.75, " after the models' training")
     assert not (folder / "small-evaluation").exists()
 
 
@@ -243,8 +243,8 @@ def never(*_, **__):
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        ("--scores mine=none.csv", "none.csv: need a Parquet or CSV file of scores: No such file"),
-        ("--scores mine=early.csv", "early.csv: need a row to score, was none from 2023-11-18"),
+        ("--scores mine=none.csv", "none.csv: cannot read as Parquet or CSV: No such file"),
+        ("--scores mine=early.csv", "early.csv: need rows to score, was none from 2023-11-18"),
         ("--predictor ewma=no.tlmodel", "no.tlmodel: need a model, was nothing"),
         (
             "--predictor fault_history=old.tlmodel --until 2d",
@@ -252,7 +252,7 @@ def never(*_, **__):
         ),
         (
             "--predictor survival --until 1h",
-            "need forecasts of survival a horizon before 0.04167 d",
+            "survival needs forecasts at least a horizon before 0.04167 d",
         ),
         (
             "--policy failure_forecast+thresholds --until 2d --config old.toml",
@@ -313,10 +313,10 @@ def test_a_sweep_stands_in_the_report_and_its_picture_beside_it(folder, capsys):
     }
     picture = (folder / "small-evaluation" / "sweep.svg").read_text()
     assert picture.startswith("<svg")
-    assert "useful GPU-h a day that one more brings" in picture
+    assert "useful GPU-h per day added by one more" in picture
     page = (folder / "small-evaluation" / "report.html").read_text()
     assert "How many spares to pay for" in page
-    assert "per_step: too few seeds were played to tell how many" in capsys.readouterr().out
+    assert "per_step: too few seeds for a recommendation" in capsys.readouterr().out
 
 
 def test_what_cannot_be_evaluated_leaves_no_folder(folder):
@@ -383,7 +383,10 @@ def test_a_report_says_what_it_takes_for_granted(folder):
     ("words", "text"),
     [
         ("none.tltrace", "none.tltrace: need a trace bundle, was nothing: there is no such folder"),
-        ("small.tltrace --policy stragler", "no policy has this name; did you mean straggler?"),
+        (
+            "small.tltrace --policy stragler",
+            "no installed policy has this name; did you mean straggler?",
+        ),
         (
             "small.tltrace --policy membership",
             'policy membership: need recovery = "per_step" in [evaluate], was "restart"',
@@ -423,7 +426,7 @@ def test_a_report_says_what_it_takes_for_granted(folder):
         ),
         (
             "small.tltrace --until 60d",
-            "--until: need a moment of the trace, 2023-11-14T22:13:20Z to 2023-11-20T22:13:20Z, "
+            "--until: need a time within the trace, 2023-11-14T22:13:20Z to 2023-11-20T22:13:20Z, "
             "was 2024-01-13T22:13:20Z",
         ),
         ("small.tltrace --sweep spares", "--sweep: need NAME=LOW..HIGH or NAME=LOW..HIGH:STEP"),
@@ -468,4 +471,4 @@ def test_of_two_models_of_one_predictor_the_one_that_looks_too_short_is_refused(
     )
     words = ("small.tltrace", "--predictor", "fault_history=short.tlmodel", "--config", "slow.toml")
     words += ("--policy", "failure_forecast", "--predictor", "fault_history=long.tlmodel")
-    assert "need less than the 7200 s that fault_history looks ahead" in problem(*words)
+    assert "need less than the horizon of fault_history, 7200 s" in problem(*words)

@@ -15,8 +15,8 @@ from torchloom_core.evaluate.goodput.job import (
     kernel_config,
     of_trace,
     paid_nodes,
+    reported_keys,
     standbys_of,
-    told,
 )
 from torchloom_core.simulate.scenario import JobSpec, Tier
 from torchloom_core.trace.bundle.bundle import Bundle
@@ -119,7 +119,7 @@ def test_all_that_can_stand_by_are_the_stand_bys_and_what_the_spares_make():
 def test_an_arm_with_more_stand_bys_than_nodes_is_one_line():
     with pytest.raises(TraceError) as caught:
         job_spec(replace(ARM, standbys=5), CONFIG, 1e4)
-    assert str(caught.value) == "arm a: need 15 nodes to stand by, was 13"
+    assert str(caught.value) == "arm a: need 15 standby nodes, was 13"
 
 
 YOUNG_S = math.sqrt(2 * 27.0 * 1e4)
@@ -240,9 +240,9 @@ def test_a_trace_without_a_job_leaves_the_config_as_it_is(tmp_path):
 
 def test_a_report_does_without_stalls_and_sizes_that_are_0():
     stalls = {"join_stall_s", "leave_stall_s", "kill_stall_s"}
-    assert {**told(Evaluate())}.keys().isdisjoint({*stalls, "allreduce"})
-    assert told(EVALUATE).keys() >= stalls
-    assert told(Evaluate())["local_checkpoint_s"] == 0.0
-    assert "state_bytes" not in told(Costs())
-    assert told(Costs(state_bytes=5.0))["state_bytes"] == 5.0
-    assert told(Costs())["inspect_s"] == 0.0
+    assert {**reported_keys(Evaluate())}.keys().isdisjoint({*stalls, "allreduce"})
+    assert reported_keys(EVALUATE).keys() >= stalls
+    assert reported_keys(Evaluate())["local_checkpoint_s"] == 0.0
+    assert "state_bytes" not in reported_keys(Costs())
+    assert reported_keys(Costs(state_bytes=5.0))["state_bytes"] == 5.0
+    assert reported_keys(Costs())["inspect_s"] == 0.0

@@ -16,7 +16,7 @@ from torchloom_core.evaluate.forecasts.external_scores import given_scores, scor
 from torchloom_core.evaluate.forecasts.leaks import (
     flags_of,
     is_point_adjusted,
-    refuse_foreknown,
+    refuse_early_availability,
     refuse_future,
     refuse_trained,
     suspicious_features,
@@ -28,7 +28,7 @@ DAY_NS = 24 * HOUR_NS
 CUT = 60
 """First day that is scored; the horizon is two days."""
 
-TOO_GOOD = "suspicious_score: AUPRC 1 is too good to be true until it is known why"
+TOO_GOOD = "suspicious_score: AUPRC 1 is suspiciously high; look for a leak"
 
 
 @pytest.fixture(scope="module")
@@ -121,12 +121,10 @@ def test_a_forecast_that_was_made_later_is_refused(table, bundle, tmp_path):
     assert scored(late, bundle, tmp_path).flags == ()
     late.loc[4, "t_avail"] += 1
     text = refused(LeakError, late, bundle, tmp_path)
-    assert text == (
-        "/scores.csv:6: future_feature: need t_avail <= t, a forecast made when it is for, "
-        f"was {DAY_NS + 1}"
-    )
+    assert text == (f"/scores.csv:6: future_feature: need t_avail <= t, was {DAY_NS + 1}")
 
 
+@pytest.mark.slow
 def test_a_threshold_that_is_best_on_what_is_scored_is_flagged(table, bundle, tmp_path):
     honest = scored(table, bundle, tmp_path)
     alarm = table["score"] >= honest.threshold
@@ -212,10 +210,10 @@ def test_what_is_known_as_it_happens_is_taken_and_what_is_known_before_is_refuse
         told = Bundle.open(bundle.path)
         told.events, told.actions = (lambda rows=events: rows), (lambda rows=actions: rows)
         if not problem:
-            refuse_foreknown(told)
+            refuse_early_availability(told)
             continue
         with pytest.raises(LeakError) as caught:
-            refuse_foreknown(told)
+            refuse_early_availability(told)
         assert str(caught.value) == f"{bundle.path}/{problem}"
 
 
@@ -225,8 +223,8 @@ def test_a_model_is_not_scored_on_the_time_it_was_fitted_on():
     with pytest.raises(LeakError) as caught:
         refuse_trained("a.tlmodel", june_ns, june_ns - 12 * HOUR_NS)
     assert str(caught.value) == (
-        "a.tlmodel: test_tuned_threshold: need scored time from 2024-06-30 on, where its fitting "
-        "and threshold ended, was 2024-06-29T12:00Z"
+        "a.tlmodel: test_tuned_threshold: need scored time from 2024-06-30 on, the end of its "
+        "training, was 2024-06-29T12:00Z"
     )
 
 
@@ -310,14 +308,15 @@ def test_a_mean_over_past_and_future_is_a_feature_from_the_future(measured):
 @pytest.mark.parametrize(
     ("spoil", "problem"),
     [
-        (lambda t: t.drop(columns="score"), ": need a column score; there are component, part, t"),
-        (lambda t: t.rename(columns={"t": "ts"}), ": need a column t"),
+        (lambda t: t.drop(columns="score"), ": missing column score; there are component, part, t"),
+        (lambda t: t.rename(columns={"t": "ts"}), ": missing column t"),
         (
             lambda t: pd.DataFrame({"t;component;score": ["1;n00001;0.5"]}),
-            ": need a column t; there are t;component;score; need commas between cells, was 't;c",
+            ": missing column t; there are t;component;score; separate cells by commas, the header "
+            "is 't;c",
         ),
-        (lambda t: t.iloc[:0], ": need a row, was none"),
-        (lambda t: put(t, "component", "n7"), ":5: need a component of the nodes watched, was n7"),
+        (lambda t: t.iloc[:0], ": need at least one row, was none"),
+        (lambda t: put(t, "component", "n7"), ":5: need a watched node, was n7"),
         (lambda t: put(t, "score", np.nan), ":5: need a finite score, was nan"),
         (lambda t: put(t, "score", np.inf), ":5: need a finite score, was inf"),
         (lambda t: put(t, "score", "high"), ":5: need a finite score, was high"),
@@ -337,8 +336,8 @@ def test_a_mean_over_past_and_future_is_a_feature_from_the_future(measured):
         (lambda t: put(t, "score", "a\nb"), ":5: need a finite score, was a\\nb"),
         (lambda t: put(t, "part", "dev"), ":5: need part train or test, was dev"),
         (lambda t: put(t.assign(alarm=0), "alarm", 3), ":5: need alarm 0 or 1, was 3"),
-        (lambda t: put(t, "component", "n00002"), ":5: need one score a component and moment"),
-        (lambda t: t[t["part"] == "train"], ": need a row to score, was none"),
+        (lambda t: put(t, "component", "n00002"), ":5: need one score per component and time"),
+        (lambda t: t[t["part"] == "train"], ": need rows to score, was none"),
         (lambda t: t[t["part"] == "test"], ": need earlier rows to set a threshold on"),
     ],
 )
@@ -367,5 +366,5 @@ def put(table, column, value):
 def test_a_file_that_is_no_table_is_refused(bundle, tmp_path, name, data):
     path = tmp_path / name
     path.write_bytes(data)
-    with pytest.raises(TraceError, match=f"{name}: need a Parquet or CSV file of scores: .+"):
+    with pytest.raises(TraceError, match=f"{name}: cannot read as Parquet or CSV: .+"):
         given_scores(path, bundle, task(48), until_ns=0)

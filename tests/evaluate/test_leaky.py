@@ -7,19 +7,20 @@ import numpy as np
 import pytest
 
 from tests.evaluate.hindsight import SEEDS, TASK, disks, needs_of, nodes
-from torchloom_core.evaluate.forecasts.leaky import leaky
+from torchloom_core.evaluate.forecasts.leaky import find_leaky_inputs
 
 
 def flagged(fleet, path, **more):
     """Return what is flagged, by name."""
     bundle = fleet.write(path / "t.tltrace")
     paced = {"tick_s": 86_400.0, "every_s": 86_400.0}
-    flags = leaky(bundle, needs_of(bundle), TASK, **paced, **more)
+    flags = find_leaky_inputs(bundle, needs_of(bundle), TASK, **paced, **more)
     assert all(flag.startswith("leaky_column: ") for flag in flags)
     assert all(flag.count(": ") == 2 for flag in flags)
     return sorted(flag.split(": ")[1] for flag in flags)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nothing_of_an_honest_fleet_is_flagged(seed, tmp_path):
     assert flagged(disks(seed), tmp_path) == []
@@ -30,6 +31,7 @@ def test_nothing_of_an_honest_fleet_that_comes_back_is_flagged(seed, tmp_path):
     assert flagged(nodes(seed), tmp_path) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_columns_that_were_made_afterwards_are_flagged_and_the_others_are_not(seed, tmp_path):
     fleet = disks(seed, count=200)
@@ -47,6 +49,7 @@ def test_columns_that_were_made_afterwards_are_flagged_and_the_others_are_not(se
     assert flagged(fleet, tmp_path) == sorted([*fleet.metrics][-5:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_groups_that_were_made_afterwards_are_flagged_and_the_others_are_not(seed, tmp_path):
     fleet = disks(seed, count=200)
@@ -67,6 +70,7 @@ def test_groups_that_were_made_afterwards_are_flagged_and_the_others_are_not(see
     assert flagged(fleet, tmp_path) == sorted(due)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_was_noted_afterwards_of_each_failure_is_flagged(seed, tmp_path):
     fleet = disks(seed)
@@ -79,6 +83,7 @@ def test_what_was_noted_afterwards_of_each_failure_is_flagged(seed, tmp_path):
     assert flagged(fleet, tmp_path / "known", known_before=["return opened"]) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS[:5])
 def test_what_begins_to_tell_only_later_is_flagged(seed, tmp_path):
     fleet = disks(seed, count=400)
@@ -131,6 +136,7 @@ def test_totals_of_the_whole_trace_are_flagged_where_all_fail(seed, tmp_path):
     assert flagged(fleet, tmp_path) == ["log_total", "total"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS[:5])
 def test_a_column_that_knows_the_next_failure_is_flagged_where_nodes_fail_again(seed, tmp_path):
     fleet = nodes(seed)
@@ -155,6 +161,7 @@ def test_a_column_that_knows_the_next_failure_is_flagged_where_nodes_fail_again(
     assert flagged(fleet, tmp_path / "left") == ["left"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("days", [(30, 31), (15, 60)])
 def test_an_extract_of_the_last_weeks_of_what_failed_is_flagged(seed, days, tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.evaluate.disks import DAY_NS, DAYS, DISKS, EPOCH_S, lives
-from torchloom_core.evaluate.forecasts.fates import Fates
+from torchloom_core.evaluate.forecasts.failure_history import FailureHistory
 from torchloom_core.evaluate.forecasts.leaky_attributes import GROUP, leaky_attributes
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.schema import Component
@@ -47,8 +47,8 @@ def flagged(path, column, seed):
     failed_ns = np.full(DISKS, np.nan)
     failed_ns[rows] = START_NS + (ended[rows] + 1) * DAY_NS
     never = np.full(DISKS, np.nan)
-    fates = Fates(failed_ns, np.zeros(DISKS), np.zeros(DISKS))
-    return leaky_attributes(trace, watch(trace), ["told"], fates, never, horizon_ns=7 * DAY_NS)
+    history = FailureHistory(failed_ns, np.zeros(DISKS), np.zeros(DISKS))
+    return leaky_attributes(trace, watch(trace), ["told"], history, never, horizon_ns=7 * DAY_NS)
 
 
 FUTURE = {
@@ -126,9 +126,9 @@ def told(columns, failed=None, *, rack=None, came=NAN, began=None, until=None):
         manifest=SimpleNamespace(start_ns=START_NS, end_ns=int(at(END_DAY))), topology=lambda: parts
     )
     fleet = SimpleNamespace(ids=ids, labels=labels, rack=rack or [""] * count)
-    fates = Fates(at(failed), np.zeros(count), np.zeros(count))
+    history = FailureHistory(at(failed), np.zeros(count), np.zeros(count))
     flags = leaky_attributes(
-        trace, fleet, [*columns], fates, at(np.broadcast_to(came, count)), horizon_ns=7 * DAY_NS
+        trace, fleet, [*columns], history, at(np.broadcast_to(came, count)), horizon_ns=7 * DAY_NS
     )
     return dict(flag.removeprefix("leaky_column: ").split(": ", 1) for flag in flags)
 
@@ -148,5 +148,7 @@ def test_a_group_that_tells_is_told_as_such_though_it_is_a_number_and_what_follo
     said = told(columns, apart_in_time(failing), rack=[f"r{one}" for one in batch])
     assert [*said] == ["batch", "number", GROUP]
     for name in ("batch", GROUP):
-        assert said[name].startswith("the others that have the same tell the 100 components")
-    assert said["number"].startswith("it tells the 100 components that failed at any time")
+        assert said[name].startswith(
+            "failures of others with the same value separate the 100 components"
+        )
+    assert said["number"].startswith("it separates the 100 components that failed at any time")

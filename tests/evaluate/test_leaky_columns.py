@@ -6,11 +6,11 @@ import pytest
 from tests.evaluate.disks import DAY_NS, DISKS, bundle_of, columns
 from tests.trace.small import NODES, START_NS, at
 from tests.trace.small import bundle as small_bundle
-from torchloom_core.evaluate.forecasts.fates import Fates
+from torchloom_core.evaluate.forecasts.failure_history import FailureHistory
 from torchloom_core.evaluate.forecasts.leaky_columns import (
     AGES,
     leaky_columns,
-    lives_of,
+    summarize_telemetry,
 )
 from torchloom_core.trace.bundle import telemetry
 from torchloom_core.trace.bundle.schema import Component
@@ -18,11 +18,11 @@ from torchloom_core.trace.bundle.schema import Component
 
 def flagged(bundle, failed, metrics, horizon_d=3, horizon_ns=None):
     """Return the flags of metrics, of a trace in which who failed did so with the last row."""
-    lives = lives_of(bundle, metrics, bundle.measured)
+    summary = summarize_telemetry(bundle, metrics, bundle.measured)
     return leaky_columns(
-        lives,
+        summary,
         metrics,
-        Fates(np.where(failed, lives.ended_ns, np.nan), 1.0 * failed, 0.0 * failed),
+        FailureHistory(np.where(failed, summary.ended_ns, np.nan), 1.0 * failed, 0.0 * failed),
         end_ns=bundle.manifest.end_ns,
         horizon_ns=horizon_ns or horizon_d * DAY_NS,
     )
@@ -40,8 +40,8 @@ def test_the_flag_says_what_the_column_knows(tmp_path):
     bundle, failed = bundle_of(tmp_path / "disks.tltrace", 0)
     dates, length, fails = flagged(bundle, failed, ["last_date", "length", "fails"])
     assert dates.startswith("leaky_column: last_date: ")
-    assert dates.endswith("% of its values are dates beyond their moment")
-    assert "tells how long" in length
+    assert dates.endswith("% of its values are dates later than their row")
+    assert "predicts the lifetime of" in length
     assert "rank correlation 1.00" in length
     assert "that failed at any time from the others" in fails
 
@@ -49,8 +49,8 @@ def test_the_flag_says_what_the_column_knows(tmp_path):
 def test_of_how_old_one_will_be_the_flag_names_the_age_that_tells_the_rest(tmp_path):
     bundle, failed = bundle_of(tmp_path / "disks.tltrace", 0)
     (flag,) = flagged(bundle, failed, ["age_when_it_came", "age_when_it_goes", "serial"])
-    assert flag.startswith("leaky_column: age_when_it_goes: beside age_when_it_came its ")
-    assert flag.endswith(" components that ended were there, rank correlation 1.00")
+    assert flag.startswith("leaky_column: age_when_it_goes: given age_when_it_came, its ")
+    assert flag.endswith(" components, rank correlation 1.00")
     assert flagged(bundle, failed, ["age_when_it_goes", "serial"]) == ()
 
 
@@ -88,7 +88,7 @@ def test_what_is_seen_of_a_component_begins_with_its_first_valid_row_and_ends_wi
         (50.0, "r0", "unasked", 4.0),
     ]
     bundle = small_bundle(tmp_path / "t.tltrace", NODES, samples)
-    seen = lives_of(bundle, ["power", "temp", "unasked"], ["a", "b"])
+    seen = summarize_telemetry(bundle, ["power", "temp", "unasked"], ["a", "b"])
     assert seen.began_ns.tolist() == [at(10), at(15)]
     assert seen.ended_ns.tolist() == [at(20), at(30)]
     first = [[np.nan, 7.0, np.nan], [1.0, np.nan, np.nan]]
@@ -113,7 +113,7 @@ def test_the_newest_values_are_found_however_many_rows_are_read_at_a_time(
     ]
     bundle = small_bundle(tmp_path / "t.tltrace", NODES, samples, seconds=80.0)
     monkeypatch.setattr(telemetry, "PART_ROWS", part_rows)
-    seen = lives_of(bundle, ["m", "n"], ["b", "a"])
+    seen = summarize_telemetry(bundle, ["m", "n"], ["b", "a"])
     rows = [row for row in sorted(samples) if row[4]]
     for place, name in enumerate(["b", "a"]):
         began_s = min(row[0] for row in rows if row[1] == name)
@@ -136,7 +136,7 @@ def test_a_date_is_one_in_any_unit_and_beyond_its_moment_from_an_hour_on(tmp_pat
     beyond = [soon_s, 1e3 * soon_s, 1e6 * soon_s, 1e9 * soon_s]
     none = [now_s - twenty_years_s - 1, now_s + twenty_years_s + 61, 0.0, 1e300]
     samples = [(0.0, "a", "due", value) for value in (*dates, *beyond, *none)]
-    seen = lives_of(small_bundle(tmp_path / "t.tltrace", NODES, samples), ["due"], ["a"])
+    seen = summarize_telemetry(small_bundle(tmp_path / "t.tltrace", NODES, samples), ["due"], ["a"])
     assert (seen.values[0], seen.dates[0], seen.beyond[0]) == (12, 8, 5)
 
 

@@ -17,8 +17,8 @@ def notes(kind, rows, at_h=40, **more):
 
 TICKETS = notes("ticket", range(20))
 FLAG = (
-    "leaky_column: ticket: such events came to 20 of 20 components before they failed and to "
-    "0 of 20 that did not"
+    "leaky_column: ticket: such events occurred on 20 of 20 components before they failed and on "
+    "0 of 20 others"
 )
 
 
@@ -32,7 +32,7 @@ def test_a_kind_that_comes_to_all_that_fail_and_to_no_others_is_flagged():
     assert kinds(TICKETS) == (FLAG,)
     assert kinds(TICKETS, known_before=["ticket"]) == ()
     (flag,) = kinds(TICKETS, np.r_[FAILED_NS, [np.nan] * 5])
-    assert flag.endswith("20 of 20 components before they failed and to 0 of 25 that did not")
+    assert flag.endswith("20 of 20 components before they failed and on 0 of 25 others")
 
 
 def test_what_is_to_be_told_itself_is_not_asked_about():
@@ -44,7 +44,7 @@ def test_what_is_to_be_told_itself_is_not_asked_about():
 def test_a_warning_that_is_often_wrong_or_often_does_not_come_is_none_of_those():
     assert kinds(notes("ticket", range(23))) == ()
     (flag,) = kinds(notes("ticket", range(22)))
-    assert " came to 20 of 20 components before they failed and to 2 of 20 " in flag
+    assert " occurred on 20 of 20 components before they failed and on 2 of 20 " in flag
     assert kinds(TICKETS[:17]) == ()
 
 
@@ -60,8 +60,8 @@ def test_a_kind_that_begins_with_what_is_to_be_detected_is_flagged_in_a_detectio
     detect = task(24, kind="detect", kinds=("down",))
     none_failed = np.full(ROWS, np.nan)
     flag = (
-        "leaky_column: ticket: 200 of 200 such events began with one that is to be detected, "
-        "and so did 200 of 200 of those"
+        "leaky_column: ticket: 200 of 200 such events coincide with the start of an incident "
+        "to detect, and 200 of 200 such incidents have one"
     )
     both = incidents(200, "down") + incidents(200, "ticket", 30)
     assert kinds(both, none_failed, detect) == (flag,)
@@ -101,8 +101,8 @@ def extract(came_d, stay_d, old, new, old_failures=0, on_day=90.0):
 
 def test_an_extract_in_which_none_but_new_ones_fail_is_flagged():
     assert extract(50, 30, old=100, new=40) == (
-        "leaky_column: time in service: 40 of 40 components that came later failed in the "
-        "second half, 0 of 100 that were there from the start",
+        "leaky_column: time in service: 40 of 40 components that start later failed in the "
+        "second half, 0 of 100 present from the start",
     )
 
 

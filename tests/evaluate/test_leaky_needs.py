@@ -1,20 +1,22 @@
 """Of what knows the future that is flagged which is read, unless it was known beforehand."""
 
 import numpy as np
+import pytest
 
 from tests.evaluate.hindsight import TASK, disks, needs_of, nodes
-from torchloom_core.evaluate.forecasts.leaky import leaky
+from torchloom_core.evaluate.forecasts.leaky import find_leaky_inputs
 from torchloom_core.plugin import NeedFaults, NeedPast
 
 
 def named(bundle, needs, *known_before):
     """Return what is flagged, by name, once each."""
     paced = {"tick_s": 86_400.0, "every_s": 86_400.0, "known_before": known_before}
-    names = [flag.split(": ")[1] for flag in leaky(bundle, needs, TASK, **paced)]
+    names = [flag.split(": ")[1] for flag in find_leaky_inputs(bundle, needs, TASK, **paced)]
     assert len(names) == len({*names})
     return {*names}
 
 
+@pytest.mark.slow
 def test_only_what_is_read_is_flagged_and_of_that_nothing_that_was_known_beforehand(tmp_path):
     fleet = disks(0, count=200)
     fleet.metrics |= {"fails": 1.0 * fleet.failed[fleet.of]}

@@ -106,6 +106,6 @@ def left(count, horizon_s=10.0):
 def test_a_metric_that_tells_how_far_the_next_failure_is_is_flagged_from_twenty_returns_on():
     assert left(19) == ()
     assert left(20) == (
-        "leaky_column: left: its first value after each of 22 returns tells how far the next "
-        "failure is, rank correlation 1.00",
+        "leaky_column: left: its first value after each of 22 returns predicts the time to the "
+        "next failure, rank correlation 1.00",
     )

@@ -39,9 +39,7 @@ def evaluate(folder, *words):
 @pytest.mark.slow
 def test_a_predictor_that_says_nothing_in_all_of_a_run_is_named(folder):
     said = evaluate(folder, "--predictor", "mute", "--seeds", "2", "--out", "mute")
-    complaint = (
-        "failure_forecast: mute forecast nothing in 2 of 2 runs: it gave no worker a probability"
-    )
+    complaint = "failure_forecast: mute gave no probability for any worker in 2 of 2 runs"
     assert said.returncode == 0, said.stderr
     assert f"! {complaint}" in said.stdout
     assert f'<p class="warn">{complaint}</p>' in (folder / "mute" / "report.html").read_text()
@@ -57,7 +55,7 @@ def test_what_a_policy_was_told_nothing_by_is_named_in_replay(folder):
     words = ("--mode", "replay", "--policy", "failure_forecast", "--config", "mute.toml")
     said = evaluate(folder, *words, "--predictor", "fault_history")
     assert said.returncode == 0, said.stderr
-    assert "false alarms per 1,000 node-days. mute forecast nothing." in said.stdout
+    assert "false alarms per 1,000 node-days. mute gave no forecast." in said.stdout
 
 
 @pytest.mark.long
@@ -70,7 +68,7 @@ def test_a_predictor_whose_forecasts_rest_on_what_came_later_is_refused_by_name(
     assert said.stderr.startswith(
         "torchloom: predictor remembering: future_feature: need forecasts up to 2023-11-"
     )
-    assert said.stderr.endswith(": it knows what came later, or keeps state outside itself\n")
+    assert said.stderr.endswith(": it reads the future, or keeps state outside the instance\n")
     assert said.stderr.count("\n") == 1
 
 
@@ -81,7 +79,7 @@ def test_a_predictor_that_reads_the_future_from_a_file_passes_and_is_too_good_to
     words = ("--mode", "replay", "--out", "foreknowing")
     said = evaluate(folder, *words, "--predictor", "foreknowing")
     assert said.returncode == 0, said.stderr
-    doubt = "suspicious_score: AUPRC 1 is too good to be true until it is known why"
+    doubt = "suspicious_score: AUPRC 1 is suspiciously high; look for a leak"
     assert f"! foreknowing: {doubt}" in said.stdout
     (results,) = json.loads((folder / "foreknowing" / "report.json").read_bytes())["traces"]
     (score,) = results["forecasts"]

@@ -23,18 +23,18 @@ def test_the_interval_is_students_t_over_fleets():
     low, high = ttest_1samp(figures, 0.0).confidence_interval(0.95)
     assert (found.low, found.high) == pytest.approx((low, high))
     assert found.value == pytest.approx(0.3)
-    assert found.method == "Student's t over 4 traces, each of which counts the same"
+    assert found.method == "Student's t over 4 traces, equally weighted"
 
 
 def test_two_fleets_are_too_few_to_tell_and_their_mean_is_told_all_the_same():
     found = mean_over_fleets([0.1, 0.3], 2)
     assert (found.value, found.low, found.high) == (pytest.approx(0.2), None, None)
-    assert found.method == "none: need 3 traces to tell, was 2 traces"
+    assert found.method == "none: need 3 traces, was 2 traces"
 
 
 def test_a_fleet_without_a_figure_is_left_out_and_said_to_be():
     assert "3 of 5 traces" in mean_over_fleets([0.1, 0.2, 0.3], 5).method
-    assert mean_over_fleets([], 5).method == "none: need 3 traces to tell, was 0 of 5 traces"
+    assert mean_over_fleets([], 5).method == "none: need 3 traces, was 0 of 5 traces"
 
 
 def test_no_share_leaves_its_scale_and_no_rate_is_below_zero():
@@ -49,7 +49,7 @@ def test_no_share_leaves_its_scale_and_no_rate_is_below_zero():
 def test_fleets_that_do_not_differ_are_no_certainty(over_fleets, figure):
     found = over_fleets([figure] * 3, 3)
     assert (found.value, found.low, found.high) == (pytest.approx(figure), None, None)
-    assert found.method == "none: need traces that differ, was the same of all"
+    assert found.method == "none: need figures that differ, was one value in all"
 
 
 def test_a_difference_says_in_how_many_fleets_it_is_ahead_and_behind():

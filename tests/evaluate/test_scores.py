@@ -9,7 +9,7 @@ from sklearn.metrics import average_precision_score
 
 from tests.evaluate.traces import HOUR_S, drain, event, hours, judge, task
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.evaluate.forecasts.alarms import leads_s, threshold_for, told
+from torchloom_core.evaluate.forecasts.alarms import leads_s, scored_incidents, threshold_for
 from torchloom_core.evaluate.forecasts.intervals import (
     Clusters,
     average_precision,
@@ -77,7 +77,7 @@ def test_an_alarm_under_repair_or_before_a_drain_is_neither_right_nor_wrong():
 
 def test_an_incident_with_no_moment_to_tell_it_at_is_not_asked_for():
     judged = one_node([0] * 8, [event("n00000", 0, 1), event("n00000", 5, 6)], task(2))
-    assert told(judged, judged.alarms(0.5)).incident.tolist() == [1]
+    assert scored_incidents(judged, judged.alarms(0.5)).incident.tolist() == [1]
 
 
 def test_a_moment_whose_horizon_was_not_wholly_seen_tells_no_failure():
@@ -85,7 +85,7 @@ def test_a_moment_whose_horizon_was_not_wholly_seen_tells_no_failure():
     values = [0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 1, 1, 1, 1]
     judged = one_node(values, events, task(3), actions=[drain("n00000", 10)], span_h=15)
     found = scored(judged)
-    assert told(judged, judged.alarms(0.5)).incident.tolist() == [0]
+    assert scored_incidents(judged, judged.alarms(0.5)).incident.tolist() == [0]
     assert (found.recall.value, found.precision.value, found.positives) == (0.0, 0.0, 2)
     assert found.false_alarms_per_node_day.value == 0.0
 
@@ -101,7 +101,7 @@ def test_what_is_scored_ends_a_horizon_before_the_trace():
 def test_a_detection_tells_how_late_it_was():
     of = task(2, kind="detect")
     judged = one_node([0, 0, 0, 0, 1, 1, 0, 0], [event("n00000", 2, 6, fatal=False)], of)
-    assert leads_s(judged, told(judged, judged.alarms(0.5))) == (-2 * HOUR_S,)
+    assert leads_s(judged, scored_incidents(judged, judged.alarms(0.5))) == (-2 * HOUR_S,)
 
 
 def test_covering_every_touched_incident_wholly_gains_nothing_by_incident():
@@ -243,7 +243,7 @@ def test_false_alarms_have_a_clustered_interval_from_twenty_on(count, method):
 def test_what_was_found_has_a_clustered_interval_from_twenty_on(count, method):
     events, of, _, noise = many()
     judged = judged_many(noise, events, of)
-    right = told(judged, judged.outcome == 1.0)
+    right = scored_incidents(judged, judged.outcome == 1.0)
     alarms = np.zeros(noise.shape, dtype=bool)
     rows = judged.incidents.row[right.incident][:count]
     alarms[right.last[:count], rows] = True
@@ -298,7 +298,7 @@ def test_where_no_moment_could_be_judged_there_is_nothing_to_tell():
     assert (found.samples, found.components, found.prevalence) == (0, 0, 0.0)
     assert (found.from_ns, found.until_ns) == (0, 7 * 3600 * SECOND_NS)
     assert found.auprc.method == "none: 0 failures are fewer than 20"
-    assert found.false_alarms_per_node_day.method == "nothing was watched"
+    assert found.false_alarms_per_node_day.method == "no component was watched"
     assert (found.brier, found.calibration, found.flags) == (0.0, (), ())
     assert verdict(found).level == "no skill"
 

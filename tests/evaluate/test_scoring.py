@@ -234,8 +234,9 @@ def history(bundle, until_h, every_s=3600.0, **table):
 @pytest.mark.parametrize(("until_h", "found"), [(6, "0 and 133"), (139, "133 and 0")])
 def test_a_split_that_leaves_no_moment_before_it_or_after_it_is_refused(bundle, until_h, found):
     """Of 144 hours, and six that a forecast is for."""
-    need = f"need forecasts of told a horizon before {until_h / 24:.4g} d, and after it a horizon"
-    with pytest.raises(TraceError, match=f": {need} before the end, was {found}$"):
+    day = f"{until_h / 24:.4g} d"
+    need = f"told needs forecasts at least a horizon before {day}, and from {day} to a horizon"
+    with pytest.raises(TraceError, match=f": {need} before the end; the trace allows {found}$"):
         history(bundle, until_h)
     history(bundle, until_h + (1 if until_h < 72 else -1))
 
@@ -256,7 +257,7 @@ def models(bundle, tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("task", "last_h", "need"),
-    [("forecast", 137, " and a horizon before the end"), ("detect", 143, "")],
+    [("forecast", 137, "a horizon before the end"), ("detect", 143, "the end")],
 )
 def test_a_model_is_scored_to_the_last_moment_of_which_it_can_be_known_what_came(
     bundle, models, task, last_h, need
@@ -265,7 +266,9 @@ def test_a_model_is_scored_to_the_last_moment_of_which_it_can_be_known_what_came
     model = str(models / f"{task}.tlmodel")
     history(bundle, last_h, model=model)
     day = f"{(last_h + 0.5) / 24:.4g} d"
-    with pytest.raises(TraceError, match=f": need forecasts of told after {day}{need}, was none$"):
+    with pytest.raises(
+        TraceError, match=f"told needs forecasts from {day} to {need}; the trace allows none$"
+    ):
         history(bundle, last_h + 0.5, model=model)
 
 
@@ -276,7 +279,7 @@ def test_who_is_to_tell_what_goes_on_is_not_told_that_it_has_begun(bundle, model
 
 
 def test_more_forecasts_than_memory_should_hold_are_refused_before_they_are_made(bundle):
-    with pytest.raises(PluginError, match="need at most 100000000 forecasts of a component"):
+    with pytest.raises(PluginError, match="need at most 100000000 forecasts, was"):
         history(bundle, 72, every_s=0.04)
     history(bundle, 72, every_s=60.0)
 

@@ -90,7 +90,7 @@ def test_traces_of_one_name_are_told_apart_by_their_place(folder):
 
 
 def test_the_same_trace_twice_is_refused_whatever_it_is_called(folder):
-    said = "{}: need traces that differ, was the same by its contents as a.tltrace"
+    said = "{}: need different traces, was identical in content to a.tltrace"
     assert problem("a.tltrace", "a.tltrace", *REPLAY) == said.format("a.tltrace")
     shutil.copytree("a.tltrace", "copy.tltrace")
     manifest = json.loads((folder / "copy.tltrace" / "manifest.json").read_bytes())
@@ -106,7 +106,7 @@ def test_traces_of_other_things_do_not_go_together(folder):
         writer.add(Component(id="d1", kind="disk"))
         writer.add(event(1, 3.0, "d1"))
     assert problem("a.tltrace", "disks.tltrace", *REPLAY) == (
-        "disks.tltrace: need nodes to be watched, as in a.tltrace, was disks"
+        "disks.tltrace: need nodes as watched components, as in a.tltrace, was disks"
     )
 
 

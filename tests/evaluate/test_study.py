@@ -26,7 +26,7 @@ from torchloom_core.evaluate.goodput.run import simulate
 from torchloom_core.evaluate.goodput.study import run_study
 from torchloom_core.evaluate.goodput.study_task import StudyTask
 from torchloom_core.evaluate.parallel import Workforce
-from torchloom_core.evaluate.report.findings import complaints, findings
+from torchloom_core.evaluate.report.findings import findings, warnings
 from torchloom_core.evaluate.results import RunResult, Simulation, TraceResults
 from torchloom_core.evaluate.run_cache import RunCache
 from torchloom_core.evaluate.runner import Runner
@@ -100,7 +100,7 @@ def test_a_file_that_was_torn_is_played_again(bundle, tmp_path):
     setting, arm = setting_of(bundle, QUICK), candidate()
     run = simulate(setting, arm, 0)
     key = key_of(setting, arm, 0)
-    store.keep(key, run)
+    store.save(key, run)
     assert store.find(key, arm.name) == run
     path = tmp_path / "runs" / f"{key}.json"
     path.write_bytes(path.read_bytes()[:-20])
@@ -405,9 +405,9 @@ def test_a_run_that_grows_is_neither_the_reference_nor_measured_by_the_oracle(gr
     assert named(growing, "grows").to_oracle is None
     told = findings(TraceResults(trace={"failures": 1}, config={}, assumptions=(),
                                  simulation=growing))  # fmt: skip
-    assert sum("lies between the two" in sentence for sentence in told) == 2
-    assert not any("elastic, which recovers otherwise" in sentence for sentence in told)
-    assert complaints(growing) == [one for one in complaints(growing) if "grows" not in one]
+    assert sum("is between the two" in sentence for sentence in told) == 2
+    assert not any("elastic, with another recovery mode" in sentence for sentence in told)
+    assert warnings(growing) == [one for one in warnings(growing) if "grows" not in one]
 
 
 def test_the_seconds_of_a_run_that_grows_add_up(growing):

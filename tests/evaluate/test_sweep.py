@@ -14,9 +14,9 @@ from tests.evaluate.report.reports import report, simulation
 from torchloom_core.errors import ConfigError
 from torchloom_core.evaluate.goodput.arms import elastic
 from torchloom_core.evaluate.goodput.run import Setting, simulate
-from torchloom_core.evaluate.goodput.sweep import Range, range_of, sweep, ways
+from torchloom_core.evaluate.goodput.sweep import Range, arms_of, range_of, sweep
 from torchloom_core.evaluate.report import tables
-from torchloom_core.evaluate.report.sweep import answers, enough, sweep_plot
+from torchloom_core.evaluate.report.sweep import enough, recommendations, sweep_plot
 from torchloom_core.evaluate.report.wording import estimate
 from torchloom_core.evaluate.results import RunResult
 
@@ -39,13 +39,13 @@ def setting(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def swept(setting):
-    return sweep(Alone(), setting, range_of("spares=0..3"), ways(policies(), []))
+    return sweep(Alone(), setting, range_of("spares=0..3"), arms_of(policies(), []))
 
 
 def made_up(goodput_by_value):
     """Return a sweep of one arm whose goodput is given: value to goodput of each seed."""
 
-    class Told:
+    class GivenRuns:
         def play(self, setting, arms, most=None):
             spares = setting.config.evaluate.spares
             gpus = (4 + spares) * 8
@@ -57,8 +57,8 @@ def made_up(goodput_by_value):
             return {arm.name: runs for arm in arms}
 
     wanted = Range(name="spares", values=tuple(goodput_by_value))
-    (arm,) = (one for one in ways({}, []) if one.name == "restart")
-    return sweep(Told(), Setting(trace="none.tltrace", config=QUICK), wanted, [arm])
+    (arm,) = (one for one in arms_of({}, []) if one.name == "restart")
+    return sweep(GivenRuns(), Setting(trace="none.tltrace", config=QUICK), wanted, [arm])
 
 
 @given(st.integers(0, 50), st.integers(1, 50), st.integers(1, 9))
@@ -79,6 +79,7 @@ def test_what_is_no_range_is_refused(text):
         range_of(text)
 
 
+@pytest.mark.slow
 def test_every_way_to_recover_is_played_with_every_value(swept):
     assert list(swept.lines) == ["restart", "per_step", "elastic", "elastic as planned"]
     for line in swept.lines.values():
@@ -128,38 +129,42 @@ def test_the_fewest_pay_with_which_goodput_is_not_clearly_lower():
     })  # fmt: skip
     assert found.best == {"restart": 2}
     assert enough(found, "restart").value == 1
-    (said,) = answers(found, SEEDS)
+    (said,) = recommendations(found, SEEDS)
     assert said.startswith(
-        "restart: pay for 1 to 2 spares beside 1 standbys. Goodput is highest with 2, 0.801"
+        "restart: pay for 1 to 2 spares in addition to 1 standbys. Goodput is highest at 2, 0.801"
     )
-    assert "with 1 not clearly lower, 0.800" in said
-    assert "; one more than 2 brings " in said
+    assert "not clearly lower at 1, 0.800" in said
+    assert "; one more than 2 adds " in said
 
 
 def test_where_goodput_only_falls_none_pay_and_where_it_only_rises_more_were_not_tried():
-    (none,) = answers(made_up({0: [0.9] * SEEDS, 1: [0.8] * SEEDS}), SEEDS)
-    assert none.startswith("restart: pay for 0 spares beside 1 standbys. Goodput is highest there")
-    assert "useful GPU-h a day of the 192 that it costs" in none
-    (most,) = answers(made_up({0: [0.8] * SEEDS, 1: [0.9] * SEEDS}), SEEDS)
+    (none,) = recommendations(made_up({0: [0.9] * SEEDS, 1: [0.8] * SEEDS}), SEEDS)
+    assert none.startswith(
+        "restart: pay for 0 spares in addition to 1 standbys. Goodput is highest there"
+    )
+    assert "useful GPU-h per day and costs 192" in none
+    (most,) = recommendations(made_up({0: [0.8] * SEEDS, 1: [0.9] * SEEDS}), SEEDS)
     assert most.startswith("restart: pay for 1 spares ")
-    assert most.endswith("more were not tried.")
+    assert most.endswith("larger values were not tried.")
 
 
 def test_with_too_few_seeds_no_number_is_named_to_pay_for():
     few = made_up({0: [0.8] * 5, 1: [0.801] * 5, 2: [0.7] * 5})
     assert enough(few, "restart") is None
-    assert answers(few, 5) == [
-        "restart: too few seeds were played to tell how many spares beside 1 standbys to pay for: "
-        "need 6, was 5. Goodput was highest with 1, 0.801."
+    assert recommendations(few, 5) == [
+        "restart: too few seeds for a recommendation: need 6, was 5. With 1 standbys, goodput was "
+        "highest at 1 spares, 0.801."
     ]
     assert "restart" in sweep_plot(few)
 
 
 def test_of_a_run_that_grows_no_number_is_named_but_what_each_brings(swept):
-    said = next(one for one in answers(swept, SEEDS) if one.startswith("elastic:"))
-    assert "each of the spares trains" in said
+    said = next(one for one in recommendations(swept, SEEDS) if one.startswith("elastic:"))
+    assert "all spares train" in said
     assert "see elastic as planned" in said
-    assert any(one.startswith("elastic as planned: pay for") for one in answers(swept, SEEDS))
+    assert any(
+        one.startswith("elastic as planned: pay for") for one in recommendations(swept, SEEDS)
+    )
 
 
 def test_lines_that_are_the_same_are_drawn_once_and_all_named(swept):

@@ -5,7 +5,7 @@ import msgspec
 import pytest
 
 from torchloom_core.config.loading import load
-from torchloom_core.evaluate.goodput.candidates import Asked, candidates
+from torchloom_core.evaluate.goodput.candidates import Selection, candidates
 from torchloom_core.evaluate.goodput.job import of_trace
 from torchloom_core.evaluate.goodput.run import Setting, simulate
 from torchloom_core.evaluate.installed import installed
@@ -31,7 +31,7 @@ def test_the_rules_see_failures_coming_that_the_policy_then_avoids(trace):
     path = HERE / "torchloom.toml"
     config = of_trace(load(path, {}), Bundle.open(trace))
     policies = {info.name: info.cls for info in installed() if info.kind == "policy"}
-    asked = Asked(policies=("failure_forecast",), config_path=path)
+    asked = Selection(policies=("failure_forecast",), config_path=path)
     (arm,) = candidates(asked, config, policies)
     run = simulate(Setting(trace=str(trace), config=config, horizon_s=14_400.0), arm, 0)
     assert run.right_moves > 0

@@ -44,8 +44,8 @@ def gpu_s(result):
     return {name: value / S for name, value in result.buckets.items() if value}
 
 
-def kinds(happenings, *wanted):
-    return [(one.ts_ns / S, one.kind, one.group) for one in happenings if one.kind in wanted]
+def kinds(fleet_events, *wanted):
+    return [(one.ts_ns / S, one.kind, one.group) for one in fleet_events if one.kind in wanted]
 
 
 def states(model):

@@ -2,14 +2,14 @@
 
 import pytest
 
-from torchloom_core.simulate.gpu_time import BUCKETS, GpuTime, Kept
+from torchloom_core.simulate.gpu_time import BUCKETS, GpuTime, UsefulTime
 
 
 @pytest.fixture
 def time():
     """Eight GPUs work, four of them as planned, and two stand by, from 100 ns on."""
     time = GpuTime(100)
-    time.crew.gpus, time.crew.planned, time.spare.gpus = 8, 4, 2
+    time.active.gpus, time.active.planned, time.spare.gpus = 8, 4, 2
     return time
 
 
@@ -34,39 +34,39 @@ def test_each_account_has_its_bucket(time):
 
 
 def test_what_was_spent_before_gpus_moved_stays_where_it_was_spent(time):
-    time.crew.give(3, time.away, 120)
+    time.active.give(3, time.away, 120)
     time.settle(130)
     assert booked(time) == {"useful": 8 * 20 + 5 * 10, "restart": 3 * 10, "spare": 60}
-    time.away.give(3, time.crew, 130)
+    time.away.give(3, time.active, 130)
     time.settle(140)
     assert booked(time) == {"useful": 8 * 20 + 5 * 10 + 8 * 10, "restart": 30, "spare": 80}
     assert sum(time.totals.values()) == (8 + 2) * 40
 
 
 def test_time_goes_to_another_bucket_from_the_switch_on(time):
-    time.crew.switch("lost", 110)
+    time.active.switch("lost", 110)
     time.settle(115)
     assert booked(time) == {"useful": 80, "lost": 40, "spare": 30}
-    assert time.crew.bucket == "lost"
+    assert time.active.bucket == "lost"
 
 
 def test_only_useful_time_of_gpus_beyond_the_plan_is_surplus(time):
-    crew = time.crew
-    assert crew.surplus == 4
+    active = time.active
+    assert active.surplus == 4
     time.settle(110)
-    assert crew.surplus_gpu_ns == 4 * 10
-    crew.give(3, time.away, 120)
-    assert crew.surplus_gpu_ns == 4 * 20
+    assert active.surplus_gpu_ns == 4 * 10
+    active.give(3, time.away, 120)
+    assert active.surplus_gpu_ns == 4 * 20
     time.settle(130)
-    assert crew.surplus_gpu_ns == 4 * 20 + 1 * 10
-    crew.switch("lost", 140)
+    assert active.surplus_gpu_ns == 4 * 20 + 1 * 10
+    active.switch("lost", 140)
     time.settle(150)
-    assert crew.surplus_gpu_ns == 4 * 20 + 1 * 20
-    crew.switch("useful", 150)
-    crew.give(3, time.away, 150)
-    assert (crew.gpus, crew.surplus) == (2, 0)
+    assert active.surplus_gpu_ns == 4 * 20 + 1 * 20
+    active.switch("useful", 150)
+    active.give(3, time.away, 150)
+    assert (active.gpus, active.surplus) == (2, 0)
     time.settle(160)
-    assert crew.surplus_gpu_ns == 4 * 20 + 1 * 20
+    assert active.surplus_gpu_ns == 4 * 20 + 1 * 20
 
 
 def test_work_that_is_lost_is_taken_from_what_was_useful(time):
@@ -81,17 +81,17 @@ def test_a_step_that_is_spoilt_is_lost_by_all_who_work(time):
     time.settle(110)
     time.spoil(3)
     assert booked(time) == {"useful": 80 - 24, "lost": 24, "spare": 20}
-    assert time.crew.surplus_gpu_ns == 40 - 12
+    assert time.active.surplus_gpu_ns == 40 - 12
 
 
 def test_what_is_kept_is_all_but_the_present_step_and_what_came_since_is_lost(time):
     time.settle(110)
     kept = time.kept(2)
-    assert kept == Kept(useful=80 - 16, surplus=40 - 8)
+    assert kept == UsefulTime(useful=80 - 16, surplus=40 - 8)
     time.settle(120)
     time.fall_back(kept)
     assert booked(time) == {"useful": 64, "lost": 96, "spare": 40}
-    assert time.crew.surplus_gpu_ns == 32
+    assert time.active.surplus_gpu_ns == 32
 
 
 def test_a_checkpoint_and_a_repair_are_taken_from_where_they_were_booked(time):

@@ -1,4 +1,4 @@
-"""What a simulated run on a bandwidth trace came to, as it stands in ``report.json``."""
+"""Results of simulated runs on a bandwidth trace, as ``report.json`` has them."""
 
 from typing import Any
 
@@ -14,17 +14,17 @@ class AllreduceRunResult(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     time_s : float, optional
-        To the progress that was asked for; None if it was given up before.
+        Time to the required progress; None if the run was stopped before.
     wall_s : float
-        How long it was simulated.
+        Simulated time.
     progress : float
-        By then, in steps of ``none``.
+        At the end, in steps of the mode ``none``.
     in_mode : dict of str to float
         Share of the time in each mode.
     decisions : int
         Granted actions that change something.
     modes : tuple of (float, str)
-        From when on it was in which mode.
+        Start time and mode of each stretch.
     curve : tuple of (float, float)
         Time and progress.
     """
@@ -46,7 +46,7 @@ class AllreduceRunResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def progress_per_h(self) -> float:
-        """Progress in an hour, in steps of ``none``."""
+        """Progress per hour, in steps of the mode ``none``."""
         return self.progress / self.wall_s * 3600.0
 
 
@@ -56,13 +56,14 @@ class AllreduceArm(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     time_s : Interval, optional
-        To the progress that was asked for; None if a run was given up before.
+        Time to the required progress; None if a run was stopped before.
     progress_per_h : Interval
-        In steps of ``none``.
+        In steps of the mode ``none``.
     speedup : Interval, optional
-        Times the progress an hour of the best static mode under the same seed; None for that one.
+        Ratio of its progress per hour to that of the best static mode, seed by seed; None for that
+        mode itself.
     to_oracle : float, optional
-        Of a candidate: share of the way from the best static mode to the oracle.
+        Of a candidate: share of the oracle's gain over the best static mode.
     in_mode : dict of str to float
         Mean share of the time in each mode.
     """
@@ -91,13 +92,13 @@ class AllreduceSimulation(msgspec.Struct, frozen=True, kw_only=True):
     job : dict
         ``[evaluate.allreduce]`` and the number of ranks.
     progress : float
-        What the time is told to, in steps of ``none``.
+        The required progress, in steps of the mode ``none``.
     reference : str
         The best static mode in hindsight.
     span_s : float
-        How long the recording is; it begins anew after that.
+        Length of the recording, which is repeated after that.
     slowest_link : tuple of (float, float)
-        From when on how many bytes a second the slowest link carries.
+        Time and bytes per second of the slowest link from then on.
     """
 
     job: dict[str, Any]

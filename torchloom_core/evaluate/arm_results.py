@@ -1,30 +1,30 @@
-"""What every study says of an arm, whatever it simulates."""
+"""Results of an arm that all kinds of studies share."""
 
 from typing import Literal
 
 import msgspec
 
 ArmKind = Literal["bound", "baseline", "oracle", "candidate"]
-"""``bound``: nobody can be better; ``oracle``: knows the future; ``candidate``: what is tested."""
+"""``bound``: an upper bound; ``oracle``: knows the future; ``candidate``: under test."""
 
 
 class Verdicts(msgspec.Struct, frozen=True, kw_only=True):
-    """What policies asked for and what the arbiter said: counts of a run, or means over runs.
+    """Proposals and verdicts: counts of one run, or means over runs.
 
-    A proposal that is made again at the next tick counts again.
+    A proposal that is repeated at the next tick counts again.
 
     Attributes
     ----------
     granted : dict of str to float
-        By kind of action, ``migrate`` or ``cordon``.
+        Count by kind of action, such as ``migrate`` or ``cordon``.
     denied : dict of str to float
-        By the arbiter's rule.
+        Count by the arbiter's rule.
     why_denied : dict of str to str
-        By rule, one of its reasons.
+        One reason of each rule.
     cordons : dict of str to float
-        Cordons that were granted, by node.
+        Granted cordons by node.
     alerts : tuple of str
-        What the first alerts said that were granted, each text once.
+        Texts of the first granted alerts, each once.
     """
 
     proposed: float = 0.0

@@ -1,8 +1,8 @@
-"""The closed loop: the kernel watches a simulated run as it would watch a live one, and acts on it.
+"""The closed loop: the kernel watches and controls a simulated run as it would a live one.
 
-The kernel, the arbiter and the plugins are those that run live. A world takes the place of the
-trainers: it says hello, reports, dies, and does what it is commanded. Nothing is shown before it
-could be known, and every command and every forecast takes the time that the config says.
+Kernel, arbiter and plugins are those of a live run. A world simulates the trainers: their hellos,
+reports, exits and the execution of commands. No fact is reported before its ``t_avail``, and every
+command and forecast takes the time that the config sets.
 """
 
 import heapq
@@ -33,57 +33,57 @@ from torchloom_core.wire.events import (
 )
 from torchloom_core.wire.messages import Ack, Command, Exit, Hello
 
-News = Hello | Exit | Ack | SampleTable
-"""What simulated workers say by themselves."""
+WorkerMessage = Hello | Exit | Ack | SampleTable
+"""Messages that simulated workers send."""
 
 _Due = Input | Command
 _ORDER: dict[type, int] = {NodeFault: 0, Command: 1, Forecast: 2, PredictorFailed: 2, Tick: 3}
-"""What is due at the same time is taken in this order."""
+"""Order of messages that are due at the same time."""
 
 
 class World(Protocol):
-    """The simulated run, as the loop drives it; time never goes back."""
+    """A simulated run that the loop drives; time never goes back."""
 
     @property
     def end_ns(self) -> int:
-        """When the run is over, as far as is known by now."""
+        """When the run ends, as far as is known now."""
 
-    def advance(self, ts_ns: int) -> Iterable[tuple[int, News]]:
-        """Let it live until ``ts_ns``; return what its workers said meanwhile, and when."""
+    def advance(self, ts_ns: int) -> Iterable[tuple[int, WorkerMessage]]:
+        """Simulate until ``ts_ns``; return the workers' messages with their times."""
 
     def report(self, ts_ns: int) -> SampleTable:
-        """Return what all workers have reported by this tick."""
+        """Return the samples of all workers at this tick."""
 
-    def obey(self, command: Command, ts_ns: int) -> Iterable[Ack]:
-        """Take a command, and return its first acks."""
+    def execute(self, command: Command, ts_ns: int) -> Iterable[Ack]:
+        """Start a command; return its first acks."""
 
-    def judged(self, verdict: Verdict, ts_ns: int) -> None:
-        """Hear what the arbiter said."""
+    def take_verdict(self, verdict: Verdict, ts_ns: int) -> None:
+        """Take note of a verdict of the arbiter."""
 
-    def done(self, action: Action) -> None:
-        """Hear what the Weaver has done by itself."""
+    def apply(self, action: Action) -> None:
+        """Apply an action that the Weaver carried out without commands."""
 
 
 class ClosedLoop:
-    """One run of one arm: what is due, in time order, and what came of it.
+    """One run of one arm: the queue of due messages, and the verdicts.
 
     Parameters
     ----------
     config : Config
-        The kernel's: its ``weaver.tick_s`` is the tick of the loop.
+        The kernel's config; its ``weaver.tick_s`` is the tick of the loop.
     plugins : ActivePlugins
-        Just built: they keep state.
+        Newly built, as they keep state.
     start_ns : int
-        When the world begins.
-    told : iterable of (int, NodeFault)
-        Every fault of the fleet when it could be known; what was known at the start comes first.
+        Start of the run.
+    observable_faults : iterable of (int, NodeFault)
+        Every fault of the fleet at its ``t_avail``, those known at the start first.
 
     Attributes
     ----------
     verdicts : list of (int, Verdict)
-        Everything the arbiter said, and when.
+        All verdicts of the arbiter, with their times.
     verdict_counts : VerdictCounts
-        What was proposed, and what came of it.
+        Counts of proposals and verdicts.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class ClosedLoop:
         plugins: ActivePlugins,
         *,
         start_ns: int,
-        told: Iterable[tuple[int, NodeFault]] = (),
+        observable_faults: Iterable[tuple[int, NodeFault]] = (),
     ) -> None:
         self._world, self._plugins, self._start_ns = world, plugins, start_ns
         self._kernel = Kernel(config, plugins, RecordedGuard())
@@ -106,7 +106,7 @@ class ClosedLoop:
         self._now_ns = start_ns
         self.verdicts: list[tuple[int, Verdict]] = []
         self.verdict_counts = VerdictCounts()
-        for ts_ns, fault in told:
+        for ts_ns, fault in observable_faults:
             self._put(ts_ns, fault)
 
     @property
@@ -127,7 +127,7 @@ class ClosedLoop:
 
     @property
     def silent(self) -> tuple[str, ...]:
-        """Predictors that never gave a probability of anybody, sorted."""
+        """Predictors that gave no probability for any worker, sorted."""
         return tuple(sorted(self._kernel.forecasts.silent))
 
     def run(self) -> None:
@@ -140,7 +140,7 @@ class ClosedLoop:
             if ts_ns > self._world.end_ns:
                 return
             if isinstance(message, Command):
-                self._obey(message, ts_ns)
+                self._execute(message, ts_ns)
             elif isinstance(message, Tick):
                 self._tick(ts_ns)
             else:
@@ -152,10 +152,10 @@ class ClosedLoop:
         heapq.heappush(self._due, (ts_ns, _ORDER[type(message)], self._numbered, message))
 
     def _catch_up(self, ts_ns: int) -> None:
-        """Let the world live until ``ts_ns`` and tell the kernel what was said."""
-        news = self._world.advance(ts_ns)
+        """Simulate until ``ts_ns``, and pass the workers' messages to the kernel."""
+        messages = self._world.advance(ts_ns)
         self._now_ns = ts_ns
-        for at_ns, message in news:
+        for at_ns, message in messages:
             self._enter(message, at_ns)
 
     def _enter(self, message: Input | SampleTable, ts_ns: int) -> None:
@@ -166,9 +166,9 @@ class ClosedLoop:
         self._enter(Tick(), ts_ns)
         self._put(ts_ns + self._tick_ns, Tick())
 
-    def _obey(self, command: Command, ts_ns: int) -> None:
-        """Let the world do what is commanded, and bring back the acks."""
-        for ack in self._world.obey(command, ts_ns):
+    def _execute(self, command: Command, ts_ns: int) -> None:
+        """Have the simulated workers execute a command; pass their acks to the kernel."""
+        for ack in self._world.execute(command, ts_ns):
             self._enter(ack, ts_ns)
         self._catch_up(ts_ns)
 
@@ -182,11 +182,11 @@ class ClosedLoop:
                 case Verdict():
                     self.verdicts.append((ts_ns, output))
                     self.verdict_counts.enter(output)
-                    self._world.judged(output, ts_ns)
+                    self._world.take_verdict(output, ts_ns)
                 case Outcome(action=action, result="done"):
-                    self._world.done(action)
+                    self._world.apply(action)
                 case CordonOver(node=node):
-                    self._world.done(UncordonNode(node=node))
+                    self._world.apply(UncordonNode(node=node))
                 case _:
                     pass
 

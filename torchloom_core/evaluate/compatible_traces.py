@@ -1,4 +1,4 @@
-"""Traces that cannot be in one study, refused in one line."""
+"""Refuse traces that cannot be combined in one study."""
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
@@ -9,15 +9,15 @@ from torchloom_core.trace.feed.watched import watch
 
 
 def refuse_incompatible(bundles: Sequence[Bundle]) -> None:
-    """Raise TraceError if two of the traces are the same, or one watches another kind of thing.
+    """Raise TraceError if two traces are identical, or watch different kinds of components.
 
-    The same are those with the same files, whatever their names: one fleet that is counted twice
-    would look like two that agree.
+    Traces with the same files are identical, whatever their names: one fleet counted twice would
+    look like two that agree.
     """
     for one, other in combinations(bundles, 2):
         if one.checksums == other.checksums:
             raise TraceError(
-                f"{other.path}: need traces that differ, was the same by its contents as {one.path}"
+                f"{other.path}: need different traces, was identical in content to {one.path}"
             )
     first, *others = bundles
     kind = watch(first).kind
@@ -25,20 +25,19 @@ def refuse_incompatible(bundles: Sequence[Bundle]) -> None:
         its = watch(other).kind
         if its != kind:
             raise TraceError(
-                f"{other.path}: need {kind}s to be watched, as in {first.path}, was {its}s"
+                f"{other.path}: need {kind}s as watched components, as in {first.path}, was {its}s"
             )
 
 
 def refuse_unmeasured(missing: Sequence[tuple[Bundle, Mapping[str, set[str]]]]) -> None:
-    """Raise TraceError if a plugin cannot do without a metric that only some traces have.
+    """Raise TraceError if a plugin requires a metric that only some of the traces have.
 
-    Its figures would differ by what it was shown, and nobody could tell that from fleets that
-    differ.
+    Its results would differ by the missing metric, which would look like a difference of fleets.
 
     Parameters
     ----------
     missing : sequence of (Bundle, mapping of str to set of str)
-        Of each trace, plugin to the metrics that are not known there.
+        Of each trace, plugin to the required metrics that the trace lacks.
     """
     for bundle, metrics_of in missing:
         for reader, metrics in metrics_of.items():

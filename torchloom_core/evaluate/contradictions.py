@@ -1,6 +1,6 @@
-"""Refuse a trace that contradicts itself, and say what of it nobody looks at.
+"""Refuse a trace that contradicts itself, and warn of events that are ignored.
 
-A fit and an evaluation ask before they read more of it.
+A fit and an evaluation check this first.
 """
 
 import logging
@@ -14,21 +14,21 @@ from torchloom_core.trace.validation.rules import Rules
 _log = logging.getLogger(__name__)
 
 
-def say_beyond(bundle: Bundle) -> None:
-    """Say which events nobody looks at, as the trace ends before them."""
+def warn_beyond_end(bundle: Bundle) -> None:
+    """Log which events are ignored because they lie after the end of the trace."""
     if bundle.beyond:
         _log.warning("%s", bundle.beyond)
 
 
 def refuse_contradicting(bundle: Bundle) -> None:
-    """Raise TraceError if two rows have one id, or an end lies before its beginning.
+    """Raise TraceError if two rows share an id, or an end lies before its start.
 
-    What of these is meant nobody knows, and what comes out would rest on it.
+    Such rows are ambiguous, and the results would depend on the reading.
     """
     rules = Rules(-(2**63), 2**63)
     rows: dict[str, Iterable[Row]] = {TOPOLOGY: bundle.topology(), EVENTS: bundle.events()}
     for file, of in rows.items():
         for fault in (fault for row in of for fault in rules.faults(row)):
             raise TraceError(
-                f"{bundle.path / file}: {fault}; `torchloom trace validate` says where"
+                f"{bundle.path / file}: {fault}; run `torchloom trace validate` for the line"
             )

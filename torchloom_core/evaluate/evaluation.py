@@ -1,6 +1,6 @@
-"""An evaluation from what a person asked for to the report: ``torchloom evaluate`` calls it.
+"""Run one evaluation, from the request to the report; ``torchloom evaluate`` calls it.
 
-A study is of one trace or of several; of several it says as well what all say together.
+A study covers one trace or several. With several, the report also has results over all traces.
 """
 
 from collections import Counter
@@ -14,9 +14,9 @@ from torchloom_core import __version__
 from torchloom_core.config.schema import Config
 from torchloom_core.errors import ConfigError
 from torchloom_core.evaluate.compatible_traces import refuse_incompatible, refuse_unmeasured
-from torchloom_core.evaluate.contradictions import refuse_contradicting, say_beyond
+from torchloom_core.evaluate.contradictions import refuse_contradicting, warn_beyond_end
 from torchloom_core.evaluate.fleet_results import OverFleets
-from torchloom_core.evaluate.forecasts.leaks import refuse_foreknown
+from torchloom_core.evaluate.forecasts.leaks import refuse_early_availability
 from torchloom_core.evaluate.forecasts.over_fleets import Pool, scores_over_fleets
 from torchloom_core.evaluate.goodput.job import of_trace
 from torchloom_core.evaluate.goodput.over_fleets import goodput_over_fleets
@@ -28,56 +28,60 @@ from torchloom_core.evaluate.on_trace import (
     prepare_simulation,
 )
 from torchloom_core.evaluate.preflight import check_until, job_on_links
+from torchloom_core.evaluate.request import EvaluationRequest, Progress, TraceRequest
 from torchloom_core.evaluate.results import Report, TraceResults
-from torchloom_core.evaluate.unmeasured import say_unseen
-from torchloom_core.evaluate.wanted import Progress, TraceWanted, Wanted
+from torchloom_core.evaluate.unmeasured import warn_missing
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.checksums import refuse_changed
 
 
-def evaluate(wanted: Wanted, store: Path, progress: Progress) -> Report:
-    """Do it: look at all traces, refuse what has to be, then play one after the other.
+def evaluate(request: EvaluationRequest, store: Path, progress: Progress) -> Report:
+    """Validate the request on all traces, then evaluate one trace after the other.
 
     Parameters
     ----------
     store : Path
-        Folder of the finished runs.
+        Folder that caches finished runs.
 
     Raises
     ------
     TorchloomError
-        If anything that was asked for cannot be had.
+        If the request is invalid for one of its traces.
     """
-    if wanted.mode == "simulate" and wanted.scores:
-        raise ConfigError("--scores: need --mode replay, was simulate: nobody acts on given scores")
-    if wanted.mode == "replay" and wanted.days is not None:
+    if request.mode == "simulate" and request.scores:
         raise ConfigError(
-            f"--days: need --mode simulate, was replay with {wanted.days:g}: all time from --until "
-            f"on is scored"
+            "--scores: need --mode replay, was simulate: no policy acts on given scores"
         )
-    if len(wanted.traces) > 1 and wanted.scores:
-        raise ConfigError(f"--scores: need one trace that they are of, was {len(wanted.traces)}")
-    bundles = [_opened(one) for one in wanted.traces]
+    if request.mode == "replay" and request.days is not None:
+        raise ConfigError(
+            f"--days: need --mode simulate, was replay with {request.days:g}: replay scores all "
+            f"time from --until on"
+        )
+    if len(request.traces) > 1 and request.scores:
+        raise ConfigError(
+            f"--scores: need the one trace that they belong to, was {len(request.traces)}"
+        )
+    bundles = [_opened(one) for one in request.traces]
     refuse_incompatible(bundles)
     traces = [
-        OnTrace(name=name, wanted=wanted, bundle=bundle, config=_config(wanted, bundle),
+        OnTrace(name=name, request=request, bundle=bundle, config=_config(request, bundle),
                 until_ns=one.until_ns)
-        for name, bundle, one in zip(names_of(bundles), bundles, wanted.traces, strict=True)
+        for name, bundle, one in zip(names_of(bundles), bundles, request.traces, strict=True)
     ]  # fmt: skip
     pool = Pool() if len(traces) > 1 else None
-    if wanted.mode == "replay":
+    if request.mode == "replay":
         ready = [prepare_replay(one, pool) for one in traces]
-        lacking = "the trace has not"
+        source = "the trace"
     else:
-        ready, lacking = _prepare_simulations(traces, store)
+        ready, source = _prepare_simulations(traces, store)
     refuse_unmeasured([(one.on.bundle, one.missing) for one in ready])
     for reader, metrics in ready[0].missing.items():
-        say_unseen(reader, metrics, ready[0].known, lacking)
+        warn_missing(reader, metrics, ready[0].measured, source)
     found = tuple(one.play(_named(progress, one, len(ready))) for one in ready)
     for bundle in bundles:
         bundle.refuse_replaced()
     return Report(
-        mode=wanted.mode,
+        mode=request.mode,
         traces=found,
         fleets=msgspec.UNSET if pool is None else _over_fleets(found, pool),
         torchloom=__version__,
@@ -85,7 +89,7 @@ def evaluate(wanted: Wanted, store: Path, progress: Progress) -> Report:
 
 
 def names_of(bundles: Sequence[Bundle]) -> list[str]:
-    """Return what each is called: by its manifest, or by its place where others are called so."""
+    """Return the name of each trace: from its manifest, or its path where names repeat."""
     times = Counter(bundle.manifest.name for bundle in bundles)
     return [
         bundle.manifest.name if times[bundle.manifest.name] == 1 else str(bundle.path)
@@ -93,39 +97,39 @@ def names_of(bundles: Sequence[Bundle]) -> list[str]:
     ]
 
 
-def _opened(one: TraceWanted) -> Bundle:
+def _opened(one: TraceRequest) -> Bundle:
     bundle = Bundle.open(one.path)
-    bundle.digest()  # of what is looked at, whatever is there at the end
+    bundle.digest()  # of these files, should they be replaced meanwhile
     refuse_changed(bundle.path, bundle.manifest.files)
-    refuse_foreknown(bundle)
+    refuse_early_availability(bundle)
     refuse_contradicting(bundle)
-    say_beyond(bundle)
+    warn_beyond_end(bundle)
     check_until(bundle, one.until_ns)
     return bundle
 
 
-def _config(wanted: Wanted, bundle: Bundle) -> Config:
-    """Return the config with the job of the trace, and the days that were asked for."""
-    config = of_trace(wanted.config, bundle)
-    if wanted.days is None:
+def _config(request: EvaluationRequest, bundle: Bundle) -> Config:
+    """Return the config with the job of the trace and the requested days."""
+    config = of_trace(request.config, bundle)
+    if request.days is None:
         return config
-    return replace(config, evaluate=replace(config.evaluate, days=wanted.days))
+    return replace(config, evaluate=replace(config.evaluate, days=request.days))
 
 
 def _prepare_simulations(traces: Sequence[OnTrace], store: Path) -> tuple[list[Prepared], str]:
-    """Return the traces made ready, and who it is that does not measure what a plugin reads."""
+    """Return the prepared traces, and the source that lacks the metrics of a warning."""
     jobs = [job_on_links(one.bundle, one.config) for one in traces]
     if jobs[0] is None:
-        return [prepare_simulation(one, store) for one in traces], "the trace has not"
+        return [prepare_simulation(one, store) for one in traces], "the trace"
     if len(traces) > 1:
         raise ConfigError(
-            f"[evaluate.allreduce]: need one trace of links at a time, was {len(traces)}"
+            f"[evaluate.allreduce]: need one trace with links at a time, was {len(traces)}"
         )
-    return [prepare_allreduce(traces[0], jobs[0], store)], "simulated trainers do not report"
+    return [prepare_allreduce(traces[0], jobs[0], store)], "the simulated run"
 
 
 def _named(progress: Progress, one: Prepared, traces: int) -> Progress:
-    """Say of which trace it is, where there are several."""
+    """Prefix the progress with the trace's name, where there are several."""
     if traces == 1:
         return progress
     return lambda what, done, total: progress(f"{one.on.name}: {what}", done, total)

@@ -1,4 +1,4 @@
-"""What several traces say together, as it stands in ``report.json``: each fleet counts once."""
+"""Results over several traces, as ``report.json`` has them; each trace is one fleet."""
 
 import msgspec
 
@@ -7,7 +7,7 @@ from torchloom_core.learning.forecast_score import Interval
 
 
 class PooledScore(msgspec.Struct, frozen=True, kw_only=True):
-    """One predictor over the moments and incidents of all traces, as if they were one fleet.
+    """One predictor over the samples and incidents of all traces, as if they were one fleet.
 
     A large trace weighs more. ``precision`` is None without an alarm, ``recall`` without an
     incident. Thresholds are each trace's own.
@@ -23,18 +23,18 @@ class PooledScore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FleetScore(msgspec.Struct, frozen=True, kw_only=True):
-    """One predictor over all traces: means over fleets, in which each trace counts the same.
+    """One predictor over all traces: means with equal weight for each trace.
 
     Attributes
     ----------
     prevalence : float
-        The mean over those traces that have an AUPRC.
+        Mean over the traces that have an AUPRC.
     auprc, precision, recall, false_alarms_per_node_day : Interval
-        Over the traces that have such a figure: without a failure there is no AUPRC and no
-        recall, without an alarm no precision.
+        Over the traces that have the figure: a trace without a failure has no AUPRC and no
+        recall, one without an alarm no precision.
     versus : dict of str to Interval
-        Difference in AUPRC to another predictor, trace by trace; ``ahead`` and ``behind`` are
-        traces.
+        Difference in AUPRC to another predictor, trace by trace; ``ahead`` and ``behind``
+        count traces.
     """
 
     predictor: str
@@ -48,14 +48,14 @@ class FleetScore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FleetArm(msgspec.Struct, frozen=True, kw_only=True):
-    """One arm over all traces: means over fleets, in which each trace counts the same.
+    """One arm over all traces: means with equal weight for each trace.
 
     Attributes
     ----------
     over_reference : tuple of float
-        Of each trace, the mean gain in goodput over the reference of all traces.
+        Per trace, the mean gain in goodput over the common reference.
     versus_reference : Interval, optional
-        The mean of these; None for the reference itself. ``ahead`` and ``behind`` are traces.
+        Mean of these; None for the reference itself. ``ahead`` and ``behind`` count traces.
     versus_without : Interval, optional
         Of an arm with policies: the same over the same job without them.
     """
@@ -69,13 +69,13 @@ class FleetArm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FleetGoodput(msgspec.Struct, frozen=True, kw_only=True):
-    """The closed loop over all traces, of the arms that were played on each.
+    """The closed loop over all traces, for the arms that were played on each.
 
     Attributes
     ----------
     reference : str
-        The baseline with the best mean goodput that needs no forecast and recovers as the jobs
-        do: one for all traces.
+        The best baseline on the mean, one for all traces, among those that need no forecast and
+        recover as the jobs do.
     """
 
     reference: str
@@ -83,12 +83,12 @@ class FleetGoodput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OverFleets(msgspec.Struct, frozen=True, kw_only=True):
-    """What all traces of a study say together.
+    """Results over all traces of a study.
 
     Attributes
     ----------
     traces : int
-        How many there are.
+        Number of traces.
     """
 
     traces: int

@@ -1,4 +1,4 @@
-"""The plugins that are installed, as everything of an evaluation finds them."""
+"""The installed plugins, loaded once for the whole evaluation."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -9,11 +9,11 @@ from torchloom_core.activation.discovery import PluginInfo, by_name, discover
 
 @lru_cache(maxsize=1)
 def installed() -> tuple[PluginInfo, ...]:
-    """Load the installed plugins once a process."""
+    """Load the installed plugins, once per process."""
     return tuple(discover())
 
 
 def policies() -> Mapping[str, type[Any]]:
-    """Return the policies that can be made, by name."""
+    """Return the policies that loaded, by name."""
     found = by_name(installed(), "policy")
     return {name: info.cls for name, info in found.items() if info.cls}

@@ -1,6 +1,6 @@
-"""One trace of a study: what can be refused at once, and then everything that is found on it.
+"""Prepare and evaluate one trace of a study.
 
-:mod:`torchloom_core.evaluate.evaluation` prepares all traces before it plays the first.
+:mod:`torchloom_core.evaluate.evaluation` prepares all traces before it evaluates the first.
 """
 
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -25,15 +25,15 @@ from torchloom_core.evaluate.forecasts.scoring import Scoring, alone, scorer_of,
 from torchloom_core.evaluate.goodput import sweep
 from torchloom_core.evaluate.goodput.arms import FORECAST_POLICY, Arm
 from torchloom_core.evaluate.goodput.candidates import (
-    Asked,
     Forecaster,
+    Selection,
     candidates,
     forecasters,
     refuse_twice,
 )
-from torchloom_core.evaluate.goodput.job import ticking, told
+from torchloom_core.evaluate.goodput.job import reported_keys, ticking
 from torchloom_core.evaluate.goodput.run import Setting
-from torchloom_core.evaluate.goodput.study import first_scene, run_study
+from torchloom_core.evaluate.goodput.study import first_episode, run_study
 from torchloom_core.evaluate.installed import policies
 from torchloom_core.evaluate.open_loop import replay_policies
 from torchloom_core.evaluate.preflight import (
@@ -47,9 +47,9 @@ from torchloom_core.evaluate.preflight import (
     refuse_unread,
     unmeasured,
 )
+from torchloom_core.evaluate.request import EvaluationRequest, Progress
 from torchloom_core.evaluate.results import ReplayedPolicy, RunResult, TraceResults
 from torchloom_core.evaluate.run_cache import RunCache
-from torchloom_core.evaluate.wanted import Progress, Wanted
 from torchloom_core.learning.forecast_score import ForecastScore
 from torchloom_core.learning.skill import RANDOM
 from torchloom_core.plugin.outlook import UNSAVED_WORK
@@ -61,20 +61,20 @@ _DAY_S = 86_400.0
 
 @dataclass(frozen=True, kw_only=True)
 class OnTrace:
-    """A trace of a study, with what was asked of it.
+    """A trace of a study, with its request and config.
 
     Attributes
     ----------
     name : str
-        What it is called in the study.
+        Name in the study.
     config : Config
-        With the job of the trace, where it has one.
+        Config with the job of the trace, where it has one.
     until_ns : int, optional
-        Time from here on is played and scored.
+        Start of the evaluated time.
     """
 
     name: str
-    wanted: Wanted
+    request: EvaluationRequest
     bundle: Bundle
     config: Config
     until_ns: int | None
@@ -82,86 +82,86 @@ class OnTrace:
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """A trace of which nothing is left to refuse.
+    """A trace that passed all checks.
 
     Attributes
     ----------
-    known : set of str
+    measured : set of str
         Metrics that are measured.
     missing : dict of str to set of str
-        Plugin to the metrics that it cannot do without and that are none of them.
+        Plugin to its required metrics that are not measured.
     play : callable
-        Does what was asked for; takes what is told how far it is.
+        Evaluates the trace; takes a callback for the progress.
     """
 
     on: OnTrace
-    known: Set[str]
+    measured: Set[str]
     missing: Mapping[str, set[str]]
     play: Callable[[Progress], TraceResults] = field(repr=False)
 
 
 def prepare_simulation(on: OnTrace, store: Path) -> Prepared:
-    """Make ready to play the arms on the fleet model, in a closed loop.
+    """Prepare to play the arms on the fleet model, in a closed loop.
 
     Raises
     ------
     TorchloomError
-        If anything that was asked for cannot be had.
+        If the request is invalid for this trace.
     """
-    wanted, bundle, config, asked = on.wanted, on.bundle, on.config, on.wanted.asked
-    has_policies = asked.policies or (asked.config_path and config.policies)
-    if asked.predictors and not has_policies:
-        asked = replace(asked, policies=(FORECAST_POLICY,))
-    arms = candidates(asked, config, policies())
-    refuse_unread(asked, config, arms)
+    request, bundle, config, selection = on.request, on.bundle, on.config, on.request.selection
+    has_policies = selection.policies or (selection.config_path and config.policies)
+    if selection.predictors and not has_policies:
+        selection = replace(selection, policies=(FORECAST_POLICY,))
+    arms = candidates(selection, config, policies())
+    refuse_unread(selection, config, arms)
     refuse_growth(arms, config)
-    source = _source(asked)
+    source = _source(selection)
     ahead_s, missing = _needs(on, arms, source)
     refuse_short(ahead_s, config.evaluate.tick_s)
     setting = Setting(
         trace=str(bundle.path.absolute()),
         config=config,
         config_path=source,
-        horizon_s=_horizon_s(wanted, ahead_s),
+        horizon_s=_horizon_s(request, ahead_s),
         from_ns=begin_ns(bundle, arms, on.until_ns),
     )
-    check_days(setting, bundle, asked=wanted.days is not None, until_ns=on.until_ns)
-    first_scene(setting)
-    if wanted.sweep:
-        sweep.check(setting, wanted.sweep)
+    check_days(setting, bundle, is_option=request.days is not None, until_ns=on.until_ns)
+    first_episode(setting)
+    if request.sweep:
+        sweep.check(setting, request.sweep)
 
     def play(progress: Progress) -> TraceResults:
         simulation = run_study(
             setting,
             arms,
-            seeds=wanted.seeds,
+            seeds=request.seeds,
             store=RunCache(store, RunResult),
-            workforce=wanted.workforce,
+            workforce=request.workforce,
             progress=lambda done, total: progress("runs", done, total),
-            vary_costs=wanted.vary_costs,
-            swept=wanted.sweep,
+            vary_costs=request.vary_costs,
+            swept=request.sweep,
         )
-        played = assumptions.of_simulation(setting, bundle, wanted.seeds)
+        played = assumptions.of_simulation(setting, bundle, request.seeds)
         found = _results(on, arms, *assumptions.of_trace(bundle), *played)
         return replace(found, simulation=simulation)
 
-    return Prepared(on=on, known={*bundle.metrics}, missing=missing, play=play)
+    return Prepared(on=on, measured={*bundle.metrics}, missing=missing, play=play)
 
 
 def prepare_allreduce(on: OnTrace, job: Allreduce, store: Path) -> Prepared:
-    """Make ready to play the arms on the trace's links, in a closed loop.
+    """Prepare to play the arms on the trace's links, in a closed loop.
 
     Raises
     ------
     TorchloomError
-        If anything that was asked for cannot be had.
+        If the request is invalid for this trace.
     """
-    wanted, bundle, config, asked = on.wanted, on.bundle, on.config, on.wanted.asked
-    refuse_fleet_options(days=wanted.days, swept=wanted.sweep)
-    found = candidates(asked, config, policies())
-    refuse_unread(asked, config, found)
+    request, bundle, config, selection = on.request, on.bundle, on.config, on.request.selection
+    refuse_fleet_options(days=request.days, swept=request.sweep)
+    found = candidates(selection, config, policies())
+    refuse_unread(selection, config, found)
     arms = [allreduce.candidate(arm.name, arm.what, arm.policies, arm.predictors) for arm in found]
-    source = _source(asked)
+    source = _source(selection)
     plugins = built([kernel_config(config, arm) for arm in arms], source)
     setting = allreduce.Setting(
         trace=str(bundle.path.absolute()),
@@ -175,52 +175,53 @@ def prepare_allreduce(on: OnTrace, job: Allreduce, store: Path) -> Prepared:
         simulation = allreduce.run_study(
             setting,
             arms,
-            seeds=wanted.seeds,
+            seeds=request.seeds,
             store=RunCache(store, AllreduceRunResult),
-            workforce=wanted.workforce,
+            workforce=request.workforce,
             progress=lambda done, total: progress("runs", done, total),
         )
-        said = assumptions.of_allreduce(setting, bundle, wanted.seeds)
-        return replace(_results(on, found, *said), allreduce=simulation)
+        assumed = assumptions.of_allreduce(setting, bundle, request.seeds)
+        return replace(_results(on, found, *assumed), allreduce=simulation)
 
-    known = {*METRICS}
-    return Prepared(on=on, known=known, missing=unmeasured(plugins, known), play=play)
+    measured = {*METRICS}
+    missing = unmeasured(plugins, measured)
+    return Prepared(on=on, measured=measured, missing=missing, play=play)
 
 
 def prepare_replay(on: OnTrace, pool: Pool | None) -> Prepared:
-    """Make ready to score forecasts and proposals, in an open loop.
+    """Prepare to score forecasts and proposals, in an open loop.
 
     Parameters
     ----------
     pool : Pool, optional
-        Takes the moments that predictors are scored on.
+        Collects the scored samples of all traces.
 
     Raises
     ------
     TorchloomError
-        If anything that was asked for cannot be had.
+        If the request is invalid for this trace.
     """
-    wanted, bundle, config, asked = on.wanted, on.bundle, on.config, on.wanted.asked
-    if wanted.sweep:
-        raise ConfigError("--sweep: need --mode simulate, was replay: nobody answers there")
-    arms = candidates(asked, config, policies())
-    source = _source(asked)
-    tested = forecasters(asked, config)
+    request, bundle, config, selection = on.request, on.bundle, on.config, on.request.selection
+    if request.sweep:
+        raise ConfigError("--sweep: need --mode simulate, was replay, which simulates no job")
+    arms = candidates(selection, config, policies())
+    source = _source(selection)
+    tested = forecasters(selection, config)
     ahead_s, missing = _needs(on, arms, source, tested)
-    if not (tested or wanted.scores or arms):
+    if not (tested or request.scores or arms):
         raise ConfigError("--mode replay: need a --predictor, --policy or --scores, was none")
-    if any(name == RANDOM for name, _ in wanted.scores):
+    if any(name == RANDOM for name, _ in request.scores):
         raise ConfigError(f"--scores: need a name other than {RANDOM}, was {RANDOM!r}")
-    refuse_twice("--scores", [one.label for one in tested] + [name for name, _ in wanted.scores])
+    refuse_twice("--scores", [one.label for one in tested] + [name for name, _ in request.scores])
     begins_ns = [begin_ns(bundle, [arm], on.until_ns) for arm in arms]
-    task = Task(horizon_s=_horizon_s(wanted, ahead_s), repair_s=config.evaluate.repair_s)
+    task = Task(horizon_s=_horizon_s(request, ahead_s), repair_s=config.evaluate.repair_s)
     until_ns = split_ns(bundle) if on.until_ns is None else on.until_ns
     given = {
         name: given_scores(Path(file), bundle, task, until_ns=until_ns)
-        for name, file in wanted.scores
+        for name, file in request.scores
     }
     scoring = Scoring(
-        until_ns=on.until_ns, false_alarms_per_node_day=wanted.false_alarms_per_node_day
+        until_ns=on.until_ns, false_alarms_per_node_day=request.false_alarms_per_node_day
     )
     scorer = scorer_of(bundle, tested, config, scoring, source=source) if tested else None
 
@@ -245,39 +246,39 @@ def prepare_replay(on: OnTrace, pool: Pool | None) -> Prepared:
             replayed.append(
                 replay_policies(bundle, arm, config, task, from_ns=from_ns, source=source)
             )
-        said = (*assumptions.of_trace(bundle), *assumptions.of_replay(tested, config))
-        found = _results(on, arms, *said)
+        assumed = (*assumptions.of_trace(bundle), *assumptions.of_replay(tested, config))
+        found = _results(on, arms, *assumed)
         return replace(found, forecasts=tuple(forecasts), policies=tuple(replayed))
 
-    return Prepared(on=on, known={*bundle.metrics}, missing=missing, play=play)
+    return Prepared(on=on, measured={*bundle.metrics}, missing=missing, play=play)
 
 
-def _source(asked: Asked) -> str:
+def _source(selection: Selection) -> str:
     """Return the config file's name, for errors."""
-    return str(asked.config_path or (DEFAULT_PATH if DEFAULT_PATH.exists() else "command line"))
+    return str(selection.config_path or (DEFAULT_PATH if DEFAULT_PATH.exists() else "command line"))
 
 
 def _needs(
     on: OnTrace, arms: Sequence[Arm], source: str, tested: Sequence[Forecaster] = ()
 ) -> tuple[list[tuple[str, float]], dict[str, set[str]]]:
-    """Build all plugins once; return how far the arms look ahead, and what is not measured."""
+    """Build all plugins once; return the arms' horizons and the missing metrics by plugin."""
     ticks = ticking(on.config)
     plugins = built(
         [replace(ticks, policies=arm.policies, predictors=arm.predictors) for arm in arms], source
     )
-    known = {*on.bundle.metrics, UNSAVED_WORK}  # this one the job itself tells
+    measured = {*on.bundle.metrics, UNSAVED_WORK}  # the simulated job reports this one
     judges = [alone(one, on.config, source) for one in tested]
-    return horizons_s(plugins), unmeasured([*plugins, *judges], known)
+    return horizons_s(plugins), unmeasured([*plugins, *judges], measured)
 
 
-def _horizon_s(wanted: Wanted, ahead_s: list[tuple[str, float]]) -> float:
+def _horizon_s(request: EvaluationRequest, ahead_s: list[tuple[str, float]]) -> float:
     longest_s = max((horizon_s for _, horizon_s in ahead_s), default=_DAY_S)
-    return longest_s if wanted.horizon_s is None else wanted.horizon_s
+    return longest_s if request.horizon_s is None else request.horizon_s
 
 
-def _results(on: OnTrace, arms: list[Arm], *said: str) -> TraceResults:
-    """Return what is known of a trace before anything is found."""
-    return TraceResults(trace=_trace(on), config=_shown(on.config, arms), assumptions=said)
+def _results(on: OnTrace, arms: list[Arm], *assumed: str) -> TraceResults:
+    """Return the results of a trace without forecasts, policies and simulation."""
+    return TraceResults(trace=_trace(on), config=_shown(on.config, arms), assumptions=assumed)
 
 
 def _trace(on: OnTrace) -> dict[str, Any]:
@@ -296,10 +297,10 @@ def _trace(on: OnTrace) -> dict[str, Any]:
 
 
 def _shown(config: Config, arms: list[Arm]) -> dict[str, Any]:
-    """Return what of the config had a say."""
+    """Return the parts of the config that affect the results."""
     sections = {
-        "evaluate": told(config.evaluate),
-        "costs": told(config.costs),
+        "evaluate": reported_keys(config.evaluate),
+        "costs": reported_keys(config.costs),
         "arbiter": msgspec.to_builtins(config.arbiter),
     }
     if config.evaluate.allreduce is not None:

@@ -1,4 +1,4 @@
-"""Play many runs at once: on the cores of this machine, or on those of a Ray cluster."""
+"""Play runs in parallel: on the cores of this machine, or on a Ray cluster."""
 
 import logging
 import os
@@ -18,10 +18,10 @@ from torchloom_core.errors import ConfigError, WorkerLost
 Backend = Literal["loky", "ray"]
 
 _ROUND = 4
-"""Runs a core in one round on Ray, whose joblib backend hands nothing out before the end."""
+"""Runs per core in one round on Ray, whose joblib backend returns a round's results at its end."""
 
 _ORPHANED_S = 1.0
-"""How long a process that plays runs may outlive the one that started it."""
+"""How long a worker process may outlive its parent, seconds."""
 
 
 Played = TypeVar("Played")
@@ -29,15 +29,15 @@ _Played_co = TypeVar("_Played_co", covariant=True)
 
 
 class StudyTask(Protocol[_Played_co]):
-    """One run that is to be played, as it is sent to whoever plays it."""
+    """One run to play, as it is sent to a worker process."""
 
     @property
     def seed(self) -> int:
-        """Which draw it is played under."""
+        """The seed of its random draws."""
 
     @property
     def arm_name(self) -> str:
-        """Which arm is played."""
+        """The name of its arm."""
 
     @property
     def key(self) -> str:
@@ -48,15 +48,15 @@ class StudyTask(Protocol[_Played_co]):
 
 
 class Workforce(msgspec.Struct, frozen=True, kw_only=True):
-    """Who plays the runs.
+    """The processes that play the runs.
 
     Attributes
     ----------
     jobs : int
-        Processes at once; -1: one a core.
+        Parallel processes; -1: one per core.
     ray_address : str
-        Of a cluster that runs; "": one on this machine is started. The trace must be at the
-        same path everywhere.
+        Address of a running cluster; "": start one on this machine. The trace must be at the
+        same path on all machines.
     """
 
     jobs: int = 1
@@ -70,10 +70,10 @@ class Workforce(msgspec.Struct, frozen=True, kw_only=True):
     def play(
         self, study_tasks: Sequence[StudyTask[Played]]
     ) -> Iterator[tuple[StudyTask[Played], Played]]:
-        """Yield every run as soon as it is over, in whatever order.
+        """Yield every run as soon as it is finished, in any order.
 
-        They go out seed by seed: a process draws an episode once for all arms, and after the first
-        seed every arm has shown how long it takes.
+        Runs are started seed by seed: a process draws an episode once for all arms, and after the
+        first seed the duration of every arm is known.
 
         Raises
         ------
@@ -84,9 +84,9 @@ class Workforce(msgspec.Struct, frozen=True, kw_only=True):
 
         study_tasks = sorted(study_tasks, key=lambda study_task: study_task.seed)
         if self.backend == "loky":
-            # One that has grown ends between two runs, and another takes its place.
+            # joblib replaces a worker process whose memory has grown, between two runs.
             warnings.filterwarnings("ignore", "A worker stopped while some jobs", UserWarning)
-            # Whoever interrupts is told by us what is kept.
+            # On an interrupt the command itself reports which runs are saved.
             warnings.filterwarnings("ignore", r"\d+ tasks (have been|which were)", UserWarning)
             work = joblib.Parallel(
                 n_jobs=self.jobs,
@@ -94,7 +94,7 @@ class Workforce(msgspec.Struct, frozen=True, kw_only=True):
                 initializer=_begin,
                 initargs=(os.getpid(),),
             )
-            with _untold_of(signal.SIGHUP):  # whoever tidies up after us ignores the others itself
+            with _blocked(signal.SIGHUP):  # joblib's resource tracker ignores the other signals
                 runs = work(joblib.delayed(_play)(study_task) for study_task in study_tasks)
             try:
                 yield from runs
@@ -126,8 +126,8 @@ class Workforce(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @contextmanager
-def _untold_of(number: signal.Signals) -> Iterator[None]:
-    """Keep a signal that comes meanwhile until later, and for ever from processes that start."""
+def _blocked(number: signal.Signals) -> Iterator[None]:
+    """Defer a signal, and block it for good in processes that are started meanwhile."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {number})
     try:
         yield
@@ -136,13 +136,13 @@ def _untold_of(number: signal.Signals) -> Iterator[None]:
 
 
 def _begin(parent: int) -> None:
-    """Let whoever started this process end it: a terminal interrupts both."""
+    """Ignore SIGINT, which a terminal sends to the parent as well; end with the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=[parent], daemon=True).start()
 
 
 def _end_with(parent: int) -> None:
-    """End this process once the one that started it was killed, which tells it nothing."""
+    """End this process once its parent is gone; a killed parent sends no signal."""
     while os.getppid() == parent:
         time.sleep(_ORPHANED_S)
     os._exit(1)

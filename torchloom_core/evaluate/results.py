@@ -1,7 +1,7 @@
-"""What an evaluation found, as it stands in ``report.json``.
+"""Results of an evaluation, as ``report.json`` has them.
 
-The study fills these, the table and the page only show them. All of it is deterministic: the
-same trace, config and seeds give the same bytes.
+The study creates them; the tables and the page show them. They are deterministic: the same trace,
+config and seeds give the same bytes.
 """
 
 from typing import Any, Literal
@@ -19,10 +19,10 @@ REPORT_VERSION = 2
 
 
 class ReplayedPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """What one policy said in an open loop: nobody answered its commands.
+    """Proposals of one policy in an open loop, where commands get no acks.
 
-    ``what`` is the arm's sentence, which names whose forecasts were read; ``silent`` are
-    predictors that gave no probability of anybody.
+    ``what`` describes the arm and names the forecasts that it reads; ``silent`` are predictors
+    that gave no probability for any worker.
     """
 
     policy: str
@@ -41,7 +41,7 @@ class ReplayedPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TimelineEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened in one simulated run."""
+    """One event of a simulated run."""
 
     ts_ns: int
     kind: str
@@ -53,13 +53,12 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     """One simulated run: an arm under one seed.
 
     ``buckets`` are GPU-seconds, and add up to ``wall_s x gpus``. ``goodput`` is the useful
-    share of that; ``as_planned`` the same if more groups than planned are worth nothing, absent
-    where there never were more; ``ettr`` the useful share of the time of the job's own GPUs, which
-    counts no more groups than planned. ``decisions`` are
-    granted actions that change something; ``invalid_decisions`` those of them that rest on
-    telemetry of another load, None where none that depends on the load was read. ``moves`` counts
-    migrations and drains among the decisions, ``right_moves`` those of them that left a node which
-    was hit within the horizon. ``silent`` predictors gave no probability in all of the run.
+    share of that; ``as_planned`` the same if groups beyond the plan count nothing, absent where
+    there were none; ``ettr`` the useful share of the job's own GPU time, without groups beyond the
+    plan. ``decisions`` are granted actions that change the run; ``invalid_decisions`` those based
+    on telemetry of another load, None where no load-dependent metric was read. ``moves`` are
+    migrations and drains, ``right_moves`` those whose old node failed within the horizon.
+    ``silent`` are predictors that gave no probability in the whole run.
     """
 
     arm: str
@@ -87,7 +86,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AsPlanned(msgspec.Struct, frozen=True, kw_only=True):
-    """An arm whose run may grow, if more groups than planned are worth nothing."""
+    """An arm whose run may grow, if groups beyond the plan count nothing."""
 
     goodput: Interval
     versus_reference: Interval
@@ -99,28 +98,27 @@ class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     recovery : "restart" or "per_step", optional
-        The arm's own way; absent: the job's.
+        The arm's own recovery mode; absent: the job's.
     versus_reference : Interval
         Paired difference in goodput, same seeds, to the best baseline that needs no forecast
         and recovers as the job does.
     versus_without : Interval
-        Of an arm with policies: the same to the job that is set up as the arm's and that
-        nobody watches over. What policies are worth shows here; the interval between
-        checkpoints that the arm begins with is in both.
+        Of an arm with policies: the same to the same job without policies. This is what the
+        policies gain; both start with the same checkpoint interval.
     as_planned : AsPlanned, optional
         Only of an arm whose run may have more groups than the job is planned for.
     decisions : float
-        Granted actions that change something; an arm with none did nothing.
+        Granted actions that change the run.
     to_oracle : float, optional
-        Of a candidate: share of the way from the reference to the oracle, 1 if it is as good.
+        Of a candidate: share of the oracle's gain over the reference, 1 if equal.
     right_moves : float
-        Of its moves, those that left a node which failed within the forecast's horizon; where
-        the job came back to the node meanwhile, several may be right about one failure.
+        Moves away from a node that failed within the horizon; if the job returned to the node,
+        several moves may count for one failure.
     invalid_share : float, optional
-        Of its decisions, those that rest on telemetry which was recorded under another load;
-        None where it decided nothing, or read nothing that depends on the load.
+        Share of its decisions based on telemetry that was recorded under another load; None
+        without decisions, or without load-dependent metrics.
     silent : dict of str to int
-        Predictor to the number of runs in which it gave no probability of anybody.
+        Predictor to the number of runs in which it gave no probability for any worker.
     buckets : dict of str to float
         Mean share of all GPU-seconds.
     """
@@ -149,7 +147,7 @@ class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SensitivityPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """What an arm gains over the same job without it if one cost is ``factor`` times as large."""
+    """Gain of an arm over the same job without it, with one cost times ``factor``."""
 
     arm: str
     cost: str
@@ -158,20 +156,20 @@ class SensitivityPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 AS_PLANNED = " as planned"
-"""After the name of an arm whose run grows, if more groups than planned are worth nothing."""
+"""Suffix of an arm whose run grows, for the result without groups beyond the plan."""
 
 
 class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """What an arm comes to with so many spares.
+    """Result of an arm with one number of spares.
 
     Attributes
     ----------
     to_best : Interval, optional
         Paired difference in goodput to the value with the highest; None for that one.
     useful_gpu_h_per_day : Interval
-        Of all GPUs together.
+        Over all GPUs.
     more_gpu_h_per_day : Interval, optional
-        What each further one brings of that since the value before; None for the first.
+        Increase of that per further spare since the previous value; None for the first.
     """
 
     value: int
@@ -182,18 +180,18 @@ class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True):
-    """How an arm fares with more and more spares, each of which is paid for.
+    """Goodput of the arms by number of spares, each of which is paid for.
 
     Attributes
     ----------
     name : str
-        The key of ``[evaluate]`` that is swept.
+        The varied key of ``[evaluate]``.
     beside : str
-        The other key and its value, as ``1 standbys``: paid for with every value.
+        The other key and its value, such as ``1 standbys``: paid for at every value.
     gpu_h_per_day : float
-        What one more costs.
+        Cost of one more.
     lines : dict of str to tuple of SweepPoint
-        By arm, and by ``<arm> as planned`` where its run grows; the least value first.
+        By arm, and ``<arm> as planned`` where its run grows; in order of the values.
     best : dict of str to int
         By the same names, the value with the highest goodput.
     """
@@ -206,9 +204,9 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BreakEven(msgspec.Struct, frozen=True, kw_only=True):
-    """From which precision on a migration pays: ``p (D + R + unsaved) > G + away``, in GPU-seconds.
+    """Precision above which a migration pays: ``p (D + R + unsaved) > G + away``, in GPU-seconds.
 
-    ``price_gpu_s`` is that of the first standby of the job, ``last_price_gpu_s`` of the last one.
+    ``price_gpu_s`` is the price with all standbys left, ``last_price_gpu_s`` with the last one.
     """
 
     precision: float
@@ -216,13 +214,13 @@ class BreakEven(msgspec.Struct, frozen=True, kw_only=True):
     price_gpu_s: float
     last_price_gpu_s: float
     measured: dict[str, float] = {}
-    """Arm to the share of its moves that left a node which was then hit."""
+    """Arm to the share of its moves whose old node failed within the horizon."""
 
 
 class Simulation(msgspec.Struct, frozen=True, kw_only=True):
     """The closed loop: goodput of every arm.
 
-    ``horizon_s`` is how far ahead the oracle is told, and in which time a move must prove right.
+    ``horizon_s`` is the oracle's horizon, and the time within which a move must prove right.
     """
 
     job: dict[str, Any]
@@ -236,14 +234,14 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True):
     sensitivity: tuple[SensitivityPoint, ...] = ()
     sweep: Sweep | msgspec.UnsetType = msgspec.UNSET
     unknown_follows: dict[str, tuple[ArmSummary, ...]] = {}
-    """``component`` and ``job``: the arms with every unknown failure taken that way."""
+    """``component`` and ``job``: the arms with failures of unknown cause assumed to follow that."""
 
 
 class TraceResults(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found on one trace.
+    """Results on one trace.
 
-    ``trace`` says which: its ``name`` tells it apart from the others of the study. ``config`` is
-    what of the config had a say in it, ``assumptions`` what was taken for granted.
+    ``trace`` describes the trace; its ``name`` is unique in the study. ``config`` has the parts of
+    the config that affect the results.
     """
 
     trace: dict[str, Any]
@@ -256,7 +254,7 @@ class TraceResults(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """What the trace is called in the study."""
+        """The name of the trace in the study."""
         return str(self.trace["name"])
 
 
@@ -266,9 +264,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     traces : tuple of TraceResults
-        In the order in which they were asked for; one at the least.
+        In the order of the command line; at least one.
     fleets : OverFleets, optional
-        What all of them say together; absent where there is one.
+        Results over all traces; absent with one trace.
     """
 
     mode: Literal["replay", "simulate"]

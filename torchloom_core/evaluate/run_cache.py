@@ -1,4 +1,4 @@
-"""Finished runs on disk, so that an interrupted study loses none and repeats none."""
+"""Cache finished runs on disk, so that an interrupted study resumes without repeating them."""
 
 import hashlib
 import importlib.metadata
@@ -20,31 +20,31 @@ from torchloom_core.plugin.api import PROJECT
 Run = TypeVar("Run", bound=msgspec.Struct)
 
 _ALWAYS = ("numpy", "scikit-learn")
-"""What forecasts are made with, whatever a plugin says it requires."""
+"""Distributions that affect forecasts, whatever a plugin declares."""
 
 
 class RunCache(Generic[Run]):
-    """One file a run, under a key that names everything which the run depends on.
+    """One file per run, under a hash of everything that the run depends on.
 
     Parameters
     ----------
     kind : type
-        What a run is; its field ``arm`` names the arm.
+        Type of a run; its field ``arm`` names the arm.
     """
 
     def __init__(self, folder: Path, kind: type[Run]) -> None:
         self._folder, self._kind = folder, kind
 
     def find(self, key: str, arm: str) -> Run | None:
-        """Return the run as one of this arm, or None if it is not there or not whole."""
+        """Return the run under the name of this arm, or None if it is missing or incomplete."""
         try:
             found = msgspec.json.decode(self._path(key).read_bytes(), type=self._kind)
         except (OSError, msgspec.MsgspecError):
             return None
         return msgspec.structs.replace(found, arm=arm)
 
-    def keep(self, key: str, run: Run) -> None:
-        """Write a run, wholly or not at all."""
+    def save(self, key: str, run: Run) -> None:
+        """Write a run atomically."""
         write_whole(self._path(key), msgspec.json.encode(run))
 
     def _path(self, key: str) -> Path:
@@ -52,12 +52,12 @@ class RunCache(Generic[Run]):
 
 
 def key_of(parts: list[Any], predictors: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the hash of what a run depends on, of the models of its predictors, and of the code.
+    """Return the hash of a run's inputs, the models of its predictors, and the code.
 
     Parameters
     ----------
     parts : list
-        Whatever msgspec can encode.
+        Inputs of the run, of types that msgspec encodes.
     predictors : mapping
         As under ``[predictors]``.
     """
@@ -72,10 +72,10 @@ def _folder_digest(folder: Path) -> str:
 
 @lru_cache(maxsize=1)
 def code_digest() -> str:
-    """Return the hash of our own code and that of every installed plugin, made once a process.
+    """Return the hash of torchLoom's code and that of every plugin, computed once per process.
 
-    Of a plugin all modules of its top-level package count, and the versions of the distributions
-    that its own requires.
+    A plugin contributes all modules of its top-level package and the versions of the
+    distributions that it requires.
     """
     sources = {*Path(torchloom_core.__file__).parent.rglob("*.py")}
     distributions = {PROJECT}
@@ -94,7 +94,7 @@ def sources_of(cls: type[Any]) -> set[Path]:
 
 
 def versions_of(distributions: Iterable[str]) -> dict[str, str]:
-    """Return the versions of installed distributions and of what they require, extras too."""
+    """Return the versions of distributions and of their requirements, extras included."""
     names = {*_ALWAYS}
     for name in distributions:
         names.add(name)

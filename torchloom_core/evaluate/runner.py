@@ -1,4 +1,4 @@
-"""Play the runs of a study that are not on disk yet, and say how many are over."""
+"""Play the runs of a study that are not cached yet, and report the progress."""
 
 from collections.abc import Callable, Sequence
 from typing import Generic
@@ -10,16 +10,16 @@ from torchloom_core.evaluate.parallel import StudyTask, Workforce
 from torchloom_core.evaluate.run_cache import Run, RunCache
 
 Progress = Callable[[int, int], None]
-"""Told how many runs are over, and how many there will be."""
+"""Called with the number of finished runs and the total."""
 
 
 class Runner(Generic[Run]):
-    """Looks every run up in the store first, and puts it there once it is over.
+    """Looks up every run in the cache, and plays and saves the missing ones.
 
     Parameters
     ----------
     total : int
-        How many runs there will be.
+        Number of runs.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Runner(Generic[Run]):
         Raises
         ------
         StateError
-            If the trace or a model was replaced meanwhile: nobody knows of which a run is.
+            If the trace or a model was replaced meanwhile.
         """
         key = {(study_task.arm_name, study_task.seed): study_task.key for study_task in study_tasks}
         found: dict[str, Run] = {}
@@ -54,7 +54,7 @@ class Runner(Generic[Run]):
                     f"{study_task.arm_name}: need a trace and models that do not change "
                     f"during the backtest, one was replaced"
                 )
-            self._store.keep(name, run)
+            self._store.save(name, run)
             found[name] = run
             self._done(1)
         return {

@@ -1,4 +1,4 @@
-"""Say which metrics a plugin cannot do without and nobody measures: there it sees nothing."""
+"""Find required metrics of plugins that are not measured, and warn of them."""
 
 import logging
 from collections.abc import Iterable, Set
@@ -9,26 +9,26 @@ from torchloom_core.suggest import closest
 _log = logging.getLogger(__name__)
 
 
-def missing(needs: Iterable[PolicyNeed], known: Set[str]) -> set[str]:
-    """Return the metrics that are needed, and are not among the known ones."""
-    return {one.metric for one in needs if isinstance(one, Need) and not one.optional} - known
+def missing(needs: Iterable[PolicyNeed], measured: Set[str]) -> set[str]:
+    """Return the required metrics that are not measured."""
+    return {one.metric for one in needs if isinstance(one, Need) and not one.optional} - measured
 
 
-def names_of(metrics: Iterable[str], known: Iterable[str]) -> str:
-    """Return metrics in a row, sorted, and which known ones may be meant."""
+def names_of(metrics: Iterable[str], measured: Iterable[str]) -> str:
+    """Return the metrics, sorted and joined, with similar measured ones as a suggestion."""
     names = sorted(metrics)
-    meant = dict.fromkeys(filter(None, (closest(name, known) for name in names)))
-    return ", ".join(names) + (f"; did you mean {' and '.join(meant)}?" if meant else "")
+    similar = dict.fromkeys(filter(None, (closest(name, measured) for name in names)))
+    return ", ".join(names) + (f"; did you mean {' and '.join(similar)}?" if similar else "")
 
 
-def say_unseen(reader: str, metrics: Set[str], known: Set[str], lacking: str) -> None:
-    """Log it, if there are any.
+def warn_missing(reader: str, metrics: Set[str], measured: Set[str], source: str) -> None:
+    """Log the missing metrics of a plugin, if there are any.
 
     Parameters
     ----------
-    lacking : str
-        Who has them not, as in ``the trace has not``.
+    source : str
+        What lacks them, as in ``the trace``.
     """
     if metrics:
-        names = names_of(metrics, known)
-        _log.warning("%s reads what %s: it sees no %s", reader, lacking, names)
+        names = names_of(metrics, measured)
+        _log.warning("%s reads metrics that %s lacks: %s", reader, source, names)

@@ -1,4 +1,4 @@
-"""What policies asked for in a run, what the arbiter said, and the mean of that over runs."""
+"""Count the proposals and verdicts of a run, and average them over runs."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,7 +33,7 @@ class VerdictCounts:
             self._alerts = _first((*self._alerts, verdict.action.text))
 
     def operations(self) -> Verdicts:
-        """Return what was counted."""
+        """Return the counts."""
         return Verdicts(
             proposed=float(self._granted.total() + self._denied.total()),
             granted=_mean([self._granted]),
@@ -45,7 +45,7 @@ class VerdictCounts:
 
 
 def mean_verdicts(runs: Sequence[Verdicts]) -> Verdicts:
-    """Return the mean over runs; of each rule the first reason that was met."""
+    """Return the mean over runs, with the first reason of each rule."""
     why = {rule: reason for run in reversed(runs) for rule, reason in run.why_denied.items()}
     return Verdicts(
         proposed=sum(run.proposed for run in runs) / len(runs),

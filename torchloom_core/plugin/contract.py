@@ -14,7 +14,7 @@ import numpy as np
 from torchloom_core.errors import PluginError
 from torchloom_core.plugin.api import Hazard, Predictor
 from torchloom_core.plugin.arrays import Floats
-from torchloom_core.plugin.foreign import shown, told
+from torchloom_core.plugin.foreign import shown, text_of
 from torchloom_core.plugin.needs import (
     Need,
     NeedFaults,
@@ -37,7 +37,7 @@ _NEEDS: dict[Kind, tuple[type[msgspec.Struct], ...]] = {
     "predictor": (Need, NeedFaults, NeedPast, NeedLabels),
 }
 
-_TAKEN = ("random", "row_rule", "auto", "foretold")
+_TAKEN = ("random", "row_rule", "auto", "scripted")
 """What scores, baselines and the oracle's forecasts are called beside a predictor's."""
 
 MODEL = "model"
@@ -202,7 +202,7 @@ def checked_proposal(proposal: Any) -> Proposal:
         checked = msgspec.convert(plain, Proposal)
         encode(checked)  # what goes on file is encoded: half a character cannot be
     except (ValueError, TypeError, RecursionError, OverflowError) as error:
-        raise GarbageError(f"need a Proposal of the declared types: {told(error)}") from None
+        raise GarbageError(f"need a Proposal of the declared types: {text_of(error)}") from None
     for name in ("gain_gpu_s", "cost_gpu_s", "expires_s"):
         value = getattr(checked, name)
         if not math.isfinite(value) or value < 0:
@@ -265,6 +265,8 @@ def checked_probability(hazard: Hazard, workers: int) -> Floats:
 
 def _sentence(text: Any) -> str:
     sentence = str(text)
-    if len(sentence) > MAX_TEXT or (not sentence.isascii() and told(sentence) != sentence):
-        raise GarbageError(f"need texts of at most {MAX_TEXT} characters, was {told(sentence):.60}")
+    if len(sentence) > MAX_TEXT or (not sentence.isascii() and text_of(sentence) != sentence):
+        raise GarbageError(
+            f"need texts of at most {MAX_TEXT} characters, was {text_of(sentence):.60}"
+        )
     return sentence

@@ -6,7 +6,7 @@ from operator import attrgetter
 from typing import Any
 
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.simulate.records import Happening, Kind
+from torchloom_core.simulate.records import FleetEvent, Kind
 from torchloom_core.simulate.scenario import Hit
 
 NEVER_NS = 2**63 - 1
@@ -25,14 +25,14 @@ class EventQueue:
         What was taken from the heap so far, and the hits.
     """
 
-    __slots__ = ("_made", "events", "happenings", "heap", "now_ns", "version")
+    __slots__ = ("_made", "events", "fleet_events", "heap", "now_ns", "version")
 
     def __init__(self, start_ns: int) -> None:
         self.heap: list[tuple[int, int, Act, Any]] = []
         self.now_ns = start_ns
         self.version = 1
         self.events = 0
-        self.happenings: list[Happening] = []
+        self.fleet_events: list[FleetEvent] = []
         self._made = 0
 
     def at(self, ts_ns: int, act: Act, argument: Any) -> None:
@@ -49,20 +49,20 @@ class EventQueue:
             self.events += 1
             act(ts_ns, argument)
 
-    def tell(
+    def record(
         self, kind: Kind, node: str = "", group: str = "", detail: str = "", hit: Hit | None = None
     ) -> None:
         """Put on record what happens now."""
-        self.happenings.append(Happening(self.now_ns, kind, node, group, detail, hit))
+        self.fleet_events.append(FleetEvent(self.now_ns, kind, node, group, detail, hit))
 
-    def tell_all(self, kind: Kind, times_ns: Iterable[int]) -> None:
+    def record_all(self, kind: Kind, times_ns: Iterable[int]) -> None:
         """Put on record what happened up to now, once or again and again."""
-        self.happenings += [Happening(ts_ns, kind) for ts_ns in times_ns]
+        self.fleet_events += [FleetEvent(ts_ns, kind) for ts_ns in times_ns]
 
-    def told(self) -> list[Happening]:
+    def take_events(self) -> list[FleetEvent]:
         """Hand out what happened since the last call, in order."""
-        happenings, self.happenings = self.happenings, []
-        return sorted(happenings, key=attrgetter("ts_ns"))
+        fleet_events, self.fleet_events = self.fleet_events, []
+        return sorted(fleet_events, key=attrgetter("ts_ns"))
 
 
 def to_ns(seconds: float) -> int:

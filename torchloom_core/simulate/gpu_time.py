@@ -41,7 +41,7 @@ class Account:
         self.gpus += gpus
 
 
-class Crew(Account):
+class WorkingGroups(Account):
     """Groups that work together, which may be more than the job is planned for.
 
     Attributes
@@ -79,7 +79,7 @@ class Crew(Account):
         self._counted_ns = ts_ns
 
 
-class Kept(NamedTuple):
+class UsefulTime(NamedTuple):
     """Useful GPU-nanoseconds that are safe, and how much of them was beyond the plan."""
 
     useful: int
@@ -91,7 +91,7 @@ class GpuTime:
 
     Attributes
     ----------
-    crew : Crew
+    active : WorkingGroups
         Groups that work together; its bucket follows the phase of the run.
     away, waiting : Account
         Groups of the run that come back, and those that lack nodes, while others go on.
@@ -101,7 +101,7 @@ class GpuTime:
 
     def __init__(self, start_ns: int) -> None:
         self.totals: dict[Bucket, int] = dict.fromkeys(BUCKETS, 0)
-        self.crew = Crew("useful", self.totals, start_ns)
+        self.active = WorkingGroups("useful", self.totals, start_ns)
         self.away = Account("restart", self.totals, start_ns)
         self.waiting = Account("waiting", self.totals, start_ns)
         self.spare = Account("spare", self.totals, start_ns)
@@ -112,22 +112,22 @@ class GpuTime:
         self.totals["lost"] += gpu_ns
 
     def spoil(self, into_ns: int) -> None:
-        """Take back what the crew did in its present step."""
-        self.lose(into_ns * self.crew.gpus)
-        self.crew.surplus_gpu_ns -= into_ns * self.crew.surplus
+        """Take back what the active did in its present step."""
+        self.lose(into_ns * self.active.gpus)
+        self.active.surplus_gpu_ns -= into_ns * self.active.surplus
 
-    def kept(self, into_ns: int) -> Kept:
-        """Return what is useful, all being settled, less what the crew did in its present step."""
-        crew = self.crew
-        return Kept(
-            self.totals["useful"] - into_ns * crew.gpus,
-            crew.surplus_gpu_ns - into_ns * crew.surplus,
+    def kept(self, into_ns: int) -> UsefulTime:
+        """Return what is useful, all being settled, less what the active did in its present step."""
+        active = self.active
+        return UsefulTime(
+            self.totals["useful"] - into_ns * active.gpus,
+            active.surplus_gpu_ns - into_ns * active.surplus,
         )
 
-    def fall_back(self, kept: Kept) -> None:
+    def fall_back(self, kept: UsefulTime) -> None:
         """Take back what is useful beyond what was kept, all being settled."""
         self.lose(self.totals["useful"] - kept.useful)
-        self.crew.surplus_gpu_ns = kept.surplus
+        self.active.surplus_gpu_ns = kept.surplus
 
     def saved(self, gpu_ns: int) -> None:
         """Book a checkpoint that was booked as useful, or will be."""
@@ -141,5 +141,5 @@ class GpuTime:
 
     def settle(self, ts_ns: int) -> None:
         """Book all accounts up to ``ts_ns``."""
-        for account in (self.crew, self.away, self.waiting, self.spare):
+        for account in (self.active, self.away, self.waiting, self.spare):
             account.settle(ts_ns)

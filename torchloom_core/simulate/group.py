@@ -85,7 +85,7 @@ class Group:
         return f"{self.name}-{rank}"
 
     def lose_worker(self, rank: int) -> bool:
-        """Note that a process died; tell whether it was alive."""
+        """Note that a process died; record whether it was alive."""
         if rank in self._lost:
             return False
         self._lost.add(rank)

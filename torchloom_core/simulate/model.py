@@ -12,7 +12,7 @@ from torchloom_core.simulate.event_queue import EventQueue, to_ns
 from torchloom_core.simulate.gpu_time import GpuTime
 from torchloom_core.simulate.node_pool import NodePool
 from torchloom_core.simulate.per_step_run import PerStepRun
-from torchloom_core.simulate.records import Happening, Member, Result
+from torchloom_core.simulate.records import FleetEvent, Member, Result
 from torchloom_core.simulate.restart_run import RestartRun
 from torchloom_core.simulate.scenario import Hit, JobSpec
 
@@ -106,7 +106,7 @@ class FleetModel:
             self._workers = (self.version, tuple(chain.from_iterable(members)))
         return self._workers[1]
 
-    def advance(self, until_ns: int) -> list[Happening]:
+    def advance(self, until_ns: int) -> list[FleetEvent]:
         """Process everything up to and including ``until_ns``; return what happened, in order."""
         engine = self._engine
         until_ns = min(until_ns, self._end_ns)
@@ -119,7 +119,7 @@ class FleetModel:
         engine.run(until_ns)
         self._run.settle(until_ns)
         engine.now_ns = max(engine.now_ns, until_ns)
-        return engine.told()
+        return engine.take_events()
 
     def _strike(self, hit: Hit, ts_ns: int) -> None:
         if not hit.nodes:
@@ -132,7 +132,7 @@ class FleetModel:
         groups = self._pool.run_groups_on(nodes)
         if groups:
             self._run.settle(ts_ns)
-        self._engine.tell("fault", nodes[0], detail=hit.id, hit=hit)
+        self._engine.record("fault", nodes[0], detail=hit.id, hit=hit)
         if groups:
             self._failures += 1
             self._run.strike(groups, keeps_local=False, ts_ns=ts_ns)
@@ -159,7 +159,7 @@ class FleetModel:
         if not self._run.is_struck_by_job_fault(group):
             return
         rank %= len(group.nodes)
-        self._engine.tell("fault", group=group.name, detail=hit.id, hit=hit)
+        self._engine.record("fault", group=group.name, detail=hit.id, hit=hit)
         self._failures += 1
         self._run.strike([group], keeps_local=True, ts_ns=ts_ns)
         self._pool.kill(group, rank, hit, group.nodes[rank])
@@ -251,7 +251,7 @@ class FleetModel:
             wall_ns=self._end_ns - self._start_ns,
             gpus=self._gpus,
             job_gpus=self._job_gpus,
-            surplus=self._gpu_time.crew.surplus_gpu_ns,
+            surplus=self._gpu_time.active.surplus_gpu_ns,
             failures=self._failures,
             avoided=self._pool.avoided,
             saves=self._run.saves,

@@ -50,7 +50,7 @@ class NodePool:
                 f"g{index:0{width}}",
                 list(nodes[index * size : (index + 1) * size]),
                 "run" if index < job.groups else "warm",
-                gpu_time.crew if index < job.groups else gpu_time.spare,
+                gpu_time.active if index < job.groups else gpu_time.spare,
                 index,
             )
             for index in range(count)
@@ -66,7 +66,7 @@ class NodePool:
         self._back_ns: dict[str, int] = {}
         self._inspected: dict[str, _Migration] = {}
         self._cordoned: set[str] = set()
-        gpu_time.crew.gpus = gpu_time.crew.planned = job.groups * size * self._gpus
+        gpu_time.active.gpus = gpu_time.active.planned = job.groups * size * self._gpus
         gpu_time.spare.gpus = (len(nodes) - job.groups * size) * self._gpus
         self.when_free: Callable[[int], None] = lambda _: None
         self.avoided = self.migrations = self.useless_migrations = 0
@@ -110,7 +110,7 @@ class NodePool:
                     avoided = True
                     migration.justified = True
                     migration.out -= 1
-                    self._engine.tell("hit_missed", node, hit=hit)
+                    self._engine.record("hit_missed", node, hit=hit)
                 else:
                     until_ns = max(until_ns, since_ns)
             self._send_away(node, since_ns, until_ns)
@@ -132,7 +132,7 @@ class NodePool:
         """Note that a worker's process died."""
         if group.lose_worker(rank):
             self._engine.version += 1
-            self._engine.tell("worker_lost", node, group.name, group.worker(rank), hit)
+            self._engine.record("worker_lost", node, group.name, group.worker(rank), hit)
 
     def move_out(self, group: Group, ts_ns: int) -> None:
         """Take all nodes of a group away for inspection: it leaves in order."""
@@ -149,7 +149,7 @@ class NodePool:
         self._engine.version += 1
         if moved_from_run:
             self.migrations += 1
-            self._engine.tell("migrated", group=group.name)
+            self._engine.record("migrated", group=group.name)
         else:
             self._stand_down(group)
             self.refill_standbys(ts_ns)
@@ -162,7 +162,7 @@ class NodePool:
             migration.out -= 1
             self.useless_migrations += migration.out == 0 and not migration.justified
         else:
-            self._engine.tell("repaired", node)
+            self._engine.record("repaired", node)
         self._spares[node] = None
         self.when_free(ts_ns)
         self.refill_standbys(ts_ns)
@@ -219,7 +219,7 @@ class NodePool:
         group.account = account
 
     def fill(self, group: Group, ts_ns: int) -> bool:
-        """Give a group of the run as many spares as it lacks; tell whether it lacks none now.
+        """Give a group of the run as many spares as it lacks; record whether it lacks none now.
 
         Its ``ready_ns`` becomes the time when those are provisioned.
         """
@@ -236,7 +236,7 @@ class NodePool:
     def fill_from(self, waiting: Iterable[Group], group: Group, ts_ns: int) -> bool:
         """Give a group of the run the nodes of others that wait, if that makes it whole.
 
-        Who has the fewest gives first, and has left in order; tell whether the group lacks none.
+        Who has the fewest gives first, and has left in order; record whether the group lacks none.
         """
         others = sorted((one for one in waiting if one is not group), key=_seated)
         if sum(map(_seated, others)) < group.missing:
@@ -285,7 +285,7 @@ class NodePool:
             standby.role = "warm"
             standby.revive()
             self._engine.version += 1
-            self._engine.tell("standby_ready", group=standby.name)
+            self._engine.record("standby_ready", group=standby.name)
 
     def _stand_down(self, group: Group) -> None:
         group.role = "cold"

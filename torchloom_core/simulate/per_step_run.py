@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 from torchloom_core.simulate.event_queue import NEVER_NS, EventQueue, to_ns
-from torchloom_core.simulate.gpu_time import GpuTime, Kept
+from torchloom_core.simulate.gpu_time import GpuTime, UsefulTime
 from torchloom_core.simulate.group import Group
 from torchloom_core.simulate.node_pool import NodePool
 from torchloom_core.simulate.phased_run import PhasedRun
@@ -39,7 +39,7 @@ class PerStepRun(PhasedRun):
         self._steps_between = _whole_steps(to_ns(job.durable.interval_s), self._step_ns)
         self._grid = StepGrid(self._step_ns, self._steps_between)
         self._durable_steps = 0
-        self._durable = Kept(0, 0)
+        self._durable = UsefulTime(0, 0)
         pool.when_free = self._freed
         self._go_on(engine.now_ns)
 
@@ -75,7 +75,7 @@ class PerStepRun(PhasedRun):
             self._gpu_time.spoil(into_ns)
             grid.is_spoiled = True
         if is_stepping:
-            self._crew.switch("lost", ts_ns)
+            self._active.switch("lost", ts_ns)
             self._call_boundary(ts_ns)
 
     def recover(self, groups: list[Group], ts_ns: int) -> None:
@@ -84,7 +84,7 @@ class PerStepRun(PhasedRun):
             if group.working:
                 self._stalls.kill()
             self._take_out(group, ts_ns)
-            self._engine.tell("down", group=group.name)
+            self._engine.record("down", group=group.name)
             self._bring_back(group, ts_ns)
         if self._working == 0 and self._phase not in ("down", "restart"):
             self._lose_everything(ts_ns)
@@ -105,7 +105,7 @@ class PerStepRun(PhasedRun):
         if standby is None and group.missing and not self._finds_nodes(group, ts_ns):
             if group.account is not self._gpu_time.waiting:
                 self._pool.assign(group, self._gpu_time.waiting, ts_ns)
-                self._engine.tell("waiting", group=group.name)
+                self._engine.record("waiting", group=group.name)
             self._wanting[group] = None
             return False
         self._wanting.pop(group, None)
@@ -142,19 +142,19 @@ class PerStepRun(PhasedRun):
         elif self._phase == "step":
             self._call_boundary(ts_ns)
         elif self._phase == "short" and self._working + len(self._boarding) >= self._min_groups:
-            self._engine.tell("resumed")
+            self._engine.record("resumed")
             self._go_on(ts_ns)
 
     def _board(self, ts_ns: int) -> None:
         if self._boarding and self._working:
             self._stalls.join()
         for group in self._boarding:
-            self._pool.assign(group, self._crew, ts_ns)
+            self._pool.assign(group, self._active, ts_ns)
             group.working = True
             group.revive()
             self._working += 1
             self._engine.version += 1
-            self._engine.tell("restarted", group=group.name)
+            self._engine.record("restarted", group=group.name)
         self._boarding.clear()
 
     def _lose_everything(self, ts_ns: int) -> None:
@@ -195,7 +195,7 @@ class PerStepRun(PhasedRun):
         if serial != self._serial:
             return
         if self._grid.end_spoiled(ts_ns):
-            self._crew.switch("useful", ts_ns)
+            self._active.switch("useful", ts_ns)
         if self._grid.since_start_ns(ts_ns):
             return
         self._board(ts_ns)
@@ -238,7 +238,7 @@ class PerStepRun(PhasedRun):
         elif self._is_paused:
             self._enter("paused", "waiting", ts_ns)
         elif self._working < self._min_groups and self._grid.into_ns == 0:
-            self._engine.tell("waiting")
+            self._engine.record("waiting")
             self._enter("short", "waiting", ts_ns)
         else:
             self._step(ts_ns)
@@ -258,7 +258,7 @@ class PerStepRun(PhasedRun):
         self.saves += 1
         self._durable_steps = grid.committed
         self._durable = self._gpu_time.kept(0 if grid.is_spoiled else grid.into_ns)
-        self._engine.tell("committed")
+        self._engine.record("committed")
         self._go_on(ts_ns)
 
     def save_checkpoint(self, ts_ns: int) -> str:
@@ -288,7 +288,7 @@ class PerStepRun(PhasedRun):
         """Work again."""
         self._is_paused = False
         if self._phase == "paused":
-            self._engine.tell("resumed")
+            self._engine.record("resumed")
             self._go_on(ts_ns)
 
     def admit(self, standby: Group, ts_ns: int) -> str:
@@ -307,7 +307,7 @@ class PerStepRun(PhasedRun):
             self._lose_everything(ts_ns)
 
     def _move_out(self, group: Group, ts_ns: int) -> bool:
-        """Put a standby in a group's place if one has joined; tell whether the run paused."""
+        """Put a standby in a group's place if one has joined; record whether the run paused."""
         was_working = group.working
         self._take_out(group, ts_ns)
         self._pool.move_out(group, ts_ns)
@@ -319,7 +319,7 @@ class PerStepRun(PhasedRun):
             if self._phase == "step" and self._is_held_up:
                 self._call_boundary(ts_ns)
             return False
-        self._pool.swap(group, standby, self._crew, ts_ns)
+        self._pool.swap(group, standby, self._active, ts_ns)
         group.working = True
         self._working += 1
         self._stop("migrate", "migrate", ts_ns, self._migrate_ns, self._go_on)

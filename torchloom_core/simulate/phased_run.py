@@ -12,7 +12,7 @@ from torchloom_core.simulate.scenario import Bucket, JobSpec
 
 
 class PhasedRun:
-    """A run that is in one phase at a time, to whose bucket the crew's time goes.
+    """A run that is in one phase at a time, to whose bucket the active's time goes.
 
     Attributes
     ----------
@@ -27,7 +27,7 @@ class PhasedRun:
 
     def __init__(self, job: JobSpec, pool: NodePool, gpu_time: GpuTime, engine: EventQueue) -> None:
         self._pool, self._gpu_time, self._engine = pool, gpu_time, engine
-        self._crew = gpu_time.crew
+        self._active = gpu_time.active
         self._step_ns = to_ns(job.step_s)
         self._save_ns = to_ns(job.durable.save_s)
         self._proactive_save_ns = to_ns(job.proactive_save_s)
@@ -61,7 +61,7 @@ class PhasedRun:
             self._engine.version += 1
         self._phase, self._since_ns = phase, ts_ns
         self._serial += 1
-        self._crew.switch(bucket, ts_ns)
+        self._active.switch(bucket, ts_ns)
         if then is not None and lasts_ns is not None:
             self._then = then
             self._engine.at(ts_ns + lasts_ns, self._phase_over, self._serial)

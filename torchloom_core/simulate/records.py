@@ -37,7 +37,7 @@ on; ``resumed``: there are enough again, or a pause has ended.
 """
 
 
-class Happening(msgspec.Struct, frozen=True, gc=False):
+class FleetEvent(msgspec.Struct, frozen=True, gc=False):
     """One thing that happened, as it happened."""
 
     ts_ns: int

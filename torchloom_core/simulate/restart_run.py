@@ -89,7 +89,7 @@ class RestartRun(PhasedRun):
         if was_down:
             self._assemble(ts_ns)
             return
-        self._engine.tell("down", group=groups[0].name)
+        self._engine.record("down", group=groups[0].name)
         self._enter("detect", "detect", ts_ns, self._detect_ns, self._assemble)
 
     def _assemble(self, ts_ns: int) -> None:
@@ -98,14 +98,14 @@ class RestartRun(PhasedRun):
         for group in broken:
             standby = self._pool.pick_standby(group)
             if standby is not None:
-                self._pool.swap(group, standby, self._crew, ts_ns)
+                self._pool.swap(group, standby, self._active, ts_ns)
                 self._returning.append(standby)
             elif not self._pool.fill(group, ts_ns):
                 self._broken.append(group)
             self._ready_ns = max(self._ready_ns, group.ready_ns)
         if self._broken:
             if self._phase != "wait":
-                self._engine.tell("waiting", group=self._broken[0].name)
+                self._engine.record("waiting", group=self._broken[0].name)
             self._enter("wait", "waiting", ts_ns)
         elif self._ready_ns > ts_ns:
             self._enter("provision", "restart", ts_ns, self._ready_ns - ts_ns, self._come_back)
@@ -124,7 +124,7 @@ class RestartRun(PhasedRun):
                 self._engine.version += 1
         self._returning.clear()
         self._is_deep = False
-        self._engine.tell("restarted" if self._comeback[0] == "restart" else "resumed")
+        self._engine.record("restarted" if self._comeback[0] == "restart" else "resumed")
         self._work(ts_ns)
 
     def _freed(self, ts_ns: int) -> None:
@@ -197,7 +197,7 @@ class RestartRun(PhasedRun):
         self._local_ns = self._work_ns
         self._next_local_ns = self._work_ns + self._local_interval_ns
         if self._saving == "local":
-            self._engine.tell_all("saved", times_ns)
+            self._engine.record_all("saved", times_ns)
         else:
             self._next_durable_ns = self._work_ns + self._interval_ns
             self._commit(times_ns)
@@ -208,7 +208,7 @@ class RestartRun(PhasedRun):
         self.saves += len(times_ns)
         if self.first_commit_ns is None:
             self.first_commit_ns = times_ns[0]
-        self._engine.tell_all("committed", times_ns)
+        self._engine.record_all("committed", times_ns)
 
     def _close_work(self, ts_ns: int) -> None:
         self._work_ns += ts_ns - self._at_ns
@@ -216,7 +216,7 @@ class RestartRun(PhasedRun):
         self._at_ns = ts_ns
 
     def _close_save(self, ts_ns: int) -> None:
-        """Book a checkpoint, or what there was of it; the crew books all as useful."""
+        """Book a checkpoint, or what there was of it; the active books all as useful."""
         self._gpu_time.saved((ts_ns - self._at_ns) * self._job_gpus)
         self._at_ns = ts_ns
 
@@ -283,7 +283,7 @@ class RestartRun(PhasedRun):
         """Work again."""
         self._is_paused = False
         if self._phase == "paused":
-            self._engine.tell("resumed")
+            self._engine.record("resumed")
             self._work(ts_ns)
 
     def admit(self, standby: Group, ts_ns: int) -> str:

@@ -14,7 +14,7 @@ from torchloom_core.evaluate.allreduce_results import (
 )
 from torchloom_core.evaluate.arm_results import Verdicts
 from torchloom_core.evaluate.report import page_text, tables
-from torchloom_core.evaluate.report.allreduce import answers
+from torchloom_core.evaluate.report.allreduce import findings
 from torchloom_core.learning.forecast_score import Interval
 
 IN_MODE = {"none": 0.25, "int8": 0.75}
@@ -79,24 +79,27 @@ def simulation(*more, **fields):
 @pytest.mark.parametrize(
     ("speedup", "said"),
     [
-        (ratio(1.2, 1.3), "tuner is faster than static int8 (1.250 [1.200, 1.300] times"),
+        (ratio(1.2, 1.3), "tuner is faster than static int8 (speedup 1.250 [1.200, 1.300] in"),
         (ratio(0.7, 0.9), "tuner is slower than static int8"),
-        (ratio(0.9, 1.1), "tuner shows no clear difference to static int8"),
-        (Interval(value=1.5, method="none"), "tuner has too few seeds to be told from static int8"),
+        (ratio(0.9, 1.1), "tuner is not clearly different from static int8"),
+        (
+            Interval(value=1.5, method="none"),
+            "tuner has too few seeds for a comparison with static int8",
+        ),
     ],
 )
 def test_nothing_is_called_faster_whose_interval_holds_one(speedup, said):
-    first = next(answers(simulation(tuner(speedup=speedup))))
+    first = next(findings(simulation(tuner(speedup=speedup))))
     assert first.startswith(said)
-    assert "240.0 [239.0, 241.0] s for the progress of 441 steps of none" in first
-    assert "80% of the way to oracle" in first
-    assert "It switched 4 times a run and was in int8 75%, none 25%" in first
+    assert "240.0 [239.0, 241.0] s for the progress of 441 steps of mode none" in first
+    assert "80% of the gain of oracle" in first
+    assert "It switched 4 times per run; time per mode: int8 75%, none 25%" in first
 
 
 def test_a_policy_that_changed_nothing_is_not_praised_for_how_the_run_fared():
     denied = Verdicts(proposed=3.0, denied={"no_gain": 3.0})
-    first = next(answers(simulation(tuner(decisions=0.0, switches=0.0, operations=denied))))
-    assert first.startswith("tuner changed nothing: ")
+    first = next(findings(simulation(tuner(decisions=0.0, switches=0.0, operations=denied))))
+    assert first.startswith("tuner took no action: ")
     assert "denied by no_gain 3" in first
     assert "faster" not in first
 

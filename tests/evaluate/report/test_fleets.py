@@ -12,7 +12,7 @@ from torchloom_core.evaluate.fleet_results import OverFleets
 from torchloom_core.evaluate.forecasts.over_fleets import Pool, scores_over_fleets
 from torchloom_core.evaluate.goodput.over_fleets import goodput_over_fleets
 from torchloom_core.evaluate.report import page_text, tables
-from torchloom_core.evaluate.report.fleets import answers
+from torchloom_core.evaluate.report.fleets import findings
 from torchloom_core.evaluate.results import Report
 
 NAMES = ("west", "east", "<north>")
@@ -29,9 +29,9 @@ def over(scores=(), simulations=()):
     pool = Pool()
     for (one,) in scores:
         pool.add(one.predictor, judge([[0.0]] * 4, [event("n00000", 3)], task(2)))
-    told = {"goodput": goodput_over_fleets(simulations)} if simulations else {}
+    results = {"goodput": goodput_over_fleets(simulations)} if simulations else {}
     count = len(scores) or len(simulations)
-    return OverFleets(traces=count, forecasts=scores_over_fleets(scores, pool), **told)
+    return OverFleets(traces=count, forecasts=scores_over_fleets(scores, pool), **results)
 
 
 def played(*gains):
@@ -71,18 +71,18 @@ def printed(report):
 
 
 def test_a_gain_on_every_fleet_is_told_and_one_that_differs_too_much_is_not():
-    (sure,) = answers(over(forecasts(0.2, 0.21, 0.22)))
-    assert "It is above that of a random score on fleets like these (+0.210 [" in sure
-    assert "ahead on 3 of them, behind on 0" in sure
-    (unsure,) = answers(over(forecasts(0.4, 0.01, 0.02)))
-    assert "It is not surely above that of a random score" in unsure
-    assert "], need all of it above +0.0" in unsure
+    (sure,) = findings(over(forecasts(0.2, 0.21, 0.22)))
+    assert "It is above a random score on fleets like these (+0.210 [" in sure
+    assert "ahead on 3 traces, behind on 0" in sure
+    (unsure,) = findings(over(forecasts(0.4, 0.01, 0.02)))
+    assert "It is not clearly above a random score" in unsure
+    assert "], need the whole interval above +0.0" in unsure
 
 
 def test_two_traces_are_too_few_to_tell_and_it_is_said():
-    (said,) = answers(over(forecasts(0.2, 0.2)))
-    assert said.endswith("need 3 with failures, was 2 in all.")
-    said = " ".join(answers(over(simulations=played(0.02, 0.03))))
+    (said,) = findings(over(forecasts(0.2, 0.2)))
+    assert said.endswith("need 3 with failures, was 2 in total.")
+    said = " ".join(findings(over(simulations=played(0.02, 0.03))))
     assert "need 3, was 2." in said
     assert "better" not in said
 
@@ -98,10 +98,10 @@ def test_the_reference_is_one_for_all_fleets_and_gains_are_over_it():
 
 
 def test_a_candidate_is_better_over_fleets_only_where_the_whole_interval_says_so():
-    clear = " ".join(answers(over(simulations=played(0.02, 0.021, 0.022))))
+    clear = " ".join(findings(over(simulations=played(0.02, 0.021, 0.022))))
     assert "mine, over 3 traces: better on the mean over fleets than the same job" in clear
-    unclear = " ".join(answers(over(simulations=played(0.04, -0.03, 0.02))))
-    assert "no clear difference on the mean over fleets to the same job without it" in unclear
+    unclear = " ".join(findings(over(simulations=played(0.04, -0.03, 0.02))))
+    assert "not clearly different on the mean over fleets from the same job without it" in unclear
     assert "ahead on 2 traces, behind on 1" in unclear
 
 
@@ -131,5 +131,5 @@ def test_the_page_has_a_part_for_each_trace_and_one_for_all_and_every_link_leads
     assert set(re.findall(r'<a href="#([^"]+)"', page)) == {*sections, "fleets"}
     assert "<north>" not in page
     assert "&lt;north&gt;: findings" in page
-    assert "gain over the same job without it, points" in page
+    assert "gain over the same job without the arm's policies, points" in page
     assert page == page_text(report)

@@ -55,7 +55,7 @@ def test_every_picture_is_there_for_a_simulation():
         "% of all GPU-seconds",
         "days from the start",
         "precision of an alarm",
-        "times as large",
+        "cost factor",
         "Calibration",
         "false alarms",
     ):
@@ -87,7 +87,7 @@ def test_the_page_tells_what_each_policy_did_and_why_not():
 
 def test_a_trace_without_a_failure_shows_nothing_and_says_so():
     text = page_text(report(trace={**TRACE, "failures": 0}))
-    assert "The trace has no failure: nothing can be shown." in text
+    assert "The trace has no failures, so no effect shows." in text
     assert "The trace has no failure" not in page()
 
 

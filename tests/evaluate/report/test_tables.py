@@ -14,7 +14,7 @@ from tests.evaluate.report.reports import (
 )
 from torchloom_core.evaluate.arm_results import Verdicts
 from torchloom_core.evaluate.report import page_text, tables
-from torchloom_core.evaluate.report.findings import complaints, findings
+from torchloom_core.evaluate.report.findings import findings, warnings
 from torchloom_core.evaluate.report.wording import estimate, gain
 from torchloom_core.evaluate.results import AsPlanned
 from torchloom_core.learning.forecast_score import Interval
@@ -62,30 +62,30 @@ def test_a_candidate_is_held_first_against_the_same_job_without_it():
         "failure_forecast is better than the same job without it (+2.50 [+2.00, +3.00] points), "
         "and is better than daly (+1.50 [+1.00, +2.00] points): goodput 0.920"
     )
-    assert "Granted a run: migrate 3, cordon 2; denied by cordoned_share 2; cordoned n3 1" in said
+    assert "Granted per run: migrate 3, cordon 2; denied by cordoned_share 2; cordoned n3 1" in said
 
 
 def test_a_gain_whose_interval_holds_zero_is_not_called_better():
     held = Interval(value=0.01, low=-0.002, high=0.02)
     said = " ".join(findings(changed(versus_reference=held, versus_without=held)))
-    assert "no clear difference to the same job without it, here daly (+1.00 [-0.20" in said
+    assert "not clearly different from the same job without it, here daly (+1.00 [-0.20" in said
     assert "is better than" not in said
 
 
 def test_a_candidate_as_good_as_who_knows_the_future_is_a_complaint():
-    def told(to_oracle):
-        return complaints(changed(to_oracle=to_oracle).simulation)
+    def warned(to_oracle):
+        return warnings(changed(to_oracle=to_oracle).simulation)
 
-    assert not told(0.5)
-    (text,) = told(0.99)
-    assert "failure_forecast goes 99% of the way to oracle, who knows the future" in text
+    assert not warned(0.5)
+    (text,) = warned(0.99)
+    assert "failure_forecast reaches 99% of the gain of oracle, which knows the future" in text
 
 
 def test_a_policy_that_did_nothing_is_not_blamed_for_its_job():
     worse = Interval(value=-0.01, low=-0.02, high=-0.002)
     idle = changed(decisions=0.0, operations=Verdicts(), versus_reference=worse)
     said = " ".join(findings(idle))
-    assert "failure_forecast did nothing in 2 runs: it proposed nothing. The job fared" in said
+    assert "failure_forecast took no action in 2 runs: it proposed nothing. Its goodput" in said
     assert "worse than" not in said
 
 
@@ -107,7 +107,7 @@ def test_a_run_that_grows_has_a_row_for_what_it_is_worth_as_planned():
     assert "as planned</td><td>0.905 [0.895, 0.915]" in page_text(shown)
     (said,) = [one for one in findings(shown.traces[0]) if one.startswith("elastic trains")]
     assert "+5.00 [+4.00, +6.00] points over daly" in said
-    assert "and to +0.00 [-1.00, +1.00] if more groups than planned are worth nothing" in said
+    assert "and +0.00 [-1.00, +1.00] if groups beyond the plan count nothing" in said
 
 
 def test_false_alarms_are_counted_by_what_is_watched():

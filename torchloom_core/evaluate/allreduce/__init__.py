@@ -1,4 +1,4 @@
-"""What policies are worth to a run that waits for its network: arms played on a bandwidth trace."""
+"""Play arms on a bandwidth trace, for runs whose step time depends on the network."""
 
 from torchloom_core.evaluate.allreduce.arms import candidate
 from torchloom_core.evaluate.allreduce.run import Setting

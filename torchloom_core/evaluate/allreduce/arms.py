@@ -1,4 +1,4 @@
-"""The arms of a study on a bandwidth trace: every way to choose the mode of a run's allreduce."""
+"""The arms of a study on a bandwidth trace: ways to choose the allreduce mode."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -17,7 +17,7 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     mode : str
-        The one that a static arm keeps.
+        The mode of a static arm.
     policies, predictors : dict
         As in ``[policies]`` and ``[predictors]``.
     """
@@ -31,8 +31,8 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def static(mode: str) -> Arm:
-    """Return the run that keeps one mode."""
-    return Arm(name=f"static {mode}", kind="baseline", what=f"{mode} all the time", mode=mode)
+    """Return the arm with one mode all the time."""
+    return Arm(name=f"static {mode}", kind="baseline", what=f"mode {mode} all the time", mode=mode)
 
 
 def candidate(
@@ -41,15 +41,15 @@ def candidate(
     policies: dict[str, dict[str, Any]],
     predictors: dict[str, dict[str, Any]],
 ) -> Arm:
-    """Return an arm that is tested."""
+    """Return an arm under test."""
     return Arm(name=name, kind="candidate", what=what, policies=policies, predictors=predictors)
 
 
 def arms_of(job: Allreduce, candidates: Iterable[Arm]) -> list[Arm]:
-    """Return all arms: the modes of the config, the oracle, and what is tested."""
+    """Return all arms: the static modes of the config, the oracle, and the candidates."""
     oracle = Arm(
         name=ORACLE,
         kind="oracle",
-        what="each step in the mode in which it makes most progress a second, at no cost",
+        what="each step in the mode with the most progress per second, at no cost",
     )
     return [*map(static, job.modes), oracle, *candidates]

@@ -1,6 +1,6 @@
-"""One run on a bandwidth trace: an arm under one seed, from the trace to what it came to.
+"""Play one run on a bandwidth trace: an arm under one seed.
 
-The study has :class:`StudyTask` played for every pair, in whatever process.
+The study plays a :class:`StudyTask` for every pair of arm and seed, in worker processes.
 """
 
 from collections.abc import Callable
@@ -26,18 +26,18 @@ from torchloom_core.simulate.links import Links, links_of
 from torchloom_core.trace.bundle.bundle import Look, look_of
 
 _PATIENCE = 20.0
-"""A run is given up after so many times as long as the best static mode takes."""
+"""A run is stopped after this many times the time of the best static mode."""
 _MOST_STEPS = 20_000_000
-"""On the trace, or to the goal: one takes some 10 microseconds to simulate."""
+"""Maximum number of steps: one takes about 10 microseconds to simulate."""
 
 
 class Goal(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run is for, and when it is given up.
+    """The required progress of a run, and its time limit.
 
     Attributes
     ----------
     progress : float
-        In steps of ``none``.
+        In steps of the mode ``none``.
     limit_s : float
         Seconds.
     """
@@ -47,16 +47,16 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """What all runs of a study have in common.
+    """Settings that all runs of a study share.
 
     Attributes
     ----------
     config : Config
-        The safety limits; policies and predictors are the arms'.
+        Safety limits; policies and predictors come from the arms.
     job : Allreduce
-        What is simulated: ``[evaluate.allreduce]``.
+        The job of ``[evaluate.allreduce]``.
     from_ns : int, optional
-        Nothing before it is played.
+        Earliest start of a run.
     """
 
     trace: str
@@ -67,12 +67,12 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def links(self) -> Links:
-        """The links of the trace; TraceError if they are of no use."""
+        """The links of the trace; TraceError if they are invalid."""
         path = Path(self.trace)
         return _links(path, look_of(path), self.from_ns)
 
     def new_run(self, seed: int | None) -> AllreduceRun:
-        """Return a run that has yet to begin, without a seed one without noise."""
+        """Return a new run, without noise if there is no seed."""
         links = self.links
         load = workload_of(self.job, len(links.workers), noise=seed is not None)
         return AllreduceRun(load, links.bottleneck, rng(seed or 0, "steps"))
@@ -84,39 +84,38 @@ def _links(path: Path, _look: Look, from_ns: int | None) -> Links:
 
 
 def goal_of(setting: Setting) -> Goal:
-    """Return how far all runs go: as the config says, or as the best static mode in one pass.
+    """Return the goal of all runs: the config's, or that of the best static mode in one pass.
 
-    It is found without noise, so it is the same for all seeds.
+    It is computed without noise, so that it is the same for all seeds.
 
     Raises
     ------
     ConfigError
-        If no mode ends a step in the time of the trace, or one takes more steps than can be
-        simulated in a time that is worth it.
+        If no mode finishes a step within the trace, or a mode needs too many steps.
     """
     span_s, modes = setting.links.bottleneck.span_s, setting.job.modes
-    wanted = setting.job.steps
-    if wanted is None:
+    progress = setting.job.steps
+    if progress is None:
         for mode in modes:
             _refuse_endless(setting, mode, _most_steps(setting, mode))
-        wanted = max(_progress_in(setting, mode, span_s) for mode in modes)
-    if not wanted:
+        progress = max(_progress_in(setting, mode, span_s) for mode in modes)
+    if not progress:
         raise ConfigError(
-            f"{setting.trace}: need a trace in which a step ends, was {span_s:g} s: more time, or "
-            f"steps in [evaluate.allreduce]"
+            f"{setting.trace}: need a trace longer than one step, was {span_s:g} s: use a longer "
+            f"trace, or set steps in [evaluate.allreduce]"
         )
     for mode in modes:
-        _refuse_endless(setting, mode, wanted / modes[mode].quality)
+        _refuse_endless(setting, mode, progress / modes[mode].quality)
     takes_s = float("inf")
     for mode in modes:
         run = setting.new_run(None)
-        _play(run, partial(run.step, mode), Goal(progress=wanted, limit_s=takes_s))
+        _play(run, partial(run.step, mode), Goal(progress=progress, limit_s=takes_s))
         takes_s = min(takes_s, run.now_s)
-    return Goal(progress=wanted, limit_s=_PATIENCE * takes_s)
+    return Goal(progress=progress, limit_s=_PATIENCE * takes_s)
 
 
 def _most_steps(setting: Setting, mode: str) -> float:
-    """Return what a mode can make of the trace at the most, by its time and by its bytes."""
+    """Return the maximum number of steps of a mode in the trace, by time and by bytes."""
     wire, load = setting.links.bottleneck, setting.new_run(None).workload
     chosen = load.modes[mode]
     least_s = load.compute_s + chosen.compress_s + (1.0 - load.overlap) * load.latency_s
@@ -128,12 +127,12 @@ def _refuse_endless(setting: Setting, mode: str, steps: float) -> None:
     if steps > _MOST_STEPS:
         raise ConfigError(
             f"{setting.config_path}: evaluate.allreduce: need at most {_MOST_STEPS:,} steps, "
-            f"was {steps:.3g} of {mode}: a longer compute_s, a shorter trace or fewer steps"
+            f"was {steps:.3g} with {mode}: raise compute_s, shorten the trace or lower steps"
         )
 
 
 def _progress_in(setting: Setting, mode: str, span_s: float) -> float:
-    """Return what a mode makes in so many seconds, in whole steps."""
+    """Return the progress of a mode within a time span, in whole steps."""
     run = setting.new_run(None)
     while (step := run.step(mode)).end_s <= span_s:
         run.finish(step)
@@ -141,13 +140,13 @@ def _progress_in(setting: Setting, mode: str, span_s: float) -> float:
 
 
 def _play(run: AllreduceRun, choose: Callable[[], Step], goal: Goal) -> None:
-    """Step until the goal is reached or the run is given up."""
+    """Step until the goal or the time limit is reached."""
     while run.progress < goal.progress and run.now_s < goal.limit_s:
         run.finish(choose())
 
 
 class StudyTask(msgspec.Struct, frozen=True, kw_only=True):
-    """One run that is to be played."""
+    """One run to play."""
 
     setting: Setting
     goal: Goal
@@ -181,16 +180,16 @@ class StudyTask(msgspec.Struct, frozen=True, kw_only=True):
         ConfigError
             If the arm's config is wrong.
         TraceError
-            If the trace has no use.
+            If the trace is invalid.
         """
         run = self.setting.new_run(self.seed)
         if self.arm.policies:
-            return self._watched(run)
+            return self._play_closed_loop(run)
         mode = self.arm.mode
         _play(run, partial(run.step, mode) if mode else run.best, self.goal)
         return self._result(run)
 
-    def _watched(self, run: AllreduceRun) -> AllreduceRunResult:
+    def _play_closed_loop(self, run: AllreduceRun) -> AllreduceRunResult:
         setting, links = self.setting, self.setting.links
         config = kernel_config(setting.config, self.arm)
         plugins = activate(config, installed(), setting.config_path)
@@ -224,13 +223,13 @@ class StudyTask(msgspec.Struct, frozen=True, kw_only=True):
             progress=run.progress,
             steps=run.steps,
             switches=len(run.stretches) - 1,
-            in_mode={mode: spent_s / run.now_s for mode, spent_s in run.in_mode_s.items()},
+            in_mode={mode: time_s / run.now_s for mode, time_s in run.in_mode_s.items()},
             modes=tuple((stretch.begin_s, stretch.mode) for stretch in run.stretches),
             curve=(*run.curve, (run.now_s, run.progress)),
         )
 
 
 def kernel_config(config: Config, arm: Arm) -> Config:
-    """Return the config that the kernel of an arm gets: as live, its plugins being the arm's."""
+    """Return the kernel's config for an arm: the live one, with the arm's plugins."""
     weaver = replace(config.weaver, show=())
     return replace(config, weaver=weaver, policies=arm.policies, predictors=arm.predictors)

@@ -1,4 +1,4 @@
-"""What the ranks of a simulated run measure of a step, as those under torchft report it."""
+"""The metrics of a simulated step, under the names that ranks with torchft report."""
 
 import math
 
@@ -30,8 +30,8 @@ _FLOOR, _FALL, _STEPS = 1.5, 3.0, 100.0
 def measured_of(step: Step, load: Workload) -> Floats:
     """Return ``(ranks, metrics)`` of a step.
 
-    Who is done first waits on the wire for the others, so that the least ``wire_s`` is nearest to
-    the wire itself.
+    The first rank to finish waits in the collective for the others, so the least ``wire_s`` is
+    nearest to the transfer time.
     """
     sent_bytes = load.modes[step.mode].sent_bytes
     took_s = step.end_s - step.begin_s
@@ -57,5 +57,5 @@ def measured_of(step: Step, load: Workload) -> Floats:
 
 
 def _loss(progress: float) -> float:
-    """Return a made-up loss that falls with progress: a guard needs one to watch."""
+    """Return a synthetic loss that falls with progress, for a guard to watch."""
     return _FLOOR + _FALL / math.sqrt(1.0 + progress / _STEPS)

@@ -1,4 +1,4 @@
-"""All arms on all seeds on a bandwidth trace: what simulate mode reports of it."""
+"""Play all arms on all seeds on a bandwidth trace, and compare them."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,10 +22,10 @@ from torchloom_core.evaluate.verdict_counts import mean_verdicts
 from torchloom_core.learning.forecast_score import Interval
 
 Runs = Mapping[str, Sequence[AllreduceRunResult]]
-"""Arm to its runs, in the order of the seeds, which is the same for all."""
+"""Arm to its runs, in the common order of seeds."""
 
 _MOST_POINTS = 2000
-"""Of the slowest link, in the report."""
+"""Maximum number of points of the slowest link in the report."""
 
 
 def run_study(
@@ -37,14 +37,14 @@ def run_study(
     workforce: Workforce,
     progress: Progress,
 ) -> AllreduceSimulation:
-    """Play everything and hold it against each other.
+    """Play all arms and compare them.
 
     Raises
     ------
     ConfigError
         If an arm's config is wrong, or the trace too short.
     TraceError
-        If the trace says too little of its links.
+        If the trace has invalid or too few links.
     """
     arms = arms_of(setting.job, candidates)
     goal, links = goal_of(setting), setting.links
@@ -73,7 +73,7 @@ def run_study(
 
 
 def reference_of(arms: Iterable[Arm], runs: Runs) -> str:
-    """Return the static mode that makes most progress an hour, on the mean over seeds."""
+    """Return the static mode with the most progress per hour, on the mean over seeds."""
     static = [arm.name for arm in arms if arm.mode]
     return max(static, key=lambda name: _rate(runs[name]))
 
@@ -81,7 +81,7 @@ def reference_of(arms: Iterable[Arm], runs: Runs) -> str:
 def speedup(
     runs: Sequence[AllreduceRunResult], reference: Sequence[AllreduceRunResult]
 ) -> Interval:
-    """Return how many times the progress an hour of the reference it makes, seed by seed."""
+    """Return the ratio to the reference in progress per hour, paired by seed."""
     pairs = zip(runs, reference, strict=True)
     ratios = [ours.progress_per_h / its.progress_per_h for ours, its in pairs]
     ahead, behind = sum(ratio > 1 for ratio in ratios), sum(ratio < 1 for ratio in ratios)
@@ -98,7 +98,7 @@ def _summary(arm: Arm, runs: Runs, reference: str) -> AllreduceArm:
         time_s=interval(times_s) if len(times_s) == len(own) else None,
         progress_per_h=interval(run.progress_per_h for run in own),
         speedup=None if arm.name == reference else speedup(own, runs[reference]),
-        to_oracle=_way(own, runs, reference) if arm.kind == "candidate" else None,
+        to_oracle=_share_of_oracle(own, runs, reference) if arm.kind == "candidate" else None,
         in_mode={mode: _mean(run.in_mode[mode] for run in own) for mode in own[0].in_mode},
         switches=_mean(run.switches for run in own),
         steps=_mean(run.steps for run in own),
@@ -109,10 +109,10 @@ def _summary(arm: Arm, runs: Runs, reference: str) -> AllreduceArm:
     )
 
 
-def _way(own: Sequence[AllreduceRunResult], runs: Runs, reference: str) -> float | None:
-    """Return the share of the way from the reference to the oracle; None if there is no way."""
-    way = _rate(runs[ORACLE]) - _rate(runs[reference])
-    return (_rate(own) - _rate(runs[reference])) / way if way > 0 else None
+def _share_of_oracle(own: Sequence[AllreduceRunResult], runs: Runs, reference: str) -> float | None:
+    """Return the share of the oracle's gain over the reference; None if it has none."""
+    most = _rate(runs[ORACLE]) - _rate(runs[reference])
+    return (_rate(own) - _rate(runs[reference])) / most if most > 0 else None
 
 
 def _rate(runs: Sequence[AllreduceRunResult]) -> float:
@@ -124,5 +124,5 @@ def _mean(values: Iterable[float]) -> float:
 
 
 def _without_curve(run: AllreduceRunResult) -> AllreduceRunResult:
-    """Keep the curves of the first seed only: they are to look at."""
+    """Drop the curves of all seeds but the first, which the page shows."""
     return run if run.seed == 0 else replace(run, modes=(), curve=())

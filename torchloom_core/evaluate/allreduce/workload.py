@@ -1,4 +1,4 @@
-"""The workload of the config as the simulated run takes it: what each mode sends, in bytes."""
+"""Build the workload of the simulated run from the config: the bytes that each mode sends."""
 
 from collections.abc import Callable
 
@@ -6,27 +6,27 @@ from torchloom_core.config.schema import Allreduce
 from torchloom_core.simulate.allreduce_run import Mode, Workload
 
 _TOPK_SHARE = 0.01
-"""What a CompressedProcessGroup keeps unless told otherwise."""
+"""Default share of values that a CompressedProcessGroup sends with top-k."""
 
 SENT: dict[str, Callable[[int], float]] = {
     "none": lambda ranks: 1.0,
     "bf16": lambda ranks: 0.5,
     "fp16": lambda ranks: 0.501,
     "int8": lambda ranks: 0.254,
-    # It gathers: (n - 1) 6 share N bytes, where none sends 2 (n - 1)/n 4 N.
+    # An allgather: (n - 1) 6 share N bytes, where none sends 2 (n - 1)/n 4 N.
     "topk": lambda ranks: 0.75 * _TOPK_SHARE * ranks,
 }
-"""By mode, the bytes that a rank sends of a float32 gradient, relative to ``none``, by ranks; see
-docs/compression.md."""
+"""Mode to the bytes that a rank sends of a float32 gradient, relative to ``none``, as a function of
+the number of ranks; see docs/compression.md."""
 
 
 def ring_bytes(payload_bytes: float, ranks: int) -> float:
-    """Return what each rank of a ring sends to reduce a payload."""
+    """Return the bytes that each rank of a ring sends to reduce a payload."""
     return 2.0 * (ranks - 1) / ranks * payload_bytes
 
 
 def workload_of(job: Allreduce, ranks: int, *, noise: bool = True) -> Workload:
-    """Return the workload on so many ranks, whose ring has ``2 (ranks - 1)`` hops."""
+    """Return the workload for a ring of ``ranks``, with ``2 (ranks - 1)`` hops."""
     plain = ring_bytes(job.gradient_bytes, ranks)
     modes = {
         name: Mode(

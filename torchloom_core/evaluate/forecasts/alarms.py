@@ -1,4 +1,4 @@
-"""Alarms against incidents: which were right, which were false, and how much time they left."""
+"""Match alarms with incidents: true and false alarms, and lead times."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,19 +16,19 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """What was said of every component at every moment, and what came of it.
+    """Forecasts of every component at every time, with their outcomes.
 
     Attributes
     ----------
     times_ns : (times,) int64
         Sorted, about ``every_s`` apart.
     score : (times, components) float64
-        NaN where the predictor could not say: such a moment has the lowest score of all, as
-        nobody would have acted.
+        NaN where the predictor gave no forecast; it ranks below all scores, as no policy would
+        have acted.
     outcome : (times, components) float64
-        1, 0, or NaN where nobody knows; such a moment is not judged.
+        1, 0, or NaN where unknown; a sample without an outcome is not scored.
     incidents : Incidents
-        What there was to be told.
+        The incidents to forecast or detect.
     """
 
     task: Task
@@ -40,7 +40,7 @@ class Judged:
 
     @property
     def component_days(self) -> float:
-        """How long components were judged, days."""
+        """Scored time, summed over components, days."""
         return float(np.count_nonzero(~np.isnan(self.outcome))) * self.every_s / 86_400.0
 
     def alarms(self, threshold: float) -> Bools:
@@ -48,9 +48,9 @@ class Judged:
         return self.score >= threshold
 
     def false_alarms(self, alarms: Bools) -> Bools:
-        """Return ``(times, components)``: alarms that nothing followed.
+        """Return ``(times, components)``: alarms without a following incident.
 
-        After one that counts, those of the same component within the horizon do not.
+        After one that counts, further ones of the same component within the horizon do not.
         """
         wrong: Bools = alarms & (self.outcome == 0.0)
         counted: Bools = np.zeros_like(wrong)
@@ -62,17 +62,17 @@ class Judged:
 
 
 @dataclass(frozen=True, eq=False)
-class Told:
-    """The incidents that could have been told, and whether and when they were.
+class ScoredIncidents:
+    """The incidents with a scored sample, and the first true alarm of each.
 
     Attributes
     ----------
-    incident : (told,) int64
-        Which of all incidents.
-    last : (told,) int64
-        The last of its moments that is judged.
-    first_alarm : (told,) int64
-        The moment of the first right alarm, -1 without one.
+    incident : (scored,) int64
+        Index into all incidents.
+    last : (scored,) int64
+        Index of its last scored time.
+    first_alarm : (scored,) int64
+        Index of the time of its first true alarm, -1 without one.
     """
 
     incident: Ints
@@ -81,21 +81,21 @@ class Told:
 
     @property
     def found(self) -> Bools:
-        """Whether there was a right alarm, ``(told,)``."""
+        """Whether there was a true alarm, ``(scored,)``."""
         found: Bools = self.first_alarm >= 0
         return found
 
 
 def due_moments(judged: Judged) -> Iterator[NDArray[np.intp]]:
-    """Yield for every incident the moments at which an alarm would have been right."""
+    """Yield for every incident the indices of times at which an alarm is true."""
     of = judged.incidents
     for row, start_ns, end_ns in zip(of.row, of.start_ns, of.end_ns, strict=True):
         i, j = np.searchsorted(judged.times_ns, judged.task.due_ns(int(start_ns), int(end_ns)))
         yield np.flatnonzero(judged.outcome[i:j, row] == 1.0) + i
 
 
-def told(judged: Judged, alarms: Bools) -> Told:
-    """Return what became of every incident that has a judged moment."""
+def scored_incidents(judged: Judged, alarms: Bools) -> ScoredIncidents:
+    """Return the incidents that have a scored sample."""
     rows: list[tuple[int, int, int]] = []
     for number, (row, due) in enumerate(
         zip(judged.incidents.row, due_moments(judged), strict=True)
@@ -104,11 +104,11 @@ def told(judged: Judged, alarms: Bools) -> Told:
             right = due[alarms[due, row]]
             rows.append((number, int(due[-1]), int(right[0]) if len(right) else -1))
     table = np.array(rows, dtype=np.int64).reshape(-1, 3)
-    return Told(table[:, 0], table[:, 1], table[:, 2])
+    return ScoredIncidents(table[:, 0], table[:, 1], table[:, 2])
 
 
-def leads_s(judged: Judged, of: Told) -> tuple[float, ...]:
-    """Return the seconds from first right alarm to incident, sorted; a detection's are < 0."""
+def leads_s(judged: Judged, of: ScoredIncidents) -> tuple[float, ...]:
+    """Return the seconds from first true alarm to incident, sorted; < 0 for a detection."""
     start_ns = judged.incidents.start_ns[of.incident[of.found]]
     leads_ns = start_ns - judged.times_ns[of.first_alarm[of.found]]
     return tuple(np.sort(leads_ns / SECOND_NS).tolist())
@@ -117,18 +117,18 @@ def leads_s(judged: Judged, of: Told) -> tuple[float, ...]:
 def threshold_for(judged: Judged, false_alarms_per_node_day: float) -> float:
     """Return the lowest score at which false alarms stay within the budget.
 
-    It is set on earlier time than what is scored with it: a rate carries over where a raw score
-    drifts. Above every score if even the highest alarms too often.
+    Set it on earlier time than is scored: an alarm rate carries over better than a raw score. It is
+    above every score if even the highest gives too many false alarms.
 
     Raises
     ------
     TraceError
-        If no moment with a score is judged.
+        If no sample has both a score and an outcome.
     """
     known = ~np.isnan(judged.outcome) & ~np.isnan(judged.score)
     scores = np.unique(judged.score[known])
     if not len(scores):
-        raise TraceError("need a judged moment with a score to set a threshold on, was none")
+        raise TraceError("need a forecast with a known outcome to set a threshold on, was none")
     budget = false_alarms_per_node_day * judged.component_days
     low, high = 0, len(scores)
     while low < high:

@@ -1,4 +1,4 @@
-"""A trace that was the same up to a moment and went on otherwise."""
+"""Alter a trace after a given time, to test that forecasts do not depend on the future."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -17,10 +17,10 @@ _LATER_NS = 977 * SECOND_NS
 
 
 class OtherFuture(DerivedBundle):
-    """The same bundle with all changed that was available only after ``after_ns``.
+    """A bundle in which all data with ``t_avail`` after ``after_ns`` is altered.
 
-    Values are other ones, what happened happened later and was of another kind, every component
-    that ever failed fails once more, and nothing was done about it.
+    Values differ, events are later and of another kind, every component that ever failed fails once
+    more, and later actions are missing.
     """
 
     def __init__(self, bundle: Bundle, after_ns: int) -> None:
@@ -28,9 +28,9 @@ class OtherFuture(DerivedBundle):
         self._after_ns = after_ns
 
     def events(self) -> tuple[Event, ...]:
-        """Return the events, those that were told later changed."""
-        told = [self._changed(event) for event in self._bundle.events()]
-        failed = sorted({event.component for event in told})
+        """Return the events, altered where they became available later."""
+        events = [self._changed(event) for event in self._bundle.events()]
+        failed = sorted({event.component for event in events})
         again = [
             Event(
                 id=f"other_future/{component}",
@@ -42,7 +42,7 @@ class OtherFuture(DerivedBundle):
             for component in failed
             if self._after_ns < self.manifest.end_ns
         ]
-        return tuple(sorted(told + again, key=lambda event: (event.t_event, event.id)))
+        return tuple(sorted(events + again, key=lambda event: (event.t_event, event.id)))
 
     def _changed(self, event: Event) -> Event:
         if event.t_avail > self._after_ns:
@@ -60,7 +60,7 @@ class OtherFuture(DerivedBundle):
         return event
 
     def actions(self) -> tuple[ActionTaken, ...]:
-        """Return what was known to be done by then."""
+        """Return the actions that were available by then."""
         return tuple(a for a in self._bundle.actions() if a.t_avail <= self._after_ns)
 
     def telemetry(
@@ -69,7 +69,7 @@ class OtherFuture(DerivedBundle):
         end_ns: int | None = None,
         metrics: Sequence[str] | None = None,
     ) -> Iterator["pa.Table"]:
-        """Yield the telemetry, the later values changed."""
+        """Yield the telemetry, with later values altered."""
         import pyarrow.compute as pc
 
         for table in self._bundle.telemetry(start_ns, end_ns, metrics):

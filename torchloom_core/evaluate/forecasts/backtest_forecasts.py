@@ -1,4 +1,4 @@
-"""What a predictor would have said of a trace, moment by moment, and what came of it."""
+"""Run predictors over a trace, and join their forecasts with the outcomes."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -26,24 +26,24 @@ from torchloom_core.trace.feed.watched import Watched, watch
 from torchloom_core.wire.events import PredictorFailed
 
 Progress = Callable[[float], None]
-"""Told how much of a stretch of time is done, 0 to 1."""
+"""Called with the finished share of the work, 0 to 1."""
 
 _MAX_CELLS = 100_000_000
 
 
 @dataclass(frozen=True, eq=False)
 class BacktestForecasts:
-    """A predictor's answers to all views of a stretch of time.
+    """A predictor's forecasts over a span of time.
 
     Attributes
     ----------
     watched : Watched
-        Whom the columns are of.
+        The components of the columns.
     times_ns : (times,) int64
     every_s : float
-        Seconds between them.
+        Seconds between two times.
     score : (times, components) float64
-        Probabilities, NaN where it did not judge.
+        Probabilities, NaN without a forecast.
     """
 
     watched: Watched
@@ -58,7 +58,7 @@ class BacktestForecasts:
         return BacktestForecasts(self.watched, self.times_ns[i:j], self.every_s, self.score[i:j])
 
     def with_score(self, score: Floats) -> "BacktestForecasts":
-        """Return other scores at the same moments."""
+        """Return a copy with other scores."""
         return replace(self, score=score)
 
 
@@ -74,16 +74,16 @@ def backtest_forecasts(
     progress: Progress | None = None,
     shows: Callable[[Event], bool] = lambda _: True,
 ) -> BacktestForecasts:
-    """Ask the predictor at every ``every_s`` of the span, with just what was known then.
+    """Return the predictor's forecasts, each from data that was available at its time.
 
     The parameters are those of :func:`backtest_forecasts_of_all`.
 
     Raises
     ------
     PluginError, TraceError
-        As :func:`backtest_forecasts_of_all`, and what that has in the place of the answers.
+        As :func:`backtest_forecasts_of_all`, and the errors that it returns.
     """
-    (said,) = backtest_forecasts_of_all(
+    (forecasts,) = backtest_forecasts_of_all(
         bundle,
         [predictor],
         tick_s=tick_s,
@@ -94,9 +94,9 @@ def backtest_forecasts(
         progress=progress,
         shows=shows,
     )
-    if isinstance(said, PluginError):
-        raise said
-    return said
+    if isinstance(forecasts, PluginError):
+        raise forecasts
+    return forecasts
 
 
 def backtest_forecasts_of_all(
@@ -111,31 +111,31 @@ def backtest_forecasts_of_all(
     progress: Progress | None = None,
     shows: Callable[[Event], bool] = lambda _: True,
 ) -> tuple[BacktestForecasts | PluginError, ...]:
-    """Ask several predictors in one pass, as often as the first of them says.
+    """Run several predictors in one pass, at the ``every_s`` of the first.
 
-    One that raises, returns garbage such as a wrong shape, or never judges has its error in the
-    place of its answers, and costs the others nothing.
+    For one that raises, breaks its contract or gives no forecast, the error is returned in place of
+    its forecasts; the others are not affected.
 
     Parameters
     ----------
     repair_s : float
-        How long a component is away after a fatal fault whose end nobody knows.
+        How long a component is away after a fatal fault without a known end.
     shows : callable
-        Which events they are told of as faults: those that a task ``shows``.
+        Which events are visible as faults; see ``Task.shows``.
 
     Raises
     ------
     PluginError
-        If more forecasts would have to be kept than memory should hold.
+        If the forecasts exceed the memory limit.
     TraceError
         If the span is empty.
     """
     begin_ns = bundle.manifest.start_ns if start_ns is None else start_ns
     until_ns = bundle.manifest.end_ns if end_ns is None else end_ns
     every_s = pace_s(predictors[0], tick_s)
-    asking = Asking(watch(bundle), predictors, every_s=every_s)
+    collector = ForecastCollector(watch(bundle), predictors, every_s=every_s)
     for predictor in predictors:
-        refuse_too_many(predictor.name, until_ns - begin_ns, every_s, len(asking.watched.ids))
+        refuse_too_many(predictor.name, until_ns - begin_ns, every_s, len(collector.watched.ids))
     for view in views(
         bundle,
         needs=[need for predictor in predictors for need in predictor.needs],
@@ -147,31 +147,31 @@ def backtest_forecasts_of_all(
         costs=costs,
         shows=shows,
     ):
-        asking.ask(view)
-        if not asking.able:
+        collector.collect(view)
+        if not collector.is_active:
             break
         if progress is not None:
             progress((view.now_ns - begin_ns) / (until_ns - begin_ns))
     return tuple(
         PluginError(
             f"predictor {predictor.name}: need a probability of some worker at some time, was "
-            f"none in {len(said.times_ns)} views{_likely_cause(bundle, predictor, tick_s)}"
+            f"none in {len(found.times_ns)} views{_likely_cause(bundle, predictor, tick_s)}"
         )
-        if isinstance(said, BacktestForecasts) and np.isnan(said.score).all()
-        else said
-        for predictor, said in zip(predictors, asking.answers(), strict=True)
+        if isinstance(found, BacktestForecasts) and np.isnan(found.score).all()
+        else found
+        for predictor, found in zip(predictors, collector.results(), strict=True)
     )
 
 
-class Asking:
-    """Asks predictors of each view that passes, and keeps what they say.
+class ForecastCollector:
+    """Collects the forecasts of several predictors, view by view.
 
-    One that raises, or returns garbage such as a wrong shape, is asked no more.
+    A predictor that raises or breaks its contract is not called again.
 
     Attributes
     ----------
     watched : Watched
-        Whom they are asked about.
+        The components that are forecast.
     """
 
     def __init__(
@@ -187,14 +187,14 @@ class Asking:
         self._failed: dict[int, PluginError] = {}
 
     @property
-    def able(self) -> bool:
-        """Whether anybody can still be asked."""
+    def is_active(self) -> bool:
+        """Whether a predictor is left that has not failed."""
         return len(self._failed) < len(self._predictors)
 
-    def ask(self, view: FleetView) -> None:
-        """Ask all of one view, which is ``every_s`` after the one before.
+    def collect(self, view: FleetView) -> None:
+        """Add the forecasts for a view, ``every_s`` after the previous one.
 
-        Its workers are those of the view before, and any that came since.
+        New workers may only follow those of the previous view.
         """
         if len(self._rows) < len(view):
             self._rows = np.array([self._row_of[worker] for worker in view.workers], dtype=np.intp)
@@ -203,32 +203,34 @@ class Asking:
             if number not in self._failed:
                 score = np.full(len(self._row_of), np.nan)
                 try:
-                    score[self._rows] = _asked(predictor, view)
+                    score[self._rows] = _forecast_of(predictor, view)
                 except PluginError as error:
                     self._failed[number] = error
                 self._scores[number].append(score)
 
-    def answers(self) -> tuple[BacktestForecasts | PluginError, ...]:
-        """Return what each has said, once; for one that cannot be asked, why."""
+    def results(self) -> tuple[BacktestForecasts | PluginError, ...]:
+        """Return each predictor's forecasts or error; call it once, as it frees the memory."""
         times_ns = np.array(self._times, dtype=np.int64)
         shape = (len(times_ns), len(self._row_of))
-        answers: list[BacktestForecasts | PluginError] = []
+        results: list[BacktestForecasts | PluginError] = []
         for number in range(len(self._predictors)):
-            said = self._scores.pop(0)  # so that only one of them is there twice at a time
-            answers.append(
+            scores = self._scores.pop(0)  # so that only one of them is in memory twice
+            results.append(
                 self._failed.get(number)
-                or BacktestForecasts(self.watched, times_ns, self._every_s, np.reshape(said, shape))
+                or BacktestForecasts(
+                    self.watched, times_ns, self._every_s, np.reshape(scores, shape)
+                )
             )
-        return tuple(answers)
+        return tuple(results)
 
 
-def _asked(predictor: Predictor, view: FleetView) -> Floats:
-    """Return ``(workers,)`` probabilities, NaN where it does not judge.
+def _forecast_of(predictor: Predictor, view: FleetView) -> Floats:
+    """Return ``(workers,)`` probabilities, NaN without a forecast.
 
-    Whoever is asked after a foreign one is shown the same as if it had not been there.
+    A third-party predictor gets a copy of the view, so that it cannot alter what others see.
     """
-    shown = view if is_ours(predictor) else view.twin()
-    answer = ask_predictor(predictor.name, predictor, shown, reasons=False)
+    own_view = view if is_ours(predictor) else view.twin()
+    answer = ask_predictor(predictor.name, predictor, own_view, reasons=False)
     if isinstance(answer, PredictorFailed):
         raise PluginError(f"predictor {predictor.name}: {answer.rule}: {answer.detail}")
     probability: Floats = answer.probability
@@ -236,22 +238,22 @@ def _asked(predictor: Predictor, view: FleetView) -> Floats:
 
 
 def part_of(progress: Progress, at: int, parts: int) -> Progress:
-    """Return what is told how much of one of several parts alike is done."""
+    """Return the progress callback of one of several equal parts."""
     return lambda share: progress((at + share) / parts)
 
 
 def pace_s(predictor: Predictor, tick_s: float) -> float:
-    """Return how often a predictor is asked: whole ticks, at least one."""
+    """Return the forecast interval of a predictor: whole ticks, at least one, seconds."""
     return tick_s * max(1, round(predictor.every_s / tick_s))
 
 
 def _likely_cause(bundle: Bundle, predictor: Predictor, tick_s: float) -> str:
-    """Return what may keep a predictor from judging anybody, as a clause."""
+    """Return the likely cause of missing forecasts, as a clause."""
     missing = sorted(windows_s(predictor.needs).keys() - {*bundle.metrics})
     if missing:
         return f"; the trace has no {names_of(missing, bundle.metrics)}"
     if isinstance(predictor, Learner):
-        return "; it may have to learn first, with `torchloom fit`"
+        return "; it may need a model from `torchloom fit`"
     window_s = max(windows_s(predictor.needs).values(), default=0.0)
     if window_s:
         return f"; its longest window is {window_s:g} s, and samples are {tick_s:g} s apart"
@@ -259,41 +261,41 @@ def _likely_cause(bundle: Bundle, predictor: Predictor, tick_s: float) -> str:
 
 
 def refuse_too_many(predictor: str, span_ns: int, every_s: float, components: int) -> None:
-    """Raise PluginError if more forecasts would have to be kept than memory should hold."""
+    """Raise PluginError if the forecasts exceed the memory limit."""
     moments = span_ns / SECOND_NS / every_s
     if moments * components > _MAX_CELLS:
         raise PluginError(
-            f"predictor {predictor}: need at most {_MAX_CELLS} forecasts of a component, was "
-            f"{moments:.0f} moments of {components}: ask less often, every_s was {every_s:g}"
+            f"predictor {predictor}: need at most {_MAX_CELLS} forecasts, was {moments:.0f} times "
+            f"for {components} components: raise every_s, was {every_s:g}"
         )
 
 
 def judge(
-    bundle: Bundle, said: BacktestForecasts, task: Task, *, known_until_ns: int | None = None
+    bundle: Bundle, forecasts: BacktestForecasts, task: Task, *, known_until_ns: int | None = None
 ) -> Judged:
-    """Return what was said with what came of it, as it was known then (absent: at the end)."""
+    """Return forecasts with their outcomes as known at ``known_until_ns`` (absent: at the end)."""
     manifest = bundle.manifest
     known_ns = manifest.end_ns if known_until_ns is None else known_until_ns
-    events = events_to_judge(bundle, said.watched, task)
-    came = outcomes(
+    events = events_to_judge(bundle, forecasts.watched, task)
+    outcome = outcomes(
         events,
         bundle.actions(),
-        said.watched,
-        said.times_ns,
+        forecasts.watched,
+        forecasts.times_ns,
         task,
         known_until_ns=known_ns,
         span=(manifest.start_ns, manifest.end_ns),
         topology=bundle.topology(),
-        silences=silences(bundle, said.watched, known_until_ns=known_ns),
+        silences=silences(bundle, forecasts.watched, known_until_ns=known_ns),
     )
-    found = incidents(events, said.watched, task, known_until_ns=known_ns)
-    return Judged(task, said.times_ns, said.every_s, said.score, came, found)
+    found = incidents(events, forecasts.watched, task, known_until_ns=known_ns)
+    return Judged(task, forecasts.times_ns, forecasts.every_s, forecasts.score, outcome, found)
 
 
 def events_to_judge(bundle: Bundle, watched: Watched, task: Task) -> tuple[Event, ...]:
-    """Return the events; who failed is not at risk again before it was heard of again.
+    """Return the events; a failed component is at risk again only once it reports again.
 
-    In a detection an event whose end nobody knows is over after the repair that is assumed.
+    In a detection, an event without a known end ends after ``repair_s``.
     """
     if task.kind == "detect":
         return bundle.events()
@@ -301,10 +303,10 @@ def events_to_judge(bundle: Bundle, watched: Watched, task: Task) -> tuple[Event
 
 
 def random_scores(shape: tuple[int, ...], seed: int) -> Floats:
-    """Return as many numbers that know nothing, uniform in [0, 1), the same for a seed."""
+    """Return random scores, uniform in [0, 1), the same for a seed."""
     return np.random.default_rng([seed, 0x7A6E]).random(shape)
 
 
 def day_text(bundle: Bundle, ts_ns: int) -> str:
-    """Return a moment as the days since the trace began, such as ``30 d``."""
+    """Return a time as days since the start of the trace, such as ``30 d``."""
     return f"{(ts_ns - bundle.manifest.start_ns) / (86_400 * SECOND_NS):.4g} d"

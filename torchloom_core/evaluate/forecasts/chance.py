@@ -1,4 +1,4 @@
-"""What alarms find by chance: as many incidents as they would have found elsewhere."""
+"""The recall of alarms by chance: the same alarms at other times or components."""
 
 from collections.abc import Iterator
 
@@ -9,18 +9,16 @@ from torchloom_core.plugin.arrays import Ints
 
 
 def found_by_chance(judged: Judged, alarms: Bools) -> float:
-    """Return the share of incidents that the same alarms find by chance, on the mean.
+    """Return the mean share of incidents that the same alarms find by chance.
 
-    Of a detection: at every other time. The alarms of each component are moved round the scored
-    time, moment by moment, and held against its incidents where these are: how many there are,
-    how long they last and on which component stays as it is, and what they know of the time is
-    gone. So alarms at random find what chance finds, whatever their rate, and an alarm that
-    never ends finds all of it. The more of its alarms are right, the more this is above what
-    alarms that know nothing find.
+    For a detection, the alarms of each component are shifted circularly through the scored time
+    by all offsets, and matched with its incidents. Number, length and component of the alarms stay
+    the same; their relation to the time of the incidents is removed. So random alarms have exactly
+    their chance recall at any rate, and a permanent alarm has a recall of 1.
 
-    Of a forecast: at every other time of every component, as to know who will fail is worth as
-    much as to know when. The alarms of all components, each moved round its own judged moments,
-    are held against each incident in turn.
+    For a forecast, alarms are shifted over all times and all components, since knowing which
+    component fails is worth as much as knowing when: each incident is matched with the alarms of
+    all components, each shifted through its own scored times.
 
     Parameters
     ----------
@@ -33,7 +31,7 @@ def found_by_chance(judged: Judged, alarms: Bools) -> float:
 
 
 def _anywhere(judged: Judged, alarms: Bools) -> float:
-    """Return the mean over incidents of the share of all places that have an alarm in time."""
+    """Return the mean over incidents of the share of all shifts with an alarm in time."""
     is_judged: Bools = ~np.isnan(judged.outcome)
     due = np.array([len(one) for one in due_moments(judged)], dtype=np.int64)
     lengths, often = np.unique(due[due > 0], return_counts=True)
@@ -54,17 +52,17 @@ def _anywhere(judged: Judged, alarms: Bools) -> float:
 
 
 def _shares(judged: Judged, alarms: Bools) -> Iterator[float]:
-    """Yield for every incident that could be told the share of places in time that find it."""
-    heard: Bools = alarms & ~np.isnan(judged.outcome)
+    """Yield for every scored incident the share of shifts in time that find it."""
+    scored: Bools = alarms & ~np.isnan(judged.outcome)
     times = len(judged.times_ns)
     for row, due in zip(judged.incidents.row, due_moments(judged), strict=True):
         if len(due):
             length = int(due[-1] - due[0]) + 1
-            yield 1.0 - _quiet(np.flatnonzero(heard[:, row]), times, length) / times
+            yield 1.0 - _quiet(np.flatnonzero(scored[:, row]), times, length) / times
 
 
 def _quiet(at: "np.ndarray[tuple[int], np.dtype[np.intp]]", times: int, length: int) -> int:
-    """Return how many stretches of ``length`` moments, of all round the time, have no alarm."""
+    """Return how many circular windows of ``length`` times have no alarm."""
     if not len(at):
         return times
     gaps = np.diff(at, append=at[0] + times) - 1

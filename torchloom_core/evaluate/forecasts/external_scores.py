@@ -1,7 +1,7 @@
-"""Forecasts that were made elsewhere: read from a table, searched for leaks, scored like any.
+"""Read external forecasts from a table, check them for leaks, and score them.
 
 ``torchloom evaluate TRACE --mode replay --scores NAME=FILE`` calls :func:`given_scores` before
-anything is forecast, and :func:`score_given` at the end.
+the first forecast, and :func:`score_given` at the end.
 """
 
 from dataclasses import dataclass
@@ -41,18 +41,18 @@ _MAX_CELLS = 100_000_000
 
 @dataclass(frozen=True, eq=False)
 class GivenScores:
-    """A table of forecasts, checked row by row.
+    """A validated table of forecasts.
 
     Attributes
     ----------
     t_ns, component, line : (rows,) int64
-        When, which watched row, and where in the file.
+        Time, row of the watched component, and line in the file.
     score : (rows,) float64
-        The higher, the likelier; need not be a probability.
+        Higher is likelier; need not be a probability.
     alarm : (rows,) bool, optional
-        Where it alarmed, if the file says.
+        Whether the row is an alarm, if the file has the column.
     test : (rows,) bool, optional
-        Which rows are to be scored, if the file says.
+        Whether the row is for scoring, if the file has the column ``part``.
     """
 
     path: Path
@@ -66,14 +66,14 @@ class GivenScores:
 
 @dataclass(frozen=True, eq=False)
 class DividedScores:
-    """Given forecasts, and which of their rows are for what.
+    """External forecasts, divided into rows for the threshold and for scoring.
 
     Attributes
     ----------
     train, test : (rows,) bool
-        Where the threshold is set, and what is scored.
+        Rows for the threshold, and rows to score.
     split : str
-        What the threshold is set on, in words.
+        Description of the rows for the threshold.
     """
 
     given: GivenScores
@@ -87,14 +87,14 @@ def read_given(path: Path, watched: Watched) -> GivenScores:
 
     Columns ``t`` (ns since the epoch, or ISO 8601, UTC), ``component`` and ``score``; optional
     are ``alarm`` (0 or 1), ``part`` (``train`` or ``test``) and ``t_avail``, when the forecast
-    could be made. Rows may come in any order.
+    was available. Rows may come in any order.
 
     Raises
     ------
     TraceError
         If the file cannot be read, a column is missing, or a row breaks a rule.
     LeakError
-        ``future_feature``, if a forecast could be made only after the moment it is for.
+        ``future_feature``, if a forecast became available only after its time ``t``.
     """
     import pandas as pd
 
@@ -107,28 +107,28 @@ def read_given(path: Path, watched: Watched) -> GivenScores:
             table = pd.read_csv(path, dtype={"t": str, "t_avail": str, "component": str})
     except UNREADABLE as error:
         reason = reason_of(error)
-        raise TraceError(f"{path}: need a Parquet or CSV file of scores: {reason:.200}") from None
+        raise TraceError(f"{path}: cannot read as Parquet or CSV: {reason:.200}") from None
     for column in ("t", "component", "score"):
         if column not in table.columns:
-            meant = nearest(column, table.columns)
-            raise TraceError(f"{path}: need a column {column}{meant}{_uncut(table)}")
+            similar = nearest(column, table.columns)
+            raise TraceError(f"{path}: missing column {column}{similar}{_separator_hint(table)}")
     rows = _Rows(path, table)
     t_ns = rows.times("t")
     if "t_avail" in table.columns:
         rows.refuse(
             rows.times("t_avail") > t_ns,
-            f"{FUTURE_FEATURE}: need t_avail <= t, a forecast made when it is for",
+            f"{FUTURE_FEATURE}: need t_avail <= t",
             "t_avail",
             LeakError,
         )
     component = pd.Index(watched.ids).get_indexer(pd.Index(table["component"].astype(str)))
-    rows.refuse(component < 0, f"need a component of the {watched.kind}s watched", "component")
+    rows.refuse(component < 0, f"need a watched {watched.kind}", "component")
     values = pd.to_numeric(table["score"], errors="coerce").to_numpy(np.float64)
     rows.refuse(~np.isfinite(values), "need a finite score", "score")
     order = np.lexsort((component, t_ns))
     again = np.zeros(len(order), dtype=np.bool_)
     again[order[1:]] = (np.diff(t_ns[order]) == 0) & (np.diff(component[order]) == 0)
-    rows.refuse(again, "need one score a component and moment", "t")
+    rows.refuse(again, "need one score per component and time", "t")
     return GivenScores(
         path=path,
         t_ns=t_ns,
@@ -140,16 +140,16 @@ def read_given(path: Path, watched: Watched) -> GivenScores:
     )
 
 
-def _uncut(table: "pd.DataFrame") -> str:
-    """Return that the header is one cell, where it looks as if it should be several."""
+def _separator_hint(table: "pd.DataFrame") -> str:
+    """Return a hint if the header seems to use another separator than a comma."""
     header = str(table.columns[0]) if len(table.columns) == 1 else ""
     if not any(mark in header for mark in ";|\t"):
         return ""
-    return f"; need commas between cells, was {shown(header)}"
+    return f"; separate cells by commas, the header is {shown(header)}"
 
 
 class _Rows:
-    """The rows of a file, to name the first that breaks a rule."""
+    """The rows of a file, for errors that name the first invalid line."""
 
     def __init__(self, path: Path, table: "pd.DataFrame") -> None:
         first = 1 if path.suffix == ".parquet" else 2
@@ -157,12 +157,12 @@ class _Rows:
         self._path = path
         self._table = table
         if not len(table):
-            raise TraceError(f"{path}: need a row, was none")
+            raise TraceError(f"{path}: need at least one row, was none")
 
     def refuse(
         self, wrong: Bools, rule: str, column: str, error: type[TraceError | LeakError] = TraceError
     ) -> None:
-        """Raise the error for the first row that is wrong."""
+        """Raise the error for the first invalid row."""
         rows = np.flatnonzero(wrong)
         if len(rows):
             was = self._table[column].iloc[rows[0]]
@@ -190,7 +190,7 @@ class _Rows:
         return parsed.ns
 
     def choice(self, column: str, meaning: dict[str, bool]) -> Bools | None:
-        """Return a column that has one of two values; None without the column."""
+        """Return a column of two values; None without the column."""
         if column not in self._table.columns:
             return None
         texts = self._table[column].astype(str)
@@ -200,17 +200,17 @@ class _Rows:
 
 
 def given_scores(path: Path, bundle: Bundle, task: Task, *, until_ns: int) -> DividedScores:
-    """Read a file of forecasts, to be scored on its rows ``test``, or those from ``until_ns`` on.
+    """Read a file of forecasts; score its ``test`` rows, or those from ``until_ns`` on.
 
-    The threshold is set on the ``train`` rows, or on those that lie a horizon before
-    ``until_ns``, unless the file says where it alarmed.
+    The threshold is set on the ``train`` rows, or on those at least a horizon before
+    ``until_ns``, unless the file has a column ``alarm``.
 
     Raises
     ------
     TraceError
-        If the file is no table of scores, or has no rows to set a threshold on or to score.
+        If the file is invalid, or has no rows for the threshold or for scoring.
     LeakError
-        If its parts leak; the message names how.
+        If its training rows leak into its test rows; the message names the leak.
     """
     watched = watch(bundle)
     given = read_given(path, watched)
@@ -222,17 +222,17 @@ def given_scores(path: Path, bundle: Bundle, task: Task, *, until_ns: int) -> Di
         split = "the training rows, before"
         refuse_split(str(path), _part(given, train), _part(given, test), task.horizon_ns)
     if not test.any():
-        raise TraceError(f"{path}: need a row to score, was none from {moment_text(until_ns)} on")
+        raise TraceError(f"{path}: need rows to score, was none from {moment_text(until_ns)} on")
     if given.alarm is None and not train.any():
         raise TraceError(
-            f"{path}: need earlier rows to set a threshold on, or a column alarm, was neither"
+            f"{path}: need earlier rows to set a threshold on, or a column alarm; has neither"
         )
     for rows in (test, train) if given.alarm is None else (test,):
         moments = len(np.unique(given.t_ns[rows]))
         if moments * len(watched.ids) > _MAX_CELLS:
             raise TraceError(
-                f"{path}: need the same moments for all components, was {moments} moments "
-                f"for {len(watched.ids)}"
+                f"{path}: need the same times t for all components, was {moments} different "
+                f"times for {len(watched.ids)} components"
             )
     return DividedScores(given, train, test, split)
 
@@ -246,7 +246,7 @@ def score_given(
     false_alarms_per_node_day: float,
     seed: int = 0,
 ) -> ForecastScore:
-    """Score given forecasts as they were divided."""
+    """Score divided external forecasts."""
     given, test, train = divided.given, divided.test, divided.train
     cut_ns = int(given.t_ns[test].min())
     judged, alarms = _judged(given, test, bundle, task, bundle.manifest.end_ns)
@@ -258,8 +258,8 @@ def score_given(
         source = f"{divided.split} {day_text(bundle, cut_ns)}"
         alarms = judged.alarms(threshold)
     else:
-        said = judged.score[alarms]
-        threshold = float(said.min()) if len(said) else float(np.nanmax(judged.score))
+        alarmed = judged.score[alarms]
+        threshold = float(alarmed.min()) if len(alarmed) else float(np.nanmax(judged.score))
         source = "given with the alarms"
     noise = random_scores(judged.score.shape, seed)
     scored = score(
@@ -275,31 +275,31 @@ def score_given(
     return with_verdict(scored)
 
 
-def _part(given: GivenScores, wanted: Bools) -> Part:
-    return Part(given.t_ns[wanted], given.component[wanted], given.line[wanted])
+def _part(given: GivenScores, rows: Bools) -> Part:
+    return Part(given.t_ns[rows], given.component[rows], given.line[rows])
 
 
 def _judged(
-    given: GivenScores, wanted: Bools, bundle: Bundle, task: Task, known_until_ns: int
+    given: GivenScores, rows: Bools, bundle: Bundle, task: Task, known_until_ns: int
 ) -> tuple[Judged, Bools | None]:
-    """Return the wanted rows as a table, judged, and where they alarmed.
+    """Return the selected rows with their outcomes, and their alarms.
 
-    Components without a row are not judged; others are at every moment, and have no score where
-    there is no row.
+    Components without a row are not scored; the others are scored at every time, without a score
+    where there is no row.
     """
     watched = watch(bundle)
-    times_ns, at = np.unique(given.t_ns[wanted], return_inverse=True)
+    times_ns, at = np.unique(given.t_ns[rows], return_inverse=True)
     shape = (len(times_ns), len(watched.ids))
-    column = given.component[wanted]
+    column = given.component[rows]
     values = np.full(shape, np.nan)
-    values[at, column] = given.score[wanted]
+    values[at, column] = given.score[rows]
     every_s = float(np.median(np.diff(times_ns))) / SECOND_NS if len(times_ns) > 1 else 0.0
-    said = BacktestForecasts(watched, times_ns, every_s, values)
-    judged = judge(bundle, said, task, known_until_ns=known_until_ns)
+    forecasts = BacktestForecasts(watched, times_ns, every_s, values)
+    judged = judge(bundle, forecasts, task, known_until_ns=known_until_ns)
     absent: NDArray[np.intp] = np.setdiff1d(np.arange(shape[1]), column)
     judged.outcome[:, absent] = np.nan
     if given.alarm is None:
         return judged, None
     alarms = np.zeros(shape, dtype=np.bool_)
-    alarms[at, column] = given.alarm[wanted]
+    alarms[at, column] = given.alarm[rows]
     return judged, alarms

@@ -1,4 +1,4 @@
-"""Intervals of 95 %: exact ones of counts, and of samples that are alike in time and component."""
+"""95 % intervals: exact ones for counts, clustered ones for samples in time and component."""
 
 import math
 from dataclasses import dataclass
@@ -17,16 +17,16 @@ from torchloom_core.plugin.arrays import Floats, Ints
 _DAY_S = 86_400.0
 _LOW, _HIGH = 0.025, 0.975
 _FEWEST = 5
-"""Stretches that the time is cut into at the least, and components of which a spread is told."""
+"""Minimum number of time clusters."""
 
 
 def exact_rate(count: int, exposure: float) -> Interval:
     """Return the rate of a Poisson process, with its exact interval.
 
-    Without exposure it is 0, and nothing is known of it.
+    Without exposure it is 0, without an interval.
     """
     if exposure <= 0:
-        return Interval(value=0.0, method="nothing was watched")
+        return Interval(value=0.0, method="no component was watched")
     low, high = poisson_between(count)
     return Interval(
         value=count / exposure,
@@ -40,12 +40,13 @@ def exact_share(count: int, other: int) -> Interval:
     """Return ``count / (count + other)`` of two Poisson counts, with its exact interval.
 
     Given their sum, one of two Poisson counts is binomial: Clopper and Pearson, "The use of
-    confidence or fiducial limits", Biometrika 26, 1934. Of nothing it is 0, without an interval.
+    confidence or fiducial limits", Biometrika 26, 1934. With both counts 0 the share is 0, without
+    an interval.
     """
     from scipy.special import betaincinv
 
     if count + other == 0:
-        return Interval(value=0.0, method="nothing to count")
+        return Interval(value=0.0, method="both counts are 0")
     low = betaincinv(count, other + 1, _LOW) if count else 0.0
     high = betaincinv(count + 1, other, _HIGH) if other else 1.0
     return Interval(
@@ -58,12 +59,12 @@ def exact_share(count: int, other: int) -> Interval:
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """A figure of samples, and what each sample pulls it.
+    """A statistic of samples, and the influence of each sample.
 
     Attributes
     ----------
     pulls : (samples,) float64
-        The derivative of the figure by the sample's weight; their sum is 0.
+        Derivative of the statistic by the sample's weight; they sum to 0.
     """
 
     value: float
@@ -83,7 +84,7 @@ def average_precision(score: Floats, positive: NDArray[np.bool_]) -> Estimate:
         return Estimate(0.0, np.zeros(len(score)))
     ranking = Ranking.of(score, positive)
     value, precision = ranking.average_precision, ranking.precision
-    # A sample counts among the alarms of its own threshold and of all that are lower.
+    # A sample is an alarm at its own threshold and at all lower ones.
     for_hit = _from_here_on(ranking.gained / ranking.alarms)
     for_alarm = _from_here_on(ranking.gained * precision / ranking.alarms)
     hit = np.append(precision, 0.0) - value + for_hit
@@ -92,30 +93,30 @@ def average_precision(score: Floats, positive: NDArray[np.bool_]) -> Estimate:
 
 
 def _from_here_on(terms: Floats) -> Floats:
-    """Return the sums from each term to the last, and 0 behind it."""
+    """Return the sums from each term to the last, with a final 0."""
     sums: Floats = np.append(np.cumsum(terms[::-1])[::-1], 0.0)
     return sums
 
 
 def ratio(above: Floats, below: Floats) -> Estimate:
-    """Return the ratio of two sums over samples; what is below is not 0."""
+    """Return the ratio of two sums over samples; the denominator is not 0."""
     value = float(above.sum() / below.sum())
     return Estimate(value, (above - value * below) / below.sum())
 
 
 class Clusters:
-    """Which samples are alike: those of one stretch of time, and those of one component.
+    """Clusters of dependent samples: those of one stretch of time, and those of one component.
 
-    Outcomes within a horizon of one another are of the same failures, so a stretch is as long as
-    two of them, or a day if that is longer; the time is cut into five at the least.
+    Outcomes within one horizon share failures, so a stretch is two horizons long, or a day if that
+    is longer; there are at least five stretches.
 
     Parameters
     ----------
     times_ns : (times,) int64
     known : (times, components) bool
-        Which moments are samples; they are in the order of the time, then of the component.
+        Which cells are samples; samples are ordered by time, then component.
     horizon_s : float
-        How far apart moments have the same failures in common, seconds.
+        Distance in time within which outcomes share failures, seconds.
     """
 
     def __init__(self, times_ns: Ints, known: NDArray[np.bool_], horizon_s: float) -> None:
@@ -134,29 +135,29 @@ class Clusters:
 
     @property
     def text(self) -> str:
-        """How an interval is told, for people."""
+        """Description of the method, for the report."""
         stretches = f"{self.stretches} stretches of {self.stretch_s / _DAY_S:.3g} d"
         components = f"{self.components} component{'s' if self.components != 1 else ''}"
         return f"Student's t, clustered by {stretches} and by {components}"
 
     def error(self, pulls: Floats) -> float:
-        """Return the standard error of a figure."""
+        """Return the standard error of a statistic."""
         return math.sqrt(self._variance(pulls).value)
 
     def reach(self, pulls: Floats) -> float:
-        """Return how far an interval of a figure reaches to either side, by Student's t."""
+        """Return the half-width of the interval of a statistic, by Student's t."""
         from scipy.special import stdtrit
 
         variance = self._variance(pulls)
         return math.sqrt(variance.value) * float(stdtrit(max(variance.freedom, 1.0), _HIGH))
 
     def _variance(self, pulls: Floats) -> "_Variance":
-        """Return the variance of a figure.
+        """Return the variance of a statistic.
 
         Clustered both ways: Cameron, Gelbach and Miller, "Robust inference with multiway
-        clustering", Journal of Business & Economic Statistics 29, 2011; no less than by either
-        way alone. The degrees of freedom of a sum are Satterthwaite's, "An approximate
-        distribution of estimates of variance components", Biometrics Bulletin 2, 1946.
+        clustering", Journal of Business & Economic Statistics 29, 2011; at least the larger
+        of the one-way variances. The degrees of freedom of a sum are Satterthwaite's, "An
+        approximate distribution of estimates of variance components", Biometrics Bulletin 2, 1946.
         """
         by_time = np.zeros(len(self._spans))
         by_component: Floats = np.zeros(self._size)
@@ -174,7 +175,7 @@ class Clusters:
         return max(of_time, of_component, summed, key=lambda one: one.value)
 
     def share(self, estimate: Estimate) -> Interval:
-        """Return a figure between 0 and 1, with an interval on the scale of its logit."""
+        """Return a statistic between 0 and 1, with an interval on the logit scale."""
         value, half = estimate.value, self.reach(estimate.pulls)
         low = high = value
         if 0.0 < value < 1.0:
@@ -183,17 +184,17 @@ class Clusters:
         return Interval(value=value, low=low, high=high, method=self.text)
 
     def rate(self, estimate: Estimate) -> Interval:
-        """Return a figure above 0, with an interval on the scale of its logarithm."""
+        """Return a statistic above 0, with an interval on the log scale."""
         value = estimate.value
         factor = math.exp(min(self.reach(estimate.pulls) / value, 700.0))
         return Interval(value=value, low=value / factor, high=value * factor, method=self.text)
 
     def difference(self, one: Estimate, other: Estimate) -> Interval:
-        """Return by how much one share is above another of the same samples.
+        """Return the difference of two shares of the same samples.
 
         From the intervals of both: Zou and Donner, "Construction of confidence limits about effect
-        measures: a general approach", Statistics in Medicine 27, 2008. What both have in common
-        moves them to the same side.
+        measures: a general approach", Statistics in Medicine 27, 2008. It accounts for
+        their correlation.
         """
         of_one, of_other = _Sides.of(self.share(one)), _Sides.of(self.share(other))
         alike, value = self._correlation(one.pulls, other.pulls), one.value - other.value
@@ -205,7 +206,7 @@ class Clusters:
         )
 
     def _correlation(self, one: Floats, other: Floats) -> float:
-        """Return how two figures move together, by what their sum and difference do."""
+        """Return the correlation of two statistics, from the errors of their sum and difference."""
         scale = self.error(one) * self.error(other)
         if scale <= 0.0:
             return 0.0
@@ -214,17 +215,17 @@ class Clusters:
 
 
 class _Variance(NamedTuple):
-    """A variance, and how many degrees of freedom its estimate has."""
+    """A variance estimate and its degrees of freedom."""
 
     value: float
     freedom: float
 
     @classmethod
     def of(cls, sums: Floats) -> "_Variance":
-        """Return that of a figure whose pulls were summed by cluster.
+        """Return the variance of a statistic from its influences summed by cluster.
 
-        Where few of many clusters pull most, the estimate is as uncertain as one of few: 2 E^2 /
-        Var of the sum of squares, no more than there are clusters, less one.
+        If few of many clusters dominate, the degrees of freedom are fewer: 2 E^2 / Var of the sum
+        of squares, at most the number of clusters less one.
         """
         clusters, squares = len(sums), sums**2
         total = float(squares.sum())
@@ -236,7 +237,7 @@ class _Variance(NamedTuple):
 
 @dataclass(frozen=True)
 class _Sides:
-    """How far an interval reaches below and above its value."""
+    """Distances of an interval's ends from its value."""
 
     down: float
     up: float
@@ -249,12 +250,13 @@ class _Sides:
 
 
 def _reach(own: float, same: float, opposite: float, alike: float) -> float:
-    """Return how far a difference reaches to one side.
+    """Return the distance of one end of a difference's interval from its value.
 
     Parameters
     ----------
     own, same, opposite : float
-        How far the one reaches to that side, the other to the same and to the opposite one.
+        Distances of the first interval on that side, and of the second on the same and the
+        opposite side.
     alike : float
         Their correlation.
     """

@@ -1,7 +1,6 @@
-"""What became of every component at every moment: the outcomes forecasts are judged by.
+"""Labels: the outcome of every component at every time, from the events of a trace.
 
-Fitting and scoring both take their outcomes from here, so a moment that is judged in one is
-judged in the other, and by the same rule.
+Fitting and scoring share them, so both use the same samples and the same rules.
 """
 
 from collections import defaultdict
@@ -20,33 +19,32 @@ from torchloom_core.trace.feed.silences import Silence
 from torchloom_core.trace.feed.watched import Watched
 
 PREVENTS = ("drain", "migrate")
-"""Actions after which nobody can say whether the component would have failed."""
+"""Actions that hide whether the component would have failed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What is to be forecast, or detected.
+    """What to forecast, or to detect.
 
     Attributes
     ----------
     horizon_s : float
-        How far ahead a forecast looks; alarms of a component within it count once.
+        Horizon of a forecast; alarms of a component within it count once.
     repair_s : float
-        How long an event lasts whose end nobody knows; one that follows the job is over at once.
+        Duration of an event without a known end; one that follows the job ends at once.
     kind : "forecast" or "detect"
-        Whether an incident starts within the horizon, or whether one goes on.
+        Whether an incident starts within the horizon, or whether one is in progress.
     lead_s : float
-        How long before an incident a forecast is still of use.
+        Time before an incident at which a forecast is too late to help.
     kinds : tuple of str
         Kinds of event that count. Empty: in a forecast the fatal ones, in a detection all.
     merge_s : float
-        Events of a component that begin less than this after the one before ended are one
-        incident.
+        Events of a component with gaps shorter than this are one incident.
 
     Raises
     ------
     TraceError
-        If a time is negative, or no time is left between lead and horizon.
+        If a time is negative, or the lead is not shorter than the horizon.
     """
 
     horizon_s: float
@@ -67,8 +65,8 @@ class Task:
             )
 
     @property
-    def told(self) -> Told:
-        """What is told, in words."""
+    def wording(self) -> Told:
+        """The words for an incident of this task."""
         return TOLD[self.kind]
 
     @property
@@ -82,26 +80,23 @@ class Task:
         return round(self.lead_s * SECOND_NS)
 
     def due_ns(self, start_ns: int, end_ns: int) -> tuple[int, int]:
-        """Return the half-open time in which an alarm of such an incident is right."""
+        """Return the half-open time span in which an alarm for this incident is true."""
         if self.kind == "detect":
             return start_ns, end_ns
         return start_ns - self.horizon_ns, start_ns - self.lead_ns
 
     def counts(self, event: Event) -> bool:
-        """Say whether the event is of the kind that is to be told."""
+        """Return whether the event is of a kind to forecast or detect."""
         if self.kinds:
             return event.kind in self.kinds
         return event.fatal or self.kind == "detect"
 
     def shows(self, event: Event) -> bool:
-        """Say whether a predictor is told of the event: a detection is not of what it is to tell.
-
-        Who is told that an incident has begun need not detect it.
-        """
+        """Return whether the event is visible to predictors; a detector must not see its target."""
         return self.kind == "forecast" or not self.counts(event)
 
     def end_ns(self, event: Event) -> int:
-        """Return when the event was over, as far as is known."""
+        """Return when the event ended, by ``repair_s`` if unknown."""
         if event.t_resolved is not None:
             return max(event.t_event, event.t_resolved)
         lasted_s = 0.0 if event.follows == "job" else self.repair_s
@@ -110,16 +105,16 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class Incidents:
-    """Events of one component that belong together, sorted by start, then row.
+    """Incidents: merged events of one component, sorted by start, then row.
 
     Attributes
     ----------
     row : (incidents,) int64
         Which watched component.
     start_ns, end_ns : (incidents,) int64
-        When it began, and when all its events were over.
+        Start, and end of its last event.
     certain : (incidents,) bool
-        Whether one of its labels is certain.
+        Whether the label of one of its events is certain.
     """
 
     row: Ints
@@ -129,7 +124,7 @@ class Incidents:
 
 
 class _Span(NamedTuple):
-    """Of one row, half open, nanoseconds."""
+    """Half-open time span of one row, nanoseconds."""
 
     row: int
     from_ns: int
@@ -140,7 +135,7 @@ class _Span(NamedTuple):
 def incidents(
     events: Iterable[Event], watched: Watched, task: Task, *, known_until_ns: int
 ) -> Incidents:
-    """Return the incidents as they were known at ``known_until_ns``."""
+    """Return the incidents as known at ``known_until_ns``."""
     merge_ns = round(task.merge_s * SECOND_NS)
     merged: list[_Span] = []
     for span in sorted(_spans(events, watched, task, known_until_ns)):
@@ -178,35 +173,35 @@ def outcomes(
     topology: Iterable[Component] = (),
     silences: Iterable[Silence] = (),
 ) -> Floats:
-    """Return ``(times, components)``: 1, 0, or NaN where nobody knows.
+    """Return ``(times, components)``: 1, 0, or NaN where unknown.
 
     A forecast is 1 where an incident starts in ``(t + lead, t + horizon]`` and 0 where none
-    does. It is NaN where the component is under repair, drained (for a horizon at least),
-    absent or silent; where an incident starts sooner than the lead; and where the horizon was not
-    wholly seen, whatever was seen of it: an uncertain incident starts within it, the component is
-    drained, gone or falls silent for good, or the span or what is known ends. With the failures
-    of such moments kept and the others dropped, the time before an end would have the most
-    failures, and a clock skill. A detection is 1 while an incident goes on.
+    does. It is NaN where the component is under repair, drained (for at least a horizon),
+    absent or silent; where an incident starts sooner than the lead; and where the horizon is not
+    completely observed: an uncertain incident starts within it, the component is drained, gone or
+    falls silent for good, or the span or the known time ends. Positives of such samples are
+    dropped as well: otherwise times before an end would have more failures, and a clock would have
+    skill. A detection is 1 while an incident is in progress.
 
     Parameters
     ----------
     times_ns : (times,) int64
         Sorted.
     known_until_ns : int
-        An event that was available only later is not known.
+        Events that became available later are ignored.
     span : tuple of int
-        First and last nanosecond that was watched.
+        First and last watched nanosecond.
     topology : iterable of Component
-        When the components were there; absent: throughout.
+        When the components were present; absent: throughout.
     silences : iterable of Silence
-        When nobody heard of them.
+        When they did not report.
     """
     grid = _Grid(times_ns, len(watched.ids))
     found = incidents(events, watched, task, known_until_ns=known_until_ns)
     presence = [
         (row, part.from_ns, part.until_ns) for part in topology for row in _own(part, watched)
     ]
-    unheard = [_Span(*silence) for silence in silences]
+    silent = [_Span(*silence) for silence in silences]
     end_ns = min(span[1], known_until_ns)
     if task.kind == "detect":
         grid.put(found.row, found.start_ns, found.end_ns, found.certain)
@@ -214,32 +209,32 @@ def outcomes(
         gone = [(row, until_ns) for row, _, until_ns in presence if until_ns is not None]
         drained = list(_drains(actions, watched, task, known_until_ns))
         outages = list(_outages(events, watched, task, known_until_ns))
-        last = [silence for silence in unheard if silence.until_ns > end_ns]
+        last = [silence for silence in silent if silence.until_ns > end_ns]
         ends = gone + [(stay.row, stay.from_ns) for stay in (*drained, *last)]
         _put_starts(grid, found, task)
-        grid.blank_before(_lost_sight(ends, outages), task)
+        grid.blank_before(_censored_ends(ends, outages), task)
         grid.blank(drained)
         grid.blank(outages)
         grid.values[grid.times_ns > end_ns - task.horizon_ns] = np.nan
     grid.blank_absent(presence)
-    grid.blank(unheard)
+    grid.blank(silent)
     grid.values[(grid.times_ns < span[0]) | (grid.times_ns > end_ns)] = np.nan
     return grid.values
 
 
 def _put_starts(grid: "_Grid", found: Incidents, task: Task) -> None:
-    """Mark the moments before each start; those that are unclear are put last and stay."""
+    """Mark the samples before each start; uncertain ones are set last, so that they prevail."""
     first, last = found.start_ns - task.horizon_ns, found.start_ns - task.lead_ns
     sure = found.certain == 1
     grid.put(found.row[sure], first[sure], last[sure], found.certain[sure])
-    unclear_from = np.where(sure, last, first)
-    grid.put(found.row, unclear_from, found.start_ns, np.zeros_like(found.certain))
+    uncertain_from_ns = np.where(sure, last, first)
+    grid.put(found.row, uncertain_from_ns, found.start_ns, np.zeros_like(found.certain))
 
 
-def _lost_sight(
+def _censored_ends(
     ends: Iterable[tuple[int, int]], outages: Iterable[_Span]
 ) -> Iterator[tuple[int, int]]:
-    """Leave out the ends of what was down: it had failed, and nothing was left to be seen."""
+    """Yield the ends of observation, except during an outage: its failure was observed."""
     down: defaultdict[int, list[_Span]] = defaultdict(list)
     for outage in outages:
         down[outage.row].append(outage)
@@ -249,7 +244,7 @@ def _lost_sight(
 
 
 def _own(part: Component, watched: Watched) -> tuple[int, ...]:
-    """Return the row of a component that is itself watched."""
+    """Return the row of a component if it is itself watched."""
     rows = watched.rows_of(part.id)
     return rows if len(rows) == 1 and watched.ids[rows[0]] == part.id else ()
 
@@ -274,7 +269,7 @@ def _outages(
 
 
 class _Grid:
-    """Outcomes of all moments and rows, set span by span."""
+    """Outcomes of all times and rows, set span by span."""
 
     def __init__(self, times_ns: Ints, rows: int) -> None:
         self.times_ns = times_ns
@@ -295,13 +290,13 @@ class _Grid:
             self.values[i:j, row] = np.nan
 
     def blank_before(self, ends: Iterable[tuple[int, int]], task: Task) -> None:
-        """Set to NaN what looks past the end of a row: ``t < end <= t + horizon``."""
+        """Set to NaN the samples whose horizon spans a row's end: ``t < end <= t + horizon``."""
         for row, end_ns in ends:
             i, j = np.searchsorted(self.times_ns, (end_ns - task.horizon_ns, end_ns))
             self.values[i:j, row] = np.nan
 
     def blank_absent(self, presence: Iterable[tuple[int, int | None, int | None]]) -> None:
-        """Set to NaN what lies before a row's start or from its end on."""
+        """Set to NaN the samples before a row's start or from its end on."""
         for row, from_ns, until_ns in presence:
             if from_ns is not None:
                 self.values[: np.searchsorted(self.times_ns, from_ns), row] = np.nan

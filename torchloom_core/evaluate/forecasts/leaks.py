@@ -1,7 +1,6 @@
-"""Find scores that rest on what could not have been known, and name the leak.
+"""Detect leaks in forecasts and traces.
 
-What is a fact is refused with a :class:`LeakError`; what is only too good or too even to be
-true is a flag in ``ForecastScore.flags``.
+A certain leak raises :class:`LeakError`; a suspicion is a flag in ``ForecastScore.flags``.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,10 +31,10 @@ MACHINE_SPLIT = "machine_split"
 NO_EMBARGO = "no_embargo"
 
 _TOO_GOOD = 0.95
-"""An AUPRC from which on something has probably seen the outcome; docs/fitting.md says why."""
+"""An AUPRC above it suggests a leak; docs/fitting.md gives the reason."""
 
 _MAX_PREVALENCE = 0.5
-"""Above it, a score that knows nothing is not far from too good."""
+"""Above it, even a random score is near the limit."""
 
 _MIN_FAILURES = 10
 _MIN_LEVELS = 50
@@ -44,48 +43,48 @@ _MIN_COVERED, _MIN_MOMENTS, _EXACT_SHARE = 3, 3, 0.5
 
 def refuse_future(
     place: str,
-    said: BacktestForecasts,
+    forecasts: BacktestForecasts,
     bundle: Bundle,
-    again: Callable[[Bundle, int], BacktestForecasts],
+    repeat: Callable[[Bundle, int], BacktestForecasts],
     *,
     after_ns: int,
 ) -> None:
-    """Refuse forecasts that are others where the trace differs only in what came later.
+    """Refuse forecasts that change if only later data of the trace is altered.
 
     Parameters
     ----------
     place : str
-        Whose they are.
-    said : BacktestForecasts
-        What was forecast of the bundle.
-    again : callable
-        Makes the forecasts of a bundle from scratch, up to a moment.
+        The predictor, for the message.
+    forecasts : BacktestForecasts
+        The forecasts for the bundle.
+    repeat : callable
+        Repeats the forecasts for a bundle, up to a time.
     after_ns : int
-        From here on the future is another one.
+        Data after it is altered.
 
     Raises
     ------
     LeakError
-        ``future_feature``, if one at or before ``after_ns`` is not the same to the bit.
+        ``future_feature``, if a forecast at or before ``after_ns`` is not identical.
     """
-    was = said.between(bundle.manifest.start_ns, after_ns)
-    now = again(OtherFuture(bundle, after_ns), after_ns)
-    where = "the moments themselves"
+    was = forecasts.between(bundle.manifest.start_ns, after_ns)
+    now = repeat(OtherFuture(bundle, after_ns), after_ns)
+    where = "the forecast times"
     if np.array_equal(was.times_ns, now.times_ns):
         differs = (was.score != now.score) & ~(np.isnan(was.score) & np.isnan(now.score))
         if not differs.any():
             return
         time, row = np.argwhere(differs)[0]
-        where = f"that of {was.watched.ids[row]} at {moment_text(int(was.times_ns[time]))}"
+        where = f"the forecast for {was.watched.ids[row]} at {moment_text(int(was.times_ns[time]))}"
     raise LeakError(
-        f"{place}: {FUTURE_FEATURE}: need forecasts up to {moment_text(after_ns)} that stay the "
-        f"same whatever comes later, was a change in {where}: it knows what came later, or keeps "
-        f"state outside itself"
+        f"{place}: {FUTURE_FEATURE}: need forecasts up to {moment_text(after_ns)} that do not "
+        f"depend on later data, but {where} changed: it reads the future, or keeps state outside "
+        f"the instance"
     )
 
 
-def refuse_foreknown(bundle: Bundle) -> None:
-    """Refuse a trace in which something is known before it happens.
+def refuse_early_availability(bundle: Bundle) -> None:
+    """Refuse a trace with a row that is available before its event.
 
     Raises
     ------
@@ -102,7 +101,7 @@ def refuse_foreknown(bundle: Bundle) -> None:
 
 
 def suspicious_features(values: Floats, failed: Bools, names: Sequence[str]) -> tuple[str, ...]:
-    """Return a flag for each column that alone tells the failures apart too well to be true.
+    """Return a flag for each column that alone separates the failures suspiciously well.
 
     Parameters
     ----------
@@ -126,27 +125,27 @@ def suspicious_features(values: Floats, failed: Bools, names: Sequence[str]) -> 
 
 
 def suspicious_score(auprc: Interval, prevalence: float) -> tuple[str, ...]:
-    """Return a flag if the AUPRC is too good to be true, whatever it was reached with.
+    """Return a flag if the AUPRC is suspiciously high.
 
-    All of its interval counts, or the value where failures are too few for one.
+    The lower end of the interval counts, or the value where there is no interval.
     """
     least = auprc.value if auprc.low is None else auprc.low
     if least < _TOO_GOOD or prevalence > _MAX_PREVALENCE:
         return ()
-    why = f"AUPRC {auprc.value:.3g} is too good to be true until it is known why"
+    why = f"AUPRC {auprc.value:.3g} is suspiciously high; look for a leak"
     return (f"{SUSPICIOUS_SCORE}: {why}",)
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """The rows of a table that a predictor was trained on, or is tested on.
+    """The training rows or the test rows of a table.
 
     Attributes
     ----------
     t_ns, component : (rows,) int64
-        When, and of which component.
+        Time and component.
     line : (rows,) int64
-        Where each stands in the file.
+        Line in the file.
     """
 
     t_ns: Ints
@@ -155,14 +154,14 @@ class Part:
 
 
 def refuse_split(place: str, train: Part, test: Part, horizon_ns: int) -> None:
-    """Refuse a table whose test rows do not all lie a horizon after its training rows.
+    """Refuse a table whose test rows are not at least a horizon after its training rows.
 
     Raises
     ------
     LeakError
-        ``random_split`` if a component is tested before it was trained on, ``machine_split`` if
-        only other components are, ``no_embargo`` if outcomes of the training rows are decided in
-        the tested time.
+        ``random_split`` if a component has a test row before a training row, ``machine_split`` if
+        only other components do, ``no_embargo`` if the horizon of training rows overlaps the
+        test time.
     """
     if not len(train.t_ns) or not len(test.t_ns):
         return
@@ -182,8 +181,8 @@ def refuse_split(place: str, train: Part, test: Part, horizon_ns: int) -> None:
     if test.t_ns[first] <= end_ns:
         raise LeakError(
             f"{place}:{test.line[first]}: {MACHINE_SPLIT}: need the test rows after all training "
-            f"rows, as incidents hit many components at once, was "
-            f"{moment_text(int(test.t_ns[first]))}, and training up to {moment_text(end_ns)}"
+            f"rows, as one incident may hit many components, was a test row at "
+            f"{moment_text(int(test.t_ns[first]))} and training up to {moment_text(end_ns)}"
         )
     if test.t_ns[first] - end_ns < horizon_ns:
         raise LeakError(
@@ -194,7 +193,7 @@ def refuse_split(place: str, train: Part, test: Part, horizon_ns: int) -> None:
 
 
 def refuse_trained(place: str, fitted_until_ns: int, scored_from_ns: int) -> None:
-    """Refuse to score a model on time on which it was fitted and its threshold was set.
+    """Refuse to score a model on the time of its training and threshold.
 
     Raises
     ------
@@ -204,21 +203,21 @@ def refuse_trained(place: str, fitted_until_ns: int, scored_from_ns: int) -> Non
     if scored_from_ns < fitted_until_ns:
         raise LeakError(
             f"{place}: {TEST_TUNED_THRESHOLD}: need scored time from "
-            f"{moment_text(fitted_until_ns)} on, where its fitting and threshold ended, was "
+            f"{moment_text(fitted_until_ns)} on, the end of its training, was "
             f"{moment_text(scored_from_ns)}"
         )
 
 
 def flags_of(judged: Judged, alarms: Bools) -> tuple[str, ...]:
-    """Return the flags of alarms made elsewhere."""
+    """Return the flags of external alarms."""
     tuned = (TEST_TUNED_THRESHOLD,) * is_tuned(judged, alarms)
     return tuned + (POINT_ADJUSTED,) * is_point_adjusted(judged, alarms)
 
 
 def is_tuned(judged: Judged, alarms: Bools) -> bool:
-    """Say whether the alarms are those of just the threshold that is best on what is scored.
+    """Return whether the alarms use exactly the threshold that is best on the scored samples.
 
-    The best F1 is looked for over moments, and with point adjustment, as both are usual.
+    The best F1 is computed over samples, and with point adjustment, as both are usual.
     """
     known = ~np.isnan(judged.outcome) & ~np.isnan(judged.score)
     positive, alarm = judged.outcome[known] == 1.0, alarms[known]
@@ -227,13 +226,13 @@ def is_tuned(judged: Judged, alarms: Bools) -> bool:
     adjusted = judged.score.copy()
     for due, row in zip(due_moments(judged), judged.incidents.row, strict=True):
         adjusted[due, row] = np.fmax.reduce(judged.score[due, row], initial=-np.inf)
-    said = judged.score[known]
-    highest_quiet, lowest_alarm = said[~alarm].max(), said[alarm].min()
-    if len(np.unique(said)) < _MIN_LEVELS:
+    scores = judged.score[known]
+    highest_quiet, lowest_alarm = scores[~alarm].max(), scores[alarm].min()
+    if len(np.unique(scores)) < _MIN_LEVELS:
         return False
     return any(
         highest_quiet < _best_threshold(positive, ranked) <= lowest_alarm
-        for ranked in (said, adjusted[known])
+        for ranked in (scores, adjusted[known])
     )
 
 
@@ -245,10 +244,10 @@ def _best_threshold(positive: Bools, score: Floats) -> float:
 
 
 def is_point_adjusted(judged: Judged, alarms: Bools) -> bool:
-    """Say whether every incident that was touched is covered wholly, and mostly just so.
+    """Return whether alarms cover every incident that they touch, mostly exactly.
 
-    Alarms know nothing of where an incident's label begins; those that begin with it in half of
-    all cases, and never stop within it, were made from it.
+    Honest alarms do not know the bounds of a label. Alarms that match both bounds in half of all
+    cases, and never end within an incident, were made from the labels.
     """
     covered = exact = 0
     for due, row in zip(due_moments(judged), judged.incidents.row, strict=True):

@@ -1,7 +1,6 @@
-"""Find what a predictor reads of a trace and nobody could have known at the time.
+"""Find leaky inputs of a predictor: columns and events that reveal later failures.
 
-All of the trace is looked at, as nothing is learned from it here. A fit calls it, and a replay of
-a predictor without a model.
+The checks use the whole trace, as no model is fitted here. A fit and a replay call them.
 """
 
 from collections.abc import Sequence
@@ -9,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.evaluate.forecasts.fates import fates_of
+from torchloom_core.evaluate.forecasts.failure_history import failure_history_of
 from torchloom_core.evaluate.forecasts.labels import Task, incidents
 from torchloom_core.evaluate.forecasts.leaky_attributes import GROUP, leaky_attributes
-from torchloom_core.evaluate.forecasts.leaky_columns import leaky_columns, lives_of
+from torchloom_core.evaluate.forecasts.leaky_columns import leaky_columns, summarize_telemetry
 from torchloom_core.evaluate.forecasts.leaky_events import leaky_kinds
 from torchloom_core.evaluate.forecasts.leaky_returns import leaky_returns
 from torchloom_core.evaluate.forecasts.leaky_service import IN_SERVICE, leaky_service
@@ -23,7 +22,7 @@ from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.feed.watched import watch
 
 
-def leaky(
+def find_leaky_inputs(
     bundle: Bundle,
     needs: Sequence[PredictorNeed],
     task: Task,
@@ -32,19 +31,19 @@ def leaky(
     every_s: float,
     known_before: Sequence[str] = (),
 ) -> tuple[str, ...]:
-    """Return a flag for all that a predictor needs and that knows the future, by name, with why.
+    """Return a flag with name and reason for each leaky input that a predictor reads.
 
     Parameters
     ----------
     tick_s, every_s : float
-        How far apart samples are, and how often it is asked.
+        Seconds between samples, and between forecasts.
     known_before : sequence of str
-        What is not asked about: metrics, attributes, kinds of event, ``GROUP`` and ``IN_SERVICE``.
+        Inputs to skip: metrics, attributes, kinds of event, ``GROUP`` and ``IN_SERVICE``.
     """
     manifest, watched, horizon_ns = bundle.manifest, watch(bundle), task.horizon_ns
     middle_ns = (manifest.start_ns + manifest.end_ns) // 2
     found = incidents(bundle.events(), watched, task, known_until_ns=manifest.end_ns)
-    fates = fates_of(found, len(watched.ids), middle_ns)
+    history = failure_history_of(found, len(watched.ids), middle_ns)
     flags: tuple[str, ...] = ()
     names = labels_read(needs)
     if any(isinstance(need, NeedFaults) for need in needs):
@@ -53,7 +52,7 @@ def leaky(
             bundle.events(),
             watched,
             task,
-            fates.failed_ns,
+            history.failed_ns,
             step_ns=round(every_s * SECOND_NS),
             begin_ns=manifest.start_ns,
             end_ns=manifest.end_ns,
@@ -62,24 +61,26 @@ def leaky(
     metrics = [metric for metric in windows_s(needs) if metric not in known_before]
     components = [one for one in bundle.measured if watched.rows_of(one)] if metrics else []
     rows = [watched.rows_of(one) for one in components]
-    lives, measured = lives_of(bundle, metrics, components), fates.of(rows)
+    summary, measured = summarize_telemetry(bundle, metrics, components), history.of(rows)
     came_ns: Floats = np.full(len(watched.ids), np.nan)
-    for own, began_ns in zip(rows, lives.began_ns.tolist(), strict=True):
+    for own, began_ns in zip(rows, summary.began_ns.tolist(), strict=True):
         came_ns[[*own]] = np.fmin(came_ns[[*own]], began_ns)
-    asked = [name for name in names if name not in known_before]
-    columns = leaky_columns(lives, metrics, measured, end_ns=manifest.end_ns, horizon_ns=horizon_ns)
+    attributes = [name for name in names if name not in known_before]
+    columns = leaky_columns(
+        summary, metrics, measured, end_ns=manifest.end_ns, horizon_ns=horizon_ns
+    )
     rest = [metric for metric in metrics if metric not in leaky_names(columns)]
     columns += leaky_returns(bundle, rest, components, rows, found, horizon_ns=horizon_ns)
     flags = (
-        leaky_attributes(bundle, watched, asked, fates, came_ns, horizon_ns=horizon_ns)
+        leaky_attributes(bundle, watched, attributes, history, came_ns, horizon_ns=horizon_ns)
         + flags
         + columns
     )
     if IN_SERVICE in known_before or not any(isinstance(need, NeedPast) for need in needs):
         return flags
     return flags + leaky_service(
-        lives.began_ns,
-        lives.ended_ns,
+        summary.began_ns,
+        summary.ended_ns,
         measured.failed_ns,
         middle_ns=middle_ns,
         tick_ns=round(tick_s * SECOND_NS),

@@ -1,6 +1,6 @@
-"""Find attributes that know the future of a component, though they are said not to change.
+"""Find static attributes that reveal the future of a component.
 
-Somebody who made a table of components afterwards may have put into it what became of each.
+A table of components that was made afterwards may contain what became of each.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,11 @@ import numpy as np
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.evaluate.forecasts.alarms import Bools
-from torchloom_core.evaluate.forecasts.fates import Fates, told_by_group, told_by_total
+from torchloom_core.evaluate.forecasts.failure_history import (
+    FailureHistory,
+    leak_by_group,
+    leak_by_total,
+)
 from torchloom_core.evaluate.forecasts.relations import (
     APART,
     apart,
@@ -23,35 +27,35 @@ from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.feed.watched import Watched
 
 _AROUND_NS = 20 * 365 * 86_400 * SECOND_NS
-"""What lies so near to the time of the trace is a date."""
+"""A value this near to the time of the trace is treated as a date."""
 _BEYOND_SHARE = 0.01
 GROUP = "its rack"
-"""As which is flagged, and may be declared, what a component hangs on: the nearest above it."""
+"""Name, for flags and for ``--known-before``, of the component's parent in the topology."""
 
 
 def leaky_attributes(
     bundle: Bundle,
     watched: Watched,
     names: Sequence[str],
-    fates: Fates,
+    history: FailureHistory,
     came_ns: Floats,
     *,
     horizon_ns: int,
 ) -> tuple[str, ...]:
-    """Return a flag for each attribute that knows the future of components, with why.
+    """Return a flag with the reason for each leaky attribute.
 
     Parameters
     ----------
     names : sequence of str
         Labels, or ``GROUP``.
-    fates : Fates
+    history : FailureHistory
         Of the watched components.
     came_ns : (watched,) float64
-        When the first telemetry of each came, NaN where none did.
+        Time of the first telemetry, NaN without any.
     horizon_ns : int
-        A component that was there no more so long before the end of the trace has ended.
+        A component that is absent this long before the end of the trace has ended.
     """
-    began_ns, ended_ns = _presence(bundle, watched, fates.failed_ns)
+    began_ns, ended_ns = _presence(bundle, watched, history.failed_ns)
     began_ns = np.fmax(began_ns, came_ns)
     ended = ended_ns < bundle.manifest.end_ns - horizon_ns
     found: dict[str, str] = {}
@@ -61,40 +65,37 @@ def leaky_attributes(
         cells: Sequence[object] = [labels.get(name) for labels in watched.labels.of]
         if name == GROUP:
             cells = watched.rack
-        found[name] = told_by_group(cells, fates)
+        found[name] = leak_by_group(cells, history)
         if found[name] or name == GROUP or name not in watched.labels.numbers:
             continue
         values = np.array(cells, dtype=float)
-        found[name] = _number_knows(values, fates, began_ns, ended_ns, ended)
+        found[name] = _number_leak(values, history, began_ns, ended_ns, ended)
         if not found[name]:
             honest[name] = values[ended]
             numbers[name] = values
     for name in honest:
         found[name] = known_beside(name, honest, began_ns[ended], ended_ns[ended])
     numbers = {name: values for name, values in numbers.items() if not found[name]}
-    failed = ~np.isnan(fates.failed_ns)
+    failed = ~np.isnan(history.failed_ns)
     for name in numbers:
         found[name] = apart_beside(name, numbers, failed)
     return tuple(f"{LEAKY_COLUMN}: {name}: {why}" for name, why in found.items() if why)
 
 
-def _number_knows(
-    values: Floats, fates: Fates, began_ns: Floats, ended_ns: Floats, ended: Bools
+def _number_leak(
+    values: Floats, history: FailureHistory, began_ns: Floats, ended_ns: Floats, ended: Bools
 ) -> str:
     beyond = values * SECOND_NS > began_ns + 3600.0 * SECOND_NS
     dates = np.abs(values * SECOND_NS - began_ns) < _AROUND_NS
     known = ~np.isnan(values)
     if known.any() and (dates | ~known).all() and beyond[known].mean() >= _BEYOND_SHARE:
-        return f"{beyond[known].mean():.0%} of its values are dates after its component was there"
+        return f"{beyond[known].mean():.0%} of its values are dates after the component's start"
     ended = ended & known
     if found := related(values[ended], began_ns[ended], ended_ns[ended]):
-        return (
-            f"it tells how long {ended.sum()} components that ended were there, rank correlation "
-            f"{found:.2f}"
-        )
-    if total := told_by_total(values, fates):
+        return f"it predicts the lifetime of {ended.sum()} components, rank correlation {found:.2f}"
+    if total := leak_by_total(values, history):
         return total
-    failed = ~np.isnan(fates.failed_ns)
+    failed = ~np.isnan(history.failed_ns)
     return _apart_text(values, failed) or _apart_text(known.astype(float), failed)
 
 
@@ -104,13 +105,13 @@ def _apart_text(values: Floats, failed: Bools) -> str:
     if area < APART:
         return ""
     return (
-        f"it tells the {(known & failed).sum()} components that failed at any time from the "
-        f"others, area under the ROC curve {area:.3f}"
+        f"it separates the {(known & failed).sum()} components that failed at any time from the "
+        f"others, ROC AUC {area:.3f}"
     )
 
 
 def _presence(bundle: Bundle, watched: Watched, failed_ns: Floats) -> tuple[Floats, Floats]:
-    """Return when each component was there first and last, as far as is known."""
+    """Return the known first and last time of each component."""
     began: Floats = np.full(len(watched.ids), float(bundle.manifest.start_ns))
     ended: Floats = np.full(len(watched.ids), np.nan)
     row_of = {name: row for row, name in enumerate(watched.ids)}

@@ -1,9 +1,8 @@
-"""Find columns that know the future of a component, of which none alone tells the failures apart.
+"""Find telemetry columns that reveal the future of a component.
 
-A column with the last date of each component, how long it will be there, or how many records it
-will have is the same from the first row on, or from the second. What a component's first values
-have to do with how it ends more than a horizon later, beside when they came, no honest measurement
-knows; nor whether there is such a column at all.
+A column with the last date, the lifetime or the number of records of each component is constant
+from its first or second row on. Apart from their time, no honest measurement relates a component's
+first values, or their presence, to its end more than a horizon later.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +12,11 @@ import numpy as np
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.evaluate.forecasts.alarms import Bools
-from torchloom_core.evaluate.forecasts.fates import Fates, told_by_group, told_by_total
+from torchloom_core.evaluate.forecasts.failure_history import (
+    FailureHistory,
+    leak_by_group,
+    leak_by_total,
+)
 from torchloom_core.evaluate.forecasts.relations import (
     APART,
     apart,
@@ -27,31 +30,30 @@ from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.telemetry import codes, numbers
 
 LOOKS = (1, 2, 8, 32)
-"""How many values of each component are looked at together, from its first on."""
+"""Numbers of first values of each component that are averaged."""
 AGES = tuple(range(1, 7))
-"""How long after its first row the newest value of each is looked at, in eighths of the trace."""
+"""Ages at which the newest value of each component is checked, in eighths of the trace."""
 _BEYOND_SHARE, _DATE_SHARE = 0.01, 0.99
-"""The share of a column's values that are dates at all, and that are beyond their moment."""
+"""Minimum shares of values that are later than their row, and that are dates at all."""
 _AROUND_NS = 20 * 365 * 86_400 * SECOND_NS
 _UNITS_NS: Mapping[str, float] = {"s": 1e9, "ms": 1e6, "us": 1e3, "ns": 1.0}
 
 
-class Lives(NamedTuple):
-    """What is to be seen of each component, from its first row to its last.
+class TelemetrySummary(NamedTuple):
+    """Telemetry of each component, summarized for the checks.
 
     Attributes
     ----------
     began_ns, ended_ns : (components,) float64
-        Its first row and its last; NaN without one.
+        Times of its first and last row; NaN without one.
     means, at_ns : (looks, components, metrics) float64
-        The mean of the first values of each metric, as many as ``LOOKS`` says, and when the last of
-        them came; NaN where there are fewer.
+        Mean of the first values of each metric, by the numbers in ``LOOKS``, and the time of the
+        last of them; NaN where there are fewer.
     later : (ages, components, metrics) float64
-        The newest value of each metric at each of ``AGES``, NaN before the first.
+        Newest value of each metric at each of ``AGES``, NaN before the first.
     ages_ns : (ages,) float64
     beyond, dates, values : (metrics,) float64
-        How many values there are, how many of them are dates, and how many dates beyond their
-        moment.
+        Numbers of dates later than their row, of dates, and of values.
     """
 
     began_ns: Floats
@@ -66,32 +68,37 @@ class Lives(NamedTuple):
 
 
 def leaky_columns(
-    lives: Lives, metrics: Sequence[str], fates: Fates, *, end_ns: int, horizon_ns: int
+    summary: TelemetrySummary,
+    metrics: Sequence[str],
+    history: FailureHistory,
+    *,
+    end_ns: int,
+    horizon_ns: int,
 ) -> tuple[str, ...]:
-    """Return a flag for each metric that knows the future of components, with why.
+    """Return a flag with the reason for each leaky metric.
 
     Parameters
     ----------
-    lives : Lives
-        Of these metrics.
-    fates : Fates
-        Of the same components.
+    summary : TelemetrySummary
+        Summary of these metrics.
+    history : FailureHistory
+        History of the same components.
     end_ns : int
-        The end of the trace: a component whose last row is a horizon before has ended.
+        End of the trace; a component whose last row is a horizon earlier has ended.
     """
-    ended = lives.ended_ns < end_ns - horizon_ns
+    ended = summary.ended_ns < end_ns - horizon_ns
     found = [
-        next(filter(None, _whys(lives, column, fates, ended, horizon_ns)), "")
+        next(filter(None, _reasons(summary, column, history, ended, horizon_ns)), "")
         for column in range(len(metrics))
     ]
     honest = {
-        metric: lives.means[0, ended, column]
+        metric: summary.means[0, ended, column]
         for column, metric in enumerate(metrics)
         if not found[column]
     }
-    spans = lives.began_ns[ended], lives.ended_ns[ended]
-    failed = ~np.isnan(fates.failed_ns)
-    first = {metric: lives.means[0, :, metrics.index(metric)] for metric in honest}
+    spans = summary.began_ns[ended], summary.ended_ns[ended]
+    failed = ~np.isnan(history.failed_ns)
+    first = {metric: summary.means[0, :, metrics.index(metric)] for metric in honest}
     for column, metric in enumerate(metrics):
         if not found[column]:
             found[column] = known_beside(metric, honest, *spans)
@@ -105,8 +112,10 @@ def leaky_columns(
     )
 
 
-def lives_of(bundle: Bundle, metrics: Sequence[str], components: Sequence[str]) -> Lives:
-    """Return what the telemetry shows of some components."""
+def summarize_telemetry(
+    bundle: Bundle, metrics: Sequence[str], components: Sequence[str]
+) -> TelemetrySummary:
+    """Return the telemetry summary of some components."""
     shape = len(components), len(metrics)
     began: Floats = np.full(shape[0], np.nan)
     ended = began.copy()
@@ -131,7 +140,7 @@ def lives_of(bundle: Bundle, metrics: Sequence[str], components: Sequence[str]) 
         for look, age_ns in enumerate(ages_ns):
             until_ns = began + age_ns
             early = newest
-            if (last > until_ns).any():  # or else all of these rows are early enough
+            if (last > until_ns).any():  # otherwise all of these rows are early enough
                 if not (first <= until_ns).any():
                     continue
                 early = _newest(cell, finite & (at_ns <= until_ns[row]), of_look.shape[1])
@@ -140,11 +149,13 @@ def lives_of(bundle: Bundle, metrics: Sequence[str], components: Sequence[str]) 
         beyond += np.bincount(column[is_beyond], minlength=shape[1])
         dates += np.bincount(column[is_date], minlength=shape[1])
         values += np.bincount(column, minlength=shape[1])
-    return Lives(began, ended, firsts.means, firsts.at_ns, later, ages_ns, beyond, dates, values)
+    return TelemetrySummary(
+        began, ended, firsts.means, firsts.at_ns, later, ages_ns, beyond, dates, values
+    )
 
 
 class _Firsts:
-    """The means of the first values of each metric of each component, as they come."""
+    """Means of the first values of each metric of each component, accumulated in one pass."""
 
     def __init__(self, components: int, metrics: int) -> None:
         self._seen = np.zeros(components * metrics, dtype=np.int64)
@@ -153,7 +164,7 @@ class _Firsts:
         self.at_ns = self.means.copy()
 
     def add(self, cell: Ints, at_ns: Ints, value: Floats) -> None:
-        """Take some values, in the order they came, each of a component's metric."""
+        """Add values in order of arrival, each with its cell of component and metric."""
         early = np.flatnonzero((self._seen[cell] < LOOKS[-1]) & np.isfinite(value))
         early = early[np.argsort(cell[early], kind="stable")]
         cell, at_ns, value = cell[early], at_ns[early], value[early]
@@ -178,14 +189,14 @@ def _newest(cell: Ints, known: Bools, cells: int) -> Ints:
 
 
 def _by(reduce: np.ufunc, row: Ints, at_ns: Ints, rows: int) -> Floats:
-    """Return the least or the most of some moments by component, NaN where there is none."""
+    """Return the earliest or latest time per component, NaN without one."""
     found: Floats = np.full(rows, np.nan)
     reduce.at(found, row, at_ns.astype(np.float64))
     return found
 
 
 def _dates(value: Floats, at_ns: Ints, span_ns: tuple[int, int]) -> tuple[Bools, Bools]:
-    """Return which values are dates about the time of the trace, and which lie beyond theirs."""
+    """Return which values are dates near the time of the trace, and which are after their row."""
     is_date: Bools = np.zeros(len(value), dtype=np.bool_)
     is_beyond = is_date.copy()
     highest = float(np.fmax.reduce(value, initial=-np.inf))
@@ -200,25 +211,27 @@ def _dates(value: Floats, at_ns: Ints, span_ns: tuple[int, int]) -> tuple[Bools,
     return is_date, is_beyond
 
 
-def _whys(lives: Lives, column: int, fates: Fates, ended: Bools, horizon_ns: int) -> Iterator[str]:
-    """Yield what a column knows that it cannot know."""
-    values = lives.values[column]
-    if lives.dates[column] > _DATE_SHARE * values:
-        share = lives.beyond[column] / values
+def _reasons(
+    summary: TelemetrySummary, column: int, history: FailureHistory, ended: Bools, horizon_ns: int
+) -> Iterator[str]:
+    """Yield the reasons why a column is leaky, "" where a check passes."""
+    values = summary.values[column]
+    if summary.dates[column] > _DATE_SHARE * values:
+        share = summary.beyond[column] / values
         if share >= _BEYOND_SHARE:
-            yield f"{share:.0%} of its values are dates beyond their moment"
-    failed = ~np.isnan(fates.failed_ns)
-    last_ns = np.fmin(fates.failed_ns, lives.ended_ns) - horizon_ns
+            yield f"{share:.0%} of its values are dates later than their row"
+    failed = ~np.isnan(history.failed_ns)
+    last_ns = np.fmin(history.failed_ns, summary.ended_ns) - horizon_ns
     for look, count in enumerate(LOOKS):
-        mean, at_ns = lives.means[look, :, column], lives.at_ns[look, :, column]
-        # Whose end is near may tell it honestly, unless that is the first that is heard of it.
-        far = ~np.isnan(mean) & ((at_ns < lives.ended_ns - horizon_ns) | (count == 1))
-        came_ns = lives.began_ns if count == 1 else at_ns
-        tells = "its first value tells" if count == 1 else f"its first {count} values tell"
-        asked = far & ended
-        if correlation := related(mean[asked], came_ns[asked], lives.ended_ns[asked]):
+        mean, at_ns = summary.means[look, :, column], summary.at_ns[look, :, column]
+        # Near its end a component may show it honestly, except in its very first value.
+        far = ~np.isnan(mean) & ((at_ns < summary.ended_ns - horizon_ns) | (count == 1))
+        came_ns = summary.began_ns if count == 1 else at_ns
+        subject, s = ("its first value", "s") if count == 1 else (f"its first {count} values", "")
+        checked = far & ended
+        if correlation := related(mean[checked], came_ns[checked], summary.ended_ns[checked]):
             yield (
-                f"{tells} how long {asked.sum()} components that ended were there, rank "
+                f"{subject} predict{s} the lifetime of {checked.sum()} components, rank "
                 f"correlation {correlation:.2f}"
             )
         fails = ~np.isnan(mean) & failed & ((at_ns < last_ns) | (count == 1))
@@ -226,44 +239,44 @@ def _whys(lives: Lives, column: int, fates: Fates, ended: Bools, horizon_ns: int
         area = apart(mean[fails], mean[stays])
         if area >= APART:
             yield (
-                f"{tells} the {fails.sum()} components that failed at any time from the others, "
-                f"area under the ROC curve {area:.3f}"
+                f"{subject} separate{s} the {fails.sum()} components that failed at any time from "
+                f"the others, ROC AUC {area:.3f}"
             )
-    yield from _later_whys(lives, column, fates, ended, horizon_ns)
-    first = lives.means[0, :, column]
+    yield from _later_reasons(summary, column, history, ended, horizon_ns)
+    first = summary.means[0, :, column]
     some = np.flatnonzero(~np.isnan(first))
-    yield told_by_total(first, fates)
-    yield told_by_group(first[some].tolist(), Fates(*(of[some] for of in fates)))
-    asked_ns = np.where(failed, last_ns, np.inf)
-    there, seen = lives.at_ns[0, :, column] < asked_ns, ~(lives.began_ns >= asked_ns)
+    yield leak_by_total(first, history)
+    yield leak_by_group(first[some].tolist(), FailureHistory(*(of[some] for of in history)))
+    until_ns = np.where(failed, last_ns, np.inf)
+    there, seen = summary.at_ns[0, :, column] < until_ns, ~(summary.began_ns >= until_ns)
     area = apart(there[seen & failed].astype(float), there[seen & ~failed].astype(float))
     if area >= APART:
         yield (
-            f"whether there is one tells the {(seen & failed).sum()} components that failed at any "
-            f"time from the others, area under the ROC curve {area:.3f}"
+            f"the presence of a value separates the {(seen & failed).sum()} components that failed "
+            f"at any time from the others, ROC AUC {area:.3f}"
         )
 
 
-def _later_whys(
-    lives: Lives, column: int, fates: Fates, ended: Bools, horizon_ns: int
+def _later_reasons(
+    summary: TelemetrySummary, column: int, history: FailureHistory, ended: Bools, horizon_ns: int
 ) -> Iterator[str]:
-    """Yield what a column knows later in life of ends that are more than a horizon away."""
-    failed = ~np.isnan(fates.failed_ns)
-    for eighths, age_ns, of in zip(AGES, lives.ages_ns, lives.later, strict=True):
-        value, far_ns = of[:, column], lives.began_ns + age_ns + horizon_ns
-        known = ~np.isnan(value) & (lives.ended_ns > far_ns)
-        tells = f"its values {eighths}/8 of the trace after its first tell"
-        asked = known & ended
-        spans = lives.began_ns[asked], lives.ended_ns[asked]
-        if correlation := related(value[asked], *spans):
+    """Yield the reasons from values at ``AGES``, for ends more than a horizon later."""
+    failed = ~np.isnan(history.failed_ns)
+    for eighths, age_ns, of in zip(AGES, summary.ages_ns, summary.later, strict=True):
+        value, far_ns = of[:, column], summary.began_ns + age_ns + horizon_ns
+        known = ~np.isnan(value) & (summary.ended_ns > far_ns)
+        subject = f"its values {eighths}/8 of the trace after its first"
+        checked = known & ended
+        spans = summary.began_ns[checked], summary.ended_ns[checked]
+        if correlation := related(value[checked], *spans):
             yield (
-                f"{tells} how long {asked.sum()} components that ended were there, rank "
-                f"correlation {correlation:.2f}"
+                f"{subject} predict the lifetime of {checked.sum()} components, rank correlation "
+                f"{correlation:.2f}"
             )
-        fails = known & (fates.failed_ns > far_ns)
+        fails = known & (history.failed_ns > far_ns)
         area = apart(value[fails], value[known & ~failed])
         if area >= APART:
             yield (
-                f"{tells} the {fails.sum()} components that failed after that from the others, "
-                f"area under the ROC curve {area:.3f}"
+                f"{subject} separate the {fails.sum()} components that failed after that from the "
+                f"others, ROC AUC {area:.3f}"
             )

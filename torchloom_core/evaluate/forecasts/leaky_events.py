@@ -1,6 +1,6 @@
-"""Find kinds of event that came only to who was to fail, though they were stamped long before.
+"""Find kinds of event that occur only on components that fail later.
 
-Somebody who wrote down afterwards what was done about a failure may have dated it as it began.
+A log written after a failure may date its entries back to the start of the failure, or before.
 """
 
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ from torchloom_core.trace.bundle.schema import Event
 from torchloom_core.trace.feed.watched import Watched
 
 _EARLY = 2 / 3
-"""The share of its time in which is counted how often an event came to a component.
+"""Share of a component's time in which its events are counted.
 
-What gets more frequent as a failure comes near is a warning.
+Events that become more frequent near a failure are an honest warning.
 """
 _AT_ONCE_NS = 60 * SECOND_NS
-"""What is stamped so near to an incident is of the same minute."""
+"""An event this near to the start of an incident coincides with it."""
 
 
 def leaky_kinds(
@@ -35,15 +35,15 @@ def leaky_kinds(
     end_ns: int,
     known_before: Sequence[str] = (),
 ) -> tuple[str, ...]:
-    """Return a flag for each kind of event, of those that are not to be told, that knows who fails.
+    """Return a flag with the reason for each leaky kind of event, targets excluded.
 
     Parameters
     ----------
     failed_ns : (watched,) float64
-        When each failed first, NaN of those that never did.
+        Time of the first failure, NaN without one.
     step_ns : int
-        What came no sooner than this before a failure, as what is noted while a component dies,
-        is of no use to a forecast.
+        Events less than this before a failure are ignored, as they are too late for a
+        forecast.
     begin_ns, end_ns : int
         The span of the trace.
     """
@@ -66,14 +66,13 @@ def leaky_kinds(
         why = twins.get(kind)
         if above_others(of[failed], of[~failed]) >= APART:
             why = (
-                f"such events came to {of[failed].sum():.0f} of {failed.sum()} components before "
-                f"they failed and to {of[~failed].sum():.0f} of {(~failed).sum()} that did not"
+                f"such events occurred on {of[failed].sum():.0f} of {failed.sum()} components "
+                f"before they failed and on {of[~failed].sum():.0f} of {(~failed).sum()} others"
             )
         elif (area := above_others(often[kind][failed], often[kind][~failed])) >= APART:
             why = (
-                f"how many such events came in the first two thirds of its time tells the "
-                f"{failed.sum()} components that failed from the others, area under the ROC curve "
-                f"{area:.3f}"
+                f"their number in the first two thirds of a component's time separates the "
+                f"{failed.sum()} components that failed from the others, ROC AUC {area:.3f}"
             )
         if why:
             flags.append(f"{LEAKY_COLUMN}: {kind}: {why}")
@@ -81,7 +80,7 @@ def leaky_kinds(
 
 
 def _twins(events: Sequence[Event], watched: Watched, task: Task) -> dict[str, str]:
-    """Return the kinds of which each event begins with one that is to be detected, and why."""
+    """Return the kinds whose events coincide with incidents to detect, with the reason."""
     begun_ns: dict[int, list[int]] = {}
     by_kind: dict[str, list[bool]] = {}
     met: dict[str, set[tuple[int, int]]] = {}
@@ -102,8 +101,8 @@ def _twins(events: Sequence[Event], watched: Watched, task: Task) -> dict[str, s
         by_kind.setdefault(event.kind, []).append(bool(near))
         met.setdefault(event.kind, set()).update(near)
     return {
-        kind: f"{sum(near)} of {len(near)} such events began with one that is to be detected, and "
-        f"so did {len(met[kind])} of {incidents} of those"
+        kind: f"{sum(near)} of {len(near)} such events coincide with the start of an incident to "
+        f"detect, and {len(met[kind])} of {incidents} such incidents have one"
         for kind, near in by_kind.items()
         if sum(near) >= max(FEWEST, APART * len(near)) and len(met[kind]) >= APART * incidents
     }

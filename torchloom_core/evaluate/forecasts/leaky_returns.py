@@ -1,8 +1,7 @@
-"""Find columns that know when a component fails next, of those that come back and fail again.
+"""Find columns that reveal the next failure of components that return and fail again.
 
-A column with the time that is left begins anew with each return. What the first value after a
-return has to do with a failure that is more than a horizon away, beside when it came and of whom
-it is, no honest measurement knows.
+A column with the remaining time starts anew with each return. Apart from its time and component, no
+honest measurement relates the first value after a return to a failure more than a horizon later.
 """
 
 from collections.abc import Sequence
@@ -27,16 +26,16 @@ def leaky_returns(
     *,
     horizon_ns: int,
 ) -> tuple[str, ...]:
-    """Return a flag for each metric that knows the next failure of components, with why.
+    """Return a flag with the reason for each metric that reveals the next failure.
 
     Parameters
     ----------
     components : sequence of str
-        Those that are measured.
+        The measured ones.
     rows : sequence of sequence of int
-        Which watched components each of them is, or touches.
+        Rows of the watched components that each of them is, or belongs to.
     found : Incidents
-        Of the watched components.
+        Incidents of the watched components.
     """
     owner, began_ns, next_ns = _between_failures(found, rows, bundle.manifest.start_ns)
     if len(owner) - len(np.unique(owner)) < FEWEST:
@@ -48,8 +47,8 @@ def leaky_returns(
         correlation = related_within(owner[far], value[far], at_ns[far], next_ns[far])
         if correlation:
             flags.append(
-                f"{LEAKY_COLUMN}: {metric}: its first value after each of {len(far)} returns tells "
-                f"how far the next failure is, rank correlation {correlation:.2f}"
+                f"{LEAKY_COLUMN}: {metric}: its first value after each of {len(far)} returns "
+                f"predicts the time to the next failure, rank correlation {correlation:.2f}"
             )
     return tuple(flags)
 
@@ -57,10 +56,10 @@ def leaky_returns(
 def _between_failures(
     found: Incidents, rows: Sequence[Sequence[int]], start_ns: int
 ) -> tuple[Ints, Ints, Floats]:
-    """Return whose each time between two failures is, when it began, and when it ended.
+    """Return owner, start and end of each time between two failures.
 
-    The first of each begins with the trace; one that fails again before it is back has none in
-    between. They are sorted by component, then by time; of who failed but once there is none.
+    The first one of a component begins with the trace. They are sorted by component, then time;
+    components with a single failure are left out.
     """
     order = np.argsort(found.row)
     row = found.row[order]
@@ -91,7 +90,7 @@ def _firsts(
     owner: Ints,
     began_ns: Ints,
 ) -> tuple[Floats, Floats]:
-    """Return when the first value of each metric came in each of some times, and what it was.
+    """Return time and value of the first sample of each metric in each time span.
 
     Both are ``(times, metrics)``, NaN without one.
     """

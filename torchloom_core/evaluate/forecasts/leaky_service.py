@@ -1,7 +1,7 @@
-"""Find telemetry that was kept of those that failed alone, so that being new predicts a failure.
+"""Find traces in which a late start alone predicts a failure.
 
-Who takes the last weeks of what failed, and all of some that did not, has made an extract in which
-whoever comes later fails. A young fleet fails more, too, but what is old fails as well.
+An extract with only the last weeks of failed components, and all of some healthy ones, has failures
+almost only among components that start late. A real young fleet fails more, but old parts fail too.
 """
 
 import numpy as np
@@ -13,24 +13,24 @@ from torchloom_core.learning.forecast_score import LEAKY_COLUMN
 from torchloom_core.plugin.arrays import Floats
 
 IN_SERVICE = "time in service"
-"""As which it is flagged, and may be declared."""
+"""Name, for flags and for ``--known-before``."""
 _TIMES = 10.0
-"""So many times as often new ones fail in no fleet."""
+"""Ratio of the failure rates of late and early components that no real fleet reaches."""
 _CHANCE = 0.01
 
 
 def leaky_service(
     began_ns: Floats, ended_ns: Floats, failed_ns: Floats, *, middle_ns: int, tick_ns: int
 ) -> tuple[str, ...]:
-    """Return a flag if those that came later fail, and next to none of those that were there.
+    """Return a flag if components that start late fail, and the others hardly ever.
 
-    Asked is the second half of the trace: by then an extract has lost those that were there when it
-    begins and that failed.
+    Only the second half of the trace counts: by then an extract has no failed components left that
+    were present at its start.
 
     Parameters
     ----------
     began_ns, ended_ns, failed_ns : (components,) float64
-        The first telemetry of each, its last, and when it failed first; NaN where there is none.
+        Times of the first telemetry, the last, and the first failure; NaN without one.
     """
     from scipy.special import pdtr
 
@@ -49,6 +49,6 @@ def leaky_service(
     if pdtr(failures[1], usual * watched[early].sum()) >= _CHANCE:
         return ()
     return (
-        f"{LEAKY_COLUMN}: {IN_SERVICE}: {failures[0]} of {late.sum()} components that came later "
-        f"failed in the second half, {failures[1]} of {early.sum()} that were there from the start",
+        f"{LEAKY_COLUMN}: {IN_SERVICE}: {failures[0]} of {late.sum()} components that start "
+        f"later failed in the second half, {failures[1]} of {early.sum()} present from the start",
     )

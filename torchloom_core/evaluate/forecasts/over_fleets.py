@@ -1,4 +1,4 @@
-"""Scores of the same predictors on several traces, held together: pooled, and over fleets."""
+"""Combine the scores of the same predictors on several traces: pooled, and as means."""
 
 from collections.abc import Iterable, Sequence
 
@@ -18,17 +18,17 @@ from torchloom_core.plugin.arrays import Floats
 
 
 class Pool:
-    """The judged moments of each predictor, of all traces so far."""
+    """The scored samples of each predictor, of all traces so far."""
 
     def __init__(self) -> None:
         self._samples: dict[str, list[tuple[Floats, Bools]]] = {}
 
     def add(self, predictor: str, judged: Judged) -> None:
-        """Take what a predictor said of one trace, and what came of it."""
+        """Add a predictor's forecasts and outcomes on one trace."""
         self._samples.setdefault(predictor, []).append(samples_of(judged))
 
     def auprc(self, predictor: str) -> float:
-        """Return the AUPRC of all its moments together, 0 without a positive one."""
+        """Return the AUPRC of all its samples together, 0 without a positive one."""
         score, positive = zip(*self._samples[predictor], strict=True)
         return average_precision(np.concatenate(score), np.concatenate(positive)).value
 
@@ -36,14 +36,14 @@ class Pool:
 def scores_over_fleets(
     traces: Sequence[Iterable[ForecastScore]], pool: Pool
 ) -> tuple[FleetScore, ...]:
-    """Return what each predictor comes to over fleets.
+    """Return the score of each predictor over fleets.
 
     Parameters
     ----------
     traces : sequence of iterable of ForecastScore
-        Of each trace, the same predictors in the same order.
+        Per trace, the same predictors in the same order.
     pool : Pool
-        Of their moments.
+        Their samples.
     """
     return tuple(_over_fleets(scores, pool) for scores in zip(*traces, strict=True))
 

@@ -1,8 +1,7 @@
-"""How what is known of components hangs together with what became of them.
+"""Statistics that relate columns to failures, for the leaky-column checks.
 
-What the leaky-column checks ask, one column at a time. Each bar is a great effect, and where
-components are few, so many errors that of a hundred columns that know nothing one passes in fewer
-than one of a hundred traces.
+Each threshold is a large effect. With few components it rises with the standard error, so that of a
+hundred unrelated columns one is flagged in less than one of a hundred traces.
 """
 
 import math
@@ -15,25 +14,25 @@ from torchloom_core.evaluate.forecasts.alarms import Bools
 from torchloom_core.plugin.arrays import Floats, Ints
 
 FEWEST = 20
-"""Components that ended, or that failed, of which a relation is told."""
+"""Minimum number of ended or failed components for a result."""
 RELATED = 0.8
-"""A partial rank correlation that is none of age or model."""
+"""Minimum partial rank correlation, above any effect of age or model."""
 RELATED_BESIDE = 0.9
-"""The same beside another column, of which there are many."""
+"""The same given another column, as pairs of columns are many."""
 APART = 0.95
-"""How often the value of one that fails is beyond that of one that does not."""
+"""Minimum ROC AUC between failed and other components."""
 OPPOSED = 0.5
-"""A rank correlation of two halves beside their sum."""
+"""Minimum negative rank correlation of the two halves at equal sums."""
 _ERRORS = 5.0
-"""So many errors of a correlation are none by chance."""
+"""Standard errors above which a correlation is not by chance."""
 _MOST = 1000
-"""Components of which a relation beside another column is told: pairs of columns are many."""
+"""Maximum number of components per pair of columns, to bound the time."""
 DAY_NS = 86_400 * SECOND_NS
-"""What is nearer together may be of one incident."""
+"""Failures less than this apart may be one incident."""
 
 
 def related(first: Floats, began_ns: Floats, ended_ns: Floats) -> float:
-    """Return how first values are related to the ends, beside when each began; 0 if hardly."""
+    """Return the partial rank correlation of first values and ends, given starts; 0 if weak."""
     if len(first) < FEWEST:
         return 0.0
     ranks = [_ranks(values) for values in (first, began_ns, ended_ns, ended_ns - began_ns)]
@@ -43,9 +42,9 @@ def related(first: Floats, began_ns: Floats, ended_ns: Floats) -> float:
 
 
 def related_within(owner: Ints, values: Floats, came_ns: Floats, next_ns: Floats) -> float:
-    """Return how values are related to what comes next, of each owner's own; 0 if hardly.
+    """Return the rank correlation of values and remaining times within owners; 0 if weak.
 
-    What one owner has more of than another, and what goes up or down with time, tells nothing.
+    Differences between owners, and trends over time, do not count.
     """
     count = len(owner) - len(np.unique(owner))
     if count < FEWEST:
@@ -57,28 +56,27 @@ def related_within(owner: Ints, values: Floats, came_ns: Floats, next_ns: Floats
 
 
 def _ranks_within(owner: Ints, values: Floats) -> Floats:
-    """Return the rank of each among those of its owner, 0 in the middle."""
+    """Return the centred rank of each value within its owner."""
     number = np.unique(owner, return_inverse=True)[1]
     ranks = _ranks(number * len(values) * 2.0 + _ranks(values))
     return ranks - (np.bincount(number, ranks) / np.bincount(number))[number]
 
 
 def _bar(least: float, count: int) -> float:
-    """Return the correlation that is great enough, and is none by chance of so many."""
+    """Return the correlation threshold for a number of values: large, and not by chance."""
     return max(least, math.tanh(_ERRORS / math.sqrt(count - 4)))
 
 
 def known_beside(name: str, first: Mapping[str, Floats], began_ns: Floats, ended_ns: Floats) -> str:
-    """Return what a column knows beside another one, such as how old somebody will be.
+    """Return how a column predicts lifetimes given another one, or "".
 
-    Of two that know it together, the age as it goes and as it came, the one is blamed that is the
-    greater the longer somebody is there: without it the other knows nothing.
+    Of two columns that leak together, such as the age at the end and the age at the start, the one
+    that grows with the lifetime is flagged.
 
     Parameters
     ----------
     first : mapping of str to (ended,) float64
-        First values of those that ended, by column; those that know the future by themselves are
-        left out, beside which the beginning tells the end.
+        First values of the ended components, by column, without columns that are leaky alone.
     """
     for other, values in first.items():
         known = np.flatnonzero(~np.isnan(first[name]) & ~np.isnan(values))
@@ -91,23 +89,23 @@ def known_beside(name: str, first: Mapping[str, Floats], began_ns: Floats, ended
         correlation = _correlation(_ranks(own), _ranks(length))
         if correlation >= RELATED_BESIDE:
             return (
-                f"beside {other} its first value tells how long {len(known)} "
-                f"components that ended were there, rank correlation {correlation:.2f}"
+                f"given {other}, its first value predicts the lifetime of {len(known)} "
+                f"components, rank correlation {correlation:.2f}"
             )
     return ""
 
 
 def apart_beside(name: str, first: Mapping[str, Floats], failed: Bools) -> str:
-    """Return what a column knows of who fails beside another one, of which it is a function else.
+    """Return how a column separates failed components given another column, or "".
 
-    Of two that know it together the one is blamed that tells more of it by itself.
+    Of two columns that leak together, the one that separates better alone is flagged.
 
     Parameters
     ----------
     first : mapping of str to (components,) float64
-        First values, by column; those that know who fails by themselves are left out.
+        First values by column, without columns that are leaky alone.
     failed : (components,) bool
-        Who failed at any time.
+        Which components failed at any time.
     """
     own = apart(*_split(first[name], failed))
     for other, values in first.items():
@@ -120,8 +118,8 @@ def apart_beside(name: str, first: Mapping[str, Floats], failed: Bools) -> str:
         fails = failed[both]
         if (area := apart(rest[fails], rest[~fails])) >= APART:
             return (
-                f"beside {other} its first value tells the {fails.sum()} components that failed at "
-                f"any time from the others, area under the ROC curve {area:.3f}"
+                f"given {other}, its first value separates the {fails.sum()} components that "
+                f"failed at any time from the others, ROC AUC {area:.3f}"
             )
     return ""
 
@@ -132,9 +130,9 @@ def _split(values: Floats, failed: Bools) -> tuple[Floats, Floats]:
 
 
 def _rest(values: Floats, beside: Floats) -> Floats:
-    """Return what of some values, as shares of the greatest, is no straight function of others.
+    """Return the residual of scaled values after a linear fit on others.
 
-    It is 0 where that is rounding.
+    Rounding errors are set to 0.
     """
     columns = np.column_stack([values, beside])
     scale = np.abs(columns).max(axis=0)
@@ -146,14 +144,14 @@ def _rest(values: Floats, beside: Floats) -> Floats:
 
 
 def _ranks(values: Floats) -> Floats:
-    """Return the ranks, those of equals their mean, about 0."""
+    """Return the centred ranks, averaged over ties."""
     _, at, often = np.unique(values, return_inverse=True, return_counts=True)
     ranks: Floats = (np.cumsum(often) - (often - 1) / 2 - (len(values) + 1) / 2)[at]
     return ranks
 
 
 def _without(ranks: Floats, of: Floats) -> Floats:
-    """Return what of some ranks others do not tell."""
+    """Return ranks with the linear effect of others removed."""
     square = float(of @ of)
     return ranks - of * (float(ranks @ of) / square) if square else ranks
 
@@ -164,12 +162,12 @@ def _correlation(one: Floats, other: Floats) -> float:
 
 
 def apart(failed: Floats, others: Floats) -> float:
-    """Return the area under the ROC curve, either way round; one half of few."""
+    """Return the ROC AUC in the better direction; one half with too few values."""
     return 0.5 + abs(above_others(failed, others) - 0.5)
 
 
 def above_others(failed: Floats, others: Floats) -> float:
-    """Return how often one that failed is above one that did not, half if equal; half of few."""
+    """Return the ROC AUC of failed against other components; one half with too few values."""
     if min(len(failed), len(others)) < FEWEST:
         return 0.5
     ranks = _ranks(np.concatenate([failed, others]))
@@ -177,17 +175,17 @@ def above_others(failed: Floats, others: Floats) -> float:
 
 
 def share_of_others(group: Ints, failed_ns: Floats) -> Floats:
-    """Return which share of the others of each one's group failed, ``(components,)``.
+    """Return the share of failed components among the others of each group, ``(components,)``.
 
-    It is NaN where there are none. Those that failed within a day of one another may have done so
-    together, as a rack does that loses its power, and do not count for one another.
+    It is NaN without others. Components that failed within a day of each other, such as a rack that
+    lost power, do not count for each other.
 
     Parameters
     ----------
     group : (components,) int64
-        From 0 on.
+        Group number, from 0.
     failed_ns : (components,) float64
-        When each failed first, NaN of those that never did.
+        Time of the first failure, NaN without one.
     """
     failed = ~np.isnan(failed_ns)
     together = np.zeros(len(group))
@@ -205,11 +203,10 @@ def share_of_others(group: Ints, failed_ns: Floats) -> Floats:
 
 
 def opposed(values: Floats, early: Floats, late: Floats) -> float:
-    """Return how far a number is the sum of two, 1 at the most; 0 where it may have come before.
+    """Return how strongly a number behaves as the sum of two, at most 1; 0 if it does not.
 
-    What was known beforehand has to do with both alike: of those that have nearly the same of it,
-    one tells nothing of the other, or a little more of the same. Of those that have nearly the same
-    sum, who has more of the one has less of the other.
+    An honest predictor relates to both halves alike: at equal values of it, the halves are
+    uncorrelated or correlate positively. At equal sums they correlate negatively.
     """
     if len(values) < FEWEST:
         return 0.0

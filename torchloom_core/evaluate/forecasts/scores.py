@@ -1,8 +1,7 @@
-"""How good forecasts were: over moments, by incident, and against other forecasts.
+"""Score forecasts: per sample, per incident, and against other forecasts.
 
-Everything is by incident and by node-day; F1 with point adjustment, which a random score does
-well by (Kim et al., "Towards a rigorous evaluation of time-series anomaly detection", AAAI
-2022), is nowhere computed.
+F1 with point adjustment is not computed, as random scores do well by it (Kim et al., "Towards a
+rigorous evaluation of time-series anomaly detection", AAAI 2022).
 """
 
 from collections.abc import Mapping
@@ -14,10 +13,10 @@ import numpy as np
 from torchloom_core.evaluate.forecasts.alarms import (
     Bools,
     Judged,
-    Told,
+    ScoredIncidents,
     due_moments,
     leads_s,
-    told,
+    scored_incidents,
 )
 from torchloom_core.evaluate.forecasts.chance import found_by_chance
 from torchloom_core.evaluate.forecasts.intervals import (
@@ -58,28 +57,28 @@ def score(
     allowed_per_node_day: float | msgspec.UnsetType = msgspec.UNSET,
     flags: tuple[str, ...] = (),
 ) -> ForecastScore:
-    """Return the whole score of one predictor.
+    """Return the score of one predictor.
 
     Parameters
     ----------
     threshold_from : str
-        What the threshold was set on.
+        The data that the threshold was set on.
     others : mapping of str to (times, components) float64
-        Scores of other predictors at the same moments, to compare with.
+        Scores of other predictors at the same times, for comparison.
     alarms : (times, components) bool, optional
-        Where it alarmed; absent: where its score is at or above the threshold.
+        Its alarms; absent: where its score is at or above the threshold.
     allowed_per_node_day : float, optional
-        False alarms that the threshold was set to keep to; absent where it was given.
+        Budget of false alarms that the threshold was set to; absent for external alarms.
 
     Returns
     -------
     ForecastScore
         Intervals are those of :class:`Clusters`; with fewer than 20 incidents there are only
-        exact ones of counts. An AUPRC that is too good to be true adds a flag.
+        exact ones of counts. A suspiciously high AUPRC adds a flag.
     """
     samples = _Samples(judged)
     alarms = judged.alarms(threshold) if alarms is None else alarms
-    of = told(judged, alarms)
+    of = scored_incidents(judged, alarms)
     false = judged.false_alarms(alarms)
     counts = _Counts(of, false, samples, judged)
     own = samples.average_precision(judged.score)
@@ -121,12 +120,12 @@ def score(
 
 
 def auprc_of(judged: Judged) -> Estimate:
-    """Return the AUPRC of the judged moments, 0 without a positive one."""
+    """Return the AUPRC of the scored samples, 0 without a positive one."""
     return _Samples(judged).average_precision(judged.score)
 
 
 def samples_of(judged: Judged) -> tuple[Floats, Bools]:
-    """Return the judged moments: their scores, -inf where nothing was said, and outcomes.
+    """Return the scored samples: scores, -inf without a forecast, and outcomes.
 
     Returns
     -------
@@ -141,12 +140,12 @@ def _f1(precision: float, recall: float) -> float:
 
 
 class _Samples:
-    """The judged moments of all components, one after the other.
+    """The scored samples of all components as flat arrays.
 
     Attributes
     ----------
     times_ns : (times,) int64
-        From the first that is judged to the last; all, if none is.
+        From the first scored time to the last; all times if none is scored.
     positive : (samples,) bool
         Whether an incident followed.
     """
@@ -156,34 +155,34 @@ class _Samples:
         at = np.flatnonzero(self._known.any(axis=1))
         seen = slice(at[0], at[-1] + 1) if len(at) else slice(None)
         self.times_ns: Ints = judged.times_ns[seen]
-        self._seen, self._alike_s = seen, _alike_s(judged)
+        self._seen, self._dependence_s = seen, _dependence_s(judged)
         self.positive = judged.outcome[self._known] == 1.0
 
     @cached_property
     def clusters(self) -> Clusters:
-        """Which samples are alike."""
-        return Clusters(self.times_ns, self._known[self._seen], self._alike_s)
+        """The clusters of dependent samples."""
+        return Clusters(self.times_ns, self._known[self._seen], self._dependence_s)
 
     def average_precision(self, score: Floats) -> Estimate:
         return average_precision(self.ranked(score), self.positive)
 
     def counted(self, time: Ints, component: Ints) -> Floats:
-        """Return how many of some things are at each sample, of when and where they are."""
+        """Return the number of items per sample, from their times and components."""
         counts: Floats = np.zeros(self._known.shape)
         np.add.at(counts, (time, component), 1.0)
         return counts[self._known]
 
     def ranked(self, score: Floats) -> Floats:
-        """Return the samples' scores; without one a sample ranks below all others."""
+        """Return the samples' scores, -inf without a forecast."""
         known = score[self._known]
         return np.where(np.isnan(known), -np.inf, known)
 
-    def _said(self, score: Floats) -> tuple[Floats, Floats]:
-        """Return what was said, sorted, and what came of it, where something was said."""
+    def _forecast(self, score: Floats) -> tuple[Floats, Floats]:
+        """Return the samples' forecasts, sorted, and their outcomes."""
         known = score[self._known]
-        said = ~np.isnan(known)
-        order = np.argsort(known[said], kind="stable")
-        return known[said][order], self.positive[said][order].astype(np.float64)
+        has_score = ~np.isnan(known)
+        order = np.argsort(known[has_score], kind="stable")
+        return known[has_score][order], self.positive[has_score][order].astype(np.float64)
 
     def flags(self, score: Floats) -> tuple[str, ...]:
         known = score[self._known]
@@ -192,35 +191,37 @@ class _Samples:
         return (PARTLY_UNJUDGED,) * unjudged + (NOT_A_PROBABILITY,) * improbable
 
     def brier(self, score: Floats) -> float:
-        said, came = self._said(score)
-        if not len(said) or not _is_probability(said):
+        forecast, outcome = self._forecast(score)
+        if not len(forecast) or not _is_probability(forecast):
             return 0.0
-        return float(np.mean((said - came) ** 2))
+        return float(np.mean((forecast - outcome) ** 2))
 
     def calibration(self, score: Floats) -> tuple[CalibrationBin, ...]:
-        """Return bins of about as many samples each."""
-        said, came = self._said(score)
-        if not _is_probability(said):
+        """Return bins with about equal numbers of samples."""
+        forecast, outcome = self._forecast(score)
+        if not _is_probability(forecast):
             return ()
         return tuple(
             CalibrationBin(
-                forecast=float(said[part].mean()),
-                observed=float(came[part].mean()),
+                forecast=float(forecast[part].mean()),
+                observed=float(outcome[part].mean()),
                 samples=len(part),
             )
-            for part in np.array_split(np.arange(len(said)), _BINS)
+            for part in np.array_split(np.arange(len(forecast)), _BINS)
             if len(part)
         )
 
     def curve(self, score: Floats) -> tuple[PrPoint, ...]:
-        """Return precision and recall at no more than 200 thresholds, from high to low."""
+        """Return precision and recall at up to 200 thresholds, from high to low."""
         ranked = self.ranked(score)
-        said = np.isfinite(ranked)
+        has_score = np.isfinite(ranked)
         total = int(self.positive.sum())
-        if not self.positive[said].any():
+        if not self.positive[has_score].any():
             return ()
-        precision, recall, threshold = precision_and_recall(ranked[said], self.positive[said])
-        recall = recall * (self.positive[said].sum() / total)
+        precision, recall, threshold = precision_and_recall(
+            ranked[has_score], self.positive[has_score]
+        )
+        recall = recall * (self.positive[has_score].sum() / total)
         levels = np.linspace(recall[0], 0.0, _CURVE_POINTS)
         nearest = np.searchsorted(-recall, -levels)
         chosen = np.unique(np.minimum(nearest, len(threshold) - 1))[::-1]
@@ -235,14 +236,14 @@ class _Samples:
 
 
 def _is_probability(values: Floats) -> bool:
-    said = values[~np.isnan(values)]
-    return bool(np.all((said >= 0.0) & (said <= 1.0)))
+    known = values[~np.isnan(values)]
+    return bool(np.all((known >= 0.0) & (known <= 1.0)))
 
 
-def _alike_s(judged: Judged) -> float:
-    """Return how far apart moments have the same incident in common, seconds.
+def _dependence_s(judged: Judged) -> float:
+    """Return the distance in time within which samples share incidents, seconds.
 
-    In a forecast that is the horizon, in a detection the longest incident, if it is longer.
+    It is the horizon, or in a detection the longest incident if that is longer.
     """
     longest = 0
     if judged.task.kind == "detect":
@@ -251,17 +252,19 @@ def _alike_s(judged: Judged) -> float:
 
 
 class _Counts:
-    """Incidents, those found, false alarms and judged days, at each sample.
+    """Incidents, found incidents, false alarms and scored days, per sample.
 
     Attributes
     ----------
     precision, recall, false_rate : Interval
-        Exact where there are few counts, and where none pulls another way, as if all were found.
+        Exact intervals with few counts, or if one of two counts is 0.
     """
 
-    def __init__(self, of: Told, false: Bools, samples: _Samples, judged: Judged) -> None:
+    def __init__(
+        self, of: ScoredIncidents, false: Bools, samples: _Samples, judged: Judged
+    ) -> None:
         self._few, self._count = len(of.incident) < FEW, len(of.incident)
-        self._told = judged.task.told
+        self._wording = judged.task.wording
         self._clusters = samples.clusters
         component = judged.incidents.row[of.incident]
         incidents = samples.counted(of.last, component)
@@ -275,18 +278,18 @@ class _Counts:
             self.false_rate = self._clusters.rate(ratio(wrong, days))
 
     def share(self, estimate: Estimate) -> Interval:
-        """Return the interval of a share, or none where the incidents are too few."""
+        """Return a share with its interval, or without one if the incidents are too few."""
         return self._none(estimate.value) if self._few else self._clusters.share(estimate)
 
     def difference(self, own: Estimate, other: Estimate) -> Interval:
-        """Return by how much one average precision is above another."""
+        """Return the difference of two average precisions."""
         if self._few:
             return self._none(own.value - other.value)
         return self._clusters.difference(own, other)
 
     def _none(self, value: float) -> Interval:
         are = "is" if self._count == 1 else "are"
-        method = f"none: {self._told.count(self._count)} {are} fewer than {FEW}"
+        method = f"none: {self._wording.count(self._count)} {are} fewer than {FEW}"
         return Interval(value=value, method=method)
 
     def _share(self, these: Floats, others: Floats) -> Interval:

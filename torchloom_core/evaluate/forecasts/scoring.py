@@ -1,4 +1,4 @@
-"""Score predictors on the part of a trace that nothing of theirs was taken from."""
+"""Score predictors on the part of a trace that they were not fitted on."""
 
 import logging
 from collections.abc import Mapping, Sequence, Set
@@ -26,7 +26,7 @@ from torchloom_core.evaluate.forecasts.backtest_forecasts import (
 )
 from torchloom_core.evaluate.forecasts.labels import Task
 from torchloom_core.evaluate.forecasts.leaks import refuse_future, refuse_trained
-from torchloom_core.evaluate.forecasts.leaky import leaky
+from torchloom_core.evaluate.forecasts.leaky import find_leaky_inputs
 from torchloom_core.evaluate.forecasts.over_fleets import Pool
 from torchloom_core.evaluate.forecasts.scores import score
 from torchloom_core.evaluate.forecasts.training_trace import other_repair, task_of, was_fitted_on
@@ -43,10 +43,10 @@ from torchloom_core.trace.feed.watched import watch
 _log = logging.getLogger(__name__)
 
 UNTIL_SHARE = 0.6
-"""The part of a trace on which thresholds are set, unless it is said how long that is."""
+"""Share of a trace on which thresholds are set, unless ``until_ns`` is given."""
 
 _CHECKED = 20
-"""One in so many forecasts is made again from another future."""
+"""One in this many forecasts is repeated on a trace with an altered future."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,12 +56,12 @@ class Scoring:
     Attributes
     ----------
     until_ns : int, optional
-        Time from here on is scored; absent: after what every model was fitted on, and after
-        the first 60 % of the trace if a predictor has no model.
+        Start of the scored time; absent: the end of every model's training, and 60 % of the
+        trace if a predictor has no model.
     false_alarms_per_node_day : float
-        The budget for the threshold of a predictor without a model.
+        Budget that sets the threshold of a predictor without a model.
     seed : int
-        Of the random score.
+        Seed of the random score.
     """
 
     until_ns: int | None = None
@@ -76,9 +76,9 @@ class _Part:
     Attributes
     ----------
     allowed_per_node_day : float
-        False alarms that the threshold was set to keep to.
+        Budget of false alarms that the threshold was set to.
     flags : tuple of str
-        What of what it reads knows the future, and doubts about its model.
+        Leaky inputs, and flags of its calibration.
     """
 
     name: str
@@ -90,13 +90,13 @@ class _Part:
 
 
 def split_ns(bundle: Bundle) -> int:
-    """Return where the scored part begins if nobody says it."""
+    """Return the default start of the scored time."""
     manifest = bundle.manifest
     return manifest.start_ns + int(UNTIL_SHARE * (manifest.end_ns - manifest.start_ns))
 
 
 def alone(one: Forecaster, config: Config, source: str) -> ActivePlugins:
-    """Return one predictor, built as a backtest builds it, with nobody beside it.
+    """Return one predictor, built as a backtest builds it, without other plugins.
 
     Raises
     ------
@@ -116,20 +116,20 @@ def scorer_of(
     *,
     source: str = "torchloom.toml",
 ) -> "Scorer":
-    """Return what scores predictors on a trace, all on the same time.
+    """Return the scorer of predictors on a trace, all on the same time.
 
-    What can be known to be wrong is refused before the first of them is asked.
+    Everything that can be checked is checked before the first forecast.
 
     Raises
     ------
     ConfigError, ModelError
         If a table or a model is wrong.
     LeakError
-        If time is to be scored on which a model was fitted.
+        If the scored time includes a model's training.
     PluginError
         If a predictor cannot be built.
     TraceError
-        If the trace has no time to score one on.
+        If the trace has too little time for one of them.
     """
     models = {
         one.label: Model.load(Path(one.table["model"]))
@@ -150,14 +150,14 @@ def scorer_of(
 
 @dataclass(frozen=True, eq=False)
 class Scorer:
-    """Predictors that can be scored, each against a random one and the others.
+    """Scores predictors, each against a random score and the others.
 
     Attributes
     ----------
     fitted_here : set of str
-        Those of the models that were fitted on this trace.
+        Labels of the models that were fitted on this trace.
     from_ns : int
-        Time from here on is scored.
+        Start of the scored time.
     """
 
     bundle: Bundle
@@ -172,21 +172,21 @@ class Scorer:
     def scores(
         self, progress: Progress = lambda _: None, pool: Pool | None = None
     ) -> tuple[ForecastScore, ...]:
-        """Ask all predictors, and return their scores.
+        """Run all predictors, and return their scores.
 
-        Some of their forecasts are made again from another future.
+        Some of their forecasts are repeated on a trace with an altered future.
 
         Parameters
         ----------
         pool : Pool, optional
-            Takes what is scored, to hold it together with that of other traces.
+            Collects the scored samples of all traces.
 
         Raises
         ------
         LeakError
-            If a forecast rests on the future.
+            If a forecast depends on the future.
         PluginError
-            If a predictor breaks its contract, or never judges.
+            If a predictor breaks its contract, or gives no forecast.
         """
         parts = [
             self._part(one, part_of(progress, at, len(self.forecasters)))
@@ -204,15 +204,15 @@ class Scorer:
         return self._of_model(one, model, progress)
 
     def check(self, one: Forecaster) -> None:
-        """Build a predictor, and refuse it if the trace has no time to score it on."""
+        """Build a predictor, and refuse it if the trace has too little time to score it."""
         model = self.models.get(one.label)
         bundle, from_ns = self.bundle, self.from_ns
         manifest, predictor = bundle.manifest, self._built(one)
         begin_ns, tick_s = manifest.start_ns, self.config.evaluate.tick_s
         if model is not None:
             begin_ns, tick_s = from_ns, model.info.tick_s
-            if said := other_repair(one.label, model, self.config.evaluate.repair_s):
-                _log.warning("%s", said)
+            if note := other_repair(one.label, model, self.config.evaluate.repair_s):
+                _log.warning("%s", note)
             if one.label in self.fitted_here:
                 refuse_trained(str(one.table["model"]), model.info.until_ns, from_ns)
         length_ns, every_s = manifest.end_ns - begin_ns, pace_s(predictor, tick_s)
@@ -220,34 +220,36 @@ class Scorer:
         every_ns, horizon_ns = round(every_s * SECOND_NS), round(predictor.horizon_s * SECOND_NS)
         moments = begin_ns + every_ns * np.arange(1, length_ns // every_ns + 1, dtype=np.int64)
         before = int(np.count_nonzero(moments <= from_ns - horizon_ns))
-        # What came of a forecast is known a horizon later, of a detection at once.
+        # The outcome of a forecast is known a horizon later, that of a detection at once.
         detects = model is not None and model.info.task == "detect"
         last_ns = manifest.end_ns - (0 if detects else horizon_ns)
         after = int(np.count_nonzero((moments >= from_ns) & (moments <= last_ns)))
         day = day_text(bundle, from_ns)
         if model is None and not (before and after):
             raise TraceError(
-                f"{bundle.path}: need forecasts of {one.label} a horizon before {day}, and after "
-                f"it a horizon before the end, was {before} and {after}"
+                f"{bundle.path}: {one.label} needs forecasts at least a horizon before {day}, and "
+                f"from {day} to a horizon before the end; the trace allows {before} and {after}"
             )
         if not after:
-            early = "" if detects else " and a horizon before the end"
+            until = "the end" if detects else "a horizon before the end"
             raise TraceError(
-                f"{bundle.path}: need forecasts of {one.label} after {day}{early}, was none"
+                f"{bundle.path}: {one.label} needs forecasts from {day} to {until}; the trace "
+                f"allows none"
             )
 
     def _of_options(self, one: Forecaster, progress: Progress) -> _Part:
-        """Return the forecasts of a predictor without a model, and its threshold."""
+        """Return the forecasts and the threshold of a predictor without a model."""
         bundle, from_ns = self.bundle, self.from_ns
         horizon_s = self._built(one).horizon_s
         task = Task(horizon_s=horizon_s, repair_s=self.config.evaluate.repair_s)
         tick_s = self.config.evaluate.tick_s
-        said = self._said(one, task, progress, tick_s=tick_s, start_ns=None)
-        later = said.between(from_ns, bundle.manifest.end_ns)
+        forecasts = self._forecasts(one, task, progress, tick_s=tick_s, start_ns=None)
+        later = forecasts.between(from_ns, bundle.manifest.end_ns)
         day = day_text(bundle, from_ns)
         allowed = self.scoring.false_alarms_per_node_day
-        threshold = threshold_for(judge(bundle, said, task, known_until_ns=from_ns), allowed)
-        flags = leaky(bundle, self._built(one).needs, task, tick_s=tick_s, every_s=said.every_s)
+        threshold = threshold_for(judge(bundle, forecasts, task, known_until_ns=from_ns), allowed)
+        needs, every_s = self._built(one).needs, forecasts.every_s
+        flags = find_leaky_inputs(bundle, needs, task, tick_s=tick_s, every_s=every_s)
         return _Part(
             one.label, judge(bundle, later, task), threshold, f"before {day}", allowed, flags
         )
@@ -255,25 +257,25 @@ class Scorer:
     def _of_model(self, one: Forecaster, model: Model, progress: Progress) -> _Part:
         """Return the forecasts of a fitted predictor."""
         info, task = model.info, task_of(model)
-        said = self._said(one, task, progress, tick_s=info.tick_s, start_ns=self.from_ns)
-        flags = leaky(
+        forecasts = self._forecasts(one, task, progress, tick_s=info.tick_s, start_ns=self.from_ns)
+        flags = find_leaky_inputs(
             self.bundle,
             self._built(one).needs,
             task,
             tick_s=info.tick_s,
-            every_s=said.every_s,
+            every_s=forecasts.every_s,
             known_before=info.known_before or (),
         )
         return _Part(
             one.label,
-            judge(self.bundle, said, task),
+            judge(self.bundle, forecasts, task),
             info.threshold,
             info.threshold_from,
             info.false_alarms_per_node_day,
             info.calibration.flags + _leaky(model, flags),
         )
 
-    def _said(
+    def _forecasts(
         self,
         one: Forecaster,
         task: Task,
@@ -282,7 +284,7 @@ class Scorer:
         tick_s: float,
         start_ns: int | None,
     ) -> BacktestForecasts:
-        def ask(bundle: Bundle, end_ns: int | None, progress: Progress) -> BacktestForecasts:
+        def run(bundle: Bundle, end_ns: int | None, progress: Progress) -> BacktestForecasts:
             return backtest_forecasts(
                 bundle,
                 self._built(one),
@@ -295,15 +297,15 @@ class Scorer:
                 shows=task.shows,
             )
 
-        said = ask(self.bundle, None, progress)
+        forecasts = run(self.bundle, None, progress)
         refuse_future(
             f"predictor {one.label}",
-            said,
+            forecasts,
             self.bundle,
-            lambda other, end_ns: ask(other, end_ns, lambda _: None),
-            after_ns=_checked_until_ns(said),
+            lambda other, end_ns: run(other, end_ns, lambda _: None),
+            after_ns=_checked_until_ns(forecasts),
         )
-        return said
+        return forecasts
 
     def _built(self, one: Forecaster) -> Predictor:
         plugins = alone(one, self.config, self.source)
@@ -313,23 +315,23 @@ class Scorer:
 
 
 def _leaky(model: Model, here: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the flags of what knows the future where it was fitted, or on the scored trace.
+    """Return the leaky inputs on the training trace, and further ones on the scored trace.
 
     Parameters
     ----------
     here : tuple of str
-        Those of the scored trace.
+        Flags on the scored trace.
     """
     flags = [flag for flag in model.card.score.flags if flag.startswith(LEAKY_COLUMN)]
     named = leaky_names(flags)
     return (*flags, *(flag for flag in here if not {*leaky_names([flag])} & {*named}))
 
 
-def _checked_until_ns(said: BacktestForecasts) -> int:
-    """Return the end of the forecasts that are made again: a twentieth, from the first judged."""
-    first = int(np.argmax((~np.isnan(said.score)).any(axis=1)))
-    last = min(first + len(said.times_ns) // _CHECKED, len(said.times_ns) - 1)
-    return int(said.times_ns[last])
+def _checked_until_ns(forecasts: BacktestForecasts) -> int:
+    """Return the end of the repeated forecasts: a twentieth, from the first non-NaN one."""
+    first = int(np.argmax((~np.isnan(forecasts.score)).any(axis=1)))
+    last = min(first + len(forecasts.times_ns) // _CHECKED, len(forecasts.times_ns) - 1)
+    return int(forecasts.times_ns[last])
 
 
 def _scored(part: _Part, parts: Sequence[_Part], scoring: Scoring) -> ForecastScore:

@@ -1,4 +1,4 @@
-"""What a model was fitted on, as far as it matters to those who score it."""
+"""The training data of a model, for the checks before it is scored."""
 
 from torchloom_core.evaluate.forecasts.labels import Task
 from torchloom_core.learning.model import Model
@@ -8,7 +8,7 @@ from torchloom_core.trace.bundle.recording import same_recording
 
 
 def task_of(model: Model) -> Task:
-    """Return what a model was fitted to tell."""
+    """Return the task that a model was fitted for."""
     info = model.info
     return Task(
         horizon_s=info.horizon_s,
@@ -20,11 +20,10 @@ def task_of(model: Model) -> Task:
 
 
 def was_fitted_on(model: Model, bundle: Bundle) -> bool:
-    """Say whether the bundle is of the time and the fleet that the model learned from.
+    """Return whether the bundle contains the training data of the model.
 
-    On that part of it, it is not to be scored. It has the same failures, or most of them, or the
-    same telemetry. Names do not count: data that were imported twice are the same trace, and two
-    traces of one name are two.
+    The model must not be scored on that part. The content counts, not the name: the same failures
+    or most of them, or the same telemetry.
     """
     info, task = model.info, task_of(model)
     due = [
@@ -40,11 +39,11 @@ def was_fitted_on(model: Model, bundle: Bundle) -> bool:
 
 
 def other_repair(label: str, model: Model, repair_s: float) -> str:
-    """Return by which repair a model is scored if it is not that of the config, "" if it is."""
+    """Return a note if the model's ``repair_s`` differs from the config's, else ""."""
     own_s = model.info.repair_s
     if own_s == repair_s:
         return ""
     return (
-        f"{label}: its model was fitted with {own_s:g} s of repair where nobody knows a failure's "
-        f"end, and is scored so; [evaluate] repair_s is {repair_s:g}."
+        f"{label}: scored with the model's repair_s of {own_s:g} s for failures without a known "
+        f"end; [evaluate] repair_s is {repair_s:g}."
     )

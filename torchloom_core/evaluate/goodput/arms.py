@@ -1,7 +1,7 @@
-"""The arms of a study: every way to run the same job through the same faults, and its sentence.
+"""The arms of a study: variants of the same job under the same faults.
 
-An arm says how the job is set up and who watches over it; :mod:`.job` makes of it what the fleet
-model and the kernel are given.
+An arm sets the job's recovery, checkpoint interval, standbys and plugins; :mod:`.job` turns it into
+the inputs of the fleet model and the kernel.
 """
 
 from collections.abc import Mapping
@@ -14,16 +14,16 @@ from torchloom_core.evaluate.arm_results import ArmKind
 
 HOUR_S = 3600.0
 FORECAST_POLICY = "failure_forecast"
-"""The policy that every forecast of ours is acted on by, so that it pays the same prices."""
+"""The policy that acts on the forecasts of the built-in arms, at the usual prices."""
 INTERVAL_POLICY = "checkpoint_interval"
 MEMBERSHIP_POLICY = "membership"
 
 Interval = float | Literal["base", "first", "young", "daly", "never"]
-"""Seconds; ``base``: what the config says, or Daly's; ``first``: what a run begins with whose
-policy sets the interval itself."""
+"""Seconds; ``base``: the config's, or Daly's; ``first``: the initial one of a run whose policy sets
+the interval."""
 
 Foresight = Literal["", "no_failures", "random", "always", "oracle", "clairvoyant"]
-"""What an arm knows that nobody does: of the future, or that there is none."""
+"""Knowledge of the future that no real policy has."""
 
 
 class Arm(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,17 +32,16 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     what : str
-        One sentence for a person.
+        Description for the report.
     recovery : "restart" or "per_step", optional
-        Absent: what the config says.
+        Absent: the config's.
     standbys : int or "all", optional
-        Warm standby groups; absent: what the config says; ``all``: as many as the standbys and
-        spares can make. What is left over are cold spares, so that every arm pays for the same
-        nodes.
+        Warm standby groups; absent: the config's; ``all``: as many as standbys and spares allow.
+        Remaining nodes are cold spares, so that every arm pays for the same nodes.
     alarms_per_node_day : float
-        How often random alarms are given.
+        Rate of random alarms.
     policies, predictors : dict
-        As in ``[policies]`` and ``[predictors]``; without policies nothing ticks.
+        As in ``[policies]`` and ``[predictors]``; without policies there are no ticks.
     """
 
     name: str
@@ -64,20 +63,20 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def baselines(installed: Mapping[str, type[Any]], evaluate: Evaluate) -> list[Arm]:
-    """Return every baseline and oracle of the method, but for random alarms.
+    """Return all baselines and oracles, except random alarms.
 
     Parameters
     ----------
     installed : dict of str to type
-        Policies by name: arms whose policy is missing are left out.
+        Policies by name; arms whose policy is missing are left out.
     evaluate : Evaluate
-        The job of the scenario.
+        The job.
     """
     arms = [
         Arm(
             name="no_failures",
             kind="bound",
-            what="nothing ever fails and nothing is saved: what the standbys and spares leave",
+            what="no failures and no checkpoints: an upper bound with the given spares",
             interval="never",
             foresight="no_failures",
         ),
@@ -85,19 +84,19 @@ def baselines(installed: Mapping[str, type[Any]], evaluate: Evaluate) -> list[Ar
         Arm(
             name="young",
             kind="baseline",
-            what="Young's interval for the failures that came",
+            what="Young's checkpoint interval for the actual failure rate",
             interval="young",
         ),
         Arm(
             name="daly",
             kind="baseline",
-            what="Daly's interval for the failures that came",
+            what="Daly's checkpoint interval for the actual failure rate",
             interval="daly",
         ),
         Arm(
             name="restart",
             kind="baseline",
-            what="any failure stops all, no standby is warm, as with torchrun",
+            what="any failure stops all groups, no warm standby, as with torchrun",
             recovery="restart",
             standbys=0,
         ),
@@ -110,14 +109,14 @@ def baselines(installed: Mapping[str, type[Any]], evaluate: Evaluate) -> list[Ar
         Arm(
             name="warm_standby",
             kind="baseline",
-            what="any failure stops all, a warm standby takes the lost group's place",
+            what="any failure stops all groups, a warm standby replaces the lost group",
             recovery="restart",
             standbys=max(1, evaluate.standbys),
         ),
         Arm(
             name="clairvoyant",
             kind="oracle",
-            what="knows each failure to the second: moves away just before it, or saves",
+            what="knows the time of each failure: migrates or saves a checkpoint just before it",
             needs_forecast=True,
             interval="never",
             foresight="clairvoyant",
@@ -137,20 +136,20 @@ def baselines(installed: Mapping[str, type[Any]], evaluate: Evaluate) -> list[Ar
         arms.append(elastic())
     if FORECAST_POLICY in installed:
         arms += [
-            _told(
-                "always_alarm", "baseline", "always", "every worker is said to fail, all the time"
+            _scripted(
+                "always_alarm", "baseline", "always", "an alarm for every worker at all times"
             ),
-            _told("oracle", "oracle", "oracle", "each failure is told one horizon before it comes"),
+            _scripted("oracle", "oracle", "oracle", "a perfect forecast, one horizon ahead"),
         ]
     return arms
 
 
 def elastic() -> Arm:
-    """Return the run that has as many groups as there are healthy nodes."""
+    """Return the arm that trains on all healthy nodes."""
     return Arm(
         name="elastic",
         kind="baseline",
-        what="per step, and what would stand by or be spare trains, by the policy membership",
+        what="recovery per step; the policy membership admits standbys and spares to training",
         recovery="per_step",
         standbys="all",
         policies={MEMBERSHIP_POLICY: {}},
@@ -158,7 +157,7 @@ def elastic() -> Arm:
 
 
 def without_policies(arm: Arm) -> Arm:
-    """Return the same job with nobody watching over it."""
+    """Return the same job without policies."""
     return Arm(
         name=arm.name,
         kind="baseline",
@@ -170,9 +169,9 @@ def without_policies(arm: Arm) -> Arm:
 
 
 def random_alarms(alarms_per_node_day: float) -> Arm:
-    """Return the baseline that cries as often as the candidates do, at random."""
+    """Return the baseline with random alarms, as frequent as the candidates'."""
     what = f"{alarms_per_node_day:.4g} alarms per node-day at random"
-    arm = _told("random_alarms", "baseline", "random", what)
+    arm = _scripted("random_alarms", "baseline", "random", what)
     return msgspec.structs.replace(arm, alarms_per_node_day=alarms_per_node_day)
 
 
@@ -186,19 +185,19 @@ def _static(name: str, seconds: float) -> Arm:
     )
 
 
-def _told(name: str, kind: ArmKind, foresight: Foresight, what: str) -> Arm:
+def _scripted(name: str, kind: ArmKind, foresight: Foresight, what: str) -> Arm:
     return Arm(
         name=name,
         kind=kind,
         what=f"{what}; the policy failure_forecast acts on it",
         needs_forecast=True,
         foresight=foresight,
-        policies={FORECAST_POLICY: {"predictor": FORETOLD}},
+        policies={FORECAST_POLICY: {"predictor": SCRIPTED}},
     )
 
 
 def names_taken() -> frozenset[str]:
-    """Return what the arms are called that are not a candidate's."""
+    """Return the names of the built-in arms."""
     all_installed = dict.fromkeys((INTERVAL_POLICY, MEMBERSHIP_POLICY, FORECAST_POLICY), object)
     arms = baselines(all_installed, Evaluate(recovery="per_step"))
     return frozenset(arm.name for arm in (*arms, random_alarms(0.0)))
@@ -206,5 +205,5 @@ def names_taken() -> frozenset[str]:
 
 _STATIC = {"static_30min": 0.5 * HOUR_S, "static_1h": HOUR_S, "static_3h": 3 * HOUR_S}
 
-FORETOLD = "foretold"
-"""Under this name a kernel knows the predictor that was told the future."""
+SCRIPTED = "scripted"
+"""Name of the predictor with scripted forecasts, such as the oracle's."""

@@ -1,4 +1,4 @@
-"""Make the arms that are to be tested of what a person asked for."""
+"""Build the candidate arms from the command line and the config."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,20 +19,20 @@ from torchloom_core.learning.model import SUFFIX
 from torchloom_core.suggest import nearest
 
 _OPTION = "predictor"
-"""The option by which a policy says whose forecasts it reads."""
+"""The option of a policy that names the predictor it reads."""
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What the command line asked for.
+class Selection(msgspec.Struct, frozen=True, kw_only=True):
+    """The policies, predictors and config file that the command line selects.
 
     Attributes
     ----------
     policies : tuple of str
         One arm each; ``a+b`` is one arm with both.
     predictors : tuple of (str, str)
-        Name, and the path of a fitted model or "".
+        Name, and path of a fitted model or "".
     config_path : Path, optional
-        The file that the config is from.
+        The config file.
     """
 
     policies: tuple[str, ...] = ()
@@ -41,12 +41,12 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Forecaster(msgspec.Struct, frozen=True, kw_only=True):
-    """A predictor that is tested.
+    """A predictor under test.
 
     Attributes
     ----------
     label : str
-        What a report calls it: its name, and its model where there are several of that name.
+        Name in the report, with the model if several share the name.
     table : dict
         As under ``[predictors]``.
     """
@@ -56,17 +56,17 @@ class Forecaster(msgspec.Struct, frozen=True, kw_only=True):
     table: dict[str, Any]
 
 
-def forecasters(asked: Asked, config: Config) -> list[Forecaster]:
-    """Return the predictors that were asked for, or without any those of the config.
+def forecasters(selection: Selection, config: Config) -> list[Forecaster]:
+    """Return the selected predictors, by default those of the config.
 
-    A model that was asked for takes the place of the config's options.
+    A selected model replaces the predictor's options from the config.
     """
     tables = _tables_of(config)
-    if not asked.predictors:
+    if not selection.predictors:
         return [Forecaster(label=name, name=name, table=table) for name, table in tables.items()]
-    times = Counter(name for name, _ in asked.predictors)
+    times = Counter(name for name, _ in selection.predictors)
     found = []
-    for name, model in asked.predictors:
+    for name, model in selection.predictors:
         table = tables.get(name, {})
         if model:
             pace = {key: value for key, value in table.items() if key == "every_s"}
@@ -76,47 +76,49 @@ def forecasters(asked: Asked, config: Config) -> list[Forecaster]:
     return found
 
 
-def candidates(asked: Asked, config: Config, installed: Mapping[str, type[Any]]) -> list[Arm]:
+def candidates(
+    selection: Selection, config: Config, installed: Mapping[str, type[Any]]
+) -> list[Arm]:
     """Return the candidate arms.
 
-    Policies are as the config has them, or as they come; one that reads forecasts unless told
-    otherwise reads those that were asked for. Without any named, a config file is one arm with
-    all that is active in it, and what is asked for is one predictor.
+    Policies have their options from the config, or the defaults. A policy that reads forecasts but
+    names no predictor reads the selected one. Without selected policies, a config file is one arm
+    with everything that is active in it, and at most one predictor can be selected.
 
     Raises
     ------
     ConfigError
-        If no policy has a name that was asked for, or what was asked for is no one arm.
+        If a selected policy is not installed, or the selection is ambiguous.
     """
     for name, settings in config.policies.items():
         if not isinstance(was := settings.get(_OPTION, ""), str):
             raise ConfigError(
                 f"policies.{name}.{_OPTION}: need the name of a predictor, was {was!r:.60}"
             )
-    chosen = forecasters(asked, config) if asked.predictors else []
-    refuse_twice("--policy", asked.policies)
+    chosen = forecasters(selection, config) if selection.predictors else []
+    refuse_twice("--policy", selection.policies)
     refuse_twice("--predictor", (one.label for one in chosen))
     tables = _tables_of(config) | {one.name: one.table for one in chosen}
-    if not asked.policies and asked.config_path is not None and config.policies:
-        _refuse_taken(f"--config {asked.config_path}", asked.config_path.stem)
-        return [_of_config(asked.config_path, config.policies, chosen, tables, installed)]
-    for name in asked.policies:
+    if not selection.policies and selection.config_path is not None and config.policies:
+        _refuse_taken(f"--config {selection.config_path}", selection.config_path.stem)
+        return [_of_config(selection.config_path, config.policies, chosen, tables, installed)]
+    for name in selection.policies:
         _refuse_taken("--policy", name)
     return [
         arm
-        for name in asked.policies
+        for name in selection.policies
         for arm in _of_policies(name, config, chosen, tables, installed)
     ]
 
 
 def _refuse_taken(option: str, name: str) -> None:
-    """Raise ConfigError if a baseline, a bound or an oracle is called so."""
+    """Raise ConfigError if a built-in arm has this name."""
     if name in names_taken():
-        raise ConfigError(f"{option}: need a name that no arm of the study has, was {name!r}")
+        raise ConfigError(f"{option}: need a name other than the built-in arms', was {name!r}")
 
 
 def refuse_twice(option: str, names: Iterable[str]) -> None:
-    """Raise ConfigError if a report would call two by one name."""
+    """Raise ConfigError if a name occurs twice, as names identify results in the report."""
     for name, times in Counter(names).items():
         if times > 1:
             raise ConfigError(f"{option}: need each name once, was {name!r} {times} times")
@@ -129,18 +131,18 @@ def _of_config(
     tables: dict[str, dict[str, Any]],
     installed: Mapping[str, type[Any]],
 ) -> Arm:
-    """Return the one arm of all that is in a config file."""
-    open_ = _untold(policies, installed)
+    """Return one arm with everything in a config file."""
+    open_ = _without_predictor(policies, installed)
     if len(chosen) > (1 if open_ else len({one.name for one in chosen})):
         named = " and ".join(one.label for one in chosen)
         raise ConfigError(
-            f"--predictor: need a --policy to compare them with, or one for all of {path.name}, "
-            f"was {named}"
+            f"--predictor: need a --policy for several predictors, or only one with "
+            f"{path.name}, was {named}"
         )
     what = f"all of {path.name}"
     if open_ and chosen:
-        policies = _told(policies, open_, chosen[0])
-        what += f", told by {chosen[0].label}"
+        policies = _with_predictor(policies, open_, chosen[0])
+        what += f", with forecasts of {chosen[0].label}"
     return _arm(path.stem, what, dict(policies), tables)
 
 
@@ -151,34 +153,36 @@ def _of_policies(
     tables: Mapping[str, dict[str, Any]],
     installed: Mapping[str, type[Any]],
 ) -> Iterator[Arm]:
-    """Yield one arm, or one for each predictor where there is a choice."""
+    """Yield one arm, or one per selected predictor if the policy can read several."""
     parts = name.split("+")
     for part in parts:
         if part not in installed:
-            raise ConfigError(f"--policy {name}: no policy has this name{nearest(part, installed)}")
+            raise ConfigError(
+                f"--policy {name}: no installed policy has this name{nearest(part, installed)}"
+            )
     given = {part: _acting(config.policies.get(part, {})) for part in parts}
-    open_ = _untold(given, installed)
-    told = {settings[_OPTION] for settings in given.values() if _OPTION in settings}
-    choices = [one for one in chosen if open_ or one.name in told]
+    open_ = _without_predictor(given, installed)
+    named = {settings[_OPTION] for settings in given.values() if _OPTION in settings}
+    choices = [one for one in chosen if open_ or one.name in named]
     for choice in choices if choices else (None,):
-        policies, known, labels = given, dict(tables), dict[str, str]()
+        policies, options, labels = given, dict(tables), dict[str, str]()
         if choice is not None:
-            policies = _told(given, open_, choice)
-            known[choice.name], labels[choice.name] = choice.table, choice.label
+            policies = _with_predictor(given, open_, choice)
+            options[choice.name], labels[choice.name] = choice.table, choice.label
         read = {
             settings.get(_OPTION, _default(installed[part])) for part, settings in policies.items()
         } - {""}
-        predictors = {one: known.get(one, {}) for one in sorted(read)}
+        predictors = {one: options.get(one, {}) for one in sorted(read)}
         arm_name = f"{name}({choice.label})" if choice and len(choices) > 1 else name
         by = ", ".join(labels.get(one, one) for one in predictors)
-        what = " and ".join(parts) + (f", told by {by}" if by else "")
+        what = " and ".join(parts) + (f", with forecasts of {by}" if by else "")
         yield _arm(arm_name, what, policies, predictors)
 
 
-def _untold(
+def _without_predictor(
     policies: Mapping[str, dict[str, Any]], installed: Mapping[str, type[Any]]
 ) -> list[str]:
-    """Return the policies that read forecasts, and are not told whose."""
+    """Return the policies that read forecasts but whose options name no predictor."""
     return [
         name
         for name, settings in policies.items()
@@ -186,10 +190,10 @@ def _untold(
     ]
 
 
-def _told(
+def _with_predictor(
     policies: Mapping[str, dict[str, Any]], open_: Iterable[str], by: Forecaster
 ) -> dict[str, dict[str, Any]]:
-    """Return the policies, those that are ``open_`` told whose forecasts to read."""
+    """Return the policies with the predictor set in those that are ``open_``."""
     return {**policies, **{name: {**policies[name], _OPTION: by.name} for name in open_}}
 
 
@@ -216,17 +220,17 @@ def _tables_of(config: Config) -> dict[str, dict[str, Any]]:
 
 
 def _anchored(table: dict[str, Any]) -> dict[str, Any]:
-    """Name a model by its whole path: a run may be played by a process in another folder."""
+    """Make the model path absolute, as worker processes may run in another folder."""
     model = table.get("model")
     return {**table, "model": str(Path(model).absolute())} if isinstance(model, str) else table
 
 
 def _acting(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a policy's options; one that is asked for by name acts, whatever its mode."""
+    """Return a policy's options without ``mode``: a policy selected by name always acts."""
     return {key: value for key, value in settings.items() if key != "mode"}
 
 
 def _default(cls: type[Any]) -> str:
-    """Return whose forecasts a policy reads unless it is told otherwise; "" if nobody's."""
+    """Return the default predictor of a policy, "" if it reads none."""
     fields: Iterable[Any] = msgspec.structs.fields(cls.Options)
     return next((str(field.default) for field in fields if field.name == _OPTION), "")

@@ -1,4 +1,4 @@
-"""Hold the arms against each other: seed by seed, with intervals."""
+"""Compare the arms, paired by seed, with intervals."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,17 +16,17 @@ from torchloom_core.plugin.arrays import Floats
 
 RESAMPLES = 10_000
 MIN_SEEDS = 6
-"""With fewer, differences that share a sign by chance would look certain."""
+"""With fewer seeds, differences that share a sign by chance would look certain."""
 _LEVELS = (2.5, 97.5)
 
 Runs = Mapping[str, Sequence[RunResult]]
-"""Arm to its runs, in the order of the seeds, which is the same for all."""
+"""Arm to its runs, in the common order of seeds."""
 
 
 def interval(values: Iterable[float]) -> Interval:
-    """Return the mean over seeds with a percentile bootstrap of 95 %; few seeds have none.
+    """Return the mean over seeds with a 95 % percentile bootstrap; too few seeds have none.
 
-    The resamples are the same for every quantity of a study with as many seeds.
+    The resamples are the same for every quantity with the same number of seeds.
     """
     sample: Floats = np.fromiter(values, np.float64)
     count, mean = len(sample), float(sample.mean())
@@ -54,9 +54,8 @@ def gain(runs: Sequence[RunResult], reference: Sequence[RunResult]) -> Interval:
 def reference_of(arms: Iterable[Arm], runs: Runs, recovery: str) -> str:
     """Return the best baseline that needs no forecast, by mean goodput.
 
-    It recovers as the job of the study does: no policy changes that, so what it can gain is
-    asked within one way to recover. An arm with the other one stands beside it, and so does one
-    whose run grows: its batch is another.
+    It has the recovery mode of the job, which no policy can change. Arms with the other mode, and
+    arms whose run grows, which changes the batch, are reported but not used as the reference.
     """
     honest = [
         arm.name
@@ -75,19 +74,19 @@ def mean_goodput(runs: Sequence[RunResult]) -> float:
 
 
 def as_planned(run: RunResult) -> RunResult:
-    """Return the run with the goodput that it has if more groups than planned are worth nothing."""
+    """Return the run with goodput as planned, in which groups beyond the plan count nothing."""
     return run if run.as_planned is msgspec.UNSET else replace(run, goodput=run.as_planned)
 
 
 def summarize(
     arms: Iterable[Arm], runs: Runs, *, reference: str, oracle: str, without: Runs
 ) -> tuple[ArmSummary, ...]:
-    """Return what became of every arm, against the reference and on the way to the oracle.
+    """Return the summary of every arm, against the reference and the oracle.
 
     Parameters
     ----------
     without : Runs
-        By the name of an arm with policies, the same job without them.
+        Arm with policies to the runs of the same job without them.
     """
     return tuple(_summary(arm, runs, reference, oracle, without.get(arm.name)) for arm in arms)
 
@@ -108,7 +107,7 @@ def _summary(
         versus_reference=None if arm.name == reference else gain(own, runs[reference]),
         versus_without=None if without is None else gain(own, without),
         as_planned=_as_planned(own, runs[reference]) if arm.grows else msgspec.UNSET,
-        to_oracle=_way(own, runs, reference, oracle) if _seeks_oracle(arm) else None,
+        to_oracle=_share_of_oracle(own, runs, reference, oracle) if _seeks_oracle(arm) else None,
         buckets=_shares(own),
         failures=_mean(run.failures for run in own),
         migrations=_mean(run.migrations for run in own),
@@ -123,31 +122,33 @@ def _summary(
 
 
 def _seeks_oracle(arm: Arm) -> bool:
-    """Say whether an arm is measured by who knows the future: what grows gains by other means."""
+    """Return whether an arm is compared with the oracle; growing arms gain by other means."""
     return arm.kind == "candidate" and not arm.grows
 
 
 def _as_planned(own: Sequence[RunResult], reference: Sequence[RunResult]) -> AsPlanned:
-    """Return what an arm comes to if more groups than planned are worth nothing."""
+    """Return the result of an arm if groups beyond the plan count nothing."""
     capped = [as_planned(run) for run in own]
     return AsPlanned(
         goodput=interval(run.goodput for run in capped), versus_reference=gain(capped, reference)
     )
 
 
-def _way(own: Sequence[RunResult], runs: Runs, reference: str, oracle: str) -> float | None:
-    """Return the share of the way from the reference to the oracle; None if there is no way."""
+def _share_of_oracle(
+    own: Sequence[RunResult], runs: Runs, reference: str, oracle: str
+) -> float | None:
+    """Return the share of the oracle's gain over the reference; None if it has none."""
     if oracle not in runs:
         return None
-    way = mean_goodput(runs[oracle]) - mean_goodput(runs[reference])
-    return (mean_goodput(own) - mean_goodput(runs[reference])) / way if way > 0 else None
+    most = mean_goodput(runs[oracle]) - mean_goodput(runs[reference])
+    return (mean_goodput(own) - mean_goodput(runs[reference])) / most if most > 0 else None
 
 
 def _invalid_share(runs: Sequence[RunResult]) -> float | None:
-    """Return the share of the decisions that rest on another load; None where nobody could tell."""
-    told = [run for run in runs if run.invalid_decisions is not None]
-    decisions = sum(run.decisions for run in told)
-    return sum(run.invalid_decisions or 0 for run in told) / decisions if decisions else None
+    """Return the share of decisions based on telemetry of another load; None if unknown."""
+    checked = [run for run in runs if run.invalid_decisions is not None]
+    decisions = sum(run.decisions for run in checked)
+    return sum(run.invalid_decisions or 0 for run in checked) / decisions if decisions else None
 
 
 def _shares(runs: Sequence[RunResult]) -> dict[str, float]:

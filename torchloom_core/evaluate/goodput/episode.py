@@ -1,6 +1,6 @@
-"""What one seed stands for: which nodes the job gets, when it runs, and what will hit it.
+"""Draw the episode of a seed: the nodes of the job, its time span, and its failures.
 
-All arms of a seed play in the same episode, so that they differ in nothing but what they do.
+All arms of a seed share the episode, so that they differ only in their actions.
 """
 
 import zlib
@@ -27,26 +27,26 @@ from torchloom_core.wire.events import NodeFault
 DAY_NS = 86_400 * SECOND_NS
 
 Unknown = Literal["component", "job"]
-"""How a failure is taken of which nobody knows what it follows."""
+"""What a failure of unknown cause is assumed to follow."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Episode:
-    """The part of the trace that one seed plays in.
+    """The part of the trace that one seed uses.
 
     Attributes
     ----------
     nodes : tuple of str
-        Those of the job's groups, then of the standbys, then the spares.
+        Nodes of the job's groups, then of the standbys, then spares.
     job_size : int
-        How many of them are the job's.
+        Number of nodes of the job.
     hits : tuple of Hit
-        In time order, those that concern these nodes. A fault of the job is one of this job if
-        it was seen on the nodes that the job has at the start.
-    told : tuple of (int, NodeFault)
-        Every fault of the fleet when it could be known; what was known at the start comes first.
+        Failures of these nodes, in time order. A fault that follows a job counts if it was
+        recorded on a node that the simulated job starts on.
+    observable_faults : tuple of (int, NodeFault)
+        Every fault of the fleet at its ``t_avail``, those known at the start first.
     failures : int
-        Hits on the nodes that the job has at the start, and those of the job itself.
+        Hits on the nodes that the job starts on, and faults of the job itself.
     """
 
     bundle: Bundle
@@ -58,12 +58,12 @@ class Episode:
     job_size: int
     racks: Mapping[str, str]
     hits: tuple[Hit, ...]
-    told: tuple[tuple[int, NodeFault], ...]
+    observable_faults: tuple[tuple[int, NodeFault], ...]
     failures: int
 
     @property
     def job_nodes(self) -> tuple[str, ...]:
-        """Those that the job has at the start."""
+        """The nodes that the job starts on."""
         return self.nodes[: self.job_size]
 
     @property
@@ -78,26 +78,26 @@ class Episode:
 
 
 def rng(seed: int, name: str) -> np.random.Generator:
-    """Return a generator of the seed's own for one purpose."""
+    """Return the random generator of a seed for one purpose."""
     return np.random.default_rng([seed, zlib.crc32(name.encode())])
 
 
 def opened(path: Path) -> tuple[Bundle, Watched]:
-    """Open a bundle once a process, and again once it was replaced."""
+    """Open a bundle once per process, and again after it was replaced."""
     return _opened(path, look_of(path))
 
 
 @lru_cache(maxsize=4)
 def _opened(path: Path, _look: Look) -> tuple[Bundle, Watched]:
     bundle = Bundle.open(path)
-    bundle.digest()  # of what is opened, whatever takes its place
+    bundle.digest()  # of these files, should they be replaced later
     return bundle, watch(bundle)
 
 
 def span_ns(bundle: Bundle, evaluate: Evaluate, from_ns: int | None) -> tuple[int, int, int]:
-    """Return from when on a run may be in the trace, until when, and how long it is.
+    """Return first and last time for runs in the trace, and the length of a run.
 
-    A run lasts as long as ``[evaluate]`` says, or as there is trace.
+    A run lasts ``[evaluate] days``, or as long as the trace allows.
     """
     manifest = bundle.manifest
     first_ns = max(manifest.start_ns, from_ns or manifest.start_ns)
@@ -139,12 +139,12 @@ def draw(
     unknown: Unknown,
     from_ns: int | None = None,
 ) -> Episode:
-    """Return the episode of a seed: the same whatever the arm.
+    """Return the episode of a seed, the same for all arms.
 
     Parameters
     ----------
     from_ns : int, optional
-        Nothing before it is played: what the models were fitted on.
+        Earliest start, after the models' training.
 
     Raises
     ------
@@ -161,7 +161,9 @@ def draw(
     coming = hits(
         bundle, unknown=unknown, start_ns=start_ns, end_ns=end_ns, repair_s=evaluate.repair_s
     )
-    told = roster(bundle, watched, start_ns=start_ns, end_ns=end_ns, repair_s=evaluate.repair_s)
+    fleet_inputs = roster(
+        bundle, watched, start_ns=start_ns, end_ns=end_ns, repair_s=evaluate.repair_s
+    )
     return Episode(
         bundle=bundle,
         watched=watched,
@@ -172,7 +174,9 @@ def draw(
         job_size=job_size,
         racks=dict(zip(watched.node, watched.rack, strict=True)),
         hits=tuple(hit for hit in coming if hit.strikes(paid if hit.nodes else job_nodes)),
-        told=tuple((ts_ns, m) for ts_ns, m in told if isinstance(m, NodeFault)),
+        observable_faults=tuple(
+            (ts_ns, m) for ts_ns, m in fleet_inputs if isinstance(m, NodeFault)
+        ),
         failures=sum(hit.strikes(job_nodes) for hit in coming),
     )
 
@@ -180,7 +184,7 @@ def draw(
 def _allocate(
     bundle: Bundle, watched: Watched, evaluate: Evaluate, seed: int, start_ns: int
 ) -> tuple[str, ...]:
-    """Draw the nodes; those that are absent, silent or under repair at the start come last."""
+    """Draw the nodes, with absent, silent or repaired ones only if there are no others."""
     known = sorted(set(watched.node))
     wanted = paid_nodes(evaluate)
     if len(known) < wanted:

@@ -1,4 +1,4 @@
-"""The job of a backtest: what the fleet model and the kernel are given for one arm."""
+"""The job of a backtest: the inputs of the fleet model and the kernel for one arm."""
 
 import math
 from typing import Any, TypeVar
@@ -15,66 +15,66 @@ from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.schema import Job
 
 FIRST_INTERVAL_S = 3600.0
-"""Between checkpoints, until a policy has measured how often the job fails."""
+"""Initial checkpoint interval, until a policy has measured the failure rate, seconds."""
 
 INSURANCE_S = 10_800.0
-"""Between durable checkpoints where the groups recover from each other."""
+"""Interval of durable checkpoints where groups recover from each other, seconds."""
 
 STALLS = ("join_stall_s", "leave_stall_s", "kill_stall_s")
-"""Keys of ``[evaluate]`` that say how long the others stand still."""
+"""Keys of ``[evaluate]`` for the stalls of the other groups."""
 
-_UNTOLD = (*STALLS, "state_bytes")
-"""Keys that a report does without where they are 0."""
+_OMITTED_IF_0 = (*STALLS, "state_bytes")
+"""Keys that the report omits if they are 0."""
 
 STALE_TICKS = 3
-"""Ticks without a word after which a worker or a metric is out of date."""
+"""Ticks without a report after which a worker or a metric is stale."""
 
 
 _Section = TypeVar("_Section", Evaluate, Costs)
 
 
 def of_trace(config: Config, bundle: Bundle) -> Config:
-    """Return the config with the job of the trace, where ``[evaluate]`` asks for no other.
+    """Return the config with the job of the trace, unless ``[evaluate]`` sets another.
 
-    The largest job of ``jobs.jsonl`` counts. A key that does not have its default stays.
+    It is the largest job of ``jobs.jsonl``. Keys that differ from their defaults stay.
     """
     if not bundle.jobs():
         return config
     job = max(bundle.jobs(), key=lambda job: (_gpus(job), job.id))
     shape = ("groups", "nodes_per_group", "gpus_per_node")
-    known = {key: getattr(job, key) for key in (*shape, "step_s") if getattr(job, key)}
+    found = {key: getattr(job, key) for key in (*shape, "step_s") if getattr(job, key)}
     if any(getattr(config.evaluate, key) != getattr(Evaluate(), key) for key in shape):
-        known = {key: value for key, value in known.items() if key not in shape}
-    evaluate = _filled(config.evaluate, Evaluate(), known)
+        found = {key: value for key, value in found.items() if key not in shape}
+    evaluate = _filled(config.evaluate, Evaluate(), found)
     costs = {"checkpoint_s": job.checkpoint_s, "restart_s": job.restart_s}
-    known_costs = {key: value for key, value in costs.items() if value > 0}
-    return replace(config, evaluate=evaluate, costs=_filled(config.costs, Costs(), known_costs))
+    found_costs = {key: value for key, value in costs.items() if value > 0}
+    return replace(config, evaluate=evaluate, costs=_filled(config.costs, Costs(), found_costs))
 
 
 def _gpus(job: Job) -> int:
     return job.groups * job.nodes_per_group * job.gpus_per_node
 
 
-def _filled(given: _Section, default: _Section, known: dict[str, float]) -> _Section:
+def _filled(given: _Section, default: _Section, found: dict[str, float]) -> _Section:
     return replace(
-        given, **{k: v for k, v in known.items() if getattr(given, k) == getattr(default, k)}
+        given, **{k: v for k, v in found.items() if getattr(given, k) == getattr(default, k)}
     )
 
 
 def paid_nodes(evaluate: Evaluate) -> int:
-    """Return how many nodes every arm pays for."""
+    """Return the number of nodes that every arm pays for."""
     return (evaluate.groups + evaluate.standbys) * evaluate.nodes_per_group + evaluate.spares
 
 
-def told(section: Evaluate | Costs) -> dict[str, Any]:
-    """Return a section as a report tells it: of stalls only those that take time, and so on."""
+def reported_keys(section: Evaluate | Costs) -> dict[str, Any]:
+    """Return the keys of a section for the report, without optional ones that are 0."""
     keys: dict[str, Any] = msgspec.to_builtins(section)
     keys.pop("allreduce", None)
-    return {key: value for key, value in keys.items() if value or key not in _UNTOLD}
+    return {key: value for key, value in keys.items() if value or key not in _OMITTED_IF_0}
 
 
 def standbys_of(arm: Arm, evaluate: Evaluate) -> int:
-    """Return how many groups of an arm stand by at the start."""
+    """Return the number of standby groups of an arm at the start."""
     if arm.standbys == "all":
         return evaluate.standbys + evaluate.spares // evaluate.nodes_per_group
     return evaluate.standbys if arm.standbys is None else arm.standbys
@@ -91,7 +91,7 @@ def job_spec(arm: Arm, config: Config, mtbf_s: float) -> JobSpec:
     Raises
     ------
     TraceError
-        If the arm has more standbys than nodes to make them of.
+        If the arm needs more standby nodes than there are.
     """
     evaluate, costs = config.evaluate, config.costs
     recovery = arm.recovery or evaluate.recovery
@@ -99,7 +99,7 @@ def job_spec(arm: Arm, config: Config, mtbf_s: float) -> JobSpec:
     spares = evaluate.spares + (evaluate.standbys - standbys) * evaluate.nodes_per_group
     if spares < 0:
         raise TraceError(
-            f"arm {arm.name}: need {standbys * evaluate.nodes_per_group} nodes to stand by, was "
+            f"arm {arm.name}: need {standbys * evaluate.nodes_per_group} standby nodes, was "
             f"{evaluate.standbys * evaluate.nodes_per_group + evaluate.spares}"
         )
     local = Tier(
@@ -147,23 +147,22 @@ def _interval_s(arm: Arm, config: Config, mtbf_s: float, recovery: str) -> float
         case "base" if recovery == "per_step":
             return INSURANCE_S
         case "young":
-            wanted_s = young_s(save_s=save_s, mtbf_s=mtbf_s)
+            interval_s = young_s(save_s=save_s, mtbf_s=mtbf_s)
         case "base" | "daly":
-            wanted_s = daly_s(save_s=save_s, mtbf_s=mtbf_s)
+            interval_s = daly_s(save_s=save_s, mtbf_s=mtbf_s)
         case seconds:
             return float(seconds)
-    # Nobody saves after every step; a free checkpoint would be due all the time.
-    return max(wanted_s, config.evaluate.step_s)
+    # At least one step: with free checkpoints the optimum would be 0.
+    return max(interval_s, config.evaluate.step_s)
 
 
 def kernel_config(arm: Arm, config: Config, spec: JobSpec) -> Config:
-    """Return the config that the kernel of an arm gets.
+    """Return the kernel's config for an arm.
 
-    As in the file, but time is counted in the backtest's ticks, and the prices of a failure
-    follow from the job. Where it stops all, the work that is unsaved on average is half an
-    interval, and the lost group stays away as long as a spare takes to come, for which all wait.
-    Where recovery is per step, nobody waits, one step is lost, and the group stays away until it
-    has rejoined. Inspection and repair take what they take in the fleet model.
+    It is the config file's, with the backtest's tick and with prices derived from the job. In
+    ``restart`` mode, unsaved work is half a checkpoint interval on average, and all groups wait for
+    the provisioning of a spare. In ``per_step`` mode, one step is lost, no other group waits, and
+    the group is away until it has rejoined. Inspection and repair times are the fleet model's.
     """
     costs = replace(
         config.costs,
@@ -193,7 +192,7 @@ def kernel_config(arm: Arm, config: Config, spec: JobSpec) -> Config:
 
 
 def ticking(config: Config) -> Config:
-    """Return the config with the Weaver's time counted in the ticks of ``[evaluate]``."""
+    """Return the config with the tick of ``[evaluate]``, and timeouts of at least 3 ticks."""
     tick_s = config.evaluate.tick_s
     weaver = replace(
         config.weaver,

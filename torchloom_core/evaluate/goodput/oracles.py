@@ -1,7 +1,7 @@
-"""Knowledge that nobody has: predictors that were told the future, or know that they guess.
+"""Scripted forecasts for the oracle and the alarm baselines, and the clairvoyant run.
 
-The driver gives them the hits of the run. They speak through the policy ``failure_forecast``, so
-that the same arbiter judges what follows and the same prices are paid.
+The driver passes the hits of the run. The policy ``failure_forecast`` acts on the forecasts, so the
+usual arbiter and prices apply.
 """
 
 import bisect
@@ -13,34 +13,34 @@ import numpy as np
 
 from torchloom_core.activation.discovery import PluginInfo
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.evaluate.goodput.arms import FORETOLD
+from torchloom_core.evaluate.goodput.arms import SCRIPTED
 from torchloom_core.evaluate.goodput.episode import rng
 from torchloom_core.plugin.api import Hazard
 from torchloom_core.plugin.needs import PredictorNeed
 from torchloom_core.plugin.view import FleetView
 from torchloom_core.simulate.model import FleetModel
-from torchloom_core.simulate.records import Happening
+from torchloom_core.simulate.records import FleetEvent
 from torchloom_core.simulate.scenario import Hit, JobSpec
 
 _DAY_S = 86_400.0
 
 
-class Foretold:
-    """Tell of each worker whether its node will be hit within the horizon, or pretend to.
+class ScriptedPredictor:
+    """Give scripted forecasts, 0 or 1 per worker.
 
-    ``oracle`` says 1 where a hit comes, ``always`` of everybody who trains, ``random`` so often
-    as it is told to, of anybody; of the others 0.
+    ``oracle`` gives 1 if the worker's node is hit within the horizon, ``always`` for every worker
+    that trains, ``random`` for random workers at a given rate.
     """
 
-    name = FORETOLD
+    name = SCRIPTED
 
     class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-        """What the driver decides.
+        """Options that the driver sets.
 
         Attributes
         ----------
         alarms_per_node_day : float
-            Of ``random``: how many alarms one worker gets in a day on average.
+            For ``random``: mean number of alarms per worker and day.
         """
 
         kind: Literal["oracle", "always", "random"] = "oracle"
@@ -57,14 +57,14 @@ class Foretold:
         self.horizon_s = options.horizon_s
         self.every_s = options.every_s
 
-    def be_told(self, hits: Iterable[Hit]) -> None:
-        """Learn when each node will be hit; hits are in time order."""
+    def set_hits(self, hits: Iterable[Hit]) -> None:
+        """Set the times at which nodes will be hit; hits are in time order."""
         for hit in hits:
             for node in hit.nodes:
                 self._hits_of.setdefault(node, []).append(hit.ts_ns)
 
     def forecast(self, view: FleetView) -> Hazard:
-        """Return ``(workers,)``: 1 where an alarm is given, 0 elsewhere."""
+        """Return ``(workers,)``: 1 for an alarm, else 0."""
         match self._options.kind:
             case "always":
                 alarm = view.is_in("training", "paused")
@@ -88,34 +88,34 @@ class Foretold:
         return at < len(hits) and hits[at] <= now_ns + horizon_ns
 
 
-FORETOLD_INFO = PluginInfo(
-    name=FORETOLD,
+SCRIPTED_INFO = PluginInfo(
+    name=SCRIPTED,
     kind="predictor",
     entry_point="torchloom",
     package="torchloom",
     version="",
-    cls=Foretold,
+    cls=ScriptedPredictor,
 )
-"""So that a config can name it; it is no plugin, and nothing else can."""
+"""Entry for the activation; the predictor is not an installed plugin."""
 
 
-def know_it_all(
+def run_clairvoyant(
     model: FleetModel, job: JobSpec, hits: Iterable[Hit], end_ns: int
-) -> list[Happening]:
-    """Play a run with perfect knowledge and return what happened.
+) -> list[FleetEvent]:
+    """Play a run with perfect knowledge, and return its events.
 
-    Just before a hit everything is saved, where a failure stops all; then a standby takes the
-    place of each group that would lose a node, if one is warm and that is cheaper than to fail.
-    Nothing is saved otherwise.
+    Just before a hit, a checkpoint is saved if a failure stops all groups; then warm standbys
+    replace the groups that would lose a node, if that is cheaper than the failure. There are no
+    other checkpoints.
     """
     stops_all = job.recovery == "restart"
     moves = job.migrate_s < (job.detect_s + job.durable.restart_s if stops_all else job.step_s)
     margin_ns = round((job.proactive_save_s + job.migrate_s + 1.0) * SECOND_NS)
-    happenings: list[Happening] = []
+    fleet_events: list[FleetEvent] = []
     for hit in hits:
         if hit.ts_ns - margin_ns < model.now_ns:
             continue
-        happenings += model.advance(hit.ts_ns - margin_ns)
+        fleet_events += model.advance(hit.ts_ns - margin_ns)
         struck = {m.group for m in model.workers() if m.node in hit.nodes and _works(m.state)}
         if hit.nodes and not struck:
             continue
@@ -123,11 +123,11 @@ def know_it_all(
             model.save_checkpoint()
         if moves:
             _leave(model, sorted(struck), hit)
-    return happenings + model.advance(end_ns)
+    return fleet_events + model.advance(end_ns)
 
 
 def _leave(model: FleetModel, struck: Sequence[str], hit: Hit) -> None:
-    """Move every struck group to a standby that will not be hit as well, if all can be moved."""
+    """Move every struck group to a standby that is not hit itself, if there are enough."""
     by_group: dict[str, list[str]] = {}
     for member in model.workers():
         if member.state == "standby":

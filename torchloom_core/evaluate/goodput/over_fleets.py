@@ -1,4 +1,4 @@
-"""The same arms on several traces, held against each other: each trace is one fleet."""
+"""Compare the same arms over several traces, each of which is one fleet."""
 
 from collections.abc import Sequence
 
@@ -10,14 +10,14 @@ from torchloom_core.evaluate.results import ArmSummary, Simulation
 
 
 def goodput_over_fleets(simulations: Sequence[Simulation]) -> FleetGoodput:
-    """Return what each arm comes to over fleets, of those that were played on all traces.
+    """Return the results over fleets of the arms that were played on all traces.
 
-    On each trace an arm's figure is its mean over seeds; gains are paired there, seed by seed.
+    Per trace, an arm's value is its mean over seeds, and gains are paired by seed.
 
     Parameters
     ----------
     simulations : sequence of Simulation
-        Of each trace.
+        One per trace.
     """
     played = [{arm.name: arm for arm in simulation.arms} for simulation in simulations]
     names = [name for name in played[0] if all(name in arms for arms in played)]
@@ -32,7 +32,7 @@ def goodput_over_fleets(simulations: Sequence[Simulation]) -> FleetGoodput:
 def _reference(each: dict[str, list[ArmSummary]], recovery: list[str]) -> str:
     """Return the best baseline over fleets that needs no forecast and recovers as the jobs do.
 
-    It is one for all traces, and so may not be the best on each.
+    It is one for all traces, and need not be the best on each.
     """
     honest = [
         name

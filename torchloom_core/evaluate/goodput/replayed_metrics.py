@@ -1,4 +1,4 @@
-"""The trace's telemetry as the workers of a backtest would report it, wherever they sit.
+"""Replay the trace's telemetry as reports of the simulated workers on their current nodes.
 
 The driver calls it at every tick.
 """
@@ -15,25 +15,25 @@ from torchloom_core.trace.feed.scrapes import Scrapes
 
 
 class ReplayedMetrics:
-    """What the nodes of an episode report.
+    """Metrics of the nodes of an episode.
 
-    A metric that depends on the load is valid only where the load is as it was recorded: the
-    worker trains on a node that was then at work, or stands by on one that was not. Without a
-    placement in the trace the nodes that the job has at the start count as having been at work.
+    A load-dependent metric is valid only under the recorded load: the worker trains on a node that
+    was busy at that time, or stands by on an idle one. Without a placement in the trace, the nodes
+    that the job starts on count as busy.
 
     Parameters
     ----------
     metrics : iterable of str
-        What the active plugins read.
+        Metrics that the active plugins read.
 
     Attributes
     ----------
     metrics : tuple of str
-        Those of them that the trace has.
+        Those that the trace has.
     depends_on_load : bool
-        Whether one of them depends on the load.
+        Whether one of them is load-dependent.
     masked : frozenset of str
-        Workers whose load-dependent metrics were left out at the last tick.
+        Workers whose load-dependent metrics were omitted at the last tick.
     """
 
     def __init__(self, episode: Episode, metrics: Iterable[str]) -> None:
@@ -53,7 +53,7 @@ class ReplayedMetrics:
             self._scrapes = Scrapes(bundle, watched, self.metrics, start_ns=episode.start_ns)
 
     def read(self, members: Sequence[Member], now_ns: int) -> Floats:
-        """Return ``(members, metrics)``: the newest values since the last call, NaN without."""
+        """Return ``(members, metrics)``: the newest values since the last call, else NaN."""
         if self._scrapes is None:
             return np.empty((len(members), 0))
         values, _ = self._scrapes.until(np.array([now_ns], dtype=np.int64))
@@ -68,7 +68,7 @@ class ReplayedMetrics:
 
 
 class _Busy:
-    """Which watched nodes the recording says were at work, and when."""
+    """The watched nodes that were busy in the recording, over time."""
 
     def __init__(self, episode: Episode) -> None:
         watched = episode.watched
@@ -87,7 +87,7 @@ class _Busy:
         self._until_ns: Ints = np.array(ends, dtype=np.int64)
 
     def at(self, now_ns: int) -> NDArray[np.bool_]:
-        """Return ``(watched,)``."""
+        """Return ``(watched,)``: whether each node was busy at a time."""
         busy = self._always.copy()
         busy[self._rows[(self._from_ns <= now_ns) & (now_ns < self._until_ns)]] = True
         return busy

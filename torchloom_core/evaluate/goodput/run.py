@@ -1,6 +1,6 @@
-"""One run: an arm under one seed, from the trace to what it came to.
+"""Play one run, an arm under one seed, and return its result.
 
-The study calls :func:`simulate` for every pair, in whatever process.
+The study calls :func:`simulate` for every pair of arm and seed, in worker processes.
 """
 
 from collections.abc import Sequence
@@ -17,8 +17,12 @@ from torchloom_core.evaluate.closed_loop import ClosedLoop
 from torchloom_core.evaluate.goodput.arms import Arm
 from torchloom_core.evaluate.goodput.episode import Episode, Unknown, episode_of
 from torchloom_core.evaluate.goodput.job import job_spec, kernel_config
-from torchloom_core.evaluate.goodput.oracles import FORETOLD_INFO, Foretold, know_it_all
-from torchloom_core.evaluate.goodput.simulated_fleet import SimulatedFleet, entry_of, is_told
+from torchloom_core.evaluate.goodput.oracles import (
+    SCRIPTED_INFO,
+    ScriptedPredictor,
+    run_clairvoyant,
+)
+from torchloom_core.evaluate.goodput.simulated_fleet import SimulatedFleet, entry_of, is_in_timeline
 from torchloom_core.evaluate.installed import installed
 from torchloom_core.evaluate.results import RunResult, TimelineEntry
 from torchloom_core.kernel.plugins.host import ActivePlugins
@@ -28,22 +32,22 @@ from torchloom_core.simulate.records import Result
 from torchloom_core.simulate.scenario import JobSpec
 
 MAX_TIMELINE = 2000
-"""What a run's timeline keeps at most, the oldest first."""
+"""Maximum number of timeline entries of a run, the oldest first."""
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """What all runs of a study have in common.
+    """Settings that all runs of a study share.
 
     Attributes
     ----------
     config : Config
-        The job, the costs and the safety limits; policies and predictors are the arms'.
+        Job, costs and safety limits; policies and predictors come from the arms.
     unknown : "component" or "job"
-        How a failure is taken of which nobody knows what it follows.
+        What a failure of unknown cause is assumed to follow.
     from_ns : int, optional
-        Nothing before it is played.
+        Earliest start of a run.
     horizon_s : float
-        How far ahead the oracle is told, and in which time a move must prove right.
+        Horizon of the oracle, and time within which a move must prove right.
     """
 
     trace: str
@@ -64,32 +68,34 @@ def simulate(setting: Setting, arm: Arm, seed: int) -> RunResult:
     TraceError
         If the trace is too small for the job.
     """
-    return play(setting, arm, _scene(setting, seed))
+    return play(setting, arm, _episode(setting, seed))
 
 
-def play(setting: Setting, arm: Arm, stage: Episode) -> RunResult:
-    """Play one run in an episode that is drawn already."""
-    job = job_spec(arm, setting.config, stage.mtbf_s)
-    hits = () if arm.foresight == "no_failures" else stage.hits
+def play(setting: Setting, arm: Arm, episode: Episode) -> RunResult:
+    """Play one run in a given episode."""
+    job = job_spec(arm, setting.config, episode.mtbf_s)
+    hits = () if arm.foresight == "no_failures" else episode.hits
     model = FleetModel(
         job,
-        stage.nodes,
+        episode.nodes,
         hits,
-        start_ns=stage.start_ns,
-        end_ns=stage.end_ns,
-        racks=stage.racks,
+        start_ns=episode.start_ns,
+        end_ns=episode.end_ns,
+        racks=episode.racks,
     )
     if arm.policies:
-        return _watched(setting, arm, stage, job, model)
+        return _play_closed_loop(setting, arm, episode, job, model)
     if arm.foresight == "clairvoyant":
-        happenings = know_it_all(model, job, hits, stage.end_ns)
+        fleet_events = run_clairvoyant(model, job, hits, episode.end_ns)
     else:
-        happenings = model.advance(stage.end_ns)
-    timeline = [entry_of(happening) for happening in happenings if is_told(happening)]
-    return _result(arm, stage.seed, model.finish(), timeline)
+        fleet_events = model.advance(episode.end_ns)
+    timeline = [
+        entry_of(fleet_event) for fleet_event in fleet_events if is_in_timeline(fleet_event)
+    ]
+    return _result(arm, episode.seed, model.finish(), timeline)
 
 
-def _scene(setting: Setting, seed: int) -> Episode:
+def _episode(setting: Setting, seed: int) -> Episode:
     return episode_of(
         Path(setting.trace),
         setting.config.evaluate,
@@ -99,16 +105,22 @@ def _scene(setting: Setting, seed: int) -> Episode:
     )
 
 
-def _watched(
-    setting: Setting, arm: Arm, stage: Episode, job: JobSpec, model: FleetModel
+def _play_closed_loop(
+    setting: Setting, arm: Arm, episode: Episode, job: JobSpec, model: FleetModel
 ) -> RunResult:
     config = kernel_config(arm, setting.config, job)
-    plugins = plugins_of(arm, config, setting, stage)
+    plugins = plugins_of(arm, config, setting, episode)
     metrics = windows_s(plugins.needs)
-    fleet = SimulatedFleet(stage, job, model, config.run.name, metrics, setting.horizon_s)
-    loop = ClosedLoop(fleet, config, plugins, start_ns=stage.start_ns, told=stage.told)
+    fleet = SimulatedFleet(episode, job, model, config.run.name, metrics, setting.horizon_s)
+    loop = ClosedLoop(
+        fleet,
+        config,
+        plugins,
+        start_ns=episode.start_ns,
+        observable_faults=episode.observable_faults,
+    )
     loop.run()
-    result = _result(arm, stage.seed, model.finish(), fleet.timeline)
+    result = _result(arm, episode.seed, model.finish(), fleet.timeline)
     return replace(
         result,
         decisions=fleet.decisions,
@@ -121,43 +133,43 @@ def _watched(
     )
 
 
-def plugins_of(arm: Arm, config: Config, setting: Setting, stage: Episode) -> ActivePlugins:
-    """Build the arm's plugins anew, and tell the future to the one that may know it."""
+def plugins_of(arm: Arm, config: Config, setting: Setting, episode: Episode) -> ActivePlugins:
+    """Build new plugins for the arm, and pass the hits to the scripted predictor."""
     if arm.foresight:
         options = {
             "kind": arm.foresight,
             "horizon_s": setting.horizon_s,
             "every_s": config.evaluate.tick_s,
             "alarms_per_node_day": arm.alarms_per_node_day,
-            "seed": stage.seed,
+            "seed": episode.seed,
         }
-        config = replace(config, predictors={**config.predictors, FORETOLD_INFO.name: options})
-    plugins = activate(config, [FORETOLD_INFO, *installed()], setting.config_path)
+        config = replace(config, predictors={**config.predictors, SCRIPTED_INFO.name: options})
+    plugins = activate(config, [SCRIPTED_INFO, *installed()], setting.config_path)
     for predictor in plugins.predictors.values():
-        if isinstance(predictor, Foretold):
-            predictor.be_told(stage.hits)
+        if isinstance(predictor, ScriptedPredictor):
+            predictor.set_hits(episode.hits)
     return plugins
 
 
-def _result(arm: Arm, seed: int, came_to: Result, timeline: Sequence[TimelineEntry]) -> RunResult:
+def _result(arm: Arm, seed: int, result: Result, timeline: Sequence[TimelineEntry]) -> RunResult:
     buckets: dict[str, Any] = {
-        bucket: gpu_ns / SECOND_NS for bucket, gpu_ns in came_to.buckets.items()
+        bucket: gpu_ns / SECOND_NS for bucket, gpu_ns in result.buckets.items()
     }
-    as_planned = came_to.goodput_as_planned if came_to.surplus else msgspec.UNSET
+    as_planned = result.goodput_as_planned if result.surplus else msgspec.UNSET
     return RunResult(
         arm=arm.name,
         seed=seed,
-        wall_s=came_to.wall_s,
-        gpus=came_to.gpus,
-        job_gpus=came_to.job_gpus,
+        wall_s=result.wall_s,
+        gpus=result.gpus,
+        job_gpus=result.job_gpus,
         buckets=buckets,
-        goodput=came_to.goodput,
+        goodput=result.goodput,
         as_planned=as_planned,
-        ettr=came_to.ettr,
-        failures=came_to.failures,
-        migrations=came_to.migrations,
-        saves=came_to.saves,
-        proactive_saves=came_to.proactive_saves,
-        model_events=came_to.events,
+        ettr=result.ettr,
+        failures=result.failures,
+        migrations=result.migrations,
+        saves=result.saves,
+        proactive_saves=result.proactive_saves,
+        model_events=result.events,
         timeline=tuple(timeline[:MAX_TIMELINE]),
     )

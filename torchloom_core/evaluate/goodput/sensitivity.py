@@ -1,4 +1,4 @@
-"""Where the sign of a gain flips as the costs vary."""
+"""Vary the costs, to find where the sign of a gain changes."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -14,27 +14,27 @@ from torchloom_core.evaluate.results import SensitivityPoint
 COSTS = ("restart_s", "detect_s", "migrate_s", "checkpoint_s")
 FACTORS = (0.25, 1.0, 4.0)
 SEEDS = 10
-"""Seeds that every point is played with, at most: there are many points."""
+"""Maximum number of seeds per point, as there are many points."""
 
 
 class Player(Protocol):
-    """The study, as far as it is needed here."""
+    """The part of the study that is needed here."""
 
     def play(self, setting: Setting, arms: Sequence[Arm], most: int | None = None) -> Runs:
         """Return the runs of every arm, on the first ``most`` seeds."""
 
 
 def runs_of(candidates: int, seeds: int) -> int:
-    """Return how many runs it takes."""
+    """Return the number of runs."""
     return len(COSTS) * len(FACTORS) * 2 * candidates * min(seeds, SEEDS)
 
 
 def vary_costs(
     player: Player, setting: Setting, candidates: Sequence[Arm]
 ) -> tuple[SensitivityPoint, ...]:
-    """Play each candidate, and its job without it, with each cost in turn so many times as large.
+    """Play each candidate, and the same job without it, with each cost in turn times a factor.
 
-    With at most ``SEEDS`` seeds, the gain at factor 1 is that of the study.
+    With at most ``SEEDS`` seeds, the gain at factor 1 equals that of the study.
     """
     points = []
     for cost in COSTS:

@@ -1,4 +1,4 @@
-"""The fleet model and its workers as the closed loop drives them, and what was decided there."""
+"""Connect the fleet model to the closed loop, and count its decisions."""
 
 from bisect import bisect_right
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from torchloom_core.evaluate.closed_loop import News
+from torchloom_core.evaluate.closed_loop import WorkerMessage
 from torchloom_core.evaluate.goodput.episode import Episode
 from torchloom_core.evaluate.goodput.replayed_metrics import ReplayedMetrics
 from torchloom_core.evaluate.goodput.simulated_workers import SimulatedWorkers
@@ -17,7 +17,7 @@ from torchloom_core.plugin.outlook import UNSAVED_WORK
 from torchloom_core.simulate.answers.answers import ANSWERS
 from torchloom_core.simulate.event_queue import to_ns
 from torchloom_core.simulate.model import FleetModel
-from torchloom_core.simulate.records import Happening
+from torchloom_core.simulate.records import FleetEvent
 from torchloom_core.simulate.scenario import JobSpec
 from torchloom_core.wire.actions import Action, name_of
 from torchloom_core.wire.events import Verdict
@@ -30,7 +30,7 @@ class SimulatedFleet:
     Parameters
     ----------
     metrics : iterable of str
-        What the active plugins read.
+        Metrics that the active plugins read.
     horizon_s : float
         A move is right if a node that was left is hit within this time.
 
@@ -39,11 +39,11 @@ class SimulatedFleet:
     end_ns : int
         When the episode ends.
     decisions : int
-        Granted verdicts that change something.
+        Granted verdicts that change the run.
     moves, right_moves : int
         Migrations and drains among them, and those that were right.
     timeline : list of TimelineEntry
-        What happened in the fleet and was decided.
+        Events of the fleet, and decisions.
     """
 
     def __init__(
@@ -61,46 +61,45 @@ class SimulatedFleet:
         )
         metrics = {*metrics}
         self._metrics = ReplayedMetrics(episode, metrics)
-        # Where only a step is ever lost, ``costs.unsaved_s`` says what there is to say.
-        self._tells_unsaved = UNSAVED_WORK in metrics and job.recovery == "restart"
+        # With recovery per step only one step is lost, which ``costs.unsaved_s`` covers.
+        self._reports_unsaved = UNSAVED_WORK in metrics and job.recovery == "restart"
         self._horizon_ns = to_ns(horizon_s)
         self.end_ns = episode.end_ns
         self.decisions = self.moves = self.right_moves = self._invalid = 0
         self.timeline: list[TimelineEntry] = []
 
-    def advance(self, ts_ns: int) -> Iterable[tuple[int, News]]:
-        """Let the fleet live until ``ts_ns``; return who came and went."""
-        happenings = self._model.advance(ts_ns)
-        self.timeline += [entry_of(happening) for happening in happenings if is_told(happening)]
-        return self._workers.news(happenings, ts_ns)
+    def advance(self, ts_ns: int) -> Iterable[tuple[int, WorkerMessage]]:
+        """Simulate until ``ts_ns``; return the workers' messages with their times."""
+        fleet_events = self._model.advance(ts_ns)
+        self.timeline += [
+            entry_of(fleet_event) for fleet_event in fleet_events if is_in_timeline(fleet_event)
+        ]
+        return self._workers.messages(fleet_events, ts_ns)
 
     @property
     def invalid_decisions(self) -> int | None:
-        """Decisions that rest on telemetry which is not what would have been measured.
-
-        None where nothing that is read depends on the load.
-        """
+        """Decisions based on load-dependent telemetry of another load; None if none is read."""
         return self._invalid if self._metrics.depends_on_load else None
 
     def report(self, ts_ns: int) -> SampleTable:
-        """Return the telemetry of the nodes that the workers sit on."""
+        """Return the telemetry of the workers' nodes."""
         metrics = self._metrics.metrics
         values = self._metrics.read(self._workers.members, ts_ns)
-        if self._tells_unsaved:
+        if self._reports_unsaved:
             metrics = (*metrics, UNSAVED_WORK)
             values = np.column_stack([values, self._workers.unsaved_s(ts_ns)])
         return self._workers.sample(metrics, values)
 
-    def obey(self, command: Command, ts_ns: int) -> Iterable[Ack]:
-        """Let the fleet do what is commanded, and return all acks."""
-        return self._workers.obey(command, ts_ns)
+    def execute(self, command: Command, ts_ns: int) -> Iterable[Ack]:
+        """Execute a command on the fleet; return all acks."""
+        return self._workers.execute(command, ts_ns)
 
-    def done(self, action: Action) -> None:
-        """Do what the Weaver has done by itself to the fleet."""
+    def apply(self, action: Action) -> None:
+        """Apply an action that the Weaver carried out without commands."""
         ANSWERS[name_of(action)].done(self._model, action)
 
-    def judged(self, verdict: Verdict, ts_ns: int) -> None:
-        """Count what changes the run, and whether it was right."""
+    def take_verdict(self, verdict: Verdict, ts_ns: int) -> None:
+        """Count a granted action that changes the run, and whether a move was right."""
         action, kind = verdict.action, kind_of(verdict.action)
         if verdict.granted:
             self._workers.expect(verdict)
@@ -121,7 +120,7 @@ class SimulatedFleet:
         )
 
     def _is_right(self, group: str, ts_ns: int) -> bool:
-        """Say whether a node of the group will be hit within the horizon."""
+        """Return whether a node of the group will be hit within the horizon."""
         nodes = {member.node for member in self._workers.members if member.group == group}
         hits, when = self._episode.hits, attrgetter("ts_ns")
         first = bisect_right(hits, ts_ns, key=when)
@@ -129,7 +128,7 @@ class SimulatedFleet:
         return any(not nodes.isdisjoint(hit.nodes) for hit in hits[first:last])
 
     def _rests_on_masked(self, action: Action) -> bool:
-        """Say whether a worker that the action is about reported less than it would have."""
+        """Return whether load-dependent metrics were omitted for a worker of the action."""
         masked, kind = self._metrics.masked, kind_of(action)
         if not kind.is_alarm:
             return bool(masked)
@@ -141,16 +140,16 @@ class SimulatedFleet:
         )
 
 
-def is_told(happening: Happening) -> bool:
-    """Say whether it belongs in a timeline: checkpoints come by the hundred."""
-    return happening.kind not in ("committed", "saved")
+def is_in_timeline(fleet_event: FleetEvent) -> bool:
+    """Return whether an event is shown in a timeline; the many checkpoints are not."""
+    return fleet_event.kind not in ("committed", "saved")
 
 
-def entry_of(happening: Happening) -> TimelineEntry:
-    """Return a happening as it stands in a timeline."""
+def entry_of(fleet_event: FleetEvent) -> TimelineEntry:
+    """Return the timeline entry of an event."""
     return TimelineEntry(
-        ts_ns=happening.ts_ns,
-        kind=happening.kind,
-        place=happening.node or happening.group,
-        detail=happening.detail,
+        ts_ns=fleet_event.ts_ns,
+        kind=fleet_event.kind,
+        place=fleet_event.node or fleet_event.group,
+        detail=fleet_event.detail,
     )

@@ -1,7 +1,6 @@
-"""The closed loop over all arms and seeds: what simulate mode reports.
+"""Play all arms on all seeds in the closed loop, and compare them.
 
-Every run is looked up in the store first and put there once it is over, so a study that was
-interrupted goes on where it was.
+Finished runs are cached, so that an interrupted study resumes.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,8 +17,8 @@ from torchloom_core.evaluate.goodput.job import (
     job_spec,
     kernel_config,
     paid_nodes,
+    reported_keys,
     standbys_of,
-    told,
 )
 from torchloom_core.evaluate.goodput.run import Setting
 from torchloom_core.evaluate.goodput.study_task import StudyTask
@@ -42,7 +41,7 @@ class Study:
     Parameters
     ----------
     seeds : int
-        How many.
+        Number of seeds.
     """
 
     def __init__(self, runner: Runner[RunResult], seeds: int) -> None:
@@ -50,7 +49,7 @@ class Study:
         self.seeds = tuple(range(seeds))
 
     def play(self, setting: Setting, arms: Sequence[Arm], most: int | None = None) -> Runs:
-        """Return the runs of every arm, by name, in the order of the seeds, the first ``most``."""
+        """Return the runs of every arm by name, in the order of the first ``most`` seeds."""
         chosen = self.seeds[:most]
         played = self._runner.play(
             [StudyTask(setting=setting, arm=arm, seed=seed) for arm in arms for seed in chosen]
@@ -69,14 +68,14 @@ def run_study(
     vary_costs: bool = True,
     swept: sweep.Range | None = None,
 ) -> Simulation:
-    """Play everything and hold it against each other.
+    """Play all arms and compare them.
 
     Parameters
     ----------
     vary_costs : bool
-        Whether to play with other costs as well.
+        Whether to repeat the runs with other costs.
     swept : Range, optional
-        Of what to play more and more as well.
+        Number of spares or standbys to vary.
 
     Raises
     ------
@@ -91,15 +90,15 @@ def run_study(
     watched = 1 + sum(bool(arm.policies) for arm in arms)
     total = (len(arms) + 1 + watched) * seeds + (len(candidates) + 2) * seeds * unknown
     total += sensitivity.runs_of(len(candidates), seeds) * vary_costs
-    ways = sweep.ways(policies(), candidates)
-    total += len(ways) * len(swept.values) * seeds if swept else 0
+    swept_arms = sweep.arms_of(policies(), candidates)
+    total += len(swept_arms) * len(swept.values) * seeds if swept else 0
     study = Study(Runner(store, workforce, total, progress), seeds)
 
     runs = dict(study.play(setting, arms))
     if ORACLE in runs:
-        cry = random_alarms(_alarm_rate(setting, candidates, runs))
-        arms.insert(arms.index(_named(arms, ORACLE)), cry)
-        runs |= study.play(setting, [cry])
+        alarms = random_alarms(_alarm_rate(setting, candidates, runs))
+        arms.insert(arms.index(_named(arms, ORACLE)), alarms)
+        runs |= study.play(setting, [alarms])
     reference = compare.reference_of(arms, runs, setting.config.evaluate.recovery)
     oracle = ORACLE if ORACLE in runs else CLAIRVOYANT
     without = study.play(setting, [without_policies(arm) for arm in arms if arm.policies])
@@ -123,26 +122,26 @@ def run_study(
         runs=tuple(_without_timeline(run) for arm in arms for run in runs[arm.name]),
         break_even=_break_even(setting, runs),
         sensitivity=points,
-        sweep=sweep.sweep(study, setting, swept, ways) if swept else msgspec.UNSET,
+        sweep=sweep.sweep(study, setting, swept, swept_arms) if swept else msgspec.UNSET,
         unknown_follows=both,
     )
 
 
 def has_unknown(setting: Setting) -> bool:
-    """Say whether the trace has failures of which nobody knows what they follow."""
+    """Return whether the trace has failures of unknown cause."""
     bundle, _ = opened(Path(setting.trace))
     return any(event.fatal and event.follows == "unknown" for event in bundle.events())
 
 
 def _affordable(setting: Setting, arms: Iterable[Arm]) -> Iterable[Arm]:
-    """Leave out arms that would need more nodes than are paid for."""
+    """Return the arms that need no more nodes than are paid for."""
     evaluate = setting.config.evaluate
     nodes = evaluate.standbys * evaluate.nodes_per_group + evaluate.spares
     size = evaluate.nodes_per_group
     return (arm for arm in arms if standbys_of(arm, evaluate) * size <= nodes)
 
 
-def first_scene(setting: Setting) -> Episode:
+def first_episode(setting: Setting) -> Episode:
     """Return the episode of the first seed.
 
     Raises
@@ -161,7 +160,7 @@ def _named(arms: Iterable[Arm], name: str) -> Arm:
 
 
 def _alarm_rate(setting: Setting, candidates: Sequence[Arm], runs: Runs) -> float:
-    """Return how often the busiest candidate moves, else how often the job fails, a node-day."""
+    """Return the moves of the busiest candidate, else the job's failures, per node-day."""
     evaluate = setting.config.evaluate
     nodes = evaluate.groups * evaluate.nodes_per_group
     failures = [run.failures for run in runs["static_1h"]]
@@ -172,23 +171,23 @@ def _alarm_rate(setting: Setting, candidates: Sequence[Arm], runs: Runs) -> floa
 
 
 def _break_even(setting: Setting, runs: Runs) -> BreakEven:
-    """Return from which precision on a move pays: ``p (D + R + unsaved) > G + away``.
+    """Return the precision above which a move pays: ``p (D + R + unsaved) > G + away``.
 
-    The rule of Aupy, Robert, Vivien and Zaidouni in GPU-seconds, with what it costs to have a
-    standby less; the prices are those that the policies see, at the failures that came.
+    The rule of Aupy, Robert, Vivien and Zaidouni in GPU-seconds, with the cost of one standby less;
+    the prices are those that the policies see, at the actual failure rate.
     """
-    stage = first_scene(setting)
+    episode = first_episode(setting)
     base = Arm(name="", kind="candidate", what="")
-    job = job_spec(base, setting.config, stage.mtbf_s)
+    job = job_spec(base, setting.config, episode.mtbf_s)
     costs = kernel_config(base, setting.config, job).costs
     group_gpus = job.nodes_per_group * job.gpus_per_node
     run_gpus = job.groups * group_gpus
     stall_s = costs.detect_s + costs.restart_s + costs.unsaved_s
     loss_gpu_s = stall_s * run_gpus + costs.replace_s * group_gpus
     price_gpu_s, last_price_gpu_s = (
-        Reserve(costs, run_gpus=run_gpus, failures_per_s=1.0 / stage.mtbf_s, left=left).move_gpu_s(
-            group_gpus
-        )
+        Reserve(
+            costs, run_gpus=run_gpus, failures_per_s=1.0 / episode.mtbf_s, left=left
+        ).move_gpu_s(group_gpus)
         for left in (job.standbys - 1, min(job.standbys - 1, 0))
     )
     moves = {name: sum(run.moves for run in of) for name, of in runs.items()}
@@ -207,10 +206,10 @@ def _break_even(setting: Setting, runs: Runs) -> BreakEven:
 
 def _job(setting: Setting) -> dict[str, object]:
     evaluate, costs = setting.config.evaluate, setting.config.costs
-    job = told(evaluate)
-    return {**job, "nodes_paid": paid_nodes(evaluate), "costs": told(costs)}
+    job = reported_keys(evaluate)
+    return {**job, "nodes_paid": paid_nodes(evaluate), "costs": reported_keys(costs)}
 
 
 def _without_timeline(run: RunResult) -> RunResult:
-    """Keep the timeline of the first seed only: it is to look at."""
+    """Drop the timelines of all seeds but the first, which the page shows."""
     return run if run.seed == 0 else replace(run, timeline=())

@@ -1,4 +1,4 @@
-"""One run of a study: what is sent to whoever plays it, and what it depends on."""
+"""One run of a study, as it is sent to a worker process, and its cache key."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from torchloom_core.evaluate.run_cache import key_of
 
 
 class StudyTask(msgspec.Struct, frozen=True, kw_only=True):
-    """One run that is to be played."""
+    """One run to play."""
 
     setting: Setting
     arm: Arm

@@ -1,4 +1,4 @@
-"""How many spares to pay for: the same job, on the same nodes and some more, again and again."""
+"""Vary the number of spares: the same job and nodes, with a growing number of extra nodes."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ from torchloom_core.evaluate.results import AS_PLANNED, RunResult, Sweep, SweepP
 from torchloom_core.suggest import nearest
 
 SWEPT = ("spares", "standbys")
-"""Keys of ``[evaluate]`` that can be swept: nodes that are paid for beside the job's own."""
+"""Keys of ``[evaluate]`` that can be varied: paid nodes beyond the job's own."""
 
 MAX_VALUES = 200
 _FORM = re.compile(r"(\w+)=(\d{1,9})\.\.(\d{1,9})(?::(\d{1,9}))?")
@@ -27,14 +27,14 @@ _HOURS = 24.0
 
 
 class Range(msgspec.Struct, frozen=True, kw_only=True):
-    """What is swept: a key of ``[evaluate]``, and its values, the least first."""
+    """A key of ``[evaluate]`` and its values, in ascending order."""
 
     name: str
     values: tuple[int, ...]
 
 
 class Player(Protocol):
-    """The study, as far as it is needed here."""
+    """The part of the study that is needed here."""
 
     def play(self, setting: Setting, arms: Sequence[Arm], most: int | None = None) -> Runs:
         """Return the runs of every arm."""
@@ -46,7 +46,7 @@ def range_of(text: str) -> Range:
     Raises
     ------
     ConfigError
-        If it is neither, or nothing that can be swept.
+        If the form is another, or the key cannot be varied.
     """
     found = _FORM.fullmatch(text)
     if not found:
@@ -72,13 +72,13 @@ def check(setting: Setting, wanted: Range) -> None:
     )
 
 
-def ways(installed: Mapping[str, type[Any]], candidates: Iterable[Arm]) -> list[Arm]:
-    """Return the arms that are swept: both ways to recover, the elastic one, what is tested."""
+def arms_of(installed: Mapping[str, type[Any]], candidates: Iterable[Arm]) -> list[Arm]:
+    """Return the arms of a sweep: both recovery modes, elastic, and the candidates."""
     arms = [
         Arm(
             name="restart",
             kind="baseline",
-            what="any failure stops all, with the warm standbys of the config",
+            what="any failure stops all groups, with the warm standbys of the config",
             recovery="restart",
         ),
         Arm(
@@ -94,7 +94,7 @@ def ways(installed: Mapping[str, type[Any]], candidates: Iterable[Arm]) -> list[
 
 
 def sweep(player: Player, setting: Setting, wanted: Range, arms: Sequence[Arm]) -> Sweep:
-    """Play the arms with every value, on all seeds, and say how many pay."""
+    """Play the arms with every value on all seeds; return goodput by value."""
     played = [player.play(_with(setting, wanted.name, value), arms) for value in wanted.values]
     evaluate = setting.config.evaluate
     points = {}
@@ -130,7 +130,7 @@ def _nodes_of_one(name: str, evaluate: Evaluate) -> int:
 def _points(
     values: Sequence[int], runs_by_value: Sequence[Sequence[RunResult]]
 ) -> tuple[SweepPoint, ...]:
-    """Return one line: each value against the best one and the one before, seed by seed."""
+    """Return the points of one arm, paired by seed with the best and the previous value."""
     best = max(runs_by_value, key=compare.mean_goodput)
     points = []
     before: tuple[int, list[float]] | None = None

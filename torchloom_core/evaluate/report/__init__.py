@@ -1,4 +1,4 @@
-"""Show a report: as tables in a terminal, and as one page that needs nothing but itself."""
+"""Render a report: as tables in a terminal, and as one self-contained HTML page."""
 
 from torchloom_core.evaluate.report.page import page_text
 from torchloom_core.evaluate.report.sweep import sweep_plot

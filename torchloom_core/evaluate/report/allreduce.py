@@ -1,4 +1,4 @@
-"""What a simulated run on a bandwidth trace came to: in sentences and in pictures."""
+"""Findings and plots of simulated runs on a bandwidth trace."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -17,98 +17,98 @@ _BYTES_PER_MBIT = 125_000.0
 
 
 def ranked(simulation: AllreduceSimulation) -> list[AllreduceArm]:
-    """Return the arms by progress an hour, the best first."""
+    """Return the arms by progress per hour, the best first."""
     return sorted(simulation.arms, key=lambda arm: (-arm.progress_per_h.value, arm.name))
 
 
-def answers(simulation: AllreduceSimulation) -> Iterator[str]:
-    """Yield what there is to take from it, in sentences."""
+def findings(simulation: AllreduceSimulation) -> Iterator[str]:
+    """Yield the findings, one sentence each."""
     for arm in simulation.arms:
         if arm.kind == "candidate":
             yield _candidate(arm, simulation)
     named = {arm.name: arm for arm in simulation.arms}
     best = named[simulation.reference]
     yield (
-        f"Of the static modes {best.name.removeprefix('static ')} is best in hindsight: "
-        f"{_takes(best, simulation)}. By progress an hour: "
+        f"The best static mode in hindsight is {best.name.removeprefix('static ')}: "
+        f"{_takes(best, simulation)}. Arms by progress per hour: "
         f"{', '.join(arm.name for arm in ranked(simulation))}."
     )
     oracle = named[simulation.oracle]
     if oracle.speedup is not None and not oracle.speedup.value > 1:
         yield (
-            "Not even the oracle, who has the best mode in every step, is faster than that: on "
-            "this trace there is nothing to gain by switching."
+            "The oracle, with the best mode in every step, is no faster than that: on this trace "
+            "switching gains nothing."
         )
 
 
-def complaints(simulation: AllreduceSimulation) -> Iterator[str]:
-    """Yield what broke or did not get there, one sentence each."""
+def warnings(simulation: AllreduceSimulation) -> Iterator[str]:
+    """Yield quarantined or silent plugins, alerts and unfinished arms, one sentence each."""
     for arm in simulation.arms:
         for name, why in arm.quarantined.items():
             yield f"{arm.name}: {name} was quarantined: {why}"
         for name, count in arm.silent.items():
-            yield f"{arm.name}: {name} forecast nothing in {count} of {len(simulation.seeds)} runs"
+            yield f"{arm.name}: {name} gave no forecast in {count} of {len(simulation.seeds)} runs"
         for text in arm.operations.alerts:
-            yield f"{arm.name} alerts: {text}"
+            yield f"alert of {arm.name}: {text}"
         if arm.time_s is None:
             yield (
-                f"{arm.name} was given up before it had made {_goal(simulation)}: its progress an "
-                f"hour is that of the time until then"
+                f"{arm.name} was stopped before it reached {_goal(simulation)}; its progress per "
+                f"hour covers the time until then"
             )
 
 
 def in_modes(arm: AllreduceArm) -> str:
-    """Return the shares of its time, the largest first: ``int8 60 %, none 40 %``."""
+    """Return the share of time per mode, the largest first: ``int8 60 %, none 40 %``."""
     shares = sorted(arm.in_mode.items(), key=lambda item: (-item[1], item[0]))
     return ", ".join(f"{mode} {share:.0%}" for mode, share in shares if share > 0)
 
 
 def times(interval: Interval | None) -> str:
-    """Return how many times as fast, as ``1.31 [1.28, 1.34]``."""
+    """Return a speedup as ``1.31 [1.28, 1.34]``."""
     return "" if interval is None else wording.estimate(interval, 3)
 
 
 def _candidate(arm: AllreduceArm, simulation: AllreduceSimulation) -> str:
     if arm.decisions == 0:
-        text = f"{arm.name} changed nothing: {_takes(arm, simulation)}"
+        text = f"{arm.name} took no action: {_takes(arm, simulation)}"
     else:
         text = f"{arm.name} {_relation(arm.speedup, simulation)}: {_takes(arm, simulation)}"
     if arm.to_oracle is not None:
-        text += f", {arm.to_oracle:.0%} of the way to {simulation.oracle}"
-    text += f". It switched {arm.switches:.3g} times a run and was in {in_modes(arm)}"
+        text += f", {arm.to_oracle:.0%} of the gain of {simulation.oracle}"
+    text += f". It switched {arm.switches:.3g} times per run; time per mode: {in_modes(arm)}"
     if arm.operations.denied:
         text += f"; denied by {wording.counts(arm.operations.denied)}"
     return f"{text}."
 
 
 def _relation(speedup: Interval | None, simulation: AllreduceSimulation) -> str:
-    """Return what paired ratios say; nothing is called faster or slower whose interval holds 1."""
+    """Return a paired ratio in words; faster or slower requires an interval that excludes 1."""
     if speedup is None:
         return "is the best"
-    word = "shows no clear difference to"
+    word = "is not clearly different from"
     if speedup.low is None or speedup.high is None:
-        word = "has too few seeds to be told from"
+        word = "has too few seeds for a comparison with"
     elif speedup.low > 1:
         word = "is faster than"
     elif speedup.high < 1:
         word = "is slower than"
     return (
-        f"{word} {simulation.reference} ({times(speedup)} times its progress an hour; ahead in "
+        f"{word} {simulation.reference} (speedup {times(speedup)} in progress per hour; ahead in "
         f"{speedup.ahead} runs, behind in {speedup.behind})"
     )
 
 
 def _takes(arm: AllreduceArm, simulation: AllreduceSimulation) -> str:
     if arm.time_s is None:
-        return f"{wording.estimate(arm.progress_per_h, 0)} steps of none an hour"
+        return f"{wording.estimate(arm.progress_per_h, 0)} steps of mode none per hour"
     return f"{wording.estimate(arm.time_s, 1)} s for {_goal(simulation)}"
 
 
 def _goal(simulation: AllreduceSimulation) -> str:
-    return f"the progress of {simulation.progress:,.6g} steps of none"
+    return f"the progress of {simulation.progress:,.6g} steps of mode none"
 
 
-# --- pictures, of the first seed ---
+# --- plots of the first seed ---
 
 
 def progress_plot(simulation: AllreduceSimulation) -> str:
@@ -122,13 +122,15 @@ def progress_plot(simulation: AllreduceSimulation) -> str:
             dash = "--" if arm.kind == "oracle" else "-"
             axes.plot(at_s, progress, color=colour, lw=width, ls=dash, label=arm.name)
         axes.axhline(simulation.progress, color="#6e7781", lw=0.8, ls=":")
-        axes.set(xlabel="seconds", ylabel="progress, steps of none", xlim=(0, _shown_s(simulation)))
+        axes.set(
+            xlabel="seconds", ylabel="progress, steps of mode none", xlim=(0, _shown_s(simulation))
+        )
         axes.legend(fontsize=9, loc="lower right")
     return drawn.svg
 
 
 def mode_plot(simulation: AllreduceSimulation) -> str:
-    """Return the slowest link, and below it which mode each arm was in."""
+    """Return the bandwidth of the slowest link, and below it the mode of each arm."""
     runs, until_s = _first_runs(simulation), _shown_s(simulation)
     arms = ranked(simulation)[::-1]
     modes = list(simulation.arms[0].in_mode)
@@ -164,15 +166,15 @@ def _first_runs(simulation: AllreduceSimulation) -> dict[str, AllreduceRunResult
 
 
 def _shown_s(simulation: AllreduceSimulation) -> float:
-    """Return until when: a static mode that takes many times as long is cut off."""
+    """Return the end of the time axis, which cuts off much slower static modes."""
     runs = _first_runs(simulation)
-    told = [arm.name for arm in simulation.arms if arm.kind != "baseline"]
-    longest_s = max(runs[name].wall_s for name in (*told, simulation.reference))
+    shown = [arm.name for arm in simulation.arms if arm.kind != "baseline"]
+    longest_s = max(runs[name].wall_s for name in (*shown, simulation.reference))
     return max(longest_s, simulation.span_s)
 
 
 def _link_until(simulation: AllreduceSimulation, until_s: float) -> tuple[list[float], list[float]]:
-    """Return the slowest link as often as the recording began anew."""
+    """Return the bandwidth of the slowest link, repeated as often as the recording was."""
     passes = int(until_s // simulation.span_s) + 1
     points = [
         (number * simulation.span_s + at_s, rate / _BYTES_PER_MBIT)

@@ -1,4 +1,4 @@
-"""Draw with matplotlib into SVG text that is the same each time, and readable on a page."""
+"""Draw with matplotlib into deterministic SVG text for the page."""
 
 import io
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ SERIES = ("#0969da", "#cf222e", "#1a7f37", "#8250df", "#bf8700", "#0a7d91", "#bf
 
 
 class Canvas:
-    """One figure and, once the block is left, its SVG text."""
+    """One figure and, after the ``with`` block, its SVG text."""
 
     svg = ""
 
@@ -59,7 +59,7 @@ class Canvas:
 def canvas(
     width: float, height: float, columns: int = 1, *, rows: int = 1, **options: Any
 ) -> Iterator[Canvas]:
-    """Give a figure of so many inches; ``.svg`` holds it when the block is over."""
+    """Yield a figure, size in inches; ``.svg`` has its text after the block."""
     import matplotlib as mpl
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure

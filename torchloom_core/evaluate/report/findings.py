@@ -1,4 +1,4 @@
-"""What a person should take away from a report, in sentences."""
+"""The findings and warnings of a report, one sentence each."""
 
 import itertools
 import statistics
@@ -8,7 +8,7 @@ import msgspec
 
 from torchloom_core.evaluate.goodput.compare import MIN_SEEDS
 from torchloom_core.evaluate.report import allreduce, wording
-from torchloom_core.evaluate.report.sweep import answers
+from torchloom_core.evaluate.report.sweep import recommendations
 from torchloom_core.evaluate.results import (
     ArmSummary,
     ReplayedPolicy,
@@ -20,20 +20,20 @@ from torchloom_core.learning.alarm_rate import AlarmUnit
 from torchloom_core.learning.forecast_score import ForecastScore
 
 _MOST_NODES = 3
-_AS_TOLD = 0.9
-"""So much of the way to the oracle goes nobody who has to forecast."""
+_TOO_GOOD = 0.9
+"""Share of the oracle's gain above which a candidate probably reads the future."""
 
 
 def findings(results: TraceResults) -> list[str]:
-    """Return one sentence or two on everything that was tested on a trace."""
+    """Return the findings on one trace: predictors, policies, and the simulation."""
     if results.allreduce is not msgspec.UNSET:
-        return list(allreduce.answers(results.allreduce))
-    said = [] if results.trace["failures"] else ["The trace has no failure: nothing can be shown."]
-    said += [_score(score) for score in results.forecasts]
-    said += [_policy(policy, wording.policy_alarms(results)) for policy in results.policies]
+        return list(allreduce.findings(results.allreduce))
+    found = [] if results.trace["failures"] else ["The trace has no failures, so no effect shows."]
+    found += [_score(score) for score in results.forecasts]
+    found += [_policy(policy, wording.policy_alarms(results)) for policy in results.policies]
     if results.simulation is not None:
-        said += _goodput(results.simulation)
-    return said
+        found += _goodput(results.simulation)
+    return found
 
 
 def watched(simulation: Simulation) -> list[ArmSummary]:
@@ -46,25 +46,25 @@ def ranked(arms: Iterable[ArmSummary]) -> list[ArmSummary]:
     return sorted(arms, key=lambda arm: (-arm.goodput.value, arm.name))
 
 
-def complaints(simulation: Simulation) -> list[str]:
-    """Return what broke, said nothing or could not act, one sentence each."""
-    said = [*_idle_oracle(simulation), *_too_good(simulation)]
+def warnings(simulation: Simulation) -> list[str]:
+    """Return the warnings: quarantined or silent plugins, and doubtful settings."""
+    found = [*_idle_oracle(simulation), *_too_good(simulation)]
     for arm in simulation.arms:
-        said += [
+        found += [
             f"{arm.name}: {name} was quarantined: {why}" for name, why in arm.quarantined.items()
         ]
-        said += [
-            f"{arm.name}: {name} forecast nothing in {count} of {len(simulation.seeds)} runs: it "
-            f"gave no worker a probability"
+        found += [
+            f"{arm.name}: {name} gave no probability for any worker in {count} of "
+            f"{len(simulation.seeds)} runs"
             for name, count in arm.silent.items()
         ]
-    return said
+    return found
 
 
 def alerts(simulation: Simulation) -> list[str]:
-    """Return what the candidates tell people, one sentence each."""
+    """Return the alerts of the candidates, one sentence each."""
     return [
-        f"{arm.name} alerts: {text}"
+        f"alert of {arm.name}: {text}"
         for arm in simulation.arms
         if arm.kind == "candidate"
         for text in arm.operations.alerts
@@ -72,24 +72,24 @@ def alerts(simulation: Simulation) -> list[str]:
 
 
 def flips(simulation: Simulation) -> list[str]:
-    """Return where a gain that is clear turns into a clear loss, or back, as one cost varies."""
-    said = []
+    """Return where a clear gain turns into a clear loss, or back, as one cost varies."""
+    found = []
     points = sorted(simulation.sensitivity, key=lambda p: (p.arm, p.cost, p.factor))
     for (arm, cost), line in itertools.groupby(points, key=lambda p: (p.arm, p.cost)):
         clear = (point for point in line if wording.is_clear(point.gain))
         for one, other in itertools.pairwise(clear):
             if one.gain.value * other.gain.value < 0:
                 first, second = ("gains", "loses")[:: 1 if one.gain.value > 0 else -1]
-                said.append(
-                    f"{arm} {first} where {cost} is {one.factor:g} times as large and {second} "
-                    f"where it is {other.factor:g} times: on a straight line between them the "
-                    f"sign turns at {_crossing(one, other):.2g} times."
+                found.append(
+                    f"{arm} {first} with {cost} x {one.factor:g} and {second} with {cost} x "
+                    f"{other.factor:g}; by linear interpolation the sign changes at x "
+                    f"{_crossing(one, other):.2g}."
                 )
-    return said
+    return found
 
 
 def _crossing(one: SensitivityPoint, other: SensitivityPoint) -> float:
-    """Return the factor at which the gain is zero, on a line over the factor's logarithm."""
+    """Return the factor of zero gain, interpolated over the factor's logarithm."""
     share = one.gain.value / (one.gain.value - other.gain.value)
     return float(one.factor * (other.factor / one.factor) ** share)
 
@@ -103,7 +103,7 @@ def _score(score: ForecastScore) -> str:
 
 
 def _late(score: ForecastScore) -> str:
-    """Return how long a detection takes; nothing of a forecast."""
+    """Return the median delay of a detection, "" for a forecast."""
     if score.task == "forecast" or not score.leads_s:
         return ""
     return f"The median delay is {wording.duration(0 - statistics.median(score.leads_s))}. "
@@ -113,7 +113,7 @@ def _policy(policy: ReplayedPolicy, alarms: AlarmUnit) -> str:
     name = policy.what or policy.policy
     if policy.failed:
         return f"{name} was quarantined: {policy.failed}"
-    silent = "".join(f" {name} forecast nothing." for name in policy.silent)
+    silent = "".join(f" {name} gave no forecast." for name in policy.silent)
     return (
         f"{name}: {policy.granted} of {policy.proposals} proposals granted; "
         f"{policy.incidents_found} of {policy.incidents} incidents found, "
@@ -134,20 +134,20 @@ def _goodput(simulation: Simulation) -> Iterator[str]:
     best = max(_honest(simulation), key=lambda arm: arm.goodput.value)
     if best.goodput.value > reference.goodput.value:
         yield (
-            f"{best.name}, which recovers otherwise, has goodput {wording.estimate(best.goodput)} "
-            f"({wording.gain(best.versus_reference)} points).{_untold(best, simulation)}"
+            f"{best.name}, with another recovery mode, has goodput "
+            f"{wording.estimate(best.goodput)} ({wording.gain(best.versus_reference)} points)."
+            f"{_too_few(best, simulation)}"
         )
     for arm in ranked(simulation.arms):
         if arm.as_planned is not msgspec.UNSET and arm.versus_reference is not None:
             yield (
-                f"{arm.name} trains on what would stand by or be spare, with a larger global "
-                f"batch. It comes to {wording.gain(arm.versus_reference)} points over "
-                f"{reference.name} if every sample counts as much as before, and to "
-                f"{wording.gain(arm.as_planned.versus_reference)} if more groups than planned are "
-                f"worth nothing: what it gains lies between the two."
+                f"{arm.name} trains on standbys and spares, with a larger global batch. Its gain "
+                f"over {reference.name} is {wording.gain(arm.versus_reference)} points if every "
+                f"sample counts fully, and {wording.gain(arm.as_planned.versus_reference)} if "
+                f"groups beyond the plan count nothing; the true gain is between the two."
             )
     if simulation.sweep is not msgspec.UNSET:
-        yield from answers(simulation.sweep, len(simulation.seeds))
+        yield from recommendations(simulation.sweep, len(simulation.seeds))
     yield (
         "Intervals are over draws of nodes and time from this one trace: another fleet, or "
         "another year of this one, may differ by more."
@@ -155,7 +155,7 @@ def _goodput(simulation: Simulation) -> Iterator[str]:
 
 
 def _honest(simulation: Simulation) -> list[ArmSummary]:
-    """Return the baselines that need no forecast and keep the planned batch, the best first."""
+    """Return the baselines that need no forecast and do not grow, the best first."""
     return [
         arm
         for arm in ranked(simulation.arms)
@@ -164,7 +164,7 @@ def _honest(simulation: Simulation) -> list[ArmSummary]:
 
 
 def _alike(simulation: Simulation) -> str:
-    """Say which others that recover as the job does are not clearly worse than the reference."""
+    """Name the baselines with the job's recovery that are not clearly worse than the reference."""
     versus = {
         arm.name: arm.versus_reference
         for arm in _honest(simulation)
@@ -173,8 +173,8 @@ def _alike(simulation: Simulation) -> str:
     }
     if any(gain.low is None for gain in versus.values()):
         return (
-            f" Too few seeds were played to tell whether another is as good: need {MIN_SEEDS}, "
-            f"was {len(simulation.seeds)}."
+            f" Too few seeds for a comparison with other baselines: need {MIN_SEEDS}, was "
+            f"{len(simulation.seeds)}."
         )
     alike = [
         f"{name} ({wording.gain(gain)} points)"
@@ -184,30 +184,31 @@ def _alike(simulation: Simulation) -> str:
     return f" Not clearly worse: {', '.join(alike)}." if alike else ""
 
 
-def _untold(arm: ArmSummary, simulation: Simulation) -> str:
+def _too_few(arm: ArmSummary, simulation: Simulation) -> str:
     versus = arm.versus_reference
     if versus is None or versus.low is not None:
         return ""
-    return f" Too few seeds to tell it from {simulation.reference}."
+    return f" Too few seeds for a comparison with {simulation.reference}."
 
 
 def _idle(arm: ArmSummary, simulation: Simulation) -> str:
-    """Say that an arm did nothing, and why; what its job comes to is not its doing."""
+    """Return that an arm took no action, and why."""
     return (
-        f"{arm.name} did nothing in {len(simulation.seeds)} runs: {_why_idle(arm)}. The job fared "
-        f"as it does without it: goodput {wording.estimate(arm.goodput)}."
+        f"{arm.name} took no action in {len(simulation.seeds)} runs: {_why_idle(arm)}. Its "
+        f"goodput is that of the job without it: {wording.estimate(arm.goodput)}."
     )
 
 
 def _why_idle(arm: ArmSummary) -> str:
     operations = arm.operations
     if operations.granted:
-        return f"what it was granted changes nothing ({wording.counts(operations.granted)} a run)"
+        granted = wording.counts(operations.granted)
+        return f"its granted actions do not change the run ({granted} per run)"
     if not operations.denied:
         return "it proposed nothing"
     rule = max(sorted(operations.denied), key=lambda rule: operations.denied[rule])
     return (
-        f"none of its {operations.proposed:.3g} proposals a run was granted, most often by "
+        f"all of its {operations.proposed:.3g} proposals per run were denied, most often by "
         f"the rule {rule}: {operations.why_denied[rule]}"
     )
 
@@ -215,23 +216,23 @@ def _why_idle(arm: ArmSummary) -> str:
 def _active(arm: ArmSummary, simulation: Simulation) -> str:
     without, versus = arm.versus_without, arm.versus_reference
     alone = "the same job without it"
-    said = []
+    relations = []
     if without is not None:
         other = f"{alone}, here {simulation.reference}" if without == versus else alone
-        said.append(wording.relation(without, other))
+        relations.append(wording.relation(without, other))
     if versus is not None and versus != without:
-        said.append(wording.relation(versus, simulation.reference))
-    text = f"{arm.name} {', and '.join(said)}: goodput {wording.estimate(arm.goodput)}"
+        relations.append(wording.relation(versus, simulation.reference))
+    text = f"{arm.name} {', and '.join(relations)}: goodput {wording.estimate(arm.goodput)}"
     if arm.to_oracle is not None and versus is not None and wording.is_clear(versus):
-        text += f", {arm.to_oracle:.0%} of the way to {simulation.oracle}"
+        text += f", {arm.to_oracle:.0%} of the gain of {simulation.oracle}"
     if arm.invalid_share:
-        text += f"; {arm.invalid_share:.0%} of its decisions rest on invalid telemetry"
+        text += f"; {arm.invalid_share:.0%} of its decisions use telemetry of another load"
     return f"{text}. {_operations(arm)}"
 
 
 def _operations(arm: ArmSummary) -> str:
     operations = arm.operations
-    text = f"Granted a run: {wording.counts(operations.granted)}"
+    text = f"Granted per run: {wording.counts(operations.granted)}"
     if operations.denied:
         text += f"; denied by {wording.counts(operations.denied)}"
     if operations.cordons:
@@ -240,25 +241,25 @@ def _operations(arm: ArmSummary) -> str:
 
 
 def _too_good(simulation: Simulation) -> Iterator[str]:
-    """Yield the candidates that do as well as who knows the future."""
+    """Yield a warning for each candidate that does nearly as well as the oracle."""
     for arm in simulation.arms:
-        if arm.kind == "candidate" and arm.to_oracle is not None and arm.to_oracle > _AS_TOLD:
+        if arm.kind == "candidate" and arm.to_oracle is not None and arm.to_oracle > _TOO_GOOD:
             gain = arm.versus_without
             if gain is not None and wording.is_clear(gain) and gain.value > 0:
                 yield (
-                    f"{arm.name} goes {arm.to_oracle:.0%} of the way to {simulation.oracle}, who "
-                    f"knows the future: see that nothing tells it what is to come"
+                    f"{arm.name} reaches {arm.to_oracle:.0%} of the gain of {simulation.oracle}, "
+                    f"which knows the future: check that its inputs do not leak future failures"
                 )
 
 
 def _idle_oracle(simulation: Simulation) -> Iterator[str]:
-    """Yield that no forecast can be acted on, where even the oracle's are not."""
+    """Yield a warning if even the oracle's forecasts led to no action."""
     oracle = next(arm for arm in simulation.arms if arm.name == simulation.oracle)
     if oracle.failures > 0 and oracle.versus_without is not None and oracle.decisions == 0:
         horizon = wording.duration(simulation.horizon_s)
         tick = wording.duration(simulation.job["tick_s"])
         yield (
-            f"{oracle.name}, told of each failure {horizon} before it comes, did nothing: "
-            f"{_why_idle(oracle)}. Policies look every {tick}, and read a forecast at the look "
-            f"after the one at which it was asked for: here no forecast can pay"
+            f"{oracle.name}, which knows each failure {horizon} ahead, took no action: "
+            f"{_why_idle(oracle)}. Policies run every {tick}, and read a forecast one tick after "
+            f"its request: with these settings no forecast can pay"
         )

@@ -1,4 +1,4 @@
-"""The pictures of several traces: each trace's figure with its interval, and their mean's."""
+"""Plots over several traces: each trace's value with its interval, and their mean."""
 
 from collections.abc import Iterator, Sequence
 
@@ -15,7 +15,7 @@ _NONE = Interval(value=float("nan"))
 
 
 def plots(report: Report) -> list[str]:
-    """Return what can be drawn of several traces."""
+    """Return the plots over several traces."""
     return list(_plots(report))
 
 
@@ -25,7 +25,7 @@ def _plots(report: Report) -> Iterator[str]:
         return
     if fleets.forecasts:
         yield _forest(
-            "AUPRC above that of a random score",
+            "AUPRC above a random score",
             [results.name for results in report.traces],
             {
                 over.predictor: (
@@ -49,11 +49,11 @@ def _plots(report: Report) -> Iterator[str]:
         }
         if lines:
             names = [results.name for results in report.traces]
-            yield _forest("gain over the same job without it, points", names, lines)
+            yield _forest("gain over the same job without the arm's policies, points", names, lines)
 
 
 def _without(results: TraceResults, name: str) -> Interval:
-    """Return what an arm gained on a trace, in points."""
+    """Return the gain of an arm on a trace, in points."""
     arms = results.simulation.arms if results.simulation else ()
     return _in_points(next((arm.versus_without for arm in arms if arm.name == name), None))
 
@@ -72,7 +72,7 @@ def _in_points(gain: Interval | None) -> Interval:
 def _forest(
     title: str, traces: Sequence[str], lines: dict[str, tuple[list[Interval], Interval]]
 ) -> str:
-    """Return one row a trace and one for the mean, for everything that was tested."""
+    """Return a forest plot: per arm or predictor one row per trace and one for the mean."""
     rows = [name for name in lines for _ in range(len(traces) + 1)]
     with canvas(9.6, 0.9 + _ROW_INCH * len(rows)) as drawn:
         axes, names, row = drawn.axes, list[str](), 0

@@ -1,4 +1,4 @@
-"""What several traces say together: as rows, for a table and for the page, and in sentences."""
+"""Results over several traces: rows for the tables and the page, and findings."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from torchloom_core.learning.skill import RANDOM, is_clearly_above, least_above
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a listing: of a trace, or over all of them."""
+    """One row of a listing: of one trace, or over all traces."""
 
     cells: tuple[str, ...]
     trace: bool
@@ -25,7 +25,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Listing:
-    """Rows of every trace, and what they come to."""
+    """Rows of every trace, and the rows over all traces."""
 
     title: str
     columns: tuple[str, ...]
@@ -33,7 +33,7 @@ class Listing:
 
 
 def listings(report: Report) -> Iterator[Listing]:
-    """Yield what there is to list of a report on several traces."""
+    """Yield the listings of a report on several traces."""
     fleets = report.fleets
     if fleets is msgspec.UNSET:
         return
@@ -55,12 +55,12 @@ def listings(report: Report) -> Iterator[Listing]:
         )
 
 
-def answers(fleets: OverFleets) -> list[str]:
-    """Return a sentence or two on everything that was tested on all traces."""
-    said = [_score(one, fleets.traces) for one in fleets.forecasts]
+def findings(fleets: OverFleets) -> list[str]:
+    """Return the findings over all traces, one or two sentences per predictor and arm."""
+    found = [_score(one, fleets.traces) for one in fleets.forecasts]
     if fleets.goodput is not msgspec.UNSET:
-        said += _arms(fleets.goodput, fleets.traces)
-    return said
+        found += _arms(fleets.goodput, fleets.traces)
+    return found
 
 
 def _forecasts(report: Report, scores: Sequence[FleetScore], alarms: AlarmUnit) -> Iterator[Row]:
@@ -127,7 +127,7 @@ def _goodput(report: Report, goodput: FleetGoodput) -> Iterator[Row]:
 
 
 def _arms(goodput: FleetGoodput, traces: int) -> Iterator[str]:
-    """Yield what each candidate comes to, and what it is held against."""
+    """Yield the comparison of each candidate, and the reference."""
     for arm in goodput.arms:
         if arm.kind == "candidate":
             yield _candidate(arm, goodput.reference, traces)
@@ -139,18 +139,18 @@ def _arms(goodput: FleetGoodput, traces: int) -> Iterator[str]:
 
 
 def _candidate(arm: FleetArm, reference: str, traces: int) -> str:
-    held = (("the same job without it", arm.versus_without), (reference, arm.versus_reference))
-    told = [f"{_relation(gain)} {other} ({_gain(gain)})" for other, gain in held if gain]
-    text = f"{arm.name}, over {traces} traces: {', and '.join(told)}."
-    few = any(gain.low is None for _, gain in held if gain)
+    gains = (("the same job without it", arm.versus_without), (reference, arm.versus_reference))
+    relations = [f"{_relation(gain)} {other} ({_gain(gain)})" for other, gain in gains if gain]
+    text = f"{arm.name}, over {traces} traces: {', and '.join(relations)}."
+    few = any(gain.low is None for _, gain in gains if gain)
     return f"{text} {_too_few(traces)}" if few else text
 
 
 def _relation(gain: Interval) -> str:
     if gain.low is None:
-        return "beside"
+        return "compared with"
     if not wording.is_clear(gain):
-        return "no clear difference on the mean over fleets to"
+        return "not clearly different on the mean over fleets from"
     return f"{'better' if gain.value > 0 else 'worse'} on the mean over fleets than"
 
 
@@ -191,16 +191,16 @@ def _score(over: FleetScore, traces: int) -> str:
     random = over.versus.get(RANDOM)
     if random is None or random.low is None:
         return f"{text} {_too_few(traces, ' with failures')}"
-    counts = f"; ahead on {random.ahead} of them, behind on {random.behind}"
-    ranks = f"that of a random score on fleets like these ({_signed(random)}"
+    counts = f"; ahead on {random.ahead} traces, behind on {random.behind}"
+    ranks = f"a random score on fleets like these ({_signed(random)}"
     if is_clearly_above(random, over.prevalence):
         return f"{text} It is above {ranks}{counts})."
-    need = f"need all of it above {least_above(over.prevalence):+.3g}"
-    return f"{text} It is not surely above {ranks}, {need}{counts})."
+    need = f"need the whole interval above {least_above(over.prevalence):+.3g}"
+    return f"{text} It is not clearly above {ranks}, {need}{counts})."
 
 
 def _too_few(traces: int, of_what: str = "") -> str:
     return (
-        f"Too few traces to say how it fares on another fleet: need {MIN_FLEETS}{of_what}, was "
-        f"{traces}{' in all' if of_what else ''}."
+        f"Too few traces to generalize to another fleet: need {MIN_FLEETS}{of_what}, was "
+        f"{traces}{' in total' if of_what else ''}."
     )

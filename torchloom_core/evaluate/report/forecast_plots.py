@@ -1,4 +1,4 @@
-"""The pictures of predictors: precision and recall, calibration, lead times, false alarms."""
+"""Plots of predictors: precision and recall, calibration, lead times, false alarms."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ _HOUR_S = 3600.0
 
 
 def curve_plot(scores: Sequence[ForecastScore]) -> str:
-    """Return precision against recall of every predictor, and what a random score has."""
+    """Return the precision-recall curve of every predictor, and the prevalence."""
     with canvas(4.4, 3.2) as drawn:
         axes = drawn.axes
         for score, colour in zip(scores, SERIES * len(scores), strict=False):
@@ -27,23 +27,23 @@ def curve_plot(scores: Sequence[ForecastScore]) -> str:
 
 
 def calibration_plot(scores: Sequence[ForecastScore]) -> str:
-    """Return how often it came true against what was said."""
+    """Return the observed frequency against the forecast probability."""
     with canvas(4.4, 3.2) as drawn:
         axes = drawn.axes
         top = max((max(b.forecast, b.observed) for s in scores for b in s.calibration), default=1.0)
-        axes.plot([0, top], [0, top], color="#6e7781", lw=1, ls="--", label="as it should be")
+        axes.plot([0, top], [0, top], color="#6e7781", lw=1, ls="--", label="perfect calibration")
         for score, colour in zip(scores, SERIES * len(scores), strict=False):
-            said = [b.forecast for b in score.calibration]
-            came = [b.observed for b in score.calibration]
-            axes.plot(said, came, "o-", color=colour, ms=4, lw=1.2, label=score.predictor)
-        axes.set(xlabel="probability that was said", ylabel="share that came true")
+            forecast = [b.forecast for b in score.calibration]
+            observed = [b.observed for b in score.calibration]
+            axes.plot(forecast, observed, "o-", color=colour, ms=4, lw=1.2, label=score.predictor)
+        axes.set(xlabel="forecast probability", ylabel="observed frequency")
         axes.set_title("Calibration")
         axes.legend(fontsize=8)
     return drawn.svg
 
 
 def lead_plot(scores: Sequence[ForecastScore]) -> str:
-    """Return which share of incidents was seen coming at least so long before."""
+    """Return the share of incidents found at least a given lead time ahead."""
     with canvas(4.4, 3.2) as drawn:
         axes = drawn.axes
         for score, colour in zip(scores, SERIES * len(scores), strict=False):
@@ -51,14 +51,14 @@ def lead_plot(scores: Sequence[ForecastScore]) -> str:
             share = [(number + 1) / max(score.incidents, 1) for number in range(len(leads))]
             hours = [lead / _HOUR_S for lead in leads]
             axes.step(hours, share, where="pre", color=colour, lw=1.4, label=score.predictor)
-        axes.set(xlabel="lead, hours", ylabel="share of incidents", ylim=(0, 1.02))
-        axes.set_title("Seen coming at least so long before")
+        axes.set(xlabel="lead time, hours", ylabel="share of incidents", ylim=(0, 1.02))
+        axes.set_title("Incidents found at least this long ahead")
         axes.legend(fontsize=8)
     return drawn.svg
 
 
 def false_alarm_plot(scores: Sequence[ForecastScore], unit: AlarmUnit) -> str:
-    """Return recall of incidents against false alarms, one point a predictor."""
+    """Return recall of incidents against false alarms, one point per predictor."""
     with canvas(4.4, 3.2) as drawn:
         axes = drawn.axes
         for score, colour in zip(scores, SERIES * len(scores), strict=False):

@@ -1,4 +1,4 @@
-"""The pictures of a simulation: goodput, where the rest goes, when, and what would turn it."""
+"""Plots of a simulation: goodput, lost time, timeline, cost sensitivity and break-even."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,7 +23,7 @@ _DECIDED = {
     "decided checkpoint": ("|", "#d4a72c", "checkpoint on demand"),
 }
 _LOWER = 0.3
-"""What was decided is drawn so much lower in its row: much of it happens at the same time."""
+"""Offset of decisions below their row, since many coincide with their effects."""
 _MARK_OF = {
     **_DECIDED,
     "down": ("v", "#cf222e", "failure that hit the job"),
@@ -31,7 +31,7 @@ _MARK_OF = {
     "migrated": ("^", "#8250df", "migration"),
     "waiting": ("s", "#7d4e2d", "too few nodes"),
 }
-"""What the timeline shows of what was decided and happened in the fleet, the lowest first."""
+"""Marks of the timeline by kind of decision or event, in drawing order."""
 _NO_MARK = ("", "", "")
 
 
@@ -48,12 +48,12 @@ def goodput_plot(simulation: Simulation) -> str:
         reference = next(arm for arm in arms if arm.name == simulation.reference)
         axes.axvline(reference.goodput.value, color="#6e7781", lw=1, ls="--")
         _name_rows(axes, arms)
-        axes.set_xlabel("goodput: useful share of all GPU-seconds that are paid for")
+        axes.set_xlabel("goodput: useful share of all paid GPU time")
     return drawn.svg
 
 
 def bucket_plot(simulation: Simulation) -> str:
-    """Return where the GPU-seconds went that were not useful, in percent, one bar an arm."""
+    """Return the GPU time that was not useful by bucket, in percent, one bar per arm."""
     arms = _ranked(simulation)
     with canvas(9.6, 1.3 + _ROW_INCH * len(arms)) as drawn:
         axes = drawn.axes
@@ -70,7 +70,7 @@ def bucket_plot(simulation: Simulation) -> str:
 
 
 def timeline_plot(simulation: Simulation, start_ns: int) -> str:
-    """Return what happened in the first seed's runs, one row an arm that has a timeline."""
+    """Return the events of the first seed's runs, one row per arm with a timeline."""
     runs = {run.arm: run for run in simulation.runs if run.timeline}
     arms = [arm for arm in _ranked(simulation) if arm.name in runs]
     if not arms:
@@ -93,7 +93,7 @@ def timeline_plot(simulation: Simulation, start_ns: int) -> str:
 
 
 def sensitivity_plot(simulation: Simulation) -> str:
-    """Return what each arm gains over the same job without it as each cost varies."""
+    """Return the gain of each arm over the same job without it, as each cost varies."""
     points = simulation.sensitivity
     costs = sorted({point.cost for point in points})
     arms = sorted({point.arm for point in points})
@@ -117,7 +117,7 @@ def sensitivity_plot(simulation: Simulation) -> str:
             factors = sorted({point.factor for point in points if point.cost == cost})
             axes.set_xticks(factors, [f"{factor:g}" for factor in factors])
             axes.set_title(cost)
-            axes.set_xlabel("times as large")
+            axes.set_xlabel("cost factor")
         drawn.axes[0][0].set_ylabel("gain, points")
         handles, labels = drawn.axes[0][0].get_legend_handles_labels()
         drawn.figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=9)
@@ -125,7 +125,7 @@ def sensitivity_plot(simulation: Simulation) -> str:
 
 
 def break_even_plot(simulation: Simulation) -> str:
-    """Return what a move is worth by the prices at each precision, and what it was worth."""
+    """Return the expected gain of a move by precision, and the measured gains of the arms."""
     rule = simulation.break_even
     if rule.loss_gpu_s <= 0:
         return ""

@@ -1,4 +1,4 @@
-"""A report as one HTML page: no script, nothing loaded from anywhere, the same bytes each time."""
+"""Render a report as one HTML page: no script, no external resources, deterministic."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -18,8 +18,8 @@ from torchloom_core.evaluate.report import (
     goodput_plots,
     wording,
 )
-from torchloom_core.evaluate.report.findings import complaints, findings, flips, ranked, watched
-from torchloom_core.evaluate.report.sweep import answers, sweep_plot
+from torchloom_core.evaluate.report.findings import findings, flips, ranked, warnings, watched
+from torchloom_core.evaluate.report.sweep import recommendations, sweep_plot
 from torchloom_core.evaluate.results import Report, Simulation, TraceResults
 from torchloom_core.learning.card import interval_text
 
@@ -44,7 +44,7 @@ def page_text(report: Report) -> str:
         parts=parts,
         fleets=_fleets(report),
         several=several,
-        answers=answers,
+        recommendations=recommendations,
         links=allreduce,
         interval_text=interval_text,
         estimate=wording.estimate,
@@ -59,24 +59,24 @@ def page_text(report: Report) -> str:
 
 
 def _fleets(report: Report) -> dict[str, Any]:
-    """Return what is shown of all traces together; nothing of one."""
+    """Return the section over all traces, empty for one trace."""
     if report.fleets is msgspec.UNSET:
         return {}
     plots = fleet_plots.plots(report)
     return {
-        "findings": fleets.answers(report.fleets),
+        "findings": fleets.findings(report.fleets),
         "listings": list(fleets.listings(report)),
         "plots": [_markup(svg) for svg in plots],
     }
 
 
 def _part(results: TraceResults, at: str) -> dict[str, Any]:
-    """Return what is shown of one trace.
+    """Return the sections of one trace.
 
     Parameters
     ----------
     at : str
-        Comes before the names of its sections, to tell them from those of other traces.
+        Prefix of its section anchors, unique per trace.
     """
     simulation = results.simulation
     return {
@@ -90,7 +90,7 @@ def _part(results: TraceResults, at: str) -> dict[str, Any]:
         "plots": {name: _markup(svg) for name, svg in _plots(results).items()},
         "flips": flips(simulation) if simulation else (),
         "bounds": _bounds(simulation) if simulation else (),
-        "complaints": complaints(simulation) if simulation else (),
+        "warnings": warnings(simulation) if simulation else (),
         "sections": list(_sections(results)),
         "thresholds": "; ".join(sorted({score.threshold_from for score in results.forecasts})),
         "config": _pretty(results.config),
@@ -137,12 +137,12 @@ def _sections(results: TraceResults) -> Iterator[tuple[str, str]]:
         yield "allreduce", "Time to progress"
     if results.simulation:
         yield "goodput", "Goodput"
-        yield "time", "Where the rest goes"
+        yield "time", "Lost time"
         if any(run.timeline for run in results.simulation.runs):
             yield "timeline", "Faults and actions"
-        yield "price", "What would turn it"
+        yield "price", "Sensitivity"
         if results.simulation.sweep is not msgspec.UNSET:
-            yield "sweep", f"How many {results.simulation.sweep.name}"
+            yield "sweep", f"Number of {results.simulation.sweep.name}"
     if results.forecasts:
         yield "forecasts", "Forecasts"
     if results.policies:
@@ -158,8 +158,8 @@ def _facts(results: TraceResults) -> Iterator[tuple[str, str]]:
     yield "trace", f"{_date(start_ns)}, {length}"
     if results.allreduce is not msgspec.UNSET:
         yield "ranks", f"{results.allreduce.job['ranks']}"
-        yield "runs an arm", f"{len(results.allreduce.seeds)}"
-        yield "progress", f"{results.allreduce.progress:,.6g} steps of none"
+        yield "runs per arm", f"{len(results.allreduce.seeds)}"
+        yield "progress", f"{results.allreduce.progress:,.6g} steps of mode none"
     if results.simulation and results.simulation.runs:
         simulation = results.simulation
         run = simulation.runs[0]

@@ -1,4 +1,4 @@
-"""How many spares to pay for: in a sentence, and as a picture."""
+"""How many spares to pay for: recommendations and a plot."""
 
 from typing import Any
 
@@ -9,13 +9,13 @@ from torchloom_core.evaluate.results import AS_PLANNED, Sweep, SweepPoint
 from torchloom_core.learning.forecast_score import Interval
 
 
-def answers(sweep: Sweep, seeds: int) -> list[str]:
-    """Return for each arm how many pay: the fewest with which goodput is not clearly lower.
+def recommendations(sweep: Sweep, seeds: int) -> list[str]:
+    """Return for each arm how many spares pay: the fewest whose goodput is not clearly lower.
 
     Parameters
     ----------
     seeds : int
-        How many were played; with too few no number is named.
+        Number of seeds; too few give no recommendation.
     """
     return [
         _growth(sweep, name) if _grows(sweep, name) else _answer(sweep, name, seeds)
@@ -24,10 +24,7 @@ def answers(sweep: Sweep, seeds: int) -> list[str]:
 
 
 def enough(sweep: Sweep, name: str) -> SweepPoint | None:
-    """Return the least value of an arm whose goodput is not clearly lower than the best.
-
-    None where there are too few seeds to tell.
-    """
+    """Return the least value whose goodput is not clearly below the best; None for few seeds."""
     line = sweep.lines[name]
     if any(point.to_best is not None and point.to_best.low is None for point in line):
         return None
@@ -37,19 +34,19 @@ def enough(sweep: Sweep, name: str) -> SweepPoint | None:
 
 
 def _grows(sweep: Sweep, name: str) -> bool:
-    """Say whether an arm trains on what is swept."""
+    """Return whether an arm trains on the spares."""
     return f"{name}{AS_PLANNED}" in sweep.lines
 
 
 def _growth(sweep: Sweep, name: str) -> str:
-    """Say of a run that trains on its spares what they bring: they are none any more."""
+    """Return the recommendation for an arm that trains on its spares."""
     first, last = sweep.lines[name][0], sweep.lines[name][-1]
     more = last.useful_gpu_h_per_day.value - first.useful_gpu_h_per_day.value
     return (
-        f"{name}: each of the {sweep.name} trains, and brings on average "
-        f"{more / (last.value - first.value):.1f} useful GPU-h a day of the "
-        f"{sweep.gpu_h_per_day:g} that it costs, with a larger global batch: pay for as many as "
-        f"that is worth to you. If it is worth nothing, see {name}{AS_PLANNED}."
+        f"{name}: all {sweep.name} train, with a larger global batch. Each adds on average "
+        f"{more / (last.value - first.value):.1f} useful GPU-h per day and costs "
+        f"{sweep.gpu_h_per_day:g}. If a larger batch is worth nothing to you, see "
+        f"{name}{AS_PLANNED}."
     )
 
 
@@ -58,37 +55,37 @@ def _answer(sweep: Sweep, name: str, seeds: int) -> str:
     best = next(point for point in line if point.value == sweep.best[name])
     if chosen is None:
         return (
-            f"{name}: too few seeds were played to tell how many {sweep.name} beside "
-            f"{sweep.beside} to pay for: need {MIN_SEEDS}, was {seeds}. Goodput was highest with "
-            f"{best.value}, {wording.estimate(best.goodput)}."
+            f"{name}: too few seeds for a recommendation: need {MIN_SEEDS}, was {seeds}. With "
+            f"{sweep.beside}, goodput was highest at {best.value} {sweep.name}, "
+            f"{wording.estimate(best.goodput)}."
         )
     if chosen is best:
         count, where = f"{best.value}", f"there, {wording.estimate(best.goodput)}"
     else:
         count = f"{chosen.value} to {best.value}"
         where = (
-            f"with {best.value}, {wording.estimate(best.goodput)}, and with {chosen.value} not "
-            f"clearly lower, {wording.estimate(chosen.goodput)}"
+            f"at {best.value}, {wording.estimate(best.goodput)}, and not clearly lower at "
+            f"{chosen.value}, {wording.estimate(chosen.goodput)}"
         )
-    beyond = "more were not tried"
+    beyond = "larger values were not tried"
     rest = [point.more_gpu_h_per_day for point in line if point.value > best.value]
     if rest and rest[0] is not None:
         beyond = (
-            f"one more than {best.value} brings {wording.estimate(rest[0], 1)} useful GPU-h a day "
-            f"of the {sweep.gpu_h_per_day:g} that it costs"
+            f"one more than {best.value} adds {wording.estimate(rest[0], 1)} useful GPU-h per day "
+            f"and costs {sweep.gpu_h_per_day:g}"
         )
     return (
-        f"{name}: pay for {count} {sweep.name} beside {sweep.beside}. "
+        f"{name}: pay for {count} {sweep.name} in addition to {sweep.beside}. "
         f"Goodput is highest {where}; {beyond}."
     )
 
 
 def sweep_plot(sweep: Sweep) -> str:
-    """Return goodput by the number of spares, and what each further one brings."""
+    """Return goodput by the number of spares, and the gain of each further one."""
     with canvas(9.6, 3.6, 2) as drawn:
         goodput, more = drawn.axes
         colours = SERIES * len(sweep.lines)
-        for (names, line), colour in zip(_told_apart(sweep), colours, strict=False):
+        for (names, line), colour in zip(_distinct_lines(sweep), colours, strict=False):
             name = names[0]
             style = {"color": colour, "lw": 1.4, "ls": "--" if name.endswith(AS_PLANNED) else "-"}
             at = [point.value for point in line]
@@ -104,20 +101,20 @@ def sweep_plot(sweep: Sweep) -> str:
             _band(more, at[1:], brings, colour)
         more.axhline(sweep.gpu_h_per_day, color="#24292f", lw=0.8, ls=":")
         more.annotate(
-            "what it costs", (more.get_xlim()[0], sweep.gpu_h_per_day), xytext=(2, 2),
+            "cost", (more.get_xlim()[0], sweep.gpu_h_per_day), xytext=(2, 2),
             textcoords="offset points", fontsize=8, color="#57606a",
         )  # fmt: skip
-        goodput.set_title("goodput: useful share of what is paid for")
-        more.set_title("useful GPU-h a day that one more brings")
+        goodput.set_title("goodput: useful share of paid GPU time")
+        more.set_title("useful GPU-h per day added by one more")
         for axes in drawn.axes:
-            axes.set_xlabel(f"{sweep.name} (beside {sweep.beside})")
+            axes.set_xlabel(f"{sweep.name} (with {sweep.beside})")
             axes.xaxis.get_major_locator().set_params(integer=True)
         drawn.figure.legend(loc="outside lower center", ncols=4, fontsize=9)
     return drawn.svg
 
 
-def _told_apart(sweep: Sweep) -> list[tuple[list[str], tuple[SweepPoint, ...]]]:
-    """Return each line once, with the names of all that fare so: one would hide the others."""
+def _distinct_lines(sweep: Sweep) -> list[tuple[list[str], tuple[SweepPoint, ...]]]:
+    """Return each distinct line once, with the names of all arms that share it."""
     lines: list[tuple[list[str], tuple[SweepPoint, ...]]] = []
     for name, line in sweep.lines.items():
         same = next((names for names, other in lines if other == line), None)

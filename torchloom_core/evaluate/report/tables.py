@@ -11,7 +11,7 @@ from rich.text import Text
 
 from torchloom_core.evaluate.allreduce_results import AllreduceSimulation
 from torchloom_core.evaluate.report import allreduce, fleets, wording
-from torchloom_core.evaluate.report.findings import alerts, complaints, findings, ranked, watched
+from torchloom_core.evaluate.report.findings import alerts, findings, ranked, warnings, watched
 from torchloom_core.evaluate.results import (
     ArmSummary,
     ReplayedPolicy,
@@ -28,7 +28,7 @@ _STYLE_OF = {"bound": "dim", "baseline": "", "oracle": "green", "candidate": "bo
 
 
 def tables(report: Report) -> RenderableType:
-    """Return the tables of everything the report holds, and what to take from it."""
+    """Return the tables and the findings of a report."""
     parts: list[RenderableType] = []
     for results in report.traces:
         if report.fleets is not msgspec.UNSET:
@@ -37,12 +37,12 @@ def tables(report: Report) -> RenderableType:
         parts += _sentences(findings(results))
     if report.fleets is not msgspec.UNSET:
         parts += [_listed(one) for one in fleets.listings(report)]
-        parts += _sentences(fleets.answers(report.fleets))
+        parts += _sentences(fleets.findings(report.fleets))
     return Group(*parts)
 
 
-def _sentences(said: Iterable[str]) -> Iterator[Text]:
-    return (Text(f"• {sentence}") for sentence in said)
+def _sentences(findings: Iterable[str]) -> Iterator[Text]:
+    return (Text(f"• {sentence}") for sentence in findings)
 
 
 def _listed(listing: fleets.Listing) -> Table:
@@ -58,7 +58,7 @@ def _parts(results: TraceResults) -> Iterator[RenderableType]:
         if any(score.versus for score in results.forecasts):
             yield _versus(results.forecasts)
         for score in results.forecasts:
-            yield from (_complaint(f"{score.predictor}: {flag}") for flag in score.flags)
+            yield from (_warning(f"{score.predictor}: {flag}") for flag in score.flags)
     if results.policies:
         yield _policies(results.policies, wording.policy_alarms(results))
     if results.simulation is not None:
@@ -67,14 +67,14 @@ def _parts(results: TraceResults) -> Iterator[RenderableType]:
             yield _worth(results.simulation)
         if results.simulation.sweep is not msgspec.UNSET:
             yield from _sweep(results.simulation.sweep)
-        yield from map(_complaint, complaints(results.simulation))
-        yield from map(_complaint, alerts(results.simulation))
+        yield from map(_warning, warnings(results.simulation))
+        yield from map(_warning, alerts(results.simulation))
     if results.allreduce is not msgspec.UNSET:
         yield _allreduce(results.allreduce)
-        yield from map(_complaint, allreduce.complaints(results.allreduce))
+        yield from map(_warning, allreduce.warnings(results.allreduce))
 
 
-def _complaint(text: str) -> Text:
+def _warning(text: str) -> Text:
     return Text(f"! {text}", style="yellow")
 
 
@@ -88,14 +88,14 @@ def _table(title: str, *headers: str) -> Table:
 def _forecasts(scores: Iterable[ForecastScore], alarms: AlarmUnit) -> Table:
     table = _table(
         "Forecasts",
-        "predictor", "within", "prevalence", "AUPRC", "precision", "recall", "F1",
+        "predictor", "horizon", "prevalence", "AUPRC", "precision", "recall", "F1",
         f"false alarms {alarms.text}", "lead",
     )  # fmt: skip
     for score in scores:
         median = statistics.median(score.leads_s) if score.leads_s else None
         table.add_row(
             escape(score.predictor),
-            wording.duration(score.horizon_s) if score.task == "forecast" else "going on",
+            wording.duration(score.horizon_s) if score.task == "forecast" else "detection",
             f"{score.prevalence:.3g}",
             wording.estimate(score.auprc),
             wording.estimate(score.precision, 2),
@@ -108,7 +108,7 @@ def _forecasts(scores: Iterable[ForecastScore], alarms: AlarmUnit) -> Table:
 
 
 def _versus(scores: Iterable[ForecastScore]) -> Table:
-    table = _table("AUPRC above another's, at the same moments", "predictor", "above", "by")
+    table = _table("Difference in AUPRC, at the same times", "predictor", "minus", "difference")
     for score in scores:
         for other, above in score.versus.items():
             table.add_row(escape(score.predictor), escape(other), wording.difference(above))
@@ -117,7 +117,7 @@ def _versus(scores: Iterable[ForecastScore]) -> Table:
 
 def _policies(policies: Iterable[ReplayedPolicy], alarms: AlarmUnit) -> Table:
     table = _table(
-        "Policies, in an open loop",
+        "Policies, open loop",
         "policy", "proposals", "granted", "incidents found", f"false alarms {alarms.text}",
     )  # fmt: skip
     for policy in policies:
@@ -151,14 +151,14 @@ def _worth(simulation: Simulation) -> Table:
 
 def _allreduce(simulation: AllreduceSimulation) -> Table:
     table = _table(
-        f"Time to the progress of {simulation.progress:,.6g} steps of none, over "
-        f"{len(simulation.seeds)} seeds; times the progress an hour of {simulation.reference}",
-        "arm", "seconds", "steps of none an hour", "times", "to oracle", "switches", "time in",
+        f"Time to the progress of {simulation.progress:,.6g} steps of mode none, over "
+        f"{len(simulation.seeds)} seeds; speedup over {simulation.reference} in progress per hour",
+        "arm", "seconds", "steps per hour", "speedup", "to oracle", "switches", "time per mode",
     )  # fmt: skip
     for arm in allreduce.ranked(simulation):
         table.add_row(
             escape(arm.name),
-            "given up" if arm.time_s is None else wording.estimate(arm.time_s, 1),
+            "not reached" if arm.time_s is None else wording.estimate(arm.time_s, 1),
             wording.estimate(arm.progress_per_h, 0),
             allreduce.times(arm.speedup),
             "" if arm.to_oracle is None else f"{arm.to_oracle:.0%}",
@@ -171,17 +171,17 @@ def _allreduce(simulation: AllreduceSimulation) -> Table:
 
 def _sweep(sweep: Sweep) -> Iterator[Table]:
     names = [sweep.name, *map(escape, sweep.lines)]
-    goodput = _table(f"Goodput by {sweep.name} beside {sweep.beside}", *names)
+    goodput = _table(f"Goodput by {sweep.name}, with {sweep.beside}", *names)
     more = _table(
-        f"Useful GPU-h a day that one more brings of the {sweep.gpu_h_per_day:g} that it costs",
+        f"Useful GPU-h per day added by one more, which costs {sweep.gpu_h_per_day:g}",
         *names,
     )
     for points in zip(*sweep.lines.values(), strict=True):
         value = str(points[0].value)
         goodput.add_row(value, *(wording.estimate(point.goodput) for point in points))
-        brought = [point.more_gpu_h_per_day for point in points]
-        if None not in brought:
-            more.add_row(value, *(wording.estimate(one, 1) for one in brought if one is not None))
+        added = [point.more_gpu_h_per_day for point in points]
+        if None not in added:
+            more.add_row(value, *(wording.estimate(one, 1) for one in added if one is not None))
     yield goodput
     yield more
 

@@ -1,4 +1,4 @@
-"""How numbers are said; tables, page and findings use the same words."""
+"""Format numbers and relations, alike in tables, page and findings."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,11 +10,11 @@ from torchloom_core.learning.forecast_score import ForecastScore, Interval
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60.0, 3600.0, 86_400.0
 POINTS = 100.0
-"""Goodput is a share; differences are told in points of a hundred."""
+"""Goodput is a share; differences are shown in percentage points."""
 
 
 def duration(seconds: float) -> str:
-    """Return a time in the unit a person would use.
+    """Return a time in a readable unit.
 
     Examples
     --------
@@ -36,7 +36,7 @@ def estimate(interval: Interval, digits: int = 3) -> str:
 
 
 def forecast_alarms(traces: Sequence[TraceResults]) -> AlarmUnit:
-    """Return the unit of the false alarms of all forecasts; of unlike traces, of a component."""
+    """Return the unit for false alarms of all forecasts; per component if the traces differ."""
     kinds = {results.trace["watched"] for results in traces}
     rates = (
         score.false_alarms_per_node_day.value for results in traces for score in results.forecasts
@@ -45,13 +45,13 @@ def forecast_alarms(traces: Sequence[TraceResults]) -> AlarmUnit:
 
 
 def policy_alarms(results: TraceResults) -> AlarmUnit:
-    """Return the unit of the false alarms of all policies that were replayed."""
+    """Return the unit for false alarms of the replayed policies."""
     rates = (policy.false_alarms_per_node_day for policy in results.policies)
     return alarm_unit(results.trace["watched"], rates)
 
 
 def difference(interval: Interval) -> str:
-    """Return ``+0.032 [+0.011, +0.070]``, or the value alone and why it has no interval."""
+    """Return ``+0.032 [+0.011, +0.070]``, or the value and why it has no interval."""
     text = f"{interval.value:+.3f}"
     if interval.low is None or interval.high is None:
         why = interval.method.removeprefix("none: ")
@@ -60,7 +60,7 @@ def difference(interval: Interval) -> str:
 
 
 def recall(score: ForecastScore) -> str:
-    """Return the share of incidents found, and beside it what chance finds."""
+    """Return the share of incidents found, and the share found by chance."""
     text = estimate(score.recall, 2)
     return text if score.by_chance is UNSET else f"{text}, {score.by_chance:.2f} by chance"
 
@@ -80,24 +80,24 @@ def _points(share: float) -> str:
 
 
 def is_clear(interval: Interval) -> bool:
-    """Say whether the interval leaves out zero."""
+    """Return whether the interval excludes zero."""
     if interval.low is None or interval.high is None:
         return False
     return interval.low > 0 or interval.high < 0
 
 
 def relation(interval: Interval, other: str) -> str:
-    """Return what a paired difference says: ``is better than daly (+0.20 [+0.09, +0.31] points)``.
+    """Return a paired difference in words: ``is better than daly (+0.20 [+0.09, +0.31] points)``.
 
-    Nothing is called better or worse whose interval holds zero. How many runs were ahead and
-    behind shows whether a few of them make out the mean.
+    Better or worse requires an interval that excludes zero. The numbers of runs ahead and behind
+    show whether a few runs dominate the mean.
     """
     if interval.low is None:
-        word = "has too few seeds to be told from"
+        word = "has too few seeds for a comparison with"
     elif interval.low == interval.high == 0:
         return f"is as good as {other} in every run"
     elif not is_clear(interval):
-        word = "shows no clear difference to"
+        word = "is not clearly different from"
     else:
         word = "is better than" if interval.value > 0 else "is worse than"
     runs = ""
@@ -107,14 +107,14 @@ def relation(interval: Interval, other: str) -> str:
 
 
 def counts(named: Mapping[str, float], most: int | None = None) -> str:
-    """Return means over runs, the largest first: ``migrate 2.5, cordon 2.4``.
+    """Return counts, the largest first: ``migrate 2.5, cordon 2.4``.
 
     Parameters
     ----------
     most : int, optional
-        Name so many at most, and say how many there are beyond.
+        Show at most this many, and the number of the rest.
     """
     ranked = sorted(named.items(), key=lambda item: (-item[1], item[0]))
-    said = ", ".join(f"{name} {count:.3g}" for name, count in ranked[:most])
+    shown = ", ".join(f"{name} {count:.3g}" for name, count in ranked[:most])
     rest = len(ranked) - len(ranked[:most])
-    return f"{said} and {rest} more" if rest else said
+    return f"{shown} and {rest} more" if rest else shown

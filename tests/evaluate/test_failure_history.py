@@ -2,7 +2,12 @@
 
 import numpy as np
 
-from torchloom_core.evaluate.forecasts.fates import Fates, fates_of, told_by_group, told_by_total
+from torchloom_core.evaluate.forecasts.failure_history import (
+    FailureHistory,
+    failure_history_of,
+    leak_by_group,
+    leak_by_total,
+)
 from torchloom_core.evaluate.forecasts.labels import Incidents
 from torchloom_core.evaluate.forecasts.relations import DAY_NS
 
@@ -10,39 +15,41 @@ NAN = np.nan
 
 
 def failing(days):
-    """Return the fates of components that failed on these days, NaN never."""
+    """Return the history of components that failed on these days, NaN never."""
     days = np.asarray(days, dtype=float)
-    return Fates(days * DAY_NS, np.zeros(len(days)), np.zeros(len(days)))
+    return FailureHistory(days * DAY_NS, np.zeros(len(days)), np.zeros(len(days)))
 
 
 def test_who_failed_first_when_and_how_often_in_each_half_is_told_of_all():
     row, start_ns = np.array([1, 0, 1, 1]), np.array([5, 10, 10, 20])
     found = Incidents(row, start_ns, start_ns + 1, np.ones(4, dtype=np.int64))
-    fates = fates_of(found, 3, middle_ns=10)
-    np.testing.assert_array_equal(fates.failed_ns, [10.0, 5.0, NAN])
-    assert (fates.early.tolist(), fates.late.tolist()) == ([0, 1, 0], [1, 2, 0])
-    assert {half.dtype.kind for half in fates} == {"f"}
+    history = failure_history_of(found, 3, middle_ns=10)
+    np.testing.assert_array_equal(history.failed_ns, [10.0, 5.0, NAN])
+    assert (history.early.tolist(), history.late.tolist()) == ([0, 1, 0], [1, 2, 0])
+    assert {half.dtype.kind for half in history} == {"f"}
 
 
 def test_others_share_the_fates_of_what_they_hang_on():
-    fates = Fates(np.array([10.0, 5.0, NAN]), np.array([0.0, 1, 0]), np.array([1.0, 2, 0]))
-    of = fates.of([[0, 1], [2], [], [2, 0]])
+    history = FailureHistory(
+        np.array([10.0, 5.0, NAN]), np.array([0.0, 1, 0]), np.array([1.0, 2, 0])
+    )
+    of = history.of([[0, 1], [2], [], [2, 0]])
     np.testing.assert_array_equal(of.failed_ns, [5.0, NAN, NAN, 10.0])
     assert (of.early.tolist(), of.late.tolist()) == ([1, 0, 0, 0], [3, 0, 0, 1])
 
 
 def test_of_nobody_nothing_is_told():
-    assert told_by_group([], failing([])) == ""
-    assert told_by_total(np.zeros(0), failing([])) == ""
+    assert leak_by_group([], failing([])) == ""
+    assert leak_by_total(np.zeros(0), failing([])) == ""
 
 
 def test_the_others_of_a_group_tell_of_those_that_are_not_alone():
     """Each fails a day and more after the others; two that failed have nobody beside them."""
     cells = ["bad"] * 25 + ["good"] * 60 + ["alone", "alone too"]
     days = [*(2.0 * np.arange(25)), *[NAN] * 60, 100.0, 102.0]
-    assert told_by_group(cells, failing(days)) == (
-        "the others that have the same tell the 25 components that failed at any time from those "
-        "that did not, area under the ROC curve 1.000"
+    assert leak_by_group(cells, failing(days)) == (
+        "failures of others with the same value separate the 25 components that failed at any "
+        "time from those that did not, ROC AUC 1.000"
     )
     mixed = np.random.default_rng(0).permutation(days)
-    assert told_by_group(cells, failing(mixed)) == ""
+    assert leak_by_group(cells, failing(mixed)) == ""

@@ -1,4 +1,4 @@
-"""What a person asked ``torchloom evaluate`` for."""
+"""The request of one ``torchloom evaluate`` command."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,52 +7,52 @@ from typing import Literal
 import msgspec
 
 from torchloom_core.config.schema import Config
-from torchloom_core.evaluate.goodput.candidates import Asked
+from torchloom_core.evaluate.goodput.candidates import Selection
 from torchloom_core.evaluate.goodput.sweep import Range
 from torchloom_core.evaluate.parallel import Workforce
 
 Mode = Literal["replay", "simulate"]
 
 
-class TraceWanted(msgspec.Struct, frozen=True, kw_only=True):
+class TraceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A trace of the study.
 
     Attributes
     ----------
     until_ns : int, optional
-        Time from here on is played and scored; absent: after what every model was fitted on, and
-        in replay after the first 60 % if a predictor has no model.
+        Start of the evaluated time; absent: the end of every model's training, and in replay
+        60 % of the trace if a predictor has no model.
     """
 
     path: Path
     until_ns: int | None = None
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """An evaluation that was asked for.
+class EvaluationRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What to evaluate, and how.
 
     Attributes
     ----------
-    traces : tuple of TraceWanted
+    traces : tuple of TraceRequest
         One or more.
     scores : tuple of (str, str)
-        Name and file of forecasts that were made elsewhere; for replay.
+        Name and file of external forecasts; for replay.
     false_alarms_per_node_day : float
-        The budget for the threshold of a predictor without a model.
+        Budget that sets the threshold of a predictor without a model.
     days : float, optional
-        Length of a run in place of ``[evaluate] days``; the trace must have as many.
+        Length of a run in place of ``[evaluate] days``; the trace must be that long.
     vary_costs : bool
-        Whether to play with other costs as well.
+        Whether to repeat the runs with other costs.
     sweep : Range, optional
-        Of what to play more and more as well, for simulate mode.
+        Number of spares or standbys to vary, for simulate mode.
     horizon_s : float, optional
-        In which time given scores and what a policy does must prove right; absent: the longest
+        Time within which a failure must follow a given score or an action; absent: the longest
         horizon of the policies' predictors, a day without any.
     """
 
-    traces: tuple[TraceWanted, ...]
+    traces: tuple[TraceRequest, ...]
     config: Config
-    asked: Asked
+    selection: Selection
     mode: Mode = "simulate"
     scores: tuple[tuple[str, str], ...] = ()
     false_alarms_per_node_day: float = 0.01
@@ -65,4 +65,4 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Progress = Callable[[str, float, float], None]
-"""Told what is being done, how much of it is over, and how much there is."""
+"""Called with the name of the stage, the work done and the total work."""
