@@ -36,23 +36,23 @@ def test_help_names_every_command(folder):
     ("words", "meant"),
     [("stauts", "status"), ("knob sett", "set"), ("status --jsn", "--json"), ("knob set lr", "")],
 )
-def test_a_typo_is_one_line_with_what_was_meant(folder, words, meant):
+def test_a_typo_is_one_line_with_a_suggestion(folder, words, meant):
     is_one_line(folder.torchloom(*words.split()), 2, meant)
 
 
 @pytest.mark.parametrize("span", ["0s", "-1d", "20000d", "2x", "1h soon", ""])
-def test_a_cordon_that_cannot_last_so_long_is_one_line_with_an_example(folder, span):
-    told = f"--for: need a duration such as 30s, 15min or 2d, at most 11574d, was {span!r}"
-    is_one_line(folder.torchloom("cordon", "n7", "--for", span), 2, told)
+def test_an_invalid_duration_of_a_cordon_is_one_line_with_an_example(folder, span):
+    message = f"--for: need a duration such as 30s, 15min or 2d, at most 11574d, was {span!r}"
+    is_one_line(folder.torchloom("cordon", "n7", "--for", span), 2, message)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("words", ["dashboard --report none", "dashboard --report none trajectory"])
-def test_a_report_to_show_that_is_not_there_is_one_line(folder, words):
+def test_a_missing_report_is_one_line(folder, words):
     is_one_line(folder.torchloom(*words.split()), 12, "none: need a report.json: No such file")
 
 
-def test_init_writes_a_config_that_the_other_commands_take_and_never_overwrites_it(folder):
+def test_init_writes_a_valid_config_and_never_overwrites_one(folder):
     assert folder.torchloom("init").returncode == 0
     assert "[weaver]" in (folder.path / "torchloom.toml").read_text()
     plugins = json.loads(folder.torchloom("plugins", "--json").stdout)
@@ -75,12 +75,12 @@ def test_no_line_of_a_table_ends_in_blanks(folder):
     assert [line for line in lines if line != line.rstrip()] == []
 
 
-def test_a_fault_in_the_config_is_one_line_with_file_and_line(folder):
+def test_an_error_in_the_config_is_one_line_with_file_and_line(folder):
     (folder.path / "torchloom.toml").write_text("[weaver]\ntick = 1\n")
     is_one_line(folder.torchloom("status"), 2, "torchloom.toml:2: weaver.tick: unknown key")
 
 
-def test_where_no_weaver_was_started_it_says_how_to_name_one(folder):
+def test_without_a_weaver_the_error_shows_how_to_name_one(folder):
     is_one_line(folder.torchloom("status"), 3, "--url", "NATS_URL", "broker.json")
 
 
@@ -94,17 +94,17 @@ def test_a_broker_that_cannot_be_reached_is_one_line(folder, how):
     is_one_line(result, 3, f"{url}: no NATS server can be reached")
 
 
-def test_credentials_that_are_not_there_are_one_line(folder):
+def test_missing_credentials_are_one_line(folder):
     result = folder.torchloom("status", "--url", "nats://127.0.0.1:1", "--creds", "my.creds")
-    is_one_line(result, 3, "my.creds: the credentials cannot be read")
+    is_one_line(result, 3, "my.creds: credentials cannot be read")
 
 
-def test_a_person_is_made_from_the_keys_of_a_weaver_only(folder):
+def test_credentials_for_a_person_need_the_keys_of_a_weaver(folder):
     is_one_line(
         folder.torchloom("operator", "alice"),
         4,
-        "broker/keys/keys.json: need the keys of a Weaver with its own broker, was nothing; "
-        "start torchloom weaver once",
+        "broker/keys/keys.json: need the keys of a Weaver with the embedded broker, there are "
+        "none; start `torchloom weaver` once",
     )
     assert not (folder.path / "alice.creds").exists()
 
@@ -120,8 +120,8 @@ def test_a_person_is_made_from_the_keys_of_a_weaver_only(folder):
         ("skops", "predictors", ["fit", "none.tltrace", "--predictor", "ewma", "--until", "1d"]),
     ],
 )
-def test_without_the_extra_it_says_what_to_install(folder, module, extra, words):
-    """Before it looks at what it would need it for at the end."""
+def test_a_missing_extra_is_named_with_the_command_to_install_it(folder, module, extra, words):
+    """Before the command reads its input."""
     hidden = f"import sys; sys.modules[{module!r}] = None; from torchloom_core.cli import main"
     result = subprocess.run(
         [sys.executable, "-c", f"{hidden}; main()", *words],
@@ -133,7 +133,7 @@ def test_without_the_extra_it_says_what_to_install(folder, module, extra, words)
 
 
 @pytest.mark.parametrize("words", ["--help", "knob st"])
-def test_help_and_typos_wait_for_no_heavy_import(folder, words):
+def test_help_and_typos_do_not_import_slow_modules(folder, words):
     probe = (
         "import sys; from torchloom_core.cli import main\n"
         "try: main()\n"
@@ -151,28 +151,28 @@ def test_help_and_typos_wait_for_no_heavy_import(folder, words):
     assert not {"nats", "numpy", "pandas", "pyarrow"} & set(result.stderr.split())
 
 
-def test_the_demo_removes_nothing_but_an_earlier_demo(folder, tmp_path):
-    kept = tmp_path / "thesis" / "chapter.tex"
-    kept.parent.mkdir()
-    kept.write_text("years of work")
-    result = folder.torchloom("demo", "--out", str(kept.parent))
+def test_the_demo_removes_only_an_earlier_demo(folder, tmp_path):
+    thesis = tmp_path / "thesis" / "chapter.tex"
+    thesis.parent.mkdir()
+    thesis.write_text("years of work")
+    result = folder.torchloom("demo", "--out", str(thesis.parent))
     assert result.returncode == 4
     assert result.stderr == (
-        f"torchloom: {kept.parent}: need an empty folder or an earlier demo's, "
+        f"torchloom: {thesis.parent}: need an empty folder or that of an earlier demo, "
         "found 'chapter.tex'\n"
     )
-    assert kept.read_text() == "years of work"
+    assert thesis.read_text() == "years of work"
 
 
-def test_output_that_cannot_be_written_is_one_line():
+def test_unwritable_output_is_one_line():
     command = [Path(sys.executable).with_name("torchloom"), "plugins"]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 4
-    assert done.stderr == "torchloom: the output cannot be written: No space left on device\n"
+    assert done.stderr == "torchloom: cannot write the output: No space left on device\n"
 
 
-def test_a_file_that_may_not_grow_is_one_line(folder):
+def test_an_output_file_that_is_too_large_is_one_line(folder):
     command = [Path(sys.executable).with_name("torchloom"), "plugins", "--json"]
     with (folder.path / "out").open("w") as out:
         done = subprocess.run(
@@ -183,33 +183,37 @@ def test_a_file_that_may_not_grow_is_one_line(folder):
             check=False,
         )
     assert done.returncode == 4
-    assert done.stderr == "torchloom: the output cannot be written: File too large\n"
+    assert done.stderr == "torchloom: cannot write the output: File too large\n"
 
 
 @pytest.mark.parametrize(
     ("error", "status", "line"),
     [
-        (OSError(errno.EDQUOT, "Disk quota exceeded"), 4, "the output cannot be written: Disk"),
-        (OSError(errno.EIO, "Input/output error"), 4, "the output cannot be written: Input"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), 4, "cannot write the output: Disk"),
+        (OSError(errno.EIO, "Input/output error"), 4, "cannot write the output: Input"),
         (OSError(errno.EIO, "Broken", "a\x1bb"), 4, "a\\x1bb: cannot be read or written: Broken"),
         (FileNotFoundError(errno.ENOENT, "No file", "t/m"), 4, "t/m: cannot be read or written: "),
         (PermissionError(errno.EACCES, "Denied", "t/m"), 4, "t/m: cannot be read or written: De"),
-        (OSError(errno.EMFILE, "Too many open files"), 4, "the system refused: Too many open f"),
+        (
+            OSError(errno.EMFILE, "Too many open files"),
+            4,
+            "operating system error: Too many open",
+        ),
         (MemoryError(), 9, "not enough memory\n"),
         (MemoryError("Unable to allocate 9 TiB"), 9, "not enough memory: Unable to allocate 9 T"),
     ],
 )
-def test_what_the_system_refuses_is_one_line(error, status, line, monkeypatch, capfd):
+def test_an_operating_system_error_is_one_line(error, status, line, monkeypatch, capfd):
     def refused(arguments):
         raise error
 
     monkeypatch.setattr(cli, "_run", refused)
     with pytest.raises(SystemExit) as ended:
         cli.main()
-    told = capfd.readouterr().err
+    printed = capfd.readouterr().err
     assert ended.value.code == status
-    assert told.startswith(f"torchloom: {line}")
-    assert told.count("\n") == 1
+    assert printed.startswith(f"torchloom: {line}")
+    assert printed.count("\n") == 1
 
 
 @pytest.mark.parametrize("error", [TimeoutError(), ConnectionResetError(104, "reset"), KeyError()])
@@ -228,18 +232,18 @@ def broken_pipe():
     return writer
 
 
-def test_a_refusal_that_nobody_can_read_is_no_success():
+def test_an_error_with_a_closed_stderr_still_fails():
     command = [Path(sys.executable).with_name("torchloom"), "fit", "nowhere.tltrace"]
     assert subprocess.run(command, stderr=broken_pipe(), check=False).returncode not in (0, 1)
 
 
-def test_whoever_has_read_enough_of_the_output_is_no_error():
+def test_a_reader_that_closes_stdout_is_no_error():
     command = [Path(sys.executable).with_name("torchloom"), "plugins"]
     assert subprocess.run(command, stdout=broken_pipe(), check=False).returncode == 0
 
 
 @pytest.mark.long
-def test_output_that_was_closed_beforehand_is_no_error(tmp_path):
+def test_closed_standard_streams_are_no_error(tmp_path):
     torchloom, trace = Path(sys.executable).with_name("torchloom"), tmp_path / "s.tltrace"
     command = f"{torchloom} plugins >&-"
     done = subprocess.run(command, shell=True, stderr=subprocess.PIPE, text=True, check=False)
@@ -253,13 +257,13 @@ def test_output_that_was_closed_beforehand_is_no_error(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("word", "status", "says"),
+    ("word", "status", "output"),
     [("größer".encode(), 0, "größer"), (b"gr\xf6sser", 2, "need arguments in UTF-8, was gr")],
 )
-def test_an_argument_is_read_as_utf_8_whatever_the_locale(word, status, says):
-    program = "import sys; from torchloom_core import cli; cli._run = lambda said: print(said)"
+def test_an_argument_is_read_as_utf_8_in_any_locale(word, status, output):
+    program = "import sys; from torchloom_core import cli; cli._run = lambda words: print(words)"
     plain = {**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     command = [sys.executable, "-c", f"{program}; cli.main()", word]
     done = subprocess.run(command, env={**plain, "PYTHONIOENCODING": "utf-8"}, capture_output=True)
     assert done.returncode == status
-    assert says in (done.stdout + done.stderr).decode()
+    assert output in (done.stdout + done.stderr).decode()

@@ -111,7 +111,7 @@ def test_the_second_table_of_an_array_has_its_own_line():
     table = "[[arbiter.forbidden]]\npolicy = 'a'\naction = '{}'\n"
     assert refusal(table.format("drain") + table.format("dran")) == (
         "torchloom.toml:6: arbiter.forbidden[1].action: "
-        "no action is called 'dran'; did you mean drain?"
+        "unknown action 'dran'; did you mean drain?"
     )
 
 
@@ -124,7 +124,7 @@ def test_a_mode_nobody_knows_is_answered_with_those_there_are():
 def test_an_unknown_kind_of_action_is_refused_with_the_nearest():
     assert refusal("[arbiter.actions.migrat]") == (
         "torchloom.toml:1: arbiter.actions.migrat: "
-        "no action is called 'migrat'; did you mean migrate?"
+        "unknown action 'migrat'; did you mean migrate?"
     )
 
 

@@ -99,7 +99,7 @@ def test_an_occupied_port_is_one_line(weaver):
     assert status == 3
     assert said == (
         f"torchloom: broker: cannot listen on 127.0.0.1:{port}: Address already in use; "
-        "set broker.port to another, or to 0 for any free one"
+        "set broker.port to another port, or to 0 for any free one"
     )
 
 

@@ -80,7 +80,7 @@ def test_what_workers_do_is_seen(guest):
     assert (worker["worker"], worker["group"], worker["node"]) == ("g0-0", "g0", "node-g0")
     step = worker["step"]
     guest.until(lambda g: g.known["worker"]["step"] > step)
-    guest.until(lambda g: g.known["run"]["spent"].get("kept", 0) > 0)
+    guest.until(lambda g: g.known["run"]["time_account"].get("useful", 0) > 0)
     knobs = guest.until(lambda g: g.known.get("knobs"))
     assert {knob["name"] for knob in knobs} == {"x", "fenced_change", "log_level"}
 
@@ -93,7 +93,7 @@ def test_a_knob_is_turned_and_its_story_told_rank_by_rank(guest):
 
     def applied(g):
         stories = [s for s in g.known["stories"].values() if s["outcome"].startswith("done")]
-        return [s for s in stories if "x = 2" in s["wish"]]
+        return [s for s in stories if "x = 2" in s["summary"]]
 
     (story,) = guest.until(applied)
     assert story["by"] == "person"

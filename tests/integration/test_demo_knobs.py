@@ -36,13 +36,13 @@ def report(folder, shown):
 
 def test_all_holds_that_it_is_to_show(report):
     assert all(report.promises().values())
-    assert [asked.by for asked in report.asked] == ["operator"] * 5 + ["guard", "operator"]
+    assert [change.by for change in report.changes] == ["operator"] * 5 + ["guard", "operator"]
 
 
 def test_each_group_that_lived_wrote_down_the_same_step_as_the_weaver_tells(report, shown):
-    for asked, landing in zip(report.asked, report.landings, strict=True):
+    for change, landing in zip(report.changes, report.landings, strict=True):
         (step,) = set(landing.last_without.values())
-        assert asked.result == "done"
+        assert change.result == "done"
         assert re.search(rf" at step {step}[;\n]", shown.getvalue())
 
 

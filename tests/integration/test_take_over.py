@@ -101,7 +101,7 @@ def test_a_name_in_use_is_refused_to_a_second_trainer_until_the_first_has_ended(
 
     before = until(incarnations)
     second = run.start_light("g0")
-    by = f"another living process (node node-g0, pid {first.process.pid})"
+    by = f"another running process (node node-g0, pid {first.process.pid})"
     where = f"g0-0 is already enrolled by {by}"
     until(lambda: where in second.errors)
     assert "set RANK or TORCHLOOM_RANK" in second.errors

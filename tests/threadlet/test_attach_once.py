@@ -83,7 +83,7 @@ async def ended(process):
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-async def test_data_loaders_that_import_the_script_again_attach_nothing(
+async def test_data_loaders_that_import_the_script_again_do_not_attach(
     weaver, start_script, tmp_path, method
 ):
     assert await ended(start_script(LOADERS, method)) == 0
@@ -94,7 +94,7 @@ async def test_data_loaders_that_import_the_script_again_attach_nothing(
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])
-async def test_a_rank_that_is_started_by_another_attaches_in_its_own_function(
+async def test_a_rank_spawned_by_another_attaches_in_its_own_function(
     weaver, start_script, tmp_path, method
 ):
     process = start_script(RANKS, method, "1")
@@ -105,7 +105,7 @@ async def test_a_rank_that_is_started_by_another_attaches_in_its_own_function(
     assert (tmp_path / "err").read_text() == ""
 
 
-async def test_a_process_that_is_refused_another_s_name_is_told_to_set_its_rank(
+async def test_a_process_with_a_taken_name_logs_that_its_rank_is_not_set(
     weaver, start_script, tmp_path
 ):
     process = start_script(RANKS, "spawn", "None")
@@ -114,12 +114,12 @@ async def test_a_process_that_is_refused_another_s_name_is_told_to_set_its_rank(
     (tmp_path / "over").touch()
     assert await ended(process) == 0
     (line,) = said.read_text().splitlines()
-    assert "worker g0-0 is already enrolled by another process that is alive" in line
+    assert "worker g0-0 is already enrolled by another running process" in line
     assert line.endswith("no rank is set: set RANK or TORCHLOOM_RANK, or rank= in attach()")
 
 
 @pytest.mark.long
-async def test_a_notebook_s_cell_that_runs_again_has_the_same_loom(
+async def test_a_notebook_cell_that_runs_again_gets_the_same_loom(
     weaver, tmp_path, join_file, monkeypatch
 ):
     monkeypatch.setenv("TORCHLOOM_JOIN", str(join_file))
@@ -169,7 +169,7 @@ async def test_a_notebook_s_cell_that_runs_again_has_the_same_loom(
     assert len(sidecars) == 1
 
 
-def test_a_closed_loom_makes_room_for_another(tmp_path):
+def test_after_close_another_loom_can_attach(tmp_path):
     first = attach(tmp_path / "join.json", group="a")
     assert attach(tmp_path / "join.json", group="a") is first
     with pytest.raises(ConfigError, match="need 'a'"):

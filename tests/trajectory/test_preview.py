@@ -75,7 +75,7 @@ def test_what_no_pairs_can_say_is_passed_over(lie):
 
 def test_what_is_said_after_the_end_turns_no_verdict():
     preview = seen(judged(), End(points=1, seconds=1.0))
-    take(preview, note(judged(says="better")))
+    take(preview, note(judged(result="better")))
     assert preview.judged == judged()
 
 

@@ -118,7 +118,7 @@ async def test_a_killed_server_is_restarted_on_its_port(broker, kill_broker, cap
     assert broker.is_alive()
     assert broker.port == port
     assert [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING] == [
-        f"nats-server (pid {pid}) died; pid {broker.pid} took over on port {port}"
+        f"nats-server (pid {pid}) ended; restarted as pid {broker.pid} on port {port}"
     ]
 
 
@@ -138,9 +138,9 @@ async def test_a_server_is_restarted_once_there_are_descriptors_again(
     async with supervised(broker):
         await logged.eventually(lambda lines: len(lines) >= 2)
     assert [record.getMessage() for record in caplog.records] == [
-        f"nats-server (pid {pid}) died and cannot be restarted: {tmp_path / 'state' / 'broker'}: "
+        f"nats-server (pid {pid}) ended and cannot be restarted: {tmp_path / 'state' / 'broker'}: "
         "the nats-server cannot be started: Too many open files",
-        f"nats-server (pid {pid}) died; pid {broker.pid} took over on port {broker.port}",
+        f"nats-server (pid {pid}) ended; restarted as pid {broker.pid} on port {broker.port}",
     ]
 
 
@@ -161,7 +161,7 @@ async def test_a_server_whose_streams_take_nothing_more_is_restarted(broker, cap
     finally:
         await bus.close()
     stuck = caplog.records[0].getMessage()
-    assert stuck.startswith(f"nats-server (pid {pid}) stores nothing more: ")
+    assert stuck.startswith(f"nats-server (pid {pid}) refuses writes: ")
     assert "file too large" in stuck
     assert broker.pid != pid
 
@@ -262,7 +262,7 @@ async def test_an_occupied_port_is_one_clear_line(tmp_path):
             await broker.start()
     assert str(caught.value) == (
         f"broker: cannot listen on 127.0.0.1:{port}: Address already in use; "
-        "set broker.port to another, or to 0 for any free one"
+        "set broker.port to another port, or to 0 for any free one"
     )
 
 
@@ -272,7 +272,9 @@ async def test_a_lost_port_is_one_clear_line(broker, tmp_path):
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind(("127.0.0.1", broker.port))
         holder.listen()
-        with pytest.raises(BrokerError, match=r"Threadlets know it; free it, or delete .*broker"):
+        with pytest.raises(
+            BrokerError, match=r"trainers use this port; free it, or delete .*broker"
+        ):
             await EmbeddedBroker(tmp_path / "state", "run").start()
 
 

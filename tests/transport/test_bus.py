@@ -405,7 +405,7 @@ async def test_a_weaver_with_the_rights_of_a_person_ends_at_once_and_with_one_li
 ):
     creds = tmp_path / "alice.creds"
     creds.write_text(broker.credentials.person_creds_text("alice", nats_jwt.new_seed("user")))
-    need = f"{broker.url}: need credentials with a Weaver's rights, those given lack them: nats: "
+    need = f"{broker.url}: need credentials with a Weaver's permissions: nats: "
     async with asyncio.timeout(DEADLINE_S):
         with pytest.raises(BrokerError, match=re.escape(need)):
             await NatsBus.connect(broker.url, "run", creds)
@@ -419,7 +419,7 @@ async def test_refused_credentials_are_one_clear_line(broker, tmp_path):
         f"{broker.url}: need credentials the server accepts, none were given"
     )
     missing = tmp_path / "missing.creds"
-    with pytest.raises(BrokerError, match=r"missing\.creds: the credentials cannot be read: No"):
+    with pytest.raises(BrokerError, match=r"missing\.creds: credentials cannot be read: No"):
         await NatsBus.connect(broker.url, "run", missing)
     missing.write_text("hello")
     with pytest.raises(BrokerError, match="need a NATS credentials file"):

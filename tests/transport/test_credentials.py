@@ -43,7 +43,9 @@ async def test_keys_of_before_people_had_an_account_are_kept_and_completed(broke
     worker = nats_jwt.creds_text(jwt, seed)
     old = {name: key for name, key in keys_of(state).items() if name not in {"people", "operators"}}
     write_keys(state, old)
-    with pytest.raises(StateError, match=r"was one of an earlier version; start torchloom weaver"):
+    with pytest.raises(
+        StateError, match=r"these are of an earlier version; start `torchloom "
+    ):
         Credentials.find(state, "run")
     again = EmbeddedBroker(state, "run")
     await again.start()

@@ -24,7 +24,7 @@ def enrolment():
 
 
 def enrolment_of(grants):
-    return Enrolment("run", lambda worker, life, key: f"{worker}:{life}:{key}", grants)
+    return Enrolment("run", lambda worker, process, key: f"{worker}:{process}:{key}", grants)
 
 
 def test_a_free_name_is_granted(enrolment):
@@ -41,8 +41,8 @@ def test_the_name_of_a_live_worker_is_refused_to_another_key(enrolment):
     reply = enrolment.grant(ask(incarnation=8, key=OTHER_KEY))
     assert reply.jwt == ""
     assert reply.error == (
-        "worker g0-0 is already enrolled by another process that is alive (incarnation 7); "
-        "each process needs a group and rank of its own"
+        "worker g0-0 is already enrolled by another running process (incarnation 7); "
+        "give each process its own group and rank"
     )
 
 
@@ -59,11 +59,11 @@ def test_a_name_that_nobody_holds_may_be_released(enrolment):
 
 def test_a_worker_that_an_earlier_weaver_enrolled_keeps_its_name(enrolment):
     enrolment.seen("g0-0", 5)
-    assert "alive (incarnation 5)" in enrolment.grant(ask(key=OTHER_KEY)).error
+    assert "process (incarnation 5)" in enrolment.grant(ask(key=OTHER_KEY)).error
 
 
 def test_the_name_of_a_worker_that_is_alive_is_kept_and_that_of_one_that_is_not_is_free(enrolment):
-    assert "alive (incarnation 5)" in enrolment.admit(ask(), 5).error
+    assert "process (incarnation 5)" in enrolment.admit(ask(), 5).error
     assert enrolment.admit(ask(), None).jwt
     assert enrolment.admit(ask(incarnation=2, key=OTHER_KEY), None).jwt
 
@@ -111,7 +111,8 @@ def test_a_life_is_given_to_one_key_even_when_it_is_over(enrolment):
     enrolment.grant(ask())
     enrolment.release("g0-0")
     assert enrolment.grant(ask(key=OTHER_KEY)).error == (
-        "worker g0-0: incarnation 1 was given to another key; each life needs a number of its own"
+        "worker g0-0: incarnation 1 was given to another key; "
+        "each process of a worker needs a new number"
     )
     assert enrolment.grant(ask()).jwt == f"g0-0:1:{KEY}"
     enrolment.release("g0-0")
@@ -155,12 +156,13 @@ def folder(path):
 
 
 def test_of_too_many_lives_the_oldest_grants_are_forgotten(monkeypatch, tmp_path):
-    monkeypatch.setattr(grants_module, "_KEPT", 3)
+    monkeypatch.setattr(grants_module, "_MOST_GRANTS", 3)
     enrolment = enrolment_of(Grants(tmp_path / "granted.jsonl"))
     for incarnation in range(5):
         assert enrolment.admit(ask(incarnation=incarnation), None).jwt
     errors = [
-        enrolment.admit(ask(incarnation=life, key=OTHER_KEY), None).error for life in (4, 3, 2, 1)
+        enrolment.admit(ask(incarnation=process, key=OTHER_KEY), None).error
+        for process in (4, 3, 2, 1)
     ]
     assert [bool(error) for error in errors] == [True, True, True, False]
     enrolment_of(Grants(tmp_path / "granted.jsonl"))
@@ -168,7 +170,7 @@ def test_of_too_many_lives_the_oldest_grants_are_forgotten(monkeypatch, tmp_path
 
 
 def test_the_file_of_grants_does_not_grow_without_end(monkeypatch, tmp_path):
-    monkeypatch.setattr(grants_module, "_KEPT", 3)
+    monkeypatch.setattr(grants_module, "_MOST_GRANTS", 3)
     path = tmp_path / "granted.jsonl"
     enrolment = enrolment_of(Grants(path))
     for incarnation in range(50):

@@ -138,7 +138,7 @@ async def test_a_person_who_asks_too_much_is_not_answered_and_may_still_stop_all
     assert asked.count(("actions.stop", "mallory")) == 1
     assert {("actions.stop", "bob"), ("status", "bob")} <= set(asked)
     told = [r.getMessage() for r in caplog.records if "mallory" in r.getMessage()]
-    assert told == ["mallory asks status too often and is not answered (1 so far)"]
+    assert told == ["mallory sends too many requests (status): not answered (1 so far)"]
 
 
 async def test_a_flood_of_one_kind_is_not_in_the_way_of_another(bus, broker):

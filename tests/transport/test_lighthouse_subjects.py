@@ -77,7 +77,12 @@ async def test_a_lighthouse_may_say_and_hear_nothing_else(bus, lighthouse):
         "$KV.TL_run.epoch",
     ):
         assert await lighthouse.is_denied(client.publish(subject, b"{}")), subject
-    for subject in (subjects.telemetry("run"), subjects.out("run"), subjects.hold("run"), ">"):
+    for subject in (
+        subjects.telemetry("run"),
+        subjects.out("run"),
+        subjects.pause_state("run"),
+        ">",
+    ):
         assert await lighthouse.is_denied(client.subscribe(subject)), subject
 
 

@@ -14,7 +14,7 @@ from tests.settled import settle
 from torchloom_core.transport.security import nats_jwt, rights
 from torchloom_core.transport.security.credentials import Keys
 from torchloom_core.wire import codec, subjects
-from torchloom_core.wire.messages import Hold, JoinReply, JoinRequest, RollCall
+from torchloom_core.wire.messages import JoinReply, JoinRequest, PauseState, RollCall
 
 MINE = "g0-0"
 OTHER = "g1-0"
@@ -61,11 +61,11 @@ async def test_a_threadlet_hears_the_roll_call(threadlet, bus):
 
 
 async def test_a_threadlet_hears_which_pause_is_held(threadlet, bus):
-    said = await threadlet.client.subscribe(subjects.hold("run"))
+    said = await threadlet.client.subscribe(subjects.pause_state("run"))
     await settle(threadlet.client)
-    bus.publish_pause(Hold(run="run", epoch=4, hold="p4.1"))
+    bus.publish_pause(PauseState(run="run", epoch=4, verdict="p4.1"))
     message = await said.next_msg(timeout=DEADLINE_S)
-    assert codec.decode_hold(message.data).hold == "p4.1"
+    assert codec.decode_pause_state(message.data).verdict == "p4.1"
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ async def test_a_threadlet_hears_which_pause_is_held(threadlet, bus):
         subjects.event("run", MINE, 2),
         subjects.ack("run", MINE, 2),
         subjects.roll_call("run"),
-        subjects.hold("run"),
+        subjects.pause_state("run"),
         subjects.control("run", "operator", "actions.stop"),
         subjects.out("run", "verdict"),
         subjects.join("run"),
@@ -273,7 +273,7 @@ async def test_nobody_has_the_server_tell_another_how_a_message_went(
         threadlet: subjects.event("run", MINE, 1),
     }
     for member, subject in mine.items():
-        for aim in [*AIMS, subjects.roll_call("run"), subjects.hold("run")]:
+        for aim in [*AIMS, subjects.roll_call("run"), subjects.pause_state("run")]:
             traced = {"Nats-Trace-Dest": aim}
             hello = codec.encode(make.hello())
             assert await member.is_denied(member.client.publish(subject, hello, headers=traced))
@@ -329,7 +329,7 @@ async def test_the_join_identity_can_only_ask_to_join(connect_joiner, bus):
         subjects.ack("run", MINE, 1),
         subjects.command("run", MINE, 1),
         subjects.roll_call("run"),
-        subjects.hold("run"),
+        subjects.pause_state("run"),
         subjects.control("run", "operator", "status"),
         f"$JS.API.CONSUMER.MSG.NEXT.TL_CMD_run.{MINE}_1",
         "$JS.API.STREAM.NAMES",
@@ -347,7 +347,7 @@ async def test_a_joiner_may_not_publish(connect_joiner, subject):
     [
         ">",
         subjects.roll_call("run"),
-        subjects.hold("run"),
+        subjects.pause_state("run"),
         subjects.join("run"),
         subjects.event("run"),
     ],
@@ -382,7 +382,7 @@ async def test_a_person_hears_what_is_said_on_the_run(connect_person, connect_wo
         subjects.command("run", MINE, 1): codec.encode(make.command()),
         subjects.out("run", "notice"): codec.encode(make.hello()),
         subjects.roll_call("run"): codec.encode(RollCall(run="run", epoch=4)),
-        subjects.hold("run"): codec.encode(Hold(run="run", epoch=4)),
+        subjects.pause_state("run"): codec.encode(PauseState(run="run", epoch=4)),
     }
     ears = [await alice.client.subscribe(subject) for subject in said]
     await settle(alice.client)
@@ -391,7 +391,7 @@ async def test_a_person_hears_what_is_said_on_the_run(connect_person, connect_wo
     await bus.send([codec.decode_command(said[subjects.command("run", MINE, 1)])])
     bus.publish("notice", make.hello())
     await bus.roll_call(4)
-    bus.publish_pause(Hold(run="run", epoch=4))
+    bus.publish_pause(PauseState(run="run", epoch=4))
     assert [(await ear.next_msg(DEADLINE_S)).data for ear in ears] == list(said.values())
     assert not alice.denials
 
@@ -423,7 +423,7 @@ async def test_a_person_reads_keys_as_a_plain_client_does(connect_person, bus):
         subjects.event("run", MINE, 1),
         subjects.ack("run", MINE, 1),
         subjects.roll_call("run"),
-        subjects.hold("run"),
+        subjects.pause_state("run"),
         subjects.out("run", "verdict"),
         subjects.join("run"),
         "$KV.TL_run.knob.lr",

@@ -295,8 +295,9 @@ def test_where_no_weaver_was_started_nothing_is_made(tmp_path):
     with pytest.raises(StateError) as caught:
         Credentials.find(tmp_path, "run")
     assert str(caught.value) == (
-        f"{keys_file(tmp_path)}: need the keys of a Weaver with its own broker, was nothing; "
-        "start torchloom weaver once"
+        f"{keys_file(tmp_path)}: need the keys of a Weaver with the embedded broker, "
+        "there are none; "
+        "start `torchloom weaver` once"
     )
     assert not list(tmp_path.iterdir())
 
@@ -333,7 +334,7 @@ def test_keys_of_an_earlier_version_are_not_taken_but_completed(keys, tmp_path, 
     with pytest.raises(StateError) as caught:
         Credentials.find(tmp_path, "run")
     assert str(caught.value).endswith(
-        ", was one of an earlier version; start torchloom weaver once"
+        ", these are of an earlier version; start `torchloom weaver` once"
     )
     assert json.loads(keys_file(tmp_path).read_text()) == old
     Credentials.ensure(tmp_path, "run")

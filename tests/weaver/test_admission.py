@@ -38,7 +38,7 @@ async def test_the_name_of_a_worker_that_an_earlier_weaver_enrolled_is_refused_t
     await worker.publish(subjects.event("run", "g0-0", 7), codec.encode(hello))
     await noticed.next_msg(DEADLINE_S)
     for name, version, error in (
-        ("g0-0", 2, "g0-0 is already enrolled by another living process (node n0"),
+        ("g0-0", 2, "g0-0 is already enrolled by another running process (node n0"),
         ("g1-0", 2, ""),
         ("g2-0", 1, "need wire version 2, was 1: install the same version of torchloom"),
     ):
@@ -54,6 +54,7 @@ async def test_the_name_of_a_worker_that_an_earlier_weaver_enrolled_is_refused_t
         await client.close()
 
 
+@pytest.mark.long
 async def test_a_worker_that_never_says_hello_is_logged_once_and_told_at_each_tick(
     url, tmp_path, caplog
 ):

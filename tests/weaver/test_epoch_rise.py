@@ -54,7 +54,7 @@ async def test_an_epoch_that_no_clock_gives_and_a_fourth_one_are_said_and_not_be
     assert not life.ended
     ((who, text),) = life.said
     assert who == "g0-0"
-    assert "g0-0 has obeyed a Weaver of epoch 6000, this one is of 10" in text
+    assert "g0-0 has obeyed epoch 6000, above this Weaver's 10" in text
 
 
 async def test_after_a_forged_epoch_a_later_weaver_whose_state_is_lost_can_go_above_it():

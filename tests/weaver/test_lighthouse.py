@@ -114,6 +114,7 @@ async def test_a_lighthouse_that_nobody_needs_ends_with_its_weaver(lives):
     assert not lives.runs
 
 
+@pytest.mark.long
 async def test_one_that_is_killed_is_back_where_it_was_and_knows_who_trained(lives, group):
     url, pid = lives.lighthouse_url, lives.pid
     os.kill(pid, signal.SIGKILL)
@@ -123,13 +124,16 @@ async def test_one_that_is_killed_is_back_where_it_was_and_knows_who_trained(liv
     assert (again.quorum_id, again.replicas) == (group.quorum_id, group.replicas)
 
 
+@pytest.mark.long
 async def test_one_that_a_group_trains_with_goes_on_and_the_next_weaver_adopts_it(
     lives, group, caplog
 ):
     pid = lives.pid
     await lives.stop()
     assert lives.runs
-    assert f"the lighthouse goes on, for groups that train: kill {pid} ends it" in caplog.text
+    assert (
+        f"the lighthouse keeps running for the groups that train: kill {pid} ends it" in caplog.text
+    )
     caplog.clear()
     caplog.set_level(logging.INFO)
     await lives.start()
@@ -137,6 +141,7 @@ async def test_one_that_a_group_trains_with_goes_on_and_the_next_weaver_adopts_i
     await eventually(lambda: "a lighthouse is there, begun without any state" in caplog.text)
 
 
+@pytest.mark.long
 async def test_one_whose_last_group_ends_with_the_weaver_ends_too(lives, monkeypatch):
     sent, kill = [], os.kill
 
@@ -168,6 +173,7 @@ async def test_one_that_is_frozen_is_left_and_said_to_be(lives, monkeypatch, cap
     assert f"the lighthouse is frozen: kill -9 {pid} ends it" in caplog.text
 
 
+@pytest.mark.long
 async def test_one_that_is_configured_otherwise_is_started_anew_and_knows_who_trained(lives, group):
     pid = lives.pid
     await lives.stop()
@@ -187,6 +193,7 @@ async def test_one_that_cannot_be_kept_on_record_is_not_left_behind(lives):
     assert lives.runs
 
 
+@pytest.mark.long
 async def test_any_port_is_another_one_where_the_last_was_taken_meanwhile(lives):
     await lives.start()
     await lives.stop()
@@ -197,6 +204,7 @@ async def test_any_port_is_another_one_where_the_last_was_taken_meanwhile(lives)
         assert int(lives.lighthouse_url.rpartition(":")[2]) != port
 
 
+@pytest.mark.long
 async def test_one_that_is_on_no_record_is_named_and_the_record_kept(lives):
     await lives.start()
     record = lives.folder / "lighthouse" / "lighthouse.json"

@@ -12,7 +12,7 @@ from torchloom_core.clock import SECOND_NS, ManualClock
 from torchloom_core.errors import BrokerError, RefusedByBrokerError
 from torchloom_core.weaver import outbox as outbox_module
 from torchloom_core.weaver.outbox import AT_KEY, Outbox
-from torchloom_core.wire.events import Issue, KnobDesired, Notice, Recall
+from torchloom_core.wire.events import Issue, KnobDesired, Notice, Withdrawal
 from torchloom_core.wire.messages import Command, Pause
 from torchloom_core.wire.plans import Granted
 
@@ -152,7 +152,7 @@ async def test_a_command_posted_while_something_is_stored_waits_for_its_own_stat
 
 
 async def test_what_is_taken_back_and_what_is_sent_keep_their_order(outbox, bus):
-    outbox.post([issue(1), Recall(command="c0", worker="w1"), issue(2), issue(3)], {}, seq=1)
+    outbox.post([issue(1), Withdrawal(command="c0", worker="w1"), issue(2), issue(3)], {}, seq=1)
     async with running(outbox):
         await outbox.drained()
     assert bus.done[1:] == [("send", ["c1"]), ("withdraw", "w1", ["c0"]), ("send", ["c2", "c3"])]
@@ -283,7 +283,7 @@ async def test_strangers_are_asked_to_say_hello_once_however_many_there_are(outb
     ("operation", "output"),
     [
         ("roll_call", stranger("x-0")),
-        ("withdraw", Recall(command="c0", worker="w0")),
+        ("withdraw", Withdrawal(command="c0", worker="w0")),
         ("add_workers", None),
     ],
 )
@@ -377,11 +377,11 @@ async def test_what_is_taken_back_before_it_was_sent_is_never_sent_and_told_to_b
     outbox, bus, withheld
 ):
     outbox.post([issue("7.1"), issue("7.2"), issue("6.3")], {}, seq=1)
-    taken_back = [Recall(command=f"c{n}", worker=f"w{n}") for n in ("7.2", "6.3")]
+    taken_back = [Withdrawal(command=f"c{n}", worker=f"w{n}") for n in ("7.2", "6.3")]
     outbox.post(taken_back, {}, seq=2)
     async with running(outbox):
         await outbox.drained()
-        outbox.post([Recall(command="c7.1", worker="w7.1")], {}, seq=3)
+        outbox.post([Withdrawal(command="c7.1", worker="w7.1")], {}, seq=3)
         await outbox.drained()
     assert [done for done in bus.done if done[0] != "store"] == [
         ("send", ["c7.1"]),
@@ -395,7 +395,7 @@ async def test_of_what_is_only_told_the_newest_waits(bus, clock, monkeypatch):
     monkeypatch.setattr(outbox_module, "_MOST_UNPUBLISHED", 3)
     outbox = Outbox(bus, clock, 7, print)
     outbox.post([issue(1), issue(2)], {}, seq=1)
-    outbox.post([Recall(command="c1", worker="w1"), *[stranger("x-0")] * 2], {}, seq=2)
+    outbox.post([Withdrawal(command="c1", worker="w1"), *[stranger("x-0")] * 2], {}, seq=2)
     async with running(outbox):
         await outbox.drained()
     assert bus.told == ["recall", "notice", "notice"]
@@ -462,7 +462,7 @@ async def test_commands_and_recalls_go_out_a_number_at_a_time(outbox, bus, monke
         at_work.discard(worker)
 
     monkeypatch.setattr(bus, "withdraw", withdraw)
-    recalls = [Recall(command=f"c{n}", worker=f"w{n}") for n in range(5)]
+    recalls = [Withdrawal(command=f"c{n}", worker=f"w{n}") for n in range(5)]
     outbox.post([*recalls, *map(issue, range(5))], {}, seq=1)
     async with running(outbox):
         await outbox.drained()

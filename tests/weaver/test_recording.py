@@ -38,7 +38,7 @@ def test_a_disk_that_will_be_full_within_hours_is_told_of_once_an_hour(writer, d
     for minute in range(70):
         with (disk / "fill").open("ab") as file:
             file.write(bytes(MIB // 2 if minute < 50 else 0))
-        assert recording.look() is None
+        assert recording.check() is None
         clock.advance_s(60)
     first, second = [record.getMessage() for record in caplog.records]
     assert first == (
@@ -52,7 +52,7 @@ def test_a_disk_with_much_room_is_not_told_of(tmp_path, clock, caplog):
     writer = TrajectoryWriter(tmp_path / "run", "run", 1, Config(), {}, clock.now_ns())
     recording = Recording(writer, clock)
     for _ in range(10):
-        assert recording.look() is None
+        assert recording.check() is None
         clock.advance_s(600)
     writer.close()
     assert not caplog.records
@@ -64,13 +64,13 @@ def test_the_last_free_bytes_are_left_to_the_broker(writer, disk, clock):
     fill = disk / "fill"
     fill.write_bytes(bytes(99 * MIB))
     writer.event(Tick(), clock.now_ns(), ())
-    assert isinstance(recording.look(), Notice)
+    assert isinstance(recording.check(), Notice)
     assert recording.trouble.startswith("paused since 2027-01-15T08:00Z, 0 inputs are not on")
     for room in (97, 90):
         clock.advance_s(10)
         writer.event(Tick(), clock.now_ns(), ())
         fill.write_bytes(bytes(room * MIB))
-        gap = recording.look()
+        gap = recording.check()
         assert (gap is None) == (room == 97)
     writer.event(gap, clock.now_ns(), ())
     writer.flush()
@@ -80,11 +80,11 @@ def test_the_last_free_bytes_are_left_to_the_broker(writer, disk, clock):
 
 def test_a_disk_on_which_each_write_fails_is_not_tried_at_every_tick(writer, disk, clock):
     recording = Recording(writer, clock)
-    told = tried = 0
+    notices = tried = 0
     for _ in range(600):
         writer.pause("a write failed")  # whatever there is room for
-        said = recording.look()
-        told += isinstance(said, Notice)
-        tried += said is not None and not isinstance(said, Notice)
+        news = recording.check()
+        notices += isinstance(news, Notice)
+        tried += news is not None and not isinstance(news, Notice)
         clock.advance_s(0.1)
-    assert tried <= told <= 7
+    assert tried <= notices <= 7

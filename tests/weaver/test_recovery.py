@@ -32,12 +32,12 @@ from torchloom_core.wire.events import (
     Issue,
     NodeFault,
     Outcome,
-    Recall,
     Recovered,
     Verdict,
+    Withdrawal,
 )
 from torchloom_core.wire.messages import FINAL_STATUSES, Telemetry
-from torchloom_core.wire.plans import RECALLED
+from torchloom_core.wire.plans import WITHDRAWN
 from torchloom_core.wire.requests import (
     Approve,
     ForgetKnob,
@@ -274,11 +274,11 @@ def test_what_the_kill_switch_took_back_on_record_alone_is_not_sent_again(record
     run.want(StopActions())
     successor = succeed(run, files)
     assert [command.worker for command in successor.commands()] == ["a-0"]
-    assert [recall.worker for recall in successor.all(Recall)] == ["b-0", "c-0"]
+    assert [recall.worker for recall in successor.all(Withdrawal)] == ["b-0", "c-0"]
     assert [f.status for f in successor.kernel.control().flights] == [
         "accepted",
-        RECALLED,
-        RECALLED,
+        WITHDRAWN,
+        WITHDRAWN,
     ]
     assert not successor.all(Outcome)
     for command in run.commands():
@@ -415,7 +415,7 @@ def test_the_input_at_which_the_last_weaver_failed_is_known_again(tmp_path):
     assert not same_input(Recovered(epoch=8), inheritance.poison)
 
 
-@pytest.mark.parametrize("outputs", [[], [Recall(command="c1", worker="w1")]])
+@pytest.mark.parametrize("outputs", [[], [Withdrawal(command="c1", worker="w1")]])
 def test_an_input_that_did_not_fail_is_no_poison(tmp_path, outputs):
     with closing(TrajectoryWriter(tmp_path, "run", 1, Config(), {}, START_NS)) as writer:
         writer.event(Recovered(epoch=1), START_NS, outputs)

@@ -139,7 +139,7 @@ async def test_a_broker_that_stays_away_ends_the_start_with_one_line(start, monk
     with pytest.raises(BrokerError, match=r"need an answer within 0\.3 s") as said:
         await start.run()
     folder = start.state / "broker"
-    remedy = f"its log is {folder}/nats.log; without its store, {folder}/jetstream, a run begins"
+    remedy = f"{folder}/nats.log; to start the run afresh, delete its store {folder}/jetstream"
     assert remedy in str(said.value)
     assert not start.was_ready
 

@@ -263,7 +263,7 @@ def test_what_waits_for_a_person_says_what_is_wanted_and_until_when():
     policy.next = [proposal(Migrate(group="a"), expires_s=60.0)]
     run.tick()
     (waiting,) = status(run).waiting
-    assert waiting.wish == "migrate group a"
+    assert waiting.summary == "migrate group a"
     assert waiting.until_ns == run.now_ns + 60 * SECOND_NS
 
 

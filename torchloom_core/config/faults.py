@@ -58,7 +58,7 @@ def find_fault(value: Any, hint: Any) -> Fault | None:
 
 
 def broken_rule(source: str, value: Any, hint: Any, error: msgspec.ValidationError) -> str:
-    """Return ``file: a.b[0].c: need <rule>, was <value>`` for a ``value`` that is not a ``hint``."""
+    """Return ``file: a.b[0].c: need <rule>, was <value>`` for an invalid ``value``."""
     fault = find_fault(value, hint) or Fault((), str(error))
     where = place(source, "", fault.path) if fault.path else source
     return f"{where}: {fault.rule}"

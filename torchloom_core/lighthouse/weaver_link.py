@@ -84,7 +84,7 @@ class Helm:
         electorate, now_s = self.service.electorate, self._now_s()
         return LighthouseView(
             run=self._run,
-            life=self._life,
+            incarnation=self._life,
             quorum_id=electorate.quorum_id,
             members=tuple(sorted(electorate.members or ())),
             failed=electorate.failed(),

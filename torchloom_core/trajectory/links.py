@@ -47,9 +47,9 @@ from torchloom_core.wire.events import (
     Outcome,
     Output,
     Proposed,
-    Recall,
     Reply,
     Verdict,
+    Withdrawal,
 )
 from torchloom_core.wire.messages import Ack, Exit, Hello, Note
 from torchloom_core.wire.requests import Approve, Deny, Propose, Request
@@ -77,7 +77,7 @@ def links_of(message: Input | Output) -> Links:
             return Links(id=f"{worker}/{kind}:{ts_ns}", worker=worker)
         case NodeFault(id=id):
             return Links(id=id)
-        case Ack() | Recall():
+        case Ack() | Withdrawal():
             return Links(cause=message.command, worker=message.worker)
         case Forecast() | ForecastWanted():
             return Links(id=message.id)

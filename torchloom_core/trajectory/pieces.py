@@ -7,7 +7,7 @@ import msgspec
 
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.messages import Note
-from torchloom_core.wire.standby_task import End, Told
+from torchloom_core.wire.standby_task import End, PieceNote
 
 
 class Pieces(ABC):
@@ -111,7 +111,7 @@ class Pieces(ABC):
         if note.kind != self.kind:
             return
         try:
-            told = msgspec.convert(note.fields, Told)
+            told = msgspec.convert(note.fields, PieceNote)
             piece = msgspec.json.decode(told.piece, type=self.piece)
         except UNREADABLE:
             return

@@ -140,10 +140,10 @@ def verdict_text(judged: Judgement) -> str:
     if judged.alike:
         return f"no difference: both arms are the same to the bit in {pairs}"
     how = _how(judged, pairs)
-    if judged.says == "few":
+    if judged.result == "few":
         return f"cannot be told yet, need {FEWEST_PAIRS} pairs: {how}"
     says = {"better": "better", "worse": "worse", "same": "no difference was seen"}
-    return f"{says[judged.says]}: {how}"
+    return f"{says[judged.result]}: {how}"
 
 
 def _how(judged: Judgement, pairs: str) -> str:

@@ -13,7 +13,7 @@ from torchloom_core.trajectory.reader import read_epochs
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.events import CommandStatus
 from torchloom_core.wire.messages import Note
-from torchloom_core.wire.standby_task import Told
+from torchloom_core.wire.standby_task import PieceNote
 
 _MOST_ASKED = 64
 _MOST_EARLY, _MOST_WORKERS = 8, 64
@@ -80,7 +80,7 @@ class StandbyTasks:
         if pieces is None:
             return
         try:
-            told = msgspec.convert(note.fields, Told)
+            told = msgspec.convert(note.fields, PieceNote)
         except UNREADABLE:
             return
         whose = _Whose(told.command, note.worker, note.incarnation, pieces.verb)

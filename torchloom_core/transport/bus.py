@@ -1,11 +1,11 @@
-"""The bus as the Weaver sees it: what comes in, what goes out, and what must not be lost.
+"""The Weaver's side of the bus: incoming messages, outgoing messages, and stored state.
 
 Calls that write (:meth:`NatsBus.send`, :meth:`NatsBus.store`, ...) return once the broker has
-the write on file, wait out a restart of the broker, and raise
-:class:`~torchloom_core.errors.BrokerError` when it stays away longer.
+stored the write, wait for a restart of the broker, and raise
+:class:`~torchloom_core.errors.BrokerError` if it takes too long.
 
-People, the kill switch and joiners have a connection each beside the workers': a server sends
-what it has for a connection in order, and cuts one off that falls behind.
+People, the kill switch and joiners have a connection each, in addition to the workers': a server
+delivers a connection's messages in order, and cuts off a connection that falls behind.
 """
 
 import asyncio
@@ -35,13 +35,13 @@ from torchloom_core.transport.report_feed import ReportFeed
 from torchloom_core.transport.state_bucket import EPOCH_KEY, Left, StateBucket
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import decode_join_request, encode
-from torchloom_core.wire.messages import Command, Hold, JoinReply, JoinRequest, RollCall
+from torchloom_core.wire.messages import Command, JoinReply, JoinRequest, PauseState, RollCall
 from torchloom_core.wire.steering import Steer
 
 _log = logging.getLogger(__name__)
 
 _BULK_IN_FLIGHT = 64
-"""Large events that are on their way at once."""
+"""Maximum number of large events that are not yet acknowledged."""
 
 _PENDING_MESSAGES = 1 << 20
 _PENDING_BYTES = 1 << 29
@@ -53,7 +53,7 @@ _EPOCH_LOOKS_S = (0.0, 0.05, 0.5)
 _KILL_SWITCH = frozenset({"actions.stop", "actions.resume"})
 
 _JOINS = {"per_s": 500.0, "bytes_per_s": 1e6, "rest_s": 40.0}
-"""What a joiner asks for costs a signature; who is not answered asks again."""
+"""A join request costs a signature; a worker without an answer repeats it."""
 
 
 class NatsBus:
@@ -64,7 +64,7 @@ class NatsBus:
     owner : Ownership
         Which Weaver controls the run.
     untold : int
-        Messages for whoever listens that were lost.
+        Messages that were lost before they were published.
     """
 
     def __init__(
@@ -106,14 +106,14 @@ class NatsBus:
         clock: Clock | None = None,
         patience_s: float = 0.0,
     ) -> "NatsBus":
-        """Connect to the broker, and from then on reconnect for ever; make streams and bucket.
+        """Connect to the broker, reconnecting without end, and make the streams and the bucket.
 
-        A broker that cannot be reached is no error before ``patience_s`` have passed.
+        An unreachable broker is an error only after ``patience_s``.
 
         Raises
         ------
         BrokerError
-            If it cannot be reached, refuses the credentials, is too old, or has JetStream off.
+            If it is unreachable, refuses the credentials, is too old, or has JetStream off.
         """
         another = partial(
             Connection.open,
@@ -141,30 +141,30 @@ class NatsBus:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the broker is there right now."""
+        """Whether the broker is connected right now."""
         return self._link.is_connected
 
     @property
     def others_there(self) -> bool:
-        """Whether another Weaver of the run was there when this one connected."""
+        """Whether another Weaver of the run was connected when this one connected."""
         return self._reports.others_there
 
     @property
     def malformed(self) -> int:
-        """Messages dropped so far because they were none."""
+        """Number of malformed messages dropped so far."""
         return self._inlet.malformed if self._inlet else 0
 
     async def open(self, receive: Receive, malformed: Malformed) -> None:
-        """Take in what workers send.
+        """Receive what workers send.
 
         Parameters
         ----------
         receive : callable
             ``(message, ts_recv_ns)`` for every telemetry batch, event and ack. It must not
-            block. An ack or event comes again, now or to the next Weaver, until ``receive``
-            returned True from it once: a repeated one has to be harmless.
+            block. An ack or event is delivered again, to this or the next Weaver, until
+            ``receive`` returns True for it: a repeated one has to be harmless.
         malformed : callable
-            ``(subject, reason)`` for every message that was dropped.
+            ``(subject, reason)`` for every dropped message.
         """
         self._inlet = Inlet(self._run, self._clock, receive, malformed)
         for feed in (self._reports, self._bulk):
@@ -177,7 +177,7 @@ class NatsBus:
     async def add_workers(self, workers: Sequence[tuple[str, int]]) -> None:
         """Make the durable consumers from which workers pull their commands; repeatable.
 
-        ``workers`` are pairs of worker and incarnation.
+        ``workers`` are pairs of a worker and its incarnation.
         """
         for start in range(0, len(workers), _AT_ONCE):
             at_once = itertools.starmap(self._streams.add_worker, workers[start : start + _AT_ONCE])
@@ -188,9 +188,9 @@ class NatsBus:
     async def send(
         self, commands: Sequence[Command], is_wanted: Callable[[str], bool] = lambda _: True
     ) -> None:
-        """Put commands on file for their workers; one sent again is there only once.
+        """Store commands for their workers; one that is sent again is stored only once.
 
-        Those are left out of which ``is_wanted(id)`` is false by the time of an attempt.
+        An attempt leaves out commands for which ``is_wanted(id)`` is false by then.
         """
         await self._streams.send(
             [
@@ -205,18 +205,18 @@ class NatsBus:
         )
 
     async def withdraw(self, worker: str, commands: Iterable[str]) -> None:
-        """Take commands off file, by their ids; one that was pulled already stays with its worker.
+        """Delete stored commands by their ids; one that was already pulled stays with its worker.
 
-        For one that an earlier Weaver sent, all that was sent to the worker before goes.
+        For a command of an earlier Weaver, all earlier commands to the worker are deleted.
         """
         await self._streams.withdraw(worker, [f"{command}:{self._epoch}" for command in commands])
 
     async def reports_taken_until_ns(self) -> int | None:
-        """Return as :meth:`ReportFeed.taken_until_ns` does."""
+        """Return what :meth:`ReportFeed.taken_until_ns` does."""
         return await self._reports.taken_until_ns(self._clock.now_ns)
 
     async def roll_call(self, epoch: int, workers: Sequence[str] = ()) -> None:
-        """Ask these workers to say hello, or every one."""
+        """Request a hello from these workers, or from all."""
         data = encode(RollCall(run=self._run, epoch=epoch, workers=tuple(workers)))
 
         async def call() -> None:
@@ -226,15 +226,15 @@ class NatsBus:
         await self._link.persist("call the roll", call)
 
     def publish(self, kind: str, message: msgspec.Struct) -> None:
-        """Publish for whoever listens; lost, and counted in ``unpublished``, if the broker is away."""
+        """Publish for subscribers; without a broker it is lost, and counted in ``unpublished``."""
         self._publish(subjects.out(self._run, kind), message)
 
-    def publish_pause(self, message: Hold) -> None:
-        """Say which pause is in force; where that is lost, workers go on by themselves."""
-        self._publish(subjects.publish_pause(self._run), message)
+    def publish_pause(self, message: PauseState) -> None:
+        """Publish which pause is in force; if that is lost, workers resume by themselves."""
+        self._publish(subjects.pause_state(self._run), message)
 
     def steer(self, message: Steer) -> None:
-        """Tell the lighthouse; what is lost is said again once its view shows that."""
+        """Steer the lighthouse; a lost message is sent again once its view shows that."""
         self._publish(subjects.steer(self._run), message)
 
     def _publish(self, subject: str, message: msgspec.Struct) -> None:
@@ -244,19 +244,19 @@ class NatsBus:
             self.unpublished += 1
 
     async def left(self) -> Left:
-        """Return the state that the last Weaver left."""
+        """Return the last Weaver's state."""
         return await self._state.left()
 
     async def store(self, entries: Mapping[str, bytes | None]) -> None:
-        """Store entries of this epoch's state, in order; None takes one away."""
+        """Store entries of this epoch's state, in order; None deletes one."""
         await self._state.write(self._epoch, entries)
 
     async def take_over(self) -> None:
-        """Say that this epoch's entries are all; raises as :meth:`StateBucket.take_over`."""
+        """Mark this epoch's entries as the whole state; see :meth:`StateBucket.take_over`."""
         await self._state.take_over(self._epoch)
 
     async def claim_epoch(self, above: int = 0) -> int:
-        """Become the run's Weaver: raise the epoch, past ``above`` at least, and return it."""
+        """Become the run's Weaver: claim an epoch above ``above`` and all others; return it."""
         self._epoch = await self._state.claim_epoch(above)
         return self._epoch
 
@@ -277,14 +277,14 @@ class NatsBus:
         for verbs in (handlers.keys() & _KILL_SWITCH, handlers.keys() - _KILL_SWITCH):
             if verbs:
                 chosen = {verb: handlers[verb] for verb in handlers if verb in verbs}
-                # One each: whoever has asked too much may still throw the switch.
+                # A connection each, so that a flood of requests cannot block the kill switch.
                 service_link = await self._service_link(operator.Gate(self._clock.now_ns).admits)
                 service = await operator.serve(service_link.client, self._run, chosen, self._turns)
                 self._services.append(service)
                 await service_link.settle()
 
     async def serve_join(self, handler: Callable[[JoinRequest], Awaitable[JoinReply]]) -> None:
-        """Answer workers that ask for credentials."""
+        """Answer workers' join requests."""
         quota = Quota(**_JOINS)
 
         async def answer(msg: Msg) -> None:
@@ -305,11 +305,11 @@ class NatsBus:
         await service_link.settle()
 
     def shut(self) -> None:
-        """Take nothing in any more: what is not acknowledged yet is the next Weaver's."""
+        """Stop receiving; what is not acknowledged goes to the next Weaver."""
         self._inlet = None
 
     async def close(self) -> None:
-        """Stop taking anything in, send what is waiting if the broker takes it, and disconnect."""
+        """Stop receiving, send what is waiting if the broker accepts it, and disconnect."""
         self.shut()
         with suppress(nats.errors.Error, TimeoutError):
             async with asyncio.timeout(_CLOSE_S):
@@ -345,7 +345,7 @@ class NatsBus:
     async def _take_telemetry(self, msg: Msg) -> None:
         if self._inlet is not None:
             self._inlet.take_telemetry(msg)
-        if self._turns.are_due():  # asked here, where tens of thousands come in a second
+        if self._turns.are_due():  # checked here, for tens of thousands of batches per second
             await self._turns.give()
 
     async def _take_view(self, msg: Msg) -> None:
@@ -373,8 +373,8 @@ class NatsBus:
                 self._outbox.task_done()
 
     async def _epoch_moved(self, _: Msg) -> None:
-        # A claim that lost its race is published too, so the bucket has the last word; and one
-        # may be heard before the bucket has it, so a look that finds nothing is repeated.
+        # A claim that lost its race is published too, so the bucket decides; and a claim may
+        # arrive before the bucket has it, so the read is repeated.
         for wait_s in _EPOCH_LOOKS_S:
             await asyncio.sleep(wait_s)
             await self._look_at_epoch()
@@ -382,7 +382,7 @@ class NatsBus:
                 return
 
     async def _look_around(self) -> None:
-        """Find out what went by while the connection was down."""
+        """Catch up on what was missed while the connection was down."""
         await self._look_at_epoch()
         if self._superseded is not None:
             await self._reports.begin_again()
@@ -399,5 +399,5 @@ class NatsBus:
 
 
 def _inbox(run: str) -> str:
-    """Return the prefix of the Weaver's own subjects; nobody else may read or write there."""
+    """Return the prefix of the Weaver's own subjects; others may neither read nor write there."""
     return f"_INBOX_WEAVER_{run}"

@@ -1,4 +1,4 @@
-"""One NATS connection that says clearly why it cannot be made, and once made never gives up."""
+"""One NATS connection: a clear error if it cannot be made, and endless reconnects afterwards."""
 
 import asyncio
 import logging
@@ -29,7 +29,7 @@ _CLOSE_S = 5.0
 _FOREVER = -1
 
 RETRY_S = 20.0
-"""How long a request is repeated over a restart of the broker."""
+"""How long a request is repeated during a restart of the broker."""
 
 _RETRY_WAIT_S = 0.1
 _DENIAL = "permissions violation"
@@ -41,7 +41,7 @@ _FINAL_ERRORS = (
     nats.js.errors.InvalidKeyError,
     nats.js.errors.NotFoundError,
 )
-"""Errors that another attempt cannot mend."""
+"""Errors for which a retry is useless."""
 
 
 class Connection:
@@ -69,17 +69,17 @@ class Connection:
         patience_s: float = 0.0,
         admits: Admits | None = None,
     ) -> "Connection":
-        """Connect to the server at ``url``; for ``patience_s`` that it cannot be is no error.
+        """Connect to the server at ``url``, retrying for ``patience_s``.
 
         Parameters
         ----------
         admits : callable, optional
-            ``(subject, bytes)``: whether a message of that size is let in.
+            ``(subject, bytes)``: whether a message of that size is accepted.
 
         Raises
         ------
         BrokerError
-            If it cannot be reached, refuses the credentials, or is too old.
+            If it is unreachable, refuses the credentials, or is too old.
         """
         if creds is not None:
             _check_creds(creds)
@@ -100,7 +100,7 @@ class Connection:
 
     @property
     def is_connected(self) -> bool:
-        """Whether something published now goes out now."""
+        """Whether a message published now is sent now."""
         return bool(self.client.is_connected)
 
     def on_reconnect(self, callback: Callable[[], Awaitable[None]]) -> None:
@@ -108,16 +108,17 @@ class Connection:
         self._on_reconnect.append(callback)
 
     async def persist(self, what: str, call: Callable[[], Awaitable[_T]]) -> _T:
-        """Repeat ``call`` until it succeeds, over a restart of the broker.
+        """Repeat ``call`` until it succeeds, also during a restart of the broker.
 
-        Nothing is handed to the client while it is disconnected, so its buffer cannot fill.
+        ``what`` names it in errors. While disconnected nothing is passed to the client, so that
+        its buffer cannot fill up.
 
         Raises
         ------
         BrokerError
             If it has not succeeded after ``RETRY_S``.
         RefusedByBrokerError
-            If it never can.
+            If no retry can succeed.
         """
         clock = asyncio.get_running_loop()
         deadline = clock.time() + RETRY_S
@@ -139,7 +140,7 @@ class Connection:
         )
 
     async def persist_if_allowed(self, what: str, call: Callable[[], Awaitable[_T]]) -> _T:
-        """Do the same, but give up at once if the server says that we may not.
+        """Do the same as :meth:`persist`, but fail at once if the server denies permission.
 
         Raises
         ------
@@ -153,7 +154,7 @@ class Connection:
             await asyncio.wait({asking, denied}, return_when=asyncio.FIRST_COMPLETED)
             if asking.done():
                 return asking.result()
-            need = "need credentials with a Weaver's rights, those given lack them"
+            need = "need credentials with a Weaver's permissions"
             raise BrokerError(f"{self._url}: {need}: {_one_line(self._last_error or Exception())}")
         finally:
             asking.cancel()
@@ -164,7 +165,7 @@ class Connection:
     async def settle(self) -> None:
         """Return once the server has handled all that was published and subscribed so far.
 
-        What was subscribed is subscribed again after a reconnect.
+        Subscriptions are restored after a reconnect.
 
         Raises
         ------
@@ -174,9 +175,9 @@ class Connection:
         await self.persist("wait for the server", self._flush)
 
     async def close(self) -> None:
-        """Send what is buffered, if the server is there to take it, and disconnect."""
+        """Send what is buffered, if the server is connected, and disconnect."""
         self._closing = True
-        # nats-py asserts that a client it closes has seen a server, which a malformed URL has not.
+        # nats-py asserts that a client was connected once, which fails for a malformed URL.
         try:
             async with asyncio.timeout(_CLOSE_S):
                 if self.is_connected:
@@ -184,10 +185,10 @@ class Connection:
                 with suppress(AssertionError):
                     await self.client.close()
         except (nats.errors.Error, OSError, TimeoutError) as error:
-            _log.warning("%s: lost what was being sent: %s", self._url, _one_line(error))
+            _log.warning("%s: unsent messages were lost: %s", self._url, _one_line(error))
 
     async def _flush(self) -> None:
-        # The client's PING overtakes what it still buffers; the second one cannot.
+        # The client's first PING may overtake its buffered messages; the second one cannot.
         await self.client.flush()
         await self.client.flush()
 
@@ -209,19 +210,19 @@ class Connection:
             )
         except (OSError, ValueError, nats.errors.Error) as error:
             raise BrokerError(self._explain(self._last_error or error, creds)) from None
-        # A client that may reconnect forever would also wait forever for its first server.
+        # Set after the connect: before, the client would wait forever for its first server.
         self.client.options["max_reconnect_attempts"] = _FOREVER
         self._connected.set()
 
     def _explain(self, error: Exception, creds: Path | None) -> str:
-        # A refusing server hangs up at once; the reset may overtake its reason.
+        # A server that refuses closes at once; the connection reset may overtake its reason.
         cut_off = isinstance(error, ConnectionError) and self.client._server_info.get(
             "auth_required"
         )
         if cut_off or "authorization violation" in str(error).lower():
-            given = "none were given" if creds is None else f"those in {creds} are not"
+            given = "none were given" if creds is None else f"it refuses those in {creds}"
             if creds is None and login_of(self._servers):
-                given = "the user and password in the URL are not"
+                given = "it refuses the user and password in the URL"
             return f"{self._url}: need credentials the server accepts, {given}"
         return f"{self._url}: no NATS server can be reached: {_one_line(error)}"
 
@@ -238,11 +239,11 @@ class Connection:
 
     async def _note_disconnect(self) -> None:
         if self._connected.is_set() and not self._closing:
-            _log.warning("%s: the connection is lost; trying again until it is back", self._url)
+            _log.warning("%s: connection lost; reconnecting", self._url)
         self._connected.clear()
 
     async def _note_reconnect(self) -> None:
-        _log.info("%s: the connection is back", self._url)
+        _log.info("%s: reconnected", self._url)
         self._connected.set()
         for callback in self._on_reconnect:
             try:
@@ -252,7 +253,7 @@ class Connection:
 
     async def _note_closed(self) -> None:
         if not self._closing and self._connected.is_set():
-            _log.error("%s: the server closed the connection for good", self._url)
+            _log.error("%s: the server closed the connection, and it is not restored", self._url)
 
 
 def _check_creds(path: Path) -> None:
@@ -260,7 +261,7 @@ def _check_creds(path: Path) -> None:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise BrokerError(f"{path}: the credentials cannot be read: {reason}") from None
+        raise BrokerError(f"{path}: credentials cannot be read: {reason}") from None
     if not text or not re.search(CREDS, text):
         raise BrokerError(f"{path}: need a NATS credentials file, with a user JWT and its seed")
 

@@ -1,4 +1,4 @@
-"""A process that outlives us: started in a session of its own, found again by pid and command."""
+"""A process that outlives us: started in its own session, found again by pid and command line."""
 
 import errno
 import os
@@ -19,7 +19,7 @@ def start_detached(
 ) -> int:
     """Start ``command`` with its output in a fresh file, and return its pid.
 
-    The process gets no signal meant for us (Ctrl-C) and goes on when we are killed.
+    The process gets none of our signals (Ctrl-C) and keeps running when we are killed.
     """
     write = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     return os.posix_spawn(
@@ -38,13 +38,13 @@ def start_detached(
 def is_running(pid: int, argument: str) -> bool:
     """Return whether ``pid`` is a live process that was started with ``argument``.
 
-    A pid is used again after its process ended; its command line tells the two apart.
+    A pid is reused after its process ended; the command line distinguishes the two.
     """
     return _running(pid, argument) is not None
 
 
 def is_stopped(pid: int) -> bool:
-    """Return whether a process was stopped (SIGSTOP) and has not been told to go on."""
+    """Return whether a process is stopped (SIGSTOP)."""
     try:
         return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
     except psutil.Error:
@@ -52,28 +52,27 @@ def is_stopped(pid: int) -> bool:
 
 
 def end(pid: int, argument: str, patience_s: float) -> None:
-    """Ask the process to end; kill it when it has not after ``patience_s``."""
+    """Terminate the process; kill it if it is still running after ``patience_s``."""
     process = _running(pid, argument)
     if process is None:
         return
     try:
-        for ask in (process.terminate, process.kill):
-            ask()
+        for send_signal in (process.terminate, process.kill):
+            send_signal()
             deadline = time.monotonic() + patience_s
             while time.monotonic() < deadline:
-                # psutil's own wait takes a process that has ended, and whose parent does not look
-                # after it, for one that goes on.
+                # psutil's own wait counts a zombie, whose parent did not reap it, as running.
                 if _running(pid, argument) is None:
                     return
                 time.sleep(_POLL_S)
     except psutil.NoSuchProcess:
-        return  # it has ended since we looked
+        return  # it has ended meanwhile
     except psutil.AccessDenied:
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM)) from None
 
 
 def has_ended(child: int) -> bool:
-    """Return whether a process we started has ended; its exit status is taken."""
+    """Return whether a child process has ended, and reap it."""
     try:
         return os.waitpid(child, os.WNOHANG) != (0, 0)
     except ChildProcessError:
@@ -81,7 +80,7 @@ def has_ended(child: int) -> bool:
 
 
 def _running(pid: int, argument: str) -> psutil.Process | None:
-    # If it is our own child, nobody else takes its exit status.
+    # If it is our own child, only we can reap it.
     with suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
     with suppress(psutil.NoSuchProcess, psutil.AccessDenied, OSError):  # no more open files
@@ -92,9 +91,9 @@ def _running(pid: int, argument: str) -> psutil.Process | None:
 
 
 def _command_line(process: psutil.Process) -> list[str]:
-    # A program has none for a moment while it starts and while it ends; a thread of the kernel,
-    # which may have been given the pid, never has one.
+    # A starting or ending process briefly has no command line; a kernel thread, which may have
+    # got the pid, never has one.
     deadline = time.monotonic() + _SETTLED_S
-    while not (words := list[str](process.cmdline())) and time.monotonic() < deadline:
+    while not (arguments := list[str](process.cmdline())) and time.monotonic() < deadline:
         time.sleep(_POLL_S)
-    return words
+    return arguments

@@ -1,4 +1,4 @@
-"""What comes in from workers: decoded, checked against its subject, stamped, handed on."""
+"""Messages from workers: decoded, checked against their subject, stamped, and passed on."""
 
 import logging
 from collections.abc import Callable
@@ -25,11 +25,11 @@ _log = logging.getLogger(__name__)
 
 _BATCHES = {"per_s": 100.0, "bytes_per_s": 4e6, "rest_s": 16.0}
 _REPORTS = {"per_s": 40.0, "bytes_per_s": 1e6, "rest_s": 125.0}
-"""What a worker may send. A sidecar sends a batch or two a second, and when the broker has been
-away a thousand notes, which may be dumps."""
+"""Rate limits of a worker. A sidecar sends one or two batches per second; after an outage of the
+broker it sends up to a thousand notes, which may be dumps."""
 
 _VIEWS = {"per_s": 20.0, "bytes_per_s": 1e6, "rest_s": 16.0}
-"""What a lighthouse may send: a view a quorum that is another one, of 50 bytes a group."""
+"""Rate limits of a lighthouse: a view per change of the quorum, 50 bytes per group."""
 
 Receive = Callable[[Telemetry | WorkerEvent | Ack | LighthouseView, int], bool]
 Malformed = Callable[[str, str], None]
@@ -48,7 +48,7 @@ _M = TypeVar("_M", bound=_FromWorker)
 
 
 class Inlet:
-    """Gives every good message to ``receive``, and every other one to ``malformed``."""
+    """Passes valid messages to ``receive``, and others to ``malformed``."""
 
     def __init__(self, run: str, clock: Clock, receive: Receive, malformed: Malformed) -> None:
         self._run = run
@@ -66,7 +66,7 @@ class Inlet:
 
     @property
     def malformed(self) -> int:
-        """Messages that were dropped so far."""
+        """Number of dropped messages so far."""
         return self._limited_log.count
 
     def take_telemetry(self, msg: Msg) -> None:
@@ -74,10 +74,10 @@ class Inlet:
         self._take(msg, self._telemetry, decode_telemetry, self._batches)
 
     def take_report(self, msg: Msg, delivered_before: bool = False) -> bool:
-        """Take one ack, hello, exit or note; return False if it is to come again.
+        """Take one ack, hello, exit or note; return False to have it redelivered.
 
-        A hello that an earlier Weaver was sent (``delivered_before``) is passed over: what is true now
-        is asked for by every Weaver that starts.
+        A hello that was delivered to an earlier Weaver (``delivered_before``) is ignored: a
+        Weaver that starts requests new ones.
         """
         if msg.subject.startswith(self._ack):
             return self._take(msg, self._ack, decode_ack, self._reports)
@@ -86,7 +86,7 @@ class Inlet:
         return self._take(msg, prefix, decode_event, self._reports, delivered_before)
 
     def take_view(self, msg: Msg) -> None:
-        """Take what the lighthouse sees."""
+        """Take a view of the lighthouse."""
         ts_recv_ns = self._clock.now_ns()
         if not self._views.takes(msg.subject, ts_recv_ns, len(msg.data)):
             self.reject(msg.subject, "its sender sends more than it may")
@@ -102,7 +102,7 @@ class Inlet:
         self._receive(view, ts_recv_ns)
 
     def reject(self, subject: str, reason: str) -> None:
-        """Count a message that is none, and log it unless its subject was logged just now."""
+        """Count a malformed message, and log it, rate-limited by subject."""
         self._limited_log.add(subject, f"dropped a message on {subject}: {reason}")
         self._report_malformed(subject, plain_line(reason))
 
@@ -135,7 +135,7 @@ class Inlet:
             self.reject(msg.subject, f"{need}, was {was}")
             return True
         if isinstance(message, Hello) and message.worker != f"{message.group}-{message.rank}":
-            # The server vouches for the name alone: nobody may say to be of another's group.
+            # The server verifies the name alone: the group has to match it.
             named = f"{message.group}-{message.rank}"
             self.reject(msg.subject, f"need worker <group>-<rank>, {named}, was {message.worker}")
             return True

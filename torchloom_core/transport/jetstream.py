@@ -31,45 +31,45 @@ from torchloom_core.wire.limits import MAX_WORKERS
 _log = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_S = 2
-_KEPT_S = 7 * 24 * 3600
+_MAX_AGE_S = 7 * 24 * 3600
 _DUPLICATES_S = 600
 _COMMAND_WAITS_S = (1.0, 2.0, 5.0, 15.0, 60.0)
-"""How soon a command that is not answered is delivered again, the last again and again.
+"""After how long an unacknowledged command is redelivered; the last interval repeats.
 
-The first is how long the sidecar that takes a killed one's place waits for what that one had
-pulled; the later ones are for trainers that take long over a step, or hang.
+The first is how long a restarted sidecar waits for what its predecessor had pulled; the later
+ones are for trainers with a long step, or that hang.
 """
 
 _CONSUMER_IDLE_S = 3600.0
 _CONSUMER_SURE_S = _CONSUMER_IDLE_S / 2
-"""How long a consumer that was made here is taken to be there still."""
+"""How long a consumer that was made here is assumed to exist."""
 
 _REPORT_BYTES = (1 << 30, 1 << 28, 1 << 26, 1 << 24, -1)
 _BULK_BYTES = _REPORT_BYTES[1:]
-"""Of all reports, and of all large events: of more the oldest go. A server sets the room aside, and
-has less on a disk that is nearly full; it always makes a stream that is not bounded, which then
-ends with the disk."""
+"""Sizes to try for the streams of reports and of large events; beyond it the oldest messages are
+deleted. A server reserves the space, and has less on a disk that is nearly full; it always accepts
+an unbounded stream, whose limit is the disk."""
 _SHARE = 16
-"""One worker has this part of a stream on each of its subjects: when it sends more, its own oldest
-messages go, and nobody else's."""
+"""Each subject of a worker gets this fraction of a stream: when a worker sends more, only its own
+oldest messages are deleted."""
 _NO_ROOM = frozenset({10002, 10047, 10122})
-"""An account's limit, the server's, and the account's for one stream."""
+"""Error codes for a limit of the account, of the server, and of the account for one stream."""
 _COPIES = 3
-"""Of each stream on a cluster of so many servers or more: any one of them may go."""
+"""Replicas of each stream on a cluster of at least this many servers: any one may fail."""
 _NO_PEERS = frozenset({10005, 10074})
-"""Too few of the cluster's servers have JetStream on."""
+"""Error codes for too few servers of the cluster with JetStream on."""
 _MESSAGE_ID = "Nats-Msg-Id"
 
 _NOT_THERE = 10057
 _PLACES = 100_000
-"""Of how many commands it is known where they are on file, to take them back one by one."""
+"""Number of commands whose sequence numbers are remembered, to withdraw them one by one."""
 
 AT_ONCE = 2000
 _ANSWERED_S = 10.0
 
 
 class Message(NamedTuple):
-    """What is put on file in a stream."""
+    """A message to store in a stream."""
 
     subject: str
     data: bytes
@@ -77,14 +77,14 @@ class Message(NamedTuple):
 
 
 class JetStream:
-    """The streams that JetStream keeps for one run: commands, and reports.
+    """The JetStream streams of one run: commands, and reports.
 
     Attributes
     ----------
     context : JetStreamContext
         nats-py's.
     copies : int
-        On how many servers each stream is kept.
+        Number of servers that store each stream.
     """
 
     def __init__(self, link: Connection, run: str) -> None:
@@ -99,7 +99,7 @@ class JetStream:
         self._incarnations: dict[str, tuple[int, float]] = {}
 
     async def check(self, url: str) -> None:
-        """Raise BrokerError unless the server has JetStream on for us, and we may ask."""
+        """Raise BrokerError unless JetStream is on for our account, and we may use its API."""
 
         async def look() -> None:
             try:
@@ -110,7 +110,7 @@ class JetStream:
         await self._link.persist_if_allowed("look for JetStream", look)
 
     async def make(self) -> None:
-        """Make the streams, or bring them up to date."""
+        """Create the streams, or update their configuration."""
         run = self._run
         await self._make_stream(subjects.command_stream(run), subjects.command(run))
         accepts = subjects.ack(run), subjects.event(run)
@@ -128,10 +128,11 @@ class JetStream:
         )
 
     async def add_worker(self, worker: str, incarnation: int) -> None:
-        """Make the durable consumer from which a life of ``worker`` pulls its commands.
+        """Create the durable consumer from which an incarnation pulls its commands.
 
-        That of the life before goes. One that nobody pulls from for an hour goes by itself, and
-        comes back, and with it all commands of that life, when the worker does.
+        The previous incarnation's consumer is deleted. The server deletes one that is idle for
+        an hour; it is created again, with all commands of that incarnation, when the worker is
+        back.
         """
         before, made_s = self._incarnations.get(worker, (incarnation, -math.inf))
         now_s = time.monotonic()
@@ -151,45 +152,46 @@ class JetStream:
         )
         self._incarnations[worker] = incarnation, now_s
         if before != incarnation:
-            with suppress(nats.errors.Error):  # else it goes by itself
+            with suppress(nats.errors.Error):  # otherwise it expires
                 await self.context.delete_consumer(
                     stream, subjects.command_consumer(worker, before)
                 )
 
     async def withdraw(self, worker: str, names: Iterable[str]) -> None:
-        """Take commands to ``worker`` off file, by the ids under which they were sent.
+        """Delete stored commands to ``worker``, by the ids under which they were sent.
 
-        One that was not sent from here an earlier Weaver sent: all that any of those sent goes. Of
-        one that the server never answered for nobody knows whether it is there: all goes.
+        A command that was not sent by this Weaver came from an earlier one: all commands of
+        earlier Weavers are deleted. If the server never confirmed a command, it is unknown
+        whether it is stored: all commands to the worker are deleted.
         """
-        stream, what = subjects.command_stream(self._run), f"recall commands to {worker}"
+        stream, task = subjects.command_stream(self._run), f"withdraw commands to {worker}"
         names = list(names)
         if self._unanswered.intersection(names):
             self._unanswered.difference_update(names)
             subject = subjects.command(self._run, worker)
             purge_all = partial(self.context.purge_stream, stream, subject=subject)
-            await self._link.persist(what, purge_all)
+            await self._link.persist(task, purge_all)
             return
         sent_here = [self._places.pop(name, 0) for name in names]
         for place in filter(None, sent_here):
-            await self._link.persist(what, partial(self._drop, stream, place))
+            await self._link.persist(task, partial(self._drop, stream, place))
         if not all(sent_here):
             subject, first = subjects.command(self._run, worker), self._first_place
             purge = partial(self.context.purge_stream, stream, seq=first, subject=subject)
-            await self._link.persist(what, purge)
+            await self._link.persist(task, purge)
 
     async def send(
         self, commands: Sequence[tuple[str, bytes, str]], is_wanted: Callable[[str], bool]
     ) -> None:
-        """Put ``(subject, data, id)`` on file in a stream, each exactly once however often.
+        """Store each ``(subject, data, id)`` exactly once, however often it is sent.
 
-        Each attempt leaves those out of which ``is_wanted(id)`` is false by then.
+        An attempt leaves out commands for which ``is_wanted(id)`` is false by then.
         """
         rest, places = iter(commands), dict[str, int]()
 
         async def attempt(batch: Sequence[tuple[str, bytes, str]]) -> None:
             wanted = {name: (to, data) for to, data, name in batch if is_wanted(name)}
-            if len(self._unanswered) > _PLACES:  # of commands whose deadlines are long over
+            if len(self._unanswered) > _PLACES:  # their commands have long expired
                 self._unanswered.clear()
             self._unanswered.update(wanted)
             messages = [Message(*what, {_MESSAGE_ID: name}) for name, what in wanted.items()]
@@ -208,7 +210,7 @@ class JetStream:
     async def _make_shared(
         self, name: str, *accepts: str, sizes: Sequence[int], message_bytes: int
     ) -> None:
-        """Make a stream that workers share, of the first of the sizes for which there is room."""
+        """Create a stream that workers share, with the first of the sizes that fits."""
         for most_bytes in sizes:
             share = (most_bytes if most_bytes > 0 else sizes[0]) // (_SHARE * message_bytes)
             if await self._make_stream(
@@ -221,16 +223,16 @@ class JetStream:
                 return
 
     async def _make_stream(self, name: str, *accepts: str, **limits: int) -> bool:
-        """Make a stream, or bring it up to date; return whether the server had room for it."""
+        """Create or update a stream; return whether the server had space for it."""
         config = StreamConfig(
             name=name,
             subjects=list(accepts),
             retention=RetentionPolicy.LIMITS,
             storage=StorageType.FILE,
             num_replicas=self.copies,
-            max_age=_KEPT_S,
+            max_age=_MAX_AGE_S,
             duplicate_window=_DUPLICATES_S,
-            max_consumers=MAX_WORKERS,  # the server sets 1,000 by itself
+            max_consumers=MAX_WORKERS,  # the server's default is 1,000
             **limits,
         )
 
@@ -238,7 +240,7 @@ class JetStream:
             there = True
             try:
                 try:
-                    # First, since one that is there counts twice where it is to be made.
+                    # Update first: to create an existing stream counts its size twice.
                     await self.context.update_stream(config)
                 except nats.js.errors.NotFoundError:
                     there = False
@@ -252,7 +254,7 @@ class JetStream:
                 return False
             return True
 
-        # One that is there stays as it is where the server has set aside more than it has.
+        # An existing stream stays as it is if the server has reserved more than it has.
         return await self._link.persist(f"make stream {name}", make)
 
     async def _drop(self, stream: str, place: int) -> None:
@@ -262,14 +264,14 @@ class JetStream:
             if error.err_code != _NOT_THERE:
                 raise
 
-    async def publish(self, what: str, messages: Iterable[Message]) -> list[int]:
-        """Publish into a stream, many before the first is answered; all again if one is not.
+    async def publish(self, task: str, messages: Iterable[Message]) -> list[int]:
+        """Publish in batches, awaiting acks per batch; repeat a batch if an ack is missing.
 
-        Returns the place of each in the stream.
+        Returns the sequence number of each in the stream. ``task`` names it in errors.
         """
         rest, places = iter(messages), list[int]()
         while batch := list(itertools.islice(rest, AT_ONCE)):
-            places += await self._link.persist(what, partial(self._publish_all, batch))
+            places += await self._link.persist(task, partial(self._publish_all, batch))
         return places
 
     async def _publish_all(self, messages: Sequence[Message]) -> list[int]:
@@ -282,4 +284,4 @@ class JetStream:
                 return [answer.seq for answer in await asyncio.gather(*answers)]
         finally:
             for answer in answers:
-                answer.cancel()  # one that is waited for no more would hold its place for ever
+                answer.cancel()  # otherwise nats-py keeps it forever

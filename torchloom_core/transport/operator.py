@@ -28,17 +28,17 @@ _log = logging.getLogger(__name__)
 SERVICE = "torchloom"
 
 _REQUESTS = {"per_s": 50.0, "bytes_per_s": 1e6, "rest_s": 10.0}
-"""What each person may ask: more than people, or their scripts, do."""
+"""Rate limits of a person: above what people, or their scripts, need."""
 
 _LONGEST_TEXT = 2000
 _SHOWN = 80
 
 Handler = Callable[[bytes, str], Awaitable[bytes]]
-"""Answers the body of a request; the second argument is the person who asks."""
+"""Answers the body of a request; the second argument is the person's name."""
 
 
 class Gate:
-    """Lets in what each person may ask, and says who asks more; that is not answered."""
+    """Admits requests within each person's rate limit; others are logged and not answered."""
 
     def __init__(self, now_ns: Callable[[], int]) -> None:
         self._now_ns = now_ns
@@ -46,19 +46,19 @@ class Gate:
         self._limited_log = RateLimitedLog(_log)
 
     def admits(self, subject: str, size: int) -> bool:
-        """Say whether a request of ``size`` bytes, or a question about the service, is let in."""
-        person, verb = subjects.asked(subject)
+        """Return whether a request of ``size`` bytes, or a query about the service, is admitted."""
+        person, verb = subjects.person_and_verb(subject)
         if self._quota.takes(person, self._now_ns(), size):
             return True
-        text = f"{person[:_SHOWN]} asks {verb[:_SHOWN]} too often and is not answered"
+        text = f"{person[:_SHOWN]} sends too many requests ({verb[:_SHOWN]}): not answered"
         self._limited_log.add(person, text)
         return False
 
 
 async def serve(client: Client, run: str, handlers: Mapping[str, Handler], turns: Turns) -> Service:
-    """Answer each verb, whoever asks; ``nats micro ls`` shows the service ``torchloom``.
+    """Answer each verb; ``nats micro ls`` shows the service ``torchloom``.
 
-    Whatever a handler raises is answered with an :class:`~torchloom_core.wire.operator.Answer`
+    An exception in a handler is answered with an :class:`~torchloom_core.wire.operator.Answer`
     that is not ok.
     """
     config = ServiceConfig(
@@ -82,27 +82,27 @@ async def serve(client: Client, run: str, handlers: Mapping[str, Handler], turns
 def _answering(verb: str, handler: Handler, turns: Turns) -> Callable[[Request], Awaitable[None]]:
     async def answer(request: Request) -> None:
         await turns.give()
-        person, _ = subjects.asked(request.subject)
+        person, _ = subjects.person_and_verb(request.subject)
         try:
             _check_name(verb, person)
             reply = await handler(request.data, person)
         except TorchloomError as error:
             reply = _refusal(str(error))
-        except Exception as error:  # noqa: BLE001  (a person is owed an answer)
+        except Exception as error:  # noqa: BLE001  (every request gets an answer)
             _log.exception("request %s of %s failed", verb, person)
             failure = f"the Weaver failed ({type(error).__name__}: {error})"
-            reply = _refusal(f"{verb}: {failure}"[:_LONGEST_TEXT] + "; its log says more")
+            reply = _refusal(f"{verb}: {failure}"[:_LONGEST_TEXT] + "; see its log")
         if len(reply) > MAX_MESSAGE_BYTES:
             need = f"need an answer of at most {MAX_MESSAGE_BYTES} bytes"
             reply = _refusal(f"{verb}: {need}, was {len(reply)}")
-        if request._msg.reply:  # a plain `nats pub` wants no answer
+        if request._msg.reply:  # a plain `nats pub` has no reply subject
             await request.respond(reply)
 
     return answer
 
 
 def _check_name(verb: str, person: str) -> None:
-    """Raise MessageError unless it is a name; a server without our rights lets anything through."""
+    """Raise MessageError unless it is a name; a server of your own may admit any."""
     if not subjects.is_name(person):
         rule = f"need a person's name of {subjects.NAME_RULE}"
         raise MessageError(f"{verb}: {rule}, was {person[:_SHOWN]!r}")
@@ -113,7 +113,7 @@ def _refusal(text: str) -> bytes:
 
 
 class ControlClient:
-    """A person's side: asks the Weaver, and listens to what it tells."""
+    """A person's side: sends requests to the Weaver, and subscribes to its messages."""
 
     def __init__(self, link: Connection, url: str, run: str, person: str) -> None:
         self._link = link
@@ -123,14 +123,14 @@ class ControlClient:
 
     @classmethod
     async def connect(cls, url: str, run: str, creds: Path | None = None) -> "ControlClient":
-        """Connect to the run's broker, as the person whom the credentials name.
+        """Connect to the run's broker as the person named in the credentials.
 
-        Without credentials it is the one who is logged in.
+        Without credentials it is the login name.
 
         Raises
         ------
         BrokerError
-            If it cannot be reached, refuses the credentials, or is too old.
+            If it is unreachable, refuses the credentials, or is too old.
         """
         # People's credentials allow the inbox that plain NATS tools use.
         link = await Connection.open(
@@ -141,14 +141,14 @@ class ControlClient:
     async def ask(
         self, verb: str, body: bytes = b"", timeout_s: float = 5.0, tries: int = 1
     ) -> bytes:
-        """Return the Weaver's answer to ``verb``.
+        """Send a request ``verb`` and return the Weaver's answer.
 
-        Where none comes in time the same is asked again, ``tries`` times in all.
+        Without an answer in time it is sent again, ``tries`` times in all.
 
         Raises
         ------
         RequestError
-            If nobody answers.
+            If there is no answer.
         """
         try:
             subject = subjects.control(self._run, self._person, verb)
@@ -158,13 +158,13 @@ class ControlClient:
                 f"{self._url}: no Weaver of run {self._run} answers {verb!r}; is it running?"
             ) from None
         except nats.errors.TimeoutError:
-            doubt = "" if verb in READS else ": it may still be done"
+            hint = "" if verb in READS else ": the request may still be carried out"
             raise RequestError(
-                f"{self._url}: need an answer to {verb!r} from the Weaver of run {self._run} "
-                f"within {tries * timeout_s:g} s, was silence{doubt}"
+                f"{self._url}: no answer to {verb!r} from the Weaver of run {self._run} "
+                f"within {tries * timeout_s:g} s{hint}"
             ) from None
         except nats.errors.Error as error:
-            raise RequestError(f"{self._url}: {verb!r} could not be asked: {error}") from None
+            raise RequestError(f"{self._url}: {verb!r} could not be sent: {error}") from None
         return bytes(reply.data)
 
     async def _ask(self, subject: str, body: bytes, timeout_s: float, tries: int) -> Msg:
@@ -174,7 +174,7 @@ class ControlClient:
         return await self._link.client.request(subject, body, timeout=timeout_s)
 
     async def listen(self, callback: Callable[[str, bytes], None]) -> None:
-        """Call ``callback(kind, data)`` for everything the Weaver tells from now on."""
+        """Call ``callback(kind, data)`` for every message that the Weaver publishes from now on."""
         prefix = subjects.out(self._run, "")
 
         async def take(msg: Msg) -> None:
@@ -186,23 +186,23 @@ class ControlClient:
     async def subscribe(
         self, subject: str, callback: Callable[[Msg], Awaitable[None]], pending: int
     ) -> None:
-        """Have ``callback`` called for all that is said on a subject; ``pending`` may wait for it.
+        """Await ``callback`` for each message on a subject.
 
-        What comes while more wait is lost.
+        At most ``pending`` messages wait for it; further ones are lost.
         """
         await self._link.client.subscribe(subject, cb=callback, pending_msgs_limit=pending)
 
     def on_reconnect(self, callback: Callable[[], Awaitable[None]]) -> None:
-        """Await ``callback`` whenever the broker is back: what was told meanwhile was not heard."""
+        """Await ``callback`` after each reconnect; messages sent meanwhile were missed."""
         self._link.on_reconnect(callback)
 
     async def settle(self) -> None:
-        """Return once the server knows what is to be heard; raises as :meth:`Connection.settle`."""
+        """Return once the server has the subscriptions; raises as :meth:`Connection.settle`."""
         await self._link.settle()
 
     @property
     def is_connected(self) -> bool:
-        """Whether the broker is there right now."""
+        """Whether the broker is connected right now."""
         return self._link.is_connected
 
     async def close(self) -> None:
@@ -211,10 +211,10 @@ class ControlClient:
 
 
 def _person(creds: Path | None) -> str:
-    """Return who asks; what is no name becomes the one nearest to it."""
+    """Return the person's name, turned into a valid one if necessary."""
     if creds is not None:
         return subjects.as_name(user_name(creds.read_text(encoding="utf-8")))
     try:
         return subjects.as_name(getpass.getuser())
-    except (KeyError, OSError, ImportError):  # nobody: a user id without an entry
+    except (KeyError, OSError, ImportError):  # a user id without an entry
         return subjects.DEFAULT_PERSON

@@ -1,4 +1,4 @@
-"""Who controls a run: the Weaver's entry in the bucket, and its answer when another asks."""
+"""Which Weaver controls a run: its entry in the bucket, and its answer to another Weaver."""
 
 import asyncio
 import time
@@ -20,7 +20,7 @@ _GIVE_BACK_S = 2.0
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
-    """A Weaver process, as others of the same run need to know it.
+    """A Weaver process, as described to other Weavers of the run.
 
     Attributes
     ----------
@@ -43,13 +43,13 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
     age_s: Seconds = 0.0
 
     def __str__(self) -> str:
-        """Return who and where it is, and since when, for a line."""
+        """Return the process, its place and its start in one line."""
         since = moment_text(self.since_ns // 10**9 * 10**9)
         return f"pid {self.pid} on {self.host}, state folder {self.folder}, since {since}"
 
 
 class Ownership:
-    """Reads and writes which Weaver controls the run, and asks that one whether it is alive."""
+    """Reads and writes which Weaver controls the run, and queries whether it is alive."""
 
     def __init__(self, link: Connection, subject: str, state: StateBucket) -> None:
         self._link = link
@@ -59,11 +59,11 @@ class Ownership:
         self._began_s = 0.0
 
     async def recorded(self) -> Owner | None:
-        """Return the Weaver that took the run last and has not given it back; None: nobody."""
+        """Return the Weaver that took the run last and has not released it, or None."""
         return _decoded(await self._state.get(OWNER_KEY))
 
-    async def ask(self) -> Owner | None:
-        """Return what the Weaver that runs now answers, None where nobody does in time."""
+    async def query(self) -> Owner | None:
+        """Return the answer of the running Weaver, or None if there is none in time."""
 
         async def call() -> Owner | None:
             try:
@@ -72,16 +72,16 @@ class Ownership:
             except (nats.errors.NoRespondersError, nats.errors.TimeoutError):
                 return None
 
-        return await self._link.persist("ask for the run's Weaver", call)
+        return await self._link.persist("query the run's Weaver", call)
 
     async def declare(self, owner: Owner) -> None:
-        """Answer whoever asks from now on, and put it on file."""
+        """Answer queries from now on, and write the entry."""
         self._own, self._began_s = owner, time.monotonic()
         await self._link.client.subscribe(self._subject, cb=self._answer)
         await self._state.put(OWNER_KEY, msgspec.json.encode(owner))
 
     async def give_back(self) -> None:
-        """Clear the entry if it is still ours and the broker is there: the next need not wait."""
+        """Clear the entry if it is still ours, so that the next Weaver need not wait."""
         with suppress(BrokerError, TimeoutError):
             async with asyncio.timeout(_GIVE_BACK_S if self._link.is_connected else 0.0):
                 if self._own is not None and await self.recorded() == self._own:

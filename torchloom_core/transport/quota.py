@@ -1,4 +1,4 @@
-"""How much each sender may say, and turns for those who say little; the bus asks."""
+"""Rate limits per sender, and turns for other work on the event loop; the bus uses them."""
 
 import asyncio
 import time
@@ -6,23 +6,23 @@ import time
 from torchloom_core.clock import SECOND_NS
 
 _KNOWN = 200_000
-"""Senders that are remembered; of more all are forgotten, and begin anew."""
+"""Maximum number of senders that are remembered; beyond it the table is cleared."""
 
 _TURN_S = 0.005
 
 
 class Quota:
-    """So many messages, or bytes, a second from each sender, and more at once after a rest.
+    """Limits messages and bytes per second of each sender, with a burst after a rest.
 
-    What a sender has said is a time after which its quota is whole again (the generic cell rate
-    algorithm): every message and every byte puts it off, by ``rest_s`` beyond now at the most.
+    This is the generic cell rate algorithm: a sender's state is the time at which its quota is
+    whole again. Each message and each byte moves it later, at most to ``rest_s`` from now.
 
     Parameters
     ----------
     per_s, bytes_per_s : float
-        Messages a second without bytes, and bytes a second without messages.
+        Messages per second without bytes, and bytes per second without messages.
     rest_s : float
-        How many seconds' worth may come at once.
+        Size of a burst, in seconds of the rate.
     """
 
     def __init__(self, per_s: float, rest_s: float, bytes_per_s: float = float("inf")) -> None:
@@ -32,7 +32,7 @@ class Quota:
         self._whole_ns: dict[str, float] = {}
 
     def takes(self, sender: str, now_ns: int, size: int = 0) -> bool:
-        """Say whether a message of ``size`` bytes is within it; one that is not costs nothing."""
+        """Return whether a message of ``size`` bytes is within the quota, and count it if so."""
         whole_ns = self._whole_ns.get(sender)
         if whole_ns is None:
             if len(self._whole_ns) >= _KNOWN:
@@ -48,21 +48,21 @@ class Quota:
 
 
 class Turns:
-    """Lets others have their turn every few milliseconds of work that waits for nothing.
+    """Yields to the event loop every few milliseconds of work that never awaits.
 
-    A callback of nats-py that never waits is called for all that has come in before anything else
-    on the loop, the kill switch say, is looked at.
+    nats-py calls a callback that never awaits for all pending messages before anything else on
+    the loop runs, such as the kill switch.
     """
 
     def __init__(self) -> None:
         self._due_s = 0.0
 
     def are_due(self) -> bool:
-        """Say whether it is time to :meth:`give` them."""
+        """Return whether it is time to :meth:`give` one."""
         return time.monotonic() >= self._due_s
 
     async def give(self) -> None:
-        """Let the others run if it is time."""
+        """Yield to the event loop if it is time."""
         if self.are_due():
             await asyncio.sleep(0)
             self._due_s = time.monotonic() + _TURN_S

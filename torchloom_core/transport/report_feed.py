@@ -1,9 +1,8 @@
-"""The stream of reports, read in its order by one Weaver after the other.
+"""The stream of reports, read in order by one Weaver after the other.
 
-JetStream sends again after half a minute what a reader has not acknowledged, and what came later at
-once: the end of a worker would be read before its last ack, where a Weaver was killed or the
-connection lost in between. So each Weaver, and each connection, begins with a consumer of its own
-at the first report that was not taken in.
+JetStream redelivers an unacknowledged report after half a minute, but later reports at once: after
+a kill of the Weaver, or a lost connection, a worker's exit would be read before its last ack. So
+each Weaver, and each connection, starts its own consumer at the first report that was not handled.
 """
 
 import asyncio
@@ -26,29 +25,29 @@ _log = logging.getLogger(__name__)
 
 _ACK_WAIT_S = 30
 _IN_FLIGHT = 4096
-"""Reports that are on their way at once."""
+"""Maximum number of reports that are not yet acknowledged."""
 
 _LOOK_S = 0.5
-"""For how long a look waits for what is on its way, seconds."""
+"""How long a check waits for reports in flight, seconds."""
 
 _POLL_S = 0.05
 
 Take = Callable[[Msg, bool], bool]
-"""Takes one report, and whether an earlier Weaver was sent it; False if it is to come again."""
+"""Takes a report, and whether it was delivered to an earlier Weaver; False: redeliver it."""
 
 
 class ReportFeed:
-    """What one Weaver reads of a stream of reports.
+    """One Weaver's consumer of a stream of reports.
 
     Parameters
     ----------
     deliver_to : str
-        The subject on which the Weaver hears them.
+        The subject on which the Weaver receives them.
 
     Attributes
     ----------
     others_there : bool
-        Whether another Weaver was being sent the reports at :meth:`look_for_others`.
+        Whether another Weaver was subscribed at :meth:`look_for_others`.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class ReportFeed:
         self.others_there = any(info.push_bound for info in await self._consumers())
 
     async def begin(self) -> None:
-        """Read on where the last Weaver has acknowledged all, whatever it was sent beyond."""
+        """Continue after the reports that the last Weaver acknowledged."""
         before = await self._consumers()
         self._taken = max(map(_floor, before), default=0)
         self._delivered_before = max((_delivered(info) for info in before), default=0)
@@ -87,7 +86,7 @@ class ReportFeed:
             await self._drop(info.name)
 
     async def begin_again(self) -> None:
-        """Read on behind the last report that was taken in: what was sent since may be lost."""
+        """Continue after the last handled report: later ones may have been lost."""
         async with self._renewing:
             before = self._consumer
             if before:
@@ -95,15 +94,15 @@ class ReportFeed:
                 await self._drop(before)
 
     async def take(self, msg: Msg, take: Take) -> bool:
-        """Hand on the next report, and return whether it is to be acknowledged."""
+        """Pass on the next report, and return whether to acknowledge it."""
         try:
             metadata = msg.metadata
         except NotJSMessageError:
             return False
         if metadata.consumer != self._consumer:
-            return False  # of a consumer that has gone; it comes again by ours
+            return False  # of a deleted consumer; ours delivers it again
         if metadata.sequence.consumer != self._delivered + 1:
-            _log.info("reports were lost on the way: they are read again")
+            _log.info("reports were lost in transit; reading them again")
             try:
                 await self.begin_again()
             except BrokerError as error:
@@ -118,10 +117,10 @@ class ReportFeed:
         return True
 
     async def taken_until_ns(self, now_ns: Callable[[], int]) -> int | None:
-        """Return a time before which all that is on file was taken in; None: that is now.
+        """Return a time before which all stored reports were handled; None: that is now.
 
-        It waits for a moment for what is on its way. Without a broker it returns the last such
-        time, 0 where there is none.
+        It waits briefly for reports in flight. Without a broker it returns the last such time, or
+        0.
         """
         began_ns = now_ns()
         with suppress(TimeoutError, nats.errors.Error):
@@ -140,14 +139,14 @@ class ReportFeed:
         return self._taken_until_ns
 
     async def _is_drained(self) -> bool:
-        """Say whether there is nothing to come, as where the last reports were deleted."""
+        """Return whether no report is pending, as when the last ones were deleted."""
         info = await self._context.consumer_info(self._stream, self._consumer)
         return not info.num_pending and not info.num_ack_pending
 
     async def _begin_consumer(self) -> None:
         name = f"weaver-{secrets.token_hex(4)}"
-        # A push consumer with a fixed subject: the quickest, nothing to poll, and a new Weaver
-        # takes over at once from one that hangs.
+        # A push consumer with a fixed subject is fastest: no polling, and a new Weaver takes over
+        # at once from one that hangs.
         config = ConsumerConfig(
             durable_name=name,
             deliver_subject=self.deliver_to,
@@ -171,12 +170,12 @@ class ReportFeed:
 
     async def _consumers(self) -> list[ConsumerInfo]:
         return await self._link.persist(
-            "look for consumers of reports", lambda: self._context.consumers_info(self._stream)
+            "list the consumers of reports", lambda: self._context.consumers_info(self._stream)
         )
 
 
 def _floor(info: ConsumerInfo) -> int:
-    """Return up to where in the stream all was acknowledged."""
+    """Return the sequence number up to which all is acknowledged."""
     floor = info.ack_floor.stream_seq if info.ack_floor else 0
     return max(floor, (info.config.opt_start_seq or 1) - 1)
 

@@ -1,4 +1,4 @@
-"""The run's key-value bucket: the state that a Weaver leaves to the next, and the epoch."""
+"""The run's key-value bucket: the Weaver's state for its successor, and the epoch."""
 
 import logging
 import re
@@ -21,40 +21,40 @@ _log = logging.getLogger(__name__)
 
 EPOCH_KEY = "epoch"
 OWNER_KEY = "owner"
-"""Holds which Weaver controls the run; empty where nobody does."""
+"""The Weaver that controls the run; empty if none does."""
 
 _EPOCH = re.compile(rb"[0-9]{1,18}")
 _HIGHEST_EPOCH = 1 << 53
-"""What a reader of JSON can be sure to keep whole."""
+"""The largest integer that JSON readers represent exactly."""
 WHOLE_KEY = "whole"
-"""Holds the epoch whose entries are all of the state."""
+"""The epoch whose entries are the whole state."""
 
 _EPOCH_ZERO_S = 1_767_225_600
 
 _GONE = {"KV-Operation": "DEL"}
-"""Headers of the mark that takes an entry away.
+"""Headers of the marker that deletes an entry.
 
-The mark stays until another epoch takes over. Were it to expire, or were the entry purged, a
-server that is killed would bring the entry back: it writes down which messages were deleted by
-a call, and not which a newer one of the same subject had replaced.
+The marker stays until another epoch takes over. If it expired, or if the entry were purged, a
+killed server would restore the entry: it stores which messages were deleted by a call, but not
+which were replaced by a newer message of the same subject.
 """
 
 _MARKS = {"KV-Operation", "Nats-Marker-Reason"}
-"""Headers of a message that takes an entry away: ours, and the server's own."""
+"""Headers of a message that deletes an entry: ours, and the server's own."""
 
 _READ_S = 10.0
-"""How long a reader that was cut off stays with the server."""
+"""How long the server keeps the consumer of a reader that was cut off."""
 
 
 class Left(NamedTuple):
-    """The state that the last Weaver left: its epoch, 0 if there was none, and its entries."""
+    """The last Weaver's state: its epoch, 0 if there was none, and its entries."""
 
     epoch: int
     entries: dict[str, bytes]
 
 
 class StateBucket:
-    """The key-value bucket of one run: the Weaver's state, and the epoch of who may write it."""
+    """The key-value bucket of one run: the Weaver's state, by epoch."""
 
     def __init__(self, link: Connection, run: str, streams: JetStream) -> None:
         self._link = link
@@ -65,14 +65,14 @@ class StateBucket:
         self._whole_revision = 0
 
     async def make(self) -> None:
-        """Make the bucket, unless it is there."""
+        """Create the bucket, unless it exists."""
         self._kv = await self._link.persist("make the key-value bucket", self._make_bucket)
 
     async def write(self, epoch: int, entries: Mapping[str, bytes | None]) -> None:
-        """Store entries of the epoch's state, in their order; None takes one away.
+        """Store entries of the epoch's state, in their order; None deletes one.
 
-        No other epoch's entries are touched: a Weaver that was superseded and does not know it
-        yet writes beside its successor's. To write the same again changes nothing.
+        No other epoch's entries are touched: a Weaver that does not know yet that it is
+        superseded cannot change its successor's. To write the same again changes nothing.
         """
         messages = (
             Message(self._subject(f"{epoch}.{key}"), b"", _GONE)
@@ -83,7 +83,7 @@ class StateBucket:
         await self._streams.publish("store the state", messages)
 
     async def left(self) -> Left:
-        """Return the state of the last epoch that had taken over all of it."""
+        """Return the state of the last epoch that completed its take-over."""
         whole, self._whole_revision = await self._link.persist(
             f"read key {WHOLE_KEY}", lambda: self._entry(WHOLE_KEY)
         )
@@ -91,27 +91,27 @@ class StateBucket:
         return Left(epoch, await self.items(str(epoch)) if epoch else {})
 
     async def take_over(self, epoch: int) -> None:
-        """Say that the epoch's entries are all of the state, and drop those of all others.
+        """Mark the epoch's entries as the whole state, and delete those of other epochs.
 
         Raises
         ------
         SupersededError
             If a Weaver of a later epoch has taken over meanwhile.
         OvertakenError
-            If one of an earlier epoch has, which ends once it hears of this one.
+            If a Weaver of an earlier epoch has, which ends once it detects this one.
         """
 
-        async def say() -> None:
+        async def mark() -> None:
             try:
                 await self._bucket.update(WHOLE_KEY, str(epoch).encode(), self._whole_revision)
             except nats.js.errors.KeyWrongLastSequenceError:
                 found, self._whole_revision = await self._entry(WHOLE_KEY)
                 whole = _whole_number(WHOLE_KEY, found)
-                if whole != epoch:  # else: our own, its answer was lost
+                if whole != epoch:  # otherwise it is our own write, whose answer was lost
                     taken = SupersededError if whole > epoch else OvertakenError
                     raise taken(f"another Weaver took over run {self._run}") from None
 
-        await self._link.persist("take over the state", say)
+        await self._link.persist("take over the state", mark)
         keys = await self._link.persist("list the keys", self._keys)
         first = {key.partition(".")[0] for key in keys if "." in key}
         for other in sorted(first - {str(epoch)}):
@@ -122,7 +122,7 @@ class StateBucket:
             )
 
     async def get(self, key: str) -> bytes | None:
-        """Return the value of ``key``, None where there is none."""
+        """Return the value of ``key``, or None."""
         return (await self._link.persist(f"read key {key}", lambda: self._entry(key)))[0]
 
     async def put(self, key: str, value: bytes) -> None:
@@ -130,13 +130,13 @@ class StateBucket:
         await self._link.persist(f"write key {key}", lambda: self._bucket.put(key, value))
 
     async def items(self, prefix: str) -> dict[str, bytes]:
-        """Return the entries below ``prefix``, by what follows it in their keys."""
+        """Return the entries below ``prefix``, by the rest of their keys."""
         return await self._link.persist(f"read keys {prefix}.>", lambda: self._items(prefix))
 
     async def claim_epoch(self, above: int = 0) -> int:
-        """Raise the epoch by one, or past ``above``, against all others who try; return it.
+        """Raise the epoch by one, or above ``above``, atomically among Weavers; return it.
 
-        A key that is no epoch counts as lost.
+        A key without a valid epoch counts as lost.
         """
         return await self._link.persist("claim the epoch", lambda: self._claim_epoch(above))
 
@@ -169,7 +169,7 @@ class StateBucket:
         return f"$KV.{subjects.bucket(self._run)}.{key}"
 
     async def _entry(self, key: str) -> tuple[bytes | None, int]:
-        """Return a key's value, None where there is none, and its revision."""
+        """Return a key's value, or None, and its revision."""
         try:
             entry = await self._bucket.get(key)
         except nats.js.errors.KeyDeletedError as error:
@@ -194,10 +194,10 @@ class StateBucket:
         ]
 
     async def _newest(self, keys: str, *, headers_only: bool = False) -> list[Msg]:
-        """Return the newest message of each of the bucket's keys, those that take one away too.
+        """Return the newest message of each of the bucket's keys, including deletions.
 
-        How many there are is said before the first is sent. nats-py's watch asks afterwards, and
-        where the answer overtakes what was sent it takes a full bucket for an empty one.
+        The server states their number before it sends them. nats-py's own watch requests the
+        number afterwards; if that answer comes first, a full bucket looks empty.
         """
         stream = self._bucket._stream
         consumer = await self._js.add_consumer(
@@ -233,18 +233,18 @@ class StateBucket:
 
 
 def epoch_by_the_clock() -> int:
-    """Return an epoch above every one of a state that was lost: seconds since 2026 began.
+    """Return an epoch above all epochs of a lost state: seconds since the start of 2026.
 
-    Workers that obeyed the lost Weaver would take a smaller one for a Weaver of the past.
+    Workers reject an epoch below the one they obeyed last.
     """
     epoch = int(time.time()) - _EPOCH_ZERO_S
     if epoch <= 0:
-        _log.warning("this host's clock is before 2026: set it, or no later Weaver is believed")
+        _log.warning("this host's clock is before 2026: set it, or workers reject later Weavers")
     return epoch
 
 
 def _epoch(data: bytes | None) -> int | None:
-    """Return the epoch in the key, None where there is none, which is told if it is something."""
+    """Return the epoch in the key, or None; an invalid value is logged."""
     if data is None:
         return None
     if _EPOCH.fullmatch(data) and 0 < int(data) <= _HIGHEST_EPOCH:

@@ -1,4 +1,4 @@
-"""Whether a run takes a worker in: what the Weaver looks at before it gives credentials."""
+"""Admit workers to a run: the checks before a worker gets credentials."""
 
 from collections.abc import Callable, Set
 
@@ -16,16 +16,16 @@ def admitted(
     min_groups: int,
     warn: Callable[[str, str], None],
 ) -> JoinReply:
-    """Return the Weaver's answer to a worker that asks to join.
+    """Return the Weaver's answer to a worker's join request.
 
     Parameters
     ----------
     enrolment : Enrolment, optional
-        Gives it credentials; absent: the server is somebody else's, and it needs none.
+        Gives credentials; absent if the broker is not embedded: the worker needs none from us.
     training : set of str
         The replica groups that train.
-    complain : callable
-        ``(who, text)``: says it in the log, now and then.
+    warn : callable
+        ``(key, text)``: logs a warning, rate-limited by key.
     """
     if fault := version_fault(request.v):
         warn(request.worker, f"may not join: {fault}")
@@ -41,34 +41,34 @@ def admitted(
 
 
 def name_in_use(request: JoinRequest, alive: int | None, fleet: FleetState) -> str:
-    """Return why the worker's name cannot be its own: another process reports under it; or nothing.
+    """Return why the name is in use, by another process that reports under it; or nothing.
 
     Parameters
     ----------
     alive : int, optional
-        Incarnation of the life of this name that is heard of now.
+        The incarnation that reports under this name now.
     """
     if alive is None or alive == request.incarnation:
         return ""
     holder = fleet.hello[fleet.row_of[request.worker]]
     return (
-        f"{request.worker} is already enrolled by another living process (node {holder.node}, "
-        f"pid {holder.pid}): each process needs a group and rank of its own"
+        f"{request.worker} is already enrolled by another running process (node {holder.node}, "
+        f"pid {holder.pid}): give each process its own group and rank"
     )
 
 
 def unwanted(
     request: JoinRequest, alive: int | None, fleet: FleetState, training: Set[str], min_groups: int
 ) -> str:
-    """Return why nobody wants the worker where it sits, or nothing.
+    """Return why the worker is not wanted on its node, or nothing.
 
-    A process that torchrun starts again lands on the node that its group was moved off, or died
-    on. It is only wanted there where too few train without it.
+    torchrun restarts a process on the node that its group was moved off, or failed on. It may
+    train on a cordoned node only if too few groups train without it.
 
     Parameters
     ----------
     alive : int, optional
-        Incarnation of the life of this name that is heard of now.
+        The incarnation that reports under this name now.
     training : set of str
         The replica groups that train.
     """

@@ -1,6 +1,6 @@
-"""One life of the Weaver: inputs to the kernel, to the record, and out; and the tick.
+"""The running Weaver: inputs go to the kernel and on record, outputs go out; and the tick.
 
-:mod:`torchloom_core.weaver.startup` makes it and ends it.
+:mod:`torchloom_core.weaver.startup` starts it and ends it.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ from torchloom_core.wire.events import (
     Notice,
     Outcome,
     Output,
-    PauseHeld,
+    PauseChanged,
     PolicyFailed,
     RecordingGap,
     Recovered,
@@ -54,7 +54,7 @@ from torchloom_core.wire.events import (
     Verdict,
     Withheld,
 )
-from torchloom_core.wire.messages import Hello, Hold, JoinReply, JoinRequest, Telemetry
+from torchloom_core.wire.messages import Hello, JoinReply, JoinRequest, PauseState, Telemetry
 from torchloom_core.wire.operator import Page, Status
 from torchloom_core.wire.requests import Request
 from torchloom_core.wire.steering import LighthouseView, Steer
@@ -64,14 +64,14 @@ log = logging.getLogger(__name__)
 _PREDICTOR_PATIENCE_S = 60.0
 _GOODBYE_S = 5.0
 _CLOCK_S = 5.0
-"""How far the clocks of a run may be apart."""
+"""A wall clock that was set by more than this is reported."""
 
 _PAUSE_EVERY_S = 1.0
-"""How often workers hear that their pause is held; they go on after 3 s of silence."""
+"""How often the pause in force is published; workers resume after 3 s without it."""
 
 
 class Weaver:
-    """One life of the controller, under one fencing epoch."""
+    """The controller of one run, under one epoch."""
 
     def __init__(
         self,
@@ -114,9 +114,9 @@ class Weaver:
     # --- inputs ---
 
     def receive(self, message: Telemetry | Input, ts_ns: int) -> bool:
-        """Feed one input to the kernel, record it, and post what it led to.
+        """Feed one input to the kernel, record it, and post its outputs.
 
-        Return whether it was dealt with: False once this life is over.
+        Return whether it was handled: False once this Weaver is ending.
         """
         if self._over.done():
             return False
@@ -130,7 +130,7 @@ class Weaver:
             ):
                 return False
             if self._poison is not None and same_input(message, self._poison):
-                log.warning("passed over the input at which the last Weaver failed: %s", message)
+                log.warning("skipped the input at which the last Weaver failed: %s", message)
                 return True
             if isinstance(message, Hello) and not self._expects(message):
                 return True
@@ -146,53 +146,53 @@ class Weaver:
         except TorchloomError as error:
             self._end(error)
             return False
-        except Exception as error:  # noqa: BLE001 - the kernel is half changed: nothing goes on
+        except Exception as error:  # noqa: BLE001 - the kernel's state may be inconsistent
             self._fail(message, ts_ns, error)
         return True
 
     def _expects(self, hello: Hello) -> bool:
-        # Credentials of a life that never began stay good: another has been given its name.
+        # Credentials of an incarnation that never started stay valid after its name was reused.
         if self._enrolment is None or self._enrolment.may_begin(hello.worker, hello.incarnation):
             return True
-        text = "hello of %s dropped: its name was given to another life after incarnation %d"
+        text = "hello of %s dropped: a newer incarnation than %d was given its name"
         self._limited_log.add(hello.worker, text % (hello.worker, hello.incarnation))
         return False
 
     def _add_worker(self, hello: Hello) -> None:
-        # At each hello: a consumer that was not used for long is gone.
+        # At each hello, as NATS deletes a consumer that was idle for long.
         if self._kernel.fleet.knows(hello.worker, hello.incarnation):
             self._outbox.add_worker(hello.worker, hello.incarnation)
 
     def enter(self, message: Input) -> None:
-        """Feed an input that the Weaver itself makes, stamped now."""
+        """Feed an input of the Weaver's own, stamped now."""
         self.receive(message, self._clock.now_ns())
 
     def _fail(self, message: Telemetry | Input, ts_ns: int, error: Exception) -> None:
-        """End this life: what it has in memory is not to be trusted, what is on file is."""
+        """End this Weaver: its memory may be inconsistent, its stored state is not."""
         place = traceback.extract_tb(error.__traceback__)[-1]
-        said = f"{type(error).__name__}: {error}"
+        reason = f"{type(error).__name__}: {error}"
         kind = type(message).__name__
         if not isinstance(message, Telemetry):
-            failed = InputFailed(error=said, trace="".join(traceback.format_exception(error)))
+            failed = InputFailed(error=reason, trace="".join(traceback.format_exception(error)))
             self._trajectory.event(message, ts_ns, [failed])
             self._trajectory.flush()
-        whose = f" of {message.worker}" if hasattr(message, "worker") else ""
+        source = f" of {message.worker}" if hasattr(message, "worker") else ""
         self._end(
             KernelFailure(
-                f"{self._trajectory.folder}: input {self._kernel.seq}, {kind}{whose}: {said} "
-                f"({Path(place.filename).name}:{place.lineno}); the next Weaver passes over it"
+                f"{self._trajectory.folder}: input {self._kernel.seq}, {kind}{source}: {reason} "
+                f"({Path(place.filename).name}:{place.lineno}); the next Weaver skips this input"
             )
         )
 
     def _post(self, outputs: Sequence[Output]) -> None:
-        # On file before anyone is told: what was done is never missing from the trajectory.
+        # Recorded before it is sent: no action is missing from the trajectory.
         self._trajectory.flush()
         self._outbox.post(outputs, self._kernel.changes(), self._kernel.seq)
         for output in outputs:
             self._log(output)
             if isinstance(output, Reply):
                 self.operator_service.reply(output)
-            elif isinstance(output, PauseHeld):
+            elif isinstance(output, PauseChanged):
                 self._publish_pause(output.over)
             elif isinstance(output, Steer):
                 self._bus.steer(output)
@@ -203,7 +203,7 @@ class Weaver:
 
     def _publish_pause(self, over: str = "") -> None:
         verdict, run = self._kernel.run.pauses.verdict, self._config.run.name
-        self._bus.publish_pause(Hold(run=run, epoch=self._epoch, hold=verdict, over=over))
+        self._bus.publish_pause(PauseState(run=run, epoch=self._epoch, verdict=verdict, over=over))
 
     async def _forecast(self, wanted: ForecastWanted) -> None:
         predictor = self._plugins.predictors[wanted.predictor]
@@ -214,30 +214,30 @@ class Weaver:
     # --- the loop ---
 
     async def start(self, recovered: Recovered, poison: Recorded | None = None) -> None:
-        """Take over what the last Weaver left, then accept requests.
+        """Take over the last Weaver's state, then accept requests.
 
         Parameters
         ----------
         poison : Recorded, optional
-            The input at which the last Weaver failed; it is passed over if it comes again.
+            The input at which the last Weaver failed; it is skipped if it comes again.
 
         Raises
         ------
         TorchloomError
-            If what was left cannot be taken over, or the broker stays away.
+            If the state cannot be taken over, or the broker stays unreachable.
         """
         self._poison = poison
         self.enter(recovered)
         control = recovered.control
         if control != Control():
-            text = "epoch %d, after an earlier Weaver that left %d commands in flight"
+            text = "epoch %d; took over %d commands in flight from the last Weaver"
             log.info(text, self._epoch, len(control.flights))
         if self._bus.others_there:
-            log.warning("another Weaver of this run was there: this one takes over, that one ends")
+            log.warning("another Weaver of this run is connected: taking over, the other one ends")
         for failure in self._plugins.failed:
             log.warning("quarantined: %s", failure.detail)
-        for remark in self._plugins.remarks:
-            log.warning("%s", remark)
+        for warning in self._plugins.warnings:
+            log.warning("%s", warning)
         if self._over.done():
             self._over.result()
         self._reports.begin()
@@ -247,10 +247,10 @@ class Weaver:
         await self._bus.serve(self.operator_service.verbs)
         await self._bus.on_epoch(self._superseded)
         await self._bus.roll_call(self._epoch)
-        self._publish_pause()  # none: whoever is still paused by an earlier Weaver goes on
+        self._publish_pause()  # none: workers that an earlier Weaver paused resume
 
     async def admit_workers(self, enrolment: Enrolment | None) -> None:
-        """Answer workers that ask to join, and give credentials where there are such."""
+        """Answer join requests; with an embedded broker the answer has credentials."""
         self._enrolment = enrolment
         kernel = self._kernel
 
@@ -262,17 +262,17 @@ class Weaver:
         await self._bus.serve_join(handle)
 
     def training_replicas(self) -> set[str]:
-        """Return the replica groups that train, by the names that the lighthouse knows."""
+        """Return the replica groups that train, by their names at the lighthouse."""
         return self._kernel.training_replicas()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Tick until told to stop or until something ends this Weaver's life.
+        """Tick until ``stop`` is set or an error ends this Weaver.
 
         Raises
         ------
         TorchloomError
-            If the broker will never take the state, another Weaver took over the run, or the
-            kernel failed at an input.
+            If the broker refuses the state, another Weaver took over the run, or the kernel
+            failed at an input.
         """
         sending = asyncio.create_task(self._outbox.run())
         ticking = asyncio.create_task(self._tick_forever())
@@ -299,28 +299,28 @@ class Weaver:
         due = loop.time() + tick_s
         while True:
             await asyncio.sleep(max(0.0, due - loop.time()))
-            await self._reports.look()
+            await self._reports.check()
             self.enter(Tick())
             self._trajectory.flush()
-            self._look_at_the_recording()
-            self._look_at_the_clock()
+            self._check_recording()
+            self._check_clock()
             due = max(due + tick_s, loop.time())
 
-    def _look_at_the_recording(self) -> None:
-        said = self._recording.look()
-        if isinstance(said, RecordingGap):
-            self.enter(said)
-        elif said is not None:
-            self._log(said)
-            self._bus.publish("notice", said)
+    def _check_recording(self) -> None:
+        news = self._recording.check()
+        if isinstance(news, RecordingGap):
+            self.enter(news)
+        elif news is not None:
+            self._log(news)
+            self._bus.publish("notice", news)
 
-    def _look_at_the_clock(self) -> None:
+    def _check_clock(self) -> None:
         ahead_s = self._clock.wall_ahead_s()
         if abs(ahead_s) > _CLOCK_S:
             self._limited_log.add(
                 "clock",
-                f"the wall clock was set by {ahead_s:+.0f} s since this Weaver started, which goes "
-                "on by its own; workers judge deadlines by theirs: start the Weaver again",
+                f"the wall clock was set by {ahead_s:+.0f} s since this Weaver started, and the "
+                "Weaver uses the old time; command deadlines may be wrong: restart the Weaver",
             )
 
     async def _repeat_pause(self) -> None:
@@ -340,7 +340,7 @@ class Weaver:
             self._over.set_exception(error)
 
     def status(self, page: Page) -> Status:
-        """Describe the run at this moment, as much of it as a page has."""
+        """Return a page of the run's status."""
         return describe(
             self._kernel,
             self._config,
@@ -355,7 +355,7 @@ class Weaver:
     def _log(self, output: Output) -> None:
         match output:
             case Notice(kind="stranger", worker=worker, text=text):
-                self._limited_log.add(worker, f"notice: {text}")  # it is one at each tick
+                self._limited_log.add(worker, f"notice: {text}")  # repeated at each tick
                 return
             case (
                 Notice(kind="hello" | "exit" | "wanted" | "run_over" | "lighthouse")

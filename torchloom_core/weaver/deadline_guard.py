@@ -1,4 +1,4 @@
-"""Interrupt a policy that takes too long, by the clock; the daemon gives it to the kernel."""
+"""Interrupt a policy that takes too long; the daemon passes this guard to the kernel."""
 
 import signal
 import threading
@@ -14,9 +14,9 @@ from torchloom_core.plugin.foreign import code_place
 class DeadlineGuard:
     """Interrupt a policy that takes more than ``budget_s``, by a timer signal.
 
-    The signal comes again until the policy ends, as one may swallow the first interrupt.
-    Works in the main thread; elsewhere a policy is not interrupted. Code that never returns to
-    the interpreter cannot be interrupted either.
+    The signal is repeated until the policy ends, as a policy may swallow the first interrupt.
+    Works in the main thread only. Code that never returns to the interpreter cannot be
+    interrupted.
     """
 
     def __init__(self, budget_s: float) -> None:
@@ -41,7 +41,7 @@ class DeadlineGuard:
     def _interrupt(self, signum: int, frame: types.FrameType | None) -> None:
         del signum
         if frame is None or frame.f_code.co_filename in _GUARD_FILES:
-            return  # the policy is not begun or over: raised here it would hit the kernel
+            return  # before or after the policy: the exception would hit the kernel
         raise PolicyOverran(
             f"took more than {self._budget_s:g} s ({code_place(frame.f_code, frame.f_lineno)})"
         )

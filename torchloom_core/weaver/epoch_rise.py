@@ -1,7 +1,7 @@
-"""Has a Weaver take a higher epoch where workers have obeyed one above its own.
+"""Raise a Weaver's epoch when workers have obeyed a higher one.
 
-Workers reject what comes under a lower epoch than they know, as of a Weaver of the past. One whose
-state was lost, on a host whose clock is behind the lost one's, starts with such an epoch.
+Workers reject commands of a lower epoch than the highest they have seen, as those of an outdated
+Weaver. A Weaver whose state was lost starts with such an epoch if its host's clock is behind.
 """
 
 import asyncio
@@ -16,21 +16,21 @@ from torchloom_core.wire.steering import LighthouseView
 _log = logging.getLogger(__name__)
 
 _FURTHEST = 10 * 366 * 86_400
-"""A worker is not believed that names an epoch further ahead of this host's clock, seconds."""
+"""An epoch further ahead of this host's clock is not believed, seconds."""
 
 _MOST_RISES = 3
 _AHEAD = 1000
-"""Other workers may know a little more than the first that speaks."""
+"""Added to a worker's epoch: other workers may have obeyed a slightly higher one."""
 
 
 class EpochRises:
-    """Counts how often one process has taken a higher epoch on the word of workers.
+    """Counts how often one process has raised its epoch because of workers' reports.
 
     Parameters
     ----------
     clock_epoch : callable
-        Returns the epoch that this host's clock gives. What is taken stays within ten years of
-        it, so that after a forged one a later Weaver, whose clock has gone on, can go above it.
+        Returns the epoch that this host's clock gives. The raised epoch stays within ten years
+        of it, so that a later Weaver can exceed it even if a worker forged its report.
 
     Attributes
     ----------
@@ -45,31 +45,31 @@ class EpochRises:
 
     @property
     def believed(self) -> int:
-        """The highest epoch of which a worker is believed that it was obeyed."""
+        """The highest epoch that is believed when a worker reports it."""
         return self._clock_epoch() + _FURTHEST if self._count < _MOST_RISES else 0
 
     def note(self, error: OutrankedError) -> None:
-        """Take that the epoch was too low, and say so."""
+        """Raise the lower bound of the next epoch, and log it."""
         self._count += 1
         self.above = max(error.epoch, min(error.epoch + _AHEAD, self._clock_epoch() + _FURTHEST))
-        _log.warning("%s; starting again under an epoch above %d", error, self.above)
+        _log.warning("%s; restarting under an epoch above %d", error, self.above)
 
 
 class EpochWatch:
-    """Looks at the epochs that workers, and the lighthouse, say they have obeyed.
+    """Compares the epochs that workers and the lighthouse have obeyed with this Weaver's.
 
     Parameters
     ----------
     epoch : int
         Of this Weaver.
     believed : int
-        A higher one is not believed.
+        A higher epoch is not believed.
     newest : callable
         Returns the newest epoch that a Weaver has claimed in the bucket.
     end : callable
-        Ends this life of the Weaver.
-    complain : callable
-        ``(who, text)``: says it in the log, now and then.
+        Ends this Weaver with an error.
+    warn : callable
+        ``(key, text)``: logs a warning, rate-limited by key.
     """
 
     def __init__(
@@ -88,22 +88,22 @@ class EpochWatch:
         self._looking: asyncio.Task[None] | None = None
 
     def is_outranked_by(self, message: Hello | LighthouseView) -> bool:
-        """Say whether this Weaver ends over the message, which is then the next one's to take."""
+        """Return whether this Weaver ends because of the message; the next Weaver handles it."""
         if message.epoch <= self._epoch:
             return False
-        who = message.worker if isinstance(message, Hello) else "the lighthouse"
+        sender = message.worker if isinstance(message, Hello) else "the lighthouse"
         if message.epoch > self._believed:
             self._warn(
-                who,
-                f"{who} has obeyed a Weaver of epoch {message.epoch}, this one is of {self._epoch} "
-                f"and takes no higher one: {who} rejects what it is told until it is started again",
+                sender,
+                f"{sender} has obeyed epoch {message.epoch}, above this Weaver's {self._epoch}, "
+                f"which cannot be raised that far: {sender} rejects commands; restart {sender}",
             )
             return False
         if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look(who, message.epoch))
+            self._looking = asyncio.create_task(self._look(sender, message.epoch))
         return True
 
-    async def _look(self, who: str, epoch: int) -> None:
+    async def _look(self, sender: str, epoch: int) -> None:
         try:
             if await self._newest() > self._epoch:
                 return  # a later Weaver of this run: the bus ends this one
@@ -111,7 +111,7 @@ class EpochWatch:
             _log.warning("%s", error)
             return
         text = (
-            f"{who} has obeyed a Weaver of epoch {epoch}, this one is of {self._epoch}: the run's "
+            f"{sender} has obeyed epoch {epoch}, above this Weaver's {self._epoch}: the run's "
             "state was lost, and this host's clock is behind (compare it with the workers', NTP)"
         )
         self._end(OutrankedError(text, epoch))

@@ -1,4 +1,4 @@
-"""One Weaver for a state folder: a locked file in it, which also says who holds the lock."""
+"""One Weaver per state folder: a locked file, which also names the process with the lock."""
 
 import asyncio
 import fcntl
@@ -24,12 +24,12 @@ _RETRY_S = 60.0
 
 
 class FolderLock:
-    """The lock on a state folder; the kernel of the system frees it when its process ends.
+    """The lock on a state folder; the operating system frees it when the process ends.
 
     Parameters
     ----------
     state_dir : Path
-        It is made unless it is there.
+        It is created if missing.
 
     Attributes
     ----------
@@ -62,13 +62,13 @@ class FolderLock:
         )
 
     def holder(self) -> Owner | None:
-        """Return the process that had the lock last, None where nobody has had it."""
+        """Return the process that had the lock last, or None."""
         with suppress(OSError, *UNREADABLE):
             return msgspec.json.decode(self._path.read_bytes(), type=Owner)
         return None
 
     async def take(self, patience_s: float) -> bool:
-        """Take the lock, waiting for it so long; return False if another process has it.
+        """Take the lock, waiting ``patience_s`` at most; return False if another process has it.
 
         Raises
         ------
@@ -83,12 +83,12 @@ class FolderLock:
         return True
 
     async def take_later(self) -> None:
-        """Take the lock once the process that holds it has ended."""
+        """Take the lock once the process that has it has ended."""
         while not await self.take(_RETRY_S):
             pass
 
     def release(self) -> None:
-        """Let the next one have it."""
+        """Release the lock."""
         os.close(self._file)
         self.held = False
 

@@ -1,4 +1,4 @@
-"""The file by which trainers find a Weaver: the daemon leaves it in the state folder."""
+"""The join file, by which trainers find a Weaver: the daemon writes it to the state folder."""
 
 import socket
 from pathlib import Path
@@ -16,19 +16,19 @@ _ANY_ADDRESS = ("0.0.0.0", "::")
 def write_join_file(
     state_dir: Path, config: Config, url: str, broker: EmbeddedBroker | None
 ) -> None:
-    """Leave what trainers need to find this Weaver, readable by its owner alone.
+    """Write the join file, readable by its owner alone.
 
     Parameters
     ----------
     url : str
-        Of the broker, as this host reaches it.
+        Of the broker, as reached from this host.
     broker : EmbeddedBroker, optional
-        The Weaver's own; absent: the server is somebody else's, and nobody enrols.
+        The embedded broker; absent with your own server, where workers do not enrol.
 
     Raises
     ------
     StateError
-        If it cannot be written, or the credentials that the config names cannot be read.
+        If it cannot be written, or the credentials named in the config cannot be read.
     """
     settings = config.broker
     creds = settings.worker_creds or settings.creds

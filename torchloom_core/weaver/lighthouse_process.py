@@ -1,7 +1,7 @@
-"""The run's lighthouse, a process of its own: started, adopted and started again by the Weaver.
+"""The run's lighthouse, a separate process that the Weaver starts, adopts and restarts.
 
-It goes on when the Weaver ends, as long as replica groups are in a quorum: training does not
-stop with its controller.
+It keeps running when the Weaver ends, as long as replica groups use it: training does not stop
+with its controller.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 _STOP_S = 5.0
 _POLL_S = 0.02
 _ASK_S = 0.1
-_GOES_ON = "goes on, for groups that train: kill"
+_GOES_ON = "keeps running for the groups that train: kill"
 _WATCH_S = 0.1
 _RETRY_S = 1.0
 
@@ -55,7 +55,7 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LighthouseProcess:
-    """One lighthouse a state folder; its state, its log and where it is lie in ``lighthouse``."""
+    """One lighthouse per state folder; its state, log and address are in ``lighthouse/``."""
 
     def __init__(self, state_dir: Path, run: str, settings: Lighthouse) -> None:
         self._folder = state_dir.absolute() / "lighthouse"
@@ -68,7 +68,7 @@ class LighthouseProcess:
 
     @property
     def url(self) -> str:
-        """Where Managers connect: what ``TORCHFT_LIGHTHOUSE`` has to say."""
+        """Where Managers connect: the value for ``TORCHFT_LIGHTHOUSE``."""
         host = self._settings.host
         if host in ("0.0.0.0", "::"):
             host = socket.gethostname()
@@ -83,14 +83,15 @@ class LighthouseProcess:
         Parameters
         ----------
         url, creds
-            Where the Weaver's broker is, and the lighthouse's own credentials there.
+            The broker's URL, and the lighthouse's own credentials there.
         expected : callable
-            Returns the names of the replica groups that train: one without state waits for them.
+            Returns the names of the replica groups that train; a lighthouse without state waits
+            for them.
 
         Raises
         ------
         LighthouseError
-            If it ends at once, or is not there in time.
+            If it ends at once, or is not ready in time.
         StateError
             If the state folder cannot be written.
         """
@@ -113,9 +114,9 @@ class LighthouseProcess:
             if last.command == tuple(command):
                 self._record = last
                 return
-            _log.warning("lighthouse (pid %d) is not as configured: restarting it", last.pid)
+            _log.warning("lighthouse (pid %d) has another config: restarting it", last.pid)
             await asyncio.to_thread(end, last.pid, str(self._state), _STOP_S)
-        # Workers say these names: one that is none of a command line's is left out.
+        # The names come from workers: those unfit for a command line are left out.
         wait_for = [f"--expect={name}" for name in sorted(expected()) if _PLAIN.fullmatch(name)]
         log = self._folder / "lighthouse.log"
         own = {LOGIN: login_of(url)}
@@ -123,7 +124,7 @@ class LighthouseProcess:
         before = self._record
         self._record = _Record(pid=pid, port=port, command=tuple(command))
         try:
-            # Before it is ready: a Weaver that is killed meanwhile leaves it to the next.
+            # Before it is ready, so that the next Weaver finds it if this one is killed.
             self._keep(self._record)
             await self._until_it_listens(pid, log)
         except (LighthouseError, StateError):
@@ -135,7 +136,7 @@ class LighthouseProcess:
             raise
 
     async def supervise(self) -> None:
-        """Start it again, where it was, whenever it ends. Runs until cancelled."""
+        """Restart it at the same address whenever it ends. Runs until cancelled."""
         while True:
             await asyncio.sleep(_WATCH_S)
             record = self._record
@@ -147,12 +148,12 @@ class LighthouseProcess:
                 _log.warning("the lighthouse (pid %d) ended: %s", record.pid, error)
                 await asyncio.sleep(_RETRY_S)
             else:
-                _log.warning("the lighthouse (pid %d) ended; another took over", record.pid)
+                _log.warning("the lighthouse (pid %d) ended and was restarted", record.pid)
 
     async def stop_unless_needed(self) -> None:
-        """End it, unless it says by going on that replica groups count on it.
+        """End it; it keeps running while replica groups use it.
 
-        It is asked again and again: they may be ending, too.
+        The signal is repeated, since these groups may be ending, too.
         """
         deadline = time.monotonic() + _STOP_S
         while self._record and is_running(self._record.pid, str(self._state)):
@@ -184,9 +185,9 @@ class LighthouseProcess:
         deadline = time.monotonic() + _START_S
         while time.monotonic() < deadline:
             if has_ended(pid):
-                last = (_said(log) or [f"see {log}"])[-1]
+                last = (_lines(log) or [f"see {log}"])[-1]
                 raise LighthouseError(f"the lighthouse ended at once: {last}")
-            if any("is ready on" in line for line in _said(log)):
+            if any("is ready on" in line for line in _lines(log)):
                 return
             await asyncio.sleep(_POLL_S)
         raise LighthouseError(f"the lighthouse was not ready after {_START_S:g} s: see {log}")
@@ -200,12 +201,12 @@ class LighthouseProcess:
             raise StateError(f"{self._record_path}: cannot be read: {error}") from None
 
 
-def _said(log: Path) -> list[str]:
+def _lines(log: Path) -> list[str]:
     return log.read_text(errors="replace").strip().splitlines()
 
 
 def _free_port(host: str, wanted: int) -> int:
-    """Return the port that is wanted, or if it is taken any other."""
+    """Return the port ``wanted``, or another one if it is occupied."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         for port in (wanted, 0):

@@ -1,4 +1,4 @@
-"""The desk where people's requests come in: NATS requests to kernel inputs and back.
+"""Answer people's requests: from a NATS request to a kernel input, and back to a reply.
 
 See :mod:`torchloom_core.wire.operator` for the verbs.
 """
@@ -77,9 +77,9 @@ class OperatorService:
     epoch : int
         The Weaver's epoch, part of every request's id.
     enter : callable
-        Hands a request to the kernel.
+        Passes a request to the kernel.
     status, knobs : callable
-        Describe the run for the verbs that only read.
+        Return the status and the knobs, for the verbs that only read.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class OperatorService:
         }
 
     def reply(self, reply: Reply) -> None:
-        """Pass the kernel's reply on to whoever asked."""
+        """Pass the kernel's reply on to the request's sender."""
         waiting = self._open.pop(reply.request, None)
         if waiting is not None and not waiting.done():
             waiting.set_result(reply)
@@ -127,54 +127,56 @@ class OperatorService:
         return codec.encode(self._knobs(_page(body, "knobs")))
 
     async def _on_knob_set(self, body: bytes, by: str) -> bytes:
-        wish = codec.decode_json(KnobSet, body, "knob.set")
-        want = Propose(action=wish.action(), sure=wish.sure)
-        return await self._ask(want, by, wish.session, wish.id)
+        message = codec.decode_json(KnobSet, body, "knob.set")
+        want = Propose(action=message.action(), sure=message.sure)
+        return await self._enter_request(want, by, message.session, message.id)
 
     async def _on_knob_unset(self, body: bytes, by: str) -> bytes:
-        wish = codec.decode_json(KnobUnset, body, "knob.unset")
-        want = ForgetKnob(knob=wish.knob, worker=wish.worker)
-        return await self._ask(want, by, wish.session, wish.id)
+        message = codec.decode_json(KnobUnset, body, "knob.unset")
+        want = ForgetKnob(knob=message.knob, worker=message.worker)
+        return await self._enter_request(want, by, message.session, message.id)
 
     async def _on_propose(self, body: bytes, by: str) -> bytes:
-        wish = codec.decode_json(_Proposal, body, "propose")
-        want = Propose(action=wish.action, sure=wish.sure)
-        return await self._ask(want, by, wish.session, wish.id)
+        message = codec.decode_json(_Proposal, body, "propose")
+        want = Propose(action=message.action, sure=message.sure)
+        return await self._enter_request(want, by, message.session, message.id)
 
     async def _on_approve(self, body: bytes, by: str) -> bytes:
-        wish = codec.decode_json(_Approval, body, "approve")
-        return await self._ask(Approve(proposal=wish.proposal), by, wish.session, wish.id)
+        message = codec.decode_json(_Approval, body, "approve")
+        return await self._enter_request(
+            Approve(proposal=message.proposal), by, message.session, message.id
+        )
 
     async def _on_deny(self, body: bytes, by: str) -> bytes:
-        wish = codec.decode_json(_Denial, body, "deny")
-        want = Deny(proposal=wish.proposal, reason=wish.reason)
-        return await self._ask(want, by, wish.session, wish.id)
+        message = codec.decode_json(_Denial, body, "deny")
+        want = Deny(proposal=message.proposal, reason=message.reason)
+        return await self._enter_request(want, by, message.session, message.id)
 
     async def _on_stop(self, body: bytes, by: str) -> bytes:
         session = ""
-        with suppress(MessageError):  # the kill switch is thrown whatever else is said
+        with suppress(MessageError):  # the kill switch works with any body
             session = _session(body, "actions.stop")
-        return await self._ask(StopActions(), by, session)
+        return await self._enter_request(StopActions(), by, session)
 
     async def _on_resume(self, body: bytes, by: str) -> bytes:
-        return await self._ask(ResumeActions(), by, _session(body, "actions.resume"))
+        return await self._enter_request(ResumeActions(), by, _session(body, "actions.resume"))
 
     async def _on_annotate(self, body: bytes, by: str) -> bytes:
-        said = codec.decode_json(Annotation, body, "annotate")
-        return await self._ask(Annotate(text=said.text), by, said.session, said.id)
+        note = codec.decode_json(Annotation, body, "annotate")
+        return await self._enter_request(Annotate(text=note.text), by, note.session, note.id)
 
     async def _on_control_take(self, body: bytes, by: str) -> bytes:
-        wish = codec.decode_json(ControlTaken, body, "control.take")
-        return await self._ask(
-            TakeControl(lease_s=wish.lease_s, force=wish.force), by, wish.session
+        message = codec.decode_json(ControlTaken, body, "control.take")
+        return await self._enter_request(
+            TakeControl(lease_s=message.lease_s, force=message.force), by, message.session
         )
 
     async def _on_control_release(self, body: bytes, by: str) -> bytes:
-        return await self._ask(ReleaseControl(), by, _session(body, "control.release"))
+        return await self._enter_request(ReleaseControl(), by, _session(body, "control.release"))
 
-    async def _ask(self, want: Want, by: str, session: str, called: str = "") -> bytes:
+    async def _enter_request(self, want: Want, by: str, session: str, called: str = "") -> bytes:
         number = f"r{self._epoch}.{next(self._numbers)}"
-        # Each person's ids are their own: one may call a request as another did.
+        # Ids are unique per person: two people may use the same one.
         sent_as = f"{by}.{called}" if called else ""
         request = Request(id=number, want=want, by=by, session=session, sent_as=sent_as)
         _log.info("request: %s", summarise("request", msgspec.to_builtins(request)))

@@ -1,7 +1,7 @@
-"""Send what the kernel gives out, in order, and state before commands.
+"""Store and send the kernel's outputs, in order, and state before commands.
 
-Of each entry of the state only the newest value is stored, and the commands of the same moment
-follow: a Weaver that dies in between leaves behind what its successor finds in the trajectory
+Only the newest value of each state entry is stored; the commands of the same inputs follow. If
+a Weaver is killed in between, its successor finds the rest in the trajectory
 (:mod:`torchloom_core.weaver.recovery`).
 """
 
@@ -17,7 +17,7 @@ from torchloom_core.clock import SECOND_NS, Clock
 from torchloom_core.errors import BrokerError, RefusedByBrokerError
 from torchloom_core.persistent_table import Changes
 from torchloom_core.wire import codec
-from torchloom_core.wire.events import Issue, Notice, Output, Recall
+from torchloom_core.wire.events import Issue, Notice, Output, Withdrawal
 from torchloom_core.wire.messages import CALLED_AT_ONCE, Command
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ _AT_ONCE = 500
 
 
 class At(msgspec.Struct, frozen=True, kw_only=True):
-    """How far in the trajectory the stored state is: to which input of the epoch."""
+    """The input of the epoch up to which the stored state goes."""
 
     seq: int
 
@@ -41,39 +41,39 @@ class Bus(Protocol):
     """The part of the NATS bus that the outbox uses."""
 
     async def store(self, entries: Mapping[str, bytes | None]) -> None:
-        """Store entries of this epoch's state, in order; None takes one away."""
+        """Store entries of this epoch's state, in order; None deletes one."""
 
     async def send(self, commands: Sequence[Command], is_wanted: Callable[[str], bool]) -> None:
         """Store commands until their workers have acknowledged them.
 
-        Those are left out of which ``is_wanted(id)`` is false by the time of an attempt.
+        An attempt leaves out commands for which ``is_wanted(id)`` is false by then.
         """
 
     async def withdraw(self, worker: str, commands: Sequence[str]) -> None:
         """Drop commands that have not reached the worker."""
 
     async def add_workers(self, workers: Sequence[tuple[str, int]]) -> None:
-        """Make the consumers through which these lives of workers get their commands."""
+        """Make the consumers through which these incarnations get their commands."""
 
     async def roll_call(self, epoch: int, workers: Sequence[str] = ()) -> None:
-        """Ask these workers to say hello, or every one."""
+        """Request a hello from these workers, or from all."""
 
     def publish(self, kind: str, message: Output) -> None:
-        """Publish a message for whoever watches."""
+        """Publish a message for subscribers, such as the dashboard."""
 
 
 class Outbox:
-    """What is still to be stored, sent and told, and the task that does it.
+    """What is still to be stored, sent and published, and the task that does it.
 
-    While the broker is away the state waits as one value an entry, commands until their
-    deadline, and of what is only told the newest.
+    While the broker is unreachable, one value per state entry waits, commands wait until their
+    deadline, and the newest messages wait to be published.
 
     Parameters
     ----------
     withheld : callable
-        Called with the ids of commands that were taken back before they were sent, and never are.
+        Called with the ids of commands that were withdrawn before they were sent.
     moved : callable, optional
-        Returns a command with its times by the clock of its worker's host.
+        Returns a command with its times shifted to the clock of its worker's host.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Outbox:
         self._taken_back: set[str] = set()
         self._unsent: set[str] = set()
         self._entries: dict[str, bytes | None] = {}
-        self._waiting: deque[Issue | Recall] = deque()
+        self._waiting: deque[Issue | Withdrawal] = deque()
         self._newcomers: dict[str, int] = {}
         self._strangers: dict[str, None] = {}
         self._call_ns = 0
@@ -102,7 +102,7 @@ class Outbox:
         self._idle.set()
 
     def post(self, outputs: Sequence[Output], changes: Changes, seq: int) -> None:
-        """Take what input ``seq`` led to: outputs, and what changed in the state."""
+        """Take the outputs of input ``seq``, and the changes of the state."""
         if not outputs and not changes:
             return
         for key, entry in changes.items():
@@ -113,7 +113,7 @@ class Outbox:
             match output:
                 case Issue():
                     self._waiting.append(output)
-                case Recall(command=command_id):
+                case Withdrawal(command=command_id):
                     self._waiting.append(output)
                     self._taken_back.add(command_id)
                 case Notice(kind="stranger", worker=worker):
@@ -123,18 +123,18 @@ class Outbox:
         self._some.set()
 
     def add_worker(self, worker: str, incarnation: int) -> None:
-        """Have the worker get the commands to its present life, before any that are sent now."""
+        """Make the consumer of a worker's present incarnation, before more commands are sent."""
         self._newcomers[worker] = incarnation
         self._idle.clear()
         self._some.set()
 
     async def run(self) -> None:
-        """Send for ever; a broker that is away is waited for.
+        """Send until cancelled; wait while the broker is unreachable.
 
         Raises
         ------
         RefusedByBrokerError
-            If the broker will never take what is to be stored.
+            If the broker refuses what is to be stored.
         """
         while True:
             await self._some.wait()
@@ -153,7 +153,7 @@ class Outbox:
         await self._idle.wait()
 
     async def store(self) -> None:
-        """Store what has changed, however long that takes; raises as :meth:`run` does."""
+        """Store the changed entries, however long that takes; raises as :meth:`run` does."""
         entries, self._entries = self._entries, {}
         while entries:
             try:
@@ -179,7 +179,7 @@ class Outbox:
         await self._call_strangers()
 
     async def _call_strangers(self) -> None:
-        """Ask who reports without a hello for one; who still does is named again at each tick."""
+        """Request a hello from workers that report without one; the kernel repeats them."""
         strangers, self._strangers = list(self._strangers), {}
         now_ns = self._clock.now_ns()
         if not strangers or now_ns < self._call_ns:
@@ -192,7 +192,7 @@ class Outbox:
         except BrokerError as error:
             log.warning("%s", error)
 
-    async def _carry_out(self, waiting: deque[Issue | Recall]) -> None:
+    async def _carry_out(self, waiting: deque[Issue | Withdrawal]) -> None:
         while waiting:
             commands: list[Command] = []
             withdrawn: dict[str, list[str]] = {}
@@ -200,20 +200,20 @@ class Outbox:
             while waiting and len(commands) + len(withdrawn) < _AT_ONCE:
                 match waiting[0]:
                     case Issue(command=command) if command.id in self._taken_back:
-                        # One of an earlier epoch may have been sent by the Weaver before.
+                        # The last Weaver may have sent a command of an earlier epoch.
                         if command.id.startswith(f"c{self._epoch}."):
                             self._unsent.add(command.id)
                     case Issue(command=command) if not withdrawn:
                         commands.append(command)
-                    case Recall(command=command_id) if command_id in self._unsent:
+                    case Withdrawal(command=command_id) if command_id in self._unsent:
                         self._unsent.discard(command_id)
                         self._taken_back.discard(command_id)
                         withheld.append(command_id)
-                    case Recall(worker=worker, command=command_id):
+                    case Withdrawal(worker=worker, command=command_id):
                         self._taken_back.discard(command_id)
                         withdrawn.setdefault(worker, []).append(command_id)
                     case _:
-                        break  # what was taken out so far goes first
+                        break  # what was taken so far goes first
                 waiting.popleft()
             await self._send(commands)
             await asyncio.gather(*(self._withdraw(*worker) for worker in withdrawn.items()))
@@ -245,11 +245,13 @@ class Outbox:
             for _ in range(min(_PUBLISHED_AT_ONCE, len(self._unpublished))):
                 output = self._unpublished.popleft()
                 self._bus.publish(str(output.__struct_config__.tag), output)
-            await asyncio.sleep(0)  # whoever publishes them has its turn
+            await asyncio.sleep(0)  # let the bus publish them
 
-    def _in_time(self, waiting: Iterable[Issue | Recall]) -> deque[Issue | Recall]:
+    def _in_time(self, waiting: Iterable[Issue | Withdrawal]) -> deque[Issue | Withdrawal]:
         return deque(
-            item for item in waiting if isinstance(item, Recall) or not self._is_late(item.command)
+            item
+            for item in waiting
+            if isinstance(item, Withdrawal) or not self._is_late(item.command)
         )
 
     def _is_late(self, command: Command) -> bool:

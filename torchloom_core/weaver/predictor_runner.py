@@ -1,4 +1,4 @@
-"""Run predictors off the loop, each call in a thread that may never come back."""
+"""Run predictors off the event loop, each call in a thread of its own, which may hang."""
 
 import asyncio
 import threading
@@ -16,7 +16,7 @@ async def forecast(
 ) -> Forecast | PredictorFailed:
     """Return the predictor's forecast for ``view``, or why there is none.
 
-    A call that takes more than ``patience_s`` is given up; its thread is left behind.
+    A call that takes more than ``patience_s`` is abandoned, and so is its thread.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Forecast | PredictorFailed] = loop.create_future()
@@ -26,7 +26,7 @@ async def forecast(
         result = run_predictor(
             forecast_id, name, predictor, view, lambda: time.perf_counter() - start
         )
-        with suppress(RuntimeError):  # the loop was closed while the predictor was at work
+        with suppress(RuntimeError):  # the loop was closed while the predictor ran
             loop.call_soon_threadsafe(finish, result)
 
     def finish(result: Forecast | PredictorFailed) -> None:

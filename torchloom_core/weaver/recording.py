@@ -1,7 +1,7 @@
-"""Whether the trajectory is written: watch the state folder's disk, pause in time, resume.
+"""Pause and resume the trajectory's recording by the free space on its disk.
 
-Where the disk is nearly full, recording pauses ahead of the last free bytes: they are the
-nats-server's, which keeps commands and acks on the same disk. Control goes on meanwhile.
+When the disk is nearly full, recording pauses before the last bytes are used: the nats-server,
+which stores commands and acks on the same disk, needs them. Control continues meanwhile.
 """
 
 import logging
@@ -18,25 +18,25 @@ log = logging.getLogger(__name__)
 
 _RESERVE_BYTES = 64 << 20
 _RESERVE_SHARE = 0.02
-"""Left to the nats-server: so many bytes, or that share of the disk if it is less."""
+"""Reserved for the nats-server: this many bytes, or this share of the disk if it is less."""
 
 _LOW_BYTES = 1 << 30
 _LOW_SHARE = 0.05
 _LOW_S = 6 * 3600.0
-"""Warned of is less free space than this, and a disk that is full within this time."""
+"""Warn of less free space than this, and of a disk that fills up within this time."""
 
 _SAMPLE_NS = 60 * SECOND_NS
 _SAMPLES = 30
 _RATE_NS = 300 * SECOND_NS
-"""The rate is that of the last half hour, and of five minutes at least."""
+"""The rate is taken over the last half hour, and over at least five minutes."""
 
 _AGAIN_NS = 3600 * SECOND_NS
 _LONGEST_WAIT_NS = 60 * SECOND_NS
-"""Between two tries to resume, where the first write fails each time."""
+"""Longest time between two attempts to resume, if the first write fails each time."""
 
 
 class Recording:
-    """Keeps the trajectory's recording in step with the room on its disk; looked at each tick."""
+    """Pauses and resumes recording by the free disk space; checked at each tick."""
 
     def __init__(self, writer: TrajectoryWriter, clock: Clock) -> None:
         self._writer = writer
@@ -46,11 +46,10 @@ class Recording:
         self._paused_ns = self._try_ns = self._resumed_ns = 0
         self._wait_ns = SECOND_NS
 
-    def look(self) -> RecordingGap | Notice | None:
-        """Pause or resume where it is time to.
+    def check(self) -> RecordingGap | Notice | None:
+        """Pause or resume if necessary.
 
-        Return what is to be told of a pause once, and of a resumption the gap that is to be
-        recorded.
+        Return once per pause a notice of it, and at the resumption the gap to record.
         """
         now_ns = self._clock.now_ns()
         free_bytes, total_bytes = self._room()
@@ -59,7 +58,7 @@ class Recording:
         if not writer.paused and free_bytes < reserve_bytes:
             writer.flush()
             if not writer.paused:
-                writer.pause(f"{writer.folder}: {_size(free_bytes)} are free on the disk")
+                writer.pause(f"{writer.folder}: {_size(free_bytes)} free on the disk")
         if not writer.paused:
             self._warn(now_ns, free_bytes, total_bytes, reserve_bytes)
             if now_ns - self._resumed_ns > _LONGEST_WAIT_NS:
@@ -76,17 +75,17 @@ class Recording:
 
     @property
     def trouble(self) -> str:
-        """Since when and why nothing is recorded; empty where it is."""
+        """Since when and why recording is paused; empty if it is not."""
         writer = self._writer
         if not (writer.paused and self._paused_ns):
             return ""
         since = moment_text(self._paused_ns // SECOND_NS * SECOND_NS)
-        return f"paused since {since}, {writer.missing} inputs are not on record: {writer.paused}"
+        return f"paused since {since}, {writer.missing} inputs not recorded: {writer.paused}"
 
     def _room(self) -> tuple[int, int]:
         try:
             disk = os.statvfs(self._writer.folder)
-        except OSError:  # the next write says so
+        except OSError:  # the next write raises it
             return _LOW_BYTES, _LOW_BYTES
         return disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
 
@@ -101,7 +100,7 @@ class Recording:
         if low and now_ns >= self._warn_ns:
             self._warn_ns = now_ns + _AGAIN_NS
             when = f"fills in about {_span(left_s)}" if rate else "is nearly full"
-            pace = f", {_size(60 * rate)} a minute" if rate else ""
+            pace = f", {_size(60 * rate)} per minute" if rate else ""
             log.warning(
                 "the disk of %s %s: %s free%s; recording pauses at %s",
                 self._writer.folder,

@@ -1,8 +1,8 @@
-"""What the last Weaver left: its stored state, brought up to the end of its trajectory.
+"""The last Weaver's state: as it was stored, brought up to the end of its trajectory.
 
-The trajectory is written before the state is stored, and the state before anything is sent. So
-a Weaver that dies in between has on record what its state does not know, and has sent nothing
-of it; the daemon asks here when it starts.
+The trajectory is written before the state is stored, and the state before commands are sent. If
+a Weaver is killed in between, its trajectory is ahead of its state, and nothing of the difference
+was sent. The daemon calls this when it starts.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from torchloom_core.errors import StateError
 from torchloom_core.fleet.cordons import Cordon, Cordons
 from torchloom_core.kernel.actions.kinds import kind_of
 from torchloom_core.trajectory.earlier_names import renamed
-from torchloom_core.trajectory.layout import META, epochs, epoch_folder
+from torchloom_core.trajectory.layout import META, epoch_folder, epochs
 from torchloom_core.trajectory.reader import EpochRecord, Recorded
 from torchloom_core.weaver.outbox import AT_KEY, At
 from torchloom_core.wire.codec import UNREADABLE, encode
@@ -32,15 +32,15 @@ from torchloom_core.wire.events import (
     Launched,
     Outcome,
     Output,
-    Recall,
     Recovered,
     Verdict,
+    Withdrawal,
 )
 from torchloom_core.wire.links import Link
 from torchloom_core.wire.messages import FINAL_STATUSES, Command
 from torchloom_core.wire.plans import (
     ACTIONS_STOPPED,
-    RECALLED,
+    WITHDRAWN,
     Flight,
     Granted,
     Plan,
@@ -55,14 +55,14 @@ _output_decoder: msgspec.json.Decoder[Output] = msgspec.json.Decoder(Output)
 
 
 class Inheritance:
-    """The state of the last Weaver, and what its trajectory says beyond it.
+    """The state of the last Weaver, updated from its trajectory.
 
     Parameters
     ----------
     entries : mapping of str to bytes
         The stored entries, by key.
     place : str
-        Where they lie, for errors.
+        Where they are stored, for errors.
 
     Raises
     ------
@@ -89,10 +89,10 @@ class Inheritance:
         self._last: Recorded | None = None
 
     def follow(self, root: Path, epoch: int) -> None:
-        """Take in what the trajectory of ``epoch`` under ``root`` says after the stored state.
+        """Apply what the trajectory of ``epoch`` under ``root`` has after the stored state.
 
-        And then what Weavers have on record that ended before they had taken over: how they
-        would have gone on from that state. They sent nothing.
+        Then apply the records of later Weavers that ended before they had taken over: they
+        continued from that state and sent nothing.
 
         Raises
         ------
@@ -113,7 +113,7 @@ class Inheritance:
                     self._take(recorded)
 
     def recovered(self, epoch: int) -> Recovered:
-        """Return what the kernel of ``epoch`` begins with."""
+        """Return the first input of the kernel of ``epoch``."""
         unsent = [command for command in self._issued.values() if command.id not in self._flights]
         return Recovered(
             epoch=epoch,
@@ -126,7 +126,7 @@ class Inheritance:
                 cordoned=tuple(sorted(self._cordons.nodes)),
                 cordoned_until_ns=dict(sorted(self._cordons.until_ns.items())),
                 faults=tuple(self._entries_of("fault", Fault)),
-                # None of the trajectory: nothing was sent, so they may be asked again.
+                # None from the trajectory: no reply was sent, so a request may come again.
                 answers=tuple(self._entries_of("answer", Answered)),
                 watches=tuple(self._entries_of("watch", Watch)),
                 links=tuple(self._entries_of("link", Link)),
@@ -138,7 +138,7 @@ class Inheritance:
 
     @property
     def poison(self) -> Recorded | None:
-        """The input at which the last Weaver's own code failed, if it ended so."""
+        """The input at which the last Weaver's own code failed, if that ended it."""
         if self._last is None or not self._last.outputs:
             return None
         failed = isinstance(_output_decoder.decode(self._last.outputs[-1]), InputFailed)
@@ -157,8 +157,8 @@ class Inheritance:
                     self._issued[command.id] = command
                 case CommandStatus() as status:
                     self._take_status(status)
-                case Recall(command=command_id) if command_id in self._flights:
-                    self._set_status(command_id, RECALLED)
+                case Withdrawal(command=command_id) if command_id in self._flights:
+                    self._set_status(command_id, WITHDRAWN)
                 case Verdict(granted=True) as verdict:
                     self._granted[verdict.proposal] = verdict
                 case Outcome() as outcome:
@@ -167,8 +167,8 @@ class Inheritance:
                     if outcome.result == "done":
                         action = outcome.action
                         kind_of(action).at_once(action, self._cordons, recorded.ts_recv_ns)
-                case KnobDesired() as wish:
-                    self._desired[wish.worker, wish.knob] = wish
+                case KnobDesired() as desired:
+                    self._desired[desired.worker, desired.knob] = desired
                 case CordonOver(node=node):
                     self._cordons.lift(node)
 
@@ -185,7 +185,7 @@ class Inheritance:
         self._flights[command_id] = msgspec.structs.replace(flight, status=status)
 
     def _with_missed(self, plan: Plan) -> Plan:
-        """Return the plan with the commands that the stored one did not know to have failed."""
+        """Return the plan with the failed commands that are missing in the stored plan."""
         news = {
             command_id: f"{last.status}: {last.detail}" if last.detail else last.status
             for command_id, last in self._missed.items()
@@ -217,5 +217,5 @@ class Inheritance:
 
 
 def same_input(message: Any, poison: Recorded) -> bool:
-    """Say whether the message is the one at which the last Weaver failed, come again."""
+    """Return whether the message is the one at which the last Weaver failed."""
     return type(message) is type(poison.message) and encode(message) == encode(poison.message)

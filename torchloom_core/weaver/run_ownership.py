@@ -1,8 +1,8 @@
-"""Whether this Weaver may control the run, or another one that is alive does.
+"""Decide whether this Weaver may control the run, or another one that is alive does.
 
-It may where nobody else does: the last one ended, or was of the same state folder, whose lock is
-free, so that it is dead. One of another folder is asked. From one that is alive the run is taken
-only on demand (``--take-over``), and not again and again.
+It may if no other Weaver is alive. The last owner has ended if it used the same state folder, as
+its lock is free; an owner with another folder is queried. The run is taken from a living Weaver
+only with ``--take-over``, and not twice within ten minutes.
 """
 
 import asyncio
@@ -20,24 +20,24 @@ from torchloom_core.weaver.folder_lock import FolderLock
 _log = logging.getLogger(__name__)
 
 _LOCK_S = 2.0
-"""For a Weaver of this folder that is about to end."""
+"""How long to wait for a Weaver of this folder that is about to end."""
 
 _SILENT_S = 5.0
-"""One of another folder that does not answer for so long is dead, or hangs: it may be away from
-the broker for a moment, as after a restart of that."""
+"""A Weaver of another folder without an answer for this long has ended or hangs. A shorter
+silence is normal, as after a restart of the broker."""
 
 _ASK_EVERY_S = 0.5
 _TAKEN_AGAIN_S = 600.0
-"""A run that was taken from a living Weaver is not taken again so soon."""
+"""Minimum time between two take-overs from a living Weaver."""
 
 
 async def lock_folder(state_dir: Path, *, take_over: bool) -> FolderLock:
-    """Take the lock on the state folder; with ``take_over`` it may be another's still.
+    """Take the lock on the state folder; with ``take_over`` another Weaver may still have it.
 
     Raises
     ------
     RunHeldError
-        If a Weaver that is alive has it.
+        If a living Weaver has it.
     StateError
         If the folder cannot be written.
     """
@@ -47,8 +47,7 @@ async def lock_folder(state_dir: Path, *, take_over: bool) -> FolderLock:
         lock.release()
         raise RunHeldError(
             f"state folder {state_dir}: another Weaver runs on it ({holder or 'it is starting'}); "
-            "stop that one, or start this one with --take-over, or with a weaver.state_dir of its "
-            "own"
+            "stop it, start this one with --take-over, or set another weaver.state_dir"
         )
     return lock
 
@@ -59,37 +58,37 @@ async def take_run(bus: NatsBus, run: str, lock: FolderLock, *, take_over: bool)
     Raises
     ------
     RunHeldError
-        If another Weaver has it, is alive, and is not to be, or not again, deprived of it.
+        If a living Weaver has it, and ``take_over`` is false or comes too soon.
     """
     living = await _living(bus, lock)
     if living is not None:
         if not take_over:
             raise RunHeldError(
-                f"run {run}: another Weaver controls it ({living}); stop that one, or start this "
-                "one with --take-over, or with another run.name, or on another broker"
+                f"run {run}: another Weaver controls it ({living}); stop it, start this one with "
+                "--take-over, or use another run.name or another broker"
             )
         if living.forced and living.age_s < _TAKEN_AGAIN_S:
             raise RunHeldError(
-                f"run {run}: it was already taken over {living.age_s:.0f} s ago ({living}): do two "
-                "supervisors start Weavers of it with --take-over? Stop one of them; to move the "
-                f"run again within {_TAKEN_AGAIN_S / 60:.0f} min stop that Weaver first"
+                f"run {run}: it was already taken over {living.age_s:.0f} s ago ({living}); if two "
+                "supervisors start Weavers with --take-over, stop one of them; to move the run "
+                f"again within {_TAKEN_AGAIN_S / 60:.0f} min stop that Weaver first"
             )
         _log.warning("run %s: taken over from the Weaver of %s, which ends", run, living)
     await bus.owner.declare(msgspec.structs.replace(lock.owner, forced=living is not None))
 
 
 async def _living(bus: NatsBus, lock: FolderLock) -> Owner | None:
-    """Return another Weaver that controls the run and is alive."""
+    """Return another living Weaver that controls the run, or None."""
     recorded = await bus.owner.recorded()
-    if recorded is not None and lock.held and _is_of_place(recorded, lock.owner):
-        return None  # who had our lock before us
+    if recorded is not None and lock.held and _is_same_folder(recorded, lock.owner):
+        return None  # it had our lock before us, so it has ended
     deadline = time.monotonic() + (0.0 if recorded is None else _SILENT_S)
     while True:
-        living = await bus.owner.ask()
+        living = await bus.owner.query()
         if living is not None or time.monotonic() >= deadline:
             return living
         await asyncio.sleep(_ASK_EVERY_S)
 
 
-def _is_of_place(owner: Owner, own: Owner) -> bool:
+def _is_same_folder(owner: Owner, own: Owner) -> bool:
     return (owner.folder_id, owner.host) == (own.folder_id, own.host)

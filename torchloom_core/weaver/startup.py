@@ -1,4 +1,4 @@
-"""A Weaver from its start to its end: broker, epoch, recovery, loop, and all of it back again.
+"""Start and stop a Weaver: broker, epoch, recovery and loop, and all of it in reverse.
 
 ``torchloom weaver`` calls :func:`run`; the demo and the tests start it as its own process.
 """
@@ -38,7 +38,7 @@ from torchloom_core.weaver.run_ownership import lock_folder, take_run
 from torchloom_core.wire import subjects
 
 _EMBEDDED_PATIENCE_S = 20.0
-"""How long the first connect waits for a server that we have started ourselves."""
+"""How long the first connect waits for the embedded server."""
 
 _Own = Callable[[NatsBus], Awaitable[None]]
 """Makes this process the owner of the run, or raises RunHeldError."""
@@ -57,17 +57,17 @@ async def run(
     Parameters
     ----------
     ready : callable
-        Called with the broker's URL and the lighthouse's, which is empty where the Weaver starts
-        none.
+        Called with the broker's URL and the lighthouse's; the latter is empty if the Weaver
+        starts none.
     take_over : bool
-        A Weaver that controls the run is made to end.
+        Take the run from another Weaver that controls it, which then ends.
     renew : callable, optional
-        Returns the plugins anew, for another life under a higher epoch.
+        Returns fresh plugins, for a restart under a higher epoch.
 
     Raises
     ------
     TorchloomError
-        If the broker, the state folder or the run cannot be had; one line each.
+        If the broker, the state folder or the run is not available; one line each.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -97,15 +97,15 @@ async def _run(
         while not over:
             try:
                 async with AsyncExitStack() as stack:
-                    said = _no_matter if serving else ready
-                    starting = _start(config, plugins, broker, lighthouse, stack, said, own, rises)
+                    call = _already_ready if serving else ready
+                    starting = _start(config, plugins, broker, lighthouse, stack, call, own, rises)
                     weaver = await _unless(stop, starting)
                     if weaver is not None:
                         serving = True
                         if not lock.held:
                             later = asyncio.create_task(lock.take_later())
                             stack.callback(later.cancel)
-                        gc.freeze()  # all that is there stays: to look through it takes 50 ms
+                        gc.freeze()  # what is there now stays; collecting it takes 50 ms
                         await weaver.run(stop)
                 over = True
             except OutrankedError as error:
@@ -114,19 +114,19 @@ async def _run(
     except (SupersededError, RunHeldError):
         raise
     except BaseException:
-        # The server outlives a Weaver that fails, for the next one to adopt; but one that was
-        # launched for nothing goes with us.
+        # After a failure the server keeps running, and the next Weaver adopts it. A server that
+        # was launched for a Weaver that never served is stopped.
         if broker is not None and broker.launched and not serving:
             await broker.stop()
         raise
     if lighthouse is not None:
-        await lighthouse.stop_unless_needed()  # nobody supervises it any more
+        await lighthouse.stop_unless_needed()  # without a Weaver it is not supervised
     if broker is not None:
         await broker.stop()
 
 
-def _no_matter(url: str, lighthouse: str) -> None:
-    """Nobody is to be told a second time."""
+def _already_ready(url: str, lighthouse: str) -> None:
+    """Do nothing: ``ready`` was called at the first start."""
 
 
 def _embedded(config: Config) -> EmbeddedBroker:
@@ -154,7 +154,7 @@ async def _start(
     own: _Own,
     rises: EpochRises,
 ) -> Weaver:
-    """Return a Weaver that has taken over; ``stack`` takes what is to be undone at its end."""
+    """Return a Weaver that has taken over; ``stack`` gets what has to be undone at its end."""
     settings = config.broker
     url, creds = settings.url, Path(settings.creds) if settings.creds else None
     if broker is not None:
@@ -164,7 +164,7 @@ async def _start(
         url, creds = broker.url, broker.credentials.weaver_creds
     clock, name = SystemClock(), config.run.name
     patience_s = 0.0 if broker is None else _EMBEDDED_PATIENCE_S
-    with _saying_what_to_do(broker):
+    with _remedy_in_errors(broker):
         bus = await NatsBus.connect(url, name, creds=creds, clock=clock, patience_s=patience_s)
         stack.push_async_callback(bus.close)
         await own(bus)
@@ -190,7 +190,7 @@ async def _start(
 
 
 @contextmanager
-def _saying_what_to_do(broker: EmbeddedBroker | None) -> Iterator[None]:
+def _remedy_in_errors(broker: EmbeddedBroker | None) -> Iterator[None]:
     try:
         yield
     except BrokerError as error:
@@ -207,7 +207,7 @@ async def _take_over(
     stack: AsyncExitStack,
     rises: EpochRises,
 ) -> Weaver | None:
-    """Return a Weaver that has taken over what was left, or None if that is to be read again."""
+    """Return a Weaver that has taken over, or None if the state has to be read again."""
     name = config.run.name
     folder = run_folder(Path(config.weaver.state_dir), name)
     epoch = await bus.claim_epoch(above=max(newest_epoch(folder), rises.above))
@@ -221,14 +221,14 @@ async def _take_over(
         try:
             await weaver.start(inheritance.recovered(epoch), inheritance.poison)
         except OvertakenError:
-            # Of two that start at once the first to claim took over first: it ends, we go on.
+            # Two Weavers started at once: the one with the lower epoch ends, this one tries again.
             return None
         stack.push_async_exit(attempt.pop_all())
     return weaver
 
 
 async def _unless(stop: asyncio.Event, starting: Coroutine[Any, Any, Weaver]) -> Weaver | None:
-    """Return what was started, or None if ``stop`` was set first."""
+    """Return the started Weaver, or None if ``stop`` was set first."""
     task, stopping = asyncio.create_task(starting), asyncio.create_task(stop.wait())
     try:
         await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)

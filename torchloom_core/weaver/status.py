@@ -1,4 +1,4 @@
-"""Describe a running kernel for people: the live table and the knobs."""
+"""The status of a running kernel for people: the live table and the knobs."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -40,7 +40,7 @@ _AT_RISK = 20
 _STATUS_CHARACTERS = 200
 
 _PAGE_BYTES = 500_000
-"""Half of a message: the other half is for what is not told of each worker."""
+"""Half of a message; the other half is for what is not per worker."""
 
 _SPECS_BYTES = 400_000
 _FIRST = Page()
@@ -57,9 +57,9 @@ def describe(
     recording: str = "",
     page: Page = _FIRST,
 ) -> Status:
-    """Return a page of the run at this moment, as far as a message goes.
+    """Return a page of the run's status, as much as fits a message.
 
-    ``log`` is where the trajectory lies, ``recording`` why it is not written.
+    ``log`` is the trajectory's folder, ``recording`` the reason why it is not written.
     """
     workers: list[WorkerStatus] = []
     more = False
@@ -107,7 +107,7 @@ def describe(
                 policy=candidate.proposed.policy,
                 action=name_of(candidate.proposed.proposal.action),
                 target=target_of(candidate.proposed.proposal.action),
-                wish=summary_of(msgspec.to_builtins(candidate.proposed.proposal.action)),
+                summary=summary_of(msgspec.to_builtins(candidate.proposed.proposal.action)),
                 reason=candidate.proposed.proposal.reason[:_REASON_CHARACTERS],
                 gain_gpu_s=candidate.proposed.proposal.gain_gpu_s,
                 cost_gpu_s=candidate.proposed.proposal.cost_gpu_s,
@@ -146,9 +146,9 @@ def _at_risk(kernel: Kernel) -> Iterator[AtRisk]:
 
 
 def _lighthouse(kernel: Kernel) -> str:
-    """Return in a line what torchLoom's lighthouse sees, nothing where there is none of ours.
+    """Return in a line what torchLoom's lighthouse sees; empty without one.
 
-    A life of a group that is over, or after which another has come, is no trouble of now.
+    A group's incarnation that has ended, or was followed by another, is left out.
     """
     view = kernel.run.steering.view
     if view is None:
@@ -174,7 +174,7 @@ def _lighthouse(kernel: Kernel) -> str:
 
 
 def describe_knobs(kernel: Kernel, page: Page = _FIRST) -> KnobTable:
-    """Return a page of every knob: what it is, what it should be, and what it is where."""
+    """Return a page of the knobs: specifications, desired values, and values by worker."""
     fleet = kernel.fleet
     own = (
         _Own(hello.worker, fleet.knobs[row])
@@ -187,11 +187,11 @@ def describe_knobs(kernel: Kernel, page: Page = _FIRST) -> KnobTable:
         return KnobTable(values=values, more=more)
     waiting = (hello for row, hello in enumerate(fleet.hello) if fleet.state[row] == "standby")
     tried = {knob for hello in waiting for knob in hello.tries}
-    known = fleet.knob_specs_by_use()
-    specs, _ = _fitting(known, _SPECS_BYTES)
+    by_use = fleet.knob_specs_by_use()
+    specs, _ = _fitting(by_use, _SPECS_BYTES)
     return KnobTable(
         specs=tuple(specs),
-        left_out=len(known) - len(specs),
+        left_out=len(by_use) - len(specs),
         desired=kernel.run.desired.snapshot(),
         values=values,
         more=more,
@@ -228,8 +228,8 @@ def _workers(
 ) -> Iterator[WorkerStatus]:
     forecasts = kernel.forecasts.newest
     view = kernel.fleet.view(now_ns, forecasts)
-    kept = sorted({*windows_s(plugins.needs), *config.weaver.show})
-    metrics = {name: view.latest(name) for name in kept}
+    shown = sorted({*windows_s(plugins.needs), *config.weaver.show})
+    metrics = {name: view.latest(name) for name in shown}
     silent = view.heartbeat_age_s > config.weaver.stale_after_s
     for row, worker in islice(enumerate(view.workers), first, None):
         if view.state[row] == "gone" and view.heartbeat_age_s[row] >= _SHOW_GONE_S:
@@ -260,8 +260,8 @@ def _ending(kernel: Kernel, state: str, row: int, *, silent: bool) -> str:
     return "silent" if silent and state != "left" else ""
 
 
-def _said(policy: Policy) -> str:
-    """Return what a policy says of itself for people, in its attribute ``status`` if it has one."""
+def _status(policy: Policy) -> str:
+    """Return a policy's attribute ``status`` as one line; empty if it has none."""
     try:
         status = getattr(policy, "status", "")
     except Exception:  # noqa: BLE001 - foreign code
@@ -274,7 +274,7 @@ def _plugins(kernel: Kernel, plugins: ActivePlugins) -> list[PluginStatus]:
     for active in plugins.policies:
         failure = kernel.host.quarantined.get(active.name)
         state = "quarantined" if failure else active.mode
-        detail = active.held or _said(active.policy)
+        detail = active.dry_run_reason or _status(active.policy)
         if failure:
             detail = f"{failure.rule}: {failure.detail}"
         rows.append(PluginStatus(name=active.name, kind="policy", state=state, detail=detail))

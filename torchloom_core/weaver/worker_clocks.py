@@ -1,8 +1,8 @@
-"""Clocks of workers' hosts that are ahead of the Weaver's: deadlines are moved by as much.
+"""Shift command deadlines for workers whose hosts' clocks are ahead of the Weaver's.
 
-A worker judges a command's deadline by its own clock, so that with one far ahead every command
-would come too late. How far it is ahead its hello says, which has the time it was sent at; how
-far it is behind cannot be told from how long the hello took.
+A worker compares a command's deadline with its own clock: if that is far ahead, every command
+would be too late. The hello has the time at which it was sent, so a clock that is ahead is
+visible; one that is behind cannot be distinguished from a slow hello.
 """
 
 from collections.abc import Callable
@@ -13,20 +13,20 @@ from torchloom_core.clock import SECOND_NS
 from torchloom_core.wire.messages import Command, Hello
 
 _APART_NS = 5 * SECOND_NS
-"""Less is not worth a word: deadlines are longer."""
+"""A smaller difference is ignored: deadlines are longer."""
 
 _FURTHEST_NS = 10 * 366 * 86_400 * SECOND_NS
 
 
 class WorkerClocks:
-    """By how much each worker's clock is ahead of the Weaver's."""
+    """How far each worker's clock is ahead of the Weaver's."""
 
     def __init__(self, warn: Callable[[str, str], None]) -> None:
         self._warn = warn
         self._ahead_ns: dict[tuple[str, int], int] = {}
 
     def take(self, hello: Hello, now_ns: int) -> None:
-        """Take the time in a hello; of several of one life the quickest counts."""
+        """Take the time in a hello; of an incarnation's hellos the quickest counts."""
         incarnation = hello.worker, hello.incarnation
         ahead_ns = max(self._ahead_ns.get(incarnation, 0), min(hello.ts_ns - now_ns, _FURTHEST_NS))
         if ahead_ns <= _APART_NS:
@@ -35,12 +35,12 @@ class WorkerClocks:
         self._warn(
             "clocks",
             f"the clock of {hello.worker}'s host (node {hello.node}) is {ahead_ns / SECOND_NS:.0f} "
-            "s ahead of this host's: deadlines of its commands are moved by as much; set the "
-            "clocks of both (NTP)",
+            "s ahead of this host's: its commands' deadlines are shifted by as much; synchronize "
+            "both clocks (NTP)",
         )
 
     def moved(self, command: Command) -> Command:
-        """Return the command with its times by the worker's clock."""
+        """Return the command with its times shifted to the worker's clock."""
         ahead_ns = self._ahead_ns.get((command.worker, command.incarnation), 0)
         if not ahead_ns:
             return command

@@ -1,8 +1,7 @@
-"""The embedded broker: one nats-server per state folder, kept up by whichever Weaver runs.
+"""The embedded broker: one nats-server per state folder, supervised by the running Weaver.
 
-The server does not belong to the Weaver's process. It goes on when the Weaver is killed, and
-the next Weaver adopts it; where it listens is written down, so that Threadlets find a
-restarted server where the old one was.
+The server is a separate process. It keeps running when the Weaver is killed, and the next Weaver
+adopts it; its port is stored, so that Threadlets find a restarted server at the same address.
 """
 
 import asyncio
@@ -38,11 +37,11 @@ _HEALTH_S = 5.0
 _FATAL = "[FTL]"
 _PID = re.compile("[1-9][0-9]{0,8}")
 _LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-"""Where this host reaches a server that listens on every address."""
+"""The address at which this host reaches a server that listens on all addresses."""
 
 
 def nats_url(host: str, port: int) -> str:
-    """Return where clients connect; an IPv6 address stands in brackets.
+    """Return the URL for clients; an IPv6 address is put in brackets.
 
     Examples
     --------
@@ -67,13 +66,13 @@ class EmbeddedBroker:
     Parameters
     ----------
     state_dir : Path
-        Everything lies in its subfolder ``broker``.
+        Its subfolder ``broker`` has all files.
     run : str
         The run whose credentials the server accepts.
     host : str
         The address to listen on.
     port : int
-        The port to listen on; 0 takes any free one at the first start and keeps it.
+        The port to listen on; 0: any free port at the first start, the same one afterwards.
 
     Attributes
     ----------
@@ -118,7 +117,7 @@ class EmbeddedBroker:
 
     @property
     def monitor_url(self) -> str:
-        """Where the server tells about itself (``/varz``, ``/jsz``, ``/healthz``)."""
+        """URL of the server's monitoring (``/varz``, ``/jsz``, ``/healthz``)."""
         return self._running.monitor_url
 
     @property
@@ -133,11 +132,11 @@ class EmbeddedBroker:
 
     @property
     def remedy(self) -> str:
-        """Where to look, and what to do, when the server runs and yet does not serve."""
-        return f"its log is {self._log}; without its store, {self._store}, a run begins anew"
+        """What to do when the server runs but does not serve."""
+        return f"see its log {self._log}; to start the run afresh, delete its store {self._store}"
 
     def is_alive(self) -> bool:
-        """Return whether the server's process runs."""
+        """Return whether the server's process is running."""
         return self._record is not None and self._is_ours(self._record.pid)
 
     async def start(self) -> None:
@@ -154,19 +153,19 @@ class EmbeddedBroker:
         try:
             await asyncio.shield(starting)
         except asyncio.CancelledError:
-            # The thread goes on and may launch a server, which :meth:`stop` has to know.
+            # The thread continues and may launch a server, which :meth:`stop` has to stop.
             await asyncio.wait({starting})
             raise
 
     async def stop(self) -> None:
-        """End the server; its store stays."""
+        """Stop the server; its store remains."""
         await asyncio.to_thread(self._stop)
 
     async def supervise(self) -> None:
-        """Start the server again, on the same port, whenever it dies. Runs until cancelled.
+        """Restart the server on the same port whenever it ends. Runs until cancelled.
 
-        One that hangs is ended first (:mod:`torchloom_core.transport.broker.health`), and, once
-        there is room again, one whose streams take nothing any more.
+        A server that hangs is killed first (:mod:`torchloom_core.transport.broker.health`), and,
+        once there is disk space again, one whose streams refuse writes.
         """
         due = time.monotonic() + _HEALTH_S
         while True:
@@ -181,12 +180,12 @@ class EmbeddedBroker:
             try:
                 await self.start()
             except (TorchloomError, RuntimeError, MemoryError) as error:
-                # A RuntimeError is Python's word for no more threads.
-                _log.warning("nats-server (pid %d) died and cannot be restarted: %s", died, error)
+                # Python raises RuntimeError when it cannot start a thread.
+                _log.warning("nats-server (pid %d) ended and cannot be restarted: %s", died, error)
                 await asyncio.sleep(_RETRY_S)
             else:
                 _log.warning(
-                    "nats-server (pid %d) died; pid %d took over on port %d",
+                    "nats-server (pid %d) ended; restarted as pid %d on port %d",
                     died,
                     self.pid,
                     self.port,
@@ -221,16 +220,16 @@ class EmbeddedBroker:
                 if config == self._config(port) and self._serves(last):
                     self._record = last
                     return
-                _log.warning("nats-server (pid %d) is not as configured: restarting it", last.pid)
+                _log.warning("nats-server (pid %d) has another config: restarting it", last.pid)
             self._end_leftovers()
             self._record = self._launch(port)
 
     def _serves(self, last: _Record) -> bool:
-        """Return whether it greets a client as a nats-server does; a slow one is waited for."""
-        while (said := greeting(last.url)) is None:
+        """Return whether it greets a client as a nats-server does; wait for a slow one."""
+        while (answer := greeting(last.url)) is None:
             if self._health.is_hung(last.pid, last.url):
                 return False
-        return said == GREETING
+        return answer == GREETING
 
     def _stop(self) -> None:
         if self._record is not None:
@@ -260,7 +259,7 @@ class EmbeddedBroker:
         return record
 
     def _end_leftovers(self) -> None:
-        """End every server of ours, even one whose start was cut short before it was recorded."""
+        """Stop all servers of this folder, also one whose start was interrupted."""
         for ports_file in self._folder.glob("nats-server_*.ports"):
             pid = ports_file.stem.rpartition("_")[2]
             if _PID.fullmatch(pid):
@@ -268,7 +267,7 @@ class EmbeddedBroker:
                 ports_file.unlink(missing_ok=True)
 
     def _config(self, port: int) -> str:
-        # A server that is killed loses nothing; sync_interval is what a power cut may take.
+        # A killed server loses nothing; a power cut loses at most sync_interval.
         return (
             f"server_name: {json.dumps(f'torchloom-{self._run}')}\n"
             f"host: {json.dumps(self._host)}\n"
@@ -294,9 +293,9 @@ class EmbeddedBroker:
                 probe.bind((self._host, port))
             except OSError as error:
                 remedy = (
-                    "set broker.port to another, or to 0 for any free one"
+                    "set broker.port to another port, or to 0 for any free one"
                     if self._wanted_port
-                    else f"Threadlets know it; free it, or delete {self._record_path}"
+                    else f"the run's trainers use this port; free it, or delete {self._record_path}"
                 )
                 place = nats_url(self._host, port).removeprefix("nats://")
                 raise BrokerError(

@@ -1,9 +1,9 @@
-"""Tell whether a nats-server is well enough to go on; the embedded broker looks now and then.
+"""Decide whether a nats-server hangs; the embedded broker checks it periodically.
 
-Slow is not hung: on a busy machine a server may need many seconds to greet a client. It counts as
-hung only after two minutes in which it greeted nobody, sent nobody a byte and used no processor
-time, or after ten in which it did use processor time and still served nobody. Looks are counted,
-not time, so that a pause of this process, or of the whole machine, does not count.
+On a busy machine a slow server may need many seconds to greet a client. It counts as hung only
+after two minutes without a greeting, without a byte sent and without CPU time, or after ten
+minutes with CPU time but without serving a client. Checks are counted, not time, so that a pause
+of this process, or of the whole machine, does not count.
 """
 
 import http.client
@@ -23,26 +23,26 @@ from torchloom_core.wire.codec import UNREADABLE
 _log = logging.getLogger(__name__)
 
 GREETING = b"INFO "
-"""How a nats-server greets a client."""
+"""The first bytes that a nats-server sends to a client."""
 
 _ANSWER_S = 5.0
-"""How long a look waits for a greeting."""
+"""How long a check waits for a greeting."""
 
 _MOST_BYTES = 1 << 20
 _FINAL = "write error"
 
 _LOOKS_IDLE = 12
-"""Looks in a row, of 10 s each, at which a server served nobody and used no processor time: the
-scheduler of a machine under any load gives it some."""
+"""Checks in a row, one per 10 s, at which a server served no client and used no CPU time: even on
+a loaded machine the scheduler gives it some."""
 
 _LOOKS_UNSERVED = 60
-"""The same of one that uses processor time."""
+"""The same for a server that uses CPU time."""
 
 
 class _Work(NamedTuple):
-    """What a process has done so far: bytes written, to clients say, and processor time used.
+    """The work of a process so far: bytes written, to clients and files, and CPU time.
 
-    ``waits`` says that it waits for the disk, which a restart would not change.
+    ``waits``: it waits for the disk, which a restart would not change.
     """
 
     written_bytes: int = 0
@@ -51,12 +51,12 @@ class _Work(NamedTuple):
 
 
 class Health:
-    """The health of one server, as it is found from one look to the next.
+    """The health of one server, from one check to the next.
 
     Parameters
     ----------
     store : Path
-        The folder of its store: with room in it, a server that had none is started again.
+        The folder of its store: once it has space again, a server that had none is restarted.
     """
 
     def __init__(self, store: Path) -> None:
@@ -68,20 +68,20 @@ class Health:
         self._limited_log = RateLimitedLog(_log)
 
     def is_lost(self, pid: int, url: str, monitor_url: str) -> bool:
-        """Look, and return whether the server is to be ended and started again."""
+        """Check, and return whether to restart the server."""
         if self.is_hung(pid, url):
             return True
         if self._unserved:
             return False
-        known, self._error = self._error, write_error(monitor_url)
-        if self._error and not known:
-            _log.warning("nats-server (pid %d) stores nothing more: %s", pid, self._error)
+        error_before, self._error = self._error, write_error(monitor_url)
+        if self._error and not error_before:
+            _log.warning("nats-server (pid %d) refuses writes: %s", pid, self._error)
         return bool(self._error) and has_room(self._store)
 
     def is_hung(self, pid: int, url: str) -> bool:
-        """Look whether the server serves anybody, and return whether it has not for too long."""
+        """Check, and return whether the server has served no client for too long."""
         silent = greeting(url) is None
-        before, self._work = self._work, _work_of(pid)
+        before, self._work = self._work, _work(pid)
         if pid != self._pid or not silent or self._work.written_bytes > before.written_bytes:
             self._pid, self._unserved, self._idle = pid, 0, 0
         if not silent:
@@ -95,7 +95,7 @@ class Health:
         if self._idle < _LOOKS_IDLE and self._unserved < _LOOKS_UNSERVED:
             return False
         _log.warning(
-            "nats-server (pid %d) hangs and is ended: it served nobody at %d looks in a row",
+            "nats-server (pid %d) hangs and is killed: it served no client at %d checks in a row",
             pid,
             self._unserved,
         )
@@ -104,7 +104,7 @@ class Health:
 
 
 def greeting(url: str) -> bytes | None:
-    """Return how a client is greeted: b"" where nobody listens, None where nothing is said."""
+    """Return the greeting: b"" if no server listens, None if it sends nothing."""
     place = urlsplit(url)
     try:
         with socket.create_connection((place.hostname or "", place.port or 0), _ANSWER_S) as probe:
@@ -115,13 +115,13 @@ def greeting(url: str) -> bytes | None:
         return b""
 
 
-def _work_of(pid: int) -> _Work:
+def _work(pid: int) -> _Work:
     try:
         process = psutil.Process(pid)
         with process.oneshot():
             times = process.cpu_times()
             waits = process.status() == psutil.STATUS_DISK_SLEEP
-            # Not every platform tells it; sockets count on Linux.
+            # Not available on every platform; on Linux it includes sockets.
             written = process.io_counters().write_chars if hasattr(process, "io_counters") else 0
         return _Work(written, times.user + times.system, waits)
     except (psutil.Error, OSError):
@@ -129,21 +129,21 @@ def _work_of(pid: int) -> _Work:
 
 
 def write_error(monitor_url: str) -> str:
-    """Return why a stream takes nothing until the server is started again; "" if all do.
+    """Return why a stream refuses writes until a restart of the server; "" if none does.
 
-    A stream on which one write has failed, on a full disk say, refuses all that come after, also
-    once there is room; whoever publishes to it gets no answer.
+    After one failed write, as on a full disk, a stream refuses all later ones, also once there is
+    space; its publishers get no ack.
     """
     place = urlsplit(monitor_url)
-    asking = http.client.HTTPConnection(place.hostname or "", place.port, timeout=_ANSWER_S)
+    connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=_ANSWER_S)
     try:
-        asking.request("GET", "/healthz")
-        said = msgspec.json.decode(asking.getresponse().read(_MOST_BYTES), type=_Health).error
+        connection.request("GET", "/healthz")
+        error = msgspec.json.decode(connection.getresponse().read(_MOST_BYTES), type=_Health).error
     except (OSError, http.client.HTTPException, *UNREADABLE):
-        return ""  # it is dead, or hangs: that is another matter
+        return ""  # it has ended, or hangs, which is handled elsewhere
     finally:
-        asking.close()
-    return said if _FINAL in said else ""
+        connection.close()
+    return error if _FINAL in error else ""
 
 
 class _Health(msgspec.Struct):

@@ -1,1 +1,1 @@
-"""Keys, credentials and rights of everyone on the broker."""
+"""Keys, credentials and permissions on the broker."""

@@ -1,9 +1,9 @@
-"""Keys and credentials of everyone on the embedded broker, and whom its server trusts.
+"""Keys and credentials on the embedded broker, and the accounts that its server trusts.
 
-The server runs in operator mode: it trusts one operator, which vouches for four accounts, the
-system's and the three of :mod:`torchloom_core.transport.security.rights`, where it stands who may
-do what. The rights of a worker, and of a person, are not in their own JWT but in the scope of the
-key that signed it, so that the JWT can only say a name, and a worker's which life of it.
+The server runs in operator mode: it trusts one operator, which signs four accounts, the system's
+and the three of :mod:`torchloom_core.transport.security.rights`, which lists the permissions. The
+permissions of a worker or a person are not in its own JWT but in the scope of the key that signed
+it: the JWT has only the name and, for a worker, the incarnation.
 """
 
 import time
@@ -29,11 +29,10 @@ _LATER = ("people", "operators", "lighthouse")
 
 
 class Keys(msgspec.Struct, frozen=True, kw_only=True):
-    """Seeds of every identity the Weaver keeps, made once per state folder.
+    """Seeds of all identities of a Weaver, generated once per state folder.
 
-    ``threadlets`` and ``operators`` sign the JWTs of workers and of people. A folder of before
-    people had an account of their own lacks ``people`` and ``operators``, and of before there was
-    a lighthouse ``lighthouse``.
+    ``threadlets`` and ``operators`` sign the JWTs of workers and of people. A folder of an older
+    version lacks ``people`` and ``operators``, or ``lighthouse``.
     """
 
     operator: str
@@ -51,17 +50,17 @@ class Keys(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Credentials:
-    """The keys of one run, and what is minted from them.
+    """The keys of one run, and the credentials made from them.
 
     Attributes
     ----------
     weaver_creds, operator_creds, lighthouse_creds : Path
-        Credentials files of the Weaver, of the person at the command line who has none of their
-        own, and of the run's lighthouse.
+        Credentials files of the Weaver, of the default person at the command line, and of the
+        run's lighthouse.
     grants_path : Path
-        Where it stands which key each life of a worker was given to.
+        File with the key that each incarnation was granted to.
     join_creds_text : str
-        Text of the credentials with which a worker may ask for its own.
+        Text of the credentials with which a worker requests its own.
     """
 
     def __init__(self, folder: Path, run: str, keys: Keys) -> None:
@@ -80,7 +79,7 @@ class Credentials:
 
     @classmethod
     def ensure(cls, state_dir: Path, run: str) -> "Credentials":
-        """Read the keys under ``<state>/broker/keys``, or make them at the first start.
+        """Read the keys under ``<state>/broker/keys``, or generate them at the first start.
 
         Raises
         ------
@@ -99,26 +98,26 @@ class Credentials:
 
     @classmethod
     def find(cls, state_dir: Path, run: str) -> "Credentials":
-        """Read the keys of a Weaver that has been started in this state folder.
+        """Read the keys of a Weaver that was started in this state folder.
 
         Raises
         ------
         StateError
-            If there are none, they cannot be read, or they are of before people had their own.
+            If there are none, they cannot be read, or an older version generated them.
         """
         folder = _folder(state_dir)
         path = folder / "keys.json"
         keys = _read_keys(path)
         if keys != _complete(keys):
-            have = "was nothing" if keys is None else "was one of an earlier version"
+            have = "there are none" if keys is None else "these are of an earlier version"
             raise StateError(
-                f"{path}: need the keys of a Weaver with its own broker, {have}; "
-                "start torchloom weaver once"
+                f"{path}: need the keys of a Weaver with the embedded broker, {have}; "
+                "start `torchloom weaver` once"
             )
         return cls(folder, run, keys)
 
     def server_config(self) -> str:
-        """Return the lines of the server's config that say whom to trust."""
+        """Return the lines of the server's config with the trusted operator and accounts."""
         run = self._run
         system = nats_jwt.public_key(self._keys.system)
         operator = nats_jwt.public_key(self._keys.operator)
@@ -166,7 +165,7 @@ class Credentials:
         )
 
     def worker_jwt(self, worker: str, incarnation: int, public_key: str) -> str:
-        """Return the JWT that lets the owner of ``public_key`` act as this life of ``worker``."""
+        """Return the JWT with which the owner of ``public_key`` acts as this incarnation."""
         claims = nats_jwt.scoped_user_claims(self._workers, [f"life:{incarnation}"])
         return nats_jwt.sign(self._keys.threadlets, public_key, worker, claims, self._keys.made_s)
 
@@ -203,7 +202,7 @@ class Credentials:
 
 
 def _keep_private(path: Path, text: str) -> None:
-    """Write a file unless it is as it should be: a Weaver also starts on a disk that is full."""
+    """Write a file unless it is up to date: a Weaver also starts on a full disk."""
     with suppress(OSError, ValueError):
         if path.read_text(encoding="utf-8") == text:
             return
@@ -218,16 +217,16 @@ def _scope(seed: str, role: str, allowed: Rights) -> Claims:
     return nats_jwt.scope(nats_jwt.public_key(seed), role, *allowed)
 
 
-def _streams(told: Iterable[str]) -> list[Claims]:
-    return [nats_jwt.export("stream", subject) for subject in told]
+def _streams(names: Iterable[str]) -> list[Claims]:
+    return [nats_jwt.export("stream", subject) for subject in names]
 
 
-def _imports(kind: Literal["stream", "service"], heard: Iterable[str], owner: str) -> list[Claims]:
-    return [nats_jwt.import_from(owner, kind, subject) for subject in heard]
+def _imports(kind: Literal["stream", "service"], names: Iterable[str], owner: str) -> list[Claims]:
+    return [nats_jwt.import_from(owner, kind, subject) for subject in names]
 
 
 def _checked(keys: Keys) -> Keys:
-    """Return the keys if each that is there is one; else nkeys says what it is not."""
+    """Return the keys if all are valid; otherwise nkeys raises an error."""
     for name in keys.__struct_fields__:
         if name != "made_s" and (name not in _LATER or getattr(keys, name)):
             nats_jwt.public_key(getattr(keys, name))
@@ -246,7 +245,7 @@ def _read_keys(path: Path) -> Keys | None:
 
 
 def _complete(keys: Keys | None) -> Keys:
-    """Return keys in which nothing is missing; none that was there is made anew."""
+    """Return the keys with the missing ones generated."""
     new_seed = nats_jwt.new_seed
     if keys is None:
         keys = Keys(

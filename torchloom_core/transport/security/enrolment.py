@@ -1,4 +1,4 @@
-"""Who may have which worker name: the Weaver's answer to a worker that asks for credentials."""
+"""Grant worker names: the Weaver's answer to a worker that requests credentials."""
 
 import logging
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from torchloom_core.plain_text import RateLimitedLog
-from torchloom_core.transport.security.grants import Grants, Life
+from torchloom_core.transport.security.grants import Grants, Incarnation
 from torchloom_core.transport.security.nats_jwt import is_user_key
 from torchloom_core.wire import subjects
 from torchloom_core.wire.messages import JoinReply, JoinRequest
@@ -16,8 +16,8 @@ _log = logging.getLogger(__name__)
 
 _SHOWN = 80
 
-_NAMES_KEPT = 200_000
-"""Of how many names, and lives, it is known what became of them; the oldest are forgotten."""
+_MOST_NAMES = 200_000
+"""Maximum number of names and incarnations that are remembered; the oldest are forgotten."""
 
 
 class _Holder(msgspec.Struct, frozen=True):
@@ -26,7 +26,7 @@ class _Holder(msgspec.Struct, frozen=True):
 
 
 class Enrolment:
-    """Grants a worker's name to one key at a time, and each of its lives to one key for good.
+    """Grants a worker's name to one key at a time, and each incarnation to one key forever.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class Enrolment:
     mint : callable
         ``(worker, incarnation, public_key) -> jwt``, such as ``Credentials.worker_jwt``.
     grants : Grants
-        What was given so far.
+        The grants so far.
     """
 
     def __init__(self, run: str, mint: Callable[[str, int, str], str], grants: Grants) -> None:
@@ -44,22 +44,22 @@ class Enrolment:
         self._grants = grants
         self._holders: dict[str, _Holder] = {}
         self._newest: dict[str, int] = {}
-        self._passed: dict[Life, None] = {}
+        self._passed: dict[Incarnation, None] = {}
         self._limited_log = RateLimitedLog(_log)
 
     def admit(
         self, request: JoinRequest, alive: int | None, unwanted: str = "", in_use: str = ""
     ) -> JoinReply:
-        """Answer a worker that asks, and say in the log, now and then, if it gets nothing.
+        """Answer a join request; a refusal is logged, rate-limited by worker.
 
         Parameters
         ----------
         alive : int, optional
-            The incarnation of that name which is alive, if one is.
+            The incarnation of that name that is alive, if there is one.
         unwanted : str
-            Why nobody is wanted where the worker sits, if so.
+            Why no worker is wanted on that node; empty if one is.
         in_use : str
-            Why the name cannot be this worker's, if another process has it.
+            Why the name is in use by another process; empty if it is not.
         """
         if alive is None:
             self.release(request.worker)
@@ -77,49 +77,49 @@ class Enrolment:
         return reply
 
     def grant(self, request: JoinRequest) -> JoinReply:
-        """Return the worker's JWT, or one line on why it gets none.
+        """Return the worker's JWT, or the reason for a refusal in one line.
 
-        The holder of a name may ask again; another key gets the name only after
-        :meth:`release`, and for a life of its own.
+        The owner of a name may request it again; another key gets the name only after
+        :meth:`release`, and for another incarnation.
         """
         error = self._fault(request)
         taken = "" if error else self._other_holder(request)
-        error = error or taken or self._life_fault(request)
+        error = error or taken or self._incarnation_fault(request)
         if error:
             return JoinReply(error=error, taken=bool(taken))
-        life = request.worker, request.incarnation
-        jwt = self._mint(*life, request.public_key)
+        process = request.worker, request.incarnation
+        jwt = self._mint(*process, request.public_key)
         self._holders[request.worker] = _Holder(request.incarnation, request.public_key)
-        self._grants.add(life, request.public_key)
-        self._pass_on(life)
+        self._grants.add(process, request.public_key)
+        self._pass_on(process)
         return JoinReply(jwt=jwt)
 
     def may_begin(self, worker: str, incarnation: int) -> bool:
-        """Say whether the name was not given to another life since it was given to this one.
+        """Return whether this incarnation is the last that the name was granted to.
 
-        Of what an earlier Weaver gave nothing is known.
+        Grants of earlier Weavers are not considered.
         """
         return (worker, incarnation) not in self._passed
 
     def seen(self, worker: str, incarnation: int) -> None:
-        """Hold the name of a worker that an earlier Weaver enrolled and that is still heard."""
+        """Reserve the name of a living worker that an earlier Weaver enrolled."""
         self._holders.setdefault(worker, _Holder(incarnation, None))
 
     def release(self, worker: str) -> None:
-        """Free a name: its worker exited, or is silent."""
+        """Free a name: its worker exited, or is unreachable."""
         self._holders.pop(worker, None)
 
-    def _pass_on(self, life: Life) -> None:
-        """Note that the name is this life's now, and no more that of the one before."""
-        worker, incarnation = life
+    def _pass_on(self, process: Incarnation) -> None:
+        """Note that the name belongs to this incarnation now, not to the previous one."""
+        worker, incarnation = process
         before = self._newest.get(worker, incarnation)
         self._newest[worker] = incarnation
-        self._passed.pop(life, None)
+        self._passed.pop(process, None)
         if before != incarnation:
             self._passed[worker, before] = None
         tables: tuple[dict[Any, Any], ...] = (self._newest, self._passed, self._holders)
         for table in tables:
-            if len(table) > _NAMES_KEPT:
+            if len(table) > _MOST_NAMES:
                 del table[next(iter(table))]
 
     def _fault(self, request: JoinRequest) -> str:
@@ -134,12 +134,12 @@ class Enrolment:
             )
         return ""
 
-    def _life_fault(self, request: JoinRequest) -> str:
-        life = request.worker, request.incarnation
-        if self._grants.key_of(life) not in (None, request.public_key):
+    def _incarnation_fault(self, request: JoinRequest) -> str:
+        process = request.worker, request.incarnation
+        if self._grants.key_of(process) not in (None, request.public_key):
             return (
                 f"worker {request.worker}: incarnation {request.incarnation} was given to another "
-                "key; each life needs a number of its own"
+                "key; each process of a worker needs a new number"
             )
         return ""
 
@@ -148,6 +148,6 @@ class Enrolment:
         if holder is None or holder.public_key == request.public_key:
             return ""
         return (
-            f"worker {request.worker} is already enrolled by another process that is alive "
-            f"(incarnation {holder.incarnation}); each process needs a group and rank of its own"
+            f"worker {request.worker} is already enrolled by another running process "
+            f"(incarnation {holder.incarnation}); give each process its own group and rank"
         )

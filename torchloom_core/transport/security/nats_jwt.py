@@ -1,6 +1,6 @@
-"""NATS identities: nkeys (ed25519 key pairs) and the JWTs a server in operator mode believes.
+"""NATS identities: nkeys (ed25519 key pairs) and the JWTs that a server in operator mode trusts.
 
-Claims follow version 2 of https://github.com/nats-io/jwt; only what torchLoom mints is here.
+Claims follow version 2 of https://github.com/nats-io/jwt, as far as torchLoom needs them.
 """
 
 import base64
@@ -31,7 +31,7 @@ _JWT_IN_CREDS = re.compile(r"NATS USER JWT-+\s+[\w-]+\.([\w-]+)\.[\w-]+")
 
 
 class _Named(msgspec.Struct):
-    """The part of a JWT that says whose it is."""
+    """The part of a JWT with the owner's name."""
 
     name: str = ""
 
@@ -58,7 +58,7 @@ def is_user_key(text: str) -> bool:
 
 
 def sign(seed: str, subject: str, name: str, claims: Claims, issued_s: int) -> str:
-    """Return the JWT in which the owner of ``seed`` says ``claims`` about ``subject``.
+    """Return the JWT with ``claims`` about ``subject``, signed with ``seed``.
 
     The same arguments always give the same text, so a server's config can be compared.
     """
@@ -77,7 +77,7 @@ def sign(seed: str, subject: str, name: str, claims: Claims, issued_s: int) -> s
 
 
 def operator_claims(system_account: str) -> Claims:
-    """Return what an operator says of itself."""
+    """Return the claims of an operator."""
     return {"type": "operator", "system_account": system_account}
 
 
@@ -89,9 +89,9 @@ def account_claims(
     imports: Sequence[Claims] = (),
     mapped: Mapping[str, str] = {},
 ) -> Claims:
-    """Return the claims of an account: its scoped keys, what it shows others and takes in.
+    """Return the claims of an account: its scoped keys, exports and imports.
 
-    What is published on a key of ``mapped`` goes to its value.
+    A message published on a key of ``mapped`` goes to its value.
     """
     storage = _NO_LIMIT if jetstream else 0
     limits = {
@@ -119,10 +119,10 @@ def account_claims(
 def export(
     kind: Literal["stream", "service"], subject: str, *, many_replies: bool = False
 ) -> Claims:
-    """Return what an account says that lets others have ``subject``.
+    """Return the export of ``subject``.
 
-    A ``stream`` is heard by the importing account; a ``service`` is asked by it, and answers
-    go back to that account only, wherever the reply subject may point.
+    An importing account subscribes to a ``stream`` and sends requests to a ``service``; answers
+    go back to that account only, wherever the reply subject points.
     """
     claims = {"name": subject, "subject": subject, "type": kind}
     return {**claims, "response_type": "Stream"} if many_replies else claims
@@ -131,9 +131,9 @@ def export(
 def import_from(
     owner: str, kind: Literal["stream", "service"], subject: str, *, called: str = ""
 ) -> Claims:
-    """Return what an account says that takes ``subject``, which account ``owner`` exports.
+    """Return the import of ``subject``, which account ``owner`` exports.
 
-    ``called`` is the subject by which it is known in the importing account, if another.
+    ``called`` is the subject's name in the importing account, if it is another one.
     """
     claims = {"name": subject, "subject": subject, "account": owner, "type": kind}
     return {**claims, "local_subject": called} if called else claims
@@ -142,9 +142,9 @@ def import_from(
 def scope(
     key: str, role: str, publish: list[str], subscribe: list[str], subscriptions: int
 ) -> Claims:
-    """Return a signing key whose users have exactly these rights, whatever they claim.
+    """Return a signing key whose users have exactly these permissions, whatever they claim.
 
-    A connection may hold so many ``subscriptions``, or any number where that is -1.
+    ``subscriptions`` limits those of a connection; -1: no limit.
     """
     return {
         "kind": "user_scope",
@@ -157,15 +157,15 @@ def scope(
 def user_claims(publish: list[str], subscribe: list[str], subscriptions: int) -> Claims:
     """Return the claims of a user who may publish and subscribe only to these subjects.
 
-    A connection may hold so many ``subscriptions``, or any number where that is -1.
+    ``subscriptions`` limits those of a connection; -1: no limit.
     """
     return {"type": "user", **_rights(publish, subscribe), **_user_limits(subscriptions)}
 
 
 def scoped_user_claims(account: str, tags: Sequence[str] = ()) -> Claims:
-    """Return the claims of a user whose rights are those of the scope that signs.
+    """Return the claims of a user whose permissions are those of the signing key's scope.
 
-    The scope may ask for what follows the ``name:`` of one of the ``tags``.
+    The scope may refer to the value of a tag ``name:value`` in ``tags``.
     """
     claims = {"type": "user", "issuer_account": account}
     return {**claims, "tags": tags} if tags else claims
@@ -193,7 +193,7 @@ def user_name(creds: str) -> str:
 
 
 def _user_limits(subscriptions: int) -> Claims:
-    """Return the limits every user and every scope has to state."""
+    """Return the limits that every user and every scope has to set."""
     return {"subs": subscriptions, "data": _NO_LIMIT, "payload": _NO_LIMIT}
 
 

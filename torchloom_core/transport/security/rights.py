@@ -1,10 +1,10 @@
-"""Who may say and hear what on the embedded broker, and what passes between its accounts.
+"""Permissions on the embedded broker, and the subjects that pass between its accounts.
 
-There are three accounts beside the system's: the run's, which is the Weaver's alone (streams
-and bucket lie there), the workers', and the people's. Accounts keep apart what subject
-permissions cannot: a publisher may name any reply subject, and in one account the answer would
-land there, be it a key of the bucket or another's control verb. Between the accounts only what
-is listed here passes, and an answer goes back to the account that asked.
+There are three accounts beside the system's: the run's, which is the Weaver's alone (with the
+streams and the bucket), the workers', and the people's. Subject permissions alone do not suffice:
+a publisher may name any reply subject, and within one account the answer would go there, such as
+to a key of the bucket or to another's control verb. Between accounts only the subjects listed here
+pass, and an answer goes back to the account of the request.
 
 ================  =====================================  =======================================
 identity          may publish                            may subscribe
@@ -20,8 +20,8 @@ lighthouse        ``tl.lighthouse.<run>``                ``tl.steer.<run>``, ``t
                                                          its own inbox
 ================  =====================================  =======================================
 
-What an answer may still reach is what others of the same account subscribe to: the roll among
-workers, the ears of people. Whoever listens there believes only what it can decode.
+Within an account, an answer may still reach the subscriptions of others: roll calls among workers,
+and inboxes of people. Subscribers there drop messages that they cannot decode.
 """
 
 from typing import NamedTuple
@@ -29,25 +29,24 @@ from typing import NamedTuple
 from torchloom_core.wire import subjects
 
 OWN_NAME = "{{name()}}"
-"""What a nats-server replaces by the name in a user's JWT, in the rights of a signing key."""
+"""Template in a signing key's permissions that nats-server replaces by the user's name."""
 
 OWN_INCARNATION = "{{tag(life)}}"
-"""The same of the user's tag ``life:<incarnation>``; whoever has none gets no such right."""
+"""The same for the user's tag ``life:<incarnation>``; a user without it gets no permission."""
 
 SERVICES = ">"
-"""The one export by which the run's account serves the others.
+"""The export by which the run's account serves the others.
 
-It is one for all that may be asked, since the server drops what would pass the same export a
-second time: an answer whose reply subject is itself a question (another's verb, event or ack)
-goes nowhere. What may be asked is in the imports.
+It is one for all services, since the server drops what would pass the same export a second time:
+an answer whose reply subject is itself a service (another's verb, event or ack) is dropped. The
+imports list the services.
 """
 
 
 class Rights(NamedTuple):
-    """The subjects that an identity may publish and those it may subscribe to.
+    """The subjects that an identity may publish and subscribe to.
 
-    ``subscriptions`` is how many of these a connection may hold at once, each of which costs the
-    server memory; -1 is any number.
+    ``subscriptions`` limits those of a connection, as each costs the server memory; -1: no limit.
     """
 
     publish: list[str]
@@ -60,42 +59,42 @@ WEAVER = Rights([">"], [">"], -1)
 _OF_WORKER = 64
 _OF_JOINER = 8
 _OF_PERSON = 256
-"""Subscriptions of a connection. A sidecar holds four, a joiner one, ``torchloom`` two; somebody
-with a client of their own may listen to many workers one by one."""
+"""Subscriptions of a connection. A sidecar has four, a joiner one, ``torchloom`` two; a person's
+own client may subscribe to many workers one by one."""
 
 
 def worker_rights(
     run: str, worker: str = OWN_NAME, incarnation: int | str = OWN_INCARNATION
 ) -> Rights:
-    """Return what a worker may do in one life: nobody takes its credentials back after it."""
-    life = worker, incarnation
-    own_commands = f"{subjects.command_stream(run)}.{subjects.command_consumer(*life)}"
+    """Return the permissions of one incarnation, whose credentials are never revoked."""
+    process = worker, incarnation
+    own_commands = f"{subjects.command_stream(run)}.{subjects.command_consumer(*process)}"
     publish = [
-        subjects.telemetry(run, *life),
-        subjects.event(run, *life),
-        subjects.bulk(run, *life),
-        subjects.ack(run, *life),
+        subjects.telemetry(run, *process),
+        subjects.event(run, *process),
+        subjects.bulk(run, *process),
+        subjects.ack(run, *process),
         f"$JS.API.CONSUMER.MSG.NEXT.{own_commands}",
         f"$JS.ACK.{own_commands}.>",
     ]
-    heard = [*streams_to_workers(run), f"{subjects.inbox_prefix(run, *life)}.>"]
-    return Rights(publish, heard, _OF_WORKER)
+    subscribe = [*streams_to_workers(run), f"{subjects.inbox_prefix(run, *process)}.>"]
+    return Rights(publish, subscribe, _OF_WORKER)
 
 
 def joiner_rights(run: str) -> Rights:
-    """Return what somebody may do who holds the run's join file."""
+    """Return the permissions that the run's join file gives."""
     return Rights([subjects.join(run)], [f"{subjects.join_inbox(run)}.>"], _OF_JOINER)
 
 
 def lighthouse_rights(run: str) -> Rights:
-    """Return what the run's lighthouse may do: say what it sees, and hear what is advised."""
+    """Return the permissions of the run's lighthouse: publish views, receive steering."""
     called = subjects.roll_call(run)
-    heard = [*streams_to_lighthouse(run), called, f"{subjects.lighthouse_inbox(run)}.>"]
-    return Rights([subjects.lighthouse(run)], heard, _OF_JOINER)
+    subscribe = [*streams_to_lighthouse(run), called, f"{subjects.lighthouse_inbox(run)}.>"]
+    return Rights([subjects.lighthouse(run)], subscribe, _OF_JOINER)
 
 
 def person_rights(run: str, name: str = OWN_NAME) -> Rights:
-    """Return what a person may do: ``torchloom``, or a plain ``nats req``, ``sub``, ``kv get``."""
+    """Return a person's permissions: for ``torchloom`` and ``nats req``, ``sub``, ``kv get``."""
     publish = [subjects.control(run, name, ">"), *_read_by_people(run)]
     publish.append(bucket_info_alias(run))  # a server looks at what a subject is mapped to
     by_weaver, by_workers = streams_to_people(run)
@@ -127,37 +126,38 @@ def streams_to_weaver(run: str) -> list[str]:
 
 def streams_to_workers(run: str) -> list[str]:
     """Return the streams of the run's account that the workers' account imports."""
-    return [subjects.roll_call(run), subjects.hold(run)]
+    return [subjects.roll_call(run), subjects.pause_state(run)]
 
 
 def streams_to_lighthouse(run: str) -> list[str]:
-    """Return the streams of the run's account that the lighthouse, among the workers, hears."""
+    """Return the streams of the run's account for the lighthouse, in the workers' account."""
     return [subjects.steer(run)]
 
 
 def streams_to_people(run: str) -> tuple[list[str], list[str]]:
-    """Return the streams that the people's account imports: of the run's, of the workers'.
+    """Return the streams that the people's account imports, by exporter: the run's, the workers'.
 
-    They are all that the two accounts export: people hear what the Weaver and the workers hear.
-    What workers ask of the run's account is no stream there: a server lets no service's
-    message through to a third account.
+    They are all streams of the two accounts: people receive what the Weaver and the workers do.
+    Requests of workers to the run's account are no streams: a server passes no service's message
+    to a third account.
     """
-    told = [*streams_to_workers(run), *streams_to_lighthouse(run)]
+    advice = [*streams_to_workers(run), *streams_to_lighthouse(run)]
     by_workers = [subjects.event(run), subjects.bulk(run), subjects.ack(run)]
-    return [subjects.command(run), *told, subjects.out(run)], [*streams_to_weaver(run), *by_workers]
+    by_weaver = [subjects.command(run), *advice, subjects.out(run)]
+    return by_weaver, [*streams_to_weaver(run), *by_workers]
 
 
 def bucket_info(run: str) -> str:
-    """Return the question about the bucket with which every key-value client begins.
+    """Return the subject of the bucket query with which every key-value client begins.
 
-    In an account without streams of its own JetStream answers it, too, and says that it is
-    off: there it has to be mapped to :func:`bucket_info_alias`, and imported as that.
+    In an account without streams JetStream answers it that it is off: there the subject has to be
+    mapped to :func:`bucket_info_alias`, and imported as that.
     """
     return f"$JS.API.STREAM.INFO.{_stream_of_bucket(run)}"
 
 
 def bucket_info_alias(run: str) -> str:
-    """Return what :func:`bucket_info` is called in the people's account."""
+    """Return the name of :func:`bucket_info` in the people's account."""
     return f"tl.bucket.{run}"
 
 
