@@ -31,7 +31,7 @@ from torchloom_core.wire.messages import (
     FINAL_STATUSES,
     Command,
     Hello,
-    Hold,
+    PauseState,
     JoinFile,
     JoinReply,
     RollCall,
@@ -214,8 +214,8 @@ class WeaversPart:
 
     async def say_hold(self, hold, over="", epoch=1, run=RUN):
         """Say once which pause is in force."""
-        message = Hold(run=run, epoch=epoch, hold=hold, over=over)
-        await self.client.publish(subjects.hold(RUN), encode(message))
+        message = PauseState(run=run, epoch=epoch, verdict=hold, over=over)
+        await self.client.publish(subjects.pause_state(RUN), encode(message))
 
     @contextlib.asynccontextmanager
     async def holding(self, verdict):

@@ -9,7 +9,7 @@ pytestmark = pytest.mark.integration
 AGAIN = {"TORCHELASTIC_RESTART_COUNT": "1", "TORCHLOOM_NODE": "n1"}
 
 
-async def test_a_restarted_worker_that_is_not_wanted_ends_with_status_0_and_one_line(
+async def test_a_restarted_worker_that_is_not_admitted_exits_with_status_0_and_one_line(
     weaver, start_trainer
 ):
     weaver.unwanted = "node n1 is cordoned and 2 other groups train"
@@ -20,7 +20,7 @@ async def test_a_restarted_worker_that_is_not_wanted_ends_with_status_0_and_one_
     assert trainer.journal("attached") == []
 
 
-async def test_a_worker_that_a_person_starts_where_none_is_wanted_trains_after_one_warning(
+async def test_a_worker_started_by_hand_on_a_cordoned_node_trains_after_one_warning(
     weaver, start_trainer
 ):
     weaver.unwanted = "node n1 is cordoned and 2 other groups train"
@@ -31,7 +31,7 @@ async def test_a_worker_that_a_person_starts_where_none_is_wanted_trains_after_o
     assert not [event for event in weaver.events if isinstance(event, Hello)]
 
 
-async def test_a_restarted_worker_that_is_wanted_trains_and_asks_with_its_node(
+async def test_a_restarted_worker_that_is_admitted_trains_and_enrols_with_its_node(
     weaver, start_trainer
 ):
     trainer = start_trainer(**AGAIN)
@@ -39,23 +39,21 @@ async def test_a_restarted_worker_that_is_wanted_trains_and_asks_with_its_node(
     await trainer.goes_on()
 
 
-async def test_a_restarted_worker_does_not_wait_for_a_broker_that_is_away(
-    weaver, start_trainer, broker
-):
+async def test_a_restarted_worker_does_not_wait_for_an_absent_broker(weaver, start_trainer, broker):
     await broker.stop()
     trainer = start_trainer(**AGAIN)
     await trainer.goes_on()
     assert trainer.journal("attached")[0]["answered"]  # by its sidecar: there is nobody to ask
 
 
-async def test_who_waits_for_a_weaver_says_of_which_run_and_where(start_trainer, broker):
+async def test_a_waiting_sidecar_logs_the_run_and_address_of_its_weaver(start_trainer, broker):
     trainer = start_trainer()
     await trainer.until(lambda: trainer.errors)
     line = f"torchloom sidecar: WARNING: waiting for the Weaver of run run at {broker.url}: "
     assert trainer.errors.startswith(line)
 
 
-def test_one_warning_is_enough_however_many_others_train(caplog):
+def test_one_warning_is_logged_whatever_the_number_of_other_groups(caplog):
     worker = torchloom_threadlet.attach()._worker
     caplog.clear()
     for others in (2, 3, 2):

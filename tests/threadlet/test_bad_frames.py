@@ -43,13 +43,13 @@ BAD_BODIES = [
         ipc.Flight(text="x" * (ipc.MAX_FRAME_BYTES + 1)),
     ],
 )
-def test_what_cannot_be_a_frame_is_a_message_error(frame):
+def test_an_invalid_length_is_a_message_error(frame):
     with pytest.raises(MessageError):
         ipc.pack(frame)
 
 
 @pytest.mark.parametrize("body", BAD_BODIES)
-def test_what_is_no_frame_is_a_message_error(body):
+def test_an_invalid_body_is_a_message_error(body):
     with pytest.raises(MessageError, match="frame from the sidecar"):
         ipc.for_link(body)
     if b"b-0" not in body:
@@ -111,7 +111,7 @@ def framed(body):
 
 @pytest.mark.long
 @pytest.mark.integration
-def test_a_sidecar_drops_bad_frames_and_tells_once_until_a_length_is_bad(start_sidecar):
+def test_a_sidecar_drops_bad_frames_with_one_line_and_ends_at_a_bad_length(start_sidecar):
     sidecar = start_sidecar()
     sidecar.beats()
     for body in BAD_BODIES * 5:
@@ -129,7 +129,7 @@ def test_a_sidecar_drops_bad_frames_and_tells_once_until_a_length_is_bad(start_s
 
 @pytest.mark.integration
 @pytest.mark.parametrize("attach", [framed(b"\xc1"), framed(b"\x91" * 9999), b"\xff\xff\xff\xff"])
-def test_an_attach_that_is_none_ends_the_sidecar_with_one_line(start_sidecar, attach):
+def test_an_invalid_attach_ends_the_sidecar_with_one_line(start_sidecar, attach):
     sidecar = start_sidecar(attach)
     assert sidecar.ended() == 1
     [line] = sidecar.log.read_text().splitlines()
@@ -158,7 +158,7 @@ class Trainer:
 
 
 @pytest.mark.integration
-def test_a_link_sends_what_it_can_and_tells_once_of_the_rest(start_link, logged):
+def test_a_link_sends_valid_frames_and_logs_one_line_for_the_rest(start_link, logged):
     """A trainer's call into the link never raises."""
     link, peer = start_link()
     note = Note(run="run", worker="g0-0", incarnation=1, kind="error")
@@ -220,7 +220,7 @@ def start_link(tmp_path, monkeypatch):
 
 
 @pytest.mark.integration
-def test_an_ack_that_could_not_be_sent_does_not_keep_the_link_from_serving(start_link):
+def test_an_ack_that_cannot_be_sent_does_not_stop_the_link(start_link):
     link, peer = start_link()
     ack = Ack(command="c1", run="run", worker="g0-0", incarnation=1, epoch=1, status="applied")
     link.send(msgspec.structs.replace(ack, detail="\ud800"))

@@ -53,7 +53,7 @@ def make(rank, at_step=7):
     rank.changes.made(rank.changes.due, {"lr": 0.1}, at_step, "")
 
 
-def test_what_all_hold_is_due_with_the_commit_and_applied_once_it_is_made():
+def test_a_change_offered_to_all_is_due_at_the_commit_and_applied_once_made():
     a, b = Rank(), Rank()
     a.offer(1)
     assert step(a, b) == [None, None]
@@ -66,7 +66,7 @@ def test_what_all_hold_is_due_with_the_commit_and_applied_once_it_is_made():
     assert a.changes.due is None
 
 
-def test_a_later_offer_takes_the_place_of_an_earlier_one_in_whatever_order_they_come():
+def test_a_later_offer_replaces_an_earlier_one_in_any_order():
     for first, second in ((1, 2), (2, 1)):
         rank = Rank()
         rank.offer(first)
@@ -75,7 +75,7 @@ def test_a_later_offer_takes_the_place_of_an_earlier_one_in_whatever_order_they_
         assert step(rank) == [2]
 
 
-def test_what_is_withdrawn_before_it_comes_or_after_is_never_due():
+def test_a_change_withdrawn_before_or_after_its_offer_is_never_due():
     before, after = Rank(), Rank()
     before.changes.withdraw(1)
     before.offer(1)
@@ -86,7 +86,7 @@ def test_what_is_withdrawn_before_it_comes_or_after_is_never_due():
         assert step(rank) == [None]
 
 
-def test_what_was_agreed_on_is_made_though_it_is_withdrawn_meanwhile():
+def test_an_agreed_change_is_made_even_if_it_is_withdrawn_meanwhile():
     rank = Rank()
     rank.offer(1)
     assert step(rank) == [1]
@@ -96,14 +96,14 @@ def test_what_was_agreed_on_is_made_though_it_is_withdrawn_meanwhile():
     assert rank.settled == [("c1", "applied", 7, "")]
 
 
-def test_what_is_past_its_deadline_is_let_go_at_the_vote():
+def test_a_change_past_its_deadline_is_dropped_at_the_vote():
     rank = Rank()
     rank.offer(1, deadline_ns=5)
     assert step(rank, now_ns=6) == [None]
     assert rank.settled == [("c1", "rejected", -1, "withdrawn, or past its deadline")]
 
 
-def test_the_pause_of_a_verdict_that_came_to_nothing_is_called_off():
+def test_the_pause_of_a_cancelled_verdict_is_cancelled():
     rank = Rank()
     rank.offer(1, cause="p1")
     rank.changes.cancel("p2")
@@ -112,7 +112,7 @@ def test_the_pause_of_a_verdict_that_came_to_nothing_is_called_off():
     assert [end[:2] for end in rank.settled] == [("c1", "rejected")]
 
 
-def test_what_one_rank_could_not_make_is_set_back_by_the_others_at_the_next_vote():
+def test_a_change_that_fails_on_one_rank_is_rolled_back_by_all_at_the_next_vote():
     a, b = Rank(), Rank()
     for rank in (a, b):
         rank.offer(1)
@@ -128,7 +128,7 @@ def test_what_one_rank_could_not_make_is_set_back_by_the_others_at_the_next_vote
     assert not b.changes.must_undo
 
 
-def test_what_is_no_knob_and_failed_on_one_rank_is_set_back_by_nobody():
+def test_a_failed_operation_without_knobs_is_not_rolled_back():
     a, b = Rank(), Rank()
     for rank in (a, b):
         rank.offer(1, do=Rewind())
@@ -141,7 +141,7 @@ def test_what_is_no_knob_and_failed_on_one_rank_is_set_back_by_nobody():
     assert not b.changes.must_undo
 
 
-def test_whoever_takes_a_peers_state_has_its_knobs_and_holds_what_it_holds():
+def test_a_healed_rank_has_its_peers_knobs_and_pending_change():
     peer, joiner = Rank(), Rank()
     peer.offer(1)
     step(peer)
@@ -155,7 +155,7 @@ def test_whoever_takes_a_peers_state_has_its_knobs_and_holds_what_it_holds():
     assert joiner.changes.due.cause == "p1"
 
 
-def test_what_is_taken_over_in_the_step_in_which_it_was_voted_for_is_told_as_that_ends():
+def test_a_change_taken_over_in_the_step_of_its_vote_is_acked_at_the_steps_end():
     peer, thawed = Rank(), Rank()
     for rank in (peer, thawed):
         rank.offer(1)
@@ -168,7 +168,7 @@ def test_what_is_taken_over_in_the_step_in_which_it_was_voted_for_is_told_as_tha
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"fence": 7}', "null", "[]"])
-def test_a_standing_that_is_none_changes_nothing(text):
+def test_an_invalid_standing_changes_nothing(text):
     rank = Rank()
     rank.offer(1)
     with pytest.raises(msgspec.DecodeError):
@@ -179,7 +179,7 @@ def test_a_standing_that_is_none_changes_nothing(text):
 @given(
     st.lists(st.sampled_from(["offer", "again", "withdraw", "step", "fail", "lose"]), max_size=30)
 )
-def test_every_command_ends_once_at_most_and_is_applied_only_if_it_was_made(events):
+def test_every_command_ends_at_most_once_and_is_applied_only_if_made(events):
     a, b, numbers, made = Rank(), Rank(), itertools.count(1), []
     last = 0
     for event in events:

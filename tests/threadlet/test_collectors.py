@@ -48,7 +48,7 @@ def collect(folder, readings, script=COLLECT, **environment):
 
 
 @pytest.mark.integration
-def test_a_gpu_is_read_in_the_units_of_its_metrics_names(nvml_folder):
+def test_gpu_readings_have_the_units_of_their_metric_names(nvml_folder):
     readings = "temp0 61\nmilliwatts0 312500\nutil0 97\nmem0 1024\ncorrected0 3\nuncorrected0 1\n"
     first, _ = collect(nvml_folder, readings)
     assert first == {
@@ -63,7 +63,7 @@ def test_a_gpu_is_read_in_the_units_of_its_metrics_names(nvml_folder):
 
 
 @pytest.mark.integration
-def test_each_rank_reads_its_own_gpu_and_what_is_not_supported_is_left_out(nvml_folder):
+def test_each_rank_reads_its_own_gpu_without_unsupported_metrics(nvml_folder):
     readings = "temp0 61\ntemp1 70\n"
     first, second = collect(nvml_folder, readings, LOCAL_RANK="1")
     assert first == second == {"gpu_temp_celsius": 70.0, "gpu_xid_total": 0.0}
@@ -79,7 +79,7 @@ def test_an_xid_is_counted_once(nvml_folder):
 
 
 @pytest.mark.integration
-def test_a_gpu_that_is_not_there_is_no_fault(nvml_folder):
+def test_a_missing_gpu_is_no_error(nvml_folder):
     assert collect(nvml_folder, "", LOCAL_RANK="5") is None
 
 
@@ -91,13 +91,13 @@ def test_a_process_and_its_host_are_measured():
 
 
 @pytest.mark.integration
-def test_a_trainer_that_ended_before_it_was_measured_is_no_fault_of_its_collector():
+def test_a_trainer_that_ended_before_its_first_measurement_is_no_error():
     ended = subprocess.Popen(["true"])
     ended.wait()
     assert ProcessCollector.find(ended.pid) is None
 
 
-def test_a_textfile_gives_samples_of_this_node_and_of_no_other(tmp_path, caplog):
+def test_a_textfile_yields_samples_of_this_node_only(tmp_path, caplog):
     path = tmp_path / "node.prom"
     path.write_text(
         "# TYPE node_temp_celsius gauge\n"
@@ -152,16 +152,14 @@ def dcgm_dump():
         ({"CUDA_VISIBLE_DEVICES": "-1"}, None),
     ],
 )
-def test_whose_gpu_a_series_is_of_follows_from_what_cuda_shows_the_worker(
-    tmp_path, environment, temperature
-):
+def test_the_workers_gpu_series_follow_from_cudas_environment(tmp_path, environment, temperature):
     path = tmp_path / "dcgm.prom"
     path.write_text(dcgm_dump())
     collector = TextfileCollector.find("n1", {"TORCHLOOM_TEXTFILE": str(path)} | environment)
     assert collector.collect().get("DCGM_FI_DEV_GPU_TEMP") == temperature
 
 
-def test_of_a_partitioned_gpu_the_workers_instance_is_read(tmp_path):
+def test_on_a_partitioned_gpu_the_workers_instance_is_read(tmp_path):
     path = tmp_path / "dcgm.prom"
     text = of_gpu("DCGM_FI_DEV_GPU_TEMP", 1, 71) + of_gpu("DCGM_FI_DEV_FB_USED", 1, 900)
     for instance, used in ((7, 11), (9, 22)):
@@ -175,7 +173,7 @@ def test_of_a_partitioned_gpu_the_workers_instance_is_read(tmp_path):
 
 
 @pytest.mark.integration
-def test_in_a_container_nvml_says_which_of_the_hosts_gpus_a_worker_has(nvml_folder, tmp_path):
+def test_in_a_container_nvml_identifies_the_workers_gpu_on_the_host(nvml_folder, tmp_path):
     path = tmp_path / "dcgm.prom"
     uuid = "GPU-00000000-d9cf-fef3-62e9-d92044ab6e52"
     temp = "DCGM_FI_DEV_GPU_TEMP"
@@ -186,7 +184,7 @@ def test_in_a_container_nvml_says_which_of_the_hosts_gpus_a_worker_has(nvml_fold
     assert first == {temp: 50.0}
 
 
-async def test_a_collector_that_fails_is_dropped_and_the_others_go_on(caplog):
+async def test_a_failing_collector_is_dropped_and_the_others_continue(caplog):
     class Broken:
         def collect(self):
             raise OSError("the driver is gone")

@@ -38,7 +38,7 @@ arrivals = st.lists(st.one_of(copies, st.just("step")), max_size=40)
 
 
 @given(arrivals)
-def test_copies_in_any_order_and_number_are_done_once_and_answered_alike(events):
+def test_copies_in_any_order_and_number_run_once_and_get_the_same_answer(events):
     inbox = CommandInbox(INCARNATION, able)
     waiting, done, ended = [], [], {}
     highest = 0
@@ -75,7 +75,7 @@ def test_copies_in_any_order_and_number_are_done_once_and_answered_alike(events)
 
 
 @given(st.permutations([1, 2, 3]))
-def test_a_command_sent_again_by_restarted_weavers_is_done_whichever_copy_comes_first(epochs):
+def test_a_command_resent_by_restarted_weavers_runs_whichever_copy_comes_first(epochs):
     inbox = CommandInbox(INCARNATION, able)
     answers = [inbox.receive(command("a", epoch), 0) for epoch in epochs]
     assert [do for _, do in answers] == [True, False, False]
@@ -83,7 +83,7 @@ def test_a_command_sent_again_by_restarted_weavers_is_done_whichever_copy_comes_
     assert ack.epoch == 3
 
 
-def test_a_stale_copy_does_not_spoil_the_one_that_counts():
+def test_a_stale_copy_does_not_affect_the_valid_one():
     inbox = CommandInbox(INCARNATION, able)
     inbox.receive(command("other", epoch=2), 0)
     ack, do = inbox.receive(command("a", epoch=1), 0)
@@ -105,7 +105,7 @@ def test_a_deadline_counts_until_the_step_boundary():
     assert inbox.receive(command("b", epoch=2), DEADLINE_NS + 1)[0].status == "expired"
 
 
-def test_what_became_impossible_in_the_meantime_is_rejected_at_the_boundary():
+def test_a_command_that_became_impossible_is_rejected_at_the_boundary():
     reasons = []
     inbox = CommandInbox(INCARNATION, lambda operation: reasons[0] if reasons else None)
     inbox.receive(command("a", do=Drain()), 0)
@@ -114,7 +114,7 @@ def test_what_became_impossible_in_the_meantime_is_rejected_at_the_boundary():
     assert (ack.status, ack.detail) == ("rejected", "the worker has left")
 
 
-def test_only_what_has_passed_its_deadline_is_forgotten():
+def test_only_commands_past_their_deadline_are_forgotten():
     inbox = CommandInbox(INCARNATION, able)
     inbox.receive(command("kept", deadline_ns=10**12), 0)
     inbox.settle("kept", "applied", 0)
@@ -131,7 +131,7 @@ def test_only_what_has_passed_its_deadline_is_forgotten():
     assert ack.status in FINAL_STATUSES
 
 
-def test_an_ack_says_whose_it_is_when_and_at_which_step_it_came_about():
+def test_an_ack_has_its_worker_time_and_step():
     inbox = CommandInbox(INCARNATION, able)
     fields = {"command": "a", "run": "run", "worker": "g0-0", "incarnation": INCARNATION}
     accepted, _ = inbox.receive(command("a"), 10, step=3)
@@ -142,13 +142,13 @@ def test_an_ack_says_whose_it_is_when_and_at_which_step_it_came_about():
     assert again == Ack(**fields, epoch=2, status="applied", step=4, ts_ns=30)
 
 
-def test_a_command_for_another_life_is_rejected_with_the_lives():
+def test_a_command_for_another_incarnation_is_rejected_with_both_numbers():
     ack, do = CommandInbox(INCARNATION, able).receive(command("a", incarnation=6), 10, step=3)
     assert (ack.status, do) == ("rejected", False)
     assert (ack.detail, ack.step, ack.ts_ns) == ("need incarnation 7, was 6", 3, 10)
 
 
-def test_what_cannot_be_done_is_rejected_on_arrival_once_and_for_all_with_the_reason():
+def test_an_impossible_command_is_rejected_on_arrival_for_good_with_the_reason():
     reasons = ["no checkpoint actuator"]
     inbox = CommandInbox(INCARNATION, lambda _: reasons[0] if reasons else None)
     ack, do = inbox.receive(command("a"), 10, step=3)
@@ -159,13 +159,13 @@ def test_what_cannot_be_done_is_rejected_on_arrival_once_and_for_all_with_the_re
     assert ack.step == 3
 
 
-def test_at_its_deadline_a_command_may_still_be_done():
+def test_a_command_may_run_at_its_deadline():
     inbox = CommandInbox(INCARNATION, able)
     inbox.receive(command("a"), 0)
     assert inbox.begin("a", DEADLINE_NS) is None
 
 
-def test_a_command_that_comes_too_late_says_by_whose_clock():
+def test_a_late_command_is_rejected_with_the_clock_in_the_reason():
     """Hosts whose clocks are an hour apart would else leave no trace of why nothing is done."""
     inbox = CommandInbox(INCARNATION, able)
     ack, do = inbox.receive(command("a"), DEADLINE_NS + 3600 * 10**9)
@@ -173,7 +173,7 @@ def test_a_command_that_comes_too_late_says_by_whose_clock():
     assert ack.detail == "it arrived 3600.0 s after its deadline, by this host's clock"
 
 
-def test_a_command_that_expired_waiting_for_a_step_says_when_and_at_which():
+def test_an_ack_of_a_command_that_expired_before_a_step_has_time_and_step():
     inbox = CommandInbox(INCARNATION, able)
     inbox.receive(command("a"), 0)
     ack = inbox.begin("a", DEADLINE_NS + 5, step=8)
@@ -182,7 +182,7 @@ def test_a_command_that_expired_waiting_for_a_step_says_when_and_at_which():
     assert (ack.status, ack.ts_ns, ack.step) == ("expired", DEADLINE_NS + 6, 9)
 
 
-def test_while_there_is_room_what_was_done_is_answered_so_past_its_deadline_too():
+def test_while_there_is_room_a_done_command_is_answered_past_its_deadline():
     inbox = CommandInbox(INCARNATION, able)
     for command_id in ("a", "b"):
         inbox.receive(command(command_id), 0)
@@ -191,7 +191,7 @@ def test_while_there_is_room_what_was_done_is_answered_so_past_its_deadline_too(
     assert inbox.receive(command("a", epoch=2), DEADLINE_NS + 2)[0].status == "applied"
 
 
-def test_what_could_still_be_done_again_is_never_forgotten(monkeypatch):
+def test_a_command_before_its_deadline_is_never_forgotten(monkeypatch):
     monkeypatch.setattr(inbox_module, "_MOST_ENDED", 1)
     inbox = CommandInbox(INCARNATION, able)
     for command_id in ("a", "b"):
@@ -202,7 +202,7 @@ def test_what_could_still_be_done_again_is_never_forgotten(monkeypatch):
     assert (ack.status, do) == ("applied", False)
 
 
-def test_no_more_than_so_many_that_are_past_their_deadline_are_kept(monkeypatch):
+def test_the_number_of_stored_commands_past_their_deadline_is_bounded(monkeypatch):
     monkeypatch.setattr(inbox_module, "_MOST_ENDED", 2)
     inbox = CommandInbox(INCARNATION, able)
     late_ns = DEADLINE_NS + 1

@@ -29,7 +29,7 @@ from torchloom_core.wire.messages import (
 pytestmark = pytest.mark.integration
 
 
-async def test_a_worker_says_what_it_is_and_what_it_can_do(weaver, start_trainer):
+async def test_a_hello_has_the_workers_identity_and_abilities(weaver, start_trainer):
     trainer = start_trainer(TORCHLOOM_NODE="n.1", TORCHLOOM_RACK="r1", TORCHLOOM_RANK="2")
     hello = await weaver.until(
         lambda: next((e for e in weaver.events if isinstance(e, Hello) and len(e.knobs) == 3), None)
@@ -57,9 +57,7 @@ async def test_a_knob_is_set_once_and_every_stage_is_acknowledged(weaver, start_
     assert trainer.journal("set") == [{"event": "set", "value": 7.0}]
 
 
-async def test_nobody_can_have_anothers_final_ack_taken_for_a_repeated_one(
-    weaver, start_trainer, broker
-):
+async def test_no_worker_can_make_anothers_final_ack_look_repeated(weaver, start_trainer, broker):
     seed = nats_jwt.new_seed("user")
     jwt = broker.credentials.worker_jwt("g9-0", 1, nats_jwt.public_key(seed))
     attacker = await nats.connect(
@@ -95,7 +93,7 @@ async def test_nobody_can_have_anothers_final_ack_taken_for_a_repeated_one(
         (Prepare(), "rejected", "need a standby that waits in attach(held=True)"),
     ],
 )
-async def test_what_cannot_be_done_is_answered_with_the_reason(
+async def test_an_impossible_command_is_answered_with_the_reason(
     weaver, start_trainer, operation, status, why
 ):
     trainer = start_trainer()
@@ -108,7 +106,7 @@ async def test_what_cannot_be_done_is_answered_with_the_reason(
     assert trainer.journal("set") == []
 
 
-async def test_another_life_or_an_old_epoch_or_a_passed_deadline_does_nothing(
+async def test_commands_of_another_incarnation_an_old_epoch_or_a_past_deadline_do_nothing(
     weaver, start_trainer
 ):
     trainer = start_trainer()
@@ -126,7 +124,7 @@ async def test_another_life_or_an_old_epoch_or_a_passed_deadline_does_nothing(
     assert len(trainer.journal("checkpoint")) == 1
 
 
-async def test_a_command_sent_again_under_a_new_epoch_is_answered_and_not_repeated(
+async def test_a_command_resent_under_a_new_epoch_is_answered_and_not_repeated(
     weaver, start_trainer
 ):
     trainer = start_trainer()
@@ -137,7 +135,7 @@ async def test_a_command_sent_again_under_a_new_epoch_is_answered_and_not_repeat
     assert len(trainer.journal("checkpoint")) == 1
 
 
-async def test_a_paused_worker_waits_obeys_and_resumes(weaver, start_trainer):
+async def test_a_paused_worker_waits_runs_commands_and_resumes(weaver, start_trainer):
     trainer = start_trainer()
     hello = await weaver.admit()
     await trainer.goes_on()
@@ -163,7 +161,7 @@ async def test_a_drained_worker_leaves_its_loop_and_ends_as_expected(weaver, sta
     assert (end.status, end.expected) == (0, True)
 
 
-async def test_a_loop_that_goes_on_after_a_drain_ends_with_status_0_and_one_line(
+async def test_a_loop_that_continues_after_a_drain_exits_with_status_0_and_one_line(
     weaver, start_trainer
 ):
     trainer = start_trainer("--go-on")
@@ -177,7 +175,7 @@ async def test_a_loop_that_goes_on_after_a_drain_ends_with_status_0_and_one_line
     assert trainer.errors.splitlines() == [line]
 
 
-async def test_a_stand_by_waits_until_it_is_told_to_join(weaver, start_trainer):
+async def test_a_standby_waits_until_the_command_to_join(weaver, start_trainer):
     trainer = start_trainer(TORCHLOOM_ROLE="standby")
     hello = await weaver.admit()
     assert (hello.state, "join" in hello.actuators) == ("standby", True)
@@ -192,7 +190,7 @@ async def test_a_stand_by_waits_until_it_is_told_to_join(weaver, start_trainer):
     await weaver.beat(lambda batch: batch.state == "training")
 
 
-async def test_a_stand_by_that_is_dismissed_ends_with_status_0(weaver, start_trainer):
+async def test_a_dismissed_standby_exits_with_status_0(weaver, start_trainer):
     trainer = start_trainer(TORCHLOOM_ROLE="standby")
     hello = await weaver.admit()
     assert (await weaver.ask(hello, Drain())).status == "applied"
@@ -225,7 +223,7 @@ async def test_a_stopped_trainer_is_terminated_by_its_sidecar(weaver, start_trai
     assert await trainer.ended() == -9
 
 
-async def test_a_command_to_another_life_or_after_its_deadline_terminates_nobody(
+async def test_a_command_to_another_incarnation_or_past_its_deadline_terminates_no_process(
     weaver, start_trainer
 ):
     trainer = start_trainer()
@@ -237,7 +235,7 @@ async def test_a_command_to_another_life_or_after_its_deadline_terminates_nobody
     await trainer.goes_on()
 
 
-async def test_a_worker_that_starts_again_registers_and_takes_its_knobs_again(
+async def test_a_restarted_worker_registers_again_and_gets_its_knobs_again(
     weaver, start_trainer, broker
 ):
     first = start_trainer(name="first")
@@ -263,7 +261,7 @@ async def test_a_worker_that_starts_again_registers_and_takes_its_knobs_again(
     assert second.journal("set") == [{"event": "set", "value": 9.0}]
 
 
-async def test_a_consumer_that_comes_back_brings_all_commands_again_and_none_is_done_twice(
+async def test_a_recreated_consumer_delivers_all_commands_again_and_none_runs_twice(
     weaver, start_trainer
 ):
     trainer = start_trainer()

@@ -54,7 +54,7 @@ def test_all_ranks_have_the_same_bits_in_pieces_and_the_sockets_carry_them(three
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_a_sum_in_pieces_is_what_it_would_be_whatever_the_layout(three, dtype):
+def test_a_sum_in_pieces_is_correct_in_any_layout(three, dtype):
     three.all("mode", mode="none")
     three.all("pieces", at_once=3)
     for op, value in (("SUM", 4.5), ("AVG", 1.5)):
@@ -62,7 +62,7 @@ def test_a_sum_in_pieces_is_what_it_would_be_whatever_the_layout(three, dtype):
         assert three.agree("reduced", **given) == [value, value, 0]
 
 
-def test_the_pieces_change_live_with_the_mode_and_what_was_not_sent_is_kept(three):
+def test_pieces_and_mode_change_live_and_unsent_parts_are_kept(three):
     for step in range(12):
         three.all("mode", mode=MODES[step % len(MODES)])
         three.all("pieces", at_once=1 + step % 4, most_bytes=65_536 * (step % 2))
@@ -77,7 +77,7 @@ def test_the_pieces_change_live_with_the_mode_and_what_was_not_sent_is_kept(thre
 
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "topk"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_a_sum_and_an_average_are_what_they_would_be(three, mode, dtype):
+def test_a_sum_and_an_average_are_correct(three, mode, dtype):
     three.all("mode", mode=mode)
     for op, value in (("SUM", 4.5), ("AVG", 1.5)):
         said = three.agree("reduced", shape=[20_000], fill=1.5, dtype=dtype, op=op)
@@ -91,7 +91,7 @@ def test_topk_sends_one_in_a_hundred(three):
     assert (least, most) == (0.0, 4.5)  # of equal numbers each rank took the same
 
 
-def test_what_is_not_compressed_is_as_it_was(three):
+def test_uncompressed_collectives_are_unchanged(three):
     three.all("mode", mode="topk")
     least = {"op": "MIN", "dtype": "int64"}
     assert three.agree("reduced", shape=[5000], fill=7, **least) == [7.0, 7.0, 0]
@@ -102,13 +102,13 @@ def test_what_is_not_compressed_is_as_it_was(three):
     assert three.agree("summed_into_each_other") == [[33.0], [33.0]]
 
 
-def test_what_is_not_compressed_keeps_its_place_among_what_is(three):
+def test_uncompressed_collectives_keep_their_order_among_compressed_ones(three):
     three.all("mode", mode="int8")
     assert three.agree("broadcast_between", numbers=1_000_000) == [0.0] * 4
 
 
 @pytest.mark.parametrize("mode", ["bf16", "fp16", "int8"])
-def test_a_tensor_may_be_laid_out_in_another_order(three, mode):
+def test_a_tensor_may_have_another_memory_layout(three, mode):
     three.all("mode", mode=mode)
     shape = [100, 50]
     said = three.agree("reduced", shape=shape, fill=1.0, transposed=True, at=[7, 2.0])
@@ -117,7 +117,7 @@ def test_a_tensor_may_be_laid_out_in_another_order(three, mode):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
-def test_what_is_not_finite_stays_so_everywhere(three, mode, value):
+def test_a_number_that_is_not_finite_is_so_on_all_ranks(three, mode, value):
     three.all("mode", mode=mode)
     assert three.agree("reduced", shape=[5000], fill=1.0, at=[1234, value])[-1] > 0
     three.all("end_step", committed=True)
@@ -150,7 +150,7 @@ def test_the_socket_carries_the_share_of_bytes_that_a_mode_promises(three, mode,
 
 
 @pytest.mark.parametrize("mode", ["none", "int8"])
-def test_the_figures_of_a_step_are_told_once_and_bucket_by_bucket(three, mode):
+def test_the_figures_of_a_step_are_reported_once_and_by_bucket(three, mode):
     three.all("mode", mode=mode)
     three.all("step", seed=1, shapes=[[PAYLOAD // 4], [PAYLOAD // 2]])
     for told in three.all("figures"):
@@ -189,7 +189,7 @@ def test_a_step_that_was_not_committed_leaves_no_trace(three, mode):
 
 
 @pytest.mark.parametrize("mode", ["topk", "powersgd"])
-def test_what_was_not_sent_is_sent_after_a_switch_and_a_change_of_membership(three, mode):
+def test_unsent_parts_are_sent_after_a_switch_and_a_membership_change(three, mode):
     three.all("mode", mode=mode)
     three.all("step", seed=6, shapes=[[6000]])
     three.all("mode", mode="none")
@@ -209,7 +209,7 @@ def test_a_rank_alone_changes_nothing(three):
 
 
 @pytest.mark.parametrize("mode", ["int8", "powersgd"])
-def test_connections_that_are_cut_end_what_is_in_flight(three, mode):
+def test_cut_connections_end_the_collectives_in_flight(three, mode):
     three.all("mode", mode=mode)
     three.one(0, "begin", numbers=[50_000, 50_000])
     assert three.one(0, "cut", uuid=Quorum.uuid).startswith("2 connections")
@@ -222,7 +222,7 @@ def test_connections_that_are_cut_end_what_is_in_flight(three, mode):
     three.members = []
 
 
-def test_what_is_in_flight_when_a_quorum_ends_touches_nothing_of_the_next(three):
+def test_a_reduction_in_flight_at_a_quorums_end_does_not_affect_the_next(three):
     three.all("mode", mode="int8")
     three.one(0, "begin", numbers=[50_000])  # the others never take part
     three.gather(0, 1, 2)
@@ -231,7 +231,7 @@ def test_what_is_in_flight_when_a_quorum_ends_touches_nothing_of_the_next(three)
 
 
 @pytest.mark.long
-def test_a_rank_that_freezes_or_dies_in_the_midst_fails_the_work_of_the_others():
+def test_a_rank_that_freezes_or_dies_during_a_reduction_fails_the_others_work():
     timeout_s = 6.0  # gloo gives them as long to connect
     with started(timeout_s) as quorum:
         quorum.gather(0, 1, 2)

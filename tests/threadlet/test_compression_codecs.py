@@ -80,7 +80,7 @@ def test_all_ranks_end_with_the_same_bits_in_the_same_shape(mode, tensors):
 
 @pytest.mark.parametrize("mode", ["topk", "powersgd"])
 @given(tensors=rank_tensors())
-def test_ranks_that_remember_different_things_end_with_the_same_bits(mode, tensors):
+def test_ranks_with_different_memories_end_with_the_same_bits(mode, tensors):
     _, memories = reduce(mode, tensors)
     totals, _ = reduce(mode, tensors, [Memory(), *memories[1:]])
     for total in totals:
@@ -92,7 +92,7 @@ def test_ranks_that_remember_different_things_end_with_the_same_bits(mode, tenso
     [("bf16", 2**-8, 2**-130), ("fp16", 2**-11, 2**-39), ("int8", 0.0, 0.5001 / 127)],
 )
 @given(numbers=st.lists(FLOATS, min_size=1, max_size=3000))
-def test_a_quantizer_errs_no_more_than_it_says(name, of_number, of_largest, numbers):
+def test_a_quantizers_error_is_within_its_bound(name, of_number, of_largest, numbers):
     quantizer = QUANTIZERS[name]
     padded = torch.zeros(2, -(-len(numbers) // quantizer.block) * quantizer.block)
     padded[1, : len(numbers)] = torch.tensor(numbers)
@@ -108,7 +108,7 @@ def test_a_quantizer_errs_no_more_than_it_says(name, of_number, of_largest, numb
 
 @pytest.mark.parametrize(("name", "moved"), [("bf16", 0.0), ("fp16", 0.0), ("int8", 1e-6)])
 @given(numbers=st.lists(FLOATS, min_size=1, max_size=300))
-def test_to_quantize_again_changes_nothing(name, moved, numbers):
+def test_quantizing_twice_changes_nothing(name, moved, numbers):
     quantizer = QUANTIZERS[name]
     padded = torch.zeros(1, -(-len(numbers) // quantizer.block) * quantizer.block)
     padded[0, : len(numbers)] = torch.tensor(numbers)
@@ -126,7 +126,7 @@ def test_a_large_finite_sum_does_not_overflow_in_fp16():
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
 @settings(max_examples=20)
 @given(place=st.integers(0, 4999), size=st.sampled_from([1, 1000, 5000]))
-def test_what_is_not_finite_is_never_read_as_a_number(mode, value, place, size):
+def test_a_number_that_is_not_finite_is_never_decoded_as_finite(mode, value, place, size):
     place %= size
     tensors = [torch.linspace(1.0, 2.0, size) for _ in range(3)]
     tensors[1][place] = value
@@ -139,7 +139,7 @@ def test_what_is_not_finite_is_never_read_as_a_number(mode, value, place, size):
 
 @pytest.mark.parametrize("mode", ["topk", "powersgd"])
 @given(seed=st.integers(0, 1000), shape=st.sampled_from([(5000,), (64, 130), (1024,)]))
-def test_what_is_not_sent_is_kept_and_nothing_else(mode, seed, shape):
+def test_the_memory_is_exactly_the_unsent_part(mode, seed, shape):
     generator = torch.Generator().manual_seed(seed)
     memories, given_, got = [Memory()] * 3, torch.zeros(shape), torch.zeros(shape)
     for _ in range(4):
@@ -218,7 +218,7 @@ def test_powersgd_sends_the_vectors_of_a_bucket_whole():
     assert torch.equal(ended[0][0], ended[1][0])
 
 
-def test_powersgd_takes_three_allreduces_whatever_is_beside_the_matrices():
+def test_powersgd_takes_three_allreduces_for_any_bucket():
     codec = make_codecs(0.01, 2, layer((80, 60), (60,), (60, 70)))["powersgd"]
     reduction = codec.reduce(torch.ones(80 * 60 + 60 + 60 * 70), Memory(), Peers(0, 2))
     answer = next(reduction).tensor
@@ -228,7 +228,7 @@ def test_powersgd_takes_three_allreduces_whatever_is_beside_the_matrices():
         reduction.send(answer.clone())
 
 
-def test_what_a_collective_sends_is_counted_as_a_ring_sends_it():
+def test_sent_bytes_are_those_of_a_ring():
     row = torch.zeros(3, 100, dtype=torch.uint8)
     assert Exchange(row).sent_bytes(3) == 200
     assert Gather(row[0]).sent_bytes(3) == 200
@@ -236,12 +236,12 @@ def test_what_a_collective_sends_is_counted_as_a_ring_sends_it():
 
 
 @pytest.mark.parametrize("share", [0.0, -0.1, 1.1, torch.nan])
-def test_a_share_that_is_none_is_refused(share):
+def test_an_invalid_share_is_refused(share):
     with pytest.raises(ValueError, match="need 0 < topk_share <= 1, was"):
         make_codecs(share, 4)
 
 
-def test_a_rank_of_no_columns_is_refused():
+def test_rank_0_of_powersgd_is_refused():
     with pytest.raises(ValueError, match="need powersgd_rank >= 1, was 0"):
         make_codecs(0.01, 0)
 
@@ -253,7 +253,7 @@ def test_every_mode_but_none_has_a_codec():
 UNSENT = Memory(residual=torch.ones(4))
 
 
-def test_a_bucket_is_known_by_its_place_and_size_in_the_step():
+def test_a_bucket_is_identified_by_its_index_and_size_in_the_step():
     feedback = Feedback()
     first, second = feedback.take_turn(4), feedback.take_turn(4)
     feedback.stage(second, UNSENT)
@@ -273,7 +273,7 @@ def test_a_step_that_ends_early_moves_no_bucket():
     assert feedback.take_turn(4).memory is UNSENT
 
 
-def test_what_is_staged_after_its_step_has_ended_is_lost():
+def test_a_memory_staged_after_its_steps_end_is_ignored():
     feedback = Feedback()
     late = feedback.take_turn(4)
     feedback.end_step(committed=True)

@@ -58,7 +58,7 @@ def test_overlap_is_the_union_of_the_reductions_less_the_union_of_the_waits(
     assert told == len(under_way - waited)
 
 
-def test_what_is_under_way_when_its_quorum_ends_counts_no_longer(clock):
+def test_a_reduction_in_flight_at_its_quorums_end_no_longer_counts(clock):
     overlap, entry = Overlap(), Entry(0)
     overlap.add(entry)
     clock.now = 1.0
@@ -68,7 +68,7 @@ def test_what_is_under_way_when_its_quorum_ends_counts_no_longer(clock):
     assert overlap.take() == 1.0
 
 
-def test_a_bucket_that_ends_after_a_look_counts_with_the_next():
+def test_a_bucket_that_ends_after_a_call_counts_in_the_next():
     meter = Meter()
     first, second = meter.begin(100), meter.begin(200)
     meter.end(first, Cost(10, 1.0, 2.0))
@@ -79,7 +79,7 @@ def test_a_bucket_that_ends_after_a_look_counts_with_the_next():
     assert (told.reductions, told.cost, told.buckets) == (0, Cost(20, 3.0, 4.0), {1: told.cost})
 
 
-def test_only_the_first_eight_buckets_are_told_of_one_by_one():
+def test_only_the_first_eight_buckets_have_metrics_of_their_own():
     meter = Meter()
     for _ in range(10):
         meter.end(meter.begin(8), Cost(3))
@@ -90,7 +90,7 @@ def test_only_the_first_eight_buckets_are_told_of_one_by_one():
     ]
 
 
-def test_of_a_managers_waits_those_for_a_reduction_count(clock):
+def test_only_a_managers_waits_for_a_reduction_count(clock):
     class Work:
         def wait(self):
             clock.now += 3.0
@@ -113,7 +113,7 @@ def test_of_a_managers_waits_those_for_a_reduction_count(clock):
     assert overlap.take() == 1.0 + 2.0
 
 
-def test_a_round_is_told_of_by_the_step_that_ends_it_and_without_its_pauses(clock):
+def test_a_round_is_reported_by_its_last_step_without_pauses(clock):
     class Group:
         def take_figures(self):
             return Figures(Cost(7), reductions=1)

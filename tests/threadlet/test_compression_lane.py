@@ -97,7 +97,7 @@ ENDS = {
 
 @pytest.mark.parametrize("asked", [["alltoall"], ["alltoall", "allgather"]], ids=len)
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
-def test_a_reduction_of_a_quorum_that_is_over_asks_and_writes_no_more(pg, end, asked):
+def test_a_reduction_of_a_past_quorum_issues_and_writes_nothing_more(pg, end, asked):
     peers, tensor = pg._pg, torch.ones(5000)
     work = pg.allreduce([tensor], AllreduceOptions())
     peers.wait_until_asked()
@@ -112,7 +112,7 @@ def test_a_reduction_of_a_quorum_that_is_over_asks_and_writes_no_more(pg, end, a
     assert torch.equal(tensor, torch.ones(5000))
 
 
-def test_a_reduction_that_is_asked_in_vain_does_not_end_the_next_quorum(pg):
+def test_a_reduction_without_an_answer_does_not_end_the_next_quorum(pg):
     peers = pg._pg
     late = pg.allreduce([torch.ones(5000)], AllreduceOptions())
     peers.wait_until_asked()
@@ -126,7 +126,7 @@ def test_a_reduction_that_is_asked_in_vain_does_not_end_the_next_quorum(pg):
         late.wait()
 
 
-def test_what_a_future_calls_may_reduce_in_its_turn(pg):
+def test_a_futures_callback_may_reduce(pg):
     work = pg.allreduce([torch.ones(5000)], AllreduceOptions())
     small = work.get_future().then(lambda _: pg.allreduce([torch.ones(4)], AllreduceOptions()))
     pg._pg.answer()
@@ -134,7 +134,7 @@ def test_what_a_future_calls_may_reduce_in_its_turn(pg):
     assert pg._pg.asked == ["alltoall", "allgather", "allreduce"]
 
 
-def test_a_wait_that_is_too_short_says_so_and_may_be_repeated(pg):
+def test_a_wait_that_times_out_raises_and_may_be_repeated(pg):
     work = pg.allreduce([torch.ones(5000)], AllreduceOptions())
     with pytest.raises(RuntimeError, match=r"the reduction did not end within 0:00:00.010000"):
         work.wait(timedelta(milliseconds=10))

@@ -74,7 +74,7 @@ class Group:
         return torch.cat([part.detach().view(-1) for part in self._model.parameters()])
 
 
-def test_groups_that_switch_together_have_the_same_weights_and_fail_no_step(lighthouse):
+def test_groups_that_switch_at_one_step_have_the_same_weights_and_fail_no_step(lighthouse):
     groups = [Group(name, lighthouse) for name in ("g0", "g1")]
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(Group.train, groups, (1, 2))
@@ -90,14 +90,14 @@ def test_groups_that_switch_together_have_the_same_weights_and_fail_no_step(ligh
             assert metrics["overlap_s"] >= 0.0
 
 
-def test_the_managers_own_judgement_ends_a_step_where_nobody_calls_end_step(lighthouse):
+def test_the_managers_decision_ends_a_step_without_a_call_of_end_step(lighthouse):
     groups = [Group(name, lighthouse, attached=False) for name in ("g0", "g1")]
     with ThreadPoolExecutor(2) as pool:
         assert torch.equal(*pool.map(Group.train, groups, (1, 2)))
     assert all(group.pg._feedback._step == STEPS - 1 for group in groups)
 
 
-def test_the_knob_is_fenced_for_the_run_and_takes_no_other_mode(tmp_path, monkeypatch):
+def test_the_mode_knob_is_run_fenced_and_rejects_unknown_modes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     pg = CompressedProcessGroup(ProcessGroupGloo(timeout=TIMEOUT))
     knob = allreduce_knobs(pg)[0]

@@ -134,7 +134,7 @@ def test_a_cut_ends_a_collective_and_touches_no_other_socket(quorum):
     assert three.answers() == [[""], [""]]
 
 
-def test_a_wait_that_holds_no_lock_is_ended_from_another_thread(quorum):
+def test_a_wait_without_a_lock_can_be_ended_from_another_thread(quorum):
     three = quorum()
     three.configure(7)
     waiting = threading.Event()
@@ -153,7 +153,7 @@ def test_a_wait_that_holds_no_lock_is_ended_from_another_thread(quorum):
     assert "Connection closed" in errors[0]
 
 
-def test_a_cut_of_an_earlier_quorum_hits_nothing_of_the_present_one(quorum):
+def test_a_cut_of_an_earlier_quorum_does_not_affect_the_present_one(quorum):
     three = quorum()
     three.configure(7)
     earlier = three.connections._inodes
@@ -168,7 +168,7 @@ def test_a_cut_of_an_earlier_quorum_hits_nothing_of_the_present_one(quorum):
     assert three.answers() == [[""], [""]]
 
 
-def test_a_group_that_is_alone_has_nothing_to_cut(quorum):
+def test_a_single_group_has_no_connections_to_cut(quorum):
     three = quorum()
     configure(three.pg, 1, [three.pg.get_reconfigure_handle()])
     assert three.connections.refusal(1) == ""
@@ -176,7 +176,7 @@ def test_a_group_that_is_alone_has_nothing_to_cut(quorum):
 
 
 @pytest.mark.long
-def test_peers_have_all_that_was_sent_before_the_error_and_then_the_error(quorum):
+def test_peers_get_all_data_sent_before_the_error_and_then_the_error(quorum):
     three = quorum()
     for uuid in range(1, 11):
         three.configure(uuid)
@@ -188,7 +188,7 @@ def test_peers_have_all_that_was_sent_before_the_error_and_then_the_error(quorum
             assert "Connection closed" in second or "reset" in second
 
 
-def test_an_error_between_two_steps_is_nobody_else_s(quorum):
+def test_an_error_between_two_steps_is_not_passed_on(quorum):
     three = quorum()
     three.configure(1)
     three.connections.end_step()
@@ -202,7 +202,7 @@ def test_an_error_between_two_steps_is_nobody_else_s(quorum):
     assert all(any(said) for said in three.answers())
 
 
-def test_peers_that_pass_no_error_on_wait_no_longer_than_their_process_group_s_timeout(quorum):
+def test_peers_that_pass_no_error_on_wait_at_most_their_process_groups_timeout(quorum):
     three = quorum(0.5, "2")
     three.configure(1)
     three.connections.pass_error_on()
@@ -212,7 +212,7 @@ def test_peers_that_pass_no_error_on_wait_no_longer_than_their_process_group_s_t
         assert "Connection closed" in said or "Timed out" in said or "reset" in said
 
 
-def test_a_collective_still_in_flight_is_waited_for_before_the_error_goes_out(quorum):
+def test_a_collective_in_flight_ends_before_the_error_is_passed_on(quorum):
     three = quorum(quiet_s=float("inf"))
     three.configure(1)
     work = issue(three.pg, LARGE)
@@ -224,7 +224,7 @@ def test_a_collective_still_in_flight_is_waited_for_before_the_error_goes_out(qu
         assert "Connection closed" in second or "reset" in second
 
 
-def test_an_error_goes_out_though_a_collective_comes_no_further(quorum):
+def test_an_error_is_passed_on_even_if_a_collective_stalls(quorum):
     three = quorum(quiet_s=0.0)
     three.configure(1)
     work = issue(three.pg, SMALL)
@@ -235,14 +235,14 @@ def test_an_error_goes_out_though_a_collective_comes_no_further(quorum):
     assert ended(work)
 
 
-def test_connections_that_gloo_makes_later_are_not_known(quorum, monkeypatch):
+def test_connections_that_gloo_opens_later_are_unknown(quorum, monkeypatch):
     monkeypatch.setenv("TORCH_GLOO_LAZY_INIT", "1")
     three = quorum()
     three.configure(1)
     assert three.connections.refusal(1) == "the connections of quorum 1 are unknown in this process"
 
 
-def test_a_process_group_that_is_not_gloo_is_aborted_if_its_quorum_is_meant():
+def test_a_process_group_other_than_gloo_is_aborted_for_its_present_quorum():
     class Other:
         aborted = 0
 
@@ -274,7 +274,7 @@ def test_a_process_group_that_is_not_gloo_is_aborted_if_its_quorum_is_meant():
     assert pg.aborted == 1
 
 
-def test_what_a_step_has_asked_for_is_let_go_of(quorum):
+def test_a_steps_works_are_released_at_its_end(quorum):
     three = quorum()
     three.configure(1)
     three.peers_reduce(SMALL)

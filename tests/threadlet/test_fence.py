@@ -131,7 +131,7 @@ TestOneRank = OneRank.TestCase
 
 
 @given(offers=st.lists(NUMBERS), withdrawals=st.lists(NUMBERS), order=st.randoms())
-def test_what_is_held_does_not_depend_on_the_order_of_messages(offers, withdrawals, order):
+def test_the_pending_change_does_not_depend_on_the_order_of_messages(offers, withdrawals, order):
     fence = Fence()
     messages = [("offer", Change(number=n)) for n in offers] * 2
     messages += [("withdraw", n) for n in withdrawals]
@@ -150,7 +150,7 @@ def test_what_is_held_does_not_depend_on_the_order_of_messages(offers, withdrawa
         max_size=4,
     )
 )
-def test_the_least_and_the_largest_come_out_of_one_reduction_to_the_least(ballots):
+def test_one_min_reduction_yields_the_least_and_the_largest(ballots):
     least, largest = reduced(*ballots, abstain(Fence())[1]._replace(attempt=0, undone=0))
     for field in ("offered", "lineage"):
         said = [getattr(ballot, field) for ballot in ballots]
@@ -159,14 +159,14 @@ def test_the_least_and_the_largest_come_out_of_one_reduction_to_the_least(ballot
     assert all(-(2**63) <= x < 2**63 for ballot in ballots for x in ballot.minima())
 
 
-def test_where_all_abstain_nothing_is_agreed_and_nothing_is_split():
+def test_if_all_abstain_there_is_no_agreement_and_no_split():
     fence, ballot = abstain(Fence().offer(Change(number=1)))
     least, largest = reduced(ballot, abstain(Fence())[1])
     assert fence.count(least, largest).agreed == NOTHING
     assert not is_split(least, largest)
 
 
-def test_one_that_abstains_as_lineages_differ_takes_a_state_again():
+def test_a_rank_that_abstains_while_lineages_differ_loads_a_state_again():
     _, old = Fence(lineage=3).vote()
     _, new = Fence(lineage=5).vote()
     _, joiner = abstain(Fence())
@@ -175,19 +175,19 @@ def test_one_that_abstains_as_lineages_differ_takes_a_state_again():
     assert [is_behind(ballot, largest) for ballot in (old, new, joiner)] == [True, False, True]
 
 
-def test_an_inheritor_holds_what_its_peer_holds():
+def test_a_healed_rank_has_its_peers_pending_change():
     peer = Fence().offer(Change(number=4, do="drain"))
     assert Fence().inherit(peer).offered == Change(number=4, do="drain")
 
 
-def test_a_rank_that_lost_a_step_in_which_it_made_a_change_votes_for_it_again_with_its_peer():
+def test_a_rank_that_lost_the_step_of_a_change_votes_for_it_again_with_its_peer():
     change = Change(number=4)
     peer = Fence().offer(change)
     made = Fence(lineage=9, made=4).inherit(peer)
     assert made.vote()[1].offered == 4
 
 
-def test_a_joiner_without_what_was_agreed_on_is_short_of_it():
+def test_a_joiner_without_the_agreed_change_lacks_it():
     spoken, ballot = abstain(Fence().offer(Change(number=3)))
     _, other = Fence().offer(Change(number=2)).vote()
     counted = spoken.count(*reduced(ballot, other))
@@ -208,20 +208,20 @@ def agree_alone(fence, quorum_id=1):
     return fence.count(*reduced(ballot)).end_step(quorum_id)
 
 
-def test_of_two_quorums_the_later_has_the_larger_lineage_whatever_the_attempts():
+def test_a_later_quorum_has_a_larger_lineage_whatever_the_attempts():
     early, _ = agree_alone(Fence(ballots=4_000_000), 7)
     late, _ = agree_alone(Fence(ballots=0), 8)
     assert early.lineage < late.lineage
 
 
-def test_what_is_known_to_have_failed_is_not_agreed_on_by_those_who_have_not_heard():
+def test_a_change_that_failed_on_one_rank_is_not_agreed_on_by_the_others():
     _, unaware = Fence().offer(Change(number=3)).vote()
     _, aware = abstain(Fence(undone=3))
     least, largest = reduced(unaware, aware)
     assert Fence().count(least, largest).agreed == NOTHING
 
 
-def test_a_change_after_one_that_was_undone_can_be_undone_as_well():
+def test_a_change_after_an_undone_one_can_be_undone():
     undone = Fence(made=1).fail(1)
     made, _ = agree_alone(undone.offer(Change(number=2)))
     assert made.stands
@@ -229,17 +229,17 @@ def test_a_change_after_one_that_was_undone_can_be_undone_as_well():
     assert made.count(*reduced(Ballot(0, 0, 0, 2))).must_undo
 
 
-def test_who_has_a_state_before_a_later_failure_is_not_deaf_to_an_earlier_one():
+def test_a_rank_with_an_older_state_still_applies_an_earlier_failure():
     unaware, aware = Fence(made=1), Fence(made=1, undone=2).fail(1)
     counted = unaware.count(*reduced(unaware.vote()[1], aware.vote()[1]))
     assert (counted.must_undo, aware.stands) == (True, False)
 
 
-def test_an_inheritor_lets_go_of_what_its_peer_has_let_go():
+def test_a_healed_rank_drops_a_change_withdrawn_from_its_peer():
     assert Fence().offer(Change(number=3)).inherit(Fence().withdraw(3)).offered is None
 
 
-def test_an_inheritor_has_what_its_peer_voted_for_though_that_holds_a_later_change():
+def test_a_healed_rank_has_the_change_its_peer_voted_for_despite_a_later_offer():
     peer, other = Fence().offer(Change(number=2)).vote()
     spoken, ballot = abstain(Fence())
     counted = spoken.count(*reduced(ballot, other))

@@ -268,7 +268,7 @@ def landed(rank, value=NEW):
     return [step for what, step in rank.set_at if what == value]
 
 
-def test_a_rank_that_dies_between_the_vote_and_the_gradients_takes_the_vote_along(run, trio):
+def test_a_vote_is_void_if_a_rank_dies_before_the_gradients(run, trio):
     a, b, c = trio
     offer(trio)
     run.all("begin", a, b, c)
@@ -284,7 +284,7 @@ def test_a_rank_that_dies_between_the_vote_and_the_gradients_takes_the_vote_alon
     assert_one_past(a, b)
 
 
-def test_a_rank_that_dies_before_it_makes_what_it_committed_leaves_it_to_the_others(run, trio):
+def test_the_others_make_a_committed_change_if_a_rank_dies_before_making_it(run, trio):
     a, b, c = trio
     offer(trio)
     for what in ("begin", "reduce", "commit"):
@@ -300,7 +300,7 @@ def test_a_rank_that_dies_before_it_makes_what_it_committed_leaves_it_to_the_oth
     assert_one_past(a, b, again)
 
 
-def test_what_only_a_rank_that_died_had_committed_is_agreed_on_again_without_it(run, trio):
+def test_a_change_committed_only_by_a_dead_rank_is_agreed_on_again_without_it(run, trio):
     a, b, c = trio
     offer(trio)
     for what in ("begin", "reduce"):
@@ -318,7 +318,7 @@ def test_what_only_a_rank_that_died_had_committed_is_agreed_on_again_without_it(
     assert_one_past(a, b)
 
 
-def test_who_joins_in_the_step_in_which_it_lands_reduces_with_the_old_and_makes_it_too(run, trio):
+def test_a_rank_that_joins_in_a_changes_step_reduces_with_the_old_value_and_makes_it(run, trio):
     a, b, c = trio
     c.die()
     run.until_committed(a, b)
@@ -334,7 +334,7 @@ def test_who_joins_in_the_step_in_which_it_lands_reduces_with_the_old_and_makes_
 
 @pytest.mark.long
 @pytest.mark.parametrize("until_call", [0, 1, 2, 3])
-def test_who_is_frozen_while_the_others_agree_has_it_before_it_reduces_again(run, trio, until_call):
+def test_a_frozen_rank_has_the_change_before_it_reduces_again(run, trio, until_call):
     a, b, c = trio
     offer(trio)
     calls = ("begin", "reduce", "commit", "end")
@@ -354,7 +354,7 @@ def test_who_is_frozen_while_the_others_agree_has_it_before_it_reduces_again(run
 
 
 @pytest.mark.long
-def test_who_committed_alone_while_the_others_did_the_step_again_takes_their_state(run, trio):
+def test_a_rank_that_committed_alone_loads_the_state_of_those_that_repeated_the_step(run, trio):
     a, b, c = trio
     offer((a, b))
     offer((c,), value=NEW + 1, number=3)
@@ -376,7 +376,7 @@ def test_who_committed_alone_while_the_others_did_the_step_again_takes_their_sta
     assert c.width == NEW
 
 
-def test_what_cannot_be_made_on_one_rank_is_set_back_on_all_before_they_reduce_again(run, trio):
+def test_a_change_that_fails_on_one_rank_is_rolled_back_before_any_rank_reduces(run, trio):
     a, b, c = trio
     b.refuses = {NEW}
     offer(trio)
@@ -391,7 +391,7 @@ def test_what_cannot_be_made_on_one_rank_is_set_back_on_all_before_they_reduce_a
     assert_one_past(a, b, c)
 
 
-def test_a_knob_that_cannot_be_read_is_set_back_and_nobody_ends(run, trio):
+def test_an_unreadable_knob_is_rolled_back_and_no_rank_exits(run, trio):
     a, b, c = trio
     for rank in trio:
         rank.is_unreadable = True
@@ -413,7 +413,7 @@ def test_a_knob_that_cannot_be_read_is_set_back_and_nobody_ends(run, trio):
     assert joiner.width == NEW
 
 
-def test_an_offer_that_reaches_two_of_three_lands_when_it_reaches_the_third_or_never(run, trio):
+def test_an_offer_to_two_of_three_ranks_lands_once_the_third_has_it_or_never(run, trio):
     a, b, c = trio
     offer((a, b))
     for _ in range(3):
@@ -431,7 +431,7 @@ def test_an_offer_that_reaches_two_of_three_lands_when_it_reaches_the_third_or_n
     assert_one_past(a, b, c)
 
 
-def test_who_cannot_set_back_ends_and_the_others_go_on_without_it(run, trio):
+def test_a_rank_that_cannot_roll_back_exits_and_the_others_continue(run, trio):
     a, b, c = trio
     b.refuses = {NEW}
     offer(trio)
@@ -446,7 +446,7 @@ def test_who_cannot_set_back_ends_and_the_others_go_on_without_it(run, trio):
     assert b.width == OLD
 
 
-def test_who_can_make_it_neither_nor_stay_as_it_was_ends(run, trio):
+def test_a_rank_that_can_neither_make_nor_roll_back_a_change_exits(run, trio):
     a, b, c = trio
     b.refuses = {NEW, OLD}
     offer(trio)
@@ -458,7 +458,7 @@ def test_who_can_make_it_neither_nor_stay_as_it_was_ends(run, trio):
 
 
 @pytest.mark.long
-def test_what_is_offered_as_one_takes_a_state_waits_until_that_one_holds_it_too(run):
+def test_an_offer_during_a_heal_waits_until_the_joiner_has_it_too(run):
     run.use_async_quorum = True
     a, b, joiner = (run.add(name) for name in "abc")
     run.together(a, b)

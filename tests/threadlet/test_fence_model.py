@@ -98,7 +98,7 @@ def test_the_fence_holds_where_a_joiner_has_its_peers_state_only_at_the_end_of_a
     assert Model(asynchronous=True, changes=(1,)).explore(2, budget, settling=50) > 10_000
 
 
-def test_the_fence_holds_where_a_joiner_was_told_of_a_withdrawal_and_its_peer_was_not():
+def test_the_fence_holds_where_a_joiner_knows_of_a_withdrawal_and_its_peer_does_not():
     budget = Budget(rounds=3, failures=1, evictions=1, withdrawals=1)
     assert Model(asynchronous=True, changes=(1,)).explore(2, budget, settling=50) > 1_000
 
@@ -108,7 +108,7 @@ class InheritsWhatItHasLetGo(Fence, frozen=True, kw_only=True):
         return replace(Fence.inherit(replace(self, let_go=NOTHING), peer), let_go=self.let_go)
 
 
-def test_a_joiner_that_makes_with_its_peer_what_it_has_let_go_is_found():
+def test_a_joiner_that_makes_a_withdrawn_change_with_its_peer_is_found():
     budget = Budget(rounds=3, failures=1, evictions=1, withdrawals=1)
     with pytest.raises(Violation, match="which was withdrawn from all"):
         Model(InheritsWhatItHasLetGo, changes=(1,)).explore(2, budget)
@@ -144,23 +144,23 @@ def without_what_is_undone(ballot):
 MODEL_OF_SILENCE = Model(changes=(1,), asynchronous=True, withheld=without_what_is_undone)
 
 
-def test_a_rank_that_keeps_an_undo_to_itself_as_it_abstains_is_found():
+def test_an_abstaining_rank_that_does_not_report_an_undo_is_found():
     budget = Budget(rounds=3, evictions=1, raises=1)
     with pytest.raises(Violation, match="a step ends as"):
         MODEL_OF_SILENCE.explore(2, budget)
 
 
-def test_a_joiner_that_commits_without_what_was_agreed_on_is_found():
+def test_a_joiner_that_commits_without_the_agreed_change_is_found():
     budget = Budget(rounds=2, births=1)
     with pytest.raises(Violation, match="a step ends as"):
         Model(CommitsWhatItHasNot, asynchronous=True).explore(1, budget)
 
 
-def test_a_joiner_with_the_knobs_that_a_script_begins_with_is_found():
+def test_a_joiner_with_a_scripts_default_knobs_is_found():
     with pytest.raises(Violation, match="gradients are reduced"):
         Model(inherits=False).explore(1, Budget(rounds=2, births=1))
 
 
-def test_ranks_that_count_as_many_steps_and_have_not_the_same_past_are_found():
+def test_ranks_with_equal_step_counts_and_different_pasts_are_found():
     with pytest.raises(Violation, match="gradients are reduced"):
         Model(lineage=False).explore(2, Budget(rounds=3, failures=1, evictions=1))

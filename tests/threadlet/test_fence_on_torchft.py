@@ -74,7 +74,7 @@ def at_once(*calls):
         return [future.result(30) for future in [threads.submit(call) for call in calls]]
 
 
-def test_who_sets_its_step_back_by_one_is_given_a_peers_state_and_nobody_else_is(groups):
+def test_only_a_group_that_decrements_its_step_gets_a_peers_state(groups):
     a, b = groups
     assert at_once(a.begin_step, b.begin_step) == ["b", "b"]
     assert at_once(a.end_step, b.end_step) == [True, True]

@@ -17,13 +17,13 @@ def weights(kind=torch.float32, seed=0):
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_equal_weights_have_equal_prints(kind):
+def test_equal_weights_have_equal_fingerprints(kind):
     assert fingerprint(weights(kind)) == fingerprint(weights(kind))
     assert fingerprint([weights(kind)[0].T]) == fingerprint([weights(kind)[0].T.contiguous()])
 
 
 @given(place=st.integers(0, 2), row=st.integers(0, 3), column=st.integers(0, 2))
-def test_a_bit_makes_another(place, row, column):
+def test_one_bit_changes_the_fingerprint(place, row, column):
     other = weights()
     weight = other[place]
     row %= len(weight)
@@ -31,13 +31,13 @@ def test_a_bit_makes_another(place, row, column):
     assert fingerprint(other) != fingerprint(weights())
 
 
-def test_so_do_order_and_shape():
+def test_order_and_shape_change_the_fingerprint():
     first, *others = weights()
     told = {fingerprint(w) for w in ([first, *others], [*others, first], [first.T], [first], [])}
     assert len(told) == 5
 
 
-def test_parts_count_by_their_place_in_the_whole(monkeypatch):
+def test_parts_are_weighted_by_their_position_in_the_whole(monkeypatch):
     weight = torch.arange(10.0)
     whole = fingerprint([weight])
     monkeypatch.setattr(fingerprints, "_AT_ONCE", 4)
@@ -45,5 +45,5 @@ def test_parts_count_by_their_place_in_the_whole(monkeypatch):
     assert fingerprint([weight.roll(4)]) != whole
 
 
-def test_a_weight_without_elements_is_one_too():
+def test_a_weight_without_elements_has_a_fingerprint():
     assert fingerprint([torch.empty(0)]) != fingerprint([torch.empty(0, 3)])

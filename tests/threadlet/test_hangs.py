@@ -84,7 +84,7 @@ def start(tmp_path, join_file, lighthouse, end_with_sidecars):
         end_with_sidecars(group.process)
 
 
-async def test_a_group_killed_in_an_allreduce_holds_no_survivor_up(weaver, start):
+async def test_a_group_killed_in_an_allreduce_blocks_no_survivor(weaver, start):
     die = ("--plant", "die", "--among", 4)
     # In a ring of four one is no neighbour of the dead: only a survivor can tell it.
     groups = [start(name, "--width", 1024, *(die if name == "g1" else ())) for name in GROUPS]
@@ -98,7 +98,7 @@ async def test_a_group_killed_in_an_allreduce_holds_no_survivor_up(weaver, start
 
 
 @pytest.mark.long
-async def test_an_error_of_one_group_is_its_peers_error_at_once(weaver, start):
+async def test_an_error_of_one_group_reaches_its_peers_at_once(weaver, start):
     fail = ("--plant", "raise", "--among", 3)
     groups = [start(name, *(fail if name == "g1" else ())) for name in GROUPS]
     for group in groups:
@@ -110,7 +110,7 @@ async def test_an_error_of_one_group_is_its_peers_error_at_once(weaver, start):
 
 
 @pytest.mark.long
-async def test_survivors_of_a_frozen_group_are_freed_by_a_cut_and_it_comes_back(weaver, start):
+async def test_a_cut_frees_the_survivors_of_a_frozen_group_and_the_group_returns(weaver, start):
     stop = ("--plant", "stop", "--among", 3)
     planted = {"g1": stop}  # elsewhere than in a collective the others would go on without it
     groups = [start(name, *planted.get(name, ()), TORCHLOOM_HANG_AFTER_S="1") for name in GROUPS]
@@ -185,7 +185,7 @@ def value_of(batch, metric):
 
 @pytest.mark.long
 @pytest.mark.parametrize("local", [(), ("--sync-every", 1)], ids=["DDP", "LocalSGD"])
-async def test_own_time_is_told_from_waiting_though_all_steps_take_equally_long(
+async def test_compute_time_is_distinguished_from_waiting_with_equally_long_steps(
     weaver, start, local
 ):
     for name in GROUPS:

@@ -68,7 +68,7 @@ async def change(weaver, folder, hellos, number, lr, mode):
 
 @pytest.mark.integration
 @pytest.mark.long
-async def test_all_ranks_of_all_groups_change_at_one_step_and_those_that_come_back_inherit_it(
+async def test_all_ranks_of_all_groups_change_at_one_step_and_returning_ones_inherit_it(
     weaver, start, tmp_path, end_with_sidecars
 ):
     def all_train_together():
@@ -132,7 +132,7 @@ async def test_all_ranks_of_all_groups_change_at_one_step_and_those_that_come_ba
         ({"_use_async_quorum": True}, "need use_async_quorum=False in a group of 2 ranks"),
     ],
 )
-def test_a_group_whose_ranks_cannot_agree_is_warned_of_and_refuses_what_is_fenced(
+def test_a_group_whose_ranks_cannot_agree_logs_a_warning_and_refuses_fenced_changes(
     caplog, own, line
 ):
     manager = BareManager()

@@ -62,13 +62,13 @@ def test_the_curvature_of_a_quadratic_is_exact(seed, rate):
     assert found.evaluations <= 24
 
 
-def test_a_usual_update_takes_few_evaluations():
+def test_a_typical_update_takes_few_evaluations():
     bowl = Bowl()
     step = [-0.3 * bowl.gradient]
     assert critical_sharpness(bowl.surface, step).evaluations <= 8
 
 
-def test_where_the_loss_is_no_number_it_is_taken_to_be_far_above():
+def test_a_loss_that_is_no_number_counts_as_a_large_rise():
     weights = torch.tensor([1.0], dtype=torch.float64)
 
     def loss():
@@ -80,7 +80,7 @@ def test_where_the_loss_is_no_number_it_is_taken_to_be_far_above():
     assert found.critical_step == pytest.approx(0.02, rel=1e-6)
 
 
-def test_the_weights_are_what_they_were_to_the_bit_also_when_the_loss_fails():
+def test_the_weights_are_restored_to_the_bit_even_if_the_loss_fails():
     model, loss = network()
     before = [parameter.detach().clone() for parameter in model.parameters()]
     surface = Surface(model.parameters(), loss)
@@ -98,7 +98,7 @@ def test_the_weights_are_what_they_were_to_the_bit_also_when_the_loss_fails():
         assert torch.equal(parameter, kept)
 
 
-def test_a_plane_is_what_a_slow_direct_evaluation_says():
+def test_a_plane_equals_a_slow_direct_evaluation():
     model, loss = network()
     generator = torch.Generator().manual_seed(2)
     own = [parameter.detach().clone() for parameter in model.parameters()]
@@ -118,7 +118,7 @@ def test_a_plane_is_what_a_slow_direct_evaluation_says():
 
 
 @given(st.integers(9, 60))
-def test_any_beginning_of_a_plane_is_a_coarse_map_of_all_of_it(points):
+def test_any_prefix_of_a_plane_is_a_coarse_map_of_all_of_it(points):
     begun = list(in_rounds(points))[: points * points // 3]
     for row in range(0, points, 4):
         for column in range(0, points, 4):
@@ -126,7 +126,7 @@ def test_any_beginning_of_a_plane_is_a_coarse_map_of_all_of_it(points):
             assert near <= points / 4 + 1
 
 
-def test_each_filter_of_a_random_direction_is_as_long_as_the_weights_own():
+def test_each_filter_of_a_random_direction_has_the_norm_of_the_weights():
     model, _ = network()
     parameters = list(model.parameters())
     direction = filter_normalised(parameters, torch.Generator().manual_seed(0))
@@ -140,7 +140,7 @@ def test_each_filter_of_a_random_direction_is_as_long_as_the_weights_own():
             torch.testing.assert_close(part.norm(dim=1), parameter.detach().norm(dim=1))
 
 
-def test_a_run_that_stays_in_a_plane_is_shown_by_it_whole():
+def test_a_path_within_a_plane_is_shown_completely():
     generator = torch.Generator().manual_seed(0)
     axes = [torch.randn(2, 7, generator=generator).double() for _ in range(2)]
     origin = torch.randn(7, generator=generator).double()
@@ -159,7 +159,7 @@ def test_a_run_that_stays_in_a_plane_is_shown_by_it_whole():
         torch.testing.assert_close(x * first[0] + y * second[0], way)
 
 
-def test_a_loss_that_is_another_each_time_or_no_number_is_refused_with_what_it_was():
+def test_a_loss_that_varies_or_is_no_number_is_refused_with_its_values():
     model, loss = network()
     surface = Surface(model.parameters(), loss)
     assert surface.base() == surface.at() == loss().item()

@@ -18,7 +18,7 @@ def weaver_comes(join_file):
 
 
 @pytest.mark.parametrize("environment", [{}, AGAIN])
-async def test_a_trainer_trains_at_once_and_is_enrolled_when_the_weaver_comes(
+async def test_a_trainer_trains_at_once_and_enrols_when_the_weaver_starts(
     weaver, start_trainer, join_file, weaver_comes, environment
 ):
     trainer = start_trainer(**environment)
@@ -37,7 +37,7 @@ async def test_a_trainer_trains_at_once_and_is_enrolled_when_the_weaver_comes(
     ]
 
 
-async def test_what_a_trainer_notes_before_the_weaver_comes_is_told_then(
+async def test_notes_from_before_the_weavers_start_are_sent_then(
     weaver, start_trainer, weaver_comes
 ):
     trainer = start_trainer()
@@ -47,7 +47,7 @@ async def test_what_a_trainer_notes_before_the_weaver_comes_is_told_then(
     assert (note.run, note.fields["text"][:13]) == ("run", "no Weaver yet")
 
 
-async def test_a_stand_by_waits_for_its_weaver(weaver, start_trainer, join_file, weaver_comes):
+async def test_a_standby_waits_for_its_weaver(weaver, start_trainer, join_file, weaver_comes):
     trainer = start_trainer(TORCHLOOM_ROLE="standby")
     await trainer.until(lambda: "the standby waits, and g0-0 enrols" in trainer.errors)
     weaver_comes()
@@ -58,9 +58,7 @@ async def test_a_stand_by_waits_for_its_weaver(weaver, start_trainer, join_file,
 
 
 @pytest.mark.long
-async def test_a_join_file_left_by_a_weaver_of_another_run_is_let_go_of(
-    weaver, start_trainer, join_file
-):
+async def test_the_join_file_of_another_runs_weaver_is_given_up(weaver, start_trainer, join_file):
     present = join_file.read_bytes()
     left = JoinFile(url="nats://127.0.0.1:9", run="yesterday", creds="")
     join_file.write_bytes(msgspec.json.encode(left))

@@ -43,19 +43,19 @@ def test_a_restart_by_the_same_torchrun_is_the_same_launch(again):
         (TORCHRUN, {}, None),
     ],
 )
-def test_another_launch_has_another_id_and_says_whether_it_resumes(first, second, resumes):
+def test_another_launch_has_another_id_and_reports_whether_it_resumes(first, second, resumes):
     again = launch_of(second)
     assert again.id != launch_of(first).id
     assert again.resumes is resumes
 
 
-def test_a_named_job_is_the_same_whoever_starts_it():
+def test_a_named_job_is_the_same_with_any_launcher():
     assert launch_of({"TORCHLOOM_JOB": "a"} | TORCHRUN) == launch_of({"TORCHLOOM_JOB": "a"} | SLURM)
 
 
 @pytest.mark.long
 @pytest.mark.integration
-async def test_without_a_launcher_the_first_step_tells_whether_a_checkpoint_was_loaded(
+async def test_without_a_launcher_the_first_step_shows_whether_a_checkpoint_was_loaded(
     weaver, start_trainer
 ):
     start_trainer()

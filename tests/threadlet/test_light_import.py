@@ -21,7 +21,7 @@ def modules(code):
     return set(result.stdout.split())
 
 
-def test_a_trainer_pays_for_the_standard_library_and_msgspec_alone():
+def test_attaching_imports_only_the_standard_library_and_msgspec():
     assert modules(LIST) - set(sys.stdlib_module_names) <= ALLOWED
 
 

@@ -34,7 +34,7 @@ def capture(told, now):
 LOG = logging.getLogger("mine")
 
 
-def test_what_is_loud_enough_is_told_and_the_rest_is_not(capture, told):
+def test_only_records_from_the_level_on_are_sent(capture, told):
     LOG.info("quiet")
     LOG.warning("loss is %.1f", 2.5)
     LOG.error("worse")
@@ -53,7 +53,7 @@ def test_another_level_counts_from_the_next_line_on(capture, told, caplog):
     assert [said["text"] for said in told] == ["now it is"]
 
 
-def test_the_users_handlers_hear_it_as_before(capture, told, caplog):
+def test_the_users_handlers_get_records_as_before(capture, told, caplog):
     before = list(logging.getLogger().handlers)
     LOG.warning("hear me")
     assert caplog.messages == ["hear me"]
@@ -70,7 +70,7 @@ def root():
     root.setLevel(before)
 
 
-def test_a_script_that_left_its_level_as_it_was_is_heard_and_no_louder(root, capture, told, caplog):
+def test_a_lowered_root_level_shows_the_handlers_no_more_records(root, capture, told, caplog):
     capture.set_level("info")
     LOG.info("step 3")
     LOG.debug("too quiet")
@@ -83,14 +83,14 @@ def test_a_script_that_left_its_level_as_it_was_is_heard_and_no_louder(root, cap
     assert (root.level, type(root.level)) == (logging.WARNING, int)
 
 
-def test_a_level_that_was_lowered_is_put_back_in_the_end(root, capture):
+def test_a_lowered_level_is_restored_at_the_end(root, capture):
     capture.set_level("debug")
     capture.stop()
     assert (root.level, type(root.level)) == (logging.WARNING, int)
 
 
 @pytest.mark.parametrize("level", [logging.DEBUG, logging.INFO, logging.ERROR])
-def test_a_level_that_the_script_sets_has_the_last_word(root, capture, caplog, level):
+def test_a_level_set_by_the_script_stays(root, capture, caplog, level):
     capture.set_level("info")
     root.setLevel(level)
     LOG.info("mine")
@@ -118,7 +118,7 @@ def test_an_exception_comes_with_its_trace(capture, told):
     assert told[0]["text"].endswith("'the loss'\n")
 
 
-def test_a_flood_is_cut_off_and_how_much_was_dropped_is_said(capture, told, now):
+def test_a_flood_is_cut_off_and_the_dropped_lines_are_counted(capture, told, now):
     for number in range(1000):
         LOG.warning("%d", number)
     assert len(told) == 100
@@ -129,7 +129,7 @@ def test_a_flood_is_cut_off_and_how_much_was_dropped_is_said(capture, told, now)
     assert "dropped" not in told[-1]
 
 
-def test_what_nobody_takes_is_counted_as_dropped(now):
+def test_lines_that_cannot_be_sent_are_counted_as_dropped(now):
     taken, told = [False], []
 
     def tell(said):
@@ -148,7 +148,7 @@ def test_what_nobody_takes_is_counted_as_dropped(now):
     assert told[-1]["dropped"] == 2
 
 
-def test_a_line_is_no_longer_than_a_page(capture, told):
+def test_the_length_of_a_line_is_bounded(capture, told):
     LOG.warning("x" * 100_000)
     assert len(told[0]["text"]) == 8000
 
@@ -158,7 +158,7 @@ class Broken:
         raise RuntimeError("no words")
 
 
-def test_what_cannot_be_put_into_words_harms_nobody(capture, told, monkeypatch):
+def test_a_record_that_cannot_be_formatted_is_skipped(capture, told, monkeypatch):
     monkeypatch.setattr(logging, "raiseExceptions", False)
     monkeypatch.setattr(LOG, "propagate", False)  # pytest's own handler raises
     LOG.warning("%s", Broken())
@@ -168,7 +168,7 @@ def test_what_cannot_be_put_into_words_harms_nobody(capture, told, monkeypatch):
     assert told[0]["dropped"] == 2
 
 
-def test_what_telling_it_logs_is_not_told_in_turn(now):
+def test_records_logged_while_sending_are_not_sent(now):
     told = []
 
     def tell(said):
@@ -185,7 +185,7 @@ def test_what_telling_it_logs_is_not_told_in_turn(now):
     assert [said["text"] for said in told] == ["once"]
 
 
-def test_after_its_end_nothing_is_told_and_logging_is_what_it_was(told, now):
+def test_after_stop_nothing_is_sent_and_logging_is_restored(told, now):
     before = logging.Logger.callHandlers
     capture = capturing(lambda said: told.append(said) or True, now)
     capture.start()
@@ -197,7 +197,7 @@ def test_after_its_end_nothing_is_told_and_logging_is_what_it_was(told, now):
 
 
 @pytest.mark.integration
-def test_a_child_that_was_forked_tells_nothing(capture, told):
+def test_a_forked_child_sends_nothing(capture, told):
     child = multiprocessing.get_context("fork").Process(target=LOG.warning, args=["from a child"])
     child.start()
     child.join()
@@ -205,7 +205,7 @@ def test_a_child_that_was_forked_tells_nothing(capture, told):
     assert not told
 
 
-def test_the_level_is_what_the_environment_says(caplog):
+def test_the_level_comes_from_the_environment(caplog):
     assert wanted({}) == "warning"
     assert wanted({"TORCHLOOM_TRAINER_LOG": "Info"}) == "info"
     assert wanted({"TORCHLOOM_TRAINER_LOG": "off"}) == "off"

@@ -33,7 +33,7 @@ def start(errors, join_file):
 
 @pytest.mark.long
 @pytest.mark.integration
-async def test_what_a_script_should_not_say_reaches_the_weaver_as_far_as_it_can(
+async def test_odd_input_reaches_the_weaver_as_far_as_possible(
     weaver, join_file, tmp_path, end_with_sidecars
 ):
     errors = tmp_path / "errors"
@@ -76,7 +76,7 @@ async def test_what_a_script_should_not_say_reaches_the_weaver_as_far_as_it_can(
     assert said.count("knob far: need true or false, a finite number") == 1
 
 
-def test_a_step_is_a_step_or_none_is():
+def test_an_impossible_step_is_minus_1():
     assert [whole(step) for step in (7, 2**70, -(2**70), float("nan"), "x", None, -2, True)] == [
         7,
         -1,
@@ -89,7 +89,7 @@ def test_a_step_is_a_step_or_none_is():
     ]
 
 
-def test_names_that_are_too_long_stay_apart():
+def test_names_that_are_too_long_stay_distinct():
     one, other = name("a" * 70 + "1", "x"), name("a" * 70 + "2", "x")
     assert len(one) == len(other) == 64
     assert one != other
@@ -104,19 +104,19 @@ def test_names_that_are_too_long_stay_apart():
         ({"RANK": "2147483648"}, 0),
     ],
 )
-def test_a_rank_that_cannot_be_is_0(given, rank):
+def test_an_impossible_rank_is_0(given, rank):
     assert identify(environment=given).rank == rank
     assert identify(rank=2**40, environment={}).rank == 0
 
 
 @pytest.mark.parametrize(("given", "rank"), [({}, 0), ({"RANK": "3"}, 3)])
-def test_who_is_told_of_a_wrong_rank_is_told_which_one_is_taken(caplog, given, rank):
+def test_the_warning_of_a_wrong_rank_names_the_rank_used(caplog, given, rank):
     identify(environment={"TORCHLOOM_RANK": "x", **given})
     need = "TORCHLOOM_RANK: need a whole number of at most 2147483647, was 'x'"
     assert caplog.messages == [f"{need}; the rank is {rank}"]
 
 
-def test_a_note_that_no_broker_takes_is_cut_at_its_longest_field():
+def test_a_note_that_is_too_long_for_the_broker_is_cut_at_its_longest_field():
     note = Note(
         run="run",
         worker="a-0",
@@ -130,7 +130,7 @@ def test_a_note_that_no_broker_takes_is_cut_at_its_longest_field():
     assert cut.fields["n"] == 3
 
 
-def test_samples_that_fill_more_than_a_frame_are_taken_in_turns():
+def test_samples_for_more_than_one_frame_are_taken_in_several():
     samples = SampleBuffer()
     row = {f"metric_{n:050}": 1.0 for n in range(1000)}
     for serial in range(1, 101):
@@ -166,7 +166,7 @@ def test_a_broken_join_file_is_none(tmp_path, data):
 
 @pytest.mark.long
 @pytest.mark.integration
-def test_of_a_dtensor_only_what_a_rank_has_all_of_is_a_metric(tmp_path):
+def test_a_dtensor_is_a_metric_only_if_it_is_complete_on_the_rank(tmp_path):
     script, errors = HERE / "dtensor_rank.py", [tmp_path / "0", tmp_path / "1"]
     ranks = []
     for rank, path in enumerate(errors):

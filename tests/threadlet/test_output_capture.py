@@ -39,7 +39,7 @@ def texts(told):
     return [said["text"] for said in told]
 
 
-def test_whole_lines_are_told_and_printed(lines, told):
+def test_complete_lines_are_sent_and_printed(lines, told):
     with captured(lines) as printed:
         print("step", 1)  # noqa: T201
         print("half a ", end="")  # noqa: T201
@@ -52,7 +52,7 @@ def test_whole_lines_are_told_and_printed(lines, told):
         ]
 
 
-def test_a_bar_that_is_overwritten_is_told_as_it_stays(lines, told):
+def test_a_progress_bar_is_sent_with_its_final_text(lines, told):
     with captured(lines):
         for percent in (10, 50, 100):
             sys.stdout.write(f"\r{percent} %")
@@ -60,7 +60,7 @@ def test_a_bar_that_is_overwritten_is_told_as_it_stays(lines, told):
         assert texts(told) == ["100 %"]
 
 
-def test_a_line_without_an_end_takes_no_more_room_than_a_page(lines, told):
+def test_a_line_without_an_end_takes_bounded_memory(lines, told):
     with captured(lines):
         for _ in range(1000):
             sys.stdout.write("x" * 1000)
@@ -75,7 +75,7 @@ def test_a_flood_is_cut_off(lines, told):
         assert len(told) <= 105
 
 
-def test_what_a_handler_of_logging_prints_is_told_once_as_a_record(lines, told):
+def test_output_of_a_logging_handler_is_sent_once_as_a_record(lines, told):
     with captured(lines):
         log, handler = logging.getLogger("printing"), logging.StreamHandler(sys.stdout)
         log.addHandler(handler)
@@ -93,7 +93,7 @@ def test_what_a_handler_of_logging_prints_is_told_once_as_a_record(lines, told):
         ]
 
 
-def test_after_its_end_the_stream_is_what_it_was(lines, told):
+def test_after_stop_the_stream_is_restored(lines, told):
     with captured(lines) as printed:
         heard = sys.stdout
         assert heard.getvalue() == ""  # all else is the stream's own
@@ -107,7 +107,7 @@ def test_after_its_end_the_stream_is_what_it_was(lines, told):
     assert printed.getvalue() == "nobody hears\n"
 
 
-def test_which_streams_is_what_the_environment_says(caplog):
+def test_the_streams_come_from_the_environment(caplog):
     assert wanted({}) == ()
     assert wanted({"TORCHLOOM_TRAINER_OUTPUT": "stderr, Stdout,stderr"}) == ("stdout", "stderr")
     assert wanted({"TORCHLOOM_TRAINER_OUTPUT": "both"}) == ()

@@ -20,7 +20,7 @@ async def pause(weaver, trainer):
 
 
 @pytest.mark.long
-async def test_a_pause_that_nobody_holds_ends_by_itself_and_is_told_of(weaver, start_trainer):
+async def test_an_unconfirmed_pause_ends_by_itself_and_is_reported(weaver, start_trainer):
     trainer = start_trainer()
     await pause(weaver, trainer)
     assert (await weaver.event(Note, kind="pause_over")).fields == {"why": "no Weaver confirmed it"}
@@ -29,7 +29,7 @@ async def test_a_pause_that_nobody_holds_ends_by_itself_and_is_told_of(weaver, s
 
 
 @pytest.mark.long
-async def test_a_pause_whose_weaver_falls_silent_ends_by_itself(weaver, start_trainer):
+async def test_a_pause_ends_by_itself_when_the_weaver_is_silent(weaver, start_trainer):
     trainer = start_trainer()
     async with weaver.holding(CAUSE):
         await pause(weaver, trainer)
@@ -42,7 +42,7 @@ async def test_a_pause_whose_weaver_falls_silent_ends_by_itself(weaver, start_tr
 
 
 @pytest.mark.long
-async def test_a_pause_whose_sidecar_is_killed_ends_by_itself(weaver, start_trainer):
+async def test_a_pause_ends_by_itself_when_the_sidecar_is_killed(weaver, start_trainer):
     trainer = start_trainer()
     async with weaver.holding(CAUSE):
         await pause(weaver, trainer)
@@ -51,7 +51,7 @@ async def test_a_pause_whose_sidecar_is_killed_ends_by_itself(weaver, start_trai
     await trainer.goes_on()
 
 
-async def test_a_word_that_another_pause_or_none_is_held_ends_it_at_once(weaver, start_trainer):
+async def test_a_report_of_another_pause_or_none_ends_it_at_once(weaver, start_trainer):
     trainer = start_trainer()
     async with weaver.holding(CAUSE):
         await pause(weaver, trainer)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from torchloom_core.wire.messages import Hold
+from torchloom_core.wire.messages import PauseState
 from torchloom_threadlet.torchft.adapter import _longest_pause_s
 from torchloom_threadlet.trainer.pause_lease import (
     LAPSED,
@@ -19,7 +19,7 @@ from torchloom_threadlet.trainer.pause_lease import (
 
 
 def hold(verdict="", over=""):
-    return Hold(run="run", epoch=1, hold=verdict, over=over)
+    return PauseState(run="run", epoch=1, verdict=verdict, over=over)
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_a_pause_waits_a_moment_for_its_confirmation(lease):
     assert lease.end(102.0) == UNCONFIRMED
 
 
-def test_each_word_that_it_is_held_lets_it_last(lease):
+def test_each_confirmation_extends_the_pause(lease):
     for now_s in range(101, 500):
         lease.update(hold("p1.1"), float(now_s))
         assert lease.left_s(now_s) == LEASE_S
@@ -43,21 +43,21 @@ def test_each_word_that_it_is_held_lets_it_last(lease):
 
 
 @pytest.mark.parametrize("said", [hold(), hold("p1.2"), hold(over="p1.1")])
-def test_a_word_that_it_is_not_held_ends_it_and_is_no_trouble(lease, said):
+def test_a_report_without_the_pause_ends_it_without_a_warning(lease, said):
     lease.update(hold("p1.1"), 101.0)
     lease.update(said, 101.5)
     assert lease.left_s(101.5) == 0
     assert lease.end(101.5) == ""
 
 
-def test_a_pause_without_a_cause_is_never_held():
+def test_a_pause_without_a_cause_is_never_confirmed():
     lease = PauseLease()
     lease.begin("", 100.0)
     lease.update(hold(), 101.0)
     assert lease.left_s(101.0) == PROVISIONAL_S - 1
 
 
-def test_no_pause_outlasts_the_longest_whoever_holds_it():
+def test_no_pause_outlasts_the_longest_despite_confirmations():
     lease = PauseLease()
     lease.longest_s = 48.0
     lease.begin("p1.1", 100.0)
@@ -68,7 +68,7 @@ def test_no_pause_outlasts_the_longest_whoever_holds_it():
     assert lease.end(148.0) == TOO_LONG
 
 
-def test_a_pause_that_was_called_off_is_remembered(lease):
+def test_a_cancelled_pause_is_remembered(lease):
     lease.update(hold(over="p1.2"), 101.0)
     assert lease.is_over("p1.2")
     assert not lease.is_over("p1.3")

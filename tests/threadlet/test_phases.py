@@ -26,7 +26,7 @@ def clock(monkeypatch):
     return now
 
 
-def test_the_time_of_waits_within_or_beside_each_other_counts_once(clock):
+def test_the_time_of_overlapping_waits_counts_once(clock):
     phases = Phases()
     phases.begin("commit")
     clock[0] += 1 * SECOND_NS
@@ -39,7 +39,7 @@ def test_the_time_of_waits_within_or_beside_each_other_counts_once(clock):
     assert phases.waited_ns == 6 * SECOND_NS
 
 
-def test_the_phase_is_what_is_waited_for_once_it_lasts(clock):
+def test_a_wait_becomes_the_phase_once_it_lasts(clock):
     phases = Phases()
     assert phases.present() is None
     phases.quorum_id = 3
@@ -67,7 +67,7 @@ def test_a_wait_that_raises_is_over(clock):
     assert phases.waited_ns == SECOND_NS
 
 
-def test_what_a_manager_waits_for_is_stamped_and_its_work_not_kept(clock):
+def test_a_managers_waits_are_recorded_and_its_works_released(clock):
     class Work:
         def wait(self, timeout=None):
             clock[0] += 5 * SECOND_NS
@@ -100,7 +100,7 @@ def test_what_a_manager_waits_for_is_stamped_and_its_work_not_kept(clock):
         gc.enable()
 
 
-def test_own_work_is_the_step_less_the_waiting():
+def test_compute_time_is_the_step_minus_the_waits():
     samples = SampleBuffer()
     samples.waiting.append((1, 1 * SECOND_NS, {"wait_s": 0.25}))
     samples.waiting.append((2, 3 * SECOND_NS, {"wait_s": 0.5}))
@@ -118,7 +118,7 @@ def seen(name, since_s, looked_s):
     )
 
 
-def test_a_trainer_that_waits_is_told_from_one_that_computes():
+def test_a_waiting_trainer_is_distinguished_from_a_computing_one():
     waits = seen("allreduce", since_s=10, looked_s=50)
     assert gauges(NOBODY, waits, 51 * SECOND_NS) == {"trainer_waiting_s": 41.0, "quorum_id": 3.0}
     assert phase_fields(NOBODY, waits, 51 * SECOND_NS) == {
@@ -137,7 +137,7 @@ def test_a_wait_that_the_trainer_no_longer_confirms_is_over():
     assert phase_fields(NOBODY, waits, 54 * SECOND_NS)["phase"] == COMPUTE
 
 
-def test_where_no_phase_is_stamped_none_is_told():
+def test_without_a_recorded_phase_none_is_reported():
     unknown = Samples(state="training", step=1, progress_ns=0)
     assert gauges(NOBODY, unknown, SECOND_NS) == {}
     assert phase_fields(NOBODY, unknown, SECOND_NS) == {}
@@ -154,7 +154,7 @@ ENTRY = (
 )
 
 
-def test_the_flight_recorder_tells_which_collective_is_not_complete():
+def test_the_flight_recorder_shows_the_incomplete_collective():
     entries = ", ".join(
         ENTRY % entry for entry in ((1, 9, "false", 11), (1, 8, "false", 10), (0, 1, "true", 5))
     )
@@ -163,12 +163,12 @@ def test_the_flight_recorder_tells_which_collective_is_not_complete():
     )
 
 
-def test_where_none_waits_the_newest_group_is_told_of():
+def test_without_a_wait_the_newest_group_is_reported():
     assert read_collectives(f"{{{STATUS}}}") == Collectives(enqueued_seq=8, completed_seq=4)
 
 
 @pytest.mark.parametrize(
     "dump", ["", "no json", "[]", "{}", '{"pg_status": {}}', '{"pg_status": {"0": {}}}']
 )
-def test_a_dump_that_cannot_be_read_tells_nothing(dump):
+def test_an_unreadable_dump_yields_nothing(dump):
     assert read_collectives(dump) is None

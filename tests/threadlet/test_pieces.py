@@ -127,7 +127,7 @@ def test_pieces_are_in_order_without_a_gap_and_none_is_too_large(numbers, width,
     seed=st.integers(0, 99),
 )
 @settings(max_examples=examples(60), deadline=None)
-def test_all_ranks_end_with_the_same_bits_and_what_was_not_sent_is_kept(
+def test_all_ranks_end_with_the_same_bits_and_keep_the_unsent_part(
     mode, numbers, ranks, pieces, at_once, dtype, seed
 ):
     generator = torch.Generator().manual_seed(seed)
@@ -153,7 +153,7 @@ def test_all_ranks_end_with_the_same_bits_and_what_was_not_sent_is_kept(
         torch.testing.assert_close(tensors[0].float(), exact, atol=atol, rtol=0.02)
 
 
-def test_so_many_pieces_are_under_way_at_once_as_were_asked_for():
+def test_the_requested_number_of_pieces_is_in_flight_at_once():
     tensors = [torch.ones(8 * LEAST_NUMBERS) for _ in range(2)]
     at = edges(8 * LEAST_NUMBERS, 4, 4 * LEAST_NUMBERS, 3)
     for at_once in (1, 3):
@@ -161,7 +161,7 @@ def test_so_many_pieces_are_under_way_at_once_as_were_asked_for():
         assert most == [at_once] * 2
 
 
-def test_what_is_not_sent_survives_another_size_of_the_pieces():
+def test_the_unsent_part_survives_another_piece_size():
     first = torch.arange(8 * LEAST_NUMBERS, dtype=torch.float32)
     memories, _ = reduce("topk", [first.clone(), first.clone()], [Memory()] * 2, [0, len(first)], 1)
     for pieces in (4, 3, 1):
@@ -177,7 +177,7 @@ class Any:
     concurrent_allreduces, bucket_bytes = 1, 0
 
 
-def test_a_piece_of_no_good_size_is_refused_before_any_rank_makes_it():
+def test_an_invalid_piece_size_is_refused_before_any_rank_makes_it():
     check = next(knob["check"] for knob in allreduce_knobs(Any()) if "check" in knob)
     check({"bucket_bytes": 0})
     check({"bucket_bytes": 65_536})

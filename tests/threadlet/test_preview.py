@@ -26,7 +26,7 @@ SEEDS = range(2)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_rate_that_is_far_too_high_is_worse(seed):
     heard = Recorded(Script(seed).preview(), values={"lr": 20 * LR}, seed=seed)
-    assert heard.judged.says == "worse"
+    assert heard.judged.result == "worse"
     assert heard.judged.low is None or heard.judged.low > 0
     assert heard.setup.before == {"lr": LR}
     assert heard.shown["verdict"].startswith("worse: ")
@@ -35,10 +35,10 @@ def test_a_rate_that_is_far_too_high_is_worse(seed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_rate_that_was_far_too_low_and_goes_back_is_better(seed):
+def test_a_rate_raised_from_far_too_low_is_better(seed):
     script = Script(seed, lr=LR / 20)
     heard = Recorded(script.preview(), values={"lr": LR}, seed=seed)
-    assert heard.judged.says == "better"
+    assert heard.judged.result == "better"
     assert heard.judged.high < 0
     assert heard.judged.for_change == 5
     assert heard.setup.before == {"lr": LR / 20}
@@ -56,11 +56,11 @@ def test_without_a_change_both_arms_are_the_same_to_the_bit(values, seed):
         assert len(control) == 20
         assert control == heard.curve(repeat, "change")
     assert heard.judged.alike
-    assert (heard.judged.says, heard.judged.difference) == ("same", 0.0)
+    assert (heard.judged.result, heard.judged.difference) == ("same", 0.0)
     assert len({tuple(heard.curve(repeat, "control")) for repeat in range(5)}) == 5
 
 
-def test_the_control_comes_first_and_its_pair_s_change_next():
+def test_each_control_runs_before_its_change():
     heard = Recorded(Script().preview(), values={"lr": 0.2}, steps=4, repeats=3)
     arms = list(dict.fromkeys((piece.repeat, piece.arm) for piece in heard.of(Curve)))
     assert arms == [(repeat, arm) for repeat in range(3) for arm in ("control", "change")]
@@ -71,7 +71,7 @@ def test_the_control_comes_first_and_its_pair_s_change_next():
     assert heard.said == f"28 steps in {heard.end.seconds:.1f} s"
 
 
-def test_an_arm_is_what_the_script_would_have_done_itself():
+def test_an_arm_equals_the_scripts_own_training():
     script = Script()
     heard = Recorded(script.preview(), values={"lr": 0.3}, steps=6, repeats=2, seed=11)
     for repeat in range(2):
@@ -82,7 +82,7 @@ def test_an_arm_is_what_the_script_would_have_done_itself():
             assert heard.curve(repeat, arm) == [script.step().item() for _ in range(6)]
 
 
-def test_the_control_has_what_is_wanted_of_the_run_and_not_what_the_checkpoint_has():
+def test_the_control_has_the_runs_desired_values_and_not_the_checkpoints():
     script = Script()
     heard = Recorded(
         script.preview(), values={"lr": 0.3}, now={"lr": 0.2, "momentum": 0.5}, steps=4
@@ -97,7 +97,7 @@ def test_the_control_has_what_is_wanted_of_the_run_and_not_what_the_checkpoint_h
             assert heard.curve(repeat, arm) == [script.step().item() for _ in range(4)]
 
 
-def test_a_loss_that_is_no_number_with_the_change_is_worse_and_costs_no_more_steps():
+def test_a_change_whose_loss_is_no_number_is_worse_and_stops_its_arm():
     script = Script()
 
     def step():
@@ -107,14 +107,14 @@ def test_a_loss_that_is_no_number_with_the_change_is_worse_and_costs_no_more_ste
     heard = Recorded(script.preview(step), values={"lr": 2.0}, steps=20)
     assert heard.curve(0, "change") == [None]
     judged = heard.judged
-    assert (judged.says, judged.diverged, judged.difference) == ("worse", 5, None)
+    assert (judged.result, judged.diverged, judged.difference) == ("worse", 5, None)
     assert heard.end.points == 5 * (20 + 1) + 4
     assert judged.ahead.change is None
     assert judged.ahead.control is not None
 
 
 @pytest.mark.parametrize("after", [0, 1, 5])
-def test_a_loss_that_is_no_number_without_the_change_is_one_line(after):
+def test_a_control_whose_loss_is_no_number_is_one_line(after):
     script = Script()
 
     def step():
@@ -125,7 +125,7 @@ def test_a_loss_that_is_no_number_without_the_change_is_one_line(after):
         Recorded(script.preview(step), values={"lr": 0.2}, steps=20)
 
 
-def test_a_step_that_does_not_go_alike_twice_is_one_line():
+def test_a_step_that_is_not_reproducible_is_one_line():
     script = Script()
     batches = iter(range(1000))
 
@@ -139,7 +139,7 @@ def test_a_step_that_does_not_go_alike_twice_is_one_line():
     assert "\n" not in str(told.value)
 
 
-def test_data_that_is_not_drawn_begins_where_the_script_says():
+def test_data_that_is_not_drawn_begins_where_begin_sets_it():
     script, order = Script(), torch.randperm(512)
     place, begun = [0], []
 
@@ -166,7 +166,7 @@ def test_data_that_is_not_drawn_begins_where_the_script_says():
 
 
 @pytest.mark.parametrize("fails_at", [None, 1, 3, 5, 9, 14])
-def test_all_is_put_back_to_the_bit(fails_at):
+def test_all_state_is_restored_to_the_bit(fails_at):
     script, used = Script(), {"width": 3}
     for _ in range(3):
         script.step()  # a standby that has a state of its own, and gradients
@@ -204,7 +204,7 @@ def test_all_is_put_back_to_the_bit(fails_at):
     assert np.random.get_state()[1].tolist() == numpys[1].tolist()
 
 
-def test_a_schedule_is_tried_from_where_it_is_and_put_back():
+def test_a_schedule_continues_in_the_preview_and_is_restored():
     script = Script()
     scheduler = torch.optim.lr_scheduler.StepLR(script.optimizer, step_size=2, gamma=0.5)
     rates = []
@@ -234,10 +234,10 @@ def test_a_knob_of_the_script_is_set_in_the_change_s_arm_alone():
     heard = Recorded(preview, values={"scale": 3.0}, steps=2, repeats=2)
     assert seen == [1.0] * 4 + [1.0, 1.0, 3.0, 3.0] * 2
     assert used == {"scale": 1.0}
-    assert heard.judged.says == "few"
+    assert heard.judged.result == "few"
 
 
-def test_values_that_do_not_go_together_are_one_line_and_change_nothing():
+def test_incompatible_values_are_one_line_and_change_nothing():
     script, used = Script(), {"a": 1}
 
     def check(values):
@@ -252,7 +252,7 @@ def test_values_that_do_not_go_together_are_one_line_and_change_nothing():
 
 
 @pytest.mark.parametrize("step", [0, 1, 4, 5, 13, 20])
-def test_whoever_asks_for_something_else_ends_it_at_the_next_step(step):
+def test_another_command_ends_the_preview_at_the_next_step(step):
     script = Script()
     heard = Recorded(
         script.preview(), should_stop=lambda: script.steps >= step, values={"lr": 1.0}, steps=4
@@ -263,14 +263,14 @@ def test_whoever_asks_for_something_else_ends_it_at_the_next_step(step):
     assert pairs == list(range(1, max(0, step - 4) // 8 + 1))  # only those that are complete
 
 
-def test_a_time_that_is_up_ends_it():
+def test_the_time_limit_ends_it():
     script = Script()
     heard = Recorded(script.preview(), seconds=0.0, values={"lr": 1.0})
     assert (script.steps, heard.pieces) == (0, [heard.end])
     assert heard.end.why == "its 0 s were used up"
 
 
-def test_only_a_stand_by_whose_script_offers_it_tries():
+def test_only_a_standby_whose_script_offers_a_preview_runs_one():
     def can(preview, standby=True):
         standby_tasks = standby_tasks_of(None, preview)
         return Actuators(
@@ -327,27 +327,27 @@ def test_the_interval_is_that_of_the_sign_test(differences):
 
 
 @pytest.mark.slow
-def test_of_changes_that_do_nothing_one_in_so_many_as_is_said_is_taken_for_one_that_does():
+def test_changes_without_effect_are_judged_as_effective_at_the_stated_rate():
     generator = torch.Generator().manual_seed(0)
     for repeats in (5, 7, 12):
         told = []
         for _ in range(500):
             ends = torch.randn(repeats, generator=generator).tolist()
             told.append(judge([pair(0.0, end) for end in ends], 8))
-        wrong = sum(one.says != "same" for one in told) / len(told)
+        wrong = sum(one.result != "same" for one in told) / len(told)
         assert wrong == pytest.approx(1.0 - told[0].confidence, abs=0.02)
         assert told[0].confidence >= 0.9
 
 
 @pytest.mark.parametrize("pairs", [1, 2, 3, 4])
-def test_too_few_pairs_tell_nothing_however_alike_they_are(pairs):
+def test_too_few_pairs_give_no_judgement(pairs):
     judged = judge([pair(1.0, 2.0)] * pairs, 8)
-    assert (judged.says, judged.confidence) == ("few", 1.0 - 2.0 ** (1 - pairs))
-    assert judge([pair(1.0, 2.0)] * 5, 8).says == "worse"
+    assert (judged.result, judged.confidence) == ("few", 1.0 - 2.0 ** (1 - pairs))
+    assert judge([pair(1.0, 2.0)] * 5, 8).result == "worse"
 
 
 @given(st.floats(0.1, 5.0), st.floats(-3.0, 3.0), st.floats(0.15, 1.9), st.integers(8, 60))
-def test_an_exponential_is_drawn_on(level, rise, share, steps):
+def test_an_exponential_is_extrapolated(level, rise, share, steps):
     def loss(step):
         return level + rise * math.exp(-step / (share * steps))
 

@@ -82,7 +82,7 @@ async def test_a_link_is_measured(opened, probe_bytes):
     assert 0 < measured.latency_s < DEADLINE_S
 
 
-async def test_the_rate_is_that_of_the_slowest_place_on_the_way(opened):
+async def test_the_rate_is_that_of_the_slowest_link_on_the_path(opened):
     async with slowed(opened, bytes_per_s=4e6) as port:
         measured = await soon(measure(opened.operation(1 << 20, port=port)))
     assert measured.bytes_per_s < 6e6  # loopback alone: a hundred times that
@@ -90,7 +90,7 @@ async def test_the_rate_is_that_of_the_slowest_place_on_the_way(opened):
 
 
 @pytest.mark.slow
-async def test_a_link_that_is_too_slow_for_the_whole_probe_is_measured_as_far_as_it_went(opened):
+async def test_a_link_too_slow_for_the_whole_probe_is_measured_from_its_part(opened):
     async with slowed(opened, bytes_per_s=2e5) as port:
         measured = await soon(measure(opened.operation(MAX_PROBE_BYTES, port=port)))
     assert 0 < measured.bytes_per_s < 4e5
@@ -130,7 +130,7 @@ async def copy(reader, writer, bytes_per_s):
             await writer.wait_closed()
 
 
-async def test_a_port_at_which_nobody_listens_is_told(opened):
+async def test_a_closed_port_is_reported(opened):
     with socket.create_server((HERE, 0)) as free:
         port = free.getsockname()[1]
     text = await failure(opened.operation(port=port))
@@ -138,12 +138,12 @@ async def test_a_port_at_which_nobody_listens_is_told(opened):
     assert "refused" in text
 
 
-async def test_who_has_another_token_is_not_let_in(opened):
+async def test_a_sender_with_another_token_is_refused(opened):
     assert "has another token" in await failure(opened.operation(token=PROBE_TOKEN))
     assert (await soon(measure(opened.operation()))).bytes_per_s > 0
 
 
-async def test_a_probe_address_that_does_not_know_its_token_is_sent_nothing():
+async def test_a_receiver_without_its_token_is_sent_nothing():
     said = []
 
     async def pretend(reader, writer):
@@ -168,7 +168,7 @@ async def test_a_probe_address_that_does_not_know_its_token_is_sent_nothing():
 @pytest.mark.parametrize(
     "greeting", [b"SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n", b"", b"\x00" * 24, b"tlprobe2" + bytes(16)]
 )
-async def test_who_is_no_probe_address_is_sent_nothing_that_it_was_not_asked_for(greeting):
+async def test_another_kind_of_server_is_sent_nothing_unasked(greeting):
     heard = []
 
     async def other(reader, writer):
@@ -220,7 +220,7 @@ async def test_a_receiver_that_lies_is_measured_within_the_limits(seconds, lies)
 
 
 @pytest.mark.parametrize("stalls_after", ["greeting", "answer", "pings", "half a burst"])
-async def test_a_receiver_that_stalls_is_told_in_time(stalls_after, monkeypatch):
+async def test_a_stalled_receiver_is_reported_in_time(stalls_after, monkeypatch):
     monkeypatch.setattr(senders, "_PATIENCE_S", 0.5)
     forever = asyncio.Event()
 
@@ -249,7 +249,7 @@ async def test_a_receiver_that_stalls_is_told_in_time(stalls_after, monkeypatch)
 
 
 @pytest.mark.parametrize("says", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 5])
-async def test_who_stalls_before_the_token_is_shut_out(opened, says, caplog):
+async def test_a_sender_that_stalls_before_the_token_is_refused(opened, says, caplog):
     with opened.guest() as peer:
         await asyncio.get_running_loop().sock_sendall(peer, says)
         assert len(await closed(peer)) == len(protocol.GREETING) + protocol.NONCE_BYTES
@@ -258,7 +258,7 @@ async def test_who_stalls_before_the_token_is_shut_out(opened, says, caplog):
 
 
 @pytest.mark.parametrize("size", [36, 1 << 20])
-async def test_garbage_is_shut_out(opened, size):
+async def test_garbage_is_refused(opened, size):
     with opened.guest() as peer:
         with contextlib.suppress(ConnectionError):
             await soon(asyncio.get_running_loop().sock_sendall(peer, os.urandom(size)))
@@ -267,7 +267,7 @@ async def test_garbage_is_shut_out(opened, size):
 
 
 @pytest.mark.parametrize("size", [0, MIN_PROBE_BYTES - 1, MAX_PROBE_BYTES + 1, 2**32 - 1])
-async def test_who_knows_the_token_and_wants_too_much_is_shut_out(opened, size):
+async def test_a_sender_with_the_token_that_requests_too_much_is_refused(opened, size):
     assert "refuses probes now" in await failure(opened.operation(size))
 
 
@@ -294,7 +294,7 @@ async def test_a_sender_that_stalls_in_a_burst_frees_the_probe_address(opened):
     assert (await soon(measure(opened.operation()))).bytes_per_s > 0
 
 
-async def test_a_flood_holds_no_more_than_a_few_connections_and_is_over_when_it_ends(opened):
+async def test_a_flood_keeps_few_connections_open_and_leaves_none(opened):
     with contextlib.ExitStack() as stack:
         for _ in range(listener._MOST_PEERS + 4):
             stack.enter_context(opened.guest())
@@ -323,7 +323,7 @@ async def test_a_flood_holds_no_more_than_a_few_connections_and_is_over_when_it_
         "..",
     ],
 )
-async def test_an_address_that_is_none_of_this_host_is_told_and_nothing_listens(address, caplog):
+async def test_an_address_of_another_host_is_reported_and_nothing_listens(address, caplog):
     said = []
     at = ProbeListener(address, lambda: said.append("open"))
     await soon(at.run())
@@ -335,7 +335,7 @@ async def test_an_address_that_is_none_of_this_host_is_told_and_nothing_listens(
     assert "Expected" not in line
 
 
-async def test_without_an_address_nothing_listens_and_nothing_is_said(caplog):
+async def test_without_an_address_nothing_listens_and_nothing_is_logged(caplog):
     at = ProbeListener("", lambda: None)
     await soon(at.run())
     assert at.address is None
@@ -351,7 +351,7 @@ def two(start_trainer):
 
 @pytest.mark.long
 @pytest.mark.integration
-async def test_two_workers_measure_their_link_by_their_sidecars(weaver, two):
+async def test_two_workers_measure_their_link_through_their_sidecars(weaver, two):
     sender = await weaver.admit("g0-0")
     receiver = await weaver.until(
         lambda: next(

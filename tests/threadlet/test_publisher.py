@@ -119,9 +119,7 @@ def test_every_ack_and_every_exit_is_small_enough_for_the_reports():
     assert max(len(encode(ack)), len(encode(ended))) < MAX_REPORT_BYTES // 2
 
 
-async def test_of_too_much_that_waits_notes_are_dropped_and_never_the_hello_or_the_exit(
-    connect, heard, posting
-):
+async def test_a_full_queue_drops_notes_and_never_the_hello_or_the_exit(connect, heard, posting):
     mail = Publisher(Line(await connect()), "run", "g0-0", 1)
     mail.event(HELLO)
     mail.event(EXIT)
@@ -136,9 +134,7 @@ async def test_of_too_much_that_waits_notes_are_dropped_and_never_the_hello_or_t
     assert [event.kind for event in events[1:-1]] == [str(number) for number in range(4000, 5000)]
 
 
-async def test_what_went_to_a_broker_that_is_away_is_not_taken_for_sent(
-    connect, heard, posting, broker
-):
+async def test_a_message_to_an_absent_broker_is_not_taken_as_sent(connect, heard, posting, broker):
     line = Line(await connect())
     mail = Publisher(line, "run", "g0-0", 1)
     await kill(broker)
@@ -180,7 +176,7 @@ class Cut:
         await self._client.flush(timeout)
 
 
-async def test_what_was_lost_with_a_connection_is_not_taken_for_sent_because_the_next_one_answers(
+async def test_a_message_lost_with_a_connection_is_not_taken_as_sent_when_the_next_answers(
     connect, heard, posting, broker
 ):
     client = Cut(await connect(), broker)

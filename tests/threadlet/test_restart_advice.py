@@ -20,7 +20,7 @@ RISKY = {
         ({"RANK": "1"}, 0),
     ],
 )
-def test_a_store_that_keeps_dead_ranks_addresses_is_warned_of_once(caplog, changes, lines):
+def test_a_store_with_addresses_of_dead_ranks_is_warned_of_once(caplog, changes, lines):
     _warn_of_restarts(RISKY | changes)
     assert len(caplog.messages) == lines
     assert all("--rdzv-backend=c10d" in line for line in caplog.messages)

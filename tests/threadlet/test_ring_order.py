@@ -27,7 +27,7 @@ def handles(order, names):
 
 
 @given(st.permutations(NAMES), st.integers(0, 4))
-def test_the_named_come_first_in_their_order_and_the_others_as_they_were(order, named):
+def test_named_groups_come_first_in_order_and_the_others_keep_theirs(order, named):
     told = [*order[:named], "stranger"]
     ranks = ring_of(handles(",".join(told), NAMES)).ranks
     others = [name for name in NAMES if name not in told]
@@ -43,23 +43,23 @@ ANY_HANDLE = st.one_of(
 
 
 @given(st.lists(ANY_HANDLE, max_size=6))
-def test_whatever_handles_say_they_make_a_ring_of_all(said):
+def test_any_handles_make_a_ring_of_all(said):
     assert sorted(ring_of(said).ranks) == list(range(len(said)))
 
 
-def test_of_two_that_say_one_place_torchfts_order_decides():
+def test_torchfts_order_decides_between_equal_places():
     said = [with_place(BARE, *own) for own in (("g9,g0", "g0"), ("g1", "g1"), ("g2", "g2"))]
     assert ring_of(said).ranks == (1, 2, 0)
 
 
-def test_where_one_says_no_place_nobody_moves():
+def test_without_a_place_in_one_handle_the_order_stays():
     said = handles("g3,g2,g1,g0", NAMES)
     assert ring_of(said).ranks == (3, 2, 1, 0)
     assert ring_of([*said[:3], BARE]).ranks == (0, 1, 2, 3)
 
 
 @given(st.permutations(range(5)))
-def test_what_is_put_by_position_is_found_by_rank(ranks):
+def test_by_rank_inverts_by_position(ranks):
     ring = Ring(tuple(ranks))
     assert ring.by_rank(ring.by_position("abcde")) == list("abcde")
     assert [ring.position(rank) for rank in ring.ranks] == list(range(5))
@@ -126,7 +126,7 @@ def ring(*names):
 
 @pytest.mark.long
 @pytest.mark.integration
-def test_who_stands_next_to_whom_is_what_was_asked_for(four):
+def test_neighbours_in_the_ring_follow_the_requested_order(four):
     assert neighbours(four) == ring("g0", "g1", "g2", "g3")
     reorder(four, "g2,g0,g3,g1")
     assert neighbours(four) == ring("g2", "g0", "g3", "g1")
@@ -147,7 +147,7 @@ def test_all_ranks_have_the_same_bits_in_any_order(four):
 
 
 @pytest.mark.integration
-def test_whatever_names_a_rank_means_the_same_peer_in_any_order(four):
+def test_a_rank_number_means_the_same_peer_in_any_order(four):
     def told():
         for number, rank in enumerate(four.members):
             rank.ask("collectives", rank=number, ranks=4)
@@ -163,14 +163,14 @@ def test_whatever_names_a_rank_means_the_same_peer_in_any_order(four):
 
 
 @pytest.mark.integration
-def test_groups_that_say_other_orders_still_form_one_ring(four):
+def test_groups_with_different_orders_still_form_one_ring(four):
     reorder(four, "g1,g0", "g1,g0", "g2", "")  # places 1, 0, 0, none
     assert neighbours(four) == ring("g1", "g2", "g0", "g3")
     four.agree("step", seed=1, shapes=[[5000]])
 
 
 @pytest.mark.integration
-def test_a_new_quorum_stands_in_the_order_at_once_and_a_joiner_that_has_none_comes_last(four):
+def test_a_new_quorum_has_the_order_at_once_and_a_joiner_without_one_comes_last(four):
     gather(four, "g2,g1,g0", 0, 1, 2)
     assert neighbours(four) == ring("g2", "g1", "g0")
     four.handles[3] = four.one(3, "order", order="")
@@ -185,7 +185,7 @@ def test_a_new_quorum_stands_in_the_order_at_once_and_a_joiner_that_has_none_com
 
 
 @pytest.mark.integration
-def test_what_was_not_sent_is_sent_in_another_order(four):
+def test_unsent_parts_are_sent_in_another_order(four):
     four.all("mode", mode="topk")
     four.all("step", seed=6, shapes=[[6000]])
     reorder(four, "g3,g1,g2,g0")
@@ -207,7 +207,7 @@ def test_connections_made_for_an_order_can_be_cut(four):
 
 @pytest.mark.long
 @pytest.mark.integration
-def test_a_peer_that_does_not_come_fails_the_order_in_time_and_the_next_quorum_is_whole():
+def test_a_missing_peer_fails_the_reorder_in_time_and_the_next_quorum_works():
     with started(60.0, ranks=3) as quorum:
         for number in range(3):
             quorum.one(number, "named", group=NAMES[number])

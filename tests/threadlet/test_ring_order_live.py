@@ -92,7 +92,7 @@ def test_an_order_lands_at_one_step_and_no_step_is_lost(run, trio):
     assert {rank.manager._quorum_id for rank in trio} == {quorum}
 
 
-def test_who_dies_in_the_new_order_leaves_the_others_in_it(run, trio):
+def test_the_others_keep_the_new_order_when_a_rank_dies(run, trio):
     a, b, c = trio
     offer(trio, "c,b,a")
     assert run.whole(*trio)
@@ -106,7 +106,7 @@ def test_who_dies_in_the_new_order_leaves_the_others_in_it(run, trio):
     assert_one_past(a, b)
 
 
-def test_who_joins_inherits_the_order_and_takes_its_place_a_step_later(run, trio):
+def test_a_joiner_inherits_the_order_and_takes_its_place_a_step_later(run, trio):
     a, b, c = trio
     offer(trio, "d,c,b,a")
     assert run.whole(*trio)
@@ -122,7 +122,7 @@ def test_who_joins_inherits_the_order_and_takes_its_place_a_step_later(run, trio
     assert_one_past(*everyone)
 
 
-def test_where_one_cannot_take_its_place_the_step_fails_and_the_next_quorum_is_in_order(run, trio):
+def test_a_rank_that_cannot_reorder_fails_the_step_and_the_next_quorum_is_in_order(run, trio):
     *_, c = trio
 
     def fail(*arguments):

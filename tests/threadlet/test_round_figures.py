@@ -74,7 +74,7 @@ def diloco(manager, parts, every, delay=0):
     [(ddp, 1), (partial(local_sgd, every=3), 3), (partial(diloco, every=6), 3)],
     ids=["DDP", "LocalSGD", "DiLoCo"],
 )
-def test_a_sync_is_waited_for_and_not_computed_and_only_it_tells_of_it(training, steps, mode):
+def test_a_sync_is_reported_as_a_wait_by_its_own_step_only(training, steps, mode):
     # The biases are too small to be compressed, so each waits in its turn for what is before it.
     for rows in rows_of(training, mode, steps=3 * steps):
         syncs = rows[steps - 1 :: steps]
@@ -96,7 +96,7 @@ def test_a_sync_is_waited_for_and_not_computed_and_only_it_tells_of_it(training,
 
 
 @with_torchft
-def test_a_sync_that_began_steps_before_it_is_waited_for_is_told_of_whole_when_it_is():
+def test_a_delayed_sync_is_reported_completely_at_its_wait():
     for rows in rows_of(partial(diloco, every=8, delay=2), "int8", steps=12):
         assert [set(row) >= OF_A_SYNC for row in rows] == [False, False, False, True] * 3
         for row in rows[3::4]:

@@ -96,7 +96,7 @@ class Rig:
 
 
 @pytest.mark.parametrize(("parts", "round"), [(0, 8), (1, 8), (2, 4)])
-def test_a_round_ends_as_it_began_and_the_next_one_is_as_was_set(parts, round):
+def test_a_round_keeps_its_length_and_the_next_one_has_the_new_value(parts, round):
     with Rig(parts, 8) as rig:
         rig.steps(round - 1)
         rig.set(sync_every=2)
@@ -110,7 +110,7 @@ def test_a_round_ends_as_it_began_and_the_next_one_is_as_was_set(parts, round):
     assert set(rig.rounds[3:]) == {16 // max(1, parts)}
 
 
-def test_what_is_set_in_a_sync_as_a_joiner_does_is_for_the_round_after_it():
+def test_a_value_set_during_a_sync_is_for_the_next_round():
     with Rig(2, 8, delay=2) as rig:
         rig.manager.in_quorum = lambda: rig.set(sync_every=2, fragment_sync_delay=0)
         rig.steps(2)  # into the quorum, with an allreduce that is not waited for yet
@@ -125,7 +125,7 @@ def test_what_is_set_in_a_sync_as_a_joiner_does_is_for_the_round_after_it():
     ]
 
 
-def test_a_sync_that_failed_ends_its_round_all_the_same():
+def test_a_failed_sync_still_ends_its_round():
     with Rig(2, 8, delay=1) as rig:
         rig.manager.commits = False
         rig.steps(3)
@@ -156,7 +156,7 @@ def test_a_sync_that_failed_ends_its_round_all_the_same():
         ({"sync_every": "often"}, "knob sync_every: need a whole number, was 'often'"),
     ],
 )
-def test_a_schedule_that_cannot_be_is_refused_in_one_line(values, line):
+def test_an_impossible_schedule_is_refused_with_one_line(values, line):
     rig = Rig(2, 8, delay=2)
     with pytest.raises(KnobError) as refused:
         rig.actuators.check(values)
@@ -181,7 +181,7 @@ CHANGES = [
 
 
 @with_torchft
-def test_real_groups_change_their_rounds_at_one_sync_whenever_they_are_told():
+def test_real_groups_change_their_rounds_at_one_sync():
     looms, tell = {}, threading.Barrier(2)
 
     def offer(number):

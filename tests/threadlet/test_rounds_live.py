@@ -99,7 +99,7 @@ async def admit(weaver, group, lives):
     ],
     ids=["LocalSGD", "Streaming DiLoCo"],
 )
-async def test_rounds_change_under_kills_and_none_is_lost_but_for_those(
+async def test_rounds_change_under_kills_and_only_killed_groups_lose_one(
     weaver, start, arguments, changes
 ):
     groups = [start(name, *arguments) for name in ("g0", "g1", "g2")]

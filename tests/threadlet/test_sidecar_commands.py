@@ -85,7 +85,7 @@ async def test_a_command_is_delivered_again_until_its_final_ack_is_stored(bus, b
     await sidecar.die()
 
 
-async def test_a_sidecar_that_returns_does_not_wait_for_what_a_killed_one_has_pulled(bus, broker):
+async def test_a_new_sidecar_does_not_wait_for_the_commands_a_killed_one_pulled(bus, broker):
     client = await nats.connect(broker.url, user_credentials=str(broker.credentials.weaver_creds))
     waits_s = (await consumer(client)).config.backoff
     await client.close()
@@ -95,7 +95,7 @@ async def test_a_sidecar_that_returns_does_not_wait_for_what_a_killed_one_has_pu
 
 
 @pytest.mark.long
-async def test_of_a_command_that_is_delivered_again_and_again_one_copy_is_kept(bus, broker):
+async def test_one_copy_of_a_repeatedly_delivered_command_is_stored(bus, broker):
     sidecar = await Sidecar.start(broker)
     await bus.send([COMMAND])
     for _ in range(3):

@@ -72,7 +72,7 @@ class Application:
 
 
 @pytest.mark.parametrize("frozen", [True, False])
-async def test_an_application_that_runs_python_within_itself_is_started_once(
+async def test_an_application_with_embedded_python_is_started_once(
     weaver, tmp_path, join_file, frozen
 ):
     application = Application(tmp_path, join_file, "application", frozen=frozen)
@@ -82,11 +82,11 @@ async def test_an_application_that_runs_python_within_itself_is_started_once(
 
 
 @pytest.mark.long
-async def test_an_application_that_is_taken_for_python_starts_no_chain_and_says_what_to_do(
+async def test_an_application_mistaken_for_python_starts_no_chain_and_logs_what_to_set(
     weaver, tmp_path, join_file
 ):
     application = Application(tmp_path, join_file, "python3")
-    starts = await application.ended(lambda: "not watched" in "".join(application.said))
+    starts = await application.ended(lambda: "trains without the Weaver" in "".join(application.said))
     assert len(starts) == 1 + 5  # as often as a sidecar is tried
     assert len([line for line in application.said if "but is a trainer" in line]) == 5
     assert "g0-0 trains without the Weaver: its sidecar does not start" in application.said[-1]
@@ -94,7 +94,7 @@ async def test_an_application_that_is_taken_for_python_starts_no_chain_and_says_
 
 
 @pytest.mark.long
-async def test_a_sidecar_that_lacks_a_package_is_given_up_after_one_line(
+async def test_a_sidecar_with_a_missing_package_is_given_up_after_one_line(
     weaver, tmp_path, join_file
 ):
     vendored = tmp_path / "vendored"
@@ -109,7 +109,7 @@ async def test_a_sidecar_that_lacks_a_package_is_given_up_after_one_line(
     assert line.endswith("Set TORCHLOOM_PYTHON to an interpreter in which torchloom is installed")
 
 
-def test_where_no_interpreter_is_found_one_line_says_what_to_set(monkeypatch, caplog, tmp_path):
+def test_without_an_interpreter_one_line_says_what_to_set(monkeypatch, caplog, tmp_path):
     for name in ("executable", "_base_executable"):
         monkeypatch.setattr(sys, name, "/opt/app/trainer")
     for name in ("exec_prefix", "base_exec_prefix"):

@@ -40,7 +40,7 @@ def deliver(loom, operation: Operation, command_id="c1", cause=""):
     )
 
 
-def test_a_value_that_was_wanted_before_the_trainer_came_is_told_in_its_own_log(loom, caplog):
+def test_a_restored_desired_value_is_in_the_trainers_own_log(loom, caplog):
     rate = {"lr": 0.001}
     loom.knob("lr", lambda: rate["lr"], lambda value: rate.update(lr=value))
     deliver(loom, SetKnob(knob="lr", value=0.002), cause="p1.1")
@@ -56,7 +56,7 @@ def warnings(caplog):
     return [message for message in caplog.messages if "several threads" in message]
 
 
-def test_steps_of_several_threads_are_all_counted_and_warned_of_once(loom, caplog):
+def test_steps_of_several_threads_are_all_counted_with_one_warning(loom, caplog):
     def step(times):
         for _ in range(times):
             loom.step(loss=1.0)
@@ -82,7 +82,7 @@ def test_steps_of_several_threads_are_all_counted_and_warned_of_once(loom, caplo
     assert len(warnings(caplog)) == 1
 
 
-def test_one_thread_is_paused_and_the_others_go_on(loom, caplog):
+def test_one_thread_is_paused_and_the_others_continue(loom, caplog):
     assert loom.step()
     deliver(loom, Pause())
     paused = threading.Thread(target=loom.step)
@@ -95,7 +95,7 @@ def test_one_thread_is_paused_and_the_others_go_on(loom, caplog):
     assert len(warnings(caplog)) == 1
 
 
-def test_every_thread_is_told_once_of_a_drain_and_ended_if_it_goes_on(loom, caplog):
+def test_step_returns_false_once_in_every_thread_and_then_ends_it(loom, caplog):
     deliver(loom, Drain())
     assert not loom.step()
     seen = []
@@ -110,7 +110,7 @@ def test_every_thread_is_told_once_of_a_drain_and_ended_if_it_goes_on(loom, capl
 
 
 @pytest.mark.integration
-def test_a_closed_loom_gives_back_the_hook_for_exceptions(tmp_path):
+def test_a_closed_loom_restores_the_exception_hook(tmp_path):
     path = tmp_path / "join.json"
     path.write_bytes(msgspec.json.encode(JoinFile(url="nats://127.0.0.1:9", run="run")))
     script = (

@@ -19,9 +19,7 @@ Current thread 0x00007f02 (most recent call first):
 
 @pytest.mark.long
 @pytest.mark.integration
-async def test_one_that_holds_the_gil_stands_still_where_it_is_and_is_not_disturbed(
-    weaver, start_trainer
-):
+async def test_a_trainer_that_holds_the_gil_is_still_and_not_interrupted(weaver, start_trainer):
     trainer = start_trainer("--hang-at", "5", "--hang-by", "hold")
     await weaver.admit()
     still = await weaver.event(Note, kind="still")
@@ -38,7 +36,7 @@ async def test_one_that_holds_the_gil_stands_still_where_it_is_and_is_not_distur
 
 @pytest.mark.long
 @pytest.mark.integration
-async def test_one_whose_child_computes_works(weaver, start_trainer):
+async def test_a_trainer_whose_child_computes_is_not_still(weaver, start_trainer):
     trainer = start_trainer("--hang-at", "5", "--hang-by", "child")
     await weaver.admit()
     await weaver.beat(lambda batch: batch.progress_age_s > 8.0)
@@ -49,7 +47,7 @@ async def test_one_whose_child_computes_works(weaver, start_trainer):
 
 @pytest.mark.long
 @pytest.mark.integration
-async def test_a_named_phase_is_known_though_the_gil_is_held_and_its_overrun_is_told(
+async def test_a_named_phase_is_reported_while_the_gil_is_held_and_so_is_its_overrun(
     weaver, start_trainer
 ):
     start_trainer("--hang-at", "5", "--hang-by", "phase", TORCHLOOM_HANG_AFTER_S="0.5")
@@ -85,7 +83,7 @@ def test_of_nested_phases_the_one_with_the_latest_end_counts():
 
 
 @pytest.mark.slow
-def test_what_torch_compiles_is_a_phase_also_after_a_reset():
+def test_a_torch_compilation_is_a_phase_also_after_a_reset():
     import torch
 
     phases, told, seen = Phases(), [], []

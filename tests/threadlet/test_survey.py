@@ -94,7 +94,7 @@ class Recorded:
         return self.pieces[-1]
 
 
-def test_of_a_quadratic_the_bend_is_exact():
+def test_the_curvature_of_a_quadratic_loss_is_exact():
     bowl = Bowl()
     (bend,) = Recorded(Landscape(bowl, bowl.loss, bowl.load)).of(Bend)
     gradient = bowl.hessian @ bowl.newest
@@ -107,7 +107,7 @@ def test_of_a_quadratic_the_bend_is_exact():
     assert bend.curvature == pytest.approx(bent / steepness, rel=1e-6)
 
 
-def test_line_and_plane_are_what_a_slow_direct_evaluation_says():
+def test_line_and_plane_equal_a_slow_direct_evaluation():
     net = Net()
     heard = Recorded(net.landscape())
     net.load()
@@ -142,7 +142,7 @@ def test_line_and_plane_are_what_a_slow_direct_evaluation_says():
     assert direct((way, bend.critical_step)) == pytest.approx(bend.loss, rel=1e-6)
 
 
-def test_what_is_cheap_and_says_most_comes_first():
+def test_cheap_and_informative_results_come_first():
     heard = Recorded(Net().landscape())
     kinds = list(dict.fromkeys(type(piece) for piece in heard.pieces))
     assert kinds == [Bend, Line, Plane, Cells, End]
@@ -154,14 +154,14 @@ def test_what_is_cheap_and_says_most_comes_first():
 
 
 @pytest.mark.parametrize("points", [1, 2, 3, 20, 40])
-def test_no_more_points_are_looked_at_than_were_granted(points):
+def test_no_more_points_are_evaluated_than_granted(points):
     net = Net()
     heard = Recorded(net.landscape(), Look(points=points, side=5))
     assert net.asked == points == heard.end.points
     assert heard.end.why == f"its {points} points were used up"
 
 
-def test_a_time_that_is_up_ends_it():
+def test_the_time_limit_ends_it():
     net = Net()
     heard = Recorded(net.landscape(), seconds=0.0)
     assert (net.asked, heard.pieces) == (0, [heard.end])
@@ -169,7 +169,7 @@ def test_a_time_that_is_up_ends_it():
 
 
 @pytest.mark.parametrize("point", [0, 1, 7, 33, 50])
-def test_whoever_asks_for_something_else_ends_it_at_the_next_point(point):
+def test_another_command_ends_the_survey_at_the_next_point(point):
     net = Net()
     heard = Recorded(net.landscape(), should_stop=lambda: net.asked >= point)
     assert net.asked == point
@@ -205,13 +205,13 @@ def test_the_optimizer_s_own_step_is_the_update_if_the_script_can_take_one():
         (lambda: math.nan, "need a loss that is a number, was nan"),
     ],
 )
-def test_a_loss_that_is_no_number_or_another_each_time_is_refused(loss, why):
+def test_a_loss_that_is_no_number_or_varies_is_refused(loss, why):
     net = Net()
     with pytest.raises(ValueError, match=why):
         Recorded(Landscape(net.model, loss, net.load))
 
 
-def test_weights_buffers_and_modes_are_what_they_were_to_the_bit():
+def test_weights_buffers_and_modes_are_restored_to_the_bit():
     for fails_after in (math.inf, 0, 1, 12, 45):
         net = Net()
         before = copy.deepcopy(net.model.state_dict())
@@ -239,7 +239,7 @@ def test_weights_buffers_and_modes_are_what_they_were_to_the_bit():
         assert net.model.training
 
 
-def test_the_run_s_own_path_is_drawn_in_the_plane_that_shows_most_of_it():
+def test_the_runs_path_is_in_the_plane_with_most_of_its_variance():
     net = Net()
     states = []
     for scale in (1.0, 0.6, 0.3):
@@ -266,7 +266,7 @@ def test_the_run_s_own_path_is_drawn_in_the_plane_that_shows_most_of_it():
 
 
 @pytest.mark.parametrize("parts", [2, 3])
-def test_a_plane_that_is_divided_is_the_same_in_all_its_cells(parts):
+def test_a_divided_plane_has_the_same_cells(parts):
     among = tuple(f"v{part}-0" for part in range(parts))
     whole = Recorded(Net().landscape(), Look(side=5, seed=3))
     looks = [
@@ -286,7 +286,7 @@ def test_a_plane_that_is_divided_is_the_same_in_all_its_cells(parts):
     assert (planes[0].parts, planes[0].at) == (parts, whole.of(Bend)[0].at)
 
 
-def test_only_a_stand_by_whose_script_offers_it_looks():
+def test_only_a_standby_whose_script_offers_a_landscape_surveys():
     def can(standby, landscape):
         return Actuators(
             standby=standby,

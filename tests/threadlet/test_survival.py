@@ -26,7 +26,7 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.mark.long
-async def test_a_sidecar_that_is_killed_is_replaced_and_repeats_no_command(weaver, start_trainer):
+async def test_a_killed_sidecar_is_replaced_and_repeats_no_command(weaver, start_trainer):
     trainer = start_trainer()
     hello = await weaver.admit()
     await trainer.goes_on()
@@ -49,9 +49,7 @@ async def test_a_sidecar_that_is_killed_is_replaced_and_repeats_no_command(weave
 
 
 @pytest.mark.long
-async def test_a_command_whose_sidecar_dies_before_the_end_is_still_done_and_answered_once(
-    weaver, start_trainer
-):
+async def test_a_command_whose_sidecar_dies_is_still_run_and_answered_once(weaver, start_trainer):
     trainer = start_trainer("--step-s", "2.0")
     hello = await weaver.admit()
     await weaver.send(hello, Checkpoint())
@@ -64,7 +62,7 @@ async def test_a_command_whose_sidecar_dies_before_the_end_is_still_done_and_ans
 
 
 @pytest.mark.long
-async def test_an_answer_that_died_with_its_sidecar_is_given_by_the_next(weaver, start_trainer):
+async def test_an_ack_lost_with_its_sidecar_is_sent_by_the_next(weaver, start_trainer):
     trainer = start_trainer("--step-s", "2.0")
     hello = await weaver.admit(ack_wait_s=600.0)
     await weaver.send(hello, Checkpoint())
@@ -76,9 +74,7 @@ async def test_an_answer_that_died_with_its_sidecar_is_given_by_the_next(weaver,
     assert (await weaver.final()).status == "applied"
 
 
-async def test_a_broker_that_is_killed_delays_commands_and_loses_none(
-    weaver, start_trainer, broker
-):
+async def test_a_killed_broker_delays_commands_and_loses_none(weaver, start_trainer, broker):
     trainer = start_trainer()
     hello = await weaver.admit()
     await trainer.goes_on()
@@ -97,7 +93,7 @@ async def test_a_broker_that_is_killed_delays_commands_and_loses_none(
     await weaver.until(lambda: sum(isinstance(event, Hello) for event in list(weaver.events)) >= 2)
 
 
-async def test_training_neither_waits_for_a_broker_that_is_away_nor_for_one_that_comes_late(
+async def test_training_waits_neither_for_an_absent_broker_nor_for_a_late_one(
     weaver, start_trainer, broker
 ):
     await broker.stop()
@@ -112,7 +108,7 @@ async def test_training_neither_waits_for_a_broker_that_is_away_nor_for_one_that
 
 @pytest.mark.long
 @pytest.mark.parametrize("enrol", [True, False])
-async def test_a_weaver_that_comes_back_elsewhere_is_found_by_its_new_join_file(
+async def test_a_weaver_restarted_elsewhere_is_found_by_its_new_join_file(
     weaver, start_trainer, join_file, enrol
 ):
     good = join_file.read_bytes()
@@ -156,7 +152,7 @@ async def test_a_trainer_that_cannot_start_a_sidecar_trains_on(start_trainer, tm
         (("--kill-at", "5"), -9, False, ""),
     ],
 )
-async def test_the_end_of_a_trainer_is_told_with_its_status(
+async def test_the_end_of_a_trainer_is_reported_with_its_status(
     weaver, start_trainer, arguments, status, expected, error
 ):
     trainer = start_trainer(*arguments)
@@ -167,7 +163,7 @@ async def test_the_end_of_a_trainer_is_told_with_its_status(
 
 @pytest.mark.long
 @pytest.mark.parametrize("status", [0, 1])
-async def test_the_end_of_a_trainer_that_kills_its_children_first_is_told(
+async def test_the_end_of_a_trainer_that_kills_its_children_first_is_reported(
     weaver, start_trainer, status
 ):
     trainer = start_trainer("--end-when-set", "--kill-children", *["--fail"] * status)
@@ -182,9 +178,7 @@ async def test_the_end_of_a_trainer_that_kills_its_children_first_is_told(
 
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_trainer_that_is_asked_to_end_by_a_signal_has_ended_as_expected(
-    weaver, start_trainer, number
-):
+async def test_a_trainer_ended_by_a_signal_has_ended_as_expected(weaver, start_trainer, number):
     trainer = start_trainer()
     await weaver.admit()
     await trainer.goes_on()
@@ -203,7 +197,7 @@ async def test_a_sidecar_does_not_outlive_its_trainer(weaver, start_trainer):
 
 
 @pytest.mark.long
-async def test_a_hang_is_told_once_with_the_stacks(weaver, start_trainer):
+async def test_a_hang_is_reported_once_with_the_stacks(weaver, start_trainer):
     trainer = start_trainer("--hang-at", "5", TORCHLOOM_HANG_AFTER_S="0.5")
     await weaver.admit()
     note = await weaver.event(Note, kind="hang")

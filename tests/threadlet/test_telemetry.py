@@ -27,7 +27,7 @@ def heartbeat_with(rows):
 
 
 @given(rows, st.dictionaries(st.sampled_from(["gpu_temp_celsius"]), st.floats(0, 100)))
-def test_batches_hold_every_sample_and_the_last_one_the_newest_of_everything(rows, gauges):
+def test_batches_contain_every_sample_and_the_last_row_the_newest_values(rows, gauges):
     [batch] = heartbeat_with(rows).batches(gauges)
     assert decode_telemetry(encode_telemetry(batch)) == batch
     table = np.frombuffer(batch.values, "<f8").reshape(-1, len(batch.metrics) or 1)
@@ -52,14 +52,14 @@ def test_a_heap_of_samples_is_cut_into_messages_that_fit():
     assert all(len(encode_telemetry(batch)) < MAX_MESSAGE_BYTES / 2 for batch in batches)
 
 
-def test_what_is_dropped_while_the_broker_is_away_is_counted():
+def test_samples_dropped_while_the_broker_is_away_are_counted():
     heartbeat = heartbeat_with([(1, {"loss": 1.0}), (2, {"loss": 2.0})])
     heartbeat.drop()
     [batch] = heartbeat.batches({})
     assert (batch.dropped, batch.metrics) == (4, ())
 
 
-def test_samples_nobody_takes_are_dropped_oldest_first_and_counted():
+def test_samples_beyond_the_buffer_are_dropped_oldest_first_and_counted():
     samples = SampleBuffer(capacity=3)
     for serial in range(1, 6):
         samples.waiting.append((serial, serial * 10**9, {"loss": float(serial)}))
@@ -69,7 +69,7 @@ def test_samples_nobody_takes_are_dropped_oldest_first_and_counted():
     assert [row.get("step_time_s") for _, row in taken] == [None, 1.0, 1.0]
 
 
-def test_a_step_that_took_in_a_pause_has_no_duration():
+def test_a_step_with_a_pause_has_no_duration():
     samples = SampleBuffer()
     samples.waiting.append((1, 10 * 10**9, {}))
     samples.take(entered_ns=0)
@@ -118,7 +118,7 @@ def test_without_a_weaver_the_loom_is_inert_and_everything_still_works(
     assert loom.step()
 
 
-def test_a_join_file_that_is_named_and_not_there_is_told_from_a_broken_one(
+def test_a_named_join_file_that_is_missing_is_distinguished_from_a_broken_one(
     tmp_path, monkeypatch, caplog
 ):
     broken = tmp_path / "join.json"
@@ -132,7 +132,7 @@ def test_a_join_file_that_is_named_and_not_there_is_told_from_a_broken_one(
         assert caplog.messages[-1].startswith(f"no Weaver yet at {named}{why}: training starts")
 
 
-def test_a_join_file_found_by_chance_that_is_none_makes_one_clear_line(tmp_path, caplog):
+def test_an_invalid_default_join_file_makes_one_clear_line(tmp_path, caplog):
     broken = tmp_path / ".torchloom" / "join.json"
     broken.parent.mkdir()
     broken.write_text("{}")
@@ -152,7 +152,7 @@ def test_a_step_raises_nothing_whatever_it_is_given(caplog):
     assert loom.step(object(), loss=1.0)
 
 
-def test_who_a_worker_is_comes_from_arguments_before_the_environment():
+def test_a_workers_identity_comes_from_arguments_before_the_environment():
     environment = {
         "TORCHLOOM_GROUP": "a.b",
         "REPLICA_GROUP_ID": "5",

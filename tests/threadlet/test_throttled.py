@@ -68,7 +68,7 @@ def reduce(pgs, *, times=1):
 
 @pytest.mark.long
 @pytest.mark.parametrize("mode", MODES)
-def test_what_a_rank_sends_in_a_mode_takes_its_time(pair, clock, mode):
+def test_the_bytes_of_a_mode_take_their_time(pair, clock, mode):
     for pg in pair:
         pg.mode, pg._pg.bytes_per_s = mode, 1000.0
     first, second = reduce(pair)
@@ -91,7 +91,7 @@ def test_without_a_limit_nothing_waits(pair, clock):
     assert clock.slept == []
 
 
-def test_an_error_is_told_at_once(pair):
+def test_an_error_is_raised_at_once(pair):
     for pg in pair:
         pg._pg.bytes_per_s = 1.0
     work = pair[0].allreduce([torch.ones(NUMBERS)], AllreduceOptions())

@@ -147,7 +147,7 @@ async def test_ranks_that_start_before_the_weaver_enrol_and_change_at_one_step(
     assert [job.journal(rank)[step + 1]["odd"] for rank in job.ranks] == [7, 7]
 
 
-async def test_what_one_rank_cannot_make_no_rank_trains_a_step_with(weaver, start):
+async def test_no_rank_trains_with_a_change_that_one_rank_cannot_make(weaver, start):
     job = start("--fails-on", "1")
     await job.admit(weaver)
     acks = await job.offer(weaver, 1, SetKnobs(values={"lr": 0.002, "odd": 7}))
@@ -175,7 +175,7 @@ async def test_all_ranks_pause_at_one_step(weaver, start):
 
 
 @pytest.mark.parametrize("says_so", [True, False])
-async def test_ranks_whose_loops_end_apart_wait_for_nobody(weaver, start, says_so):
+async def test_ranks_whose_loops_end_at_different_steps_do_not_wait(weaver, start, says_so):
     word = ["--says-so"] if says_so else []
     job = start("--last-rank-ends-at", 60, "--steps", 200, *word, ranks=3)
     await job.admit(weaver)
@@ -189,7 +189,7 @@ async def test_ranks_whose_loops_end_apart_wait_for_nobody(weaver, start, says_s
     assert [len(job.journal(rank)) for rank in job.ranks] == [200, 200, 60]
 
 
-async def test_a_job_that_starts_again_goes_on_with_the_knobs_of_its_checkpoint(weaver, start):
+async def test_a_restarted_job_continues_with_its_checkpoints_knobs(weaver, start):
     job = start()
     await job.admit(weaver)
     acks = await job.offer(weaver, 1, SetKnobs(values={"lr": 0.002, "odd": 7}))

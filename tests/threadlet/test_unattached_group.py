@@ -23,7 +23,7 @@ def steps(manager):
 
 @with_torchft
 @pytest.mark.parametrize("async_quorum", [False, True])
-def test_nobody_votes_where_one_group_does_not_and_all_steps_are_committed(async_quorum, caplog):
+def test_no_group_votes_if_one_does_not_and_all_steps_are_committed(async_quorum, caplog):
     def body(group, manager, pg):
         loom = attach(group=f"g{group}")
         if group < 2:
@@ -56,7 +56,7 @@ def test_groups_of_two_versions_do_not_vote_with_each_other():
 
 
 @with_torchft
-def test_all_vote_where_all_are_attached():
+def test_all_groups_vote_if_all_are_attached():
     def body(group, manager, pg):
         loom = attach(group=f"g{group}")
         loom.manage(manager)
@@ -66,7 +66,7 @@ def test_all_vote_where_all_are_attached():
 
 
 @with_torchft
-def test_what_is_compressed_goes_plain_where_one_group_is_not_attached():
+def test_nothing_is_compressed_if_one_group_is_not_attached():
     def body(group, manager, pg):
         compressed = CompressedProcessGroup(pg, mode="bf16") if group < 2 else pg
         manager._pg = compressed

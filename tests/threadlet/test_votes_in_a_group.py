@@ -83,7 +83,7 @@ def begin_step(monkeypatch):
     return begin
 
 
-def test_two_that_hold_the_same_agree(begin_step):
+def test_two_ranks_with_the_same_change_agree(begin_step):
     ranks = begin_step(lambda: (Rank(), Rank()))
     assert [(rank.error, rank.changes._fence.agreed) for rank in ranks] == [(None, 1)] * 2
 
@@ -101,13 +101,13 @@ def test_two_that_hold_the_same_agree(begin_step):
         '{"torchloom": [1, 5, 1, 0, 9, 9223372036854775808]}',
     ],
 )
-def test_where_one_hears_of_a_group_that_does_not_vote_nobody_of_its_own_does(begin_step, handle):
+def test_if_one_rank_sees_a_group_without_a_vote_its_whole_group_does_not_vote(begin_step, handle):
     ranks = begin_step(lambda: (Rank(other=handle), Rank()))
     assert [(rank.error, rank.changes._fence.agreed) for rank in ranks] == [(None, 0)] * 2
     assert [rank.changes.can_vote for rank in ranks] == [False, False]
 
 
-def test_where_a_rank_of_the_group_never_votes_the_step_fails_and_says_so(monkeypatch):
+def test_a_rank_that_never_votes_fails_its_groups_step_with_the_reason(monkeypatch):
     def reduced(least, timeout):
         raise RuntimeError("Timed out")
 
@@ -118,7 +118,7 @@ def test_where_a_rank_of_the_group_never_votes_the_step_fails_and_says_so(monkey
     assert str(rank.error).startswith("the ranks of this group did not vote: RuntimeError")
 
 
-def test_where_one_is_behind_the_others_all_of_its_group_take_a_state(begin_step):
+def test_if_one_rank_is_behind_its_whole_group_loads_a_state(begin_step):
     ranks = begin_step(lambda: (Rank(fence=Fence(lineage=7)), Rank(fence=Fence(lineage=8))))
     assert [rank._step for rank in ranks] == [4, 4]
     assert all(
@@ -126,7 +126,7 @@ def test_where_one_is_behind_the_others_all_of_its_group_take_a_state(begin_step
     )
 
 
-def test_where_one_could_not_go_back_to_its_checkpoint_all_of_its_group_take_a_state(begin_step):
+def test_if_one_rank_could_not_rewind_its_whole_group_loads_a_state(begin_step):
     def ranks():
         one, other = Rank(fence=Fence(lineage=2**40)), Rank(fence=Fence(lineage=2**40))
         other.changes.lose_state()

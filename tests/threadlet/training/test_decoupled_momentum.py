@@ -14,7 +14,7 @@ SHAPES = st.lists(st.integers(1, 9), min_size=0, max_size=4).map(tuple)
 
 
 @given(shape=SHAPES, chunk=st.integers(1, 5))
-def test_a_transform_and_back_is_the_tensor(shape, chunk):
+def test_the_inverse_transform_restores_the_tensor(shape, chunk):
     tensor = torch.randn(shape)
     layout = _Layout(tensor.shape, chunk)
     torch.testing.assert_close(layout.restored(layout.transformed(tensor)), tensor)
@@ -47,7 +47,7 @@ def test_with_every_coefficient_sent_it_is_plain_gradient_descent():
     torch.testing.assert_close(weight.data, -sum(gradients))
 
 
-def test_what_is_not_sent_stays_in_the_momentum_and_nothing_is_lost():
+def test_the_unsent_part_stays_in_the_momentum():
     gradients = [torch.randn(6, 6) for _ in range(5)]
     weight, optimizer = one(2, gradients, momentum_decay=1.0, chunk=3)
     (left,) = optimizer._momenta.values()
@@ -72,7 +72,7 @@ def test_weights_decay_apart_from_the_momentum():
         ({"top_k": 0}, "need top_k >= 1, was 0"),
     ],
 )
-def test_what_makes_no_sense_is_refused(options, message):
+def test_options_out_of_range_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         DecoupledMomentum([torch.ones(1)], **{"lr": 0.1} | options)
 
@@ -121,7 +121,7 @@ def train_digits(steps, between=lambda manager, pg, inner: None, *, async_quorum
 @pytest.mark.long
 @with_torchft
 @pytest.mark.parametrize("async_quorum", [False, True])
-def test_torchft_groups_learn_by_little_and_have_the_same_weights(async_quorum):
+def test_torchft_groups_learn_with_few_coefficients_and_have_equal_weights(async_quorum):
     trained = train_digits(150, async_quorum=async_quorum)
     weights, momenta, losses, bytes_sent = zip(*trained, strict=True)
     assert all(torch.equal(one, weights[0]) for one in weights)

@@ -27,7 +27,7 @@ def test_each_sample_of_the_global_batch_is_taken_once(size, micro_batch, worker
 
 
 @given(size=SIZES, micro_batch=SIZES, workers=WORKERS)
-def test_all_workers_have_as_many_micro_batches_and_none_is_empty(size, micro_batch, workers):
+def test_all_workers_have_equally_many_micro_batches_and_none_is_empty(size, micro_batch, workers):
     shares = [split(size, micro_batch, rank, workers) for rank in range(workers)]
     assert len({len(share) for share in shares}) == 1
     assert all(1 <= len(places) <= micro_batch for share in shares for places, _ in share)
@@ -62,7 +62,7 @@ def test_each_sample_comes_once_an_epoch_also_where_steps_straddle_epochs(sample
         assert sorted(seen.tolist()) == list(range(samples))
 
 
-def test_the_workers_of_fsdp_groups_share_what_their_group_has():
+def test_the_workers_of_an_fsdp_group_share_the_groups_part():
     parts = [
         part
         for group in range(3)
@@ -74,7 +74,7 @@ def test_the_workers_of_fsdp_groups_share_what_their_group_has():
     assert sum(part.weight for part in parts) == pytest.approx(6)
 
 
-def test_a_resized_batch_goes_on_where_the_last_one_ended_and_a_joiner_knows():
+def test_a_resized_batch_continues_where_the_last_one_ended_also_on_a_joiner():
     batch = GlobalBatch(1000, 10, 5, seed=3)
     stream = [batch.rows(step) for step in range(4)]
     batch.resize(17, step=4)
@@ -98,7 +98,7 @@ def test_a_size_below_one_is_refused(name):
 
 @with_torchft
 @pytest.mark.parametrize("async_quorum", [False, True])
-def test_torchft_groups_train_as_one_process_with_the_whole_batch_does(async_quorum):
+def test_torchft_groups_train_like_one_process_with_the_whole_batch(async_quorum):
     torch.manual_seed(0)
     images, labels = torch.randn(60, 8), torch.randint(4, (60,))
     start = nn.Linear(8, 4).state_dict()

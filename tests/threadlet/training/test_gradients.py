@@ -44,7 +44,7 @@ def test_gradients_are_clipped_by_their_global_norm_and_measured_before():
     torch.testing.assert_close(gradient(model).norm(), torch.tensor(0.5), rtol=1e-4, atol=0)
 
 
-def test_a_clip_norm_of_nothing_leaves_gradients_as_they_are():
+def test_a_clip_norm_of_0_leaves_gradients_unchanged():
     model, inner, _ = build()
     backward(model)
     before = gradient(model)
@@ -53,7 +53,7 @@ def test_a_clip_norm_of_nothing_leaves_gradients_as_they_are():
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_the_norm_of_an_update_is_that_of_what_the_weights_changed_by(wrapped):
+def test_the_update_norm_is_the_norm_of_the_weights_change(wrapped):
     model, inner, gradients = build()
     if wrapped:
         gradients = Gradients(Optimizer(None, inner), step=lambda: 0)
@@ -84,7 +84,7 @@ def test_a_skipped_update_changes_neither_weights_nor_state():
     assert gradients.update_norm > 0
 
 
-def test_noise_is_the_same_on_all_ranks_and_another_at_each_step():
+def test_noise_is_equal_on_all_ranks_and_differs_between_steps():
     noises = []
     for step in (3, 3, 4):
         model, inner, _ = build(sgd)
@@ -109,7 +109,7 @@ def test_noise_differs_between_parameters_of_a_shape():
     assert not torch.equal(parameters[0], parameters[1])
 
 
-def test_a_frozen_parameter_and_one_that_comes_later_are_borne():
+def test_frozen_and_added_parameters_are_supported():
     model, inner, gradients = build()
     backward(model)
     model[0].weight.grad = None

@@ -59,7 +59,7 @@ def test_groups_keep_the_ratios_of_their_learning_rates():
     assert values(optimizer, "lr") == pytest.approx([0.02, 0.06])
 
 
-def test_a_rate_of_nothing_is_undone_with_the_ratios_and_by_a_joiner_too():
+def test_a_rate_of_0_is_undone_with_the_ratios_also_by_a_joiner():
     optimizer, joiner = adamw(), adamw()
     knobs(optimizer)["lr"].set(0.0)
     assert values(optimizer, "lr") == [0.0, 0.0]
@@ -70,7 +70,7 @@ def test_a_rate_of_nothing_is_undone_with_the_ratios_and_by_a_joiner_too():
     assert values(optimizer, "lr") == values(joiner, "lr")
 
 
-def test_what_is_not_decayed_stays_so():
+def test_groups_without_decay_stay_without():
     optimizer = adamw()
     decay = knobs(optimizer)["weight_decay"]
     for value in (0.5, 0.0, 0.2):
@@ -94,13 +94,13 @@ def test_betas_and_momentum_are_set_in_all_groups():
     assert values(sgd, "momentum") == [0.8]
 
 
-def test_what_torchft_wraps_is_set_behind_its_wrapper():
+def test_torchfts_inner_optimizer_is_set_through_the_wrapper():
     inner = adamw()
     knobs(Optimizer(manager=None, optim=inner))["lr"].set(0.5)
     assert inner.param_groups[0]["lr"] == 0.5
 
 
-def test_a_rate_that_a_graph_refers_to_is_changed_in_place():
+def test_a_rate_in_a_cuda_graph_is_changed_in_place():
     rate = torch.tensor(0.1)
     optimizer = torch.optim.SGD(model().parameters(), lr=rate)
     knobs(optimizer)["lr"].set(0.25)
@@ -123,7 +123,7 @@ SCHEDULERS = {
 
 @pytest.mark.filterwarnings("ignore:The epoch parameter")
 @pytest.mark.parametrize("name", SCHEDULERS)
-def test_a_schedule_goes_on_from_the_rate_that_was_set(name):
+def test_a_schedule_continues_from_the_rate_that_was_set(name):
     optimizer, undisturbed = adamw(), adamw()
     scheduler, other = SCHEDULERS[name](optimizer), SCHEDULERS[name](undisturbed)
     run(optimizer, scheduler, 2)
@@ -139,7 +139,7 @@ def test_a_schedule_goes_on_from_the_rate_that_was_set(name):
         run(undisturbed, other)
 
 
-def test_a_schedule_is_not_multiplied_by_nothing():
+def test_a_schedule_is_not_multiplied_by_0():
     optimizer = adamw()
     scheduler = SCHEDULERS["lambda"](optimizer)
     lr = knobs(optimizer, scheduler)["lr"]
@@ -149,7 +149,7 @@ def test_a_schedule_is_not_multiplied_by_nothing():
     assert values(optimizer, "lr") == [0.01, 0.03]
 
 
-def test_a_schedule_that_is_still_at_nothing_is_scaled_as_a_whole():
+def test_a_schedule_that_is_still_at_0_is_scaled_as_a_whole():
     optimizer = adamw()
     scheduler = lr_scheduler.LambdaLR(optimizer, lambda step: step / 10)
     knobs(optimizer, scheduler)["lr"].set(0.5)
@@ -171,7 +171,7 @@ def test_a_change_that_a_scheduler_undoes_is_warned_of_once(caplog):
     )
 
 
-def test_a_rate_that_is_healed_is_no_surprise(caplog):
+def test_a_healed_rate_causes_no_warning(caplog):
     optimizer = adamw()
     state = copy.deepcopy(optimizer.state_dict())
     knobs(optimizer)["lr"].set(0.5)

@@ -34,7 +34,7 @@ class AtStep(NamedTuple):
         return self.step
 
 
-def test_every_knob_is_registered_for_the_run_and_is_what_it_was_set_to():
+def test_every_knob_is_run_fenced_and_has_the_value_that_was_set():
     loom = torchloom_threadlet.attach()
     factories = {"adamw": AdamW, "sgd": lambda params: SGD(params, lr=0.1)}
     optimizer = SwitchableOptimizer([torch.nn.Parameter(torch.ones(2))], factories, "adamw")
@@ -61,7 +61,7 @@ def switchable():
 
 
 @with_torchft
-def test_a_joiner_has_its_peers_optimizer_before_the_settings_of_that_one():
+def test_a_joiner_gets_its_peers_optimizer_before_that_ones_settings():
     def manage(group, manager, pg):
         loom, optimizer = attach(group=f"g{group}"), switchable()
         loom.manage(manager, optimizer)
@@ -74,7 +74,7 @@ def test_a_joiner_has_its_peers_optimizer_before_the_settings_of_that_one():
     assert joiner.actuators.values["momentum"] == 0.9
 
 
-def test_a_rate_that_is_set_with_an_optimizer_is_the_new_ones_however_they_are_named():
+def test_a_rate_set_together_with_an_optimizer_is_the_new_optimizers():
     loom, optimizer = torchloom_threadlet.attach(), switchable()
     for each in (optimizer, *settings(optimizer)):
         each.register(loom)
@@ -84,7 +84,7 @@ def test_a_rate_that_is_set_with_an_optimizer_is_the_new_ones_however_they_are_n
     assert optimizer.param_groups[0]["lr"] == 0.001
 
 
-def test_what_a_rate_was_before_is_that_of_the_optimizer_which_is_active_then():
+def test_the_rate_before_a_change_is_that_of_the_then_active_optimizer():
     loom, optimizer = torchloom_threadlet.attach(), switchable()
     for each in (optimizer, *settings(optimizer)):
         each.register(loom)
@@ -92,7 +92,7 @@ def test_what_a_rate_was_before_is_that_of_the_optimizer_which_is_active_then():
     assert loom._worker.actuators.set_knobs({"lr": 0.25}) == {"lr": 0.1}
 
 
-def test_a_set_of_optimizer_and_rate_that_one_rank_cannot_make_leaves_all_with_the_same_rates():
+def test_a_failed_change_of_optimizer_and_rate_leaves_all_ranks_with_equal_rates():
     def rank(at_fault):
         loom, optimizer, odd = (
             torchloom_threadlet.attach(),
@@ -120,7 +120,7 @@ def test_a_set_of_optimizer_and_rate_that_one_rank_cannot_make_leaves_all_with_t
     assert optimizer.state_dict() == other.state_dict() == switchable().state_dict()
 
 
-def test_a_value_that_left_its_range_behind_our_back_is_set_back_to_all_the_same():
+def test_a_value_outside_its_range_is_still_rolled_back_to():
     loom, rate = torchloom_threadlet.attach(), {"rate": 1.0}
 
     def put(value):

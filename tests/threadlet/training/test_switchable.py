@@ -48,7 +48,7 @@ def weights(model):
 
 
 @pytest.mark.parametrize("name", FACTORIES)
-def test_without_a_switch_it_does_what_the_optimizer_alone_does(name):
+def test_without_a_switch_it_equals_the_plain_optimizer(name):
     model, optimizer = build(name, warmup_steps=5)
     run(model, optimizer, range(6))
     alone, _ = build()
@@ -89,7 +89,7 @@ def constant_gradients(start, then, steps, **options):
 
 
 @pytest.mark.parametrize("start", ["adamw", "sgd"])
-def test_the_mean_of_gradients_is_carried_over_in_the_scale_of_the_next(start):
+def test_the_mean_gradient_is_carried_over_in_the_next_optimizers_scale(start):
     steps = 400  # until SGD's sum is what it tends to
     for state in constant_gradients(start, "muon", steps)[::2]:
         torch.testing.assert_close(
@@ -104,7 +104,7 @@ def test_the_mean_of_gradients_is_carried_over_in_the_scale_of_the_next(start):
         torch.testing.assert_close(buffer, torch.full_like(buffer, mean))
 
 
-def test_adams_state_goes_to_another_adam_as_it_is():
+def test_adams_state_is_carried_over_to_another_adam_unchanged():
     factories = {"adamw": lambda p: AdamW(p, lr=0.01), "adam": lambda p: Adam(p, lr=0.01)}
     model, optimizer = build("adamw", factories)
     run(model, optimizer, range(3))
@@ -126,7 +126,7 @@ def test_an_optimizer_of_an_unknown_kind_starts_anew():
 
 @pytest.mark.parametrize("start", FACTORIES)
 @pytest.mark.parametrize("then", FACTORIES)
-def test_training_goes_on_through_a_switch(start, then):
+def test_training_continues_through_a_switch(start, then):
     model, optimizer = build(start, warmup_steps=5)
     run(model, optimizer, range(60))
     before = sum(backward(model, seed).item() for seed in range(1000, 1010))
@@ -140,7 +140,7 @@ def test_training_goes_on_through_a_switch(start, then):
     assert after < before + 0.2
 
 
-def test_the_rate_rises_after_a_switch_and_is_shown_as_it_will_be():
+def test_the_rate_rises_after_a_switch_and_the_knob_shows_the_final_one():
     factories = {
         "adamw": FACTORIES["adamw"],
         "sgd": lambda params: SGD(params, lr=0.1),
@@ -177,7 +177,7 @@ def test_each_optimizer_keeps_its_own_settings(caplog):
     assert not caplog.records
 
 
-def test_hooks_see_the_steps_of_whichever_is_active():
+def test_hooks_see_the_steps_of_the_active_optimizer():
     model, optimizer = build()
     gradients = Gradients(optimizer, step=lambda: 0)
     for name in FACTORIES:
@@ -208,7 +208,7 @@ def test_a_state_of_other_optimizers_is_refused():
         optimizer.load_state_dict(other.state_dict())
 
 
-def test_more_parameters_are_trained_by_each():
+def test_added_parameters_are_trained_by_each_optimizer():
     factories = {name: FACTORIES[name] for name in ("adamw", "sgd")}
     model, optimizer = build("adamw", factories)
     run(model, optimizer, range(2))
@@ -234,7 +234,7 @@ MOVES = st.lists(
 
 @settings(max_examples=examples(50), deadline=None)
 @given(moves=MOVES, start=st.sampled_from([*FACTORIES]), joined_at=st.integers(0, 25))
-def test_ranks_that_switch_alike_and_one_that_joins_have_the_same_weights(moves, start, joined_at):
+def test_ranks_that_switch_alike_and_a_joiner_have_equal_weights(moves, start, joined_at):
     ranks = [build(start, warmup_steps=3) for _ in range(2)]
     joiner = build("sgd", warmup_steps=3)
     for number, move in enumerate([*moves, "step", *FACTORIES, "step"]):
@@ -290,7 +290,7 @@ def test_a_torchft_group_that_heals_takes_over_the_peers_optimizer():
 
 
 @pytest.mark.parametrize("name", ["adamw", "muon"])
-def test_a_mean_without_a_gradient_after_it_does_not_blow_up_in_adam(name):
+def test_a_mean_before_a_zero_gradient_does_not_diverge_in_adam(name):
     weights = torch.nn.Parameter(torch.ones(4))
     factories = {
         "sgd": lambda params: SGD(params, lr=0.1, momentum=0.9),
