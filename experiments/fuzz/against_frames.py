@@ -14,7 +14,7 @@ from mutation import Mutator, as_msgpack
 from templates import RUN, to_link, to_sidecar
 
 from torchloom_core.errors import MessageError
-from torchloom_core.wire.messages import Command, Hello, Hold, JoinFile
+from torchloom_core.wire.messages import Command, Hello, PauseState, JoinFile
 from torchloom_threadlet import ipc
 from torchloom_threadlet.trainer.sidecar_link import SidecarLink
 
@@ -137,7 +137,7 @@ class Trainer:
         """Count a command."""
         self.commands += 1
 
-    def update_pause(self, hold: Hold) -> None:
+    def update_pause(self, state: PauseState) -> None:
         """Have nothing to pause."""
 
     def admitted(self, unwanted: str) -> None:

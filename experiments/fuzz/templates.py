@@ -28,7 +28,7 @@ from torchloom_core.wire.messages import (
     Command,
     Exit,
     Hello,
-    Hold,
+    PauseState,
     JoinFile,
     JoinReply,
     JoinRequest,
@@ -185,7 +185,7 @@ def to_link(worker: str) -> list[dict[str, Any]]:
         ipc.Stored(command="c1.1", epoch=1),
         ipc.FlightRequest(),
         ipc.Admission(unwanted="cordoned"),
-        Hold(run=RUN, epoch=1, hold="p1.1", over="p1.2"),
+        PauseState(run=RUN, epoch=1, verdict="p1.1", over="p1.2"),
     )
     pause = {**command(worker), "do": _plain(Checkpoint())}
     return [*map(_plain, told), command(worker), pause]
@@ -196,7 +196,7 @@ def rest() -> list[tuple[str, dict[str, Any]]]:
     return [
         ("roll call", _plain(RollCall(run=RUN, epoch=1))),
         ("join reply", _plain(JoinReply(jwt="eyJ", error="no"))),
-        ("hold", _plain(Hold(run=RUN, epoch=1, hold="p1.1", over="p1.2"))),
+        ("hold", _plain(PauseState(run=RUN, epoch=1, verdict="p1.1", over="p1.2"))),
         ("join.json", _plain(JoinFile(url="nats://127.0.0.1:1", run=RUN))),
     ]
 

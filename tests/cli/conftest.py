@@ -1,4 +1,4 @@
-"""A real broker, and a Weaver on it that answers every request with what a test prepared."""
+"""A real broker, and a Weaver with prepared answers."""
 
 import asyncio
 import json
@@ -69,7 +69,7 @@ STATUS = Status(
             policy="x",
             action="migrate",
             target="group:g0",
-            wish="migrate group g0",
+            summary="migrate group g0",
             reason="ill",
         ),
     ),
@@ -87,7 +87,7 @@ KNOBS = KnobTable(
 
 
 class PreparedWeaver:
-    """Serves the real control subjects of the run, on a loop in a thread of its own."""
+    """Serve the control subjects of a run, in a thread with its own event loop."""
 
     def __init__(self, broker: EmbeddedBroker) -> None:
         self._broker = broker
@@ -95,9 +95,9 @@ class PreparedWeaver:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=[self._run()])
         self.result = "done"
-        self.asked: list[tuple[str, Any]] = []
+        self.requests: list[tuple[str, Any]] = []
         self.ids: list[str | None] = []
-        self.askers: set[str] = set()
+        self.names: set[str] = set()
 
     def start(self) -> None:
         self._thread.start()
@@ -150,29 +150,29 @@ class PreparedWeaver:
 
     def _doer(self, verb: str) -> Any:
         async def do(body: bytes, by: str) -> bytes:
-            self.askers.add(by)
-            wish = json.loads(body) if body else None
-            self.ids.append(wish.pop("id") if wish else None)
-            self.asked.append((verb, wish))
+            self.names.add(by)
+            request = json.loads(body) if body else None
+            self.ids.append(request.pop("id") if request else None)
+            self.requests.append((verb, request))
             if self.result == "denied":
                 return encode(Answer(ok=False, text="denied by cooldown: 12 s to go"))
             if verb.startswith("actions.") or verb == "knob.unset":
                 return encode(Answer(ok=True, text=f"{verb} is done"))
-            await self._live()
+            await self._send_statuses()
             return encode(Answer(ok=True, text="granted", ids=("c3.1",)))
 
         return do
 
-    async def _live(self) -> None:
-        """Tell the whole life of one command, all before the answer goes out."""
-        # Another person may aim an answer of theirs there.
+    async def _send_statuses(self) -> None:
+        """Send every status of one command before the answer."""
+        # Another client may send an answer there.
         for kind in ("command_status", "outcome"):
             await self._client.publish(subjects.out(RUN, kind), b'{"ok": true, "text": ""}')
         for status in ("issued", "applied"):
-            life = CommandStatus(
+            message = CommandStatus(
                 command="c3.1", worker="g0-0", status=status, verb="set_knob", cause="p3.1", step=41
             )
-            await self._client.publish(subjects.out(RUN, "command_status"), encode(life))
+            await self._client.publish(subjects.out(RUN, "command_status"), encode(message))
         if self.result == "never":
             return
         for verdict in ("p3.0", "p3.1"):
@@ -189,7 +189,7 @@ class PreparedWeaver:
 
 @dataclass
 class Folder:
-    """Where a person sits who types ``torchloom``."""
+    """A working folder for ``torchloom``."""
 
     path: Path
 
@@ -213,7 +213,7 @@ def folder(tmp_path):
 
 @pytest.fixture(scope="module")
 def run_folder(tmp_path_factory):
-    """A folder from which a run's embedded broker was started; nobody answers on it yet."""
+    """A folder with the embedded broker of a run, without a Weaver."""
     path = tmp_path_factory.mktemp("run")
     (path / "torchloom.toml").write_text(f"[run]\nname = '{RUN}'\n[policies.straggler]\n")
     broker = EmbeddedBroker(path / ".torchloom", RUN)

@@ -1,4 +1,4 @@
-"""``torchloom preview`` where nothing is asked: what is on record, and what makes no sense."""
+"""``torchloom preview`` without a Weaver: recorded previews and invalid options."""
 
 import json
 
@@ -22,7 +22,7 @@ PIECES = (
     Curve(repeat=0, arm="control", first=2, losses=(1.25, 1.0)),
     Curve(repeat=0, arm="change", first=0, losses=(2.0, 4.0, None)),
     Judgement(
-        says="few",
+        result="few",
         pairs=1,
         for_change=0,
         over=1,
@@ -35,7 +35,7 @@ PIECES = (
     Curve(repeat=1, arm="control", first=0, losses=(3.0, 2.5, 2.25, 2.0)),
     Curve(repeat=1, arm="change", first=0, losses=(3.0, 2.5, 2.75, 3.0)),
     Judgement(
-        says="worse",
+        result="worse",
         pairs=5,
         for_change=0,
         over=1,
@@ -57,7 +57,7 @@ def note(piece, command="c1.1", **more):
 
 @pytest.fixture
 def trajectory(folder):
-    """A record with an older preview, one in pieces, a look at the loss, and what is no piece."""
+    """A trajectory with an older preview, a newer one, a landscape, and invalid notes."""
     recorder = Recorder(run_folder(folder.path / ".torchloom", "run"), 1)
     recorder.step(Recovered(epoch=1))
     recorder.step(Hello(**WHO, group="v0", rank=0, node="n0"))
@@ -74,11 +74,11 @@ def trajectory(folder):
     return run_folder(folder.path / ".torchloom", "run")
 
 
-def test_the_newest_on_record_is_a_table(folder, trajectory):
+def test_the_newest_preview_is_printed_as_a_table(folder, trajectory):
     result = folder.torchloom("preview", trajectory)
     assert result.returncode == 0, result.stderr
     for part in (
-        "a change tried out on v0-0, beside a control without it",
+        "preview on v0-0, against a control without the change",
         "from step 90 of the run change lr 0.1 -> 2.0",
         "worse: the loss with the change is +1 at the last step, the median of 5 pairs (+0.5 to "
         "+1.25 with probability 0.94), lower in 0",
@@ -90,7 +90,7 @@ def test_the_newest_on_record_is_a_table(folder, trajectory):
         assert part in " ".join(result.stdout.split()), result.stdout
 
 
-def test_for_machines_it_is_all_that_was_found(folder, trajectory):
+def test_json_has_all_results(folder, trajectory):
     seen = json.loads(folder.torchloom("preview", trajectory, "--json").stdout)
     assert (seen["command"], seen["worker"], seen["points"]) == ("c1.1", "v0-0", 44)
     assert seen["curves"][:2] == [
@@ -104,7 +104,7 @@ def test_for_machines_it_is_all_that_was_found(folder, trajectory):
 
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "begin"), [("seen.png", b"\x89PNG"), ("seen.svg", b"<?xml")])
-def test_it_is_drawn(folder, trajectory, name, begin):
+def test_a_plot_is_saved(folder, trajectory, name, begin):
     result = folder.torchloom("preview", trajectory, "--plot", f"new/{name}")
     assert result.returncode == 0, result.stderr
     assert f"wrote new/{name}" in result.stdout
@@ -115,10 +115,10 @@ def test_it_is_drawn(folder, trajectory, name, begin):
 @pytest.mark.parametrize(
     ("words", "status", "message"),
     [
-        ("", 2, "preview: need KNOB=VALUE, or a trajectory's folder"),
+        ("", 2, "preview: need KNOB=VALUE or the folder of a trajectory, was nothing"),
         ("lr=1 momentum", 2, "preview: need a value after 'momentum', was nothing"),
         ("=1", 2, "preview: need KNOB=VALUE, was '=1'"),
-        ("lr=1 lr=2", 2, "preview: need each knob once, was 'lr' twice"),
+        ("lr=1 lr=2", 2, "preview: 'lr' is given twice"),
         ("lr=1 --steps 0", 2, ">= 1"),
         ("lr=1 --steps 10001", 2, "<= 10000"),
         ("lr=1 --steps 3000 --repeats 4", 2, "preview: steps x repeats: need at most 10000, was"),
@@ -127,21 +127,21 @@ def test_it_is_drawn(folder, trajectory, name, begin):
         ("lr=1 --for 2h", 2, "--for: need at most 1h, was 7200 s"),
         ("lr=1 --plot seen.txt", 2, "seen.txt: need a file .png or .svg, was .txt"),
         ("nowhere", 4, "nowhere: need a trajectory's folder, there is none"),
-        ("lr=1", 3, "no Weaver is known here"),
+        ("lr=1", 3, "no Weaver found: give --url"),
     ],
 )
-def test_what_makes_no_sense_is_one_line(folder, words, status, message):
+def test_invalid_options_are_one_line(folder, words, status, message):
     result = folder.torchloom("preview", *words.split())
     assert result.returncode == status, result.stderr
     assert message in result.stderr
     assert result.stderr.count("\n") == 1
 
 
-def test_a_record_without_one_is_one_line(folder):
+def test_a_trajectory_without_a_preview_is_one_line(folder):
     root = run_folder(folder.path / ".torchloom", "run")
     recorder = Recorder(root, 1)
     recorder.step(Recovered(epoch=1))
     recorder.writer.close()
     result = folder.torchloom("preview", root)
     assert result.returncode == 4
-    assert "need a preview on record, there is none" in result.stderr
+    assert "contains no preview" in result.stderr

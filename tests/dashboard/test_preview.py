@@ -16,7 +16,7 @@ WHO = {"run": "run", "worker": "v0-0", "incarnation": 1}
 
 
 JUDGED = Judgement(
-    says="better",
+    result="better",
     pairs=5,
     for_change=5,
     over=1,
@@ -55,7 +55,7 @@ def test_both_arms_are_drawn_at_the_same_steps_with_gaps_where_one_has_none():
         curve(1, "control", 3.0, 2.0, 5.0),
         curve(0, "change", 1.0, None),
         curve(1, "change", 2.0),
-    ).told()
+    ).shown()
     assert told["steps"] == [1, 2, 3]
     assert told["curves"] == [
         [1.0, 2.0, 3.0],
@@ -71,7 +71,7 @@ def test_both_arms_are_drawn_at_the_same_steps_with_gaps_where_one_has_none():
 
 
 def test_of_one_whose_beginning_was_not_heard_the_warning_is_said_all_the_same():
-    names = [name for name, _ in shown(JUDGED).told()["words"]]
+    names = [name for name, _ in shown(JUDGED).shown()["words"]]
     assert names == ["change", "verdict", "warning", "tried"]
 
 
@@ -79,12 +79,12 @@ def test_what_is_new_is_made_up_anew_and_nothing_else():
     preview = Preview()
     board = PreviewShown(preview)
     take(preview, note(setup()))
-    first = board.told()
-    assert board.told() is first
+    first = board.shown()
+    assert board.shown() is first
     take(preview, note(JUDGED))
-    assert board.told()["says"] == "better"
+    assert board.shown()["says"] == "better"
     take(preview, note(End(points=5, seconds=1.0)))
-    assert ("tried", "5 steps in 1.0 s") in board.told()["words"]
+    assert ("tried", "5 steps in 1.0 s") in board.shown()["words"]
 
 
 def test_a_long_curve_is_no_more_than_a_page_has_dashboard_for():
@@ -93,7 +93,7 @@ def test_a_long_curve_is_no_more_than_a_page_has_dashboard_for():
         for arm in ("control", "change")
         for first in range(0, 5000, 500)
     ]
-    told = shown(setup(5000), *pieces).told()
+    told = shown(setup(5000), *pieces).shown()
     assert len(told["steps"]) <= 300
     assert told["steps"][-1] == 5000
     assert told["curves"][2][-1] == 4999.0
@@ -109,4 +109,4 @@ async def test_of_a_recorded_run_the_newest_is_there(tmp_path):
     recorder.writer.close()
     past = await read(tmp_path)
     assert past.preview.curves == {(0, "control"): [2.0]}
-    assert past.preview_shown.told()["curves"][1] == [2.0]
+    assert past.preview_shown.shown()["curves"][1] == [2.0]

@@ -130,7 +130,7 @@ def models(folder, policy):
 def held(active):
     (policy,) = active.policies
     assert policy.mode == "dry_run"
-    return policy.held
+    return policy.dry_run_reason
 
 
 def test_a_policy_shows_only_what_it_would_do_on_a_model_that_is_not_useful(folder):
@@ -139,7 +139,7 @@ def test_a_policy_shows_only_what_it_would_do_on_a_model_that_is_not_useful(fold
         "torchloom.toml:5: policies.wary: need a useful model to act on, was "
         f"{folder}/blind.tlmodel: No skill: AUPRC is not surely above that of a random score"
     )
-    (remark,) = (line for line in active.remarks if "useful" in line)
+    (remark,) = (line for line in active.warnings if "useful" in line)
     assert remark == f"{held(active)} Until then it is in dry run, and changes nothing."
 
 
@@ -149,7 +149,7 @@ def test_a_policy_that_can_be_told_to_act_on_it_says_how_and_then_acts(folder):
         "true under [policies.tolerant] in a config file that --config names, was "
     ) in held(start(models(folder, "tolerant")))
     told = start(models(folder, "trusting"))
-    assert [(p.mode, p.held) for p in told.policies] == [("act", "")]
+    assert [(p.mode, p.dry_run_reason) for p in told.policies] == [("act", "")]
 
 
 def test_without_a_config_file_no_table_of_one_is_named_as_the_place(folder):
@@ -212,8 +212,8 @@ def test_a_predictor_may_have_no_option_called_model():
 
 def test_a_model_that_is_shown_other_samples_than_it_was_fitted_on_is_told_of(folder):
     text = f"[predictors.heat]\nmodel = '{folder}/heat.tlmodel'\n"
-    assert start(f"[weaver]\ntick_s = 43_200.0\n{text}").remarks == ()
-    assert start(text).remarks == (
+    assert start(f"[weaver]\ntick_s = 43_200.0\n{text}").warnings == ()
+    assert start(text).warnings == (
         "predictor heat: its model was fitted with a sample every 43200 s, and is shown one every "
         "1 s here",
     )

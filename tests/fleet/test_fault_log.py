@@ -29,7 +29,7 @@ def test_what_is_told_is_remembered_in_order_and_once_as_long_as_the_memory_last
         there = tuple(f for f in log.faults if (f.node or f.worker) == place)
         assert log.faults_of.get(place, ()) == there
     assert all(log.faults_of.values())
-    assert sorted(f.id for f in log.kept.values()) == sorted(f.id for f in log.faults)
+    assert sorted(f.id for f in log.table.values()) == sorted(f.id for f in log.faults)
 
 
 def test_a_fault_that_was_forgotten_can_be_told_again():

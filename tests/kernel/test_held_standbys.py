@@ -275,13 +275,13 @@ def test_a_weaver_that_starts_again_frees_who_has_joined_meanwhile(run):
 @pytest.mark.parametrize("state", ["new", "restored"])
 def test_a_lighthouse_that_starts_again_is_told_whom_to_hold(run, state):
     prepare(run)
-    run.feed(lighthouse_view(life=2, state=state, epoch=1))
+    run.feed(lighthouse_view(incarnation=2, state=state, epoch=1))
     assert held(run.outputs)[-1] == ("s",)
     assert len(held(run.outputs)) == 2
     run.feed(standby("t-0"))
     run.tick()
     assert told(run.tick(), Prepare) == []  # it has not heard of t
-    hears(run, life=2)
+    hears(run, incarnation=2)
     assert told(run.tick(), Prepare) == ["t-0"]
 
 
@@ -289,5 +289,5 @@ def test_a_lighthouse_that_starts_again_with_an_old_state_is_told_that_none_is_h
     prepare(run)
     run.ask(AdmitGroup(group="s"))
     hears(run)
-    run.feed(lighthouse_view(life=2, state="restored", epoch=1, held=("s:uuid",)))
+    run.feed(lighthouse_view(incarnation=2, state="restored", epoch=1, held=("s:uuid",)))
     assert held(run.outputs)[-2:] == [(), ()]

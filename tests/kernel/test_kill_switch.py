@@ -7,8 +7,8 @@ from tests.kernel.runs import Run, ack, make_kernel, of, only, three_groups
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.weaver.recovery import Inheritance
 from torchloom_core.wire.actions import ChangeKnob, Migrate
-from torchloom_core.wire.events import CommandStatus, Issue, Outcome, Recall, Tick, Withheld
-from torchloom_core.wire.plans import RECALLED
+from torchloom_core.wire.events import CommandStatus, Issue, Outcome, Withdrawal, Tick, Withheld
+from torchloom_core.wire.plans import WITHDRAWN
 from torchloom_core.wire.requests import ResumeActions, StopActions
 
 
@@ -29,7 +29,7 @@ def stop(run: Run) -> list:
 def test_only_what_has_not_been_heard_of_is_taken_back_and_nothing_is_booked_yet():
     run = set_lr()
     outputs = stop(run)
-    taken = [recall.command for recall in of(Recall, outputs)]
+    taken = [recall.command for recall in of(Withdrawal, outputs)]
     assert taken == [command.id for command in run.commands()[1:]]
     assert not of(CommandStatus, outputs)
     assert not of(Outcome, outputs)
@@ -71,7 +71,7 @@ def test_what_was_stopped_comes_to_what_the_acks_say_and_only_then_is_it_wanted(
     def answer(command, end):
         if end in ("applied", "failed"):
             run.ack(command, end)
-        elif end == "withheld" and command.id in {r.command for r in run.all(Recall)}:
+        elif end == "withheld" and command.id in {r.command for r in run.all(Withdrawal)}:
             run.feed(Withheld(commands=(command.id,)))
 
     for command, end in list(zip(commands, ends, strict=True))[:before]:
@@ -153,11 +153,11 @@ def test_a_successor_takes_back_again_what_was_taken_back():
     run = set_lr()
     stop(run)
     recovered = Inheritance(run.stored, "bucket").recovered(2)
-    assert [f.status for f in recovered.control.flights] == ["delivered", RECALLED, RECALLED]
+    assert [f.status for f in recovered.control.flights] == ["delivered", WITHDRAWN, WITHDRAWN]
     successor = make_kernel()
     outputs = successor.step(recovered, run.now_ns)
     assert [i.command.id for i in of(Issue, outputs)] == [run.commands()[0].id]
-    assert [r.command for r in of(Recall, outputs)] == [c.id for c in run.commands()[1:]]
+    assert [r.command for r in of(Withdrawal, outputs)] == [c.id for c in run.commands()[1:]]
     for command in run.commands()[:2]:
         successor.step(ack(command, "applied"), run.now_ns)
     outputs = successor.step(Tick(), run.now_ns + 70 * SECOND_NS)

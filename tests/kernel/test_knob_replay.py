@@ -8,7 +8,7 @@ from torchloom_core.wire.events import (
     Issue,
     KnobDesired,
     Outcome,
-    Recall,
+    Withdrawal,
     Recovered,
     Verdict,
 )
@@ -221,8 +221,12 @@ def test_a_newer_value_takes_the_place_of_one_on_its_way_which_is_recalled_first
     run.ack(first.command)
     outputs = run.ask(lr(0.6))
     assert only(Verdict, outputs).granted
-    assert only(Recall, outputs).command == second.command.id
-    assert [type(o) for o in outputs if isinstance(o, Recall | Issue)] == [Recall, Issue, Issue]
+    assert only(Withdrawal, outputs).command == second.command.id
+    assert [type(o) for o in outputs if isinstance(o, Withdrawal | Issue)] == [
+        Withdrawal,
+        Issue,
+        Issue,
+    ]
     ended = only(Outcome, outputs)
     assert (ended.verdict, ended.result) == ("p1.1", "partial")
     assert ended.detail == f"{second.command.id} superseded by p1.2"
@@ -281,8 +285,8 @@ def test_what_is_superseded_stays_so_under_the_next_weaver(run):
     control = run.kernel.control()
     again = Run(make_kernel(), epoch=2)
     outputs = again.feed(Recovered(epoch=2, control=control))
-    assert [o.worker for o in outputs if isinstance(o, Recall)] == ["a-0"]
-    assert isinstance(outputs[0], Recall)
+    assert [o.worker for o in outputs if isinstance(o, Withdrawal)] == ["a-0"]
+    assert isinstance(outputs[0], Withdrawal)
     for_b = next(o.command for o in of(Issue, outputs) if o.command.worker == "b-0")
     for worker in ("a-0", "b-0"):
         again.feed(hello(worker))

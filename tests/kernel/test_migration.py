@@ -34,7 +34,7 @@ from torchloom_core.wire.events import (
     Notice,
     Outcome,
     PolicyFailed,
-    Recall,
+    Withdrawal,
     Recovered,
     Reply,
     Verdict,
@@ -205,7 +205,7 @@ def test_the_kill_switch_ends_a_migration_at_every_stage(run, stage):
     assert bool(run.all(Outcome)) == (stage == "joined")
     run.tick(70.0)
     assert only(Outcome, run.outputs).result == ("undone" if stage == "join" else "partial")
-    assert len(of(Recall, run.outputs)) == (0 if stage == "joined" else 1)
+    assert len(of(Withdrawal, run.outputs)) == (0 if stage == "joined" else 1)
     run.hear("s-0")
     run.tick(500.0)
     assert len(run.commands()) == before
@@ -216,7 +216,7 @@ def test_the_kill_switch_leaves_a_command_that_was_delivered_to_its_worker(run):
     join = migrate(run).command
     run.ack(join, "delivered")
     run.want(StopActions())
-    assert of(Recall, run.outputs) == []
+    assert of(Withdrawal, run.outputs) == []
     assert only(CommandStatus, run.ack(join)).status == "applied"
     assert len(run.all(Outcome)) == 1
 

@@ -5,7 +5,7 @@ import pytest
 from tests.kernel.runs import Run, hello, make_kernel, of, only
 from torchloom_core.wire.actions import ChangeKnob, ChangeKnobs
 from torchloom_core.wire.events import Issue, KnobDesired, Notice, Proposed, Recovered
-from torchloom_core.wire.messages import Exit, KnobSpec, SetKnob, Tell
+from torchloom_core.wire.messages import Exit, KnobSpec, SetKnob, WriteLog
 from torchloom_core.wire.requests import ForgetKnob
 
 FENCED = KnobSpec(name="lr", kind="float", low=0.0, high=1.0, fence="run")
@@ -53,7 +53,7 @@ def told(commands, operation):
 def test_a_new_job_is_not_given_what_was_set_before_and_all_are_told_how_to_take_it(run):
     end(run)
     commands = begin(run, "second", resumes=False)
-    (said,) = told(commands, Tell)
+    (said,) = told(commands, WriteLog)
     assert len(commands) == 1  # nothing is set
     notice = [n for n in run.all(Notice) if n.kind == "new_job"]
     assert [n.text for n in notice] == [said.text]
@@ -94,7 +94,7 @@ def test_a_restart_by_the_same_launcher_inherits_and_says_so(run):
         run.ack(command, step=1)
     wanted = [n.text for n in run.all(Notice) if n.kind == "wanted"]
     assert any(text.startswith("restored after the restart: lr = 0.2 (set at ") for text in wanted)
-    assert any(isinstance(c.do, Tell) and "lr = 0.2" in c.do.text for c in run.commands())
+    assert any(isinstance(c.do, WriteLog) and "lr = 0.2" in c.do.text for c in run.commands())
 
 
 def test_a_requeued_job_inherits_and_one_whose_first_step_tells_is_waited_for(run):

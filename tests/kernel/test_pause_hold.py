@@ -4,7 +4,15 @@ import pytest
 
 from tests.kernel.runs import Run, hello, make_kernel, of, only, telemetry
 from torchloom_core.wire.actions import DrainGroup, PauseRun, ResumeRun
-from torchloom_core.wire.events import Issue, Notice, Outcome, PauseHeld, Recall, Recovered, Reply
+from torchloom_core.wire.events import (
+    Issue,
+    Notice,
+    Outcome,
+    PauseChanged,
+    Withdrawal,
+    Recovered,
+    Reply,
+)
 from torchloom_core.wire.messages import Note, Pause, Resume
 from torchloom_core.wire.requests import StopActions
 
@@ -25,13 +33,13 @@ def held(run):
     """Pause all at step 10 and return the verdict that is in force."""
     for command in pauses(run):
         outputs = run.ack(command, step=10)
-    (put,) = of(PauseHeld, outputs)
+    (put,) = of(PauseChanged, outputs)
     assert only(Outcome, outputs).result == "done"
     return put.verdict
 
 
 def is_over(outputs, verdict, why=""):
-    assert of(PauseHeld, outputs) == [PauseHeld(verdict="", over=verdict)]
+    assert of(PauseChanged, outputs) == [PauseChanged(verdict="", over=verdict)]
     notices = [notice.text for notice in of(Notice, outputs) if notice.kind == "pause_over"]
     assert notices == ([f"the pause is over for all: {why}"] if why else [])
 
@@ -45,14 +53,14 @@ def note(worker, why="no Weaver held it", incarnation=1):
 def undone(outputs, why):
     outcome = only(Outcome, outputs)
     assert (outcome.result, outcome.detail) == ("undone", why)
-    assert only(PauseHeld, outputs) == PauseHeld(verdict="", over=outcome.verdict)
+    assert only(PauseChanged, outputs) == PauseChanged(verdict="", over=outcome.verdict)
 
 
 def test_a_pause_at_one_step_is_in_force_and_says_how_long(run):
     first, second = pauses(run)
-    assert of(PauseHeld, run.ack(first, step=10)) == []
+    assert of(PauseChanged, run.ack(first, step=10)) == []
     outputs = run.ack(second, step=10)
-    assert only(PauseHeld, outputs).verdict == first.cause == run.kernel.run.pauses.verdict
+    assert only(PauseChanged, outputs).verdict == first.cause == run.kernel.run.pauses.verdict
     assert run.kernel.run.pauses.making == ""
     assert only(Outcome, outputs).detail == (
         "2 workers paused at step 10, until torchloom resume; they go on by themselves once they "
@@ -82,7 +90,7 @@ def test_a_group_that_does_not_pause_within_a_second_frees_the_other(run):
     assert of(Outcome, run.tick(0.9)) == []
     undone(run.tick(0.2), "g0 paused at step 10, g1 is still at it: undone, all go on")
     late = run.ack(second, step=11)
-    assert not of(PauseHeld, late)
+    assert not of(PauseChanged, late)
     assert not of(Outcome, late)
 
 
@@ -97,7 +105,7 @@ def test_a_pause_that_comes_too_late_counts_for_nothing_whatever_the_tick(run):
 def test_a_pause_that_has_not_reached_its_worker_is_taken_back(run):
     first, second = pauses(run)
     run.ack(first, step=10)
-    assert only(Recall, run.tick(1.1)).command == second.id
+    assert only(Withdrawal, run.tick(1.1)).command == second.id
 
 
 def test_a_worker_that_cannot_pause_frees_the_others_at_once(run):
@@ -127,7 +135,7 @@ def test_workers_that_are_not_torchfts_need_not_count_alike():
     run.ack(first, step=10)
     outputs = run.ack(second, step=700)
     assert only(Outcome, outputs).result == "done"
-    assert only(PauseHeld, outputs).verdict == first.cause
+    assert only(PauseChanged, outputs).verdict == first.cause
 
 
 def test_a_resume_ends_the_pause_for_all_at_once(run):
@@ -152,8 +160,8 @@ def test_the_kill_switch_ends_the_pause_for_all(run):
     said = "actions are stopped; 0 under way were called off"
     assert run.want(StopActions()).text == f"{said}; the pause is over for all"
     assert run.want(StopActions()).text == said
-    (over,) = run.all(PauseHeld)[1:]
-    assert over == PauseHeld(verdict="", over=verdict)
+    (over,) = run.all(PauseChanged)[1:]
+    assert over == PauseChanged(verdict="", over=verdict)
     assert run.all(Notice)[-1].text == "the pause is over for all: actions were stopped"
 
 
@@ -199,7 +207,7 @@ def test_whoever_no_longer_pauses_ends_the_pause_for_all(run, happens, why):
 def test_telemetry_from_before_the_pause_does_not_end_it(run):
     verdict = held(run)
     run.feed(telemetry("g0-0", step=10))
-    assert of(PauseHeld, run.tick(0.1)) == []
+    assert of(PauseChanged, run.tick(0.1)) == []
     run.hear("g0-0", state="paused")
     run.hear("g1-0", state="paused")
     assert run.kernel.run.pauses.verdict == verdict

@@ -229,7 +229,7 @@ def test_of_too_many_links_the_oldest_is_forgotten():
         links.add(_link(f"w{number % 300}", f"to{number // 300}", number))
         if number == 1:
             links.add(_link("w0", "to0", 1))  # measured again, so that w1's is the oldest
-    assert len(links.kept) == LINKS_KEPT
+    assert len(links.table) == LINKS_KEPT
     assert sum(map(len, links.of.values())) == LINKS_KEPT
     assert "to0" in links.of["w0"]
     assert "to0" not in links.of["w1"]

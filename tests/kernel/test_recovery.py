@@ -33,7 +33,7 @@ from torchloom_core.wire.events import (
     Verdict,
 )
 from torchloom_core.wire.messages import KnobSpec, SetKnob, Withdraw
-from torchloom_core.wire.plans import RECALLED
+from torchloom_core.wire.plans import WITHDRAWN
 from torchloom_core.wire.requests import StopActions
 
 
@@ -68,7 +68,7 @@ def test_a_successor_sends_what_was_in_flight_again_and_goes_on_to_the_same_end(
     successor, first, control = succeed(run)
 
     assert contents(control) == contents(run.kernel.control())
-    sent = [f.command for f in control.flights if f.status != RECALLED]
+    sent = [f.command for f in control.flights if f.status != WITHDRAWN]
     again = [i.command for i in of(Issue, first)]
     assert again == [msgspec.structs.replace(c, epoch=run.kernel.commands.epoch + 1) for c in sent]
     assert len(first) == len(control.flights)

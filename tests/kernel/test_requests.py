@@ -160,7 +160,7 @@ def test_the_last_256_answers_are_kept_over_a_restart_too():
     run = restarted(run)
     for number in range(200, 300):
         run.want(Approve(proposal=str(number)), sent_as=f"n{number}")
-    kept = list(run.kernel.answers.kept)
+    kept = list(run.kernel.answers.table)
     assert kept == [f"n{number}" for number in range(44, 300)]
 
 

@@ -83,20 +83,22 @@ def test_what_was_not_heard_is_said_again_and_what_was_is_not(run):
 def test_one_that_speaks_all_the_time_is_not_answered_all_the_time(run):
     run.feed(lighthouse_view())
     run.feed(ended("b-0"))
-    lives = [of(Steer, run.feed(lighthouse_view(life=n), after_s=0.01)) for n in range(2, 100)]
+    lives = [
+        of(Steer, run.feed(lighthouse_view(incarnation=n), after_s=0.01)) for n in range(2, 100)
+    ]
     assert sum(map(len, lives)) < 10
-    assert of(Steer, run.feed(lighthouse_view(life=100), after_s=11.0))
+    assert of(Steer, run.feed(lighthouse_view(incarnation=100), after_s=11.0))
 
 
 def test_a_lighthouse_that_starts_again_is_told_what_the_last_one_did_not_hear(run):
     run.feed(lighthouse_view())
     steer = only(Steer, run.feed(ended("b-0")))
-    assert of(Steer, run.feed(lighthouse_view(life=2, state="restored"))) == [steer]
+    assert of(Steer, run.feed(lighthouse_view(incarnation=2, state="restored"))) == [steer]
 
 
 def test_one_that_lost_its_state_is_told_whom_to_wait_for_and_the_last_id(run):
     run.feed(lighthouse_view(quorum_id=12))
-    outputs = run.feed(lighthouse_view(life=2, quorum_id=3, members=()))
+    outputs = run.feed(lighthouse_view(incarnation=2, quorum_id=3, members=()))
     assert acts(outputs) == [Expect(names=("a", "b", "c"), above=12)]
 
 
@@ -108,7 +110,7 @@ def test_the_order_of_the_config_is_said_to_each_lighthouse():
     run = Run(make_kernel(config='[lighthouse]\norder = ["b", "a"]'))
     run.feed(hello("a-0"))
     assert acts(run.feed(lighthouse_view())) == [Order(names=("b", "a"))]
-    assert acts(run.feed(lighthouse_view(life=2))) == [Order(names=("b", "a"))]
+    assert acts(run.feed(lighthouse_view(incarnation=2))) == [Order(names=("b", "a"))]
 
 
 def test_a_refusal_is_told_once(run):

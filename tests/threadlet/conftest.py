@@ -43,7 +43,7 @@ HERE = Path(__file__).parent
 
 
 class WeaversPart:
-    """Does on a plain connection what a Threadlet needs a Weaver for, and keeps what it hears."""
+    """Does a Weaver's part for a Threadlet on a plain connection, and stores the messages."""
 
     def __init__(self, broker):
         self._broker = broker
@@ -103,7 +103,7 @@ class WeaversPart:
         self._catching_up = asyncio.create_task(eventually(self._is_caught_up))
 
     async def _is_caught_up(self):
-        """Take from the stream the acks that came while this connection was away."""
+        """Read from the stream the acks that this connection missed."""
         stream = subjects.report_stream(RUN)
         try:
             state = (await self.js.stream_info(stream)).state
@@ -116,7 +116,7 @@ class WeaversPart:
         return True
 
     async def until(self, what):
-        """Return ``what()`` once it is true; asked again whenever something is heard."""
+        """Return ``what()`` once it is true; evaluated again at every message."""
         async with asyncio.timeout(DEADLINE_S):
             while not (found := what()):
                 self._news.clear()
@@ -125,7 +125,7 @@ class WeaversPart:
         return found
 
     async def event(self, cls, /, worker="g0-0", **fields):
-        """Wait for an event of this class, the first whose fields are as given."""
+        """Wait for the first event of this class with the given fields."""
         return await self.until(
             lambda: next(
                 (
@@ -153,7 +153,7 @@ class WeaversPart:
         await self.until(lambda: len(self.telemetry) >= heard + count)
 
     async def admit(self, worker="g0-0", ack_wait_s=2.0, **fields):
-        """Wait for the worker's hello and make the consumer of that life."""
+        """Wait for the worker's hello and create the consumer of that incarnation."""
         hello = await self.event(Hello, worker, **fields)
         await self.js.add_consumer(
             subjects.command_stream(RUN),
@@ -167,7 +167,7 @@ class WeaversPart:
         return hello
 
     async def send(self, hello, operation, command_id="c1", *, epoch=1, ttl_s=DEADLINE_S, **fields):
-        """Put a command on file."""
+        """Publish a command."""
         command = Command(
             id=command_id,
             run=RUN,
@@ -202,7 +202,7 @@ class WeaversPart:
         return await self.final(command_id, fields.get("epoch", 1))
 
     async def no_command_is_open(self, worker="g0-0"):
-        """Wait until the broker holds no command of the worker's that is not acknowledged."""
+        """Wait until the broker has no command of the worker without an acknowledgement."""
         hello = await self.event(Hello, worker)
         consumer = subjects.command_consumer(worker, hello.incarnation)
 
@@ -213,13 +213,13 @@ class WeaversPart:
         await eventually(none_is_open)
 
     async def say_hold(self, hold, over="", epoch=1, run=RUN):
-        """Say once which pause is in force."""
+        """Publish the pause in force once."""
         message = PauseState(run=run, epoch=epoch, verdict=hold, over=over)
         await self.client.publish(subjects.pause_state(RUN), encode(message))
 
     @contextlib.asynccontextmanager
     async def holding(self, verdict):
-        """Say again and again that this pause is in force."""
+        """Publish repeatedly that this pause is in force."""
 
         async def hold():
             while True:
@@ -239,7 +239,7 @@ def is_sidecar(process):
         lives = process.status() != psutil.STATUS_ZOMBIE
         return lives and "torchloom_threadlet.sidecar" in process.cmdline()
     except psutil.NoSuchProcess:
-        return False  # it has ended since it was listed
+        return False  # it has ended meanwhile
 
 
 class Trainer:
@@ -258,7 +258,7 @@ class Trainer:
 
     @property
     def errors(self):
-        """What trainer and sidecar have printed so far."""
+        """The output of trainer and sidecar so far."""
         return self._errors_path.read_text()
 
     def journal(self, event=None):
@@ -295,14 +295,14 @@ class Trainer:
 
 @pytest.fixture(autouse=True)
 def no_weaver_by_chance(tmp_path, monkeypatch):
-    """Have a loom of this process be inert, wherever the tests are run."""
+    """Make a loom of this process inert, wherever the tests are run."""
     monkeypatch.delenv("TORCHLOOM_JOIN", raising=False)
     monkeypatch.setattr(identity, "DEFAULT_JOIN_PATH", tmp_path / ".torchloom" / "join.json")
 
 
 @pytest.fixture(autouse=True)
 def no_ears_left_behind():
-    """Take off what a loom of this process hears torchft's log by: the next one hears it first."""
+    """Remove the filters of a loom of this process from torchft's loggers."""
     loggers = [logging.getLogger(f"torchft_{kind}") for kind in ("quorums", "commits", "errors")]
     before = [(list(logger.filters), logger.level) for logger in loggers]
     yield
@@ -315,7 +315,7 @@ def no_ears_left_behind():
 def end_with_sidecars():
     """Return a function that kills a trainer, then its sidecars.
 
-    The other way round the trainer would start another.
+    In the other order the trainer would start another sidecar.
     """
 
     def end(process):

@@ -1,4 +1,4 @@
-"""How long a pause lasts, whatever is heard or not."""
+"""How long a pause lasts, for any messages or none."""
 
 import math
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""A change tried out beside a control: what is said of it, and what it leaves behind."""
+"""A change tried beside a control: the judgement, and the restored state."""
 
 import copy
 import math
@@ -169,7 +169,7 @@ def test_data_that_is_not_drawn_begins_where_begin_sets_it():
 def test_all_state_is_restored_to_the_bit(fails_at):
     script, used = Script(), {"width": 3}
     for _ in range(3):
-        script.step()  # a standby that has a state of its own, and gradients
+        script.step()  # a standby with a state of its own, and gradients
     script.steps = 0
     script.model[2].eval()
     numpys, own = np.random.get_state(), random.getstate()
@@ -260,7 +260,7 @@ def test_another_command_ends_the_preview_at_the_next_step(step):
     assert script.steps == step == heard.end.points
     assert "it was cancelled" in heard.end.why
     pairs = [piece.pairs for piece in heard.of(Judgement)]
-    assert pairs == list(range(1, max(0, step - 4) // 8 + 1))  # only those that are complete
+    assert pairs == list(range(1, max(0, step - 4) // 8 + 1))  # only complete pairs
 
 
 def test_the_time_limit_ends_it():
@@ -302,7 +302,7 @@ def test_only_a_standby_whose_script_offers_a_preview_runs_one():
     assert "rehearse" not in can(Script().preview(), standby=False).names
 
 
-# --- what is said ---
+# --- the judgement ---
 
 
 def pair(control, change, steps=8):

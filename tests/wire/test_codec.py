@@ -22,7 +22,7 @@ from torchloom_core.wire.messages import (
     Cut,
     FencedChange,
     Hello,
-    Hold,
+    PauseState,
     JoinReply,
     JoinRequest,
     Note,
@@ -97,9 +97,9 @@ WIRES: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], bytes], Callable[
         codec.decode_roll_call,
     ),
     "hold": (
-        st.builds(Hold, run=names, epoch=counts, hold=names, over=names),
+        st.builds(PauseState, run=names, epoch=counts, verdict=names, over=names),
         codec.encode,
-        codec.decode_hold,
+        codec.decode_pause_state,
     ),
     "join_request": (
         st.builds(

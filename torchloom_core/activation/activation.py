@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from torchloom_core.activation.discovery import PluginInfo
-from torchloom_core.activation.settings import Place, check_predictors, fitted, why_held
+from torchloom_core.activation.settings import Place, check_predictors, dry_run_reason, fitted
 from torchloom_core.config.loading import convert
 from torchloom_core.config.schema import Config, PolicySwitch
 from torchloom_core.errors import ConfigError, ModelError, PluginError
@@ -81,10 +81,12 @@ def activate(
             failed.append(PredictorFailed(predictor=name, rule="cannot_start", detail=str(error)))
     for row, active in enumerate(policies):
         if active.mode == "act":
-            held = why_held(active.policy, active.name, predictors, config, place)
-            if held:
-                policies[row] = replace(active, mode="dry_run", held=held)
-                builder.remarks.append(f"{held} Until then it is in dry run, and changes nothing.")
+            reason = dry_run_reason(active.policy, active.name, predictors, config, place)
+            if reason:
+                policies[row] = replace(active, mode="dry_run", dry_run_reason=reason)
+                builder.warnings.append(
+                    f"{reason} Until then it is in dry run, and changes nothing."
+                )
     for number, pair in enumerate(config.arbiter.forbidden):
         names = {info.name for info in known if info.kind in ("policy", None)}
         if pair.policy not in names:
@@ -93,7 +95,7 @@ def activate(
                 f"{at}: no policy is called {pair.policy!r}{nearest(pair.policy, names)}"
             )
     return ActivePlugins(
-        tuple(policies), predictors, tuple(failed), builder.versions, tuple(builder.remarks)
+        tuple(policies), predictors, tuple(failed), builder.versions, tuple(builder.warnings)
     )
 
 
@@ -108,7 +110,7 @@ class _Builder:
         self._tick_s = tick_s
         self._may_detect = may_detect
         self.versions: dict[str, str] = {}
-        self.remarks: list[str] = []
+        self.warnings: list[str] = []
 
     def build(self, kind: Kind, name: str, settings: Mapping[str, Any]) -> Any:
         """Return the plugin; raises PluginError where it is broken, ConfigError as activate."""
@@ -124,7 +126,7 @@ class _Builder:
             raise ConfigError(text)
         if info.problem or info.cls is None:
             raise PluginError(f"{kind} {name} (entry point {info.entry_point}): {info.problem}")
-        self.remarks += [
+        self.warnings += [
             f"{kind} {name} is that of {info.package} ({info.entry_point}): "
             f"{other.package} ({other.entry_point}) brings one of that name, too"
             for other in matches
@@ -136,7 +138,7 @@ class _Builder:
                 plugin, model = fitted(info.cls, settings, self._place, may_detect=self._may_detect)
                 version = f"{version}, model {model.digest[:12]}"
                 if model.info.tick_s != self._tick_s:
-                    self.remarks.append(
+                    self.warnings.append(
                         f"predictor {name}: its model was fitted with a sample every "
                         f"{model.info.tick_s:g} s, and is shown one every {self._tick_s:g} s here"
                     )

@@ -47,7 +47,7 @@ def check_predictors(policy: Policy, name: str, config: Config, place: Place) ->
             )
 
 
-def why_held(
+def dry_run_reason(
     policy: Policy, name: str, predictors: Mapping[str, Predictor], config: Config, place: Place
 ) -> str:
     """Return why a policy may only show what it would do; "" where it may act.

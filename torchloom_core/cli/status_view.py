@@ -1,4 +1,4 @@
-"""The run as tables on a terminal."""
+"""The status of a run as tables on a terminal."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ from torchloom_core.wire.operator import Status, WorkerStatus
 _METRICS = 4
 _LIKELY = 0.5
 _WHOLE = 1e15
-"""Up to here a whole number is a count or an id, of which no digit is left out."""
+"""Whole numbers below this are counts or IDs, printed with all digits."""
 
 _STATE_STYLE = {
     "training": "green",
@@ -37,13 +37,13 @@ _STATE_STYLE = {
 }
 
 
-def render(status: Status, metrics: Sequence[str] = (), trouble: str = "") -> RenderableType:
-    """Return everything a status says; ``trouble`` is why there is no newer one."""
+def render(status: Status, metrics: Sequence[str] = (), error: str = "") -> RenderableType:
+    """Return the tables of a status; ``error`` is why there is no newer one."""
     parts: list[RenderableType] = [_headline(status)]
-    if trouble:
-        parts.append(Panel(Text(f"{trouble}; this is what was known last"), style="red"))
+    if error:
+        parts.append(Panel(Text(f"{error}; this is the last known status"), style="red"))
     if status.stopped:
-        text = "ACTIONS ARE STOPPED: nothing is done until `torchloom actions resume`"
+        text = "ACTIONS ARE STOPPED; run `torchloom actions resume` to allow them again"
         parts.append(Panel(Text(text), style="bold red"))
     if status.recording:
         parts.append(Panel(Text(f"recording is {status.recording}"), style="red"))
@@ -51,7 +51,7 @@ def render(status: Status, metrics: Sequence[str] = (), trouble: str = "") -> Re
     parts.append(_workers(status.workers, metrics))
     if status.cordoned:
         nodes = ", ".join(_cordon(node, status) for node in status.cordoned)
-        parts.append(Text(f"cordoned, nobody new is put there: {nodes}", style="yellow"))
+        parts.append(Text(f"cordoned, no new workers start there: {nodes}", style="yellow"))
     if status.waiting:
         parts.append(_waiting(status))
     if status.knobs_waiting:
@@ -89,8 +89,8 @@ def _headline(status: Status) -> Text:
 
 
 def _workers(workers: Sequence[WorkerStatus], wanted: Sequence[str]) -> Table:
-    known = sorted({name for worker in workers for name in worker.metrics})
-    metrics = list(wanted) or known[:_METRICS]
+    names = sorted({name for worker in workers for name in worker.metrics})
+    metrics = list(wanted) or names[:_METRICS]
     hazards = any(worker.hazards for worker in workers)
     knobs = any(worker.knobs for worker in workers)
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
@@ -99,9 +99,9 @@ def _workers(workers: Sequence[WorkerStatus], wanted: Sequence[str]) -> Table:
     table.add_column("state", no_wrap=True)
     table.add_column("step", justify="right", no_wrap=True)
     table.add_column("step age", justify="right", overflow="fold")
-    table.add_column("heard", justify="right", no_wrap=True)
+    table.add_column("heartbeat", justify="right", no_wrap=True)
     if hazards:
-        table.add_column("hazard", justify="right", overflow="fold")
+        table.add_column("risk", justify="right", overflow="fold")
     if knobs:
         table.add_column("knobs", overflow="fold")
     for metric in metrics:
@@ -126,12 +126,12 @@ def _values(worker: WorkerStatus) -> str:
 
 
 def _state(worker: WorkerStatus) -> str:
-    """Return where the worker is in its life, or how that ended."""
+    """Return the worker's state, or how its process ended."""
     return worker.ending or worker.state
 
 
 def _hazard(worker: WorkerStatus) -> Text:
-    """Return the worst that any predictor says."""
+    """Return the highest failure probability, and its predictor."""
     if not worker.hazards:
         return Text("-")
     predictor, hazard = max(worker.hazards.items(), key=lambda item: item[1])
@@ -145,28 +145,28 @@ def _number(value: float | None) -> str:
 
 
 def _waiting(status: Status) -> Table:
-    table = Table("waits for approval", "policy", "wants", "reason", box=None)
+    table = Table("pending approval", "policy", "action", "reason", box=None)
     for w in status.waiting:
-        table.add_row(*map(escape, (w.proposal, w.policy, w.wish, w.reason)))
+        table.add_row(*map(escape, (w.proposal, w.policy, w.summary, w.reason)))
     table.columns[0].style = "bold yellow"
     return table
 
 
 def _knobs_waiting(status: Status) -> Text:
     values = ", ".join(
-        f"{wish.knob} = {wish.value}{f' of {wish.worker}' if wish.worker else ''} "
-        f"(set {span((status.ts_ns - wish.since_ns) / SECOND_NS)} ago)"
-        for wish in status.knobs_waiting
+        f"{desired.knob} = {desired.value}{f' of {desired.worker}' if desired.worker else ''} "
+        f"(set {span((status.ts_ns - desired.since_ns) / SECOND_NS)} ago)"
+        for desired in status.knobs_waiting
     )
     text = (
-        f"set in an earlier job, not in this one: {printable(values)}; "
-        "torchloom knob take sets it here, torchloom knob drop drops it"
+        f"set in an earlier job, not applied: {printable(values)}; "
+        "torchloom knob take applies it, torchloom knob drop discards it"
     )
     return Text(text, style="yellow")
 
 
 def _flights(status: Status) -> Table:
-    table = Table("in flight", "worker", "verb", "status", "age", box=None)
+    table = Table("command", "worker", "verb", "status", "age", box=None)
     for flight in status.flights:
         texts = (flight.id, flight.worker, flight.verb, flight.status)
         table.add_row(*map(escape, texts), span(flight.age_s))
@@ -179,8 +179,8 @@ def _flights(status: Status) -> Table:
 def _plugins(status: Status) -> Table:
     table = Table("plugin", "kind", "state", "", box=None)
     for plugin in status.plugins:
-        is_held = plugin.state == "dry_run" and plugin.detail
-        style = "red" if plugin.state == "quarantined" else "yellow" if is_held else ""
+        is_degraded = plugin.state == "dry_run" and plugin.detail
+        style = "red" if plugin.state == "quarantined" else "yellow" if is_degraded else ""
         table.add_row(
             escape(plugin.name), plugin.kind, Text(plugin.state, style), escape(plugin.detail)
         )

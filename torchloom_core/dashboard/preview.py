@@ -1,4 +1,4 @@
-"""A preview as pages draw it, made up once for all of them."""
+"""A preview as pages draw it, built once for all of them."""
 
 from typing import Any
 
@@ -6,29 +6,29 @@ from torchloom_core.trajectory.preview import Preview
 from torchloom_core.wire.preview import Arm
 
 _MOST_POINTS = 300
-"""Of a curve, each with the least and the most: as many as a page has dashboard for."""
+"""Points of a curve, each with the smallest and the largest value."""
 
 
 class PreviewShown:
-    """Knows what was made up last, and of what."""
+    """Caches what was built last."""
 
     def __init__(self, preview: Preview) -> None:
         self._preview = preview
         self._version = -1
-        self._told: dict[str, Any] = {}
+        self._shown: dict[str, Any] = {}
 
     @property
     def version(self) -> int:
-        """Another number whenever there is more to show."""
+        """Changes whenever there is more to show."""
         return self._preview.version
 
-    def told(self) -> dict[str, Any]:
-        """Return what a page is told: who tries what, how far it is, curves, and words."""
+    def shown(self) -> dict[str, Any]:
+        """Return the worker, the progress, the curves and the result."""
         if self._version != self.version:
-            self._version, self._told = self.version, self._made()
-        return self._told
+            self._version, self._shown = self.version, self._build()
+        return self._shown
 
-    def _made(self) -> dict[str, Any]:
+    def _build(self) -> dict[str, Any]:
         preview = self._preview
         arms: tuple[Arm, ...] = ("control", "change")
         bands = {arm: {p.step: p for p in preview.band(arm, _MOST_POINTS)} for arm in arms}
@@ -40,7 +40,7 @@ class PreviewShown:
             "of_step": preview.setup.of_step if preview.setup else -1,
             "points": preview.points,
             "of": preview.of,
-            "says": preview.judged.says if preview.judged else "",
+            "says": preview.judged.result if preview.judged else "",
             "words": list(preview.words()),
             "is_over": preview.end is not None,
             "steps": steps,

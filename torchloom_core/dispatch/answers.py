@@ -8,7 +8,7 @@ from torchloom_core.persistent_table import PersistentTable
 from torchloom_core.wire.events import Answered, Issue, Output, Reply, Verdict
 from torchloom_core.wire.requests import Request, ResumeActions, StopActions
 
-_KEPT = 256
+_STORED = 256
 
 
 def answer_to(request: Request, outputs: Sequence[Output], under_way: Container[str]) -> Reply:
@@ -26,37 +26,37 @@ class Answers:
 
     Attributes
     ----------
-    kept : PersistentTable of Answered
+    table : PersistentTable of Answered
         By the sender's id.
     """
 
     def __init__(self) -> None:
         self._numbered = 0
-        self.kept: PersistentTable[Answered] = PersistentTable("answer")
+        self.table: PersistentTable[Answered] = PersistentTable("answer")
 
-    def again(self, request: Request) -> Reply | None:
+    def repeated(self, request: Request) -> Reply | None:
         """Return the answer that the request was given when it came first, or nothing.
 
         The kill switch is thrown, and released, as often as somebody says so.
         """
-        answered = self.kept.get(request.sent_as)
+        answered = self.table.get(request.sent_as)
         if answered is None or isinstance(request.want, StopActions | ResumeActions):
             return None
         return msgspec.structs.replace(answered.reply, request=request.id)
 
-    def keep(self, request: Request, reply: Reply) -> None:
+    def store(self, request: Request, reply: Reply) -> None:
         """Remember an answer; the oldest of too many is forgotten."""
         if not request.sent_as:
             return
         self._numbered += 1
-        self.kept[request.sent_as] = Answered(
+        self.table[request.sent_as] = Answered(
             sent_as=request.sent_as, number=self._numbered, reply=reply
         )
-        if len(self.kept) > _KEPT:
-            del self.kept[next(iter(self.kept))]
+        if len(self.table) > _STORED:
+            del self.table[next(iter(self.table))]
 
     def restore(self, answers: Iterable[Answered]) -> None:
         """Take over what an earlier Weaver answered."""
         for answered in sorted(answers, key=lambda answered: answered.number):
-            self.kept[answered.sent_as] = answered
+            self.table[answered.sent_as] = answered
             self._numbered = answered.number

@@ -8,7 +8,7 @@ from msgspec import UNSET
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.dispatch.report_time import ReportTime
 from torchloom_core.persistent_table import PersistentTable
-from torchloom_core.wire.events import CommandStatus, Issue, Output, Recall
+from torchloom_core.wire.events import CommandStatus, Issue, Output, Withdrawal
 from torchloom_core.wire.links import PROBE_DEADLINE_S
 from torchloom_core.wire.messages import (
     FINAL_STATUSES,
@@ -22,7 +22,7 @@ from torchloom_core.wire.messages import (
     StandbyTask,
     Survey,
 )
-from torchloom_core.wire.plans import RECALLED, Flight
+from torchloom_core.wire.plans import WITHDRAWN, Flight
 
 _GRACE_NS = 5 * SECOND_NS
 """A worker judges the deadline by its own clock, and its ack takes a moment."""
@@ -31,7 +31,7 @@ _PROBE_NS = round(PROBE_DEADLINE_S * SECOND_NS)
 
 _CHANGES_AN_EPOCH = 1 << 20
 
-_ORDER = {RECALLED: 0, "issued": 0, "delivered": 1, "accepted": 2}
+_ORDER = {WITHDRAWN: 0, "issued": 0, "delivered": 1, "accepted": 2}
 
 
 class Commands:
@@ -69,7 +69,7 @@ class Commands:
             cause=cause,
         )
         self._enter(Flight(command=command, status="issued"))
-        return [_life(command, "issued"), Issue(command=command)]
+        return [_status_of(command, "issued"), Issue(command=command)]
 
     def _within_ns(self, operation: Operation) -> int:
         match operation:
@@ -98,13 +98,13 @@ class Commands:
                 deadline_ns=flight.command.deadline_ns - ahead_ns,
             )
             self._enter(Flight(command=command, status=flight.status))
-            if flight.status == RECALLED:
-                recalls.append(Recall(command=command.id, worker=command.worker))
+            if flight.status == WITHDRAWN:
+                recalls.append(Withdrawal(command=command.id, worker=command.worker))
             else:
                 issues.append(Issue(command=command))
         return recalls + issues
 
-    def recall_unreached(self, command_ids: Iterable[str]) -> list[Output]:
+    def withdraw_undelivered(self, command_ids: Iterable[str]) -> list[Output]:
         """Take back those commands of which no worker has been heard.
 
         They stay in flight: one that has reached its worker after all is told by its ack, and
@@ -115,8 +115,8 @@ class Commands:
             flight = self.flights[command_id]
             if flight.status == "issued":
                 command = flight.command
-                self.flights[command.id] = Flight(command=command, status=RECALLED)
-                outputs.append(Recall(command=command.id, worker=command.worker))
+                self.flights[command.id] = Flight(command=command, status=WITHDRAWN)
+                outputs.append(Withdrawal(command=command.id, worker=command.worker))
         return outputs
 
     def acknowledge(self, ack: Ack) -> list[Output]:
@@ -134,7 +134,7 @@ class Commands:
         if _ORDER[ack.status] <= _ORDER[flight.status]:
             return []
         self.flights[ack.command] = Flight(command=command, status=ack.status)
-        return [_life(command, ack.status, ack.detail, ack.step)]
+        return [_status_of(command, ack.status, ack.detail, ack.step)]
 
     def settle(
         self, command_id: str, status: AckStatus, detail: str, step: int = -1
@@ -145,12 +145,12 @@ class Commands:
         del of_worker[command_id]
         if not of_worker:
             del self._of_worker[command.worker]
-        return [_life(command, status, detail, step)]
+        return [_status_of(command, status, detail, step)]
 
     @staticmethod
     def never_sent(command: Command, why: str) -> Output:
         """Return the end of a command that an earlier Weaver issued and never sent."""
-        return _life(command, "expired", why)
+        return _status_of(command, "expired", why)
 
     def overdue(self, now_ns: int) -> list[str]:
         """Return the commands whose deadline is well past and of which nothing was heard."""
@@ -166,32 +166,32 @@ class Commands:
         flights = self.flights.values()
         return any(now_ns > flight.command.deadline_ns + _GRACE_NS for flight in flights)
 
-    def knobs_on_the_way(self, worker: str) -> set[str]:
+    def knobs_in_flight(self, worker: str) -> set[str]:
         """Return the knobs that the worker is being told."""
-        return {knob for knob, _ in self._knobs_told(worker)}
+        return {knob for knob, _ in self._knob_commands(worker)}
 
-    def telling(self, workers: Iterable[str], knob: str) -> list[Command]:
+    def setting(self, workers: Iterable[str], knob: str) -> list[Command]:
         """Return the commands under way that tell one of the workers a value of the knob."""
         return [
             command
             for worker in workers
-            for name, command in self._knobs_told(worker)
+            for name, command in self._knob_commands(worker)
             if name == knob
         ]
 
-    def _knobs_told(self, worker: str) -> list[tuple[str, Command]]:
+    def _knob_commands(self, worker: str) -> list[tuple[str, Command]]:
         return [
             (flight.command.do.knob, flight.command)
             for flight in self._flights_of(worker)
-            if isinstance(flight.command.do, SetKnob) and flight.status != RECALLED
+            if isinstance(flight.command.do, SetKnob) and flight.status != WITHDRAWN
         ]
 
-    def being_told(self, *operations: type[Operation]) -> set[str]:
+    def workers_with(self, *operations: type[Operation]) -> set[str]:
         """Return the workers that are told one, or may have been before it was taken back."""
         commands = (flight.command for flight in self.flights.values())
         return {command.worker for command in commands if isinstance(command.do, operations)}
 
-    def of_other_lives(self, worker: str, incarnation: int | None) -> list[str]:
+    def of_other_incarnations(self, worker: str, incarnation: int | None) -> list[str]:
         """Return the worker's commands that were meant for another life than this one."""
         return [
             flight.command.id
@@ -208,7 +208,7 @@ class Commands:
         self._of_worker.setdefault(command.worker, {})[command.id] = None
 
 
-def _life(command: Command, status: str, detail: str = "", step: int = -1) -> CommandStatus:
+def _status_of(command: Command, status: str, detail: str = "", step: int = -1) -> CommandStatus:
     return CommandStatus(
         command=command.id,
         worker=command.worker,

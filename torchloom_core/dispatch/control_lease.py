@@ -40,7 +40,7 @@ class ControlLease:
             case ReleaseControl():
                 return self._take_back(request, now_ns)
             case Annotate(text=text):
-                told = notices.of_annotation(request.who, text)
+                told = notices.of_annotation(request.requester, text)
                 return [told, Reply(request=request.id, ok=True, text="it is on record")]
             case StopActions():
                 return None

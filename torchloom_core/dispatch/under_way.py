@@ -35,7 +35,7 @@ class UnderWay:
         self.waiting: dict[str, None] = {}
         self._works_on: dict[str, str] = {}
         self._open: dict[str, set[str]] = {}
-        self._lives: dict[str, frozenset[tuple[str, int]]] = {}
+        self._incarnations: dict[str, frozenset[tuple[str, int]]] = {}
 
     def on(self, target: str) -> str:
         """Return the verdict whose plan works on the target, or nothing."""
@@ -58,7 +58,7 @@ class UnderWay:
     ) -> None:
         """Take note of the commands that have not ended yet, and of who was told."""
         self._open[verdict] = set(command_ids)
-        self._lives[verdict] = frozenset(lives)
+        self._incarnations[verdict] = frozenset(lives)
 
     def settled(self, command: Command, status: str, detail: str, step: int) -> None:
         """Take note that a command has ended, and for the outcome why."""
@@ -94,10 +94,10 @@ class UnderWay:
         """Return the standby workers that some plan has taken already."""
         plans = self.table.values()
         joins = (s for plan in plans for s in plan.stages if isinstance(s.operation, Join))
-        called = {worker for stage in joins for worker, _ in stage.lives}
+        called = {worker for stage in joins for worker, _ in stage.incarnations}
         return called.union(*(plan.await_training for plan in plans))
 
-    def in_doubt(self) -> set[tuple[str, str | None]]:
+    def unsettled(self) -> set[tuple[str, str | None]]:
         """Return knob and worker of the changes that were called off and may yet be undone."""
         actions = [plan.action for plan in self.table.values() if plan.called_off]
         return {(a.knob, a.worker) for a in actions if isinstance(a, ChangeKnob)}
@@ -106,9 +106,9 @@ class UnderWay:
         """Say whether the time of any plan is over."""
         return any(now_ns > plan.deadline_ns for plan in self.table.values())
 
-    def lives_of(self, verdict: str) -> frozenset[tuple[str, int]]:
+    def incarnations_of(self, verdict: str) -> frozenset[tuple[str, int]]:
         """Return worker and incarnation of all that the plan's present stage was told to."""
-        return self._lives.get(verdict, frozenset())
+        return self._incarnations.get(verdict, frozenset())
 
     def change_before(self, plan: Plan) -> bool:
         """Say whether another change of all ranks was granted before this one, and is not over."""
@@ -120,5 +120,5 @@ class UnderWay:
         if self._works_on.get(target) == plan.verdict:
             del self._works_on[target]
         self.waiting.pop(plan.verdict, None)
-        self._lives.pop(plan.verdict, None)
+        self._incarnations.pop(plan.verdict, None)
         return self._open.pop(plan.verdict)

@@ -15,13 +15,13 @@ class DesiredKnobs:
 
     Attributes
     ----------
-    wishes : PersistentTable of KnobDesired
+    table : PersistentTable of KnobDesired
         By ``all.<knob>`` and ``of.<worker>.<knob>``. Those that wait for a person's word, since
         they were wanted of an earlier job, are given to nobody.
     """
 
     def __init__(self) -> None:
-        self.wishes: PersistentTable[KnobDesired] = PersistentTable("knob")
+        self.table: PersistentTable[KnobDesired] = PersistentTable("knob")
         self._told_again: frozenset[tuple[str, int]] = frozenset()
 
     def restore(self, desired: Iterable[KnobDesired], now_ns: int) -> None:
@@ -29,19 +29,19 @@ class DesiredKnobs:
         for wish in desired:
             since_ns = min(wish.since_ns, now_ns)
             kept = wish if since_ns == wish.since_ns else replace(wish, since_ns=since_ns)
-            self.wishes[_key(wish.worker, wish.knob)] = kept
+            self.table[_key(wish.worker, wish.knob)] = kept
 
     def snapshot(self) -> tuple[KnobDesired, ...]:
         """Return everything that is desired."""
-        return tuple(self.wishes.values())
+        return tuple(self.table.values())
 
     def values(self, knob: str) -> list[KnobValue]:
         """Return what the knob should be, on whichever worker."""
-        return [w.value for w in self.wishes.values() if w.knob == knob and w.value is not None]
+        return [w.value for w in self.table.values() if w.knob == knob and w.value is not None]
 
     def of_all(self) -> dict[str, KnobValue]:
         """Return what is desired of all that have no wish of their own."""
-        wishes = [wish for wish in self.wishes.values() if not wish.waits]
+        wishes = [wish for wish in self.table.values() if not wish.waits]
         return {w.knob: w.value for w in wishes if w.worker is None and w.value is not None}
 
     def of(self, worker: str | None, knob: str) -> KnobDesired | None:
@@ -51,13 +51,13 @@ class DesiredKnobs:
     @property
     def waiting(self) -> list[KnobDesired]:
         """What waits for a person's word."""
-        return [wish for wish in self.wishes.values() if wish.waits]
+        return [wish for wish in self.table.values() if wish.waits]
 
-    def hold(self, before_ns: int) -> list[KnobDesired]:
+    def set_waiting(self, before_ns: int) -> list[KnobDesired]:
         """Have everything wait that was wanted before; return all that waits."""
-        for key, wish in self.wishes.items():
+        for key, wish in self.table.items():
             if wish.since_ns <= before_ns:
-                self.wishes[key] = replace(wish, waits=True)
+                self.table[key] = replace(wish, waits=True)
         return self.waiting
 
     def add(self, knob: str, value: KnobValue, worker: str | None, now_ns: int) -> KnobDesired:
@@ -65,7 +65,7 @@ class DesiredKnobs:
         if worker is None:
             self._drop(knob, None)
         wish = KnobDesired(knob=knob, value=value, worker=worker, since_ns=now_ns)
-        self.wishes[_key(worker, knob)] = wish
+        self.table[_key(worker, knob)] = wish
         return wish
 
     def withdraw(
@@ -75,10 +75,10 @@ class DesiredKnobs:
 
         ``began_ns`` is when the change was granted.
         """
-        wish = self.wishes.get(_key(worker, knob))
+        wish = self.table.get(_key(worker, knob))
         if wish is None or wish.value != value or wish.since_ns > began_ns:
             return []
-        del self.wishes[_key(worker, knob)]
+        del self.table[_key(worker, knob)]
         return [KnobDesired(knob=knob, value=None, worker=worker)]
 
     def forget(self, knob: str, worker: str | None) -> list[KnobDesired]:
@@ -93,14 +93,14 @@ class DesiredKnobs:
         hello: Hello,
         present: Mapping[str, KnobValue],
         specs: Mapping[str, KnobSpec],
-        in_doubt: Container[tuple[str, str | None]] = (),
+        unsettled: Container[tuple[str, str | None]] = (),
     ) -> list[SetKnob]:
         """Return what a worker must be told so that its worker-fenced knobs are as desired.
 
         What is desired of all is not of a worker that declares the knob otherwise than ``specs``.
-        ``in_doubt`` are knob and worker of the desires that may yet turn out to be undone.
+        ``unsettled`` are knob and worker of the desires that may yet turn out to be undone.
         """
-        if not self.wishes:
+        if not self.table:
             return []
         wanted: list[SetKnob] = []
         for name, spec in {spec.name: spec for spec in hello.knobs}.items():
@@ -110,7 +110,7 @@ class DesiredKnobs:
             value = self._value(whose, name)
             if value is None and agrees((spec,), specs.get(name, spec)):
                 whose, value = None, self._value(None, name)
-            if (name, whose) in in_doubt:
+            if (name, whose) in unsettled:
                 continue
             if value is not None and value != present.get(name):
                 wanted.append(SetKnob(knob=name, value=value))
@@ -129,7 +129,7 @@ class DesiredKnobs:
         told = frozenset(lives)
         wanted = {
             wish.knob: wish.value
-            for wish in self.wishes.values()
+            for wish in self.table.values()
             if wish.value is not None
             and not wish.waits
             and wish.worker is None
@@ -148,17 +148,17 @@ class DesiredKnobs:
         return None if wish is None else wish.value
 
     def _wish(self, worker: str | None, knob: str) -> KnobDesired | None:
-        wish = self.wishes.get(_key(worker, knob))
+        wish = self.table.get(_key(worker, knob))
         return None if wish is None or wish.waits else wish
 
     def _drop(self, knob: str, worker: str | None) -> list[KnobDesired]:
         over = [
             wish
-            for wish in self.wishes.values()
+            for wish in self.table.values()
             if wish.knob == knob and worker in (None, wish.worker)
         ]
         for wish in over:
-            del self.wishes[_key(wish.worker, knob)]
+            del self.table[_key(wish.worker, knob)]
         return over
 
 

@@ -32,7 +32,7 @@ class FaultLog:
 
     Attributes
     ----------
-    kept : PersistentTable of Fault
+    table : PersistentTable of Fault
         The newest :data:`FAULTS_KEPT`, by a number each.
     """
 
@@ -47,7 +47,7 @@ class FaultLog:
         self._told: tuple[Fault, ...] | None = ()
         self._numbered = 0
         self._key_of: dict[str, str] = {}
-        self.kept: PersistentTable[Fault] = PersistentTable("fault")
+        self.table: PersistentTable[Fault] = PersistentTable("fault")
 
     def add(self, fault: Fault) -> bool:
         """Remember a fault; return False for one that is known."""
@@ -66,17 +66,17 @@ class FaultLog:
             return
         self._numbered += 1
         key = self._key_of[fault.id] = str(self._numbered)
-        self.kept[key] = fault
-        if len(self.kept) > FAULTS_KEPT:
+        self.table[key] = fault
+        if len(self.table) > FAULTS_KEPT:
             oldest = self._faults[-FAULTS_KEPT - 1]
             if oldest.id not in self._key_of:
-                oldest = min(self.kept.values(), key=_when)
+                oldest = min(self.table.values(), key=_when)
             self._let_go(oldest)
 
     def _let_go(self, fault: Fault) -> None:
         key = self._key_of.pop(fault.id, None)
         if key is not None:
-            del self.kept[key]
+            del self.table[key]
 
     def forget_old(self, now_ns: int) -> None:
         """Drop what happened longer ago than the memory lasts."""

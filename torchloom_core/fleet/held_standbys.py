@@ -24,7 +24,7 @@ class HeldStandbys:
         self._steering = steering
         self._answered: dict[str, int] = {}
 
-    def hold(self, joining: Set[str]) -> list[Output]:
+    def hold_back(self, joining: Set[str]) -> list[Output]:
         """Have all standbys held back but the workers that are told to join.
 
         Whom an earlier Weaver held stays held until the group says hello.
@@ -34,7 +34,7 @@ class HeldStandbys:
             return []
         held = set(map(name_of_replica, view.held))
         held.difference_update(hello.group for hello in self._fleet.hello)
-        return self._steering.hold(held.union(group for group, _ in self._waiting(joining)))
+        return self._steering.hold_back(held.union(group for group, _ in self._waiting(joining)))
 
     def to_prepare(self, busy: Set[str]) -> list[int]:
         """Return the rows of those that are held back, are not prepared and have not refused."""

@@ -40,7 +40,9 @@ class Launches:
         """Say whether the worker is of the present job; one that names no launch is."""
         return not hello.launch or hello.launch in self.table
 
-    def hear(self, hello: Hello, before: str, now_ns: int) -> tuple[list[Hello], list[KnobDesired]]:
+    def register(
+        self, hello: Hello, before: str, now_ns: int
+    ) -> tuple[list[Hello], list[KnobDesired]]:
         """Take a hello, where ``before`` was the launch of the worker's earlier life.
 
         Who comes back under another launch says that the earlier one is over. Returns as
@@ -87,7 +89,7 @@ class Launches:
                 if not self._may_begin(hello) or not self._is_told(hello, now_ns):
                     continue
                 if not hello.resumes:
-                    held = self._desired.hold(self._came_ns.get(hello.launch, now_ns))
+                    held = self._desired.set_waiting(self._came_ns.get(hello.launch, now_ns))
                     self.table.clear()
                 goes_on = True
             self.table[hello.launch] = Launched(launch=hello.launch)

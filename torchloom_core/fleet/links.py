@@ -21,23 +21,23 @@ class MeasuredLinks:
     ----------
     of : dict of str to dict of str to Link
         By sender and receiver. The inner dicts are never changed, only replaced.
-    kept : PersistentTable of Link
+    table : PersistentTable of Link
         All of them, the oldest first.
     """
 
     def __init__(self) -> None:
         self._senders_to: dict[str, dict[str, None]] = {}
         self.of: dict[str, dict[str, Link]] = {}
-        self.kept: PersistentTable[Link] = PersistentTable("link")
+        self.table: PersistentTable[Link] = PersistentTable("link")
 
     def add(self, link: Link) -> None:
         """Remember what was measured, in place of what was before."""
         self._forget(link.sender, link.receiver)
-        self.kept[_key(link.sender, link.receiver)] = link
+        self.table[_key(link.sender, link.receiver)] = link
         self.of[link.sender] = {**self.of.get(link.sender, {}), link.receiver: link}
         self._senders_to.setdefault(link.receiver, {})[link.sender] = None
-        if len(self.kept) > LINKS_KEPT:
-            oldest = self.kept[next(iter(self.kept))]
+        if len(self.table) > LINKS_KEPT:
+            oldest = self.table[next(iter(self.table))]
             self._forget(oldest.sender, oldest.receiver)
 
     def settle(self, worker: str, node: str) -> None:
@@ -55,7 +55,7 @@ class MeasuredLinks:
             self.add(msgspec.structs.replace(link, ts_ns=min(link.ts_ns, now_ns)))
 
     def _forget(self, sender: str, receiver: str) -> None:
-        if self.kept.pop(_key(sender, receiver), None) is None:
+        if self.table.pop(_key(sender, receiver), None) is None:
             return
         left = {name: link for name, link in self.of[sender].items() if name != receiver}
         if left:

@@ -126,7 +126,7 @@ class RunPause:
                 return self.end(why)
         return []
 
-    def heard(self, message: Exit | Note) -> list[Output]:
+    def react(self, message: Exit | Note) -> list[Output]:
         """End the pause at once of which a worker says that it does not pause any more."""
         paused = self._paused.get(message.worker)
         if paused is None or paused.incarnation != message.incarnation:

@@ -53,7 +53,7 @@ class Steering:
         """Speak under this epoch from now on."""
         self._epoch = epoch
 
-    def tell(self, act: Act, reason: str) -> list[Output]:
+    def send(self, act: Act, reason: str) -> list[Output]:
         """Say one thing, and again until it is heard; a lighthouse that is deaf is not spoken to.
 
         Numbers have no gaps: it takes an act only after the one before.
@@ -74,21 +74,21 @@ class Steering:
             if isinstance(steer.do, Leave):
                 counted.difference_update(steer.do.replicas)
         leaving = tuple(sorted(counted.intersection(replicas)))
-        return self.tell(Leave(replicas=leaving), reason) if leaving else []
+        return self.send(Leave(replicas=leaving), reason) if leaving else []
 
-    def hold(self, names: Iterable[str]) -> list[Output]:
+    def hold_back(self, names: Iterable[str]) -> list[Output]:
         """Say who is to be held back from now on, if that is news.
 
         It is the first time under each epoch: whom an earlier one held back is not known.
         """
         held = tuple(sorted(names))
-        told = [] if held == self._held else self._tell_held(held)
+        told = [] if held == self._held else self._send_held(held)
         if told:
             self._held = held
         return told
 
-    def _tell_held(self, held: tuple[str, ...]) -> list[Output]:
-        told = self.tell(HoldBack(names=held), "they stand by" if held else "nobody stands by")
+    def _send_held(self, held: tuple[str, ...]) -> list[Output]:
+        told = self.send(HoldBack(names=held), "they stand by" if held else "nobody stands by")
         self._held_number = self._number
         return told
 
@@ -100,7 +100,7 @@ class Steering:
             return frozenset()
         return frozenset(self._held or ()) if view.number >= self._held_number else frozenset()
 
-    def hear(self, view: LighthouseView, training: Iterable[str], now_ns: int) -> list[Output]:
+    def receive(self, view: LighthouseView, training: Iterable[str], now_ns: int) -> list[Output]:
         """Take what the lighthouse sees; return what is still to be said to it.
 
         ``training`` are the names of the groups that train, as the lighthouse calls them. Only so
@@ -110,13 +110,13 @@ class Steering:
         outputs: list[Output] = []
         if view.refused and (known is None or view.refused != known.refused):
             outputs.append(Notice(kind="steering", text=f"not done: {view.refused}"))
-        if view.life == self._life and view.epoch == self._epoch:
+        if view.incarnation == self._life and view.epoch == self._epoch:
             self._unheard = {n: act for n, act in self._unheard.items() if n > view.number}
             self._missed_ns = {n: self._missed_ns.get(n, now_ns) for n in self._unheard}
         again: list[Output] = []
         may_speak = len(self._spoke_ns) < _TIMES or now_ns > self._spoke_ns[0] + _WITHIN_NS
-        if may_speak and view.life != self._life:
-            self._life = view.life
+        if may_speak and view.incarnation != self._life:
+            self._life = view.incarnation
             again = [_of_lighthouse(view), *self._introduce(view, training)]
         elif may_speak and view.epoch == self._epoch:
             missed_ns = self._missed_ns
@@ -138,11 +138,11 @@ class Steering:
         names = tuple(sorted(training))
         if view.state == "new" and not view.members and names:
             expect = Expect(names=names, above=self._last_quorum_id)
-            again += self.tell(expect, "its state is lost, and these train")
+            again += self.send(expect, "its state is lost, and these train")
         if self._order and Order not in said:
-            again += self.tell(Order(names=self._order), "the config says so")
+            again += self.send(Order(names=self._order), "the config says so")
         if self._held is not None and HoldBack not in said:
-            again += self._tell_held(self._held)
+            again += self._send_held(self._held)
         return again
 
 

@@ -30,7 +30,7 @@ from torchloom_core.wire.messages import (
 )
 from torchloom_core.wire.plans import Plan, Stage, Stopped, begun_by, called_off, missed_text
 
-WITHDRAWN = "withdrawn"
+WITHDRAWAL = "withdrawn"
 """The cause of commands that take back what a rank cannot do."""
 
 
@@ -59,7 +59,7 @@ class Execution:
         return "stopped" in self.switch
 
     @property
-    def is_mute(self) -> bool:
+    def is_passive(self) -> bool:
         """Whether nothing is told to workers that no plan asks for."""
         return self._dry_run or self.stopped
 
@@ -139,7 +139,7 @@ class Execution:
         What has reached its worker is applied before the newer one, or put right after it.
         """
         older = list(kind_of(verdict.action).superseded(verdict.action, self._run))
-        outputs = self._commands.recall_unreached(command.id for command in older)
+        outputs = self._commands.withdraw_undelivered(command.id for command in older)
         for command in older:
             self.settled(command, f"superseded by {verdict.proposal}")
         causes = dict.fromkeys(command.cause for command in older)
@@ -188,7 +188,9 @@ class Execution:
             return []
         if not plan.stages:
             return self._end(plan, "")
-        gone = [w for w, incarnation in plan.stages[0].lives if fleet.is_gone(w, incarnation)]
+        gone = [
+            w for w, incarnation in plan.stages[0].incarnations if fleet.is_gone(w, incarnation)
+        ]
         if gone:
             return self._end(plan, f"{', '.join(gone)} ended before its turn")
         return self._issue_stage(plan)
@@ -207,7 +209,7 @@ class Execution:
             if self._plans.change_before(plan):
                 return []
             stage = run.stage(run.voters(), plan.stages[0].operation)
-            if not stage.lives and not self._is_late(plan):
+            if not stage.incarnations and not self._is_late(plan):
                 return []  # a new Weaver has yet to hear of them, or they are on their way back
             return self._begin(msgspec.structs.replace(plan, stages=(stage,)))
         waited_for = self._plans.open_of(plan.verdict)
@@ -227,7 +229,9 @@ class Execution:
     def _let_go(self, plan: Plan, command_ids: Iterable[str]) -> list[Output]:
         told = [self._commands.flights[command_id].command for command_id in sorted(command_ids)]
         lives = tuple((command.worker, command.incarnation) for command in told)
-        return self._run.tell(Stage(operation=Withdraw(number=plan.change), lives=lives), WITHDRAWN)
+        return self._run.issue(
+            Stage(operation=Withdraw(number=plan.change), incarnations=lives), WITHDRAWAL
+        )
 
     def offer_to_newcomers(self) -> list[Output]:
         """Offer the change that all are offered also to those that have come since."""
@@ -236,14 +240,14 @@ class Execution:
             open_ids = self._plans.open_of(plan.verdict)
             if not plan.change or not open_ids or plan.fate != "offered" or plan.landed:
                 continue
-            lives = self._plans.lives_of(plan.verdict)
+            lives = self._plans.incarnations_of(plan.verdict)
             rows = [r for r in run.voters() if (hello[r].worker, hello[r].incarnation) not in lives]
             if not rows:
                 continue
             stage = run.stage(rows, self._commands.flights[min(open_ids)].command.do)
-            outputs = run.tell(stage, plan.verdict)
+            outputs = run.issue(stage, plan.verdict)
             issued = [output.command.id for output in outputs if isinstance(output, Issue)]
-            self._plans.opened(plan.verdict, [*open_ids, *issued], (*lives, *stage.lives))
+            self._plans.opened(plan.verdict, [*open_ids, *issued], (*lives, *stage.incarnations))
             self._plans.table[plan.verdict] = msgspec.structs.replace(
                 plan, commands=(*plan.commands, *issued)
             )
@@ -256,7 +260,7 @@ class Execution:
         row = run.fleet.row_of.get(command.worker)
         is_early = not plan.landed and (not plan.missed or run.now_ns <= command.deadline_ns)
         is_open = is_early or self._commands.report_time.lags(run.now_ns)
-        return row is None or is_open or bool(run.heard([row]))
+        return row is None or is_open or bool(run.reachable([row]))
 
     def overdue(self) -> list[str]:
         """Return the commands of which nothing was heard until well past their deadline.
@@ -278,9 +282,9 @@ class Execution:
 
     def _issue_stage(self, plan: Plan) -> list[Output]:
         due = plan.stages if kind_of(plan.action).side_by_side else plan.stages[:1]
-        outputs = [output for stage in due for output in self._run.tell(stage, plan.verdict)]
+        outputs = [output for stage in due for output in self._run.issue(stage, plan.verdict)]
         issued = [output.command.id for output in outputs if isinstance(output, Issue)]
-        lives = [life for stage in due for life in stage.lives]
+        lives = [life for stage in due for life in stage.incarnations]
         self._plans.opened(plan.verdict, issued, lives)
         self._plans.table[plan.verdict] = msgspec.structs.replace(
             plan,
@@ -289,7 +293,7 @@ class Execution:
             applied=plan.applied + len(plan.commands),
         )
         joins = isinstance(plan.stages[0].operation, Join)
-        return outputs + (self._hold_standbys() if joins else [])
+        return outputs + (self._hold_back_standbys() if joins else [])
 
     def _end(self, plan: Plan, trouble: str) -> list[Output]:
         run, kind = self._run, kind_of(plan.action)
@@ -308,7 +312,7 @@ class Execution:
             is_half_done = plan.fate == "failed" and not kind.is_set_back
         elif kind.all_or_none:
             unsent = [command_id for command_id in plan.commands if command_id in still_open]
-            outputs += self._commands.recall_unreached(unsent)
+            outputs += self._commands.withdraw_undelivered(unsent)
             is_half_done = False
         result = "partial" if is_half_done else "undone"
         return [*outputs, Outcome.of(plan, result, trouble, run.now_ns)]
@@ -319,7 +323,7 @@ class Execution:
         rows = [fleet.row_of[worker] for worker in plan.await_training if worker in fleet.row_of]
         joined = [row for row in rows if fleet.state[row] in ("joining", "training")]
         is_whole = len(joined) == len(plan.await_training)
-        return [] if is_whole else run.tell(run.stage(joined, Drain()), plan.verdict)
+        return [] if is_whole else run.issue(run.stage(joined, Drain()), plan.verdict)
 
     def _call_off(self, target: str, why: str) -> list[Output]:
         """End the plan that works on the target, if one does."""
@@ -332,7 +336,7 @@ class Execution:
         What changes the run ends once it is known of each of its commands what became of it.
         """
         flights = self._commands.flights
-        outputs = self._commands.recall_unreached(
+        outputs = self._commands.withdraw_undelivered(
             [name for name in flights if not isinstance(flights[name].command.do, Withdraw)]
         )
         self.called_off.add(self._plans.on(PAUSING))
@@ -368,24 +372,24 @@ class Execution:
         if self.stopped:
             return []
         fleet = self._run.fleet
-        in_doubt = self._plans.in_doubt()
+        unsettled = self._plans.unsettled()
         outputs: list[Output] = []
         for hello in hellos:
             worker, row = hello.worker, fleet.row_of[hello.worker]
             if fleet.is_over(row) or not self._run.launches.knows(hello):
                 continue
-            on_the_way = self._commands.knobs_on_the_way(worker)
+            on_the_way = self._commands.knobs_in_flight(worker)
             present = fleet.knobs[row]
-            for operation in self._run.desired.missing(hello, present, fleet.knob_specs, in_doubt):
+            for operation in self._run.desired.missing(hello, present, fleet.knob_specs, unsettled):
                 if operation.knob not in on_the_way:
-                    outputs += self._run.tell(self._run.stage([row], operation), RECONCILE)
+                    outputs += self._run.issue(self._run.stage([row], operation), RECONCILE)
         return outputs
 
     def wanted_nowhere(self) -> KnobValues:
         """Return the run-fenced knobs that are to be set again: a run that began anew has none."""
         run = self._run
         changes = any(plan.change for plan in self._plans.table.values())
-        if not run.desired.wishes or self.is_mute or changes:
+        if not run.desired.table or self.is_passive or changes:
             return {}
         rows, hello = run.voters(), run.fleet.hello
         lives = [(hello[row].worker, hello[row].incarnation) for row in rows]
@@ -396,14 +400,14 @@ class Execution:
 
     def prepare_standbys(self) -> list[Output]:
         """Have standbys held back, and tell those to prepare of whom the lighthouse knows."""
-        run, outputs = self._run, self._hold_standbys()
-        if self.is_mute:
+        run, outputs = self._run, self._hold_back_standbys()
+        if self.is_passive:
             return outputs
-        ready = run.held_standbys.to_prepare(run.commands.being_told(Join, Drain, Prepare))
-        return outputs + run.tell(run.stage(ready, Prepare()), "standby")
+        ready = run.held_standbys.to_prepare(run.commands.workers_with(Join, Drain, Prepare))
+        return outputs + run.issue(run.stage(ready, Prepare()), "standby")
 
-    def _hold_standbys(self) -> list[Output]:
-        return self._run.held_standbys.hold(self._commands.being_told(Join))
+    def _hold_back_standbys(self) -> list[Output]:
+        return self._run.held_standbys.hold_back(self._commands.workers_with(Join))
 
     def restore(self, plans: Iterable[Plan], commands: Iterable[Command], stopped: bool) -> None:
         """Take over the plans that an earlier Weaver left, and the kill switch.

@@ -18,7 +18,7 @@ from torchloom_core.dispatch.control_lease import ControlLease
 from torchloom_core.dispatch.policy_guard import Guard
 from torchloom_core.fleet.forecasts import Forecasts
 from torchloom_core.fleet.guards import TRIES, Guards
-from torchloom_core.fleet.refusals import Refusals
+from torchloom_core.fleet.refused_workers import RefusedWorkers
 from torchloom_core.fleet.sample_table import SampleTable
 from torchloom_core.fleet.state import FleetState
 from torchloom_core.fleet.steering import Steering
@@ -125,20 +125,20 @@ class Kernel:
         self.control_lease = ControlLease()
         self._run_end = RunEnd(self.run, self.execution)
         # In the order in which they are stored: a plan before its commands.
-        self._kept = (
+        self._stored = (
             self.execution.switch,
             self.run.plans.table,
             self.commands.flights,
             self.arbiter.grants,
-            self.run.desired.wishes,
+            self.run.desired.table,
             self.run.launches.table,
             self.run.guards.watches,
             self.fleet.cordons.cordons,
-            self.fleet.fault_log.kept,
-            self.fleet.links.kept,
-            self.answers.kept,
+            self.fleet.fault_log.table,
+            self.fleet.links.table,
+            self.answers.table,
         )
-        self._refusals = Refusals()
+        self._refused = RefusedWorkers()
         self.seq = 0
         self.ticks = 0
 
@@ -162,12 +162,12 @@ class Kernel:
             case Exit():
                 return self._exit(message)
             case Note():
-                return [*self.fleet.note(message, ts_ns), *self._hear_of_pause(message)]
+                return [*self.fleet.note(message, ts_ns), *self._react_in_pause(message)]
             case NodeFault():
                 fault = self.fleet.note_fault(message)
                 return [notices.of_fault(fault)] if fault else ()
             case LighthouseView():
-                return self.run.steering.hear(message, self.training_replicas(), ts_ns)
+                return self.run.steering.receive(message, self.training_replicas(), ts_ns)
             case Forecast() | PredictorFailed():
                 return self.forecasts.take(message)
             case Request():
@@ -255,14 +255,14 @@ class Kernel:
         new_life = self.fleet.register(hello, self.run.now_ns)
         before = before if new_life else hello.launch  # one life is of one launch
         if not self.fleet.knows(hello.worker, hello.incarnation):
-            return self._refusals.tell(hello, self.fleet, self.run.now_ns)
+            return self._refused.notices(hello, self.fleet, self.run.now_ns)
         self.forecasts.settle(hello.worker, hello.node)
         outputs: list[Output] = []
         if new_life:
             outputs.append(notices.of_hello(hello))
-        for command_id in self.commands.of_other_lives(hello.worker, hello.incarnation):
+        for command_id in self.commands.of_other_incarnations(hello.worker, hello.incarnation):
             outputs += self._settle(command_id, "the worker has started another life")
-        outputs += self._inherit(*self.run.launches.hear(hello, before, self.run.now_ns))
+        outputs += self._inherit(*self.run.launches.register(hello, before, self.run.now_ns))
         outputs += self.execution.reconcile([hello])
         outputs += self.run.pauses.check(self.run.now_ns) + self.run.pauses.stray(hello)
         return outputs + self._advance("")
@@ -272,7 +272,7 @@ class Kernel:
         outputs: list[Output] = [*held]
         if held:
             notice = notices.of_new_job(held, joined[0].worker)
-            outputs += [notice] if self.execution.is_mute else self.run.say(notice, "new_job")
+            outputs += [notice] if self.execution.is_passive else self.run.notify(notice, "new_job")
         return outputs + self.execution.reconcile(joined)
 
     def _exit(self, message: Exit) -> list[Output]:
@@ -282,12 +282,12 @@ class Kernel:
         self._run_end.note(message)
         outputs: list[Output] = [notices.of_exit(message), *self._end_commands(message, None)]
         outputs += self._count_out(message.worker, f"the process of {message.worker} has ended")
-        return outputs + self._hear_of_pause(message) + self._advance("")
+        return outputs + self._react_in_pause(message) + self._advance("")
 
     def _end_commands(self, message: Exit, incarnation: int | None) -> list[Output]:
         """End the commands to the worker that has ended, of one life or, with None, of any."""
         outputs: list[Output] = []
-        for command_id in self.commands.of_other_lives(message.worker, None):
+        for command_id in self.commands.of_other_incarnations(message.worker, None):
             command = self.commands.flights[command_id].command
             if incarnation not in (None, command.incarnation):
                 continue
@@ -334,13 +334,13 @@ class Kernel:
         return outputs
 
     def _request(self, request: Request) -> list[Output]:
-        again = self.answers.again(request)
+        again = self.answers.repeated(request)
         if again is not None:
             return [again]
         outputs = self._grant(request)
         for output in outputs:
             if isinstance(output, Reply):
-                self.answers.keep(request, output)
+                self.answers.store(request, output)
         return outputs
 
     def _grant(self, request: Request) -> list[Output]:
@@ -373,16 +373,16 @@ class Kernel:
                     text = f"no value of {knob} was wanted{f' of {worker}' if worker else ''}"
                 return [*forgotten, Reply(request=request.id, ok=bool(forgotten), text=text)]
             case Propose(action=action, sure=sure):
-                if not sure and (doubt := self._doubt(action)):
+                if not sure and (doubt := self._warning(action)):
                     return [Reply(request=request.id, ok=False, text=doubt)]
-                outputs = self._propose(action, PERSON, f"{request.who} asked for it")
+                outputs = self._propose(action, PERSON, f"{request.requester} asked for it")
                 return [*outputs, answer_to(request, outputs, self.run.plans.table)]
         raise TypeError(f"need what control does not answer, was {request.want}")
 
     def _decide_waiting(self, request: Request, proposal_id: str) -> list[Output]:
         """Approve or deny a waiting proposal; one that no longer holds is withdrawn instead."""
         if isinstance(request.want, Deny):
-            why = f"{request.who} denied it"
+            why = f"{request.requester} denied it"
             why += f": {request.want.reason}" if request.want.reason else ""
             text = f"{proposal_id} is denied"
             denied = self.arbiter.withdraw(proposal_id, PERSON, why)
@@ -390,16 +390,16 @@ class Kernel:
         outputs = self._withdraw_lapsed(proposal_id, self._view())
         if proposal_id in self.arbiter.waiting:
             verdict = self.arbiter.approve(
-                proposal_id, request.who, self.execution, self.run.now_ns
+                proposal_id, request.requester, self.execution, self.run.now_ns
             )
             outputs += [verdict, *self._carry_out(verdict)]
         return [*outputs, answer_to(request, outputs, self.run.plans.table)]
 
-    def _doubt(self, action: Action) -> str:
+    def _warning(self, action: Action) -> str:
         """Return what to ask a person before a proposal is made of an action, or nothing."""
         if self.execution.obstacle(action):
             return ""
-        doubt = kind_of(action).doubt(action, self.run)
+        doubt = kind_of(action).warning(action, self.run)
         return f'{doubt}; --yes ("sure": true) sets it' if doubt else ""
 
     def _recover(self, message: Recovered) -> list[Output]:
@@ -444,8 +444,8 @@ class Kernel:
         replicas = self.fleet.quorums.replicas([self.fleet.row_of[worker]])
         return self.run.steering.gone(replicas, reason)
 
-    def _hear_of_pause(self, message: Exit | Note) -> list[Output]:
-        return self.run.pauses.heard(message) + self._advance(self.run.pauses.making)
+    def _react_in_pause(self, message: Exit | Note) -> list[Output]:
+        return self.run.pauses.react(message) + self._advance(self.run.pauses.making)
 
     def _settle(self, command_id: str, why: str, status: AckStatus = "expired") -> list[Output]:
         command = self.commands.flights[command_id].command
@@ -492,16 +492,16 @@ class Kernel:
             desired=self.run.desired.snapshot(),
             cordoned=tuple(sorted(self.fleet.cordons.nodes)),
             cordoned_until_ns=dict(sorted(self.fleet.cordons.until_ns.items())),
-            faults=tuple(sorted(self.fleet.fault_log.kept.values(), key=attrgetter("ts_ns"))),
-            answers=tuple(self.answers.kept.values()),
+            faults=tuple(sorted(self.fleet.fault_log.table.values(), key=attrgetter("ts_ns"))),
+            answers=tuple(self.answers.table.values()),
             watches=tuple(self.run.guards.watches.values()),
-            links=tuple(self.fleet.links.kept.values()),
+            links=tuple(self.fleet.links.table.values()),
             launches=tuple(self.run.launches.table.values()),
         )
 
     def changes(self) -> Changes:
         """Return what of :meth:`control` is new since the last call, each entry by its key."""
         changes: dict[str, msgspec.Struct | None] = {}
-        for table in self._kept:
+        for table in self._stored:
             changes |= table.take_changes()
         return changes

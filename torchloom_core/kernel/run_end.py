@@ -37,13 +37,13 @@ class RunEnd:
         """
         meant = self._of_their_own and not self._otherwise
         self._of_their_own = self._otherwise = False
-        if not meant or self._run.heard(self._run.rows_in(*AT_WORK)):
+        if not meant or self._run.reachable(self._run.rows_in(*AT_WORK)):
             return []
         wishes = self._run.desired.snapshot()
         forgotten: list[Output] = []
         for knob in dict.fromkeys(wish.knob for wish in wishes):
             forgotten += self._run.desired.forget(knob, None)
-        rows = [] if self._execution.is_mute else self._run.rows_in("standby")
+        rows = [] if self._execution.is_passive else self._run.rows_in("standby")
         dismissed = [self._run.fleet.hello[row].worker for row in rows]
-        outputs = self._run.tell(self._run.stage(rows, Drain()), _CAUSE)
+        outputs = self._run.issue(self._run.stage(rows, Drain()), _CAUSE)
         return [notices.of_run_end(dismissed, wishes), *forgotten, *outputs]

@@ -12,7 +12,7 @@ from torchloom_core.learning.card import Card
 from torchloom_core.learning.model import Model
 from torchloom_core.plugin.api import Hazard, Learner, Predictor
 from torchloom_core.plugin.contract import checked_probability
-from torchloom_core.plugin.foreign import told
+from torchloom_core.plugin.foreign import text_of
 from torchloom_core.plugin.needs import PredictorNeed
 from torchloom_core.plugin.view import FleetView
 
@@ -82,7 +82,7 @@ def restore(model: Model, cls: type[Any], path: Path) -> Predictor:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        reason = " ".join(told(error).split()) or type(error).__name__
+        reason = " ".join(text_of(error).split()) or type(error).__name__
         raise ModelError(
             f"{path}: need a model that the installed {model.info.predictor} takes (it was made "
             f"by {model.info.package} {model.info.version}): {reason:.300}"

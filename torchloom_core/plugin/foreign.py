@@ -11,11 +11,11 @@ _OURS = ("torchloom_core", "torchloom_policies", "torchloom_predictors")
 
 def one_line(error: BaseException) -> str:
     """Return type and text of a foreign error, whose text may itself raise."""
-    text = " ".join(told(error).split()) or "no message"
-    return printable(told(f"{type(error).__name__}: {text:.500}"))
+    text = " ".join(text_of(error).split()) or "no message"
+    return printable(text_of(f"{type(error).__name__}: {text:.500}"))
 
 
-def told(value: object) -> str:
+def text_of(value: object) -> str:
     """Return the text of a foreign object, as it can be encoded."""
     try:
         return str(value).encode(errors="backslashreplace").decode()
@@ -26,7 +26,7 @@ def told(value: object) -> str:
 def shown(value: object) -> str:
     """Return the beginning of what a foreign object looks like in code."""
     try:
-        return told(f"{value!r:.60}")
+        return text_of(f"{value!r:.60}")
     except Exception:  # noqa: BLE001 - foreign code
         return "without a text"
 

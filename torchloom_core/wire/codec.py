@@ -8,9 +8,9 @@ from torchloom_core.errors import MessageError
 from torchloom_core.wire.messages import (
     Ack,
     Command,
-    Hold,
     JoinReply,
     JoinRequest,
+    PauseState,
     RollCall,
     Telemetry,
     WorkerEvent,
@@ -57,7 +57,7 @@ _event_decoder: msgspec.json.Decoder[WorkerEvent] = msgspec.json.Decoder(WorkerE
 _command_decoder = msgspec.json.Decoder(Command)
 _ack_decoder = msgspec.json.Decoder(Ack)
 _roll_call_decoder = msgspec.json.Decoder(RollCall)
-_hold_decoder = msgspec.json.Decoder(Hold)
+_hold_decoder = msgspec.json.Decoder(PauseState)
 _join_request_decoder = msgspec.json.Decoder(JoinRequest)
 _join_reply_decoder = msgspec.json.Decoder(JoinReply)
 
@@ -152,7 +152,7 @@ def decode_roll_call(data: bytes) -> RollCall:
     return _decode_json(_roll_call_decoder, data, "roll call")
 
 
-def decode_hold(data: bytes) -> Hold:
+def decode_pause_state(data: bytes) -> PauseState:
     """Return the hold in ``data``, or raise MessageError."""
     return _decode_json(_hold_decoder, data, "hold")
 

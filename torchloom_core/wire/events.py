@@ -216,14 +216,14 @@ class Issue(msgspec.Struct, frozen=True, kw_only=True, tag="issue"):
     command: Command
 
 
-class Recall(msgspec.Struct, frozen=True, kw_only=True, tag="recall"):
+class Withdrawal(msgspec.Struct, frozen=True, kw_only=True, tag="recall"):
     """Take back a command that has not reached its worker yet: actions were stopped."""
 
     command: str
     worker: str
 
 
-class PauseHeld(msgspec.Struct, frozen=True, kw_only=True, tag="pause_held"):
+class PauseChanged(msgspec.Struct, frozen=True, kw_only=True, tag="pause_held"):
     """From now on the pause of ``verdict`` is in force.
 
     Empty: none is, after that of ``over`` has ended or came to nothing.
@@ -470,8 +470,8 @@ Output = (
     | CordonOver
     | KnobDesired
     | Issue
-    | Recall
-    | PauseHeld
+    | Withdrawal
+    | PauseChanged
     | Steer
     | ForecastWanted
     | InputFailed

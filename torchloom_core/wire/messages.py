@@ -276,7 +276,7 @@ class Join(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="joi
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="pause"):
-    """Wait at the next step boundary until resumed, as long as the Weaver holds it (`Hold`)."""
+    """Wait at the next step boundary until resumed, as long as the Weaver holds it (`PauseState`)."""
 
 
 class Resume(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="resume"):
@@ -388,7 +388,7 @@ class Withdraw(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag=
     number: Int64
 
 
-class Tell(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="tell"):
+class WriteLog(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="tell"):
     """Write ``text`` to the trainer's own log, at once."""
 
     text: Text
@@ -427,7 +427,7 @@ Operation = (
     | Terminate
     | FencedChange
     | Withdraw
-    | Tell
+    | WriteLog
 )
 
 
@@ -491,23 +491,23 @@ class RollCall(msgspec.Struct, frozen=True, kw_only=True, tag="roll_call"):
     v: Version = SCHEMA_VERSION
 
 
-class Hold(msgspec.Struct, frozen=True, kw_only=True, tag="hold"):
-    """The Weaver says which pause it holds; one that it does not hold ends by itself.
+class PauseState(msgspec.Struct, frozen=True, kw_only=True, tag="hold"):
+    """Which pause is in force; a worker whose pause is not confirmed resumes by itself.
 
-    Sent about once a second while a pause is in force, and when that changes. A worker believes
-    it if ``epoch`` is not below the highest that it has seen.
+    Sent about once a second while a pause is in force, and when that changes. A worker ignores
+    it if it has seen a higher ``epoch``.
 
     Attributes
     ----------
-    hold : str
-        The verdict whose pause is in force; empty: none is, and whoever is paused goes on.
+    verdict : str
+        The verdict whose pause is in force; empty: none, and paused workers resume.
     over : str
-        The verdict of the pause that has just ended; whoever has not obeyed it yet does not.
+        The verdict of the pause that has just ended: a worker that has not paused yet must not.
     """
 
     run: Name
     epoch: Count
-    hold: OptionalId = ""
+    verdict: OptionalId = msgspec.field(default="", name="hold")
     over: OptionalId = ""
     v: Version = SCHEMA_VERSION
 

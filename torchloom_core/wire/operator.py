@@ -201,14 +201,14 @@ class PluginStatus(msgspec.Struct, frozen=True, kw_only=True):
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     """A proposal that waits for a person's approval, until ``until_ns``; its price as proposed.
 
-    ``wish`` is its action for people, as ``migrate group g1``.
+    ``summary`` is its action in words, such as ``migrate group g1``.
     """
 
     proposal: str
     policy: str
     action: str
     target: str
-    wish: str = ""
+    summary: str = msgspec.field(default="", name="wish")
     reason: str
     gain_gpu_s: float = 0.0
     cost_gpu_s: float = 0.0

@@ -7,7 +7,7 @@ import msgspec
 from torchloom_core.wire.actions import Action, Guard
 from torchloom_core.wire.messages import Command, KnobValues, Operation
 
-RECALLED = "recalled"
+WITHDRAWN = "recalled"
 """The status of a command that was taken back, until it is known whether its worker had it."""
 
 ACTIONS_STOPPED = "actions were stopped"
@@ -22,10 +22,10 @@ class Flight(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True):
-    """One operation for several workers; ``lives`` are worker and incarnation."""
+    """One operation for several workers; ``incarnations`` are pairs of worker and incarnation."""
 
     operation: Operation
-    lives: tuple[tuple[str, int], ...]
+    incarnations: tuple[tuple[str, int], ...] = msgspec.field(name="lives")
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

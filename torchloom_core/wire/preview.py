@@ -154,9 +154,9 @@ class Judgement(
 
     Attributes
     ----------
-    says : str
-        ``better`` or ``worse``: so with the change, in so many pairs that it is hardly chance;
-        ``same``: no difference was seen; ``few``: too few pairs to tell.
+    result : str
+        ``better`` or ``worse`` with the change, in so many pairs that chance is unlikely; ``same``:
+        no difference was found; ``few``: too few pairs to judge.
     pairs, for_change : int
         That were compared, and in how many of them the loss with the change was lower.
     over : int
@@ -175,7 +175,7 @@ class Judgement(
         If more pairs point a way than there are, or the interval does not hold the difference.
     """
 
-    says: Literal["better", "worse", "same", "few"]
+    result: Literal["better", "worse", "same", "few"] = msgspec.field(name="says")
     pairs: Repeats
     for_change: Repeats
     over: Steps

@@ -117,6 +117,6 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, tag="request"):
     session: SessionName = ""
 
     @property
-    def who(self) -> str:
-        """Who asks, for people: at a web page by their own word, and by whose credentials."""
+    def requester(self) -> str:
+        """The sender, for people: the name entered at a web page, then that of the credentials."""
         return f"{self.session.partition('.')[0]} ({self.by})" if self.session else self.by

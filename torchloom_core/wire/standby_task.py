@@ -33,7 +33,7 @@ Loss = Number | None
 """None: it was no such number."""
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
+class PieceNote(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of a note that brings a piece; what else it has is not looked at."""
 
     command: Id

@@ -76,7 +76,7 @@ class LighthouseView(msgspec.Struct, frozen=True, kw_only=True, tag="lighthouse"
 
     Attributes
     ----------
-    life : int
+    incarnation : int
         Start of the lighthouse's process, milliseconds since the Unix epoch.
     quorum_id : int
         Of the last quorum.
@@ -101,7 +101,7 @@ class LighthouseView(msgspec.Struct, frozen=True, kw_only=True, tag="lighthouse"
     """
 
     run: Name
-    life: Count
+    incarnation: Count = msgspec.field(name="life")
     quorum_id: Count
     members: Replicas = ()
     failed: Replicas = ()

@@ -9,7 +9,7 @@ subject                            encoding  what
 ``tl.cmd.<run>.<life>``            JSON      ``Command``, in stream ``TL_CMD_<run>``
 ``tl.ack.<run>.<life>``            JSON      ``Ack``, in stream ``TL_REPORT_<run>``
 ``tl.roll.<run>``                  JSON      ``RollCall``
-``tl.hold.<run>``                  JSON      ``Hold``
+``tl.hold.<run>``                  JSON      ``PauseState``
 ``tl.ctl.<run>.<person>.<verb>``   JSON      a person's request to the Weaver, with a reply
 ``tl.out.<run>.<kind>``            JSON      what the Weaver decides and sees, as it happens
 ``tl.join.<run>``                  JSON      a new worker asks for credentials
@@ -98,7 +98,7 @@ def roll_call(run: str) -> str:
     return f"tl.roll.{run}"
 
 
-def hold(run: str) -> str:
+def pause_state(run: str) -> str:
     """Return the subject on which the Weaver says which pause it holds."""
     return f"tl.hold.{run}"
 
@@ -118,7 +118,7 @@ def control(run: str, person: str = "*", verb: str = "*") -> str:
     return f"tl.ctl.{run}.{person}.{verb}"
 
 
-def asked(subject: str) -> tuple[str, str]:
+def person_and_verb(subject: str) -> tuple[str, str]:
     """Return who asked what on a subject of :func:`control`; of any other who is ``""``."""
     tokens = subject.split(".", 4)
     is_request = len(tokens) > 4 and tokens[:2] == ["tl", "ctl"]

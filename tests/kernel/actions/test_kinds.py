@@ -32,7 +32,14 @@ from torchloom_core.wire.actions import (
     UncordonNode,
     name_of,
 )
-from torchloom_core.wire.messages import FencedChange, KnobSpec, Operation, Prepare, Tell, Withdraw
+from torchloom_core.wire.messages import (
+    FencedChange,
+    KnobSpec,
+    Operation,
+    Prepare,
+    WriteLog,
+    Withdraw,
+)
 
 ROOT = Path(__file__).parents[3]
 
@@ -106,7 +113,7 @@ def test_the_fleet_model_answers_every_operation_of_a_kind_and_no_other(name):
 
 def test_every_operation_is_some_kind_s_but_that_which_makes_a_stand_by_ready():
     told = {operation for kind in KINDS.values() for operation in kind.operations}
-    assert told | {Prepare, Tell, Withdraw} == set(get_args(Operation))
+    assert told | {Prepare, WriteLog, Withdraw} == set(get_args(Operation))
     assert Prepare not in told
 
 

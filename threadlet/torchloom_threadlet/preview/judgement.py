@@ -40,7 +40,7 @@ def judge(pairs: Sequence[Pair], steps: int) -> Judgement:
     inwards, confidence = _interval(len(differences))
     low, high = differences[inwards], differences[-1 - inwards]
     return Judgement(
-        says=_verdict(len(pairs), low, high),
+        result=_verdict(len(pairs), low, high),
         pairs=len(pairs),
         for_change=sum(difference < 0 for difference in differences),
         over=over,

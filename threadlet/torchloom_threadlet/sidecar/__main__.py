@@ -274,10 +274,10 @@ class Sidecar:
 
     async def _on_hold(self, message: Msg) -> None:
         with contextlib.suppress(MessageError):
-            hold = decode_pause_state(message.data)
-            if hold.run == self._hello.run:
-                self._roll.saw(hold.epoch)
-            self._to_link(hold)
+            state = decode_pause_state(message.data)
+            if state.run == self._hello.run:
+                self._roll.saw(state.epoch)
+            self._to_link(state)
 
     async def _on_command(self, command: Command) -> None:
         self._roll.saw(command.epoch)

@@ -25,7 +25,7 @@ class Trainer(Protocol):
     def deliver(self, command: Command) -> None:
         """Take a command that has arrived."""
 
-    def update_pause(self, hold: PauseState) -> None:
+    def update_pause(self, state: PauseState) -> None:
         """Apply the Weaver's report on the pause in force."""
 
     def admitted(self, unwanted: str) -> None:

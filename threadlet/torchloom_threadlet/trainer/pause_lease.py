@@ -48,13 +48,13 @@ class PauseLease:
         self._until_s = now_s + PROVISIONAL_S
         self._end_s = now_s + self.longest_s
 
-    def update(self, hold: PauseState, now_s: float) -> None:
+    def update(self, state: PauseState, now_s: float) -> None:
         """Apply the Weaver's report on the pause in force."""
-        if hold.over:
-            self._over.append(hold.over)
+        if state.over:
+            self._over.append(state.over)
         if not self.cause:
             return
-        if hold.hold == self.cause:
+        if state.verdict == self.cause:
             self._until_s, self._why = now_s + LEASE_S, LAPSED
         else:
             self._until_s, self._why = now_s, ""

@@ -272,14 +272,14 @@ class Worker:
             self._pending.put(command)
             self.has_pending = True
 
-    def update_pause(self, hold: PauseState) -> None:
+    def update_pause(self, state: PauseState) -> None:
         """Extend or end a pause, as the Weaver reports."""
         with self._inbox_lock:
-            if hold.run != self._run or not self._inbox.believes(hold.epoch):
+            if state.run != self._run or not self._inbox.believes(state.epoch):
                 return
-            self.lease.update(hold, time.monotonic())
-        if hold.over:
-            self.changes.cancel(hold.over)
+            self.lease.update(state, time.monotonic())
+        if state.over:
+            self.changes.cancel(state.over)
         if self.state == "paused":
             self._pending.put(None)  # so that the training thread looks again
 

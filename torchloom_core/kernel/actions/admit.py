@@ -21,10 +21,10 @@ class AdmitKind(ActionKind[AdmitGroup]):
         if not rows:
             trains = group in run.training_groups()
             return f"group {group} trains already" if trains else run.not_training(group)
-        taken = run.plans.reserved() | run.commands.being_told(Drain)
+        taken = run.plans.reserved() | run.commands.workers_with(Drain)
         if any(hello.worker in taken for hello in hellos):
             return f"standby {group} is about to join or to leave"
-        if run.heard(rows) != rows:
+        if run.reachable(rows) != rows:
             return f"standby {group} was not heard of lately"
         cordoned = sorted(fleet.cordons.nodes.intersection(hello.node for hello in hellos))
         return f"standby {group} is on {cordoned[0]}, which is cordoned" if cordoned else ""
@@ -32,7 +32,7 @@ class AdmitKind(ActionKind[AdmitGroup]):
     def stages(self, action: AdmitGroup, run: Run) -> Stages:
         """Return the join of all of the group."""
         stage = run.stage(run.standby_members(action.group), Join())
-        return Stages((stage,), tuple(worker for worker, _ in stage.lives))
+        return Stages((stage,), tuple(worker for worker, _ in stage.incarnations))
 
     def summary(self, action: AdmitGroup, plan: Plan, run: Run) -> str:
         """Return who came."""

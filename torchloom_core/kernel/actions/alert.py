@@ -25,6 +25,6 @@ class AlertKind(ActionKind[Alert]):
         """Return what people are told."""
         return action.text
 
-    def wish(self, action: Mapping[str, Any]) -> str:
+    def describe(self, action: Mapping[str, Any]) -> str:
         """Return ``alert on g0-0: too hot``."""
         return f"alert on {action['worker']}: {action['text']}"

@@ -43,7 +43,7 @@ class CordonKind(ActionKind[CordonNode]):
         """Return which node, and for how long."""
         return f"nobody new is put on {action.node}{_for(action.lasts_s)}"
 
-    def wish(self, action: Mapping[str, Any]) -> str:
+    def describe(self, action: Mapping[str, Any]) -> str:
         """Return ``cordon node n7 for 3600 s``."""
         return f"cordon node {action['node']}{_for(action.get('lasts_s'))}"
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from torchloom_core.kernel.actions.fenced import cannot_agree, together
+from torchloom_core.kernel.actions.fenced import cannot_agree, fenced_stages
 from torchloom_core.kernel.actions.kind import ActionKind, Stages
 from torchloom_core.kernel.actions.run import Run
 from torchloom_core.wire.actions import DrainGroup
@@ -42,14 +42,14 @@ class DrainKind(ActionKind[DrainGroup]):
         """Return the drain of all of them."""
         rows = [row for group in action.groups for row in run.members(group)]
         if len(rows) > 1 and not cannot_agree("a drain", run):
-            return together(Drain(), run, action.groups)
+            return fenced_stages(Drain(), run, action.groups)
         return Stages((run.stage(rows or run.standby_members(action.group), Drain()),))
 
     def summary(self, action: DrainGroup, plan: Plan, run: Run) -> str:
         """Return who went, and at which step."""
         return f"{', '.join(action.groups)} drained{landed_text(plan)}"
 
-    def wish(self, action: Mapping[str, Any]) -> str:
+    def describe(self, action: Mapping[str, Any]) -> str:
         """Return ``drain group g1``, or ``drain group g1, g2``."""
         return f"drain group {', '.join([action['group'], *action.get('also', ())])}"
 

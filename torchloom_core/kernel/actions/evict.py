@@ -43,7 +43,7 @@ class EvictKind(ActionKind[EvictGroup]):
             stages.append(run.stage(standby_for(action.group, run), Join()))
         if action.then != "wait":
             stages.append(run.stage(run.able(hung, "terminate"), Terminate()))
-        return Stages(tuple(stage for stage in stages if stage.lives))
+        return Stages(tuple(stage for stage in stages if stage.incarnations))
 
     def begin(self, plan: Plan, run: Run) -> list[Output]:
         """Have the lighthouse stop waiting for it."""
@@ -51,7 +51,7 @@ class EvictKind(ActionKind[EvictGroup]):
         hung = run.members(group)
         replicas = tuple(sorted(run.fleet.quorums.replicas(hung)))
         act = Evict(replicas=replicas, quorum_id=run.fleet.quorums.latest(hung))
-        return run.steering.tell(act, f"{group} hangs") if replicas else []
+        return run.steering.send(act, f"{group} hangs") if replicas else []
 
     def summary(self, action: EvictGroup, plan: Plan, run: Run) -> str:
         """Return what became of the group."""

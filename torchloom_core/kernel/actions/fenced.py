@@ -13,7 +13,9 @@ from torchloom_core.suggest import listed
 from torchloom_core.wire.messages import Drain, FencedChange, Pause, Rewind, SetKnobs
 
 
-def together(do: SetKnobs | Pause | Drain | Rewind, run: Run, groups: Iterable[str] = ()) -> Stages:
+def fenced_stages(
+    do: SetKnobs | Pause | Drain | Rewind, run: Run, groups: Iterable[str] = ()
+) -> Stages:
     """Return the one stage in which all that agree are offered the operation."""
     operation = FencedChange(number=run.commands.next_change(), do=do, groups=tuple(groups))
     return Stages((run.stage(run.voters(), operation),))

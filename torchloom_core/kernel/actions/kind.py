@@ -115,7 +115,7 @@ class ActionKind(ABC, Generic[A]):
     def obstacle(self, action: A, run: Run) -> str:
         """Return why it cannot be carried out at all, or nothing."""
 
-    def doubt(self, action: A, run: Run) -> str:
+    def warning(self, action: A, run: Run) -> str:
         """Return why it may be a slip of a person's finger although it is possible, or nothing."""
         return ""
 
@@ -173,7 +173,7 @@ class ActionKind(ABC, Generic[A]):
         """Return what was not done of a plan of which some commands were not applied."""
         return missed_text(plan)
 
-    def wish(self, action: Mapping[str, Any]) -> str:
+    def describe(self, action: Mapping[str, Any]) -> str:
         """Return the action in a few words, from what a record holds of it."""
         return plain_summary(action)
 

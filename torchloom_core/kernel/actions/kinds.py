@@ -67,6 +67,6 @@ def summary_of(action: Mapping[str, Any]) -> str:
     """
     kind = KINDS.get(str(action.get("kind")))
     try:
-        return kind.wish(action) if kind else plain_summary(action)
+        return kind.describe(action) if kind else plain_summary(action)
     except (KeyError, TypeError, ValueError):  # a field is missing, or is of another type
         return plain_summary(action)

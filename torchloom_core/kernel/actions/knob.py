@@ -60,7 +60,7 @@ class KnobKind(ActionKind[ChangeKnob]):
             return f"knob {action.knob}: {action.worker or 'every worker that has it'} is leaving"
         return ""
 
-    def doubt(self, action: ChangeKnob, run: Run) -> str:
+    def warning(self, action: ChangeKnob, run: Run) -> str:
         """Return by how much the value is off from all that are in use or wanted."""
         return unusual(_spec(action, run), action.value, run.in_use(action.knob))
 
@@ -80,7 +80,7 @@ class KnobKind(ActionKind[ChangeKnob]):
     def superseded(self, action: ChangeKnob, run: Run) -> Iterable[Command]:
         """Return what the same workers are being told of the same knob."""
         workers = [run.fleet.hello[row].worker for row in _rows(action, run)]
-        return run.commands.telling(workers, action.knob)
+        return run.commands.setting(workers, action.knob)
 
     def undone(self, action: ChangeKnob, began_ns: int, run: Run) -> list[Output]:
         """Want the value no more."""
@@ -100,7 +100,7 @@ class KnobKind(ActionKind[ChangeKnob]):
         watched = run.guards.text(plan.verdict)
         return ", ".join(filter(None, [done, _left_out(action, run)])) + watched
 
-    def wish(self, action: Mapping[str, Any]) -> str:
+    def describe(self, action: Mapping[str, Any]) -> str:
         """Return ``knob lr = 0.1 on g0-0``."""
         return f"knob {action['knob']} = {action['value']} on {action.get('worker') or 'all'}"
 

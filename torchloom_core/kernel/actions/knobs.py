@@ -5,7 +5,7 @@ from typing import Any
 
 from torchloom_core.errors import KnobError
 from torchloom_core.fleet.declared_knobs import check_all_have, first_values
-from torchloom_core.kernel.actions.fenced import cannot_agree, together
+from torchloom_core.kernel.actions.fenced import cannot_agree, fenced_stages
 from torchloom_core.kernel.actions.kind import ActionKind, Stages
 from torchloom_core.kernel.actions.run import Run
 from torchloom_core.wire import notices
@@ -43,7 +43,7 @@ class KnobsKind(ActionKind[ChangeKnobs]):
             action.guard
         )
 
-    def doubt(self, action: ChangeKnobs, run: Run) -> str:
+    def warning(self, action: ChangeKnobs, run: Run) -> str:
         """Return by how much a value is off from all that are in use or wanted."""
         doubts = (
             unusual(run.spec(knob), value, run.in_use(knob))
@@ -53,7 +53,7 @@ class KnobsKind(ActionKind[ChangeKnobs]):
 
     def stages(self, action: ChangeKnobs, run: Run) -> Stages:
         """Return the one stage of all that agree."""
-        return together(SetKnobs(values=checked(action.values, run)), run)
+        return fenced_stages(SetKnobs(values=checked(action.values, run)), run)
 
     def begin(self, plan: Plan, run: Run) -> list[Output]:
         """Remember what the knobs are, before any rank changes them, unless it only puts back."""
@@ -80,7 +80,7 @@ class KnobsKind(ActionKind[ChangeKnobs]):
         values = ", ".join(f"{knob} = {shown(value)}" for knob, value in action.values.items())
         return f"{values} on {workers_text(plan)}{landed_text(plan)}{run.guards.text(plan.verdict)}"
 
-    def wish(self, action: Mapping[str, Any]) -> str:
+    def describe(self, action: Mapping[str, Any]) -> str:
         """Return ``knobs lr = 0.1, compression = bf16``."""
         return "knobs " + ", ".join(f"{knob} = {v}" for knob, v in action["values"].items())
 
@@ -109,5 +109,5 @@ def _tell_restored(values: KnobValues, run: Run) -> list[Output]:
     wishes = [wish for knob in values if (wish := run.desired.of(None, knob)) is not None]
     voters = run.voters() if wishes else []
     workers = [run.fleet.hello[row].worker for row in voters[:1]]
-    told = [run.say(notices.of_restored(wishes, worker), RECONCILE) for worker in workers]
+    told = [run.notify(notices.of_restored(wishes, worker), RECONCILE) for worker in workers]
     return [output for outputs in told for output in outputs]

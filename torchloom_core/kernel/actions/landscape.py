@@ -10,4 +10,4 @@ class LandscapeKind(StandbyTaskKind[MapLandscape]):
 
     message = MapLandscape
     operations = (Survey,)
-    leave_off = Survey(points=0)
+    end_task = Survey(points=0)

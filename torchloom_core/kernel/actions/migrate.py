@@ -40,7 +40,7 @@ def standby_for(group: str, run: Run) -> list[int]:
     """
     fleet, hello = run.fleet, run.fleet.hello
     members = run.members(group)
-    taken = run.plans.reserved() | run.commands.being_told(Drain)
+    taken = run.plans.reserved() | run.commands.workers_with(Drain)
     barred = {hello[row].node for row in members} | fleet.cordons.nodes
     racks = {hello[row].rack for row in members} - {""}
     fit = [
@@ -48,7 +48,7 @@ def standby_for(group: str, run: Run) -> list[int]:
         for name, rows in fleet.groups("standby").items()
         if len(rows) == len(members)
         and not any(hello[row].node in barred or hello[row].worker in taken for row in rows)
-        and run.heard(rows) == rows
+        and run.reachable(rows) == rows
     ]
     return min(fit)[2] if fit else []
 

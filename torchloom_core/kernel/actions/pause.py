@@ -1,6 +1,6 @@
 """Pause: every training worker waits at its next step boundary, or none does."""
 
-from torchloom_core.kernel.actions.fenced import cannot_agree, together
+from torchloom_core.kernel.actions.fenced import cannot_agree, fenced_stages
 from torchloom_core.kernel.actions.kind import ActionKind, Stages
 from torchloom_core.kernel.actions.run import Run
 from torchloom_core.wire.actions import PauseRun
@@ -45,12 +45,12 @@ class PauseKind(ActionKind[PauseRun]):
         Their telemetry says that a moment later.
         """
         if not cannot_agree("a pause", run):
-            return together(Pause(), run)
+            return fenced_stages(Pause(), run)
         return Stages((run.stage(run.rows_in("training", "paused"), Pause()),))
 
     def begin(self, plan: Plan, run: Run) -> list[Output]:
         """Expect all of them to pause."""
-        run.pauses.make(plan.verdict, [worker for worker, _ in plan.stages[0].lives])
+        run.pauses.make(plan.verdict, [worker for worker, _ in plan.stages[0].incarnations])
         return []
 
     def trouble(self, plan: Plan, run: Run) -> str:

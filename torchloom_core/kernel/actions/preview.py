@@ -16,7 +16,7 @@ class PreviewKind(StandbyTaskKind[PreviewChange]):
 
     message = PreviewChange
     operations = (Rehearse,)
-    leave_off = Rehearse(steps=0)
+    end_task = Rehearse(steps=0)
 
     def obstacle(self, action: PreviewChange, run: Run) -> str:
         """Refuse also what the run's knobs would not take."""
@@ -27,7 +27,7 @@ class PreviewKind(StandbyTaskKind[PreviewChange]):
             return str(error)
         return super().obstacle(action, run)
 
-    def wish(self, action: Mapping[str, Any]) -> str:
+    def describe(self, action: Mapping[str, Any]) -> str:
         """Return ``preview lr = 0.1``."""
         values = ", ".join(f"{knob} = {value}" for knob, value in action.get("values", {}).items())
         return f"preview {values or 'of no change' if action.get('steps', 1) else 'end'}"

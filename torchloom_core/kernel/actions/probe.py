@@ -58,7 +58,7 @@ class ProbeKind(ActionKind[ProbeLinks]):
         """Return the same: a pair that failed says nothing of the others."""
         return self.summary(action, plan, run)
 
-    def wish(self, action: Mapping[str, Any]) -> str:
+    def describe(self, action: Mapping[str, Any]) -> str:
         """Return ``probe g0-0 -> g1-0, g2-0 -> g3-0``."""
         return f"probe {_pairs_text(action['pairs'], 3)}"
 

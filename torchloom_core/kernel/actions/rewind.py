@@ -1,6 +1,6 @@
 """Rewind: all ranks go back to the last checkpoint at one step, and skip batches from there."""
 
-from torchloom_core.kernel.actions.fenced import cannot_agree, together
+from torchloom_core.kernel.actions.fenced import cannot_agree, fenced_stages
 from torchloom_core.kernel.actions.kind import ActionKind, Stages
 from torchloom_core.kernel.actions.run import NAMED, Run
 from torchloom_core.suggest import listed
@@ -28,7 +28,7 @@ class RewindKind(ActionKind[RewindRun]):
 
     def stages(self, action: RewindRun, run: Run) -> Stages:
         """Return the one stage of all that agree."""
-        return together(Rewind(skip=action.skip), run)
+        return fenced_stages(Rewind(skip=action.skip), run)
 
     def summary(self, action: RewindRun, plan: Plan, run: Run) -> str:
         """Return how many went back, and at which step."""

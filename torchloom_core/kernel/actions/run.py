@@ -15,7 +15,7 @@ from torchloom_core.fleet.state import FleetState
 from torchloom_core.fleet.steering import Steering
 from torchloom_core.wire.events import Notice, Output
 from torchloom_core.wire.knobs import find_spec
-from torchloom_core.wire.messages import KnobSpec, KnobValue, Operation, Tell
+from torchloom_core.wire.messages import KnobSpec, KnobValue, Operation, WriteLog
 from torchloom_core.wire.plans import Stage
 
 NAMED = 3
@@ -65,7 +65,7 @@ class Run:
         """Return the rows of those who obey the verb; an older Threadlet knows fewer."""
         return [row for row in rows if verb in self.fleet.hello[row].actuators]
 
-    def heard(self, rows: Iterable[int]) -> list[int]:
+    def reachable(self, rows: Iterable[int]) -> list[int]:
         """Return the rows of those that something was heard of lately."""
         return [row for row in rows if self.fleet.heard_ns_of(row) >= self.now_ns - self.stale_ns]
 
@@ -107,19 +107,21 @@ class Run:
     def stage(self, rows: Iterable[int], operation: Operation) -> Stage:
         """Return the stage that tells the workers of these rows to do the operation."""
         hellos = [self.fleet.hello[row] for row in rows]
-        return Stage(operation=operation, lives=tuple((h.worker, h.incarnation) for h in hellos))
+        return Stage(
+            operation=operation, incarnations=tuple((h.worker, h.incarnation) for h in hellos)
+        )
 
-    def tell(self, stage: Stage, cause: str) -> list[Output]:
+    def issue(self, stage: Stage, cause: str) -> list[Output]:
         """Issue the stage's commands."""
         outputs: list[Output] = []
-        for worker, incarnation in stage.lives:
+        for worker, incarnation in stage.incarnations:
             outputs += self.commands.issue(worker, incarnation, stage.operation, cause, self.now_ns)
         return outputs
 
-    def say(self, notice: Notice, cause: str) -> list[Output]:
+    def notify(self, notice: Notice, cause: str) -> list[Output]:
         """Tell people of a worker, also in its trainer's own log."""
         able = self.able([self.fleet.row_of[notice.worker]], "tell")
-        return [notice, *self.tell(self.stage(able, Tell(text=notice.text)), cause)]
+        return [notice, *self.issue(self.stage(able, WriteLog(text=notice.text)), cause)]
 
     # --- obstacles that several kinds meet ---
 

@@ -13,9 +13,9 @@ E = TypeVar("E", bound=MapLandscape | PreviewChange)
 
 
 class StandbyTaskKind(ActionKind[E]):
-    """One at a time; one that leaves off ends that which is under way, by ``leave_off``."""
+    """One at a time; one that leaves off ends that which is under way, by ``end_task``."""
 
-    leave_off: ClassVar[StandbyTask]
+    end_task: ClassVar[StandbyTask]
     changes_run = False
 
     def target(self, action: E) -> str:
@@ -44,7 +44,7 @@ class StandbyTaskKind(ActionKind[E]):
     def end(self, plan: Plan, trouble: str, run: Run) -> list[Output]:
         """Have a standby leave off that may still be at it."""
         rows = self._at_it(run) if trouble else ()
-        return run.tell(run.stage(rows, self.leave_off), plan.verdict)
+        return run.issue(run.stage(rows, self.end_task), plan.verdict)
 
     def summary(self, action: E, plan: Plan, run: Run) -> str:
         """Return where it is."""
@@ -55,8 +55,8 @@ class StandbyTaskKind(ActionKind[E]):
         if action.leaves_off:
             return self._at_it(run)  # one that is silent hears it once it is back
         verb = str(self.operations[0].__struct_config__.tag)
-        return run.heard(run.able(run.rows_in("standby"), verb))
+        return run.reachable(run.able(run.rows_in("standby"), verb))
 
     def _at_it(self, run: Run) -> list[int]:
-        told = run.commands.being_told(*self.operations)
+        told = run.commands.workers_with(*self.operations)
         return [row for worker, row in run.fleet.row_of.items() if worker in told]

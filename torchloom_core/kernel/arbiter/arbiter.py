@@ -113,11 +113,11 @@ class Arbiter:
         if candidate.mode == "shadow":
             return candidate.denied("shadow", f"would be granted: {proposal.reason}")
         if case.rule.approval and not (unweighed or approved_by):
-            return self._hold(candidate)
+            return self._await_approval(candidate)
         rule = PERSON if approved_by else proposed.policy if unweighed else "net_gain"
         return self._draw(candidate, now_ns, rule=rule, approved_by=approved_by)
 
-    def _hold(self, candidate: Candidate) -> Verdict:
+    def _await_approval(self, candidate: Candidate) -> Verdict:
         """Keep the proposal until a person approves it, unless its like waits already."""
         target = target_of(candidate.proposed.proposal.action)
         for waiting in self.waiting.values():

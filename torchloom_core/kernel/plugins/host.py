@@ -21,12 +21,12 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class ActivePolicy:
-    """A policy that is on; ``held`` says why it is in dry run though the config has it act."""
+    """An active policy; ``dry_run_reason`` is why it is in dry run against the config."""
 
     name: str
     policy: Policy
     mode: Literal["act", "dry_run", "shadow"] = "act"
-    held: str = ""
+    dry_run_reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class ActivePlugins:
     predictors: Mapping[str, Predictor] = field(default_factory=dict)
     failed: tuple[PolicyFailed | PredictorFailed, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
-    remarks: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def needs(self) -> list[PolicyNeed]:
