@@ -1,4 +1,4 @@
-"""What the demo of the bandwidth says of its two runs is what the groups wrote, and no more."""
+"""The report of the bandwidth demo matches the groups' step logs."""
 
 import json
 import math
@@ -20,7 +20,7 @@ SLOW = next(at for at, phase in enumerate(SCRIPT) if phase.mbit == 20.0)
 
 
 def log(path, step_s, mode_of):
-    """Return a group's log: in each phase steps of so many seconds, in a mode."""
+    """Return a group's step log with one step time and one mode per phase."""
     log, now, step = StepLog(path), 1000.0, 0
     for number, phase in enumerate(SCRIPT):
         end = now + phase.seconds
@@ -52,7 +52,7 @@ def began():
 
 def arm(path, step_s, modes):
     logs = {group: log(path / group, step_s, modes) for group in GROUPS}
-    return ArmFigures("an arm", "links as they are", logs, began())
+    return ArmFigures("an arm", "links", logs, began())
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def report(tmp_path, without):
     return Report(without, tuned)
 
 
-def test_a_phase_is_what_its_steps_were_once_it_had_settled(without):
+def test_a_phase_is_measured_after_its_first_steps(without):
     log = without.log
     first = [row for row in log.steps if row["t"] <= without.began[1]]
     for row in first[:SETTLE_STEPS]:
@@ -78,7 +78,7 @@ def test_a_phase_is_what_its_steps_were_once_it_had_settled(without):
     assert figures.modes == ("none",)
 
 
-def test_all_that_is_to_be_shown_holds_of_a_run_that_was_tuned(report):
+def test_a_tuned_run_passes_all_checks(report):
     assert all(report.promises().values())
     check(report)
 
@@ -90,17 +90,17 @@ def test_all_that_is_to_be_shown_holds_of_a_run_that_was_tuned(report):
         (lambda rows: rows[50].update(knobs={"compression": "topk"}), "two groups: 1"),
     ],
 )
-def test_what_does_not_hold_is_named(report, spoil, word):
+def test_a_failed_check_is_named(report, spoil, word):
     spoil(report.tuned.logs["g1"].steps)
     with pytest.raises(StateError, match=word):
         check(report)
 
 
-def test_the_demo_runs_with_the_worth_of_a_step_that_the_policy_has_by_itself():
+def test_the_demo_uses_the_policys_default_quality():
     assert quality_of_modes() == QUALITY
 
 
-def test_table_plot_and_summary_come_of_it(report, tmp_path):
+def test_table_plot_and_summary_are_written(report, tmp_path):
     shown = StringIO()
     show(Console(file=shown, width=120), report)
     draw(tmp_path / "demo.png", report)

@@ -1,4 +1,4 @@
-"""The dashboard beside a Weaver: what becomes of it is said, and one that dies comes again."""
+"""The dashboard beside a Weaver: its end is logged, and it is restarted after a crash."""
 
 import contextlib
 import os
@@ -15,10 +15,10 @@ from torchloom_core.cli import dashboard_process
 
 pytestmark = pytest.mark.integration
 
-KEEPS = """
+SUPERVISES = """
 import sys
-from torchloom_core.cli.dashboard_process import _Beside
-_Beside([sys.executable, "-c", sys.argv[1]]).keep()
+from torchloom_core.cli.dashboard_process import _DashboardProcess
+_DashboardProcess([sys.executable, "-c", sys.argv[1]]).supervise()
 """
 ENDS_WITH_IT = """
 import os, time
@@ -32,58 +32,58 @@ STAYS = "import os, pathlib, time; f = pathlib.Path('{}'); f.write_text(str(os.g
 
 @pytest.fixture
 def soon(monkeypatch):
-    monkeypatch.setattr(dashboard_process, "_TOGETHER_S", 0.1)
+    monkeypatch.setattr(dashboard_process, "_CTRL_C_S", 0.1)
     monkeypatch.setattr(dashboard_process, "_STARTS_S", 0.0)
 
 
 @contextlib.contextmanager
-def kept(script):
-    beside = dashboard_process._Beside([sys.executable, "-c", script])
-    keeping = threading.Thread(target=beside.keep)
-    keeping.start()
-    yield keeping
-    beside.end()
-    keeping.join()
+def supervised(script):
+    process = dashboard_process._DashboardProcess([sys.executable, "-c", script])
+    thread = threading.Thread(target=process.supervise)
+    thread.start()
+    yield thread
+    process.end()
+    thread.join()
 
 
-def test_one_that_is_killed_is_started_again_and_ends_with_the_weaver(tmp_path, caplog, soon):
+def test_a_killed_dashboard_is_restarted_and_ends_with_the_weaver(tmp_path, caplog, soon):
     path = tmp_path / "pid"
     script = f"{STAYS.format(path)}; time.sleep(1000)"
-    with kept(script):
+    with supervised(script):
         until(lambda: path.exists() and path.read_text())
         first = int(path.read_text())
         os.kill(first, signal.SIGKILL)
         until(lambda: path.read_text() not in ("", str(first)))
         second = int(path.read_text())
-    assert "the dashboard has ended with status -9: it is started again" in caplog.text
+    assert "the dashboard exited with status -9: restarting it" in caplog.text
     with pytest.raises(ProcessLookupError):
         os.kill(second, 0)
 
 
 @pytest.mark.parametrize("status", [0, 12])
-def test_one_that_cannot_serve_or_was_told_to_end_is_let_be(caplog, monkeypatch, status):
-    monkeypatch.setattr(dashboard_process, "_TOGETHER_S", 0.1)
-    with kept(f"raise SystemExit({status})") as keeping:
-        keeping.join()
-    said = f"the dashboard has ended with status {status}: the Weaver goes on without one"
+def test_a_dashboard_that_fails_to_start_or_exits_is_not_restarted(caplog, monkeypatch, status):
+    monkeypatch.setattr(dashboard_process, "_CTRL_C_S", 0.1)
+    with supervised(f"raise SystemExit({status})") as thread:
+        thread.join()
+    line = f"the dashboard exited with status {status}: the Weaver continues without it"
     assert caplog.text.count("the dashboard") == 1
-    assert said in caplog.text
+    assert line in caplog.text
 
 
-def test_one_that_ends_with_the_weaver_is_no_news(tmp_path, caplog):
+def test_a_dashboard_that_ends_with_the_weaver_is_not_logged(tmp_path, caplog):
     path = tmp_path / "pid"
-    with kept(f"{STAYS.format(path)}; raise SystemExit(0)"):
+    with supervised(f"{STAYS.format(path)}; raise SystemExit(0)"):
         until(lambda: path.exists() and path.read_text())
     assert caplog.text == ""
 
 
-def test_one_whose_weaver_is_killed_ends_too():
-    command = [sys.executable, "-c", KEEPS, ENDS_WITH_IT]
+def test_a_dashboard_ends_when_its_weaver_is_killed():
+    command = [sys.executable, "-c", SUPERVISES, ENDS_WITH_IT]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as weaver:
         dashboard = int(weaver.stdout.readline())
         weaver.kill()
         try:
-            weaver.communicate(timeout=DEADLINE_S)  # what both print to is closed by both
+            weaver.communicate(timeout=DEADLINE_S)  # both have closed the pipe
         except subprocess.TimeoutExpired:
             os.kill(dashboard, signal.SIGKILL)
             raise

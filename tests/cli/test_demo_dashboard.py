@@ -1,4 +1,4 @@
-"""The demo's dashboard: its links are printed, and it is started again where it dies."""
+"""The demo's dashboard: its links are printed, and it is restarted after a crash."""
 
 import io
 import sys
@@ -17,7 +17,7 @@ STAYS = "import os, time; print(f'http://127.0.0.1:29512/?token={os.getpid()}', 
 
 
 class Scripted(Processes):
-    """A demo's processes, where the dashboard is a script."""
+    """A demo's processes, with a script as the dashboard."""
 
     script = ""
 
@@ -32,13 +32,13 @@ def stage(tmp_path):
     return processes, Console(file=io.StringIO(), width=200)
 
 
-def test_a_dashboard_that_dies_is_said_and_started_again(stage):
+def test_a_killed_dashboard_is_reported_and_restarted(stage):
     processes, console = stage
     processes.script = f"{STAYS} time.sleep(1000)"
     dashboard = _DashboardProcess(processes, console)
 
     def links():
-        dashboard.look()
+        dashboard.poll()
         return console.file.getvalue().count("token=")
 
     until(lambda: links() == 1)
@@ -47,13 +47,13 @@ def test_a_dashboard_that_dies_is_said_and_started_again(stage):
     assert processes.words[-2:] == ("--port", "29512")
     dashboard._process.kill()
     dashboard._process.wait()
-    assert "the dashboard has ended with status -9: it is started again" in console.file.getvalue()
+    assert "the dashboard exited with status -9: restarting it" in console.file.getvalue()
 
 
-def test_a_dashboard_that_never_starts_ends_the_demo_with_where_it_says_why(stage, tmp_path):
+def test_a_dashboard_that_does_not_start_ends_the_demo_with_its_log(stage, tmp_path):
     processes, console = stage
     processes.script = "raise SystemExit(12)"
     dashboard = _DashboardProcess(processes, console)
     dashboard._process.wait()
     with pytest.raises(StateError, match=r"the dashboard did not start; see .*dashboard\.err"):
-        dashboard.look()
+        dashboard.poll()

@@ -1,4 +1,4 @@
-"""However a demo ends, what it started ends with it, or with the next demo in its folder."""
+"""A demo's processes end with it, or with the next demo in its folder."""
 
 import os
 import signal
@@ -54,7 +54,7 @@ except KeyboardInterrupt:
 
 @contextmanager
 def playing(folder, how="detached", **options):
-    """A demo that has started a process: its own process, and that one."""
+    """Run a demo that starts a process; yield both processes."""
     command = [sys.executable, "-c", PLAY, str(folder), how]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options) as demo:
         started = psutil.Process(int(demo.stdout.readline()))
@@ -78,7 +78,7 @@ def has_ended(process):
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 143)]
 )
-def test_a_signal_ends_a_demo_with_all_that_it_started(folder, number, status):
+def test_a_signal_ends_a_demo_and_its_processes(folder, number, status):
     with playing(folder) as (demo, started):
         demo.send_signal(number)
         assert demo.wait(DEADLINE_S) == status
@@ -95,13 +95,13 @@ def test_sigterm_ends_a_demo_that_a_shell_runs_in_the_background(folder):
         assert has_ended(started)
 
 
-def test_a_demo_that_is_over_has_ended_what_went_on(folder):
+def test_a_finished_demo_has_ended_its_processes(folder):
     with playing(folder, "over") as (demo, started):
         assert demo.wait(DEADLINE_S) == 0
         assert has_ended(started)
 
 
-def test_a_demo_first_ends_what_one_that_was_killed_has_left_and_nothing_else(folder):
+def test_a_demo_first_ends_only_the_processes_of_a_killed_one(folder):
     with playing(folder.with_name("other")) as (other, others), playing(folder) as (demo, started):
         demo.kill()
         demo.wait()
@@ -113,7 +113,7 @@ def test_a_demo_first_ends_what_one_that_was_killed_has_left_and_nothing_else(fo
         assert other.poll() is None
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of its parent's end")
+@pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG needs Linux")
 def test_a_trainer_ends_when_its_demo_is_killed(folder):
     with playing(folder, "child") as (demo, started):
         demo.kill()
@@ -121,15 +121,15 @@ def test_a_trainer_ends_when_its_demo_is_killed(folder):
         until(lambda: has_ended(started))
 
 
-def test_two_demos_do_not_play_in_one_folder(folder):
+def test_two_demos_do_not_run_in_one_folder(folder):
     with playing(folder) as (demo, started):
-        with pytest.raises(StateError, match="another demo plays there"), stage(folder):
+        with pytest.raises(StateError, match="another demo is running there"), stage(folder):
             pass
         assert not has_ended(started)
         assert demo.poll() is None
 
 
-def test_a_mark_that_is_none_ends_nothing(folder):
+def test_an_empty_mark_ends_nothing(folder):
     folder.mkdir()
     bystander = subprocess.Popen(["sleep", "600"], env={**os.environ, VARIABLE: ""})
     try:
@@ -142,20 +142,20 @@ def test_a_mark_that_is_none_ends_nothing(folder):
         bystander.wait()
 
 
-def test_the_links_that_a_demo_left_are_taken_down_by_the_next(folder):
+def test_the_next_demo_takes_down_links_that_are_left(folder):
     if reason := reason_for_none():
         pytest.skip(f"no lab here: {reason}")
     with playing(folder, "links") as (demo, _):
         mark = (folder / MARK).read_text()
         demo.kill()
-        # Nobody has asked for its status: its pid is not free yet.
+        # The zombie still has its PID.
         until(lambda: psutil.Process(demo.pid).status() == psutil.STATUS_ZOMBIE)
         assert mark in marks_of_links()
         with stage(folder):
             assert mark not in marks_of_links()
 
 
-def test_the_links_of_another_folder_are_taken_down_unless_its_demo_may_play(folder, tmp_path):
+def test_links_of_another_folder_are_taken_down_unless_its_demo_may_run(folder, tmp_path):
     if reason := reason_for_none():
         pytest.skip(f"no lab here: {reason}")
     with playing(folder, "links") as (demo, _):

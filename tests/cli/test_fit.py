@@ -1,4 +1,4 @@
-"""``torchloom fit`` as a person types it."""
+"""``torchloom fit`` on the command line."""
 
 import json
 import signal
@@ -26,7 +26,7 @@ def trace(folder):
     return folder
 
 
-def test_a_model_is_written_and_its_worth_is_said(trace):
+def test_a_model_is_written_and_its_skill_is_printed(trace):
     result = trace.torchloom(*QUICK)
     assert result.returncode == 0, result.stderr
     for text in ("prevalence", "event precision", "random", "wrote fault_history.tlmodel"):
@@ -45,31 +45,31 @@ def test_a_model_is_written_and_its_worth_is_said(trace):
     assert json.loads(again.stdout)["score"]["predictor"] == "fault_history"
 
 
-def test_what_is_best_on_earlier_time_is_chosen_and_all_that_was_tried_is_shown(trace):
+def test_auto_takes_the_best_candidate_and_shows_all(trace):
     words = ["auto" if word == "fault_history" else word for word in QUICK]
     result = trace.torchloom(*words)
     assert result.returncode == 0, result.stderr
-    assert "chosen on earlier time, among" in result.stdout
+    assert "candidates, scored within the training time" in result.stdout
     card = json.loads((trace.path / "auto.tlmodel" / "card.json").read_text())
     best = max(card["tried"], key=lambda one: sum(value or 0.0 for value in one["auprc"]))
     assert best["candidate"] == card["predictor"]
-    asked = f"--predictor {card['predictor']}=auto.tlmodel"
-    assert result.stdout.endswith(f"wrote auto.tlmodel, for {asked}\n")
+    usage = f"--predictor {card['predictor']}=auto.tlmodel"
+    assert result.stdout.endswith(f"wrote auto.tlmodel; use it with {usage}\n")
     assert {"boosting", "fault_history", "logistic", "one_rule"} <= {
         one["candidate"] for one in card["tried"]
     }
 
 
-def test_how_long_a_repair_takes_is_the_configs_unless_it_is_told(trace):
+def test_the_repair_time_is_that_of_the_option_or_the_config(trace):
     (trace.path / "torchloom.toml").write_text("[evaluate]\nrepair_s = 7200.0\n")
-    for words, wanted in (((), 7200.0), (("--repair-s", "3600"), 3600.0)):
+    for words, expected in (((), 7200.0), (("--repair-s", "3600"), 3600.0)):
         result = trace.torchloom(*QUICK, "--force", *words)
         assert result.returncode == 0, result.stderr
         model = json.loads((trace.path / "fault_history.tlmodel" / "model.json").read_text())
-        assert model["repair_s"] == wanted
+        assert model["repair_s"] == expected
 
 
-def test_no_skill_is_said_plainly_and_is_no_error(folder):
+def test_a_model_without_skill_is_no_error(folder):
     write_bundle(folder.path / "t.tltrace", rate=0.003, days=100)
     result = folder.torchloom(*QUICK, "--out", "a/none.tlmodel")
     assert result.returncode == 0, result.stderr
@@ -94,7 +94,7 @@ def test_no_skill_is_said_plainly_and_is_no_error(folder):
         (
             "--option fit_half_lives_s=[a,b]",
             2,
-            """--option: need a list as TOML has it, in quotes for the shell, such as """
+            """--option: need a TOML list in shell quotes, such as """
             """'fit_half_lives_s=["a", "b"]' or 'fit_half_lives_s=[1, 2]', was [a,b]""",
         ),
         (
@@ -117,17 +117,17 @@ def test_no_skill_is_said_plainly_and_is_no_error(folder):
 )
 def test_a_mistake_is_one_line(trace, words, status, problem):
     (trace.path / "other.tlmodel").mkdir()
-    told = QUICK.copy()
+    command = QUICK.copy()
     for name, value in zip(words.split()[::2], words.split()[1::2], strict=False):
         if name in QUICK:
-            told[told.index(name) + 1] = value
+            command[command.index(name) + 1] = value
         else:
-            told += [name, value]
-    told += [word for word in words.split() if word == "--force"]
-    is_one_line(trace.torchloom(*told), status, problem)
+            command += [name, value]
+    command += [word for word in words.split() if word == "--force"]
+    is_one_line(trace.torchloom(*command), status, problem)
 
 
-def test_a_trace_that_is_none_is_one_line(folder):
+def test_a_missing_trace_is_one_line(folder):
     is_one_line(
         folder.torchloom(*QUICK),
         6,
@@ -135,18 +135,18 @@ def test_a_trace_that_is_none_is_one_line(folder):
     )
 
 
-def test_a_trace_that_was_changed_is_refused(trace):
+def test_a_changed_trace_is_refused(trace):
     events = trace.path / "t.tltrace" / "events.jsonl"
     events.write_bytes(events.read_bytes().replace(b"crash", b"fault", 1))
     is_one_line(trace.torchloom(*QUICK), 6, "t.tltrace/events.jsonl: need sha256 ")
     assert not (trace.path / "fault_history.tlmodel").exists()
 
 
-def test_a_trace_with_no_failure_is_one_line(folder):
+def test_a_trace_without_a_failure_is_one_line(folder):
     write_bundle(folder.path / "t.tltrace", rate=0.0, days=30, nodes=3)
-    told = [*QUICK]
-    told[told.index("60d")] = "20d"
-    is_one_line(folder.torchloom(*told), 2, "need a failure to learn from, was none in")
+    command = [*QUICK]
+    command[command.index("60d")] = "20d"
+    is_one_line(folder.torchloom(*command), 2, "need a failure to learn from, was none in")
 
 
 @pytest.mark.parametrize("there", [False, True], ids=["new", "replaced"])
@@ -163,6 +163,6 @@ def test_sigterm_ends_a_fit_as_an_interrupt_does(trace, monkeypatch, capsys, the
     with pytest.raises(Terminated):
         app([*QUICK, "--force"], exit_on_error=False, print_error=False)
     last = capsys.readouterr().err.splitlines()[-1]
-    what = "is as it was" if there else "was not written"
+    what = "is unchanged" if there else "was not written"
     assert last == f"torchloom: interrupted; fault_history.tlmodel {what}"
     assert signal.getsignal(signal.SIGTERM) == handled

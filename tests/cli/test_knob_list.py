@@ -1,4 +1,4 @@
-"""What a person reads of a knob's values."""
+"""The text of a knob's values."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from torchloom_core.wire.messages import KnobSpec
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "text"),
     [
         ({"g0-0": 3.0, "g1-0": 3}, "3.0"),
         ({"g0-0": 3.0, "g1-0": 4}, "g0-0: 3.0, g1-0: 4"),
@@ -15,11 +15,11 @@ from torchloom_core.wire.messages import KnobSpec
         ({}, "-"),
     ],
 )
-def test_a_value_that_all_have_is_told_once_however_it_was_written(values, said):
-    assert _present(values) == said
+def test_a_value_that_all_workers_have_is_shown_once(values, text):
+    assert _present(values) == text
 
 
-def test_a_text_that_a_worker_writes_begins_no_line():
+def test_a_line_feed_in_a_value_starts_no_line():
     forged = "a\ng1-0 0.5"
     assert _present({"g0-0": forged}) == "a\\ng1-0 0.5"
     assert "\n" not in _range(KnobSpec(name="x", kind="choice", choices=(forged,)))

@@ -1,4 +1,4 @@
-"""What the demo of the knobs says of a run is what the groups wrote, and no more."""
+"""The report of the knobs demo matches the groups' step logs."""
 
 import json
 from dataclasses import replace
@@ -9,7 +9,7 @@ from rich.console import Console
 
 from torchloom_core.cli.demo.knobs.landings import failures, land
 from torchloom_core.cli.demo.knobs.plot import draw
-from torchloom_core.cli.demo.knobs.record import Asked, changes_of
+from torchloom_core.cli.demo.knobs.record import RecordedChange, changes_of
 from torchloom_core.cli.demo.knobs.report import Report, check, show, write_summary
 from torchloom_core.cli.demo.knobs.script import SCRIPT, ending
 from torchloom_core.cli.demo.steplog import StepLog, differences
@@ -25,7 +25,7 @@ CHANGES = {
     50: {"lr": 9.0},
     55: {"lr": 0.2},
 }
-"""By the last step before it. After step 30 g1 dies, to come back at 40."""
+"""Last step before each change; g1 is killed after step 30 and back at step 40."""
 KILLED_AT = 30.5
 STEPS = 60
 GROUPS = ("g0", "g1", "g2")
@@ -45,7 +45,7 @@ def row(step, knobs, *, t=None, committed=True):
 
 
 def log(path, changes, *, away=()):
-    """Return a group's log: a step a second, and each change after its step."""
+    """Return a group's log: one step per second, and each change after its step."""
     log = StepLog(path)
     knobs = {"lr": 0.1, "compression": "none"}
     for step in range(1, STEPS + 1):
@@ -67,9 +67,9 @@ def logs(tmp_path):
 
 
 @pytest.fixture
-def asked():
+def changes():
     first, second, third, fourth, fifth = (
-        Asked(by="operator", values=values, at=step - 0.4, result="done")
+        RecordedChange(by="operator", values=values, at=step - 0.4, result="done")
         for step, values in CHANGES.items()
     )
     return [
@@ -82,20 +82,20 @@ def asked():
 
 
 @pytest.fixture
-def report(asked, logs):
-    return Report(asked, logs, KILLED_AT)
+def report(changes, logs):
+    return Report(changes, logs, KILLED_AT)
 
 
-def broken(report):
-    return [promise for promise, held in report.promises().items() if not held]
+def failed(report):
+    return [promise for promise, passed in report.promises().items() if not passed]
 
 
-def test_all_is_said_to_hold_of_a_run_in_which_it_does(report):
-    assert broken(report) == []
+def test_a_good_run_passes_all_checks(report):
+    assert failed(report) == []
     check(report)
 
 
-def test_a_landing_is_the_last_step_without_it_and_a_group_that_was_away_has_inherited(report):
+def test_a_landing_has_the_last_step_before_the_change_or_the_first_after_a_restart(report):
     landing = report.landings[2]
     assert landing.last_without == {"g0": 31, "g2": 31}
     assert landing.inherited == {"g1": 40}
@@ -105,38 +105,38 @@ def test_a_landing_is_the_last_step_without_it_and_a_group_that_was_away_has_inh
     assert report.landings[0].failed_steps == 0
 
 
-def test_a_group_that_changes_a_step_later_is_found(asked, logs, tmp_path):
+def test_a_group_that_changes_one_step_later_is_found(changes, logs, tmp_path):
     late = {(11 if step == 10 else step): values for step, values in CHANGES.items()}
     logs["g2"] = log(tmp_path / "late", late)
-    assert not land(asked[0], logs).is_at_one_step(logs)
+    assert not land(changes[0], logs).is_at_one_step(logs)
     assert differences(logs) == [11]
-    assert {promise.split(":")[0] for promise in broken(Report(asked, logs, KILLED_AT))} >= {
-        "each of the 5 changes landed on all groups at one step",
+    assert {promise.split(":")[0] for promise in failed(Report(changes, logs, KILLED_AT))} >= {
+        "all groups applied each of the 5 changes at the same step",
         "steps with different knobs in two groups",
     }
 
 
-def test_a_step_that_fails_though_nobody_was_killed_is_shown_with_its_error(report):
+def test_a_step_that_fails_without_a_kill_is_shown_with_its_error(report):
     assert failures(report.logs, report.zero, KILLED_AT) == (2, [])
     rows = report.logs["g1"].steps
     late = row(STEPS, rows[-1]["knobs"], t=99.0, committed=False)
     rows.append({**late, "error": "Timed out waiting 5000ms\n"})
     other = f"g1 after step {STEPS}: Timed out waiting 5000ms"
     assert failures(report.logs, report.zero, KILLED_AT) == (2, [other])
-    assert broken(report) == ["failed steps: 2 by the kill, 1 by all else"]
+    assert failed(report) == ["failed steps: 2 by the kill, 1 by other causes"]
     console = Console(file=StringIO(), width=200)
     show(console, report)
     assert other in console.file.getvalue()
 
 
-def test_a_failed_step_after_one_that_was_under_way_at_the_kill_is_put_down_to_it(report):
+def test_a_failed_step_after_one_in_progress_at_the_kill_counts_for_the_kill(report):
     rows = report.logs["g0"].steps
-    failed = next(at for at, one in enumerate(rows) if not one["committed"])
-    rows.insert(failed, {**rows[failed - 1], "t": KILLED_AT + 0.1})
+    first = next(at for at, one in enumerate(rows) if not one["committed"])
+    rows.insert(first, {**rows[first - 1], "t": KILLED_AT + 0.1})
     assert failures(report.logs, report.zero, KILLED_AT) == (2, [])
 
 
-def test_the_record_gives_what_was_asked_by_whom_and_what_became_of_it():
+def test_changes_are_read_with_their_source_and_outcome():
     def verdict(number, action, policy="person", *, granted=True):
         return float(number), Verdict(
             proposal=f"p{number}",
@@ -168,7 +168,7 @@ def test_the_record_gives_what_was_asked_by_whom_and_what_became_of_it():
     assert third.values == {"compression": "int8"}
 
 
-def test_what_is_shown_is_what_a_person_would_type():
+def test_the_shown_command_sends_the_same_request():
     first = "torchloom knob set lr 0.1 clip_norm 1.0 --watch loss --window 3"
     assert SCRIPT[0].command == first
     for change in (*SCRIPT, ending(300)):

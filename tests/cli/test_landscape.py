@@ -1,4 +1,4 @@
-"""``torchloom landscape`` where nothing is asked: what is on record, and what makes no sense."""
+"""``torchloom landscape`` without a Weaver: recorded landscapes and invalid options."""
 
 import json
 
@@ -47,7 +47,7 @@ def note(piece, command="c1.1", **more):
 
 @pytest.fixture
 def trajectory(folder):
-    """A record with an older look, one in pieces, and what is no piece."""
+    """A trajectory with an older landscape, a newer one, and invalid notes."""
     recorder = Recorder(run_folder(folder.path / ".torchloom", "run"), 1)
     recorder.step(Recovered(epoch=1))
     recorder.step(Hello(**WHO, group="v0", rank=0, node="n0"))
@@ -62,24 +62,24 @@ def trajectory(folder):
     return run_folder(folder.path / ".torchloom", "run")
 
 
-def test_the_newest_on_record_is_a_table(folder, trajectory):
+def test_the_newest_landscape_is_printed_as_a_table(folder, trajectory):
     result = folder.torchloom("landscape", trajectory)
     assert result.returncode == 0, result.stderr
     for part in (
-        "looked at on v0-0",
+        "computed on v0-0",
         "step 90 of the run",
-        "the optimizer's step; its length 0.5",
+        "the optimizer's step; norm 0.5",
         "0.8 x the update",
         "2.5, the update is too long",
-        "4 points, 1 of them no number; from 1.5 at 0.4 x the update to 2",
-        "along 2 checkpoints: 70.0% + 20.0% of their spread, up to 0.25 off the plane",
-        "4 points, 1 of them no number; from 3 at (-2, -2) to 5",
+        "4 points, 1 not finite; from 1.5 at 0.4 x the update to 2",
+        "along 2 checkpoints: 70.0% + 20.0% of their variance, up to 0.25 off the plane",
+        "4 points, 1 not finite; from 3 at (-2, -2) to 5",
         "8 points in 1.2 s: its 8 points were used up",
     ):
         assert part in result.stdout, result.stdout
 
 
-def test_for_machines_it_is_all_that_was_found(folder, trajectory):
+def test_json_has_all_results(folder, trajectory):
     seen = json.loads(folder.torchloom("landscape", trajectory, "--json").stdout)
     assert (seen["command"], seen["worker"], seen["points"]) == ("c1.1", "v0-0", 8)
     assert seen["line"] == [[0.0, 2.0], [0.4, 1.5], [0.8, 2.0], [1.6, None]]
@@ -89,7 +89,7 @@ def test_for_machines_it_is_all_that_was_found(folder, trajectory):
 
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "begin"), [("seen.png", b"\x89PNG"), ("seen.svg", b"<?xml")])
-def test_it_is_drawn(folder, trajectory, name, begin):
+def test_a_plot_is_saved(folder, trajectory, name, begin):
     result = folder.torchloom("landscape", trajectory, "--plot", f"new/{name}")
     assert result.returncode == 0, result.stderr
     assert f"wrote new/{name}" in result.stdout

@@ -1,4 +1,4 @@
-"""``torchloom logs``: the lines that trainers have logged, of all lives and workers."""
+"""``torchloom logs``: the log lines of all epochs and workers."""
 
 import json
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 def logged(folder):
-    """A folder with a life in which two workers on two nodes have logged."""
+    """A folder with an epoch in which two workers on two nodes have logged."""
     recorder = Recorder(run_folder(folder.path / ".torchloom", "run"), 1)
     recorder.step(Recovered(epoch=1))
     for rank, node in ((0, "node7"), (1, "node8")):
@@ -37,18 +37,18 @@ def lines(folder, *words):
     return result.stdout.splitlines()
 
 
-def test_every_line_says_when_who_and_how_loud(logged):
-    told = lines(logged)
-    assert len(told) == 8
-    assert told[0].endswith(" g0-0 warning mine: rank 0 is slow\\x1b[2J")
-    assert told[1].endswith(" g0-0 error mine: no")
-    assert told[2:4] == ["    Traceback: <b>", "      line"]
+def test_every_line_has_time_worker_and_level(logged):
+    printed = lines(logged)
+    assert len(printed) == 8
+    assert printed[0].endswith(" g0-0 warning mine: rank 0 is slow\\x1b[2J")
+    assert printed[1].endswith(" g0-0 error mine: no")
+    assert printed[2:4] == ["    Traceback: <b>", "      line"]
 
 
-def test_that_there_is_nothing_is_said(logged):
+def test_an_empty_selection_gives_a_warning(logged):
     result = logged.torchloom("logs", "--node", "node9")
     assert (result.returncode, result.stdout) == (0, "")
-    assert result.stderr.startswith("warning: nothing that fits is on record in ")
+    assert result.stderr.startswith("warning: no matching log lines in ")
     assert logged.torchloom("logs", "--node", "node9", "--json").stderr == ""
 
 
@@ -65,13 +65,13 @@ def test_that_there_is_nothing_is_said(logged):
         (("--worker", "g0-1", "--level", "error"), 1),
     ],
 )
-def test_lines_are_chosen_by_worker_node_and_level(logged, words, count):
-    told = [json.loads(line) for line in lines(logged, "--json", *words)]
-    assert len(told) == count
-    assert all({"ts_ns", "worker", "level", "logger", "text"} <= set(line) for line in told)
+def test_lines_are_filtered_by_worker_node_and_level(logged, words, count):
+    found = [json.loads(line) for line in lines(logged, "--json", *words)]
+    assert len(found) == count
+    assert all({"ts_ns", "worker", "level", "logger", "text"} <= set(line) for line in found)
 
 
-def test_where_nothing_was_recorded_is_one_line(folder):
+def test_a_missing_trajectory_is_one_line(folder):
     result = folder.torchloom("logs")
     assert result.returncode == 4
     assert result.stderr.count("\n") == 1

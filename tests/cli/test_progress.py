@@ -1,4 +1,4 @@
-"""What a long command says of how far it is, by a clock that is set by hand."""
+"""Progress of a long command on stderr, with a manual clock."""
 
 import pytest
 from hypothesis import given
@@ -11,17 +11,17 @@ from torchloom_core.clock import SECOND_NS, ManualClock
 
 
 class Log:
-    """A log in which a line is due with every hundredth, as half a minute goes by before it."""
+    """A log in which each percent gives a line, as 30 s pass before it."""
 
     def __init__(self):
-        self.clock, self.said = ManualClock(), []
-        self.lines = Lines(lambda: self.clock.now_ns() / SECOND_NS, self.said.append)
-        self.told = self.lines.told
+        self.clock, self.written = ManualClock(), []
+        self.lines = Lines(lambda: self.clock.now_ns() / SECOND_NS, self.written.append)
+        self.report = self.lines.report
 
     def last(self, what, done, total, after_s=30.0):
         self.clock.advance_s(after_s)
-        self.told(what, done, total)
-        return self.said[-1]
+        self.report(what, done, total)
+        return self.written[-1]
 
 
 @pytest.fixture
@@ -29,14 +29,14 @@ def log():
     return Log()
 
 
-def test_the_rest_takes_as_long_a_piece_as_what_was_done_so_far(log):
-    log.told("runs", 0, 50)
+def test_the_remaining_time_follows_from_the_average_so_far(log):
+    log.report("runs", 0, 50)
     assert log.last("runs", 1, 50, after_s=50.0) == "runs 1 of 50"
     assert log.last("runs", 2, 50, after_s=60.0) == "runs 2 of 50, about 48m left"
     assert log.last("runs", 3, 50, after_s=30.0) == "runs 3 of 50, about 35m left"
 
 
-def test_runs_that_are_found_finished_do_not_count_as_fast_ones(log):
+def test_runs_finished_before_do_not_count_in_the_estimate(log):
     assert log.last("runs", 50, 100) == "runs 50 of 100"
     assert log.last("runs", 51, 100) == "runs 51 of 100, about 24m left"
     assert log.last("runs", 90, 100) == "runs 90 of 100"
@@ -44,75 +44,75 @@ def test_runs_that_are_found_finished_do_not_count_as_fast_ones(log):
     assert log.last("runs", 100, 100) == "runs 100 of 100"
 
 
-def test_what_comes_next_has_a_pace_of_its_own(log):
-    log.told("forecasts", 0.25, 1.0)
+def test_each_task_has_its_own_estimate(log):
+    log.report("forecasts", 0.25, 1.0)
     assert log.last("forecasts", 0.75, 1.0) == "forecasts 75%, about 15s left"
     assert log.last("policies", 1, 4) == "policies 1 of 4"
     assert log.last("policies", 2, 4) == "policies 2 of 4, about 60s left"
 
 
-def test_in_a_log_there_is_a_line_now_and_then(log):
+def test_a_log_gets_at_most_one_line_in_30_s(log):
     for run in range(1001):
-        log.told("runs", run, 1000)
+        log.report("runs", run, 1000)
         log.clock.advance_s(1.0)
-    assert log.said[:2] == ["runs 30 of 1000, about 16m left", "runs 60 of 1000, about 16m left"]
-    assert len(log.said) == 33
+    assert log.written[:2] == ["runs 30 of 1000, about 16m left", "runs 60 of 1000, about 16m left"]
+    assert len(log.written) == 33
 
 
-def test_in_a_log_a_long_evaluation_says_no_more_than_a_line_a_hundredth(log):
+def test_a_log_gets_at_most_one_line_per_percent(log):
     for part in range(10_001):
-        log.told("forecasts", part / 10_000, 1.0)
+        log.report("forecasts", part / 10_000, 1.0)
         log.clock.advance_s(60.0)
-    assert log.said[0] == "forecasts 1%, about 165h left"
-    assert 90 < len(log.said) <= 100
+    assert log.written[0] == "forecasts 1%, about 165h left"
+    assert 90 < len(log.written) <= 100
 
 
-def test_in_a_log_it_is_said_that_what_tells_nothing_goes_on(log):
-    log.told("fit boosting", 0.98, 1.0)
+def test_a_silent_task_is_reported_at_growing_intervals(log):
+    log.report("fit boosting", 0.98, 1.0)
     for _ in range(120):
         log.clock.advance_s(30.0)
-        log.lines.still()
-    assert log.said == [
-        f"fit boosting: still at work, {so_far} since the last news"
+        log.lines.check_silence()
+    assert log.written == [
+        f"fit boosting: still running, no progress reported for {so_far}"
         for so_far in ("60s", "2m", "4m", "8m", "16m", "32m")
     ]
     assert log.last("ask boosting", 0.5, 1.0) == "ask boosting 50%"
     log.clock.advance_s(60.0)
-    log.lines.still()
-    assert log.said[-1] == "ask boosting: still at work, 60s since the last news"
+    log.lines.check_silence()
+    assert log.written[-1] == "ask boosting: still running, no progress reported for 60s"
 
 
-def test_in_a_log_nothing_is_added_while_there_is_something_to_tell(log):
+def test_a_task_with_progress_is_not_reported_as_silent(log):
     for part in range(1_000):
-        log.told("forecasts", part / 1_000, 1.0)
+        log.report("forecasts", part / 1_000, 1.0)
         log.clock.advance_s(30.0)
-        log.lines.still()
-    assert not [line for line in log.said if "still" in line]
+        log.lines.check_silence()
+    assert not [line for line in log.written if "still" in line]
 
 
-def test_a_log_has_no_bar_though_colours_are_forced(monkeypatch, capsys):
+def test_a_log_has_no_bar_with_forced_colours(monkeypatch, capsys):
     monkeypatch.setenv("FORCE_COLOR", "1")
-    with progress() as told:
+    with progress() as report:
         for run in range(3):
-            told("runs", run, 2)
+            report("runs", run, 2)
     assert capsys.readouterr().err == ""
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 9), st.integers(1, 9))))
-def test_of_no_thing_is_told_that_it_has_gone_backwards(steps):
+def test_progress_never_goes_backwards(steps):
     seen = {"a": [0.0], "b": [0.0]}
-    tell = forwards(lambda what, done, total: seen[what].append(done / total))
+    report = forwards(lambda what, done, total: seen[what].append(done / total))
     for step in steps:
-        tell(*step)
+        report(*step)
     for what, shares in seen.items():
         assert shares == sorted(shares)
         assert shares[-1] == max([done / total for of, done, total in steps if of == what] + [0.0])
 
 
-def test_who_tells_nothing_for_long_is_spoken_for(monkeypatch, capsys):
+def test_a_silent_command_prints_that_it_is_running(monkeypatch, capsys):
     monkeypatch.setattr(cli_progress, "_QUIET_S", 0.01)
-    said = []
-    monkeypatch.setattr("sys.stderr.write", said.append)
+    written = []
+    monkeypatch.setattr("sys.stderr.write", written.append)
     with progress():
-        until(lambda: said)
-    assert said[0].startswith("torchloom: still at work, ")
+        until(lambda: written)
+    assert written[0].startswith("torchloom: still running, ")

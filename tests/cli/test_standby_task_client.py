@@ -1,4 +1,4 @@
-"""Whoever has enough of a standby task ends it, and what was heard of it is never lost."""
+"""A standby task ends on Ctrl-C, and results that arrived are always shown."""
 
 import os
 import signal
@@ -18,10 +18,10 @@ from torchloom_core.wire.messages import Note
 from torchloom_core.wire.operator import Answer
 from torchloom_core.wire.standby_task import End
 
-ACTION, LEAVE_OFF = MapLandscape(points=9), MapLandscape(points=0)
-BOTH = [msgspec.to_builtins(ACTION), msgspec.to_builtins(LEAVE_OFF)]
+ACTION, END_REQUEST = MapLandscape(points=9), MapLandscape(points=0)
+BOTH = [msgspec.to_builtins(ACTION), msgspec.to_builtins(END_REQUEST)]
 BEND = Bend(loss=1.0, along="step", length=0.5)
-LIFE = CommandStatus(
+STATUS = CommandStatus(
     command="c1", worker="v0-0", incarnation=1, status="accepted", verb="survey", cause="p1"
 )
 
@@ -39,7 +39,7 @@ def note(piece):
 
 
 class Talk:
-    """The connection to a Weaver that answers as it is told, and tells what it is told to tell."""
+    """A connection to a Weaver with prepared answers and messages."""
 
     def __init__(self, *answers):
         self.answers, self.actions = list(answers), []
@@ -48,7 +48,7 @@ class Talk:
         self._take_note = take
 
     async def listen(self, take):
-        self._take_told = take
+        self._take_message = take
 
     async def ask(self, verb, data, timeout_s, tries):
         self.actions.append(msgspec.json.decode(data)["action"])
@@ -57,22 +57,22 @@ class Talk:
             raise answer
         return msgspec.json.encode(answer)
 
-    async def tell(self, *messages):
+    async def send(self, *messages):
         for message in messages:
             data = msgspec.json.encode(message)
             if isinstance(message, Note):
                 await self._take_note(type("Msg", (), {"data": data}))
             else:
-                self._take_told("", data)
+                self._take_message("", data)
 
 
 def press_ctrl_c():
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def granted(*told, presses=0, ids=("c1",)):
+def granted(*messages, presses=0, ids=("c1",)):
     async def answer(talk):
-        await talk.tell(*told)
+        await talk.send(*messages)
         for _ in range(presses):
             press_ctrl_c()
         return Answer(ok=True, text="granted", ids=ids)
@@ -86,7 +86,7 @@ async def silence(talk):
 
 @pytest.fixture
 def connect(monkeypatch):
-    """Return a function that has the client talk as it is told."""
+    """Return a function that gives the client a prepared connection."""
 
     def connect(talk):
         @asynccontextmanager
@@ -101,82 +101,86 @@ def connect(monkeypatch):
 
 @pytest.fixture
 def follow(connect):
-    """Return a function that follows what a talk is about, and returns what was seen of it."""
+    """Return a function that follows a task, and returns its results."""
 
     async def follow(talk):
         connect(talk)
         seen = Landscape()
         connection = Connection(url="nats://127.0.0.1:1")
-        has_enough = await standby_task_client.run_standby_task(connection, ACTION, LEAVE_OFF, seen)
-        return seen, has_enough
+        interrupted = await standby_task_client.run_standby_task(
+            connection, ACTION, END_REQUEST, seen
+        )
+        return seen, interrupted
 
     return follow
 
 
-async def test_ctrl_c_before_the_answer_ends_it(follow):
-    ended = granted(outcome("undone", "it was called off"))
-    talk = Talk(granted(LIFE, note(BEND), presses=1), ended)
-    with pytest.raises(RequestError, match="undone: it was called off"):
+async def test_ctrl_c_before_the_answer_ends_the_task(follow):
+    ended = granted(outcome("undone", "it was cancelled"))
+    talk = Talk(granted(STATUS, note(BEND), presses=1), ended)
+    with pytest.raises(RequestError, match="undone: it was cancelled"):
         await follow(talk)
     assert talk.actions == BOTH
 
 
-async def test_ctrl_c_shows_what_there_is_though_the_weaver_is_silent(follow, capsys):
-    seen, has_enough = await follow(Talk(granted(LIFE, note(BEND), presses=1), silence))
-    assert (seen.bend, has_enough) == (BEND, True)
-    assert capsys.readouterr().err == "warning: it may go on: need an answer, was silence\n"
-
-
-async def test_a_second_ctrl_c_waits_for_nothing_and_says_so(follow, capsys):
-    talk = Talk(granted(LIFE, note(BEND), presses=2), silence)
-    seen, has_enough = await follow(talk)
-    assert (seen.bend, has_enough) == (BEND, True)
-    assert "it may go on: its end was not waited for" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("heard", "shown"), [([], []), ([note(BEND)], ["shown"])])
-def test_what_there_is_is_shown_where_there_is_any(connect, heard, shown):
-    connect(Talk(granted(LIFE, *heard, presses=1), silence))
-    seen, connection, told = Landscape(), Connection(url="nats://127.0.0.1:1"), []
-    status = standby_task_client.run(
-        connection, ACTION, LEAVE_OFF, seen, lambda: told.append("shown")
+async def test_ctrl_c_shows_results_although_the_weaver_does_not_answer(follow, capsys):
+    seen, interrupted = await follow(Talk(granted(STATUS, note(BEND), presses=1), silence))
+    assert (seen.bend, interrupted) == (BEND, True)
+    assert (
+        capsys.readouterr().err == "warning: the task may still run: need an answer, was silence\n"
     )
-    assert (status, told) == (130, shown)
 
 
-async def test_a_weaver_that_is_gone_before_the_end_is_not_waited_for(follow, capsys):
+async def test_a_second_ctrl_c_does_not_wait_and_warns(follow, capsys):
+    talk = Talk(granted(STATUS, note(BEND), presses=2), silence)
+    seen, interrupted = await follow(talk)
+    assert (seen.bend, interrupted) == (BEND, True)
+    assert "the task may still run: the command did not wait for its end" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("messages", "shown"), [([], []), ([note(BEND)], ["shown"])])
+def test_results_are_shown_if_there_are_any(connect, messages, shown):
+    connect(Talk(granted(STATUS, *messages, presses=1), silence))
+    seen, connection, calls = Landscape(), Connection(url="nats://127.0.0.1:1"), []
+    status = standby_task_client.run(
+        connection, ACTION, END_REQUEST, seen, lambda: calls.append("shown")
+    )
+    assert (status, calls) == (130, shown)
+
+
+async def test_a_weaver_that_stops_before_the_end_is_not_waited_for(follow, capsys):
     end = End(points=4, seconds=1.0)
-    seen, has_enough = await follow(Talk(granted(LIFE, note(BEND), note(end))))
-    assert (seen.end, has_enough) == (end, False)
-    said = "warning: all of it was heard, but of the Weaver nothing: see torchloom status\n"
-    assert capsys.readouterr().err == said
+    seen, interrupted = await follow(Talk(granted(STATUS, note(BEND), note(end))))
+    assert (seen.end, interrupted) == (end, False)
+    warning = "warning: all results arrived, but no outcome from the Weaver: see torchloom status\n"
+    assert capsys.readouterr().err == warning
 
 
-async def test_an_end_of_which_a_part_was_heard_is_said_to_be_on_record(follow, capsys):
-    seen, has_enough = await follow(Talk(granted(LIFE, note(BEND), outcome("done"))))
-    assert (seen.bend, has_enough) == (BEND, False)
-    said = capsys.readouterr().err
-    assert "not all of it was heard: torchloom landscape TRAJECTORY shows" in said
+async def test_missing_results_give_a_warning(follow, capsys):
+    seen, interrupted = await follow(Talk(granted(STATUS, note(BEND), outcome("done"))))
+    assert (seen.bend, interrupted) == (BEND, False)
+    warning = capsys.readouterr().err
+    assert "some results did not arrive: torchloom landscape TRAJECTORY shows" in warning
 
 
-async def test_the_end_of_one_stand_by_is_not_that_of_two(follow, capsys):
+async def test_the_end_of_one_standby_is_not_the_end_of_two(follow, capsys):
     end = note(End(points=4, seconds=1.0))
-    await follow(Talk(granted(LIFE, end, outcome("done"), ids=("c1", "c2"))))
-    assert "not all of it was heard" in capsys.readouterr().err
+    await follow(Talk(granted(STATUS, end, outcome("done"), ids=("c1", "c2"))))
+    assert "some results did not arrive" in capsys.readouterr().err
 
 
-async def test_an_end_of_which_nothing_was_heard_is_no_success(follow):
-    with pytest.raises(RequestError, match="done, but not all of it was heard"):
-        await follow(Talk(granted(LIFE, outcome("done"))))
+async def test_an_end_without_results_is_an_error(follow):
+    with pytest.raises(RequestError, match="done, but some results did not arrive"):
+        await follow(Talk(granted(STATUS, outcome("done"))))
 
 
-async def test_what_is_heard_before_the_answer_counts(follow):
+async def test_messages_before_the_answer_count(follow):
     end = End(points=9, seconds=1.0)
-    seen, has_enough = await follow(Talk(granted(LIFE, note(BEND), note(end), outcome("done"))))
-    assert (seen.bend, seen.end, has_enough) == (BEND, end, False)
+    seen, interrupted = await follow(Talk(granted(STATUS, note(BEND), note(end), outcome("done"))))
+    assert (seen.bend, seen.end, interrupted) == (BEND, end, False)
 
 
-async def test_a_refusal_is_the_answer(follow):
+async def test_a_refusal_is_an_error(follow):
     async def refused(talk):
         return Answer(ok=False, text="denied by in_progress")
 

@@ -1,4 +1,4 @@
-"""What a person sees of a run on a terminal of 80 columns."""
+"""``torchloom status`` on a terminal of 80 columns."""
 
 import io
 
@@ -45,10 +45,10 @@ def changed(**changes: object) -> WorkerStatus:
     return msgspec.structs.replace(WORKER, **changes)
 
 
-def test_80_columns_are_enough_for_all_that_one_looks_for():
+def test_the_table_of_workers_fits_in_80_columns():
     heading, *rows = shown(WORKER, changed(worker="g1-0", node="node-1", ending="interrupted"))
-    wanted = "worker node state step step age heard knobs loss step_time_s"
-    assert " ".join(heading.split()) == wanted
+    expected = "worker node state step step age seen knobs loss step_time_s"
+    assert " ".join(heading.split()) == expected
     ages = ["12345", "0.0s", "0.5s", "lr=0.0009", "0.02737", "0.01266"]
     assert [row.split() for row in rows] == [
         ["g0-0", "node-0", "training", *ages],
@@ -69,15 +69,13 @@ def test_long_names_are_folded_and_nothing_is_cut():
     assert "".join(line[column].strip() for line in rows) == node
 
 
-@pytest.mark.parametrize(
-    ("what", "given"), [("hazard", {"hazards": {"trend": 0.2}}), ("knobs", {})]
-)
-def test_what_no_worker_has_gets_no_column(what, given):
+@pytest.mark.parametrize(("what", "given"), [("risk", {"hazards": {"trend": 0.2}}), ("knobs", {})])
+def test_a_column_without_values_is_left_out(what, given):
     without = changed(hazards={}, knobs={})
     assert what not in shown(without)[0]
     assert what in shown(without, changed(**given))[0]
 
 
-def test_a_knob_s_text_begins_no_row():
+def test_a_line_feed_in_a_knob_starts_no_row():
     forged = msgspec.structs.replace(WORKER, knobs={"x": "a\ng1-0"})
     assert not any(line.strip().startswith("g1-0") for line in shown(forged, width=120))

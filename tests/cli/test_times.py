@@ -1,4 +1,4 @@
-"""Moments of a trace as a person types them."""
+"""Dates and times on the command line."""
 
 import pytest
 from cyclopts import App
@@ -30,15 +30,15 @@ def moment(text):
         ("2015s", "0:33:35"),
     ],
 )
-def test_a_moment_may_be_a_day_a_month_a_year_or_a_time_since_the_start(text, meant):
+def test_a_date_may_be_a_day_a_month_a_year_or_a_time_since_the_start(text, meant):
     assert str(moment(text)) == meant
 
 
 @pytest.mark.parametrize("text", ["60", "201509", "2015-13", "2015-9", "15-09", "2015-", "May", ""])
-def test_what_is_no_moment_is_refused_with_what_is(text):
+def test_an_invalid_date_is_refused_with_examples(text):
     with pytest.raises(ConfigError) as refused:
         moment(text)
     assert str(refused.value) == (
-        "--until: need a date such as 2024-06-30, 2024-06 or 2024, or a time since the trace's "
-        f"start such as 30d, was {text!r}"
+        "--until: need a date such as 2024-06-30, 2024-06 or 2024, or a time since "
+        f"the start of the trace such as 30d, was {text!r}"
     )

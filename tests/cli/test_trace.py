@@ -21,7 +21,7 @@ time,component,kind,resolved
 
 @pytest.fixture
 def with_bundle(folder):
-    """A folder in which a CSV file was imported."""
+    """A folder with an imported CSV file."""
     (folder.path / "mine.csv").write_text(EVENTS)
     import_csv(folder.path / "mine.csv", folder.path / "mine.tltrace")
     return folder
@@ -38,11 +38,11 @@ def test_a_table_is_imported(folder):
 def test_a_bundle_is_validated(with_bundle):
     result = with_bundle.torchloom("trace", "validate", "mine.tltrace")
     assert (result.returncode, result.stderr) == (0, "")
-    assert result.stdout == "mine.tltrace: no fault found\n"
+    assert result.stdout == "mine.tltrace: no errors\n"
 
 
 @pytest.mark.long
-def test_faults_are_lines_and_the_exit_status_says_so(with_bundle):
+def test_each_error_is_a_line_and_the_exit_status_is_6(with_bundle):
     path = with_bundle.path / "mine.tltrace" / "events.jsonl"
     path.write_text(path.read_text().replace("mine-3", "mine-2"))
     result = with_bundle.torchloom("trace", "validate", "mine.tltrace")
@@ -55,7 +55,7 @@ def test_faults_are_lines_and_the_exit_status_says_so(with_bundle):
 
 
 @pytest.mark.long
-def test_a_bundle_is_described_for_people(with_bundle):
+def test_a_bundle_is_summarized_as_text(with_bundle):
     result = with_bundle.torchloom("trace", "describe", "mine.tltrace", "--plot", "plot.svg")
     assert (result.returncode, result.stderr) == (0, "")
     for part in (
@@ -77,21 +77,21 @@ def test_a_bundle_is_described_for_people(with_bundle):
         ("file/plot.svg", "cannot be written: need a folder, was a file: {}/file"),
     ],
 )
-def test_a_picture_that_cannot_be_is_refused_before_the_bundle_is_looked_at(folder, plot, rule):
+def test_an_invalid_plot_is_refused_before_the_bundle_is_read(folder, plot, rule):
     (folder.path / "file").touch()
     result = folder.torchloom("trace", "describe", "none.tltrace", "--plot", plot)
     assert result.stderr == f"torchloom: {plot}: {rule.format(folder.path)}\n"
 
 
 @pytest.mark.long
-def test_a_bundle_is_described_for_machines(with_bundle):
+def test_a_bundle_is_summarized_as_json(with_bundle):
     result = with_bundle.torchloom("trace", "describe", "mine.tltrace", "--json")
     found = json.loads(result.stdout)
     assert (found["fatal"], found["rate"]["failures"], found["watched"]) == (2, 2, {"node": 2})
 
 
 @pytest.mark.long
-def test_a_bundle_of_which_a_file_was_changed_is_described_with_a_warning(with_bundle):
+def test_a_changed_bundle_is_summarized_with_a_warning(with_bundle):
     path = with_bundle.path / "mine.tltrace" / "events.jsonl"
     path.write_text(path.read_text() + "\n")
     for words in ((), ("--json",)):
@@ -104,7 +104,7 @@ def test_a_bundle_of_which_a_file_was_changed_is_described_with_a_warning(with_b
 
 
 @pytest.mark.long
-def test_a_bundle_that_is_there_is_only_replaced_by_force(with_bundle):
+def test_an_existing_bundle_is_only_replaced_by_force(with_bundle):
     again = ("trace", "import", "csv", "mine.csv", "mine.tltrace")
     refused = with_bundle.torchloom(*again)
     assert refused.returncode == 6
@@ -115,7 +115,7 @@ def test_a_bundle_that_is_there_is_only_replaced_by_force(with_bundle):
 
 
 @pytest.mark.long
-def test_a_mapping_and_words_about_the_trace_can_be_given(with_bundle):
+def test_a_mapping_name_source_and_licence_can_be_given(with_bundle):
     (with_bundle.path / "map.toml").write_text("[times]\nend = '2026-01-11'\n")
     about = ("--name", "Mine", "--source", "us", "--licence", "private")
     arguments = ("mine.csv", "other.tltrace", "--map", "map.toml", *about, "--json")
@@ -125,7 +125,7 @@ def test_a_mapping_and_words_about_the_trace_can_be_given(with_bundle):
 
 
 @pytest.mark.long
-def test_each_wrong_row_is_one_line_and_nothing_is_left(with_bundle):
+def test_each_wrong_row_is_one_line_and_no_file_is_left(with_bundle):
     before = sorted(with_bundle.path.iterdir())
     wrong = EVENTS.replace("2026-01-01,", "01/01/26,").replace("2026-01-03", "03/01/26")
     (with_bundle.path / "mine.csv").write_text(wrong)
@@ -142,7 +142,7 @@ def test_each_wrong_row_is_one_line_and_nothing_is_left(with_bundle):
 
 @pytest.fixture
 def half_written(folder):
-    """Begin a trace that takes long to write, and return its process once there is a draft."""
+    """Start to write a large trace; yield the process once it has written a part."""
     torchloom = Path(sys.executable).with_name("torchloom")
     command = [torchloom, "trace", "synthesize", "large.tltrace", "--nodes", "400"]
     with subprocess.Popen(command, cwd=folder.path, stderr=subprocess.PIPE, text=True) as writing:
@@ -155,16 +155,16 @@ def half_written(folder):
 
 @pytest.mark.long
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_an_interrupt_leaves_nothing_and_says_so(folder, half_written, number, status):
+def test_an_interrupt_is_reported_and_leaves_no_file(folder, half_written, number, status):
     half_written.send_signal(number)
-    _, said = half_written.communicate(timeout=DEADLINE_S)
+    _, errors = half_written.communicate(timeout=DEADLINE_S)
     assert half_written.returncode == status
-    assert said == "torchloom: interrupted; large.tltrace was not written\n"
+    assert errors == "torchloom: interrupted; large.tltrace was not written\n"
     assert [*folder.path.iterdir()] == []
 
 
 @pytest.mark.long
-def test_what_a_killed_command_left_the_next_one_takes_away(folder, half_written):
+def test_the_next_command_removes_files_of_a_killed_one(folder, half_written):
     half_written.kill()
     half_written.wait(DEADLINE_S)
     assert [*folder.path.iterdir()] != []

@@ -20,12 +20,12 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 def recorded(folder):
-    """A folder in which one life was recorded."""
+    """A folder with the record of one epoch."""
     record_epoch(run_folder(folder.path / ".torchloom", "run"))
     return folder
 
 
-def test_a_life_is_told_in_lines_for_people(recorded):
+def test_an_epoch_is_printed_as_lines_of_text(recorded):
     result = recorded.torchloom("trajectory", "show")
     assert result.returncode == 0, result.stderr
     for part in (
@@ -46,13 +46,13 @@ def test_a_life_is_told_in_lines_for_people(recorded):
 
 @pytest.mark.long
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252", "latin-1", "utf-8"])
-def test_no_command_fails_for_a_character_that_the_terminal_lacks(recorded, encoding, tmp_path):
+def test_no_command_fails_on_a_character_that_the_terminal_lacks(recorded, encoding, tmp_path):
     text = "naïve \u2192 \U0001f525"
     events = tmp_path / "events.csv"
     rows = f"2026-01-01,n1,{text}\n2026-01-09,n1,{text}\n"
     events.write_text(f"time,component,kind\n{rows}", "utf-8")
 
-    def said(*words):
+    def output(*words):
         result = subprocess.run(
             [Path(sys.executable).with_name("torchloom"), *words],
             cwd=recorded.path,
@@ -64,17 +64,17 @@ def test_no_command_fails_for_a_character_that_the_terminal_lacks(recorded, enco
         return result.stdout.decode(encoding)
 
     arrow = "→" if encoding == "utf-8" else "->"
-    assert f" {arrow} verdict" in said("trajectory", "show")
+    assert f" {arrow} verdict" in output("trajectory", "show")
     for words in (["--help"], ["trajectory", "show", "--help"], ["plugins"]):
-        said(*words)
+        output(*words)
     trace = tmp_path / "ö.tltrace"
-    said("trace", "import", "csv", str(events), str(trace))
+    output("trace", "import", "csv", str(events), str(trace))
     assert "naïve" in (trace / "events.jsonl").read_text("utf-8")
-    kinds = json.loads(said("trace", "describe", "--json", str(trace)))["kinds"]
+    kinds = json.loads(output("trace", "describe", "--json", str(trace)))["kinds"]
     assert kinds == {text: 2}
 
 
-def test_the_folder_above_a_trajectory_is_one_line_and_fails(recorded):
+def test_the_parent_of_a_trajectory_is_one_line(recorded):
     result = recorded.torchloom("trajectory", "show", ".torchloom/trajectory")
     assert result.returncode != 0
     assert result.stderr.endswith("; there is one at .torchloom/trajectory/run\n")
@@ -82,7 +82,7 @@ def test_the_folder_above_a_trajectory_is_one_line_and_fails(recorded):
 
 
 @pytest.mark.long
-def test_records_can_be_chosen_by_kind_worker_and_number(recorded):
+def test_records_are_filtered_by_kind_worker_and_number(recorded):
     def shown(*words: str) -> list[dict[str, object]]:
         result = recorded.torchloom("trajectory", "show", "--json", *words)
         return [json.loads(line) for line in result.stdout.splitlines()]
@@ -98,19 +98,19 @@ def test_records_can_be_chosen_by_kind_worker_and_number(recorded):
     assert shown(".torchloom/trajectory/run") == everything
 
 
-def test_a_kind_of_record_nobody_writes_is_one_line(recorded):
+def test_an_unknown_record_kind_is_one_line(recorded):
     result = recorded.torchloom("trajectory", "show", "--kind", "verdit")
     assert result.returncode == 2
     assert result.stderr.startswith(
-        "torchloom: --kind: no record is called 'verdit'; did you mean verdict"
+        "torchloom: --kind: unknown record kind 'verdit'; did you mean verdict"
     )
 
 
 @pytest.mark.long
-def test_following_goes_on_with_what_is_added_and_repeats_nothing(recorded):
+def test_follow_prints_new_records_and_repeats_none(recorded):
     command = [Path(sys.executable).with_name("torchloom"), "trajectory", "show", "--json"]
     before = recorded.torchloom("trajectory", "show", "--json").stdout.splitlines()
-    (run_folder(recorded.path / ".torchloom", "run") / "epoch-!").mkdir()  # somebody's own
+    (run_folder(recorded.path / ".torchloom", "run") / "epoch-!").mkdir()  # not an epoch
     with subprocess.Popen(
         [*command, "--follow"],
         cwd=recorded.path,
@@ -130,7 +130,7 @@ def test_following_goes_on_with_what_is_added_and_repeats_nothing(recorded):
 
 
 @pytest.mark.parametrize("words", [["--json"], []])
-def test_a_reader_who_has_enough_is_no_error(recorded, words):
+def test_a_reader_that_closes_the_pipe_is_no_error(recorded, words):
     command = [Path(sys.executable).with_name("torchloom"), "trajectory", "show", *words]
     with subprocess.Popen(
         command, cwd=recorded.path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -139,7 +139,7 @@ def test_a_reader_who_has_enough_is_no_error(recorded, words):
         assert process.stderr.read() == b""
 
 
-def test_a_replay_decides_the_same(recorded):
+def test_a_replay_gives_the_same_decisions(recorded):
     result = recorded.torchloom("trajectory", "replay")
     assert result.returncode == 0, result.stdout + result.stderr
     assert "all the same" in result.stdout
@@ -147,7 +147,7 @@ def test_a_replay_decides_the_same(recorded):
 
 
 @pytest.mark.long
-def test_a_replay_that_decides_otherwise_shows_where_and_fails(folder):
+def test_a_replay_that_differs_shows_where_and_fails(folder):
     record_epoch(folder.path / "other", lose=1)
     result = folder.torchloom("trajectory", "replay", "other")
     assert result.returncode == 1
@@ -163,10 +163,10 @@ def test_an_export_opens_in_pandas(recorded):
     assert telemetry.exists()
 
 
-def test_every_kind_of_record_has_its_line():
+def test_every_record_kind_has_a_summary():
     kinds = {str(cls.__struct_config__.tag) for cls in (*get_args(Input), *get_args(Output))}
     assert kinds == RECORD_KINDS
 
 
-def test_a_kind_from_a_newer_torchloom_has_an_empty_line():
+def test_an_unknown_record_kind_has_an_empty_summary():
     assert summarise("tomorrow", {"x": 1}) == ""

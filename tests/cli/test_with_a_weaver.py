@@ -13,7 +13,7 @@ from torchloom_core.errors import RequestError
 pytestmark = pytest.mark.integration
 
 
-def test_status_shows_everything_that_matters(run, weaver):
+def test_status_shows_the_run(run, weaver):
     result = run.torchloom("status")
     assert result.returncode == 0, result.stderr
     for part in (
@@ -30,19 +30,19 @@ def test_status_shows_everything_that_matters(run, weaver):
         "quarantined",
         "raised: x",
         "p3.4",
-        "cordoned, nobody new is put there: node7, node9 for 48h",
+        "cordoned, no new workers start there: node7, node9 for 48h",
         ".torchloom/trajectory/digits",
     ):
         assert part in result.stdout
 
 
-def test_status_for_machines_is_the_weavers_own_answer(run, weaver):
+def test_status_as_json_is_the_weavers_answer(run, weaver):
     status = json.loads(run.torchloom("status", "--json").stdout)
     assert status["workers"][0]["step"] == 41
     assert status["workers"][0]["progress_age_s"] is None
 
 
-def test_workers_are_sorted_by_group_and_rank_whoever_came_first(run, weaver):
+def test_workers_are_sorted_by_group_and_rank(run, weaver):
     weaver.result = "many"
     shown = run.torchloom("status").stdout
     assert re.findall(r"^(g\d+-\d)", shown, re.M) == ["g2-0", "g2-1", "g9-0", "g10-0"]
@@ -54,7 +54,7 @@ def test_a_metric_can_be_chosen(run, weaver):
     assert "71.25" not in shown
 
 
-def test_watching_goes_on_until_interrupted(run, weaver):
+def test_watch_runs_until_interrupted(run, weaver):
     command = [Path(sys.executable).with_name("torchloom"), "status", "--watch", "--json"]
     with subprocess.Popen(
         [*command, "--every", "0.01"], cwd=run.path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -68,20 +68,20 @@ def test_watching_goes_on_until_interrupted(run, weaver):
 
 
 @pytest.mark.long
-def test_watching_for_machines_goes_on_while_the_weaver_is_away(run, weaver):
+def test_watch_as_json_continues_without_a_weaver(run, weaver):
     command = [Path(sys.executable).with_name("torchloom"), "status", "--watch", "--json"]
     with subprocess.Popen(
         [*command, "--every", "0.01"], cwd=run.path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
         assert json.loads(process.stdout.readline())["run"] == "digits"
         weaver.result = "broken"
-        told = process.stderr.readline()
+        warning = process.stderr.readline()
         weaver.result = "done"
-        for _ in range(300):  # more than the pipe may hold from before
+        for _ in range(300):  # more than fits into the pipe
             assert json.loads(process.stdout.readline())["run"] == "digits"
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=DEADLINE_S)
-    assert told == b"warning: the fleet is on fire; trying again\n"
+    assert warning == b"warning: the fleet is on fire; retrying\n"
     assert errors == b""
 
 
@@ -117,17 +117,17 @@ def test_an_unknown_knob_or_worker_is_one_line(run, weaver, words, status, messa
 
 @pytest.mark.long
 @pytest.mark.parametrize(("text", "value"), [("-1", -1), ("bf16", "bf16")])
-def test_a_knob_is_set_to_what_json_makes_of_the_word(run, weaver, text, value):
+def test_a_value_is_parsed_as_json_or_text(run, weaver, text, value):
     result = run.torchloom("knob", "set", "lr", text, "--worker", "g0-0")
     assert result.returncode == 0, result.stderr
-    ((verb, body),) = weaver.asked
+    ((verb, body),) = weaver.requests
     assert verb == "knob.set"
     assert body == {"knob": "lr", "value": value, "worker": "g0-0"}
     assert type(body["value"]) is type(value)
 
 
 @pytest.mark.long
-def test_every_request_that_acts_carries_an_id_of_its_own(run, weaver):
+def test_every_request_has_its_own_id(run, weaver):
     for _ in range(2):
         run.torchloom("knob", "set", "lr", "0.01", "--wait", "0")
     run.torchloom("actions", "stop")
@@ -137,15 +137,15 @@ def test_every_request_that_acts_carries_an_id_of_its_own(run, weaver):
     assert none is None
 
 
-def test_a_person_who_is_sure_of_a_value_says_yes(run, weaver):
+def test_yes_marks_the_value_as_sure(run, weaver):
     run.torchloom("knob", "set", "lr", "20", "--yes", "--wait", "0")
-    assert weaver.asked == [("knob.set", {"knob": "lr", "value": 20, "sure": True})]
+    assert weaver.requests == [("knob.set", {"knob": "lr", "value": 20, "sure": True})]
 
 
-ALONE = "lr is worker-fenced: each worker sets it alone, at its own next step"
+ALONE = "lr is worker-fenced: each worker applies it at its own next step"
 
 
-def test_setting_a_knob_tells_how_the_command_fares_and_ends_with_its_own_outcome(run, weaver):
+def test_knob_set_prints_each_status_and_ends_with_its_outcome(run, weaver):
     lines = run.torchloom("knob", "set", "lr", "0.01").stdout.splitlines()
     assert lines == [
         "granted: c3.1",
@@ -156,31 +156,31 @@ def test_setting_a_knob_tells_how_the_command_fares_and_ends_with_its_own_outcom
     ]
 
 
-def test_several_knobs_are_set_together_with_what_watches_over_them(run, weaver):
+def test_several_knobs_are_set_together_with_a_guard(run, weaver):
     words = ["knob", "set", "lr=0.01", "mode", "bf16", "--watch", "loss", "--band", "4"]
     run.torchloom(*words, "--window", "20", "--wait", "0")
     guard = {"metric": "loss", "band": 4.0, "window_s": 20.0}
     body = {"knob": "lr", "value": 0.01, "also": {"mode": "bf16"}, "guard": guard}
-    assert weaver.asked == [("knob.set", body)]
+    assert weaver.requests == [("knob.set", body)]
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         ("lr 0.01 mode", "knob set: need a value after 'mode', was nothing"),
-        ("lr 0.01 lr=0.02", "knob set: need each knob once, was 'lr' twice"),
-        ("lr 0.01 --window 9", "need --watch with --band and --window, was nothing to watch"),
+        ("lr 0.01 lr=0.02", "knob set: 'lr' is given twice"),
+        ("lr 0.01 --window 9", "knob set: --band and --window need --watch METRIC"),
     ],
 )
-def test_a_set_that_makes_no_sense_is_one_line_and_nothing_is_asked(run, weaver, words, message):
+def test_an_invalid_knob_set_is_one_line_and_sends_nothing(run, weaver, words, message):
     result = run.torchloom("knob", "set", *words.split())
     assert result.returncode == 2
     assert message in result.stderr
     assert result.stderr.count("\n") == 1
-    assert weaver.asked == []
+    assert weaver.requests == []
 
 
-def test_without_waiting_only_the_answer_is_told(run, weaver):
+def test_without_waiting_only_the_answer_is_printed(run, weaver):
     weaver.result = "never"
     result = run.torchloom("knob", "set", "lr", "0.01", "--wait", "0")
     assert result.returncode == 0
@@ -193,10 +193,10 @@ def test_without_waiting_only_the_answer_is_told(run, weaver):
     [
         ("denied", "torchloom: denied by cooldown: 12 s to go\n"),
         ("undone", "torchloom: undone: what came of p3.1\n"),
-        ("never", "torchloom: not over after 0.5 s; it goes on, see torchloom status\n"),
+        ("never", "torchloom: not finished after 0.5 s; it continues: see torchloom status\n"),
     ],
 )
-def test_what_is_refused_fails_or_does_not_end_is_one_line(run, weaver, result, message):
+def test_a_refusal_a_failure_and_a_timeout_are_one_line(run, weaver, result, message):
     weaver.result = result
     ended = run.torchloom("knob", "set", "lr", "0.01", "--wait", "0.5")
     assert ended.returncode == 5
@@ -253,10 +253,10 @@ def test_what_is_refused_fails_or_does_not_end_is_one_line(run, weaver, result, 
         ("actions resume", "actions.resume", None),
     ],
 )
-def test_every_command_that_acts_sends_its_verb(run, weaver, words, verb, body):
+def test_every_command_sends_its_verb(run, weaver, words, verb, body):
     result = run.torchloom(*words.split())
     assert result.returncode == 0, result.stderr
-    assert weaver.asked == [(verb, body)]
+    assert weaver.requests == [(verb, body)]
 
 
 @pytest.mark.long
@@ -267,14 +267,14 @@ def test_every_command_that_acts_sends_its_verb(run, weaver, words, verb, body):
         ("--steps 900 --for 5s", "5 GPU-s of one standby: 2 x 5 x 900 steps of 0.02 s each"),
     ],
 )
-def test_the_price_of_a_preview_is_known_before_anybody_is_asked_for_it(run, weaver, words, price):
+def test_the_cost_of_a_preview_is_printed_without_a_request(run, weaver, words, price):
     result = run.torchloom("preview", "lr=0.02", "--price", *words.split())
     assert (result.returncode, result.stdout) == (0, f"at most {price}\n")
-    assert not weaver.asked
+    assert not weaver.requests
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ("probe g0-0 g1-0 g2-0", "probe: need a receiver after 'g2-0', was nothing"),
         ("probe g0-0 g0-0", "probe: pairs: need each worker in one place, was g0-0 in two"),
@@ -284,22 +284,22 @@ def test_the_price_of_a_preview_is_known_before_anybody_is_asked_for_it(run, wea
         ),
     ],
 )
-def test_a_probe_that_is_none_is_refused_before_anybody_is_asked(run, weaver, words, said):
+def test_an_invalid_probe_is_refused_without_a_request(run, weaver, words, message):
     result = run.torchloom(*words.split())
     assert result.returncode in (RequestError.exit_code, 2)
-    assert result.stderr == f"torchloom: {said}\n"
-    assert not weaver.asked
+    assert result.stderr == f"torchloom: {message}\n"
+    assert not weaver.requests
 
 
 @pytest.mark.long
-def test_who_asks_is_who_the_credentials_say(run, weaver):
+def test_a_request_has_the_name_in_the_credentials(run, weaver):
     run.torchloom("actions", "stop")
-    assert weaver.askers == {"operator"}
-    written = run.torchloom("operator", "alice", "--out", "hers.creds")
-    assert written.stdout == "wrote hers.creds: alice names it by --creds or NATS_CREDS\n"
-    assert (run.path / "hers.creds").stat().st_mode & 0o777 == 0o600
-    assert run.torchloom("actions", "stop", "--creds", "hers.creds").returncode == 0
-    assert weaver.askers == {"operator", "alice"}
+    assert weaver.names == {"operator"}
+    written = run.torchloom("operator", "alice", "--out", "alice.creds")
+    assert written.stdout == "wrote alice.creds: alice passes it with --creds or NATS_CREDS\n"
+    assert (run.path / "alice.creds").stat().st_mode & 0o777 == 0o600
+    assert run.torchloom("actions", "stop", "--creds", "alice.creds").returncode == 0
+    assert weaver.names == {"operator", "alice"}
 
 
 @pytest.mark.long
@@ -307,17 +307,21 @@ def test_who_asks_is_who_the_credentials_say(run, weaver):
     ("words", "status", "message"),
     [
         ("operator a.b", 2, "need a name of 1 to 64 of A-Z a-z 0-9 _ -, was 'a.b'"),
-        ("operator operator", 2, "need another name: who may read the state folder asks"),
-        ("operator bob --out torchloom.toml", 4, "torchloom.toml: need a file that is not there"),
+        ("operator operator", 2, "need another name: operator is the name of the default"),
+        (
+            "operator bob --out torchloom.toml",
+            4,
+            "torchloom.toml exists already: give another",
+        ),
     ],
 )
-def test_a_person_who_cannot_be_made_is_one_line(run, words, status, message):
+def test_invalid_names_and_existing_files_are_one_line(run, words, status, message):
     result = run.torchloom(*words.split())
     assert (result.returncode, result.stderr.count("\n")) == (status, 1)
     assert result.stderr.startswith(f"torchloom: {message}")
 
 
-def test_a_broker_on_which_no_weaver_answers_is_one_line(run):
+def test_a_broker_without_a_weaver_is_one_line(run):
     result = run.torchloom("status")
     assert result.returncode == 5
     assert result.stderr.count("\n") == 1

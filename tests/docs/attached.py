@@ -1,4 +1,4 @@
-"""Scripts with the lines that the pages put into torchft's own, which they are shaped like."""
+"""Apply the diffs of the manual to scripts like torchft's examples."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ NAMES = ("train_ddp.py", "train_diloco.py", "train_hsdp.py", "train_torchrun.py"
 
 
 def attached(name):
-    """Return script ``name`` as the pages attach it, and the lines that this takes."""
+    """Return script ``name`` with the diff of the manual, and the added lines."""
     diffs = (block for page in PAGES for block in blocks(page, "diff"))
     (block,) = (block for block in diffs if block.note == f"attaches: {name}")
     script = (SCRIPTS / name).read_text(encoding="utf-8")

@@ -19,20 +19,20 @@ SECOND_NS = 10**9
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """The folder that a page's code runs in, with a short trajectory and no Weaver."""
+    """The working folder for a page's code, with a short trajectory and no Weaver."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delenv("TORCHLOOM_JOIN", raising=False)
-    known = set(sys.modules)
+    before = set(sys.modules)
     record(run_folder(tmp_path / ".torchloom", "run"))
     yield tmp_path
-    for name in set(sys.modules) - known:
+    for name in set(sys.modules) - before:
         if (getattr(sys.modules[name], "__file__", None) or "").startswith(str(tmp_path)):
             del sys.modules[name]
 
 
 def record(root):
-    """Write the trajectory of a Weaver that measured one worker and set its knob."""
+    """Write a trajectory with one worker whose knob was set."""
     writer = TrajectoryWriter(root, "run", 1, Config(), {}, SECOND_NS)
     kernel = Kernel(Config(), ActivePlugins(), RecordedGuard())
     seconds = iter(range(1, 100))

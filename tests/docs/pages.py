@@ -1,4 +1,4 @@
-"""README and manual as tests read them: their text, code blocks and code spans."""
+"""Parse README and manual: text, code blocks and code spans."""
 
 import re
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _SPAN = re.compile(r"`([^`\n]+)`")
 
 @dataclass(frozen=True)
 class Block:
-    """One code block; ``note`` is what the HTML comment above it says of it."""
+    """A code block; ``note`` is the HTML comment above it."""
 
     page: Path
     line: int
@@ -28,12 +28,12 @@ class Block:
 
     @property
     def file(self) -> str:
-        """The name under which the page wants the block saved, or nothing."""
+        """The file name for the block, or an empty text."""
         return self.note.removeprefix("file: ") if self.note.startswith("file: ") else ""
 
     @property
     def source(self) -> str:
-        """The file of the repository that the page shows, or nothing."""
+        """The file of the repository that the block shows, or an empty text."""
         return self.note.removeprefix("source: ") if self.note.startswith("source: ") else ""
 
 

@@ -69,7 +69,7 @@ def run(block, module):
 
 
 @pages
-def test_every_python_block_does_what_it_says(page, folder, monkeypatch):
+def test_every_python_block_runs(page, folder, monkeypatch):
     module = None
     for number, block in enumerate(blocks(page, "python")):
         if block.note.startswith("not run: "):
@@ -89,7 +89,7 @@ def test_every_python_block_does_what_it_says(page, folder, monkeypatch):
 
 
 @pages
-def test_every_toml_block_is_a_config_or_a_package_that_works(page, folder):
+def test_every_toml_block_is_a_valid_config_or_package(page, folder):
     for block in blocks(page, "python"):
         if block.file:
             (folder / block.file).write_text(block.text, encoding="utf-8")
@@ -109,7 +109,7 @@ def test_every_toml_block_is_a_config_or_a_package_that_works(page, folder):
 
 
 @pytest.mark.integration
-def test_the_package_of_the_manual_holds_its_module_whatever_the_project_is_called(tmp_path):
+def test_the_package_of_the_manual_contains_its_module_under_any_project_name(tmp_path):
     page = ROOT / "docs" / "policy.md"
     for block in filter(lambda block: block.file, blocks(page, "toml", "python")):
         text = block.text.replace('name = "torchloom-cool-down"', 'name = "not-too-hot"')
@@ -137,17 +137,17 @@ def shell_lines(page):
 
 
 def check_torchloom(words, place):
-    """Fail unless the command line names a real command with real options."""
+    """Fail unless the command line has a valid command and valid options."""
     try:
         app.parse_args(words[1:], exit_on_error=False, print_error=False)
     except MissingArgumentError:
-        pass  # in a sentence, `torchloom migrate` is a name
+        pass  # text may name a command without its arguments
     except CycloptsError as error:
         raise AssertionError(f"{place}: {shlex.join(words)}: {error}") from None
 
 
 @pages
-def test_every_command_line_can_be_typed(page):
+def test_every_command_line_is_valid(page):
     targets = re.findall(r"(?m)^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"))
     for place, words in shell_lines(page):
         if words[0] == "torchloom":
@@ -161,21 +161,21 @@ def test_every_command_line_can_be_typed(page):
             assert span.removeprefix("make ") in targets, span
 
 
-# --- what the pages must not leave out ---
+# --- completeness ---
 
 
-def desk():
-    """Return a desk whose kernel agrees to everything."""
+def operator_service():
+    """Return an operator service whose kernel accepts every request."""
 
-    def agree(request):
-        made.reply(Reply(request=request.id, ok=True, text=""))
+    def accept(request):
+        service.reply(Reply(request=request.id, ok=True, text=""))
 
-    made = OperatorService(1, agree, *2 * [lambda after: Answer(ok=True, text=after)])
-    return made
+    service = OperatorService(1, accept, *2 * [lambda after: Answer(ok=True, text=after)])
+    return service
 
 
-def test_every_control_verb_is_shown_with_a_request_that_the_weaver_takes():
-    verbs = desk().verbs
+def test_every_control_verb_is_shown_with_a_valid_request():
+    verbs = operator_service().verbs
     shown = re.findall(r"nats (?:req|pub) tl\.ctl\.run\.operator\.(\S+) '(.*?)'", manual())
     assert {verb for verb, _ in shown} == set(verbs)
     for verb, body in shown:
@@ -183,36 +183,36 @@ def test_every_control_verb_is_shown_with_a_request_that_the_weaver_takes():
             assert b'"ok":true' in asyncio.run(verbs[verb](body.encode(), "alice"))
 
 
-def test_every_subject_is_told():
+def test_every_subject_is_documented():
     functions = inspect.getmembers(subjects, inspect.isfunction)
     names = [
         function(**{name: f"<{name}>" for name in inspect.signature(function).parameters})
         for name, function in functions
-        if name not in ("token", "is_name", "as_name", "asked")
+        if name not in ("token", "is_name", "as_name", "person_and_verb")
     ]
     assert len(names) > 10
     assert [name for name in names if name not in doc("weaver.md").read_text()] == []
 
 
-def test_every_rail_is_told_in_its_order_with_an_example():
+def test_every_safety_limit_is_documented_in_order_with_an_example():
     text = doc("arbiter.md").read_text(encoding="utf-8")
     rows = re.findall(r"(?m)^\| \d+ \| `(\w+)` \|.*\| (yes)? ?\|$", text)
     assert rows == [(r.__name__, "yes" if r in PERSON_LIMITS else "") for r in POLICY_LIMITS]
-    assert re.findall(r"denied by (\w+):", text) == [rail.__name__ for rail in POLICY_LIMITS]
+    assert re.findall(r"denied by (\w+):", text) == [limit.__name__ for limit in POLICY_LIMITS]
     assert [rule for rule in ENDINGS if f"| `{rule}` |" not in text] == []
 
 
-def test_every_setting_of_the_arbiter_and_every_action_is_told():
+def test_every_setting_of_the_arbiter_and_every_action_is_documented():
     text = doc("arbiter.md").read_text(encoding="utf-8")
     fields = [name for cls in (Arbiter, ActionRule, Breaker) for name in cls.__struct_fields__]
     assert [name for name in (*fields, *ACTION_KINDS) if name not in text] == []
 
 
-def test_every_kind_of_record_is_told():
+def test_every_kind_of_record_is_documented():
     assert RECORD_KINDS - set(spans(doc("trajectory.md"))) == set()
 
 
-def test_every_environment_variable_that_is_read_is_told():
+def test_every_environment_variable_is_documented():
     read = set()
     for package in PACKAGES:
         for path in (ROOT / package).rglob("*.py"):
@@ -221,12 +221,12 @@ def test_every_environment_variable_that_is_read_is_told():
                 read |= set(re.findall(r"\bTORCHLOOM_[A-Z_]+", source))
                 read |= set(re.findall(r"environ(?:ment)?\.get\(\s*\"([A-Z_]+)\"", source))
     assert {"TORCHLOOM_JOIN", "NATS_URL", "REPLICA_GROUP_ID"} <= read
-    told = {span for page in PAGES for span in spans(page)}
-    assert read - told - {"PATH"} == set()
+    documented = {span for page in PAGES for span in spans(page)}
+    assert read - documented - {"PATH"} == set()
 
 
 def commands(of=app, name="torchloom") -> Iterator[str]:
-    """Yield every command that does something."""
+    """Yield every command without subcommands."""
     parts = [part for part in of if not part.startswith("-")]
     for part in parts:
         yield from commands(of[part], f"{name} {part}")
@@ -234,26 +234,26 @@ def commands(of=app, name="torchloom") -> Iterator[str]:
         yield name
 
 
-def test_every_command_is_told():
+def test_every_command_is_documented():
     text = manual()
     assert [command for command in commands() if command not in text] == []
 
 
-def test_every_built_in_plugin_is_told():
+def test_every_built_in_plugin_is_documented():
     with (ROOT / "pyproject.toml").open("rb") as file:
         names = tomllib.load(file)["project"]["entry-points"][ENTRY_POINT_GROUP]
-    told = {*spans(doc("policy.md")), *spans(doc("predictor.md"))}
-    assert names.keys() <= told
+    documented = {*spans(doc("policy.md")), *spans(doc("predictor.md"))}
+    assert names.keys() <= documented
 
 
-def test_every_exit_status_is_told():
-    told = set(re.findall(r"(?m)^\| (\d+) \|", doc("weaver.md").read_text(encoding="utf-8")))
+def test_every_exit_status_is_documented():
+    documented = set(re.findall(r"(?m)^\| (\d+) \|", doc("weaver.md").read_text(encoding="utf-8")))
     classes = [value for value in vars(errors).values() if inspect.isclass(value)]
-    assert {str(cls.exit_code) for cls in classes} <= told
+    assert {str(cls.exit_code) for cls in classes} <= documented
 
 
 @pages
-def test_no_key_of_the_config_is_invented(page):
+def test_every_key_of_the_config_exists(page):
     for span in spans(page):
         first, *rest = span.split(".")
         if first not in Config.__struct_fields__ or not rest or rest[-1] in FILE_SUFFIXES:
@@ -271,7 +271,7 @@ def test_no_key_of_the_config_is_invented(page):
 
 
 @pages
-def test_every_link_and_every_file_that_is_named_is_there(page):
+def test_every_link_and_every_named_file_exists(page):
     for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
         if not target.startswith("http"):
             path, _, anchor = target.partition("#")
@@ -293,13 +293,13 @@ def doc_index():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_scripts_that_are_attached_take_five_lines(name):
+def test_attaching_a_script_takes_five_lines(name):
     script, added = attached(name)
     compile(script, name, "exec")
     assert len(added) <= 5
 
 
-def test_every_file_that_the_architecture_names_is_there():
+def test_every_file_in_the_architecture_page_exists():
     text = doc("architecture.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`((?:\w+/)+(?:\w+\.py)?|ipc\.py)`", text))
     homes = (ROOT, ROOT / "torchloom_core", ROOT / "threadlet" / "torchloom_threadlet")

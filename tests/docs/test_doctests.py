@@ -1,4 +1,4 @@
-"""The examples in the docstrings of all four packages are true."""
+"""The docstring examples of all four packages pass."""
 
 import doctest
 import importlib
@@ -24,7 +24,7 @@ def with_examples():
 
 
 @pytest.mark.parametrize("name", list(with_examples()))
-def test_the_examples_in_a_module_are_true(name):
+def test_the_examples_in_a_module_pass(name):
     result = doctest.testmod(importlib.import_module(name))
     assert result.attempted
     assert result.failed == 0

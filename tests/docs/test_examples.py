@@ -1,4 +1,4 @@
-"""Every class and function that a plugin's author imports shows how it is used."""
+"""Every class and function of the plugin API has an example."""
 
 import doctest
 import importlib
@@ -10,7 +10,7 @@ FACES = ("torchloom_core.plugin", "torchloom_core.learning", "torchloom_core.tes
 
 
 def offered():
-    """Yield the classes and functions of ours, but not numbers and names of types."""
+    """Yield the classes and functions of torchLoom, without constants and type aliases."""
     for face in map(importlib.import_module, FACES):
         for name in face.__all__:
             thing = getattr(face, name)
@@ -20,7 +20,7 @@ def offered():
 
 
 @pytest.mark.parametrize("name", list(offered()))
-def test_it_has_an_example_that_runs_as_it_stands(name):
+def test_it_has_an_example_that_runs(name):
     face, _, attribute = name.rpartition(".")
     text = inspect.getdoc(getattr(importlib.import_module(face), attribute)) or ""
     _, heading, example = text.partition("Examples\n--------\n")

@@ -1,4 +1,4 @@
-"""Headings, the command's help and the page use the terms of the glossary, no earlier names."""
+"""Headings, CLI help and the dashboard use the terms of the glossary, no earlier names."""
 
 import re
 from pathlib import Path
@@ -18,7 +18,7 @@ EARLIER = re.compile(
 
 
 def headings(text: str) -> list[str]:
-    """Return the headings of a page, those of code left out."""
+    """Return the headings of a page, without code blocks."""
     return re.findall(r"^#+ .*$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE)
 
 
@@ -34,7 +34,7 @@ def test_no_help_has_an_earlier_name(name, capsys):
     assert EARLIER.findall(capsys.readouterr().out) == []
 
 
-def test_no_label_of_the_page_has_an_earlier_name():
+def test_no_label_of_the_dashboard_has_an_earlier_name():
     labels = [
         text
         for path in PAGE
@@ -44,7 +44,7 @@ def test_no_label_of_the_page_has_an_earlier_name():
     assert EARLIER.findall("\n".join(labels)) == []
 
 
-def test_each_term_stands_once_with_its_home():
+def test_each_term_is_listed_once_with_its_home():
     text = (ROOT / "docs" / "glossary.md").read_text().partition("## Earlier names")[0]
     rows = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("| ")]
     terms = [row[0].strip() for row in rows if row[0].strip() != "term"]

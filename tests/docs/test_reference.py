@@ -1,4 +1,4 @@
-"""The generated pages are those of this config and of these commands."""
+"""The generated reference pages match the config and the commands."""
 
 import importlib.util
 

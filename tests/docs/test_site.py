@@ -1,4 +1,4 @@
-"""The manual builds as a site without a warning: every link and anchor in it leads somewhere."""
+"""The manual builds as a site without a warning: every link and anchor exists."""
 
 import os
 import subprocess

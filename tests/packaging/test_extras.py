@@ -1,4 +1,4 @@
-"""What works with the extra ``server`` alone, and what the rest says that it needs."""
+"""Commands with the extra ``server`` alone, and the errors of those that need another."""
 
 import re
 import signal
@@ -47,12 +47,12 @@ predictor = "fault_history"
 
 def distributions(extra):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = project["optional-dependencies"][extra]
-    return {re.split(r"[\[><=]", one)[0] for one in wanted} - {"torchloom"}
+    required = project["optional-dependencies"][extra]
+    return {re.split(r"[\[><=]", one)[0] for one in required} - {"torchloom"}
 
 
 def with_only(extra, others, tmp_path):
-    """Return what starts torchloom in an empty folder without what other extras bring."""
+    """Return a function that starts torchloom in an empty folder without the other extras."""
     absent = set().union(*map(distributions, others)) - distributions(extra)
     modules = sorted(MODULES_OF.get(name, name) for name in absent)
     code = WITHOUT.format(modules=modules)
@@ -80,26 +80,26 @@ def test_a_lighthouse_runs_with_its_extra_alone(tmp_path):
     words = "lighthouse --min_replicas 1 --bind 127.0.0.1:0 --status_bind 127.0.0.1:0"
     with start(*words.split(), "--state", "state.json") as lighthouse:
         try:
-            said = lighthouse.stdout.readline()
+            output = lighthouse.stdout.readline()
             lighthouse.send_signal(signal.SIGTERM)
             _, log = lighthouse.communicate(timeout=60)
         finally:
             lighthouse.kill()
-    assert "is ready on" in said, log
+    assert "is ready on" in output, log
     assert lighthouse.returncode == 0
 
 
 @pytest.mark.long
-def test_a_weaver_with_most_of_the_policies_runs_with_the_server_extra_alone(server_only):
+def test_a_weaver_with_most_policies_runs_with_the_server_extra_alone(server_only):
     (server_only.folder / "torchloom.toml").write_text(STEADY)
     with server_only("weaver") as weaver:
         try:
-            said = weaver.stdout.readline()
+            output = weaver.stdout.readline()
             weaver.send_signal(signal.SIGTERM)
             _, log = weaver.communicate(timeout=60)
         finally:
             weaver.kill()
-    assert "is ready on" in said, log
+    assert "is ready on" in output, log
     assert "quarantined" not in log
 
 
@@ -114,7 +114,7 @@ def test_a_weaver_with_most_of_the_policies_runs_with_the_server_extra_alone(ser
         "trajectory show trajectory",
         "trajectory replay trajectory",
         "trajectory export out trajectory",
-        "trace from-trajectory trajectory life.tltrace",
+        "trace from-trajectory trajectory epoch.tltrace",
         "trace synthesize small.tltrace --nodes 2 --days 1",
         "trace validate golden.tltrace",
     ],
@@ -124,13 +124,13 @@ def test_a_command_of_the_weaver_needs_no_other_extra(server_only, words):
     unpack("evaluation", server_only.folder)
     (server_only.folder / "torchloom.toml").unlink()
     with server_only(*words.split()) as command:
-        _, said = command.communicate(timeout=120)
-    assert command.returncode == 0, said
+        _, errors = command.communicate(timeout=120)
+    assert command.returncode == 0, errors
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ("lighthouse --min_replicas 1", 'pip install "torchloom[lighthouse]"'),
         ("weaver --config light.toml", 'pip install "torchloom[lighthouse]"'),
@@ -140,12 +140,12 @@ def test_a_command_of_the_weaver_needs_no_other_extra(server_only, words):
         ("weaver --config lemons.toml", "policies.lemon_nodes: need the extra predictors"),
     ],
 )
-def test_what_needs_another_extra_says_which_in_one_line(server_only, words, told):
+def test_a_missing_extra_is_one_line(server_only, words, message):
     unpack("evaluation", server_only.folder)
     (server_only.folder / "lemons.toml").write_text("[policies.lemon_nodes]\n")
     (server_only.folder / "light.toml").write_text("[lighthouse]\n")
     with server_only(*words.split()) as command:
-        out, said = command.communicate(timeout=60)
-    assert command.returncode in (1, 2), said
-    assert (out, said.count("\n")) == ("", 1)
-    assert told in said
+        out, errors = command.communicate(timeout=60)
+    assert command.returncode in (1, 2), errors
+    assert (out, errors.count("\n")) == ("", 1)
+    assert message in errors

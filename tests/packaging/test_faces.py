@@ -1,4 +1,4 @@
-"""What may be imported from the public faces: whoever changes it sees it here."""
+"""The names of the public API modules; a change of the API changes this test."""
 
 import importlib
 import re
@@ -67,13 +67,13 @@ FACES = {
 
 
 @pytest.mark.parametrize("name", FACES)
-def test_a_face_offers_these_names_and_no_others(name):
+def test_a_public_module_exports_exactly_these_names(name):
     assert importlib.import_module(name).__all__ == FACES[name].split()
 
 
 @pytest.mark.parametrize("name", FACES)
-def test_a_name_without_an_underscore_is_offered_or_only_used(name):
-    """Such a name of a face that only gathers is offered; one that defines may use others'."""
+def test_a_name_without_an_underscore_is_exported_or_only_used(name):
+    """A module that only re-exports exports all its public names; others may import more."""
     face = importlib.import_module(name)
     gathers = name.startswith("torchloom_core")
     public = {
@@ -92,7 +92,7 @@ def test_the_names_are_sorted_constants_then_classes_then_functions(name):
     assert names == sorted(names, key=lambda each: (not each.isupper(), each[0].islower(), each))
 
 
-def test_who_reads_traces_from_outside_does_so_by_the_face():
+def test_docs_and_experiments_import_traces_from_the_public_module():
     behind = re.compile(r"torchloom_core\.trace\.(?!importers import)[\w.]+ import")
     readers = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("experiments/**/*.py")]
     texts = {path: path.read_text(encoding="utf-8") for path in readers}
@@ -100,7 +100,7 @@ def test_who_reads_traces_from_outside_does_so_by_the_face():
 
 
 @pytest.mark.parametrize("page", ["README", "docs/policy", "docs/predictor", "docs/threadlet"])
-def test_a_page_for_authors_imports_from_faces_alone(page):
+def test_a_page_for_authors_imports_public_modules_only(page):
     text = (ROOT / f"{page}.md").read_text(encoding="utf-8")
     used = set(re.findall(r"from (torchloom_(?:core|threadlet)[\w.]*) import", text))
     assert used <= set(FACES)

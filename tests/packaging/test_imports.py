@@ -1,4 +1,4 @@
-"""Who imports whom: the rooms in layers, and plugins by the public faces alone."""
+"""Import rules: packages in layers, and plugins by the public modules only."""
 
 import ast
 import subprocess
@@ -17,18 +17,18 @@ PLUGINS = sorted(
 
 
 @pytest.mark.integration
-def test_nobody_imports_whom_it_may_not():
+def test_imports_follow_the_layers():
     lint_imports = Path(sys.executable).with_name("lint-imports")
     result = subprocess.run([lint_imports, "--no-cache"], cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-def test_no_import_is_excused_from_the_contracts():
+def test_no_import_is_exempt_from_the_rules():
     assert "ignore_imports" not in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("path", PLUGINS, ids=lambda path: path.stem)
-def test_a_plugin_uses_the_public_faces_and_nothing_behind_them(path):
+def test_a_plugin_imports_public_modules_only(path):
     tree = ast.parse(path.read_text(encoding="utf-8"))
     used = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     used |= {a.name for node in ast.walk(tree) if isinstance(node, ast.Import) for a in node.names}

@@ -1,4 +1,4 @@
-"""A stranger's package installs beside torchLoom, is found, and passes its own tests."""
+"""A third-party package installs beside torchLoom, is discovered, and passes its tests."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def run(*command, **kwargs):
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """Return the environment of a process that has the package on its path."""
+    """Return environment variables with the package on the Python path."""
     target = tmp_path_factory.mktemp("site")
     offline = ("--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check")
     run(sys.executable, "-m", "pip", "install", "-q", *offline, "--target", target, PACKAGE)
@@ -39,7 +39,7 @@ def installed(tmp_path_factory):
 
 
 @pytest.mark.long
-def test_the_installed_policy_is_found_by_its_entry_point(installed, tmp_path):
+def test_the_installed_policy_is_discovered_by_its_entry_point(installed, tmp_path):
     found = json.loads(run(sys.executable, "-c", FIND, env=installed, cwd=tmp_path))
     (policy,) = found
     kind, package, version, problem, options = policy
@@ -47,7 +47,7 @@ def test_the_installed_policy_is_found_by_its_entry_point(installed, tmp_path):
     assert "limit_celsius" in options
 
 
-def test_the_strangers_own_tests_pass_against_the_installed_copy(installed, tmp_path):
+def test_the_packages_tests_pass_against_the_installed_copy(installed, tmp_path):
     output = run(
         sys.executable,
         "-m",

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """The wheel as it would be published, built without the network."""
+    """The wheel, built without network access."""
     out = tmp_path_factory.mktemp("wheel")
     subprocess.run(
         [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, ROOT],
@@ -33,7 +33,7 @@ def metadata(wheel):
     return email.parser.Parser().parsestr(wheel.read(name).decode())
 
 
-def test_the_wheel_holds_our_four_packages_and_nothing_else(wheel):
+def test_the_wheel_contains_only_our_four_packages(wheel):
     top_level = {name.partition("/")[0] for name in wheel.namelist()}
     assert top_level == {
         "torchloom_core",
@@ -44,7 +44,7 @@ def test_the_wheel_holds_our_four_packages_and_nothing_else(wheel):
     }
 
 
-def test_the_wheel_holds_what_is_no_python(wheel):
+def test_the_wheel_contains_data_files(wheel):
     names = wheel.namelist()
     assert "torchloom_core/config/template.toml" in names
     for page in (
@@ -70,7 +70,7 @@ def test_the_version_is_the_same_everywhere(metadata):
     assert metadata["Version"] == torchloom_core.__version__
 
 
-def test_the_base_is_light(metadata):
+def test_the_base_has_few_dependencies(metadata):
     required = metadata.get_all("Requires-Dist")
     base = {line.split(">")[0].partition("[")[0] for line in required if "extra ==" not in line}
     assert base == {"msgspec", "nats-py", "pluggy"}

@@ -30,19 +30,19 @@ _EXTRA_OF = {
     "torch": "torch",
     "websockets": "dashboard",
 }
-"""Modules that come with another extra than ``server``."""
+"""Modules of other extras than ``server``."""
 _OWN = ("torchloom_core", "torchloom_policies", "torchloom_predictors", "torchloom_threadlet")
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM came, or the terminal was closed: heeded like an interrupt at the keyboard."""
+    """SIGTERM or SIGHUP arrived; handled like Ctrl-C."""
 
 
 def main() -> None:
     """Run the command in ``sys.argv`` and exit with its status."""
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed before we began
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for as long as we run
+        if getattr(sys, name) is None:  # closed before the start
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - open until exit
         print_stand_ins(getattr(sys, name))
     logging.basicConfig(
         level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr
@@ -51,7 +51,7 @@ def main() -> None:
         status = _run([_in_utf8(word) for word in sys.argv[1:]])
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read us, `head` perhaps, has enough; but nobody to tell of an error is no success.
+        # The reader of stdout may stop early, as `head` does; an unwritable stderr is an error.
         status = 0 if _reader_has_left(sys.stdout) else _UNWRITTEN
         drop_output(sys.stdout, sys.stderr)
     except UnicodeDecodeError as error:
@@ -67,12 +67,12 @@ def main() -> None:
 
 
 def _in_utf8(word: str) -> str:
-    """Return an argument as UTF-8 has it, whatever the locale says.
+    """Return an argument decoded as UTF-8, whatever the locale.
 
     Raises
     ------
     UnicodeDecodeError
-        If it is no UTF-8.
+        If it is not UTF-8.
     """
     try:
         word.encode()
@@ -82,14 +82,14 @@ def _in_utf8(word: str) -> str:
 
 
 def _failed(error: OSError) -> str:
-    """Say which file it was, or else what was printed, of which the rest is dropped."""
+    """Return a message with the file of the error, or that the output failed."""
     if error.filename is not None:
         place = printable(str(error.filename))
         return f"{place}: cannot be read or written: {error.strerror}"
     if error.errno in _FULL:
         drop_output(sys.stdout)
-        return f"the output cannot be written: {error.strerror}"
-    return f"the system refused: {error.strerror}"
+        return f"cannot write the output: {error.strerror}"
+    return f"operating system error: {error.strerror}"
 
 
 def _run(arguments: list[str]) -> int:
@@ -119,7 +119,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _missing(error: ImportError) -> int:
-    """Say which extra brings a module that is not installed; one of our own is a bug."""
+    """Fail with the extra that a missing module comes with; our own modules raise."""
     name = error.name or getattr(error.__cause__, "name", None)
     if not name or name.startswith(_OWN):
         raise error
@@ -128,8 +128,8 @@ def _missing(error: ImportError) -> int:
 
 
 def _fail(message: str, status: int) -> int:
-    lines = "\n".join(map(printable, message.split("\n")))  # a refusal may be a line a fault
-    with suppress(OSError):  # where nobody reads it, the status has to say it
+    lines = "\n".join(map(printable, message.split("\n")))  # an error may have several lines
+    with suppress(OSError):  # stderr is closed: only the status is left
         sys.stderr.write(f"torchloom: {lines}\n")
     return status
 

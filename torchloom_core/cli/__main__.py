@@ -1,4 +1,4 @@
-"""``python -m torchloom_core.cli``: the same as ``torchloom``, of this interpreter."""
+"""``python -m torchloom_core.cli``: ``torchloom`` with this interpreter."""
 
 from torchloom_core.cli import main
 

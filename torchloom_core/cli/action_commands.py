@@ -1,6 +1,6 @@
-"""The kill switch, and what a person can ask to be done: ``torchloom migrate`` and the like.
+"""The kill switch, and the actions that a person can request, such as ``torchloom migrate``.
 
-Each is a proposal like a policy's: the arbiter has the last word, and the command tells it.
+Each action is a proposal, as a policy's is: the arbiter decides, the command prints its verdict.
 """
 
 from typing import Annotated, Literal
@@ -36,57 +36,57 @@ _ProbeBytes = Annotated[int, Parameter(validator=Number(gte=MIN_PROBE_BYTES, lte
 
 
 def stop_actions(*, connection: Connection = _HERE) -> None:
-    """Stop all actions at once, also those under way; training goes on."""
+    """Stop all actions at once, including those in progress; training continues."""
     act(connection, "actions.stop")
 
 
 def resume_actions(*, connection: Connection = _HERE) -> None:
-    """Let the Weaver act again."""
+    """Allow actions again."""
     act(connection, "actions.resume")
 
 
 def approve(proposal: str, /, *, wait: Wait = _WAIT_S, connection: Connection = _HERE) -> None:
-    """Approve a proposal that waits for a person.
+    """Approve a pending proposal.
 
     Parameters
     ----------
     proposal
-        Its id, as torchloom status shows it.
+        ID of the proposal, as torchloom status shows it.
     """
     act(connection, "approve", {"proposal": proposal}, wait_s=wait)
 
 
 def deny(proposal: str, /, *, reason: str = "", connection: Connection = _HERE) -> None:
-    """Deny a proposal that waits for a person, for good.
+    """Deny a pending proposal.
 
     Parameters
     ----------
     proposal
-        Its id, as torchloom status shows it.
+        ID of the proposal, as torchloom status shows it.
     reason
-        Why, for the run's record.
+        Reason to record.
     """
     act(connection, "deny", {"proposal": proposal, "reason": reason})
 
 
 def migrate(group: str, /, *, wait: Wait = _WAIT_S, connection: Connection = _HERE) -> None:
-    """Let a warm standby join, then drain a replica group.
+    """Add a warm standby to the quorum, then drain a replica group.
 
     Parameters
     ----------
     group
-        The replica group.
+        Name of the replica group.
     """
     _propose(Migrate(group=group), wait, connection)
 
 
 def admit(group: str, /, *, wait: Wait = _WAIT_S, connection: Connection = _HERE) -> None:
-    """Let a standby group join the run for good; nobody leaves for it.
+    """Let a standby group join the run permanently; no other group leaves.
 
     Parameters
     ----------
     group
-        The replica group that stands by.
+        Name of the standby replica group.
     """
     _propose(AdmitGroup(group=group), wait, connection)
 
@@ -97,9 +97,9 @@ def drain(group: str, /, *also: str, wait: Wait = _WAIT_S, connection: Connectio
     Parameters
     ----------
     group
-        The replica group.
+        Name of the replica group.
     also
-        More groups, which leave at the same step.
+        More replica groups, which leave at the same step.
     """
     _propose(DrainGroup(group=group, also=also), wait, connection)
 
@@ -112,7 +112,7 @@ def checkpoint(
     Parameters
     ----------
     group
-        Only in this replica group.
+        Replica group that saves. Default: all groups.
     """
     _propose(SaveCheckpoint(group=group), wait, connection)
 
@@ -120,29 +120,29 @@ def checkpoint(
 def pause(*, wait: Wait = _WAIT_S, connection: Connection = _HERE) -> None:
     """Pause every worker at its next step boundary.
 
-    All at one step, where they can agree on it, as under torchft; elsewhere each at its own, and
-    a pause that lands on different steps is undone within two seconds: ask again. For a look at a
-    run, not to keep GPUs idle for long. It lasts until torchloom resume, torchloom actions stop or
-    the end of the Weaver, and under torchft for at most 0.8 of the Manager's quorum_timeout.
+    Under torchft all workers pause at the same step. Elsewhere each pauses at its own next step;
+    if the steps differ, the pause is undone within two seconds and can be repeated. The pause
+    lasts until torchloom resume, torchloom actions stop or the end of the Weaver, and under
+    torchft for at most 0.8 of the Manager's quorum_timeout.
     """
     _propose(PauseRun(), wait, connection)
 
 
 def resume(*, wait: Wait = _WAIT_S, connection: Connection = _HERE) -> None:
-    """Let every paused worker go on.
+    """Resume training in every paused worker.
 
-    This is about training; the kill switch is released by torchloom actions resume.
+    To release the kill switch, use torchloom actions resume.
     """
     _propose(ResumeRun(), wait, connection)
 
 
 def rewind(*, skip: int = 0, wait: Wait = _WAIT_S, connection: Connection = _HERE) -> None:
-    """Have all ranks go back to the last checkpoint, at one step.
+    """Return all ranks to the last checkpoint, at the same step.
 
     Parameters
     ----------
     skip
-        How many batches to skip from there.
+        Number of batches to skip after the checkpoint.
     """
     _propose(RewindRun(skip=skip), wait, connection)
 
@@ -155,26 +155,26 @@ def evict(
     wait: Wait = _WAIT_S,
     connection: Connection = _HERE,
 ) -> None:
-    """Free the others of a replica group that hangs.
+    """Evict a hung replica group from the quorum.
 
     Parameters
     ----------
     group
-        The group that hangs.
+        Name of the hung replica group.
     then
-        Whether it may come back by itself (wait), is ended so that whoever started it starts it
-        again (restart), or is ended while a standby takes its place (replace).
+        What follows. wait: the group may rejoin by itself. restart: its processes are ended, and
+        their launcher restarts them. replace: they are ended, and a standby takes the place.
     """
     _propose(EvictGroup(group=group, then=then), wait, connection)
 
 
 def dump(worker: str, /, *, wait: Wait = _WAIT_S, connection: Connection = _HERE) -> None:
-    """Collect a worker's stacks and, where there is one, the Flight Recorder's dump.
+    """Collect a worker's stack traces and, if there is one, its Flight Recorder dump.
 
     Parameters
     ----------
     worker
-        The worker.
+        Name of the worker.
     """
     _propose(CollectDump(worker=worker), wait, connection)
 
@@ -188,20 +188,20 @@ def probe(
     wait: Wait = _WAIT_S,
     connection: Connection = _HERE,
 ) -> None:
-    """Measure the link from one worker to another: what it carries, and its latency.
+    """Measure the bandwidth and latency of the link from one worker to another.
 
-    Sidecars measure it where TORCHLOOM_LINK_ADDRESS is set; trainers go on.
+    The sidecars measure it while training continues; TORCHLOOM_LINK_ADDRESS must be set there.
 
     Parameters
     ----------
     sender
-        The worker that sends.
+        Worker that sends.
     receiver
-        The worker that receives.
+        Worker that receives.
     more
-        More senders, each followed by its receiver: nobody twice, and all at the same time.
+        More pairs of sender and receiver, measured at the same time; each worker at most once.
     probe_bytes
-        How much is sent over each link.
+        Bytes to send over each link.
     """
     named = (sender, receiver, *more)
     if len(named) % 2:
@@ -221,39 +221,39 @@ def cordon(
     lasts: Annotated[Duration | None, Parameter(name="--for")] = None,
     connection: Connection = _HERE,
 ) -> None:
-    """Put nobody new on a node; who trains there stays.
+    """Cordon a node: start no new workers on it; workers there keep training.
 
-    Of two cordons of a node the longer one holds.
+    If a node is cordoned twice, the longer cordon applies.
 
     Parameters
     ----------
     node
-        The node.
+        Name of the node.
     lasts
-        For how long, such as 2d or 1h30m; until somebody uncordons it unless given.
+        Duration, such as 2d or 1h30m. Default: until torchloom uncordon.
     """
     lasts_s = None if lasts is None else lasts.total_seconds()
     _propose(CordonNode(node=node, lasts_s=lasts_s), 0.0, connection)
 
 
 def uncordon(node: str, /, *, connection: Connection = _HERE) -> None:
-    """Let workers be put on a node again.
+    """Uncordon a node: new workers may start on it again.
 
     Parameters
     ----------
     node
-        The node.
+        Name of the node.
     """
     _propose(UncordonNode(node=node), 0.0, connection)
 
 
 def annotate(text: str, /, *, connection: Connection = _HERE) -> None:
-    """Add an annotation to the run's record; it changes nothing.
+    """Add an annotation to the run's record; training is not affected.
 
     Parameters
     ----------
     text
-        The annotation.
+        Text of the annotation.
     """
     act(connection, "annotate", {"text": text})
 

@@ -1,4 +1,4 @@
-"""What a daemon prints once it is ready; that nobody can read it is no reason to end."""
+"""Print that a daemon is ready; a failure to print does not end the daemon."""
 
 import logging
 import os
@@ -9,7 +9,7 @@ _log = logging.getLogger(__name__)
 
 
 def announce(*lines: str) -> None:
-    """Print ``lines``; where the disk is full or the reader gone, log that instead."""
+    """Print ``lines``; log a warning if the disk is full or the pipe is closed."""
     try:
         sys.stdout.write("".join(f"{line}\n" for line in lines))
         sys.stdout.flush()
@@ -19,7 +19,7 @@ def announce(*lines: str) -> None:
 
 
 def drop_output(*streams: TextIO) -> None:
-    """Send what is still to be printed nowhere; Python would complain about it at exit."""
+    """Discard buffered output, about which Python would complain at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in streams:
         os.dup2(nowhere, stream.fileno())

@@ -1,4 +1,4 @@
-"""``torchloom dashboard``: see a run in a browser, and drive it."""
+"""``torchloom dashboard``: watch and control a run in a browser."""
 
 import asyncio
 import logging
@@ -29,28 +29,28 @@ def dashboard(
     beside: Annotated[bool, Parameter(negative="", show=False)] = False,
     connection: Connection = _HERE,
 ) -> None:
-    """Serve the dashboard's page until SIGINT or SIGTERM.
+    """Serve the dashboard until SIGINT or SIGTERM.
 
-    It prints a link that opens the page in one browser, and another one once that was used. What
-    the page may do is what these credentials may.
+    Prints a link that opens the page in one browser, and the next link once that is used. The
+    page has the permissions of these credentials.
 
     Parameters
     ----------
     trajectory
-        The folder of a recorded run, to look back at; the run that goes on unless given.
+        Folder of a recorded run to show. Default: the live run.
     report
-        What `torchloom evaluate` wrote, a report.json or its folder, to hold against what comes of
-        the policies; the newest in a folder NAME-evaluation beside the config unless given.
+        A backtest to compare the live policies with: report.json of `torchloom evaluate`, or its
+        folder. Default: the newest in a folder NAME-evaluation beside the config.
     port
-        Where it listens, 0 for any that is free; that of [dashboard] unless given.
+        Port to listen on; 0: any free port. Default: port of [dashboard] in the config.
     beside
-        A Weaver has started it, and it ends with that one.
+        Started by a Weaver: end when that Weaver ends.
     """
     need(*DASHBOARD)
     if beside:
         end_with_the_weaver()
     from torchloom_core.dashboard.backtest import Backtest
-    from torchloom_core.dashboard.serve import serve, serve_past
+    from torchloom_core.dashboard.serve import serve, serve_recorded
 
     config = connection.load()
     if port is not None:
@@ -65,10 +65,10 @@ def dashboard(
     )
 
     def ready(link: str) -> None:
-        announce(f"the dashboard, for one browser: {link}")
+        announce(f"dashboard link, for one browser: {link}")
 
     if trajectory is not None:
-        asyncio.run(serve_past(config, trajectory, backtest, ready))
+        asyncio.run(serve_recorded(config, trajectory, backtest, ready))
         return
     address = find_weaver(connection)
     asyncio.run(serve(config, address.url, address.creds, backtest, ready))

@@ -1,4 +1,4 @@
-"""The dashboard beside a Weaver, in a process of its own: ``torchloom weaver --dashboard``."""
+"""Run the dashboard in a child process of the Weaver: ``torchloom weaver --dashboard``."""
 
 import logging
 import os
@@ -13,33 +13,33 @@ from threading import Event, Thread
 
 _logger = logging.getLogger(__name__)
 
-_GOODBYE_S = 10.0
-_LOOK_S = 0.2
+_TERMINATE_S = 10.0
+_POLL_S = 0.2
 _STARTS_S = 10.0
-"""One that ends sooner has not served anybody: it would not the next time."""
+"""A dashboard that ends sooner failed to start, and is not restarted."""
 
-_TOGETHER_S = 3.0
-"""Ctrl-C ends the dashboard and the Weaver, within so long of each other."""
+_CTRL_C_S = 3.0
+"""Ctrl-C ends the dashboard and the Weaver within this time of each other."""
 
 
 @contextmanager
 def dashboard_process(config: Path | None) -> Iterator[None]:
-    """Run the dashboard and restart it when it ends; the Weaver goes on without it."""
-    words = ["--config", str(config)] if config else []
-    beside = _Beside([sys.executable, "-m", "torchloom_core.cli", "dashboard", "--beside", *words])
-    keeping = Thread(target=beside.keep, name="dashboard", daemon=True)
-    keeping.start()
+    """Run the dashboard, and restart it if it crashes; the Weaver never waits for it."""
+    words = ["dashboard", "--beside", *(["--config", str(config)] if config else [])]
+    process = _DashboardProcess([sys.executable, "-m", "torchloom_core.cli", *words])
+    thread = Thread(target=process.supervise, name="dashboard", daemon=True)
+    thread.start()
     try:
         yield
     finally:
-        beside.end()
-        keeping.join()
+        process.end()
+        thread.join()
 
 
 def end_with_the_weaver() -> None:
-    """Have this process told to end once the Weaver that started it is no more, killed or not.
+    """Send SIGTERM to this process once the Weaver that started it has ended, killed or not.
 
-    It holds the other end of standard input, and nobody else does.
+    Only the Weaver has the other end of standard input.
     """
 
     def wait() -> None:
@@ -50,7 +50,7 @@ def end_with_the_weaver() -> None:
     Thread(target=wait, name="weaver", daemon=True).start()
 
 
-class _Beside:
+class _DashboardProcess:
     def __init__(self, command: list[str]) -> None:
         self._command = command
         self._over = Event()
@@ -58,28 +58,28 @@ class _Beside:
     def end(self) -> None:
         self._over.set()
 
-    def keep(self) -> None:
-        """Run it, and again when it has died, until all is over."""
+    def supervise(self) -> None:
+        """Run the dashboard, and restart it after a crash, until ``end`` is called."""
         while True:
             began_s = time.monotonic()
             with subprocess.Popen(self._command, stdin=subprocess.PIPE) as process:
                 status = self._wait(process)
-            if status is None or self._over.wait(_TOGETHER_S):
+            if status is None or self._over.wait(_CTRL_C_S):
                 return
-            lives = status != 0 and time.monotonic() - began_s > _STARTS_S + _TOGETHER_S
-            what = "it is started again" if lives else "the Weaver goes on without one"
-            _logger.warning("the dashboard has ended with status %d: %s", status, what)
-            if not lives:
+            restart = status != 0 and time.monotonic() - began_s > _STARTS_S + _CTRL_C_S
+            what = "restarting it" if restart else "the Weaver continues without it"
+            _logger.warning("the dashboard exited with status %d: %s", status, what)
+            if not restart:
                 return
 
     def _wait(self, process: subprocess.Popen[bytes]) -> int | None:
-        """Return the status with which it ended by itself; None where it was ended."""
-        while not self._over.wait(_LOOK_S):
+        """Return the exit status, or None if this process ended the dashboard."""
+        while not self._over.wait(_POLL_S):
             if process.poll() is not None:
                 return process.returncode
         process.terminate()
         try:
-            process.wait(_GOODBYE_S)
+            process.wait(_TERMINATE_S)
         except subprocess.TimeoutExpired:
             process.kill()
         return None

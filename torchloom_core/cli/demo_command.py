@@ -1,4 +1,4 @@
-"""``torchloom demo``: watch a real torchft run in trouble, without help and with it."""
+"""``torchloom demo``: a real torchft run with a failure, without torchLoom and with it."""
 
 from dataclasses import replace
 from importlib.util import find_spec
@@ -23,24 +23,23 @@ def demo(
 ) -> None:
     """Watch a real torchft run lose a node without losing a step.
 
-    The same run is played twice, first with torchft alone and then with torchLoom. With the
-    scenario ``knobs`` it is played once; this one and ``bandwidth`` end with status 4 if anything
-    does not hold that they are to show. With --dashboard it is a run to drive from the dashboard's
-    page, until it is interrupted. However it ends, it leaves no process behind; one that
-    was killed with SIGKILL may, until the next in its folder.
+    The same run is played twice, first with torchft alone and then with torchLoom; the scenario
+    ``knobs`` is played once. ``knobs`` and ``bandwidth`` exit with status 4 if a check fails. With
+    --dashboard the run lasts until it is interrupted, and is controlled from the dashboard. The
+    demo ends all its processes; after a SIGKILL, the next demo in the same folder ends them.
 
     Parameters
     ----------
     scenario
-        What happens: a node falls ill and dies, a peer freezes in the middle of a step, knobs
-        are changed, at one step on all ranks, also while a group is killed, or links become slow
-        and how gradients are compressed is chosen anew.
+        node: a node shows ECC errors, then fails. hang: a replica group freezes in a step. knobs:
+        knobs change on all ranks at the same step, also while a group is killed. bandwidth: links
+        become slow, and the gradient compression adapts.
     out
-        Folder for logs, plot and trajectory: empty, or an earlier demo's, which is replaced.
+        Folder for logs, plot and trajectory: empty, or of an earlier demo, which is replaced.
     seed
-        Seed of the model and of the batches.
+        Seed of the model and the batches.
     dashboard
-        Play no scenario: print a link that opens the page, and go on until Ctrl-C.
+        Play no scenario: train until Ctrl-C, and print a link to the dashboard.
     """
     needed = ("grpc", "matplotlib", "psutil", "sklearn", "torch", "torchft")
     for package in (*needed, *(DASHBOARD if dashboard else ())):

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from torchloom_core.cli.extras import SCORES, need
-from torchloom_core.cli.interrupts import says_if_interrupted
+from torchloom_core.cli.interrupts import reports_interruption
 from torchloom_core.cli.options import MOST, AsJson
 from torchloom_core.cli.output import console, prints_on_stderr
 from torchloom_core.cli.progress import progress
@@ -17,7 +17,7 @@ from torchloom_core.cli.times import Moment, moment_ns
 from torchloom_core.config.loading import load
 from torchloom_core.errors import ConfigError, WorkerLost
 
-# What simulates and scores is heavy, and `torchloom --help` should not wait for it.
+# Slow to import; `torchloom --help` should not wait for it.
 if TYPE_CHECKING:
     from torchloom_core.evaluate.results import Report
 
@@ -48,78 +48,79 @@ def evaluate(
     json: AsJson = False,
     open_: Annotated[bool, Parameter(name="--open", negative="", show_default=False)] = False,
 ) -> int:
-    """Backtest policies and predictors on recorded traces, against honest baselines.
+    """Backtest policies and predictors on recorded traces, and compare them with baselines.
 
-    Of several traces it says as well what all say together. Writes report.json and report.html.
-    What was finished before an interruption is kept, and the same command goes on from there.
+    Writes report.json and report.html, with a summary over all traces if there are several. After
+    an interruption, the same command continues with the finished runs.
 
     Parameters
     ----------
     traces
-        The bundles, NAME.tltrace; each counts as one fleet.
+        Bundles, NAME.tltrace; each counts as one fleet.
     policy
-        A policy to test, may be repeated: --policy straggler --policy thresholds; a+b is both at
-        once. Options are those of the config.
+        Policy to test, may be repeated: --policy straggler --policy thresholds; a+b tests both
+        together. Its options come from the config.
     predictor
-        Whose forecasts policies act on, may be repeated, also with several models of one
-        predictor: NAME, or NAME=MODEL.tlmodel.
+        Predictor whose forecasts the policies use, NAME or NAME=MODEL.tlmodel; may be repeated,
+        also with several models of one predictor.
     scores
-        Forecasts made elsewhere, may be repeated: NAME=FILE, Parquet or CSV, as lstm=lstm.csv; for
-        replay.
+        External forecasts to score with --mode replay, may be repeated: NAME=FILE, Parquet or CSV,
+        such as lstm=lstm.csv.
     config
-        Config file: the job, the costs, the plugins' options; alone, all its policies are tested.
+        Config file with the job, the costs and the plugins' options. Without --policy and
+        --predictor, all its policies are tested.
     mode
-        simulate: the fleet model answers, in goodput; replay: nobody does, forecasts are scored.
+        simulate: actions take effect in the fleet model, and goodput is compared. replay: no
+        action takes effect, and forecasts are scored.
     seeds
-        Runs of each arm, each on other nodes at another time of the trace.
+        Runs per arm, each on different nodes at a different time of the trace.
     days
-        Length of a run; [evaluate] days unless given.
+        Length of a run, days. Default: [evaluate] days.
     until
-        Only the time after is played or scored: a date, the beginning of a month or year such as
-        2024-06, or days since the start such as 30d.
-        Unless given that after what the models were fitted on; replay scores a predictor
-        without a model after the first 60 %.
+        Use only the time after this: a date such as 2024-06-30, the start of a month or year such
+        as 2024-06, or days since the start such as 30d. Default: the end of the models' training
+        time; replay scores a predictor without a model after the first 60 % of the trace.
     horizon_s
-        In which time given scores and what a policy does must prove right; the longest of the
-        policies' predictors, or a day, unless given.
+        Horizon of --scores and of the policies' actions, seconds: a failure must follow within it.
+        Default: the longest horizon of the policies' predictors, else 86,400.
     false_alarms_per_node_day
-        The threshold of a predictor without a model keeps to so many of each component that is
-        watched, be it a node or a disk.
+        False alarms per watched component (node or disk) and day that set the threshold of a
+        predictor without a model.
     sensitivity
-        Vary the costs, too, which is most of the work.
+        Also vary the costs, which takes most of the time.
     sweep
-        Play the job with more and more spares, and say how many pay: spares=0..16, or
-        spares=0..16:4 in steps of 4; standbys=0..4.
+        Run the job with a range of spares or standbys, and report how many pay off: spares=0..16,
+        spares=0..16:4 in steps of 4, standbys=0..4.
     jobs
-        Processes at once; -1: one a core.
+        Number of parallel processes; -1: one per core.
     backend
-        Where they run: on this machine, or on a Ray cluster.
+        Where they run. loky: on this machine. ray: on a Ray cluster.
     ray_address
-        Of the cluster; one on this machine unless given.
+        Address of the Ray cluster. Default: a cluster on this machine.
     out
-        Folder of the report; unless given NAME-evaluation, of several traces NAME+1-evaluation
-        with the name of the first and the number of the others.
+        Folder for the report. Default: NAME-evaluation; NAME+1-evaluation for two traces, with
+        the name of the first and the number of the others.
     open_
-        Show the page in a browser.
+        Open report.html in a browser.
     """
     ray = ("ray",) if backend == "ray" else ()
     need("jinja2", "matplotlib", *(SCORES if mode == "replay" else ("joblib", *ray)))
     from torchloom_core.errors import StateError
-    from torchloom_core.evaluate.evaluation import evaluate as find_out
-    from torchloom_core.evaluate.goodput.candidates import Asked
+    from torchloom_core.evaluate.evaluation import evaluate as run_evaluation
+    from torchloom_core.evaluate.goodput.candidates import Selection
     from torchloom_core.evaluate.goodput.sweep import range_of
     from torchloom_core.evaluate.parallel import Workforce
     from torchloom_core.evaluate.report import page_text
-    from torchloom_core.evaluate.wanted import TraceWanted, Wanted
+    from torchloom_core.evaluate.request import EvaluationRequest, TraceRequest
     from torchloom_core.files import refuse_unwritable
 
     if not traces:
-        raise ConfigError("evaluate: need a trace, NAME.tltrace, was none")
+        raise ConfigError("evaluate: need at least one trace, NAME.tltrace, was none")
 
-    wanted = Wanted(
-        traces=tuple(TraceWanted(path=trace, until_ns=_until(trace, until)) for trace in traces),
+    request = EvaluationRequest(
+        traces=tuple(TraceRequest(path=trace, until_ns=_until(trace, until)) for trace in traces),
         config=load(config),
-        asked=Asked(
+        selection=Selection(
             policies=policy,
             predictors=tuple(_pair("--predictor", text) for text in predictor),
             config_path=config,
@@ -135,13 +136,13 @@ def evaluate(
         workforce=Workforce(jobs=jobs, backend=backend, ray_address=ray_address),
     )
     shown = out or _folder(traces)
-    folder = shown.absolute()  # whatever folder a plugin goes to
+    folder = shown.absolute()  # a plugin may change the working folder
     refuse_unwritable(shown / "report.json", StateError)
-    with _says_what_is_kept(folder, shown):
-        with prints_on_stderr(), progress() as told:
-            report = find_out(wanted, folder / "runs", told)
+    with _reports_saved_runs(folder, shown):
+        with prints_on_stderr(), progress() as report_progress:
+            report = run_evaluation(request, folder / "runs", report_progress)
         page = _write(report, page_text(report), folder)
-        _tell(report, shown / page.name, json)
+        _print(report, shown / page.name, json)
     if open_:
         import webbrowser
 
@@ -170,25 +171,26 @@ def _until(trace: Path, until: Moment | None) -> int | None:
 
 
 @contextmanager
-def _says_what_is_kept(folder: Path, shown: Path) -> Iterator[None]:
-    """Where an interrupt, SIGTERM or a dead process ends it, say what is not lost."""
+def _reports_saved_runs(folder: Path, shown: Path) -> Iterator[None]:
+    """After an interrupt, SIGTERM or a worker's death, report how many runs are saved."""
     try:
-        with says_if_interrupted(lambda: _kept(folder, shown)):
+        with reports_interruption(lambda: _saved(folder, shown)):
             yield
     except WorkerLost as error:
         raise WorkerLost(
-            f"{error}; {_kept(folder, shown)}, fewer --jobs need less memory"
+            f"{error}; {_saved(folder, shown)}; fewer --jobs need less memory"
         ) from None
 
 
-def _kept(folder: Path, shown: Path) -> str:
-    kept = len(list((folder / "runs").glob("*.json")))
-    what = f"{kept} finished runs are kept in {shown / 'runs'}" if kept else "no run was finished"
-    return f"{what}: the same command {'goes on from there' if kept else 'begins anew'}"
+def _saved(folder: Path, shown: Path) -> str:
+    runs = len(list((folder / "runs").glob("*.json")))
+    if not runs:
+        return "no run was finished: the same command starts over"
+    return f"{runs} finished runs are saved in {shown / 'runs'}: the same command continues"
 
 
 def _write(report: "Report", text: str, folder: Path) -> Path:
-    """Write the report and its page, and return where the page is."""
+    """Write report.json and report.html, and return the path of the latter."""
     import msgspec
 
     from torchloom_core.evaluate.report import sweep_plot
@@ -205,7 +207,7 @@ def _write(report: "Report", text: str, folder: Path) -> Path:
     return page
 
 
-def _tell(report: "Report", page: Path, json: bool) -> None:
+def _print(report: "Report", page: Path, json: bool) -> None:
     if json:
         from torchloom_core.cli.output import print_json
 
@@ -215,4 +217,4 @@ def _tell(report: "Report", page: Path, json: bool) -> None:
 
     out = console()
     out.print(tables(report))
-    out.print(f"the whole report: {page}", markup=False, soft_wrap=True)
+    out.print(f"full report: {page}", markup=False, soft_wrap=True)

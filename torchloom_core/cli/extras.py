@@ -1,13 +1,13 @@
-"""Ask for what a command needs at its end before it begins."""
+"""Check at the start of a command that the modules it needs later are installed."""
 
 from importlib.util import find_spec
 
 SCORES = ("scipy", "sklearn", "statsmodels")
-"""What scoring forecasts needs."""
+"""Modules for scoring forecasts."""
 
 
 DASHBOARD = ("websockets", "starlette", "uvicorn")
-"""What serving the dashboard needs; the first is of its extra alone."""
+"""Modules for serving the dashboard; only its extra brings the first."""
 
 
 def need(*modules: str) -> None:

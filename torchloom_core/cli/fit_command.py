@@ -8,7 +8,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from torchloom_core.cli.extras import SCORES, need
-from torchloom_core.cli.interrupts import whole_or_not
+from torchloom_core.cli.interrupts import reports_output
 from torchloom_core.cli.options import MOST, AsJson, ConfigPath
 from torchloom_core.cli.output import console, print_json, prints_on_stderr
 from torchloom_core.cli.progress import progress
@@ -18,7 +18,7 @@ from torchloom_core.config.schema import Config
 from torchloom_core.errors import ConfigError
 from torchloom_core.suggest import nearest
 
-# What fits and scores is heavy, and `torchloom --help` should not wait for it.
+# Slow to import; `torchloom --help` should not wait for it.
 if TYPE_CHECKING:
     from torchloom_core.evaluate.forecasts.backtest_forecasts import Progress
     from torchloom_core.learning.card import Card
@@ -51,50 +51,50 @@ def fit(
     json: AsJson = False,
     config: ConfigPath = None,
 ) -> None:
-    """Fit a predictor on the earlier part of a trace, and measure it on the rest.
+    """Fit a predictor on the earlier part of a trace, and measure its skill on the rest.
 
-    Writes a model, NAME.tlmodel, with a card that says what it is worth; no skill is no error.
+    Writes a model, NAME.tlmodel, with a model card; a model without skill is written as well.
 
     Parameters
     ----------
     trace
-        The bundle, NAME.tltrace.
+        Bundle, NAME.tltrace.
     predictor
-        Which one; `torchloom plugins` lists them. auto: the one that is best on earlier time.
+        Name of the predictor, as `torchloom plugins` lists it. auto: the one that scores best
+        within the training time.
     until
-        End of the training time: a date, 2024-06-30, the beginning of a month or year, 2024-06,
-        or days since the start, 30d.
+        End of the training time: a date such as 2024-06-30, the start of a month or year such as
+        2024-06, or days since the start such as 30d.
     option
-        An option of the predictor, may be repeated: horizon_s=604800, or a list as TOML has it,
-        in quotes for the shell: 'metrics=["smart_5", "smart_187"]', 'spans_s=[600, 3600]'. Comes
-        before the config's.
+        Option of the predictor, may be repeated; overrides the config: horizon_s=604800, or a TOML
+        list in shell quotes: 'metrics=["smart_5", "smart_187"]', 'spans_s=[600, 3600]'.
     out
-        The model to write, NAME.tlmodel; PREDICTOR.tlmodel in this folder unless given.
+        Model to write, NAME.tlmodel. Default: PREDICTOR.tlmodel in this folder.
     task
-        Whether to tell that a failure is coming, or that an incident is going on, fatal or not.
+        forecast: predict failures. detect: detect ongoing incidents, fatal or not.
     lead_s
-        How long before a failure a forecast is still of use, seconds.
+        Minimum time between a useful forecast and the failure, seconds.
     kind
-        Only this kind of event counts, may be repeated: --kind gpu_lost --kind nic_down. Unless
-        given, those that are fatal, or for detect all.
+        Kind of event to predict, may be repeated: --kind gpu_lost --kind nic_down. Default: all
+        fatal kinds; for detect, all kinds.
     false_alarms_per_node_day
-        The threshold keeps to so many of each component that is watched, be it a node or a disk.
+        False alarms per watched component (node or disk) and day that set the threshold.
     tick_s
-        Spacing of the samples the predictor sees; [evaluate] tick_s unless given.
+        Interval of the samples that the predictor sees, seconds. Default: [evaluate] tick_s.
     repair_s
-        How long a component is away after a failure whose end nobody knows, seconds; [evaluate]
-        repair_s unless given.
+        Assumed repair time after a failure without a recorded end, seconds. Default: [evaluate]
+        repair_s.
     every_s
-        How often it is asked; as often as it says unless given.
+        Interval between forecasts, seconds. Default: the predictor's own.
     seed
-        Of the random score.
+        Seed of the random baseline.
     known_before
-        A metric, an attribute or a kind of event that was known beforehand, though it tells how a
-        component ends; also "its rack" and "time in service"; may be repeated.
+        Metric, attribute or kind of event that looks like a leak of the label but was known before
+        the failure; also "its rack" and "time in service"; may be repeated.
     force
-        Replace a model that is there already.
+        Replace an existing model.
     config
-        Config file; torchloom.toml in this folder unless given.
+        Config file. Default: torchloom.toml in this folder.
     """
     need(*SCORES, "safetensors", "skops")
     from torchloom_core.activation.discovery import by_name, discover
@@ -107,17 +107,17 @@ def fit(
     from torchloom_core.trace.bundle.bundle import Bundle
 
     settings = load(config)
-    known = by_name(discover(), "predictor")
-    if predictor not in {AUTO, *known}:
+    predictors = by_name(discover(), "predictor")
+    if predictor not in {AUTO, *predictors}:
         raise ConfigError(
-            f"--predictor: no predictor is called {predictor!r}{nearest(predictor, known)}"
+            f"--predictor: unknown predictor {predictor!r}{nearest(predictor, predictors)}"
         )
-    told = _told(option)
+    given = _given(option)
     bundle = Bundle.open(trace)
-    refuse_unmeasured(bundle, told)
+    refuse_unmeasured(bundle, given)
     path = out or Path(f"{predictor}{SUFFIX}")
     refuse_place(path, force=force)
-    wanted = FitSettings(
+    fit_settings = FitSettings(
         until_ns=moment_ns(until, bundle.manifest),
         tick_s=settings.evaluate.tick_s if tick_s is None else tick_s,
         repair_s=settings.evaluate.repair_s if repair_s is None else repair_s,
@@ -129,24 +129,29 @@ def fit(
         seed=seed,
         known_before=known_before,
     )
-    options = {**_configured(predictor, settings), **told}
-    baselines = [known[name] for name in (*BASELINES, *DETECTORS) if name in known]
-    place = path.absolute()  # whatever folder a plugin goes to
-    with whole_or_not(path), prints_on_stderr(), progress() as shown:
+    options = {**_configured(predictor, settings), **given}
+    baselines = [predictors[name] for name in (*BASELINES, *DETECTORS) if name in predictors]
+    place = path.absolute()  # a plugin may change the working folder
+    with reports_output(path), prints_on_stderr(), progress() as report_progress:
 
         def stages(name: str) -> "Progress":
-            return lambda share: shown(name, share, 1.0)
+            return lambda share: report_progress(name, share, 1.0)
 
         if predictor == AUTO:
             model = fit_best(
-                bundle, list(known.values()), options, wanted, baselines=baselines, stages=stages
+                bundle,
+                list(predictors.values()),
+                options,
+                fit_settings,
+                baselines=baselines,
+                stages=stages,
             )
         else:
             model = fit_model(
                 bundle,
-                known[predictor],
+                predictors[predictor],
                 options,
-                wanted,
+                fit_settings,
                 baselines=baselines,
                 stages=stages,
                 source="--option",
@@ -157,18 +162,18 @@ def fit(
         return
     _show(model.card)
     chosen = model.card.predictor
-    named = f", for --predictor {chosen}={path}" if predictor == AUTO else ""
-    console().print(f"wrote {path}{named}", markup=False, soft_wrap=True)
+    usage = f"; use it with --predictor {chosen}={path}" if predictor == AUTO else ""
+    console().print(f"wrote {path}{usage}", markup=False, soft_wrap=True)
 
 
 def _configured(predictor: str, settings: Config) -> dict[str, Any]:
-    """Return the config's options of the predictor; a fitted model's are its own."""
+    """Return the predictor's options in the config; a fitted model has its own."""
     options = settings.predictors.get(predictor, {})
     return {} if "model" in options else options
 
 
-def _told(texts: tuple[str, ...]) -> dict[str, Any]:
-    """Return the options that were told on the command line."""
+def _given(texts: tuple[str, ...]) -> dict[str, Any]:
+    """Return the options given on the command line."""
     options: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -179,7 +184,7 @@ def _told(texts: tuple[str, ...]) -> dict[str, Any]:
         except (ValueError, RecursionError):
             if value.startswith("["):
                 raise ConfigError(
-                    f"""--option: need a list as TOML has it, in quotes for the shell, such as """
+                    f"""--option: need a TOML list in shell quotes, such as """
                     f"""'{name}=["a", "b"]' or '{name}=[1, 2]', was {value}"""
                 ) from None
             options[name] = value
@@ -203,12 +208,12 @@ def _show(card: "Card") -> None:
     about = Table(title=f"{card.predictor}, {card.package}", box=None, show_header=False)
     for row in facts(card):
         about.add_row(*map(Text, row))
-    scores = Table(*score_columns(card), title="on the time after, which it never saw")
+    scores = Table(*score_columns(card), title="scores on the test time, after the training time")
     for scored in score_rows(card):
         scores.add_row(*map(Text, scored))
     out.print(about)
     if card.tried:
-        tried = Table(*TRIED_COLUMNS, title="chosen on earlier time, among")
+        tried = Table(*TRIED_COLUMNS, title="candidates, scored within the training time")
         for one in tried_rows(card):
             tried.add_row(*map(Text, one))
         out.print(tried)
@@ -216,7 +221,7 @@ def _show(card: "Card") -> None:
     for name, difference in versus_rows(card):
         out.print(f"AUPRC above {name}: {difference}", markup=False)
     for flag in card.score.flags:
-        out.print(f"leak or doubt: {flag}", markup=False, soft_wrap=True)
+        out.print(f"warning: {flag}", markup=False, soft_wrap=True)
     for remark in card.remarks:
         out.print(remark, markup=False, soft_wrap=True)
     level, sentence = card.verdict

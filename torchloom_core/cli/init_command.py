@@ -13,14 +13,14 @@ from torchloom_core.config.template import write_template
 def init(
     path: Path = DEFAULT_PATH, /, *, force: Annotated[bool, Parameter(negative="")] = False
 ) -> None:
-    """Write a config in which every key stands with its default and its meaning.
+    """Write a config file with every key, its default and its meaning.
 
     Parameters
     ----------
     path
-        Where to.
+        File to write.
     force
-        Overwrite a file that is there.
+        Overwrite an existing file.
     """
     write_template(path, force=force)
     console().print(f"wrote {path}")

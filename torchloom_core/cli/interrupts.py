@@ -1,4 +1,4 @@
-"""What long commands do where they are interrupted, at the keyboard or by a signal."""
+"""Report on stderr what a long command has saved when it is interrupted."""
 
 import signal
 import sys
@@ -11,31 +11,31 @@ from torchloom_core.cli import Terminated
 from torchloom_core.plain_text import printable
 
 ENDINGS = (signal.SIGTERM, signal.SIGHUP)
-"""Ask for an end as an interrupt at the keyboard does; SIGHUP is that of a closed terminal."""
+"""Signals that end a command as Ctrl-C does; SIGHUP comes from a closed terminal."""
 
 
 @contextmanager
-def says_if_interrupted(what: Callable[[], str]) -> Iterator[None]:
-    """Say in a line ``what`` is left of the work; heed ``ENDINGS`` as an interrupt."""
-    with handled_by(_terminate, *heeded()):
+def reports_interruption(what: Callable[[], str]) -> Iterator[None]:
+    """On Ctrl-C or a signal of ``ENDINGS``, print ``what`` on stderr and raise."""
+    with handled_by(_terminate, *active_endings()):
         try:
             yield
         except KeyboardInterrupt:
-            with suppress(OSError):  # of a terminal that is closed
+            with suppress(OSError):  # the terminal is closed
                 sys.stderr.write(f"torchloom: interrupted; {what()}\n")
             raise
 
 
 @contextmanager
-def whole_or_not(path: Path) -> Iterator[None]:
-    """Where what writes a folder to ``path`` is interrupted, say what is there."""
+def reports_output(path: Path) -> Iterator[None]:
+    """On an interruption, print whether the folder ``path`` was written."""
     before = _identity(path)
 
     def what() -> str:
-        was = "is as it was" if before else "was not written"
-        return f"{printable(str(path))} {was if _identity(path) == before else 'is written'}"
+        unwritten = "is unchanged" if before else "was not written"
+        return f"{printable(str(path))} {unwritten if _identity(path) == before else 'is written'}"
 
-    with says_if_interrupted(what):
+    with reports_interruption(what):
         yield
 
 
@@ -43,7 +43,7 @@ def whole_or_not(path: Path) -> Iterator[None]:
 def handled_by(
     handler: Callable[[int, FrameType | None], None] | signal.Handlers, *numbers: signal.Signals
 ) -> Iterator[None]:
-    """Let a handler have these signals meanwhile."""
+    """Install a handler for these signals, and restore the earlier ones at the end."""
     before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
@@ -52,13 +52,13 @@ def handled_by(
             signal.signal(number, old)
 
 
-def heeded() -> list[signal.Signals]:
-    """Return the ``ENDINGS`` that whoever started us did not have ignored, as ``nohup`` does."""
+def active_endings() -> list[signal.Signals]:
+    """Return the ``ENDINGS`` that are not ignored, as ``nohup`` ignores SIGHUP."""
     return [number for number in ENDINGS if signal.getsignal(number) != signal.SIG_IGN]
 
 
 def _identity(path: Path) -> int:
-    """Return what tells a folder from another that is put in its place; 0 for none."""
+    """Return the folder's inode, which changes when it is replaced; 0 for none."""
     return path.stat().st_ino if path.exists() else 0
 
 

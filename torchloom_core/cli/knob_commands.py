@@ -28,29 +28,29 @@ _value_decoder: msgspec.json.Decoder[KnobValue] = msgspec.json.Decoder(KnobValue
 
 
 def list_knobs(*, json: AsJson = False, connection: Connection = _HERE) -> None:
-    """List all knobs: what they take, what they should be, and what they are."""
+    """List all knobs with their range, desired value and current value."""
     table = asyncio.run(_knobs(connection))
     if json:
         print_json(table)
         return
-    rows = Table("knob", "takes", "fence", "wanted", "is", "meaning", box=None)
+    rows = Table("knob", "range", "fence", "desired", "current", "meaning", box=None)
     for spec in table.specs:
         rows.add_row(
             escape(spec.name),
             escape(_range(spec)),
             spec.fence,
-            escape(_wanted(table, spec.name)),
+            escape(_desired_text(table, spec.name)),
             escape(_present(_values(table, spec.name))),
             escape(spec.doc),
         )
-    known = {spec.name for spec in table.specs}
-    for name in sorted({desired.knob for desired in table.desired} - known):
+    registered = {spec.name for spec in table.specs}
+    for name in sorted({desired.knob for desired in table.desired} - registered):
         rows.add_row(
-            escape(name), "", "", escape(_wanted(table, name)), "-", "no worker has it now"
+            escape(name), "", "", escape(_desired_text(table, name)), "-", "no worker has it now"
         )
     console().print(rows)
     if table.left_out:
-        warn(f"{table.left_out} more knobs are not listed: they do not fit an answer")
+        warn(f"{table.left_out} more knobs are not listed: the answer would be too large")
 
 
 def get_knob(
@@ -66,9 +66,9 @@ def get_knob(
     Parameters
     ----------
     name
-        The knob.
+        Name of the knob.
     worker
-        Only this worker's value.
+        Show only this worker's value.
     """
     table = asyncio.run(_knobs(connection))
     spec = find_spec(name, table.specs)
@@ -82,7 +82,8 @@ def get_knob(
     elif worker is not None:
         console().print(_shown(values[worker]), markup=False)
     else:
-        console().print(f"{name} takes {_range(spec)}, wanted {_wanted(table, name)}", markup=False)
+        desired = _desired_text(table, name)
+        console().print(f"{name}: {_range(spec)}, desired {desired}", markup=False)
         for owner, value in values.items():
             console().print(f"{owner} {_shown(value)}", markup=False)
 
@@ -99,25 +100,24 @@ def set_knob(
 ) -> None:
     """Set a knob and wait until every worker has applied it.
 
-    Run-fenced ones can be set together: they land on all ranks at one step, or nowhere.
+    Run-fenced knobs can be set together: all ranks apply them at the same step, or none does.
 
     Parameters
     ----------
     what
-        KNOB VALUE or KNOB=VALUE, several if they are to change together; a value is a number,
-        true, false, or else a text.
+        KNOB VALUE or KNOB=VALUE, several to change them together. A value is a number, true,
+        false or text.
     worker
-        Only on this worker.
+        Set the knob only on this worker.
     watch
-        The metric by which to judge whether it hurts, and is taken back; that of the config
-        unless given. Only with run-fenced knobs.
+        Metric that guards the change: it is rolled back if the metric gets worse. Only for
+        run-fenced knobs. Default: that of the config.
     band
-        How many times its own noise the metric may lie above what it was before [3].
+        How far the metric may rise above its earlier level, in multiples of its noise. Default: 3.
     window
-        How long it is watched, seconds [30].
+        How long the metric is watched, seconds. Default: 30.
     yes
-        Set it also to a number that is far off all those in use: ten times, a whole number a
-        hundred times.
+        Accept a value far from those in use: a factor of 10 or more, for a whole number 100.
     """
     values = values_in("knob set", what)
     name, value = next(iter(values.items()))
@@ -125,13 +125,13 @@ def set_knob(
     limits = {"band": band, "window_s": window}
     given = {limit: number for limit, number in limits.items() if number is not None}
     if watch is None and given:
-        raise ConfigError("knob set: need --watch with --band and --window, was nothing to watch")
-    # What a guard may be, the Weaver says.
+        raise ConfigError("knob set: --band and --window need --watch METRIC")
+    # The Weaver validates the guard.
     guard = None if watch is None else Guard(metric=watch, **given)
-    wish = KnobSet(knob=name, value=value, also=also, worker=worker, guard=guard, sure=yes)
-    act(connection, "knob.set", wish, wait_s=wait)
+    request = KnobSet(knob=name, value=value, also=also, worker=worker, guard=guard, sure=yes)
+    act(connection, "knob.set", request, wait_s=wait)
     if worker is None and _is_worker_fenced(name, asyncio.run(_knobs(connection))):
-        text = f"{name} is worker-fenced: each worker sets it alone, at its own next step"
+        text = f"{name} is worker-fenced: each worker applies it at its own next step"
         console().print(text, markup=False)
 
 
@@ -140,81 +140,81 @@ def _is_worker_fenced(name: str, table: KnobTable) -> bool:
 
 
 def unset_knob(name: str, /, *, worker: str | None = None, connection: Connection = _HERE) -> None:
-    """Want no value of a knob any more; workers keep what they have.
+    """Clear a knob's desired value; workers keep their current value.
 
-    Until then every worker that registers is given the wanted value.
+    While it is set, every worker that registers gets the desired value.
 
     Parameters
     ----------
     name
-        The knob.
+        Name of the knob.
     worker
-        Only of this worker.
+        Clear only the value desired for this worker.
     """
     act(connection, "knob.unset", KnobUnset(knob=name, worker=worker))
 
 
 def take_knobs(*names: str, wait: Wait = 60.0, connection: Connection = _HERE) -> None:
-    """Set what was set in an earlier job, and has waited for this since a new one began.
+    """Apply the desired values of an earlier job, which do not apply to a new job by themselves.
 
     Parameters
     ----------
     names
-        The knobs; all that wait unless given.
+        Names of the knobs. Default: all with a value of an earlier job.
     """
     table = asyncio.run(_knobs(connection))
     waiting = _waiting(table, names)
     fenced = {
-        wish.knob: wish.value
-        for wish in waiting
-        if wish.value is not None and wish.worker is None
-        if not _is_worker_fenced(wish.knob, table)
+        desired.knob: desired.value
+        for desired in waiting
+        if desired.value is not None and desired.worker is None
+        if not _is_worker_fenced(desired.knob, table)
     }
-    wishes = [
-        KnobSet(knob=wish.knob, value=wish.value, worker=wish.worker, sure=True)
-        for wish in waiting
-        if wish.value is not None and (wish.worker is not None or wish.knob not in fenced)
+    requests = [
+        KnobSet(knob=desired.knob, value=desired.value, worker=desired.worker, sure=True)
+        for desired in waiting
+        if desired.value is not None and (desired.worker is not None or desired.knob not in fenced)
     ]
     if fenced:
         first, *rest = fenced
         also = {knob: fenced[knob] for knob in rest}
-        wishes.insert(0, KnobSet(knob=first, value=fenced[first], also=also, sure=True))
-    for wish in wishes:
-        act(connection, "knob.set", wish, wait_s=wait)
+        requests.insert(0, KnobSet(knob=first, value=fenced[first], also=also, sure=True))
+    for request in requests:
+        act(connection, "knob.set", request, wait_s=wait)
 
 
 def drop_knobs(*names: str, connection: Connection = _HERE) -> None:
-    """Forget what was set in an earlier job, and has waited since a new one began.
+    """Discard the desired values of an earlier job.
 
     Parameters
     ----------
     names
-        The knobs; all that wait unless given.
+        Names of the knobs. Default: all with a value of an earlier job.
     """
-    for wish in _waiting(asyncio.run(_knobs(connection)), names):
-        act(connection, "knob.unset", KnobUnset(knob=wish.knob, worker=wish.worker))
+    for desired in _waiting(asyncio.run(_knobs(connection)), names):
+        act(connection, "knob.unset", KnobUnset(knob=desired.knob, worker=desired.worker))
 
 
 def _waiting(table: KnobTable, names: Collection[str]) -> list[KnobDesired]:
-    waiting = [wish for wish in table.desired if wish.waits]
-    known = {wish.knob for wish in waiting}
+    waiting = [desired for desired in table.desired if desired.waits]
+    knobs = {desired.knob for desired in waiting}
     for name in names:
-        if name not in known:
+        if name not in knobs:
             raise RequestError(
-                f"no value of {name} waits from an earlier job{nearest(name, known)}"
+                f"no value of {name} is left from an earlier job{nearest(name, knobs)}"
             )
     if not waiting:
-        raise RequestError("no knob's value waits from an earlier job")
-    return [wish for wish in waiting if not names or wish.knob in names]
+        raise RequestError("no value of a knob is left from an earlier job")
+    return [desired for desired in waiting if not names or desired.knob in names]
 
 
 def values_in(command: str, words: Iterable[str]) -> dict[str, KnobValue]:
-    """Return knobs and their values, each said as ``KNOB VALUE`` or as ``KNOB=VALUE``.
+    """Return knobs and their values, each written ``KNOB VALUE`` or ``KNOB=VALUE``.
 
     Raises
     ------
     ConfigError
-        If a value is missing, or a knob is there twice, or there is none.
+        If a value is missing, a knob is given twice, or there is none.
 
     Examples
     --------
@@ -231,7 +231,7 @@ def values_in(command: str, words: Iterable[str]) -> dict[str, KnobValue]:
         if value is None:
             raise ConfigError(f"{command}: need a value after {knob!r}, was nothing")
         if knob in values:
-            raise ConfigError(f"{command}: need each knob once, was {knob!r} twice")
+            raise ConfigError(f"{command}: {knob!r} is given twice")
         values[knob] = _parsed(value)
     if not values:
         raise ConfigError(f"{command}: need KNOB=VALUE, was nothing")
@@ -239,7 +239,7 @@ def values_in(command: str, words: Iterable[str]) -> dict[str, KnobValue]:
 
 
 def _parsed(text: str) -> KnobValue:
-    """Return what JSON makes of ``text``, or the text where that is no knob's value.
+    """Return ``text`` parsed as JSON, or the text itself if that is no valid knob value.
 
     Examples
     --------
@@ -269,21 +269,21 @@ def _desired(table: KnobTable, knob: str) -> dict[str, KnobValue]:
     }
 
 
-def _wanted(table: KnobTable, knob: str) -> str:
+def _desired_text(table: KnobTable, knob: str) -> str:
     desired = _desired(table, knob)
     own = [f"{w}: {_shown(v)}" for w, v in desired.items() if w != "all"]
-    held = [
-        f"{_shown(d.value)}{f' of {d.worker}' if d.worker else ''} of an earlier job, not set here"
+    earlier = [
+        f"{_shown(d.value)}{f' of {d.worker}' if d.worker else ''} of an earlier job, not applied"
         for d in table.desired
         if d.knob == knob and d.waits and d.value is not None
     ]
     of_all = [_shown(desired["all"])] if "all" in desired else []
-    return ", ".join([*of_all, *own, *held]) or "-"
+    return ", ".join([*of_all, *own, *earlier]) or "-"
 
 
 def _present(values: Mapping[str, KnobValue]) -> str:
-    """Return the one value that all workers have, or each worker's."""
-    if len(set(values.values())) == 1:  # 3 and 3.0 are one
+    """Return the value if all workers have the same, else each worker's."""
+    if len(set(values.values())) == 1:  # 3 equals 3.0
         return _shown(next(iter(values.values())))
     return ", ".join(f"{worker}: {_shown(value)}" for worker, value in values.items()) or "-"
 
@@ -300,5 +300,5 @@ def _range(spec: KnobSpec) -> str:
 
 
 def _shown(value: KnobValue) -> str:
-    # A line feed of a worker's own would begin a line that looks like another worker's.
+    # Escaped: a line feed in the value could imitate the line of another worker.
     return printable(value) if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -1,4 +1,4 @@
-"""``torchloom landscape``: the loss around the run's newest weights, asked of a standby."""
+"""``torchloom landscape``: the loss around the run's newest weights, computed on a standby."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -38,33 +38,33 @@ def landscape(
     json: AsJson = False,
     connection: Connection = _HERE,
 ) -> int:
-    """Look at the loss around the run's newest weights, on a standby whose script offers it.
+    """Map the loss around the run's newest weights, on a standby whose script supports it.
 
-    First how the loss bends along the update, then a line along it, then a plane, coarse at first.
-    Ctrl-C ends it at the next point, and shows what there is.
+    It measures the curvature along the update, then a line along the update, then a plane that is
+    refined step by step. Ctrl-C ends it at the next point and shows the results so far.
 
     Parameters
     ----------
     trajectory
-        Show the newest that is on record in this trajectory's folder; nothing is asked.
+        Show the newest recorded loss landscape of this trajectory folder instead.
     points
-        How often the loss is evaluated at the most.
+        Maximum number of loss evaluations.
     lasts
-        How long it may take, such as 30s or 10min; at most 1h.
+        Time limit, such as 30s or 10min; at most 1h.
     side
-        Points of the line, and of each side of the plane.
+        Number of points on the line and on each side of the plane.
     reach
-        How far a plane of random directions goes, in multiples of the weights' length.
+        Half width of a random plane, in multiples of the weights' norm.
     plane
-        Of random directions, or along the path of the run's checkpoints.
+        Axes of the plane. random: random directions. path: principal components of the checkpoints.
     seed
-        Of the random directions.
+        Seed of the random directions.
     over
-        Standbys among which the plane is divided, if there are as many.
+        Maximum number of standbys that share the plane.
     end
-        End what is under way, whoever asked for it.
+        End the loss landscape in progress, also that of another person.
     plot
-        Draw it into this file, .png or .svg.
+        Save a plot to this file, .png or .svg.
     """
     if end:
         act(connection, "propose", {"action": MapLandscape(points=0)})
@@ -87,8 +87,8 @@ def landscape(
         over=over,
     )
     seen = Landscape()
-    leave_off = MapLandscape(points=0)
-    return run(connection, action, leave_off, seen, lambda: _show(seen, plot, json))
+    end_request = MapLandscape(points=0)
+    return run(connection, action, end_request, seen, lambda: _show(seen, plot, json))
 
 
 def _show(seen: "Landscape", plot: Path | None, json: bool) -> None:

@@ -1,4 +1,4 @@
-"""The plot of a landscape: the line along the update, and the plane with the run's path on it."""
+"""Plot a loss landscape: the line along the update, and the plane with the run's path."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ def draw(path: Path, seen: Landscape) -> None:
     Raises
     ------
     StateError
-        If it cannot be written.
+        If the file cannot be written.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -26,7 +26,7 @@ def draw(path: Path, seen: Landscape) -> None:
     line, plane = figure.subplots(1, 2)
     _draw_line(line, seen)
     _draw_plane(figure, plane, seen)
-    figure.suptitle("The loss around the run's newest weights", x=0.02, ha="left")
+    figure.suptitle("Loss around the run's newest weights", x=0.02, ha="left")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=120)
@@ -74,9 +74,9 @@ def _draw_plane(figure: Any, axes: Any, seen: Landscape) -> None:
 
 
 def _norm(losses: Any) -> Any:
-    """Return colours by the logarithm, where the losses are all above zero and not one alike."""
+    """Return a logarithmic colour scale if all losses are positive and not all equal."""
     from matplotlib.colors import LogNorm
 
-    known = losses.compressed()
-    is_wide = known.size and known.min() > 0 and known.max() > known.min()
-    return LogNorm(known.min(), known.max()) if is_wide else None
+    finite = losses.compressed()
+    is_wide = finite.size and finite.min() > 0 and finite.max() > finite.min()
+    return LogNorm(finite.min(), finite.max()) if is_wide else None

@@ -1,4 +1,4 @@
-"""A landscape as a table for people."""
+"""A loss landscape as a table."""
 
 import math
 from collections.abc import Iterator
@@ -13,8 +13,8 @@ from torchloom_core.wire.standby_task import Loss
 
 
 def table(seen: Landscape) -> Table:
-    """Return what was found, a row a number."""
-    title = f"the loss around the newest weights, looked at on {seen.worker or 'nobody'}"
+    """Return the results, one per row."""
+    title = f"loss around the newest weights, computed on {seen.worker or 'no worker'}"
     rows = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
     rows.add_column(style="dim")
     rows.add_column()
@@ -41,10 +41,10 @@ def _rows(seen: Landscape) -> Iterator[tuple[str, str]]:
             ),
         )
     if seen.strangers:
-        yield "left out", f"what {', '.join(seen.strangers)} saw: of other weights than the first's"
+        yield "left out", f"results of {', '.join(seen.strangers)}: computed for other weights"
     if seen.end is not None:
         why = f": {seen.end.why}" if seen.end.why else ""
-        yield "looked", f"{seen.end.points} points in {seen.end.seconds:.1f} s{why}"
+        yield "evaluated", f"{seen.end.points} points in {seen.end.seconds:.1f} s{why}"
 
 
 def _of_bend(bend: Bend) -> Iterator[tuple[str, str]]:
@@ -52,37 +52,37 @@ def _of_bend(bend: Bend) -> Iterator[tuple[str, str]]:
         yield "from", f"step {bend.of_step} of the run"
     yield "loss", f"{bend.loss:.6g}"
     along = "the optimizer's step" if bend.along == "step" else "the gradient, with a rate of 1"
-    yield "update", f"{along}; its length {bend.length:.4g}"
+    yield "update", f"{along}; norm {bend.length:.4g}"
     if bend.critical_step is not None:
         yield "critical step", f"{bend.critical_step:.6g} x the update"
     elif bend.sharpness is not None:
-        yield "critical step", "none as far as it was looked: the loss only falls"
+        yield "critical step", "none in the measured range: the loss only falls"
     else:
-        yield "critical step", "none: the update leads up"
+        yield "critical step", "none: the loss rises along the update"
     if bend.sharpness is not None:
         long = ", the update is too long" if bend.sharpness > 2.0 else ""
         yield "sharpness", f"{bend.sharpness:.6g}{long}"
     if bend.curvature is not None:
-        yield "curvature", f"{bend.curvature:.6g} a unit of length squared"
+        yield "curvature", f"{bend.curvature:.6g} per unit length squared"
 
 
 def _of_plane(plane: Plane) -> str:
     if plane.ways == "random":
-        return f"random, filter by filter {plane.reach:g} x as long as the weights"
+        return f"random directions, each filter scaled to {plane.reach:g} x the norm of its weights"
     explained = plane.variance_explained or (0.0, 0.0)
     off = max((off for _, _, off in plane.path), default=0.0)
     shown = " + ".join(f"{share:.1%}" for share in explained)
     return (
-        f"along {len(plane.path)} checkpoints: {shown} of their spread, "
+        f"along {len(plane.path)} checkpoints: {shown} of their variance, "
         f"up to {off:.3g} off the plane"
     )
 
 
 def _spread(found: list[tuple[Loss, str]]) -> str:
-    """Return how many points there are, and where the loss is least."""
+    """Return the number of points, and where the loss is smallest."""
     numbers = [(loss, place) for loss, place in found if loss is not None]
     none = len(found) - len(numbers)
-    text = f"{len(found)} points" + (f", {none} of them no number" if none else "")
+    text = f"{len(found)} points" + (f", {none} not finite" if none else "")
     if not numbers:
         return text
     least, place = min(numbers)

@@ -1,4 +1,4 @@
-"""``torchloom lighthouse``: torchft's lighthouse, active."""
+"""``torchloom lighthouse``: a torchft lighthouse that the Weaver can steer."""
 
 import asyncio
 import logging
@@ -44,41 +44,40 @@ def lighthouse(
     url: str = "",
     creds: Path | None = None,
 ) -> None:
-    """Serve torchft's Managers in the place of torchft_lighthouse, until SIGINT or SIGTERM.
+    """Serve torchft's Managers in place of torchft_lighthouse, until SIGINT or SIGTERM.
 
     Parameters
     ----------
     min_replicas
-        Replica groups that a quorum has at the least.
+        Minimum number of replica groups in a quorum.
     bind
-        Where Managers connect. The port is open to whoever reaches it: keep it on a trusted
-        network.
+        Address for the Managers. The port has no authentication: keep it on a trusted network.
     join_timeout_ms
-        How long to wait for groups that are alive and do not ask for a quorum.
+        How long to wait for groups that send heartbeats but request no quorum, ms.
     heartbeat_timeout_ms
-        How long a group may be silent before it counts as dead.
+        A group without a heartbeat for this long counts as failed, ms.
     quorum_tick_ms
-        How often to look for a quorum that only waited for time to pass.
+        Interval between checks for a quorum, ms.
     heartbeat_hold_ms
-        How long the answer to a heartbeat is kept back, to see at once when its sender ends; 0
-        answers at once, as torchft does. Unless given 2000, or .4 of the heartbeat timeout.
+        How long the answer to a heartbeat is delayed, ms, so that the end of its sender is seen at
+        once; 0: do not delay, as torchft. Default: the lesser of 2000 and 0.4 heartbeat timeouts.
     status_bind
-        Where its page, JSON and metrics are; empty for nowhere.
+        Address for the status page, JSON and metrics; empty: none.
     run
-        The training run, which its state belongs to.
+        Name of the run.
     state
-        File in which it keeps what a restart must know.
+        File that stores what the lighthouse needs after a restart.
     standby
-        Wait until the lighthouse that serves with this state has ended, then take its place.
+        Wait until the lighthouse that uses this state file has ended, then take its place.
     expect
-        Names of replica groups to wait for, where no state is found.
+        Replica groups to wait for when there is no state file.
     url
-        The nats-server of the run's Weaver; nobody steers unless it is given. USER:PASSWORD may
-        stand in TORCHLOOM_NATS_LOGIN instead, so that no list of processes shows it.
+        URL of the Weaver's nats-server; without it the Weaver cannot steer this lighthouse. Put
+        USER:PASSWORD in TORCHLOOM_NATS_LOGIN to hide them from process lists.
     creds
-        NATS credentials of a lighthouse.
+        File with the NATS credentials of a lighthouse.
     """
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read once; what matters we say ourselves
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read once; we log what matters
     if not is_name(run):
         raise LighthouseError(f"--run: need {NAME_RULE}, was {run!r}")
     from torchloom_core.lighthouse.membership import Rules

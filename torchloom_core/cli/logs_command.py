@@ -1,4 +1,4 @@
-"""``torchloom logs``: what trainers have logged, all of them on one axis."""
+"""``torchloom logs``: the log lines of all trainers, merged by time."""
 
 from collections import deque
 from pathlib import Path
@@ -20,15 +20,15 @@ from torchloom_core.plain_text import printable
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.messages import LOG
 
-# The reader brings pyarrow, which `torchloom --help` should not wait for.
+# The reader imports pyarrow, which `torchloom --help` should not wait for.
 if TYPE_CHECKING:
     from torchloom_core.trajectory.layout import Line
 
-_LOUDNESS = ("debug", "info", "warning", "error", "critical")
+_LEVELS = ("debug", "info", "warning", "error", "critical")
 
 _WHY_NONE = (
-    "trainers send what they log from TORCHLOOM_TRAINER_LOG and the knob log_level on, warnings "
-    "unless these say otherwise"
+    "trainers send log lines from the level in TORCHLOOM_TRAINER_LOG or the knob log_level on; "
+    "default: warning"
 )
 
 Level = Literal["debug", "info", "warning", "error", "critical"]
@@ -46,59 +46,58 @@ def logs(
     json: AsJson = False,
     config: ConfigPath = None,
 ) -> None:
-    """Print what trainers have logged, the oldest first.
+    """Print the trainers' log lines, oldest first.
 
-    How loud a line has to be that it comes this far, the trainer's TORCHLOOM_TRAINER_LOG says, and
-    the knob log_level.
+    A trainer sends lines from the level in TORCHLOOM_TRAINER_LOG or the knob log_level on.
 
     Parameters
     ----------
     trajectory
-        A trajectory's folder; this run's unless given.
+        Folder of a trajectory. Default: that of this run.
     worker
-        Only of this worker.
+        Print only lines of this worker.
     node
-        Only of workers on this node.
+        Print only lines of workers on this node.
     level
-        Only what is so loud, or louder.
+        Print only lines of this level or above.
     last
-        Only so many lines.
+        Print only this many of the newest lines.
     follow
-        Go on with what is still to come, until interrupted.
+        Keep printing new lines until interrupted.
     config
-        Config file; torchloom.toml in this folder unless given.
+        Config file. Default: torchloom.toml in this folder.
     """
     folder = trajectory_root(trajectory, config)
-    wanted = _Wanted(worker, node, level)
+    selection = _Filter(worker, node, level)
     recent: deque[tuple[Line, dict[str, Any]]] = deque(maxlen=last)
     printed = Place(0, 0, 0)
     for place, line in recorded(folder):
         printed = place
-        fields = wanted.fields(line)
+        fields = selection.fields(line)
         if fields is not None:
             recent.append((line, fields))
     for line, fields in recent:
         _print(line, fields, json)
     if not recent and not (follow or json):
-        asked = " that fits" if worker or node or level != "debug" else ""
-        warn(f"nothing{asked} is on record in {folder}: {_WHY_NONE}")
+        matching = "matching " if worker or node or level != "debug" else ""
+        warn(f"no {matching}log lines in {folder}: {_WHY_NONE}")
     if follow:
         for place, line in followed(folder):
-            fields = wanted.fields(line)
+            fields = selection.fields(line)
             if place > printed and fields is not None:
                 _print(line, fields, json)
 
 
-class _Wanted:
-    """Knows on which node each worker was, by what the record has said so far."""
+class _Filter:
+    """Select log lines by worker, node and level; tracks each worker's node by its hello."""
 
     def __init__(self, worker: str | None, node: str | None, level: Level) -> None:
         self._worker, self._node = worker, node
-        self._levels = _LOUDNESS[_LOUDNESS.index(level) :]
+        self._levels = _LEVELS[_LEVELS.index(level) :]
         self._node_of: dict[str, str] = {}
 
     def fields(self, line: "Line") -> dict[str, Any] | None:
-        """Return what a line of a log says, None of any other line and of one not asked for."""
+        """Return the fields of a selected log line, None for any other record."""
         if line.kind not in ("hello", "note"):
             return None
         try:
@@ -112,10 +111,10 @@ class _Wanted:
         if body.get("kind") != LOG or not isinstance(fields, dict):
             return None
         level = fields.get("level")
-        quiet = level in _LOUDNESS and level not in self._levels
+        too_low = level in _LEVELS and level not in self._levels
         of_another = self._worker not in (None, line.worker)
         elsewhere = self._node not in (None, self._node_of.get(line.worker))
-        return None if quiet or of_another or elsewhere else fields
+        return None if too_low or of_another or elsewhere else fields
 
 
 def _print(line: "Line", fields: dict[str, Any], json: bool) -> None:

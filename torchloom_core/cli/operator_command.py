@@ -1,4 +1,4 @@
-"""``torchloom operator``: credentials for one more person."""
+"""``torchloom operator``: NATS credentials for a person."""
 
 from pathlib import Path
 
@@ -13,29 +13,29 @@ from torchloom_core.wire.subjects import DEFAULT_PERSON, NAME_RULE, is_name
 
 
 def operator(name: str, /, *, out: Path | None = None, config: ConfigPath = None) -> None:
-    """Write credentials by which a person asks and acts under a name of their own.
+    """Write NATS credentials with which a person acts under their own name.
 
-    For the server that the Weaver starts. The name stands in the trajectory.
+    They are for the nats-server that the Weaver starts. The trajectory records the name.
 
     Parameters
     ----------
     name
-        The person's name: 1 to 64 of A-Z a-z 0-9 _ -.
+        Name of the person: 1 to 64 of A-Z a-z 0-9 _ -.
     out
-        File to write, which must not be there yet; NAME.creds in this folder unless given.
+        New file to write. Default: NAME.creds in this folder.
     config
-        Config file; torchloom.toml in this folder unless given.
+        Config file. Default: torchloom.toml in this folder.
     """
     if not is_name(name):
         raise ConfigError(f"need a name of {NAME_RULE}, was {name!r}")
     if name == DEFAULT_PERSON:
-        raise ConfigError(f"need another name: who may read the state folder asks as {name}")
+        raise ConfigError(f"need another name: {name} is the name of the default credentials")
     settings = load(config)
     credentials = Credentials.find(Path(settings.weaver.state_dir), settings.run.name)
     path = out or Path(f"{name}.creds")
     if path.exists():
-        raise StateError(f"{path}: need a file that is not there yet")
+        raise StateError(f"{path} exists already: give another --out")
     write_private(path, credentials.person_creds_text(name, new_seed("user")))
     console().print(
-        f"wrote {path}: {name} names it by --creds or NATS_CREDS", markup=False, soft_wrap=True
+        f"wrote {path}: {name} passes it with --creds or NATS_CREDS", markup=False, soft_wrap=True
     )

@@ -12,25 +12,25 @@ from torchloom_core.config.loading import load
 from torchloom_core.config.schema import Config
 
 MOST = 1e9
-"""The greatest number that an option of days, seconds or alarms takes, as a config's."""
+"""The largest number of days, seconds or alarms that an option accepts, as in a config."""
 
 _CONNECTION = Group("Which run", sort_key=10)
 
 ConfigPath = Annotated[Path | None, Parameter(name="--config", group=_CONNECTION)]
-"""``torchloom.toml`` in this folder unless given."""
+"""Path of the config file; default ``torchloom.toml`` in this folder."""
 
 AsJson = Annotated[
-    bool, Parameter(name="--json", negative="", show_default=False, help="Print JSON for machines.")
+    bool, Parameter(name="--json", negative="", show_default=False, help="Print JSON.")
 ]
 
 Last = Annotated[int | None, Parameter(validator=Number(gte=1, lte=sys.maxsize))]
-"""So many of the newest."""
+"""The number of newest records to print."""
 
 Wait = Annotated[
     float,
     Parameter(
         name="--wait",
-        help="How long to wait for the end, seconds; 0: not at all.",
+        help="How long to wait for the action to end, seconds; 0: do not wait.",
         validator=Number(gte=0),
     ),
 ]
@@ -39,16 +39,16 @@ Wait = Annotated[
 @Parameter(name="*", group=_CONNECTION)
 @dataclass(frozen=True, kw_only=True)
 class Connection:
-    """How to find the Weaver.
+    """How to reach the Weaver.
 
     Parameters
     ----------
     config
-        Config file; torchloom.toml in this folder unless given.
+        Config file. Default: torchloom.toml in this folder.
     url
-        The run's nats-server; comes before NATS_URL and the config.
+        URL of the run's nats-server; overrides NATS_URL and the config.
     creds
-        NATS credentials file; comes before NATS_CREDS and the config.
+        NATS credentials file; overrides NATS_CREDS and the config.
     """
 
     config: Path | None = None

@@ -1,4 +1,4 @@
-"""Print for people and for machines."""
+"""Print text, tables and JSON."""
 
 import math
 import sys
@@ -19,26 +19,23 @@ _STDERR = 2
 
 
 def console() -> Console:
-    """Return where people read; a file or a pipe gets long lines and no colour."""
-    out = _ToOthers(highlight=False)
+    """Return the console for standard output; a file or a pipe gets long lines, no colour."""
+    out = _Console(highlight=False)
     if not out.is_terminal:
-        out = _ToOthers(highlight=False, width=_PIPE_WIDTH)
+        out = _Console(highlight=False, width=_PIPE_WIDTH)
     out.push_render_hook(_Trimming())
     return out
 
 
-class _ToOthers(Console):
-    """Leaves it to :func:`torchloom_core.cli.main` what it means that nobody reads any more."""
+class _Console(Console):
+    """Raises BrokenPipeError, which :func:`torchloom_core.cli.main` handles."""
 
     def on_broken_pipe(self) -> None:
         raise
 
 
 class _Trimming(RenderHook):
-    """Has no line end in the blanks with which a table fills its last column.
-
-    Nor does it pass on what is for terminals.
-    """
+    """Remove trailing blanks of table rows, and control characters in text."""
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
         return [one if isinstance(one, Control) else _Trimmed(one) for one in renderables]
@@ -59,20 +56,20 @@ class _Trimmed:
 
 
 def _plain(segment: Segment) -> Segment:
-    """Return the segment without what its text, which anyone may have written, tells a terminal."""
+    """Return the segment without control characters in its text, which is untrusted."""
     text, style, control = segment
     return segment if control else Segment(printable(text), style)
 
 
 def warn(text: str) -> None:
-    """Say on stderr, in one line, what a person should know of what is printed."""
+    """Print a warning on stderr, in one line."""
     err = Console(stderr=True, highlight=False)
     err.print(f"warning: {text}", style="yellow", markup=False, soft_wrap=True)
 
 
 @contextmanager
 def prints_on_stderr() -> Iterator[None]:
-    """Send what plugins print to stderr, by a file of its own: who closes it closes not ours."""
+    """Send what plugins print to stderr, by a separate file that a plugin may close."""
     with (
         open(_STDERR, "w", buffering=1, errors="backslashreplace", closefd=False) as prints,
         redirect_stdout(prints),

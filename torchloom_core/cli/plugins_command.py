@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 def plugins(*, config: ConfigPath = None, json: AsJson = False) -> int:
     """List every policy and predictor: active in this config, available, or broken and why.
 
-    Exit status 1 if a plugin that the config switches on is broken.
+    Exit status 1 if a plugin that the config enables is broken.
 
     Parameters
     ----------
     config
-        Config file; torchloom.toml in this folder unless given.
+        Config file. Default: torchloom.toml in this folder.
     """
     from torchloom_core.activation.discovery import discover
 
@@ -53,7 +53,7 @@ def _describe(info: "PluginInfo", settings: Config) -> dict[str, Any]:
 
 
 def _model(info: "PluginInfo", settings: Config) -> dict[str, str] | None:
-    """Return the model that the config gives a predictor, and the verdict on it."""
+    """Return the model of a predictor by the config, and the verdict on it."""
     from torchloom_core.learning.model import Model
 
     path = settings.predictors.get(info.name, {}).get("model")

@@ -1,4 +1,4 @@
-"""``torchloom preview``: a change tried out on a standby, before anybody grants it."""
+"""``torchloom preview``: try a knob change on a standby before it is made."""
 
 import asyncio
 from datetime import timedelta
@@ -39,30 +39,30 @@ def preview(
     json: AsJson = False,
     connection: Connection = _HERE,
 ) -> int:
-    """Try a change out on a standby whose script offers it, beside a control without the change.
+    """Try a knob change on a standby whose script supports it, against a control without it.
 
-    Both arms of each pair train on from the run's newest state, on the same data. Ctrl-C ends it
-    at the next step, and shows what there is.
+    Both arms of a pair train from the run's newest state, on the same data. Ctrl-C ends the
+    preview at the next step and shows the results so far.
 
     Parameters
     ----------
     what
-        KNOB=VALUE, several if they are to change together; or a trajectory's folder: then the
-        newest that is on record is shown, and nothing is asked.
+        KNOB=VALUE, several to change them together; or the folder of a trajectory, to show its
+        newest recorded preview.
     steps
-        That each arm takes.
+        Steps per arm.
     repeats
-        Pairs of arms, each from another place in the data; fewer than 5 cannot tell.
+        Number of pairs of arms, each on different data; fewer than 5 give no verdict.
     lasts
-        How long it may take, such as 30s or 10min; at most 1h.
+        Time limit, such as 30s or 10min; at most 1h.
     seed
-        From which the places and what is drawn at random come.
+        Seed of the data positions and of all random numbers.
     price
-        Say what it would cost, and try nothing.
+        Print the maximum cost, and run nothing.
     end
-        End what is under way, whoever asked for it.
+        End the preview in progress, also that of another person.
     plot
-        Draw it into this file, .png or .svg.
+        Save a plot to this file, .png or .svg.
     """
     if end:
         act(connection, "propose", {"action": PreviewChange(steps=0)})
@@ -86,22 +86,22 @@ def preview(
         console().print(asyncio.run(_price(connection, action)), markup=False)
         return 0
     seen = Preview()
-    leave_off = PreviewChange(steps=0)
-    return run(connection, action, leave_off, seen, lambda: _show(seen, plot, json))
+    end_request = PreviewChange(steps=0)
+    return run(connection, action, end_request, seen, lambda: _show(seen, plot, json))
 
 
 async def _price(connection: Connection, action: PreviewChange) -> str:
     async with open_client(connection) as client:
         status = await ask(client, "status", Status, Page(workers=False))
     step_s = status.step_time_s
-    each = "an unknown time each" if step_s is None else f"{step_s:.3g} s each"
+    each = "unknown duration" if step_s is None else f"{step_s:.3g} s each"
     steps = f"2 x {action.repeats} x {action.steps} steps of {each}"
     return f"at most {action.price_s(step_s):.3g} GPU-s of one standby: {steps}"
 
 
 def _values(what: tuple[str, ...]) -> dict[str, KnobValue]:
     if not what:
-        raise ConfigError("preview: need KNOB=VALUE, or a trajectory's folder")
+        raise ConfigError("preview: need KNOB=VALUE or the folder of a trajectory, was nothing")
     values = values_in("preview", what)
     if len(values) > MOST_CHANGED:
         raise ConfigError(f"preview: need at most {MOST_CHANGED} knobs, was {len(values)}")

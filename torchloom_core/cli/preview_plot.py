@@ -1,4 +1,4 @@
-"""The plot of a preview: the loss of both arms, each within its band, and where they lead."""
+"""Plot a preview: the loss of both arms, each with its band, and the extrapolated loss."""
 
 import textwrap
 from pathlib import Path
@@ -22,7 +22,7 @@ def draw(path: Path, seen: Preview) -> None:
     Raises
     ------
     StateError
-        If it cannot be written.
+        If the file cannot be written.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -33,13 +33,13 @@ def draw(path: Path, seen: Preview) -> None:
     for arm, label, colour in _ARMS:
         _draw_arm(axes, seen, arm, label, colour)
     axes.set_xlabel("step from the newest state")
-    axes.set_ylabel("loss: mean of all pairs, and from the least to the most")
+    axes.set_ylabel("loss: mean of all pairs, shaded min to max")
     axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
-    said = [f"{name}: {text}" for name, text in seen.words() if name in ("verdict", "warning")]
-    lines = [line for text in said for line in textwrap.wrap(text, _WIDTH)]
+    notes = [f"{name}: {text}" for name, text in seen.words() if name in ("verdict", "warning")]
+    lines = [line for text in notes for line in textwrap.wrap(text, _WIDTH)]
     axes.set_title("\n".join(lines), loc="left", fontsize=9, parse_math=False)
-    figure.suptitle(f"Tried out: {seen.change}", x=0.02, ha="left", parse_math=False)
+    figure.suptitle(f"Preview of {seen.change}", x=0.02, ha="left", parse_math=False)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=120)

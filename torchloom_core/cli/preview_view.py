@@ -1,4 +1,4 @@
-"""A preview as a table for people."""
+"""A preview as a table."""
 
 from rich.table import Table
 from rich.text import Text
@@ -8,8 +8,8 @@ from torchloom_core.trajectory.preview import Preview
 
 
 def table(seen: Preview) -> Table:
-    """Return what was found, a row a sentence."""
-    title = f"a change tried out on {seen.worker or 'nobody'}, beside a control without it"
+    """Return the results, one sentence per row."""
+    title = f"preview on {seen.worker or 'no worker'}, against a control without the change"
     rows = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
     rows.add_column(style="dim")
     rows.add_column()

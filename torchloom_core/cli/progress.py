@@ -1,4 +1,4 @@
-"""Say on stderr how far a long command is, and about how much longer it takes."""
+"""Show on stderr the progress of a long command and its estimated remaining time."""
 
 import math
 import sys
@@ -22,101 +22,100 @@ from torchloom_core.cli.output import span
 _QUIET_S = 30.0
 _SHARE_A_LINE = 0.01
 
-Told = Callable[[str, float, float], None]
-"""Told what is being done, how much of it is over, and how much there is."""
+ReportProgress = Callable[[str, float, float], None]
+"""Takes the name of a task, the amount done and the total amount."""
 
 
 @contextmanager
-def progress() -> Iterator[Told]:
-    """Yield what shows a bar where stderr is a terminal, and elsewhere now and then a line."""
-    # Not what rich says: FORCE_COLOR makes a terminal of a log to it.
+def progress() -> Iterator[ReportProgress]:
+    """Yield a function that shows a bar on a terminal, and prints lines elsewhere."""
+    # Not rich's own check: with FORCE_COLOR it takes a log file for a terminal.
     if not sys.stderr.isatty():
-        with _beating(Lines(time.monotonic, lambda line: sys.stderr.write(f"{line}\n"))) as told:
-            yield forwards(told)
+        with _beating(Lines(time.monotonic, lambda line: sys.stderr.write(f"{line}\n"))) as report:
+            yield forwards(report)
         return
     with _Bars(Console(stderr=True), time.monotonic) as bars:
-        yield forwards(bars.told)
+        yield forwards(bars.report)
 
 
-def forwards(told: Told) -> Told:
-    """Return what passes on how far each thing is, but nothing that is behind what was told of it.
+def forwards(report: ReportProgress) -> ReportProgress:
+    """Return a function that passes on progress, but never less than reported before.
 
-    What passes over the same twice, such as a predictor that learns in two passes, stays where it
-    was until it is farther.
+    A task that starts over, such as a predictor that learns in two passes, stays where it was
+    until it is further.
     """
     furthest: dict[str, float] = {}
 
-    def tell(what: str, done: float, total: float) -> None:
+    def pass_on(what: str, done: float, total: float) -> None:
         if done / total >= furthest.get(what, 0.0):
             furthest[what] = done / total
-            told(what, done, total)
+            report(what, done, total)
 
-    return tell
+    return pass_on
 
 
 @contextmanager
-def _beating(lines: "Lines") -> Iterator[Told]:
-    """Yield what the lines are told, and ask them to speak up where that is nothing for long."""
+def _beating(lines: "Lines") -> Iterator[ReportProgress]:
+    """Yield the lines' report function, and regularly check for a long silence."""
     over = threading.Event()
 
     def beat() -> None:
         while not over.wait(_QUIET_S):
-            lines.still()
+            lines.check_silence()
 
     beats = threading.Thread(target=beat, daemon=True)
     beats.start()
     try:
-        yield lines.told
+        yield lines.report
     finally:
         over.set()
         beats.join()
 
 
 class Lines:
-    """Says a line for each further hundredth, but none within 30 s of the last.
+    """Print a line per percent of progress, at most one in 30 s.
 
-    Where nothing is told, as a predictor that learns tells nothing, it says that it goes on: after
-    a minute, and then each time that took twice as long.
+    If no progress is reported, as while a predictor learns, print that the command still runs:
+    after one minute, then after intervals that double.
     """
 
-    def __init__(self, now_s: Callable[[], float], say: Callable[[str], object]) -> None:
-        self._now_s, self._say = now_s, say
+    def __init__(self, now_s: Callable[[], float], write: Callable[[str], object]) -> None:
+        self._now_s, self._write = now_s, write
         self._bars = _Bars(None, now_s)
         self._what = "torchloom"
-        self._said_s = self._told_s = now_s()
+        self._written_s = self._reported_s = now_s()
         self._share = 0.0
         self._patience_s = 2 * _QUIET_S
         self._lock = threading.Lock()
 
-    def told(self, what: str, done: float, total: float) -> None:
-        """Take what is being done, how much of it is over, and how much there is."""
+    def report(self, what: str, done: float, total: float) -> None:
+        """Take the name of a task, the amount done and the total amount."""
         with self._lock:
-            self._bars.told(what, done, total)
+            self._bars.report(what, done, total)
             now_s, share = self._now_s(), done / total
-            self._what, self._told_s, self._patience_s = what, now_s, 2 * _QUIET_S
-            if now_s - self._said_s < _QUIET_S or 0 <= share - self._share < _SHARE_A_LINE:
+            self._what, self._reported_s, self._patience_s = what, now_s, 2 * _QUIET_S
+            if now_s - self._written_s < _QUIET_S or 0 <= share - self._share < _SHARE_A_LINE:
                 return
-            self._said_s, self._share = now_s, share
+            self._written_s, self._share = now_s, share
             how_far = f"{done:g} of {total:g}" if total > 1 else f"{share:.0%}"
             left_s = self._bars.left_s(what)
-            self._say(f"{what} {how_far}" + (f", about {span(left_s)} left" if left_s else ""))
+            self._write(f"{what} {how_far}" + (f", about {span(left_s)} left" if left_s else ""))
 
-    def still(self) -> None:
-        """Say that it goes on, if that is due."""
+    def check_silence(self) -> None:
+        """Print that the command still runs, if that is due."""
         with self._lock:
-            silent_s = self._now_s() - self._told_s
+            silent_s = self._now_s() - self._reported_s
             if silent_s < self._patience_s:
                 return
-            self._said_s = self._now_s()
+            self._written_s = self._now_s()
             self._patience_s *= 2
-            self._say(f"{self._what}: still at work, {span(silent_s)} since the last news")
+            self._write(f"{self._what}: still running, no progress reported for {span(silent_s)}")
 
 
 class _Bars(Progress):
-    """A bar for all that is being done; what is over is gone.
+    """A bar per task; a finished task's bar is removed.
 
-    What is over all at once, such as runs that are found finished, says nothing about how long
-    the rest takes.
+    Progress in one jump, such as runs that were finished before, does not count in the estimate.
     """
 
     def __init__(self, console: Console | None, now_s: Callable[[], float]) -> None:
@@ -132,14 +131,14 @@ class _Bars(Progress):
         )
         self._bar_of: dict[str, TaskID] = {}
 
-    def told(self, what: str, done: float, total: float) -> None:
+    def report(self, what: str, done: float, total: float) -> None:
         if what not in self._bar_of:
             self._bar_of[what] = self.add_task(what, total=total)
         bar = self._bar_of[what]
         if done - self._tasks[bar].completed > 1:
-            self.reset(bar)  # rich takes no speed from the first change that it sees
+            self.reset(bar)  # rich estimates no speed from the first update after a reset
         self.update(bar, completed=done, total=total, visible=done < total)
 
     def left_s(self, what: str) -> float | None:
-        """Return about how long the rest takes; None where nobody knows yet."""
+        """Return the estimated remaining time, None if unknown."""
         return self._tasks[self._bar_of[what]].time_remaining

@@ -1,4 +1,4 @@
-"""What the commands have in common that have a standby do a standby task."""
+"""Shared parts of the commands that run a standby task: preview and landscape."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -11,20 +11,20 @@ from torchloom_core.errors import ConfigError, StateError
 from torchloom_core.files import refuse_picture
 from torchloom_core.wire.standby_task import MOST_SECONDS
 
-# The reader brings pyarrow, which `torchloom --help` should not wait for.
+# The reader imports pyarrow, which `torchloom --help` should not wait for.
 if TYPE_CHECKING:
     from rich.table import Table
 
     from torchloom_core.trajectory.pieces import Pieces
 
 INTERRUPTED = 130
-"""The exit status of a standby task that a person ended."""
+"""Exit status of a standby task that Ctrl-C ended."""
 
 P = TypeVar("P", bound="Pieces")
 
 
 def check(lasts: timedelta, plot: Path | None) -> None:
-    """Refuse a time that is too long, and a plot that cannot be drawn; raises ConfigError."""
+    """Raise ConfigError for a time limit above 1 h, or a plot that cannot be saved."""
     if lasts.total_seconds() > MOST_SECONDS:
         raise ConfigError(f"--for: need at most 1h, was {lasts.total_seconds():g} s")
     if plot is not None:
@@ -39,7 +39,7 @@ def show(
     plot: Path | None,
     json: bool,
 ) -> None:
-    """Print what was found, and only then draw it: it is lost to nobody whose disk is full."""
+    """Print the results, then draw them: a full disk must not lose the results."""
     if json:
         print_json(seen.for_machines())
     else:
@@ -51,10 +51,10 @@ def show(
 
 
 def recorded(trajectory: Path, empty: P) -> P:
-    """Return the newest on record; raises StateError where there is none."""
+    """Return the newest recorded task; raise StateError if there is none."""
     from torchloom_core.trajectory.standby_tasks import newest_recorded
 
     newest_recorded(trajectory, empty)
     if not empty.version:
-        raise StateError(f"{trajectory}: need a {empty.kind} on record, there is none")
+        raise StateError(f"{trajectory}: contains no {empty.kind}")
     return empty

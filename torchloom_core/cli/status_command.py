@@ -1,4 +1,4 @@
-"""``torchloom status``: the run at this moment, or live."""
+"""``torchloom status``: the run at this moment, or updated live."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -27,16 +27,16 @@ def status(
     json: AsJson = False,
     connection: Connection = _HERE,
 ) -> None:
-    """Show workers, knobs, hazards, commands in flight and plugins.
+    """Show the run's workers, knobs, failure probabilities, commands in progress and plugins.
 
     Parameters
     ----------
     watch
-        Go on until interrupted, also while the Weaver restarts.
+        Update until interrupted, also across restarts of the Weaver.
     every
-        How often to look with --watch, seconds.
+        Interval between updates with --watch, seconds.
     metric
-        A metric to show, may be repeated; the first four unless given.
+        Metric to show, may be repeated. Default: the first four.
     """
     asyncio.run(_show(connection, watch, every, metric, json))
 
@@ -58,24 +58,24 @@ async def _show(
             return
         if json:
             print_json(last)
-            said = ""
-            async for now, trouble in _looks(client, every_s):
+            last_error = ""
+            async for now, error in _statuses(client, every_s):
                 if now is not None:
                     print_json(now)
-                elif not said:
-                    warn(f"{trouble}; trying again")
-                said = trouble
+                elif not last_error:
+                    warn(f"{error}; retrying")
+                last_error = error
             return
         with Live(render(last, metrics), console=console(), auto_refresh=False) as live:
-            async for now, trouble in _looks(client, every_s):
+            async for now, error in _statuses(client, every_s):
                 last = now or last
-                live.update(render(last, metrics, trouble), refresh=True)
+                live.update(render(last, metrics, error), refresh=True)
 
 
-async def _looks(
+async def _statuses(
     client: "ControlClient", every_s: float
 ) -> AsyncIterator[tuple[Status | None, str]]:
-    """Yield the run's state now and again, or why there is none at the moment, for ever."""
+    """Yield the run's status and an empty text, or None and the error, for ever."""
     while True:
         await asyncio.sleep(every_s)
         try:

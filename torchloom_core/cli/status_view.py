@@ -99,7 +99,7 @@ def _workers(workers: Sequence[WorkerStatus], wanted: Sequence[str]) -> Table:
     table.add_column("state", no_wrap=True)
     table.add_column("step", justify="right", no_wrap=True)
     table.add_column("step age", justify="right", overflow="fold")
-    table.add_column("heartbeat", justify="right", no_wrap=True)
+    table.add_column("seen", justify="right", no_wrap=True)
     if hazards:
         table.add_column("risk", justify="right", overflow="fold")
     if knobs:

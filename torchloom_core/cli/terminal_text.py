@@ -1,4 +1,4 @@
-"""Print whatever the terminal's encoding has: no command fails for a character that it lacks."""
+"""Print replacements for characters that the terminal's encoding lacks."""
 
 import codecs
 import io
@@ -12,14 +12,14 @@ _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 
 
 def print_stand_ins(stream: TextIO) -> None:
-    """Have a stream print something else for what it cannot encode, as ``->`` for an arrow."""
+    """Make a stream print a replacement for what it cannot encode, such as ``->`` for an arrow."""
     codecs.register_error(_ERRORS, _stand_in)
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors=_ERRORS)
 
 
 def json_for(stream: TextIO, text: str) -> str:
-    r"""Return JSON in characters that the stream has: ``"\u2192"`` is the same to who reads it."""
+    r"""Return JSON that the stream can encode, with escapes such as ``"\u2192"`` if needed."""
     if (getattr(stream, "encoding", None) or "utf-8").lower().startswith("utf"):
         return text
     return _NOT_ASCII.sub(lambda found: json.dumps(found[0])[1:-1], text)
@@ -29,5 +29,5 @@ def _stand_in(error: UnicodeError) -> tuple[str | bytes, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
     lacking = error.object[error.start : error.end]
-    known = "".join(_STAND_INS.get(char, char) for char in lacking)
-    return known.encode("ascii", "backslashreplace").decode(), error.end
+    replaced = "".join(_STAND_INS.get(char, char) for char in lacking)
+    return replaced.encode("ascii", "backslashreplace").decode(), error.end

@@ -1,4 +1,4 @@
-"""Lengths of time and moments of a trace as a person types them."""
+"""Parse durations and moments of a trace from the command line."""
 
 import re
 from collections.abc import Sequence
@@ -16,14 +16,14 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LONGEST = timedelta(seconds=1e9)
 
 _FIRST_DAY = {4: "-01-01", 7: "-01"}
-"""Characters of a year or a month to what makes it its first day."""
+"""Suffix that turns a year (4 characters) or a month (7) into its first day."""
 
 _LENGTH = re.compile(r"(\d+(\.\d*)?(s|m|h|d|w))+")
-"""Cyclopts knows months and years as well, which are of no certain length."""
+"""Without months and years, which cyclopts accepts but which vary in length."""
 
 
 def _length(text: str) -> timedelta | None:
-    """Return how long ``text`` says, or None if it says no length of at most about 30 years."""
+    """Return the duration in ``text``, or None if it is none of at most about 30 years."""
     units = text.lower().replace("min", "m")  # to cyclopts 15M is months
     if not _LENGTH.fullmatch(units):
         return None
@@ -35,30 +35,30 @@ def _length(text: str) -> timedelta | None:
 
 
 def _duration(_: Any, tokens: Sequence[Token]) -> timedelta:
-    (told,) = tokens
-    length = _length(told.value)
+    (token,) = tokens
+    length = _length(token.value)
     if not length:
         raise ConfigError(
-            f"{told.keyword}: need a duration such as 30s, 15min or 2d, at most {_LONGEST.days}d, "
-            f"was {told.value!r}"
+            f"{token.keyword}: need a duration such as 30s, 15min or 2d, at most {_LONGEST.days}d, "
+            f"was {token.value!r}"
         )
     return length
 
 
 def _moment(_: Any, tokens: Sequence[Token]) -> datetime | timedelta:
-    (told,) = tokens
-    length = _length(told.value)
+    (token,) = tokens
+    length = _length(token.value)
     if length is not None:
         return length
-    is_long = re.fullmatch(r"\d{4}(-\d\d)?", told.value)
+    is_long = re.fullmatch(r"\d{4}(-\d\d)?", token.value)
     try:
         moment: datetime = convert(
-            datetime, [told.value + (_FIRST_DAY[len(told.value)] if is_long else "")]
+            datetime, [token.value + (_FIRST_DAY[len(token.value)] if is_long else "")]
         )
     except (CycloptsError, OverflowError):
         raise ConfigError(
-            f"{told.keyword}: need a date such as 2024-06-30, 2024-06 or 2024, or a time since the "
-            f"trace's start such as 30d, was {told.value!r}"
+            f"{token.keyword}: need a date such as 2024-06-30, 2024-06 or 2024, or a time since "
+            f"the start of the trace such as 30d, was {token.value!r}"
         ) from None
     return moment
 
@@ -67,14 +67,14 @@ Duration = Annotated[timedelta, Parameter(converter=_duration, allow_leading_hyp
 """At most about 30 years."""
 
 Moment = Annotated[datetime | timedelta, Parameter(converter=_moment, allow_leading_hyphen=True)]
-"""A date, UTC unless it says otherwise, or a time since the trace's start.
+"""A date, in UTC unless it has a time zone, or a time since the start of the trace.
 
-Of a month or a year it is the beginning.
+A month or a year stands for its first day.
 """
 
 
 def moment_ns(moment: datetime | timedelta, manifest: "Manifest") -> int:
-    """Return when in the trace that is."""
+    """Return a moment of the trace, ns since the epoch."""
     if isinstance(moment, timedelta):
         return manifest.start_ns + _ns(moment)
     return _ns((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH)

@@ -5,9 +5,9 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from torchloom_core.cli.interrupts import whole_or_not
+from torchloom_core.cli.interrupts import reports_output
 from torchloom_core.cli.options import AsJson
-from torchloom_core.cli.trace_view import tell
+from torchloom_core.cli.trace_view import print_bundle
 from torchloom_core.config.loading import convert, read_text, read_toml
 
 Force = Annotated[bool, Parameter(negative="", show_default=False)]
@@ -26,26 +26,26 @@ def synthesize(
     force: Force = False,
     json: AsJson = False,
 ) -> None:
-    """Write a synthetic trace: the same parameters give the same bytes.
+    """Generate a synthetic trace; the same parameters give the same bytes.
 
     Parameters
     ----------
     out
-        The bundle to write, NAME.tltrace.
+        Bundle to write, NAME.tltrace.
     nodes
-        Nodes of eight GPUs each; 48 unless given.
+        Number of nodes with eight GPUs each. Default: 48.
     racks
-        Racks; one for every 16 nodes unless given.
+        Number of racks. Default: one per 16 nodes.
     days
-        How long; 30 unless given.
+        Length of the trace, days. Default: 30.
     seed
-        0 unless given.
+        Random seed. Default: 0.
     interval_s
-        Between two samples of a node, seconds, 0: no telemetry; 60 unless given.
+        Interval between two samples of a node, seconds; 0: no telemetry. Default: 60.
     parameters
-        TOML file with these and all other parameters: rates, repair times, precursors, gaps.
+        TOML file with these and further parameters: rates, repair times, precursors, gaps.
     force
-        Replace a bundle that is there already.
+        Replace an existing bundle.
     """
     from torchloom_core.trace.synthetic.parameters import Parameters
     from torchloom_core.trace.synthetic.trace import synthesize as write
@@ -54,9 +54,9 @@ def synthesize(
     table, text = _read(parameters) if parameters else ({}, "")
     table |= {name: value for name, value in given.items() if value is not None}
     chosen = convert(table, Parameters, str(parameters or "synthesize"), text=text)
-    with whole_or_not(out):
+    with reports_output(out):
         write(out, chosen, force=force)
-    tell(out, json)
+    print_bundle(out, json)
 
 
 def bandwidth(
@@ -73,29 +73,29 @@ def bandwidth(
     force: Force = False,
     json: AsJson = False,
 ) -> None:
-    """Write a trace of what the links of a few workers carry, for `torchloom evaluate`.
+    """Generate a trace of the bandwidth of a few workers' links, for `torchloom evaluate`.
 
     Parameters
     ----------
     out
-        The bundle to write, NAME.tltrace.
+        Bundle to write, NAME.tltrace.
     shape
-        steps: one level after the other; sinus: up and down between the largest and the least;
-        failing: one link falls from the first level to the least, the others keep the first.
+        steps: one level after the other. sinus: a sine between the largest and the smallest level.
+        failing: one link falls from the first level to the smallest, the others keep the first.
     mbit_per_s
-        The levels, Mbit/s, may be repeated; 1000, 200, 50 and 1000 unless given.
+        Bandwidth level, Mbit/s, may be repeated. Default: 1000, 200, 50, 1000.
     hold_s
-        How long a level lasts, or half a swing, seconds; 60 unless given.
+        Duration of a level, or of half a sine period, seconds. Default: 60.
     duration_s
-        How long the trace is, seconds; 240 unless given.
+        Length of the trace, seconds. Default: 240.
     workers
-        4 unless given.
+        Number of workers. Default: 4.
     seed
-        0 unless given.
+        Random seed. Default: 0.
     parameters
-        TOML file with these and all other parameters: jitter, unequal links, how often a value.
+        TOML file with these and further parameters: jitter, unequal links, sampling interval.
     force
-        Replace a bundle that is there already.
+        Replace an existing bundle.
     """
     from torchloom_core.trace.synthetic.bandwidth import BandwidthParameters, synthesize_bandwidth
 
@@ -110,9 +110,9 @@ def bandwidth(
     table, text = _read(parameters) if parameters else ({}, "")
     table |= {name: value for name, value in given.items() if value is not None}
     chosen = convert(table, BandwidthParameters, str(parameters or "bandwidth"), text=text)
-    with whole_or_not(out):
+    with reports_output(out):
         synthesize_bandwidth(out, chosen, force=force)
-    tell(out, json)
+    print_bundle(out, json)
 
 
 def from_trajectory(
@@ -125,26 +125,26 @@ def from_trajectory(
     force: Force = False,
     json: AsJson = False,
 ) -> None:
-    """Write one life of a Weaver as a trace: telemetry, faults, decisions, and every input.
+    """Convert the record of one Weaver process to a trace: telemetry, faults, decisions, inputs.
 
     Parameters
     ----------
     root
-        A run's trajectory, .torchloom/trajectory/RUN.
+        Trajectory of a run, .torchloom/trajectory/RUN.
     out
-        The bundle to write, NAME.tltrace.
+        Bundle to write, NAME.tltrace.
     life
-        Epoch of the life; the newest unless given.
+        Epoch, the number of the Weaver process. Default: the newest.
     licence
-        Who may use it; goes into the manifest.
+        Licence to write into the manifest.
     force
-        Replace a bundle that is there already.
+        Replace an existing bundle.
     """
     from torchloom_core.trace.recorded.from_trajectory import from_trajectory as write
 
-    with whole_or_not(out):
+    with reports_output(out):
         write(root, out, epoch=life, licence=licence, force=force)
-    tell(out, json)
+    print_bundle(out, json)
 
 
 def _read(path: Path) -> tuple[dict[str, Any], str]:

@@ -1,4 +1,4 @@
-"""What a trace bundle holds, for people."""
+"""Tables that summarize a trace bundle."""
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -12,7 +12,7 @@ from rich.text import Text
 from torchloom_core.cli.output import console, print_json, span
 from torchloom_core.clock import SECOND_NS
 
-# statsmodels comes with it, which `torchloom --help` should not wait for.
+# It imports statsmodels, which `torchloom --help` should not wait for.
 if TYPE_CHECKING:
     from torchloom_core.trace.describe.describe import Description
 
@@ -20,7 +20,7 @@ _LISTED = 12
 
 
 def tables(found: "Description") -> Iterator[RenderableType]:
-    """Yield what there is to say, the most general first."""
+    """Yield the tables, the most general first."""
     yield _head(found)
     yield _failures(found)
     yield _events(found)
@@ -28,8 +28,8 @@ def tables(found: "Description") -> Iterator[RenderableType]:
         yield _telemetry(found)
 
 
-def tell(out: Path, json: bool) -> None:
-    """Say what the bundle that was just written holds."""
+def print_bundle(out: Path, json: bool) -> None:
+    """Print the files of a bundle that was just written."""
     from torchloom_core.trace.bundle.bundle import Bundle
 
     manifest = Bundle.open(out).manifest
@@ -44,7 +44,7 @@ def _head(found: "Description") -> Table:
     table = _pairs(found.name + (" (synthetic)" if found.synthetic else ""))
     _row(table, "span", f"{_day(found.start_ns)} to {_day(found.end_ns)}, {found.days:g} days")
     for kind, seen in found.exposure.items():
-        _row(table, kind, f"{seen.components}, {_days(seen.component_days)} days of one")
+        _row(table, kind, f"{seen.components}, {_days(seen.component_days)} {kind}-days")
     _row(table, "source", f"{found.source}; {found.licence}")
     return table
 
@@ -60,17 +60,17 @@ def _failures(found: "Description") -> Table:
     _row(table, "fatal events", f"{found.fatal} of {found.events}")
     _row(
         table,
-        f"rate a {kind}-day",
+        f"rate per {kind}-day",
         f"{rate.per_day:.3g} [{rate.low:.3g}, {rate.high:.3g}], exact Poisson 95 %, "
         f"{rate.failures} in {_days(rate.component_days)} {kind}-days",
     )
     if found.silent:
-        _row(table, "silent for long", f"{found.silent} of {found.watched[kind]}, not judged then")
-    _row(table, "MTBF of the fleet", span(found.mtbf_s))
+        _row(table, "long silent", f"{found.silent} of {found.watched[kind]}, not judged")
+    _row(table, "fleet MTBF", span(found.mtbf_s))
     if repairs.quantiles_s:
         low, median, high = (span(value) for value in repairs.quantiles_s)
         _row(table, "repair", f"median {median}, 80 % within {low} to {high}")
-    _row(table, "repair not known", str(repairs.unresolved))
+    _row(table, "repair time unknown", str(repairs.unresolved))
     for horizon, share in found.prevalence.items():
         _row(table, f"prevalence, {horizon}", "-" if share is None else f"{share:.3g}")
     follows = ", ".join(f"{name} {share:.0%}" for name, share in found.follows.items())
@@ -83,7 +83,7 @@ def _events(found: "Description") -> Table:
     _count(table, found.kinds)
     for cause, count in found.causes.items():
         if cause:
-            _row(table, f"(came from another: {cause})", str(count))
+            _row(table, f"(caused by {cause})", str(count))
     return table
 
 
@@ -91,7 +91,7 @@ def _count(table: Table, counts: Mapping[str, int]) -> None:
     for name, count in list(counts.items())[:_LISTED]:
         _row(table, name, str(count))
     if rest := list(counts.values())[_LISTED:]:
-        _row(table, f"{len(rest)} kinds more", str(sum(rest)))
+        _row(table, f"{len(rest)} more kinds", str(sum(rest)))
 
 
 def _telemetry(found: "Description") -> Table:
@@ -126,7 +126,7 @@ def _table(title: str, first: str, *numbers: str) -> Table:
 
 
 def _row(table: Table, *cells: str) -> None:
-    """Add a row of what others wrote: no markup."""
+    """Add a row of untrusted text, without markup."""
     table.add_row(*map(Text, cells))
 
 

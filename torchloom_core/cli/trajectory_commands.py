@@ -104,7 +104,7 @@ def replay(root: Root = None, /, *, json: AsJson = False, config: ConfigPath = N
             continue
         text = f"epoch {record.meta.epoch}: {report.inputs} inputs, {report.verdicts} verdicts, "
         if report.difference is None:
-            text += f"{report.outputs} outputs, all equal"
+            text += f"{report.outputs} outputs, all the same"
             if report.gap is not None:
                 text += f" up to a gap: inputs {report.gap.first} to {report.gap.last} are missing"
             console().print(text, markup=False)

@@ -1,4 +1,4 @@
-"""Ask a running Weaver, and watch what comes of it."""
+"""Send requests to a running Weaver, and follow the outcome."""
 
 import asyncio
 import uuid
@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 
 
 class Address(NamedTuple):
-    """Where a run's Weaver is to be found."""
+    """Address of a run's Weaver."""
 
     url: str
     run: str
@@ -42,12 +42,12 @@ class _BrokerFile(msgspec.Struct):
 
 
 def find_weaver(connection: Connection) -> Address:
-    """Return the server that the options or the config name, else the embedded broker's.
+    """Return the server of the options or the config, else the embedded broker.
 
     Raises
     ------
     BrokerError
-        If nobody named a server, and no Weaver has started one from this folder.
+        If no server is given, and no Weaver has started one from this folder.
     """
     config = connection.load()
     url = connection.url or config.broker.url
@@ -62,8 +62,8 @@ def _embedded(config: Config, creds: Path | None) -> Address:
         url = msgspec.json.decode(path.read_bytes(), type=_BrokerFile).url
     except (OSError, *UNREADABLE):
         raise BrokerError(
-            f"no Weaver is known here: need --url, NATS_URL or broker.url, or the {path} of a "
-            "Weaver with its own broker"
+            f"no Weaver found: give --url, NATS_URL or broker.url, or start a Weaver here, which "
+            f"writes {path}"
         ) from None
     return Address(url, config.run.name, creds or folder / "keys" / "operator.creds")
 
@@ -84,26 +84,26 @@ async def open_client(connection: Connection) -> AsyncIterator["ControlClient"]:
 async def ask(
     client: "ControlClient", verb: str, answer: type[_T], body: Any = None, tries: int = 1
 ) -> _T:
-    """Send one request, again if it is not answered in time, and return its answer.
+    """Send one request, up to ``tries`` times if there is no answer, and return the answer.
 
     Raises
     ------
     RequestError
-        If nobody answers, the Weaver could not answer, or the answer is none.
+        If there is no answer, or it is an error or unreadable.
     """
     data = msgspec.json.encode(body) if body is not None else b""
     reply = await client.ask(verb, data, _ANSWER_S, tries)
     try:
-        if answer is not Answer:  # a refusal would pass for an answer in which nothing is set
+        if answer is not Answer:  # a refusal would decode as an empty answer
             with suppress(*UNREADABLE):
                 raise RequestError(msgspec.json.decode(reply, type=Answer).text)
         return msgspec.json.decode(reply, type=answer)
     except UNREADABLE as error:
-        raise RequestError(f"{verb}: need a {answer.__name__} for an answer: {error}") from None
+        raise RequestError(f"{verb}: the answer is no {answer.__name__}: {error}") from None
 
 
 async def ask_status(client: "ControlClient") -> Status:
-    """Return the whole status, asked for page by page; raises as :func:`ask` does."""
+    """Return the whole status, requested page by page; raises as :func:`ask` does."""
     first = page = await ask(client, "status", Status)
     workers = list(first.workers)
     while page.more:
@@ -114,7 +114,7 @@ async def ask_status(client: "ControlClient") -> Status:
 
 
 async def ask_knobs(client: "ControlClient") -> KnobTable:
-    """Return the whole table of knobs, asked for page by page; raises as :func:`ask` does."""
+    """Return the whole table of knobs, requested page by page; raises as :func:`ask` does."""
     first = page = await ask(client, "knobs", KnobTable)
     values = dict(first.values)
     while page.more:
@@ -125,24 +125,24 @@ async def ask_knobs(client: "ControlClient") -> KnobTable:
 
 
 def act(connection: Connection, verb: str, body: Any = None, *, wait_s: float = 0.0) -> None:
-    """Ask for something to be done, tell how it goes, and return once it is done.
+    """Request an action, print its progress, and return once it is done.
 
     Raises
     ------
     RequestError
-        If it is refused, fails, or is not over within ``wait_s``.
+        If it is refused, fails, or does not end within ``wait_s``.
     """
     asyncio.run(_act(connection, verb, body, wait_s))
 
 
 async def _act(connection: Connection, verb: str, body: Any, wait_s: float) -> None:
     async with open_client(connection) as client:
-        heard: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
+        messages: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
         if wait_s > 0:
-            # Before asking, so that not even the first command's life is missed.
-            await client.listen(lambda kind, data: heard.put_nowait((kind, data)))
+            # Before the request, so that no status of the first command is missed.
+            await client.listen(lambda kind, data: messages.put_nowait((kind, data)))
         if body is not None:
-            # So that it is not done twice if only its answer was lost.
+            # The id prevents a second execution if only the answer was lost.
             body = {**msgspec.to_builtins(body), "id": uuid.uuid4().hex}
         answer = await ask(client, verb, Answer, body, _TRIES)
         if not answer.ok:
@@ -150,35 +150,35 @@ async def _act(connection: Connection, verb: str, body: Any, wait_s: float) -> N
         console().print(": ".join(filter(None, [answer.text, ", ".join(answer.ids)])), markup=False)
         if wait_s > 0 and answer.ids:
             try:
-                outcome = await asyncio.wait_for(_outcome(heard, answer.ids), wait_s)
+                outcome = await asyncio.wait_for(_outcome(messages, answer.ids), wait_s)
             except TimeoutError:
                 raise RequestError(
-                    f"not over after {wait_s:g} s; it goes on, see torchloom status"
+                    f"not finished after {wait_s:g} s; it continues: see torchloom status"
                 ) from None
             if outcome.result != "done":
                 raise RequestError(f"{outcome.result}: {outcome.detail}")
             console().print(f"done: {outcome.detail}", markup=False)
 
 
-async def _outcome(heard: asyncio.Queue[tuple[str, bytes]], ids: tuple[str, ...]) -> Outcome:
-    """Print the life of the commands ``ids`` and of those that follow from the same verdict.
+async def _outcome(messages: asyncio.Queue[tuple[str, bytes]], ids: tuple[str, ...]) -> Outcome:
+    """Print each status of the commands ``ids`` and of those with the same verdict.
 
-    Of a plan that waits for its turn there is none yet: ``ids`` holds its verdict.
+    For a plan that waits for its turn, ``ids`` holds the verdict.
     """
     from torchloom_core.trajectory.summaries import summarise
 
     cause = None
     while True:
-        kind, data = await heard.get()
+        kind, data = await messages.get()
         try:
-            told = msgspec.json.decode(data, type=CommandStatus | Outcome)
+            message = msgspec.json.decode(data, type=CommandStatus | Outcome)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            continue  # something else that is told; anybody's answer, for one
-        if isinstance(told, Outcome):
-            if told.verdict == cause or told.verdict in ids:
-                return told
+            continue  # another kind of message, such as an answer
+        if isinstance(message, Outcome):
+            if message.verdict == cause or message.verdict in ids:
+                return message
             continue
-        if told.command in ids or told.cause in ids:
-            cause = told.cause
-        if told.cause == cause:
-            console().print(summarise(kind, msgspec.to_builtins(told)), markup=False)
+        if message.command in ids or message.cause in ids:
+            cause = message.cause
+        if message.cause == cause:
+            console().print(summarise(kind, msgspec.to_builtins(message)), markup=False)

@@ -1,4 +1,4 @@
-"""``torchloom weaver``: run the controller until it is told to stop."""
+"""``torchloom weaver``: run the controller until SIGINT or SIGTERM."""
 
 import asyncio
 import logging
@@ -29,13 +29,12 @@ def weaver(
     Parameters
     ----------
     dashboard
-        Serve the dashboard, too, as `torchloom dashboard` does, in a process of its own, which is
-        started again if it dies.
+        Also serve the dashboard, in its own process, which is restarted if it crashes.
     take_over
-        Take the run, or the state folder, from a Weaver that is alive, which ends with status 13;
-        else this one does.
+        Take over the run or the state folder from a Weaver that is running; that one exits with
+        status 13. Without the option this one does.
     config
-        Config file; torchloom.toml in this folder unless given.
+        Config file. Default: torchloom.toml in this folder.
     """
     from torchloom_core.activation.activation import activate
     from torchloom_core.activation.discovery import discover
@@ -61,11 +60,11 @@ def weaver(
     def ready(url: str, lighthouse: str) -> None:
         lines = [
             f"Weaver of run {settings.run.name} is ready on {shown(url)}",
-            f"trainers find it by TORCHLOOM_JOIN={join.resolve()}",
+            f"set for trainers: TORCHLOOM_JOIN={join.resolve()}",
         ]
         if lighthouse:
-            lines.append(f"and its lighthouse by TORCHFT_LIGHTHOUSE={lighthouse}")
-            lines.append("TORCHFT_QUORUM_RETRIES=100 has them live through its restarts")
+            lines.append(f"set for torchft: TORCHFT_LIGHTHOUSE={lighthouse}")
+            lines.append("to survive restarts of the lighthouse, set TORCHFT_QUORUM_RETRIES=100")
         announce(*lines)
         if dashboard:
             stack.enter_context(dashboard_process(config))

@@ -1,1 +1,1 @@
-"""``torchloom demo``: one real torchft run twice, its node lost once without help, once with."""
+"""``torchloom demo``: a real torchft run with a failure, without torchLoom and with it."""

@@ -1,4 +1,4 @@
-"""One act of the demo: a real lighthouse, a Weaver, trainers, and one of them in trouble."""
+"""One act of the demo: a lighthouse, a Weaver, and trainers of which one fails."""
 
 import asyncio
 import signal
@@ -19,10 +19,10 @@ from torchloom_core.cli.demo.scenario import Place, Scenario, symptoms, write_co
 from torchloom_core.cli.demo.steplog import StepLog
 from torchloom_core.errors import StateError
 
-_GOODBYE_S = 15.0
+_LEAVE_S = 15.0
 _TORCHFT_LIGHTHOUSE = ("--min_replicas", "1", "--join_timeout_ms", "10000")
 _TORCHFT_TIMING = ("--heartbeat_timeout_ms", "1000", "--quorum_tick_ms", "100")
-"""A fifth of torchft's default, which stalls the others for 5 s."""
+"""A fifth of torchft's default heartbeat timeout, which stalls the other groups for 5 s."""
 
 
 class Act:
@@ -31,10 +31,10 @@ class Act:
     Attributes
     ----------
     folder : Path
-        Where logs, the Weaver's state and results lie.
+        Folder of the logs, the Weaver's state and the results.
     acting : bool
-        Whether the Weaver may act, and starts its lighthouse; otherwise it runs dry beside
-        torchft's own.
+        Whether the Weaver acts and runs the lighthouse; otherwise it only watches, beside
+        torchft's lighthouse.
     """
 
     def __init__(self, scenario: Scenario, folder: Path, *, acting: bool) -> None:
@@ -57,7 +57,7 @@ class Act:
         return self._processes.trainers
 
     async def play(self, show: Callable[["Act"], None]) -> None:
-        """Run from the first process to the last; ``show`` is called several times a second."""
+        """Play the act to its end; ``show`` is called several times a second."""
         self.folder.mkdir(parents=True)
         for place in self.scenario.places:
             write_counters(self._counters(place), symptoms(0.0))
@@ -79,22 +79,22 @@ class Act:
         while any(self.trainers[group].poll() is None for group in lasting):
             for log in self.logs.values():
                 log.read()
-            self._let_the_node_fall_ill()
-            self._start_again_what_was_ended()
+            self._advance_failure()
+            self._restart_ended_trainer()
             self._check(lasting, time.monotonic() - started)
             show(self)
             await asyncio.sleep(0.1)
-        await self._until_the_last_has_left()
+        await self._wait_for_late_groups()
         for log in self.logs.values():
             log.read()
         show(self)
 
-    async def _until_the_last_has_left(self) -> None:
-        """Wait for the groups that joined late to end, too; standbys wait for ever."""
+    async def _wait_for_late_groups(self) -> None:
+        """Wait for groups that joined late to end as well; standbys wait for ever."""
         for group, trainer in self.trainers.items():
             if self.logs[group].steps and not self.is_frozen(group):
                 with suppress(subprocess.TimeoutExpired):
-                    await asyncio.to_thread(trainer.wait, _GOODBYE_S)
+                    await asyncio.to_thread(trainer.wait, _LEAVE_S)
 
     def _check(self, lasting: list[str], elapsed_s: float) -> None:
         for group in lasting:
@@ -102,9 +102,9 @@ class Act:
         if elapsed_s > START_S and not any(self.logs[group].steps for group in lasting):
             raise StateError(f"no trainer took a step in {START_S:g} s; see {self.folder}")
 
-    # --- the node that falls ill ---
+    # --- the failing node ---
 
-    def _let_the_node_fall_ill(self) -> None:
+    def _advance_failure(self) -> None:
         now = time.monotonic()
         sick = self.scenario.sick
         step = max(self.logs[group].step for group in self.scenario.survivors)
@@ -125,13 +125,13 @@ class Act:
                 kill_tree(self.trainers[sick.group])
 
     def is_frozen(self, group: str) -> bool:
-        """Whether the group was stopped, and has not been ended since."""
+        """Whether the group was frozen and has not been ended since."""
         sick = self.scenario.sick.group
         frozen = self.scenario.freezes and self.struck_at is not None and group == sick
         return frozen and not self.restarted and self.trainers[group].poll() is None
 
-    def _start_again_what_was_ended(self) -> None:
-        """Start a trainer again that its sidecar has ended, as ``torchrun --max-restarts`` does."""
+    def _restart_ended_trainer(self) -> None:
+        """Restart a trainer that its sidecar has ended, as ``torchrun --max-restarts`` does."""
         sick = self.scenario.sick
         if not self.scenario.freezes or self.struck_at is None or self.restarted:
             return

@@ -1,7 +1,7 @@
-"""A run to drive from the dashboard's page, until it is interrupted.
+"""A run to control from the dashboard, until it is interrupted.
 
-Three groups train and a fourth stands by. Nobody dies: a node falls ill now and again, a policy
-asks to move its group, and whoever sits at the page may approve it, turn knobs, and stop it all.
+Three groups train and a fourth is a standby. No process fails: a node shows ECC errors from time to
+time, and a policy proposes to migrate its group, which can be approved in the dashboard.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ _POLL_S = 0.2
 
 
 def play_dashboard(training: Training, folder: Path, console: Console) -> None:
-    """Play it in a folder, and print the links that open the page.
+    """Play the run in a folder, and print links to the dashboard.
 
     Raises
     ------
@@ -39,7 +39,7 @@ def play_dashboard(training: Training, folder: Path, console: Console) -> None:
     processes = Processes(folder / RUN, training)
     with suppress(KeyboardInterrupt):
         asyncio.run(_play(processes, training, console))
-    console.print("ended; to look back:", style="dim")
+    console.print("ended; to inspect the recorded run:", style="dim")
     console.print(f"torchloom dashboard {run_folder(processes.state_dir, _RUN)}", markup=False)
 
 
@@ -52,12 +52,12 @@ async def _play(processes: Processes, training: Training, console: Console) -> N
                 write_counters(path, symptoms(0.0))
                 processes.start_trainer(place, {"TORCHLOOM_TEXTFILE": str(path)})
             dashboard = _DashboardProcess(processes, console)
-            console.print("its command line, from this folder: ", end="")
+            console.print("command line, from this folder: ", end="")
             hint = f"torchloom status --config {processes.config}"
             console.print(hint, style="bold", markup=False, soft_wrap=True)
             began_s = time.monotonic()
             while True:
-                dashboard.look()
+                dashboard.poll()
                 ill_s = (time.monotonic() - began_s) % _ILL_EVERY_S - (_ILL_EVERY_S - _ILL_FOR_S)
                 write_counters(counters[NODE.sick], symptoms(max(0.0, ill_s)))
                 await asyncio.sleep(_POLL_S)
@@ -66,7 +66,7 @@ async def _play(processes: Processes, training: Training, console: Console) -> N
 
 
 class _DashboardProcess:
-    """The dashboard of the demo: prints its links, and starts it again where it dies."""
+    """The dashboard of the demo: print its links, and restart it if it crashes."""
 
     def __init__(self, processes: Processes, console: Console) -> None:
         self._processes, self._console = processes, console
@@ -77,13 +77,13 @@ class _DashboardProcess:
         words = "--config", str(self._processes.config), "--port", port
         return self._processes.spawn("dashboard", self._processes.command("dashboard", *words), {})
 
-    def look(self) -> None:
-        """Print what links are new; StateError where it has ended before it printed one."""
+    def poll(self) -> None:
+        """Print new links; raise StateError if the dashboard ended before it printed one."""
         path = self._processes.folder / "dashboard.err"
         status = self._process.poll()
         links = re.findall(r"https?://\S+token=\S+", path.read_text(errors="replace"))
         for link in links[self._printed :]:
-            self._console.print("for one browser, until Ctrl-C: ", end="")
+            self._console.print("dashboard link, for one browser: ", end="")
             self._console.print(link, style="bold", markup=False, soft_wrap=True)
         self._printed = len(links)
         if status is None:
@@ -91,6 +91,6 @@ class _DashboardProcess:
         if self._printed == self._printed_before:
             raise StateError(f"the dashboard did not start; see {path}")
         self._printed_before = self._printed
-        self._console.print(f"the dashboard has ended with status {status}: it is started again")
-        # Where it was: pages that are open come back by themselves.
+        self._console.print(f"the dashboard exited with status {status}: restarting it")
+        # On the same port, so that open pages reconnect by themselves.
         self._process = self._start(str(urlsplit(links[-1]).port))

@@ -1,4 +1,4 @@
-"""The folder of a demo, and what lies in it when it is over."""
+"""The folder of a demo, and the files in it."""
 
 import fcntl
 import shutil
@@ -14,42 +14,42 @@ RUN = "run"
 PLOT = "demo.png"
 SUMMARY = "summary.json"
 MARK = "demo.mark"
-"""The mark of the demo that played here last, and the lock of the one that plays."""
+"""File with the mark of the folder's last demo; the running demo locks it."""
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[TextIO]:
-    """Hold a folder for one demo; yields the file with the last one's mark.
+def locked(folder: Path) -> Iterator[TextIO]:
+    """Lock a folder for one demo; yields the file with the last demo's mark.
 
     Raises
     ------
     StateError
-        If ``folder`` holds anything but an earlier demo, cannot be written, or is held.
+        If ``folder`` has other content than an earlier demo, cannot be written, or is locked.
     """
-    with _told(folder):
+    with _state_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        known = {*ACTS, RUN, PLOT, SUMMARY, MARK}
-        strange = sorted({path.name for path in folder.iterdir()} - known)
-        if strange:
+        expected = {*ACTS, RUN, PLOT, SUMMARY, MARK}
+        foreign = sorted({path.name for path in folder.iterdir()} - expected)
+        if foreign:
             raise StateError(
-                f"{folder}: need an empty folder or an earlier demo's, found {strange[0]!r}"
+                f"{folder}: need an empty folder or that of an earlier demo, found {foreign[0]!r}"
             )
         file = (folder / MARK).open("a+", encoding="utf-8")
     with file:
-        with _told(folder):
+        with _state_errors(folder):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield file
 
 
 def clear(folder: Path) -> None:
-    """Remove an earlier demo, of whatever scenario, and nothing else.
+    """Remove an earlier demo of any scenario, and nothing else.
 
     Raises
     ------
     StateError
-        If it cannot be removed.
+        If a file cannot be removed.
     """
-    with _told(folder):
+    with _state_errors(folder):
         for run in (*ACTS, RUN):
             if (folder / run).exists():
                 shutil.rmtree(folder / run)
@@ -58,10 +58,10 @@ def clear(folder: Path) -> None:
 
 
 @contextmanager
-def _told(folder: Path) -> Iterator[None]:
+def _state_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except BlockingIOError:
-        raise StateError(f"{folder}: another demo plays there") from None
+        raise StateError(f"{folder}: another demo is running there; give another --out") from None
     except OSError as error:
         raise StateError(f"{folder}: cannot be written: {error.strerror}") from None

@@ -1,7 +1,7 @@
-"""Which processes are a demo's: all bear its mark in their environment, whoever started them.
+"""Find and end the processes of a demo by a mark in their environment.
 
-A mark is known again after the demo was killed, and after its pids were given to others. What a
-process of a demo starts inherits it: the Weaver's broker and lighthouse, a trainer's sidecar.
+Child processes inherit the mark: the Weaver's broker and lighthouse, a trainer's sidecar. It finds
+them also after the demo was killed and its PIDs were reused.
 """
 
 import os
@@ -24,27 +24,27 @@ _POLL_S = 0.05
 
 @cache
 def own_mark() -> str:
-    """Return the mark of what this process starts."""
+    """Return the mark for the processes that this demo starts."""
     return f"{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def is_mark(text: str) -> bool:
-    """Return whether this is some demo's mark."""
+    """Return whether ``text`` is the mark of a demo."""
     return _MARK.fullmatch(text) is not None
 
 
-def may_play(mark: str) -> bool:
-    """Return whether the demo of a mark may still be there: its pid is somebody's."""
+def may_run(mark: str) -> bool:
+    """Return whether the demo of a mark may still run: a process has its PID."""
     return bool(psutil.pid_exists(int(mark.partition("-")[0])))
 
 
 def end_marked(mark: str) -> None:
-    """Kill every process that bears a mark, and return once none is there.
+    """Kill every process with a mark, and return once none is left.
 
     Raises
     ------
     StateError
-        If one does not end.
+        If a process does not end.
     """
     deadline = time.monotonic() + _END_S
     while found := list(_marked(mark)):
@@ -52,12 +52,12 @@ def end_marked(mark: str) -> None:
             with suppress(psutil.Error):
                 process.kill()
         if time.monotonic() > deadline:
-            raise StateError(f"a demo's process {found[0].pid} does not end")
+            raise StateError(f"process {found[0].pid} of an earlier demo does not end")
         time.sleep(_POLL_S)
 
 
 def _marked(mark: str) -> Iterator[psutil.Process]:
     for process in psutil.process_iter(["environ"]):
-        # None: it has ended, or is another user's.
+        # None: the process has ended, or belongs to another user.
         if (process.info["environ"] or {}).get(VARIABLE) == mark and process.pid != os.getpid():
             yield process

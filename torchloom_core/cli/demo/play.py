@@ -15,12 +15,12 @@ from torchloom_core.cli.demo.scenario import Scenario
 
 
 def play(scenario: Scenario, folder: Path, console: Console) -> tuple[Act, Act]:
-    """Run the scenario without and with the Weaver's action and report; return both acts.
+    """Play a scenario without torchLoom's actions and with them, and report; return both acts.
 
     Raises
     ------
     StateError
-        If a process of the demo does not do its part.
+        If a process of the demo fails or does not start.
     """
     acts = (
         Act(scenario, folder / ACTS[0], acting=False),
@@ -81,5 +81,5 @@ def _condition(act: Act, group: str, status: int | None) -> str:
         return "[red]killed[/]"
     if not act.logs[group].steps:
         waits = any(place.group == group and place.standby for place in act.scenario.places)
-        return "[cyan]standing by[/]" if waits else "[dim]starting[/]"
-    return "[yellow]training, ill[/]" if sick and not act.scenario.freezes else "training"
+        return "[cyan]standby[/]" if waits else "[dim]starting[/]"
+    return "[yellow]training, ECC errors[/]" if sick and not act.scenario.freezes else "training"

@@ -1,4 +1,4 @@
-"""The processes of a demo: a Weaver, trainers and whatever else they need, in one folder."""
+"""Start and end the processes of a demo, a Weaver and trainers, in one folder."""
 
 import asyncio
 import ctypes
@@ -34,31 +34,31 @@ join_timeout_s = 10.0
 
 
 class Loopback:
-    """Where the processes run and how they reach each other: side by side, on loopback.
+    """The network of a demo on one host: all processes use loopback.
 
     Attributes
     ----------
     host : str
-        Where broker and lighthouse listen.
+        Address on which broker and lighthouse listen.
     """
 
     host = "127.0.0.1"
 
     def hub(self, command: Sequence[str]) -> list[str]:
-        """Return the command that runs ``command`` where broker and lighthouse are."""
+        """Return the command that runs ``command`` on the host of broker and lighthouse."""
         return list(command)
 
     def trainer(self, at: int, command: Sequence[str]) -> list[str]:
-        """Return the command that runs the trainer of the place ``at``, its options included."""
+        """Return the command that runs the trainer of place ``at``, with its options."""
         return list(command)
 
     def environment(self, at: int) -> Mapping[str, str]:
-        """Return what that trainer finds in its environment."""
+        """Return environment variables for that trainer."""
         return {}
 
 
 class Processes:
-    """What runs in a demo's folder; ``trainers`` are by their group."""
+    """The processes in a demo's folder; ``trainers`` are by group."""
 
     def __init__(self, folder: Path, training: Training, network: Loopback | None = None) -> None:
         self.folder = folder
@@ -86,7 +86,7 @@ class Processes:
         return self.folder / f"{place.group}.jsonl"
 
     def start_trainer(self, place: Place, environment: Mapping[str, str]) -> None:
-        """Start a group's trainer, for the first time or again."""
+        """Start or restart a group's trainer."""
         training, at = self._training, self._training.places.index(place)
         command = [sys.executable, "-m", "torchloom_threadlet.demo_trainer"]
         command += ["--lighthouse", f"http://{self._network.host}:{self.port}"]
@@ -112,7 +112,7 @@ class Processes:
         )
 
     def command(self, *words: str) -> list[str]:
-        """Return how a ``torchloom`` command is run."""
+        """Return the command line of a ``torchloom`` command."""
         return [sys.executable, "-m", "torchloom_core.cli", *words]
 
     def spawn(
@@ -123,9 +123,9 @@ class Processes:
         *,
         orphaned: signal.Signals = signal.SIGKILL,
     ) -> subprocess.Popen[bytes]:
-        """Start a process that writes what it has to say to ``<name>.err``.
+        """Start a process with its output in ``<name>.err``.
 
-        ``orphaned`` is the signal that it gets if we are killed, on Linux.
+        ``orphaned`` is the signal that it gets when this process is killed, on Linux.
         """
         with (self.folder / f"{name}.err").open("ab") as log:
             return subprocess.Popen(
@@ -135,16 +135,16 @@ class Processes:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=_ending_with_us(orphaned),
+                preexec_fn=_signal_with_parent(orphaned),
             )
 
     @asynccontextmanager
     async def weaver(
         self, *, acting: bool, changed: Callable[[str], str] = str
     ) -> AsyncIterator[None]:
-        """Run the Weaver, with its lighthouse if it may act; without, it runs dry.
+        """Run the Weaver: with its lighthouse if ``acting``, else as a dry run.
 
-        ``changed`` turns the configuration's text into the one that is run with.
+        ``changed`` edits the text of the configuration.
         """
         text = (
             files("torchloom_core.cli.demo")
@@ -173,7 +173,7 @@ class Processes:
     async def wait_for(
         self, condition: Callable[[], bool], process: subprocess.Popen[bytes], name: str
     ) -> None:
-        """Wait until a process is ready; StateError if it ends before, or takes too long."""
+        """Wait until a process is ready; StateError if it ends first, or takes too long."""
         deadline = time.monotonic() + START_S
         while not condition():
             if process.poll() is not None or time.monotonic() > deadline:
@@ -181,7 +181,7 @@ class Processes:
             await asyncio.sleep(0.05)
 
     def check(self, group: str) -> None:
-        """Raise StateError if a group's trainer has ended in any way but a good one."""
+        """Raise StateError if a group's trainer has ended with an error."""
         code = self.trainers[group].poll()
         if code not in (None, 0):
             raise StateError(
@@ -189,13 +189,13 @@ class Processes:
             )
 
     def kill_trainers(self) -> None:
-        """Kill all trainers and what they started."""
+        """Kill all trainers and their child processes."""
         for process in self.trainers.values():
             kill_tree(process)
 
 
 def kill_tree(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process and all it started, with SIGKILL, as a node dies."""
+    """Kill a process and its children with SIGKILL, as if its node failed."""
     with suppress(psutil.NoSuchProcess):
         for child in psutil.Process(process.pid).children(recursive=True):
             with suppress(psutil.NoSuchProcess):
@@ -204,28 +204,28 @@ def kill_tree(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _ending_with_us(number: signal.Signals) -> Callable[[], None] | None:
-    """Return what a child of ours does first, so that it gets a signal when we end."""
+def _signal_with_parent(number: signal.Signals) -> Callable[[], None] | None:
+    """Return a ``preexec_fn`` that makes a child get a signal when this process ends."""
     if sys.platform != "linux":
         return None
-    prctl, us = ctypes.CDLL(None).prctl, os.getpid()
+    prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
 
-    def ask() -> None:
+    def request_signal() -> None:
         prctl(_PR_SET_PDEATHSIG, int(number))
-        if os.getppid() != us:  # we have ended before it asked
+        if os.getppid() != parent:  # the parent has ended already
             os._exit(1)
 
-    return ask
+    return request_signal
 
 
 def _free_port() -> int:
-    """Return a port that nobody listens on."""
+    """Return a free port."""
     with socket.socket(socket.AF_INET6) as probe:
         probe.bind(("::", 0))
         return int(probe.getsockname()[1])
 
 
 def listens(port: int) -> bool:
-    """Return whether anybody listens on a port of this machine."""
+    """Return whether a process listens on a port of this machine."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0

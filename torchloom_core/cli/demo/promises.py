@@ -1,4 +1,4 @@
-"""What a demo is to show, and whether it came so."""
+"""What a demo must show, checked at its end."""
 
 from collections.abc import Mapping
 
@@ -7,19 +7,18 @@ from rich.console import Console
 from torchloom_core.errors import StateError
 
 Promises = Mapping[str, bool]
-"""Each in words, and whether it held."""
+"""Statement to whether it was true in this run."""
 
 
 def show_promises(console: Console, promises: Promises) -> None:
-    """Print what held and what did not."""
-    for promise, held in promises.items():
-        console.print(
-            f"{'[green]held[/]  ' if held else '[red]broken[/]'} {promise}", highlight=False
-        )
+    """Print each statement with pass or FAIL."""
+    for promise, passed in promises.items():
+        result = "[green]pass[/]" if passed else "[red]FAIL[/]"
+        console.print(f"{result} {promise}", highlight=False)
 
 
 def check_promises(promises: Promises) -> None:
-    """Raise StateError if anything does not hold that the demo is to show."""
-    broken = [promise for promise, held in promises.items() if not held]
-    if broken:
-        raise StateError(f"the demo did not hold: {'; '.join(broken)}")
+    """Raise StateError if a statement was false in this run."""
+    failed = [promise for promise, passed in promises.items() if not passed]
+    if failed:
+        raise StateError(f"the demo failed: {'; '.join(failed)}")

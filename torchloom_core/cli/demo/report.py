@@ -1,4 +1,4 @@
-"""What the demo shows at the end: a table, a plot, a summary for machines."""
+"""The results of the demo: a table, a plot, and a summary in JSON."""
 
 import json
 from collections.abc import Callable
@@ -19,9 +19,9 @@ from torchloom_core.trajectory.layout import run_folder
 from torchloom_core.trajectory.reader import read_epochs
 
 _MARKED = {"migrate": "migration", "evict": "eviction"}
-"""What is marked in the plot, and what it is called there."""
+"""Actions that the plot marks, and their labels."""
 
-_TOLD = ("verdict", "outcome", "notice", "policy_failed")
+_STORY_KINDS = ("verdict", "outcome", "notice", "policy_failed")
 
 _ROWS: tuple[tuple[str, Callable[[Measures], str]], ...] = (
     ("failed steps", lambda m: str(m.failed_steps)),
@@ -30,7 +30,7 @@ _ROWS: tuple[tuple[str, Callable[[Measures], str]], ...] = (
     ("step counter continuous", lambda m: _yes(m.continuous)),
     ("replica groups at the end", lambda m: str(m.groups_at_end)),
     ("time", lambda m: f"{m.seconds:.1f} s"),
-    ("loss at the end", lambda m: f"{m.loss:.4f}"),
+    ("final loss", lambda m: f"{m.loss:.4f}"),
     ("final weights bitwise equal", lambda m: _yes(m.weights_equal)),
 )
 
@@ -43,23 +43,23 @@ def measures_of(act: Act) -> Measures:
 
 
 def story_of(act: Act) -> list[dict[str, Any]]:
-    """Return what the Weaver saw and decided, from its trajectory, oldest first."""
+    """Return the Weaver's decisions and outcomes from its trajectory, oldest first."""
     root = run_folder(act.state_dir, "demo")
     return [
         {"t": line.ts_ns / 1e9, "tag": line.kind, **msgspec.json.decode(line.body)}
         for record in read_epochs(root)
         for line in record.lines()
-        if line.io == "out" and line.kind in _TOLD
+        if line.io == "out" and line.kind in _STORY_KINDS
     ]
 
 
-def tell(entry: dict[str, Any]) -> str:
-    """Return one line for a person about an entry of the story."""
+def describe(entry: dict[str, Any]) -> str:
+    """Return an entry of the story as one line."""
     match entry["tag"]:
         case "verdict":
             word = "granted" if entry["granted"] else f"not granted ({entry['rule']})"
-            wish = summary_of(entry["action"])
-            return f"{entry['policy']}: {wish}: {word}, {entry['reason']}"
+            action = summary_of(entry["action"])
+            return f"{entry['policy']}: {action}: {word}, {entry['reason']}"
         case "outcome":
             return f"{entry['action']['kind']} is {entry['result']}: {entry['detail']}"
         case "policy_failed":
@@ -69,7 +69,7 @@ def tell(entry: dict[str, Any]) -> str:
 
 
 def show_table(console: Console, before: Act, after: Act) -> None:
-    """Print the two acts side by side, what was decided, and where everything lies."""
+    """Print both acts side by side, the decisions, and the path of the trajectory."""
     without, with_ = measures_of(before), measures_of(after)
     scenario = after.scenario
     table = Table(title=scenario.title, title_justify="left")
@@ -80,29 +80,29 @@ def show_table(console: Console, before: Act, after: Act) -> None:
         table.add_row(name, cell(without), cell(with_))
     console.print(table)
     start = _zero_of(after)
-    since = "it" if scenario.freezes else "the first symptom"
-    console.print(f"\n[bold]What was decided[/] (seconds after {since})")
-    told = [(entry["t"], tell(entry)) for entry in story_of(after) if entry["tag"] != "notice"]
+    since = "the freeze" if scenario.freezes else "the first ECC error"
+    console.print(f"\n[bold]Decisions[/] (seconds after {since})")
+    lines = [(entry["t"], describe(entry)) for entry in story_of(after) if entry["tag"] != "notice"]
     if after.struck_at:
-        told.append((after.struck_at, scenario.event))
-    for t, text in sorted(told, key=itemgetter(0)):
+        lines.append((after.struck_at, scenario.event))
+    for t, text in sorted(lines, key=itemgetter(0)):
         console.print(f"  {t - start:+6.1f} s  {text}", highlight=False)
     console.print(f"\ntrajectory  {run_folder(after.state_dir, 'demo')}")
 
 
 def write_summary(path: Path, before: Act, after: Act) -> None:
-    """Write both acts' measures and the decisions as JSON."""
+    """Write the measures of both acts and the decisions as JSON."""
     summary = {
         "seed": after.scenario.seed,
         "without": asdict(measures_of(before)),
         "with": asdict(measures_of(after)),
-        "decisions": [tell(e) for e in story_of(after) if e["tag"] in {"verdict", "outcome"}],
+        "decisions": [describe(e) for e in story_of(after) if e["tag"] in {"verdict", "outcome"}],
     }
     path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
 
 
 def draw(path: Path, before: Act, after: Act) -> None:
-    """Save the plot: progress of both acts, and the sick node's counter."""
+    """Save the plot: progress of both acts, and the failing node's error counter."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -138,7 +138,7 @@ def draw(path: Path, before: Act, after: Act) -> None:
     _mark_decisions(durations, after)
     durations.set_yscale("log")
     durations.set_ylim(0.05, 12)
-    durations.set_ylabel("duration of a step (s)")
+    durations.set_ylabel("step time (s)")
     durations.set_title(scenario.plot_title, loc="left")
     durations.legend(loc="upper left", frameon=False, fontsize=9)
     groups.set_ylabel("replica groups\nin the step")
@@ -147,7 +147,7 @@ def draw(path: Path, before: Act, after: Act) -> None:
     for axes in counter:
         _draw_counter(axes, scenario)
     last = (counter or [groups])[-1]
-    last.set_xlabel(f"seconds after {'it' if scenario.freezes else 'the first symptom'}")
+    last.set_xlabel(f"seconds after {'the freeze' if scenario.freezes else 'the first ECC error'}")
     struck_s = 0.0 if scenario.freezes else scenario.ill_for_s
     last.set_xlim(-8, struck_s + 12)
     for axes in (durations, groups, *counter):
@@ -157,7 +157,7 @@ def draw(path: Path, before: Act, after: Act) -> None:
 
 
 def _zero_of(act: Act) -> float:
-    """Return the moment from which the act's time is counted."""
+    """Return the act's time zero: the freeze or the first ECC error."""
     return (act.struck_at if act.scenario.freezes else act.ill_at) or 0.0
 
 

@@ -1,4 +1,4 @@
-"""What happens in a demo, the same in both acts: who trains where, who dies, who freezes."""
+"""The scenario of a demo, the same in both acts: its groups, nodes and the failure."""
 
 import math
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ TEMPERATURE_CELSIUS = 61.0
 
 @dataclass(frozen=True)
 class Place:
-    """One replica group and the node it sits on."""
+    """A replica group and its node."""
 
     group: str
     node: str
@@ -20,22 +20,22 @@ class Place:
 
 @dataclass(frozen=True)
 class Training:
-    """The run that is trained.
+    """The training run of a demo.
 
     Attributes
     ----------
     config : str
         The Weaver's configuration, beside this module.
     heartbeat_s : float
-        How often sidecars report.
+        Interval of the sidecars' heartbeats, seconds.
     steps : int
         Steps of the run.
     step_ms : float
-        Least duration of a step; a small model on a CPU would be too quick to watch.
+        Minimum step time, milliseconds; a small model would be too fast to watch.
     places : tuple of Place
-        Who trains where.
+        Replica groups and their nodes.
     options : tuple of str
-        More of the trainers'.
+        Further options of the trainers.
     """
 
     config: str = "torchloom.toml"
@@ -54,23 +54,23 @@ class Training:
 
 @dataclass(frozen=True)
 class Scenario(Training):
-    """A run of which a node is lost, or a peer.
+    """A run in which a node or a replica group fails.
 
     Attributes
     ----------
     title, plot_title, event : str
-        What it shows, and what happens, for people.
+        Titles of the table and the plot, and the label of the failure.
     freezes : bool
-        Whether the sick node's trainer is stopped, as by a driver that hangs, and not killed.
+        Whether the trainer is stopped, as if its driver hung, instead of killed.
     ill_at_step : int
-        Step after which the sick node's counters begin to degrade, if they do.
+        Step after which the failing node shows errors.
     ill_for_s : float
-        Seconds from there until the node's processes are killed, or stopped.
+        Time from there until the node's processes are killed or stopped, seconds.
     """
 
-    title: str = "One node lost: the same run, seed and kill, twice"
-    plot_title: str = "One node falls ill and dies: steps of a surviving replica group"
-    event: str = "node-1 dies"
+    title: str = "A node fails: the same run, seed and kill, twice"
+    plot_title: str = "A node shows ECC errors and fails: steps of a surviving replica group"
+    event: str = "node-1 fails"
     freezes: bool = False
     ill_at_step: int = 60
     ill_for_s: float = 12.0
@@ -78,16 +78,16 @@ class Scenario(Training):
 
     @property
     def survivors(self) -> tuple[str, ...]:
-        """The groups that train from the start and keep their node."""
+        """The groups that train from the start and do not fail."""
         return tuple(p.group for p in self.places if not p.standby and p.node != self.sick.node)
 
 
 NODE = Scenario()
-"""A node's ECC errors pile up, then it dies; a standby takes its place before."""
+"""A node's ECC errors rise until it fails; a standby replaces its group before that."""
 
 HANG = Scenario(
-    title="One peer frozen: the same run, seed and SIGSTOP, twice",
-    plot_title="One replica group freezes: steps of another",
+    title="A replica group freezes: the same run, seed and SIGSTOP, twice",
+    plot_title="A replica group freezes: steps of another group",
     event="g1 freezes",
     config="hang.toml",
     freezes=True,
@@ -96,14 +96,14 @@ HANG = Scenario(
     ill_for_s=3.0,
     places=NODE.places[:3],
 )
-"""A trainer is stopped in the middle of a step, and the others wait for it in a collective."""
+"""A trainer is stopped within a step, and the other groups wait for it in a collective."""
 
 
 def symptoms(ill_s: float) -> dict[str, float]:
-    """Return a node's counters ``ill_s`` seconds after its first symptom (0: it is healthy).
+    """Return a node's counters ``ill_s`` seconds after its first ECC error (0: it is healthy).
 
-    Corrected ECC errors pile up at a growing rate, as they do before an uncorrectable one, and
-    the GPU runs hotter as it retries.
+    Corrected ECC errors rise at a growing rate, as before an uncorrectable error, and the GPU
+    temperature rises as well.
     """
     return {
         "gpu_ecc_corrected_total": ECC_HEALTHY + math.floor(2.5 * ill_s**2),
@@ -112,7 +112,7 @@ def symptoms(ill_s: float) -> dict[str, float]:
 
 
 def write_counters(path: Path, counters: dict[str, float]) -> None:
-    """Write counters as a Prometheus text file, in one piece, as node_exporter wants it."""
+    """Write counters as a Prometheus text file, atomically, as for node_exporter."""
     text = "".join(f"# TYPE {name} gauge\n{name} {value:g}\n" for name, value in counters.items())
     scratch = path.with_suffix(".tmp")
     scratch.write_text(text, encoding="utf-8")

@@ -1,6 +1,6 @@
-"""Where a demo plays: in a folder of its own, and nothing that it started outlives it.
+"""Run a demo in its own folder, and end all its processes afterwards.
 
-``torchloom demo`` plays every scenario on it.
+``torchloom demo`` runs every scenario in it.
 """
 
 import signal
@@ -12,46 +12,46 @@ from typing import TextIO
 
 from torchloom_core.cli import Terminated
 from torchloom_core.cli.demo.bandwidth.links import marks_of_links, take_down_links
-from torchloom_core.cli.demo.folder import clear, held
-from torchloom_core.cli.demo.marks import end_marked, is_mark, may_play, own_mark
-from torchloom_core.cli.interrupts import ENDINGS, handled_by, heeded
+from torchloom_core.cli.demo.folder import clear, locked
+from torchloom_core.cli.demo.marks import end_marked, is_mark, may_run, own_mark
+from torchloom_core.cli.interrupts import ENDINGS, active_endings, handled_by
 
 
 @contextmanager
 def stage(folder: Path) -> Iterator[None]:
-    """Make room for a demo in a folder, and end with it whatever it started.
+    """Prepare a folder for a demo, and end all the demo's processes when the context ends.
 
-    What an earlier one left there, that was killed, is ended first. SIGTERM, and the end of the
-    terminal, interrupt it as Ctrl-C does.
+    Processes left by an earlier demo that was killed are ended first. SIGTERM and SIGHUP interrupt
+    the demo as Ctrl-C does.
 
     Raises
     ------
     StateError
-        If the folder holds anything but an earlier demo, cannot be written, or another demo plays
-        there.
+        If the folder has other content than an earlier demo, cannot be written, or another demo
+        runs there.
     Terminated
-        If it was ended by SIGTERM or the end of the terminal.
+        If SIGTERM or SIGHUP ended the demo.
     """
-    with _terminable(), held(folder) as kept:
-        _end_what_was_left(kept)
+    with _terminated_by_signals(), locked(folder) as mark_file:
+        _end_left_processes(mark_file)
         clear(folder)
-        kept.truncate(0)
-        kept.write(own_mark())
-        kept.flush()
+        mark_file.truncate(0)
+        mark_file.write(own_mark())
+        mark_file.flush()
         try:
             yield
         finally:
-            with _undisturbed():
+            with _signals_ignored():
                 _end(own_mark())
 
 
-def _end_what_was_left(kept: TextIO) -> None:
-    kept.seek(0)
-    last = kept.read(100)
+def _end_left_processes(mark_file: TextIO) -> None:
+    mark_file.seek(0)
+    last = mark_file.read(100)
     if is_mark(last):
-        _end(last)  # whoever has its pid now: nobody else holds the folder
+        _end(last)  # safe although its PID may be reused: this demo has the lock
     for mark in marks_of_links():
-        if not may_play(mark):
+        if not may_run(mark):
             _end(mark)
 
 
@@ -61,26 +61,26 @@ def _end(mark: str) -> None:
 
 
 @contextmanager
-def _terminable() -> Iterator[None]:
-    asked = False
+def _terminated_by_signals() -> Iterator[None]:
+    terminated = False
 
     def interrupt(_: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        asked = True
-        # That of asyncio where it runs; a shell's job in the background ignores Ctrl-C.
-        heed = signal.getsignal(signal.SIGINT)
-        (heed if callable(heed) else signal.default_int_handler)(signal.SIGINT, frame)
+        nonlocal terminated
+        terminated = True
+        # asyncio may have its own handler; a background job of a shell ignores SIGINT.
+        handler = signal.getsignal(signal.SIGINT)
+        (handler if callable(handler) else signal.default_int_handler)(signal.SIGINT, frame)
 
-    with handled_by(interrupt, *heeded()):
+    with handled_by(interrupt, *active_endings()):
         try:
             yield
         except BaseException:
-            if asked:
+            if terminated:
                 raise Terminated from None
             raise
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def _signals_ignored() -> Iterator[None]:
     with handled_by(signal.SIG_IGN, signal.SIGINT, *ENDINGS):
         yield

@@ -1,4 +1,4 @@
-"""Read the step logs that the demo's trainers write, and measure a run from them."""
+"""Read the step logs of the demo's trainers, and compute measures of a run."""
 
 import json
 import statistics
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class StepLog:
-    """One trainer's JSON lines, read as they grow."""
+    """The step log of a trainer, JSON lines, read as it grows."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -24,7 +24,7 @@ class StepLog:
         return max((row["step"] for row in self.steps[-3:]), default=-1)
 
     def read(self) -> None:
-        """Take in what was written since the last call."""
+        """Read the lines written since the last call."""
         if not self.path.exists():
             return
         with self.path.open("rb") as lines:
@@ -41,11 +41,11 @@ class StepLog:
 
 
 Logs = Mapping[str, StepLog]
-"""The groups' logs by the groups' names."""
+"""Group name to step log."""
 
 
 def differences(logs: Logs) -> list[int]:
-    """Return the steps that two groups committed with different knobs."""
+    """Return the steps that groups committed with different knobs."""
     knobs: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for log in logs.values():
         for row in log.steps:
@@ -66,24 +66,24 @@ def failed_steps(logs: Logs, since: float) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Measures:
-    """What one act cost, over the groups that trained from start to end.
+    """Measures of one act, over the groups that trained from start to end.
 
     Attributes
     ----------
     failed_steps : int
-        Steps that a surviving group tried and could not commit; the worst group's count.
+        Maximum number of steps that a surviving group could not commit.
     stall_s : float
-        Longest step minus the median step, seconds.
+        Longest step time minus the median, seconds.
     steps : int
-        The last step committed.
+        Number of the last committed step.
     seconds : float
-        From the first step to the last.
+        Time from the first step to the last.
     groups_at_end : int
-        Replica groups in the last step.
+        Number of replica groups in the last step.
     loss : float
         Mean loss of the last 20 steps.
     continuous : bool
-        Whether every step number from the first to the last was committed.
+        Whether every step from the first to the last was committed.
     weights_equal : bool
         Whether the final weights of all groups that finished are bitwise equal.
     """
@@ -99,7 +99,7 @@ class Measures:
 
 
 def measure(logs: Sequence[StepLog], finishers: Sequence[StepLog]) -> Measures:
-    """Measure a run from its survivors' logs; ``finishers`` are all that reached the end."""
+    """Measure a run by its survivors' logs; ``finishers`` are all that reached the end."""
     reference = logs[0].steps
     settled = next((i for i, row in enumerate(reference) if row["participants"] >= 3), 0)
     rows = reference[settled:]

@@ -1,1 +1,1 @@
-"""``torchloom demo --scenario bandwidth``: links become slow, and what is sent is chosen anew."""
+"""``torchloom demo --scenario bandwidth``: links become slow, and the compression adapts."""

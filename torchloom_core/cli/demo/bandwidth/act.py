@@ -1,4 +1,4 @@
-"""One act: three groups train while their links become slow, and quick again."""
+"""One act: three groups train while their links become slow, then fast again."""
 
 import asyncio
 import time
@@ -16,12 +16,12 @@ _FIRST_STEPS = 10
 
 
 class BandwidthAct:
-    """One run in a folder of its own.
+    """One run in its own folder.
 
     Attributes
     ----------
     began : list of float
-        When each phase of the script began, s since the epoch, and when the last one ended.
+        Start of each phase of the script, and end of the last, s since the epoch.
     """
 
     def __init__(self, training: Training, arm: Arm, folder: Path) -> None:
@@ -38,12 +38,12 @@ class BandwidthAct:
         return self._processes.state_dir
 
     async def play(self, show: Callable[[], None]) -> None:
-        """Run from the first process to the last; ``show`` is called several times a second.
+        """Play the act to its end; ``show`` is called several times a second.
 
         Raises
         ------
         StateError
-            If a process does not do its part.
+            If a process fails or does not start.
         """
         with self.links.running():
             self.links.set_rate(SCRIPT[0].mbit)

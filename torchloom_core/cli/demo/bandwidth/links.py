@@ -1,4 +1,4 @@
-"""The links of the demo: namespaces and tc where that can be, the process group elsewhere."""
+"""Slow links for the demo: by namespaces and tc if possible, else in the process group."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -19,40 +19,40 @@ _NAMESPACES = Path("/var/run/netns")
 
 
 class ThrottledLinks(Loopback):
-    """Links that the trainers' process groups keep to themselves, on loopback.
+    """Loopback links that the trainers' process groups throttle.
 
     Parameters
     ----------
     folder : Path
-        Where the trainers read what a link carries.
+        Folder in which the trainers read the link rate.
     why : str
         Why the links are not shaped.
     """
 
     def __init__(self, folder: Path, why: str) -> None:
         self._rate = folder / "bytes_per_s"
-        self.text = f"links throttled in the process group, since {why}"
+        self.text = f"links throttled in the process group, because {why}"
 
     def running(self) -> AbstractContextManager[object]:
-        """Return a context in which the links are there."""
+        """Return a context in which the links exist."""
         return nullcontext()
 
     def set_rate(self, mbit: float | None) -> None:
-        """Have every link carry so much from now on."""
+        """Set the bandwidth of every link; None: unlimited."""
         rate = "" if mbit is None else f"{mbit * 1e6 / 8:.0f}"
         unfinished = self._rate.with_suffix(".part")
         unfinished.write_text(rate, encoding="utf-8")
         unfinished.replace(self._rate)
 
     def trainer(self, at: int, command: Sequence[str]) -> list[str]:
-        """Return the trainer's command, with where it reads what its link carries."""
+        """Return the trainer's command, with the file of the link rate."""
         return [*command, "--link-rate", str(self._rate)]
 
 
 class ShapedLinks(Loopback):
-    """A network namespace for each group, with a link of its own that ``tc`` shapes."""
+    """A network namespace per group, with a link that ``tc`` shapes."""
 
-    text = "links shaped by tc, a network namespace for each group"
+    text = "links shaped by tc, one network namespace per group"
 
     def __init__(self, groups: int) -> None:
         self._lab = _lab(groups, own_mark())
@@ -60,15 +60,15 @@ class ShapedLinks(Loopback):
         self.host = self._lab.hub_address
 
     def running(self) -> AbstractContextManager[object]:
-        """Return a context in which the links are there."""
+        """Return a context in which the links exist."""
         return self._lab
 
     def set_rate(self, mbit: float | None) -> None:
-        """Have every link carry so much from now on."""
+        """Set the bandwidth of every link; None: unlimited."""
         self._lab.set_rates([Rate.both(mbit)] * self._groups)
 
     def hub(self, command: Sequence[str]) -> list[str]:
-        """Return the command that runs ``command`` where broker and lighthouse are."""
+        """Return the command that runs ``command`` on the host of broker and lighthouse."""
         return self._lab.inside(None, command)
 
     def trainer(self, at: int, command: Sequence[str]) -> list[str]:
@@ -77,19 +77,19 @@ class ShapedLinks(Loopback):
         return self._lab.inside(at, command)
 
     def environment(self, at: int) -> Mapping[str, str]:
-        """Return which link the gradients take, and where others probe it."""
+        """Return environment variables: the link for gradients, and its probe address."""
         return {**self._lab.environment(), "TORCHLOOM_LINK_ADDRESS": self._lab.address(at)}
 
 
 def links_for(folder: Path, groups: int) -> ThrottledLinks | ShapedLinks:
-    """Return shaped links where this machine allows it."""
+    """Return shaped links if this machine supports them, else throttled ones."""
     if why := reason_for_none():
         return ThrottledLinks(folder, why)
     return ShapedLinks(groups)
 
 
 def marks_of_links() -> set[str]:
-    """Return the marks of the demos whose shaped links are there, and may be taken down."""
+    """Return the marks of the demos with shaped links that this user can take down."""
     if os.geteuid() != 0:
         return set()
     begin = f"{PREFIX}-demo-"
@@ -98,7 +98,7 @@ def marks_of_links() -> set[str]:
 
 
 def take_down_links(mark: str) -> None:
-    """End the shaped links of the demo with a mark, if they are there."""
+    """Remove the shaped links of the demo with a mark, if they exist."""
     if mark in marks_of_links():
         _lab(1, mark).down()
 

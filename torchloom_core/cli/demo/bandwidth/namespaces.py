@@ -1,9 +1,8 @@
-"""A lab of network namespaces on one machine, one a rank, whose links are shaped as they run.
+"""A lab of network namespaces on one machine, one per rank, with links of variable bandwidth.
 
-Every rank has two links to a hub, which is a namespace as well: ``data``, shaped, where the
-process group's connections and the states of peers go, and ``control``, never shaped, for NATS,
-the lighthouse and the stores, so that what is measured is the allreduce alone. All of it lies in
-namespaces whose names begin with the lab's: they end, and nothing is left.
+Every rank has two links to a hub, which is a namespace as well. ``data`` is shaped and carries the
+process group's traffic and the checkpoints between peers. ``control`` is not shaped and carries
+NATS, the lighthouse and the stores, so that only the allreduce is measured.
 """
 
 import contextlib
@@ -24,11 +23,11 @@ _PROBE = f"{PREFIX}-probe-"
 DATA, CONTROL = "data", "control"
 HUB = "hub"
 BURST_BYTES = 64 * 1024
-"""Small, so that also a short transfer goes at the rate; one packet of the kernel's largest fits:
-a larger one is cut, which costs more processor time than there is."""
+"""Small, so that the rate also applies to a short transfer, but as large as the kernel's largest
+packet: splitting packets would cost too much CPU time."""
 
 MTU_BYTES = 9000
-"""With frames of 1,500 bytes, two cores carry less than half of 1,000 Mbit/s for four ranks."""
+"""With 1,500-byte frames, two cores carry less than 500 Mbit/s for four ranks."""
 
 QUEUE_S = 0.05
 LEAST_QUEUE_BYTES = 256 * 1024
@@ -37,16 +36,16 @@ ENDING_S = 10.0
 
 
 class NoLabError(StateError):
-    """A lab cannot be had on a machine; the text says why."""
+    """The machine does not support a lab; the message gives the reason."""
 
 
 class LabError(StateError):
-    """A command for the lab has failed."""
+    """A command of the lab failed."""
 
 
 @dataclass(frozen=True)
 class Rate:
-    """What a rank's data link carries, Mbit/s; None: as much as the machine can.
+    """Bandwidth of a rank's data link, Mbit/s; None: unlimited.
 
     Attributes
     ----------
@@ -59,19 +58,19 @@ class Rate:
 
     @classmethod
     def both(cls, mbit: float | None) -> "Rate":
-        """Return the same either way."""
+        """Return the same bandwidth in both directions."""
         return cls(mbit, mbit)
 
 
 def reason_for_none() -> str:
-    """Return why this machine cannot have a lab, or nothing."""
+    """Return why this machine does not support a lab; empty if it does."""
     if sys.platform != "linux":
-        return "network namespaces are Linux's"
+        return "network namespaces need Linux"
     for tool in ("ip", "tc"):
         if shutil.which(tool) is None:
-            return f"there is no `{tool}` here: install iproute2"
+            return f"`{tool}` is missing: install iproute2"
     if os.geteuid() != 0:
-        return "need to be root"
+        return "network namespaces need root"
     probe = f"{_PROBE}{os.getpid()}"
     try:
         _end_left_probes()
@@ -86,19 +85,19 @@ def reason_for_none() -> str:
 
 
 class Lab:
-    """The namespaces of one name; a context that ends with none of them.
+    """The namespaces of one lab; the context removes them at its end.
 
     Parameters
     ----------
     ranks : int
-        How many there are, 1 to 64.
+        Number of ranks, 1 to 64.
     name : str
-        Two labs of different names do not meet.
+        Labs with different names are independent.
 
     Raises
     ------
     NoLabError
-        If this machine cannot have one.
+        If this machine does not support a lab.
     """
 
     def __init__(self, ranks: int, name: str = "a") -> None:
@@ -114,7 +113,7 @@ class Lab:
     def __exit__(self, *_: object) -> None:
         self.down()
 
-    # --- where things are ---
+    # --- names and addresses ---
 
     @property
     def hub(self) -> str:
@@ -123,7 +122,7 @@ class Lab:
 
     @property
     def hub_address(self) -> str:
-        """Where the hub is reached, on the control link."""
+        """The address of the hub on the control link."""
         return "10.79.0.254"
 
     def namespace(self, rank: int) -> str:
@@ -135,9 +134,9 @@ class Lab:
         return f"10.{78 if link == DATA else 79}.0.{rank + 1}"
 
     def inside(self, place: int | None, command: Sequence[str]) -> list[str]:
-        """Return the command that runs ``command`` at a rank, or in the hub, as the same process.
+        """Return the command that runs ``command`` at a rank or in the hub, with the same PID.
 
-        Its host name is its address on the control link, by which torchft's parts find each other.
+        The host name is set to the control address, which torchft publishes.
         """
         space, name = self.hub, self.hub_address
         if place is not None:
@@ -146,17 +145,17 @@ class Lab:
         return ["ip", "netns", "exec", space, *named, *command]
 
     def processes(self, place: int | None) -> list[int]:
-        """Return the processes at a rank, or in the hub."""
+        """Return the PIDs at a rank or in the hub."""
         return _processes(self.hub if place is None else self.namespace(place))
 
     def environment(self) -> Mapping[str, str]:
-        """Return what a rank's process needs to send its gradients over the data link."""
+        """Return environment variables that route a rank's gradients over the data link."""
         return {"GLOO_SOCKET_IFNAME": DATA, "TP_SOCKET_IFNAME": DATA}
 
     # --- up and down ---
 
     def up(self) -> None:
-        """Set it up, anew if it is there already."""
+        """Set the lab up; remove an existing one first."""
         if reason := reason_for_none():
             raise NoLabError(reason)
         self.down()
@@ -170,7 +169,7 @@ class Lab:
         _run(["ip", "netns", "add", self.hub])
         in_hub = ["link set lo up"]
         for link in (DATA, CONTROL):
-            # The addresses are known beforehand, and nothing is filtered: no spanning tree.
+            # No spanning tree: it would delay the first packets.
             in_hub += [f"link add {link} type bridge stp_state 0 forward_delay 0"]
             in_hub += [f"link set {link} up"]
         in_hub += [f"addr add {self.hub_address}/24 dev {CONTROL}"]
@@ -195,24 +194,24 @@ class Lab:
             in_hub = []
 
     def down(self) -> None:
-        """End every process in its namespaces, and them; whatever a crash has left as well."""
+        """Kill every process in the lab's namespaces, and remove them; also after a crash."""
         for space in self.left():
             _end_processes(space)
             _run(["ip", "netns", "del", space])
 
     def left(self) -> list[str]:
-        """Return the namespaces of this lab's name that are there."""
+        """Return the existing namespaces of this lab."""
         return _namespaces(self._begin)
 
     # --- shaping ---
 
     def set_rates(self, rates: Sequence[Rate]) -> None:
-        """Have each rank's data link carry so much from now on.
+        """Set the bandwidth of each rank's data link.
 
         Parameters
         ----------
         rates : sequence of Rate
-            One a rank.
+            One per rank.
         """
         if len(rates) != self.ranks:
             raise ValueError(f"need a rate for each of {self.ranks} ranks, was {len(rates)}")
@@ -226,12 +225,12 @@ class Lab:
     def set_pairs(
         self, mbit: Sequence[Sequence[float]], delay_ms: Sequence[Sequence[float]] | None = None
     ) -> None:
-        """Have each pair's link carry so much, whatever the others do: ``mbit[i][j]`` from i to j.
+        """Set the bandwidth of each pair of ranks: ``mbit[i][j]`` from i to j, Mbit/s.
 
         Parameters
         ----------
         delay_ms : sequence of sequences of float, optional
-            By how much each packet from i to j is late; it needs the kernel's ``sch_netem``.
+            Delay of each packet from i to j; needs the kernel module ``sch_netem``.
         """
         for rank in range(self.ranks):
             lines = [
@@ -261,7 +260,7 @@ def _namespaces(begin: str) -> list[str]:
 
 
 def _end_left_probes() -> None:
-    """End what those who were killed while they looked have left."""
+    """Remove probe namespaces left by processes that were killed."""
     for space in _namespaces(_PROBE):
         if not Path("/proc", space.removeprefix(_PROBE)).exists():
             _run(["ip", "netns", "del", space])
@@ -272,7 +271,7 @@ def _port(link: str, rank: int) -> str:
 
 
 def _shape(device: str, mbit: float | None) -> str:
-    """Return the line for ``tc`` that shapes a device; given again it only changes the rate."""
+    """Return the ``tc`` line that shapes a device, or changes its rate."""
     if mbit is None:
         return f"qdisc replace dev {device} root noqueue"
     if not mbit > 0:
@@ -283,14 +282,14 @@ def _shape(device: str, mbit: float | None) -> str:
 
 
 def _end_processes(space: str) -> None:
-    """Kill what runs in a namespace, and return once it is gone."""
+    """Kill the processes in a namespace, and return once they have ended."""
     end = time.monotonic() + ENDING_S
     while pids := _processes(space):
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         if time.monotonic() > end:
-            raise LabError(f"need an end of process {pids[0]} in {space}")
+            raise LabError(f"process {pids[0]} in {space} does not end")
         time.sleep(0.01)
 
 
@@ -306,6 +305,6 @@ def _batch(tool: str, space: str, lines: Sequence[str]) -> None:
 def _run(command: Sequence[str], given: str = "") -> str:
     ended = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
     if ended.returncode:
-        said = (ended.stderr or ended.stdout).strip().splitlines()
-        raise LabError(f"{' '.join(command)}: {said[0] if said else ended.returncode}")
+        output = (ended.stderr or ended.stdout).strip().splitlines()
+        raise LabError(f"{' '.join(command)}: {output[0] if output else ended.returncode}")
     return ended.stdout

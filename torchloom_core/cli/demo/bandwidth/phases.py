@@ -1,4 +1,4 @@
-"""What a run did in each phase of the script, by what its groups wrote down at every step."""
+"""Measures of each phase of the script, from the step logs."""
 
 import itertools
 import statistics
@@ -20,11 +20,11 @@ class PhaseFigures:
     Attributes
     ----------
     steps : int
-        Committed in it.
+        Number of committed steps.
     step_s : float
-        Median of the steps after the first few; NaN where there are no more.
+        Median step time after the first few steps; NaN without further steps.
     modes : tuple of str
-        Those in which it made most steps, in the order in which they came.
+        Modes of at least a tenth of the steps, in order of appearance.
     """
 
     steps: int
@@ -33,18 +33,18 @@ class PhaseFigures:
 
 
 def phases_of(log: StepLog, began: Sequence[float]) -> list[PhaseFigures]:
-    """Return the figures of each phase; ``began`` has the end of the last one, too."""
+    """Return the figures of each phase; ``began`` also has the end of the last phase."""
     return [_figures(_between(log, *edges)) for edges in itertools.pairwise(began)]
 
 
 def smooth_loss(rows: Sequence[Row], over: int = 15) -> list[float]:
-    """Return the mean loss of the last few steps at each."""
+    """Return the moving average of the loss over the last ``over`` steps."""
     losses = [row["loss"] for row in rows]
     return [statistics.fmean(losses[max(0, i - over + 1) : i + 1]) for i in range(len(losses))]
 
 
 def committed(log: StepLog, since: float, until: float) -> list[Row]:
-    """Return the committed steps between two moments."""
+    """Return the committed steps between two times."""
     return [row for row in _between(log, since, until) if row["committed"]]
 
 

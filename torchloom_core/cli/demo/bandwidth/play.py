@@ -23,8 +23,7 @@ def play_bandwidth(training: Training, folder: Path, console: Console) -> report
     Raises
     ------
     StateError
-        If a process of the demo does not do its part, or if anything does not hold that the demo
-        is to show.
+        If a process of the demo fails, or if a check of the demo fails.
     """
     acts = []
     for arm in ARMS:
@@ -56,7 +55,7 @@ def _groups(act: BandwidthAct) -> Table:
         seconds = time.time() - act.began[-1]
         title = f"links: {phase.text}, {min(seconds, phase.seconds):.0f} of {phase.seconds:g} s"
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="dim")
-    for name in ("group", "step", "loss", "step takes", "sent in it", "compression"):
+    for name in ("group", "step", "loss", "step time", "bytes sent", "compression"):
         table.add_column(name)
     for group, log in act.logs.items():
         last = log.steps[-1] if log.steps else None

@@ -1,4 +1,4 @@
-"""The plot of the demo of the bandwidth: loss, step time and mode over time, of both runs."""
+"""Plot the bandwidth demo: loss, step time and mode of both runs over time."""
 
 from pathlib import Path
 from typing import Any
@@ -30,11 +30,11 @@ def draw(path: Path, report: Report) -> None:
     loss.set_ylabel("loss, mean of 15 steps")
     loss.legend(loc="lower left", frameon=False, fontsize=9)
     step.set_yscale("log")
-    step.set_ylabel("step (s)")
+    step.set_ylabel("step time (s)")
     step.set_xlabel("s since the first phase")
     _shade(panels, report.tuned)
     _name_modes(step, report.tuned)
-    figure.suptitle("The same run while its links become slow, and quick again", x=0.02, ha="left")
+    figure.suptitle("The same run while its links become slow, then fast again", x=0.02, ha="left")
     for axes in panels:
         axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=100)
@@ -51,7 +51,7 @@ def _shade(panels: Any, arm: ArmFigures) -> None:
 
 
 def _name_modes(axes: Any, arm: ArmFigures) -> None:
-    """Say in which mode the tuned run was, wherever it changes."""
+    """Label each change of mode of the tuned run."""
     mode, low = "", False
     for row in committed(arm.log, arm.began[0], arm.began[-1]):
         if row["knobs"]["compression"] != mode:

@@ -1,4 +1,4 @@
-"""What the demo of the bandwidth shows at the end: a table, and whether all held."""
+"""The results of the bandwidth demo: a table, and the checks."""
 
 import json
 import math
@@ -28,9 +28,9 @@ from torchloom_core.cli.demo.promises import check_promises, show_promises
 from torchloom_core.cli.demo.steplog import Logs, StepLog, differences, failed_steps
 
 _LEGEND = (
-    f"\n[dim]step: median after the first {SETTLE_STEPS} steps of the phase; mode: of those in "
-    "which a tenth of its steps were made, in their order; progress: worth of a step by "
-    f"{TRAINING.config} over its time, in the mode of most of a phase's second half[/]\n"
+    f"\n[dim]step: median after the first {SETTLE_STEPS} steps of the phase; mode: each with at "
+    f"least a tenth of the steps; progress: quality of a step ({TRAINING.config}) over its time, "
+    "in the main mode of a phase's second half[/]\n"
 )
 _MOST_OF_A_SLOW_STEP = 0.5
 _MOST_OF_A_QUICK_STEP = 1.25
@@ -39,12 +39,12 @@ _LEAST_OF_BEST_PROGRESS = 0.9
 
 @dataclass(frozen=True)
 class ArmFigures:
-    """What one act has written.
+    """Measures of one act.
 
     Attributes
     ----------
     began : list of float
-        When each phase began, and when the last one ended, s since the epoch.
+        Start of each phase, and end of the last, s since the epoch.
     """
 
     title: str
@@ -54,51 +54,51 @@ class ArmFigures:
 
     @classmethod
     def of(cls, act: BandwidthAct) -> "ArmFigures":
-        """Return those of an act that is over."""
+        """Return the figures of a finished act."""
         return cls(act.arm.title, act.links.text, act.logs, act.began)
 
     @property
     def log(self) -> StepLog:
-        """That of the first group: all make the same steps."""
+        """The step log of the first group; all groups make the same steps."""
         return next(iter(self.logs.values()))
 
     @cached_property
     def phases(self) -> list[PhaseFigures]:
-        """Each phase of the script."""
+        """The figures of each phase of the script."""
         return phases_of(self.log, self.began)
 
     @cached_property
     def losses(self) -> list[tuple[float, float]]:
-        """Seconds since the first phase began, and the loss, smoothed, of each step."""
+        """Seconds since the start of the first phase, and smoothed loss, of each step."""
         rows = committed(self.log, self.began[0], self.began[-1])
         times = (row["t"] - self.began[0] for row in rows)
         return list(zip(times, smooth_loss(rows), strict=True))
 
     def seconds_to(self, loss: float) -> float:
-        """Return when the loss was first that small; inf: never."""
+        """Return the time until the loss was at most ``loss``, seconds; inf: never."""
         return next((s for s, own in self.losses if own <= loss), math.inf)
 
 
 @dataclass(frozen=True)
 class Report:
-    """Both acts."""
+    """The results of both acts."""
 
     without: ArmFigures
     tuned: ArmFigures
 
     @property
     def loss(self) -> float:
-        """What the run without the tuner came to."""
+        """The final loss of the run without the tuner."""
         return self.without.losses[-1][1]
 
     @cached_property
     def choices(self) -> list[Choice]:
-        """What the tuner had chosen in each phase, once it had settled."""
+        """The tuner's choice in each phase."""
         tuned, without = ((arm.log, arm.began) for arm in (self.tuned, self.without))
         return choices(tuned, without, quality_of_modes())
 
     def promises(self) -> dict[str, bool]:
-        """Return what the demo is to show, and whether it came so."""
+        """Return what the demo must show, and whether it did."""
         slow = min(range(len(SCRIPT)), key=lambda at: SCRIPT[at].mbit or math.inf)
         quick = next(at for at, phase in enumerate(SCRIPT) if phase.mbit is None)
         ratios = [
@@ -106,37 +106,35 @@ class Report:
             for tuned, without in zip(self.tuned.phases, self.without.phases, strict=True)
         ]
         arms = (self.without, self.tuned)
-        astray = [step for arm in arms for step in differences(arm.logs)]
+        differing = [step for arm in arms for step in differences(arm.logs)]
         failed = [
             row
             for arm in arms
             for row in failed_steps(arm.logs, arm.began[0])
-            if row["t"] < arm.began[-1]  # all are ended then, one after the other
+            if row["t"] < arm.began[-1]  # then the groups are ended one after the other
         ]
         took, had = self.tuned.seconds_to(self.loss), self.without.seconds_to(self.loss)
         chosen = ", ".join(choice.text for choice in self.choices)
         return {
-            f"at {SCRIPT[slow].text} a step takes {ratios[slow]:.2f} of what it took": (
+            f"step time at {SCRIPT[slow].text}: {ratios[slow]:.2f} of that without the tuner": (
                 ratios[slow] <= _MOST_OF_A_SLOW_STEP
             ),
-            f"{SCRIPT[quick].text} it takes {ratios[quick]:.2f} of it": (
+            f"step time {SCRIPT[quick].text}: {ratios[quick]:.2f} of that without the tuner": (
                 ratios[quick] <= _MOST_OF_A_QUICK_STEP
             ),
-            f"a loss of {self.loss:.3f} is first seen after {took:.0f} s instead of {had:.0f} s": (
-                took < had
-            ),
-            f"progress a second, of the best mode known there: {chosen}": all(
+            f"loss {self.loss:.3f} reached after {took:.0f} s instead of {had:.0f} s": took < had,
+            f"progress per second, relative to the best measured mode: {chosen}": all(
                 choice.share >= _LEAST_OF_BEST_PROGRESS for choice in self.choices
             ),
-            f"steps with different knobs in two groups: {len(astray)}": not astray,
+            f"steps with different knobs in two groups: {len(differing)}": not differing,
             f"failed steps: {len(failed)}": not failed,
         }
 
 
 def show(console: Console, report: Report) -> None:
-    """Print the phases, side by side, and what held."""
+    """Print the phases of both acts side by side, and the checks."""
     table = Table(
-        title="Links that become slow, and quick again\n",
+        title="Links become slow, then fast again\n",
         title_justify="left",
         box=None,
         padding=(0, 2, 0, 0),
@@ -164,18 +162,18 @@ def show(console: Console, report: Report) -> None:
 
 
 def check(report: Report) -> None:
-    """Raise StateError if anything does not hold that the demo is to show."""
+    """Raise StateError if a check failed."""
     check_promises(report.promises())
 
 
 def write_summary(path: Path, report: Report, seed: int) -> None:
-    """Write all that as JSON."""
+    """Write the results as JSON."""
     summary = {
         "seed": seed,
         "links": report.tuned.links,
         "script": [asdict(phase) for phase in SCRIPT],
         "phases": {
-            name: [_told(phase) for phase in arm.phases]
+            name: [_for_json(phase) for phase in arm.phases]
             for name, arm in (("without", report.without), ("tuned", report.tuned))
         },
         "choices": [asdict(choice) for choice in report.choices],
@@ -185,10 +183,10 @@ def write_summary(path: Path, report: Report, seed: int) -> None:
     path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
 
 
-def _told(phase: PhaseFigures) -> dict[str, Any]:
-    """Return a phase as JSON can hold it, which knows no NaN."""
-    told = asdict(phase)
-    return told | {"step_s": None} if math.isnan(phase.step_s) else told
+def _for_json(phase: PhaseFigures) -> dict[str, Any]:
+    """Return a phase with null for NaN, which JSON lacks."""
+    fields = asdict(phase)
+    return fields | {"step_s": None} if math.isnan(phase.step_s) else fields
 
 
 def _milliseconds(seconds: float) -> str:

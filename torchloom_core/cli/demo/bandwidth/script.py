@@ -1,4 +1,4 @@
-"""What the links carry and when, and which two runs meet it."""
+"""The bandwidth of the links over time, and the two arms that are compared."""
 
 import tomllib
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from torchloom_core.cli.demo.scenario import NODE, Training
 
 HEARTBEAT_S = 0.1
 SETTLE_STEPS = 10
-"""Steps after a change of the bandwidth that are not counted as the phase's own."""
+"""Steps after a change of bandwidth that do not count for the phase."""
 
 TRAINING = Training(
     config="bandwidth.toml",
@@ -23,7 +23,7 @@ TRAINING = Training(
 
 @cache
 def quality_of_modes() -> dict[str, float]:
-    """Return what a step in each mode is worth, by the demo's configuration."""
+    """Return the quality of a step in each mode, from the demo's configuration."""
     text = files("torchloom_core.cli.demo").joinpath(TRAINING.config).read_text(encoding="utf-8")
     quality = tomllib.loads(text)["policies"]["allreduce_tuner"]["quality"]
     return {str(mode): float(worth) for mode, worth in quality.items()}
@@ -31,12 +31,12 @@ def quality_of_modes() -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Phase:
-    """What each group's link carries for a while.
+    """A time with a constant bandwidth of all links.
 
     Attributes
     ----------
     mbit : float or None
-        Mbit/s each way; None: as much as the machine can.
+        Bandwidth in each direction, Mbit/s; None: unlimited.
     """
 
     mbit: float | None
@@ -44,7 +44,7 @@ class Phase:
 
     @property
     def text(self) -> str:
-        """The bandwidth, for people."""
+        """The bandwidth as text."""
         return "unshaped" if self.mbit is None else f"{self.mbit:g} Mbit/s"
 
 
@@ -58,7 +58,7 @@ class Arm:
     Attributes
     ----------
     tuned : bool
-        Whether the tuner acts; it looks on otherwise, and says what it would have done.
+        Whether the tuner acts; otherwise it runs in shadow mode.
     """
 
     folder: str
@@ -67,6 +67,6 @@ class Arm:
 
 
 ARMS = (
-    Arm("without", "nothing compressed (the tuner looks on)", tuned=False),
+    Arm("without", "no compression (tuner in shadow mode)", tuned=False),
     Arm("with", "with allreduce_tuner", tuned=True),
 )

@@ -1,1 +1,1 @@
-"""``torchloom demo --scenario knobs``: knobs that land on every rank at the same step."""
+"""``torchloom demo --scenario knobs``: knobs that change on every rank at the same step."""

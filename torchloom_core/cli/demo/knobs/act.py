@@ -1,4 +1,4 @@
-"""The act: three groups train, a person changes their knobs, one is killed meanwhile."""
+"""The act: three groups train while their knobs change, and one group is killed."""
 
 import asyncio
 import signal
@@ -27,23 +27,23 @@ from torchloom_core.wire.requests import GUARD
 if TYPE_CHECKING:
     from torchloom_core.transport import ControlClient
 
-_GOODBYE_S = 15.0
+_LEAVE_S = 15.0
 _FIRST_STEPS = 30
 _TOGETHER_STEPS = 15
-_SAID = {True: "it hurts", False: "kept", None: "not judged"}
+_JUDGEMENTS = {True: "worse", False: "not worse", None: "not judged"}
 
 _T = TypeVar("_T")
 
-Told = CommandStatus | Outcome | Judged
+Report = CommandStatus | Outcome | Judged
 
 
 class KnobsAct:
-    """One run in a folder, and what a person does to it.
+    """One run in a folder, and the changes of its knobs.
 
     Attributes
     ----------
     killed_at : float or None
-        When the victim was killed, s since the epoch.
+        Time when the victim was killed, s since the epoch.
     """
 
     def __init__(self, training: Training, folder: Path) -> None:
@@ -52,7 +52,7 @@ class KnobsAct:
         self.logs = {p.group: StepLog(self._processes.log_of(p)) for p in training.places}
         self.killed_at: float | None = None
         self._is_away = False
-        self._told: list[Told] = []
+        self._reports: list[Report] = []
         self._client: ControlClient
         self._show: Callable[[], None] = lambda: None
         self._say: Callable[[str], None] = lambda _: None
@@ -68,14 +68,14 @@ class KnobsAct:
         return self._processes.trainers
 
     async def play(self, show: Callable[[], None], say: Callable[[str], None]) -> None:
-        """Run from the first process to the last.
+        """Play the act to its end.
 
-        ``show`` is called several times a second, ``say`` with what is done and told.
+        ``show`` is called several times a second, ``say`` with each line of text.
 
         Raises
         ------
         StateError
-            If a process does not do its part, or a change is not over in time.
+            If a process fails, or a change does not end in time.
         """
         self._show, self._say = show, say
         self.folder.mkdir(parents=True)
@@ -87,16 +87,16 @@ class KnobsAct:
                 await self._until(lambda: self._step() >= _FIRST_STEPS, f"step {_FIRST_STEPS}")
                 async with open_client(Connection(config=self._processes.config)) as client:
                     self._client = client
-                    await client.listen(self._hear)
-                    await self._until_the_knobs_are_known()
+                    await client.listen(self._take)
+                    await self._wait_for_knobs()
                     for change in SCRIPT:
                         await self._make(change)
                     await self._make(ending(self._step()))
-                await self._until_the_trainers_have_left()
+                await self._wait_for_trainers()
             finally:
                 self._processes.kill_trainers()
 
-    # --- what the person does ---
+    # --- changes ---
 
     async def _make(self, change: Change) -> None:
         if change.under_kill:
@@ -122,33 +122,33 @@ class KnobsAct:
             await self._until(lambda: self._step() >= goal, f"step {goal}")
 
     def _outcome(self, ids: tuple[str, ...]) -> Outcome | None:
-        """Return what came of the change of which these are the commands, or the verdict."""
-        lives = [told for told in self._told if isinstance(told, CommandStatus)]
-        verdicts = {*ids, *(life.cause for life in lives if life.command in ids)}
-        return next(filter(lambda o: o.verdict in verdicts, self._heard(Outcome)), None)
+        """Return the outcome of a change by its command IDs or verdict, None so far."""
+        statuses = [one for one in self._reports if isinstance(one, CommandStatus)]
+        verdicts = {*ids, *(one.cause for one in statuses if one.command in ids)}
+        return next(filter(lambda o: o.verdict in verdicts, self._reports_of(Outcome)), None)
 
     async def _judged(self, verdict: str) -> None:
-        """Wait for what the guard says, and for what it does about it."""
+        """Wait for the guard's judgement, and for the rollback if there is one."""
         judged = await self._until(
-            lambda: next((j for j in self._heard(Judged) if j.verdict == verdict), None),
-            "the guard's word",
+            lambda: next((j for j in self._reports_of(Judged) if j.verdict == verdict), None),
+            "the guard's judgement",
         )
-        self._say(f"  guard: {_SAID[judged.hurt]}, {judged.text}")
+        self._say(f"  guard: {_JUDGEMENTS[judged.hurt]}, {judged.text}")
         if judged.hurt:
             outcome = await self._until(
-                lambda: next((o for o in self._heard(Outcome) if o.policy == GUARD), None),
+                lambda: next((o for o in self._reports_of(Outcome) if o.policy == GUARD), None),
                 "the guard's rollback",
             )
             self._say(f"  rolled back, {outcome.result}: {outcome.detail}")
 
-    def _heard(self, kind: type[_T]) -> Iterator[_T]:
-        return (told for told in self._told if isinstance(told, kind))
+    def _reports_of(self, kind: type[_T]) -> Iterator[_T]:
+        return (one for one in self._reports if isinstance(one, kind))
 
-    def _hear(self, kind: str, data: bytes) -> None:
-        with suppress(*UNREADABLE):  # something else that is told
-            self._told.append(msgspec.json.decode(data, type=Told))
+    def _take(self, kind: str, data: bytes) -> None:
+        with suppress(*UNREADABLE):  # another kind of message
+            self._reports.append(msgspec.json.decode(data, type=Report))
 
-    # --- the group that is killed ---
+    # --- the killed group ---
 
     def _kill(self) -> None:
         self._is_away, self.killed_at = True, time.time()
@@ -168,7 +168,7 @@ class KnobsAct:
     # --- waiting ---
 
     async def _until(self, find: Callable[[], _T | None], what: str) -> _T:
-        """Return what ``find`` does once it is true of it."""
+        """Return the result of ``find`` once it is true."""
         deadline = time.monotonic() + START_S
         while not (found := find()):
             self._look()
@@ -176,23 +176,25 @@ class KnobsAct:
                 if group != VICTIM.group or not self._is_away:
                     self._processes.check(group)
             if time.monotonic() > deadline:
-                raise StateError(f"not over in {START_S:g} s: {what}; see {self.folder}")
+                raise StateError(
+                    f"after {START_S:g} s still waiting for: {what}; see {self.folder}"
+                )
             await asyncio.sleep(0.05)
         return found
 
-    async def _until_the_knobs_are_known(self) -> None:
-        """Wait until the Weaver has heard of all groups' knobs: telemetry may come before."""
+    async def _wait_for_knobs(self) -> None:
+        """Wait until the Weaver knows the knobs of all groups; telemetry may arrive earlier."""
         deadline = time.monotonic() + START_S
         groups = len(self.logs)
         while sum("lr" in own for own in (await ask_knobs(self._client)).values.values()) < groups:
             if time.monotonic() > deadline:
-                raise StateError(f"not over in {START_S:g} s: the knobs of {groups} groups")
+                raise StateError(f"not all {groups} groups registered knobs within {START_S:g} s")
             await asyncio.sleep(0.05)
 
-    async def _until_the_trainers_have_left(self) -> None:
+    async def _wait_for_trainers(self) -> None:
         for group, trainer in self.trainers.items():
             with suppress(subprocess.TimeoutExpired):
-                await asyncio.to_thread(trainer.wait, _GOODBYE_S)
+                await asyncio.to_thread(trainer.wait, _LEAVE_S)
             self._processes.check(group)
         self._look()
 
@@ -202,7 +204,7 @@ class KnobsAct:
         self._show()
 
     def _all_train(self) -> bool:
-        """Whether all groups have made some steps together."""
+        """Whether all groups have completed some steps together."""
         return all(
             len(rows := log.steps[-_TOGETHER_STEPS:]) == _TOGETHER_STEPS
             and all(row["participants"] == len(self.logs) for row in rows)

@@ -1,4 +1,4 @@
-"""Where each change landed, by what the groups themselves wrote down at every step."""
+"""Find the step at which each group applied a change, from the groups' step logs."""
 
 import math
 import statistics
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torchloom_core.cli.demo.knobs.record import Asked
+from torchloom_core.cli.demo.knobs.record import RecordedChange
 from torchloom_core.cli.demo.steplog import Logs, failed_steps
 from torchloom_core.wire.messages import KnobValues
 
@@ -16,18 +16,18 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Landing:
-    """What became of a change in the groups' logs.
+    """A change in the groups' step logs.
 
     Attributes
     ----------
     last_without : dict of str to int
-        By group, the last step before the change; of those that have made it themselves.
+        Group to its last step before the change, of groups that applied it while training.
     inherited : dict of str to int
-        By group, the first step; of those that were away and came back with it.
+        Group to its first step, of groups that restarted with the change.
     seconds : float
-        From asking until the last group had made it.
+        Time from the request until the last group had applied it.
     failed_steps : int
-        That could not be committed meanwhile, of all groups.
+        Steps of all groups that failed in that time.
     """
 
     last_without: dict[str, int]
@@ -36,20 +36,20 @@ class Landing:
     failed_steps: int
 
     def is_at_one_step(self, groups: Iterable[str]) -> bool:
-        """Whether all these groups have it, and all that made it did so at the same step."""
+        """Whether all these groups have the change, and applied it at the same step."""
         have = {*self.last_without, *self.inherited}
         return have == set(groups) and len(set(self.last_without.values())) == 1
 
 
-def land(asked: Asked, logs: Logs) -> Landing:
-    """Find a change in the groups' logs."""
+def land(change: RecordedChange, logs: Logs) -> Landing:
+    """Find a change in the groups' step logs."""
     last_without: dict[str, int] = {}
     inherited: dict[str, int] = {}
-    landed_at = asked.at
+    landed_at = change.at
     for group, log in logs.items():
         rows = [row for row in log.steps if row["committed"]]
-        having = (i for i, row in enumerate(rows) if row["t"] > asked.at)
-        first = next((i for i in having if _has(rows[i], asked.values)), None)
+        later = (i for i, row in enumerate(rows) if row["t"] > change.at)
+        first = next((i for i in later if _has(rows[i], change.values)), None)
         if first is None:
             continue
         step = rows[first]["step"]
@@ -58,16 +58,16 @@ def land(asked: Asked, logs: Logs) -> Landing:
             landed_at = max(landed_at, rows[first - 1]["t"])
         else:
             inherited[group] = step
-    meanwhile = [row for row in failed_steps(logs, asked.at) if row["t"] <= landed_at]
-    return Landing(last_without, inherited, landed_at - asked.at, len(meanwhile))
+    meanwhile = [row for row in failed_steps(logs, change.at) if row["t"] <= landed_at]
+    return Landing(last_without, inherited, landed_at - change.at, len(meanwhile))
 
 
 def failures(logs: Logs, since: float, killed_at: float) -> tuple[int, list[str]]:
-    """Return how many steps the kill cost ``since`` then, and which failed for another reason.
+    """Return the number of steps that failed by the kill, and the other failed steps.
 
-    The kill cost a group every step that failed from then to the first one that the group began
-    after the kill and committed. One that was under way may still commit, where the victim had
-    voted already; the next one then fails of the kill.
+    A step failed by the kill if it failed before the group's first committed step that began after
+    the kill. A step that began before may still commit, if the victim had voted; then the next one
+    fails.
     """
     by_kill = 0
     others: list[str] = []
@@ -92,7 +92,7 @@ def failures(logs: Logs, since: float, killed_at: float) -> tuple[int, list[str]
 
 
 def bytes_by_mode(logs: Logs) -> dict[str, float]:
-    """Return what a group sends in a step, the median of each mode, where all take part."""
+    """Return the median bytes that a group sends per step, by mode, with all groups present."""
     sent: dict[str, list[float]] = defaultdict(list)
     for log in logs.values():
         for row in log.steps:
@@ -102,7 +102,7 @@ def bytes_by_mode(logs: Logs) -> dict[str, float]:
 
 
 def weights_are_equal(logs: Logs) -> bool:
-    """Whether all groups came to the same end, with bitwise equal weights."""
+    """Whether all groups ended at the same step with bitwise equal weights."""
     ends = [log.end for log in logs.values()]
     return all(ends) and len({(end["step"], end["weights"]) for end in ends if end}) == 1
 

@@ -1,4 +1,4 @@
-"""Play the demo of the knobs with live progress; ``torchloom demo`` calls :func:`play_knobs`."""
+"""Play the knobs demo with live progress; ``torchloom demo`` calls :func:`play_knobs`."""
 
 import asyncio
 from pathlib import Path
@@ -12,20 +12,19 @@ from torchloom_core.cli.demo.folder import PLOT, RUN, SUMMARY
 from torchloom_core.cli.demo.knobs import report
 from torchloom_core.cli.demo.knobs.act import KnobsAct
 from torchloom_core.cli.demo.knobs.plot import draw
-from torchloom_core.cli.demo.knobs.record import asked_in
+from torchloom_core.cli.demo.knobs.record import changes_in
 from torchloom_core.cli.demo.knobs.script import SHOWN
 from torchloom_core.cli.demo.scenario import Training
 from torchloom_core.trajectory.layout import run_folder
 
 
 def play_knobs(training: Training, folder: Path, console: Console) -> report.Report:
-    """Run it, report, and return the report.
+    """Play the demo, print the report, and return it.
 
     Raises
     ------
     StateError
-        If a process of the demo does not do its part, or if anything does not hold that the demo
-        is to show.
+        If a process of the demo fails, or if a check of the demo fails.
     """
     act = KnobsAct(training, folder / RUN)
     _perform(act, console)
@@ -42,9 +41,9 @@ def play_knobs(training: Training, folder: Path, console: Console) -> report.Rep
 
 
 def report_of(act: KnobsAct) -> report.Report:
-    """Return the report of an act that is over."""
+    """Return the report of a finished act."""
     assert act.killed_at is not None
-    return report.Report(asked_in(act.state_dir), act.logs, act.killed_at)
+    return report.Report(changes_in(act.state_dir), act.logs, act.killed_at)
 
 
 def _perform(act: KnobsAct, console: Console) -> None:

@@ -1,4 +1,4 @@
-"""The plot of the demo of the knobs: loss, learning rate and bytes of every group's steps."""
+"""Plot the knobs demo: loss, learning rate and bytes sent by every group."""
 
 import statistics
 from pathlib import Path
@@ -9,7 +9,7 @@ from torchloom_core.cli.demo.knobs.script import VICTIM
 
 _COLOURS = ("#1f6f8b", "#b5482e", "#7a9a3a")
 _WIDTHS = (5.0, 3.0, 1.2)
-"""The groups lie on one another: each is drawn thinner than the one before."""
+"""The lines overlap: each group is drawn thinner than the one before."""
 _NEIGHBOURS = 3
 _DATA_AND_AXES = ("data", "axes fraction")
 
@@ -25,10 +25,10 @@ def draw(path: Path, report: Report) -> None:
     loss, rate, sent = panels
     for number, (group, log) in enumerate(report.logs.items()):
         colour, width = _COLOURS[number], _WIDTHS[number]
-        for life, rows in enumerate(_lives(log.steps)):
+        for part, rows in enumerate(_incarnations(log.steps)):
             steps = [row["step"] for row in rows]
             own = {"color": colour, "drawstyle": "steps-pre", "lw": width}
-            label = group if life == 0 else None
+            label = group if part == 0 else None
             losses = [row["loss"] for row in rows]
             loss.plot(steps, losses, color=colour, lw=0.7, alpha=0.35)
             loss.plot(steps, _smooth(losses), color=colour, lw=1.8, label=label)
@@ -36,11 +36,11 @@ def draw(path: Path, report: Report) -> None:
             sent.plot(steps, [row["sent_bytes"] / 1000 for row in rows], **own)
     loss.set_yscale("log")
     loss.set_ylabel("loss of the group's samples")
-    figure.suptitle("Knobs that land on every group at one step", x=0.02, ha="left")
+    figure.suptitle("Knobs that change on every group at the same step", x=0.02, ha="left")
     loss.legend(loc="lower left", frameon=False, fontsize=9)
     rate.set_yscale("log")
     rate.set_ylabel("learning rate")
-    sent.set_ylabel("sent in a step (kB)")
+    sent.set_ylabel("sent per step (kB)")
     sent.set_ylim(bottom=0)
     sent.set_xlabel("step")
     _mark(panels, report)
@@ -50,21 +50,21 @@ def draw(path: Path, report: Report) -> None:
     figure.savefig(path, dpi=100)
 
 
-def _lives(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Return the committed steps in pieces without a gap: one for each life of the group."""
-    lives: list[list[dict[str, Any]]] = [[]]
+def _incarnations(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Return the committed steps without gaps: one list per incarnation of the group."""
+    parts: list[list[dict[str, Any]]] = [[]]
     for row in rows:
         if row["committed"]:
-            if lives[-1] and row["step"] > lives[-1][-1]["step"] + 1:
-                lives.append([])
-            lives[-1].append(row)
-    return lives
+            if parts[-1] and row["step"] > parts[-1][-1]["step"] + 1:
+                parts.append([])
+            parts[-1].append(row)
+    return parts
 
 
 def _mark(panels: Any, report: Report) -> None:
     marks = [
-        (min(landing.last_without.values()), f"{asked.text}{' (guard)' * (asked.by == 'guard')}")
-        for asked, landing in zip(report.asked, report.landings, strict=True)
+        (min(landing.last_without.values()), f"{change.text}{' (guard)' * (change.by == 'guard')}")
+        for change, landing in zip(report.changes, report.landings, strict=True)
         if landing.last_without
     ]
     for landing in report.landings:
@@ -87,7 +87,7 @@ def _mark(panels: Any, report: Report) -> None:
 
 
 def _name_modes(axes: Any, report: Report) -> None:
-    """Say in which mode the first group was, wherever it changes."""
+    """Label each change of mode of the first group."""
     rows = [row for row in next(iter(report.logs.values())).steps if row["committed"]]
     mode = ""
     for row in rows:
@@ -97,7 +97,7 @@ def _name_modes(axes: Any, report: Report) -> None:
 
 
 def _smooth(values: list[float]) -> list[float]:
-    """Return the median of each value and its neighbours."""
+    """Return the moving median."""
     return [
         statistics.median(values[max(0, i - _NEIGHBOURS) : i + _NEIGHBOURS + 1])
         for i in range(len(values))

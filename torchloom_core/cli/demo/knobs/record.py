@@ -1,4 +1,4 @@
-"""Which changes of knobs were asked for, and what the Weaver says of them, on its record."""
+"""Read the granted knob changes and their outcomes from the Weaver's trajectory."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,25 +13,25 @@ from torchloom_core.wire.events import Judged, Outcome, Verdict
 from torchloom_core.wire.messages import KnobValues
 from torchloom_core.wire.requests import GUARD
 
-Told = Verdict | Outcome | Judged
+Decision = Verdict | Outcome | Judged
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A change that was granted.
+class RecordedChange:
+    """A granted change of knobs.
 
     Attributes
     ----------
     by : str
         ``operator`` or ``guard``.
     at : float
-        When it was asked for, s since the epoch.
+        Time of the request, s since the epoch.
     result : str
-        ``done``, ``partial`` or ``undone``; empty: it did not end.
+        ``done``, ``partial`` or ``undone``; empty: the change did not end.
     hurt : bool or None
-        What the guard said of it; None: nobody watched over it.
+        The guard's judgement; None: the change had no guard.
     why : str
-        The guard's words.
+        The guard's reason.
     """
 
     by: str
@@ -48,15 +48,15 @@ class Asked:
 
     @property
     def outcome(self) -> str:
-        """What came of it, in a word or two."""
+        """The outcome as text."""
         if self.hurt is None or self.result != "done":
             return self.result
-        return "rolled back" if self.hurt else "kept"
+        return "rolled back" if self.hurt else "done, not worse"
 
 
-def asked_in(state_dir: Path) -> list[Asked]:
+def changes_in(state_dir: Path) -> list[RecordedChange]:
     """Return the changes that were granted, oldest first, from a Weaver's trajectory."""
-    decoder = msgspec.json.Decoder(Told)
+    decoder = msgspec.json.Decoder(Decision)
     tags = {kind.__struct_config__.tag for kind in (Verdict, Outcome, Judged)}
     return changes_of(
         [
@@ -68,16 +68,17 @@ def asked_in(state_dir: Path) -> list[Asked]:
     )
 
 
-def changes_of(record: Sequence[tuple[float, Told]]) -> list[Asked]:
+def changes_of(record: Sequence[tuple[float, Decision]]) -> list[RecordedChange]:
     """Return the changes of knobs that were granted, oldest first."""
-    results = {told.verdict: told.result for _, told in record if isinstance(told, Outcome)}
-    judged = {told.verdict: told for _, told in record if isinstance(told, Judged)}
+    results = {one.verdict: one.result for _, one in record if isinstance(one, Outcome)}
+    judged = {one.verdict: one for _, one in record if isinstance(one, Judged)}
     changes = []
-    for at, told in record:
-        if isinstance(told, Verdict) and told.granted and (values := new_values(told.action)):
-            by = GUARD if told.policy == GUARD else "operator"
-            asked = Asked(by=by, values=values, at=at, result=results.get(told.proposal, ""))
-            if judgement := judged.get(told.proposal):
-                asked = replace(asked, hurt=judgement.hurt, why=judgement.text)
-            changes.append(asked)
+    for at, one in record:
+        if isinstance(one, Verdict) and one.granted and (values := new_values(one.action)):
+            by = GUARD if one.policy == GUARD else "operator"
+            result = results.get(one.proposal, "")
+            change = RecordedChange(by=by, values=values, at=at, result=result)
+            if judgement := judged.get(one.proposal):
+                change = replace(change, hurt=judgement.hurt, why=judgement.text)
+            changes.append(change)
     return changes

@@ -1,4 +1,4 @@
-"""What the demo of the knobs shows at the end: tables, and whether all held that it is to show."""
+"""The results of the knobs demo: tables, and the checks."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -16,121 +16,123 @@ from torchloom_core.cli.demo.knobs.landings import (
     land,
     weights_are_equal,
 )
-from torchloom_core.cli.demo.knobs.record import Asked
+from torchloom_core.cli.demo.knobs.record import RecordedChange
 from torchloom_core.cli.demo.knobs.script import VICTIM
 from torchloom_core.cli.demo.promises import check_promises, show_promises
 from torchloom_core.cli.demo.steplog import Logs, differences
 from torchloom_core.wire.requests import GUARD
 
 _LEGEND = (
-    "\n[dim]after step: the last one without it, as each group wrote it down; within: from asking "
-    "until the last group had it; failed: steps of all groups that failed meanwhile[/]\n"
+    "\n[dim]after step: each group's last step before the change; within: from the request until "
+    "the last group had applied it; failed: steps of all groups that failed in that time[/]\n"
 )
 _MOST_OF_NONE = {"bf16": 0.51, "int8": 0.27}
 
 
 @dataclass(frozen=True)
 class Report:
-    """A run that is over.
+    """The results of a finished run.
 
     Attributes
     ----------
-    asked : list of Asked
-        What was changed, from the Weaver's record.
+    changes : list of RecordedChange
+        The changes, from the Weaver's trajectory.
     logs : dict of str to StepLog
-        What each group wrote.
+        Step log of each group.
     killed_at : float
-        When the victim was killed, s since the epoch.
+        Time when the victim was killed, s since the epoch.
     """
 
-    asked: list[Asked]
+    changes: list[RecordedChange]
     logs: Logs
     killed_at: float
 
     @cached_property
     def landings(self) -> list[Landing]:
-        """Where each change landed, by the groups' logs."""
-        return [land(asked, self.logs) for asked in self.asked]
+        """Each change in the groups' step logs."""
+        return [land(change, self.logs) for change in self.changes]
 
     @cached_property
     def sent_bytes(self) -> dict[str, float]:
-        """What a group sends in a step, by mode of compression."""
+        """Bytes that a group sends per step, by compression mode."""
         return bytes_by_mode(self.logs)
 
     @cached_property
     def failures(self) -> tuple[int, list[str]]:
-        """How many steps the kill cost, and each that failed for another reason, with its error."""
+        """Number of steps that failed by the kill, and the other failed steps with their errors."""
         return failures(self.logs, self.zero, self.killed_at)
 
     @property
     def zero(self) -> float:
-        """The moment from which time is counted: that of the first change."""
-        return self.asked[0].at
+        """Time zero: the request of the first change."""
+        return self.changes[0].at
 
     def promises(self) -> dict[str, bool]:
-        """Return what the demo is to show, and whether it came so."""
-        astray = differences(self.logs)
+        """Return what the demo must show, and whether it did."""
+        differing = differences(self.logs)
         by_kill, others = self.failures
         steps = len({row["step"] for log in self.logs.values() for row in log.steps})
         none = self.sent_bytes.get("none", 0.0)
-        landings = zip(self.asked, self.landings, strict=True)
+        landings = zip(self.changes, self.landings, strict=True)
         return {
-            f"each of the {len(self.asked)} changes landed on all groups at one step": all(
+            f"all groups applied each of the {len(self.changes)} changes at the same step": all(
                 landing.is_at_one_step(self.logs) for landing in self.landings
             ),
-            f"steps with different knobs in two groups: {len(astray)} of {steps}": not astray,
-            f"what was under way as {VICTIM.group} was killed landed, and it came back with it": (
+            f"steps with different knobs in two groups: {len(differing)} of {steps}": not differing,
+            f"the change during the kill landed, and {VICTIM.group} restarted with it": (
                 any(
-                    asked.at < self.killed_at < asked.at + landing.seconds
+                    change.at < self.killed_at < change.at + landing.seconds
                     and VICTIM.group in landing.inherited
-                    for asked, landing in landings
+                    for change, landing in landings
                 )
             ),
-            "the one that hurt was rolled back, and no other": self._hurt_was_undone(),
-            f"failed steps: {by_kill} by the kill, {len(others)} by all else": not others,
+            "only the change that made the loss worse was rolled back": self._harm_was_undone(),
+            f"failed steps: {by_kill} by the kill, {len(others)} by other causes": not others,
             **{
-                f"bytes of {mode}: {self.sent_bytes.get(mode, 0) / none if none else 0:.3f} "
-                f"of none": 0 < self.sent_bytes.get(mode, 0) <= most * none
+                f"bytes sent with {mode}: {self.sent_bytes.get(mode, 0) / none if none else 0:.3f} "
+                "of those without compression": 0 < self.sent_bytes.get(mode, 0) <= most * none
                 for mode, most in _MOST_OF_NONE.items()
             },
             "final weights bitwise equal on all groups": weights_are_equal(self.logs),
         }
 
-    def _hurt_was_undone(self) -> bool:
-        hurt = [i for i, asked in enumerate(self.asked) if asked.hurt]
-        undone = [i for i, asked in enumerate(self.asked) if asked.by == GUARD]
-        return len(hurt) == 1 and undone == [hurt[0] + 1] and self.asked[undone[0]].result == "done"
+    def _harm_was_undone(self) -> bool:
+        worse = [i for i, change in enumerate(self.changes) if change.hurt]
+        undone = [i for i, change in enumerate(self.changes) if change.by == GUARD]
+        if len(worse) != 1 or undone != [worse[0] + 1]:
+            return False
+        return self.changes[undone[0]].result == "done"
 
 
 def show(console: Console, report: Report) -> None:
-    """Print the changes, the bytes of each mode, and what held."""
+    """Print the changes, the bytes sent in each mode, and the checks."""
     table = Table(
         title="Knobs set on a live run\n", title_justify="left", box=None, padding=(0, 1, 0, 0)
     )
-    for name in ("asked", "by", "change", "outcome", "after step", "within", "failed"):
-        number = name in {"asked", "within", "failed"}
+    for name in ("requested", "by", "change", "outcome", "after step", "within", "failed"):
+        number = name in {"requested", "within", "failed"}
         table.add_column(name, justify="right" if number else "left", no_wrap=True)
-    for asked, landing in zip(report.asked, report.landings, strict=True):
+    for change, landing in zip(report.changes, report.landings, strict=True):
         table.add_row(
-            f"{asked.at - report.zero:+.1f} s",
-            asked.by,
-            asked.text.replace(", ", "\n"),
-            asked.outcome,
+            f"{change.at - report.zero:+.1f} s",
+            change.by,
+            change.text.replace(", ", "\n"),
+            change.outcome,
             _steps_text(landing),
             f"{landing.seconds:.2f} s",
             str(landing.failed_steps),
         )
     console.print(table)
     console.print(_LEGEND)
-    for asked in report.asked:
-        if asked.hurt:
-            console.print(f"rolled back: {asked.text}, since {asked.why}", highlight=False)
+    for change in report.changes:
+        if change.hurt:
+            console.print(f"rolled back: {change.text}, because {change.why}", highlight=False)
     none = report.sent_bytes.get("none", 0.0)
     sent = [
         f"{mode} {sent / 1000:.1f} kB" + (f" ({sent / none:.2f})" if none else "")
         for mode, sent in report.sent_bytes.items()
     ]
-    console.print(f"sent by a group in a step: {', '.join(sent)}\n", highlight=False)
+    console.print(f"sent by a group per step: {', '.join(sent)}\n", highlight=False)
     show_promises(console, report.promises())
     _, others = report.failures
     for failure in others:
@@ -138,17 +140,17 @@ def show(console: Console, report: Report) -> None:
 
 
 def check(report: Report) -> None:
-    """Raise StateError if anything does not hold that the demo is to show."""
+    """Raise StateError if a check failed."""
     check_promises(report.promises())
 
 
 def write_summary(path: Path, report: Report, seed: int) -> None:
-    """Write all that as JSON."""
+    """Write the results as JSON."""
     summary = {
         "seed": seed,
         "changes": [
-            {"by": asked.by, "values": asked.values, "outcome": asked.outcome, **asdict(landing)}
-            for asked, landing in zip(report.asked, report.landings, strict=True)
+            {"by": change.by, "values": change.values, "outcome": change.outcome, **asdict(landing)}
+            for change, landing in zip(report.changes, report.landings, strict=True)
         ],
         "sent_bytes": report.sent_bytes,
         "promises": report.promises(),
@@ -157,7 +159,7 @@ def write_summary(path: Path, report: Report, seed: int) -> None:
 
 
 def _steps_text(landing: Landing) -> str:
-    """Return the groups by the step that each wrote: ``g0 g2: 57``, ``g1: back at 90``."""
+    """Return the groups by step: ``g0 g2: 57``, ``g1: back at 90``."""
     groups: dict[str, list[str]] = {}
     for group, step in landing.last_without.items():
         groups.setdefault(str(step), []).append(group)

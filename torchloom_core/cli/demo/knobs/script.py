@@ -1,4 +1,4 @@
-"""What is changed in the demo of the knobs, and how a person would ask for it."""
+"""The changes of the knobs demo, and the commands that would make them."""
 
 from dataclasses import dataclass
 
@@ -10,13 +10,13 @@ from torchloom_core.wire.operator import KnobSet
 WATCHED = "loss"
 WINDOW_S = 3.0
 LAST_STEPS = 15
-"""How many steps the run goes on after its end was asked for."""
+"""Steps that the run continues after the request to end it."""
 
 TRAINING = Training(config="knobs.toml", heartbeat_s=0.1, steps=3000, places=NODE.places[:3])
 SHOWN = ("lr", "clip_norm", "momentum", "compression")
-"""The knobs that are shown while the run goes on."""
+"""The knobs that the live table shows."""
 VICTIM = TRAINING.places[1]
-"""Whose trainer is killed, and comes back."""
+"""The group whose trainer is killed and restarted."""
 
 
 @dataclass(frozen=True)
@@ -26,15 +26,15 @@ class Change:
     Attributes
     ----------
     title : str
-        What it shows, in a few words.
+        Short description.
     watched : bool
-        Whether it is guarded by the loss.
+        Whether the loss guards the change.
     sure : bool
-        Whether the person means it, though a value is far from those in use.
+        Whether to accept a value far from those in use.
     under_kill : bool
-        Whether a group is killed while it is under way.
+        Whether a group is killed during the change.
     rest_steps : int
-        How many steps are watched once it is over.
+        Number of steps to wait after the change.
     """
 
     title: str
@@ -46,7 +46,7 @@ class Change:
 
     @property
     def command(self) -> str:
-        """The line that a person would type."""
+        """The equivalent command line."""
         words = [f"{knob} {value}" for knob, value in self.values.items()]
         words += [f"--watch {WATCHED} --window {WINDOW_S:g}"] if self.watched else []
         words += ["--yes"] if self.sure else []
@@ -54,7 +54,7 @@ class Change:
 
     @property
     def request(self) -> KnobSet:
-        """What that command sends."""
+        """The request that the command sends."""
         (knob, value), *more = self.values.items()
         guard = Guard(metric=WATCHED, window_s=WINDOW_S) if self.watched else None
         return KnobSet(knob=knob, value=value, also=dict(more), guard=guard, sure=self.sure)
@@ -62,13 +62,13 @@ class Change:
 
 SCRIPT = (
     Change("several at once", {"lr": 0.1, "clip_norm": 1.0}, watched=True),
-    Change("what goes over the wire", {"compression": "bf16"}),
-    Change("and less of it", {"compression": "int8"}),
+    Change("compress the gradients", {"compression": "bf16"}),
+    Change("compress them more", {"compression": "int8"}),
     Change("while g1 is killed", {"compression": "bf16", "momentum": 0.8}, under_kill=True),
-    Change("one that hurts", {"lr": 1.0}, watched=True, rest_steps=40),
+    Change("a learning rate that is too high", {"lr": 1.0}, watched=True, rest_steps=40),
 )
 
 
 def ending(step: int) -> Change:
     """Return the change that ends the run, soon after ``step``."""
-    return Change("a knob of the script's own", {"steps": step + LAST_STEPS}, sure=True)
+    return Change("a knob of the training script", {"steps": step + LAST_STEPS}, sure=True)
