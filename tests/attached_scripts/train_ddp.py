@@ -44,7 +44,7 @@ def main():
     optimizer = Optimizer(manager, optim.AdamW(m.parameters()))
     criterion = nn.CrossEntropyLoss()
     held.update(model=m, optim=optimizer)
-    profiler = torch.profiler.profile()  # an interpreter that ends under it may not come to its end
+    profiler = torch.profiler.profile()  # an interpreter that exits while it runs may hang
     profiler.start()
 
     while True:

@@ -1,4 +1,4 @@
-"""As much of torchft's Manager as the adapter needs to attach to, and nothing behind it."""
+"""The part of torchft's Manager that the adapter needs to attach, without any function."""
 
 
 class BareProcessGroup:
@@ -19,12 +19,12 @@ class BareManager:
         self._load_state_dict_fns = {}
 
     def _apply_pending_state_dict(self):
-        raise AssertionError("nobody heals")
+        raise AssertionError("no group heals")
 
     def register_state_dict_fn(self, key, load, save):
         self._load_state_dict_fns[key] = load
 
     def start_quorum(self):
-        raise AssertionError("nobody trains")
+        raise AssertionError("no group trains")
 
     wait_quorum = should_commit = start_quorum

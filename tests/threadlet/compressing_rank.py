@@ -1,4 +1,4 @@
-"""A rank of a compressed process group that does what its standard input says, a line at a time."""
+"""A rank of a compressed process group that runs the commands of its standard input, by line."""
 
 import hashlib
 import json
@@ -62,7 +62,7 @@ class Rank:
         self.pg.end_step(committed)
 
     def step(self, seed, shapes, committed=True, op="SUM"):
-        """Reduce tensors of these shapes, all in flight at once, and say what came of them."""
+        """Reduce tensors of these shapes, all in flight at once, and return the results."""
         tensors = [numbers_of(seed + place, self.number, s) for place, s in enumerate(shapes)]
         works = [self.pg.allreduce([tensor], options(op)) for tensor in tensors]
         for work in works:
@@ -71,7 +71,7 @@ class Rank:
         return [digest(tensor) for tensor in tensors]
 
     def reduced(self, shape, fill, op="SUM", dtype="float32", transposed=False, at=None):
-        """Reduce one tensor; say its least, largest and how many of it are not finite."""
+        """Reduce one tensor; return its least, its largest and how many numbers are not finite."""
         tensor = torch.full(shape, fill, dtype=getattr(torch, dtype))
         if at is not None:
             tensor.view(-1)[at[0]] = float(at[1])
@@ -101,7 +101,7 @@ class Rank:
         self.works = [self.pg.allreduce([torch.ones(n)], options("SUM")) for n in numbers]
 
     def ended(self):
-        """Say how each that was begun has ended."""
+        """Return how each begun reduction has ended."""
         return [_ended(work) for work in self.works]
 
     def refused(self, numbers):
@@ -112,7 +112,7 @@ class Rank:
         return ""
 
     def named(self, group):
-        """Bear a replica group's name, and say its place in handles from now on."""
+        """Take a replica group's name, and put its place in handles from now on."""
         self.pg.set_rank_info(f"{group}:uuid", 0, 1)
         self.pg.takes_order = True
 
@@ -128,7 +128,7 @@ class Rank:
         return ""
 
     def links(self):
-        """Say of each connection its own port, the peer's, and how many bytes went out."""
+        """Return each connection's own port, the peer's port, and the bytes sent."""
         now, before = self._links(), []
         while now != before:
             time.sleep(SETTLED_S)
@@ -142,7 +142,7 @@ class Rank:
         ]
 
     def collectives(self, rank, ranks):
-        """Say what comes of everything that names a rank, for one that is torchft's ``rank``."""
+        """Return the results of all collectives that name a rank, for torchft's ``rank``."""
         own = torch.tensor([float(rank)])
         told = own.clone()
         self.pg.broadcast_one(told, 1).wait()
@@ -152,7 +152,7 @@ class Rank:
         self.pg.allgather_into_tensor_coalesced([flat], [own], AllgatherOptions()).wait()
         rows, even = torch.arange(ranks) + 10.0 * rank, torch.zeros(ranks)
         self.pg.alltoall_base(even, rows, [], [], AllToAllOptions()).get_future().wait()
-        # Each rank is sent one number more than the one before.
+        # Each rank gets one number more than the rank before.
         sizes = [1 + peer for peer in range(ranks)]
         rows = torch.cat([torch.full((size,), 10.0 * rank + size) for size in sizes])
         uneven = torch.zeros(ranks * sizes[rank])
@@ -169,7 +169,7 @@ class Rank:
         return self.connections.cut(uuid)
 
     def sent(self):
-        """Say what the sockets have sent, once it has all arrived, and what was computed."""
+        """Return the bytes the sockets have sent, once all has arrived, and the computed bytes."""
         now, before = _acknowledged(self.connections._inodes), -1
         while now != before:
             time.sleep(SETTLED_S)
@@ -181,7 +181,7 @@ class Rank:
 
 
 def _ended(work):
-    """Say how a work has ended, which its future must say, too."""
+    """Return how a work has ended; its future must have the same result."""
     said = ended(work)
     told = ended(work.get_future())
     assert (said, work.is_success()) == (told, not told)

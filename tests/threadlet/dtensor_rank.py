@@ -1,4 +1,4 @@
-"""A rank of two that reports DTensors as a metric, and prints what would be sent, and the log."""
+"""One of two ranks that reports DTensors as metrics, and prints the sent rows and the log."""
 
 import json
 import logging

@@ -1,14 +1,14 @@
-"""All that can happen to the fence in a run of a few ranks, tried out breadth first.
+"""Everything that can happen to the fence in a run of a few ranks, explored breadth first.
 
-What may come next is all that torchft allows. An offer or its withdrawal reaches a rank at any
-time, in any order, more than once or never. Ranks between two steps form a quorum, all that live or
-only some, and the others go on later; whoever is behind takes the state of one that is not. A
-collective has an outcome for a rank once all have said their part, and fails for any rank at any
-time. The user's function raises as a change is made. A rank dies, and one is born. The lighthouse
-begins anew with its ids. A rank that is frozen is one to which nothing happens.
+The next event is anything that torchft allows. An offer or its withdrawal reaches a rank at any
+time, in any order, more than once or never. Ranks between two steps form a quorum of all or some
+live ranks, and the others continue later; a rank that is behind loads another one's state. A
+collective has an outcome for a rank once all have taken part, and fails for any rank at any
+time. The user's function raises as a change is made. A rank dies, and one starts. The lighthouse
+restarts with new ids. A frozen rank is one to which nothing happens.
 
-Ranks are alike, so a state does not tell who is who; it keeps of a step under way what its ranks
-have reduced. Beside the fence each rank has what no rank knows: the true past of its state.
+Ranks are alike, so a state does not identify them; of a step in progress it has what its ranks
+have reduced. Beside the fence each rank has the true past of its state, which no rank knows.
 """
 
 from collections import deque
@@ -32,42 +32,42 @@ IDLE, VOTED, WORKED = range(3)
 
 
 class Truth(NamedTuple):
-    """What a rank's state is, whatever its fence believes."""
+    """The true state of a rank, independent of its fence."""
 
     past: int = 0
-    """The last try of a step that was committed in it, by ranks that were equal then."""
+    """The last attempt of a step committed in it, by ranks that were equal then."""
     knobs: tuple[int, ...] = ()
-    """The changes whose values are set, in their order."""
+    """The changes whose values are set, in order."""
 
 
 class Source(NamedTuple):
-    """The state that a peer had as a step began."""
+    """A peer's state at the beginning of a step."""
 
     fence: Fence
     truth: Truth
 
 
 class Rank(NamedTuple):
-    """A rank that lives: a replica group of its own."""
+    """A live rank: a replica group of its own."""
 
     fence: Fence
     step: int = 0
     truth: Truth = Truth()
     told: frozenset[int] = frozenset()
-    """The changes of which it was told that they are withdrawn."""
+    """The changes whose withdrawal has reached it."""
     strange: frozenset[int] = frozenset()
-    """Those withdrawn before it was born: they are never offered to it."""
-    """Whether it was itself offered what is for one rank alone."""
+    """Changes withdrawn before it started: they are never offered to it."""
+    """Whether it was offered the change for a single rank."""
     at: int = IDLE
     round: int = 0
-    """The step that it is in, or the one that it committed last and has not failed since."""
+    """Its present step, or the last one that it committed and has not failed since."""
     ballot: Ballot | None = None
     heals: Source | None = None
-    """Whose state it takes once it has counted, or before it commits if it is asynchronous."""
+    """The rank whose state it loads after counting, or before the commit if asynchronous."""
 
 
 class Round(NamedTuple):
-    """A step that some ranks try together."""
+    """A step that some ranks attempt together."""
 
     number: int
     quorum_id: int
@@ -76,15 +76,15 @@ class Round(NamedTuple):
     largest: Ballot
     worked: int = 0
     broken: bool = False
-    """Whether somebody has left without its part of the step's own collectives."""
+    """Whether a rank has left without its part of the step's own collectives."""
     truth: Truth | None = None
-    """What those had who have said theirs."""
+    """The states of the ranks that have reduced."""
     after: Truth | None = None
-    """What those have who have committed."""
+    """The states of the ranks that have committed."""
 
 
 class Budget(NamedTuple):
-    """How often what is rare may still happen."""
+    """How often rare events may still happen."""
 
     rounds: int = 0
     failures: int = 0
@@ -100,22 +100,22 @@ class Budget(NamedTuple):
 
 
 class State(NamedTuple):
-    """Of all ranks that live, and of the steps that some are in."""
+    """All live ranks, and the steps in progress."""
 
     ranks: tuple[Rank, ...]
     budget: Budget
     rounds: tuple[Round, ...] = ()
     count: int = 0
-    """How many steps were tried."""
+    """The number of attempted steps."""
     quorum: tuple[int, int] = (0, 0)
     """The last quorum's id and size."""
     withdrawn: frozenset[int] = frozenset()
     over: frozenset[int] = frozenset()
-    """Withdrawn, all ranks have been told, and none had made it: may not land any more."""
+    """Withdrawn on all ranks and made by none: may not land any more."""
 
 
 class Violation(Exception):
-    """What must never happen, and how it came to it."""
+    """An event that must never happen, and the events before it."""
 
 
 class Model:
@@ -126,15 +126,15 @@ class Model:
     fence : type
         The protocol, or one with a bug.
     asynchronous : bool
-        Whether a rank that is behind takes part in the step, and has its peer's state at its end.
+        Whether a rank that is behind takes part in the step, and has its peer's state at the end.
     init_sync : bool
-        Whether, at step 0, all take the state of one.
+        Whether all ranks load one rank's state at step 0.
     changes : tuple of int
-        What may be offered.
+        The changes that may be offered.
     inherits : bool
-        Whether a rank that takes a peer's state takes its knobs, too.
+        Whether a rank that loads a peer's state also takes over its knobs.
     lineage : bool
-        Whether a rank whose last step was another one's is noticed.
+        Whether a rank with another last step is detected.
     """
 
     def __init__(
@@ -157,9 +157,9 @@ class Model:
         self._withheld = withheld
 
     def explore(self, ranks: int, budget: Budget, *, settling: int = 0) -> int:
-        """Try everything that can happen to so many ranks; return how many states there are.
+        """Explore everything that can happen to so many ranks; return the number of states.
 
-        From every state of so many as ``settling`` says, it is seen that the run comes to rest.
+        From ``settling`` of the states it is checked that the run settles.
         """
         start = State((Rank(self._fence),) * ranks, budget)
         first = hash(start)
@@ -180,7 +180,7 @@ class Model:
         return len(came_from)
 
     def _settle(self, state: State) -> None:
-        """See that all make a change that all hold, once nothing rare happens any more."""
+        """Check that all make a change offered to all, once no rare event happens any more."""
         if not state.ranks:
             return
         state = state._replace(budget=Budget(rounds=9))
@@ -193,16 +193,16 @@ class Model:
                 trying = (rank for rank in state.ranks if rank.at)
                 state = next(s for rank in trying for _, s in self._goes_on(state, rank))
         if {(rank.fence.made, rank.truth) for rank in state.ranks} != {(9, state.ranks[0].truth)}:
-            raise Violation("what all hold is not made, though nothing rare happens any more")
+            raise Violation("a change offered to all is not made without rare events")
 
     def _following(self, state: State) -> Iterator[tuple[str, State]]:
         budget = state.budget
         if budget.births:
             born = Rank(self._fence, strange=state.withdrawn)
-            yield "one is born", _with(state, None, born, budget=budget.less("births"))
+            yield "one starts", _with(state, None, born, budget=budget.less("births"))
         if budget.restarts and state.quorum != (0, 0):
             yield (
-                "the lighthouse starts anew",
+                "the lighthouse restarts",
                 state._replace(budget=budget.less("restarts"), quorum=(0, 0)),
             )
         if budget.withdrawals:
@@ -235,7 +235,7 @@ class Model:
                     yield f"one is offered {n}", _with(state, rank, told)
             if n in state.withdrawn and n not in rank.told:
                 told = rank._replace(fence=rank.fence.withdraw(n), told=rank.told | {n})
-                yield f"one hears that {n} is withdrawn", _over(_with(state, rank, told))
+                yield f"the withdrawal of {n} reaches one", _over(_with(state, rank, told))
 
     def _quorums(self, state: State) -> Iterator[tuple[str, State]]:
         idle = [rank for rank in state.ranks if not rank.at]
@@ -252,10 +252,10 @@ class Model:
                     formed = state._replace(budget=less)
                     yield f"a quorum of {size}", self._form(formed, members, source, source.fence)
                     if self._asynchronous and source.fence.offered:
-                        # The peer is offered a change after its state was read, and votes for it.
+                        # The peer gets an offer after its state was read, and votes for it.
                         before = msgspec.structs.replace(source.fence, offered=None)
                         stale = self._form(formed, members, source, before)
-                        yield f"a quorum of {size}, and an offer in its midst", stale
+                        yield f"a quorum of {size}, and an offer during it", stale
                     if not any(rank.step < most for rank in members) and not self._is_first(most):
                         break
 
@@ -289,8 +289,8 @@ class Model:
         )
 
     def _joined(self, rank: Rank, source: Rank, behind: bool, number: int) -> Rank:
-        """Return the rank as it has voted, and whose state it takes, if it is behind."""
-        # No two ballots bear one number: the model takes the step's for all of them.
+        """Return the rank after its vote, and the rank whose state it loads if it is behind."""
+        # No two ballots have one number: the model takes the step's for all of them.
         rank = rank._replace(at=VOTED, round=number)
         fence = msgspec.structs.replace(rank.fence, ballots=number - 1)
         fence, ballot = fence.vote()
@@ -308,14 +308,14 @@ class Model:
         now = next(r for r in state.rounds if r.number == rank.round)
         if self._lineage and rank.at == VOTED and is_split(now.least, now.largest):
             behind = is_behind(rank.ballot, now.largest)
-            yield "one sees that not all have one past", self._fails(state, rank, behind=behind)
+            yield "one sees that pasts differ", self._fails(state, rank, behind=behind)
             return
         if now.broken or state.budget.failures:
             less = state.budget if now.broken else state.budget.less("failures")
             failing = state._replace(budget=less)
             yield "one fails", self._fails(failing, rank)
             if rank.heals:
-                # The user's loop goes on to the next step without asking whether to commit.
+                # The user's loop continues with the next step without should_commit.
                 yield "one fails and drops its peer's state", self._fails(failing, rank, drops=True)
         if rank.at == VOTED:
             yield "one counts the ballots", self._counts(state, rank, now)
@@ -328,7 +328,7 @@ class Model:
         after = rank if drops or not rank.heals else _undone(self._healed(rank, rank.heals))
         fence, change = after.fence.end_step(None)
         if change is not None:
-            raise Violation(f"{change.number} is made by one that does not commit")
+            raise Violation(f"{change.number} is made by a rank that does not commit")
         after = after._replace(
             fence=fence, step=rank.step - behind, at=IDLE, round=0, ballot=None, heals=None
         )
@@ -354,7 +354,7 @@ class Model:
         if rank.heals:
             own = _undone(self._healed(rank, rank.heals))
             if own.fence.is_short:
-                yield "one has not what was agreed on", self._fails(state, rank)
+                yield "one lacks the agreed change", self._fails(state, rank)
                 return
         fence, change = own.fence.end_step(now.quorum_id)
         knobs = own.truth.knobs
@@ -378,7 +378,7 @@ class Model:
 
 
 def _undone(rank: Rank) -> Rank:
-    """Return the rank as it has set back the values of the last change, if it must."""
+    """Return the rank after it rolled back the last change, if it must."""
     if not rank.fence.must_undo:
         return rank
     truth = rank.truth._replace(knobs=rank.truth.knobs[:-1])
@@ -393,7 +393,7 @@ def _with(
     now: Round | None = None,
     budget: Budget | None = None,
 ) -> State:
-    """Return the state with one rank, one step under way, or the budget in the place of another."""
+    """Return the state with one rank, one step in progress, or the budget replaced."""
     ranks = list(state.ranks)
     if old is not None:
         ranks.remove(old)
@@ -406,7 +406,7 @@ def _with(
 
 
 def _left(state: State, rank: Rank) -> State:
-    """Return the state as one has left its step, which breaks if its part is missing."""
+    """Return the state after a rank left its step, which breaks if its part is missing."""
     rounds = []
     for r in state.rounds:
         if r.number == rank.round and rank.at == VOTED:
@@ -417,7 +417,7 @@ def _left(state: State, rank: Rank) -> State:
 
 
 def _over(state: State) -> State:
-    """Note which withdrawn changes nobody may make any more."""
+    """Record which withdrawn changes no rank may make any more."""
     gone = {
         n
         for n in state.withdrawn - state.over
@@ -427,7 +427,7 @@ def _over(state: State) -> State:
 
 
 def _has(rank: Rank, number: int) -> bool:
-    """Say whether a rank has made a change, or is in a step that may end with it."""
+    """Return whether a rank has made a change, or is in a step that may end with it."""
     voted = rank.fence.voted.number if rank.fence.voted else NOTHING
     under_way = rank.at and number in (rank.fence.agreed, voted)
     return bool(under_way) or rank.fence.made >= number

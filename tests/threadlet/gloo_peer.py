@@ -1,6 +1,6 @@
-"""A member of gloo process groups that does what its standard input says, a line at a time.
+"""A member of gloo process groups that runs the commands of its standard input, by line.
 
-Like an attached trainer it passes on an error of a collective. One that is given a
+Like an attached trainer it passes on an error of a collective. A member with a
 timeout in seconds, for its process group, is a trainer that is not attached and does not.
 """
 

@@ -27,7 +27,7 @@ def main():
     torch.manual_seed(0)
     dist.init_process_group("gloo")
     loom = attach()
-    model = torch.nn.Linear(64, 64)  # of whose shards each is compressed
+    model = torch.nn.Linear(64, 64)  # large enough that each shard is compressed
     fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
     inner = torch.optim.AdamW(model.parameters(), lr=1e-3)
 

@@ -1,4 +1,4 @@
-"""A trainer that says all that a script should not, to see what of it arrives."""
+"""A trainer with every kind of odd input, to see what of it arrives."""
 
 import enum
 import sys
@@ -61,6 +61,6 @@ while time.monotonic() < deadline:
     step = 2**70 if number % 2 else np.int64(number)
     if not loom.step(step, **{"train/loss": 3.0, "7up": Odd(), "huge": 2**2000}):
         break
-    if number % 50 == 3:  # the first ones come before the sidecar has a broker
+    if number % 50 == 3:  # the first ones precede the sidecar's connection
         loom.step(step, **many)
     time.sleep(0.01)

@@ -20,9 +20,9 @@ FOR_EVER = timedelta(hours=1)
 
 
 class Plants(ProcessGroupGloo):
-    """Dies, hangs, stops or raises in an allreduce, once it has done some among so many.
+    """Dies, hangs, stops or raises in an allreduce, after a number of them among so many groups.
 
-    Or does for a while what is no hang: one after the other, each after so many steps.
+    Or does for a while what is no hang, several kinds in turn, each after a number of steps.
     """
 
     def __init__(self, operations, among, after, for_s):
@@ -74,7 +74,7 @@ def main():
     parser.add_argument("--step-s", type=float, default=0.02)
     parser.add_argument("--sync-every", type=int, default=0, help="LocalSGD, else DDP")
     parser.add_argument("--plant", type=lambda said: said.split(","), default=[])
-    parser.add_argument("--for-s", type=float, default=0.0, help="how long what is no hang takes")
+    parser.add_argument("--for-s", type=float, default=0.0, help="duration of work that is no hang")
     parser.add_argument("--among", type=int, default=0, help="groups, when it happens")
     parser.add_argument("--after", type=int, default=5, help="allreduces among so many")
     options = parser.parse_args()

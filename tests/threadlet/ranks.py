@@ -1,4 +1,4 @@
-"""Ranks of a compressed process group, each in a process of its own, and what they are asked."""
+"""Ranks of a compressed process group, each in a process of its own, and requests to them."""
 
 import contextlib
 import json
@@ -28,7 +28,7 @@ class Rank:
 
 
 class Quorum:
-    """Some of the ranks that there are."""
+    """Some of the ranks."""
 
     uuid = 0
 
@@ -53,7 +53,7 @@ class Quorum:
         return self._one(self.ranks[number], name, **arguments)
 
     def agree(self, name, **arguments):
-        """Return what all answer, which is the same."""
+        """Return the answer, which must be the same from all."""
         answers = self.all(name, **arguments)
         assert all(answer == answers[0] for answer in answers)
         return answers[0]
@@ -66,7 +66,7 @@ class Quorum:
 
 @contextlib.contextmanager
 def started(timeout_s, ranks=3):
-    """Yield the quorum of so many ranks, which is empty."""
+    """Yield an empty quorum of so many ranks."""
     ranks = [Rank(number, timeout_s) for number in range(ranks)]
     try:
         yield Quorum(ranks)

@@ -1,4 +1,4 @@
-"""A script that offers its standby for previews, and what is heard of one."""
+"""A script that offers its standby for previews, and the results of one."""
 
 import copy
 import math
@@ -18,7 +18,7 @@ LR = 0.1
 
 
 class Script:
-    """A small network with dropout, in the midst of a run, at whose rate ``lr`` it is now."""
+    """A small network with dropout, during a run, at the run's present rate ``lr``."""
 
     def __init__(self, seed=0, lr=LR, warm=40):
         torch.manual_seed(seed)
@@ -32,7 +32,7 @@ class Script:
         for _ in range(warm):
             self.step()
         self.newest = copy.deepcopy((self.model.state_dict(), self.optimizer.state_dict()))
-        self.model, self.optimizer = self._made()  # the standby's own, as it began
+        self.model, self.optimizer = self._made()  # the standby's own, from the start
         self.steps, self.seen = 0, []
 
     def _made(self):
@@ -53,18 +53,18 @@ class Script:
         return loss
 
     def load(self):
-        """Load what the run has come to."""
+        """Load the run's newest state."""
         model, optimizer = copy.deepcopy(self.newest)
         self.model.load_state_dict(model)
         self.optimizer.load_state_dict(optimizer)
 
     def preview(self, step=None, load=None, **more):
-        """Return what the standby offers."""
+        """Return the standby's preview."""
         return Preview(self.model, self.optimizer, step or self.step, load or self.load, **more)
 
 
 class Recorded:
-    """What was told of a preview, piece by piece, as it comes over the wire."""
+    """The results of a preview, piece by piece, as they come over the wire."""
 
     def __init__(self, preview, seconds=ALWAYS, should_stop=lambda: False, **trial):
         self.pieces, self.progress = [], []
@@ -75,7 +75,7 @@ class Recorded:
         self.pieces.append(msgspec.json.decode(msgspec.json.encode(piece), type=Piece))
 
     def of(self, kind):
-        """Return the pieces of a kind, in the order in which they came."""
+        """Return the pieces of a kind, in order."""
         return [piece for piece in self.pieces if isinstance(piece, kind)]
 
     def curve(self, repeat, arm):
@@ -89,7 +89,7 @@ class Recorded:
 
     @property
     def setup(self):
-        """Return what was compared."""
+        """Return the setup."""
         (setup,) = self.of(Setup)
         return setup
 
@@ -100,7 +100,7 @@ class Recorded:
 
     @property
     def shown(self):
-        """Return what people are shown of it, line by line."""
+        """Return the preview's view for people, line by line."""
         preview = Shown()
         for piece in self.pieces:
             said = {"command": "c1.1", "points": 1, "of": 1}
@@ -115,5 +115,5 @@ class Recorded:
 
 
 def finite(losses):
-    """Say whether all losses are numbers."""
+    """Return whether all losses are numbers."""
     return all(loss is not None and math.isfinite(loss) for loss in losses)

@@ -1,4 +1,4 @@
-"""LocalSGD or DiLoCo for the tests; the journal has a line for each sync, as it was."""
+"""LocalSGD or DiLoCo for the tests; the journal has a line for each sync."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""A process that torchrun starts again asks whether it is wanted where it landed."""
+"""A process that torchrun restarts waits for its admission to its node."""
 
 import pytest
 
@@ -43,7 +43,7 @@ async def test_a_restarted_worker_does_not_wait_for_an_absent_broker(weaver, sta
     await broker.stop()
     trainer = start_trainer(**AGAIN)
     await trainer.goes_on()
-    assert trainer.journal("attached")[0]["answered"]  # by its sidecar: there is nobody to ask
+    assert trainer.journal("attached")[0]["answered"]  # by its sidecar: there is no Weaver
 
 
 async def test_a_waiting_sidecar_logs_the_run_and_address_of_its_weaver(start_trainer, broker):

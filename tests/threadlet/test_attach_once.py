@@ -1,4 +1,4 @@
-"""One process is one worker: in spawned processes, forked ones, and a notebook's cell run again."""
+"""One process is one worker: spawned, forked, and in a notebook cell that runs again."""
 
 import asyncio
 import subprocess
@@ -61,7 +61,7 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def start_script(tmp_path, join_file, monkeypatch, end_with_sidecars):
-    """Return a function that starts a script; what it prints is in ``out`` and ``err``."""
+    """Return a function that starts a script; its output is in ``out`` and ``err``."""
     started = []
     monkeypatch.setenv("TORCHLOOM_JOIN", str(join_file))
 

@@ -1,4 +1,4 @@
-"""A frame that is none is dropped and told; only a bad length ends the stream."""
+"""An invalid frame is dropped and logged; only a bad length ends the stream."""
 
 import contextlib
 import faulthandler
@@ -58,7 +58,7 @@ def test_an_invalid_body_is_a_message_error(body):
 
 
 class RealSidecar:
-    """A sidecar whose trainer is the test, and whose broker nobody has started."""
+    """A sidecar whose trainer is the test, without a broker."""
 
     def __init__(self, folder, attach=None):
         self.socket, theirs = socket.socketpair()
@@ -82,7 +82,7 @@ class RealSidecar:
         self.socket.sendall(data)
 
     def beats(self, count=3):
-        """Wait until the sidecar has told so many times how far it is."""
+        """Wait until the sidecar has sent so many heartbeats."""
         while count > 0:
             bodies = self._unpacker.feed(self.socket.recv(1 << 16))
             count -= sum(isinstance(ipc.for_link(body), ipc.Sent) for body in bodies)
@@ -137,7 +137,7 @@ def test_an_invalid_attach_ends_the_sidecar_with_one_line(start_sidecar, attach)
 
 
 class Trainer:
-    """What a link needs, and a command that no frame holds."""
+    """What a link needs, and a command too large for a frame."""
 
     unset = ""
 
@@ -177,7 +177,7 @@ def test_a_link_sends_valid_frames_and_logs_one_line_for_the_rest(start_link, lo
 
 
 class Peer:
-    """The sidecar's end of a link, held by the test."""
+    """The sidecar's end of a link, used by the test."""
 
     def __init__(self):
         self.socket, self.theirs = socket.socketpair()

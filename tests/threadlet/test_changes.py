@@ -1,4 +1,4 @@
-"""What one worker is offered, votes for and makes, and how each command ends: exactly once."""
+"""The changes of one worker: offers, votes, and the end of each command, exactly once."""
 
 import itertools
 
@@ -15,7 +15,7 @@ LATE_NS = 10_000
 
 
 class Rank:
-    """One worker's changes, and what it settled."""
+    """One worker's changes, and its settled commands."""
 
     def __init__(self):
         self.settled = []
@@ -38,7 +38,7 @@ class Rank:
 
 
 def step(*ranks, now_ns=0, committed=True, quorum_id=1):
-    """Vote, and commit or not; return the number that each has to make, None for nothing."""
+    """Vote, and commit or not; return the number of each rank's due change, or None."""
     ballots = [rank.changes.vote(now_ns) for rank in ranks]
     outcome = tally((0, ballot) for ballot in ballots)
     due = []
@@ -121,7 +121,7 @@ def test_a_change_that_fails_on_one_rank_is_rolled_back_by_all_at_the_next_vote(
     make(b)
     assert [end[:2] for end in a.settled + b.settled] == [("c1", "failed"), ("c1", "applied")]
     step(a, b)
-    assert not a.changes.must_undo  # it set its own values back as it failed
+    assert not a.changes.must_undo  # it rolled its own values back when it failed
     assert b.changes.must_undo
     assert b.changes.before == {"lr": 0.1}
     b.changes.undone()
@@ -161,7 +161,7 @@ def test_a_change_taken_over_in_the_step_of_its_vote_is_acked_at_the_steps_end()
         rank.offer(1)
     step(peer)
     make(peer)
-    thawed.changes.vote(0)  # with its request for the quorum in which it finds that it is behind
+    thawed.changes.vote(0)  # with the quorum request that shows that it is behind
     thawed.changes.inherit(peer.changes.standing({"lr": 1.0}))
     thawed.changes.end_step(2)
     assert thawed.settled == [("c1", "applied", 7, "taken over from a peer")]

@@ -1,4 +1,4 @@
-"""What a sidecar measures, on the real host and on a stub of NVIDIA's library."""
+"""A sidecar's measurements, on the real host and on a stub of NVIDIA's library."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ print(json.dumps(collector and [collector.collect(), collector.collect()]))
 @pytest.fixture(scope="module")
 def nvml_folder(tmp_path_factory):
     if shutil.which("gcc") is None:
-        pytest.skip("no gcc to build the stub NVML with")
+        pytest.skip("no gcc to build the stub of NVML")
     folder = tmp_path_factory.mktemp("nvml")
     library = folder / "libnvidia-ml.so.1"
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, HERE / "fake_nvml.c"], check=True)
@@ -125,7 +125,7 @@ def of_gpu(metric, gpu, value, **labels):
 
 
 def dcgm_dump():
-    """Return what DCGM exporter writes of a host with two GPUs, and node exporter beside it."""
+    """Return the output of DCGM exporter on a host with two GPUs, and of node exporter."""
     lines = "# TYPE DCGM_FI_DEV_GPU_TEMP gauge\n"
     lines += of_gpu("DCGM_FI_DEV_GPU_TEMP", 0, 40) + of_gpu("DCGM_FI_DEV_GPU_TEMP", 1, 71)
     lines += "# TYPE DCGM_FI_DEV_PCIE_REPLAY_COUNTER counter\n"

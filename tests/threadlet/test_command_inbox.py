@@ -1,4 +1,4 @@
-"""The pure decision: each command is done once, however its copies arrive."""
+"""The pure decision: each command runs once, however its copies arrive."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -166,7 +166,7 @@ def test_a_command_may_run_at_its_deadline():
 
 
 def test_a_late_command_is_rejected_with_the_clock_in_the_reason():
-    """Hosts whose clocks are an hour apart would else leave no trace of why nothing is done."""
+    """Clocks an hour apart would otherwise leave no trace of why nothing happens."""
     inbox = CommandInbox(INCARNATION, able)
     ack, do = inbox.receive(command("a"), DEADLINE_NS + 3600 * 10**9)
     assert (ack.status, do) == ("expired", False)

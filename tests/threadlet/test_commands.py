@@ -71,7 +71,7 @@ async def test_no_worker_can_make_anothers_final_ack_look_repeated(weaver, start
     await attacker.close()
     start_trainer()
     await weaver.ask(await weaver.admit(), SetKnob(knob="x", value=7))
-    await weaver.no_command_is_open()  # the sidecar has seen its ack stored
+    await weaver.no_command_is_open()  # its ack is stored
     last = await weaver.js.get_last_msg("TL_REPORT_run", subjects.ack("run", "g0-0"))
     assert decode_ack(last.data).status == "applied"
 
@@ -181,7 +181,7 @@ async def test_a_standby_waits_until_the_command_to_join(weaver, start_trainer):
     assert (hello.state, "join" in hello.actuators) == ("standby", True)
     refused = await weaver.ask(hello, Pause(), "pause")
     assert refused.detail == "the worker is a standby"
-    # Nobody has promised how its Manager will be called.
+    # Without held=True the name of its Manager is unknown.
     refused = await weaver.ask(hello, Prepare(), "prepare")
     assert refused.detail == "need a standby that waits in attach(held=True)"
     assert trainer.journal("attached") == []
@@ -276,7 +276,7 @@ async def test_a_recreated_consumer_delivers_all_commands_again_and_none_runs_tw
         subjects.command_stream("run"),
         subjects.command_consumer(hello.worker, hello.incarnation),
     )
-    await weaver.js.delete_consumer(stream, consumer)  # as the server does after an hour of no pull
+    await weaver.js.delete_consumer(stream, consumer)  # as after an hour without a pull
     [sidecar] = trainer.sidecars()
     sidecar.kill()
     await weaver.admit()

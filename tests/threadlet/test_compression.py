@@ -20,7 +20,7 @@ def quorum():
 
 @pytest.fixture
 def three(quorum):
-    """Return a quorum of all: the last test's, if that has left it whole."""
+    """Return a quorum of all ranks: the last test's, if it is complete."""
     if len(quorum.members) != 3:
         quorum.gather(0, 1, 2)
     quorum.all("end_step", committed=False)
@@ -88,7 +88,7 @@ def test_a_sum_and_an_average_are_correct(three, mode, dtype):
 def test_topk_sends_one_in_a_hundred(three):
     three.all("mode", mode="topk")
     least, most, _ = three.agree("reduced", shape=[20_000], fill=1.5)
-    assert (least, most) == (0.0, 4.5)  # of equal numbers each rank took the same
+    assert (least, most) == (0.0, 4.5)  # of equal numbers each rank sent the same
 
 
 def test_uncompressed_collectives_are_unchanged(three):
@@ -121,7 +121,7 @@ def test_a_number_that_is_not_finite_is_so_on_all_ranks(three, mode, value):
     three.all("mode", mode=mode)
     assert three.agree("reduced", shape=[5000], fill=1.0, at=[1234, value])[-1] > 0
     three.all("end_step", committed=True)
-    assert three.agree("reduced", shape=[5000], fill=1.0)[-1] == 0  # nor does it come again
+    assert three.agree("reduced", shape=[5000], fill=1.0)[-1] == 0  # and it does not return
 
 
 @pytest.mark.long
@@ -162,14 +162,14 @@ def test_the_figures_of_a_step_are_reported_once_and_by_bucket(three, mode):
         compress_s = told["bucket_0_compress_s"] + told["bucket_1_compress_s"]
         assert told["compress_s"] == pytest.approx(compress_s)
         assert (told["compress_s"] > 0) == (mode == "int8")
-        assert told["overlap_s"] > 0.0  # nobody tells of a wait here
+        assert told["overlap_s"] > 0.0  # no wait is recorded here
     for told in three.all("figures"):
         assert set(told.values()) == {0}
         assert len(told) == 6
 
 
 def test_modes_change_live_while_ranks_leave_and_join(three):
-    """Twenty steps, each in another mode; a rank leaves, another comes back, none ends."""
+    """Twenty steps, each in another mode; one rank leaves, another returns, none ends."""
     members = {5: (0, 1), 9: (0, 1, 2), 14: (1, 2), 17: (2, 0, 1)}
     shapes = [[40_000], [64, 130], [2000]]
     for step in range(20):
@@ -224,7 +224,7 @@ def test_cut_connections_end_the_collectives_in_flight(three, mode):
 
 def test_a_reduction_in_flight_at_a_quorums_end_does_not_affect_the_next(three):
     three.all("mode", mode="int8")
-    three.one(0, "begin", numbers=[50_000])  # the others never take part
+    three.one(0, "begin", numbers=[50_000])  # the other ranks never take part
     three.gather(0, 1, 2)
     three.agree("step", seed=3, shapes=[[5000]])
     assert three.one(0, "ended") != [""]
@@ -232,7 +232,7 @@ def test_a_reduction_in_flight_at_a_quorums_end_does_not_affect_the_next(three):
 
 @pytest.mark.long
 def test_a_rank_that_freezes_or_dies_during_a_reduction_fails_the_others_work():
-    timeout_s = 6.0  # gloo gives them as long to connect
+    timeout_s = 6.0  # gloo's timeout to connect is the same
     with started(timeout_s) as quorum:
         quorum.gather(0, 1, 2)
         quorum.all("mode", mode="int8")

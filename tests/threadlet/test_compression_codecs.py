@@ -1,4 +1,4 @@
-"""The codecs by their promises, all ranks of a reduction in one process."""
+"""The codecs' properties, with all ranks of a reduction in one process."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ SHAPES = st.one_of(
 
 @pytest.fixture(autouse=True, scope="module")
 def _one_thread():
-    """Small tensors gain nothing by several threads, which others may want."""
+    """Small tensors gain nothing from several threads."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -37,7 +37,7 @@ def _one_thread():
 
 
 def reduce(mode, tensors, memories=None):
-    """Return what each rank ends with, and what each remembers."""
+    """Return each rank's result and memory."""
     ranks = len(tensors)
     memories = memories or [Memory()] * ranks
     given = [tensor.clone() for tensor in tensors]
@@ -102,7 +102,7 @@ def test_a_quantizers_error_is_within_its_bound(name, of_number, of_largest, num
     largest = padded.view(2, -1, quantizer.block).abs().amax(2, keepdim=True).double()
     allowed = of_number * padded.double().abs().view(2, -1, quantizer.block) + of_largest * largest
     error = (read.double() - padded.double()).abs().view(2, -1, quantizer.block)
-    # What is near float32's own least is as near as that can be said.
+    # Numbers near float32's least are only as exact as float32 is.
     assert (error <= allowed + 2.0**-125).all()
 
 
@@ -198,7 +198,7 @@ def test_the_matrices_of_a_bucket_are_found_among_the_parameters():
     assert pieces.of(torch.zeros(150)) == [Piece(0, 50, 1, 50), Piece(50, 100, 2, 50)]
     assert pieces.of(torch.zeros(1000)) == [Piece(0, 1000, 50, 20)]
     assert [piece.numbers for piece in pieces.of(torch.zeros(1150))] == [1000, 50, 100]
-    assert pieces.of(torch.zeros(1100)) == [Piece(0, 1100, 34, 34)]  # no run is as long
+    assert pieces.of(torch.zeros(1100)) == [Piece(0, 1100, 34, 34)]  # no range has that length
     assert pieces.of(torch.zeros(4, 5)) == [Piece(0, 20, 4, 5)]
 
 

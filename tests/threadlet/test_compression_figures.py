@@ -1,4 +1,4 @@
-"""What is counted of reductions: each once, and of their time what nobody waits for."""
+"""The figures of reductions: each counts once, and its time without a wait is overlap."""
 
 import time
 
@@ -15,7 +15,7 @@ SPANS = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 20)), max_size=6)
 
 
 class Clock:
-    """Seconds as a test wants them."""
+    """A clock that a test sets, in seconds."""
 
     now = 0.0
 
@@ -121,7 +121,7 @@ def test_a_round_is_reported_by_its_last_step_without_pauses(clock):
     figures, told = RoundFigures(Group()), []
     for step in range(7):
         clock.now += 1.0
-        if step in (0, 3, 6):  # the first is a round of one step, as all are under DDP
+        if step in (0, 3, 6):  # the first is a round of one step, as all are with DDP
             figures.decide()
         told.append(figures.end_step(wait_s=0.25))
         clock.now += 100.0  # a pause

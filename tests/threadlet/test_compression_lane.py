@@ -1,4 +1,4 @@
-"""What a quorum's end does to a reduction that is between two of its collectives."""
+"""The end of a quorum during a reduction, between two of its collectives."""
 
 import threading
 from datetime import timedelta
@@ -12,7 +12,7 @@ from torchloom_threadlet.compression import CompressedProcessGroup
 
 
 class Told(Work):
-    """Done when it is told to be."""
+    """A work that the test completes."""
 
     def __init__(self, answers):
         super().__init__()
@@ -27,7 +27,7 @@ class Told(Work):
 
 
 class SlowPeers(ProcessGroup):
-    """Two ranks, the other of which answers when it is told to; what it answers is all zeros."""
+    """Two ranks, of which the other answers zeros when the test lets it."""
 
     def __init__(self):
         super().__init__(0, 1)
@@ -118,7 +118,7 @@ def test_a_reduction_without_an_answer_does_not_end_the_next_quorum(pg):
     peers.wait_until_asked()
     configure(pg)
     tensor = torch.ones(5000)
-    work = pg.allreduce([tensor], AllreduceOptions())  # does not wait for the late one
+    work = pg.allreduce([tensor], AllreduceOptions())  # does not wait for the late rank
     peers.answer()
     assert work.wait()
     assert torch.equal(tensor, torch.zeros(5000))

@@ -1,4 +1,4 @@
-"""A compressed process group under torchft's Manager and DDP, switched and watched as a run is."""
+"""A compressed process group under torchft's Manager and DDP, switched and measured in a run."""
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -70,7 +70,7 @@ class Group:
             self.committed.append(self.manager.current_step() - before)
             self.loom.step()
         self.manager.shutdown(wait=False)
-        self.manager._checkpoint_transport._server.server_close()  # which the Manager leaves open
+        self.manager._checkpoint_transport._server.server_close()  # the Manager leaves it open
         return torch.cat([part.detach().view(-1) for part in self._model.parameters()])
 
 

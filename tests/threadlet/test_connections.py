@@ -1,4 +1,4 @@
-"""The sockets of a real gloo process group, told apart from all others of a process."""
+"""The sockets of a real gloo process group, distinguished from all others of a process."""
 
 import contextlib
 import json
@@ -62,7 +62,7 @@ class Quorum:
 
 @pytest.fixture
 def quorum():
-    """Return a function that makes one."""
+    """Return a function that makes a quorum."""
     made = []
 
     def make(quiet_s=0.5, *arguments):
@@ -77,7 +77,7 @@ def quorum():
 
 
 class Others:
-    """Opens, in other threads, what a trainer might open while the quorum is being made."""
+    """Opens sockets in other threads, as a trainer might while the quorum is formed."""
 
     def __init__(self):
         self.pairs = []
@@ -128,7 +128,7 @@ def test_a_cut_ends_a_collective_and_touches_no_other_socket(quorum):
     assert "Connection closed" in ended(work)
     others.still_talk()
     others.close()
-    three.configure(8)  # over the store, whose connections are as they were
+    three.configure(8)  # over the store, whose connections are unchanged
     three.peers_reduce(SMALL)
     assert ended(issue(three.pg, SMALL)) == ""
     assert three.answers() == [[""], [""]]
@@ -206,7 +206,7 @@ def test_peers_that_pass_no_error_on_wait_at_most_their_process_groups_timeout(q
     three = quorum(0.5, "2")
     three.configure(1)
     three.connections.pass_error_on()
-    # The neighbour that reads from here ends at once; the other one waits for that neighbour.
+    # The neighbour that reads from this rank ends at once; the other one waits for that neighbour.
     three.peers_reduce(SMALL)
     for (said,) in three.answers():
         assert "Connection closed" in said or "Timed out" in said or "reset" in said

@@ -1,4 +1,4 @@
-"""One rank's part of the fence, whatever it is told."""
+"""One rank's part of the fence, for any input."""
 
 import msgspec
 import pytest
@@ -21,7 +21,7 @@ CHANGES = st.builds(Change, number=NUMBERS, do=st.none())
 
 
 def abstain(fence):
-    """Vote as one whose ballot is withheld, since it is about to take a peer's state."""
+    """Vote as a rank whose ballot is withheld because it is about to load a peer's state."""
     spoken, ballot = fence.vote()
     return spoken, ballot.withheld()
 
@@ -32,7 +32,7 @@ def reduced(*ballots):
 
 
 class OneRank(RuleBasedStateMachine):
-    """A rank and a peer, each told anything at any time."""
+    """A rank and a peer, with any input at any time."""
 
     def __init__(self):
         super().__init__()

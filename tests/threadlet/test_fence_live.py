@@ -1,7 +1,7 @@
-"""Ranks of real torchft that die, freeze, join and fail at the moments that a change is about.
+"""Ranks of real torchft that die, freeze, join and fail at the critical moments of a change.
 
-Each rank does its step in four calls, so that one that is not called any more stands still at just
-that moment. No Weaver takes part: what it has offered, the ranks settle alone.
+Each rank makes its step in four calls, so that a rank that is not called any more is frozen at
+exactly that moment. No Weaver takes part: the ranks decide on its offers alone.
 """
 
 import os
@@ -30,12 +30,12 @@ pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings(NOT_WRITABLE)]
 
 LONG = timedelta(seconds=60)
 BROKEN = timedelta(seconds=2)
-"""After which a collective fails that a peer never joins."""
+"""The timeout of a collective that a peer never joins."""
 OLD, NEW = 4, 8
 
 
 class Rank:
-    """A replica group of one rank with a run-fenced knob, and weights that tell its past."""
+    """A replica group of one rank with a run-fenced knob, and weights that show its past."""
 
     def __init__(self, name, lighthouse, use_async_quorum):
         self.thread = ThreadPoolExecutor(1)
@@ -96,7 +96,7 @@ class Rank:
 
     @property
     def connected(self):
-        """How many are in its quorum, itself among them; 0 if it has not connected to them."""
+        """The size of its quorum, with itself; 0 if it has not connected to the others."""
         pg = self.manager._pg
         return pg.size() if pg._pg else 0
 
@@ -142,7 +142,7 @@ class Rank:
         self.loom.step()
 
     def die(self):
-        """Go as a process goes that is killed: silent, with all connections closed."""
+        """End like a killed process: silently, with all connections closed."""
         if self.alive:
             self.alive = False
             self.manager.shutdown(wait=False)
@@ -170,12 +170,12 @@ class Run:
         return self.ranks[-1]
 
     def all(self, what, *ranks):
-        """Have all of them make one call, each in its own thread."""
+        """Make one call on all of them, each in its own thread."""
         futures = [rank.thread.submit(getattr(rank, what)) for rank in ranks]
         return [future.result(120) for future in futures]
 
     def whole(self, *ranks):
-        """Have all of them do a step, and return whether all commit it."""
+        """Make a step on all of them, and return whether all commit it."""
         self.all("begin", *ranks)
         return self.rest(*ranks)
 
@@ -186,38 +186,38 @@ class Run:
         return committed
 
     def until_committed(self, *ranks):
-        """Do steps until one is committed by all."""
+        """Make steps until all commit one."""
         until(lambda: self.whole(*ranks))
 
     def together(self, *ranks):
-        """Begin a step in one quorum, whoever was in the last; the last of them was in it."""
+        """Begin a step in one quorum, whatever the last quorum; the last rank was in it."""
         while True:
             *first, last = ranks
             futures = self.waiting(first)
-            if not futures:  # on cores so busy that they gave up waiting for the last of them,
-                self.rest(*first)  # and would not wait for it again, whoever of them is asked
+            if not futures:  # busy cores: they gave up waiting for the last of them,
+                self.rest(*first)  # and would not wait for it again
                 ranks = (last, *first)
                 continue
             joining = last.thread.submit(last.begin)
             for future in futures:
                 future.result(120)
             while any(0 < rank.connected < len(ranks) for rank in first):
-                self.rest(*first)  # or gave up just before it asked: it waits for their next step
+                self.rest(*first)  # or gave up just before its request: it waits
                 self.all("begin", *first)
             joining.result(120)
             if all(rank.connected for rank in ranks):
                 break
-            self.rest(*ranks)  # or so busy that they did not connect in time
+            self.rest(*ranks)  # or did not connect in time
         assert {rank.connected for rank in ranks} == {len(ranks)}
 
     def waiting(self, ranks):
-        """Have ranks ask for a quorum; return their requests if they wait for one more rank."""
+        """Let ranks request a quorum; return their requests if they wait for one more rank."""
         futures = [rank.thread.submit(rank.begin) for rank in ranks]
         until(lambda: self.asking(len(ranks)) or all(future.done() for future in futures))
         return [] if all(future.done() for future in futures) else futures
 
     def asking(self, count):
-        """Say whether so many ask for a quorum that has yet to be formed."""
+        """Return whether so many wait for a quorum that is not formed yet."""
         with urllib.request.urlopen(f"{self.lighthouse.address()}/status", timeout=5) as page:
             return f"[{count}/{count} participants healthy]" in page.read().decode()
 
@@ -238,7 +238,7 @@ def run():
 
 @pytest.fixture
 def trio(run):
-    """Three that train together with a value that is not the script's default."""
+    """Three ranks that train together with another value than the script's default."""
     ranks = [run.add(name) for name in "abc"]
     run.together(*ranks)
     run.rest(*ranks)
@@ -256,7 +256,7 @@ def offer(ranks, value=NEW, number=2):
 
 
 def assert_one_past(*ranks):
-    """All that live are at one step, with the same weights and the same knob at each step."""
+    """All live ranks are at one step, with the same weights and the same knob at each step."""
     assert len({(rank.step, rank.width, rank.weights.item()) for rank in ranks}) == 1
     for first in ranks:
         for other in ranks:
@@ -340,12 +340,12 @@ def test_a_frozen_rank_has_the_change_before_it_reduces_again(run, trio, until_c
     calls = ("begin", "reduce", "commit", "end")
     for what in calls[:until_call]:
         run.all(what, a, b, c)
-    for what in calls[until_call:]:  # c stands still
+    for what in calls[until_call:]:  # c is frozen
         run.all(what, a, b)
     run.until_committed(a, b)
     run.until_committed(a, b)
     assert (a.width, b.width) == (NEW, NEW)
-    for what in calls[until_call:] if until_call else ():  # c is back, and ends what it began
+    for what in calls[until_call:] if until_call else ():  # c is back, and ends its step
         run.all(what, c)
     run.together(c, a, b)
     assert c.width == NEW
@@ -364,7 +364,7 @@ def test_a_rank_that_committed_alone_loads_the_state_of_those_that_repeated_the_
         rank.manager.report_error(RuntimeError("its own"))
     assert run.all("commit", a, b) == [False, False]
     run.all("end", a, b)
-    run.until_committed(a, b)  # the same step again, without c, and the change with it
+    run.until_committed(a, b)  # the same step again, without c, with the change
     assert (a.width, b.width) == (NEW, NEW)
     assert c.commit()
     c.end()
@@ -465,7 +465,7 @@ def test_an_offer_during_a_heal_waits_until_the_joiner_has_it_too(run):
     run.rest(a, b)
     offer((a, b), OLD, number=1)
     run.until_committed(a, b)
-    run.together(joiner, a, b)  # the joiner has been given its peer's state
+    run.together(joiner, a, b)  # the joiner has its peer's state
     offer((a, b))
     run.rest(joiner, a, b)
     assert (a.width, b.width, joiner.width) == (OLD, OLD, OLD)

@@ -1,4 +1,4 @@
-"""The fence holds in every run of a few ranks, and the model finds what would break it."""
+"""The fence is correct in every run of a few ranks, and the model finds planted bugs."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""What the fence's argument takes of torchft, tried on it."""
+"""The properties of torchft that the fence's argument relies on."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +19,7 @@ TIMEOUT = timedelta(seconds=20)
 
 
 class Group:
-    """A replica group of one rank, whose weights are a word."""
+    """A replica group of one rank, whose weights are a text."""
 
     def __init__(self, name, lighthouse, *, init_sync, step=0):
         self.state = {"weights": name}
@@ -56,7 +56,7 @@ class Group:
 
 @pytest.fixture(params=[True, False], ids=["init_sync", "no init_sync"])
 def groups(request):
-    """Two groups, of which ``a`` counts less than no step."""
+    """Two groups, of which ``a`` has a negative step."""
     lighthouse = LighthouseServer(bind="[::]:0", min_replicas=2, quorum_tick_ms=20)
     pair = [
         Group(name, lighthouse.address(), init_sync=request.param, step=step)

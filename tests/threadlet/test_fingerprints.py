@@ -1,4 +1,4 @@
-"""Two standby tasks that begin at the same weights know it by their print, and others do not."""
+"""Standby tasks with the same weights have equal fingerprints, and others do not."""
 
 import pytest
 import torch

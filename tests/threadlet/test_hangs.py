@@ -1,4 +1,4 @@
-"""Three real torchft groups, one of which freezes or dies in the midst of a collective."""
+"""Three real torchft groups, one of which freezes or dies during a collective."""
 
 import json
 import os
@@ -39,7 +39,7 @@ class Group:
         return [line for line in self.steps if not line["committed"]]
 
     async def until(self, what):
-        """Wait for ``what()`` to be true, and for the process no longer than it lives."""
+        """Wait for ``what()`` to be true while the process runs."""
 
         def found():
             assert self.process.poll() is None, self.errors_path.read_text()
@@ -62,7 +62,7 @@ def lighthouse():
     server = LighthouseServer(
         bind="[::]:0",
         min_replicas=1,
-        join_timeout_ms=3_600_000,  # nobody is left behind
+        join_timeout_ms=3_600_000,  # no group is left behind
         quorum_tick_ms=100,
         heartbeat_timeout_ms=1000,
     )
@@ -86,7 +86,7 @@ def start(tmp_path, join_file, lighthouse, end_with_sidecars):
 
 async def test_a_group_killed_in_an_allreduce_blocks_no_survivor(weaver, start):
     die = ("--plant", "die", "--among", 4)
-    # In a ring of four one is no neighbour of the dead: only a survivor can tell it.
+    # In a ring of four one group is no neighbour of the dead one: it learns of it from a survivor.
     groups = [start(name, "--width", 1024, *(die if name == "g1" else ())) for name in GROUPS]
     groups.append(start("g3", "--width", 1024))
     survivors = [group for group in groups if group.name != "g1"]
@@ -112,7 +112,7 @@ async def test_an_error_of_one_group_reaches_its_peers_at_once(weaver, start):
 @pytest.mark.long
 async def test_a_cut_frees_the_survivors_of_a_frozen_group_and_the_group_returns(weaver, start):
     stop = ("--plant", "stop", "--among", 3)
-    planted = {"g1": stop}  # elsewhere than in a collective the others would go on without it
+    planted = {"g1": stop}  # outside a collective the others would continue without it
     groups = [start(name, *planted.get(name, ()), TORCHLOOM_HANG_AFTER_S="1") for name in GROUPS]
     hellos = {name: await weaver.admit(f"{name}-0") for name in GROUPS}
     for group in groups:
@@ -128,7 +128,7 @@ async def test_a_cut_frees_the_survivors_of_a_frozen_group_and_the_group_returns
     said = [await hang(weaver, name, phase) for name, phase in zip(GROUPS, phases, strict=True)]
     assert len({fields["quorum_id"] for fields in said}) == 1
     assert "quorum_trainer.py" in said[0]["stacks"]
-    assert "collective" not in said[1]  # who is stopped cannot answer
+    assert "collective" not in said[1]  # a stopped process cannot answer
     for fields in (said[0], said[2]):
         assert fields["collective"].startswith("gloo:all_reduce")
         assert fields["enqueued_seq"] == fields["completed_seq"] + 1
@@ -151,7 +151,7 @@ async def test_a_cut_frees_the_survivors_of_a_frozen_group_and_the_group_returns
         "applied",
         f"2 connections of quorum {quorum} are shut down",
     )
-    # The first has passed its error on: the second may be free by now.
+    # The first has passed its error on: the second may be free already.
     assert (await weaver.ask(second, Cut(quorum_id=quorum), "second")).status == "applied"
     for group, lines in zip(survivors, done, strict=True):
         await group.trains_among(2, after=lines)

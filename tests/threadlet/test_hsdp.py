@@ -1,4 +1,4 @@
-"""Groups of two ranks: FSDP2 within each, torchft across, and one vote of all."""
+"""Groups of two ranks: FSDP2 within each, torchft across them, and one vote of all."""
 
 import json
 import os
@@ -47,14 +47,14 @@ def start(tmp_path, join_file, end_with_sidecars):
 
 
 def steps(folder, rank):
-    """Return the lines of a rank's journal, those of all its lives."""
+    """Return the lines of a rank's journal, over all its incarnations."""
     path = folder / f"{rank}.jsonl"
     text = path.read_text() if path.exists() else ""
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
 async def change(weaver, folder, hellos, number, lr, mode):
-    """Offer a change to all, late to one of each group; return at which steps it landed."""
+    """Offer a change to all, late to one rank per group; return the steps at which it landed."""
     operation = FencedChange(number=number, do=SetKnobs(values={"lr": lr, "compression": mode}))
     for worker, hello in sorted(hellos.items(), key=lambda item: item[0][-1]):
         if worker == "g0-1":

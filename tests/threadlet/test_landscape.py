@@ -1,4 +1,4 @@
-"""The loss around the weights is what a slow direct evaluation says, and the weights stay put."""
+"""The loss landscape equals a slow direct evaluation, and the weights are restored."""
 
 import math
 
@@ -24,7 +24,7 @@ from torchloom_threadlet.landscape.surface import Surface, inner, norm
 
 
 class Bowl:
-    """A quadratic loss with a Hessian that is known."""
+    """A quadratic loss with a known Hessian."""
 
     def __init__(self, size=6, seed=0):
         generator = torch.Generator().manual_seed(seed)

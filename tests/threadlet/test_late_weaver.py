@@ -1,4 +1,4 @@
-"""Trainers that are started before their Weaver enrol when it comes."""
+"""Trainers that start before their Weaver enrol when it starts."""
 
 import msgspec
 import pytest
@@ -11,7 +11,7 @@ AGAIN = {"TORCHELASTIC_RESTART_COUNT": "1"}
 
 @pytest.fixture
 def weaver_comes(join_file):
-    """Take the join file away until the function returned is called."""
+    """Remove the join file until the returned function is called."""
     text = join_file.read_bytes()
     join_file.unlink()
     return lambda: join_file.write_bytes(text)

@@ -1,4 +1,4 @@
-"""A process knows to which start of its job it belongs, and its Weaver hears of it."""
+"""A process knows the launch that it belongs to, and reports it to its Weaver."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A trainer's own log is told, never faster than it may be, and its handlers stay what they are."""
+"""A trainer's own log is sent at a limited rate, and its handlers are unchanged."""
 
 import logging
 import multiprocessing
@@ -62,7 +62,7 @@ def test_the_users_handlers_get_records_as_before(capture, told, caplog):
 
 @pytest.fixture
 def root():
-    """The root logger as a script that has set up nothing finds it."""
+    """The root logger of a script without logging set-up."""
     root = logging.getLogger()
     before = root.level
     root.setLevel(logging.WARNING)
@@ -155,7 +155,7 @@ def test_the_length_of_a_line_is_bounded(capture, told):
 
 class Broken:
     def __str__(self):
-        raise RuntimeError("no words")
+        raise RuntimeError("no text")
 
 
 def test_a_record_that_cannot_be_formatted_is_skipped(capture, told, monkeypatch):

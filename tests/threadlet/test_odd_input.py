@@ -1,4 +1,4 @@
-"""Whatever a script says is made fit to be sent, or left out and said once; nothing raises."""
+"""Any input of a script is made fit to be sent, or left out with one warning; nothing raises."""
 
 import json
 import os
@@ -58,7 +58,7 @@ async def test_odd_input_reaches_the_weaver_as_far_as_possible(
         await weaver.beat(lambda batch: batch.step == -1, hello.worker)
         await weaver.beat(lambda batch: batch.step > 1, hello.worker)
         await weaver.beat(lambda batch: len(batch.metrics) > 1000, hello.worker)
-        # The value is infinite once it is set: the knob stays, its value is not told.
+        # The value is infinite once it is set: the knob stays, its value is not sent.
         assert (await weaver.ask(hello, SetKnob(knob="x", value=2.0), "c1")).status == "applied"
         failed = await weaver.ask(hello, Checkpoint(), "c2")
         assert (failed.status, len(failed.detail)) == ("failed", 2000)

@@ -1,4 +1,4 @@
-"""What a trainer prints is told line by line where asked for, and still goes where it went."""
+"""A trainer's output is sent line by line where requested, and still printed."""
 
 import contextlib
 import io
@@ -24,7 +24,7 @@ def lines(told):
 
 @contextlib.contextmanager
 def captured(lines):
-    """Hear what is printed; no fixture, as pytest puts its own stream in place after those."""
+    """Capture the output; no fixture, as pytest sets its own stream after those."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         capture = OutputCapture(lines, ("stdout",))

@@ -1,4 +1,4 @@
-"""Nobody stays paused because of us: a pause lasts as long as a Weaver says that it holds it."""
+"""No worker stays paused without a Weaver: a pause lasts as long as it is confirmed."""
 
 import pytest
 
@@ -34,7 +34,7 @@ async def test_a_pause_ends_by_itself_when_the_weaver_is_silent(weaver, start_tr
     async with weaver.holding(CAUSE):
         await pause(weaver, trainer)
         done = len(trainer.journal("step"))
-        await weaver.heartbeats(30)  # of 0.1 s: longer than it would wait for the first word
+        await weaver.heartbeats(30)  # of 0.1 s: longer than it waits for the first confirmation
         assert len(trainer.journal("step")) == done
     await weaver.event(Note, kind="pause_over")
     await trainer.goes_on()

@@ -1,4 +1,4 @@
-"""What the trainer is at, as it stamps it and as its sidecar sees it."""
+"""What the trainer does, as it records it and as its sidecar sees it."""
 
 import gc
 import time
@@ -20,7 +20,7 @@ NOBODY = 2**22 + 1
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Set the monotonic clock, in nanoseconds, as a test wants it."""
+    """Let a test set the monotonic clock, in nanoseconds."""
     now = [SECOND_NS]
     monkeypatch.setattr(time, "monotonic_ns", lambda: now[0])
     return now
@@ -90,7 +90,7 @@ def test_a_managers_waits_are_recorded_and_its_works_released(clock):
     assert phases.waited_ns == 3 * SECOND_NS
     assert work.wait(7) == 7
     assert phases.waited_ns == 8 * SECOND_NS
-    assert manager.allreduce(None).wait(7) == 7  # kept by nothing but the call
+    assert manager.allreduce(None).wait(7) == 7  # referenced by nothing but the call
     present = weakref.ref(work)
     gc.disable()
     try:

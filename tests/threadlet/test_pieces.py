@@ -1,4 +1,4 @@
-"""Reductions in pieces, several under way at once: the same bits on all ranks, nothing lost."""
+"""Reductions in pieces, several in flight at once: the same bits on all ranks, nothing lost."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +22,7 @@ CODECS = {"none": Plain(), **make_codecs(0.05, 2)}
 
 
 class Wire:
-    """What the ranks issue, each in a thread of its own; the n-th of all must be of one kind."""
+    """The ranks' collectives, each rank in a thread; the n-th must be of one kind on all."""
 
     def __init__(self, ranks):
         self._ranks = ranks
@@ -82,7 +82,7 @@ class Landing:
 
 
 def reduce(mode, tensors, memories, at, at_once):
-    """Return what each rank ends with and remembers, and how many were under way at once."""
+    """Return each rank's result and memory, and how many pieces were in flight at once."""
     ranks, wire = len(tensors), Wire(len(tensors))
 
     def run(rank):

@@ -1,4 +1,4 @@
-"""Two sidecars measure the link between them; nobody else gets anything out of a listener."""
+"""Two sidecars measure the link between them; a listener serves no other client."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ PROBE_TOKEN = "0" * 64
 
 @dataclasses.dataclass
 class Open:
-    """A listener that takes probes on this loop."""
+    """A listener that accepts probes on this loop."""
 
     at: ProbeListener
     task: asyncio.Task
@@ -85,7 +85,7 @@ async def test_a_link_is_measured(opened, probe_bytes):
 async def test_the_rate_is_that_of_the_slowest_link_on_the_path(opened):
     async with slowed(opened, bytes_per_s=4e6) as port:
         measured = await soon(measure(opened.operation(1 << 20, port=port)))
-    assert measured.bytes_per_s < 6e6  # loopback alone: a hundred times that
+    assert measured.bytes_per_s < 6e6  # loopback is a hundred times faster
     assert measured.spread is not None
 
 
@@ -99,7 +99,7 @@ async def test_a_link_too_slow_for_the_whole_probe_is_measured_from_its_part(ope
 
 @contextlib.asynccontextmanager
 async def slowed(opened, bytes_per_s):
-    """Pass on what comes to a port of its own, at most at a rate."""
+    """Forward data from a port of its own, at a limited rate."""
     stack = contextlib.AsyncExitStack()
 
     async def pass_on(reader, writer):
@@ -176,7 +176,7 @@ async def test_another_kind_of_server_is_sent_nothing_unasked(greeting):
         writer.write_eof()
         try:
             heard.append(await reader.read())
-        except ConnectionError:  # it has closed before it read all that we said
+        except ConnectionError:  # it has closed before it read everything
             heard.append(b"")
         writer.close()
 
@@ -286,7 +286,7 @@ async def test_a_sender_that_stalls_in_a_burst_frees_the_probe_address(opened):
         await loop.sock_sendall(peer, bytes(1000))
         assert "refuses probes now" in await failure(opened.operation())  # one at a time
         said = await soon(protocol.receive(peer, protocol.BURST_BYTES))
-        for _ in range(2):  # what was on its way is no reason to reset the connection
+        for _ in range(2):  # data in flight does not reset the connection
             await loop.sock_sendall(peer, bytes(1000))
             assert await soon(loop.sock_recv(peer, 1)) == b""
     assert protocol.unpacked(said, 1 << 20).received == 1000
@@ -344,7 +344,7 @@ async def test_without_an_address_nothing_listens_and_nothing_is_logged(caplog):
 
 @pytest.fixture
 def two(start_trainer):
-    """Two trainers in processes of their own, whose sidecars take probes."""
+    """Two trainers in processes of their own, whose sidecars accept probes."""
     for group in ("g0", "g1"):
         start_trainer(name=group, TORCHLOOM_GROUP=group, TORCHLOOM_LINK_ADDRESS=HERE)
 
@@ -372,7 +372,7 @@ async def test_two_workers_measure_their_link_through_their_sidecars(weaver, two
     assert ack.status == "applied", ack.detail
     assert ack.measured.bytes_per_s > 1e6
     assert "MB/s" in ack.detail
-    again = await weaver.ask(sender, operation, epoch=2)  # a Weaver that did not hear it asks again
+    again = await weaver.ask(sender, operation, epoch=2)  # a Weaver that missed the ack
     assert (again.status, again.measured) == ("applied", ack.measured)
     wrong = Probe(
         receiver="g1-0",

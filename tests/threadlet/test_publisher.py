@@ -1,4 +1,4 @@
-"""What the sidecar has to tell is told, however full its queue is and whatever the broker does."""
+"""The sidecar's messages are sent, however full its queue is and whatever the broker does."""
 
 import asyncio
 import os
@@ -29,7 +29,7 @@ def dump(text):
 
 
 class Line:
-    """Stands where the uplink does: hands out a client, and counts how often it was asked."""
+    """Replaces the uplink: returns a client, and counts the calls."""
 
     def __init__(self, client):
         self.client = client
@@ -93,7 +93,7 @@ async def test_a_large_event_is_sent_apart_from_acks_and_exits(connect, posting)
 
 @pytest.fixture
 async def posting():
-    """Return a function that lets a mail send until the test ends."""
+    """Return a function that lets a publisher send until the test ends."""
     tasks = []
 
     def start(mail):
@@ -151,7 +151,7 @@ async def test_a_message_to_an_absent_broker_is_not_taken_as_sent(connect, heard
 
 
 class Cut:
-    """A client whose connection is cut, once, between what it sends and the proof of it."""
+    """A client whose connection is cut, once, between its message and the confirmation."""
 
     def __init__(self, client, broker):
         self._client = client
@@ -189,7 +189,7 @@ async def test_a_message_lost_with_a_connection_is_not_taken_as_sent_when_the_ne
 
 
 class HeldUp:
-    """A client by which nothing is stored before ``freed`` is set."""
+    """A client through which nothing is stored before ``freed`` is set."""
 
     def __init__(self, client):
         self._client = client

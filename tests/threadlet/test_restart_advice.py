@@ -1,4 +1,4 @@
-"""Where torchrun's restarts may fail, attaching says so before they do."""
+"""If torchrun's restarts may fail, attaching warns before they do."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Groups that stand in the ring as they are told to, over gloo, in processes of their own."""
+"""Groups in a set order of the ring, over gloo, in processes of their own."""
 
 import itertools
 import json
@@ -23,7 +23,7 @@ def handles(order, names):
     return [with_place(BARE, order, name) for name in names]
 
 
-# --- what the handles say ---------------------------------------------------------------------
+# --- the order from the handles ---------------------------------------------------------------
 
 
 @given(st.permutations(NAMES), st.integers(0, 4))
@@ -79,7 +79,7 @@ def quorum():
 
 @pytest.fixture
 def four(quorum):
-    """Return a quorum of all in torchft's order: the last test's, if that has left it whole."""
+    """Return a quorum of all in torchft's order: the last test's, if it is complete."""
     if quorum.members != quorum.ranks:
         gather(quorum, "", 0, 1, 2, 3)
     reorder(quorum, "")
@@ -89,7 +89,7 @@ def four(quorum):
 
 
 def reorder(quorum, *orders):
-    """Have the members say a place each by an order of their own, or all by one; then reorder."""
+    """Give each member an order of its own, or all the same one; then reorder."""
     orders = orders * len(quorum.members) if len(orders) == 1 else orders
     pairs = zip(quorum.members, orders, strict=True)
     said = [quorum._one(rank, "order", order=order) for rank, order in pairs]
@@ -103,7 +103,7 @@ def gather(quorum, order, *numbers):
 
 
 def neighbours(quorum):
-    """Return who sends much of an allreduce to whom, as the sockets count it."""
+    """Return which rank sends most of an allreduce to which, by the sockets' counters."""
     before = quorum.all("links")
     quorum.all("reduced", shape=[NUMBERS], fill=1.0)
     after = quorum.all("links")
@@ -120,7 +120,7 @@ def neighbours(quorum):
 
 
 def ring(*names):
-    """Return the pairs of a ring; gloo's passes things on to the one before."""
+    """Return the pairs of a ring; in gloo's each rank sends to the one before."""
     return {(own, names[place - 1]) for place, own in enumerate(names)}
 
 

@@ -1,4 +1,4 @@
-"""The ring's order as a knob of real torchft: at one step, without losing one, through deaths."""
+"""The ring's order as a knob of real torchft: changed at one step, without a lost step."""
 
 from datetime import timedelta
 
@@ -19,11 +19,11 @@ pytestmark = [
 
 
 SOON = timedelta(seconds=8)
-"""After which those give up who wait for a peer that does not come."""
+"""The timeout of the wait for a peer that does not come."""
 
 
 class Ordered(Rank):
-    """A rank whose ring can be ordered, and which remembers it of each step."""
+    """A rank whose ring can be ordered, and which records the order of each step."""
 
     def __init__(self, *arguments):
         self.rings = {}

@@ -1,4 +1,4 @@
-"""What the steps of LocalSGD, DiLoCo and DDP tell of a compressed allreduce over a slow wire."""
+"""The metrics of LocalSGD, DiLoCo and DDP with a compressed allreduce over a slow wire."""
 
 from functools import partial
 
@@ -17,13 +17,13 @@ from torchloom_threadlet.torchft import attach  # noqa: E402
 
 SIZE = 128
 SLOW = {"none": 4e5, "int8": 1e5}
-"""Bytes a second, so that a sync takes a third of a second in either mode."""
+"""Bytes per second, so that a sync takes a third of a second in either mode."""
 OF_A_SYNC = {"sent_bytes", "wire_s", "overlap_s", "reductions", "gradient_bytes"}
 OF_A_ROUND = {"round_s", "round_steps", "round_wait_s"}
 
 
 def rows_of(training, mode, *, steps):
-    """Return what each of two groups has told of its steps."""
+    """Return the metrics of the steps of two groups."""
 
     def body(group, manager, pg):
         torch.manual_seed(0)
@@ -75,7 +75,7 @@ def diloco(manager, parts, every, delay=0):
     ids=["DDP", "LocalSGD", "DiLoCo"],
 )
 def test_a_sync_is_reported_as_a_wait_by_its_own_step_only(training, steps, mode):
-    # The biases are too small to be compressed, so each waits in its turn for what is before it.
+    # The biases are too small to be compressed, so each waits for the reductions before it.
     for rows in rows_of(training, mode, steps=3 * steps):
         syncs = rows[steps - 1 :: steps]
         assert [row for row in rows if OF_A_SYNC & set(row)] == syncs

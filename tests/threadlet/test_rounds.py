@@ -1,4 +1,4 @@
-"""How often LocalSGD and DiLoCo synchronise, changed in the midst of their rounds."""
+"""How often LocalSGD and DiLoCo synchronise, changed during their rounds."""
 
 import itertools
 import threading
@@ -19,7 +19,7 @@ from torchloom_threadlet.torchft import attach  # noqa: E402
 
 
 class LoneManager:
-    """A Manager whose quorum is itself; each sync tells the rounds' length so far."""
+    """A Manager alone in its quorum; each sync records the round's length."""
 
     _use_async_quorum = False
 
@@ -113,7 +113,7 @@ def test_a_round_keeps_its_length_and_the_next_one_has_the_new_value(parts, roun
 def test_a_value_set_during_a_sync_is_for_the_next_round():
     with Rig(2, 8, delay=2) as rig:
         rig.manager.in_quorum = lambda: rig.set(sync_every=2, fragment_sync_delay=0)
-        rig.steps(2)  # into the quorum, with an allreduce that is not waited for yet
+        rig.steps(2)  # into the quorum, with an allreduce in flight
         assert rig.local._fragments[0]._allreduce_work
         rig.manager.in_quorum = lambda: None
         rig.steps(5)
@@ -225,7 +225,7 @@ def test_real_groups_change_their_rounds_at_one_sync():
                     schedules.append((diloco._sync_every, diloco._fragment_sync_delay))
                 if manager.current_step() == 24:
                     break
-                # In the midst of a round, and so that its allreduce may be in flight.
+                # During a round, so that its allreduce may be in flight.
                 if group == 0 and step % 11 == 10 and told_of < len(CHANGES):
                     told_of = next(pending)
                     offer(told_of)

@@ -1,4 +1,4 @@
-"""LocalSGD's and DiLoCo's rounds are changed in a real quorum, while groups die and come back."""
+"""LocalSGD's and DiLoCo's rounds are changed in a real quorum while groups die and return."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ AT_ONCE = {"sync_every": 2, "fragment_sync_delay": 0}
 
 
 class Group:
-    """One replica group; a life after a death goes on in the same journal."""
+    """One replica group; a restarted one continues the same journal."""
 
     def __init__(self, folder, name, arguments, environment, end):
         self.name, self._folder, self._end = name, folder, end
@@ -75,7 +75,7 @@ def start(tmp_path, join_file, end_with_sidecars):
 
 
 async def admit(weaver, group, lives):
-    """Admit the group's next life, and wait for its first sync."""
+    """Admit the group's next incarnation, and wait for its first sync."""
     worker, synced = f"{group.name}-0", len(group.syncs)
     known = lives.get(worker)
     found = await weaver.until(
@@ -109,7 +109,7 @@ async def test_rounds_change_under_kills_and_only_killed_groups_lose_one(
         operation = FencedChange(number=number, do=SetKnobs(values=values))
         for worker, hello in lives.items():
             await weaver.send(hello, operation, f"c{number}-{worker}")
-        if number % 2:  # dies while it is agreed on, and is back before the next
+        if number % 2:  # dies during the agreement, and is back before the next
             groups[2].kill()
             kills += 1
         acks = [await weaver.final(f"c{number}-{name}-0") for name in ("g0", "g1")]
@@ -131,7 +131,7 @@ async def test_rounds_change_under_kills_and_only_killed_groups_lose_one(
         assert failed <= kills
         steps = [sync["step"] for sync in syncs if sync["committed"]]
         assert steps == sorted(set(steps))
-        # A step that this group failed and another made is taken from that one's state.
+        # A step that this group failed and another made is in the state loaded from that one.
         assert steps[-1] - steps[0] + 1 - len(steps) <= failed
     parts = max(
         1, int(dict(zip(arguments[::2], arguments[1::2], strict=True)).get("--fragments", 0))
@@ -142,7 +142,7 @@ async def test_rounds_change_under_kills_and_only_killed_groups_lose_one(
             if sync["committed"]:
                 seen = own.setdefault(sync["step"], {"round": set(), "weights": set()})
                 seen["weights"].add(sync["weights"])
-                if not sync["first"]:  # whose first round began before it knew of the others'
+                if not sync["first"]:  # its first round began before it joined the others
                     seen["round"].add(tuple(sync["round"]))
     assert {len(seen["weights"]) for seen in own.values()} == {1}
     assert {len(seen["round"]) for step, seen in own.items() if step > 1} == {1}

@@ -1,4 +1,4 @@
-"""A command stays with the broker until its final ack is stored, whatever becomes of a sidecar."""
+"""A command stays with the broker until its final ack is stored, even if a sidecar dies."""
 
 import asyncio
 import contextlib
@@ -49,7 +49,7 @@ class Sidecar:
         return await soon(self.pulled.get())
 
     async def die(self):
-        """End as by a kill: nothing more is sent, the connection is cut."""
+        """End like a killed process: nothing more is sent, the connection is cut."""
         self.client._transport._io_writer.transport.abort()
         self._pulling.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -62,7 +62,7 @@ async def consumer(client):
 
 
 async def no_command_is_open(client):
-    """Wait until the broker has every command's release."""
+    """Wait until the broker has the acknowledgement of every command."""
 
     async def none_is_open():
         return not (await consumer(client)).num_ack_pending
@@ -73,7 +73,7 @@ async def no_command_is_open(client):
 @pytest.mark.long
 async def test_a_command_is_delivered_again_until_its_final_ack_is_stored(bus, broker):
     await bus.send([COMMAND])
-    for _ in range(2):  # killed between the pull and the hand-over to the trainer
+    for _ in range(2):  # killed between the pull and the delivery to the trainer
         killed = await Sidecar.start(broker)
         assert await killed.next() == COMMAND
         await killed.die()
@@ -91,7 +91,7 @@ async def test_a_new_sidecar_does_not_wait_for_the_commands_a_killed_one_pulled(
     await client.close()
     assert waits_s[0] <= 1.0
     assert waits_s == sorted(waits_s)
-    assert waits_s[-1] >= 60.0  # a hung trainer's command is not sent to and fro all day
+    assert waits_s[-1] >= 60.0  # the command of a hung trainer is not redelivered all the time
 
 
 @pytest.mark.long
@@ -102,9 +102,9 @@ async def test_one_copy_of_a_repeatedly_delivered_command_is_stored(bus, broker)
         assert await sidecar.next() == COMMAND
     subject = subjects.command("run", "g0-0", 1)
     gc.collect()
-    # Not isinstance: torch has objects that warn when they are asked for their class.
+    # Not isinstance: some objects of torch warn when their class is read.
     kept = [m for m in gc.get_objects() if type(m) is Msg and m.subject == subject]
-    assert len(kept) < 3  # one, and perhaps the next that has just come
+    assert len(kept) < 3  # one, and perhaps the next one that has just arrived
     await sidecar.orders.settled(APPLIED)
     await no_command_is_open(sidecar.client)
     await sidecar.die()

@@ -41,7 +41,7 @@ ALL = packages(torchloom_core, torchloom_threadlet, nats)
 
 
 class Application:
-    """A program that runs Python within itself, as a frozen one does."""
+    """A program with an embedded Python, like a frozen one."""
 
     def __init__(self, folder, join_file, name, path=ALL, *, frozen=False):
         self.folder = folder
@@ -60,7 +60,7 @@ class Application:
             )
 
     async def ended(self, what):
-        """Let it end once ``what()`` is true; return how often it was started."""
+        """End it once ``what()`` is true; return how often it was started."""
         await eventually(what)
         (self.folder / "over").touch()
         assert await asyncio.to_thread(self.process.wait, DEADLINE_S) == 0
@@ -86,8 +86,10 @@ async def test_an_application_mistaken_for_python_starts_no_chain_and_logs_what_
     weaver, tmp_path, join_file
 ):
     application = Application(tmp_path, join_file, "python3")
-    starts = await application.ended(lambda: "trains without the Weaver" in "".join(application.said))
-    assert len(starts) == 1 + 5  # as often as a sidecar is tried
+    starts = await application.ended(
+        lambda: "trains without the Weaver" in "".join(application.said)
+    )
+    assert len(starts) == 1 + 5  # the number of attempts to start a sidecar
     assert len([line for line in application.said if "but is a trainer" in line]) == 5
     assert "g0-0 trains without the Weaver: its sidecar does not start" in application.said[-1]
     assert "TORCHLOOM_PYTHON" in application.said[-1]

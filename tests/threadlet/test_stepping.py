@@ -1,4 +1,4 @@
-"""``loom.step`` from wherever it is called, and what is left behind when the loom is closed."""
+"""``loom.step`` from any thread, and the state after the loom is closed."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ SECOND_NS = 10**9
 
 @pytest.fixture
 def loom(tmp_path, monkeypatch):
-    """A loom without a Weaver, which takes commands by hand."""
+    """A loom without a Weaver, which gets its commands from the test."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TORCHLOOM_JOIN", raising=False)
     return attach()
@@ -69,7 +69,7 @@ def test_steps_of_several_threads_are_all_counted_with_one_warning(loom, caplog)
             thread.join()
 
     step(1)
-    in_threads(1, 1)  # from the second thread on there is a lock: two at once may count as one
+    in_threads(1, 1)  # the lock begins with the second thread: before, two may count as one
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:

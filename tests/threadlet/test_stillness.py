@@ -1,4 +1,4 @@
-"""What a sidecar sees of a trainer that finishes no step: whether it works, and where it stands."""
+"""A sidecar's view of a trainer that finishes no step: whether it works, and its stack."""
 
 import pytest
 
@@ -62,7 +62,7 @@ async def test_a_named_phase_is_reported_while_the_gil_is_held_and_so_is_its_ove
 def test_a_stack_is_that_of_the_thread_that_trains():
     assert innermost(stack_of(STACKS, 0x7F02)) == "train.py:12 in save"
     assert innermost(stack_of(STACKS, 0x7F01)) == "queue.py:180 in get"
-    assert innermost(stack_of(STACKS, 0)) == "train.py:12 in save"  # the main thread comes last
+    assert innermost(stack_of(STACKS, 0)) == "train.py:12 in save"  # the main thread is last
     assert (
         innermost(stack_of(STACKS, 3)) == innermost(stack_of("no stacks: it is stopped", 0)) == ""
     )
@@ -73,7 +73,7 @@ def test_of_nested_phases_the_one_with_the_latest_end_counts():
     outer = phases.enter("evaluate", 600.0)
     inner = phases.enter("save", 5.0)
     assert phases.named() == outer
-    phases.leave(outer)  # in whatever order, as threads do
+    phases.leave(outer)  # in any order, as threads do
     assert phases.named() == inner
     phases.leave(inner)
     assert phases.named() is None

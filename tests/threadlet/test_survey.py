@@ -1,4 +1,4 @@
-"""A look at the loss: what is found, in which pieces, what ends it, and what it leaves behind."""
+"""A survey of the loss: its results, their pieces, its end, and the restored state."""
 
 import copy
 import math
@@ -21,7 +21,7 @@ ALWAYS = 3600.0
 
 
 class Bowl(nn.Module):
-    """A quadratic loss with a Hessian that is known, of weights that ``load`` sets."""
+    """A quadratic loss with a known Hessian, of weights that ``load`` sets."""
 
     def __init__(self, size=6):
         super().__init__()
@@ -40,7 +40,7 @@ class Bowl(nn.Module):
 
 
 class Net:
-    """A small network with dropout and batch norm, a pinned batch, and a newest state."""
+    """A small network with dropout and batch norm, a fixed batch, and a newest state."""
 
     def __init__(self):
         torch.manual_seed(0)
@@ -66,7 +66,7 @@ class Net:
 
 
 class Recorded:
-    """What was told of a look, piece by piece, as it comes over the wire."""
+    """The results of a survey, piece by piece, as they come over the wire."""
 
     def __init__(
         self, landscape, look=None, seconds=ALWAYS, should_stop=lambda: False, worker="v0-0"
@@ -185,7 +185,7 @@ def test_the_optimizer_s_own_step_is_the_update_if_the_script_can_take_one():
     def step():
         modes.append(net.model.training)
         optimizer.zero_grad()
-        net.model.eval()  # the same loss as the line's, whatever dropout would draw
+        net.model.eval()  # the same loss as the line's, without dropout
         net.loss().backward()
         optimizer.step()
 
@@ -223,7 +223,7 @@ def test_weights_buffers_and_modes_are_restored_to_the_bit():
             return net.loss()
 
         def step(net=net):
-            net.model(net.inputs)  # moves the running averages
+            net.model(net.inputs)  # changes the running averages
             with torch.no_grad():
                 net.model[0].weight.add_(0.01)
 

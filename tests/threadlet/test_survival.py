@@ -1,4 +1,4 @@
-"""Training goes on, and commands are done once, whatever dies."""
+"""Training continues, and commands run once, whatever dies."""
 
 import asyncio
 import contextlib
@@ -89,7 +89,7 @@ async def test_a_killed_broker_delays_commands_and_loses_none(weaver, start_trai
     assert (await weaver.final("resume")).status == "applied"
     await trainer.goes_on()
     assert trainer.journal("set") == [{"event": "set", "value": 2.0}]
-    await weaver.call_the_roll()  # the Weaver does when it is back: it may have missed a hello
+    await weaver.call_the_roll()  # as the Weaver does when it is back: it may have missed a hello
     await weaver.until(lambda: sum(isinstance(event, Hello) for event in list(weaver.events)) >= 2)
 
 

@@ -1,4 +1,4 @@
-"""From ``loom.step`` to columns: nothing blocks, nothing raises, what is dropped is counted."""
+"""From ``loom.step`` to columns: nothing blocks, nothing raises, dropped samples are counted."""
 
 import math
 import time

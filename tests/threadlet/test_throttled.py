@@ -1,4 +1,4 @@
-"""A process group that seems to be slow: what it sends takes the time that it would."""
+"""A process group that simulates a slow link: its bytes take their time."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +20,7 @@ TIMEOUT = timedelta(seconds=20)
 
 
 class Clock:
-    """Sleeps end at once and are remembered."""
+    """Sleeps end at once and are recorded."""
 
     def __init__(self):
         self.slept = []
@@ -75,7 +75,7 @@ def test_the_bytes_of_a_mode_take_their_time(pair, clock, mode):
     assert torch.equal(first, second)
     sent = [pg.take_figures().cost.sent_bytes for pg in pair]
     assert sent[0] == sent[1] > 0
-    # The clock stands still, so the last of a rank's collectives sleeps for all of them.
+    # The clock does not advance, so the last of a rank's collectives sleeps for all of them.
     assert max(clock.slept) == pytest.approx(sent[0] / 1000.0)
 
 

@@ -33,7 +33,7 @@ from torchloom_threadlet.demo_trainer import build, digits
 from torchloom_threadlet.torchft import TorchftLoom, attach
 
 pytestmark = pytest.mark.integration
-STEPS = 100_000  # no run gets there before all that it is to see has been seen
+STEPS = 100_000  # more than any test reaches
 QUIET = {"RUST_LOG": "error", "OMP_NUM_THREADS": "1", "TORCHLOOM_HEARTBEAT_S": "0.2"}
 
 
@@ -78,7 +78,7 @@ def lighthouse():
         min_replicas=1,
         join_timeout_ms=10_000,
         quorum_tick_ms=100,
-        heartbeat_timeout_ms=5000,  # torchft's own: busy cores may hold all groups up for one
+        heartbeat_timeout_ms=5000,  # torchft's default: busy cores may delay all groups
     )
     yield server.address()
     server.shutdown()
@@ -122,7 +122,7 @@ def start_torchrun(tmp_path, join_file, lighthouse, end_with_sidecars):
 
 
 async def end_run(weaver, *hellos):
-    """End the run of all of them at one step, and return which that is."""
+    """End the run of all of them at one step, and return that step."""
     for hello in hellos:
         last = FencedChange(number=9, do=SetKnobs(values={"steps": 1}))
         await weaver.send(hello, last, f"end-{hello.worker}")
@@ -140,10 +140,10 @@ async def test_a_group_migrates_to_a_standby_without_a_failed_step(weaver, start
     for name in ("g0", "g1"):
         await weaver.beat(lambda batch: batch.state == "training", f"{name}-0")
 
-    moved_s = time.time()  # how they came together is not what is looked at
+    moved_s = time.time()  # how they formed the quorum is not tested
     assert (await weaver.ask(hellos["g2"], Join(), "join")).status == "applied"
     joined = await weaver.beat(lambda batch: batch.state == "training", "g2-0")
-    # A Weaver that has just started knows nobody's quorum but by what is said at the roll call.
+    # A Weaver that has just started learns the quorums only from the roll call.
     known = len(weaver.events)
     await weaver.call_the_roll()
     said = await weaver.until(
@@ -179,11 +179,11 @@ async def test_a_group_migrates_to_a_standby_without_a_failed_step(weaver, start
 
 
 async def prepared(weaver, name):
-    """Have a standby prepared, and return what it says once its Manager is made."""
+    """Prepare a standby, and return its hello once its Manager is made."""
     hello = await weaver.admit(f"{name}-0")
     assert "prepare" in hello.actuators
     assert (await weaver.ask(hello, Prepare(), f"prepare-{name}")).status == "applied"
-    # The learning rate is registered once the Manager is there.
+    # The learning rate is registered once the Manager exists.
     made = await weaver.until(
         lambda: [
             e
@@ -304,7 +304,7 @@ def test_the_demo_trains_on_scikit_learns_digits():
 def test_torchfts_records_are_captured_and_no_more_of_them_printed(tmp_path, monkeypatch):
     class Manager(BareManager):
         def shutdown(self):
-            raise AssertionError("nothing asked to drain")
+            raise AssertionError("there was no drain")
 
     monkeypatch.chdir(tmp_path)
     printed = []
@@ -355,7 +355,7 @@ def test_a_standbys_manager_with_another_name_is_warned_of(
     monkeypatch.chdir(tmp_path)
     loom = attach(held=True)
     loom._worker.state = "standby"
-    loom._worker.close()  # nobody will tell it to join
+    loom._worker.close()  # no Weaver lets it join
     loom.manage(Manager())
     told = [record.getMessage() for record in caplog.records if "replica_id" in record.msg]
     line = "others may wait for standby g0-0: its Manager needs replica_id 'g0', was 'train_ddp_0'"

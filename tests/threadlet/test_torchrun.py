@@ -26,7 +26,7 @@ TRAINER = Path(__file__).parent / "torchrun_trainer.py"
 
 
 class Job:
-    """All ranks of one torchrun, and the lives that the Weaver knows of."""
+    """All ranks of one torchrun, and their incarnations known to the Weaver."""
 
     def __init__(self, process, folder, ranks):
         self.process, self._folder, self.ranks = process, folder, range(ranks)
@@ -79,7 +79,7 @@ def start(tmp_path, join_file, end_with_sidecars):
     def start(*arguments, ranks=2):
         environment = os.environ | {"TORCHLOOM_JOIN": str(join_file), "OMP_NUM_THREADS": "1"}
         environment["TORCHLOOM_HEARTBEAT_S"] = "0.2"
-        # torchrun's own store keeps gloo's addresses of a life that is over.
+        # torchrun's own store keeps gloo's addresses of an ended incarnation.
         environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
         command += ["--nproc-per-node", ranks, "--max-restarts", "3", TRAINER]
@@ -95,7 +95,7 @@ def start(tmp_path, join_file, end_with_sidecars):
 
 
 def seen(job):
-    """Return what the ranks' lines say of each step, less what differs by nature."""
+    """Return the ranks' lines of each step, without the fields that differ anyway."""
     by_step = {}
     for rank in job.ranks:
         for line in job.journal(rank):
@@ -120,7 +120,7 @@ async def test_a_set_of_knobs_lands_on_all_ranks_at_one_step_and_all_leave_at_on
     refused = await job.offer(weaver, 2, SetKnobs(values={"lr": 0.5, "odd": 0.5}))
     assert [ack.detail for ack in refused] == ["knob odd: need a whole number, was 0.5"] * 2
 
-    # Of one group, where the ranks may be in several: none can go on without the others.
+    # A drain of one group drains all ranks: none can continue without the others.
     left = await job.offer(weaver, 3, Drain(), groups=("another",))
     assert {ack.status for ack in left} == {"applied"}
     assert await job.end() == 0

@@ -1,4 +1,4 @@
-"""A group that is not attached trains with those that are: nobody votes, and no process ends."""
+"""A group that is not attached trains with attached ones: none votes, and no process ends."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The ranks of one group have one outcome of a vote, or none of them has any."""
+"""The ranks of one group have the same outcome of a vote, or none has any."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +15,7 @@ WAIT_S = 20
 
 
 class Client:
-    """Answers a request for a quorum: this group, and what another says in its handle, if it is."""
+    """Answers a quorum request with this group and, optionally, another group's handle."""
 
     def __init__(self, rank, other):
         self._rank, self._other = rank, other
@@ -60,7 +60,7 @@ class Rank(BareManager):
 
 @pytest.fixture
 def begin_step(monkeypatch):
-    """Return a function that has two ranks vote at once."""
+    """Return a function that lets two ranks vote at once."""
     said, met = {}, threading.Barrier(2, timeout=WAIT_S)
 
     def reduced(least, timeout):

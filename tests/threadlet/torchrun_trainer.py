@@ -19,13 +19,13 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--journal", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=1_000_000)
-    parser.add_argument("--last-rank-ends-at", type=int, help="with no word to the others")
-    parser.add_argument("--says-so", action="store_true", help="but by loom.close")
-    parser.add_argument("--fails-on", type=int, help="the rank on which odd cannot be made")
+    parser.add_argument("--last-rank-ends-at", type=int, help="without notice to the others")
+    parser.add_argument("--says-so", action="store_true", help="but with loom.close")
+    parser.add_argument("--fails-on", type=int, help="the rank on which the knob odd fails")
     parser.add_argument("--fsdp", action="store_true", help="FSDP2, else DDP")
     parser.add_argument("--saves-nothing", action="store_true", help="no checkpoint")
     parser.add_argument("--step-s", type=float, default=0.02)
-    parser.add_argument("--dies-when-restarted", help="before it attaches, of this")
+    parser.add_argument("--dies-when-restarted", help="before it attaches, with this error")
     options = parser.parse_args()
     if options.dies_when_restarted and os.environ["TORCHELASTIC_RESTART_COUNT"] != "0":
         raise RuntimeError(options.dies_when_restarted)
@@ -76,7 +76,7 @@ def main():
             loom.close()
         if alone:
             journal.write(json.dumps({"event": "waits"}) + "\n")
-            dist.barrier()  # one that has ended waits for the others here
+            dist.barrier()  # an ended rank waits for the others here
         journal.write(json.dumps({"event": "end"}) + "\n")
     dist.destroy_process_group()
 

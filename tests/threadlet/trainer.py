@@ -1,4 +1,4 @@
-"""A trainer for the tests: steps until told otherwise, and writes down what was done to it."""
+"""A trainer for the tests: steps until a command ends it, and logs what happens to it."""
 
 import argparse
 import ctypes

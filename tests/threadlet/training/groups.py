@@ -1,4 +1,4 @@
-"""Replica groups of real torchft, a thread each, for tests of what runs between two steps."""
+"""Replica groups of real torchft, a thread each, for tests of work between two steps."""
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -12,7 +12,7 @@ from torchft.coordination import LighthouseServer
 
 SOON = timedelta(seconds=20)
 NOT_WRITABLE = "ignore:The given buffer is not writable"
-"""Said once a process by what receives torchft's checkpoints; raised, it would fail the step."""
+"""Warned once per process by torchft's checkpoint receiver; raised, it would fail the step."""
 
 
 def with_torchft(test):
@@ -25,9 +25,9 @@ def _no_states(group):
 
 
 def train(count, body, *, states=_no_states, async_quorum=False, wrapped=lambda pg: pg):
-    """Call ``body(group, manager, pg)`` for so many groups at once; return what each returned.
+    """Call ``body(group, manager, pg)`` for so many groups at once; return their results.
 
-    ``states(group)`` gives what a joiner loads: the state, or a function of none, and who takes it.
+    ``states(group)`` returns a joiner's state, or a function that returns it, and its loader.
     ``wrapped(pg)`` is the Manager's process group over gloo's.
     """
     torch.set_num_threads(1)

@@ -131,7 +131,7 @@ def test_torchft_groups_train_like_one_process_with_the_whole_batch(async_quorum
                 loss = nn.functional.cross_entropy(parallel(images[part.rows]), labels[part.rows])
                 (part.weight * loss).backward()
             optimizer.step()
-        assert reduced == list(range(6))  # once a step, though there are three micro-batches
+        assert reduced == list(range(6))  # once per step, despite three micro-batches
         return [parameter.detach().clone() for parameter in model.parameters()]
 
     trained = train(3, body, states=states, async_quorum=async_quorum)

@@ -132,7 +132,7 @@ def test_a_negative_setting_is_refused_and_changes_nothing(name, value):
 
 
 def sharded(rank, port, folder):
-    """Do in one rank of two what a single process does, with FSDP2."""
+    """Do a single process's work on one rank of two, with FSDP2."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -174,4 +174,4 @@ def test_shards_are_clipped_and_measured_as_the_whole(tmp_path):
         torch.testing.assert_close(tuple(found), expected)
         noises.append(noise)
     assert torch.equal(*noises)
-    assert len(noises[0].unique()) == len(noises[0])  # no shard has another's noise
+    assert len(noises[0].unique()) == len(noises[0])  # shards have different noise

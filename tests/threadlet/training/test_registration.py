@@ -26,7 +26,7 @@ VALUES = {
 
 
 class AtStep(NamedTuple):
-    """All that a batch asks of a Manager for its knobs."""
+    """The part of a Manager that a batch needs for its knobs."""
 
     step: int
 

@@ -77,7 +77,7 @@ def test_muon_trains_matrices_and_adamw_the_rest():
 
 
 def constant_gradients(start, then, steps, **options):
-    """Switch after so many steps of the same gradient; return the state after it."""
+    """Switch after so many steps of the same gradient; return the state after the switch."""
     model, optimizer = build(start, **options)
     for _ in range(steps):
         backward(model, 0)
@@ -90,7 +90,7 @@ def constant_gradients(start, then, steps, **options):
 
 @pytest.mark.parametrize("start", ["adamw", "sgd"])
 def test_the_mean_gradient_is_carried_over_in_the_next_optimizers_scale(start):
-    steps = 400  # until SGD's sum is what it tends to
+    steps = 400  # until SGD's sum has converged
     for state in constant_gradients(start, "muon", steps)[::2]:
         torch.testing.assert_close(
             state["momentum_buffer"], torch.full_like(state["momentum_buffer"], 2.0)
@@ -284,7 +284,7 @@ def test_a_torchft_group_that_heals_takes_over_the_peers_optimizer():
 
     (first, weights_of_first), (second, weights_of_second) = train(2, body, states=states)
     assert first == second
-    assert set(first[:4]) in ({"muon"}, {"sgd"})  # whichever torchft takes for the source
+    assert set(first[:4]) in ({"muon"}, {"sgd"})  # depends on torchft's source of the state
     assert first[4:] == ["adamw"] * 4
     assert torch.equal(weights_of_first, weights_of_second)
 
