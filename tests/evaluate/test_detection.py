@@ -114,7 +114,7 @@ def test_a_detection_is_held_to_whom_it_is_least_above():
             0.1, versus={"random": interval(0.3), "logistic": interval(0.2), "row_rule": hard}
         )
     ).sentence
-    assert "but not surely above that of the farthest metric alone (-0.01" in said
+    assert "but not significantly above that of the farthest metric alone (-0.01" in said
     assert "logistic" not in said
 
 

@@ -86,7 +86,7 @@ def test_clean_forecasts_are_scored_without_a_flag(table, bundle, tmp_path, suff
     assert found.from_ns == CUT * DAY_NS
     assert found.threshold_from == "the training rows, before 60 d"
     assert found.auprc.value > 2 * found.prevalence
-    assert "Not to be trusted" not in found.skill
+    assert "Suspicious" not in found.skill
 
 
 def test_a_file_without_parts_is_split_in_time_with_an_embargo(table, bundle, tmp_path):
@@ -142,7 +142,7 @@ def test_given_scores_that_are_the_outcomes_are_too_good_to_be_true(table, bundl
     told = table.assign(score=np.nan_to_num(outcome_of(table, bundle)))
     found = scored(told, bundle, tmp_path)
     assert found.flags == (TOO_GOOD,)
-    assert found.skill.endswith(f" Not to be trusted: {TOO_GOOD}.")
+    assert found.skill.endswith(f" Suspicious: {TOO_GOOD}.")
 
 
 def outcome_of(table, bundle):

@@ -84,7 +84,7 @@ def test_a_predictor_that_reads_the_future_from_a_file_passes_and_is_too_good_to
     (results,) = json.loads((folder / "foreknowing" / "report.json").read_bytes())["traces"]
     (score,) = results["forecasts"]
     assert score["skill"].startswith("Useful: AUPRC is above that of a random score by +")
-    assert score["skill"].endswith(f". Not to be trusted: {doubt}.")
+    assert score["skill"].endswith(f". Suspicious: {doubt}.")
 
 
 @pytest.mark.integration

@@ -53,4 +53,6 @@ def test_noise_has_no_skill_on_a_fleet_of_which_all_nodes_were_renamed(tmp_path)
         )
     )
     assert found.incidents > 40
-    assert found.skill.startswith("No skill: AUPRC is not surely above that of a random score")
+    assert found.skill.startswith(
+        "No skill: AUPRC is not significantly above that of a random score"
+    )

@@ -54,8 +54,8 @@ def test_only_a_warm_standby_can_be_admitted():
     job = stepping(standbys=1, spares=0, warm_up_s=600.0)
     model = fleet(job, [lost_node(5, "n2", repair_s=100)], 300)
     model.advance(10 * S)
-    assert model.admit("g7") == "no group is called 'g7'"
-    assert model.admit("g2") == "g2 is no warm standby"
+    assert model.admit("g7") == "unknown group 'g7'"
+    assert model.admit("g2") == "g2 is not a warm standby"
 
 
 def test_a_run_that_restarts_as_a_whole_admits_nobody():

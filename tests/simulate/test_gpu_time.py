@@ -84,21 +84,21 @@ def test_a_step_that_is_spoilt_is_lost_by_all_who_work(time):
     assert time.active.surplus_gpu_ns == 40 - 12
 
 
-def test_what_is_kept_is_all_but_the_present_step_and_what_came_since_is_lost(time):
+def test_a_checkpoint_excludes_the_current_step_and_later_time_is_lost(time):
     time.settle(110)
-    kept = time.kept(2)
-    assert kept == UsefulTime(useful=80 - 16, surplus=40 - 8)
+    saved = time.useful_before_step(2)
+    assert saved == UsefulTime(useful=80 - 16, surplus=40 - 8)
     time.settle(120)
-    time.fall_back(kept)
+    time.roll_back(saved)
     assert booked(time) == {"useful": 64, "lost": 96, "spare": 40}
     assert time.active.surplus_gpu_ns == 32
 
 
 def test_a_checkpoint_and_a_repair_are_taken_from_where_they_were_booked(time):
     time.settle(110)
-    time.saved(5)
-    time.repair(6)
+    time.book_checkpoint(5)
+    time.book_repair(6)
     assert booked(time) == {"useful": 75, "checkpoint": 5, "spare": 14, "repair": 6}
-    time.saved(1)
-    time.repair(2)
+    time.book_checkpoint(1)
+    time.book_repair(2)
     assert booked(time) == {"useful": 74, "checkpoint": 6, "spare": 12, "repair": 8}

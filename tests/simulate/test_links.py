@@ -89,12 +89,12 @@ def test_nothing_before_a_moment_is_played_if_so_asked(tmp_path):
 @pytest.mark.parametrize(
     ("values", "nodes", "told"),
     [
-        (BOTH, ("w0", "w1", "w2"), "need link_bytes_per_s of every worker, was none of w2"),
-        ([], ("w0", "w1"), "was none of w0, w1"),
+        (BOTH, ("w0", "w1", "w2"), "need link_bytes_per_s of every worker, was none for w2"),
+        ([], ("w0", "w1"), "was none for w0, w1"),
         (BOTH[:1], ("w0",), "need link_bytes_per_s of at least 2 workers, was 1"),
-        ([*BOTH, (3.0, "w1", 0.0)], ("w0", "w1"), "> 0, was 0 of w1 at 2026-01-01T00:00:03Z"),
-        ([*BOTH, (3.0, "w1", -1.0)], ("w0", "w1"), "> 0, was -1 of w1"),
-        ([*BOTH, (3.0, "w0", float("inf"))], ("w0", "w1"), "> 0, was inf of w0"),
+        ([*BOTH, (3.0, "w1", 0.0)], ("w0", "w1"), "> 0, was 0 for w1 at 2026-01-01T00:00:03Z"),
+        ([*BOTH, (3.0, "w1", -1.0)], ("w0", "w1"), "> 0, was -1 for w1"),
+        ([*BOTH, (3.0, "w0", float("inf"))], ("w0", "w1"), "> 0, was inf for w0"),
     ],
     ids=["missing", "all missing", "one alone", "zero", "negative", "endless"],
 )

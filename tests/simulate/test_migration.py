@@ -80,9 +80,9 @@ def test_a_standby_trains_once_it_has_joined_and_its_place_is_refilled(recovery)
 @BOTH
 def test_what_cannot_be_done_is_answered_with_why(recovery):
     model = fleet(spared(recovery), [], 1000)
-    assert model.join("g0") == "g0 is no warm standby"
-    assert model.join("nobody") == "no group is called 'nobody'"
-    assert model.drain("nobody") == "no group is called 'nobody'"
+    assert model.join("g0") == "g0 is not a warm standby"
+    assert model.join("none") == "unknown group 'none'"
+    assert model.drain("none") == "unknown group 'none'"
 
 
 @BOTH

@@ -1,11 +1,10 @@
 """A run whose step time depends on its network: all ranks compute, then reduce their gradients.
 
-A step takes the slowest rank's compute, the compression, and what of the wire is not hidden:
+A step takes the slowest rank's compute, the compression, and the transfer beyond the overlap:
 
     step = max(compute) + compress(mode) + bytes(mode) / (use(mode) bandwidth) + hops latency
 
-where the bandwidth is that of the slowest link, at each moment what it then carries, and a mode may
-make use of a part of it only.
+where the bandwidth is that of the slowest link at each time, of which a mode may use only a part.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,23 +17,23 @@ from torchloom_core.plugin.arrays import Floats
 from torchloom_core.simulate.links import Bottleneck
 
 _DRAWN = 1024
-"""Steps whose noise is drawn at once."""
+"""Number of steps whose noise is drawn at once."""
 
 _POINTS = 300
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mode:
-    """What a mode of compression does to a step.
+    """A compression mode: its bytes, time and progress per step.
 
     Attributes
     ----------
     sent_bytes : float
-        What each rank sends, and receives.
+        Bytes that each rank sends, and receives.
     quality : float
-        Progress of one step, in steps of ``none``.
+        Progress of one step, in steps of the mode ``none``.
     link_use : float
-        Of the slowest link's bandwidth what it makes use of.
+        Share of the slowest link's bandwidth that it uses.
     """
 
     sent_bytes: float
@@ -44,29 +43,28 @@ class Mode:
 
     @property
     def link_bytes(self) -> float:
-        """For how many bytes the link is busy while it sends its own."""
+        """Bytes that the link could carry in the time of the transfer."""
         return self.sent_bytes / self.link_use
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """What the ranks do in a step.
+    """The work of the ranks in a step.
 
     Attributes
     ----------
     ranks : int
-        How many there are.
+        Number of ranks.
     gradient_bytes : int
-        What a step's reductions come to before compression.
+        Bytes of a step's reductions before compression.
     compute_s : float
-        Own time of a rank.
+        Compute time of a rank.
     overlap : float
-        Share of the bytes that go over the wire behind compute, as far as there is time, and of
-        the latency.
+        Maximum share of the bytes, and of the latency, that overlaps with compute.
     latency_s : float
-        Of all hops together.
+        Latency of all hops together.
     noise : float
-        By how much times vary from step to step, relative: lognormal, with mean 1.
+        Relative variation of times from step to step: lognormal, with mean 1.
     """
 
     ranks: int
@@ -84,15 +82,15 @@ class Step(NamedTuple):
     Attributes
     ----------
     number : int
-        From 1.
+        Number of the step, from 1.
     own_s : (ranks,) float64
-        Compute of each rank.
+        Compute time of each rank.
     hidden_s, exposed_s : float
-        Time on the wire behind compute, and after compute and compression.
+        Transfer time during compute, and after compute and compression.
     progress : float
-        Of the run by its end.
+        Progress of the run at its end.
     luck : float
-        Noise of what is measured of the model itself, around 1.
+        Noise of the loss, around 1.
     """
 
     number: int
@@ -108,31 +106,31 @@ class Step(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """Steps one after the other in one mode, and when they begin."""
+    """Consecutive steps in one mode: their start and mode."""
 
     begin_s: float
     mode: str
 
 
 class AllreduceRun:
-    """Steps, one after the other; what is drawn for a step does not depend on its mode.
+    """A sequence of steps; the noise of a step does not depend on its mode.
 
     Attributes
     ----------
     workload : Workload
         As given.
     now_s : float
-        When the last step that was finished ended.
+        End of the last finished step.
     steps : int
-        How many were.
+        Number of finished steps.
     progress : float
-        What they are worth, in steps of ``none``.
+        Their progress, in steps of the mode ``none``.
     in_mode_s : dict of str to float
-        Time spent in each mode.
+        Time in each mode.
     stretches : list of Stretch
-        When the mode changed, the start included.
+        Changes of the mode, the start included.
     curve : list of (float, float)
-        Time and progress, some hundreds of them a pass of the recording.
+        Time and progress, some hundreds of points per pass of the recording.
     """
 
     def __init__(self, workload: Workload, wire: Bottleneck, random: np.random.Generator) -> None:
@@ -147,9 +145,9 @@ class AllreduceRun:
         self._every_s = wire.span_s / _POINTS
 
     def step(self, mode: str, others_bytes: float = 0.0) -> Step:
-        """Return the step that begins now, in this mode; ask again in another as you like.
+        """Return the step that begins now in this mode, without finishing it.
 
-        ``others_bytes`` is what the slowest link carries meanwhile besides, for somebody else.
+        ``others_bytes`` is other traffic that the slowest link carries meanwhile.
         """
         load, wire, chosen = self.workload, self._wire, self.workload.modes[mode]
         own, compress, sent, luck = self._drawn
@@ -176,7 +174,7 @@ class AllreduceRun:
         )
 
     def finish(self, step: Step) -> None:
-        """Take the step that began now as done."""
+        """Finish the step that began now."""
         if not self.stretches or self.stretches[-1].mode != step.mode:
             self.stretches.append(Stretch(step.begin_s, step.mode))
         self.now_s = step.end_s
@@ -188,7 +186,7 @@ class AllreduceRun:
             self.curve.append((step.end_s, step.progress))
 
     def best(self) -> Step:
-        """Return the step that begins now in the mode in which it makes most progress a second."""
+        """Return the step that begins now in the mode with the most progress per second."""
         return max(map(self.step, self.workload.modes), key=self._worth)
 
     def _worth(self, step: Step) -> float:

@@ -1,4 +1,4 @@
-"""The clock of the fleet model: a heap of what is to come, and a list of what happened."""
+"""The event queue of the fleet model: due callbacks in a heap, and recorded events in a list."""
 
 from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
@@ -15,14 +15,14 @@ Act = Callable[[int, Any], None]
 
 
 class EventQueue:
-    """A plain heap of tuples; what is due at the same time happens in the order of its making.
+    """A heap of due callbacks; those due at the same time run in the order of their scheduling.
 
     Attributes
     ----------
     version : int
-        Grows with every change of who is there and how.
+        Grows with every change of a worker's presence or state.
     events : int
-        What was taken from the heap so far, and the hits.
+        Number of processed callbacks and hits.
     """
 
     __slots__ = ("_made", "events", "fleet_events", "heap", "now_ns", "version")
@@ -36,12 +36,12 @@ class EventQueue:
         self._made = 0
 
     def at(self, ts_ns: int, act: Act, argument: Any) -> None:
-        """Have ``act(ts_ns, argument)`` called at ``ts_ns``."""
+        """Schedule ``act(ts_ns, argument)`` at ``ts_ns``."""
         self._made += 1
         heappush(self.heap, (ts_ns, self._made, act, argument))
 
     def run(self, until_ns: int) -> None:
-        """Let happen what is due by ``until_ns``."""
+        """Run the callbacks that are due by ``until_ns``."""
         heap = self.heap
         while heap and heap[0][0] <= until_ns:
             ts_ns, _, act, argument = heappop(heap)
@@ -52,19 +52,19 @@ class EventQueue:
     def record(
         self, kind: Kind, node: str = "", group: str = "", detail: str = "", hit: Hit | None = None
     ) -> None:
-        """Put on record what happens now."""
+        """Record an event at the current time."""
         self.fleet_events.append(FleetEvent(self.now_ns, kind, node, group, detail, hit))
 
     def record_all(self, kind: Kind, times_ns: Iterable[int]) -> None:
-        """Put on record what happened up to now, once or again and again."""
+        """Record past events of one kind."""
         self.fleet_events += [FleetEvent(ts_ns, kind) for ts_ns in times_ns]
 
     def take_events(self) -> list[FleetEvent]:
-        """Hand out what happened since the last call, in order."""
+        """Return the events recorded since the last call, in order of time."""
         fleet_events, self.fleet_events = self.fleet_events, []
         return sorted(fleet_events, key=attrgetter("ts_ns"))
 
 
 def to_ns(seconds: float) -> int:
-    """Round to whole nanoseconds; what is too far away to ever come is ``NEVER_NS``."""
+    """Round to whole nanoseconds, at most ``NEVER_NS``."""
     return round(seconds * SECOND_NS) if seconds * SECOND_NS < NEVER_NS else NEVER_NS

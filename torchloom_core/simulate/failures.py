@@ -1,4 +1,4 @@
-"""The failures of a trace bundle as the fleet model takes them."""
+"""Convert the failures of a trace bundle to hits of the fleet model."""
 
 from collections.abc import Iterable
 from typing import Literal
@@ -20,16 +20,16 @@ def hits(
 ) -> list[Hit]:
     """Return the failures from ``start_ns`` to before ``end_ns``, in time order.
 
-    An event of a rack, a switch or a power feed strikes all nodes under it. Events that come
-    from one cause are one failure, at the time of the first of them: it strikes all their nodes,
-    which are away until the last of them is resolved.
+    An event of a rack, a switch or a power feed hits all nodes below it. Events with a common
+    cause are one failure, at the time of the first of them. It hits all their nodes, which are
+    away until the last event is resolved.
 
     Parameters
     ----------
     unknown : "component" or "job"
-        What a failure follows of which nobody knows it.
+        What a failure of unknown cause is assumed to follow.
     repair_s : float
-        How long a node is away after a failure whose end nobody knows.
+        How long a node is away after a failure without a known end.
     """
     watched = watch(bundle)
     fatal = {event.id: event for event in bundle.events() if event.fatal}
@@ -44,7 +44,7 @@ def hits(
 
 
 def _root(event: Event, fatal: dict[str, Event]) -> str:
-    """Return the first cause; it may itself be no failure, or in no row."""
+    """Return the root cause, which need not be a failure or be in the trace."""
     seen = {event.id}
     while event.cause and event.cause not in seen:
         if event.cause not in fatal:

@@ -1,4 +1,4 @@
-"""Every nanosecond of every GPU goes to one bucket, in whole numbers."""
+"""GPU time accounting: every nanosecond of every GPU goes to one bucket, in integers."""
 
 from typing import NamedTuple, get_args
 
@@ -8,7 +8,7 @@ BUCKETS: tuple[Bucket, ...] = get_args(Bucket)
 
 
 class Account:
-    """GPUs that are in the same situation, whose time goes to one bucket at a time."""
+    """A set of GPUs whose time goes to one bucket at a time."""
 
     __slots__ = ("_moved_gpu_ns", "_since_ns", "_totals", "bucket", "gpus")
 
@@ -31,25 +31,25 @@ class Account:
         self.bucket = bucket
 
     def give(self, gpus: int, other: "Account", ts_ns: int) -> None:
-        """Move GPUs to another account: none is ever made or lost."""
+        """Move GPUs to another account; their total is constant."""
         self._take(-gpus, ts_ns)
         other._take(gpus, ts_ns)
 
     def _take(self, gpus: int, ts_ns: int) -> None:
-        # Not settled: what they spent elsewhere since then is put right when it is.
+        # Not settled here: the next settle() corrects for their time in the other account.
         self._moved_gpu_ns -= gpus * (ts_ns - self._since_ns)
         self.gpus += gpus
 
 
 class WorkingGroups(Account):
-    """Groups that work together, which may be more than the job is planned for.
+    """The account of the groups that train, which may be more than planned.
 
     Attributes
     ----------
     planned : int
-        GPUs that the job is planned for.
+        GPUs of the job as planned.
     surplus_gpu_ns : int
-        Useful time of GPUs beyond those.
+        Useful time of GPUs beyond the plan.
     """
 
     __slots__ = ("_counted_ns", "planned", "surplus_gpu_ns")
@@ -61,7 +61,7 @@ class WorkingGroups(Account):
 
     @property
     def surplus(self) -> int:
-        """GPUs beyond those that the job is planned for."""
+        """GPUs beyond the plan."""
         return max(0, self.gpus - self.planned)
 
     def settle(self, ts_ns: int) -> None:
@@ -80,23 +80,23 @@ class WorkingGroups(Account):
 
 
 class UsefulTime(NamedTuple):
-    """Useful GPU-nanoseconds that are safe, and how much of them was beyond the plan."""
+    """Useful GPU-nanoseconds at a checkpoint, and the part beyond the plan."""
 
     useful: int
     surplus: int
 
 
 class GpuTime:
-    """The buckets, and the accounts that book to them.
+    """The buckets, and the accounts whose time goes to them.
 
     Attributes
     ----------
     active : WorkingGroups
-        Groups that work together; its bucket follows the phase of the run.
+        Groups that train; the bucket follows the phase of the run.
     away, waiting : Account
-        Groups of the run that come back, and those that lack nodes, while others go on.
+        Groups of the run that rejoin, and those that lack nodes, while others go on.
     spare : Account
-        Standbys and cold spares, those included that are repaired or inspected.
+        Standbys and cold spares, including nodes under repair or inspection.
     """
 
     def __init__(self, start_ns: int) -> None:
@@ -107,35 +107,35 @@ class GpuTime:
         self.spare = Account("spare", self.totals, start_ns)
 
     def lose(self, gpu_ns: int) -> None:
-        """Take work back that was booked as useful, or will be."""
+        """Rebook useful time as lost; it may be booked as useful only later."""
         self.totals["useful"] -= gpu_ns
         self.totals["lost"] += gpu_ns
 
     def spoil(self, into_ns: int) -> None:
-        """Take back what the active did in its present step."""
+        """Rebook the active groups' time in the current step as lost."""
         self.lose(into_ns * self.active.gpus)
         self.active.surplus_gpu_ns -= into_ns * self.active.surplus
 
-    def kept(self, into_ns: int) -> UsefulTime:
-        """Return what is useful, all being settled, less what the active did in its present step."""
+    def useful_before_step(self, into_ns: int) -> UsefulTime:
+        """Return the useful time without the current step; settle all accounts first."""
         active = self.active
         return UsefulTime(
             self.totals["useful"] - into_ns * active.gpus,
             active.surplus_gpu_ns - into_ns * active.surplus,
         )
 
-    def fall_back(self, kept: UsefulTime) -> None:
-        """Take back what is useful beyond what was kept, all being settled."""
-        self.lose(self.totals["useful"] - kept.useful)
-        self.active.surplus_gpu_ns = kept.surplus
+    def roll_back(self, saved: UsefulTime) -> None:
+        """Rebook useful time beyond a checkpoint as lost; settle all accounts first."""
+        self.lose(self.totals["useful"] - saved.useful)
+        self.active.surplus_gpu_ns = saved.surplus
 
-    def saved(self, gpu_ns: int) -> None:
-        """Book a checkpoint that was booked as useful, or will be."""
+    def book_checkpoint(self, gpu_ns: int) -> None:
+        """Rebook useful time as a checkpoint; it may be booked as useful only later."""
         self.totals["useful"] -= gpu_ns
         self.totals["checkpoint"] += gpu_ns
 
-    def repair(self, gpu_ns: int) -> None:
-        """Book a repair or an inspection that was booked as spare, or will be."""
+    def book_repair(self, gpu_ns: int) -> None:
+        """Rebook spare time as repair or inspection; it may be booked as spare only later."""
         self.totals["spare"] -= gpu_ns
         self.totals["repair"] += gpu_ns
 

@@ -1,4 +1,4 @@
-"""A replica group as the fleet model has it: its nodes, its workers, and what it is there for."""
+"""A replica group of the fleet model: its nodes, its workers and its role."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -7,8 +7,8 @@ from torchloom_core.simulate.gpu_time import Account
 from torchloom_core.simulate.records import Member, MemberState
 
 Role = Literal["run", "joined", "warm", "warming", "cold"]
-"""``run``: one of the job's groups, working or coming back; the rest are standbys: ``joined`` and
-``warm`` ones can take a group's place at once, ``warming`` ones soon, ``cold`` ones lack nodes."""
+"""``run``: a group of the job, training or rejoining; the others are standbys: ``joined`` and
+``warm`` ones can replace a group at once, ``warming`` ones soon, ``cold`` ones lack nodes."""
 
 EMPTY = ""
 
@@ -26,21 +26,21 @@ class Group:
     Attributes
     ----------
     account : Account
-        Where the time of its nodes is booked.
+        Account for the time of its nodes.
     nodes : list of str
-        The node of each rank, ``EMPTY`` where one is lacking.
+        Node of each rank, ``EMPTY`` if it has none.
     missing : int
-        How many are lacking.
+        Number of ranks without a node.
     position : int
-        Which of the job's groups it is, while it is one.
+        Index among the job's groups, while it is one.
     ready_ns : int
-        When nodes that are being provisioned will be there.
+        When its provisioned nodes are ready.
     left : bool
-        Whether it went in order, not by a failure.
+        Whether it left in order, not by a failure.
     working : bool
         In ``per_step`` mode: whether it takes part in the steps.
     serial : int
-        Grows whenever what was planned for it is void.
+        Grows whenever scheduled callbacks for it become void.
     """
 
     __slots__ = (
@@ -85,7 +85,7 @@ class Group:
         return f"{self.name}-{rank}"
 
     def lose_worker(self, rank: int) -> bool:
-        """Note that a process died; record whether it was alive."""
+        """Mark a worker as dead; return whether it was alive."""
         if rank in self._lost:
             return False
         self._lost.add(rank)
@@ -93,7 +93,7 @@ class Group:
         return True
 
     def revive(self) -> None:
-        """Start the dead workers anew, all of them if the whole group had left."""
+        """Restart the dead workers, or all if the whole group had left."""
         for rank in range(len(self.nodes)) if self.left else sorted(self._lost):
             self._incarnations[rank] += 1
         self._lost.clear()
@@ -101,13 +101,13 @@ class Group:
         self.left = False
 
     def vacate(self, rank: int) -> str:
-        """Take the node of a rank away and return it."""
+        """Remove the node of a rank and return it."""
         node = self.nodes[rank]
         self.nodes[rank] = EMPTY
         self.missing += 1
         return node
 
-    def seat(self, rank: int, node: str) -> None:
+    def place(self, rank: int, node: str) -> None:
         """Give a rank a node."""
         self.nodes[rank] = self._last[rank] = node
         self.missing -= 1
@@ -116,7 +116,7 @@ class Group:
     def members(self, racks: Mapping[str, str], run_state: MemberState) -> tuple[Member, ...]:
         """Return the workers, the same objects until something changes.
 
-        ``run_state`` is how those are that work.
+        ``run_state`` is the state of working ones.
         """
         if self.left:
             state: MemberState = "left"

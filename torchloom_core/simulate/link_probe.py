@@ -1,4 +1,4 @@
-"""What a probe of a simulated link measures, and how long it takes: docs/telemetry.md."""
+"""Simulate a probe of a link as in docs/telemetry.md: its measurement and duration."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from torchloom_core.wire.links import Measured
 
 _BURSTS = 5
 _MEASURES_S = 2.0
-"""What has not come by then is not waited for."""
+"""Maximum duration of a measurement, seconds."""
 
 
 def probe_link(
@@ -16,20 +16,20 @@ def probe_link(
     noise: float,
     random: np.random.Generator,
 ) -> tuple[Measured, float]:
-    """Return what is measured, and the seconds that it takes.
+    """Return the measurement, and its duration in seconds.
 
     Parameters
     ----------
     bytes_per_s, latency_s : float
-        Of the link, while it is probed.
+        Bandwidth and latency of the link during the probe.
     noise : float
-        By how much bursts differ, and latencies, relative: lognormal, with mean 1.
+        Relative variation of bursts and latencies: lognormal, with mean 1.
     """
     burst_s = probe_bytes / _BURSTS / bytes_per_s
     begun = min(_BURSTS, 1 + int(_MEASURES_S / burst_s))
     drawn = np.exp(noise * random.standard_normal(1 + _BURSTS) - noise**2 / 2)
     of_latency, first, *others = drawn.tolist()
-    timed = others[: begun - 1] or [first]  # unless it is the only one, it but opens the window
+    timed = others[: begun - 1] or [first]  # the first only opens the window
     middle = float(np.median(timed))
     measured = Measured(
         bytes_per_s=bytes_per_s * middle,

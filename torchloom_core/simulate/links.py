@@ -1,4 +1,4 @@
-"""What the links between the ranks of a run carry, as a trace has measured it."""
+"""Bandwidth of the links between the ranks of a run, from the measurements of a trace."""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -21,21 +21,21 @@ _NAMED = 3
 
 
 class Bottleneck:
-    """The slowest link of a ring over time, which begins anew where the recording ends.
+    """The slowest link of a ring over time; the recording is repeated at its end.
 
     Parameters
     ----------
     at_s : sequence of float
-        When it changes, ascending from 0, seconds.
+        Times of changes, ascending from 0, seconds.
     bytes_per_s : sequence of float
-        What it carries from then on; positive.
+        Bandwidth from then on; positive.
     span_s : float
-        How long the recording is.
+        Length of the recording.
 
     Attributes
     ----------
     in_all : float
-        How many bytes it can have carried by then.
+        Bytes that it can carry in one pass of the recording.
     """
 
     def __init__(self, at_s: Sequence[float], bytes_per_s: Sequence[float], span_s: float) -> None:
@@ -45,14 +45,14 @@ class Bottleneck:
         *self._carried, self.in_all = accumulate(parts, initial=0.0)
 
     def carried(self, ts_s: float) -> float:
-        """Return how many bytes it can have carried from 0 to ``ts_s``."""
+        """Return the bytes that it can carry from 0 to ``ts_s``."""
         passes, rest_s = divmod(ts_s, self.span_s)
         piece = bisect_right(self.at_s, rest_s) - 1
         within = (rest_s - self.at_s[piece]) * self.bytes_per_s[piece]
         return passes * self.in_all + self._carried[piece] + within
 
     def when(self, sent_bytes: float) -> float:
-        """Return when it can have carried so many bytes since 0, seconds."""
+        """Return the time by which it can carry ``sent_bytes``, seconds."""
         passes, rest = divmod(sent_bytes, self.in_all)
         piece = bisect_right(self._carried, rest) - 1
         within_s = (rest - self._carried[piece]) / self.bytes_per_s[piece]
@@ -60,18 +60,18 @@ class Bottleneck:
 
 
 class OwnLinks:
-    """What the link of each rank carries over time, which begins anew where the recording ends.
+    """The link of each rank over time; the recording is repeated at its end.
 
     Parameters
     ----------
     at_ns, bytes_per_s : (values,) arrays
-        What was measured, in time order.
+        Measurements, in time order.
     component : (values,) int64
-        Of what.
-    hung_on : sequence of sequence of int
-        The components whose links are each rank's.
+        Measured component of each.
+    depends_on : sequence of sequence of int
+        Components that the link of each rank depends on.
     start_ns, span_s : int, float
-        When the recording begins, and how long it is.
+        Start and length of the recording.
     """
 
     def __init__(
@@ -79,20 +79,20 @@ class OwnLinks:
         at_ns: Ints,
         component: NDArray[np.int64],
         bytes_per_s: Floats,
-        hung_on: Sequence[Sequence[int]],
+        depends_on: Sequence[Sequence[int]],
         start_ns: int,
         span_s: float,
     ) -> None:
-        self._hung_on, self._start_ns, self._span_s = hung_on, start_ns, span_s
+        self._depends_on, self._start_ns, self._span_s = depends_on, start_ns, span_s
         self._of = {
             number: (at_ns[component == number], bytes_per_s[component == number])
             for number in np.unique(component).tolist()
         }
 
     def bytes_per_s(self, row: int, ts_s: float) -> float:
-        """Return what a rank's link carries ``ts_s`` after the start."""
+        """Return the bandwidth of a rank's link ``ts_s`` after the start."""
         now_ns = self._start_ns + round(ts_s % self._span_s * SECOND_NS)
-        series = [self._of[number] for number in self._hung_on[row]]
+        series = [self._of[number] for number in self._depends_on[row]]
         return min(
             float(rates[np.searchsorted(at_ns, now_ns, side="right") - 1])
             for at_ns, rates in series
@@ -101,14 +101,14 @@ class OwnLinks:
 
 @dataclass(frozen=True)
 class Links:
-    """The ranks of a trace of bandwidth, what their links carry, and the slowest of them.
+    """The ranks of a bandwidth trace, their links, and the slowest link.
 
     Attributes
     ----------
     workers, nodes, racks : tuple of str
-        One a rank.
+        One per rank.
     start_ns : int
-        From when on all links are known.
+        Time from which all links are known.
     """
 
     workers: tuple[str, ...]
@@ -120,20 +120,20 @@ class Links:
 
 
 def links_of(bundle: Bundle, from_ns: int | None = None) -> Links:
-    """Return the links of what is watched in a trace.
+    """Return the links of the watched components of a trace.
 
-    A value holds until the next valid one. That of a component that several ranks hang on, as a
-    switch, is a link of each of them.
+    A value holds until the next valid one. A component shared by several ranks, such as a switch,
+    is a link of each of them.
 
     Parameters
     ----------
     from_ns : int, optional
-        Nothing before it is played.
+        Earliest start.
 
     Raises
     ------
     TraceError
-        If a rank has no link, there are fewer than two, or a link carries nothing.
+        If a rank has no link, there are fewer than two ranks, or a bandwidth is not positive.
     """
     watched, manifest = watch(bundle), bundle.manifest
     names = tuple(name for name in bundle.measured if watched.rows_of(name))
@@ -143,13 +143,13 @@ def links_of(bundle: Bundle, from_ns: int | None = None) -> Links:
     without = [name for row, name in enumerate(watched.ids) if row not in linked]
     if without:
         raise TraceError(
-            f"{bundle.path}: need {LINK_METRIC} of every worker, was none of "
+            f"{bundle.path}: need {LINK_METRIC} of every worker, was none for "
             f"{listed(without, _NAMED)}"
         )
     if len(watched.ids) < 2:
         raise TraceError(
             f"{bundle.path}: need {LINK_METRIC} of at least 2 workers, was {len(watched.ids)}: "
-            f"one alone reduces nothing"
+            f"an allreduce needs two ranks"
         )
     _refuse_dead(bundle, at_ns, [names[number] for number in component.tolist()], value)
     first_ns = max(int(at_ns[component == number].min()) for number in np.unique(component))
@@ -161,10 +161,10 @@ def links_of(bundle: Bundle, from_ns: int | None = None) -> Links:
         )
     changes = list(_slowest(at_ns, component, value, start_ns))
     span_s = (manifest.end_ns - start_ns) / SECOND_NS
-    hung_on: list[list[int]] = [[] for _ in watched.ids]
+    depends_on: list[list[int]] = [[] for _ in watched.ids]
     for number in np.unique(component).tolist():
         for row in watched.rows_of(names[number]):
-            hung_on[row].append(number)
+            depends_on[row].append(number)
     return Links(
         workers=watched.ids,
         nodes=watched.node,
@@ -175,20 +175,20 @@ def links_of(bundle: Bundle, from_ns: int | None = None) -> Links:
             [rate for _, rate in changes],
             span_s,
         ),
-        own=OwnLinks(at_ns, component, value, hung_on, start_ns, span_s),
+        own=OwnLinks(at_ns, component, value, depends_on, start_ns, span_s),
     )
 
 
 def _values(bundle: Bundle, names: tuple[str, ...]) -> tuple[Ints, NDArray[np.int64], Floats]:
-    """Return times, components and values of all that is valid, by the time of the event."""
+    """Return times, components and values of all valid samples, in order of time."""
     tables = list(bundle.telemetry(metrics=(LINK_METRIC,)))
     at_ns = np.concatenate([numbers(t["t_event"]) for t in tables] or [np.zeros(0, np.int64)])
     component = np.concatenate([codes(t["component"], names) for t in tables] or [at_ns])
     value = np.concatenate([numbers(t["value"]) for t in tables] or [np.zeros(0)])
     valid = np.concatenate([numbers(t["valid"]) for t in tables] or [np.zeros(0, np.bool_)])
-    kept = valid & ~np.isnan(value) & (component >= 0) & (at_ns < bundle.manifest.end_ns)
-    order = np.argsort(at_ns[kept], kind="stable")
-    return at_ns[kept][order], component[kept][order], value[kept][order]
+    usable = valid & ~np.isnan(value) & (component >= 0) & (at_ns < bundle.manifest.end_ns)
+    order = np.argsort(at_ns[usable], kind="stable")
+    return at_ns[usable][order], component[usable][order], value[usable][order]
 
 
 def _refuse_dead(bundle: Bundle, at_ns: Ints, component: Sequence[str], value: Floats) -> None:
@@ -196,17 +196,17 @@ def _refuse_dead(bundle: Bundle, at_ns: Ints, component: Sequence[str], value: F
     if len(dead):
         first = int(dead[0])
         raise TraceError(
-            f"{bundle.path}: need {LINK_METRIC} > 0, was {value[first]:g} of {component[first]} at "
-            f"{moment_text(int(at_ns[first]))}: a step over it would never end"
+            f"{bundle.path}: need {LINK_METRIC} > 0, was {value[first]:g} for {component[first]} "
+            f"at {moment_text(int(at_ns[first]))}: a step over it would never end"
         )
 
 
 def _slowest(
     at_ns: Ints, component: NDArray[np.int64], value: Floats, start_ns: int
 ) -> Iterator[tuple[int, float]]:
-    """Yield when the least of all values changes, from the start on, and what it is then."""
+    """Yield time and value of each change of the least of all values, from the start on."""
     present: dict[int, float] = {}
-    told = None
+    last = None
     times = at_ns.tolist()
     for ts_ns, number, rate, next_ns in zip(
         times, component.tolist(), value.tolist(), [*times[1:], None], strict=True
@@ -215,6 +215,6 @@ def _slowest(
         if next_ns is not None and (next_ns == ts_ns or next_ns <= start_ns):
             continue
         slowest = min(present.values())
-        if slowest != told:
-            told = slowest
+        if slowest != last:
+            last = slowest
             yield max(ts_ns, start_ns), slowest

@@ -1,7 +1,7 @@
-"""The fleet model: what a training job on given nodes makes of given failures and commands.
+"""The fleet model: a deterministic simulation of a training job under failures and commands.
 
-It answers in a closed loop what Threadlets and trainers answer live. Time is whole nanoseconds,
-nothing in it is drawn at random, and every GPU's time ends in one bucket.
+In a closed loop it replaces Threadlets and trainers. Time is in integer nanoseconds, nothing is
+random, and all GPU time goes to one bucket.
 """
 
 import hashlib
@@ -18,26 +18,26 @@ from torchloom_core.simulate.scenario import Hit, JobSpec
 
 
 class FleetModel:
-    """A job, its standbys and its spares, under the failures that will strike them.
+    """A job with standbys and spares, under given failures.
 
     Parameters
     ----------
     job : JobSpec
-        The job, and what everything costs it.
+        The job and its costs.
     nodes : sequence of str, length ``job.nodes``
-        First those of the job's groups, ``nodes_per_group`` each, then those of the standby
-        groups, then the cold spares.
+        Nodes of the job's groups, ``nodes_per_group`` each, then those of the standby groups,
+        then the cold spares.
     hits : iterable of Hit
-        In time order; consumed as time goes on, so that it may be endless.
+        In time order; consumed lazily, so it may be infinite.
     start_ns, end_ns : int
-        The span; hits outside it are left out.
+        The simulated span; hits outside it are ignored.
     racks : mapping of str to str
-        Node to rack, as far as known; only shown, in :class:`Member`.
+        Known racks of nodes; only reported in :class:`Member`.
 
     Raises
     ------
     ValueError
-        If there are too few or too many nodes, one is named twice, or the span is empty.
+        If the number of nodes is wrong, a node occurs twice, or the span is empty.
     """
 
     def __init__(
@@ -60,13 +60,15 @@ class FleetModel:
         self._engine = EventQueue(start_ns)
         self._gpu_time = GpuTime(start_ns)
         self._pool = NodePool(job, nodes, self._gpu_time, self._engine)
-        carry = RestartRun if job.recovery == "restart" else PerStepRun
-        self._run: RestartRun | PerStepRun = carry(job, self._pool, self._gpu_time, self._engine)
+        run_class = RestartRun if job.recovery == "restart" else PerStepRun
+        self._run: RestartRun | PerStepRun = run_class(
+            job, self._pool, self._gpu_time, self._engine
+        )
         self._racks = racks
         self._hits: Iterator[Hit] = dropwhile(lambda hit: hit.ts_ns < start_ns, hits)
         self._next = next(self._hits, None)
         size = job.nodes_per_group
-        self._first_seats = {
+        self._first_places = {
             nodes[group * size + rank]: (rank, group)
             for group in range(job.groups)
             for rank in range(size)
@@ -87,18 +89,18 @@ class FleetModel:
 
     @property
     def step(self) -> int:
-        """How many steps the run has kept so far, those included that it may still lose."""
+        """Steps that count so far, including those that a failure may still undo."""
         return self._run.steps(self.now_ns)[1]
 
     @property
     def events(self) -> int:
-        """How many events were processed so far, hits included."""
+        """Number of processed events, hits included."""
         return self._engine.events
 
     def workers(self) -> tuple[Member, ...]:
         """Return the workers of all groups, standbys included, by group and rank.
 
-        One that is as before is the same object as before.
+        An unchanged worker is the same object as before.
         """
         if self._workers[0] != self.version:
             state = self._run.state
@@ -107,7 +109,7 @@ class FleetModel:
         return self._workers[1]
 
     def advance(self, until_ns: int) -> list[FleetEvent]:
-        """Process everything up to and including ``until_ns``; return what happened, in order."""
+        """Simulate up to and including ``until_ns``; return the events, in order of time."""
         engine = self._engine
         until_ns = min(until_ns, self._end_ns)
         while (hit := self._next) is not None and hit.ts_ns <= until_ns:
@@ -142,16 +144,18 @@ class FleetModel:
         self._pool.refill_standbys(ts_ns)
 
     def _strike_job(self, hit: Hit, ts_ns: int) -> None:
-        """End one process; its node is sound.
+        """End one process; its node is healthy.
 
-        It has the rank of the process that the fault was seen on, or one that the id decides.
+        Its rank is that of the process with the recorded fault, or derived from the id.
         """
         groups = self._pool.run_groups
         if hit.seen_on:
-            seats = [self._first_seats[node] for node in hit.seen_on if node in self._first_seats]
-            if not seats:
+            places = [
+                self._first_places[node] for node in hit.seen_on if node in self._first_places
+            ]
+            if not places:
                 return
-            rank, place = min(seats)
+            rank, place = min(places)
         else:
             digest = hashlib.blake2b(hit.id.encode(), digest_size=8).digest()
             rank, place = divmod(int.from_bytes(digest, "little"), len(groups))
@@ -168,36 +172,35 @@ class FleetModel:
     # --- commands: each returns "" or why it was not done ---
 
     def join(self, group: str) -> str:
-        """Have a warm standby group join, so that it can take a group's place at once."""
+        """Let a warm standby group join, so that it can replace a group at once."""
         standby = self._pool.group(group)
         if standby is None:
-            return f"no group is called {group!r}"
+            return f"unknown group {group!r}"
         if standby.role != "warm":
-            return "" if standby.role == "joined" else f"{group} is no warm standby"
+            return "" if standby.role == "joined" else f"{group} is not a warm standby"
         standby.role = "joined"
         self._engine.version += 1
         return ""
 
     def admit(self, group: str) -> str:
-        """Have a warm standby group be one of the run from now on; nobody leaves for it."""
+        """Add a warm standby group to the run, without replacing another group."""
         standby = self._pool.group(group)
         if standby is None:
-            return f"no group is called {group!r}"
+            return f"unknown group {group!r}"
         if standby.role not in ("warm", "joined"):
-            return "" if standby.role == "run" else f"{group} is no warm standby"
+            return "" if standby.role == "run" else f"{group} is not a warm standby"
         return self._run.admit(standby, self.now_ns)
 
     def drain(self, group: str) -> str:
-        """Have a group leave in order; its nodes are inspected.
+        """Let a group leave in order; its nodes are inspected.
 
-        A standby that has joined takes its place while the whole run pauses. Without one the
-        group is missing: in ``per_step`` mode the others go on, in ``restart`` mode the run goes
-        on once a standby or spares have taken its place. A group of the run that is asked while
-        a checkpoint is saved, or while the run is down, leaves when that is over.
+        A joined standby replaces it while the whole run pauses. Without one, the other groups go on
+        in ``per_step`` mode; in ``restart`` mode the run continues once a standby or spares replace
+        the group. During a checkpoint, or while the run is down, the group leaves afterwards.
         """
         leaving = self._pool.group(group)
         if leaving is None:
-            return f"no group is called {group!r}"
+            return f"unknown group {group!r}"
         if leaving.left:
             return ""
         if leaving.role == "run":
@@ -207,11 +210,11 @@ class FleetModel:
         return ""
 
     def save_checkpoint(self) -> str:
-        """Save a durable checkpoint now, all work stopped meanwhile."""
+        """Save a durable checkpoint now; training stops meanwhile."""
         return self._run.save_checkpoint(self.now_ns)
 
     def set_checkpoint_interval(self, seconds: float) -> str:
-        """Change the work between two periodic durable checkpoints."""
+        """Set the interval between periodic durable checkpoints, in seconds of training."""
         if not seconds >= 1:
             return f"need seconds >= 1, was {seconds}"
         self._run.set_checkpoint_interval(to_ns(seconds), self.now_ns)
@@ -219,27 +222,27 @@ class FleetModel:
         return ""
 
     def pause(self) -> str:
-        """Pause the run, once what is going on is over."""
+        """Pause the run, after the current phase."""
         self._run.pause(self.now_ns)
         return ""
 
     def resume(self) -> str:
-        """Let a paused run go on."""
+        """Resume a paused run."""
         self._run.resume(self.now_ns)
         return ""
 
     def cordon(self, node: str) -> None:
-        """Use ``node`` as a spare or a standby only if nothing else is left."""
+        """Use ``node`` as a spare or standby only if there is no other."""
         self._pool.cordon(node)
 
     def uncordon(self, node: str) -> None:
-        """Use ``node`` as any other; what was put elsewhere meanwhile stays there."""
+        """Use ``node`` as any other again; existing placements do not change."""
         self._pool.uncordon(node)
 
     def finish(self) -> Result:
-        """Advance to the end, close the books, and return what it all came to.
+        """Advance to the end, settle all accounts, and return the result.
 
-        Work that no checkpoint holds yet counts as useful.
+        Unsaved work at the end counts as useful.
         """
         self.advance(self._end_ns)
         self._run.close(self._end_ns)

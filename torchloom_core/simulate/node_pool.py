@@ -1,4 +1,4 @@
-"""Where every node of the allocation is: in a group, spare, under repair, or inspected."""
+"""The nodes of the allocation: in a group, spare, under repair, or under inspection."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
@@ -10,7 +10,7 @@ from torchloom_core.simulate.scenario import Hit, JobSpec
 
 
 class _Migration:
-    """A group's nodes after it was moved off them: ``out`` are still inspected."""
+    """The old nodes of a migrated group: ``out`` are still under inspection."""
 
     __slots__ = ("justified", "out")
 
@@ -20,17 +20,17 @@ class _Migration:
 
 
 class NodePool:
-    """The nodes of an allocation, and the groups they make up.
+    """The nodes of an allocation, and their groups.
 
-    The run takes nodes from here first; standbys are refilled from what it leaves. A node that
-    comes back is a spare, and is offered to the run by ``when_free``.
+    The run has priority for spares; standbys are refilled from the rest. A node that returns is a
+    spare, and is offered to the run by ``when_free``.
 
     Attributes
     ----------
     groups : tuple of Group
-        All, first those that began in the job.
+        All groups, those that started in the job first.
     run_groups : list of Group
-        Those of the job now.
+        Current groups of the job.
     avoided, migrations, useless_migrations : int
         See :class:`~torchloom_core.simulate.records.Result`.
     """
@@ -58,10 +58,10 @@ class NodePool:
         self.run_groups = list(self.groups[: job.groups])
         self._standbys = list(self.groups[job.groups :])
         self._by_name = {group.name: group for group in self.groups}
-        self._seats: dict[str, tuple[Group, int] | None] = dict.fromkeys(nodes)
+        self._places: dict[str, tuple[Group, int] | None] = dict.fromkeys(nodes)
         for group in self.groups:
-            self._seats |= {node: (group, rank) for rank, node in enumerate(group.nodes)}
-        # Of a dict that nodes leave at the front, the first is ever longer to find.
+            self._places |= {node: (group, rank) for rank, node in enumerate(group.nodes)}
+        # In a plain dict, removals at the front make the first item slow to find.
         self._spares: OrderedDict[str, None] = OrderedDict.fromkeys(nodes[count * size :])
         self._back_ns: dict[str, int] = {}
         self._inspected: dict[str, _Migration] = {}
@@ -77,22 +77,22 @@ class NodePool:
 
     def own(self, nodes: Iterable[str]) -> list[str]:
         """Return those of ``nodes`` that are in the allocation."""
-        return list(filter(self._seats.__contains__, nodes))
+        return list(filter(self._places.__contains__, nodes))
 
     def run_groups_on(self, nodes: Iterable[str]) -> list[Group]:
-        """Return the groups of the job that ``nodes`` of the allocation work for, each once."""
-        seats = filter(None, map(self._seats.get, nodes))
-        return list(dict.fromkeys(group for group, _ in seats if group.role == "run"))
+        """Return the groups of the job with one of ``nodes``, each once."""
+        places = filter(None, map(self._places.get, nodes))
+        return list(dict.fromkeys(group for group, _ in places if group.role == "run"))
 
     def cordon(self, node: str) -> None:
-        """Use ``node`` as a spare or a standby only if nothing else is left."""
+        """Use ``node`` as a spare or standby only if there is no other."""
         self._cordoned.add(node)
 
     def uncordon(self, node: str) -> None:
-        """Use ``node`` as any other."""
+        """Use ``node`` as any other again."""
         self._cordoned.discard(node)
 
-    # --- nodes that go, nodes that come back ---
+    # --- lost nodes, returning nodes ---
 
     def lose(self, nodes: Iterable[str], hit: Hit, ts_ns: int) -> None:
         """Send ``nodes`` to repair, wherever they are."""
@@ -101,9 +101,9 @@ class NodePool:
             since_ns, until_ns = ts_ns, ts_ns + hit.repair_ns
             if node in self._spares:
                 del self._spares[node]
-            elif (seat := self._seats[node]) is not None:
-                struck |= seat[0].role == "run"
-                self._unseat(*seat, hit, ts_ns)
+            elif (place := self._places[node]) is not None:
+                struck |= place[0].role == "run"
+                self._displace(*place, hit, ts_ns)
             else:
                 since_ns = self._back_ns[node]
                 if (migration := self._inspected.pop(node, None)) is not None:
@@ -117,27 +117,27 @@ class NodePool:
         self.avoided += avoided and not struck
 
     def _send_away(self, node: str, since_ns: int, until_ns: int) -> None:
-        """Have a node be back at ``until_ns``; so far it was to be away until ``since_ns``."""
+        """Let a node return at ``until_ns``; before, it was to return at ``since_ns``."""
         self._back_ns[node] = until_ns
-        self._gpu_time.repair((until_ns - since_ns) * self._gpus)
+        self._gpu_time.book_repair((until_ns - since_ns) * self._gpus)
         self._engine.at(until_ns, self._come_back, node)
 
-    def _unseat(self, group: Group, rank: int, hit: Hit, ts_ns: int) -> None:
+    def _displace(self, group: Group, rank: int, hit: Hit, ts_ns: int) -> None:
         node = self._vacate(group, rank, ts_ns)
         self.kill(group, rank, hit, node)
         if group.role != "run":
             self._stand_down(group)
 
     def kill(self, group: Group, rank: int, hit: Hit, node: str) -> None:
-        """Note that a worker's process died."""
+        """Mark a worker's process as dead."""
         if group.lose_worker(rank):
             self._engine.version += 1
             self._engine.record("worker_lost", node, group.name, group.worker(rank), hit)
 
     def move_out(self, group: Group, ts_ns: int) -> None:
-        """Take all nodes of a group away for inspection: it leaves in order."""
+        """Let a group leave in order; send all its nodes to inspection."""
         moved_from_run = group.role == "run"
-        migration = _Migration(_seated(group))
+        migration = _Migration(_node_count(group))
         for rank, node in enumerate(group.nodes):
             if node == EMPTY:
                 continue
@@ -168,17 +168,17 @@ class NodePool:
         self.refill_standbys(ts_ns)
 
     def close(self, ts_ns: int) -> None:
-        """Take back what was booked for nodes that are away beyond the end."""
+        """Correct the booked repair time of nodes that are away beyond the end."""
         for until_ns in self._back_ns.values():
-            self._gpu_time.repair((ts_ns - until_ns) * self._gpus)
+            self._gpu_time.book_repair((ts_ns - until_ns) * self._gpus)
 
-    # --- who takes a lost node's place ---
+    # --- replacement of lost nodes ---
 
     def pick_standby(self, group: Group) -> Group | None:
-        """Return the standby that is to take the place of ``group``, if one is ready.
+        """Return the standby that replaces ``group``, if one is ready.
 
-        One that has joined comes first. One with a cordoned node is used only if there are not
-        enough other spares.
+        Joined standbys come first. One with a cordoned node is used only if there are not enough
+        other spares.
         """
         ready = [standby for standby in self._standbys if standby.role in ("joined", "warm")]
         if not ready:
@@ -190,12 +190,12 @@ class NodePool:
         return standby
 
     def swap(self, out: Group, standby: Group, account: Account, ts_ns: int) -> None:
-        """Put ``standby`` in the place of ``out``, which becomes a standby to be refilled.
+        """Replace ``out`` by ``standby``; ``out`` becomes a standby to refill.
 
         Parameters
         ----------
         account : Account
-            Where the time of the standby's nodes is booked from now on.
+            Account for the time of the standby's nodes from now on.
         """
         self.assign(standby, account, ts_ns)
         self.assign(out, self._gpu_time.spare, ts_ns)
@@ -206,7 +206,7 @@ class NodePool:
         self.refill_standbys(ts_ns)
 
     def admit(self, standby: Group) -> None:
-        """Make a standby one more group of the run."""
+        """Add a standby to the groups of the run."""
         self._standbys.remove(standby)
         standby.role = "run"
         standby.position = len(self.run_groups)
@@ -215,13 +215,13 @@ class NodePool:
 
     def assign(self, group: Group, account: Account, ts_ns: int) -> None:
         """Book the time of a group's nodes to another account."""
-        group.account.give(_seated(group) * self._gpus, account, ts_ns)
+        group.account.give(_node_count(group) * self._gpus, account, ts_ns)
         group.account = account
 
     def fill(self, group: Group, ts_ns: int) -> bool:
-        """Give a group of the run as many spares as it lacks; record whether it lacks none now.
+        """Give a group of the run the spares that it lacks; return whether it is complete.
 
-        Its ``ready_ns`` becomes the time when those are provisioned.
+        Its ``ready_ns`` becomes the end of their provisioning.
         """
         for rank, node in enumerate(group.nodes):
             if node != EMPTY:
@@ -229,17 +229,18 @@ class NodePool:
             spare = self._take_spare(ts_ns)
             if spare == EMPTY:
                 break
-            self._seat(group, rank, spare, ts_ns)
+            self._place(group, rank, spare, ts_ns)
             group.ready_ns = ts_ns + self._provision_ns
         return group.missing == 0
 
     def fill_from(self, waiting: Iterable[Group], group: Group, ts_ns: int) -> bool:
-        """Give a group of the run the nodes of others that wait, if that makes it whole.
+        """Give a group of the run the nodes of other waiting groups, if that completes it.
 
-        Who has the fewest gives first, and has left in order; record whether the group lacks none.
+        Groups with the fewest nodes give first, and leave in order. Return whether the group is
+        complete.
         """
-        others = sorted((one for one in waiting if one is not group), key=_seated)
-        if sum(map(_seated, others)) < group.missing:
+        others = sorted((one for one in waiting if one is not group), key=_node_count)
+        if sum(map(_node_count, others)) < group.missing:
             return False
         for other in others:
             if not group.missing:
@@ -254,28 +255,28 @@ class NodePool:
         return True
 
     def refill_standbys(self, ts_ns: int) -> None:
-        """Warm up standbys that can be made complete from the spares."""
+        """Refill standbys from the spares, and warm them up."""
         for standby in self._standbys:
             if standby.role != "cold" or standby.missing > len(self._spares):
                 continue
             for rank, node in enumerate(standby.nodes):
                 if node == EMPTY:
-                    self._seat(standby, rank, self._best_spare(), ts_ns)
+                    self._place(standby, rank, self._best_spare(), ts_ns)
             standby.role = "warming"
             standby.serial += 1
             self._engine.at(ts_ns + self._warm_up_ns, self._warmed_up, (standby, standby.serial))
 
     def _vacate(self, group: Group, rank: int, ts_ns: int) -> str:
-        """Take the node of a rank away and return it."""
+        """Remove the node of a rank and return it."""
         node = group.vacate(rank)
-        self._seats[node] = None
+        self._places[node] = None
         group.account.give(self._gpus, self._gpu_time.spare, ts_ns)
         return node
 
-    def _seat(self, group: Group, rank: int, spare: str, ts_ns: int) -> None:
+    def _place(self, group: Group, rank: int, spare: str, ts_ns: int) -> None:
         del self._spares[spare]
-        group.seat(rank, spare)
-        self._seats[spare] = (group, rank)
+        group.place(rank, spare)
+        self._places[spare] = (group, rank)
         self._gpu_time.spare.give(self._gpus, group.account, ts_ns)
         self._engine.version += 1
 
@@ -306,7 +307,7 @@ class NodePool:
         return next((node for node in self._spares if node not in self._cordoned), first)
 
     def _dissolve_standby(self, ts_ns: int) -> bool:
-        """Make spares of a standby that is not ready: the run comes first."""
+        """Turn a standby that is not ready into spares, as the run has priority."""
         for standby in self._standbys:
             if standby.role in ("warming", "cold") and standby.missing < len(standby.nodes):
                 for rank, node in enumerate(standby.nodes):
@@ -321,6 +322,6 @@ class NodePool:
         return any(node in self._cordoned for node in group.nodes)
 
 
-def _seated(group: Group) -> int:
-    """Return how many nodes a group has."""
+def _node_count(group: Group) -> int:
+    """Return the number of nodes of a group."""
     return len(group.nodes) - group.missing

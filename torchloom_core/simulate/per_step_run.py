@@ -1,4 +1,4 @@
-"""A run that recovers per step, as torchft does: a failure costs a step, the others go on."""
+"""A run with recovery per step, as with torchft: a failure costs one step, the others go on."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -16,10 +16,10 @@ from torchloom_core.simulate.step_grid import StepGrid
 
 
 class PerStepRun(PhasedRun):
-    """Groups work in steps, and a step that a group fails in is committed by nobody.
+    """Groups train in steps; a step in which a group fails is not committed.
 
-    A group that is ready takes part from the next step on. Between two steps the groups that go
-    on stand still for those that came, left or died, once for all of them.
+    A ready group participates from the next step on. Between two steps the others stall once for
+    all groups that joined, left or died.
     """
 
     states: ClassVar[Mapping[str, MemberState]] = {
@@ -34,8 +34,8 @@ class PerStepRun(PhasedRun):
         self._min_groups = job.min_groups
         self._stalls = Stalls(job)
         self._working = job.groups
-        self._boarding: list[Group] = []
-        self._wanting: OrderedDict[Group, None] = OrderedDict()
+        self._ready_groups: list[Group] = []
+        self._short_groups: OrderedDict[Group, None] = OrderedDict()
         self._steps_between = _whole_steps(to_ns(job.durable.interval_s), self._step_ns)
         self._grid = StepGrid(self._step_ns, self._steps_between)
         self._durable_steps = 0
@@ -44,15 +44,15 @@ class PerStepRun(PhasedRun):
         self._go_on(engine.now_ns)
 
     def settle(self, ts_ns: int) -> None:
-        """Book the clean steps that have ended."""
+        """Count the finished steps."""
         self._grid.since_start_ns(ts_ns)
 
     def close(self, ts_ns: int) -> None:
-        """Book what is going on, for all is over."""
+        """Count the finished steps at the end of the run."""
         self.settle(ts_ns)
 
     def steps(self, now_ns: int) -> tuple[int, int]:
-        """Return the steps that ended, and those that were kept."""
+        """Return the finished and the committed steps."""
         self.settle(now_ns)
         self.first_commit_ns = self._grid.first_commit_ns
         return self._grid.tried, self._grid.committed
@@ -60,11 +60,11 @@ class PerStepRun(PhasedRun):
     # --- failures ---
 
     def is_struck_by_job_fault(self, group: Group) -> bool:
-        """Tell whether a process of ``group`` is alive that a fault of the job could end."""
+        """Return whether the group has a live process that a fault of the job could end."""
         return group.working
 
     def strike(self, groups: list[Group], *, keeps_local: bool, ts_ns: int) -> None:
-        """Lose the present step; called before nodes leave their groups."""
+        """Spoil the current step; called before nodes leave their groups."""
         del keeps_local  # the others have the state
         grid = self._grid
         into_ns = grid.since_start_ns(ts_ns)
@@ -76,10 +76,10 @@ class PerStepRun(PhasedRun):
             grid.is_spoiled = True
         if is_stepping:
             self._active.switch("lost", ts_ns)
-            self._call_boundary(ts_ns)
+            self._schedule_boundary(ts_ns)
 
     def recover(self, groups: list[Group], ts_ns: int) -> None:
-        """Have the groups come back one by one; called after nodes have left them."""
+        """Let the groups rejoin one by one; called after nodes have left them."""
         for group in groups:
             if group.working:
                 self._stalls.kill()
@@ -92,85 +92,85 @@ class PerStepRun(PhasedRun):
     def _take_out(self, group: Group, ts_ns: int) -> None:
         group.serial += 1
         self._engine.version += 1
-        if group in self._boarding:
-            self._boarding.remove(group)
+        if group in self._ready_groups:
+            self._ready_groups.remove(group)
         if group.working:
             group.working = False
             self._working -= 1
         self._pool.assign(group, self._gpu_time.away, ts_ns)
 
     def _bring_back(self, group: Group, ts_ns: int) -> bool:
-        """Have a group that is away be ready in time; return False if it waits for nodes."""
+        """Let a group rejoin; return False if it waits for nodes."""
         standby = self._pool.pick_standby(group) if group.missing else None
         if standby is None and group.missing and not self._finds_nodes(group, ts_ns):
             if group.account is not self._gpu_time.waiting:
                 self._pool.assign(group, self._gpu_time.waiting, ts_ns)
                 self._engine.record("waiting", group=group.name)
-            self._wanting[group] = None
+            self._short_groups[group] = None
             return False
-        self._wanting.pop(group, None)
+        self._short_groups.pop(group, None)
         if standby is not None:
             self._pool.swap(group, standby, self._gpu_time.away, ts_ns)
             group.working, standby.working = True, False
             group = standby
-        self._call_in(group, ts_ns)
+        self._start_rejoin(group, ts_ns)
         return True
 
     def _finds_nodes(self, group: Group, ts_ns: int) -> bool:
-        """Give a group spares, else the nodes of others that wait as well."""
+        """Give a group spares, else the nodes of other waiting groups."""
         pool = self._pool
-        return pool.fill(group, ts_ns) or pool.fill_from(self._wanting, group, ts_ns)
+        return pool.fill(group, ts_ns) or pool.fill_from(self._short_groups, group, ts_ns)
 
-    def _call_in(self, group: Group, ts_ns: int) -> None:
-        """Have a group that has its nodes be ready once it has rejoined."""
+    def _start_rejoin(self, group: Group, ts_ns: int) -> None:
+        """Schedule the end of the rejoin of a complete group."""
         self._pool.assign(group, self._gpu_time.away, ts_ns)
         ready_ns = max(ts_ns, group.ready_ns) + self._rejoin_ns
         self._engine.at(ready_ns, self._ready, (group, group.serial))
 
     def _freed(self, ts_ns: int) -> None:
-        # What is not enough for the first leaves nothing for the others.
-        while self._wanting and self._bring_back(next(iter(self._wanting)), ts_ns):
+        # If spares do not suffice for the first group, none are left for the others.
+        while self._short_groups and self._bring_back(next(iter(self._short_groups)), ts_ns):
             pass
 
     def _ready(self, ts_ns: int, ready: tuple[Group, int]) -> None:
         group, serial = ready
         if group.serial != serial:
             return
-        self._boarding.append(group)
+        self._ready_groups.append(group)
         if self._phase == "down":
             self._enter("restart", "restart", ts_ns, self._restart_ns, self._restarted)
         elif self._phase == "step":
-            self._call_boundary(ts_ns)
-        elif self._phase == "short" and self._working + len(self._boarding) >= self._min_groups:
+            self._schedule_boundary(ts_ns)
+        elif self._phase == "short" and self._working + len(self._ready_groups) >= self._min_groups:
             self._engine.record("resumed")
             self._go_on(ts_ns)
 
-    def _board(self, ts_ns: int) -> None:
-        if self._boarding and self._working:
+    def _admit_ready(self, ts_ns: int) -> None:
+        if self._ready_groups and self._working:
             self._stalls.join()
-        for group in self._boarding:
+        for group in self._ready_groups:
             self._pool.assign(group, self._active, ts_ns)
             group.working = True
             group.revive()
             self._working += 1
             self._engine.version += 1
             self._engine.record("restarted", group=group.name)
-        self._boarding.clear()
+        self._ready_groups.clear()
 
     def _lose_everything(self, ts_ns: int) -> None:
-        """Go back to the durable checkpoint: nobody is left who has the state."""
+        """Roll back to the durable checkpoint, as no group is left with the state."""
         self._gpu_time.settle(ts_ns)
-        self._gpu_time.fall_back(self._durable)
+        self._gpu_time.roll_back(self._durable)
         self._stalls.take()
         self._grid.drop()
         self._grid.committed = self._durable_steps
         self._grid.to_save = self._steps_between
         self._enter("down", "restart", ts_ns)
-        if self._boarding:
+        if self._ready_groups:
             self._enter("restart", "restart", ts_ns, self._restart_ns, self._restarted)
 
     def _restarted(self, ts_ns: int) -> None:
-        if self._boarding:
+        if self._ready_groups:
             self._go_on(ts_ns)
         else:
             self._enter("down", "restart", ts_ns)
@@ -181,24 +181,24 @@ class PerStepRun(PhasedRun):
         grid = self._grid
         self._enter("step", "lost" if grid.is_spoiled else "useful", ts_ns)
         grid.go_on(ts_ns)
-        if self._boarding or grid.is_spoiled or self._is_held_up:
-            self._call_boundary(ts_ns)
+        if self._ready_groups or grid.is_spoiled or self._is_delayed:
+            self._schedule_boundary(ts_ns)
         due_ns = grid.save_due_ns(ts_ns)
         if due_ns < NEVER_NS // 2:
             self._engine.at(due_ns, self._boundary, self._serial)
 
-    def _call_boundary(self, ts_ns: int) -> None:
+    def _schedule_boundary(self, ts_ns: int) -> None:
         self._engine.at(self._grid.boundary_ns(ts_ns), self._boundary, self._serial)
 
     def _boundary(self, ts_ns: int, serial: int) -> None:
-        """Between two steps, take on who is ready, and stand still or save if it is time."""
+        """Between two steps, add ready groups, and stall or save if due."""
         if serial != self._serial:
             return
         if self._grid.end_spoiled(ts_ns):
             self._active.switch("useful", ts_ns)
         if self._grid.since_start_ns(ts_ns):
             return
-        self._board(ts_ns)
+        self._admit_ready(ts_ns)
         if self._working < self._min_groups:
             self._grid.stop(ts_ns)
             self._go_on(ts_ns)
@@ -209,8 +209,8 @@ class PerStepRun(PhasedRun):
             self._stop("save", "checkpoint", ts_ns, self._save_ns, self._saved)
 
     @property
-    def _is_held_up(self) -> bool:
-        """Whether the next step cannot follow at once."""
+    def _is_delayed(self) -> bool:
+        """Whether the next step is delayed."""
         return self._stalls.is_due or self._working < self._min_groups
 
     def _stop(
@@ -221,14 +221,14 @@ class PerStepRun(PhasedRun):
         lasts_ns: int | None = None,
         then: Callable[[int], None] | None = None,
     ) -> None:
-        """Interrupt the present step; ``_go_on`` takes it up again."""
+        """Interrupt the current step; ``_go_on`` continues it."""
         self._grid.stop(ts_ns)
         self._enter(phase, bucket, ts_ns, lasts_ns, then)
 
     def _go_on(self, ts_ns: int) -> None:
         if self._grid.into_ns == 0:
             self._grid.is_spoiled = False
-            self._board(ts_ns)
+            self._admit_ready(ts_ns)
         while self._leaving:
             group = self._leaving.pop(0)
             if group.role == "run" and self._move_out(group, ts_ns):
@@ -243,7 +243,7 @@ class PerStepRun(PhasedRun):
         else:
             self._step(ts_ns)
 
-    # --- checkpoints, and what a policy may ask for ---
+    # --- checkpoints and commands ---
 
     def _saved(self, ts_ns: int) -> None:
         self._grid.to_save = self._steps_between
@@ -257,19 +257,19 @@ class PerStepRun(PhasedRun):
         grid = self._grid
         self.saves += 1
         self._durable_steps = grid.committed
-        self._durable = self._gpu_time.kept(0 if grid.is_spoiled else grid.into_ns)
+        self._durable = self._gpu_time.useful_before_step(0 if grid.is_spoiled else grid.into_ns)
         self._engine.record("committed")
         self._go_on(ts_ns)
 
     def save_checkpoint(self, ts_ns: int) -> str:
-        """Save a durable checkpoint now; return why not, or nothing."""
+        """Save a durable checkpoint now; return why not, or ""."""
         if self._phase not in ("step", "paused"):
             return f"the run cannot save: it is in phase {self._phase}"
         self._stop("save", "checkpoint", ts_ns, self._proactive_save_ns, self._saved_proactively)
         return ""
 
     def set_checkpoint_interval(self, interval_ns: int, ts_ns: int) -> None:
-        """Count a new interval from the last periodic checkpoint."""
+        """Set the interval, counted from the last periodic checkpoint."""
         self._grid.since_start_ns(ts_ns)
         steps = _whole_steps(interval_ns, self._step_ns)
         self._grid.to_save = max(0, self._grid.to_save + steps - self._steps_between)
@@ -279,27 +279,27 @@ class PerStepRun(PhasedRun):
             self._step(ts_ns)
 
     def pause(self, ts_ns: int) -> None:
-        """Do no work from now on, or once what is going on is over."""
+        """Pause now, or after the current phase."""
         self._is_paused = True
         if self._phase == "step":
             self._stop("paused", "waiting", ts_ns)
 
     def resume(self, ts_ns: int) -> None:
-        """Work again."""
+        """Resume a paused run."""
         self._is_paused = False
         if self._phase == "paused":
             self._engine.record("resumed")
             self._go_on(ts_ns)
 
     def admit(self, standby: Group, ts_ns: int) -> str:
-        """Take a standby on as one more group, from the step after it is ready."""
+        """Add a standby as one more group, from the step after it is ready."""
         standby.working = False
         self._pool.admit(standby)
-        self._call_in(standby, ts_ns)
+        self._start_rejoin(standby, ts_ns)
         return ""
 
     def drain(self, group: Group, ts_ns: int) -> None:
-        """Let a group go, now or once what is going on is over."""
+        """Let a group leave now, or after the current phase."""
         if self._phase not in ("step", "paused"):
             if group not in self._leaving:
                 self._leaving.append(group)
@@ -307,7 +307,7 @@ class PerStepRun(PhasedRun):
             self._lose_everything(ts_ns)
 
     def _move_out(self, group: Group, ts_ns: int) -> bool:
-        """Put a standby in a group's place if one has joined; record whether the run paused."""
+        """Replace a group by a joined standby, if any; return whether the run paused."""
         was_working = group.working
         self._take_out(group, ts_ns)
         self._pool.move_out(group, ts_ns)
@@ -316,8 +316,8 @@ class PerStepRun(PhasedRun):
             if was_working:
                 self._stalls.leave()
             self._bring_back(group, ts_ns)
-            if self._phase == "step" and self._is_held_up:
-                self._call_boundary(ts_ns)
+            if self._phase == "step" and self._is_delayed:
+                self._schedule_boundary(ts_ns)
             return False
         self._pool.swap(group, standby, self._active, ts_ns)
         group.working = True

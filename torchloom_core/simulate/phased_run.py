@@ -1,4 +1,4 @@
-"""What the two ways to carry a run have in common: one phase after the other."""
+"""The base of both recovery modes: a run that is in one phase at a time."""
 
 from collections.abc import Callable, Mapping
 from typing import ClassVar
@@ -12,18 +12,18 @@ from torchloom_core.simulate.scenario import Bucket, JobSpec
 
 
 class PhasedRun:
-    """A run that is in one phase at a time, to whose bucket the active's time goes.
+    """A run in one phase at a time, which sets the bucket for its groups' time.
 
     Attributes
     ----------
     saves, proactive_saves : int
-        Durable checkpoints so far, and those of them that were asked for.
+        Durable checkpoints so far, and those on demand.
     first_commit_ns : int, optional
-        When work was kept for the first time.
+        Time of the first commit.
     """
 
     states: ClassVar[Mapping[str, MemberState]]
-    """How workers are in a phase, where they do not train."""
+    """State of the workers in phases without training."""
 
     def __init__(self, job: JobSpec, pool: NodePool, gpu_time: GpuTime, engine: EventQueue) -> None:
         self._pool, self._gpu_time, self._engine = pool, gpu_time, engine
@@ -44,7 +44,7 @@ class PhasedRun:
 
     @property
     def state(self) -> MemberState:
-        """How the workers are that take part."""
+        """State of the participating workers."""
         return self.states.get(self._phase, "training")
 
     def _enter(
@@ -55,7 +55,7 @@ class PhasedRun:
         lasts_ns: int | None = None,
         then: Callable[[int], None] | None = None,
     ) -> None:
-        """Begin a phase, which ends with ``then`` after ``lasts_ns`` unless another one begins."""
+        """Begin a phase; after ``lasts_ns`` call ``then``, unless another phase has begun."""
         states = self.states
         if phase in states or self._phase in states:
             self._engine.version += 1

@@ -1,4 +1,4 @@
-"""What the fleet model tells its caller: who is there, what happened, what it all came to."""
+"""Output of the fleet model: workers, events and results."""
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -9,7 +9,7 @@ from torchloom_core.clock import SECOND_NS
 from torchloom_core.simulate.scenario import Bucket, Hit
 
 MemberState = Literal["training", "joining", "paused", "standby", "left", "gone"]
-"""``joining``: it comes back, and does no work yet; ``left``: it went in order; ``gone``: its
+"""``joining``: it rejoins, and does not train yet; ``left``: it left in order; ``gone``: its
 process died."""
 
 Kind = Literal[
@@ -26,19 +26,19 @@ Kind = Literal[
     "waiting",
     "resumed",
 ]
-"""What can happen.
+"""Kinds of event.
 
-``fault``: a hit touched a node of the allocation, or the job; ``hit_missed``: its node had been
-migrated away from in time; ``worker_lost``: a process died, ``detail`` names the worker; ``down``:
-the run, or a group of it, stopped; ``restarted``: it works again; ``saved``: a local checkpoint is
-there; ``committed``: a durable one; ``migrated``: a group left in order; ``standby_ready``: a
-standby is warm; ``repaired``: a node is a spare again; ``waiting``: there are too few nodes to go
-on; ``resumed``: there are enough again, or a pause has ended.
+``fault``: a hit of a node of the allocation, or of the job; ``hit_missed``: a hit of a node that a
+migration had left in time; ``worker_lost``: a process died, ``detail`` is the worker; ``down``: the
+run, or a group of it, stopped; ``restarted``: it trains again; ``saved``: a local checkpoint was
+saved; ``committed``: a durable one; ``migrated``: a group left in order; ``standby_ready``: a
+standby is warm; ``repaired``: a node is a spare again; ``waiting``: there are too few nodes to
+train; ``resumed``: there are enough again, or a pause has ended.
 """
 
 
 class FleetEvent(msgspec.Struct, frozen=True, gc=False):
-    """One thing that happened, as it happened."""
+    """One event of a simulated run."""
 
     ts_ns: int
     kind: Kind
@@ -49,9 +49,9 @@ class FleetEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 class Member(NamedTuple):
-    """One worker of a job or standby group, and how it is now.
+    """One worker of a job or standby group, with its current state.
 
-    ``incarnation`` counts from 1 and grows when the worker starts anew, on its node or another.
+    ``incarnation`` starts at 1 and grows when the worker restarts, on its node or another.
     """
 
     worker: str
@@ -65,31 +65,31 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What one run came to.
+    """The result of one run.
 
     Attributes
     ----------
     buckets : dict of Bucket to int
         GPU-nanoseconds; they add up to ``wall_ns * gpus`` exactly.
     gpus, job_gpus : int
-        All that are paid for, and those of the job as planned, without standbys and spares.
+        All paid GPUs, and those of the job as planned, without standbys and spares.
     surplus : int
-        Useful GPU-nanoseconds of GPUs beyond ``job_gpus``, where standbys were admitted.
+        Useful GPU-nanoseconds of GPUs beyond ``job_gpus``, with admitted standbys.
     failures : int
-        Hits that cost the run something.
+        Hits of the run.
     avoided : int
-        Hits that would have been failures, had their nodes not been migrated away from.
+        Hits that only hit nodes that a migration had left.
     useless_migrations : int
-        Migrations whose nodes came back from inspection with nothing having struck them.
+        Migrations whose nodes returned from inspection without a hit.
     saves, proactive_saves : int
-        Durable checkpoints, and those of them that were asked for.
+        Durable checkpoints, and those on demand.
     steps_tried, steps_committed : int
-        Steps that were worked on to the end, and those that were kept. In ``restart`` mode work
-        is continuous and these are whole steps' worth of it.
+        Finished steps, and those that count in the end. In ``restart`` mode training is
+        continuous, and these are its equivalent in whole steps.
     first_commit_ns : int, optional
-        When work was kept for the first time: a durable checkpoint, or a step in ``per_step``.
+        Time of the first durable checkpoint, or of the first step in ``per_step``.
     events : int
-        What the model processed, hits included.
+        Processed events, hits included.
     """
 
     buckets: dict[Bucket, int]
@@ -110,17 +110,17 @@ class Result:
 
     @property
     def goodput(self) -> float:
-        """Useful share of the time of all GPUs that are paid for."""
+        """Useful share of all paid GPU time."""
         return self.buckets["useful"] / (self.wall_ns * self.gpus)
 
     @property
     def goodput_as_planned(self) -> float:
-        """The same, if nothing is gained by a larger batch than the planned groups make."""
+        """The same, if groups beyond the plan count nothing."""
         return (self.buckets["useful"] - self.surplus) / (self.wall_ns * self.gpus)
 
     @property
     def ettr(self) -> float:
-        """Effective training time ratio: useful share of the time of as many GPUs as planned."""
+        """Effective training time ratio: useful share of the planned GPUs' time."""
         return (self.buckets["useful"] - self.surplus) / (self.wall_ns * self.job_gpus)
 
     @property

@@ -1,4 +1,4 @@
-"""A run in which any failure stops all groups, which start again from the last checkpoint."""
+"""A run in which any failure stops all groups, which restart from the last checkpoint."""
 
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
@@ -16,10 +16,10 @@ _DOWN = frozenset({"detect", "wait", "provision"})
 
 
 class RestartRun(PhasedRun):
-    """Work is continuous, and what no checkpoint keeps is lost at a failure.
+    """Training is continuous, and unsaved work is lost at a failure.
 
-    When the next checkpoint is due is counted in work that is kept: neither a failure nor a
-    checkpoint that was asked for begins a new interval.
+    Checkpoint intervals count saved work: neither a failure nor a checkpoint on demand begins a new
+    interval.
     """
 
     states: ClassVar[Mapping[str, MemberState]] = {
@@ -51,7 +51,7 @@ class RestartRun(PhasedRun):
         self._work(engine.now_ns)
 
     def steps(self, now_ns: int) -> tuple[int, int]:
-        """Return the steps that were worked on, and those that are kept or may still be."""
+        """Return the finished steps, and those that count, including unsaved ones."""
         self.settle(now_ns)
         going_ns = now_ns - self._at_ns if self._phase == "cruise" and not self._saving else 0
         return (
@@ -62,13 +62,13 @@ class RestartRun(PhasedRun):
     # --- failures ---
 
     def is_struck_by_job_fault(self, group: Group) -> bool:
-        """Tell whether a process of ``group`` is alive that a fault of the job could end."""
-        del group  # all are, or none
+        """Return whether the group has a live process that a fault of the job could end."""
+        del group  # all groups are alive, or none
         return self._phase not in _DOWN
 
     def strike(self, groups: list[Group], *, keeps_local: bool, ts_ns: int) -> None:
-        """Lose the work that no checkpoint keeps; called before nodes leave their groups."""
-        del groups  # whichever it is, all stop
+        """Lose the unsaved work; called before nodes leave their groups."""
+        del groups  # any failure stops all groups
         self.close(ts_ns)
         from_local = keeps_local and self._has_local
         back_to_ns = self._local_ns if from_local else self._durable_ns
@@ -78,7 +78,7 @@ class RestartRun(PhasedRun):
         self._is_deep |= not from_local
 
     def recover(self, groups: list[Group], ts_ns: int) -> None:
-        """Begin to come back; called after nodes have left their groups."""
+        """Begin the restart; called after nodes have left their groups."""
         self._broken += [one for one in groups if one.missing and one not in self._broken]
         self._returning += groups
         restart_ns = self._restart_ns if self._is_deep else self._local_restart_ns
@@ -93,7 +93,7 @@ class RestartRun(PhasedRun):
         self._enter("detect", "detect", ts_ns, self._detect_ns, self._assemble)
 
     def _assemble(self, ts_ns: int) -> None:
-        """Find nodes for the groups that lack some, then come back."""
+        """Find nodes for incomplete groups, then restart."""
         broken, self._broken = self._broken, []
         for group in broken:
             standby = self._pool.pick_standby(group)
@@ -146,7 +146,7 @@ class RestartRun(PhasedRun):
         self._at_ns, self._saving = ts_ns, ""
 
     def settle(self, ts_ns: int) -> None:
-        """Work and save, one checkpoint after the other, as long as nothing comes between."""
+        """Account for training and periodic checkpoints up to ``ts_ns``."""
         if self._phase != "cruise":
             return
         while True:
@@ -161,17 +161,17 @@ class RestartRun(PhasedRun):
             if ends_ns > ts_ns:
                 return
             self._close_save(ends_ns)
-            self._keep((ends_ns,))
+            self._finish_saves((ends_ns,))
 
     def _settle_cycles(self, ts_ns: int) -> None:
-        """Book at once all whole intervals and the checkpoints of one kind that end them."""
+        """Account at once for all whole intervals with their checkpoints of one kind."""
         kind = "local" if self._has_local else "durable"
         interval_ns = self._local_interval_ns if self._has_local else self._interval_ns
         due_ns = self._next_local_ns if self._has_local else self._next_durable_ns
         save_ns = self._lasts_ns[kind]
         cycle_ns = interval_ns + save_ns
         cycles = (ts_ns - self._at_ns) // cycle_ns
-        if self._has_local:  # the last one before a durable one is left out: see _next_due_ns
+        if self._has_local:  # a durable one replaces the last local one: see _next_due_ns
             rest_ns = self._next_durable_ns - self._work_ns - save_ns
             cycles = min(cycles, (rest_ns - 1) // interval_ns)
         if due_ns != self._work_ns + interval_ns or cycles <= 0:
@@ -180,19 +180,19 @@ class RestartRun(PhasedRun):
         self._at_ns = times_ns[-1]
         self._tried_ns += cycles * interval_ns
         self._work_ns += cycles * interval_ns
-        self._gpu_time.saved(cycles * save_ns * self._job_gpus)
+        self._gpu_time.book_checkpoint(cycles * save_ns * self._job_gpus)
         self._saving = kind
-        self._keep(times_ns)
+        self._finish_saves(times_ns)
 
     def _next_due_ns(self) -> int:
-        """Return the work at which the next checkpoint is due."""
+        """Return the saved work at which the next checkpoint is due."""
         if self._next_durable_ns - self._next_local_ns <= self._local_save_ns:
-            # A durable checkpoint is as good as a local one, and about to come.
+            # A durable checkpoint is due soon, and replaces the local one.
             self._next_local_ns = NEVER_NS
         return min(self._next_durable_ns, self._next_local_ns)
 
-    def _keep(self, times_ns: Sequence[int]) -> None:
-        """Have what was saved be kept, now and at the times before, each an interval apart."""
+    def _finish_saves(self, times_ns: Sequence[int]) -> None:
+        """Count finished periodic checkpoints, at times an interval apart."""
         self._engine.events += len(times_ns)
         self._local_ns = self._work_ns
         self._next_local_ns = self._work_ns + self._local_interval_ns
@@ -216,21 +216,21 @@ class RestartRun(PhasedRun):
         self._at_ns = ts_ns
 
     def _close_save(self, ts_ns: int) -> None:
-        """Book a checkpoint, or what there was of it; the active books all as useful."""
-        self._gpu_time.saved((ts_ns - self._at_ns) * self._job_gpus)
+        """Account for a finished or interrupted checkpoint, which was booked as useful."""
+        self._gpu_time.book_checkpoint((ts_ns - self._at_ns) * self._job_gpus)
         self._at_ns = ts_ns
 
     def close(self, ts_ns: int) -> None:
-        """Book what is going on, for another phase begins or all is over."""
+        """Account for the current work or checkpoint, before another phase or the end."""
         self.settle(ts_ns)
         if self._phase == "cruise":
             (self._close_save if self._saving else self._close_work)(ts_ns)
 
-    # --- what a policy may ask for ---
+    # --- commands ---
 
     def save_checkpoint(self, ts_ns: int) -> str:
-        """Save a durable checkpoint now; return why not, or nothing."""
-        if not self._skips_price_check(ts_ns):
+        """Save a durable checkpoint now; return why not, or ""."""
+        if not self._can_interrupt(ts_ns):
             doing = "save" if self._phase == "cruise" else self._phase
             return f"the run cannot save: it is in phase {doing}"
         self.close(ts_ns)
@@ -244,13 +244,13 @@ class RestartRun(PhasedRun):
         self._commit((ts_ns,))
         self._work(ts_ns)
 
-    def _skips_price_check(self, ts_ns: int) -> bool:
-        """Tell whether the run works or is paused, so that it can do something else now."""
+    def _can_interrupt(self, ts_ns: int) -> bool:
+        """Return whether the run trains or is paused, so that another phase can begin now."""
         self.settle(ts_ns)
         return self._phase == "paused" or (self._phase == "cruise" and not self._saving)
 
     def _end_save_first(self, ts_ns: int) -> None:
-        """Have the periodic checkpoint that goes on, if any, be the last thing before ``_work``."""
+        """Finish the current periodic checkpoint, if any, then call ``_work``."""
         if self._phase != "cruise" or not self._saving:
             return
         rest_ns = self._at_ns + self._lasts_ns[self._saving] - ts_ns
@@ -258,42 +258,42 @@ class RestartRun(PhasedRun):
         self._enter("save", "checkpoint", ts_ns, rest_ns, self._saved)
 
     def _saved(self, ts_ns: int) -> None:
-        self._keep((ts_ns,))
+        self._finish_saves((ts_ns,))
         self._work(ts_ns)
 
     def set_checkpoint_interval(self, interval_ns: int, ts_ns: int) -> None:
-        """Count a new interval from the last durable checkpoint."""
+        """Set the interval, counted from the last durable checkpoint."""
         self.settle(ts_ns)
         self._interval_ns = interval_ns
         self._next_durable_ns = self._durable_ns + interval_ns
         if self._phase == "cruise" and not self._saving:
-            # What is due already is due now, not when it would have been.
+            # A checkpoint that would be overdue is due now.
             self._close_work(ts_ns)
 
     def pause(self, ts_ns: int) -> None:
-        """Do no work from now on, or once what is going on is over."""
+        """Pause now, or after the current phase."""
         self._is_paused = True
-        if self._skips_price_check(ts_ns):
+        if self._can_interrupt(ts_ns):
             self.close(ts_ns)
             self._work(ts_ns)
         else:
             self._end_save_first(ts_ns)
 
     def resume(self, ts_ns: int) -> None:
-        """Work again."""
+        """Resume a paused run."""
         self._is_paused = False
         if self._phase == "paused":
             self._engine.record("resumed")
             self._work(ts_ns)
 
     def admit(self, standby: Group, ts_ns: int) -> str:
-        """Say why not: all of this run starts again with as many groups as it had."""
+        """Return why not: this run restarts with a fixed number of groups."""
         del standby, ts_ns
-        return "a run that restarts as a whole keeps to the number of its groups"
+        return "a run that restarts as a whole has a fixed number of groups"
 
     def drain(self, group: Group, ts_ns: int) -> None:
-        """Let a group go, now or once what is going on is over."""
-        if self._skips_price_check(ts_ns):
+        """Let a group leave now, or after the current phase."""
+        if self._can_interrupt(ts_ns):
             self.close(ts_ns)
             self._move_out(group, ts_ns)
         elif group not in self._leaving:

@@ -1,4 +1,4 @@
-"""What the fleet model is given: the job, its nodes, the faults that will hit them."""
+"""Input of the fleet model: the job and the failures."""
 
 from collections.abc import Set
 from dataclasses import dataclass
@@ -11,15 +11,15 @@ from torchloom_core.trace.bundle.schema import Follows
 Bucket = Literal[
     "useful", "checkpoint", "lost", "restart", "detect", "migrate", "waiting", "spare", "repair"
 ]
-"""Where a GPU's second goes. ``spare``: standbys and cold spares; ``repair``: a node that is
-repaired or inspected; ``waiting``: a job, or a group of it, that has too few nodes to go on."""
+"""Buckets of GPU time. ``spare``: standbys and cold spares; ``repair``: nodes under repair or
+inspection; ``waiting``: the job, or a group of it, has too few nodes to train."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tier:
-    """One kind of checkpoint: what it costs, how often, and what a restart from it costs.
+    """One kind of checkpoint: its costs and its interval.
 
-    ``interval_s`` is the work between two, the time to save not counted; inf: never.
+    ``interval_s`` is the training time between two, without the time to save; inf: never.
     """
 
     save_s: float
@@ -29,7 +29,7 @@ class Tier:
 
 @dataclass(frozen=True, kw_only=True)
 class JobSpec:
-    """The training job, and what everything costs it. Seconds; see ``[evaluate]``, ``[costs]``.
+    """The training job and its costs, in seconds; see ``[evaluate]`` and ``[costs]``.
 
     Attributes
     ----------
@@ -38,14 +38,14 @@ class JobSpec:
     local : Tier, optional
         Faster ones that survive a fault of the job, not the loss of a node.
     proactive_save_s : float
-        What a durable checkpoint on demand costs.
+        Time of a durable checkpoint on demand.
     migrate_s : float
-        How long the whole run pauses when a standby takes a group's place.
+        Pause of the whole run when a standby replaces a group.
     min_groups : int
-        In ``per_step`` mode: the run waits while fewer than so many groups are there.
+        In ``per_step`` mode: the run waits while there are fewer groups.
     join_stall_s, leave_stall_s, kill_stall_s : float
-        In ``per_step`` mode: how long those that go on stand still for a group that joins them,
-        one that leaves in order, and one that dies, beside the step which that spoils.
+        In ``per_step`` mode: stall of the other groups when a group joins, leaves in order, or
+        dies, in addition to the lost step.
     """
 
     groups: int
@@ -71,25 +71,25 @@ class JobSpec:
 
     @property
     def nodes(self) -> int:
-        """Nodes that are paid for: those of the job, the standbys and the spares."""
+        """All paid nodes: those of the job, the standbys and the spares."""
         return (self.groups + self.standbys) * self.nodes_per_group + self.spares
 
 
 class Hit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One failure as the model has it, from an event of the trace or a seeded process.
+    """One failure, from an event of the trace or a seeded process.
 
     Attributes
     ----------
     nodes : tuple of str
-        Nodes that are lost; empty for a fault of the job itself.
+        Lost nodes; empty for a fault of the job itself.
     follows : Follows
-        ``component`` and ``fabric`` hit the job only if it sits on one of ``nodes``; ``job``
-        hits it wherever it is, and no node is lost. ``unknown`` was decided by the caller.
+        ``component`` and ``fabric`` hit the job only if it runs on one of ``nodes``; ``job``
+        hits it anywhere, and no node is lost. The caller has resolved ``unknown``.
     repair_ns : int
-        How long the nodes are away.
+        Time that the nodes are away.
     seen_on : tuple of str
-        Where a fault of the job was recorded: it is this job's only if it began on one of them.
-        Empty: it is this job's in any case.
+        Nodes where a fault of the job was recorded. It hits this job only if the job started on
+        one of them; empty: in any case.
     """
 
     id: str
@@ -100,6 +100,6 @@ class Hit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     seen_on: tuple[str, ...] = ()
 
     def strikes(self, nodes: Set[str]) -> bool:
-        """Tell whether it strikes a job that began on ``nodes`` and still sits there."""
+        """Return whether it hits a job that started on ``nodes`` and still runs there."""
         places = self.nodes or self.seen_on
         return not places or not nodes.isdisjoint(places)

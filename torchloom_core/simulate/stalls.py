@@ -1,4 +1,4 @@
-"""How long the groups that go on stand still when others come, leave or die."""
+"""Stalls of the training groups when others join, leave or die."""
 
 from torchloom_core.simulate.event_queue import to_ns
 from torchloom_core.simulate.scenario import Bucket, JobSpec
@@ -7,9 +7,9 @@ _NONE: tuple[int, Bucket] = (0, "migrate")
 
 
 class Stalls:
-    """The stall that is due before the next step.
+    """The stall before the next step.
 
-    One quorum settles all that has changed, so the longest stall stands for all.
+    One quorum covers all changes, so only the longest stall counts.
     """
 
     def __init__(self, job: JobSpec) -> None:
@@ -20,22 +20,22 @@ class Stalls:
 
     @property
     def is_due(self) -> bool:
-        """Whether anybody stands still before the next step."""
+        """Whether there is a stall before the next step."""
         return self._due[0] > 0
 
     def join(self) -> None:
-        """Wait for groups that join."""
+        """Add the stall for groups that join."""
         self._due = max(self._due, self._join)
 
     def leave(self) -> None:
-        """Wait for one that leaves in order."""
+        """Add the stall for a group that leaves in order."""
         self._due = max(self._due, self._leave)
 
     def kill(self) -> None:
-        """Wait until it is known that one has died."""
+        """Add the stall for a group that died."""
         self._due = max(self._due, self._kill)
 
     def take(self) -> tuple[Bucket, int]:
-        """Return the bucket of the stall that is due and how long it is; none is due then."""
+        """Return bucket and duration of the stall, and reset it."""
         (lasts_ns, bucket), self._due = self._due, _NONE
         return bucket, lasts_ns

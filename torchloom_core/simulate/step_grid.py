@@ -1,19 +1,19 @@
-"""Where a run is in its steps; any number of clean ones is booked at once."""
+"""Position of a run in its steps; any number of committed steps is counted at once."""
 
 
 class StepGrid:
-    """Steps of equal length, one after the other, which move when the whole run stops.
+    """Consecutive steps of equal length, delayed when the whole run stops.
 
     Attributes
     ----------
     start_ns : int
-        When the present step began, were the run never to have stopped in it.
+        Start of the current step, shifted by the stops in it.
     into_ns : int
-        How far into its step the run is while it stops.
+        Progress within the current step, while the run stops.
     is_spoiled : bool
-        Whether the present step will be committed by nobody.
+        Whether the current step will not be committed.
     tried, committed : int
-        Steps that ended, and those that were kept.
+        Finished steps, and committed steps.
     to_save : int
         Steps before the next periodic checkpoint is due.
     first_commit_ns : int, optional
@@ -40,23 +40,23 @@ class StepGrid:
         self.first_commit_ns: int | None = None
 
     def go_on(self, ts_ns: int) -> None:
-        """Take up the step that was stopped, or begin one."""
+        """Continue the stopped step, or begin one."""
         self.start_ns = ts_ns - self.into_ns
         self._is_stepping = True
 
     def stop(self, ts_ns: int) -> None:
-        """Stop in the present step."""
+        """Stop within the current step."""
         if self._is_stepping:
             self.into_ns = self.since_start_ns(ts_ns)
             self._is_stepping = False
 
     def drop(self) -> None:
-        """Forget the present step: nobody is left who works on it."""
+        """Drop the current step, as no group is left."""
         self.is_spoiled = self._is_stepping = False
         self.into_ns = 0
 
     def since_start_ns(self, ts_ns: int) -> int:
-        """Return how far into its step the run is; steps that have ended are booked."""
+        """Return the time since the start of the current step; count finished steps."""
         if not self._is_stepping:
             return self.into_ns
         if not self.is_spoiled and ts_ns - self.start_ns >= self._step_ns:
@@ -78,7 +78,7 @@ class StepGrid:
         return True
 
     def boundary_ns(self, ts_ns: int) -> int:
-        """Return when the present step ends, or now if it begins now."""
+        """Return the end of the current step, or now if it begins now."""
         into_ns = self.since_start_ns(ts_ns)
         return ts_ns + (self._step_ns - into_ns if into_ns or self.is_spoiled else 0)
 

@@ -95,6 +95,6 @@ def leak_by_total(values: Floats, history: FailureHistory) -> str:
     if not sums:
         return ""
     return (
-        f"it behaves as a total, as at equal values of {known.sum()} components, failures in the two "
-        f"halves of the trace have rank correlation {-sums:.2f}"
+        f"it behaves as a total, as failures of {known.sum()} components in the two halves of the "
+        f"trace have rank correlation {-sums:.2f} at equal values"
     )

@@ -12,7 +12,7 @@ import numpy as np
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import TraceError
-from torchloom_core.learning.task_wording import TOLD, Told
+from torchloom_core.learning.task_wording import WORDING, TaskWording
 from torchloom_core.plugin.arrays import Floats, Ints
 from torchloom_core.trace.bundle.schema import ActionTaken, Component, Event
 from torchloom_core.trace.feed.silences import Silence
@@ -65,9 +65,9 @@ class Task:
             )
 
     @property
-    def wording(self) -> Told:
+    def wording(self) -> TaskWording:
         """The words for an incident of this task."""
-        return TOLD[self.kind]
+        return WORDING[self.kind]
 
     @property
     def horizon_ns(self) -> int:

@@ -117,7 +117,7 @@ def _policy(policy: ReplayedPolicy, alarms: AlarmUnit) -> str:
     return (
         f"{name}: {policy.granted} of {policy.proposals} proposals granted; "
         f"{policy.incidents_found} of {policy.incidents} incidents found, "
-        f"{alarms.said(policy.false_alarms_per_node_day)}.{silent}"
+        f"{alarms.rate_text(policy.false_alarms_per_node_day)}.{silent}"
     )
 
 

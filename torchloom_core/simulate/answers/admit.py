@@ -1,4 +1,4 @@
-"""An admission on the fleet model: a warm standby is a group of the run from then on."""
+"""An admission on the fleet model: a warm standby becomes a group of the run."""
 
 from torchloom_core.simulate.answers.answer import FleetAnswer
 from torchloom_core.simulate.model import FleetModel

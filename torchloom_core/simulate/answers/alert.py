@@ -1,4 +1,4 @@
-"""An alert on the fleet model: nobody there reads it."""
+"""An alert on the fleet model: it has no effect."""
 
 from torchloom_core.simulate.answers.answer import FleetAnswer
 

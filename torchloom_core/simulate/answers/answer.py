@@ -1,4 +1,4 @@
-"""What an answer of the fleet model to a kind of action is made of."""
+"""How the fleet model carries out one kind of action."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,15 +19,15 @@ def nothing(model: FleetModel, action: Any) -> None:
 
 @dataclass(frozen=True)
 class FleetAnswer:
-    """How the fleet model answers one kind of action.
+    """The fleet model's implementation of one kind of action.
 
     Attributes
     ----------
     of_group, of_run : mapping of type to callable
-        How each operation of its commands is done: once for the workers of a group, or of the run,
-        that are told it for the same cause. Two kinds may do one operation each in its own way.
+        Implementation of each operation: called once for all workers of a group, or of the run,
+        that get it for the same cause. Kinds of action may implement an operation differently.
     done : callable
-        ``(model, action)`` is called once the Weaver has done the action by itself.
+        ``(model, action)`` is called when the Weaver has carried out the action without commands.
     """
 
     of_group: Mapping[type, OfGroup] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""All answers of the fleet model, by kind of action."""
+"""All implementations of actions on the fleet model, by kind of action."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""A checkpoint on the fleet model: saved now, all work stopped meanwhile."""
+"""A checkpoint on the fleet model: saved now; training stops meanwhile."""
 
 from torchloom_core.simulate.answers.answer import FleetAnswer
 from torchloom_core.simulate.model import FleetModel
@@ -6,7 +6,7 @@ from torchloom_core.wire.messages import Checkpoint
 
 
 def save(model: FleetModel, operation: Checkpoint) -> str:
-    """Save, whichever group was told: the model's checkpoints are the run's."""
+    """Save a checkpoint of the whole run, whichever group has the command."""
     return model.save_checkpoint()
 
 

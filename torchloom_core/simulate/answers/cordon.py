@@ -1,4 +1,4 @@
-"""A cordon on the fleet model: the node is a spare or a standby only if nothing else is left."""
+"""A cordon on the fleet model: the node is used only if there is no other."""
 
 from torchloom_core.simulate.answers.answer import FleetAnswer
 from torchloom_core.simulate.model import FleetModel

@@ -1,4 +1,4 @@
-"""A dump on the fleet model: refused, a modelled worker has no stacks."""
+"""A dump on the fleet model: refused, as simulated workers have no stacks."""
 
 from torchloom_core.simulate.answers.answer import FleetAnswer
 from torchloom_core.simulate.model import FleetModel
@@ -6,8 +6,8 @@ from torchloom_core.wire.messages import Dump
 
 
 def refuse(model: FleetModel, operation: Dump) -> str:
-    """Say why there is none."""
-    return "nothing can be collected from a worker that is only modelled"
+    """Return the reason."""
+    return "simulated workers have no stacks to collect"
 
 
 ANSWER = FleetAnswer(of_run={Dump: refuse})

@@ -1,4 +1,4 @@
-"""An eviction on the fleet model, where nothing hangs: its group leaves, as if it was drained."""
+"""An eviction on the fleet model, where no group hangs: the group leaves as in a drain."""
 
 from torchloom_core.simulate.answers.answer import FleetAnswer
 from torchloom_core.simulate.model import FleetModel
@@ -6,7 +6,7 @@ from torchloom_core.wire.messages import Cut, Join, Terminate
 
 
 def cut(model: FleetModel, group: str) -> str:
-    """Free a group that waits for nobody."""
+    """Do nothing, as no group waits for the evicted one."""
     return ""
 
 

@@ -1,4 +1,4 @@
-"""A knob on the fleet model: it has one, the work between two durable checkpoints."""
+"""A knob on the fleet model: the only one is the durable checkpoint interval."""
 
 from torchloom_core.simulate.answers.answer import FleetAnswer
 from torchloom_core.simulate.model import FleetModel
@@ -9,12 +9,12 @@ INTERVAL_KNOB = KnobSpec(
     kind="float",
     low=1.0,
     unit="s",
-    doc="work between two durable checkpoints",
+    doc="training time between two durable checkpoints",
 )
 
 
 def set_interval(model: FleetModel, operation: SetKnob) -> str:
-    """Set the interval, unless it is that already."""
+    """Set the interval if it differs."""
     seconds = float(operation.value)
     if seconds == model.checkpoint_interval_s:
         return ""

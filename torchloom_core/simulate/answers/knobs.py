@@ -6,7 +6,7 @@ from torchloom_core.wire.messages import FencedChange
 
 
 def refuse(model: FleetModel, operation: FencedChange) -> str:
-    """Say that there is nothing to change."""
+    """Return the reason."""
     return "the fleet model has no run-fenced knob"
 
 

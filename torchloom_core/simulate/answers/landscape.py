@@ -1,4 +1,4 @@
-"""A landscape on the fleet model: refused, a modelled standby has no weights."""
+"""A loss landscape on the fleet model: refused, as simulated standbys have no weights."""
 
 from torchloom_core.simulate.answers.answer import FleetAnswer
 from torchloom_core.simulate.model import FleetModel
@@ -6,8 +6,8 @@ from torchloom_core.wire.messages import Survey
 
 
 def refuse(model: FleetModel, operation: Survey) -> str:
-    """Say why there is none."""
-    return "a standby that is only modelled has no weights to look around"
+    """Return the reason."""
+    return "simulated standbys have no weights"
 
 
 ANSWER = FleetAnswer(of_run={Survey: refuse})

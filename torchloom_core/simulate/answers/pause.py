@@ -1,4 +1,4 @@
-"""A pause on the fleet model: the run waits, once what is going on is over."""
+"""A pause on the fleet model: the run pauses after its current phase."""
 
 from torchloom_core.simulate.answers.answer import FleetAnswer
 from torchloom_core.simulate.model import FleetModel

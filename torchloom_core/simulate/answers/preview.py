@@ -1,4 +1,4 @@
-"""A preview on the fleet model: refused, a modelled standby trains nothing."""
+"""A preview on the fleet model: refused, as simulated standbys do not train."""
 
 from torchloom_core.simulate.answers.answer import FleetAnswer
 from torchloom_core.simulate.model import FleetModel
@@ -6,8 +6,8 @@ from torchloom_core.wire.messages import Rehearse
 
 
 def refuse(model: FleetModel, operation: Rehearse) -> str:
-    """Say why there is none."""
-    return "a standby that is only modelled trains nothing"
+    """Return the reason."""
+    return "simulated standbys do not train"
 
 
 ANSWER = FleetAnswer(of_run={Rehearse: refuse})

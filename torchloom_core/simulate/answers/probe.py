@@ -1,4 +1,4 @@
-"""A probe on the fleet model: nothing is measured, no worker there has a link."""
+"""A probe on the fleet model: refused, as its workers have no links."""
 
 from torchloom_core.simulate.answers.answer import FleetAnswer
 from torchloom_core.simulate.model import FleetModel
@@ -6,8 +6,8 @@ from torchloom_core.wire.messages import Probe
 
 
 def refuse(model: FleetModel, operation: Probe) -> str:
-    """Say why nothing is."""
-    return "nothing is known of the links of workers that are only modelled"
+    """Return the reason."""
+    return "simulated workers have no links to probe"
 
 
 ANSWER = FleetAnswer(of_run={Probe: refuse})

@@ -1,4 +1,4 @@
-"""A resume on the fleet model: the paused run goes on."""
+"""A resume on the fleet model: the paused run continues."""
 
 from torchloom_core.simulate.answers.answer import FleetAnswer
 from torchloom_core.simulate.model import FleetModel
@@ -6,7 +6,7 @@ from torchloom_core.wire.messages import Resume
 
 
 def go_on(model: FleetModel, operation: Resume) -> str:
-    """Let the run go on."""
+    """Resume the run."""
     return model.resume()
 
 

@@ -1,4 +1,4 @@
-"""A rewind on the fleet model: its run has no loss to go back from."""
+"""A rewind on the fleet model: refused, as its run has no loss."""
 
 from torchloom_core.simulate.answers.answer import FleetAnswer
 from torchloom_core.simulate.model import FleetModel
@@ -6,8 +6,8 @@ from torchloom_core.wire.messages import FencedChange
 
 
 def refuse(model: FleetModel, operation: FencedChange) -> str:
-    """Say that there is nothing to go back from."""
-    return "the fleet model has no loss to go back from"
+    """Return the reason."""
+    return "the fleet model has no loss to rewind from"
 
 
 ANSWER = FleetAnswer(of_run={FencedChange: refuse})

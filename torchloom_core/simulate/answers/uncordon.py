@@ -1,4 +1,4 @@
-"""An uncordon on the fleet model: the node is used as any other."""
+"""An uncordon on the fleet model: the node is used as any other again."""
 
 from torchloom_core.simulate.answers.answer import FleetAnswer
 from torchloom_core.simulate.model import FleetModel
