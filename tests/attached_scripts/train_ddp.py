@@ -20,14 +20,14 @@ def main():
     device = torch.device("cpu")
     pg = ProcessGroupGloo(timeout=timedelta(seconds=5))
     transport = PGTransport(pg, timeout=timedelta(seconds=10), device=device)
-    held = {}
+    trained = {}
 
     def state_dict():
-        return {"model": held["model"].state_dict(), "optim": held["optim"].state_dict()}
+        return {"model": trained["model"].state_dict(), "optim": trained["optim"].state_dict()}
 
     def load_state_dict(state):
-        held["model"].load_state_dict(state["model"])
-        held["optim"].load_state_dict(state["optim"])
+        trained["model"].load_state_dict(state["model"])
+        trained["optim"].load_state_dict(state["optim"])
 
     manager = Manager(
         pg=pg,
@@ -43,7 +43,7 @@ def main():
     m = DistributedDataParallel(manager, m)
     optimizer = Optimizer(manager, optim.AdamW(m.parameters()))
     criterion = nn.CrossEntropyLoss()
-    held.update(model=m, optim=optimizer)
+    trained.update(model=m, optim=optimizer)
     profiler = torch.profiler.profile()  # an interpreter that exits while it runs may hang
     profiler.start()
 

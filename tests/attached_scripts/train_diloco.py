@@ -15,13 +15,13 @@ REPLICA_GROUP_ID = int(os.environ.get("REPLICA_GROUP_ID", 0))
 def main():
     pg = ProcessGroupGloo(timeout=timedelta(seconds=5))
     transport = PGTransport(pg, timeout=timedelta(seconds=10), device=torch.device("cpu"))
-    held = {}
+    trained = {}
 
     def state_dict():
-        return {name: part.state_dict() for name, part in held.items()}
+        return {name: part.state_dict() for name, part in trained.items()}
 
     def load_state_dict(state):
-        for name, part in held.items():
+        for name, part in trained.items():
             part.load_state_dict(state[name])
 
     manager = Manager(
@@ -40,7 +40,7 @@ def main():
     outer_optimizer: optim.Optimizer = torch.optim.SGD(
         m.parameters(), lr=0.7, momentum=0.9, nesterov=True
     )
-    held.update(model=m, inner=inner_optimizer, outer=outer_optimizer)
+    trained.update(model=m, inner=inner_optimizer, outer=outer_optimizer)
     criterion = nn.CrossEntropyLoss()
 
     with DiLoCo(manager, [m], inner_optimizer, outer_optimizer, sync_every=10) as diloco:

@@ -86,7 +86,7 @@ def lives(run, verb, status):
 def test_where_nobody_stands_by_it_is_one_line(run):
     result = run.torchloom("preview", "x=2")
     assert result.returncode == 5
-    assert result.stderr.startswith("torchloom: denied by impossible: no standby offers it: need ")
+    assert result.stderr.startswith("torchloom: denied by impossible: no reachable standby offers it: need ")
     assert result.stderr.count("\n") == 1
 
 

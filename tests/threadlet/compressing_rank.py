@@ -14,7 +14,7 @@ from torch.distributed import AllreduceOptions, ReduceOp
 from torch.distributed.distributed_c10d import AllToAllOptions
 from torchft import ProcessGroupGloo
 
-from tests.threadlet.gloo_peer import configure, ended, say
+from tests.threadlet.gloo_peer import answer, configure, ended
 from torchloom_threadlet.compression import CompressedProcessGroup
 from torchloom_threadlet.torchft import connections
 from torchloom_threadlet.torchft.connections import Connections
@@ -91,11 +91,11 @@ class Rank:
 
     def broadcast_between(self, numbers):
         """Broadcast while a compressed reduction is in flight."""
-        tensor, told = torch.ones(numbers), torch.full((4,), float(self.number))
+        tensor, message = torch.ones(numbers), torch.full((4,), float(self.number))
         work = self.pg.allreduce([tensor], options("SUM"))
-        self.pg.broadcast_one(told, 0).wait()
+        self.pg.broadcast_one(message, 0).wait()
         work.wait()
-        return told.tolist()
+        return message.tolist()
 
     def begin(self, numbers):
         self.works = [self.pg.allreduce([torch.ones(n)], options("SUM")) for n in numbers]
@@ -144,8 +144,8 @@ class Rank:
     def collectives(self, rank, ranks):
         """Return the results of all collectives that name a rank, for torchft's ``rank``."""
         own = torch.tensor([float(rank)])
-        told = own.clone()
-        self.pg.broadcast_one(told, 1).wait()
+        message = own.clone()
+        self.pg.broadcast_one(message, 1).wait()
         gathered = [torch.zeros(1) for _ in range(ranks)]
         self.pg.allgather([gathered], [own], AllgatherOptions()).wait()
         flat = torch.zeros(ranks)
@@ -162,7 +162,7 @@ class Rank:
         works = [self.pg.send([own], after, 7), self.pg.recv([passed], before, 7)]
         for work in works:
             work.wait()
-        answers = told, torch.cat(gathered), flat, even, uneven, passed
+        answers = message, torch.cat(gathered), flat, even, uneven, passed
         return [answer.tolist() for answer in answers]
 
     def cut(self, uuid):
@@ -182,10 +182,10 @@ class Rank:
 
 def _ended(work):
     """Return how a work has ended; its future must have the same result."""
-    said = ended(work)
-    told = ended(work.get_future())
-    assert (said, work.is_success()) == (told, not told)
-    return said
+    end = ended(work)
+    future_end = ended(work.get_future())
+    assert (end, work.is_success()) == (future_end, not future_end)
+    return end
 
 
 def _acknowledged(inodes):
@@ -205,7 +205,7 @@ def main():
     rank = Rank(*map(json.loads, sys.argv[1:]))
     for line in sys.stdin:
         name, arguments = json.loads(line)
-        say(json.dumps(getattr(rank, name)(**arguments)))
+        answer(json.dumps(getattr(rank, name)(**arguments)))
 
 
 if __name__ == "__main__":

@@ -31,9 +31,9 @@ from torchloom_core.wire.messages import (
     FINAL_STATUSES,
     Command,
     Hello,
-    PauseState,
     JoinFile,
     JoinReply,
+    PauseState,
     RollCall,
 )
 from torchloom_threadlet import identity
@@ -78,10 +78,10 @@ class WeaversPart:
             await message.respond(encode(reply))
 
         await self.client.subscribe(subjects.join(RUN), cb=join)
-        await self._hear(subjects.ack(RUN), decode_ack, self.acks)
-        await self._hear(subjects.event(RUN), decode_event, self.events)
-        await self._hear(subjects.bulk(RUN), decode_event, self.events)
-        await self._hear(subjects.telemetry(RUN), decode_telemetry, self.telemetry)
+        await self._subscribe(subjects.ack(RUN), decode_ack, self.acks)
+        await self._subscribe(subjects.event(RUN), decode_event, self.events)
+        await self._subscribe(subjects.bulk(RUN), decode_event, self.events)
+        await self._subscribe(subjects.telemetry(RUN), decode_telemetry, self.telemetry)
         await settle(self.client)
 
     async def close(self):
@@ -92,7 +92,7 @@ class WeaversPart:
     async def _ignore(self, error):
         pass
 
-    async def _hear(self, subject, decode, into):
+    async def _subscribe(self, subject, decode, into):
         async def take(message):
             into.append(decode(message.data))
             self._news.set()
@@ -149,8 +149,8 @@ class WeaversPart:
 
     async def heartbeats(self, count):
         """Wait for so many more batches of telemetry."""
-        heard = len(self.telemetry)
-        await self.until(lambda: len(self.telemetry) >= heard + count)
+        before = len(self.telemetry)
+        await self.until(lambda: len(self.telemetry) >= before + count)
 
     async def admit(self, worker="g0-0", ack_wait_s=2.0, **fields):
         """Wait for the worker's hello and create the consumer of that incarnation."""
@@ -212,32 +212,32 @@ class WeaversPart:
 
         await eventually(none_is_open)
 
-    async def say_hold(self, hold, over="", epoch=1, run=RUN):
+    async def publish_pause(self, verdict, over="", epoch=1, run=RUN):
         """Publish the pause in force once."""
-        message = PauseState(run=run, epoch=epoch, verdict=hold, over=over)
+        message = PauseState(run=run, epoch=epoch, verdict=verdict, over=over)
         await self.client.publish(subjects.pause_state(RUN), encode(message))
 
     @contextlib.asynccontextmanager
-    async def holding(self, verdict):
+    async def confirming_pause(self, verdict):
         """Publish repeatedly that this pause is in force."""
 
-        async def hold():
+        async def publish():
             while True:
-                await self.say_hold(verdict)
+                await self.publish_pause(verdict)
                 await asyncio.sleep(0.2)
 
-        saying = asyncio.create_task(hold())
+        publishing = asyncio.create_task(publish())
         yield
-        saying.cancel()
+        publishing.cancel()
 
-    async def call_the_roll(self):
+    async def send_roll_call(self):
         await self.client.publish(subjects.roll_call(RUN), encode(RollCall(run=RUN, epoch=1)))
 
 
 def is_sidecar(process):
     try:
-        lives = process.status() != psutil.STATUS_ZOMBIE
-        return lives and "torchloom_threadlet.sidecar" in process.cmdline()
+        is_alive = process.status() != psutil.STATUS_ZOMBIE
+        return is_alive and "torchloom_threadlet.sidecar" in process.cmdline()
     except psutil.NoSuchProcess:
         return False  # it has ended meanwhile
 

@@ -53,7 +53,7 @@ class Rank(NamedTuple):
     fence: Fence
     step: int = 0
     truth: Truth = Truth()
-    told: frozenset[int] = frozenset()
+    known: frozenset[int] = frozenset()
     """The changes whose withdrawal has reached it."""
     strange: frozenset[int] = frozenset()
     """Changes withdrawn before it started: they are never offered to it."""
@@ -231,11 +231,11 @@ class Model:
             if n not in rank.strange:
                 fence = rank.fence.offer(change)
                 if fence != rank.fence:
-                    told = rank._replace(fence=fence)
-                    yield f"one is offered {n}", _with(state, rank, told)
-            if n in state.withdrawn and n not in rank.told:
-                told = rank._replace(fence=rank.fence.withdraw(n), told=rank.told | {n})
-                yield f"the withdrawal of {n} reaches one", _over(_with(state, rank, told))
+                    offered = rank._replace(fence=fence)
+                    yield f"one is offered {n}", _with(state, rank, offered)
+            if n in state.withdrawn and n not in rank.known:
+                after = rank._replace(fence=rank.fence.withdraw(n), known=rank.known | {n})
+                yield f"the withdrawal of {n} reaches one", _over(_with(state, rank, after))
 
     def _quorums(self, state: State) -> Iterator[tuple[str, State]]:
         idle = [rank for rank in state.ranks if not rank.at]
@@ -421,7 +421,7 @@ def _over(state: State) -> State:
     gone = {
         n
         for n in state.withdrawn - state.over
-        if all(n in rank.told for rank in state.ranks) and not any(_has(r, n) for r in state.ranks)
+        if all(n in rank.known for rank in state.ranks) and not any(_has(r, n) for r in state.ranks)
     }
     return state._replace(over=state.over | gone) if gone else state
 

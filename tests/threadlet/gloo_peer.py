@@ -41,7 +41,7 @@ def ended(work):
     return ""
 
 
-def say(line):
+def answer(line):
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
@@ -51,18 +51,18 @@ def main():
     plain = timedelta(seconds=float(sys.argv[1])) if sys.argv[1:] else None
     pg = process_group(plain or FOR_EVER)
     connections = None if plain else Connections(pg)
-    say(pg.get_reconfigure_handle())
+    answer(pg.get_reconfigure_handle())
     for line in sys.stdin:
-        asked = json.loads(line)
-        said = []
-        if "uuid" in asked:
-            configure(pg, asked["uuid"], asked["handles"], plain or FOR_EVER)
+        request = json.loads(line)
+        answers = []
+        if "uuid" in request:
+            configure(pg, request["uuid"], request["handles"], plain or FOR_EVER)
         else:
-            works = [issue(pg, numbers) for numbers in asked["allreduce"]]
-            said = [ended(work) for work in works]
-            if connections and any(said):
+            works = [issue(pg, numbers) for numbers in request["allreduce"]]
+            answers = [ended(work) for work in works]
+            if connections and any(answers):
                 connections.pass_error_on()
-        say(json.dumps(said))
+        answer(json.dumps(answers))
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ def main():
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--step-s", type=float, default=0.02)
     parser.add_argument("--sync-every", type=int, default=0, help="LocalSGD, else DDP")
-    parser.add_argument("--plant", type=lambda said: said.split(","), default=[])
+    parser.add_argument("--plant", type=lambda text: text.split(","), default=[])
     parser.add_argument("--for-s", type=float, default=0.0, help="duration of work that is no hang")
     parser.add_argument("--among", type=int, default=0, help="groups, when it happens")
     parser.add_argument("--after", type=int, default=5, help="allreduces among so many")

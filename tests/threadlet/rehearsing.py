@@ -68,9 +68,9 @@ class Recorded:
 
     def __init__(self, preview, seconds=ALWAYS, should_stop=lambda: False, **trial):
         self.pieces, self.progress = [], []
-        self.said = preview.run(Rehearse(**trial), "v0-0", seconds, self._hear, should_stop)
+        self.outcome = preview.run(Rehearse(**trial), "v0-0", seconds, self._take, should_stop)
 
-    def _hear(self, points, of, piece):
+    def _take(self, points, of, piece):
         self.progress.append((points, of))
         self.pieces.append(msgspec.json.decode(msgspec.json.encode(piece), type=Piece))
 
@@ -103,9 +103,11 @@ class Recorded:
         """Return the preview's view for people, line by line."""
         preview = Shown()
         for piece in self.pieces:
-            said = {"command": "c1.1", "points": 1, "of": 1}
-            told = {**said, "piece": msgspec.json.encode(piece).decode()}
-            take(preview, Note(run="r", worker="v0-0", incarnation=1, kind="preview", fields=told))
+            details = {"command": "c1.1", "points": 1, "of": 1}
+            fields = {**details, "piece": msgspec.json.encode(piece).decode()}
+            take(
+                preview, Note(run="r", worker="v0-0", incarnation=1, kind="preview", fields=fields)
+            )
         return dict(preview.words())
 
     @property

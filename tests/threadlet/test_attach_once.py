@@ -109,11 +109,11 @@ async def test_a_process_with_a_taken_name_logs_that_its_rank_is_not_set(
     weaver, start_script, tmp_path
 ):
     process = start_script(RANKS, "spawn", "None")
-    said = tmp_path / "err"
-    await weaver.until(lambda: "no rank is set" in said.read_text())
+    errors = tmp_path / "err"
+    await weaver.until(lambda: "no rank is set" in errors.read_text())
     (tmp_path / "over").touch()
     assert await ended(process) == 0
-    (line,) = said.read_text().splitlines()
+    (line,) = errors.read_text().splitlines()
     assert "worker g0-0 is already enrolled by another running process" in line
     assert line.endswith("no rank is set: set RANK or TORCHLOOM_RANK, or rank= in attach()")
 

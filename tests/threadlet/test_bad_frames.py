@@ -170,10 +170,10 @@ def test_a_link_sends_valid_frames_and_logs_one_line_for_the_rest(start_link, lo
     for body in BAD_BODIES:
         peer.send(framed(body))
     peer.send(ipc.pack(ipc.Sent(batches=7)))
-    told = logged.until(lambda lines: any("dropped a frame" in line for line in lines))
-    assert sum("not sent to the sidecar" in line for line in told) == 1
-    assert sum("dropped a frame from the sidecar" in line for line in told) == 1
-    assert not [line for line in told if "the sidecar ended after" in line]
+    logged_lines = logged.until(lambda lines: any("dropped a frame" in line for line in lines))
+    assert sum("not sent to the sidecar" in line for line in logged_lines) == 1
+    assert sum("dropped a frame from the sidecar" in line for line in logged_lines) == 1
+    assert not [line for line in logged_lines if "the sidecar ended after" in line]
 
 
 class Peer:

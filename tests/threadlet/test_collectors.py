@@ -118,9 +118,13 @@ def test_a_textfile_yields_samples_of_this_node_only(tmp_path, caplog):
 
 def of_gpu(metric, gpu, value, **labels):
     uuid = f"GPU-0000000{gpu}-d9cf-fef3-62e9-d92044ab6e52"
-    said = {"gpu": gpu, "UUID": uuid, "pci_bus_id": f"00000000:0{gpu}:00.0"}
-    said |= {"device": f"nvidia{gpu}", "modelName": "NVIDIA H100 80GB HBM3", "Hostname": "host-a"}
-    text = ",".join(f'{label}="{of}"' for label, of in (said | labels).items())
+    own = {"gpu": gpu, "UUID": uuid, "pci_bus_id": f"00000000:0{gpu}:00.0"}
+    own |= {
+        "device": f"nvidia{gpu}",
+        "modelName": "NVIDIA H100 80GB HBM3",
+        "Hostname": "host-a",
+    }
+    text = ",".join(f'{label}="{of}"' for label, of in (own | labels).items())
     return f"{metric}{{{text}}} {value}\n"
 
 

@@ -116,8 +116,8 @@ def test_a_command_that_became_impossible_is_rejected_at_the_boundary():
 
 def test_only_commands_past_their_deadline_are_forgotten():
     inbox = CommandInbox(INCARNATION, able)
-    inbox.receive(command("kept", deadline_ns=10**12), 0)
-    inbox.settle("kept", "applied", 0)
+    inbox.receive(command("stored", deadline_ns=10**12), 0)
+    inbox.settle("stored", "applied", 0)
     for number in range(4100):
         inbox.receive(command(str(number)), 0)
         inbox.settle(str(number), "applied", 0)
@@ -125,7 +125,7 @@ def test_only_commands_past_their_deadline_are_forgotten():
     for number in range(4100, 4102):
         inbox.receive(command(str(number), deadline_ns=10**12), now_ns)
         inbox.settle(str(number), "applied", now_ns)
-    assert inbox.receive(command("kept", deadline_ns=10**12), now_ns)[0].status == "applied"
+    assert inbox.receive(command("stored", deadline_ns=10**12), now_ns)[0].status == "applied"
     ack, do = inbox.receive(command("0"), now_ns)
     assert (ack.status, do) == ("expired", False)
     assert ack.status in FINAL_STATUSES

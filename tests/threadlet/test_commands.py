@@ -139,7 +139,7 @@ async def test_a_paused_worker_waits_runs_commands_and_resumes(weaver, start_tra
     trainer = start_trainer()
     hello = await weaver.admit()
     await trainer.goes_on()
-    async with weaver.holding("p1.1"):
+    async with weaver.confirming_pause("p1.1"):
         paused_at = (await weaver.ask(hello, Pause(), "pause", cause="p1.1")).step
         await weaver.beat(lambda batch: batch.state == "paused")
         assert (await weaver.ask(hello, SetKnob(knob="x", value=3.0), "set")).step == paused_at

@@ -80,8 +80,8 @@ def test_pieces_and_mode_change_live_and_unsent_parts_are_kept(three):
 def test_a_sum_and_an_average_are_correct(three, mode, dtype):
     three.all("mode", mode=mode)
     for op, value in (("SUM", 4.5), ("AVG", 1.5)):
-        said = three.agree("reduced", shape=[20_000], fill=1.5, dtype=dtype, op=op)
-        assert said == pytest.approx([value, value, 0], rel=1e-5)
+        result = three.agree("reduced", shape=[20_000], fill=1.5, dtype=dtype, op=op)
+        assert result == pytest.approx([value, value, 0], rel=1e-5)
         three.all("end_step", committed=False)
 
 
@@ -111,8 +111,8 @@ def test_uncompressed_collectives_keep_their_order_among_compressed_ones(three):
 def test_a_tensor_may_have_another_memory_layout(three, mode):
     three.all("mode", mode=mode)
     shape = [100, 50]
-    said = three.agree("reduced", shape=shape, fill=1.0, transposed=True, at=[7, 2.0])
-    assert said == pytest.approx([3.0, 6.0, 0], abs=0.01)
+    result = three.agree("reduced", shape=shape, fill=1.0, transposed=True, at=[7, 2.0])
+    assert result == pytest.approx([3.0, 6.0, 0], abs=0.01)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -153,19 +153,19 @@ def test_the_socket_carries_the_share_of_bytes_that_a_mode_promises(three, mode,
 def test_the_figures_of_a_step_are_reported_once_and_by_bucket(three, mode):
     three.all("mode", mode=mode)
     three.all("step", seed=1, shapes=[[PAYLOAD // 4], [PAYLOAD // 2]])
-    for told in three.all("figures"):
-        assert told["gradient_bytes"] == PAYLOAD + 2 * PAYLOAD
-        assert told["reductions"] == 2
-        assert told["sent_bytes"] == told["bucket_0_bytes"] + told["bucket_1_bytes"]
-        assert told["bucket_1_bytes"] == pytest.approx(2 * told["bucket_0_bytes"], rel=0.01)
-        assert 0.0 < told["wire_s"] == told["bucket_0_wire_s"] + told["bucket_1_wire_s"] < 10.0
-        compress_s = told["bucket_0_compress_s"] + told["bucket_1_compress_s"]
-        assert told["compress_s"] == pytest.approx(compress_s)
-        assert (told["compress_s"] > 0) == (mode == "int8")
-        assert told["overlap_s"] > 0.0  # no wait is recorded here
-    for told in three.all("figures"):
-        assert set(told.values()) == {0}
-        assert len(told) == 6
+    for row in three.all("figures"):
+        assert row["gradient_bytes"] == PAYLOAD + 2 * PAYLOAD
+        assert row["reductions"] == 2
+        assert row["sent_bytes"] == row["bucket_0_bytes"] + row["bucket_1_bytes"]
+        assert row["bucket_1_bytes"] == pytest.approx(2 * row["bucket_0_bytes"], rel=0.01)
+        assert 0.0 < row["wire_s"] == row["bucket_0_wire_s"] + row["bucket_1_wire_s"] < 10.0
+        compress_s = row["bucket_0_compress_s"] + row["bucket_1_compress_s"]
+        assert row["compress_s"] == pytest.approx(compress_s)
+        assert (row["compress_s"] > 0) == (mode == "int8")
+        assert row["overlap_s"] > 0.0  # no wait is recorded here
+    for row in three.all("figures"):
+        assert set(row.values()) == {0}
+        assert len(row) == 6
 
 
 def test_modes_change_live_while_ranks_leave_and_join(three):

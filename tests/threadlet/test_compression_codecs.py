@@ -147,9 +147,9 @@ def test_the_memory_is_exactly_the_unsent_part(mode, seed, shape):
         totals, memories = reduce(mode, tensors, memories)
         given_ += sum(tensors)
         got += totals[0]
-    kept = sum(memory.residual for memory in memories).view(shape)
-    assert torch.allclose(got + kept, given_, atol=1e-3)
-    assert kept.norm() > 0.1
+    unsent = sum(memory.residual for memory in memories).view(shape)
+    assert torch.allclose(got + unsent, given_, atol=1e-3)
+    assert unsent.norm() > 0.1
 
 
 @pytest.mark.parametrize("shape", [(5000,), (64, 130)])

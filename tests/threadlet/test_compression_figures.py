@@ -34,7 +34,7 @@ def clock(monkeypatch):
 def test_overlap_is_the_union_of_the_reductions_less_the_union_of_the_waits(
     reductions, waits, looks
 ):
-    overlap, clock, told = Overlap(), Clock(), 0.0
+    overlap, clock, taken = Overlap(), Clock(), 0.0
     entries = [(begin, begin + length, Entry(0)) for begin, length in reductions]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(time, "perf_counter", clock)
@@ -51,11 +51,11 @@ def test_overlap_is_the_union_of_the_reductions_less_the_union_of_the_waits(
                 if second == begin + length:
                     overlap.end("allreduce")
             if second in looks:
-                told += overlap.take()
-        told += overlap.take()
+                taken += overlap.take()
+        taken += overlap.take()
     under_way = {s for begin, length in reductions for s in range(begin, begin + length)}
     waited = {s for begin, length in waits for s in range(begin, begin + length)}
-    assert told == len(under_way - waited)
+    assert taken == len(under_way - waited)
 
 
 def test_a_reduction_in_flight_at_its_quorums_end_no_longer_counts(clock):
@@ -72,11 +72,19 @@ def test_a_bucket_that_ends_after_a_call_counts_in_the_next():
     meter = Meter()
     first, second = meter.begin(100), meter.begin(200)
     meter.end(first, Cost(10, 1.0, 2.0))
-    told = meter.take()
-    assert (told.reductions, told.gradient_bytes, told.buckets) == (2, 300, {0: Cost(10, 1.0, 2.0)})
+    taken = meter.take()
+    assert (taken.reductions, taken.gradient_bytes, taken.buckets) == (
+        2,
+        300,
+        {0: Cost(10, 1.0, 2.0)},
+    )
     meter.end(second, Cost(20, 3.0, 4.0))
-    told = meter.take()
-    assert (told.reductions, told.cost, told.buckets) == (0, Cost(20, 3.0, 4.0), {1: told.cost})
+    taken = meter.take()
+    assert (taken.reductions, taken.cost, taken.buckets) == (
+        0,
+        Cost(20, 3.0, 4.0),
+        {1: taken.cost},
+    )
 
 
 def test_only_the_first_eight_buckets_have_metrics_of_their_own():
@@ -118,16 +126,16 @@ def test_a_round_is_reported_by_its_last_step_without_pauses(clock):
         def take_figures(self):
             return Figures(Cost(7), reductions=1)
 
-    figures, told = RoundFigures(Group()), []
+    figures, taken = RoundFigures(Group()), []
     for step in range(7):
         clock.now += 1.0
         if step in (0, 3, 6):  # the first is a round of one step, as all are with DDP
             figures.decide()
-        told.append(figures.end_step(wait_s=0.25))
+        taken.append(figures.end_step(wait_s=0.25))
         clock.now += 100.0  # a pause
         figures.begin_step()
-    assert [bool(row) for row in told] == [True, False, False, True, False, False, True]
-    assert told[0]["sent_bytes"] == told[3]["sent_bytes"] == 7
-    assert "round_steps" not in told[0]
-    for row in (told[3], told[6]):
+    assert [bool(row) for row in taken] == [True, False, False, True, False, False, True]
+    assert taken[0]["sent_bytes"] == taken[3]["sent_bytes"] == 7
+    assert "round_steps" not in taken[0]
+    for row in (taken[3], taken[6]):
         assert (row["round_steps"], row["round_s"], row["round_wait_s"]) == (3, 3.0, 0.75)

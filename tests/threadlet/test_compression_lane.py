@@ -11,7 +11,7 @@ from torchft.process_group import ProcessGroup, ReconfigureOptions
 from torchloom_threadlet.compression import CompressedProcessGroup
 
 
-class Told(Work):
+class Completed(Work):
     """A work that the test completes."""
 
     def __init__(self, answers):
@@ -31,7 +31,7 @@ class SlowPeers(ProcessGroup):
 
     def __init__(self):
         super().__init__(0, 1)
-        self.asked = []
+        self.issued = []
         self._begun, self._answers = threading.Semaphore(0), threading.Semaphore(0)
 
     def answer(self, collectives=10):
@@ -68,9 +68,9 @@ class SlowPeers(ProcessGroup):
 
     def _ask(self, name, output):
         output.zero_()
-        self.asked.append(name)
+        self.issued.append(name)
         self._begun.release()
-        return Told(self._answers)
+        return Completed(self._answers)
 
 
 def configure(pg):
@@ -95,20 +95,20 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("asked", [["alltoall"], ["alltoall", "allgather"]], ids=len)
+@pytest.mark.parametrize("issued", [["alltoall"], ["alltoall", "allgather"]], ids=len)
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
-def test_a_reduction_of_a_past_quorum_issues_and_writes_nothing_more(pg, end, asked):
+def test_a_reduction_of_a_past_quorum_issues_and_writes_nothing_more(pg, end, issued):
     peers, tensor = pg._pg, torch.ones(5000)
     work = pg.allreduce([tensor], AllreduceOptions())
     peers.wait_until_asked()
-    for _ in asked[1:]:
+    for _ in issued[1:]:
         peers.answer(1)
         peers.wait_until_asked()
     end(pg)
     peers.answer()
     with pytest.raises(RuntimeError, match="the process group needs a new quorum"):
         work.wait()
-    assert peers.asked == asked
+    assert peers.issued == issued
     assert torch.equal(tensor, torch.ones(5000))
 
 
@@ -131,7 +131,7 @@ def test_a_futures_callback_may_reduce(pg):
     small = work.get_future().then(lambda _: pg.allreduce([torch.ones(4)], AllreduceOptions()))
     pg._pg.answer()
     assert small.wait().wait()
-    assert pg._pg.asked == ["alltoall", "allgather", "allreduce"]
+    assert pg._pg.issued == ["alltoall", "allgather", "allreduce"]
 
 
 def test_a_wait_that_times_out_raises_and_may_be_repeated(pg):

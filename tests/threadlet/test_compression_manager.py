@@ -81,9 +81,9 @@ def test_groups_that_switch_at_one_step_have_the_same_weights_and_fail_no_step(l
     assert torch.equal(first, second)
     assert [group.committed for group in groups] == [[1] * STEPS] * 2
     for group in groups:
-        told = [metrics for _, _, metrics in group.loom._worker.samples.waiting]
-        assert len(told) == STEPS
-        for metrics in told:
+        rows = [metrics for _, _, metrics in group.loom._worker.samples.waiting]
+        assert len(rows) == STEPS
+        for metrics in rows:
             assert metrics["gradient_bytes"] == 4 * NUMBERS
             assert 0 < metrics["bucket_0_bytes"] == metrics["sent_bytes"]
             assert metrics["reductions"] == 1

@@ -199,7 +199,7 @@ def test_an_error_between_two_steps_is_not_passed_on(quorum):
     three.connections.begin_step()
     three.connections.pass_error_on()
     three.peers_reduce(SMALL)
-    assert all(any(said) for said in three.answers())
+    assert all(any(answer) for answer in three.answers())
 
 
 def test_peers_that_pass_no_error_on_wait_at_most_their_process_groups_timeout(quorum):
@@ -208,8 +208,8 @@ def test_peers_that_pass_no_error_on_wait_at_most_their_process_groups_timeout(q
     three.connections.pass_error_on()
     # The neighbour that reads from this rank ends at once; the other one waits for that neighbour.
     three.peers_reduce(SMALL)
-    for (said,) in three.answers():
-        assert "Connection closed" in said or "Timed out" in said or "reset" in said
+    for (answer,) in three.answers():
+        assert "Connection closed" in answer or "Timed out" in answer or "reset" in answer
 
 
 def test_a_collective_in_flight_ends_before_the_error_is_passed_on(quorum):
@@ -231,7 +231,7 @@ def test_an_error_is_passed_on_even_if_a_collective_stalls(quorum):
     three.connections.pass_error_on()
     until(lambda: "torchloom-error" not in {thread.name for thread in threading.enumerate()})
     three.peers_reduce(SMALL)
-    assert all(any(said) for said in three.answers())
+    assert all(any(answer) for answer in three.answers())
     assert ended(work)
 
 

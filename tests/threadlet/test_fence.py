@@ -69,8 +69,8 @@ class OneRank(RuleBasedStateMachine):
         fence, self.ballot = abstain(self.fence) if abstains else self.fence.vote()
         self.take(fence)
         if not abstains and self.ballot.offered:
-            known = max(self.withdrawn, fence.made, fence.undone)
-            assert self.ballot.offered == fence.voted.number > known
+            over = max(self.withdrawn, fence.made, fence.undone)
+            assert self.ballot.offered == fence.voted.number > over
 
     @precondition(lambda self: self.ballot is not None)
     @rule(committed=st.booleans())
@@ -153,8 +153,8 @@ def test_the_pending_change_does_not_depend_on_the_order_of_messages(offers, wit
 def test_one_min_reduction_yields_the_least_and_the_largest(ballots):
     least, largest = reduced(*ballots, abstain(Fence())[1]._replace(attempt=0, undone=0))
     for field in ("offered", "lineage"):
-        said = [getattr(ballot, field) for ballot in ballots]
-        assert (getattr(least, field), getattr(largest, field)) == (min(said), max(said))
+        values = [getattr(ballot, field) for ballot in ballots]
+        assert (getattr(least, field), getattr(largest, field)) == (min(values), max(values))
     assert largest.undone == max(ballot.undone for ballot in ballots)
     assert all(-(2**63) <= x < 2**63 for ballot in ballots for x in ballot.minima())
 

@@ -100,7 +100,7 @@ class Rank:
         pg = self.manager._pg
         return pg.size() if pg._pg else 0
 
-    def hear(self, operation, number=1):
+    def receive(self, operation, number=1):
         self.worker.deliver(
             Command(
                 id=f"c{number}.{type(operation).__name__}",
@@ -213,10 +213,10 @@ class Run:
     def waiting(self, ranks):
         """Let ranks request a quorum; return their requests if they wait for one more rank."""
         futures = [rank.thread.submit(rank.begin) for rank in ranks]
-        until(lambda: self.asking(len(ranks)) or all(future.done() for future in futures))
+        until(lambda: self.is_waiting(len(ranks)) or all(future.done() for future in futures))
         return [] if all(future.done() for future in futures) else futures
 
-    def asking(self, count):
+    def is_waiting(self, count):
         """Return whether so many wait for a quorum that is not formed yet."""
         with urllib.request.urlopen(f"{self.lighthouse.address()}/status", timeout=5) as page:
             return f"[{count}/{count} participants healthy]" in page.read().decode()
@@ -252,7 +252,7 @@ def trio(run):
 
 def offer(ranks, value=NEW, number=2):
     for rank in ranks:
-        rank.hear(FencedChange(number=number, do=SetKnobs(values={"width": value})), number)
+        rank.receive(FencedChange(number=number, do=SetKnobs(values={"width": value})), number)
 
 
 def assert_one_past(*ranks):
@@ -423,7 +423,7 @@ def test_an_offer_to_two_of_three_ranks_lands_once_the_third_has_it_or_never(run
     run.until_committed(a, b, c)
     assert landed(a) == landed(b) == landed(c) == [a.step]
     offer((a, b), value=NEW + 1, number=3)
-    a.hear(Withdraw(number=3), number=3)
+    a.receive(Withdraw(number=3), number=3)
     offer((c,), value=NEW + 1, number=3)
     run.until_committed(a, b, c)
     assert [rank.width for rank in trio] == [NEW] * 3

@@ -29,13 +29,13 @@ class MakesItAStepLate(Fence, frozen=True, kw_only=True):
 class VotesForLongerThanAStep(Fence, frozen=True, kw_only=True):
     def end_step(self, quorum_id):
         after, change = super().end_step(quorum_id)
-        kept = {"voted": self.voted, "agreed": self.agreed} if quorum_id is None else {}
-        return replace(after, **kept), change
+        stale = {"voted": self.voted, "agreed": self.agreed} if quorum_id is None else {}
+        return replace(after, **stale), change
 
     def vote(self):
         after, ballot = super().vote()
-        kept = {"voted": self.voted, "agreed": self.agreed} if self.agreed else {}
-        return replace(after, **kept), ballot
+        stale = {"voted": self.voted, "agreed": self.agreed} if self.agreed else {}
+        return replace(after, **stale), ballot
 
     def count(self, least, largest):
         counted = super().count(least, largest)

@@ -33,8 +33,10 @@ def test_one_bit_changes_the_fingerprint(place, row, column):
 
 def test_order_and_shape_change_the_fingerprint():
     first, *others = weights()
-    told = {fingerprint(w) for w in ([first, *others], [*others, first], [first.T], [first], [])}
-    assert len(told) == 5
+    fingerprints = {
+        fingerprint(w) for w in ([first, *others], [*others, first], [first.T], [first], [])
+    }
+    assert len(fingerprints) == 5
 
 
 def test_parts_are_weighted_by_their_position_in_the_whole(monkeypatch):

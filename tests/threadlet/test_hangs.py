@@ -125,14 +125,14 @@ async def test_a_cut_frees_the_survivors_of_a_frozen_group_and_the_group_returns
     await weaver.beat(lambda batch: value_of(batch, "trainer_stopped") == 1.0, "g1-0")
 
     phases = ("allreduce", "stopped", "allreduce")
-    said = [await hang(weaver, name, phase) for name, phase in zip(GROUPS, phases, strict=True)]
-    assert len({fields["quorum_id"] for fields in said}) == 1
-    assert "quorum_trainer.py" in said[0]["stacks"]
-    assert "collective" not in said[1]  # a stopped process cannot answer
-    for fields in (said[0], said[2]):
+    hangs = [await hang(weaver, name, phase) for name, phase in zip(GROUPS, phases, strict=True)]
+    assert len({fields["quorum_id"] for fields in hangs}) == 1
+    assert "quorum_trainer.py" in hangs[0]["stacks"]
+    assert "collective" not in hangs[1]  # a stopped process cannot answer
+    for fields in (hangs[0], hangs[2]):
         assert fields["collective"].startswith("gloo:all_reduce")
         assert fields["enqueued_seq"] == fields["completed_seq"] + 1
-    assert said[0]["enqueued_seq"] == said[2]["enqueued_seq"]
+    assert hangs[0]["enqueued_seq"] == hangs[2]["enqueued_seq"]
 
     done = [len(group.steps) for group in survivors]
     quorum = max(
@@ -160,8 +160,8 @@ async def test_a_cut_frees_the_survivors_of_a_frozen_group_and_the_group_returns
     back = [len(group.steps) for group in groups]
     for group, lines in zip(groups, back, strict=True):
         await group.trains_among(3, after=lines)
-    lives = [event for event in weaver.events if isinstance(event, Hello) and event.rank == 0]
-    assert {life.incarnation for life in lives} == {h.incarnation for h in hellos.values()}
+    hellos_ = [event for event in weaver.events if isinstance(event, Hello) and event.rank == 0]
+    assert {hello.incarnation for hello in hellos_} == {h.incarnation for h in hellos.values()}
 
 
 async def hang(weaver, group, phase):
@@ -169,8 +169,8 @@ async def hang(weaver, group, phase):
 
     def fields():
         notes = [e for e in weaver.events if isinstance(e, Note) and e.worker == f"{group}-0"]
-        said = [note.fields for note in notes if note.kind == "hang"]
-        return next((fields for fields in said if fields.get("phase") == phase), None)
+        hangs = [note.fields for note in notes if note.kind == "hang"]
+        return next((fields for fields in hangs if fields.get("phase") == phase), None)
 
     return await weaver.until(fields)
 

@@ -145,8 +145,8 @@ def test_a_group_whose_ranks_cannot_agree_logs_a_warning_and_refuses_fenced_chan
     assert [r.getMessage() for r in caplog.records if "fenced changes" in r.getMessage()] == [
         f"fenced changes are not possible: {line}"
     ]
-    asked = FencedChange(number=1, do=SetKnobs(values={"depth": 2}))
-    assert loom._worker.actuators.refusal(asked, "training") == (
+    refused = FencedChange(number=1, do=SetKnobs(values={"depth": 2}))
+    assert loom._worker.actuators.refusal(refused, "training") == (
         "this worker cannot agree with other ranks: no framework adapter is attached"
     )
     assert "fenced_change" not in loom._worker.actuators.names

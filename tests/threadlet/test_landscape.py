@@ -94,8 +94,8 @@ def test_the_weights_are_restored_to_the_bit_even_if_the_loss_fails():
 
     with pytest.raises(RuntimeError):
         Surface(model.parameters(), failing).at((direction, 0.5))
-    for parameter, kept in zip(model.parameters(), before, strict=True):
-        assert torch.equal(parameter, kept)
+    for parameter, saved in zip(model.parameters(), before, strict=True):
+        assert torch.equal(parameter, saved)
 
 
 def test_a_plane_equals_a_slow_direct_evaluation():

@@ -47,10 +47,15 @@ async def test_odd_input_reaches_the_weaver_as_far_as_possible(
         )
         assert full.group == hello.group
         note = await weaver.event(Note, hello.worker, kind="a_kind")
-        told = note.fields
-        assert told["step"] == str(2**70)
-        assert (told["nan"], told["scalar"], told["kind"], told["none"]) == ("nan", 3, 7, None)
-        assert told["odd"] == "a Odd, which has no text"
+        fields = note.fields
+        assert fields["step"] == str(2**70)
+        assert (fields["nan"], fields["scalar"], fields["kind"], fields["none"]) == (
+            "nan",
+            3,
+            7,
+            None,
+        )
+        assert fields["odd"] == "<Odd without a text>"
         assert len(encode(note)) <= MAX_MESSAGE_BYTES
         assert len((await weaver.event(Note, hello.worker, kind="many")).fields) == 64
         batch = await weaver.beat(lambda batch: "train_loss" in batch.metrics, hello.worker)
@@ -62,7 +67,7 @@ async def test_odd_input_reaches_the_weaver_as_far_as_possible(
         assert (await weaver.ask(hello, SetKnob(knob="x", value=2.0), "c1")).status == "applied"
         failed = await weaver.ask(hello, Checkpoint(), "c2")
         assert (failed.status, len(failed.detail)) == ("failed", 2000)
-        await weaver.call_the_roll()
+        await weaver.send_roll_call()
         values = {"size": 2.0, "mode": r"\ud800", "log_level": "warning"}
         newest = await weaver.event(Hello, hello.worker, values=values)
         assert {spec.name for spec in newest.knobs} == {"x", "size", "mode", "far", "log_level"}
@@ -70,10 +75,10 @@ async def test_odd_input_reaches_the_weaver_as_far_as_possible(
         process.wait(DEADLINE_S)
     finally:
         end_with_sidecars(process)
-    said = errors.read_text()
-    assert "Traceback" not in said
-    assert "the sidecar ended after" not in said
-    assert said.count("knob far: need true or false, a finite number") == 1
+    output = errors.read_text()
+    assert "Traceback" not in output
+    assert "the sidecar ended after" not in output
+    assert output.count("knob far: need true or false, a finite number") == 1
 
 
 def test_an_impossible_step_is_minus_1():
@@ -113,7 +118,7 @@ def test_an_impossible_rank_is_0(given, rank):
 def test_the_warning_of_a_wrong_rank_names_the_rank_used(caplog, given, rank):
     identify(environment={"TORCHLOOM_RANK": "x", **given})
     need = "TORCHLOOM_RANK: need a whole number of at most 2147483647, was 'x'"
-    assert caplog.messages == [f"{need}; the rank is {rank}"]
+    assert caplog.messages == [f"{need}; using rank {rank}"]
 
 
 def test_a_note_that_is_too_long_for_the_broker_is_cut_at_its_longest_field():
@@ -173,13 +178,13 @@ def test_a_dtensor_is_a_metric_only_if_it_is_complete_on_the_rank(tmp_path):
         with path.open("w") as stderr:
             command = [script, rank, tmp_path / "meeting"]
             ranks.append(Preloaded(command, stdout=PIPE, stderr=stderr))
-    said = [json.loads(rank.stdout.readline()) for rank in ranks]
+    answers = [json.loads(rank.stdout.readline()) for rank in ranks]
     assert [rank.wait(DEADLINE_S) for rank in ranks] == [0, 0]
     for rank in ranks:
         rank.communicate()
-    rows = [{name: of["row"][name] for name in sorted(of["row"])} for of in said]
+    rows = [{name: of["row"][name] for name in sorted(of["row"])} for of in answers]
     assert rows == [{"one_rank": 7.0, "same": 5.0, "whole": 1.5}] * 2
-    assert all("Partial" in of["note"] or "P(" in of["note"] for of in said)  # as text
+    assert all("Partial" in of["note"] or "P(" in of["note"] for of in answers)  # as text
     for path in errors:
         warnings = [line for line in path.read_text().splitlines() if "DTensor placed" in line]
         assert [line.partition(":")[0] for line in warnings] == ["metric loss", "metric shard"]

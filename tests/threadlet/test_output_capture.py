@@ -13,13 +13,13 @@ from torchloom_threadlet.trainer.output_capture import OutputCapture, wanted
 
 
 @pytest.fixture
-def told():
+def sent():
     return []
 
 
 @pytest.fixture
-def lines(told):
-    return LogLines(lambda said: told.append(said) or True)
+def lines(sent):
+    return LogLines(lambda said: sent.append(said) or True)
 
 
 @contextlib.contextmanager
@@ -35,76 +35,76 @@ def captured(lines):
             capture.stop()
 
 
-def texts(told):
-    return [said["text"] for said in told]
+def texts(sent):
+    return [said["text"] for said in sent]
 
 
-def test_complete_lines_are_sent_and_printed(lines, told):
+def test_complete_lines_are_sent_and_printed(lines, sent):
     with captured(lines) as printed:
         print("step", 1)  # noqa: T201
         print("half a ", end="")  # noqa: T201
         print("line")  # noqa: T201
         sys.stdout.writelines(["a\nb", "c\n", "\n"])
         assert printed.getvalue() == "step 1\nhalf a line\na\nbc\n\n"
-        assert told == [
+        assert sent == [
             {"level": "info", "logger": "stdout", "text": text}
             for text in ("step 1", "half a line", "a", "bc")
         ]
 
 
-def test_a_progress_bar_is_sent_with_its_final_text(lines, told):
+def test_a_progress_bar_is_sent_with_its_final_text(lines, sent):
     with captured(lines):
         for percent in (10, 50, 100):
             sys.stdout.write(f"\r{percent} %")
         sys.stdout.write("\n")
-        assert texts(told) == ["100 %"]
+        assert texts(sent) == ["100 %"]
 
 
-def test_a_line_without_an_end_takes_bounded_memory(lines, told):
+def test_a_line_without_an_end_takes_bounded_memory(lines, sent):
     with captured(lines):
         for _ in range(1000):
             sys.stdout.write("x" * 1000)
         print()  # noqa: T201
-        assert texts(told) == ["x" * 8000]
+        assert texts(sent) == ["x" * 8000]
 
 
-def test_a_flood_is_cut_off(lines, told):
+def test_a_flood_is_cut_off(lines, sent):
     with captured(lines):
         for number in range(1000):
             print(number)  # noqa: T201
-        assert len(told) <= 105
+        assert len(sent) <= 105
 
 
-def test_output_of_a_logging_handler_is_sent_once_as_a_record(lines, told):
+def test_output_of_a_logging_handler_is_sent_once_as_a_record(lines, sent):
     with captured(lines):
         log, handler = logging.getLogger("printing"), logging.StreamHandler(sys.stdout)
         log.addHandler(handler)
         records = LogCapture(lines, "warning")
         records.start()
         try:
-            log.warning("hear me")
+            log.warning("capture me")
             print("and me")  # noqa: T201
         finally:
             records.stop()
             log.removeHandler(handler)
-        assert [(said["logger"], said["text"]) for said in told] == [
-            ("printing", "hear me"),
+        assert [(said["logger"], said["text"]) for said in sent] == [
+            ("printing", "capture me"),
             ("stdout", "and me"),
         ]
 
 
-def test_after_stop_the_stream_is_restored(lines, told):
+def test_after_stop_the_stream_is_restored(lines, sent):
     with captured(lines) as printed:
-        heard = sys.stdout
-        assert heard.getvalue() == ""  # all else is the stream's own
+        stream = sys.stdout
+        assert stream.getvalue() == ""  # all else is the stream's own
     with contextlib.redirect_stdout(printed):
         capture = OutputCapture(lines, ("stdout",))
         capture.start()
         capture.stop()
         assert sys.stdout is printed
-    heard.write("nobody hears\n")
-    assert not told
-    assert printed.getvalue() == "nobody hears\n"
+    stream.write("not captured\n")
+    assert not sent
+    assert printed.getvalue() == "not captured\n"
 
 
 def test_the_streams_come_from_the_environment(caplog):

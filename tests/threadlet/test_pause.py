@@ -31,7 +31,7 @@ async def test_an_unconfirmed_pause_ends_by_itself_and_is_reported(weaver, start
 @pytest.mark.long
 async def test_a_pause_ends_by_itself_when_the_weaver_is_silent(weaver, start_trainer):
     trainer = start_trainer()
-    async with weaver.holding(CAUSE):
+    async with weaver.confirming_pause(CAUSE):
         await pause(weaver, trainer)
         done = len(trainer.journal("step"))
         await weaver.heartbeats(30)  # of 0.1 s: longer than it waits for the first confirmation
@@ -44,7 +44,7 @@ async def test_a_pause_ends_by_itself_when_the_weaver_is_silent(weaver, start_tr
 @pytest.mark.long
 async def test_a_pause_ends_by_itself_when_the_sidecar_is_killed(weaver, start_trainer):
     trainer = start_trainer()
-    async with weaver.holding(CAUSE):
+    async with weaver.confirming_pause(CAUSE):
         await pause(weaver, trainer)
     for sidecar in trainer.sidecars():
         sidecar.kill()
@@ -53,9 +53,9 @@ async def test_a_pause_ends_by_itself_when_the_sidecar_is_killed(weaver, start_t
 
 async def test_a_report_of_another_pause_or_none_ends_it_at_once(weaver, start_trainer):
     trainer = start_trainer()
-    async with weaver.holding(CAUSE):
+    async with weaver.confirming_pause(CAUSE):
         await pause(weaver, trainer)
-    await weaver.say_hold("", over=CAUSE)
+    await weaver.publish_pause("", over=CAUSE)
     await trainer.goes_on()
     assert trainer.errors == ""
     late = await weaver.ask(weaver.events[0], Pause(), "late", cause=CAUSE)
@@ -65,10 +65,10 @@ async def test_a_report_of_another_pause_or_none_ends_it_at_once(weaver, start_t
 @pytest.mark.long
 async def test_only_the_present_weaver_of_this_run_is_believed(weaver, start_trainer):
     trainer = start_trainer()
-    async with weaver.holding(CAUSE):
+    async with weaver.confirming_pause(CAUSE):
         hello = await pause(weaver, trainer)
-        await weaver.say_hold("", epoch=0)
-        await weaver.say_hold("", run="another")
+        await weaver.publish_pause("", epoch=0)
+        await weaver.publish_pause("", run="another")
         await weaver.client.publish("tl.hold.run", b'{"stream": "TL_CMD_run", "seq": 1}')
         done = len(trainer.journal("step"))
         await weaver.heartbeats(5)

@@ -18,7 +18,7 @@ from torchloom_threadlet.trainer.pause_lease import (
 )
 
 
-def hold(verdict="", over=""):
+def pause_state(verdict="", over=""):
     return PauseState(run="run", epoch=1, verdict=verdict, over=over)
 
 
@@ -37,15 +37,15 @@ def test_a_pause_waits_a_moment_for_its_confirmation(lease):
 
 def test_each_confirmation_extends_the_pause(lease):
     for now_s in range(101, 500):
-        lease.update(hold("p1.1"), float(now_s))
+        lease.update(pause_state("p1.1"), float(now_s))
         assert lease.left_s(now_s) == LEASE_S
     assert lease.end(502.5) == LAPSED
 
 
-@pytest.mark.parametrize("said", [hold(), hold("p1.2"), hold(over="p1.1")])
-def test_a_report_without_the_pause_ends_it_without_a_warning(lease, said):
-    lease.update(hold("p1.1"), 101.0)
-    lease.update(said, 101.5)
+@pytest.mark.parametrize("state", [pause_state(), pause_state("p1.2"), pause_state(over="p1.1")])
+def test_a_report_without_the_pause_ends_it_without_a_warning(lease, state):
+    lease.update(pause_state("p1.1"), 101.0)
+    lease.update(state, 101.5)
     assert lease.left_s(101.5) == 0
     assert lease.end(101.5) == ""
 
@@ -53,7 +53,7 @@ def test_a_report_without_the_pause_ends_it_without_a_warning(lease, said):
 def test_a_pause_without_a_cause_is_never_confirmed():
     lease = PauseLease()
     lease.begin("", 100.0)
-    lease.update(hold(), 101.0)
+    lease.update(pause_state(), 101.0)
     assert lease.left_s(101.0) == PROVISIONAL_S - 1
 
 
@@ -62,14 +62,14 @@ def test_no_pause_outlasts_the_longest_despite_confirmations():
     lease.longest_s = 48.0
     lease.begin("p1.1", 100.0)
     for now_s in range(100, 148):
-        lease.update(hold("p1.1"), float(now_s))
+        lease.update(pause_state("p1.1"), float(now_s))
     assert lease.left_s(147.0) == 1.0
     assert lease.left_s(148.0) == 0
     assert lease.end(148.0) == TOO_LONG
 
 
 def test_a_cancelled_pause_is_remembered(lease):
-    lease.update(hold(over="p1.2"), 101.0)
+    lease.update(pause_state(over="p1.2"), 101.0)
     assert lease.is_over("p1.2")
     assert not lease.is_over("p1.3")
     assert not lease.is_over("")

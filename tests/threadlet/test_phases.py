@@ -14,7 +14,7 @@ from torchloom_threadlet.trainer.phases import Phases
 from torchloom_threadlet.trainer.sample_buffer import SampleBuffer
 
 SECOND_NS = 10**9
-NOBODY = 2**22 + 1
+NO_PROCESS = 2**22 + 1
 """Above any process's number."""
 
 
@@ -120,27 +120,30 @@ def seen(name, since_s, looked_s):
 
 def test_a_waiting_trainer_is_distinguished_from_a_computing_one():
     waits = seen("allreduce", since_s=10, looked_s=50)
-    assert gauges(NOBODY, waits, 51 * SECOND_NS) == {"trainer_waiting_s": 41.0, "quorum_id": 3.0}
-    assert phase_fields(NOBODY, waits, 51 * SECOND_NS) == {
+    assert gauges(NO_PROCESS, waits, 51 * SECOND_NS) == {
+        "trainer_waiting_s": 41.0,
+        "quorum_id": 3.0,
+    }
+    assert phase_fields(NO_PROCESS, waits, 51 * SECOND_NS) == {
         "phase": "allreduce",
         "phase_s": 41.0,
         "quorum_id": 3,
     }
     computes = seen(COMPUTE, since_s=10, looked_s=10)
-    assert gauges(NOBODY, computes, 51 * SECOND_NS)["trainer_waiting_s"] == 0.0
-    assert phase_fields(NOBODY, computes, 51 * SECOND_NS)["phase_s"] == 41.0
+    assert gauges(NO_PROCESS, computes, 51 * SECOND_NS)["trainer_waiting_s"] == 0.0
+    assert phase_fields(NO_PROCESS, computes, 51 * SECOND_NS)["phase_s"] == 41.0
 
 
 def test_a_wait_that_the_trainer_no_longer_confirms_is_over():
     waits = seen("allreduce", since_s=10, looked_s=50)
-    assert gauges(NOBODY, waits, 54 * SECOND_NS)["trainer_waiting_s"] == 0.0
-    assert phase_fields(NOBODY, waits, 54 * SECOND_NS)["phase"] == COMPUTE
+    assert gauges(NO_PROCESS, waits, 54 * SECOND_NS)["trainer_waiting_s"] == 0.0
+    assert phase_fields(NO_PROCESS, waits, 54 * SECOND_NS)["phase"] == COMPUTE
 
 
 def test_without_a_recorded_phase_none_is_reported():
     unknown = Samples(state="training", step=1, progress_ns=0)
-    assert gauges(NOBODY, unknown, SECOND_NS) == {}
-    assert phase_fields(NOBODY, unknown, SECOND_NS) == {}
+    assert gauges(NO_PROCESS, unknown, SECOND_NS) == {}
+    assert phase_fields(NO_PROCESS, unknown, SECOND_NS) == {}
 
 
 STATUS = (

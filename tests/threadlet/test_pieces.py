@@ -14,7 +14,7 @@ from torchloom_threadlet.compression import MODES
 from torchloom_threadlet.compression.codecs import Memory
 from torchloom_threadlet.compression.collectives import Exchange, Gather, Peers, _answers
 from torchloom_threadlet.compression.cuts import LEAST_NUMBERS, Bucket, Plain, edges
-from torchloom_threadlet.compression.flights import fly
+from torchloom_threadlet.compression.flights import drive
 from torchloom_threadlet.compression.knobs import allreduce_knobs
 from torchloom_threadlet.compression.modes import make_codecs
 
@@ -32,31 +32,31 @@ class Wire:
         self.most_at_once = [0] * ranks
         self._under_way = [0] * ranks
 
-    def issue(self, rank, numbers, asked):
+    def issue(self, rank, numbers, collective):
         number = next(numbers)
         done = torch.futures.Future()
-        answer = self._room(asked)
+        answer = self._room(collective)
         with self._lock:
             self._under_way[rank] += 1
             self.most_at_once[rank] = max(self.most_at_once[rank], self._under_way[rank])
             given = self._asked.setdefault(number, {})
-            given[rank] = (asked, answer, done)
+            given[rank] = (collective, answer, done)
             assert len({type(one) for one, _, _ in given.values()}) == 1
             if len(given) == self._ranks:
                 self._answer([given[rank] for rank in range(self._ranks)])
         return Landing(self, rank, done), answer
 
-    def _room(self, asked):
-        match asked:
+    def _room(self, collective):
+        match collective:
             case Exchange(rows=rows):
                 return torch.empty_like(rows)
             case Gather(row=row):
                 return row.new_empty((self._ranks, row.numel()))
-        return asked.tensor
+        return collective.tensor
 
     @staticmethod
     def _answer(given):
-        results = _answers([asked for asked, _, _ in given])
+        results = _answers([collective for collective, _, _ in given])
         for (_, answer, done), result in zip(given, results, strict=True):
             answer.copy_(result)
             done.set_result(None)
@@ -89,9 +89,9 @@ def reduce(mode, tensors, memories, at, at_once):
         bucket = Bucket(tensors[rank], memories[rank], at)
         numbers = count()
         pieces = bucket.reductions(CODECS[mode], Peers(rank, ranks))
-        flown = fly(pieces, lambda asked: wire.issue(rank, numbers, asked), at_once)
-        bucket.write([total for total, _ in flown.results], 1)
-        return bucket.remembered([memory for _, memory in flown.results])
+        driven = drive(pieces, lambda collective: wire.issue(rank, numbers, collective), at_once)
+        bucket.write([total for total, _ in driven.results], 1)
+        return bucket.remembered([memory for _, memory in driven.results])
 
     with ThreadPoolExecutor(ranks) as threads:
         return list(threads.map(run, range(ranks))), wire.most_at_once

@@ -25,76 +25,76 @@ SEEDS = range(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_rate_that_is_far_too_high_is_worse(seed):
-    heard = Recorded(Script(seed).preview(), values={"lr": 20 * LR}, seed=seed)
-    assert heard.judged.result == "worse"
-    assert heard.judged.low is None or heard.judged.low > 0
-    assert heard.setup.before == {"lr": LR}
-    assert heard.shown["verdict"].startswith("worse: ")
-    assert heard.shown["warning"].startswith("says nothing of what comes after 50 steps")
+    results = Recorded(Script(seed).preview(), values={"lr": 20 * LR}, seed=seed)
+    assert results.judged.result == "worse"
+    assert results.judged.low is None or results.judged.low > 0
+    assert results.setup.before == {"lr": LR}
+    assert results.shown["verdict"].startswith("worse: ")
+    assert results.shown["warning"].startswith("says nothing of what comes after 50 steps")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_rate_raised_from_far_too_low_is_better(seed):
     script = Script(seed, lr=LR / 20)
-    heard = Recorded(script.preview(), values={"lr": LR}, seed=seed)
-    assert heard.judged.result == "better"
-    assert heard.judged.high < 0
-    assert heard.judged.for_change == 5
-    assert heard.setup.before == {"lr": LR / 20}
-    assert heard.shown["verdict"].startswith("better: ")
-    assert "at step 100, if both go on as they bend now" in heard.shown["forecast"]
+    results = Recorded(script.preview(), values={"lr": LR}, seed=seed)
+    assert results.judged.result == "better"
+    assert results.judged.high < 0
+    assert results.judged.for_change == 5
+    assert results.setup.before == {"lr": LR / 20}
+    assert results.shown["verdict"].startswith("better: ")
+    assert "at step 100, if both go on as they bend now" in results.shown["forecast"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("values", [{}, {"lr": LR}, {"lr": LR, "momentum": 0.9}])
 @pytest.mark.parametrize("seed", [0, 7])
 def test_without_a_change_both_arms_are_the_same_to_the_bit(values, seed):
-    heard = Recorded(Script(seed).preview(), values=values, steps=20, seed=seed)
+    results = Recorded(Script(seed).preview(), values=values, steps=20, seed=seed)
     for repeat in range(5):
-        control = heard.curve(repeat, "control")
+        control = results.curve(repeat, "control")
         assert len(control) == 20
-        assert control == heard.curve(repeat, "change")
-    assert heard.judged.alike
-    assert (heard.judged.result, heard.judged.difference) == ("same", 0.0)
-    assert len({tuple(heard.curve(repeat, "control")) for repeat in range(5)}) == 5
+        assert control == results.curve(repeat, "change")
+    assert results.judged.alike
+    assert (results.judged.result, results.judged.difference) == ("same", 0.0)
+    assert len({tuple(results.curve(repeat, "control")) for repeat in range(5)}) == 5
 
 
 def test_each_control_runs_before_its_change():
-    heard = Recorded(Script().preview(), values={"lr": 0.2}, steps=4, repeats=3)
-    arms = list(dict.fromkeys((piece.repeat, piece.arm) for piece in heard.of(Curve)))
+    results = Recorded(Script().preview(), values={"lr": 0.2}, steps=4, repeats=3)
+    arms = list(dict.fromkeys((piece.repeat, piece.arm) for piece in results.of(Curve)))
     assert arms == [(repeat, arm) for repeat in range(3) for arm in ("control", "change")]
-    assert [piece.pairs for piece in heard.of(Judgement)] == [1, 2, 3]
-    assert isinstance(heard.pieces[0], Setup)
-    assert heard.progress[-1] == (4 * 6 + 4, 4 * 6 + 4)
-    assert heard.end.why == ""
-    assert heard.said == f"28 steps in {heard.end.seconds:.1f} s"
+    assert [piece.pairs for piece in results.of(Judgement)] == [1, 2, 3]
+    assert isinstance(results.pieces[0], Setup)
+    assert results.progress[-1] == (4 * 6 + 4, 4 * 6 + 4)
+    assert results.end.why == ""
+    assert results.outcome == f"28 steps in {results.end.seconds:.1f} s"
 
 
 def test_an_arm_equals_the_scripts_own_training():
     script = Script()
-    heard = Recorded(script.preview(), values={"lr": 0.3}, steps=6, repeats=2, seed=11)
+    results = Recorded(script.preview(), values={"lr": 0.3}, steps=6, repeats=2, seed=11)
     for repeat in range(2):
         for arm, lr in (("control", LR), ("change", 0.3)):
             script.load()
             script.optimizer.param_groups[0]["lr"] = lr
             torch.manual_seed(11 + repeat)
-            assert heard.curve(repeat, arm) == [script.step().item() for _ in range(6)]
+            assert results.curve(repeat, arm) == [script.step().item() for _ in range(6)]
 
 
 def test_the_control_has_the_runs_desired_values_and_not_the_checkpoints():
     script = Script()
-    heard = Recorded(
+    results = Recorded(
         script.preview(), values={"lr": 0.3}, now={"lr": 0.2, "momentum": 0.5}, steps=4
     )
-    assert heard.setup.before == {"lr": 0.2}
-    assert heard.shown["change"] == "lr 0.2 -> 0.3"
+    assert results.setup.before == {"lr": 0.2}
+    assert results.shown["change"] == "lr 0.2 -> 0.3"
     for repeat in range(5):
         for arm, lr in (("control", 0.2), ("change", 0.3)):
             script.load()
             script.optimizer.param_groups[0].update(lr=lr, momentum=0.5)
             torch.manual_seed(repeat)
-            assert heard.curve(repeat, arm) == [script.step().item() for _ in range(4)]
+            assert results.curve(repeat, arm) == [script.step().item() for _ in range(4)]
 
 
 def test_a_change_whose_loss_is_no_number_is_worse_and_stops_its_arm():
@@ -104,11 +104,11 @@ def test_a_change_whose_loss_is_no_number_is_worse_and_stops_its_arm():
         loss = script.step()
         return loss * math.nan if script.optimizer.param_groups[0]["lr"] > 1.0 else loss
 
-    heard = Recorded(script.preview(step), values={"lr": 2.0}, steps=20)
-    assert heard.curve(0, "change") == [None]
-    judged = heard.judged
+    results = Recorded(script.preview(step), values={"lr": 2.0}, steps=20)
+    assert results.curve(0, "change") == [None]
+    judged = results.judged
     assert (judged.result, judged.diverged, judged.difference) == ("worse", 5, None)
-    assert heard.end.points == 5 * (20 + 1) + 4
+    assert results.end.points == 5 * (20 + 1) + 4
     assert judged.ahead.change is None
     assert judged.ahead.control is not None
 
@@ -121,7 +121,7 @@ def test_a_control_whose_loss_is_no_number_is_one_line(after):
         loss = script.step()
         return loss if script.steps % 20 <= after else math.nan
 
-    with pytest.raises(ValueError, match=r"number without the change, was nan at step \d+ of"):
+    with pytest.raises(ValueError, match=r"number in the control, was nan at step \d+"):
         Recorded(script.preview(step), values={"lr": 0.2}, steps=20)
 
 
@@ -133,10 +133,12 @@ def test_a_step_that_is_not_reproducible_is_one_line():
         torch.manual_seed(next(batches))
         return script.step()
 
-    with pytest.raises(ValueError, match="need a step that is reproducible from one state") as told:
+    with pytest.raises(
+        ValueError, match="need a step that is reproducible from one state"
+    ) as refused:
         Recorded(script.preview(step), values={"lr": 0.2})
     assert script.steps == 4
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(refused.value)
 
 
 def test_data_that_is_not_drawn_begins_where_begin_sets_it():
@@ -160,9 +162,9 @@ def test_data_that_is_not_drawn_begins_where_begin_sets_it():
 
     with pytest.raises(ValueError, match="or pass begin="):
         Recorded(script.preview(step), steps=3)
-    heard = Recorded(script.preview(step, begin=begin), steps=3, seed=4)
+    results = Recorded(script.preview(step, begin=begin), steps=3, seed=4)
     assert begun == [4, 4, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8]
-    assert heard.judged.alike
+    assert results.judged.alike
 
 
 @pytest.mark.parametrize("fails_at", [None, 1, 3, 5, 9, 14])
@@ -231,10 +233,10 @@ def test_a_knob_of_the_script_is_set_in_the_change_s_arm_alone():
 
     preview = script.preview(step)
     preview.knob("scale", lambda: used["scale"], lambda value: used.update(scale=value), high=4.0)
-    heard = Recorded(preview, values={"scale": 3.0}, steps=2, repeats=2)
+    results = Recorded(preview, values={"scale": 3.0}, steps=2, repeats=2)
     assert seen == [1.0] * 4 + [1.0, 1.0, 3.0, 3.0] * 2
     assert used == {"scale": 1.0}
-    assert heard.judged.result == "few"
+    assert results.judged.result == "few"
 
 
 def test_incompatible_values_are_one_line_and_change_nothing():
@@ -254,20 +256,20 @@ def test_incompatible_values_are_one_line_and_change_nothing():
 @pytest.mark.parametrize("step", [0, 1, 4, 5, 13, 20])
 def test_another_command_ends_the_preview_at_the_next_step(step):
     script = Script()
-    heard = Recorded(
+    results = Recorded(
         script.preview(), should_stop=lambda: script.steps >= step, values={"lr": 1.0}, steps=4
     )
-    assert script.steps == step == heard.end.points
-    assert "it was cancelled" in heard.end.why
-    pairs = [piece.pairs for piece in heard.of(Judgement)]
+    assert script.steps == step == results.end.points
+    assert "it was cancelled" in results.end.why
+    pairs = [piece.pairs for piece in results.of(Judgement)]
     assert pairs == list(range(1, max(0, step - 4) // 8 + 1))  # only complete pairs
 
 
 def test_the_time_limit_ends_it():
     script = Script()
-    heard = Recorded(script.preview(), seconds=0.0, values={"lr": 1.0})
-    assert (script.steps, heard.pieces) == (0, [heard.end])
-    assert heard.end.why == "its 0 s were used up"
+    results = Recorded(script.preview(), seconds=0.0, values={"lr": 1.0})
+    assert (script.steps, results.pieces) == (0, [results.end])
+    assert results.end.why == "the limit of 0 s was reached"
 
 
 def test_only_a_standby_whose_script_offers_a_preview_runs_one():
@@ -330,13 +332,13 @@ def test_the_interval_is_that_of_the_sign_test(differences):
 def test_changes_without_effect_are_judged_as_effective_at_the_stated_rate():
     generator = torch.Generator().manual_seed(0)
     for repeats in (5, 7, 12):
-        told = []
+        judgements = []
         for _ in range(500):
             ends = torch.randn(repeats, generator=generator).tolist()
-            told.append(judge([pair(0.0, end) for end in ends], 8))
-        wrong = sum(one.result != "same" for one in told) / len(told)
-        assert wrong == pytest.approx(1.0 - told[0].confidence, abs=0.02)
-        assert told[0].confidence >= 0.9
+            judgements.append(judge([pair(0.0, end) for end in ends], 8))
+        wrong = sum(one.result != "same" for one in judgements) / len(judgements)
+        assert wrong == pytest.approx(1.0 - judgements[0].confidence, abs=0.02)
+        assert judgements[0].confidence >= 0.9
 
 
 @pytest.mark.parametrize("pairs", [1, 2, 3, 4])
@@ -351,6 +353,6 @@ def test_an_exponential_is_extrapolated(level, rise, share, steps):
     def loss(step):
         return level + rise * math.exp(-step / (share * steps))
 
-    told = predict([loss(step) for step in range(steps)], 2 * steps)
+    forecast = predict([loss(step) for step in range(steps)], 2 * steps)
     moved = abs(loss(steps - 1) - loss(0))
-    assert told == pytest.approx(loss(2 * steps - 1), abs=0.03 * moved + 1e-9)
+    assert forecast == pytest.approx(loss(2 * steps - 1), abs=0.03 * moved + 1e-9)

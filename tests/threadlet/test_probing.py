@@ -60,11 +60,11 @@ async def opened():
 
 async def closed(peer):
     """Read what a listener sends until it closes the connection, or resets it."""
-    loop, said = asyncio.get_running_loop(), b""
+    loop, received = asyncio.get_running_loop(), b""
     with contextlib.suppress(ConnectionError):
         while part := await soon(loop.sock_recv(peer, 1 << 16)):
-            said += part
-    return said
+            received += part
+    return received
 
 
 async def failure(operation):
@@ -144,13 +144,13 @@ async def test_a_sender_with_another_token_is_refused(opened):
 
 
 async def test_a_receiver_without_its_token_is_sent_nothing():
-    said = []
+    received = []
 
     async def pretend(reader, writer):
         writer.write(protocol.GREETING + bytes(protocol.NONCE_BYTES))
         await reader.readexactly(protocol.REQUEST_BYTES)
         writer.write(bytes(protocol.MARK_BYTES))
-        said.append(await reader.read())
+        received.append(await reader.read())
         writer.close()
 
     async with await asyncio.start_server(pretend, HERE, 0) as server:
@@ -161,23 +161,23 @@ async def test_a_receiver_without_its_token_is_sent_nothing():
             probe_bytes=1 << 20,
         )
         assert "does not have its own token" in await failure(operation)
-        await eventually(lambda: said)
-    assert said == [b""]
+        await eventually(lambda: received)
+    assert received == [b""]
 
 
 @pytest.mark.parametrize(
     "greeting", [b"SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n", b"", b"\x00" * 24, b"tlprobe2" + bytes(16)]
 )
 async def test_another_kind_of_server_is_sent_nothing_unasked(greeting):
-    heard = []
+    received = []
 
     async def other(reader, writer):
         writer.write(greeting)
         writer.write_eof()
         try:
-            heard.append(await reader.read())
+            received.append(await reader.read())
         except ConnectionError:  # it has closed before it read everything
-            heard.append(b"")
+            received.append(b"")
         writer.close()
 
     async with await asyncio.start_server(other, HERE, 0) as server:
@@ -188,8 +188,8 @@ async def test_another_kind_of_server_is_sent_nothing_unasked(greeting):
             probe_bytes=1 << 20,
         )
         assert "broke off" in await failure(operation)
-        await eventually(lambda: heard)
-    assert heard == [b""]
+        await eventually(lambda: received)
+    assert received == [b""]
 
 
 @pytest.mark.parametrize("lies", [{1}, {1, 3}, {1, 2, 3, 4}])
@@ -248,10 +248,10 @@ async def test_a_stalled_receiver_is_reported_in_time(stalls_after, monkeypatch)
         forever.set()
 
 
-@pytest.mark.parametrize("says", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 5])
-async def test_a_sender_that_stalls_before_the_token_is_refused(opened, says, caplog):
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 5])
+async def test_a_sender_that_stalls_before_the_token_is_refused(opened, sent, caplog):
     with opened.guest() as peer:
-        await asyncio.get_running_loop().sock_sendall(peer, says)
+        await asyncio.get_running_loop().sock_sendall(peer, sent)
         assert len(await closed(peer)) == len(protocol.GREETING) + protocol.NONCE_BYTES
     assert caplog.messages == ["refused a probe: it stalled (1 so far)"]
     assert (await soon(measure(opened.operation()))).bytes_per_s > 0
@@ -285,11 +285,11 @@ async def test_a_sender_that_stalls_in_a_burst_frees_the_probe_address(opened):
             await soon(protocol.receive(peer, 1))
         await loop.sock_sendall(peer, bytes(1000))
         assert "refuses probes now" in await failure(opened.operation())  # one at a time
-        said = await soon(protocol.receive(peer, protocol.BURST_BYTES))
+        received = await soon(protocol.receive(peer, protocol.BURST_BYTES))
         for _ in range(2):  # data in flight does not reset the connection
             await loop.sock_sendall(peer, bytes(1000))
             assert await soon(loop.sock_recv(peer, 1)) == b""
-    assert protocol.unpacked(said, 1 << 20).received == 1000
+    assert protocol.unpacked(received, 1 << 20).received == 1000
     await eventually(lambda: not opened.at._serves)
     assert (await soon(measure(opened.operation()))).bytes_per_s > 0
 
@@ -324,11 +324,11 @@ async def test_a_flood_keeps_few_connections_open_and_leaves_none(opened):
     ],
 )
 async def test_an_address_of_another_host_is_reported_and_nothing_listens(address, caplog):
-    said = []
-    at = ProbeListener(address, lambda: said.append("open"))
+    received = []
+    at = ProbeListener(address, lambda: received.append("open"))
     await soon(at.run())
     assert at.address is None
-    assert not said
+    assert not received
     (line,) = caplog.messages
     assert line.startswith("TORCHLOOM_LINK_ADDRESS: need an address of this host, was ")
     assert "codec" not in line

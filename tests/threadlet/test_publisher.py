@@ -33,10 +33,10 @@ class Line:
 
     def __init__(self, client):
         self.client = client
-        self.asked = 0
+        self.calls = 0
 
     async def connected(self):
-        self.asked += 1
+        self.calls += 1
         return self.client
 
 
@@ -65,7 +65,7 @@ async def _ignore(error):
 
 
 @pytest.fixture
-async def heard(connect):
+async def received(connect):
     """Return the events that arrive, as they arrive."""
     events = asyncio.Queue()
 
@@ -119,7 +119,7 @@ def test_every_ack_and_every_exit_is_small_enough_for_the_reports():
     assert max(len(encode(ack)), len(encode(ended))) < MAX_REPORT_BYTES // 2
 
 
-async def test_a_full_queue_drops_notes_and_never_the_hello_or_the_exit(connect, heard, posting):
+async def test_a_full_queue_drops_notes_and_never_the_hello_or_the_exit(connect, received, posting):
     mail = Publisher(Line(await connect()), "run", "g0-0", 1)
     mail.event(HELLO)
     mail.event(EXIT)
@@ -127,14 +127,16 @@ async def test_a_full_queue_drops_notes_and_never_the_hello_or_the_exit(connect,
         mail.event(note(number))
     posting(mail)
     async with asyncio.timeout(DEADLINE_S):
-        events = [await heard.get() for _ in range(1002)]
+        events = [await received.get() for _ in range(1002)]
         await mail.finish()
-    assert heard.empty()
+    assert received.empty()
     assert (events[0], events[-1]) == (HELLO, EXIT)
     assert [event.kind for event in events[1:-1]] == [str(number) for number in range(4000, 5000)]
 
 
-async def test_a_message_to_an_absent_broker_is_not_taken_as_sent(connect, heard, posting, broker):
+async def test_a_message_to_an_absent_broker_is_not_taken_as_sent(
+    connect, received, posting, broker
+):
     line = Line(await connect())
     mail = Publisher(line, "run", "g0-0", 1)
     await kill(broker)
@@ -142,12 +144,12 @@ async def test_a_message_to_an_absent_broker_is_not_taken_as_sent(connect, heard
     mail.event(EXIT)
     finishing = asyncio.create_task(mail.finish())
     posting(mail)
-    await eventually(lambda: line.asked >= 2 or finishing.done())
+    await eventually(lambda: line.calls >= 2 or finishing.done())
     assert not finishing.done()
     await broker.start()
     async with asyncio.timeout(DEADLINE_S):
         await finishing
-        assert await heard.get() == EXIT
+        assert await received.get() == EXIT
 
 
 class Cut:
@@ -177,13 +179,13 @@ class Cut:
 
 
 async def test_a_message_lost_with_a_connection_is_not_taken_as_sent_when_the_next_answers(
-    connect, heard, posting, broker
+    connect, received, posting, broker
 ):
     client = Cut(await connect(), broker)
     mail = posting(Publisher(Line(client), "run", "g0-0", 1))
     mail.event(EXIT)
     async with asyncio.timeout(DEADLINE_S):
-        assert await heard.get() == EXIT
+        assert await received.get() == EXIT
         await mail.finish()
     assert client.sent == 2
 
@@ -194,7 +196,7 @@ class HeldUp:
     def __init__(self, client):
         self._client = client
         self.freed = asyncio.Event()
-        self.asked = asyncio.Event()
+        self.calls = asyncio.Event()
 
     def __getattr__(self, name):
         return getattr(self._client, name)
@@ -204,12 +206,12 @@ class HeldUp:
 
     async def publish(self, subject, data, timeout=None, headers=None):
         if timeout is not None:
-            self.asked.set()
+            self.calls.set()
             await self.freed.wait()
         await self._client.publish(subject, data, headers=headers)
 
 
-class Told(Line):
+class Announced(Line):
     mark = ""
 
 
@@ -224,13 +226,13 @@ async def test_the_end_of_a_worker_does_not_overtake_its_last_ack(connect, posti
         await everything.subscribe(subject, cb=take)
     await settle(everything)
     client = HeldUp(await connect())
-    mail = posting(Publisher(Told(client), "run", "g0-0", 1))
+    mail = posting(Publisher(Announced(client), "run", "g0-0", 1))
     await mail.ack(
         Ack(command="c1.1", run="run", worker="g0-0", incarnation=1, epoch=1, status="applied")
     )
     mail.event(note(1))
     mail.event(EXIT)
-    await client.asked.wait()
+    await client.calls.wait()
     event, ack = subjects.event("run", "g0-0", 1), subjects.ack("run", "g0-0", 1)
     async with asyncio.timeout(DEADLINE_S):
         assert await order.get() == event  # the note

@@ -28,9 +28,9 @@ def handles(order, names):
 
 @given(st.permutations(NAMES), st.integers(0, 4))
 def test_named_groups_come_first_in_order_and_the_others_keep_theirs(order, named):
-    told = [*order[:named], "stranger"]
-    ranks = ring_of(handles(",".join(told), NAMES)).ranks
-    others = [name for name in NAMES if name not in told]
+    named_groups = [*order[:named], "stranger"]
+    ranks = ring_of(handles(",".join(named_groups), NAMES)).ranks
+    others = [name for name in NAMES if name not in named_groups]
     assert [NAMES[rank] for rank in ranks] == [*order[:named], *others]
 
 
@@ -43,19 +43,19 @@ ANY_HANDLE = st.one_of(
 
 
 @given(st.lists(ANY_HANDLE, max_size=6))
-def test_any_handles_make_a_ring_of_all(said):
-    assert sorted(ring_of(said).ranks) == list(range(len(said)))
+def test_any_handles_make_a_ring_of_all(members):
+    assert sorted(ring_of(members).ranks) == list(range(len(members)))
 
 
 def test_torchfts_order_decides_between_equal_places():
-    said = [with_place(BARE, *own) for own in (("g9,g0", "g0"), ("g1", "g1"), ("g2", "g2"))]
-    assert ring_of(said).ranks == (1, 2, 0)
+    members = [with_place(BARE, *own) for own in (("g9,g0", "g0"), ("g1", "g1"), ("g2", "g2"))]
+    assert ring_of(members).ranks == (1, 2, 0)
 
 
 def test_without_a_place_in_one_handle_the_order_stays():
-    said = handles("g3,g2,g1,g0", NAMES)
-    assert ring_of(said).ranks == (3, 2, 1, 0)
-    assert ring_of([*said[:3], BARE]).ranks == (0, 1, 2, 3)
+    members = handles("g3,g2,g1,g0", NAMES)
+    assert ring_of(members).ranks == (3, 2, 1, 0)
+    assert ring_of([*members[:3], BARE]).ranks == (0, 1, 2, 3)
 
 
 @given(st.permutations(range(5)))
@@ -92,8 +92,8 @@ def reorder(quorum, *orders):
     """Give each member an order of its own, or all the same one; then reorder."""
     orders = orders * len(quorum.members) if len(orders) == 1 else orders
     pairs = zip(quorum.members, orders, strict=True)
-    said = [quorum._one(rank, "order", order=order) for rank, order in pairs]
-    assert set(quorum.all("reorder", handles=said, attempt=next(attempts))) == {""}
+    members = [quorum._one(rank, "order", order=order) for rank, order in pairs]
+    assert set(quorum.all("reorder", handles=members, attempt=next(attempts))) == {""}
 
 
 def gather(quorum, order, *numbers):
@@ -148,18 +148,18 @@ def test_all_ranks_have_the_same_bits_in_any_order(four):
 
 @pytest.mark.integration
 def test_a_rank_number_means_the_same_peer_in_any_order(four):
-    def told():
+    def answers():
         for number, rank in enumerate(four.members):
             rank.ask("collectives", rank=number, ranks=4)
         return [rank.answer() for rank in four.members]
 
-    plain = told()
+    plain = answers()
     for rank, (root, gathered, flat, even, uneven, passed) in enumerate(plain):
         assert (root, gathered, flat, passed) == ([1], [0, 1, 2, 3], [0, 1, 2, 3], [(rank - 1) % 4])
         assert even == [10 * peer + rank for peer in range(4)]
         assert uneven == [10 * peer + 1 + rank for peer in range(4) for _ in range(1 + rank)]
     reorder(four, "g2,g0,g3,g1")
-    assert told() == plain
+    assert answers() == plain
 
 
 @pytest.mark.integration
@@ -213,11 +213,11 @@ def test_a_missing_peer_fails_the_reorder_in_time_and_the_next_quorum_works():
             quorum.one(number, "named", group=NAMES[number])
             quorum.handles[number] = quorum.one(number, "order", order="")
         quorum.gather(0, 1, 2)
-        said = [quorum.one(number, "order", order="g2,g1,g0") for number in range(3)]
+        members = [quorum.one(number, "order", order="g2,g1,g0") for number in range(3)]
         quorum.ranks[2].process.send_signal(signal.SIGSTOP)
         quorum.members = quorum.ranks[:2]
         quorum.all("patience", timeout_s=2.0)
-        refused = quorum.all("reorder", handles=said, attempt=1)
+        refused = quorum.all("reorder", handles=members, attempt=1)
         assert all("need an answer" in why for why in refused)
         quorum.all("patience", timeout_s=60.0)
         assert quorum.one(0, "refused", numbers=5000) == "process group not initialized"

@@ -65,7 +65,7 @@ def trio(run):
 
 def offer(ranks, order, number=1):
     for rank in ranks:
-        rank.hear(FencedChange(number=number, do=SetKnobs(values={"ring_order": order})), number)
+        rank.receive(FencedChange(number=number, do=SetKnobs(values={"ring_order": order})), number)
 
 
 def assert_one_past(*ranks):

@@ -182,7 +182,7 @@ CHANGES = [
 
 @with_torchft
 def test_real_groups_change_their_rounds_at_one_sync():
-    looms, tell = {}, threading.Barrier(2)
+    looms, barrier = {}, threading.Barrier(2)
 
     def offer(number):
         values = CHANGES[number - 1]
@@ -211,9 +211,9 @@ def test_real_groups_change_their_rounds_at_one_sync():
         loom.manage(manager, inner)
         diloco = DiLoCo(manager, fragments, inner, outers, 8, fragment_sync_delay=1)
         loom.local_sgd(diloco)
-        tell.wait()
+        barrier.wait()
         schedules, pending = [], iter(range(1, len(CHANGES) + 1))
-        told_of = 0
+        offered = 0
         with diloco:
             for step in itertools.count():
                 inner.zero_grad()
@@ -226,9 +226,9 @@ def test_real_groups_change_their_rounds_at_one_sync():
                 if manager.current_step() == 24:
                     break
                 # During a round, so that its allreduce may be in flight.
-                if group == 0 and step % 11 == 10 and told_of < len(CHANGES):
-                    told_of = next(pending)
-                    offer(told_of)
+                if group == 0 and step % 11 == 10 and offered < len(CHANGES):
+                    offered = next(pending)
+                    offer(offered)
         weights = [f.original_parameters for f in diloco._fragments]
         return schedules, weights, loom._worker.changes._step
 

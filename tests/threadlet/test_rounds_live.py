@@ -74,20 +74,20 @@ def start(tmp_path, join_file, end_with_sidecars):
     lighthouse.shutdown()
 
 
-async def admit(weaver, group, lives):
+async def admit(weaver, group, hellos):
     """Admit the group's next incarnation, and wait for its first sync."""
     worker, synced = f"{group.name}-0", len(group.syncs)
-    known = lives.get(worker)
+    earlier = hellos.get(worker)
     found = await weaver.until(
         lambda: [
             e
             for e in weaver.events
             if isinstance(e, Hello)
             and e.worker == worker
-            and (known is None or e.incarnation > known.incarnation)
+            and (earlier is None or e.incarnation > earlier.incarnation)
         ]
     )
-    lives[worker] = await weaver.admit(worker, incarnation=found[0].incarnation)
+    hellos[worker] = await weaver.admit(worker, incarnation=found[0].incarnation)
     await eventually(lambda: len(group.syncs) > synced)
 
 
@@ -103,11 +103,11 @@ async def test_rounds_change_under_kills_and_only_killed_groups_lose_one(
     weaver, start, arguments, changes
 ):
     groups = [start(name, *arguments) for name in ("g0", "g1", "g2")]
-    lives, landed, kills = {}, [], 0
-    await asyncio.gather(*(admit(weaver, group, lives) for group in groups))
+    hellos, landed, kills = {}, [], 0
+    await asyncio.gather(*(admit(weaver, group, hellos) for group in groups))
     for number, values in enumerate(changes, 1):
         operation = FencedChange(number=number, do=SetKnobs(values=values))
-        for worker, hello in lives.items():
+        for worker, hello in hellos.items():
             await weaver.send(hello, operation, f"c{number}-{worker}")
         if number % 2:  # dies during the agreement, and is back before the next
             groups[2].kill()
@@ -118,7 +118,7 @@ async def test_rounds_change_under_kills_and_only_killed_groups_lose_one(
         if number % 2:
             weaver.enrolment.release("g2-0")
             groups[2].start()
-            await admit(weaver, groups[2], lives)
+            await admit(weaver, groups[2], hellos)
     done = len(groups[0].syncs)
     await eventually(lambda: all(len(group.syncs) > done + 3 for group in groups[:2]))
     assert [len(steps) for steps in landed] == [1] * len(changes)

@@ -103,8 +103,8 @@ async def test_one_copy_of_a_repeatedly_delivered_command_is_stored(bus, broker)
     subject = subjects.command("run", "g0-0", 1)
     gc.collect()
     # Not isinstance: some objects of torch warn when their class is read.
-    kept = [m for m in gc.get_objects() if type(m) is Msg and m.subject == subject]
-    assert len(kept) < 3  # one, and perhaps the next one that has just arrived
+    stored = [m for m in gc.get_objects() if type(m) is Msg and m.subject == subject]
+    assert len(stored) < 3  # one, and perhaps the next one that has just arrived
     await sidecar.orders.settled(APPLIED)
     await no_command_is_open(sidecar.client)
     await sidecar.die()

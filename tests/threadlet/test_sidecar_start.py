@@ -67,7 +67,7 @@ class Application:
         return (self.folder / "starts").read_text().split()
 
     @property
-    def said(self):
+    def output(self):
         return (self.folder / "err").read_text().splitlines()
 
 
@@ -78,7 +78,7 @@ async def test_an_application_with_embedded_python_is_started_once(
     application = Application(tmp_path, join_file, "application", frozen=frozen)
     assert await application.ended(lambda: weaver.telemetry) == ["started"]
     assert (await weaver.event(Exit)).status == 0
-    assert application.said == []
+    assert application.output == []
 
 
 @pytest.mark.long
@@ -87,12 +87,12 @@ async def test_an_application_mistaken_for_python_starts_no_chain_and_logs_what_
 ):
     application = Application(tmp_path, join_file, "python3")
     starts = await application.ended(
-        lambda: "trains without the Weaver" in "".join(application.said)
+        lambda: "trains without the Weaver" in "".join(application.output)
     )
     assert len(starts) == 1 + 5  # the number of attempts to start a sidecar
-    assert len([line for line in application.said if "but is a trainer" in line]) == 5
-    assert "g0-0 trains without the Weaver: its sidecar does not start" in application.said[-1]
-    assert "TORCHLOOM_PYTHON" in application.said[-1]
+    assert len([line for line in application.output if "but is a trainer" in line]) == 5
+    assert "g0-0 trains without the Weaver: its sidecar does not start" in application.output[-1]
+    assert "TORCHLOOM_PYTHON" in application.output[-1]
 
 
 @pytest.mark.long
@@ -105,8 +105,8 @@ async def test_a_sidecar_with_a_missing_package_is_given_up_after_one_line(
         folder = Path(module.__file__).parent
         (vendored / folder.name).symlink_to(folder)
     application = Application(tmp_path, join_file, "application", [str(vendored)], frozen=True)
-    assert await application.ended(lambda: application.said) == ["started"]
-    (line,) = application.said
+    assert await application.ended(lambda: application.output) == ["started"]
+    (line,) = application.output
     assert "its sidecar does not start (ModuleNotFoundError: No module named 'nats'" in line
     assert line.endswith("Set TORCHLOOM_PYTHON to an interpreter in which torchloom is installed")
 

@@ -28,9 +28,9 @@ async def test_a_trainer_that_holds_the_gil_is_still_and_not_interrupted(weaver,
     batch = await weaver.beat(lambda batch: value_of(batch, "trainer_stack_still_s") > 0)
     assert value_of(batch, "trainer_cpu_still_s") > 1.0
     await trainer.until(lambda: trainer.journal("held"))
-    heard = len(weaver.telemetry)
+    received = len(weaver.telemetry)
     await trainer.goes_on()
-    works = await weaver.until(lambda: weaver.telemetry[heard + 20 :])
+    works = await weaver.until(lambda: weaver.telemetry[received + 20 :])
     assert value_of(works[-1], "trainer_cpu_still_s") == 0.0
 
 
@@ -86,8 +86,8 @@ def test_of_nested_phases_the_one_with_the_latest_end_counts():
 def test_a_torch_compilation_is_a_phase_also_after_a_reset():
     import torch
 
-    phases, told, seen = Phases(), [], []
-    compilations = Compilations(phases, lambda: told.append(phases.named().name))
+    phases, reported, seen = Phases(), [], []
+    compilations = Compilations(phases, lambda: reported.append(phases.named().name))
 
     def backend(graph, inputs):
         seen.append(phases.named().name)
@@ -100,4 +100,4 @@ def test_a_torch_compilation_is_a_phase_also_after_a_reset():
         assert compiled(torch.ones(shape, shape)).sum() == 2 * shape**2
         assert phases.named() is None
         torch._dynamo.reset()
-    assert told == seen == ["compile", "compile"]
+    assert reported == seen == ["compile", "compile"]

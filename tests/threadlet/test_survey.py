@@ -52,10 +52,10 @@ class Net:
                 tensor.add_(0.1 * torch.rand_like(tensor))
         self.inputs = torch.randn(32, 5, dtype=torch.float64)
         self.targets = torch.randint(0, 3, (32,))
-        self.asked = 0
+        self.evaluations = 0
 
     def loss(self):
-        self.asked += 1
+        self.evaluations += 1
         return nn.functional.cross_entropy(self.model(self.inputs), self.targets)
 
     def load(self):
@@ -72,9 +72,9 @@ class Recorded:
         self, landscape, look=None, seconds=ALWAYS, should_stop=lambda: False, worker="v0-0"
     ):
         self.pieces, self.progress = [], []
-        self.said = landscape.run(look or Look(side=5), worker, seconds, self._hear, should_stop)
+        self.outcome = landscape.run(look or Look(side=5), worker, seconds, self._take, should_stop)
 
-    def _hear(self, points, of, piece):
+    def _take(self, points, of, piece):
         self.progress.append((points, of))
         self.pieces.append(msgspec.json.decode(msgspec.json.encode(piece), type=Piece))
 
@@ -109,7 +109,7 @@ def test_the_curvature_of_a_quadratic_loss_is_exact():
 
 def test_line_and_plane_equal_a_slow_direct_evaluation():
     net = Net()
-    heard = Recorded(net.landscape())
+    results = Recorded(net.landscape())
     net.load()
     net.model.eval()
     weights = list(net.model.parameters())
@@ -127,54 +127,54 @@ def test_line_and_plane_equal_a_slow_direct_evaluation():
                     weight.add_(direction[number], alpha=share)
             return float(net.loss())
 
-    assert len(heard.line) == 5
-    for share, loss in heard.line.items():
+    assert len(results.line) == 5
+    for share, loss in results.line.items():
         assert loss == direct((way, share))
     along = shares(5, 1.0)
-    assert len(heard.cells) == 25
-    for (row, column), loss in heard.cells.items():
+    assert len(results.cells) == 25
+    for (row, column), loss in results.cells.items():
         assert loss == direct((first, along[row]), (second, along[column]))
-    (bend,) = heard.of(Bend)
+    (bend,) = results.of(Bend)
     assert bend.loss == direct()
-    assert sorted(heard.line) == pytest.approx(
+    assert sorted(results.line) == pytest.approx(
         [bend.critical_step * x for x in (-1, -0.25, 0.5, 1.25, 2)]
     )
     assert direct((way, bend.critical_step)) == pytest.approx(bend.loss, rel=1e-6)
 
 
 def test_cheap_and_informative_results_come_first():
-    heard = Recorded(Net().landscape())
-    kinds = list(dict.fromkeys(type(piece) for piece in heard.pieces))
+    results = Recorded(Net().landscape())
+    kinds = list(dict.fromkeys(type(piece) for piece in results.pieces))
     assert kinds == [Bend, Line, Plane, Cells, End]
-    assert heard.end.why == ""
-    assert heard.said == f"{heard.end.points} points in {heard.end.seconds:.1f} s"
-    points = [points for points, _ in heard.progress]
+    assert results.end.why == ""
+    assert results.outcome == f"{results.end.points} points in {results.end.seconds:.1f} s"
+    points = [points for points, _ in results.progress]
     assert points == sorted(points)
-    assert points[-1] <= heard.progress[-1][1] == 30 + 5 + 25
+    assert points[-1] <= results.progress[-1][1] == 30 + 5 + 25
 
 
 @pytest.mark.parametrize("points", [1, 2, 3, 20, 40])
 def test_no_more_points_are_evaluated_than_granted(points):
     net = Net()
-    heard = Recorded(net.landscape(), Look(points=points, side=5))
-    assert net.asked == points == heard.end.points
-    assert heard.end.why == f"its {points} points were used up"
+    results = Recorded(net.landscape(), Look(points=points, side=5))
+    assert net.evaluations == points == results.end.points
+    assert results.end.why == f"the limit of {points} points was reached"
 
 
 def test_the_time_limit_ends_it():
     net = Net()
-    heard = Recorded(net.landscape(), seconds=0.0)
-    assert (net.asked, heard.pieces) == (0, [heard.end])
-    assert heard.end.why == "its 0 s were used up"
+    results = Recorded(net.landscape(), seconds=0.0)
+    assert (net.evaluations, results.pieces) == (0, [results.end])
+    assert results.end.why == "the limit of 0 s was reached"
 
 
 @pytest.mark.parametrize("point", [0, 1, 7, 33, 50])
 def test_another_command_ends_the_survey_at_the_next_point(point):
     net = Net()
-    heard = Recorded(net.landscape(), should_stop=lambda: net.asked >= point)
-    assert net.asked == point
-    assert heard.end.points == point
-    assert "it was cancelled" in heard.said
+    results = Recorded(net.landscape(), should_stop=lambda: net.evaluations >= point)
+    assert net.evaluations == point
+    assert results.end.points == point
+    assert "it was cancelled" in results.outcome
 
 
 def test_the_optimizer_s_own_step_is_the_update_if_the_script_can_take_one():
@@ -189,8 +189,8 @@ def test_the_optimizer_s_own_step_is_the_update_if_the_script_can_take_one():
         net.loss().backward()
         optimizer.step()
 
-    heard = Recorded(net.landscape(step=step))
-    (bend,) = heard.of(Bend)
+    results = Recorded(net.landscape(step=step))
+    (bend,) = results.of(Bend)
     (other,) = Recorded(Net().landscape()).of(Bend)
     assert (modes, bend.along) == ([True], "step")
     assert bend.length == pytest.approx(0.25 * other.length)
@@ -218,7 +218,7 @@ def test_weights_buffers_and_modes_are_restored_to_the_bit():
         net.model[3].eval()
 
         def loss(net=net, fails_after=fails_after):
-            if net.asked >= fails_after:
+            if net.evaluations >= fails_after:
                 raise RuntimeError("no")
             return net.loss()
 
@@ -253,14 +253,14 @@ def test_the_runs_path_is_in_the_plane_with_most_of_its_variance():
             net.model.load_state_dict(state)
             yield
 
-    heard = Recorded(net.landscape(path=path), Look(side=5, plane="path"))
-    (plane,) = heard.of(Plane)
+    results = Recorded(net.landscape(path=path), Look(side=5, plane="path"))
+    (plane,) = results.of(Plane)
     assert len(plane.path) == 4
     assert plane.path[-1] == (0.0, 0.0, 0.0)
     assert sum(plane.variance_explained) == pytest.approx(1.0)
     assert plane.reach == pytest.approx(1.25 * max(abs(x) for x, *_ in plane.path))
-    (bend,) = heard.of(Bend)
-    assert heard.cells[2, 2] == bend.loss
+    (bend,) = results.of(Bend)
+    assert results.cells[2, 2] == bend.loss
     assert len(set(plane.prints)) == len(plane.path)
     assert plane.prints[-1] == bend.at
 
@@ -274,13 +274,13 @@ def test_a_divided_plane_has_the_same_cells(parts):
         for worker in among
     ]
     cells = {}
-    for heard in looks:
-        assert not cells.keys() & heard.cells.keys()
-        cells |= heard.cells
+    for results in looks:
+        assert not cells.keys() & results.cells.keys()
+        cells |= results.cells
     assert cells == whole.cells
-    assert [len(heard.of(Bend)) for heard in looks] == [1, *[0] * (parts - 1)]
-    assert [len(heard.line) for heard in looks] == [5, *[0] * (parts - 1)]
-    planes = [plane for heard in looks for plane in heard.of(Plane)]
+    assert [len(results.of(Bend)) for results in looks] == [1, *[0] * (parts - 1)]
+    assert [len(results.line) for results in looks] == [5, *[0] * (parts - 1)]
+    planes = [plane for results in looks for plane in results.of(Plane)]
     assert len(planes) == parts
     assert len(set(planes)) == 1
     assert (planes[0].parts, planes[0].at) == (parts, whole.of(Bend)[0].at)

@@ -89,7 +89,7 @@ async def test_a_killed_broker_delays_commands_and_loses_none(weaver, start_trai
     assert (await weaver.final("resume")).status == "applied"
     await trainer.goes_on()
     assert trainer.journal("set") == [{"event": "set", "value": 2.0}]
-    await weaver.call_the_roll()  # as the Weaver does when it is back: it may have missed a hello
+    await weaver.send_roll_call()  # as the Weaver does when it is back: it may have missed a hello
     await weaver.until(lambda: sum(isinstance(event, Hello) for event in list(weaver.events)) >= 2)
 
 
@@ -127,7 +127,7 @@ async def test_a_roll_call_is_answered(weaver, start_trainer):
     await weaver.admit()
     await weaver.beat(lambda batch: batch.step > 0)
     before = len(weaver.events)
-    await weaver.call_the_roll()
+    await weaver.send_roll_call()
     await weaver.until(lambda: len(weaver.events) > before)
     assert isinstance(weaver.events[-1], Hello)
     assert weaver.events[-1].state == "training"

@@ -104,10 +104,10 @@ def test_without_a_weaver_the_loom_is_inert_and_everything_still_works(
     loom = attach(standby=True)
     attach()
     assert loom.inert
-    [said] = caplog.records
-    assert said.levelname == "WARNING"
-    assert "is inert" in said.message
-    assert "set TORCHLOOM_JOIN" in said.message
+    [record] = caplog.records
+    assert record.levelname == "WARNING"
+    assert "is inert" in record.message
+    assert "set TORCHLOOM_JOIN" in record.message
     parameter = torch.nn.Parameter(torch.zeros(1))
     loom.optimizer(torch.optim.SGD([parameter], lr=0.1))
     loom.on_checkpoint(lambda: None)
@@ -123,7 +123,7 @@ def test_a_named_join_file_that_is_missing_is_distinguished_from_a_broken_one(
 ):
     broken = tmp_path / "join.json"
     broken.write_text("{}")
-    unread = " (the file there cannot be read as a join.json)"
+    unread = " (the file there is not a valid join.json)"
     for named, why in ((tmp_path / "jion.json", ""), (broken / "join.json", ""), (broken, unread)):
         monkeypatch.setenv("TORCHLOOM_JOIN", str(named))
         loom = attach()
@@ -137,7 +137,7 @@ def test_an_invalid_default_join_file_makes_one_clear_line(tmp_path, caplog):
     broken.parent.mkdir()
     broken.write_text("{}")
     assert attach().inert
-    assert caplog.messages == [f"torchloom is inert: {broken} cannot be read as a join.json"]
+    assert caplog.messages == [f"torchloom is inert: {broken} is not a valid join.json"]
 
 
 def test_a_step_raises_nothing_whatever_it_is_given(caplog):

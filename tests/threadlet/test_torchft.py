@@ -144,13 +144,13 @@ async def test_a_group_migrates_to_a_standby_without_a_failed_step(weaver, start
     assert (await weaver.ask(hellos["g2"], Join(), "join")).status == "applied"
     joined = await weaver.beat(lambda batch: batch.state == "training", "g2-0")
     # A Weaver that has just started learns the quorums only from the roll call.
-    known = len(weaver.events)
-    await weaver.call_the_roll()
-    said = await weaver.until(
-        lambda: [e for e in weaver.events[known:] if isinstance(e, Hello) and e.group == "g1"]
+    before = len(weaver.events)
+    await weaver.send_roll_call()
+    again = await weaver.until(
+        lambda: [e for e in weaver.events[before:] if isinstance(e, Hello) and e.group == "g1"]
     )
-    assert said[-1].replica_id.startswith("g1:")
-    assert said[-1].quorum_id > hellos["g1"].quorum_id
+    assert again[-1].replica_id.startswith("g1:")
+    assert again[-1].quorum_id > hellos["g1"].quorum_id
 
     assert (await weaver.ask(hellos["g0"], Drain(), "drain")).status == "applied"
     await weaver.beat(lambda batch: batch.step > joined.step, "g1-0")
@@ -270,8 +270,8 @@ async def test_a_drained_script_of_nested_loops_ends_and_torchrun_counts_it_as_d
     assert await asyncio.to_thread(torchrun.wait, DEADLINE_S) == 0
     line = "g0-0 was drained but its loop continues: exiting with status 0"
     assert printed.read_text().count(line) == 1
-    lives = {event.incarnation for event in weaver.events if isinstance(event, Hello)}
-    assert lives == {hello.incarnation}
+    incarnations = {event.incarnation for event in weaver.events if isinstance(event, Hello)}
+    assert incarnations == {hello.incarnation}
 
 
 @pytest.mark.parametrize(
@@ -325,8 +325,8 @@ def test_torchfts_records_are_captured_and_no_more_of_them_printed(tmp_path, mon
     finally:
         logging.getLogger().removeHandler(handler)
     assert loom._failed_steps == 2
-    heard = [r.getMessage() for r in printed if r.name.startswith("torchft")]
-    assert heard == ["worth reading"]
+    logged = [r.getMessage() for r in printed if r.name.startswith("torchft")]
+    assert logged == ["worth reading"]
 
 
 def test_a_trainers_metric_precedes_the_adapters_of_the_same_name(tmp_path, monkeypatch):
@@ -357,6 +357,6 @@ def test_a_standbys_manager_with_another_name_is_warned_of(
     loom._worker.state = "standby"
     loom._worker.close()  # no Weaver lets it join
     loom.manage(Manager())
-    told = [record.getMessage() for record in caplog.records if "replica_id" in record.msg]
+    logged = [record.getMessage() for record in caplog.records if "replica_id" in record.msg]
     line = "others may wait for standby g0-0: its Manager needs replica_id 'g0', was 'train_ddp_0'"
-    assert told == [line] * warnings
+    assert logged == [line] * warnings

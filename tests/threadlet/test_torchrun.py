@@ -42,7 +42,7 @@ class Job:
         for rank in self.ranks:
             old = self.hellos.get(rank)
 
-            def lives(rank=rank, old=old):
+            def restarted(rank=rank, old=old):
                 return [
                     e
                     for e in weaver.events
@@ -52,7 +52,7 @@ class Job:
                     and {"odd", "lr"} <= {spec.name for spec in e.knobs}
                 ]
 
-            (hello, *_) = await weaver.until(lives)
+            (hello, *_) = await weaver.until(restarted)
             self.hellos[rank] = await weaver.admit(hello.worker, incarnation=hello.incarnation)
 
     async def goes_on(self, rank=0, steps=3):

@@ -61,12 +61,12 @@ class Rank(BareManager):
 @pytest.fixture
 def begin_step(monkeypatch):
     """Return a function that lets two ranks vote at once."""
-    said, met = {}, threading.Barrier(2, timeout=WAIT_S)
+    ballots, met = {}, threading.Barrier(2, timeout=WAIT_S)
 
     def reduced(least, timeout):
-        said[threading.get_ident()] = least
+        ballots[threading.get_ident()] = least
         met.wait()
-        outcome = tuple(map(min, *said.values()))
+        outcome = tuple(map(min, *ballots.values()))
         met.wait()
         return outcome
 

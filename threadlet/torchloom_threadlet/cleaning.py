@@ -54,7 +54,7 @@ def text(value: Any, most: int) -> str:
     try:
         printed = str(value)[:most]
     except Exception:  # noqa: BLE001 - an object of the user's
-        return f"a {type(value).__name__}, which has no text"
+        return f"<{type(value).__name__} without a text>"
     return printed.encode(errors="backslashreplace").decode()[:most]
 
 

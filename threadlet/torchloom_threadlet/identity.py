@@ -73,13 +73,13 @@ def identify(
     if rank is None:
         rank = _rank(environment, *_RANK_VARIABLES)
     elif not 0 <= whole(rank) <= MAX_RANK:
-        _logger.warning("rank: need a number from 0 to %d, was %.80r; it is 0", MAX_RANK, rank)
+        _logger.warning("rank: need a number from 0 to %d, was %.80r; using 0", MAX_RANK, rank)
         rank = 0
     if standby is None:
         role = environment.get("TORCHLOOM_ROLE", "")
         standby = role == "standby"
         if role and not standby:
-            _logger.warning("TORCHLOOM_ROLE: need standby or nothing, was %r; it trains", role)
+            _logger.warning("TORCHLOOM_ROLE: need standby or nothing, was %r; training", role)
     group = name(group, "group", MAX_NAME - len(f"-{whole(rank)}"))
     node = node or environment.get("TORCHLOOM_NODE") or socket.gethostname() or "unknown"
     rack = rack if rack is not None else environment.get("TORCHLOOM_RACK", "")
@@ -111,7 +111,7 @@ def find_join(
         return None
     join = read_join(source)
     if join is None and not named:
-        _logger.warning("torchloom is inert: %s cannot be read as a join.json", source)
+        _logger.warning("torchloom is inert: %s is not a valid join.json", source)
         return None
     return source.absolute(), join
 
@@ -162,7 +162,7 @@ def _labels(pairs: str) -> dict[str, str | float]:
         key, is_set, label = map(str.strip, part.partition("="))
         if not (key and is_set and label) or len(labels) == MAX_FIELDS:
             _logger.warning(
-                "TORCHLOOM_LABELS: need at most %d of NAME=VALUE, was %.80r; it is left out",
+                "TORCHLOOM_LABELS: need at most %d of NAME=VALUE, was %.80r; ignored",
                 MAX_FIELDS,
                 part,
             )
@@ -187,7 +187,7 @@ def _rank(environment: Mapping[str, str], *variables: str) -> int:
     for variable in wrong:
         need = f"need a whole number of at most {MAX_RANK}"
         value = environment[variable]
-        _logger.warning("%s: %s, was %.80r; the rank is %d", variable, need, value, rank)
+        _logger.warning("%s: %s, was %.80r; using rank %d", variable, need, value, rank)
     return rank
 
 

@@ -32,9 +32,9 @@ from torchloom_core.wire.messages import (
     Command,
     FieldValue,
     Hello,
-    PauseState,
     JoinFile,
     Note,
+    PauseState,
     WorkerState,
 )
 from torchloom_threadlet.flight_recorder import Collectives

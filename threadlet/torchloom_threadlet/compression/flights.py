@@ -20,7 +20,7 @@ Issue = Callable[[Collective], tuple[Any, Tensor]]
 
 
 @dataclass
-class Flown(Generic[_Result]):
+class Driven(Generic[_Result]):
     """The outcome of some reductions.
 
     Attributes
@@ -50,7 +50,7 @@ class _Flight(Generic[_Result]):
         if answer.device.type == "cpu":  # elsewhere the host does not see the end
             work.get_future().add_done_callback(self._note_end)
 
-    def land(self) -> None:
+    def wait(self) -> None:
         """Wait for the collective."""
         self._work.wait()
         self.ended = self.ended or time.perf_counter()
@@ -59,7 +59,7 @@ class _Flight(Generic[_Result]):
         self.ended = time.perf_counter()
 
 
-def fly(reductions: Sequence[Reduction[_Result]], issue: Issue, at_once: int) -> Flown[_Result]:
+def drive(reductions: Sequence[Reduction[_Result]], issue: Issue, at_once: int) -> Driven[_Result]:
     """Drive reductions, so many at once, and return their results.
 
     Raises
@@ -70,7 +70,7 @@ def fly(reductions: Sequence[Reduction[_Result]], issue: Issue, at_once: int) ->
     results: dict[int, _Result] = {}
     waiting = deque(enumerate(reductions))
     flying: deque[_Flight[_Result]] = deque()
-    flown: Flown[_Result] = Flown([])
+    driven: Driven[_Result] = Driven([])
     over_until = 0.0
     while waiting or flying:
         answer: Tensor | None = None
@@ -79,10 +79,10 @@ def fly(reductions: Sequence[Reduction[_Result]], issue: Issue, at_once: int) ->
         else:
             flight = flying.popleft()
             looked = time.perf_counter()
-            flight.land()
-            flown.waited_s += time.perf_counter() - looked
+            flight.wait()
+            driven.waited_s += time.perf_counter() - looked
             # In the order of their issue, so that each adds only the time beyond the last.
-            flown.wire_s += max(0.0, flight.ended - max(flight.issued, over_until))
+            driven.wire_s += max(0.0, flight.ended - max(flight.issued, over_until))
             over_until = max(over_until, flight.ended)
             place, reduction, answer = flight.place, flight.reduction, flight.answer
         try:
@@ -92,5 +92,5 @@ def fly(reductions: Sequence[Reduction[_Result]], issue: Issue, at_once: int) ->
             continue
         issued = time.perf_counter()
         flying.append(_Flight(place, reduction, *issue(collective), issued))
-    flown.results = [results[place] for place in range(len(reductions))]
-    return flown
+    driven.results = [results[place] for place in range(len(reductions))]
+    return driven

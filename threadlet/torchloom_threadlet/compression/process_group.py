@@ -31,7 +31,7 @@ from torchloom_threadlet.compression.cuts import (
 )
 from torchloom_threadlet.compression.feedback import Feedback, Turn
 from torchloom_threadlet.compression.figures import Cost, Entry, Figures, Meter, Overlap
-from torchloom_threadlet.compression.flights import fly
+from torchloom_threadlet.compression.flights import drive
 from torchloom_threadlet.compression.lane import Lane
 from torchloom_threadlet.compression.modes import MODES, NONE, make_codecs
 from torchloom_threadlet.compression.ordered import OrderedProcessGroup
@@ -262,11 +262,11 @@ class CompressedProcessGroup(OrderedProcessGroup):
             return lane.issue(partial(self._begin, collective, ranks))
 
         try:
-            flown = fly(job.bucket.reductions(job.codec, job.peers), issue, job.at_once)
-            totals, memories = zip(*flown.results, strict=True)
+            driven = drive(job.bucket.reductions(job.codec, job.peers), issue, job.at_once)
+            totals, memories = zip(*driven.results, strict=True)
             lane.issue(partial(job.bucket.write, totals, job.divisor))
             self._feedback.stage(job.turn, job.bucket.remembered(memories))
-            cost = Cost(sent, time.perf_counter() - began - flown.waited_s, flown.wire_s)
+            cost = Cost(sent, time.perf_counter() - began - driven.waited_s, driven.wire_s)
         finally:
             self._meter.end(entry, cost)
 

@@ -272,7 +272,4 @@ class Preview:
 
 
 def _no_number(losses: list[float]) -> str:
-    return (
-        "need a loss that is a number without the change, "
-        f"was {losses[-1]} at step {len(losses)} of the control"
-    )
+    return f"need a loss that is a number in the control, was {losses[-1]} at step {len(losses)}"

@@ -24,7 +24,7 @@ from torchloom_core.errors import MessageError
 from torchloom_core.plain_text import RateLimitedLog, plain_line
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import decode_pause_state, encode_telemetry
-from torchloom_core.wire.endings import is_meant
+from torchloom_core.wire.endings import is_intended
 from torchloom_core.wire.messages import (
     Ack,
     Command,
@@ -129,7 +129,7 @@ class Sidecar:
         self._publisher = Publisher(self._uplink, *identity)
         self._termination = Termination(pid, hello.incarnation, self._publisher, self._on_stored)
         self._probe_listener = ProbeListener(
-            os.environ.get("TORCHLOOM_LINK_ADDRESS", ""), self._say_hello
+            os.environ.get("TORCHLOOM_LINK_ADDRESS", ""), self._send_hello
         )
         self._probing = Probing(
             hello.incarnation,
@@ -137,7 +137,7 @@ class Sidecar:
             lambda: self._probe_listener.address is not None,
             self._on_stored,
         )
-        self._roll = RollCalls(hello.run, hello.worker, self._say_hello)
+        self._roll_calls = RollCalls(hello.run, hello.worker, self._send_hello)
         self._commands = Commands(*identity, self._on_command)
 
     async def run(self, reader: asyncio.StreamReader, unpacker: ipc.Unpacker) -> None:
@@ -161,7 +161,7 @@ class Sidecar:
                 worker=self._hello.worker,
                 incarnation=self._hello.incarnation,
                 status=status,
-                expected=left or is_meant(status, parted=self._closed, error=self._error),
+                expected=left or is_intended(status, parted=self._closed, error=self._error),
                 step=self._heartbeat.latest.step,
                 error=self._error,
                 ts_ns=time.time_ns(),
@@ -221,7 +221,7 @@ class Sidecar:
     async def _execute(self, frame: ipc.ToSidecar) -> None:
         if isinstance(frame, Ack | Note | Hello) and _sender(frame) != _sender(self._hello):
             raise MessageError(
-                f"frame from the trainer: need one of {self._hello.worker}, was of {frame.worker}"
+                f"frame from the trainer: need worker {self._hello.worker}, was {frame.worker}"
             )
         match frame:
             case ipc.Samples():
@@ -257,30 +257,30 @@ class Sidecar:
         """Set up a new connection: send a hello, subscribe to roll calls, pull commands."""
         if client is not self._subscribed_client:
             self._subscribed_client = client
-            await client.subscribe(subjects.roll_call(self._hello.run), cb=self._roll.take)
-            await client.subscribe(subjects.pause_state(self._hello.run), cb=self._on_hold)
+            await client.subscribe(subjects.roll_call(self._hello.run), cb=self._roll_calls.take)
+            await client.subscribe(subjects.pause_state(self._hello.run), cb=self._on_pause_state)
         if self._pulling is not None:
             # A long poll from before the broker's restart would wait for its timeout.
             self._pulling.cancel()
         self._pulling = self._spawn(self._commands.pull(client))
-        self._say_hello()
+        self._send_hello()
 
-    def _say_hello(self) -> None:
+    def _send_hello(self) -> None:
         if self._has_ended:  # this sidecar only watches torchrun's restarts
             return
         self._is_introduced = True
         self._publisher.event(self._hello_now())
         self._urgent.set()
 
-    async def _on_hold(self, message: Msg) -> None:
+    async def _on_pause_state(self, message: Msg) -> None:
         with contextlib.suppress(MessageError):
             state = decode_pause_state(message.data)
             if state.run == self._hello.run:
-                self._roll.saw(state.epoch)
+                self._roll_calls.record_epoch(state.epoch)
             self._to_link(state)
 
     async def _on_command(self, command: Command) -> None:
-        self._roll.saw(command.epoch)
+        self._roll_calls.record_epoch(command.epoch)
         if isinstance(command.do, Terminate):
             await self._termination.execute(command, self._heartbeat.latest.step)
             return
@@ -307,7 +307,7 @@ class Sidecar:
         self._spawn(self._commands.settled(ack))
 
     def _hello_now(self) -> Hello:
-        epoch = max(self._hello.epoch, self._roll.epoch)
+        epoch = max(self._hello.epoch, self._roll_calls.epoch)
         hello = msgspec.structs.replace(self._hello, epoch=epoch, ts_ns=time.time_ns())
         if self._probe_listener.address is None:
             return hello

@@ -143,12 +143,12 @@ class Connection:
                 self.unwanted = isinstance(error, UnwantedError)
                 self._on_admission(str(error) if self.unwanted else "")
                 if not self.unwanted:  # the trainer reports this itself
-                    self._say("the Weaver refuses this worker: %s", error)
+                    self._log("the Weaver refuses this worker: %s", error)
                 await asyncio.sleep(_REFUSED_WAIT_S)
             except (*BROKER_ERRORS, MessageError, ValueError, nkeys.NkeysError) as error:
                 # nats-py raises ValueError for a malformed URL or credentials.
                 self._on_admission("")
-                self._say("cannot use the broker at %s: %s", shown(self._join.url), error)
+                self._log("cannot use the broker at %s: %s", shown(self._join.url), error)
                 await asyncio.sleep(_jittered(_ENROL_WAIT_S[1]))
             self._look_for_a_new_weaver()
 
@@ -168,14 +168,14 @@ class Connection:
             except BROKER_ERRORS as error:
                 self._on_admission("")
                 where = f"{self._hello.run} at {shown(self._join.url)}"
-                self._say("waiting for the Weaver of run %s: %s", where, error)
+                self._log("waiting for the Weaver of run %s: %s", where, error)
                 await asyncio.sleep(_jittered(wait_s))
                 wait_s = min(2 * wait_s, _ENROL_WAIT_S[1])
                 self._look_for_a_new_weaver()
         reply = decode_join_reply(answer)
         if not reply.jwt or version_fault(reply.v):
             raise self._refusal(reply)
-        self._keep(Keys(seed=self._keys.seed, jwt=reply.jwt))
+        self._store(Keys(seed=self._keys.seed, jwt=reply.jwt))
 
     async def _check_name(self) -> None:
         """Ask whether another process has the name; without an answer it is this one's."""
@@ -192,7 +192,7 @@ class Connection:
     def _request(self) -> JoinRequest:
         if not self._keys.seed:
             seed = nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER)
-            self._keep(Keys(seed=seed.decode()))
+            self._store(Keys(seed=seed.decode()))
         return JoinRequest(
             run=self._hello.run,
             worker=self._hello.worker,
@@ -201,7 +201,7 @@ class Connection:
             node=self._hello.node,
         )
 
-    def _keep(self, keys: Keys) -> None:
+    def _store(self, keys: Keys) -> None:
         self._keys = keys
         self._on_keys(keys)
 
@@ -239,8 +239,8 @@ class Connection:
                 if self.client is not None:
                     continue
                 if self._refusals >= _REFUSALS:
-                    self._say("the broker at %s no longer knows this worker", shown(self._join.url))
-                    self._keep(Keys(seed=keys.seed))
+                    self._log("the broker at %s no longer knows this worker", shown(self._join.url))
+                    self._store(Keys(seed=keys.seed))
                     return
                 if self._look_for_a_new_weaver():
                     return
@@ -312,11 +312,11 @@ class Connection:
                 f"{self._join_path} now names run {join.run}, was {self._hello.run}"
             )
         if (join.creds, join.enrol) != (self._join.creds, self._join.enrol):
-            self._keep(Keys(seed=self._keys.seed))
+            self._store(Keys(seed=self._keys.seed))
         self._join = join
         return True
 
-    def _say(self, text: str, *values: object) -> None:
+    def _log(self, text: str, *values: object) -> None:
         """Log a state once, however often it is found."""
         line = text % values
         if line != self._last_line:

@@ -49,7 +49,7 @@ class RollCalls:
         self._due_s = 0.0
         self._waiting: asyncio.TimerHandle | None = None
 
-    def saw(self, epoch: int) -> None:
+    def record_epoch(self, epoch: int) -> None:
         """Record a Weaver's epoch."""
         self.epoch = max(self.epoch, epoch)
 
@@ -62,14 +62,14 @@ class RollCalls:
             return
         if call.run != self._run:
             return
-        self.saw(call.epoch)
+        self.record_epoch(call.epoch)
         if call.workers and self._worker not in call.workers:
             return
         if self._waiting is None:
             loop = asyncio.get_running_loop()
-            self._waiting = loop.call_at(max(self._due_s, loop.time()), self._say)
+            self._waiting = loop.call_at(max(self._due_s, loop.time()), self._send_answer)
 
-    def _say(self) -> None:
+    def _send_answer(self) -> None:
         self._waiting = None
         self._due_s = asyncio.get_running_loop().time() + self._every_s
         self._answer()

@@ -65,6 +65,6 @@ class Budget:
         if self._should_stop():
             raise BudgetUsed("it was cancelled, or the standby got another command")
         if self.points >= self._most:
-            raise BudgetUsed(f"its {self._most} points were used up")
+            raise BudgetUsed(f"the limit of {self._most} points was reached")
         if self.used_s >= self._seconds:
-            raise BudgetUsed(f"its {self._seconds:.3g} s were used up")
+            raise BudgetUsed(f"the limit of {self._seconds:.3g} s was reached")

@@ -75,7 +75,7 @@ class Actuators(KnobTable):
         self.connections: Connections | None = None
         self._earlier: list[Callable[..., object]] = []
 
-    def call(self, functions: list[_Function], function: _Function) -> None:
+    def add_function(self, functions: list[_Function], function: _Function) -> None:
         """Register a function; it replaces one of its name from before :meth:`attach_again`."""
         stale = [f for f in functions if f in self._earlier and _name(f) == _name(function)]
         functions[:] = [f for f in functions if f not in stale]
@@ -138,7 +138,7 @@ class Actuators(KnobTable):
                 return "need a function to rewind: call loom.on_rewind(rewind) in the script"
             case FencedChange() if state == "standby":
                 return "the worker is a standby"
-            case Survey() | Rehearse() if not operation.leaves_off:
+            case Survey() | Rehearse() if not operation.ends_task:
                 return self._standby_task_refusal(operation, state)
             case Cut(quorum_id=quorum_id):
                 return self._cut_refusal(quorum_id)

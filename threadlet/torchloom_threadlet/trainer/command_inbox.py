@@ -71,7 +71,7 @@ class CommandInbox:
         """The highest epoch received, 0 before the first."""
         return self._highest_epoch
 
-    def believes(self, epoch: int) -> bool:
+    def accepts(self, epoch: int) -> bool:
         """Return whether a message under ``epoch`` counts, and remember the highest."""
         self._highest_epoch = max(self._highest_epoch, epoch)
         return epoch == self._highest_epoch

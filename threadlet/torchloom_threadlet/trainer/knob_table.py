@@ -96,7 +96,7 @@ class KnobTable:
         except (msgspec.ValidationError, TypeError) as error:
             raise KnobError(str(error)) from None
         if len({*self._knobs, knob.spec.name}) > MAX_KNOBS:
-            raise KnobError(f"need at most {MAX_KNOBS} knobs, was one more")
+            raise KnobError(f"need at most {MAX_KNOBS} knobs, this is one more")
         self._read(knob)
         if knob.spec.fence == "run" and knob.spec.name in self._values:
             check_value(knob.spec, self._values[knob.spec.name])

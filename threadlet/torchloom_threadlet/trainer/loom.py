@@ -268,7 +268,7 @@ class Loom:
 
     def on_checkpoint(self, save: Callable[[], object]) -> None:
         """Have ``save()`` called, between steps, when a checkpoint is requested."""
-        self._worker.actuators.call(self._worker.actuators.checkpoint, save)
+        self._worker.actuators.add_function(self._worker.actuators.checkpoint, save)
         self._worker.send(self._worker.hello())
 
     def on_rewind(self, rewind: Callable[[int], object]) -> None:
@@ -277,12 +277,12 @@ class Loom:
         It restores the last checkpoint (weights, optimizer, position in the data) and then skips
         ``skip`` batches. Not available with torchft's Manager, whose step only increases.
         """
-        self._worker.actuators.call(self._worker.actuators.rewind, rewind)
+        self._worker.actuators.add_function(self._worker.actuators.rewind, rewind)
         self._worker.send(self._worker.hello())
 
     def on_drain(self, leave: Callable[[], object]) -> None:
         """Have ``leave()`` called, between steps, before :meth:`step` returns False."""
-        self._worker.actuators.call(self._worker.actuators.drain, leave)
+        self._worker.actuators.add_function(self._worker.actuators.drain, leave)
 
     def phase(self, name: str, *, at_most_s: float = 600.0) -> AbstractContextManager[None]:
         """Name work that takes longer than a step, such as an evaluation, so that it is no hang.

@@ -17,7 +17,7 @@ import msgspec
 
 from torchloom_core.errors import MessageError
 from torchloom_core.plain_text import RateLimitedLog
-from torchloom_core.wire.messages import FINAL_STATUSES, Ack, Command, PauseState, JoinFile, Note
+from torchloom_core.wire.messages import FINAL_STATUSES, Ack, Command, JoinFile, Note, PauseState
 from torchloom_threadlet.flight_recorder import collectives, flight_recorder
 from torchloom_threadlet.identity import Join, read_join, wait_for_join
 from torchloom_threadlet.ipc import (
@@ -38,7 +38,7 @@ from torchloom_threadlet.ipc import (
 )
 from torchloom_threadlet.stacks import StackFile
 from torchloom_threadlet.trainer.linked_trainer import Trainer
-from torchloom_threadlet.trainer.sidecar_start import own_end, start_sidecar
+from torchloom_threadlet.trainer.sidecar_start import exit_reason, start_sidecar
 
 _FLUSH_S = 0.1
 _STARTS = 5
@@ -103,7 +103,7 @@ class SidecarLink:
             _logger.warning(
                 "no Weaver yet at %s%s: %s, and %s enrols once the file exists",
                 self._join_path,
-                " (the file there cannot be read as a join.json)" if is_there else "",
+                " (the file there is not a valid join.json)" if is_there else "",
                 does,
                 hello.worker,
             )
@@ -216,7 +216,7 @@ class SidecarLink:
                     self._put(report, wire)
             self._send_rest(poll, wire)
         except EOFError as error:
-            if not self._has_answered and (why := own_end(process)):
+            if not self._has_answered and (why := exit_reason(process)):
                 raise _NeverStartedError(why) from error
             raise
         finally:

@@ -114,7 +114,7 @@ def start_sidecar(
     return process, ours
 
 
-def own_end(process: subprocess.Popen[bytes]) -> str:
+def exit_reason(process: subprocess.Popen[bytes]) -> str:
     """Return how a sidecar ended by itself; "" if a signal ended it, or it still runs."""
     try:
         status = process.wait(_DYING_S)

@@ -31,11 +31,11 @@ from torchloom_core.wire.messages import (
     Dump,
     FencedChange,
     Hello,
-    PauseState,
     Join,
     KnobValue,
     Note,
     Pause,
+    PauseState,
     Prepare,
     Rehearse,
     Resume,
@@ -44,9 +44,9 @@ from torchloom_core.wire.messages import (
     SetKnobs,
     StandbyTask,
     Survey,
-    WriteLog,
     Withdraw,
     WorkerState,
+    WriteLog,
     done_by,
 )
 from torchloom_threadlet import ipc
@@ -275,7 +275,7 @@ class Worker:
     def update_pause(self, state: PauseState) -> None:
         """Extend or end a pause, as the Weaver reports."""
         with self._inbox_lock:
-            if state.run != self._run or not self._inbox.believes(state.epoch):
+            if state.run != self._run or not self._inbox.accepts(state.epoch):
                 return
             self.lease.update(state, time.monotonic())
         if state.over:
@@ -503,7 +503,7 @@ class Worker:
                 self.note("dump", self._evidence())
             case WriteLog(text=line):
                 _logger.warning("%s: %s", self.identity.worker, line)
-            case Survey() | Rehearse() as standby_task if not standby_task.leaves_off:
+            case Survey() | Rehearse() as standby_task if not standby_task.ends_task:
                 return self._run_standby_task(
                     self.actuators.standby_tasks[type(standby_task)], standby_task, command
                 )
