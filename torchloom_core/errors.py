@@ -134,7 +134,7 @@ class ModelError(TorchloomError):
     >>> from torchloom_core.learning import part_of
     >>> part_of({}, "trees.skops")
     Traceback (most recent call last):
-    torchloom_core.errors.ModelError: trees.skops: need this part of a fitted model, was not there
+    torchloom_core.errors.ModelError: trees.skops: need this part of a fitted model, was none
     """
 
     exit_code = 7

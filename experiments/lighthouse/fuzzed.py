@@ -46,10 +46,10 @@ def _damaged(rng: random.Random, data: bytes) -> bytes:
 def _is_whole(data: bytes) -> bool:
     """Return whether this would wait for a quorum, as a member would."""
     from torchloom_core.errors import MessageError
-    from torchloom_core.lighthouse.protocol import member_of
+    from torchloom_core.lighthouse.protocol import decode_request
 
     try:
-        member_of(data)
+        decode_request(data)
     except MessageError:
         return False
     return True

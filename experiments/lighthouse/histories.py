@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from torchft.coordination import LighthouseServer
 
 from experiments.lighthouse.calls import Answer, Calls
-from torchloom_core.lighthouse.membership import Kept, Member, Rules
+from torchloom_core.lighthouse.membership import SavedState, Member, Rules
 from torchloom_core.lighthouse.quorum import Electorate
 
 JOIN_S = 0.4
@@ -173,11 +173,11 @@ async def _seen(port: int, who: str, sent_s: float) -> None:
     while True:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET /status HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-        asked_s = time.monotonic()
+        requested_s = time.monotonic()
         page = (await reader.read()).decode()
         writer.close()
         ages = re.findall(rf"\b{who}: seen ([0-9.e-]+)s ago", page)
-        if ages and float(ages[0]) <= asked_s - sent_s + 0.001:
+        if ages and float(ages[0]) <= requested_s - sent_s + 0.001:
             return
         await asyncio.sleep(0.005)
 
@@ -185,7 +185,7 @@ async def _seen(port: int, who: str, sent_s: float) -> None:
 def ours(played: Played, join_s: float = JOIN_S, heartbeat_s: float = HEARTBEAT_S) -> Answers:
     """Return what our rules answer to the same operations at the same times."""
     rules = Rules(played.min_replicas, join_s, heartbeat_s)
-    electorate = Electorate(rules, Kept(quorum_id=0), 0.0)
+    electorate = Electorate(rules, SavedState(quorum_id=0), 0.0)
     answers: Answers = {}
     waiting: dict[str, Member] = {}
 
@@ -198,7 +198,7 @@ def ours(played: Played, join_s: float = JOIN_S, heartbeat_s: float = HEARTBEAT_
             if waiting.pop(replica_id, None):
                 answers.setdefault(replica_id, []).append(told)
         for member in waiting.values():
-            electorate.ask_again(member, now_s)
+            electorate.request_again(member, now_s)
 
     now_s = 0.0
     for at_s, operation in [*played.done, (played.ended_s, Operation("wait"))]:
@@ -218,7 +218,7 @@ def ours(played: Played, join_s: float = JOIN_S, heartbeat_s: float = HEARTBEAT_
                 commit_failures=operation.commit_failures,
             )
             waiting[operation.who] = member
-            electorate.ask(member, now_s)
+            electorate.request(member, now_s)
             advance(now_s)
     return answers
 

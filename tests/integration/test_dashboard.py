@@ -97,7 +97,7 @@ def test_a_knob_is_turned_and_its_story_told_rank_by_rank(guest):
 
     (story,) = guest.until(applied)
     assert story["by"] == "person"
-    assert story["reason"] == "ann (operator) asked for it"
+    assert story["reason"] == "requested by ann (operator)"
     assert story["commands"] == {"applied": 2}
     assert sum(story["steps"].values()) == 2
     assert {"proposed", "verdict", "issued", "applied", "outcome"} <= set(story["moments"])
@@ -122,7 +122,7 @@ def test_who_does_not_have_control_can_do_nothing_but_stop_everything(run, dashb
     for verb, body in bodies.items():
         answer = other.ask(verb, **body)
         assert not answer["ok"]
-        assert "does not have control: ann." in answer["text"]
+        assert "does not have control, ann." in answer["text"]
     assert other.ask("actions.stop")["ok"]
     assert run.ask("status")["stopped"]
     assert guest.ask("actions.resume")["ok"]

@@ -27,7 +27,7 @@ def test_a_person_has_a_link_measured_and_the_next_weaver_knows_it(start_run, un
     assert re.search(r"^done: g0-0 -> g1-0: \S+ .*B/s.*, \S+ ms$", told.stdout, re.MULTILINE)
 
     refused = run.torchloom("probe", "g0-0", "g2-0")
-    assert "worker g2-0 offers no probing: need TORCHLOOM_LINK_ADDRESS" in refused.stderr
+    assert "worker g2-0 cannot be probed: need TORCHLOOM_LINK_ADDRESS" in refused.stderr
 
     run.kill_weaver()
     run.start_weaver()

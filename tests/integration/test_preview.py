@@ -94,7 +94,7 @@ def test_where_nobody_stands_by_it_is_one_line(run):
 def test_a_knob_that_the_run_has_not_is_one_line(run, v0):
     result = run.torchloom("preview", "lr=0.1")
     assert result.returncode == 5
-    assert result.stderr.startswith("torchloom: denied by impossible: no knob is called 'lr'")
+    assert result.stderr.startswith("torchloom: denied by impossible: there is no knob 'lr'")
     assert result.stderr.count("\n") == 1
 
 

@@ -33,8 +33,8 @@ def test_stand_bys_and_wishes_end_with_the_loop_of_the_last_worker(start_run, un
     assert run.ask("knobs")["desired"] == []
     log = run.weaver.errors.read_text()
     assert (
-        "notice: the run is over: its last workers ended of their own; dismissed: s-0; "
-        "wanted no more: x = 2.0\n"
+        "notice: the run is over: its last workers ended normally; standbys drained: s-0; "
+        "desired values dropped: x = 2.0\n"
     ) in log
 
 

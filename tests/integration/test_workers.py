@@ -160,7 +160,7 @@ def test_a_person_needs_nothing_but_nats_requests(run, until, g0):
         ("knob set x 1000", "denied by impossible: knob x: need at most 100, was 1000"),
         (
             "knob set y 1",
-            "denied by impossible: no knob is called 'y'; there are fenced_change, log_level, x",
+            "denied by impossible: there is no knob 'y'; there are fenced_change, log_level, x",
         ),
         (
             "knob set x 1 --worker g0-00",
@@ -259,7 +259,7 @@ def test_the_kill_switch_halts_a_migration_and_holds_over_the_weavers_death(run,
     assert answer["ok"], answer
     until(lambda: run.worker("g5-0")["state"] == "joining")  # its first step takes a while
     stopped = run.torchloom("actions", "stop")
-    assert stopped.stdout == "actions are stopped; 1 under way were called off\n"
+    assert stopped.stdout == "actions are stopped; 1 under way called off\n"
     run.training("g5")
     run.ticks(10)
     assert verbs_issued(run).count("join") == 1

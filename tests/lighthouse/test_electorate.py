@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from torchloom_core.lighthouse import quorum as quorum_module
-from torchloom_core.lighthouse.membership import Kept, Member, Rules
+from torchloom_core.lighthouse.membership import Member, Rules, SavedState
 from torchloom_core.lighthouse.quorum import Electorate
 from torchloom_core.wire.steering import Evict, Expect, HoldBack, Leave, Order
 
@@ -19,11 +19,11 @@ replicas = st.sampled_from([f"{name}:{life}" for name in NAMES for life in (1, 2
 
 def asks(electorate, *replica_ids, now_s=0.0, **fields):
     for replica_id in replica_ids:
-        electorate.ask(Member(b"", replica_id, **fields), now_s)
+        electorate.request(Member(b"", replica_id, **fields), now_s)
 
 
-def of(*members: str, quorum_id=7, **more) -> Kept:
-    return Kept(quorum_id=quorum_id, members=members, **more)
+def of(*members: str, quorum_id=7, **more) -> SavedState:
+    return SavedState(quorum_id=quorum_id, members=members, **more)
 
 
 def ids(quorum) -> Iterable[str] | None:
@@ -36,7 +36,7 @@ class AnyHistory(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.now_s = 0.0
-        self.electorate = Electorate(RULES, Kept(quorum_id=0), self.now_s)
+        self.electorate = Electorate(RULES, SavedState(quorum_id=0), self.now_s)
         self.ids_given = [0]
         self.out = set()  # evicted or left, and not asked since
         self.held = frozenset()
@@ -46,13 +46,13 @@ class AnyHistory(RuleBasedStateMachine):
     @rule(replica_id=replicas, failures=st.sampled_from([0, 0, 1]), step=st.integers(0, 2))
     def ask(self, replica_id, failures, step):
         raw = f"{replica_id} {step} {failures}".encode()
-        self.electorate.ask(Member(raw, replica_id, step, False, failures), self.now_s)
+        self.electorate.request(Member(raw, replica_id, step, False, failures), self.now_s)
         self.out.discard(replica_id)
         self.lost.discard(replica_id)
 
     @rule(replica_id=replicas)
     def beat(self, replica_id):
-        waits = replica_id in self.electorate.asking
+        waits = replica_id in self.electorate.requests
         self.electorate.beat(replica_id, self.now_s)
         self.lost.discard(replica_id)
         if waits and replica_id not in self.electorate.aside:
@@ -60,7 +60,7 @@ class AnyHistory(RuleBasedStateMachine):
 
     @rule(replica_id=replicas)
     def end(self, replica_id):
-        self.electorate.lose(replica_id)
+        self.electorate.mark_lost(replica_id)
         self.lost.add(replica_id)
 
     @rule(seconds=st.sampled_from([0.1, 1.1, 6.0, 11.0]))
@@ -89,8 +89,8 @@ class AnyHistory(RuleBasedStateMachine):
 
     @rule()
     def restart(self):
-        kept = self.electorate.kept()
-        self.electorate = Electorate(RULES, kept, self.now_s, requests=self.requests)
+        saved = self.electorate.saved_state()
+        self.electorate = Electorate(RULES, saved, self.now_s, requests=self.requests)
         self.lost.clear()
 
     @rule()
@@ -161,7 +161,7 @@ def test_who_is_held_back_may_wait_and_is_in_the_next_quorum_once_admitted():
     electorate.steer(HoldBack(names=("b",)), 0.0)
     asks(electorate, "b:1", "a:1")
     assert ids(electorate.form(0.0)) == ["a:1"]
-    electorate.ask_again(Member(b"", "b:1"), 0.0)
+    electorate.request_again(Member(b"", "b:1"), 0.0)
     assert electorate.held == ("b:1",)
     electorate.steer(HoldBack(names=()), 1.0)
     asks(electorate, "a:1", now_s=1.0)
@@ -204,7 +204,7 @@ def restarted(*, asked_again, alive=(), members=("a:1", "b:1", "c:1")):
     for replica_id in alive:
         electorate.beat(replica_id, 0.1)
     for member in asked_again:
-        electorate.ask(member, 0.1)
+        electorate.request(member, 0.1)
     return electorate
 
 
@@ -214,7 +214,7 @@ def test_who_was_not_answered_before_a_restart_gets_the_quorum_that_others_are_i
     quorum = electorate.form(2.0)
     assert quorum.quorum_id == 7
     assert quorum.members == requests("a:1", "b:1", "c:1")
-    assert not electorate.asking
+    assert not electorate.requests
 
 
 @pytest.mark.parametrize(
@@ -234,14 +234,14 @@ def test_a_quorum_of_which_one_has_ended_is_not_given_out_again():
     electorate = restarted(asked_again=requests("a:1", "b:1"))
     assert ids(electorate.form(2.0)) == ["a:1", "b:1"]
     electorate = restarted(asked_again=requests("a:1"), alive=["b:1", "c:1"])
-    electorate.lose("c:1")
+    electorate.mark_lost("c:1")
     assert electorate.form(2.0) is None
 
 
 def test_once_a_quorum_was_formed_the_one_of_the_last_life_is_not_given_out_again():
     electorate = restarted(asked_again=requests("a:1", "b:1", "c:1"))
     assert electorate.form(0.2).quorum_id == 7
-    electorate.ask(*requests("a:1"), 0.3)
+    electorate.request(*requests("a:1"), 0.3)
     assert electorate.form(2.0) is None
 
 
@@ -256,17 +256,17 @@ def test_the_ids_of_a_life_begin_above_all_that_the_last_may_have_given_out():
 def test_time_in_which_nobody_listened_is_nobodys_silence():
     electorate = Electorate(RULES, of("a:1", "b:1"), 0.0)
     electorate.beat("b:1", 1.0)
-    electorate.overlook(8.0)
+    electorate.exclude(8.0)
     asks(electorate, "a:1", now_s=9.5)
     assert electorate.form(9.5) is None
 
 
 def test_a_lighthouse_that_knows_of_nobody_listens_who_lives_before_it_forms_a_quorum():
-    electorate = Electorate(RULES, Kept(quorum_id=0), 0.0)
-    electorate.listen(1.0)
+    electorate = Electorate(RULES, SavedState(quorum_id=0), 0.0)
+    electorate.delay_until(1.0)
     asks(electorate, "a:1", now_s=0.2)
     assert electorate.form(0.2) is None
-    assert "listening" in electorate.why(0.2)
+    assert "waiting for heartbeats" in electorate.why(0.2)
     electorate.beat("b:1", 0.3)
     assert electorate.form(1.1) is None
     asks(electorate, "b:1", now_s=1.2)
@@ -274,7 +274,7 @@ def test_a_lighthouse_that_knows_of_nobody_listens_who_lives_before_it_forms_a_q
 
 
 def test_who_is_expected_is_waited_for_as_long_as_was_said():
-    electorate = Electorate(RULES, Kept(quorum_id=3), 0.0)
+    electorate = Electorate(RULES, SavedState(quorum_id=3), 0.0)
     electorate.steer(Expect(names=("a", "b"), above=50, for_s=5.0), 0.0)
     asks(electorate, "a:1", now_s=1.0)
     assert electorate.form(1.0) is None
@@ -303,7 +303,7 @@ def test_evict_names_members_of_the_last_quorum_by_its_id():
 def test_a_new_order_of_ranks_takes_a_new_id_so_that_all_configure_anew():
     electorate = Electorate(RULES, of("a:1", "b:1"), 0.0)
     electorate.steer(Order(names=("b", "a")), 0.0)
-    electorate = Electorate(RULES, electorate.kept(), 0.0)
+    electorate = Electorate(RULES, electorate.saved_state(), 0.0)
     asks(electorate, "a:1", "b:1")
     assert electorate.form(0.0).quorum_id == 8
     asks(electorate, "a:1", "b:1")
@@ -312,7 +312,7 @@ def test_a_new_order_of_ranks_takes_a_new_id_so_that_all_configure_anew():
 
 @given(st.integers(1, 3000))
 def test_names_that_left_for_good_are_forgotten_in_the_end(count):
-    electorate = Electorate(RULES, Kept(quorum_id=0), 0.0)
+    electorate = Electorate(RULES, SavedState(quorum_id=0), 0.0)
     for life in range(count):
         electorate.steer(Leave(replicas=(f"a:{life}",)), 0.0)
     assert len(electorate.aside) == min(count, quorum_module._MOST_ASIDE)
@@ -321,7 +321,7 @@ def test_names_that_left_for_good_are_forgotten_in_the_end(count):
 
 def test_no_more_groups_are_known_than_a_message_may_name(monkeypatch):
     monkeypatch.setattr(quorum_module, "MAX_REPLICAS", 3)
-    electorate = Electorate(RULES, Kept(quorum_id=0), 0.0)
+    electorate = Electorate(RULES, SavedState(quorum_id=0), 0.0)
     for name in "abc":
         assert electorate.has_room_for(name, 0.0)
         electorate.beat(name, 0.0)
@@ -333,7 +333,7 @@ def test_no_more_groups_are_known_than_a_message_may_name(monkeypatch):
 def test_a_request_does_not_outlive_its_caller():
     electorate = Electorate(RULES, of("a:1", "b:1"), 0.0)
     asks(electorate, "b:1")
-    electorate.lose("b:1")
+    electorate.mark_lost("b:1")
     electorate.beat("b:1", 1.0)
     asks(electorate, "a:1", now_s=1.0)
     assert electorate.form(1.0) is None
@@ -347,7 +347,7 @@ def test_a_quorum_is_not_given_out_again_while_a_member_was_not_heard():
 def test_who_has_left_is_not_waited_for_after_a_restart_either():
     electorate = Electorate(RULES, of("a:1", "b:1"), 0.0)
     electorate.steer(Leave(replicas=("b:1",)), 0.0)
-    electorate = Electorate(RULES, electorate.kept(), 10.0)
+    electorate = Electorate(RULES, electorate.saved_state(), 10.0)
     asks(electorate, "a:1", now_s=10.1)
     electorate.beat("b:1", 10.1)
     assert ids(electorate.form(10.1)) == ["a:1"]

@@ -216,9 +216,9 @@ def test_a_connection_that_is_over_leaves_no_descriptor_behind(start, port):
     before = len(list(descriptors.iterdir()))
     for _ in range(20):
         assert urlopen(f"{where}/health").read() == b"ok\n"
-        with closing(HTTPConnection(f"127.0.0.1:{port}")) as kept_alive:
-            kept_alive.request("GET", "/health")
-            assert kept_alive.getresponse().read() == b"ok\n"
+        with closing(HTTPConnection(f"127.0.0.1:{port}")) as keep_alive:
+            keep_alive.request("GET", "/health")
+            assert keep_alive.getresponse().read() == b"ok\n"
         client = LighthouseClient(where, timedelta(seconds=30))
         client.heartbeat("a:1", timedelta(seconds=30))
         del client
@@ -248,7 +248,7 @@ def test_what_connects_and_says_nothing_or_rubbish_keeps_nobody_out(start, port)
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--bind", "nowhere"], "--bind: need host:port, as [::]:29510, was 'nowhere'"),
+        (["--bind", "nowhere"], "--bind: need host:port, such as [::]:29510, was 'nowhere'"),
         (["--bind", "127.0.0.1:0", "--heartbeat_hold_ms", "4000"], "need at most half"),
         (["--bind", "127.0.0.1:0", "--state", "/proc/no/state"], "/proc/no/state: cannot be"),
     ],
@@ -262,7 +262,7 @@ def test_a_second_with_the_same_state_and_another_runs_state_are_refused(start, 
     state = str(tmp_path / "state.json")
     first = start("--state", state).ready()
     free = ("--bind", "127.0.0.1:0", "--status_bind", "", "--state", state)
-    assert "another lighthouse serves with this state" in start(*free, bind=False).fails()
+    assert "another lighthouse uses this state" in start(*free, bind=False).fails()
     first.end()
     line = start(*free, "--run", "other", bind=False).fails()
     assert "need the state of run 'other', was of run 'run'" in line

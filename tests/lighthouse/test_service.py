@@ -15,10 +15,10 @@ from experiments.lighthouse.fuzzed import messages
 from tests.deadlines import DEADLINE_S
 from tests.waiting import eventually, soon
 from torchloom_core.lighthouse import connections as connections_module
-from torchloom_core.lighthouse import pauses as pauses_module
+from torchloom_core.lighthouse import heartbeat_gaps as gaps_module
 from torchloom_core.lighthouse import quorum as quorum_module
 from torchloom_core.lighthouse import service as service_module
-from torchloom_core.lighthouse.membership import Kept, Rules
+from torchloom_core.lighthouse.membership import Rules, SavedState
 from torchloom_core.lighthouse.protocol import SERVICE
 from torchloom_core.lighthouse.quorum import Electorate
 from torchloom_core.lighthouse.server import last_requests, listen
@@ -54,11 +54,14 @@ class Lighthouse:
 
 @asynccontextmanager
 async def lighthouse(
-    *, hold_s=HOLD_S, kept=None, requests=(), state=None, join_s=LONG_S, silent_s=LONG_S
+    *, hold_s=HOLD_S, saved=None, requests=(), state=None, join_s=LONG_S, silent_s=LONG_S
 ):
     rules = Rules(join_timeout_s=join_s, heartbeat_timeout_s=silent_s)
     electorate = Electorate(
-        rules, kept or Kept(quorum_id=0), asyncio.get_running_loop().time(), requests=requests
+        rules,
+        saved or SavedState(quorum_id=0),
+        asyncio.get_running_loop().time(),
+        requests=requests,
     )
     service = Service(electorate, hold_s=hold_s, tick_s=0.02, state=state, epoch=0)
     async with AsyncExitStack() as stack:
@@ -86,7 +89,7 @@ async def test_whose_held_call_is_cut_is_out_at_once():
         call = goes.heartbeat("b:1")
         await eventually(lambda: "b:1" in light.electorate.heartbeats)
         answer = stays.ask("a:1")
-        await eventually(lambda: "a:1" in light.electorate.asking)
+        await eventually(lambda: "a:1" in light.electorate.requests)
         await goes.close()
         assert (await soon(answer)).replicas == ("a:1",)
         assert light.service.counters.lost == 1
@@ -99,7 +102,7 @@ async def test_who_ends_between_two_heartbeats_is_out_as_soon_as_the_next_is_due
         stays, goes = light.manager(), light.manager()
         await soon(goes.heartbeat("b:1"))
         answer = stays.ask("a:1")
-        await asyncio.sleep(2 * pauses_module._OVERDUE_S)
+        await asyncio.sleep(2 * gaps_module._OVERDUE_S)
         assert not answer.done()
         await goes.close()
         assert (await soon(answer)).replicas == ("a:1",)
@@ -111,7 +114,7 @@ async def test_who_is_late_with_its_heartbeat_and_still_connected_is_no_end():
         manager = light.manager()
         await soon(manager.heartbeat("b:1"))
         for _ in range(2):
-            await asyncio.sleep(2 * pauses_module._OVERDUE_S)
+            await asyncio.sleep(2 * gaps_module._OVERDUE_S)
             assert "b:1" in light.electorate.heartbeats
             await soon(manager.heartbeat("b:1"))
         assert light.service.counters.lost == 0
@@ -120,7 +123,7 @@ async def test_who_is_late_with_its_heartbeat_and_still_connected_is_no_end():
 async def test_who_leaves_between_two_heartbeats_and_stays_connected_is_out_after_a_while(
     monkeypatch,
 ):
-    monkeypatch.setattr(pauses_module, "_SILENT_S", 0.3)
+    monkeypatch.setattr(gaps_module, "_SILENT_S", 0.3)
     async with lighthouse(hold_s=0.01) as light:
         leaver = light.manager()
         for _ in range(2):
@@ -130,7 +133,7 @@ async def test_who_leaves_between_two_heartbeats_and_stays_connected_is_out_afte
 
 
 async def test_who_always_takes_long_between_two_heartbeats_is_waited_for(monkeypatch):
-    monkeypatch.setattr(pauses_module, "_SILENT_S", 0.1)
+    monkeypatch.setattr(gaps_module, "_SILENT_S", 0.1)
     async with lighthouse(hold_s=0.01) as light:
         slow = light.manager()
         await soon(slow.heartbeat("b:1"))
@@ -177,7 +180,7 @@ async def test_who_asks_over_another_connection_has_not_ended_with_the_first():
         await soon(first.heartbeat("a:1"))
         await soon(second.ask("a:1"))
         await first.close()
-        await asyncio.sleep(2 * pauses_module._OVERDUE_S)
+        await asyncio.sleep(2 * gaps_module._OVERDUE_S)
         assert light.service.counters.lost == 0
         await second.close()
         await eventually(lambda: light.service.counters.lost == 1)
@@ -198,9 +201,9 @@ async def test_nobody_ends_a_group_by_saying_its_name_and_hanging_up():
 
 
 async def test_nobody_takes_a_groups_request_away_by_asking_in_its_name_and_hanging_up():
-    async with lighthouse(kept=Kept(quorum_id=0, members=("a:1", "b:1"))) as light:
+    async with lighthouse(saved=SavedState(quorum_id=0, members=("a:1", "b:1"))) as light:
         waits = light.manager().ask("a:1")
-        await eventually(lambda: "a:1" in light.electorate.asking)
+        await eventually(lambda: "a:1" in light.electorate.requests)
         stranger = light.manager()
         asked = stranger.ask("a:1")
         await eventually(lambda: light.service.counters.requests == 2)
@@ -219,7 +222,7 @@ async def test_a_process_that_is_out_of_descriptors_goes_on(monkeypatch):
             raise OSError(24, "Too many open files")
 
         monkeypatch.setattr(psutil.Process, "net_connections", fails)
-        await asyncio.sleep(2 * pauses_module._OVERDUE_S)
+        await asyncio.sleep(2 * gaps_module._OVERDUE_S)
         await soon(manager.heartbeat("b:1"))
         assert light.service.counters.lost == 0
 
@@ -227,7 +230,7 @@ async def test_a_process_that_is_out_of_descriptors_goes_on(monkeypatch):
 async def test_fields_that_a_newer_torchft_adds_are_given_to_all_as_they_were_written():
     extra = b"\x9a\x06\x05handy"  # field 99, a text
     raw = {r: member_bytes(r, step=4, extra=extra) for r in ("a:1", "b:1")}
-    async with lighthouse(kept=Kept(quorum_id=0, members=("a:1", "b:1"))) as light:
+    async with lighthouse(saved=SavedState(quorum_id=0, members=("a:1", "b:1"))) as light:
         asked = [light.manager().ask(r, step=4, extra=extra) for r in raw]
         for call in asked:
             assert (await soon(call)).raw == tuple(raw.values())
@@ -240,7 +243,9 @@ async def test_fields_that_a_newer_torchft_adds_are_given_to_all_as_they_were_wr
 async def test_ranks_go_by_the_order_that_was_given():
     """As a Manager finds its rank: it sorts by replica id, and looks for its own."""
     members = tuple(f"{name}:1" for name in "abcd")
-    async with lighthouse(kept=Kept(quorum_id=0, members=members, order=("c", "a"))) as light:
+    async with lighthouse(
+        saved=SavedState(quorum_id=0, members=members, order=("c", "a"))
+    ) as light:
         asked = {r: light.manager().ask(r, step=ord(r[0])) for r in members}
         for replica_id, call in asked.items():
             answer = await soon(call)
@@ -251,7 +256,7 @@ async def test_ranks_go_by_the_order_that_was_given():
 
 
 async def test_who_asks_twice_at_once_is_in_the_quorum_by_its_newer_request():
-    async with lighthouse(kept=Kept(quorum_id=0, members=("a:1", "b:1"))) as light:
+    async with lighthouse(saved=SavedState(quorum_id=0, members=("a:1", "b:1"))) as light:
         first = light.manager().ask("a:1", step=1)
         await eventually(lambda: light.service.counters.requests == 1)
         second = light.manager().ask("a:1", step=2)
@@ -262,7 +267,7 @@ async def test_who_asks_twice_at_once_is_in_the_quorum_by_its_newer_request():
 
 
 async def test_who_asks_again_and_gives_up_the_first_call_still_waits():
-    async with lighthouse(kept=Kept(quorum_id=0, members=("a:1", "b:1"))) as light:
+    async with lighthouse(saved=SavedState(quorum_id=0, members=("a:1", "b:1"))) as light:
         first = light.manager().ask("a:1", step=1)
         await eventually(lambda: light.service.counters.requests == 1)
         second = light.manager().ask("a:1", step=1)
@@ -274,11 +279,11 @@ async def test_who_asks_again_and_gives_up_the_first_call_still_waits():
 
 
 async def test_a_request_whose_caller_is_gone_is_no_member():
-    async with lighthouse(kept=Kept(quorum_id=0, members=("a:1", "b:1"))) as light:
+    async with lighthouse(saved=SavedState(quorum_id=0, members=("a:1", "b:1"))) as light:
         gone = light.manager().ask("a:1")
-        await eventually(lambda: "a:1" in light.electorate.asking)
+        await eventually(lambda: "a:1" in light.electorate.requests)
         gone.cancel()
-        await eventually(lambda: "a:1" not in light.electorate.asking)
+        await eventually(lambda: "a:1" not in light.electorate.requests)
         asked = [light.manager().ask(r) for r in ("b:1", "a:1")]
         assert (await soon(asked[0])).replicas == ("a:1", "b:1")
 
@@ -307,7 +312,7 @@ async def test_a_request_whose_caller_is_gone_is_no_member():
     ],
 )
 async def test_what_is_no_call_of_a_manager_is_refused_in_a_line(method, data, code, says):
-    async with lighthouse(kept=Kept(quorum_id=0, members=("a:1", "b:1"))) as light:
+    async with lighthouse(saved=SavedState(quorum_id=0, members=("a:1", "b:1"))) as light:
         with pytest.raises(grpc.aio.AioRpcError) as error:
             await soon(light.manager().raw(method, data))
         assert error.value.code().name == code
@@ -320,7 +325,9 @@ async def test_what_is_no_call_of_a_manager_is_refused_in_a_line(method, data, c
 @pytest.mark.slow
 async def test_whatever_is_sent_a_quorum_goes_on():
     """``experiments/lighthouse/run.py fuzz`` sends 100,000."""
-    async with lighthouse(hold_s=0.01, kept=Kept(quorum_id=0, members=("a:1", "b:1"))) as light:
+    async with lighthouse(
+        hold_s=0.01, saved=SavedState(quorum_id=0, members=("a:1", "b:1"))
+    ) as light:
         sender = light.manager()
         rng = random.Random(1)
         for _ in range(20):
@@ -333,7 +340,7 @@ async def test_whatever_is_sent_a_quorum_goes_on():
 
 async def test_a_group_too_many_is_refused_and_harms_no_other(monkeypatch):
     monkeypatch.setattr(quorum_module, "MAX_REPLICAS", 2)
-    async with lighthouse(kept=Kept(quorum_id=0, members=("a:1", "b:1"))) as light:
+    async with lighthouse(saved=SavedState(quorum_id=0, members=("a:1", "b:1"))) as light:
         for call in (light.manager().heartbeat("c:1"), light.manager().ask("c:1")):
             with pytest.raises(grpc.aio.AioRpcError, match="RESOURCE_EXHAUSTED"):
                 await soon(call)
@@ -342,11 +349,13 @@ async def test_a_group_too_many_is_refused_and_harms_no_other(monkeypatch):
 
 
 async def test_a_lighthouse_that_ends_takes_nobody_for_gone_and_lets_all_calls_end(caplog):
-    async with lighthouse(hold_s=LONG_S, kept=Kept(quorum_id=5, members=("a:1", "b:1"))) as light:
+    async with lighthouse(
+        hold_s=LONG_S, saved=SavedState(quorum_id=5, members=("a:1", "b:1"))
+    ) as light:
         held = light.manager().heartbeat("b:1")
         await eventually(lambda: light.service.counters.heartbeats == 1)
         asking = light.manager().ask("a:1")
-        await eventually(lambda: "a:1" in light.electorate.asking)
+        await eventually(lambda: "a:1" in light.electorate.requests)
     assert await soon(held) == b""
     with pytest.raises(grpc.aio.AioRpcError, match="UNAVAILABLE"):
         await soon(asking)
@@ -372,7 +381,7 @@ async def test_a_lighthouse_that_was_frozen_takes_nobody_for_silent_between_two_
         manager = light.manager()
         for _ in range(2):
             await soon(manager.heartbeat("b:1"))
-        for module in (service_module, pauses_module):
+        for module in (service_module, gaps_module):
             monkeypatch.setattr(module, "time", Later(module.time))
         light.service._heartbeats.look_for_ends()
         assert light.service.counters.lost == 0
@@ -384,7 +393,7 @@ async def test_a_lighthouse_that_was_frozen_does_not_take_the_others_for_silent(
         await soon(light.manager().heartbeat("b:1"))
         monkeypatch.setattr(service_module, "time", Later(service_module.time))
         asking = light.manager().ask("a:1")
-        await eventually(lambda: "a:1" in light.electorate.asking)
+        await eventually(lambda: "a:1" in light.electorate.requests)
         assert light.service.counters.quorums == 0
         other = light.manager().ask("b:1")
         assert (await soon(asking)).replicas == (await soon(other)).replicas == ("a:1", "b:1")
@@ -393,15 +402,15 @@ async def test_a_lighthouse_that_was_frozen_does_not_take_the_others_for_silent(
 async def next_life(path: Path, **more):
     """Return what ``lighthouse`` takes of the life before."""
     state = StateFile(path, "run")
-    kept, _ = state.load()
-    return {"state": state, "kept": kept, "requests": last_requests(state, kept), **more}
+    saved, _ = state.load()
+    return {"state": state, "saved": saved, "requests": last_requests(state, saved), **more}
 
 
 async def test_a_quorum_that_only_some_were_told_of_is_told_to_the_others_after_a_restart(tmp_path):
     path = tmp_path / "lighthouse.json"
     members = ("a:1", "b:1", "c:1")
     state = StateFile(path, "run")
-    async with lighthouse(kept=Kept(quorum_id=0, members=members), state=state) as light:
+    async with lighthouse(saved=SavedState(quorum_id=0, members=members), state=state) as light:
         asked = [light.manager().ask(r, step=6) for r in members]
         told = await soon(asked[0])
     async with lighthouse(**await next_life(path)) as light:
@@ -421,7 +430,7 @@ async def test_no_answer_goes_out_before_the_next_life_would_know_of_the_quorum(
         for step in range(3):
             answer = await soon(light.manager().ask("a:1", step=step))
             later = await next_life(path)
-            assert later["kept"].quorum_id == answer.quorum_id == 1
+            assert later["saved"].quorum_id == answer.quorum_id == 1
             assert [member.raw for member in later["requests"]] == list(answer.raw)
 
 
@@ -430,10 +439,10 @@ async def test_a_disk_that_takes_nothing_stops_no_quorum_and_is_complained_of(tm
     async with lighthouse(state=StateFile(path, "run")) as light:
         assert (await soon(light.manager().ask("a:1"))).quorum_id == 1
         assert light.service.counters.unsaved >= 1
-        assert any("goes on without its state on file" in line for line in logged.lines)
+        assert any("continues without its state saved" in line for line in logged.lines)
         path.parent.mkdir(exist_ok=True)
         await soon(light.manager().ask("a:1", step=1))
-        assert (await next_life(path))["kept"].quorum_id == 1
+        assert (await next_life(path))["saved"].quorum_id == 1
 
 
 async def test_a_disk_that_hangs_is_waited_for_once(tmp_path, monkeypatch, logged):

@@ -8,12 +8,14 @@ import pytest
 
 from tests.waiting import soon
 from torchloom_core.errors import LighthouseError
-from torchloom_core.lighthouse.membership import Kept
+from torchloom_core.lighthouse.membership import SavedState
 from torchloom_core.lighthouse.protocol import reply
 from torchloom_core.lighthouse.server import last_requests
 from torchloom_core.lighthouse.state_file import StateFile, id_by_the_clock
 
-KEPT = Kept(quorum_id=12, members=("a:1", "b:1"), aside=("c:1",), held=("d",), order=("b", "a"))
+STATE = SavedState(
+    quorum_id=12, members=("a:1", "b:1"), aside=("c:1",), held=("d",), order=("b", "a")
+)
 
 
 @pytest.fixture
@@ -24,15 +26,15 @@ def path(tmp_path):
 @pytest.fixture
 def saved(path):
     path.parent.mkdir()
-    StateFile(path, "run").save(KEPT, 3)
+    StateFile(path, "run").save(STATE, 3)
     return path
 
 
 def test_the_next_life_finds_what_this_one_knew(saved):
     state = StateFile(saved, "run")
-    assert state.load() == (KEPT, 3)
-    assert not state.differs(KEPT, 3)
-    assert state.differs(KEPT, 4)
+    assert state.load() == (STATE, 3)
+    assert not state.differs(STATE, 3)
+    assert state.differs(STATE, 4)
     assert saved.stat().st_mode & 0o077 == 0
 
 
@@ -74,24 +76,24 @@ def test_a_damaged_state_is_put_aside_and_said(saved, damage, caplog):
     assert StateFile(saved, "run").load() is None
     assert saved.with_name("lighthouse.json.damaged").read_bytes() == damage
     assert len(caplog.messages) == 1
-    assert "put aside" in caplog.text
+    assert "renamed to" in caplog.text
 
 
 def test_a_state_that_cannot_be_read_is_refused(path):
     path.mkdir(parents=True)
-    with pytest.raises(LighthouseError, match="need a file, was something else"):
+    with pytest.raises(LighthouseError, match="need a regular file"):
         StateFile(path, "run").load()
 
 
 @pytest.mark.parametrize("told", [b"", b"\xff\xff", b"\x0a\x04\x08\x0c\x12\x00"])
 def test_last_requests_that_are_none_are_as_good_as_not_known(saved, told):
     saved.with_name("lighthouse.json.last").write_bytes(told)
-    assert last_requests(StateFile(saved, "run"), KEPT) == ()
+    assert last_requests(StateFile(saved, "run"), STATE) == ()
 
 
 def test_a_pipe_in_the_place_of_the_last_requests_is_not_waited_for(saved):
     os.mkfifo(saved.with_name("lighthouse.json.last"))
-    assert StateFile(saved, "run").told() == b""
+    assert StateFile(saved, "run").last_reply() == b""
 
 
 def test_last_requests_count_for_their_quorum_only(saved):
@@ -99,23 +101,23 @@ def test_last_requests_count_for_their_quorum_only(saved):
 
     members = (Member(b"\x0a\x03a:1", "a:1"), Member(b"\x0a\x03b:1", "b:1"))
     state = StateFile(saved, "run")
-    state.note(reply(Quorum(12, members, frozenset(("a:1", "b:1")))))
-    assert last_requests(state, KEPT) == members
-    assert last_requests(state, Kept(quorum_id=13, members=KEPT.members)) == ()
+    state.save_reply(reply(Quorum(12, members, frozenset(("a:1", "b:1")))))
+    assert last_requests(state, STATE) == members
+    assert last_requests(state, SavedState(quorum_id=13, members=STATE.members)) == ()
 
 
 async def test_a_second_lighthouse_is_refused_and_a_standby_takes_over(path):
     first, second, standby = (StateFile(path, "run") for _ in range(3))
     await first.take(wait=False)
-    with pytest.raises(LighthouseError, match="another lighthouse serves with this state"):
+    with pytest.raises(LighthouseError, match="another lighthouse uses this state"):
         await second.take(wait=False)
     waiting = asyncio.create_task(standby.take(wait=True))
-    first.save(KEPT, 1)
+    first.save(STATE, 1)
     await asyncio.sleep(0)
     assert not waiting.done()
     first.close()
     await soon(waiting)
-    assert standby.load() == (KEPT, 1)
+    assert standby.load() == (STATE, 1)
     with pytest.raises(LighthouseError):
         await second.take(wait=False)
 

@@ -8,7 +8,7 @@ from torchft._torchft import ManagerClient, ManagerServer
 
 from tests.deadlines import DEADLINE_S
 from tests.lighthouse.test_service import lighthouse
-from torchloom_core.lighthouse.membership import Kept
+from torchloom_core.lighthouse.membership import SavedState
 
 pytestmark = pytest.mark.integration
 DEADLINE = timedelta(seconds=DEADLINE_S)
@@ -47,7 +47,7 @@ def ask(server, step):
 async def test_a_joiner_takes_the_state_of_the_first_in_the_order_that_has_it(order, source):
     steps = {"a": 5, "b": 5, "c": 5, "d": 0}
     members = tuple(f"{name}:1" for name in steps)  # so that the first to ask waits for the rest
-    async with lighthouse(kept=Kept(quorum_id=0, members=members, order=order)) as light:
+    async with lighthouse(saved=SavedState(quorum_id=0, members=members, order=order)) as light:
         servers = {name: await asyncio.to_thread(start, name, light.target) for name in steps}
         try:
             asked = [asyncio.to_thread(ask, servers[name], step) for name, step in steps.items()]

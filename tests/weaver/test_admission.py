@@ -71,7 +71,7 @@ async def test_a_worker_that_never_says_hello_is_logged_once_and_told_at_each_ti
         await worker.publish(subjects.telemetry("run", "g0-0", 1), codec.encode_telemetry(batch))
         await noticed.next_msg(DEADLINE_S)
     logged = [r.getMessage() for r in caplog.records if "never said hello" in r.getMessage()]
-    assert logged == ["notice: g0-0 reports but never said hello (1 so far)"]
+    assert logged == ["notice: g0-0 sends telemetry but has not registered (1 so far)"]
     for client in (worker, weaver):
         await client.close()
 

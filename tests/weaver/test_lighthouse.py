@@ -216,7 +216,7 @@ async def test_one_that_is_on_no_record_is_named_and_the_record_kept(lives):
     started = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
     assert b"is ready" in await soon(started.stdout.readline())
     try:
-        with pytest.raises(LighthouseError, match=f"serves with this state, pid {started.pid};"):
+        with pytest.raises(LighthouseError, match=f"uses this state, pid {started.pid};"):
             await lives.start()
         assert record.read_text() == known
     finally:

@@ -1,1 +1,1 @@
-"""torchft's lighthouse, active: it holds heartbeats, saves its state and lets itself be steered."""
+"""A lighthouse for torchft that detects failures at once, saves its state and can be steered."""

@@ -1,4 +1,4 @@
-"""Which connections to this process are still there, by their far ends as gRPC names them."""
+"""The open connections of this process, by their remote addresses as gRPC names them."""
 
 import ipaddress
 import re
@@ -10,7 +10,7 @@ from urllib.parse import unquote
 import psutil
 
 _LOOK_EVERY_S = 0.05
-"""To look takes a moment, and whoever says another's name may say it often."""
+"""Listing connections takes time, and a client with another group's name may call often."""
 
 _PEER = re.compile(r"ipv[46]:\[?(?P<host>[^\]]+?)\]?:(?P<port>\d+)")
 
@@ -19,9 +19,9 @@ FarEnd = tuple[str, int]
 
 
 def far_ends() -> frozenset[FarEnd] | None:
-    """Return host and port at the far end of every connection of this process.
+    """Return remote host and port of every connection of this process.
 
-    None where that cannot be known now: to look takes a file descriptor, too.
+    None if they cannot be listed now, such as without a free file descriptor.
     """
     try:
         connections = psutil.Process().net_connections("tcp")
@@ -34,22 +34,22 @@ def far_ends() -> frozenset[FarEnd] | None:
     )
 
 
-class Homes:
-    """From which connection each group says that it lives.
+class GroupConnections:
+    """The connection from which each group sends its heartbeats.
 
-    Anybody who reaches the port can say a group's name. What comes over another connection than
-    the group's own, while that one is there, neither keeps it alive nor ends it.
+    Any client that reaches the port can send a group's name. While the group's own connection is
+    open, a heartbeat over another one neither keeps the group alive nor ends it.
     """
 
     def __init__(self) -> None:
         self._of: dict[str, FarEnd | None] = {}
-        self._asked: dict[str, FarEnd | None] = {}
+        self._requested: dict[str, FarEnd | None] = {}
         self._others: dict[str, list[str]] = {}
         self._there: frozenset[FarEnd] | None = None
         self._looked_s = -_LOOK_EVERY_S
 
     def is_own(self, replica_id: str, peer: str) -> bool:
-        """Return whether the group calls from there; whoever calls first does."""
+        """Return whether this is the group's own connection: the first that sent its name."""
         end = far_end(peer)
         home = self._of.setdefault(replica_id, end)
         if home == end or end is None:
@@ -64,7 +64,7 @@ class Homes:
 
     @contextmanager
     def another(self, replica_id: str, peer: str) -> Iterator[None]:
-        """Know a connection that says a group's name, beside the group's own, while it does."""
+        """Remember another connection with a group's name for as long as the context lasts."""
         others = self._others.setdefault(replica_id, [])
         others.append(peer)
         try:
@@ -75,9 +75,9 @@ class Homes:
                 self._others.pop(replica_id, None)
 
     def move(self, replica_id: str) -> bool:
-        """Take another connection for the group's own, now that its own has ended, if there is one.
+        """Make another connection the group's own after its own has ended; False without one.
 
-        A Manager that connects anew may be heard there before the old connection ends.
+        A Manager that reconnects may send a heartbeat before its old connection ends.
         """
         others = self._others.get(replica_id)
         if not others:
@@ -85,28 +85,29 @@ class Homes:
         self._of[replica_id] = far_end(others[-1])
         return True
 
-    def asks(self, replica_id: str, peer: str) -> None:
-        """Know from where a group asks for a quorum: a Manager that retries connects anew."""
-        self._asked[replica_id] = far_end(peer)
+    def note_request(self, replica_id: str, peer: str) -> None:
+        """Remember the connection of a quorum request: a Manager that retries reconnects."""
+        self._requested[replica_id] = far_end(peer)
 
     def is_gone(self, replica_id: str, there: frozenset[FarEnd]) -> bool:
-        """Return whether a group's connections have all ended, for all that is known."""
-        known = {self._of.get(replica_id), self._asked.get(replica_id, self._of.get(replica_id))}
-        return None not in known and known.isdisjoint(there)
+        """Return whether all known connections of a group have ended."""
+        own = self._of.get(replica_id)
+        ends = {own, self._requested.get(replica_id, own)}
+        return None not in ends and ends.isdisjoint(there)
 
     def forget(self, replica_id: str) -> None:
         """Forget a group that has ended."""
         self._of.pop(replica_id, None)
-        self._asked.pop(replica_id, None)
+        self._requested.pop(replica_id, None)
 
     def forget_all_but(self, present: Set[str]) -> None:
-        """Forget whoever has only ever asked and is not there any more."""
-        for replica_id in self._asked.keys() - self._of.keys() - present:
-            del self._asked[replica_id]
+        """Forget groups that sent requests but no heartbeats, and are not present."""
+        for replica_id in self._requested.keys() - self._of.keys() - present:
+            del self._requested[replica_id]
 
 
 def far_end(peer: str) -> FarEnd | None:
-    """Return host and port in gRPC's name for a peer, or None where it has none.
+    """Return host and port in gRPC's name for a peer, or None without them.
 
     Examples
     --------
@@ -118,7 +119,7 @@ def far_end(peer: str) -> FarEnd | None:
 
 
 def _plain(host: str) -> str:
-    """Return an IPv4 address as such, though a socket of both families has it as IPv6."""
+    """Return an IPv4 address as IPv4, also if a dual-stack socket has it as IPv6."""
     address = ipaddress.ip_address(host.partition("%")[0])
     mapped = getattr(address, "ipv4_mapped", None)
     return str(mapped or address)

@@ -1,7 +1,7 @@
-"""One port for torchft's Managers and for HTTP, as torchft's own lighthouse has it.
+"""One port for torchft's Managers and for HTTP, as with torchft's own lighthouse.
 
-gRPC for Python closes whatever is not HTTP/2. So the port is ours: a connection that begins as
-HTTP/2 does is passed on to the gRPC server, any other to the web server, both on loopback.
+gRPC for Python accepts HTTP/2 only. So this module listens on the port, and passes connections
+that begin as HTTP/2 to the gRPC server, and others to the web server, both on loopback.
 """
 
 import asyncio
@@ -14,10 +14,10 @@ from typing import cast
 from torchloom_core.web_server import listener
 
 _PREFACE = b"PRI * HTTP/2.0\r\n"
-"""How a client of HTTP/2 begins; no request of HTTP/1 does."""
+"""The first bytes of an HTTP/2 client; no HTTP/1 request begins with them."""
 
 _DECIDE_S = 10.0
-"""Within which a client has to say something."""
+"""Time within which a client has to send its first bytes."""
 
 _MOST_UNDECIDED = 512
 _BACKLOG = 1024
@@ -34,7 +34,7 @@ def listeners(host: str, port: int) -> list[socket.socket]:
     Raises
     ------
     OSError
-        If any cannot.
+        If one of them cannot.
     """
     found: list[socket.socket] = []
     try:
@@ -60,12 +60,12 @@ def _addresses(host: str) -> list[str]:
 
 
 class Front:
-    """Passes connections on, and knows whose each is.
+    """Passes connections on, and knows the client of each.
 
     Parameters
     ----------
     grpc_port, http_port : int
-        Where the two servers listen, on loopback.
+        The ports of the two servers, on loopback.
     """
 
     def __init__(self, grpc_port: int, http_port: int) -> None:
@@ -76,12 +76,12 @@ class Front:
         self._open: set[_Outer] = set()
 
     def caller(self, peer: str) -> str:
-        """Return who is behind a connection that gRPC calls ``peer``, as gRPC would call them."""
+        """Return the client of the connection that gRPC names ``peer``, in gRPC's notation."""
         return self._callers.get(peer, peer)
 
     @asynccontextmanager
     async def serving(self, found: Iterable[socket.socket]) -> AsyncIterator[None]:
-        """Take connections at these listeners for as long as the context lasts."""
+        """Accept connections at these listeners for as long as the context lasts."""
         taking = [asyncio.create_task(self._take(one)) for one in found]
         try:
             yield
@@ -93,7 +93,7 @@ class Front:
                 outer.end()
 
     async def _take(self, found: socket.socket) -> None:
-        """Take connections until cancelled; where there is no descriptor for one, wait a while."""
+        """Accept connections until cancelled; wait while there is no free file descriptor."""
         found.setblocking(False)
         found.listen(_BACKLOG)
         loop = asyncio.get_running_loop()
@@ -104,22 +104,22 @@ class Front:
             except ConnectionError:
                 continue  # gone already
             except OSError as error:
-                _log.warning("cannot take a connection: %s", error.strerror)
+                _log.warning("cannot accept a connection: %s", error.strerror)
                 await asyncio.sleep(_REST_S)
 
     def add(self, outer: "_Outer") -> None:
-        """Take a connection; of too many that have said nothing the oldest is closed."""
+        """Add a connection; close the oldest if too many have sent nothing."""
         self._open.add(outer)
         self._undecided[outer] = None
         if len(self._undecided) > _MOST_UNDECIDED:
             next(iter(self._undecided)).end()
 
     def decided(self, outer: "_Outer") -> None:
-        """Know that a connection has said what it is, or is over."""
+        """Note that a connection's protocol is known, or that it has ended."""
         self._undecided.pop(outer, None)
 
     async def connect(self, outer: "_Outer", *, is_grpc: bool) -> "_Inner":
-        """Connect to the server that a connection is for."""
+        """Connect to the server for a connection's protocol."""
         port = self._grpc_port if is_grpc else self._http_port
         loop = asyncio.get_running_loop()
         transport, inner = await loop.create_connection(lambda: _Inner(outer), _LOOPBACK, port)
@@ -136,7 +136,7 @@ class Front:
 
 
 class _Half(asyncio.Protocol):
-    """One side of a connection that is passed on; what one reads the other writes."""
+    """One side of a forwarded connection; each side writes what the other reads."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
@@ -151,7 +151,7 @@ class _Half(asyncio.Protocol):
             self.other.transport.write(data)
 
     def eof_received(self) -> bool:
-        """Pass it on, and go on writing until the other side has ended as well."""
+        """Forward the end, and keep writing until the other side has ended as well."""
         self.has_ended = True
         if self.other is None or self.other.transport is None or self.other.has_ended:
             return False
@@ -170,13 +170,13 @@ class _Half(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self.other is not None and self.other.transport is not None:
             if exc is None:
-                self.other.transport.close()  # after what is still to be written
+                self.other.transport.close()  # after pending writes
             else:
                 self.other.transport.abort()
 
 
 class _Inner(_Half):
-    """The side of the server."""
+    """The server's side."""
 
     def __init__(self, outer: "_Outer") -> None:
         super().__init__()
@@ -185,13 +185,13 @@ class _Inner(_Half):
 
 
 class _Outer(_Half):
-    """The side of the client, who is asked first what they speak."""
+    """The client's side, whose first bytes decide on the protocol."""
 
     def __init__(self, front: Front) -> None:
         super().__init__()
         self.caller = ""
         self._front = front
-        self._said = b""
+        self._received = b""
         self._deadline: asyncio.TimerHandle | None = None
         self._connecting: asyncio.Task[None] | None = None
 
@@ -210,9 +210,9 @@ class _Outer(_Half):
         if self.other is not None:
             super().data_received(data)
             return
-        self._said += data
-        is_grpc = self._said[: len(_PREFACE)] == _PREFACE[: len(self._said)]
-        if self._connecting is None and (len(self._said) >= len(_PREFACE) or not is_grpc):
+        self._received += data
+        is_grpc = self._received[: len(_PREFACE)] == _PREFACE[: len(self._received)]
+        if self._connecting is None and (len(self._received) >= len(_PREFACE) or not is_grpc):
             self._decide(is_grpc=is_grpc)
 
     def _decide(self, *, is_grpc: bool) -> None:
@@ -227,7 +227,7 @@ class _Outer(_Half):
         try:
             inner = await self._front.connect(self, is_grpc=is_grpc)
         except OSError as error:
-            _log.warning("cannot pass a connection of %s on: %s", self.caller, error)
+            _log.warning("cannot forward a connection of %s: %s", self.caller, error)
             self.end()
             return
         if self.transport is None or self.transport.is_closing():
@@ -236,8 +236,8 @@ class _Outer(_Half):
                 inner.transport.abort()
             return
         self.other = inner
-        super().data_received(self._said)
-        self._said = b""
+        super().data_received(self._received)
+        self._received = b""
         self.transport.resume_reading()
 
     def end(self) -> None:

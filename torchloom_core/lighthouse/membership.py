@@ -1,4 +1,4 @@
-"""Who asks for a quorum, who is in it, by which rules, and what is kept of it."""
+"""Requests for a quorum, quorums, the rules, and the saved state."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from torchloom_core.wire.steering import Replicas
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """torchft's own settings, as its lighthouse has them, in seconds."""
+    """The settings of torchft's own lighthouse; times in seconds."""
 
     min_replicas: int = 1
     join_timeout_s: float = 60.0
@@ -20,36 +20,36 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One replica group's request: as it was written, and what the rules look at."""
+    """One replica group's request: its bytes, and the fields that the rules use."""
 
     raw: bytes
     replica_id: str
     step: int = 0
     shrink_only: bool = False
     commit_failures: int = 0
-    asked_s: float = 0.0
+    requested_s: float = 0.0
 
 
 class Quorum(NamedTuple):
-    """A quorum that was formed; members by replica id."""
+    """A formed quorum; members are sorted by replica id."""
 
     quorum_id: int
     members: tuple[Member, ...]
     ids: frozenset[str]
 
 
-class Kept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the next life of a lighthouse must know.
+class SavedState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The state that a lighthouse leaves to its next process.
 
     Attributes
     ----------
     members : tuple of str, optional
-        Who is in the last quorum; None before the first.
+        The members of the last quorum; None before the first.
     aside, held, order : tuple of str
-        What was said of whom, as in :mod:`torchloom_core.wire.steering`.
+        Set by steering, see :mod:`torchloom_core.wire.steering`.
     is_reordered : bool
-        Whether the last quorum had another order: the next takes a new id, so that all configure
-        their process groups by it.
+        Whether the order has changed since the last quorum: the next gets a new id, so that all
+        members reconfigure their process groups.
     """
 
     quorum_id: Count

@@ -1,8 +1,8 @@
-"""torchft's lighthouse protocol, as far as it has to be read.
+"""The part of torchft's lighthouse protocol that has to be decoded.
 
-A member is kept as the bytes that its Manager wrote, and written as those, so that a field which
-a newer torchft adds passes through. ``bytes`` and an embedded message look the same on the wire,
-so the descriptors below say ``bytes`` wherever torchft's ``.proto`` has a member.
+A member is stored and sent as the bytes that its Manager encoded, so that fields of a newer torchft
+pass through. ``bytes`` and an embedded message have the same encoding, so the descriptors below
+have ``bytes`` where torchft's ``.proto`` has a member.
 """
 
 import time
@@ -60,35 +60,35 @@ MESSAGES = _classes()
 """Classes of messages by torchft's name for them."""
 
 
-def heartbeat_of(data: bytes) -> str:
+def decode_heartbeat(data: bytes) -> str:
     """Return the replica id in a heartbeat.
 
     Raises
     ------
     MessageError
-        If it is none.
+        If it is malformed.
     """
     return _checked(_parse("LighthouseHeartbeatRequest", data).replica_id)
 
 
-def member_of(data: bytes) -> Member:
-    """Return who asks for a quorum.
+def decode_request(data: bytes) -> Member:
+    """Return the group's request in a quorum call.
 
     Raises
     ------
     MessageError
-        If the request is none, or says no replica id.
+        If it is malformed, or has no valid replica id.
     """
     return _member(_parse("LighthouseQuorumRequest", data).requester)
 
 
-def quorum_of(data: bytes) -> Quorum:
+def decode_quorum(data: bytes) -> Quorum:
     """Return the quorum in an answer.
 
     Raises
     ------
     MessageError
-        If it is none.
+        If it is malformed.
     """
     quorum = _parse("Quorum", _parse("LighthouseQuorumResponse", data).quorum)
     members = tuple(_member(raw) for raw in quorum.participants)
@@ -109,17 +109,17 @@ def _member(raw: bytes) -> Member:
 
 
 def reply(quorum: Quorum) -> bytes:
-    """Return the answer that all members of a quorum are given."""
+    """Return the answer to all members of a quorum."""
     members = b"".join(_part(member.raw) for member in quorum.members)
     return _response(_head(quorum) + members + _created())
 
 
 def ordered_replies(quorum: Quorum, order: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-    """Yield each member, and the answer that makes ranks go by ``order``, names of replicas.
+    """Yield each member's replica id, and its answer with ranks by ``order``, names of replicas.
 
-    A Manager sorts members by replica id and looks for its own: all but the receiver are renamed
-    so that the sort gives the order. Each member is written three times, and an answer joined of
-    what was written.
+    A Manager sorts members by replica id and finds its own: all but the receiver are renamed so
+    that the sort gives the order. Each member is encoded three times, and the answers are joined
+    from these parts.
     """
     place = {name: at for at, name in enumerate(order)}
 
@@ -141,7 +141,7 @@ def ordered_replies(quorum: Quorum, order: Sequence[str]) -> Iterator[tuple[str,
 
 
 def _renamed(member: Member, replica_id: str) -> bytes:
-    # Of equal fields the last one counts.
+    # In protobuf the last of equal fields counts.
     return member.raw + bytes(MESSAGES["QuorumMember"](replica_id=replica_id).SerializeToString())
 
 

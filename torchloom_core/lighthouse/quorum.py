@@ -1,15 +1,15 @@
-"""Who forms the next quorum: torchft's rules, and what may be said beside them.
+"""Form quorums: torchft's rules, and the steering that may override them.
 
-Pure: time comes with every call, seconds of a monotonic clock. Where nobody steers, the same
-requests and heartbeats at the same times give the same quorums as torchft's own lighthouse
-(``quorum_compute`` in its ``lighthouse.rs``, which ``tests/lighthouse`` compares it with).
+Pure: time comes with every call, seconds of a monotonic clock. Without steering, the same requests
+and heartbeats at the same times give the same quorums as torchft's own lighthouse
+(``quorum_compute`` in its ``lighthouse.rs``, compared in ``tests/lighthouse``).
 """
 
 from collections.abc import Iterable
 from dataclasses import replace
 
-from torchloom_core.lighthouse.last_incarnation import LastIncarnation
-from torchloom_core.lighthouse.membership import Kept, Member, Quorum, Rules
+from torchloom_core.lighthouse.last_quorum import LastQuorum
+from torchloom_core.lighthouse.membership import Member, Quorum, Rules, SavedState
 from torchloom_core.wire.steering import (
     MAX_REPLICAS,
     Act,
@@ -22,136 +22,135 @@ from torchloom_core.wire.steering import (
 )
 
 _ASIDE_S = 0.5
-"""A heartbeat that was on its way when its group was set aside says nothing."""
+"""A heartbeat within this time after its group was set aside was still in flight, and ignored."""
 
 _MOST_ASIDE = 1000
-"""Each life of a group that leaves has a replica id of its own, which never comes again."""
+"""Each incarnation of a group has its own replica id, which is never used again."""
 
 _SILENT_S = 0.3
-"""How long others wait before it is said who does not ask."""
+"""How long groups wait before members without a request are reported as silent."""
 
 
 class Electorate:
-    """Everybody a lighthouse knows, and the last quorum.
+    """The replica groups that a lighthouse knows, and the last quorum.
 
     Parameters
     ----------
-    kept : Kept
-        What the last life knew.
+    saved : SavedState
+        The state of the previous process.
     requests : iterable of Member
-        What the members of its quorum had asked, where that is known.
+        The requests of the last quorum's members, if known.
     lowest_id : int
-        A new quorum has this id at the least: what the last life could not put on file, it
-        may have given out all the same.
+        Lowest id of a new quorum: the previous process may have used ids that it could not save.
 
     Attributes
     ----------
     quorum_id : int
         Of the last quorum.
     members : frozenset of str, optional
-        Who was in it; None before the first.
+        Its members; None before the first.
     heartbeats : dict of str to float
-        When each healthy group was last heard, the oldest first.
-    asking : dict of str to Member
-        Who waits for a quorum, the one that has waited longest first.
+        Time of each healthy group's last heartbeat, the oldest first.
+    requests : dict of str to Member
+        The groups that wait for a quorum, in the order of their requests.
     order : tuple of str
-        Names in the order in which ranks go to them; empty: as torchft has it.
+        Names in the order in which they get their ranks; empty: torchft's order.
     """
 
     def __init__(
         self,
         rules: Rules,
-        kept: Kept,
+        saved: SavedState,
         now_s: float,
         *,
         requests: Iterable[Member] = (),
         lowest_id: int = 0,
     ) -> None:
         self._rules = rules
-        self.quorum_id = kept.quorum_id
-        self.members = None if kept.members is None else frozenset(kept.members)
-        self.order: tuple[str, ...] = kept.order
-        self._is_reordered = kept.is_reordered
-        self._held = frozenset(kept.held)
+        self.quorum_id = saved.quorum_id
+        self.members = None if saved.members is None else frozenset(saved.members)
+        self.order: tuple[str, ...] = saved.order
+        self._is_reordered = saved.is_reordered
+        self._held_names = frozenset(saved.held)
         self._lowest_id = lowest_id
-        self._aside = dict.fromkeys(kept.aside, now_s)
-        self._last_incarnation: LastIncarnation | None = None
+        self._aside = dict.fromkeys(saved.aside, now_s)
+        self._last_quorum: LastQuorum | None = None
         self.heartbeats: dict[str, float] = {}
-        self.waiting_held: dict[str, float] = {}
-        self.asking: dict[str, Member] = {}
-        # Who trained when the last life ended has one timeout to say that it still does.
+        self.held_back: dict[str, float] = {}
+        self.requests: dict[str, Member] = {}
+        # Members of the last quorum have one timeout to send a heartbeat.
         for replica_id in sorted((self.members or frozenset()) - self._aside.keys()):
-            self._heard(replica_id, now_s)
+            self._note_alive(replica_id, now_s)
         if self.members:
-            self._last_incarnation = LastIncarnation(self.members, requests)
+            self._last_quorum = LastQuorum(self.members, requests)
         self._lost: set[str] = set()
         self._expected: frozenset[str] = frozenset()
         self._expected_until_s = now_s
         self._listens_until_s = now_s
 
-    # --- what Managers say ---
+    # --- calls of Managers ---
 
     def has_room_for(self, replica_id: str, now_s: float) -> bool:
-        """Return whether one more may be known."""
-        if replica_id in self.heartbeats or replica_id in self.asking:
+        """Return whether the group is known, or one more may be added."""
+        if replica_id in self.heartbeats or replica_id in self.requests:
             return True
         self._forget(now_s)
-        return len(self.heartbeats) + len(self.waiting_held) < MAX_REPLICAS
+        return len(self.heartbeats) + len(self.held_back) < MAX_REPLICAS
 
     def beat(self, replica_id: str, now_s: float) -> None:
-        """Take note that a group lives."""
+        """Note that a group is alive."""
         if replica_id in self._aside:
-            waits = replica_id in self.asking
+            waits = replica_id in self.requests
             if not waits or now_s - self._aside[replica_id] < _ASIDE_S:
                 return
-            del self._aside[replica_id]  # it lives after all, and waits for us
-        self._heard(replica_id, now_s)
+            del self._aside[replica_id]  # it is alive after all, and waits for a quorum
+        self._note_alive(replica_id, now_s)
 
-    def ask(self, member: Member, now_s: float) -> None:
-        """Take note that a group lives, and wants to be in the next quorum."""
+    def request(self, member: Member, now_s: float) -> None:
+        """Note that a group is alive, and requests to be in the next quorum."""
         self._aside.pop(member.replica_id, None)
         self._lost.discard(member.replica_id)
-        self._heard(member.replica_id, now_s)
-        self.ask_again(member, now_s)
+        self._note_alive(member.replica_id, now_s)
+        self.request_again(member, now_s)
 
-    def ask_again(self, member: Member, now_s: float) -> None:
-        """Have a group that the last quorum left out wait for the next."""
-        self.asking.pop(member.replica_id, None)
-        self.asking[member.replica_id] = replace(member, asked_s=now_s)
+    def request_again(self, member: Member, now_s: float) -> None:
+        """Repeat the request of a group that the last quorum left out."""
+        self.requests.pop(member.replica_id, None)
+        self.requests[member.replica_id] = replace(member, requested_s=now_s)
 
     def withdraw(self, replica_id: str) -> None:
-        """Forget a request whose caller does not wait any more."""
-        self.asking.pop(replica_id, None)
+        """Remove a request whose caller no longer waits."""
+        self.requests.pop(replica_id, None)
 
-    def lose(self, replica_id: str) -> None:
-        """Count a group out at once: its process has ended, or it said that it goes."""
+    def mark_lost(self, replica_id: str) -> None:
+        """Remove a group at once: its process has ended, or it announced that it leaves."""
         self.heartbeats.pop(replica_id, None)
-        self.waiting_held.pop(replica_id, None)
-        self.asking.pop(replica_id, None)
+        self.held_back.pop(replica_id, None)
+        self.requests.pop(replica_id, None)
         if self.members and replica_id in self.members:
             self._lost.add(replica_id)
 
-    def _heard(self, replica_id: str, now_s: float) -> None:
-        table = self.waiting_held if self.is_held(replica_id) else self.heartbeats
+    def _note_alive(self, replica_id: str, now_s: float) -> None:
+        table = self.held_back if self.is_held_back(replica_id) else self.heartbeats
         table.pop(replica_id, None)
         table[replica_id] = now_s
-        if self._last_incarnation is not None:
-            self._last_incarnation.heard(replica_id, now_s)
+        if self._last_quorum is not None:
+            self._last_quorum.beat(replica_id, now_s)
 
-    def overlook(self, seconds: float) -> None:
-        """Count for nobody's silence a time in which we did not listen."""
-        for table in (self.heartbeats, self.waiting_held):
+    def exclude(self, seconds: float) -> None:
+        """Exclude a time in which the lighthouse did not run from all heartbeat timeouts."""
+        for table in (self.heartbeats, self.held_back):
             for replica_id in table:
                 table[replica_id] += seconds
 
-    # --- what the Weaver says ---
+    # --- steering by the Weaver ---
 
-    def is_held(self, replica_id: str) -> bool:
+    def is_held_back(self, replica_id: str) -> bool:
         """Return whether a group stays out until it is admitted."""
-        return bool(self._held) and name_of_replica(replica_id) in self._held
+        return bool(self._held_names) and name_of_replica(replica_id) in self._held_names
 
     def steer(self, act: Act, now_s: float) -> str:
-        """Do what the Weaver says, or return why not."""
+        """Carry out an act of the Weaver, or return why not."""
         match act:
             case Leave(replicas=replicas):
                 self._set_aside(replicas, now_s)
@@ -163,7 +162,7 @@ class Electorate:
                     return f"need members of quorum {quorum_id}, was {min(strangers)!r}"
                 self._set_aside(replicas, now_s)
             case HoldBack(names=names):
-                self._hold(names)
+                self._set_held_names(names)
             case Order(names=names):
                 self._is_reordered |= names != self.order
                 self.order = names
@@ -175,34 +174,34 @@ class Electorate:
         return ""
 
     def expect(self, names: Iterable[str], until_s: float) -> None:
-        """Form no quorum before somebody of each name is there, or the time is over."""
+        """Form no quorum before ``until_s`` unless a group of each name requests one."""
         self._expected, self._expected_until_s = frozenset(names), until_s
 
-    def listen(self, until_s: float) -> None:
-        """Form no quorum before then: who trains says so within a moment."""
+    def delay_until(self, until_s: float) -> None:
+        """Form no quorum before ``until_s``: training groups send heartbeats until then."""
         self._listens_until_s = until_s
 
     def _set_aside(self, replicas: Iterable[str], now_s: float) -> None:
         for replica_id in replicas:
-            waiting = self.asking.get(replica_id)
-            self.lose(replica_id)
+            waiting = self.requests.get(replica_id)
+            self.mark_lost(replica_id)
             self._aside[replica_id] = now_s
             if waiting is not None:
-                self.asking[replica_id] = waiting
+                self.requests[replica_id] = waiting
         while len(self._aside) > _MOST_ASIDE:
             del self._aside[next(iter(self._aside))]
 
-    def _hold(self, names: Iterable[str]) -> None:
-        self._held = frozenset(names)
-        known = sorted({**self.heartbeats, **self.waiting_held}.items(), key=lambda item: item[1])
-        self.heartbeats, self.waiting_held = {}, {}
-        for replica_id, heard_s in known:
-            self._heard(replica_id, heard_s)
+    def _set_held_names(self, names: Iterable[str]) -> None:
+        self._held_names = frozenset(names)
+        alive = sorted({**self.heartbeats, **self.held_back}.items(), key=lambda item: item[1])
+        self.heartbeats, self.held_back = {}, {}
+        for replica_id, beat_s in alive:
+            self._note_alive(replica_id, beat_s)
 
     # --- the quorum ---
 
     def form(self, now_s: float) -> Quorum | None:
-        """Return the quorum that can be formed now, and make it the last one."""
+        """Form the quorum that is possible now and return it, or None."""
         if not self._may_be_ready(now_s):
             return None
         members, _ = self._chosen(now_s)
@@ -213,40 +212,40 @@ class Electorate:
         if ids != self.members or failed or self._is_reordered:
             self.quorum_id = max(self.quorum_id + 1, self._lowest_id)
         self.members = ids
-        self._last_incarnation = None
+        self._last_quorum = None
         self._is_reordered = False
         self._lost.clear()
-        self.asking.clear()
+        self.requests.clear()
         return Quorum(self.quorum_id, members, ids)
 
     def _formed_before(self, now_s: float) -> Quorum | None:
-        """Return the last life's quorum where some of its members were not answered."""
-        if self._last_incarnation is None or self.members is None:
+        """Return the previous process's quorum if some of its members were not answered."""
+        if self._last_quorum is None or self.members is None:
             return None
-        members = self._last_incarnation.formed_of(self.asking, self.waiting_s(now_s))
+        members = self._last_quorum.unanswered(self.requests, self.waiting_s(now_s))
         if members is None or not self.members.issubset(self.heartbeats):
             return None
         for member in members:
-            self.asking.pop(member.replica_id, None)
+            self.requests.pop(member.replica_id, None)
         return Quorum(self.quorum_id, members, self.members)
 
     def why(self, now_s: float) -> str:
-        """Return in a sentence how far the next quorum is."""
+        """Return in a sentence what the next quorum waits for."""
         return self._chosen(now_s)[1]
 
     def _may_be_ready(self, now_s: float) -> bool:
-        """Look in passing whether a quorum is possible: most requests of a round are not the last.
+        """Check quickly whether a quorum is possible: most requests do not complete a round.
 
-        Each of these has to hold for one of the three ways to a quorum.
+        Each of the conditions is necessary for one of the ways to a quorum.
         """
-        if not self.asking:
+        if not self.requests:
             return False
         self._forget(now_s)
-        asking = len(self.asking)
+        waiting_count = len(self.requests)
         return (
-            (self.members is not None and asking >= len(self.members))
-            or asking >= len(self.heartbeats)
-            or self._last_incarnation is not None
+            (self.members is not None and waiting_count >= len(self.members))
+            or waiting_count >= len(self.heartbeats)
+            or self._last_quorum is not None
             or self.waiting_s(now_s) >= self._rules.join_timeout_s
         )
 
@@ -254,14 +253,14 @@ class Electorate:
         """Return torchft's ``quorum_compute``: the members or None, and why."""
         self._forget(now_s)
         rules, healthy, last = self._rules, self.heartbeats, self.members
-        present = [m for m in self.asking.values() if m.replica_id in healthy]
+        present = [m for m in self.requests.values() if m.replica_id in healthy]
         chosen = sorted(present, key=lambda member: member.replica_id)
-        count = f"{len(present)} of {len(healthy)} healthy replica groups ask"
+        count = f"{len(present)} of {len(healthy)} healthy replica groups request a quorum"
         if now_s < self._listens_until_s:
-            return None, f"{count}; listening for others that live"
+            return None, f"{count}; waiting for heartbeats of others"
         missing = self._missing(now_s)
         if missing:
-            return None, f"{count}; waiting for {', '.join(missing)}, which is expected"
+            return None, f"{count}; waiting for {', '.join(missing)}"
         if last is not None:
             if any(member.shrink_only for member in present):
                 chosen = [member for member in chosen if member.replica_id in last]
@@ -271,75 +270,75 @@ class Electorate:
             return None, f"{count}; need min_replicas = {rules.min_replicas}"
         if len(present) <= len(healthy) // 2:
             return None, f"{count}; need more than half"
-        first_s = min((member.asked_s for member in present), default=now_s)
+        first_s = min((member.requested_s for member in present), default=now_s)
         late = len(healthy) - len(present)
         if late and now_s - first_s < rules.join_timeout_s:
             left_s = rules.join_timeout_s - (now_s - first_s)
-            return None, f"{count}; waiting {left_s:.1f} s at most for the other {late}"
+            return None, f"{count}; waiting at most {left_s:.1f} s for the other {late}"
         return tuple(chosen), f"{count}: enough"
 
     def _missing(self, now_s: float) -> list[str]:
         if self.members is not None or now_s >= self._expected_until_s:
             return []
-        return sorted(self._expected - {name_of_replica(name) for name in self.asking})
+        return sorted(self._expected - {name_of_replica(name) for name in self.requests})
 
     def _forget(self, now_s: float) -> None:
-        """Forget whoever has been silent for the heartbeat timeout; it counts for nothing."""
+        """Forget groups without a heartbeat for the timeout."""
         oldest_s = now_s - self._rules.heartbeat_timeout_s
-        for table in (self.heartbeats, self.waiting_held):
+        for table in (self.heartbeats, self.held_back):
             while table:
-                replica_id, heard_s = next(iter(table.items()))
-                if heard_s > oldest_s:
+                replica_id, beat_s = next(iter(table.items()))
+                if beat_s > oldest_s:
                     break
                 del table[replica_id]
-        if self._last_incarnation is not None:
-            for replica_id in self._last_incarnation.late(now_s):
+        if self._last_quorum is not None:
+            for replica_id in self._last_quorum.late(now_s):
                 self.heartbeats.pop(replica_id, None)
 
-    # --- what it looks like ---
+    # --- state ---
 
-    def kept(self) -> Kept:
-        """Return what the next life must know."""
-        return Kept(
+    def saved_state(self) -> SavedState:
+        """Return the state for the next process."""
+        return SavedState(
             quorum_id=self.quorum_id,
             members=None if self.members is None else tuple(sorted(self.members)),
             aside=self.aside,
-            held=tuple(sorted(self._held)),
+            held=tuple(sorted(self._held_names)),
             order=self.order,
             is_reordered=self._is_reordered,
         )
 
     @property
     def aside(self) -> tuple[str, ...]:
-        """Who was evicted or has left, and has not asked again."""
+        """Groups that were evicted or have left, and have not sent a request since."""
         return tuple(sorted(self._aside))
 
     @property
     def is_empty(self) -> bool:
-        """Whether no group is known to live."""
-        return not (self.heartbeats or self.waiting_held or self.asking)
+        """Whether no group is known to be alive."""
+        return not (self.heartbeats or self.held_back or self.requests)
 
     @property
     def held(self) -> tuple[str, ...]:
-        """Who is there and held back."""
-        return tuple(sorted(self.waiting_held))
+        """Groups that are alive and held back."""
+        return tuple(sorted(self.held_back))
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """Members of the last quorum that have been counted out since."""
+        """Members of the last quorum that were lost since."""
         return tuple(sorted(self._lost))
 
     def waiting_s(self, now_s: float) -> float:
-        """Return for how long somebody has been waiting for a quorum, seconds."""
-        asked = (m.asked_s for r, m in self.asking.items() if r in self.heartbeats)
-        return now_s - next(asked, now_s)
+        """Return how long the first group has been waiting for a quorum, seconds."""
+        starts = (m.requested_s for r, m in self.requests.items() if r in self.heartbeats)
+        return now_s - next(starts, now_s)
 
     def failed(self) -> tuple[str, ...]:
-        """Return who asks since its last step failed."""
-        return tuple(sorted(r for r, m in self.asking.items() if m.commit_failures > 0))
+        """Return the groups that request a quorum because their last step failed."""
+        return tuple(sorted(r for r, m in self.requests.items() if m.commit_failures > 0))
 
     def silent(self, now_s: float) -> tuple[str, ...]:
-        """Return the members that have not asked although others have waited for some time."""
+        """Return the members without a request although others have been waiting."""
         if self.members is None or self.waiting_s(now_s) < _SILENT_S:
             return ()
-        return tuple(sorted(self.members - self.asking.keys() - self._lost))
+        return tuple(sorted(self.members - self.requests.keys() - self._lost))

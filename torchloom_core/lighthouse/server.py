@@ -1,4 +1,4 @@
-"""Run a lighthouse: gRPC for Managers, a page for people, and the Weaver's word."""
+"""Run a lighthouse: gRPC for Managers, a page for people, and the link to the Weaver."""
 
 import asyncio
 import logging
@@ -17,12 +17,12 @@ import msgspec
 from torchloom_core.errors import LighthouseError, MessageError
 from torchloom_core.lighthouse import protocol
 from torchloom_core.lighthouse.front import Front, listeners
-from torchloom_core.lighthouse.membership import Kept, Member, Rules
+from torchloom_core.lighthouse.membership import Member, Rules, SavedState
 from torchloom_core.lighthouse.quorum import Electorate
 from torchloom_core.lighthouse.service import Service
 from torchloom_core.lighthouse.state_file import StateFile, id_by_the_clock
 from torchloom_core.lighthouse.status_page import application
-from torchloom_core.lighthouse.weaver_link import Helm, WeaverLink
+from torchloom_core.lighthouse.weaver_link import Steering, WeaverLink
 from torchloom_core.web_server import listener, served, url_of
 
 _log = logging.getLogger(__name__)
@@ -30,49 +30,48 @@ _log = logging.getLogger(__name__)
 _GRPC_OPTIONS = (
     ("grpc.so_reuseport", 0),
     ("grpc.max_send_message_length", -1),
-    # Beyond 1000 calls not yet taken up gRPC answers CANCELLED: a round of a large run.
+    # By default gRPC cancels calls beyond 1000 pending ones, which a large run exceeds.
     ("grpc.server.max_pending_requests", 1 << 20),
     ("grpc.server.max_pending_requests_hard_limit", 1 << 20),
-    # A host that lost its power never says that its connections are over.
+    # A host that lost its power does not close its connections.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
 )
 _ADDRESS = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[^\[\]:/\s]+)):(?P<port>\d{1,5})")
 _LOOPBACK = "127.0.0.1"
 _HELD_SHARE = 0.4
-_GOODBYE_S = 0.5
-"""For calls to be answered at the end; none of them waits."""
+_STOP_S = 0.5
+"""Time to answer pending calls at the end."""
 
 _LISTEN_S = 1.0
-"""Managers heartbeat ten times a second while there is no lighthouse."""
+"""Managers send ten heartbeats per second while there is no lighthouse."""
 
 _LONGEST_HOLD_S = 2.0
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a lighthouse is told when it is started; times in seconds.
+    """The options of a lighthouse; times in seconds.
 
     Attributes
     ----------
     bind, status_bind : str
-        Where Managers connect, and where the page is: ``host:port``; no page where it is empty.
+        Addresses for Managers and for the page, ``host:port``; no page if the latter is empty.
     rules : Rules
-        As torchft has them.
+        torchft's settings.
     tick_s : float
-        How often to look for a quorum that only waited for time to pass.
+        How often to check whether a quorum can be formed.
     hold_s : float, optional
-        How long the answer to a heartbeat is kept back; absent: as long as is safe, 2 s or .4 of
-        the heartbeat timeout.
+        Delay of the answer to a heartbeat; absent: 2 s or 0.4 of the heartbeat timeout.
     run : str
         The training run.
     state : Path, optional
-        Where to keep what a restart must know.
+        The state file for restarts.
     standby : bool
-        Wait until the lighthouse that serves with this state has ended.
+        Wait until the lighthouse that uses this state has ended.
     expect : tuple of str
-        Replica groups to wait for, where there is no state.
+        Replica groups to wait for, if there is no state.
     url, creds
-        Where the Weaver's broker is; nobody steers where it is empty.
+        The Weaver's broker; if empty, the Weaver cannot steer.
     """
 
     bind: str
@@ -89,12 +88,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def address(text: str, option: str) -> tuple[str, int]:
-    """Return host and port of ``host:port``; an IPv6 host stands in brackets.
+    """Return host and port of ``host:port``; an IPv6 host is in brackets.
 
     Raises
     ------
     LighthouseError
-        If it is none.
+        If the text is not ``host:port``.
 
     Examples
     --------
@@ -103,19 +102,19 @@ def address(text: str, option: str) -> tuple[str, int]:
     """
     match = _ADDRESS.fullmatch(text)
     if match is None or int(match["port"]) > 65_535:
-        raise LighthouseError(f"{option}: need host:port, as [::]:29510, was {text!r}")
+        raise LighthouseError(f"{option}: need host:port, such as [::]:29510, was {text!r}")
     return match["v6"] or match["host"], int(match["port"])
 
 
 async def serve(settings: Settings, ready: Callable[[str], None]) -> None:
-    """Serve until SIGINT or SIGTERM, or SIGUSR1 while nobody is there.
+    """Serve until SIGINT or SIGTERM, or SIGUSR1 while no group is alive.
 
-    ``ready`` is told in a line where.
+    ``ready`` is called with a line that has the URL.
 
     Raises
     ------
     LighthouseError
-        If it cannot listen, or not with this state.
+        If it cannot listen, or the state cannot be used.
     """
     hold_s = _hold_s(settings)
     address(settings.bind, "--bind")
@@ -130,17 +129,17 @@ async def serve(settings: Settings, ready: Callable[[str], None]) -> None:
                 return
         found = state.load() if state else None
         lowest_id = id_by_the_clock()
-        kept, epoch = found or (Kept(quorum_id=lowest_id), 0)
+        saved, epoch = found or (SavedState(quorum_id=lowest_id), 0)
         now_s = time.monotonic()
         electorate = Electorate(
             settings.rules,
-            kept,
+            saved,
             now_s,
-            requests=last_requests(state, kept),
+            requests=last_requests(state, saved),
             lowest_id=lowest_id,
         )
         if found is None:
-            electorate.listen(now_s + _LISTEN_S)
+            electorate.delay_until(now_s + _LISTEN_S)
             electorate.expect(settings.expect, now_s + settings.rules.join_timeout_s)
         service = Service(
             electorate,
@@ -161,9 +160,9 @@ async def serve(settings: Settings, ready: Callable[[str], None]) -> None:
         parts = [service.tick()]
         if settings.url:
             restored = found is not None
-            helm = Helm(service, settings.run, restored=restored, now_s=service.now_s)
-            link = WeaverLink(helm, settings.run, settings.url, settings.creds)
-            service.on_change = link.look
+            steering = Steering(service, settings.run, restored=restored, now_s=service.now_s)
+            link = WeaverLink(steering, settings.run, settings.url, settings.creds)
+            service.on_change = link.changed
             parts.append(link.run())
         tasks: list[asyncio.Task[Any]] = [asyncio.create_task(part) for part in parts]
         tasks.append(asyncio.create_task(stop.wait()))
@@ -178,14 +177,14 @@ async def serve(settings: Settings, ready: Callable[[str], None]) -> None:
             task.result()
 
 
-def last_requests(state: StateFile | None, kept: Kept) -> tuple[Member, ...]:
-    """Return what the members of the last quorum had asked, if that is known."""
-    told = state.told() if state else b""
+def last_requests(state: StateFile | None, saved: SavedState) -> tuple[Member, ...]:
+    """Return the requests of the last quorum's members, if known."""
+    reply = state.last_reply() if state else b""
     try:
-        quorum = protocol.quorum_of(told)
+        quorum = protocol.decode_quorum(reply)
     except MessageError:
         return ()
-    return quorum.members if quorum.quorum_id == kept.quorum_id else ()
+    return quorum.members if quorum.quorum_id == saved.quorum_id else ()
 
 
 def _hold_s(settings: Settings) -> float:
@@ -228,7 +227,7 @@ async def listen(
     await stack.enter_async_context(served(application(service), *pages, ws="none"))
     await stack.enter_async_context(front.serving(found))
     await server.start()
-    stack.push_async_callback(server.stop, _GOODBYE_S)
+    stack.push_async_callback(server.stop, _STOP_S)
     stack.callback(service.close)
     return int(found[0].getsockname()[1])
 
@@ -242,7 +241,7 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpcio has no 
 
 
 def _page_listener(bind: str) -> socket.socket | None:
-    """Return where the page is served beside the main port, if it can be."""
+    """Return a listener for the page beside the main port, or None."""
     if not bind:
         return None
     try:
@@ -250,7 +249,7 @@ def _page_listener(bind: str) -> socket.socket | None:
     except OSError as error:
         why = error.strerror or error
         _log.warning(
-            "--status_bind: cannot listen on %s: %s; the page is served on the main port alone",
+            "--status_bind: cannot listen on %s: %s; the page is on the main port only",
             bind,
             why,
         )
@@ -258,7 +257,7 @@ def _page_listener(bind: str) -> socket.socket | None:
 
 
 async def _unless(stop: asyncio.Event, waiting: "asyncio._CoroutineLike[None]") -> bool:
-    """Wait for the one; return False if ``stop`` was set first."""
+    """Await ``waiting``; return False if ``stop`` was set first."""
     task, stopping = asyncio.create_task(waiting), asyncio.create_task(stop.wait())
     await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
     over = not task.done()

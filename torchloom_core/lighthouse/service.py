@@ -21,10 +21,10 @@ from torchloom_core.wire.steering import MAX_REPLICAS
 _log = logging.getLogger(__name__)
 
 _SAVE_S = 1.0
-"""How long members wait at most for the state to be on file: training never stops for a disk."""
+"""Longest wait of members for the state to be saved: training never stops for a slow disk."""
 
 _ASLEEP_S = 0.5
-"""Later than this a look that was due tells that we did not run."""
+"""A tick later than this shows that the process did not run, such as during a suspend."""
 
 Context = Any
 """A ``grpc.aio.ServicerContext``; grpcio has no types."""
@@ -32,7 +32,7 @@ Context = Any
 
 @dataclass(slots=True)
 class Counters:
-    """What has happened in this life."""
+    """Counters of this process."""
 
     heartbeats: int = 0
     requests: int = 0
@@ -44,7 +44,7 @@ class Counters:
 
 @dataclass(slots=True)
 class _Waiter:
-    """A group's request, and how many calls wait for its answer: a retry is one more."""
+    """A group's request, and how many calls wait for its answer; a retry is another call."""
 
     member: Member
     answer: "asyncio.Future[bytes]"
@@ -57,24 +57,24 @@ class Service:
     Parameters
     ----------
     electorate : Electorate
-        Who decides.
+        Forms the quorums.
     hold_s : float
-        How long the answer to a heartbeat is kept back, seconds; 0: not at all.
+        Delay of the answer to a heartbeat, seconds; 0: none.
     tick_s : float
-        How often to look for what only time decides, seconds.
+        How often to check whether a quorum can be formed, seconds.
     state : StateFile, optional
-        Where it is kept for the next life.
+        Saves the state for the next process.
 
     Attributes
     ----------
     last : Quorum, optional
-        The last one formed in this life, and when: ``formed_s``, of the monotonic clock.
+        The last one formed by this process, at ``formed_s`` of the monotonic clock.
     epoch : int
-        Of the last Weaver that steered; kept with the state.
+        Of the last Weaver that steered; saved with the state.
     on_change : callable
-        Called after whatever may have changed what there is to see.
+        Called after each possible change of the view.
     caller : callable
-        Returns who is behind a connection, by gRPC's name for it.
+        Returns the client of a connection, by gRPC's name for it.
     """
 
     def __init__(
@@ -113,9 +113,9 @@ class Service:
         }
 
     async def heartbeat(self, data: bytes, context: Context) -> bytes:
-        """Take note that a group lives, and answer late: if it ends meanwhile, that is seen."""
+        """Note that a group is alive, and answer late, to detect if it ends meanwhile."""
         try:
-            replica_id = protocol.heartbeat_of(data)
+            replica_id = protocol.decode_heartbeat(data)
         except MessageError as error:
             await self._refuse(context, error)
         await self._make_room(replica_id, context)
@@ -124,9 +124,9 @@ class Service:
         return b""
 
     async def quorum(self, data: bytes, context: Context) -> bytes:
-        """Wait for the next quorum that the asking group is in."""
+        """Wait for the next quorum with the calling group."""
         try:
-            member = protocol.member_of(data)
+            member = protocol.decode_request(data)
         except MessageError as error:
             await self._refuse(context, error)
         replica_id = member.replica_id
@@ -138,8 +138,8 @@ class Service:
             waiter = self._waiters[replica_id] = _Waiter(member, answer)
         waiter.member = member
         waiter.calls += 1
-        self._heartbeats.asks(replica_id, self.caller(context.peer()))
-        self.electorate.ask(member, self.now_s())
+        self._heartbeats.note_request(replica_id, self.caller(context.peer()))
+        self.electorate.request(member, self.now_s())
         self.advance()
         try:
             return await asyncio.shield(waiter.answer)
@@ -153,18 +153,18 @@ class Service:
                 self.electorate.withdraw(replica_id)
 
     def now_s(self) -> float:
-        """Return the time, and count for nobody's silence a time in which we did not run."""
+        """Return the time; exclude a time in which the process did not run from timeouts."""
         now_s = time.monotonic()
         asleep_s = now_s - self._awake_s - self._tick_s
         self._awake_s = now_s
         if asleep_s > _ASLEEP_S:
-            _log.warning("did not run for %.1f s: nobody was silent meanwhile", asleep_s)
-            self.electorate.overlook(asleep_s)
-            self._heartbeats.overlook(asleep_s, now_s)
+            _log.warning("did not run for %.1f s: no heartbeat timeout counts that time", asleep_s)
+            self.electorate.exclude(asleep_s)
+            self._heartbeats.exclude(asleep_s, now_s)
         return now_s
 
     async def tick(self) -> None:
-        """Look again and again, for what only time decides."""
+        """Check periodically for ended groups and possible quorums."""
         while True:
             await asyncio.sleep(self._tick_s)
             self._heartbeats.look_for_ends()
@@ -172,7 +172,7 @@ class Service:
             self.on_change()
 
     def advance(self) -> None:
-        """Form the next quorum if it can be, and answer its members."""
+        """Form the next quorum if possible, and answer its members."""
         if self._is_closed:
             return
         now_s = self.now_s()
@@ -182,8 +182,8 @@ class Service:
         self.last, self.formed_s = quorum, now_s
         self.counters.quorums += 1
         winners = {r: self._waiters.pop(r).answer for r in quorum.ids if r in self._waiters}
-        for waiter in self._waiters.values():  # those it leaves out wait for the next
-            self.electorate.ask_again(waiter.member, now_s)
+        for waiter in self._waiters.values():  # groups that are not in it wait for the next
+            self.electorate.request_again(waiter.member, now_s)
         if self._state is not None:
             task = asyncio.create_task(self._write_and_answer(quorum, winners, self._state))
             self._answering.add(task)
@@ -193,23 +193,23 @@ class Service:
         self.on_change()
 
     async def save(self) -> None:
-        """Have on file what the next life must know, if a file takes it."""
-        state, kept = self._state, self.electorate.kept()
-        if state is not None and state.differs(kept, self.epoch):
-            await self._write(lambda: state.save(kept, self.epoch))
+        """Save the state for the next process; a failed write is logged."""
+        state, saved = self._state, self.electorate.saved_state()
+        if state is not None and state.differs(saved, self.epoch):
+            await self._write(lambda: state.save(saved, self.epoch))
 
     async def _write_and_answer(
         self, quorum: Quorum, winners: dict[str, "asyncio.Future[bytes]"], state: StateFile
     ) -> None:
-        # A quorum that nobody knows of after a restart would give its id to another, and one
-        # that not all were told of would have them wait for each other.
+        # Without the saved state, another quorum would get this id after a restart; without the
+        # saved answer, members that got it would wait for those that did not.
         await self.save()
-        told = protocol.reply(quorum)
-        await self._write(lambda: state.note(told))
+        reply = protocol.reply(quorum)
+        await self._write(lambda: state.save_reply(reply))
         self._answer(quorum, winners)
 
     async def _write(self, write: Callable[[], None]) -> None:
-        """Wait for the disk, one write after the other, but only once for one that hangs."""
+        """Wait for a write to the disk, but only once for one that hangs."""
         async with self._saving:
             if self._writing is None or self._writing.done():
                 self._writing = asyncio.ensure_future(asyncio.to_thread(write))
@@ -223,7 +223,7 @@ class Service:
             except (StateError, TimeoutError) as error:
                 self.counters.unsaved += 1
                 why = str(error) or f"the disk took longer than {_SAVE_S:g} s"
-                self._limited_log.add("save", f"goes on without its state on file: {why}")
+                self._limited_log.add("save", f"continues without its state saved: {why}")
 
     def _answer(self, quorum: Quorum, winners: dict[str, "asyncio.Future[bytes]"]) -> None:
         if self.electorate.order:
@@ -235,7 +235,7 @@ class Service:
                 answer.set_result(replies[replica_id])
 
     def close(self) -> None:
-        """Form no more quorums, and let all calls end: being cut off they would complain."""
+        """Form no more quorums, and answer all calls, so that Managers log no broken call."""
         self._is_closed = True
         self._heartbeats.close()
         for waiter in self._waiters.values():
@@ -244,7 +244,7 @@ class Service:
 
     def _end(self, replica_id: str) -> None:
         self.counters.lost += 1
-        self.electorate.lose(replica_id)
+        self.electorate.mark_lost(replica_id)
         self.advance()
         self.on_change()
 

@@ -1,10 +1,9 @@
-"""What outlives a lighthouse's process, in small files that are replaced whole.
+"""The state that outlives a lighthouse's process, in small files that are replaced atomically.
 
-One says what the next life must know, and is on the disk before a new quorum is told to anyone.
-Beside it (``.last``) is the last quorum as its members were told it, step by step: the next life
-need know that only where this one is killed as it tells them, so that a power cut may lose it. The
-lock beside it is held by the one lighthouse that serves, and says its pid; another waits for it as
-a standby.
+The state file is on disk before a new quorum is answered to any member. The file ``.last`` beside
+it has the last answer to members: the next process needs it only if this one is killed while it
+answers them, so a power cut may lose it. The lighthouse that serves has the lock file, which
+contains its pid; another lighthouse waits for it as a standby.
 """
 
 import asyncio
@@ -20,7 +19,7 @@ import msgspec
 
 from torchloom_core.errors import LighthouseError, StateError
 from torchloom_core.files import write_private, write_whole
-from torchloom_core.lighthouse.membership import Kept
+from torchloom_core.lighthouse.membership import SavedState
 from torchloom_core.wire.codec import UNREADABLE
 
 _log = logging.getLogger(__name__)
@@ -33,28 +32,28 @@ _LONGEST_PID = 16
 
 
 class _Header(msgspec.Struct, frozen=True, kw_only=True):
-    """What is looked at first: a later version may have more beside it."""
+    """Decoded first: a later version may have other fields."""
 
     run: str
     v: int = _FORMAT
 
 
-class _Saved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     run: str
-    kept: Kept
+    state: SavedState = msgspec.field(name="kept")
     epoch: int = 0
     v: int = _FORMAT
 
 
 class StateFile:
-    """Where a lighthouse keeps what its next life must know.
+    """The files in which a lighthouse saves its state for the next process.
 
     Parameters
     ----------
     path : Path
-        The file; its folder is made.
+        The state file; its folder is created.
     run : str
-        Whose it is: that of another run is refused.
+        The run; a file of another run is refused.
     """
 
     def __init__(self, path: Path, run: str) -> None:
@@ -64,53 +63,53 @@ class StateFile:
         self._saved: bytes = b""
 
     async def take(self, *, wait: bool) -> None:
-        """Take the lock; with ``wait`` stand by until whoever holds it has ended.
+        """Take the lock; with ``wait`` wait until the lighthouse that has it has ended.
 
         Raises
         ------
         LighthouseError
-            If another lighthouse holds it and we are not to wait, or there can be no lock.
+            If another lighthouse has it and ``wait`` is false, or it cannot be created.
         """
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             lock = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT, _PRIVATE_FILE)
         except OSError as error:
             raise LighthouseError(f"{self._path}: cannot be written: {error.strerror}") from None
-        told = False
+        logged = False
         while not _locked(lock, self._path):
             if not wait:
-                who = os.pread(lock, _LONGEST_PID, 0).decode(errors="replace").strip()
+                pid = os.pread(lock, _LONGEST_PID, 0).decode(errors="replace").strip()
                 os.close(lock)
                 raise LighthouseError(
-                    f"{self._path}: another lighthouse serves with this state"
-                    f"{f', pid {who}' if who.isdecimal() else ''}; "
-                    "--standby waits until it has ended"
+                    f"{self._path}: another lighthouse uses this state"
+                    f"{f', pid {pid}' if pid.isdecimal() else ''}; "
+                    "stop it, or start this one with --standby to wait for its end"
                 )
-            if not told:
-                _log.info("standing by: another lighthouse serves with %s", self._path)
-                told = True
+            if not logged:
+                _log.info("standby: waiting for the lighthouse that uses %s", self._path)
+                logged = True
             await asyncio.sleep(_POLL_S)
         self._lock = lock
-        with suppress(OSError):  # a full disk: only whom it is told of misses it
+        with suppress(OSError):  # on a full disk the pid is missing in messages
             os.ftruncate(lock, 0)
             os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
 
-    def load(self) -> tuple[Kept, int] | None:
-        """Return what the last life kept and the Weaver's epoch, or None where there is nothing.
+    def load(self) -> tuple[SavedState, int] | None:
+        """Return the saved state and the Weaver's epoch, or None without a file.
 
-        A damaged file is put aside, and counts as nothing.
+        A damaged file is renamed, and counts as none.
 
         Raises
         ------
         LighthouseError
             If it is another run's, of a later version, or cannot be read.
         """
-        if self._path.exists() and not self._path.is_file():  # a pipe would be waited for
-            raise LighthouseError(f"{self._path}: need a file, was something else")
+        if self._path.exists() and not self._path.is_file():  # reading a pipe would block
+            raise LighthouseError(f"{self._path}: need a regular file")
         try:
             data = self._path.read_bytes()
             self._check(msgspec.json.decode(data, type=_Header))
-            saved = msgspec.json.decode(data, type=_Saved)
+            saved = msgspec.json.decode(data, type=_File)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -120,11 +119,11 @@ class StateFile:
             with suppress(OSError):
                 self._path.replace(aside)
             _log.warning(
-                "%s: no state of a lighthouse, put aside as %s: %s", self._path, aside, error
+                "%s: damaged state of a lighthouse, renamed to %s: %s", self._path, aside, error
             )
             return None
         self._saved = data
-        return saved.kept, saved.epoch
+        return saved.state, saved.epoch
 
     def _check(self, header: _Header) -> None:
         if header.run != self._run:
@@ -137,36 +136,36 @@ class StateFile:
                 "a newer torchloom wrote it"
             )
 
-    def differs(self, kept: Kept, epoch: int) -> bool:
-        """Return whether this is not what is on file."""
-        return self._encoded(kept, epoch) != self._saved
+    def differs(self, state: SavedState, epoch: int) -> bool:
+        """Return whether this differs from the file."""
+        return self._encoded(state, epoch) != self._saved
 
-    def save(self, kept: Kept, epoch: int) -> None:
-        """Replace what is on file; only who can write it need wait for it.
+    def save(self, state: SavedState, epoch: int) -> None:
+        """Replace the file.
 
         Raises
         ------
         StateError
             If it cannot be written.
         """
-        data = self._encoded(kept, epoch)
+        data = self._encoded(state, epoch)
         write_private(self._path, data.decode())
         self._saved = data
 
-    def note(self, told: bytes) -> None:
-        """Replace the last quorum, as its members are about to be told it.
+    def save_reply(self, reply: bytes) -> None:
+        """Save the answer that the members of a quorum are about to get.
 
         Raises
         ------
         StateError
             If it cannot be written.
         """
-        write_whole(self._last, told)
+        write_whole(self._last, reply)
 
-    def told(self) -> bytes:
-        """Return what members were told last, or nothing."""
+    def last_reply(self) -> bytes:
+        """Return the last answer to members, or nothing."""
         try:
-            return self._last.read_bytes() if self._last.is_file() else b""  # a pipe would wait
+            return self._last.read_bytes() if self._last.is_file() else b""  # a pipe would block
         except OSError:
             return b""
 
@@ -175,17 +174,17 @@ class StateFile:
         return self._path.with_name(f"{self._path.name}.last")
 
     def close(self) -> None:
-        """Let go of the lock."""
+        """Release the lock."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
-    def _encoded(self, kept: Kept, epoch: int) -> bytes:
-        return msgspec.json.encode(_Saved(run=self._run, kept=kept, epoch=epoch))
+    def _encoded(self, state: SavedState, epoch: int) -> bytes:
+        return msgspec.json.encode(_File(run=self._run, state=state, epoch=epoch))
 
 
 def id_by_the_clock() -> int:
-    """Return a quorum id above all those of earlier lives, also where their state is lost."""
+    """Return a quorum id above those of all earlier processes, also if their state is lost."""
     return max(0, round((time.time() - _2026_S) * 1000))
 
 

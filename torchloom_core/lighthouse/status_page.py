@@ -1,6 +1,6 @@
-"""What a lighthouse shows over HTTP: ``/status`` for people and as JSON, ``/metrics``.
+"""A lighthouse's HTTP pages: ``/status`` as a page and as JSON, and ``/metrics``.
 
-Nothing can be done here: torchft's own page has a button that ends a replica, for anyone who
+They are read-only. torchft's own page has a button that ends a replica, for every client that
 reaches the port.
 """
 
@@ -27,8 +27,9 @@ _REFRESH_S = 2
 class Group(msgspec.Struct, frozen=True, kw_only=True):
     """A replica group as the lighthouse sees it.
 
-    ``state`` is ``member`` (of the last quorum), ``asking`` for the next, ``heard`` of but not
-    asking, ``held`` back, ``aside`` (left or evicted), or ``lost`` since the last quorum.
+    ``state`` is ``member`` (of the last quorum), ``asking`` (requests the next quorum), ``heard``
+    (heartbeats without a request), ``held`` (held back), ``aside`` (left or evicted) or ``lost``
+    (since the last quorum). ``heard_s`` is the age of the last heartbeat.
     """
 
     replica_id: str
@@ -50,28 +51,28 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     counters: dict[str, int]
 
 
-def status_of(service: Service) -> Status:
-    """Return what there is to see."""
+def read_status(service: Service) -> Status:
+    """Return the present status."""
     electorate, now_s = service.electorate, service.now_s()
     members = electorate.members or frozenset()
     last = {m.replica_id: m for m in service.last.members} if service.last else {}
     states = dict.fromkeys(electorate.aside, "aside")
     states |= dict.fromkeys(electorate.heartbeats, "heard")
     states |= dict.fromkeys(members, "member")
-    states |= dict.fromkeys(electorate.asking, "asking")
+    states |= dict.fromkeys(electorate.requests, "asking")
     states |= dict.fromkeys(electorate.held, "held")
     states |= dict.fromkeys(electorate.lost, "lost")
     groups = []
     for replica_id, state in sorted(states.items()):
-        member = electorate.asking.get(replica_id) or last.get(replica_id)
-        heard_s = electorate.heartbeats.get(replica_id)
+        member = electorate.requests.get(replica_id) or last.get(replica_id)
+        beat_s = electorate.heartbeats.get(replica_id)
         groups.append(
             Group(
                 replica_id=replica_id,
                 state=state,
                 step=member.step if member else None,
                 commit_failures=member.commit_failures if member else 0,
-                heard_s=None if heard_s is None else round(now_s - heard_s, 3),
+                heard_s=None if beat_s is None else round(now_s - beat_s, 3),
             )
         )
     counters = service.counters
@@ -92,7 +93,7 @@ def application(service: Service) -> Starlette:
     registry.register(_Metrics(service))
 
     async def status(request: Request) -> Response:
-        seen = status_of(service)
+        seen = read_status(service)
         wants_page = "text/html" in request.headers.get("accept", "")
         if wants_page and request.query_params.get("format") != "json":
             headers = {"content-security-policy": _POLICY, "refresh": str(_REFRESH_S)}
@@ -117,7 +118,7 @@ def application(service: Service) -> Starlette:
 
 
 class _Metrics(Collector):
-    """Reads what the service counts when it is asked for."""
+    """Reads the service's counters at each scrape."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -129,20 +130,20 @@ class _Metrics(Collector):
         for name, text in (
             ("heartbeats", "Heartbeats of replica groups"),
             ("requests", "Requests for a quorum"),
-            ("quorums", "Quorums that were formed"),
+            ("quorums", "Quorums formed"),
             ("lost", "Calls cut off by the end of a replica group's process or Manager"),
-            ("malformed", "Calls that were no message of torchft's"),
-            ("unsaved", "Times that the state could not be written"),
+            ("malformed", "Calls that could not be decoded"),
+            ("unsaved", "Failed writes of the state"),
         ):
             value = getattr(counters, name)
             yield CounterMetricFamily(f"torchloom_lighthouse_{name}", text, value=value)
         for name, text, number in (
             ("quorum_id", "Id of the last quorum", electorate.quorum_id),
             ("members", "Replica groups in the last quorum", len(electorate.members or ())),
-            ("healthy", "Replica groups heard within the timeout", len(electorate.heartbeats)),
-            ("asking", "Replica groups that wait for a quorum", len(electorate.asking)),
-            ("held", "Replica groups that are held back", len(electorate.held)),
-            ("waiting_seconds", "How long the first has waited", electorate.waiting_s(now_s)),
+            ("healthy", "Replica groups with a recent heartbeat", len(electorate.heartbeats)),
+            ("asking", "Replica groups that wait for a quorum", len(electorate.requests)),
+            ("held", "Replica groups held back", len(electorate.held)),
+            ("waiting_seconds", "Longest wait for a quorum", electorate.waiting_s(now_s)),
         ):
             yield GaugeMetricFamily(f"torchloom_lighthouse_{name}", text, value=number)
 
@@ -160,7 +161,7 @@ def _page(seen: Status) -> str:
         f"<style>{_STYLE}</style><h1>Lighthouse</h1>"
         f"<p>Quorum <b>{seen.quorum_id}</b> of <b>{seen.members}</b>, "
         f"{seen.quorum_age_s:.1f} s old. Next: {escape(seen.next)}.</p>"
-        "<table><thead><tr><th>replica group<th>state<th>step<th>failed commits<th>heard"
+        "<table><thead><tr><th>replica group<th>state<th>step<th>failed commits<th>heartbeat"
         f"<tbody>{rows}</table>"
         "<p><a href='?format=json'>JSON</a> <a href=/metrics>metrics</a></p></html>"
     )

@@ -1,8 +1,7 @@
-"""The lighthouse's connection to the run's Weaver: what it sees goes out, what is advised comes in.
+"""The lighthouse's connection to the run's Weaver: publish views, receive steering.
 
-A broker that is away, or a Weaver that says nothing, changes nothing: the lighthouse decides
-alone. An act is done once, in the order of the numbers: the Weaver sends again what the view does
-not say is done.
+Without a broker or a Weaver the lighthouse decides alone. An act is carried out once, in the order
+of the numbers: the Weaver repeats acts that the view does not show as done.
 """
 
 import asyncio
@@ -27,20 +26,20 @@ _log = logging.getLogger(__name__)
 
 _RETRY_S = 1.0
 _EVERY_S = 60.0
-"""How often a view is sent that says nothing new: the Weaver puts each one on record."""
+"""How often an unchanged view is sent: the Weaver records each one."""
 
 _AT_MOST_EVERY_S = 0.02
 
 
-class Helm:
-    """Obeys the Weaver of the newest epoch, and says what there is to see.
+class Steering:
+    """Carries out steering by the Weaver of the newest epoch, and makes the view.
 
     Parameters
     ----------
     run : str
-        Whose Weaver may steer.
+        The run whose Weaver may steer.
     restored : bool
-        Whether this life found the state of an earlier one.
+        Whether this process found the state of a previous one.
     now_s : callable
         The monotonic clock.
     """
@@ -57,17 +56,17 @@ class Helm:
         self._run = run
         self._restored = restored
         self._now_s = now_s
-        self._life = time.time_ns() // 1_000_000
+        self._incarnation = time.time_ns() // 1_000_000
         self._number = 0
         self._refused = ""
 
-    def obey(self, message: Steer) -> bool:
-        """Do what the Weaver says, unless it is old, out of turn or another's; return if done."""
+    def apply(self, message: Steer) -> bool:
+        """Carry out an act unless it is old, out of order or of another run; return if done."""
         service = self.service
         newest = service.epoch
         if message.run != self._run or message.epoch < newest:
-            text = f"need one of run {self._run} and epoch {newest} at least"
-            self._refused = f"{text}, was of run {message.run} and epoch {message.epoch}"
+            text = f"need run {self._run} and epoch {newest} or higher"
+            self._refused = f"{text}, was run {message.run} and epoch {message.epoch}"
             return False
         first = message.epoch > newest or not self._number
         if not first and message.number != self._number + 1:
@@ -80,11 +79,11 @@ class Helm:
         return True
 
     def view(self) -> LighthouseView:
-        """Return what there is to see now."""
+        """Return the present view."""
         electorate, now_s = self.service.electorate, self._now_s()
         return LighthouseView(
             run=self._run,
-            incarnation=self._life,
+            incarnation=self._incarnation,
             quorum_id=electorate.quorum_id,
             members=tuple(sorted(electorate.members or ())),
             failed=electorate.failed(),
@@ -101,30 +100,31 @@ class Helm:
 
 
 class WeaverLink:
-    """Carries steering and views over NATS; :meth:`run` goes on until it is cancelled."""
+    """Carries steering and views over NATS; :meth:`run` runs until cancelled."""
 
-    def __init__(self, helm: Helm, run: str, url: str, creds: Path | None) -> None:
-        self._helm = helm
+    def __init__(self, steering: Steering, run: str, url: str, creds: Path | None) -> None:
+        self._steering = steering
         self._run = run
         self._url = url
         self._creds = creds
         self._changed = asyncio.Event()
-        self._told: LighthouseView | None = None
+        self._published: LighthouseView | None = None
         self._limited_log = RateLimitedLog(_log)
 
-    def look(self) -> None:
-        """Have the view sent if it is another one."""
+    def changed(self) -> None:
+        """Send the view if it has changed."""
         self._changed.set()
 
     async def run(self) -> None:
-        """Connect, and keep saying what there is to see, whatever becomes of the broker."""
+        """Connect, reconnect when necessary, and publish views."""
         while True:
             link = await self._connected()
-            link.on_reconnect(self._say_again)
+            link.on_reconnect(self._publish_again)
             try:
                 await self._talk(link)
             except (BrokerError, nats.errors.Error) as error:
-                self._limited_log.add("broker", f"nobody steers: {error or type(error).__name__}")
+                reason = str(error) or type(error).__name__
+                self._limited_log.add("broker", f"not steered by the Weaver: {reason}")
                 await asyncio.sleep(_RETRY_S)
             finally:
                 await link.close()
@@ -132,7 +132,7 @@ class WeaverLink:
     async def _talk(self, link: Connection) -> None:
         await link.client.subscribe(subjects.steer(self._run), cb=self._take)
         await link.client.subscribe(subjects.roll_call(self._run), cb=self._called)
-        await self._tell(link)
+        await self._publish(link)
 
     async def _connected(self) -> Connection:
         while True:
@@ -144,21 +144,21 @@ class WeaverLink:
                     inbox_prefix=subjects.lighthouse_inbox(self._run),
                 )
             except BrokerError as error:
-                self._limited_log.add("broker", f"nobody steers: {error}")
+                self._limited_log.add("broker", f"not steered by the Weaver: {error}")
                 await asyncio.sleep(_RETRY_S)
 
-    async def _tell(self, link: Connection) -> None:
-        told_s = 0.0
+    async def _publish(self, link: Connection) -> None:
+        published_s = 0.0
         while True:
             self._changed.clear()
-            view, now_s = self._helm.view(), time.monotonic()
+            view, now_s = self._steering.view(), time.monotonic()
             same = msgspec.structs.replace(view, waiting_s=0.0)
-            if link.is_connected and (same != self._told or now_s >= told_s + _EVERY_S):
+            if link.is_connected and (same != self._published or now_s >= published_s + _EVERY_S):
                 try:
                     await link.client.publish(subjects.lighthouse(self._run), encode(view))
-                    self._told, told_s = same, now_s
+                    self._published, published_s = same, now_s
                 except nats.errors.Error as error:
-                    self._limited_log.add("tell", f"what is seen cannot be told: {error}")
+                    self._limited_log.add("view", f"the view cannot be published: {error}")
             await asyncio.sleep(_AT_MOST_EVERY_S)
             try:
                 async with asyncio.timeout(_EVERY_S):
@@ -167,12 +167,12 @@ class WeaverLink:
                 continue
 
     async def _called(self, _: Msg) -> None:
-        """Answer a Weaver that has just begun, and calls everybody."""
-        await self._say_again()
+        """Answer the roll call of a Weaver that has just started."""
+        await self._publish_again()
 
-    async def _say_again(self) -> None:
-        self._told = None
-        self.look()
+    async def _publish_again(self) -> None:
+        self._published = None
+        self.changed()
 
     async def _take(self, message: Msg) -> None:
         try:
@@ -180,6 +180,6 @@ class WeaverLink:
         except MessageError as error:
             self._limited_log.add("steer", f"dropped {error}")
             return
-        if self._helm.obey(steer):
-            await self._helm.service.save()  # what the view says is done stays done
-        self.look()
+        if self._steering.apply(steer):
+            await self._steering.service.save()  # before the view shows it as done
+        self.changed()
