@@ -64,7 +64,7 @@ class MeanAuprc:
         for judged in folds:
             own, at = auprc_of(judged), np.searchsorted(times_ns, judged.times_ns)
             time, component = np.nonzero(~np.isnan(judged.outcome))
-            pulls[at[time], component] += own.pulls / len(folds)
+            pulls[at[time], component] += own.influence / len(folds)
             known[at[time], component] = True
             values.append(own.value)
         self.estimate = Estimate(float(np.mean(values)), pulls[known])

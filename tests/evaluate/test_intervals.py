@@ -100,7 +100,7 @@ def test_a_difference_is_told_from_both_intervals_and_how_they_move_together(see
     mine, its, found = clusters.share(one), clusters.share(other), clusters.difference(one, other)
     down, up = 0.4 - mine.low, mine.high - 0.4
     its_down, its_up = 0.3 - its.low, its.high - 0.3
-    alike = max(-1.0, min(1.0, correlation(clusters, one.pulls, other.pulls)))
+    alike = max(-1.0, min(1.0, correlation(clusters, one.influence, other.influence)))
 
     def reach(own, same, opposite):
         together = (own - same) ** 2 if alike > 0 else (own + opposite) ** 2
@@ -125,10 +125,10 @@ def test_a_ratio_of_sums_and_what_each_sample_pulls_it(below, data):
         weight = np.ones(len(above))
         weight[i] += step
         moved = (weight @ above) / (weight @ below)
-        assert found.pulls[i] == pytest.approx((moved - found.value) / step, abs=1e-4)
+        assert found.influence[i] == pytest.approx((moved - found.value) / step, abs=1e-4)
 
 
 def test_without_a_positive_the_average_precision_is_0_and_nothing_pulls_it():
     found = average_precision(np.arange(3.0), np.zeros(3, dtype=bool))
     assert found.value == 0.0
-    assert found.pulls.tolist() == [0.0, 0.0, 0.0]
+    assert found.influence.tolist() == [0.0, 0.0, 0.0]

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 
 from torchloom_core.evaluate.forecasts.relations import (
-    APART,
     DAY_NS,
-    above_others,
-    apart,
-    apart_beside,
-    known_beside,
-    opposed,
-    related,
-    related_within,
+    SEPARATED,
+    auc,
+    auc_either_way,
+    correlation_within,
+    lifetime_correlation,
+    lifetime_leak_given,
+    opposite_correlation,
+    separation_given,
     share_of_others,
 )
 
@@ -37,10 +37,10 @@ def test_a_rack_that_went_down_at_once_tells_nothing_of_its_own():
 
 def test_what_is_above_is_told_from_what_is_apart_and_of_few_nothing_is_said():
     low, high = np.zeros(20), np.ones(20)
-    assert (above_others(high, low), above_others(low, high)) == (1.0, 0.0)
-    assert (apart(high, low), apart(low, high)) == (1.0, 1.0)
-    assert above_others(np.r_[low, high], np.r_[low, high]) == 0.5
-    assert (above_others(high[1:], low), apart(high, low[1:])) == (0.5, 0.5)
+    assert (auc(high, low), auc(low, high)) == (1.0, 0.0)
+    assert (auc_either_way(high, low), auc_either_way(low, high)) == (1.0, 1.0)
+    assert auc(np.r_[low, high], np.r_[low, high]) == 0.5
+    assert (auc(high[1:], low), auc_either_way(high, low[1:])) == (0.5, 0.5)
 
 
 def test_a_total_is_opposed_and_what_was_there_before_is_not():
@@ -58,7 +58,7 @@ def test_a_total_is_opposed_and_what_was_there_before_is_not():
             "first half": early,
         }
         for name, value in values.items():
-            found[name] += opposed(value, early, late) > 0.0
+            found[name] += opposite_correlation(value, early, late) > 0.0
     assert min(found["total"], found["log"]) >= 95
     assert [found[name] for name in ("rate", "earlier", "noise", "first half")] == [0, 0, 0, 0]
 
@@ -69,19 +69,21 @@ def test_chance_passes_no_bar(count):
     failed = np.arange(count) % 2 == 0
     for _ in range(300):
         first, began, ended, early, late = random.random((5, count))
-        assert related(first, began, began + ended) == 0.0
-        assert apart(*(np.repeat(first[half], 2) for half in (failed, ~failed))) < APART
-        assert opposed(first, early, late) == 0.0
+        assert lifetime_correlation(first, began, began + ended) == 0.0
+        assert (
+            auc_either_way(*(np.repeat(first[half], 2) for half in (failed, ~failed))) < SEPARATED
+        )
+        assert opposite_correlation(first, early, late) == 0.0
 
 
 def test_the_end_and_the_length_are_asked_about_beside_when_each_began():
     random = np.random.default_rng(0)
     began, length = 100 * random.random(60), np.exp(3 * random.normal(size=60))
     ended = began + length
-    assert related(ended, began, ended) == pytest.approx(1.0)
-    assert related(length, began, ended) == pytest.approx(1.0)
-    assert related(began, began, began + 0.1 * length) == 0.0
-    assert related(np.ones(60), began, ended) == 0.0
+    assert lifetime_correlation(ended, began, ended) == pytest.approx(1.0)
+    assert lifetime_correlation(length, began, ended) == pytest.approx(1.0)
+    assert lifetime_correlation(began, began, began + 0.1 * length) == 0.0
+    assert lifetime_correlation(np.ones(60), began, ended) == 0.0
 
 
 # --- beside another column ---
@@ -93,7 +95,7 @@ def test_beside_the_greatest_numbers_there_are_nothing_overflows():
     huge = np.where(np.arange(40) % 2, 1e308, -1e308)
     age = np.random.default_rng(0).random(40) * 1e3
     first = {"huge": huge, "age": age, "goes": age + ended / 1e18}
-    found = {name: known_beside(name, first, np.zeros(40), ended) for name in first}
+    found = {name: lifetime_leak_given(name, first, np.zeros(40), ended) for name in first}
     assert [name for name, why in found.items() if why] == ["goes"]
 
 
@@ -101,9 +103,9 @@ def test_of_two_that_know_it_together_who_tells_more_is_blamed_and_of_equals_eac
     age = np.r_[NAN, np.tile(np.arange(32.0), 2), NAN]
     failed = np.arange(66) < 33
     first = {"less": age - 0.1 * failed, "more": age + 0.1 * failed}
-    assert all(apart_beside(name, first, failed) for name in first)
+    assert all(separation_given(name, first, failed) for name in first)
     first["more"] += 5.0 * failed
-    assert [name for name in first if apart_beside(name, first, failed)] == ["more"]
+    assert [name for name in first if separation_given(name, first, failed)] == ["more"]
 
 
 def test_of_what_comes_next_only_what_tells_it_beside_time_and_owner_is_related():
@@ -112,8 +114,8 @@ def test_of_what_comes_next_only_what_tells_it_beside_time_and_owner_is_related(
     left = random.permutation(40) * (1.0 + owner)
     came = np.tile(np.arange(8.0), 5) * 100
     for values in (owner * 10.0, came, came + 1000 * owner, np.cumsum(came), random.random(40)):
-        assert related_within(owner, values, came, came + left) == 0.0
-    assert related_within(owner, left, came, came + left) == pytest.approx(1.0)
-    assert related_within(owner, -left, came, came + left) == pytest.approx(1.0)
+        assert correlation_within(owner, values, came, came + left) == 0.0
+    assert correlation_within(owner, left, came, came + left) == pytest.approx(1.0)
+    assert correlation_within(owner, -left, came, came + left) == pytest.approx(1.0)
     few = owner < 2
-    assert related_within(owner[few], left[few], came[few], (came + left)[few]) == 0.0
+    assert correlation_within(owner[few], left[few], came[few], (came + left)[few]) == 0.0

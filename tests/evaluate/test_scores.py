@@ -377,7 +377,9 @@ def test_what_a_sample_pulls_is_the_derivative_by_its_weight(values, positive, w
         return average_precision_score(positive, values, sample_weight=weights)
 
     derivative = (weighted(1e-5) - weighted(-1e-5)) / 2e-5
-    assert average_precision(values, positive).pulls[which] == pytest.approx(derivative, abs=1e-7)
+    assert average_precision(values, positive).influence[which] == pytest.approx(
+        derivative, abs=1e-7
+    )
 
 
 @pytest.mark.parametrize("axis", [0, 1])
@@ -388,7 +390,7 @@ def test_what_is_alike_in_a_stretch_or_a_component_counts_once(axis):
     if axis == 0:
         effect = np.repeat(effect[::2], 2, axis=0)  # alike within a stretch of two days
     values = np.broadcast_to(effect, (200, 100)) + 0.0
-    error = clusters_of(200, 100, 86_400.0).error(ratio(values.ravel(), np.ones(20_000)).pulls)
+    error = clusters_of(200, 100, 86_400.0).error(ratio(values.ravel(), np.ones(20_000)).influence)
     assert error == pytest.approx(effect.std() / np.sqrt(100), rel=0.02)
 
 

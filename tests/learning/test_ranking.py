@@ -54,12 +54,12 @@ import torchloom_core.trace.describe.describe
 from torchloom_core.evaluate.fleet_means import mean_over_fleets
 from torchloom_core.evaluate.forecasts.intervals import Clusters, Estimate, exact_rate, exact_share
 from torchloom_core.evaluate.forecasts.leaks import suspicious_features
-from torchloom_core.evaluate.forecasts.relations import apart
+from torchloom_core.evaluate.forecasts.relations import auc_either_way
 from torchloom_predictors.regression import Regression
 
 numbers = np.arange(90.0)
 exact_rate(3, 7.0), exact_share(3, 5), mean_over_fleets([0.1, 0.2, 0.4], 3)
-apart(numbers, numbers + 5), suspicious_features(numbers[:, None], numbers > 70, ["it"])
+auc_either_way(numbers, numbers + 5), suspicious_features(numbers[:, None], numbers > 70, ["it"])
 days_ns = np.arange(9) * 86_400 * 10**9
 Clusters(days_ns, np.ones((9, 10), dtype=bool), 60.0).share(Estimate(0.5, numbers - numbers.mean()))
 Regression.fit(numbers[:, None], numbers > 70, l2=1.0)

@@ -190,7 +190,7 @@ class ClosedLoop:
                 case _:
                     pass
 
-    def _forecast(self, wanted: ForecastWanted) -> Forecast | PredictorFailed:
-        name = wanted.predictor
+    def _forecast(self, request: ForecastWanted) -> Forecast | PredictorFailed:
+        name = request.predictor
         predictor, view = self._plugins.predictors[name], self._kernel.predictor_view(name)
-        return run_predictor(wanted.id, name, predictor, view, lambda: self._forecast_s)
+        return run_predictor(request.id, name, predictor, view, lambda: self._forecast_s)

@@ -136,12 +136,12 @@ def _open_loop(
             at_ns, answer = answers.popleft()
             kernel.step(answer, at_ns)
         outputs = kernel.step(message, ts_ns)
-        for wanted in outputs:
-            if isinstance(wanted, ForecastWanted):
-                name = wanted.predictor
+        for output in outputs:
+            if isinstance(output, ForecastWanted):
+                name = output.predictor
                 view = kernel.predictor_view(name)
                 answer = run_predictor(
-                    wanted.id, name, plugins.predictors[name], view, lambda: forecast_s
+                    output.id, name, plugins.predictors[name], view, lambda: forecast_s
                 )
                 answers.append((ts_ns + round(forecast_s * SECOND_NS), answer))
         yield _tick_outputs(outputs, ts_ns)

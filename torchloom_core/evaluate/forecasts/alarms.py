@@ -125,8 +125,8 @@ def threshold_for(judged: Judged, false_alarms_per_node_day: float) -> float:
     TraceError
         If no sample has both a score and an outcome.
     """
-    known = ~np.isnan(judged.outcome) & ~np.isnan(judged.score)
-    scores = np.unique(judged.score[known])
+    valid = ~np.isnan(judged.outcome) & ~np.isnan(judged.score)
+    scores = np.unique(judged.score[valid])
     if not len(scores):
         raise TraceError("need a forecast with a known outcome to set a threshold on, was none")
     budget = false_alarms_per_node_day * judged.component_days

@@ -7,12 +7,12 @@ import numpy as np
 
 from torchloom_core.evaluate.forecasts.labels import Incidents
 from torchloom_core.evaluate.forecasts.relations import (
-    APART,
     DAY_NS,
     FEWEST,
-    above_others,
-    apart,
-    opposed,
+    SEPARATED,
+    auc,
+    auc_either_way,
+    opposite_correlation,
     share_of_others,
 )
 from torchloom_core.plugin.arrays import Floats, Ints
@@ -61,24 +61,24 @@ def leak_by_group(cells: Sequence[object], history: FailureHistory) -> str:
     group = np.array([number[cell] for cell in cells], dtype=np.int64)
     failed = ~np.isnan(history.failed_ns)
     share = share_of_others(group, history.failed_ns)
-    known = ~np.isnan(share)
-    area = above_others(share[known & failed], share[known & ~failed])
-    if area >= APART:
+    valid = ~np.isnan(share)
+    area = auc(share[valid & failed], share[valid & ~failed])
+    if area >= SEPARATED:
         return (
-            f"failures of others with the same value separate the {(known & failed).sum()} "
+            f"failures of others with the same value separate the {(valid & failed).sum()} "
             f"components that failed at any time from those that did not, ROC AUC {area:.3f}"
         )
     most = group == np.argmax(np.bincount(group, minlength=1))
     on_days = len(np.unique(history.failed_ns[failed] // DAY_NS))
     shared = (np.bincount(group)[group] > 1).astype(float)
-    area = apart(shared[failed], shared[~failed])
-    if area >= APART and on_days >= FEWEST:
+    area = auc_either_way(shared[failed], shared[~failed])
+    if area >= SEPARATED and on_days >= FEWEST:
         return (
             f"whether another component has the same value separates the {failed.sum()} components "
             f"that failed at any time from those that did not, ROC AUC {area:.3f}"
         )
-    area = above_others(most[~failed].astype(float), most[failed].astype(float))
-    if area >= APART and on_days >= FEWEST:
+    area = auc(most[~failed].astype(float), most[failed].astype(float))
+    if area >= SEPARATED and on_days >= FEWEST:
         return (
             f"the most common value separates those that never failed from the {failed.sum()} that "
             f"did, ROC AUC {area:.3f}"
@@ -88,13 +88,13 @@ def leak_by_group(cells: Sequence[object], history: FailureHistory) -> str:
 
 def leak_by_total(values: Floats, history: FailureHistory) -> str:
     """Return how a number behaves as the total of failures per component, or ""."""
-    known = ~np.isnan(values)
-    if (known & (history.early + history.late >= 2)).sum() < FEWEST:
+    valid = ~np.isnan(values)
+    if (valid & (history.early + history.late >= 2)).sum() < FEWEST:
         return ""
-    sums = opposed(values[known], history.early[known], history.late[known])
+    sums = opposite_correlation(values[valid], history.early[valid], history.late[valid])
     if not sums:
         return ""
     return (
-        f"it behaves as a total, as failures of {known.sum()} components in the two halves of the "
+        f"it behaves as a total, as failures of {valid.sum()} components in the two halves of the "
         f"trace have rank correlation {-sums:.2f} at equal values"
     )

@@ -63,12 +63,12 @@ class Estimate:
 
     Attributes
     ----------
-    pulls : (samples,) float64
+    influence : (samples,) float64
         Derivative of the statistic by the sample's weight; they sum to 0.
     """
 
     value: float
-    pulls: Floats
+    influence: Floats
 
 
 def average_precision(score: Floats, positive: NDArray[np.bool_]) -> Estimate:
@@ -88,8 +88,8 @@ def average_precision(score: Floats, positive: NDArray[np.bool_]) -> Estimate:
     for_hit = _from_here_on(ranking.gained / ranking.alarms)
     for_alarm = _from_here_on(ranking.gained * precision / ranking.alarms)
     hit = np.append(precision, 0.0) - value + for_hit
-    pulls = (np.where(positive, hit[ranking.level], 0.0) - for_alarm[ranking.level]) / total
-    return Estimate(value, pulls)
+    influence = (np.where(positive, hit[ranking.level], 0.0) - for_alarm[ranking.level]) / total
+    return Estimate(value, influence)
 
 
 def _from_here_on(terms: Floats) -> Floats:
@@ -113,24 +113,24 @@ class Clusters:
     Parameters
     ----------
     times_ns : (times,) int64
-    known : (times, components) bool
+    is_sample : (times, components) bool
         Which cells are samples; samples are ordered by time, then component.
     horizon_s : float
         Distance in time within which outcomes share failures, seconds.
     """
 
-    def __init__(self, times_ns: Ints, known: NDArray[np.bool_], horizon_s: float) -> None:
+    def __init__(self, times_ns: Ints, is_sample: NDArray[np.bool_], horizon_s: float) -> None:
         length_s = max(_DAY_S, 2.0 * horizon_s)
         since_s = (times_ns - times_ns[0]) / SECOND_NS
         if since_s[-1] < _FEWEST * length_s:
             length_s = max(float(since_s[-1]), 1e-9) * (1.0 + 1e-9) / _FEWEST
         stretch = (since_s // length_s).astype(np.int64)
-        time, self._component = np.nonzero(known)
+        time, self._component = np.nonzero(is_sample)
         starts = np.flatnonzero(np.diff(stretch[time], prepend=-1))
         self._spans = list(pairwise([*starts, len(time)]))
-        self._size = known.shape[1]
+        self._size = is_sample.shape[1]
         self.stretches, self.stretch_s = len(self._spans), length_s
-        self._watched = known.any(axis=0)
+        self._watched = is_sample.any(axis=0)
         self.components = int(self._watched.sum())
 
     @property
@@ -140,18 +140,18 @@ class Clusters:
         components = f"{self.components} component{'s' if self.components != 1 else ''}"
         return f"Student's t, clustered by {stretches} and by {components}"
 
-    def error(self, pulls: Floats) -> float:
+    def error(self, influence: Floats) -> float:
         """Return the standard error of a statistic."""
-        return math.sqrt(self._variance(pulls).value)
+        return math.sqrt(self._variance(influence).value)
 
-    def reach(self, pulls: Floats) -> float:
+    def reach(self, influence: Floats) -> float:
         """Return the half-width of the interval of a statistic, by Student's t."""
         from scipy.special import stdtrit
 
-        variance = self._variance(pulls)
+        variance = self._variance(influence)
         return math.sqrt(variance.value) * float(stdtrit(max(variance.freedom, 1.0), _HIGH))
 
-    def _variance(self, pulls: Floats) -> "_Variance":
+    def _variance(self, influence: Floats) -> "_Variance":
         """Return the variance of a statistic.
 
         Clustered both ways: Cameron, Gelbach and Miller, "Robust inference with multiway
@@ -163,7 +163,7 @@ class Clusters:
         by_component: Floats = np.zeros(self._size)
         by_cell = 0.0
         for number, (start, end) in enumerate(self._spans):
-            cells = np.bincount(self._component[start:end], pulls[start:end], self._size)
+            cells = np.bincount(self._component[start:end], influence[start:end], self._size)
             by_time[number] = cells.sum()
             by_cell += float(cells @ cells)
             by_component += cells
@@ -176,7 +176,7 @@ class Clusters:
 
     def share(self, estimate: Estimate) -> Interval:
         """Return a statistic between 0 and 1, with an interval on the logit scale."""
-        value, half = estimate.value, self.reach(estimate.pulls)
+        value, half = estimate.value, self.reach(estimate.influence)
         low = high = value
         if 0.0 < value < 1.0:
             middle, half = math.log(value / (1.0 - value)), half / value / (1.0 - value)
@@ -186,7 +186,7 @@ class Clusters:
     def rate(self, estimate: Estimate) -> Interval:
         """Return a statistic above 0, with an interval on the log scale."""
         value = estimate.value
-        factor = math.exp(min(self.reach(estimate.pulls) / value, 700.0))
+        factor = math.exp(min(self.reach(estimate.influence) / value, 700.0))
         return Interval(value=value, low=value / factor, high=value * factor, method=self.text)
 
     def difference(self, one: Estimate, other: Estimate) -> Interval:
@@ -197,11 +197,14 @@ class Clusters:
         their correlation.
         """
         of_one, of_other = _Sides.of(self.share(one)), _Sides.of(self.share(other))
-        alike, value = self._correlation(one.pulls, other.pulls), one.value - other.value
+        correlation, value = (
+            self._correlation(one.influence, other.influence),
+            one.value - other.value,
+        )
         return Interval(
             value=value,
-            low=value - _reach(of_one.down, of_other.down, of_other.up, alike),
-            high=value + _reach(of_one.up, of_other.up, of_other.down, alike),
+            low=value - _reach(of_one.down, of_other.down, of_other.up, correlation),
+            high=value + _reach(of_one.up, of_other.up, of_other.down, correlation),
             method=self.text,
         )
 
@@ -249,7 +252,7 @@ class _Sides:
         return cls(interval.value - interval.low, interval.high - interval.value)
 
 
-def _reach(own: float, same: float, opposite: float, alike: float) -> float:
+def _reach(own: float, same: float, opposite: float, correlation: float) -> float:
     """Return the distance of one end of a difference's interval from its value.
 
     Parameters
@@ -257,12 +260,12 @@ def _reach(own: float, same: float, opposite: float, alike: float) -> float:
     own, same, opposite : float
         Distances of the first interval on that side, and of the second on the same and the
         opposite side.
-    alike : float
+    correlation : float
         Their correlation.
     """
-    common = own - same if alike > 0 else own + opposite
-    apart = (1.0 - abs(alike)) * (own**2 + opposite**2)
-    return math.sqrt(abs(alike) * common**2 + apart)
+    common = own - same if correlation > 0 else own + opposite
+    independent = (1.0 - abs(correlation)) * (own**2 + opposite**2)
+    return math.sqrt(abs(correlation) * common**2 + independent)
 
 
 def _sigmoid(value: float) -> float:

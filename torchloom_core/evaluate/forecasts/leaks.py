@@ -219,20 +219,20 @@ def is_tuned(judged: Judged, alarms: Bools) -> bool:
 
     The best F1 is computed over samples, and with point adjustment, as both are usual.
     """
-    known = ~np.isnan(judged.outcome) & ~np.isnan(judged.score)
-    positive, alarm = judged.outcome[known] == 1.0, alarms[known]
+    valid = ~np.isnan(judged.outcome) & ~np.isnan(judged.score)
+    positive, alarm = judged.outcome[valid] == 1.0, alarms[valid]
     if not alarm.any() or alarm.all() or not positive.any():
         return False
     adjusted = judged.score.copy()
     for due, row in zip(due_moments(judged), judged.incidents.row, strict=True):
         adjusted[due, row] = np.fmax.reduce(judged.score[due, row], initial=-np.inf)
-    scores = judged.score[known]
+    scores = judged.score[valid]
     highest_quiet, lowest_alarm = scores[~alarm].max(), scores[alarm].min()
     if len(np.unique(scores)) < _MIN_LEVELS:
         return False
     return any(
         highest_quiet < _best_threshold(positive, ranked) <= lowest_alarm
-        for ranked in (scores, adjusted[known])
+        for ranked in (scores, adjusted[valid])
     )
 
 

@@ -15,11 +15,11 @@ from torchloom_core.evaluate.forecasts.failure_history import (
     leak_by_total,
 )
 from torchloom_core.evaluate.forecasts.relations import (
-    APART,
-    apart,
-    apart_beside,
-    known_beside,
-    related,
+    SEPARATED,
+    auc_either_way,
+    lifetime_correlation,
+    lifetime_leak_given,
+    separation_given,
 )
 from torchloom_core.learning.forecast_score import LEAKY_COLUMN
 from torchloom_core.plugin.arrays import Floats
@@ -59,7 +59,7 @@ def leaky_attributes(
     began_ns = np.fmax(began_ns, came_ns)
     ended = ended_ns < bundle.manifest.end_ns - horizon_ns
     found: dict[str, str] = {}
-    honest: dict[str, Floats] = {}
+    unflagged: dict[str, Floats] = {}
     numbers: dict[str, Floats] = {}
     for name in names:
         cells: Sequence[object] = [labels.get(name) for labels in watched.labels.of]
@@ -71,14 +71,14 @@ def leaky_attributes(
         values = np.array(cells, dtype=float)
         found[name] = _number_leak(values, history, began_ns, ended_ns, ended)
         if not found[name]:
-            honest[name] = values[ended]
+            unflagged[name] = values[ended]
             numbers[name] = values
-    for name in honest:
-        found[name] = known_beside(name, honest, began_ns[ended], ended_ns[ended])
+    for name in unflagged:
+        found[name] = lifetime_leak_given(name, unflagged, began_ns[ended], ended_ns[ended])
     numbers = {name: values for name, values in numbers.items() if not found[name]}
     failed = ~np.isnan(history.failed_ns)
     for name in numbers:
-        found[name] = apart_beside(name, numbers, failed)
+        found[name] = separation_given(name, numbers, failed)
     return tuple(f"{LEAKY_COLUMN}: {name}: {why}" for name, why in found.items() if why)
 
 
@@ -87,25 +87,25 @@ def _number_leak(
 ) -> str:
     beyond = values * SECOND_NS > began_ns + 3600.0 * SECOND_NS
     dates = np.abs(values * SECOND_NS - began_ns) < _AROUND_NS
-    known = ~np.isnan(values)
-    if known.any() and (dates | ~known).all() and beyond[known].mean() >= _BEYOND_SHARE:
-        return f"{beyond[known].mean():.0%} of its values are dates after the component's start"
-    ended = ended & known
-    if found := related(values[ended], began_ns[ended], ended_ns[ended]):
+    valid = ~np.isnan(values)
+    if valid.any() and (dates | ~valid).all() and beyond[valid].mean() >= _BEYOND_SHARE:
+        return f"{beyond[valid].mean():.0%} of its values are dates after the component's start"
+    ended = ended & valid
+    if found := lifetime_correlation(values[ended], began_ns[ended], ended_ns[ended]):
         return f"it predicts the lifetime of {ended.sum()} components, rank correlation {found:.2f}"
     if total := leak_by_total(values, history):
         return total
     failed = ~np.isnan(history.failed_ns)
-    return _apart_text(values, failed) or _apart_text(known.astype(float), failed)
+    return _separation_text(values, failed) or _separation_text(valid.astype(float), failed)
 
 
-def _apart_text(values: Floats, failed: Bools) -> str:
-    known = ~np.isnan(values)
-    area = apart(values[known & failed], values[known & ~failed])
-    if area < APART:
+def _separation_text(values: Floats, failed: Bools) -> str:
+    valid = ~np.isnan(values)
+    area = auc_either_way(values[valid & failed], values[valid & ~failed])
+    if area < SEPARATED:
         return ""
     return (
-        f"it separates the {(known & failed).sum()} components that failed at any time from the "
+        f"it separates the {(valid & failed).sum()} components that failed at any time from the "
         f"others, ROC AUC {area:.3f}"
     )
 

@@ -18,11 +18,11 @@ from torchloom_core.evaluate.forecasts.failure_history import (
     leak_by_total,
 )
 from torchloom_core.evaluate.forecasts.relations import (
-    APART,
-    apart,
-    apart_beside,
-    known_beside,
-    related,
+    SEPARATED,
+    auc_either_way,
+    lifetime_correlation,
+    lifetime_leak_given,
+    separation_given,
 )
 from torchloom_core.learning.forecast_score import LEAKY_COLUMN
 from torchloom_core.plugin.arrays import Floats, Ints
@@ -91,20 +91,20 @@ def leaky_columns(
         next(filter(None, _reasons(summary, column, history, ended, horizon_ns)), "")
         for column in range(len(metrics))
     ]
-    honest = {
+    unflagged = {
         metric: summary.means[0, ended, column]
         for column, metric in enumerate(metrics)
         if not found[column]
     }
     spans = summary.began_ns[ended], summary.ended_ns[ended]
     failed = ~np.isnan(history.failed_ns)
-    first = {metric: summary.means[0, :, metrics.index(metric)] for metric in honest}
+    first = {metric: summary.means[0, :, metrics.index(metric)] for metric in unflagged}
     for column, metric in enumerate(metrics):
         if not found[column]:
-            found[column] = known_beside(metric, honest, *spans)
+            found[column] = lifetime_leak_given(metric, unflagged, *spans)
     for column, metric in enumerate(metrics):
         if not found[column]:
-            found[column] = apart_beside(metric, first, failed)
+            found[column] = separation_given(metric, first, failed)
     return tuple(
         f"{LEAKY_COLUMN}: {metric}: {why}"
         for metric, why in zip(metrics, found, strict=True)
@@ -128,9 +128,9 @@ def summarize_telemetry(
     span_ns = bundle.manifest.start_ns - _AROUND_NS, bundle.manifest.end_ns + _AROUND_NS
     for table in bundle.telemetry(metrics=metrics):
         row = codes(table["component"], components)
-        known = numbers(table["valid"]) & (row >= 0)
-        row, column = row[known], codes(table["metric"], metrics)[known]
-        at_ns, value = numbers(table["t_event"])[known], numbers(table["value"])[known]
+        valid = numbers(table["valid"]) & (row >= 0)
+        row, column = row[valid], codes(table["metric"], metrics)[valid]
+        at_ns, value = numbers(table["t_event"])[valid], numbers(table["value"])[valid]
         first, last = (_by(reduce, row, at_ns, shape[0]) for reduce in (np.fmin, np.fmax))
         began, ended = np.fmin(began, first), np.fmax(ended, last)
         cell = row * shape[1] + column
@@ -180,9 +180,9 @@ class _Firsts:
         self._seen[own] += count
 
 
-def _newest(cell: Ints, known: Bools, cells: int) -> Ints:
-    """Return the last known row of each cell that has one."""
-    rows = np.flatnonzero(known)
+def _newest(cell: Ints, valid: Bools, cells: int) -> Ints:
+    """Return the last valid row of each cell that has one."""
+    rows = np.flatnonzero(valid)
     last = np.full(cells, -1)
     last[cell[rows]] = rows
     return last[last >= 0]
@@ -229,15 +229,17 @@ def _reasons(
         came_ns = summary.began_ns if count == 1 else at_ns
         subject, s = ("its first value", "s") if count == 1 else (f"its first {count} values", "")
         checked = far & ended
-        if correlation := related(mean[checked], came_ns[checked], summary.ended_ns[checked]):
+        if correlation := lifetime_correlation(
+            mean[checked], came_ns[checked], summary.ended_ns[checked]
+        ):
             yield (
                 f"{subject} predict{s} the lifetime of {checked.sum()} components, rank "
                 f"correlation {correlation:.2f}"
             )
         fails = ~np.isnan(mean) & failed & ((at_ns < last_ns) | (count == 1))
         stays = ~np.isnan(mean) & ~failed
-        area = apart(mean[fails], mean[stays])
-        if area >= APART:
+        area = auc_either_way(mean[fails], mean[stays])
+        if area >= SEPARATED:
             yield (
                 f"{subject} separate{s} the {fails.sum()} components that failed at any time from "
                 f"the others, ROC AUC {area:.3f}"
@@ -249,8 +251,8 @@ def _reasons(
     yield leak_by_group(first[some].tolist(), FailureHistory(*(of[some] for of in history)))
     until_ns = np.where(failed, last_ns, np.inf)
     there, seen = summary.at_ns[0, :, column] < until_ns, ~(summary.began_ns >= until_ns)
-    area = apart(there[seen & failed].astype(float), there[seen & ~failed].astype(float))
-    if area >= APART:
+    area = auc_either_way(there[seen & failed].astype(float), there[seen & ~failed].astype(float))
+    if area >= SEPARATED:
         yield (
             f"the presence of a value separates the {(seen & failed).sum()} components that failed "
             f"at any time from the others, ROC AUC {area:.3f}"
@@ -264,18 +266,18 @@ def _later_reasons(
     failed = ~np.isnan(history.failed_ns)
     for eighths, age_ns, of in zip(AGES, summary.ages_ns, summary.later, strict=True):
         value, far_ns = of[:, column], summary.began_ns + age_ns + horizon_ns
-        known = ~np.isnan(value) & (summary.ended_ns > far_ns)
+        valid = ~np.isnan(value) & (summary.ended_ns > far_ns)
         subject = f"its values {eighths}/8 of the trace after its first"
-        checked = known & ended
+        checked = valid & ended
         spans = summary.began_ns[checked], summary.ended_ns[checked]
-        if correlation := related(value[checked], *spans):
+        if correlation := lifetime_correlation(value[checked], *spans):
             yield (
                 f"{subject} predict the lifetime of {checked.sum()} components, rank correlation "
                 f"{correlation:.2f}"
             )
-        fails = known & (history.failed_ns > far_ns)
-        area = apart(value[fails], value[known & ~failed])
-        if area >= APART:
+        fails = valid & (history.failed_ns > far_ns)
+        area = auc_either_way(value[fails], value[valid & ~failed])
+        if area >= SEPARATED:
             yield (
                 f"{subject} separate the {fails.sum()} components that failed after that from the "
                 f"others, ROC AUC {area:.3f}"

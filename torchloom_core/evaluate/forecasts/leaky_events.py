@@ -9,7 +9,7 @@ import numpy as np
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.evaluate.forecasts.labels import Task
-from torchloom_core.evaluate.forecasts.relations import APART, FEWEST, above_others
+from torchloom_core.evaluate.forecasts.relations import FEWEST, SEPARATED, auc
 from torchloom_core.learning.forecast_score import LEAKY_COLUMN
 from torchloom_core.plugin.arrays import Floats
 from torchloom_core.trace.bundle.schema import Event
@@ -64,12 +64,12 @@ def leaky_kinds(
     twins = _twins(events, watched, task) if task.kind == "detect" else {}
     for kind, of in struck.items():
         why = twins.get(kind)
-        if above_others(of[failed], of[~failed]) >= APART:
+        if auc(of[failed], of[~failed]) >= SEPARATED:
             why = (
                 f"such events occurred on {of[failed].sum():.0f} of {failed.sum()} components "
                 f"before they failed and on {of[~failed].sum():.0f} of {(~failed).sum()} others"
             )
-        elif (area := above_others(often[kind][failed], often[kind][~failed])) >= APART:
+        elif (area := auc(often[kind][failed], often[kind][~failed])) >= SEPARATED:
             why = (
                 f"their number in the first two thirds of a component's time separates the "
                 f"{failed.sum()} components that failed from the others, ROC AUC {area:.3f}"
@@ -104,5 +104,6 @@ def _twins(events: Sequence[Event], watched: Watched, task: Task) -> dict[str, s
         kind: f"{sum(near)} of {len(near)} such events coincide with the start of an incident to "
         f"detect, and {len(met[kind])} of {incidents} such incidents have one"
         for kind, near in by_kind.items()
-        if sum(near) >= max(FEWEST, APART * len(near)) and len(met[kind]) >= APART * incidents
+        if sum(near) >= max(FEWEST, SEPARATED * len(near))
+        and len(met[kind]) >= SEPARATED * incidents
     }

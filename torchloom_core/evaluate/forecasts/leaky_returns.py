@@ -10,7 +10,7 @@ import numpy as np
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.evaluate.forecasts.labels import Incidents
-from torchloom_core.evaluate.forecasts.relations import FEWEST, related_within
+from torchloom_core.evaluate.forecasts.relations import FEWEST, correlation_within
 from torchloom_core.learning.forecast_score import LEAKY_COLUMN
 from torchloom_core.plugin.arrays import Floats, Ints
 from torchloom_core.trace.bundle.bundle import Bundle
@@ -44,7 +44,7 @@ def leaky_returns(
     flags = []
     for metric, value, at_ns in zip(metrics, first.T, came_ns.T, strict=True):
         far = np.flatnonzero(next_ns - at_ns > horizon_ns)
-        correlation = related_within(owner[far], value[far], at_ns[far], next_ns[far])
+        correlation = correlation_within(owner[far], value[far], at_ns[far], next_ns[far])
         if correlation:
             flags.append(
                 f"{LEAKY_COLUMN}: {metric}: its first value after each of {len(far)} returns "
@@ -104,11 +104,11 @@ def _firsts(
         at_ns, value = numbers(table["t_event"]), numbers(table["value"])
         at_s = np.clip((at_ns - start_ns) // SECOND_NS, 0, stride_s - 2)
         place = np.searchsorted(begins_s, row * stride_s + at_s, side="right") - 1
-        known = numbers(table["valid"]) & np.isfinite(value) & (place >= 0)
-        known[known] = owner[place[known]] == row[known]
-        cell = (place * len(metrics) + column)[known]
+        valid = numbers(table["valid"]) & np.isfinite(value) & (place >= 0)
+        valid[valid] = owner[place[valid]] == row[valid]
+        cell = (place * len(metrics) + column)[valid]
         new = np.isnan(first.flat[cell])
         own, at = np.unique(cell[new], return_index=True)
-        first.flat[own] = value[known][new][at]
-        came_ns.flat[own] = at_ns[known][new][at]
+        first.flat[own] = value[valid][new][at]
+        came_ns.flat[own] = at_ns[valid][new][at]
     return came_ns, first

@@ -34,14 +34,14 @@ def leaky_service(
     """
     from scipy.special import pdtr
 
-    known = ~np.isnan(began_ns)
-    if not known.any():
+    valid = ~np.isnan(began_ns)
+    if not valid.any():
         return ()
     came_later = began_ns > np.nanmin(began_ns) + max(AT_ONCE_S * SECOND_NS, 1.5 * tick_ns)
     until_ns = np.fmin(ended_ns, failed_ns)
     watched = np.clip(until_ns - np.fmax(began_ns, middle_ns), 0.0, None)
     failed = (failed_ns >= middle_ns) & (failed_ns >= began_ns)
-    late, early = known & came_later, known & ~came_later
+    late, early = valid & came_later, valid & ~came_later
     failures = int(failed[late].sum()), int(failed[early].sum())
     if failures[0] < FEWEST or watched[late].sum() == 0:
         return ()

@@ -19,7 +19,7 @@ RELATED = 0.8
 """Minimum partial rank correlation, above any effect of age or model."""
 RELATED_BESIDE = 0.9
 """The same given another column, as pairs of columns are many."""
-APART = 0.95
+SEPARATED = 0.95
 """Minimum ROC AUC between failed and other components."""
 OPPOSED = 0.5
 """Minimum negative rank correlation of the two halves at equal sums."""
@@ -31,7 +31,7 @@ DAY_NS = 86_400 * SECOND_NS
 """Failures less than this apart may be one incident."""
 
 
-def related(first: Floats, began_ns: Floats, ended_ns: Floats) -> float:
+def lifetime_correlation(first: Floats, began_ns: Floats, ended_ns: Floats) -> float:
     """Return the partial rank correlation of first values and ends, given starts; 0 if weak."""
     if len(first) < FEWEST:
         return 0.0
@@ -41,7 +41,7 @@ def related(first: Floats, began_ns: Floats, ended_ns: Floats) -> float:
     return found if found >= _bar(RELATED, len(first)) else 0.0
 
 
-def related_within(owner: Ints, values: Floats, came_ns: Floats, next_ns: Floats) -> float:
+def correlation_within(owner: Ints, values: Floats, came_ns: Floats, next_ns: Floats) -> float:
     """Return the rank correlation of values and remaining times within owners; 0 if weak.
 
     Differences between owners, and trends over time, do not count.
@@ -67,7 +67,9 @@ def _bar(least: float, count: int) -> float:
     return max(least, math.tanh(_ERRORS / math.sqrt(count - 4)))
 
 
-def known_beside(name: str, first: Mapping[str, Floats], began_ns: Floats, ended_ns: Floats) -> str:
+def lifetime_leak_given(
+    name: str, first: Mapping[str, Floats], began_ns: Floats, ended_ns: Floats
+) -> str:
     """Return how a column predicts lifetimes given another one, or "".
 
     Of two columns that leak together, such as the age at the end and the age at the start, the one
@@ -79,23 +81,23 @@ def known_beside(name: str, first: Mapping[str, Floats], began_ns: Floats, ended
         First values of the ended components, by column, without columns that are leaky alone.
     """
     for other, values in first.items():
-        known = np.flatnonzero(~np.isnan(first[name]) & ~np.isnan(values))
-        if other == name or len(known) < FEWEST:
+        valid = np.flatnonzero(~np.isnan(first[name]) & ~np.isnan(values))
+        if other == name or len(valid) < FEWEST:
             continue
-        known = known[:: -(-len(known) // _MOST)]
-        span_ns = ended_ns[known] - began_ns[known]
-        beside = np.column_stack([np.ones(len(span_ns)), began_ns[known], values[known]])
-        own, length = (_rest(one, beside) for one in (first[name][known], span_ns))
+        valid = valid[:: -(-len(valid) // _MOST)]
+        span_ns = ended_ns[valid] - began_ns[valid]
+        beside = np.column_stack([np.ones(len(span_ns)), began_ns[valid], values[valid]])
+        own, length = (_rest(one, beside) for one in (first[name][valid], span_ns))
         correlation = _correlation(_ranks(own), _ranks(length))
         if correlation >= RELATED_BESIDE:
             return (
-                f"given {other}, its first value predicts the lifetime of {len(known)} "
+                f"given {other}, its first value predicts the lifetime of {len(valid)} "
                 f"components, rank correlation {correlation:.2f}"
             )
     return ""
 
 
-def apart_beside(name: str, first: Mapping[str, Floats], failed: Bools) -> str:
+def separation_given(name: str, first: Mapping[str, Floats], failed: Bools) -> str:
     """Return how a column separates failed components given another column, or "".
 
     Of two columns that leak together, the one that separates better alone is flagged.
@@ -107,16 +109,16 @@ def apart_beside(name: str, first: Mapping[str, Floats], failed: Bools) -> str:
     failed : (components,) bool
         Which components failed at any time.
     """
-    own = apart(*_split(first[name], failed))
+    own = auc_either_way(*_split(first[name], failed))
     for other, values in first.items():
         both = np.flatnonzero(~np.isnan(first[name]) & ~np.isnan(values))
-        if other == name or len(both) < 2 * FEWEST or apart(*_split(values, failed)) > own:
+        if other == name or len(both) < 2 * FEWEST or auc_either_way(*_split(values, failed)) > own:
             continue
         both = both[:: -(-len(both) // _MOST)]
         beside = np.column_stack([np.ones(len(both)), values[both]])
         rest = _rest(first[name][both], beside)
         fails = failed[both]
-        if (area := apart(rest[fails], rest[~fails])) >= APART:
+        if (area := auc_either_way(rest[fails], rest[~fails])) >= SEPARATED:
             return (
                 f"given {other}, its first value separates the {fails.sum()} components that "
                 f"failed at any time from the others, ROC AUC {area:.3f}"
@@ -125,8 +127,8 @@ def apart_beside(name: str, first: Mapping[str, Floats], failed: Bools) -> str:
 
 
 def _split(values: Floats, failed: Bools) -> tuple[Floats, Floats]:
-    known = ~np.isnan(values)
-    return values[known & failed], values[known & ~failed]
+    valid = ~np.isnan(values)
+    return values[valid & failed], values[valid & ~failed]
 
 
 def _rest(values: Floats, beside: Floats) -> Floats:
@@ -161,12 +163,12 @@ def _correlation(one: Floats, other: Floats) -> float:
     return float(one @ other) / scale if scale > 1e-9 * len(one) ** 3 else 0.0
 
 
-def apart(failed: Floats, others: Floats) -> float:
+def auc_either_way(failed: Floats, others: Floats) -> float:
     """Return the ROC AUC in the better direction; one half with too few values."""
-    return 0.5 + abs(above_others(failed, others) - 0.5)
+    return 0.5 + abs(auc(failed, others) - 0.5)
 
 
-def above_others(failed: Floats, others: Floats) -> float:
+def auc(failed: Floats, others: Floats) -> float:
     """Return the ROC AUC of failed against other components; one half with too few values."""
     if min(len(failed), len(others)) < FEWEST:
         return 0.5
@@ -202,7 +204,7 @@ def share_of_others(group: Ints, failed_ns: Floats) -> Floats:
     return share
 
 
-def opposed(values: Floats, early: Floats, late: Floats) -> float:
+def opposite_correlation(values: Floats, early: Floats, late: Floats) -> float:
     """Return how strongly a number behaves as the sum of two, at most 1; 0 if it does not.
 
     An honest predictor relates to both halves alike: at equal values of it, the halves are

@@ -151,43 +151,43 @@ class _Samples:
     """
 
     def __init__(self, judged: Judged) -> None:
-        self._known: Bools = ~np.isnan(judged.outcome)
-        at = np.flatnonzero(self._known.any(axis=1))
+        self._is_scored: Bools = ~np.isnan(judged.outcome)
+        at = np.flatnonzero(self._is_scored.any(axis=1))
         seen = slice(at[0], at[-1] + 1) if len(at) else slice(None)
         self.times_ns: Ints = judged.times_ns[seen]
         self._seen, self._dependence_s = seen, _dependence_s(judged)
-        self.positive = judged.outcome[self._known] == 1.0
+        self.positive = judged.outcome[self._is_scored] == 1.0
 
     @cached_property
     def clusters(self) -> Clusters:
         """The clusters of dependent samples."""
-        return Clusters(self.times_ns, self._known[self._seen], self._dependence_s)
+        return Clusters(self.times_ns, self._is_scored[self._seen], self._dependence_s)
 
     def average_precision(self, score: Floats) -> Estimate:
         return average_precision(self.ranked(score), self.positive)
 
     def counted(self, time: Ints, component: Ints) -> Floats:
         """Return the number of items per sample, from their times and components."""
-        counts: Floats = np.zeros(self._known.shape)
+        counts: Floats = np.zeros(self._is_scored.shape)
         np.add.at(counts, (time, component), 1.0)
-        return counts[self._known]
+        return counts[self._is_scored]
 
     def ranked(self, score: Floats) -> Floats:
         """Return the samples' scores, -inf without a forecast."""
-        known = score[self._known]
-        return np.where(np.isnan(known), -np.inf, known)
+        scores = score[self._is_scored]
+        return np.where(np.isnan(scores), -np.inf, scores)
 
     def _forecast(self, score: Floats) -> tuple[Floats, Floats]:
         """Return the samples' forecasts, sorted, and their outcomes."""
-        known = score[self._known]
-        has_score = ~np.isnan(known)
-        order = np.argsort(known[has_score], kind="stable")
-        return known[has_score][order], self.positive[has_score][order].astype(np.float64)
+        scores = score[self._is_scored]
+        has_score = ~np.isnan(scores)
+        order = np.argsort(scores[has_score], kind="stable")
+        return scores[has_score][order], self.positive[has_score][order].astype(np.float64)
 
     def flags(self, score: Floats) -> tuple[str, ...]:
-        known = score[self._known]
-        unjudged = bool(len(known)) and float(np.isnan(known).mean()) > _UNJUDGED_SHARE
-        improbable = not _is_probability(known)
+        scores = score[self._is_scored]
+        unjudged = bool(len(scores)) and float(np.isnan(scores).mean()) > _UNJUDGED_SHARE
+        improbable = not _is_probability(scores)
         return (PARTLY_UNJUDGED,) * unjudged + (NOT_A_PROBABILITY,) * improbable
 
     def brier(self, score: Floats) -> float:
@@ -236,8 +236,8 @@ class _Samples:
 
 
 def _is_probability(values: Floats) -> bool:
-    known = values[~np.isnan(values)]
-    return bool(np.all((known >= 0.0) & (known <= 1.0)))
+    scores = values[~np.isnan(values)]
+    return bool(np.all((scores >= 0.0) & (scores <= 1.0)))
 
 
 def _dependence_s(judged: Judged) -> float:

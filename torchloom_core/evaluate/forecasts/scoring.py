@@ -337,8 +337,8 @@ def _checked_until_ns(forecasts: BacktestForecasts) -> int:
 def _scored(part: _Part, parts: Sequence[_Part], scoring: Scoring) -> ForecastScore:
     others = {RANDOM: random_scores(part.judged.score.shape, scoring.seed)}
     for other in parts:
-        alike = np.array_equal(other.judged.times_ns, part.judged.times_ns)
-        if other is not part and alike:
+        same_times = np.array_equal(other.judged.times_ns, part.judged.times_ns)
+        if other is not part and same_times:
             others[other.name] = other.judged.score
     return with_verdict(
         score(

@@ -57,7 +57,7 @@ def reference_of(arms: Iterable[Arm], runs: Runs, recovery: str) -> str:
     It has the recovery mode of the job, which no policy can change. Arms with the other mode, and
     arms whose run grows, which changes the batch, are reported but not used as the reference.
     """
-    honest = [
+    eligible = [
         arm.name
         for arm in arms
         if arm.kind == "baseline"
@@ -65,7 +65,7 @@ def reference_of(arms: Iterable[Arm], runs: Runs, recovery: str) -> str:
         and not arm.grows
         and arm.recovery in (None, recovery)
     ]
-    return max(honest, key=lambda name: mean_goodput(runs[name]))
+    return max(eligible, key=lambda name: mean_goodput(runs[name]))
 
 
 def mean_goodput(runs: Sequence[RunResult]) -> float:

@@ -185,16 +185,16 @@ def _allocate(
     bundle: Bundle, watched: Watched, evaluate: Evaluate, seed: int, start_ns: int
 ) -> tuple[str, ...]:
     """Draw the nodes, with absent, silent or repaired ones only if there are no others."""
-    known = sorted(set(watched.node))
-    wanted = paid_nodes(evaluate)
-    if len(known) < wanted:
+    candidates = sorted(set(watched.node))
+    count = paid_nodes(evaluate)
+    if len(candidates) < count:
         raise TraceError(
-            f"{bundle.path}: need {wanted} nodes for the job, its standbys and spares, was "
-            f"{len(known)}; see groups, standbys and spares in [evaluate]"
+            f"{bundle.path}: need {count} nodes for the job, its standbys and spares, was "
+            f"{len(candidates)}; see groups, standbys and spares in [evaluate]"
         )
     away = _away(bundle, watched, evaluate, start_ns)
-    drawn = [known[i] for i in rng(seed, "nodes").permutation(len(known)).tolist()]
-    return tuple(sorted(drawn, key=lambda node: node in away)[:wanted])
+    drawn = [candidates[i] for i in rng(seed, "nodes").permutation(len(candidates)).tolist()]
+    return tuple(sorted(drawn, key=lambda node: node in away)[:count])
 
 
 def _away(bundle: Bundle, watched: Watched, evaluate: Evaluate, ts_ns: int) -> set[str]:

@@ -34,7 +34,7 @@ def _reference(each: dict[str, list[ArmSummary]], recovery: list[str]) -> str:
 
     It is one for all traces, and need not be the best on each.
     """
-    honest = [
+    eligible = [
         name
         for name, arms in each.items()
         if arms[0].kind == "baseline"
@@ -42,7 +42,7 @@ def _reference(each: dict[str, list[ArmSummary]], recovery: list[str]) -> str:
         and all(arm.as_planned is msgspec.UNSET for arm in arms)
         and all(arm.recovery in (None, way) for arm, way in zip(arms, recovery, strict=True))
     ]
-    return max(honest, key=lambda name: sum(arm.goodput.value for arm in each[name]))
+    return max(eligible, key=lambda name: sum(arm.goodput.value for arm in each[name]))
 
 
 def _over_fleets(arms: Sequence[ArmSummary], reference: Sequence[ArmSummary]) -> FleetArm:

@@ -60,9 +60,9 @@ def range_of(text: str) -> Range:
     return Range(name=name, values=tuple(range(low, high + 1, step)))
 
 
-def check(setting: Setting, wanted: Range) -> None:
+def check(setting: Setting, swept: Range) -> None:
     """Raise TraceError if the trace has too few nodes for the largest value."""
-    largest = _with(setting, wanted.name, wanted.values[-1])
+    largest = _with(setting, swept.name, swept.values[-1])
     episode_of(
         Path(largest.trace),
         largest.config.evaluate,
@@ -93,22 +93,22 @@ def arms_of(installed: Mapping[str, type[Any]], candidates: Iterable[Arm]) -> li
     return [*arms, *candidates]
 
 
-def sweep(player: Player, setting: Setting, wanted: Range, arms: Sequence[Arm]) -> Sweep:
+def sweep(player: Player, setting: Setting, swept: Range, arms: Sequence[Arm]) -> Sweep:
     """Play the arms with every value on all seeds; return goodput by value."""
-    played = [player.play(_with(setting, wanted.name, value), arms) for value in wanted.values]
+    played = [player.play(_with(setting, swept.name, value), arms) for value in swept.values]
     evaluate = setting.config.evaluate
     points = {}
     for arm in arms:
         line = [runs[arm.name] for runs in played]
-        points[arm.name] = _points(wanted.values, line)
+        points[arm.name] = _points(swept.values, line)
         if arm.grows:
             capped = [[compare.as_planned(run) for run in runs] for runs in line]
-            points[f"{arm.name}{AS_PLANNED}"] = _points(wanted.values, capped)
-    (other,) = (name for name in SWEPT if name != wanted.name)
+            points[f"{arm.name}{AS_PLANNED}"] = _points(swept.values, capped)
+    (other,) = (name for name in SWEPT if name != swept.name)
     return Sweep(
-        name=wanted.name,
+        name=swept.name,
         beside=f"{getattr(evaluate, other)} {other}",
-        gpu_h_per_day=_HOURS * _nodes_of_one(wanted.name, evaluate) * evaluate.gpus_per_node,
+        gpu_h_per_day=_HOURS * _nodes_of_one(swept.name, evaluate) * evaluate.gpus_per_node,
         lines=points,
         best={name: max(line, key=_goodput).value for name, line in points.items()},
     )

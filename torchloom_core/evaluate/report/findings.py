@@ -129,9 +129,9 @@ def _goodput(simulation: Simulation) -> Iterator[str]:
     reference = arms[simulation.reference]
     yield (
         f"Of the baselines that need no forecast and recover as this job does, {reference.name} is "
-        f"best: goodput {wording.estimate(reference.goodput)}.{_alike(simulation)}"
+        f"best: goodput {wording.estimate(reference.goodput)}.{_similar_baselines(simulation)}"
     )
-    best = max(_honest(simulation), key=lambda arm: arm.goodput.value)
+    best = max(_comparable_baselines(simulation), key=lambda arm: arm.goodput.value)
     if best.goodput.value > reference.goodput.value:
         yield (
             f"{best.name}, with another recovery mode, has goodput "
@@ -154,7 +154,7 @@ def _goodput(simulation: Simulation) -> Iterator[str]:
     )
 
 
-def _honest(simulation: Simulation) -> list[ArmSummary]:
+def _comparable_baselines(simulation: Simulation) -> list[ArmSummary]:
     """Return the baselines that need no forecast and do not grow, the best first."""
     return [
         arm
@@ -163,11 +163,11 @@ def _honest(simulation: Simulation) -> list[ArmSummary]:
     ]
 
 
-def _alike(simulation: Simulation) -> str:
+def _similar_baselines(simulation: Simulation) -> str:
     """Name the baselines with the job's recovery that are not clearly worse than the reference."""
     versus = {
         arm.name: arm.versus_reference
-        for arm in _honest(simulation)
+        for arm in _comparable_baselines(simulation)
         if arm.versus_reference is not None
         and arm.recovery in (None, simulation.job.get("recovery"))
     }
@@ -176,12 +176,12 @@ def _alike(simulation: Simulation) -> str:
             f" Too few seeds for a comparison with other baselines: need {MIN_SEEDS}, was "
             f"{len(simulation.seeds)}."
         )
-    alike = [
+    similar = [
         f"{name} ({wording.gain(gain)} points)"
         for name, gain in versus.items()
         if not wording.is_clear(gain)
     ]
-    return f" Not clearly worse: {', '.join(alike)}." if alike else ""
+    return f" Not clearly worse: {', '.join(similar)}." if similar else ""
 
 
 def _too_few(arm: ArmSummary, simulation: Simulation) -> str:
