@@ -66,7 +66,7 @@ def play(page: Page, link: str) -> None:
     page.get_by_label("new value of lr", exact=True).fill("2")
     page.get_by_role("row", name=re.compile("^lr ")).get_by_role("button", name="preview").click()
     tried_out = page.get_by_role("region", name="What if")
-    tried_out.get_by_role("cell", name=re.compile("the loss with the change is")).wait_for(
+    tried_out.get_by_role("cell", name=re.compile("the change moves the loss by")).wait_for(
         timeout=PATIENCE_MS
     )
     page.wait_for_timeout(LOOKS_S * 1000)

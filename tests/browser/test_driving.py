@@ -107,7 +107,7 @@ def test_what_nobody_approves_in_time_is_not_done(tab, run):
     tab.page.get_by_role("button", name=re.compile("^approve p")).wait_for()
     tab.sees("No pending approvals. Proposals that nobody approves expire.")
     show(tab, "Record")
-    tab.sees("denied by expiry: nobody approved it in time")
+    tab.sees("denied by expiry: not approved in time")
     assert not run.trainers["g0"][0].journal("checkpoint")
 
 
@@ -120,14 +120,14 @@ def test_a_person_denies_a_proposal_with_a_reason(tab, run):
     deny.click()
     tab.sees("No pending approvals. Proposals that nobody approves expire.")
     show(tab, "Record")
-    tab.sees(re.compile("denied by person: .* denied it: the node was just replaced"))
+    tab.sees(re.compile("denied by person: denied by .*: the node was just replaced"))
     say(run, ill=0, odd=0)
 
 
 def test_a_move_is_approved_with_its_price_in_sight_and_followed_to_its_end(tab, run):
     show(tab, "Run")
     say(run, ill=1, odd=0)
-    tab.page.get_by_text(re.compile("thresholds wants migrate .*g1")).first.wait_for()
+    tab.page.get_by_text(re.compile("thresholds proposes migrate .*g1")).first.wait_for()
     tab.sees("gains 900 GPU-s with probability 1, costs 3")
     tab.sees(re.compile(r"^asked at \d\d:\d\d:\d\d, .* ago, and as it was then$"))
     tab.page.get_by_role("button", name=re.compile("^approve p")).click()

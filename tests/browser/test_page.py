@@ -549,9 +549,9 @@ def test_a_change_is_tried_out_beside_its_knob_and_both_curves_are_drawn(tab, ru
     what_if.get_by_label("steps", exact=True).fill("40")
     row.get_by_label("new value of x").fill("100")
     try_out.click()
-    what_if.get_by_role("cell", name=re.compile("^worse: the loss with the change is")).wait_for()
+    what_if.get_by_role("cell", name=re.compile("^worse: the change moves the loss by")).wait_for()
     tab.waits(lambda: "preview x = 100: worse: the loss with the change" in tab.said)
-    what_if.get_by_role("cell", name=re.compile("^says nothing of what comes after 40")).wait_for()
+    what_if.get_by_role("cell", name=re.compile("^valid for 40")).wait_for()
     what_if.get_by_role("cell", name=re.compile("^x 1.0 -> 100")).wait_for()
     begun = re.compile(
         r"^preview x = 100, asked for .*; from the weights of step 1, \d+ steps ago$"

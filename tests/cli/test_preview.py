@@ -80,11 +80,11 @@ def test_the_newest_preview_is_printed_as_a_table(folder, trajectory):
     for part in (
         "preview on v0-0, against a control without the change",
         "from step 90 of the run change lr 0.1 -> 2.0",
-        "worse: the loss with the change is +1 at the last step, the median of 5 pairs (+0.5 to "
+        "worse: the change moves the loss by +1 at the last step, the median of 5 pairs (+0.5 to "
         "+1.25 with probability 0.94), lower in 0",
-        "at step 8, if both go on as they bend now: 1 (0.9 to 1.1) without the change, no number "
+        "at step 8, extrapolated from both curves: 1 (0.9 to 1.1) without the change, not finite "
         "with it",
-        "says nothing of what comes after 4 steps",
+        "valid for 4 steps only",
         "44 steps in 1.2 s: its 1.25 s were used up",
     ):
         assert part in " ".join(result.stdout.split()), result.stdout
@@ -99,7 +99,7 @@ def test_json_has_all_results(folder, trajectory):
     ]
     assert seen["judgement"]["says"] == "worse"
     assert seen["setup"]["before"] == {"lr": 0.1}
-    assert seen["words"]["warning"].startswith("says nothing of what comes after 4 steps")
+    assert seen["words"]["warning"].startswith("valid for 4 steps only")
 
 
 @pytest.mark.long
@@ -126,7 +126,7 @@ def test_a_plot_is_saved(folder, trajectory, name, begin):
         ("lr=1 --for 0s", 2, "--for: need a duration such as 30s"),
         ("lr=1 --for 2h", 2, "--for: need at most 1h, was 7200 s"),
         ("lr=1 --plot seen.txt", 2, "seen.txt: need a file .png or .svg, was .txt"),
-        ("nowhere", 4, "nowhere: need a trajectory's folder, there is none"),
+        ("nowhere", 4, "nowhere: no such folder: need the folder of a trajectory"),
         ("lr=1", 3, "no Weaver found: give --url"),
     ],
 )

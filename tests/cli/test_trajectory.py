@@ -30,13 +30,13 @@ def test_an_epoch_is_printed_as_lines_of_text(recorded):
     assert result.returncode == 0, result.stderr
     for part in (
         "g0-0 of group g0 on node node7: training",
-        "r1 alice wants knob lr = 0.25 on all",
+        "r1 alice requests knob lr = 0.25 on all",
         "granted by",
         "set_knob to g0-0 applied at step 4",
         "knob lr = 0.25 on all done",
         "migrate group g0 denied by",
         "r3 bob: stop_actions",
-        "granted by person: alice asked for it",
+        "granted by person: requested by alice",
         "hang at step 4",
         "was killed by SIGKILL after step 4",
     ):
@@ -77,7 +77,7 @@ def test_no_command_fails_on_a_character_that_the_terminal_lacks(recorded, encod
 def test_the_parent_of_a_trajectory_is_one_line(recorded):
     result = recorded.torchloom("trajectory", "show", ".torchloom/trajectory")
     assert result.returncode != 0
-    assert result.stderr.endswith("; there is one at .torchloom/trajectory/run\n")
+    assert result.stderr.endswith("; found one at .torchloom/trajectory/run\n")
     assert result.stderr.count("\n") == 1
 
 

@@ -203,7 +203,7 @@ def test_a_page_is_told_anew_of_a_look_of_which_more_is_known():
     news.take(heard)
     for piece in (early, late):
         recorded.take(note(piece, kind="landscape"), "p1")
-    heard.become(recorded)
+    heard.take_over(recorded)
     told = news.take(heard)
     assert told["new"]
     assert told["cells"] == [[0, 0, 1.0], [1, 1, 3.0]]

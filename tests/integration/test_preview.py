@@ -94,7 +94,7 @@ def test_where_nobody_stands_by_it_is_one_line(run):
 def test_a_knob_that_the_run_has_not_is_one_line(run, v0):
     result = run.torchloom("preview", "lr=0.1")
     assert result.returncode == 5
-    assert result.stderr.startswith("torchloom: denied by impossible: there is no knob 'lr'")
+    assert result.stderr.startswith("torchloom: denied by impossible: no knob is called 'lr'")
     assert result.stderr.count("\n") == 1
 
 
@@ -119,7 +119,7 @@ def test_what_is_shown_is_what_training_on_would_have_done_and_stands_on_record(
     again = run.torchloom("preview", run.trajectory, "--json")
     assert json.loads(again.stdout) == seen
     table = run.torchloom("preview", run.trajectory).stdout
-    for part in ("tried out on v0-0", "x 1.0 -> 20", "says nothing of what comes after 8 steps"):
+    for part in ("tried out on v0-0", "x 1.0 -> 20", "valid for 8 steps only"):
         assert part in table
 
 
@@ -176,7 +176,7 @@ def test_the_control_is_the_run_as_it_is_and_not_as_it_was_at_the_checkpoint(run
 @pytest.mark.long
 def test_no_change_is_none_to_the_bit(run, v0):
     seen = json.loads(run.torchloom("preview", "x=1", "--steps", "6", "--json").stdout)
-    assert seen["words"]["verdict"] == "no difference: both arms are the same to the bit in 5 pairs"
+    assert seen["words"]["verdict"] == "no difference: both arms are bit-identical in 5 pairs"
 
 
 @pytest.mark.long

@@ -160,7 +160,7 @@ def test_a_person_needs_nothing_but_nats_requests(run, until, g0):
         ("knob set x 1000", "denied by impossible: knob x: need at most 100, was 1000"),
         (
             "knob set y 1",
-            "denied by impossible: there is no knob 'y'; there are fenced_change, log_level, x",
+            "denied by impossible: no knob is called 'y'; there are fenced_change, log_level, x",
         ),
         (
             "knob set x 1 --worker g0-00",

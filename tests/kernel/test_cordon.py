@@ -50,7 +50,7 @@ def test_a_cordon_is_done_at_once_and_has_an_outcome():
     outputs = run.ask(CORDON)
     assert only(Verdict, outputs).rule == "person"
     outcome = only(Outcome, outputs)
-    assert (outcome.result, outcome.detail) == ("done", "nobody new is put on node-s")
+    assert (outcome.result, outcome.detail) == ("done", "node-s cordoned")
     assert only(Reply, outputs).ids == ()
     assert run.kernel.fleet.cordons.nodes == {"node-s"}
     assert not run.kernel.run.plans.table
@@ -60,7 +60,7 @@ def test_a_standby_on_a_cordoned_node_is_not_taken_until_it_is_uncordoned():
     run = three_groups(make_kernel(config="[arbiter]\nmax_in_motion_share = 1"))
     run.ask(CORDON)
     verdict = only(Verdict, run.ask(Migrate(group="a")))
-    assert verdict.reason.startswith("no standby fits a: need as many workers, on other nodes")
+    assert verdict.reason.startswith("no standby fits a: need as many reachable workers, on other nodes")
     run.feed(hello("t-0", state="standby"))
     assert only(Issue, run.ask(Migrate(group="a"))).command.worker == "t-0"
     outcome = only(Outcome, run.ask(UNCORDON))
@@ -87,11 +87,11 @@ def refusal(run: Run, action) -> str:
 def test_only_nodes_that_are_known_are_cordoned_and_only_once():
     run = three_groups(make_kernel())
     assert refusal(run, CordonNode(node="node-t")).startswith(
-        "need a node on which a worker sat, or of which a fault was told, was 'node-t'; did you"
+        "need a node that has had a worker or a reported fault, was 'node-t'; did you"
     )
     assert refusal(run, UNCORDON) == "node 'node-s' is not cordoned; there are none"
     run.ask(CORDON)
-    assert refusal(run, CORDON) == "node node-s is cordoned already, until somebody uncordons it"
+    assert refusal(run, CORDON) == "node node-s is already cordoned, until somebody uncordons it"
     run.feed(NodeFault(node="spare-9", kind="xid", ts_ns=run.now_ns, id="e1"))
     assert only(Verdict, run.ask(CordonNode(node="spare-9"))).granted
 
@@ -133,7 +133,7 @@ def for_s(seconds: float) -> CordonNode:
 def test_a_cordon_is_over_at_the_first_tick_at_or_after_its_end():
     run = three_groups(make_kernel())
     detail = only(Outcome, run.ask(for_s(90.0))).detail
-    assert detail == "nobody new is put on node-s for 90 s"
+    assert detail == "node-s cordoned for 90 s"
     assert not of(CordonOver, run.tick(89.9))
     assert only(Verdict, run.ask(Migrate(group="a"))).rule == "impossible"
     run.feed(telemetry("s-0", state="standby"))
@@ -142,7 +142,7 @@ def test_a_cordon_is_over_at_the_first_tick_at_or_after_its_end():
     assert "cordon.node-s" not in run.stored
     assert only(CordonOver, over) == CordonOver(node="node-s")
     assert summarise("cordon_over", msgspec.to_builtins(only(CordonOver, over))) == (
-        "node node-s may be used again: its cordon is over"
+        "node node-s is uncordoned: its cordon has expired"
     )
     assert only(Issue, run.ask(Migrate(group="a"))).command.worker == "s-0"
     assert not of(CordonOver, run.tick(1000.0))
@@ -163,7 +163,7 @@ def test_the_longer_of_two_cordons_holds():
     end = moment_text(run.now_ns + 90 * SECOND_NS)
     run.now_ns += 10**6
     run.ask(for_s(90.0))
-    assert refusal(run, for_s(60.0)) == f"node node-s is cordoned already, until {end}"
+    assert refusal(run, for_s(60.0)) == f"node node-s is already cordoned, until {end}"
     assert only(Verdict, run.ask(for_s(120.0))).granted
     assert not of(CordonOver, run.tick(100.0))
     assert only(Verdict, run.ask(CORDON)).granted

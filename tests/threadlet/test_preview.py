@@ -30,7 +30,7 @@ def test_a_rate_that_is_far_too_high_is_worse(seed):
     assert results.judged.low is None or results.judged.low > 0
     assert results.setup.before == {"lr": LR}
     assert results.shown["verdict"].startswith("worse: ")
-    assert results.shown["warning"].startswith("says nothing of what comes after 50 steps")
+    assert results.shown["warning"].startswith("valid for 50 steps only")
 
 
 @pytest.mark.slow
@@ -43,7 +43,7 @@ def test_a_rate_raised_from_far_too_low_is_better(seed):
     assert results.judged.for_change == 5
     assert results.setup.before == {"lr": LR / 20}
     assert results.shown["verdict"].startswith("better: ")
-    assert "at step 100, if both go on as they bend now" in results.shown["forecast"]
+    assert "at step 100, extrapolated from both curves" in results.shown["forecast"]
 
 
 @pytest.mark.slow

@@ -247,7 +247,9 @@ def test_a_trajectory_of_a_later_format_is_refused(tmp_path: Path) -> None:
 
 
 def test_no_trajectory_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(StateError, match="nowhere: need a trajectory's folder, there is none"):
+    with pytest.raises(
+        StateError, match="nowhere: no such folder: need the folder of a trajectory"
+    ):
         read_epochs(tmp_path / "nowhere")
 
 
@@ -255,13 +257,15 @@ def test_no_trajectory_is_one_line(tmp_path: Path) -> None:
 def test_a_folder_above_a_trajectory_is_one_line_that_names_it(tmp_path: Path, above: str) -> None:
     root = tmp_path / "trajectory" / "demo"
     TrajectoryWriter(root, "demo", 1, Config(), {}, 5).close()
-    with pytest.raises(StateError, match="it holds no epoch; there is one at ") as raised:
+    with pytest.raises(
+        StateError, match="need the folder of a trajectory; found one at "
+    ) as raised:
         read_epochs(tmp_path / above)
     assert str(raised.value).endswith(str(root))
 
 
 def test_a_folder_of_anything_else_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(StateError, match=r"need a trajectory's folder, it holds no epoch$"):
+    with pytest.raises(StateError, match=r"no epoch-\* in it: need the folder of a trajectory$"):
         read_epochs(tmp_path)
 
 

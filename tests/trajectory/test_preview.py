@@ -34,7 +34,7 @@ def seen(*pieces):
 
 
 def judged(**changes):
-    fields = {"says": "worse", "pairs": 5, "for_change": 0, "over": 3}
+    fields = {"result": "worse", "pairs": 5, "for_change": 0, "over": 3}
     numbers = {"difference": 0.5, "low": 0.25, "high": 1.0, "confidence": 0.9375}
     return Judgement(**{**fields, **numbers, **changes})
 

@@ -139,7 +139,7 @@ def test_who_tells_without_end_takes_no_room(standby_tasks, landscape):
     standby_tasks.take(note(2.0, "c1.10001"))
     assert landscape.line == {0.5: 2.0}
     assert sum(map(len, standby_tasks._early.values())) <= 8 * 64
-    assert len(standby_tasks._asked) <= 64
+    assert len(standby_tasks._commands) <= 64
 
 
 def test_one_of_several_parts_is_not_over_where_of_one_nothing_was_heard(landscape):

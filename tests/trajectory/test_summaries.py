@@ -15,4 +15,4 @@ def line_of(proposal):
 def test_what_an_alert_tells_is_told_once():
     said = "the links cannot be probed"
     proposal = Proposal(action=Alert(worker="g0-0", text=said), reason=said)
-    assert line_of(proposal) == f"p1.2 tuner wants alert on g0-0: {said}"
+    assert line_of(proposal) == f"p1.2 tuner proposes alert on g0-0: {said}"

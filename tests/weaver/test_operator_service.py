@@ -52,7 +52,7 @@ async def test_a_request_says_who_asked_and_so_does_the_log(desk, asked, caplog)
     assert [request.by for request in asked] == ["alice", "bob"]
     assert [record.getMessage() for record in caplog.records] == [
         "request: r1.1 alice: stop_actions",
-        "request: r1.2 bob wants drain group g1",
+        "request: r1.2 bob requests drain group g1",
     ]
 
 

@@ -41,7 +41,7 @@ def show(
 ) -> None:
     """Print the results, then draw them: a full disk must not lose the results."""
     if json:
-        print_json(seen.for_machines())
+        print_json(seen.as_dict())
     else:
         console().print(table(seen))
     if plot is not None:

@@ -1,4 +1,4 @@
-"""What a browser lacks of the newest look at the loss: each point is sent to it once."""
+"""The points of the newest loss landscape that a browser lacks: each is sent once."""
 
 from itertools import islice
 from typing import Any
@@ -7,20 +7,20 @@ from torchloom_core.trajectory.landscape import Landscape
 
 
 class LandscapeNews:
-    """Knows what one browser was told."""
+    """Records what one browser was sent."""
 
     def __init__(self) -> None:
         self._version = self._beginnings = 0
         self._line = self._cells = 0
 
     def take(self, landscape: Landscape) -> dict[str, Any] | None:
-        """Return what is to be told, None where there is nothing; ``new``: all before is over."""
+        """Return what is new, None if nothing is; ``new``: it replaces all earlier points."""
         if landscape.version == self._version:
             return None
         self._version = landscape.version
-        is_new = landscape.beginnings != self._beginnings
+        is_new = landscape.restarts != self._beginnings
         if is_new:
-            self._beginnings, self._line, self._cells = landscape.beginnings, 0, 0
+            self._beginnings, self._line, self._cells = landscape.restarts, 0, 0
         line = list(islice(landscape.line.items(), self._line, None))
         cells = list(islice(landscape.cells.items(), self._cells, None))
         self._line, self._cells = len(landscape.line), len(landscape.cells)

@@ -1,6 +1,6 @@
 """Telemetry batches to Arrow rows and back, bit for bit.
 
-Bytes of a batch go into the columns as they are, so a NaN keeps its payload.
+A batch's bytes are copied into the columns unchanged, so a NaN retains its payload.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,7 +20,7 @@ _NUMBER_BYTES = 8
 
 
 class Received(NamedTuple):
-    """A batch, its number among the inputs of this life, and when it came."""
+    """A batch, its number among the inputs of its epoch, and the time it was received."""
 
     seq: int
     ts_recv_ns: int
@@ -28,7 +28,7 @@ class Received(NamedTuple):
 
 
 class _Pieces:
-    """A sink for pyarrow that keeps what it is given, without a copy."""
+    """A sink for pyarrow that collects the written buffers without a copy."""
 
     closed = False
 
@@ -44,11 +44,11 @@ class _Pieces:
 
 
 class TelemetryStream:
-    """One Arrow IPC stream: the schema and the names come with its first batch."""
+    """One Arrow IPC stream: the schema and the names precede its first batch."""
 
     def __init__(self) -> None:
         self._sink = _Pieces()
-        # Compression costs two to six times the whole encoding, on the Weaver's loop.
+        # Compression takes two to six times as long as the encoding, on the Weaver's loop.
         options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True, use_threads=False)
         file = pa.PythonFile(self._sink, mode="w")
         self._stream = pa.ipc.new_stream(file, TELEMETRY_SCHEMA, options=options)
@@ -106,7 +106,7 @@ class TelemetryStream:
 
 
 class _Names:
-    """Strings that are written once a stream and then go by number."""
+    """Strings that are written once per stream and then referred to by number."""
 
     def __init__(self) -> None:
         self._code_of: dict[str, int] = {}
@@ -118,7 +118,7 @@ class _Names:
         return np.array(codes, np.int32).tobytes()
 
     def column(self, codes: bytes) -> Any:
-        # The same array object again tells the stream that no name is new.
+        # For the stream, the same array object again means that no name is new.
         if len(self._array) < len(self._code_of):
             self._array = pa.array(list(self._code_of), pa.string())
         indices = np.frombuffer(codes, np.int32)

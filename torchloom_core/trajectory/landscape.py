@@ -1,4 +1,4 @@
-"""A landscape put together from its pieces, as they come or as they stand in a record."""
+"""Put a loss landscape together from its pieces, live or from a record."""
 
 import math
 from typing import Any
@@ -10,22 +10,22 @@ from torchloom_core.wire.standby_task import Loss
 
 
 class Landscape(Pieces):
-    """What has come so far of the newest look at the loss.
+    """The newest loss landscape so far.
 
     Attributes
     ----------
     line : dict of float to Loss
-        By the share of the update, in the order in which they came.
+        By the share of the update, in the order of arrival.
     cells : dict of (int, int) to Loss
-        By row and column, in that order too.
+        By row and column, in the order of arrival.
     """
 
     kind = LANDSCAPE
     verb = str(Survey.__struct_config__.tag)
     piece = Piece
 
-    def forget(self) -> None:
-        """Begin anew with another look."""
+    def reset(self) -> None:
+        """Reset for another landscape."""
         self.bend: Bend | None = None
         self._planes: dict[str, Plane] = {}
         self.plane: Plane | None = None
@@ -34,17 +34,17 @@ class Landscape(Pieces):
 
     @property
     def parts(self) -> int:
-        """How many standbys look at it, as far as it is known."""
+        """Number of standbys that compute it, as far as known."""
         return max(super().parts, self.plane.parts if self.plane else 1)
 
     @property
     def strangers(self) -> tuple[str, ...]:
-        """Whose cells are left out: they looked at other weights, or at another plane."""
+        """Workers whose cells are ignored, as they have other weights or another plane."""
         others = [command for command, plane in self._planes.items() if plane != self.plane]
         return tuple(self.commands[command] for command in others)
 
     def add(self, piece: Bend | Line | Plane | Cells, command: str) -> None:
-        """Take what was found; of a line without end no more than a line has."""
+        """Add a piece; a line is cut to its maximum size."""
         match piece:
             case Bend():
                 self.bend = piece
@@ -58,14 +58,14 @@ class Landscape(Pieces):
                 self.cells.update({(r, c): loss for r, c, loss in cells if max(r, c) < side})
 
     def drawn_line(self) -> list[tuple[float, float]]:
-        """Return share and loss of the line's points that are numbers, by share."""
+        """Return share and loss of the line's finite points, sorted by share."""
         found = sorted(self.line.items())
         return [(share, loss) for share, loss in found if loss is not None]
 
     def drawn_cells(self) -> list[list[float]]:
         """Return ``(side, side)`` losses, NaN where there is none.
 
-        A cell that was not looked at has the loss of the coarser one that it is a part of.
+        A cell that was not computed has the loss of the coarser cell that contains it.
         """
         side = self.plane.side if self.plane else 0
         return [[self._coarse(row, column, side) for column in range(side)] for row in range(side)]
@@ -80,7 +80,7 @@ class Landscape(Pieces):
             stride *= 2
         return math.nan
 
-    def for_machines(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Return all of it as plain dicts and lists."""
         return {
             "command": self.command,

@@ -1,12 +1,12 @@
-"""What lies where in a trajectory, and what one line and one row of it hold.
+"""The files of a trajectory, and the fields of their lines and rows.
 
 ::
 
     <state>/trajectory/<run>/         the root
-        epoch-28004523/               one life of the Weaver
+        epoch-28004523/               one process of the Weaver
             meta.json                 a Meta
             events-000001.jsonl       Lines: every input but telemetry, and every output
-            telemetry-000001.arrow    Arrow IPC stream, one row a telemetry batch
+            telemetry-000001.arrow    Arrow IPC stream, one row per telemetry batch
 
 ``seq`` counts the kernel's inputs from 1, telemetry included: both kinds of file merged by
 ``seq`` are the exact input order. The parts of a file are numbered; only the last part of a
@@ -23,7 +23,7 @@ from torchloom_core.errors import StateError
 from torchloom_core.wire.limits import MAX_COUNT, Count, Int64, Name
 
 FORMAT = 2
-"""Version of all that this module describes; it rises when an old reader would misread."""
+"""Version of this layout; it is raised when an old reader would misread it."""
 
 META = "meta.json"
 
@@ -51,11 +51,12 @@ TELEMETRY_SCHEMA = pa.schema(
         ("v", pa.int64()),
     ]
 )
-"""A telemetry row: the batch as received, ``values`` sample by sample, ``batch_seq`` its own."""
+"""A telemetry row: the batch as received; ``values`` are sample by sample, ``batch_seq`` is its
+sequence number."""
 
 
 class Meta(msgspec.Struct, frozen=True, kw_only=True):
-    """``meta.json``: whose records lie here.
+    """``meta.json``: the run, epoch and config of the records in this folder.
 
     ``config`` is the whole config without the passwords in ``broker.url``; ``plugins`` maps
     names to versions.
@@ -71,23 +72,23 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of an events file: one input, or one output it led to.
+    """One line of an events file: an input, or one of its outputs.
 
     Attributes
     ----------
     seq : int
-        Number of the input among all inputs of this life.
+        Number of the input among all inputs of this epoch.
     n : int
         0 for the input itself, 1 and up for its outputs.
     outputs : int
-        How many outputs the input led to: the record is whole once ``n`` gets there.
+        Number of the input's outputs: the record is complete once ``n`` reaches it.
     ts_ns : int
-        When the input was received, nanoseconds since the Unix epoch.
+        Time at which the input was received, nanoseconds since the Unix epoch.
     kind : str
         The message's tag.
     id, cause, worker : str
-        Taken from the message by :func:`~torchloom_core.trajectory.links.links_of`; empty
-        where there is none.
+        Taken from the message by :func:`~torchloom_core.trajectory.links.links_of`; empty if it
+        has none.
     body : bytes
         The message as JSON.
     """
@@ -110,14 +111,14 @@ def run_folder(state: Path, run: str) -> Path:
 
 
 def epoch_folder(root: Path, epoch: int) -> Path:
-    """Return the folder of one life."""
+    """Return the folder of one epoch."""
     return root / f"epoch-{epoch:06d}"
 
 
 def epochs(root: Path) -> list[int]:
     """Return the epochs that have a folder, lowest first.
 
-    A number after which there is none that a message can carry is no epoch's.
+    A number too large for a message is ignored.
     """
     names = (path.name.partition("-")[2] for path in root.glob("epoch-*"))
     numbers = (int(name) for name in names if name.isdecimal())
@@ -139,6 +140,6 @@ def part_paths(folder: Path, kind: PartKind) -> list[Path]:
     return sorted(folder.glob(f"{kind}-*{_SUFFIX[kind]}"))
 
 
-def state_error(path: Path, what: str, error: OSError) -> StateError:
-    """Return the error that says in one line what could not be done where, and why."""
-    return StateError(f"{error.filename or path}: {what}: {error.strerror}")
+def state_error(path: Path, failure: str, error: OSError) -> StateError:
+    """Return an error with the place, the failure and its reason in one line."""
+    return StateError(f"{error.filename or path}: {failure}: {error.strerror}")

@@ -1,4 +1,4 @@
-"""How records point at each other: the id, cause and worker of every message.
+"""How records refer to each other: the id, cause and worker of every message.
 
 ====================  ==================  ===================================  ==================
 kind                  id                  cause                                worker
@@ -56,7 +56,7 @@ from torchloom_core.wire.requests import Approve, Deny, Propose, Request
 
 
 class Links(NamedTuple):
-    """The three columns by which records are joined; empty where there is nothing."""
+    """The three columns by which records are joined; empty if not applicable."""
 
     id: str = ""
     cause: str = ""

@@ -1,4 +1,4 @@
-"""Append-only files in numbered parts, and what is whole in them after a crash."""
+"""Append-only files in numbered parts, and their complete records after a crash."""
 
 import contextlib
 import logging
@@ -11,19 +11,19 @@ import pyarrow as pa
 from torchloom_core.trajectory.layout import PartKind, part_path, part_paths
 
 _CONTINUATION = b"\xff\xff\xff\xff"
-"""Every Arrow IPC message begins with it."""
+"""The first bytes of every Arrow IPC message."""
 
 _PIECES_AT_ONCE = 1024
-"""What Linux takes in one call (IOV_MAX)."""
+"""Linux' limit per call (IOV_MAX)."""
 
 Buffer = Any
-"""``bytes``, or what pyarrow has in its place: anything that memoryview takes."""
+"""``bytes``, or a pyarrow buffer: anything that memoryview accepts."""
 
 logger = logging.getLogger(__name__)
 
 
 class PartWriter:
-    """Appends whole records, and begins a new part once the present one is large enough."""
+    """Appends complete records, and starts a new part once the present one is large enough."""
 
     def __init__(self, folder: Path, kind: PartKind, part_bytes: int) -> None:
         self._folder = folder
@@ -34,13 +34,13 @@ class PartWriter:
         self._size = self._size_before = 0
 
     def next_is_new(self) -> bool:
-        """Return whether the next append begins a part."""
+        """Return whether the next append starts a part."""
         return self._file < 0 or self._size >= self._part_bytes
 
     def append(self, *pieces: Buffer) -> None:
-        """Hand the pieces to the operating system: all of them or, where OSError is raised, none.
+        """Write all pieces or, if OSError is raised, none.
 
-        FencedChange they are whole records, and they stay together in one part.
+        The pieces form complete records and stay in one part.
         """
         if self.next_is_new():
             self._open_next()
@@ -57,13 +57,13 @@ class PartWriter:
         self._size += size
 
     def undo(self) -> None:
-        """Take the last append back."""
+        """Undo the last append."""
         self._size = self._size_before
         with contextlib.suppress(OSError):
             os.ftruncate(self._file, self._size)
 
     def sync(self) -> None:
-        """Wait until the disk has everything."""
+        """Wait until everything is on disk."""
         if self._file >= 0:
             os.fsync(self._file)
 
@@ -103,9 +103,9 @@ def sync_folder(folder: Path) -> None:
 
 
 def whole_bytes(data: bytes, kind: PartKind) -> tuple[int, bool]:
-    """Return how many leading bytes are whole records, and whether the rest is a torn one.
+    """Return how many leading bytes are complete records, and whether the rest is a torn one.
 
-    What is neither whole nor torn is damaged: a crash cannot have left it.
+    A rest that is not a torn record is damaged, which a crash of the writer cannot cause.
     """
     if kind == "events":
         return data.rfind(b"\n") + 1, True
@@ -122,15 +122,15 @@ def whole_bytes(data: bytes, kind: PartKind) -> tuple[int, bool]:
     return end, True
 
 
-def mend(folder: Path) -> None:
-    """Cut the torn record off the last part of each kind; a part without a whole one goes."""
+def repair(folder: Path) -> None:
+    """Cut the torn record off the last part of each kind; delete a part without a complete one."""
     kinds: tuple[PartKind, ...] = ("events", "telemetry")
     for kind in kinds:
         for path in part_paths(folder, kind)[-1:]:
             data = path.read_bytes()
             end, torn = whole_bytes(data, kind)
             if not torn:
-                logger.warning("%s: damaged at byte %d, left as it is", path, end)
+                logger.warning("%s: damaged at byte %d, not repaired", path, end)
             elif end == 0:
                 path.unlink()
             elif end < len(data):

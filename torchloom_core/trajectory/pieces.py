@@ -1,4 +1,4 @@
-"""What a standby task's pieces add up to, as they come or as they stand in a record."""
+"""Put a standby task's result together from its pieces, live or from a record."""
 
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Self
@@ -16,19 +16,19 @@ class Pieces(ABC):
     Attributes
     ----------
     kind : str
-        Of the notes that bring the pieces.
+        Kind of the notes with the pieces.
     verb : str
-        Of the commands that ask for them.
+        Verb of the commands that request them.
     piece : type
-        What is decoded.
+        Type of a decoded piece.
     version : int
-        Another number whenever there is more.
-    beginnings : int
-        Another number whenever all of it is to be looked at anew.
-    standby task : str
+        Changes with each new piece.
+    restarts : int
+        Changes when earlier pieces no longer count.
+    standby_task : str
         The verdict that the commands come from, empty before the first piece.
     commands : dict of str to str
-        Who tells of it, by the command.
+        The reporting worker, by command.
     """
 
     kind: ClassVar[str]
@@ -36,46 +36,46 @@ class Pieces(ABC):
     piece: ClassVar[Any]
 
     def __init__(self) -> None:
-        self.version = self.beginnings = 0
+        self.version = self.restarts = 0
         self._begin("")
 
     def _begin(self, standby_task: str) -> None:
-        self.beginnings += 1
+        self.restarts += 1
         self.standby_task = standby_task
         self.commands: dict[str, str] = {}
         self._parts = 1
         self._progress: dict[str, tuple[int, int]] = {}
         self._ends: dict[str, End] = {}
-        self.forget()
+        self.reset()
 
     @property
     def parts(self) -> int:
-        """How many standbys tell of it, as far as it is known."""
+        """Number of standbys that report on it, as far as known."""
         return self._parts
 
     @property
     def worker(self) -> str:
-        """Who tells of it, with commas between; empty before the first piece."""
+        """The reporting workers, separated by commas; empty before the first piece."""
         return ", ".join(sorted(self.commands.values()))
 
     @property
     def command(self) -> str:
-        """The first command of which something was told, empty before."""
+        """The first command with a piece, empty before."""
         return next(iter(self.commands), "")
 
     @property
     def points(self) -> int:
-        """How often a loss was computed."""
+        """Number of computed losses."""
         return sum(points for points, _ in self._progress.values())
 
     @property
     def of(self) -> int:
-        """About how often it will be."""
+        """Approximate number of losses at the end."""
         return sum(of for _, of in self._progress.values())
 
     @property
     def end(self) -> End | None:
-        """What was told at the end of all its parts, None before."""
+        """The combined end of all parts, None before the last has ended."""
         if len(self._ends) < self.parts:
             return None
         ends = self._ends.values()
@@ -85,45 +85,45 @@ class Pieces(ABC):
             why="; ".join(dict.fromkeys(end.why for end in ends if end.why)),
         )
 
-    def become(self, other: Self) -> None:
-        """Be what another has, which knows more of a standby task, or of a newer one."""
-        version, beginnings = self.version + 1, self.beginnings + 1
+    def take_over(self, other: Self) -> None:
+        """Take over the state of another instance with more pieces, or a newer standby task."""
+        version, restarts = self.version + 1, self.restarts + 1
         vars(self).update(vars(other))
-        self.version, self.beginnings = version, beginnings
+        self.version, self.restarts = version, restarts
 
     @abstractmethod
-    def forget(self) -> None:
-        """Begin anew: the pieces of another standby task come."""
+    def reset(self) -> None:
+        """Reset for the pieces of another standby task."""
 
     @abstractmethod
     def add(self, piece: Any, command: str) -> None:
-        """Take a piece that is not the last of a command."""
+        """Add a piece that is not the last of a command."""
 
     @abstractmethod
-    def for_machines(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Return all of it as plain dicts and lists."""
 
     def take(self, note: Note, standby_task: str, parts: int = 1) -> None:
-        """Take a note that brings a piece of a standby task: the first of another begins anew.
+        """Take a note with a piece of a standby task; the first of another task resets.
 
-        What brings none is passed over. ``parts`` standbys were asked for it, or more.
+        Other notes are ignored. ``parts`` is the number of standbys known to work on it.
         """
         if note.kind != self.kind:
             return
         try:
-            told = msgspec.convert(note.fields, PieceNote)
-            piece = msgspec.json.decode(told.piece, type=self.piece)
+            progress = msgspec.convert(note.fields, PieceNote)
+            piece = msgspec.json.decode(progress.piece, type=self.piece)
         except UNREADABLE:
             return
         if standby_task != self.standby_task:
             self._begin(standby_task)
         self._parts = max(self._parts, parts)
-        if told.command in self._ends:
-            return  # what is said afterwards turns no verdict
-        self.commands[told.command] = note.worker
-        self._progress[told.command] = told.points, told.of
+        if progress.command in self._ends:
+            return  # pieces after the end are ignored
+        self.commands[progress.command] = note.worker
+        self._progress[progress.command] = progress.points, progress.of
         self.version += 1
         if isinstance(piece, End):
-            self._ends[told.command] = piece
+            self._ends[progress.command] = piece
         else:
-            self.add(piece, told.command)
+            self.add(piece, progress.command)

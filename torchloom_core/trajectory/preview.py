@@ -1,4 +1,4 @@
-"""A preview put together from its pieces, and what it says in words."""
+"""Put a preview together from its pieces, and describe its result in sentences."""
 
 import math
 import statistics
@@ -25,7 +25,7 @@ WITHOUT, WITH = "without the change", "with it"
 
 
 class Point(NamedTuple):
-    """The losses of an arm in a stretch of steps that ends at ``step``, over all its repeats."""
+    """An arm's losses in a range of steps that ends at ``step``, over all repeats."""
 
     step: int
     least: float
@@ -34,31 +34,31 @@ class Point(NamedTuple):
 
 
 class Preview(Pieces):
-    """What has come so far of the newest preview.
+    """The newest preview so far.
 
     Attributes
     ----------
     curves : dict of (int, str) to list of Loss
-        By repeat and arm, step by step, in the order in which they came.
+        By repeat and arm, step by step.
     judged : Judgement, optional
-        What the pairs say that are complete.
+        The verdict from the complete pairs.
     """
 
     kind = PREVIEW
     verb = str(Rehearse.__struct_config__.tag)
     piece = Piece
 
-    def forget(self) -> None:
-        """Begin anew with another preview."""
+    def reset(self) -> None:
+        """Reset for another preview."""
         self.setup: Setup | None = None
         self.judged: Judgement | None = None
         self.curves: dict[tuple[int, Arm], list[Loss]] = {}
         self._room = MOST_POINTS
 
     def add(self, piece: Setup | Curve | Judgement, command: str) -> None:
-        """Take what was found; of a curve without end no more than a preview has.
+        """Add a piece; a curve is cut to the maximum size of a preview.
 
-        A sidecar tells again what it does not know to have arrived: each loss has its place.
+        A sidecar repeats pieces that may not have arrived, so each loss has its own index.
         """
         match piece:
             case Setup():
@@ -73,11 +73,11 @@ class Preview(Pieces):
                 curve[first : first + len(losses)] = losses[: max(0, len(curve) - first)]
 
     def band(self, arm: Arm, most: int = MOST_STEPS) -> list[Point]:
-        """Return an arm's losses over its repeats, of ``most`` stretches of steps at the most.
+        """Return an arm's losses over its repeats, in at most ``most`` ranges of steps.
 
-        A stretch in which no loss is a number is left out.
+        A range without a finite loss is left out.
         """
-        curves = [curve for (_, whose), curve in self.curves.items() if whose == arm]
+        curves = [curve for (_, name), curve in self.curves.items() if name == arm]
         steps = max(map(len, curves), default=0)
         stride = math.ceil(max(1, steps, self.setup.steps if self.setup else 0) / most)
         found = []
@@ -91,7 +91,7 @@ class Preview(Pieces):
 
     @property
     def change(self) -> str:
-        """What is tried, as ``lr 0.1 -> 0.2``."""
+        """The change that is tried, such as ``lr 0.1 -> 0.2``."""
         if self.setup is None:
             return ""
         before, values = self.setup.before, self.setup.values
@@ -100,11 +100,11 @@ class Preview(Pieces):
         return ", ".join(told) or "no change"
 
     def words(self) -> Iterator[tuple[str, str]]:
-        """Yield what it says: a name and a sentence, line by line."""
+        """Yield the result as lines of a name and a sentence."""
         if self.setup is not None:
             yield "change", self.change
         elif self.judged is not None:
-            yield "change", "which one was told before anybody here listened; it is on record"
+            yield "change", "announced before this page was connected; see the record"
         if self.judged is not None:
             yield "verdict", verdict_text(self.judged)
             if self.judged.ahead is not None:
@@ -117,7 +117,7 @@ class Preview(Pieces):
         elif self.version:
             yield "tried", f"{self.points} of {self.of} steps"
 
-    def for_machines(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Return all of it as plain dicts and lists."""
         return {
             "command": self.command,
@@ -135,51 +135,51 @@ class Preview(Pieces):
 
 
 def verdict_text(judged: Judgement) -> str:
-    """Return what is said of the change, in one sentence."""
+    """Return the verdict on the change in one sentence."""
     pairs = "1 pair" if judged.pairs == 1 else f"{judged.pairs} pairs"
     if judged.alike:
-        return f"no difference: both arms are the same to the bit in {pairs}"
+        return f"no difference: both arms are bit-identical in {pairs}"
     how = _how(judged, pairs)
     if judged.result == "few":
-        return f"cannot be told yet, need {FEWEST_PAIRS} pairs: {how}"
-    says = {"better": "better", "worse": "worse", "same": "no difference was seen"}
-    return f"{says[judged.result]}: {how}"
+        return f"undecided, need {FEWEST_PAIRS} pairs: {how}"
+    verdicts = {"better": "better", "worse": "worse", "same": "no significant difference"}
+    return f"{verdicts[judged.result]}: {how}"
 
 
 def _how(judged: Judgement, pairs: str) -> str:
     over = "at the last step" if judged.over == 1 else f"over the last {judged.over} steps"
     if judged.diverged:
-        lost = f"with the change the loss is no number any more in {judged.diverged} of {pairs}"
+        diverged = f"with the change the loss becomes NaN or inf in {judged.diverged} of {pairs}"
         if judged.difference is None:
-            return lost
-        return f"{lost}; by the median it is {judged.difference:+.4g} {over}"
+            return diverged
+        return f"{diverged}; the median difference is {judged.difference:+.4g} {over}"
     interval = f"{_signed(judged.low)} to {_signed(judged.high)}"
     return (
-        f"the loss with the change is {_signed(judged.difference)} {over}, the median of {pairs} "
+        f"the change moves the loss by {_signed(judged.difference)} {over}, the median of {pairs} "
         f"({interval} with probability {judged.confidence:.2f}), lower in {judged.for_change}"
     )
 
 
 def warning_text(steps: int | None) -> str:
-    """Return what is not said, in one sentence; None: it is not known how many steps there are."""
+    """Return the preview's limitation in one sentence; None: the number of steps is unknown."""
     after = "the last step" if steps is None else f"{steps} steps"
     return (
-        f"says nothing of what comes after {after}: what is better for a few may be worse "
-        "for many, as a learning rate that is too low in the long run"
+        f"valid for {after} only: a change that helps over a few steps may hurt over many, such "
+        "as a learning rate that is too low in the long run"
     )
 
 
 def _ahead_text(ahead: Ahead) -> str:
-    told = f"{_spread(ahead.control)} {WITHOUT}, {_spread(ahead.change)} {WITH}"
-    return f"at step {ahead.steps}, if both go on as they bend now: {told}"
+    losses = f"{_spread(ahead.control)} {WITHOUT}, {_spread(ahead.change)} {WITH}"
+    return f"at step {ahead.steps}, extrapolated from both curves: {losses}"
 
 
 def _spread(losses: tuple[float, float, float] | None) -> str:
     if losses is None:
-        return "no number"
+        return "not finite"
     least, median, most = losses
     return f"{median:.4g} ({least:.4g} to {most:.4g})"
 
 
 def _signed(loss: Loss) -> str:
-    return "no number" if loss is None else f"{loss:+.4g}"
+    return "not finite" if loss is None else f"{loss:+.4g}"

@@ -1,4 +1,4 @@
-"""Read the lives of a Weaver back, also those that were cut short or are still going on."""
+"""Read the recorded epochs of a run, also those that were cut short or are still running."""
 
 import itertools
 import re
@@ -44,7 +44,7 @@ _T = TypeVar("_T")
 
 
 class Recorded(NamedTuple):
-    """One kernel input and what it led to, each output as the JSON that was recorded."""
+    """One kernel input and its outputs, each as the recorded JSON."""
 
     seq: int
     ts_recv_ns: int
@@ -53,10 +53,10 @@ class Recorded(NamedTuple):
 
 
 class EpochRecord:
-    """What one life of the Weaver left behind.
+    """The record of one epoch, one process of the Weaver.
 
-    A record torn by a crash at the end of a file is passed over; a damaged one anywhere else
-    ends every method's reading with a StateError that names the file and the line or row.
+    A record torn by a crash at the end of a file is skipped; a damaged one anywhere else raises
+    StateError with the file and the line or row.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -68,12 +68,12 @@ class EpochRecord:
 
     @property
     def is_earlier(self) -> bool:
-        """Whether an earlier version recorded it: names are translated, sentences not compared."""
+        """Whether an older version recorded it: names are translated, texts are not compared."""
         return self.meta.v < FORMAT
 
     @cached_property
     def config(self) -> Config:
-        """The config of this life; StateError if this version does not know all of its keys."""
+        """The config of this epoch; StateError if this version does not know all of its keys."""
         try:
             config = self.meta.config
             return msgspec.convert(renamed_config(config) if self.is_earlier else config, Config)
@@ -81,13 +81,13 @@ class EpochRecord:
             raise StateError(f"{self.folder / META}: config: {error}") from None
 
     def inputs(self) -> Iterator[Recorded]:
-        """Yield every input in the order in which the kernel had it.
+        """Yield every input in the order in which the kernel received it.
 
-        The end of an unfinished flush is left out from the first input that is missing, so
-        what comes is always a whole beginning of the life. What was not recorded meanwhile is
-        passed over at the :class:`~torchloom_core.wire.events.RecordingGap` that names it.
+        After an unfinished flush the inputs end before the first missing one, so the result is
+        always a complete beginning. Inputs that were not recorded are skipped at the
+        :class:`~torchloom_core.wire.events.RecordingGap` that names them.
         """
-        # Telemetry is written after events: looked at first, it is never ahead of them.
+        # Telemetry is written after events: listed first, it is never ahead of them.
         rows = itertools.chain.from_iterable(map(decode, self.record_batches()))
         row = next(rows, None)
         groups = self._groups()
@@ -110,9 +110,9 @@ class EpochRecord:
                 return
 
     def overruns(self) -> list[tuple[int, str, str]]:
-        """Return ``(seq, policy, detail)`` of every policy that overran its time.
+        """Return ``(seq, policy, detail)`` of every policy that exceeded its time budget.
 
-        How long a policy takes is the one thing about a life that a replay cannot repeat.
+        The time that a policy takes is the only thing that a replay cannot reproduce.
         """
         found = []
         for line in self.lines():
@@ -123,12 +123,12 @@ class EpochRecord:
         return found
 
     def lines(self) -> Iterator[Line]:
-        """Yield every whole line of the events files."""
+        """Yield every complete line of the events files."""
         for _, line in self._placed_lines():
             yield line
 
     def events_after(self, seq: int) -> Iterator[Recorded]:
-        """Yield every whole input but telemetry whose number is above ``seq``."""
+        """Yield every complete input after ``seq``, except telemetry."""
         for recorded in self._groups(self._parts_after(seq)):
             if recorded.seq > seq:
                 yield recorded
@@ -136,13 +136,13 @@ class EpochRecord:
     def record_batches(self) -> Iterator[Any]:
         """Return the telemetry as ``pyarrow.RecordBatch``, columns as in ``TELEMETRY_SCHEMA``.
 
-        What is appended after this call is not seen.
+        Rows appended after this call are not included.
         """
         sizes = [(path, path.stat().st_size) for path in part_paths(self.folder, "telemetry")]
         return _record_batches(sizes)
 
     def _parts_after(self, seq: int) -> list[Path]:
-        """Return the parts of the events file from the one on in which ``seq`` is."""
+        """Return the parts of the events file, from the one that contains ``seq``."""
         paths = part_paths(self.folder, "events")
         first = 0
         for number, path in enumerate(paths):
@@ -169,7 +169,7 @@ class EpochRecord:
                 yield place, renamed_line(line) if self.is_earlier else line
 
     def _groups(self, paths: Sequence[Path] = ()) -> Iterator[Recorded]:
-        """Yield every input that has a line, once the lines of all its outputs are there."""
+        """Yield every input that has a line, once the lines of all its outputs are complete."""
         seq = 0
         lines = self._placed_lines(paths)
         for place, line in lines:
@@ -193,25 +193,25 @@ def _is_gap_from(seq: int, group: Recorded) -> bool:
 
 
 def read_epochs(root: Path) -> list[EpochRecord]:
-    """Return the lives recorded under a run's folder, oldest first.
+    """Return the epochs recorded under a run's folder, oldest first.
 
     Raises
     ------
     StateError
-        If there is no such folder, it holds no life, or a ``meta.json`` in it cannot be read.
+        If there is no such folder, it has no epoch, or a ``meta.json`` in it cannot be read.
     """
     try:
         there = stat.S_ISDIR(root.stat().st_mode)
     except (OSError, ValueError):
         there = False
     if not there:
-        raise StateError(f"{root!s:.300}: need a trajectory's folder, there is none")
+        raise StateError(f"{root!s:.300}: no such folder: need the folder of a trajectory")
     folders = [path for path in root.iterdir() if _EPOCH.fullmatch(path.name)]
     if not folders:
         within = sorted({str(record.parent) for record in _epoch_folders_below(root)})
-        hint = f"; there is one at {listed(within, _NAMED)}" if within else ""
-        raise StateError(f"{root!s:.300}: need a trajectory's folder, it holds no epoch{hint}")
-    # Killed before its meta.json was there, a Weaver has recorded nothing.
+        hint = f"; found one at {listed(within, _NAMED)}" if within else ""
+        raise StateError(f"{root!s:.300}: no epoch-* in it: need the folder of a trajectory{hint}")
+    # A Weaver that was killed before its meta.json was written has recorded nothing.
     found = [EpochRecord(folder) for folder in folders if (folder / META).exists()]
     return sorted(found, key=lambda record: record.meta.epoch)
 
@@ -240,13 +240,13 @@ def _record_batches(sizes: list[tuple[Path, int]]) -> Iterator[Any]:
                 yield batch
                 rows += batch.num_rows
         if end < len(data) and not (torn and path == sizes[-1][0]):
-            raise StateError(f"{path}: row {rows}: no record batch, and more comes after it")
+            raise StateError(f"{path}: row {rows}: damaged record batch before the end of the file")
 
 
 def _stream(data: bytes) -> Any:
     stream = pa.ipc.open_stream(data)
     if not stream.schema.equals(TELEMETRY_SCHEMA):
-        raise ValueError("need the columns of telemetry, were others")
+        raise ValueError("the columns are not those of telemetry")
     return stream
 
 
@@ -258,7 +258,7 @@ def _decode(decoder: msgspec.json.Decoder[_T], data: bytes | msgspec.Raw, place:
 
 
 def _check_text(body: msgspec.Raw, place: str) -> None:
-    # The line's decoder does not look into the body.
+    # The line's decoder does not check the body.
     try:
         str(body, "utf-8")
     except UnicodeDecodeError as error:

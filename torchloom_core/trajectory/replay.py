@@ -1,4 +1,4 @@
-"""Feed a recorded life to a fresh kernel and see whether it decides the same."""
+"""Feed a recorded epoch to a fresh kernel and compare its decisions."""
 
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
@@ -14,14 +14,14 @@ from torchloom_core.wire.messages import Telemetry
 
 
 class KernelLike(Protocol):
-    """What is replayed into."""
+    """The kernel that a record is replayed into."""
 
     def step(self, message: Telemetry | Input, ts_ns: int, /) -> Sequence[Output]:
-        """Take one input and return everything it led to."""
+        """Take one input and return its outputs."""
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """The first output that came out otherwise, both as JSON; empty where there was none."""
+    """The first output that differs, both as JSON; empty if there was none."""
 
     seq: int
     n: int
@@ -30,13 +30,13 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a replay came: to the end of the life, to the first difference, or to a ``gap``.
+    """The result of a replay, which ends at the end, the first difference or the first ``gap``.
 
-    Beyond inputs that are not on record nothing can be replayed.
+    Beyond inputs that were not recorded nothing can be replayed.
 
     ``inputs`` counts all inputs, ``telemetry`` the batches among them; ``outputs`` counts the
-    outputs that were equal bit for bit, ``verdicts`` the verdicts among them. Of a record by an
-    earlier version only decisions are compared, as sentences may be worded otherwise since.
+    outputs that were equal bit for bit, ``verdicts`` the verdicts among them. For a record of an
+    older version only decisions are compared, as texts may have changed since.
     """
 
     inputs: int
@@ -50,20 +50,20 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
 def replay(record: EpochRecord, make_kernel: Callable[[EpochRecord], KernelLike]) -> ReplayReport:
     """Feed ``record`` to a fresh kernel and compare every output with the recorded one.
 
-    A policy's overrun depends on the machine: ``make_kernel`` hands ``record.overruns()`` to the
+    A policy's overrun depends on the machine: ``make_kernel`` passes ``record.overruns()`` to the
     kernel, which repeats them.
 
     Raises
     ------
     StateError
-        If the life's files are damaged.
+        If the files are damaged.
     """
     kernel = make_kernel(record)
     inputs = telemetry = outputs = verdicts = 0
     difference = gap = None
     for seq, ts_recv_ns, message, recorded in record.inputs():
         if any(map(_is_failure, recorded)):
-            break  # the Weaver's own code failed here, and the life ended
+            break  # the Weaver's own code failed at this input, which ended it
         if isinstance(message, RecordingGap):
             gap = message
             break

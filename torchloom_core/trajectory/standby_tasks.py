@@ -1,4 +1,4 @@
-"""Find the standby task that a note is a piece of, by the command that the Weaver sent."""
+"""Assign notes to standby tasks, by the commands that the Weaver sent."""
 
 from collections import OrderedDict, deque
 from collections.abc import Iterable
@@ -15,13 +15,13 @@ from torchloom_core.wire.events import CommandStatus
 from torchloom_core.wire.messages import Note
 from torchloom_core.wire.standby_task import PieceNote
 
-_MOST_ASKED = 64
+_MOST_COMMANDS = 64
 _MOST_EARLY, _MOST_WORKERS = 8, 64
-"""Notes of a worker that are kept before it is known who was asked, and workers of whom some are:
-no one worker can have those of others forgotten."""
+"""Notes per worker that are stored before their command is known, and workers with such notes:
+one worker cannot displace the notes of others."""
 
 
-class _Whose(NamedTuple):
+class _Command(NamedTuple):
     command: str
     worker: str
     incarnation: int
@@ -29,21 +29,21 @@ class _Whose(NamedTuple):
 
 
 class StandbyTasks:
-    """Gives the newest standby task of each kind its pieces, and nobody else's.
+    """Gives the newest standby task of each kind its pieces, and ignores others.
 
-    Any worker can tell of a landscape that nobody has asked it for. What a worker tells before it
-    is heard here that it was asked is kept until then: the two travel apart.
+    A worker may send a landscape that was not requested. A note that arrives before its command is
+    stored until the command is known: the two have different paths.
 
     Parameters
     ----------
     *kinds : Pieces
-        What takes the pieces of each kind.
+        Collects the pieces of each kind.
     """
 
     def __init__(self, *kinds: Pieces) -> None:
         self._by_note = {pieces.kind: pieces for pieces in kinds}
         self._verbs = {pieces.verb for pieces in kinds}
-        self._asked: dict[_Whose, tuple[int, str]] = {}
+        self._commands: dict[_Command, tuple[int, str]] = {}
         self._number = 0
         self._newest = dict.fromkeys(self._by_note, 0)
         self._early: OrderedDict[str, deque[Note]] = OrderedDict()
@@ -51,19 +51,18 @@ class StandbyTasks:
     def add_command(
         self, command: str, worker: str, incarnation: int, verb: str, standby_task: str
     ) -> None:
-        """Take that the Weaver has told a life of a worker to do something, of any verb.
+        """Note that the Weaver sent a command of any verb to an incarnation of a worker.
 
-        ``standby task`` is the verdict that it comes from, which several commands may have in
-        common.
+        ``standby_task`` is the verdict that it comes from, which several commands may share.
         """
-        whose = _Whose(command, worker, incarnation, verb)
-        if verb not in self._verbs or whose in self._asked:
+        key = _Command(command, worker, incarnation, verb)
+        if verb not in self._verbs or key in self._commands:
             return
-        if len(self._asked) == _MOST_ASKED:
-            del self._asked[next(iter(self._asked))]
-        numbers = {known: number for number, known in self._asked.values()}
-        self._asked[whose] = numbers.get(standby_task, self._number + 1), standby_task
-        self._number = max(self._asked[whose][0], self._number)
+        if len(self._commands) == _MOST_COMMANDS:
+            del self._commands[next(iter(self._commands))]
+        numbers = {task: number for number, task in self._commands.values()}
+        self._commands[key] = numbers.get(standby_task, self._number + 1), standby_task
+        self._number = max(self._commands[key][0], self._number)
         for note in self._early.pop(worker, ()):
             self.take(note)
 
@@ -75,34 +74,36 @@ class StandbyTasks:
             )
 
     def take(self, note: Note) -> None:
-        """Take any note; give a piece of the newest standby task to it, ignore older ones."""
+        """Take any note; pass on pieces of the newest standby task, ignore older ones."""
         pieces = self._by_note.get(note.kind)
         if pieces is None:
             return
         try:
-            told = msgspec.convert(note.fields, PieceNote)
+            progress = msgspec.convert(note.fields, PieceNote)
         except UNREADABLE:
             return
-        whose = _Whose(told.command, note.worker, note.incarnation, pieces.verb)
-        if whose not in self._asked:
-            self._keep(msgspec.structs.replace(note, fields=msgspec.structs.asdict(told)))
+        key = _Command(progress.command, note.worker, note.incarnation, pieces.verb)
+        if key not in self._commands:
+            self._store_early(
+                msgspec.structs.replace(note, fields=msgspec.structs.asdict(progress))
+            )
             return
-        number, standby_task = self._asked[whose]
+        number, standby_task = self._commands[key]
         if number >= self._newest[note.kind]:
             self._newest[note.kind] = number
-            parts = sum(of == standby_task for _, of in self._asked.values())
+            parts = sum(task == standby_task for _, task in self._commands.values())
             pieces.take(note, standby_task, parts)
 
-    def _keep(self, note: Note) -> None:
+    def _store_early(self, note: Note) -> None:
         if note.worker not in self._early and len(self._early) == _MOST_WORKERS:
             self._early.popitem(last=False)
         self._early.setdefault(note.worker, deque(maxlen=_MOST_EARLY)).append(note)
 
 
 def newest_recorded(root: Path, *kinds: Pieces) -> None:
-    """Give each kind the standby task that was begun last in a trajectory, if one was.
+    """Give each kind the standby task that was started last in a trajectory, if any.
 
-    Lives are read from the newest back to those in which the standby tasks were begun.
+    Epochs are read from the newest back to those in which the standby tasks were started.
 
     Raises
     ------
@@ -110,32 +111,34 @@ def newest_recorded(root: Path, *kinds: Pieces) -> None:
         If it cannot be read.
     """
     notes, verbs = {pieces.kind for pieces in kinds}, {pieces.verb for pieces in kinds}
-    told, begun = list[Note | CommandStatus](), set[str]()
+    messages, started = list[Note | CommandStatus](), set[str]()
     for record in reversed(read_epochs(root)):
-        of_life = [
-            one
-            for one in _told(record.lines())
-            if (one.kind in notes if isinstance(one, Note) else one.verb in verbs)
+        of_epoch = [
+            message
+            for message in _notes_and_statuses(record.lines())
+            if (message.kind in notes if isinstance(message, Note) else message.verb in verbs)
         ]
-        told = of_life + told
-        begun |= {
-            one.command
-            for one in of_life
-            if isinstance(one, CommandStatus) and one.status == "issued"
+        messages = of_epoch + messages
+        started |= {
+            message.command
+            for message in of_epoch
+            if isinstance(message, CommandStatus) and message.status == "issued"
         }
         if notes == {
-            one.kind for one in told if isinstance(one, Note) and one.fields.get("command") in begun
+            message.kind
+            for message in messages
+            if isinstance(message, Note) and message.fields.get("command") in started
         }:
             break
     standby_tasks = StandbyTasks(*kinds)
-    for one in told:
-        if isinstance(one, Note):
-            standby_tasks.take(one)
+    for message in messages:
+        if isinstance(message, Note):
+            standby_tasks.take(message)
         else:
-            standby_tasks.take_status(one)
+            standby_tasks.take_status(message)
 
 
-def _told(lines: Iterable[Line]) -> Iterable[Note | CommandStatus]:
+def _notes_and_statuses(lines: Iterable[Line]) -> Iterable[Note | CommandStatus]:
     for line in lines:
         if line.kind in ("note", "command_status"):
             try:

@@ -1,4 +1,4 @@
-"""What any record of the trajectory says, in one line for a person."""
+"""One line of text for each kind of record in a trajectory."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,10 +15,10 @@ _LONGEST_FIELD = 80
 def summarise(kind: str, body: Mapping[str, Any]) -> str:
     """Return one line on a message of this kind, given as plain dicts and lists.
 
-    What it quotes may have been written by anyone, and to look like another line.
+    Quoted texts come from any source, so control characters are escaped.
     """
-    text_of = _TEXTS.get(kind)
-    text = text_of(body) if text_of else ""
+    describe = _TEXTS.get(kind)
+    text = describe(body) if describe else ""
     return plain_line(text, len(text))
 
 
@@ -55,8 +55,8 @@ def _ack(body: Mapping[str, Any]) -> str:
 
 
 def _command_status(body: Mapping[str, Any]) -> str:
-    what = f"{body['command']} {body['verb']} to {body['worker']} {body['status']}"
-    return _with_detail(what + _at_step(body), body)
+    text = f"{body['command']} {body['verb']} to {body['worker']} {body['status']}"
+    return _with_detail(text + _at_step(body), body)
 
 
 def _at_step(body: Mapping[str, Any]) -> str:
@@ -69,9 +69,9 @@ def _with_detail(text: str, body: Mapping[str, Any]) -> str:
 
 def _proposed(body: Mapping[str, Any]) -> str:
     proposal = body["proposal"]
-    wish, reason = summary_of(proposal["action"]), proposal["reason"]
-    text = f"{body['id']} {body['policy']} wants {wish}"
-    if not wish.endswith(reason):  # an alert's reason is what it tells
+    action, reason = summary_of(proposal["action"]), proposal["reason"]
+    text = f"{body['id']} {body['policy']} proposes {action}"
+    if not action.endswith(reason):  # an alert's text is its reason
         text += f": {reason}"
     gain = proposal.get("gain_gpu_s", 0.0)
     if not gain:
@@ -81,17 +81,17 @@ def _proposed(body: Mapping[str, Any]) -> str:
 
 
 def _verdict(body: Mapping[str, Any]) -> str:
-    word = "granted" if body["granted"] else "denied"
-    wish = summary_of(body["action"])
-    return f"{body['proposal']} {wish} {word} by {body['rule']}: {body['reason']}"
+    decision = "granted" if body["granted"] else "denied"
+    action = summary_of(body["action"])
+    return f"{body['proposal']} {action} {decision} by {body['rule']}: {body['reason']}"
 
 
 def _outcome(body: Mapping[str, Any]) -> str:
     kind = KINDS.get(str(body["action"].get("kind")))
     if kind and kind.skips_price_check:
         return f"{body['verdict']} {summary_of(body['action'])}"
-    what = f"{body['verdict']} {summary_of(body['action'])} {body['result']}"
-    return _with_detail(f"{what} in {body['took_s']:.1f} s", body)
+    text = f"{body['verdict']} {summary_of(body['action'])} {body['result']}"
+    return _with_detail(f"{text} in {body['took_s']:.1f} s", body)
 
 
 def _failed(body: Mapping[str, Any]) -> str:
@@ -106,16 +106,16 @@ def _forecast(body: Mapping[str, Any]) -> str:
 
 
 def _request(body: Mapping[str, Any]) -> str:
-    who, want = f"{body['id']} {body['by']}", body["want"]
+    sender, want = f"{body['id']} {body['by']}", body["want"]
     if body.get("session"):
-        who = f"{body['id']} {body['session']} by {body['by']}"
+        sender = f"{body['id']} {body['session']} by {body['by']}"
     if want["want"] == "propose":
-        return f"{who} wants {summary_of(want['action'])}"
+        return f"{sender} requests {summary_of(want['action'])}"
     if want["want"] == "annotate":
-        return f"{who} says: {want['text']}"
+        return f"{sender} annotates: {want['text']}"
     if want["want"] == "forget_knob":
-        return f"{who} wants no value of {want['knob']}{_on(want.get('worker'))}"
-    return " ".join(filter(None, [f"{who}:", want["want"], want.get("proposal", "")]))
+        return f"{sender} clears the desired value of {want['knob']}{_on(want.get('worker'))}"
+    return " ".join(filter(None, [f"{sender}:", want["want"], want.get("proposal", "")]))
 
 
 def _reply(body: Mapping[str, Any]) -> str:
@@ -124,46 +124,46 @@ def _reply(body: Mapping[str, Any]) -> str:
 
 def _backlog(body: Mapping[str, Any]) -> str:
     lags = body["taken_until_ns"] is not None
-    return "the Weaver lags behind its reports" if lags else "all reports are taken in"
+    return "the Weaver lags behind the workers' reports" if lags else "all reports are handled"
 
 
 def _desired(body: Mapping[str, Any]) -> str:
     if body["value"] is None:
-        return f"{body['knob']}{_on(body.get('worker'))} is wanted no more"
-    waits = ", of an earlier job, waits" if body.get("waits") else ""
+        return f"{body['knob']}{_on(body.get('worker'))} has no desired value any more"
+    waits = ", from an earlier job, waits for confirmation" if body.get("waits") else ""
     return f"{body['knob']} = {body['value']}{_on(body.get('worker'))}{waits}"
 
 
 def _pause_held(body: Mapping[str, Any]) -> str:
     if body["verdict"]:
         return f"the pause of {body['verdict']} is in force"
-    return f"the pause of {body['over']} is over"
+    return f"the pause of {body['over']} has ended"
 
 
 def _lighthouse(body: Mapping[str, Any]) -> str:
     count = len(body["members"])
-    words = ("failed", "silent", "lost", "held", "aside")
-    told = [
-        f"{word}: {listed([name_of_replica(one) for one in body[word]])}"
-        for word in words
-        if body.get(word)
+    states = ("failed", "silent", "lost", "held", "aside")
+    groups = [
+        f"{state}: {listed([name_of_replica(one) for one in body[state]])}"
+        for state in states
+        if body.get(state)
     ]
-    return ", ".join([f"quorum {body['quorum_id']} of {count}", *told])
+    return ", ".join([f"quorum {body['quorum_id']} of {count}", *groups])
 
 
 def _steer(body: Mapping[str, Any]) -> str:
     act = body["do"]
-    whom = listed(act.get("replicas") or act.get("names") or ["nobody"])
-    return f"{act['act']} {whom}: {body['reason']}"
+    groups = listed(act.get("replicas") or act.get("names") or ["no group"])
+    return f"{act['act']} {groups}: {body['reason']}"
 
 
 def _judged(body: Mapping[str, Any]) -> str:
-    said = {True: "hurt", False: "did no harm", None: "was not judged"}[body["hurt"]]
-    return f"{body['verdict']} {said}: {body['text']}"
+    result = {True: "did harm", False: "did no harm", None: "not judged"}[body["hurt"]]
+    return f"{body['verdict']} {result}: {body['text']}"
 
 
 def _recording_gap(body: Mapping[str, Any]) -> str:
-    return f"inputs {body['first']} to {body['last']} are not on record: {body['why']}"
+    return f"inputs {body['first']} to {body['last']} were not recorded: {body['why']}"
 
 
 _TEXTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
@@ -185,13 +185,13 @@ _TEXTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "node_fault": lambda body: f"{body['id']} {body['kind']} of node {body['node']}",
     "request": _request,
     "reply": _reply,
-    "cordon_over": lambda body: f"node {body['node']} may be used again: its cordon is over",
+    "cordon_over": lambda body: f"node {body['node']} is uncordoned: its cordon has expired",
     "knob_desired": _desired,
     "notice": lambda body: str(body["text"]),
     "issue": lambda body: f"{body['command']['id']} {body['command']['do']['verb']}",
     "pause_held": _pause_held,
     "recall": lambda body: str(body["command"]),
-    "withheld": lambda body: f"{len(body['commands'])} commands were taken back unsent",
+    "withheld": lambda body: f"{len(body['commands'])} commands were withdrawn before sending",
     "backlog": _backlog,
     "lighthouse": _lighthouse,
     "steer": _steer,
@@ -199,4 +199,4 @@ _TEXTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
 }
 
 RECORD_KINDS = frozenset({*_TEXTS, "tick"})
-"""Every kind of record there is; a tick has nothing to say."""
+"""All kinds of records; a tick has no text."""

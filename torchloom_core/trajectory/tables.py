@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from torchloom_core.trajectory.layout import Line, state_error
 from torchloom_core.trajectory.reader import read_epochs
 
-# Only who asks for data frames needs it; to_tables does without.
+# Only needed for data frames; to_tables does without.
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -47,7 +47,7 @@ _SAMPLES_AT_ONCE = 1 << 20
 
 
 def events(root: Path, *, kind: str | None = None, worker: str | None = None) -> "pd.DataFrame":
-    """Return what is on the events' lines of all lives, oldest first.
+    """Return the event lines of all epochs, oldest first.
 
     Columns: ``epoch``, then those of :class:`~torchloom_core.trajectory.layout.Line`, with
     ``ts`` as a time and ``body`` as a dict.
@@ -69,9 +69,9 @@ def events(root: Path, *, kind: str | None = None, worker: str | None = None) ->
 def telemetry(
     root: Path, *, worker: str | None = None, metric: str | None = None
 ) -> "pd.DataFrame":
-    """Return the samples of all lives: one row a value, columns ts, worker, metric, value.
+    """Return the samples of all epochs: a row per value, columns ts, worker, metric, value.
 
-    ``ts`` is the worker's own clock. Missing values have no row. Rows come in the order in
+    ``ts`` is the time by the worker's clock. Missing values have no row. Rows are in the order in
     which the Weaver received them.
 
     Raises
@@ -146,7 +146,7 @@ def _samples(root: Path, worker: str | None = None, metric: str | None = None) -
 
 
 def _long(rows: Any, metric: str | None) -> Any:
-    """Turn rows of ``(samples, metrics)`` lists into a table of one value a row."""
+    """Turn rows of ``(samples, metrics)`` lists into a table with one value per row."""
     ts_ns, values = rows["ts_ns"].flatten().to_numpy(), rows["values"].flatten().to_numpy()
     workers, metrics = rows["worker"], rows["metrics"].flatten()
     lengths = pc.list_value_length(rows["values"]).to_numpy()
@@ -176,14 +176,14 @@ def _starts(lengths: Any) -> Any:
 
 
 def _gathered(tables: Iterator[Any]) -> Iterator[Any]:
-    """Join small tables, so that a Parquet row group is worth its overhead."""
-    held: list[Any] = []
+    """Join small tables, as each Parquet row group has an overhead."""
+    waiting: list[Any] = []
     rows = 0
     for table in tables:
-        held.append(table)
+        waiting.append(table)
         rows += table.num_rows
         if rows >= _SAMPLES_AT_ONCE:
-            yield pa.concat_tables(held)
-            held, rows = [], 0
-    if held:
-        yield pa.concat_tables(held)
+            yield pa.concat_tables(waiting)
+            waiting, rows = [], 0
+    if waiting:
+        yield pa.concat_tables(waiting)

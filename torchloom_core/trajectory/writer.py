@@ -1,4 +1,4 @@
-"""Write a life of the Weaver to disk as it happens; the Weaver daemon calls it."""
+"""Record an epoch of the Weaver as it runs; the Weaver daemon calls it."""
 
 import fcntl
 import os
@@ -15,25 +15,24 @@ from torchloom_core.server_urls import shown
 from torchloom_core.trajectory.columns import TelemetryStream
 from torchloom_core.trajectory.layout import META, Line, Meta, epoch_folder, state_error
 from torchloom_core.trajectory.links import links_of
-from torchloom_core.trajectory.parts import PartWriter, mend, sync_folder
+from torchloom_core.trajectory.parts import PartWriter, repair, sync_folder
 from torchloom_core.wire.codec import encode
 from torchloom_core.wire.events import Input, Output, RecordingGap
 from torchloom_core.wire.messages import Telemetry
 
 PART_BYTES = 64 << 20
 BUFFER_BYTES = 32 << 20
-"""What is held back at most, whoever forgets to flush."""
+"""Maximum size of the buffer between two flushes."""
 
 _BATCH_BYTES = 2048
-"""What a held batch costs beside its values: the message, its names, its times."""
+"""Buffer memory of a batch beside its values: the message, its names, its times."""
 
 _ROWS_AT_ONCE = 512
-"""Rows of a record batch, which are not held back any longer once there are as many: memory
-that is used again is cheaper than more of it."""
+"""Maximum number of rows per record batch: reusing the buffer is cheaper than a larger one."""
 
 
 class TrajectoryWriter:
-    """The record of one life: every kernel input, and every output it led to.
+    """The record of one epoch: every kernel input, and all of its outputs.
 
     Records are held, not many of them, until :meth:`flush`; whoever acts on an output flushes
     first. Once a write has failed, recording is paused: the files end with a whole record, and
@@ -113,7 +112,7 @@ class TrajectoryWriter:
             self.flush()
 
     def event(self, message: Input, ts_recv_ns: int, outputs: Sequence[Output]) -> None:
-        """Take any other input and what it led to."""
+        """Take any other input and its outputs."""
         if not self._takes_input(ts_recv_ns):
             return
         for n, part in enumerate((message, *outputs)):
@@ -124,9 +123,9 @@ class TrajectoryWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Hand everything to the operating system: a process that is killed then loses nothing.
+        """Pass the buffer to the operating system: a killed process then loses nothing.
 
-        Where it cannot be written (no space, a broken disk), recording is paused.
+        If it cannot be written (no space, a broken disk), recording is paused.
         """
         lines, batches = self._lines, self._batches
         self._lines, self._batches, self._buffered_bytes = [], [], 0
@@ -141,15 +140,15 @@ class TrajectoryWriter:
             self._gap_why = ""
 
     def pause(self, why: str) -> None:
-        """Drop what is held, and all that comes until :meth:`resume`."""
+        """Drop the buffer, and all inputs until :meth:`resume`."""
         self._lines, self._batches, self._buffered_bytes = [], [], 0
         self.paused = why
         self._gap_why = self._gap_why or why
         with suppress(OSError):
-            self._telemetry.close()  # a part with rows that are lost is not gone on with
+            self._telemetry.close()  # a part with lost rows is not continued
 
     def resume(self) -> RecordingGap:
-        """Record again, and return what is missing: to be recorded as the next input."""
+        """Resume recording, and return the gap, to be recorded as the next input."""
         self.paused = ""
         return RecordingGap(
             first=self._on_file + 1,
@@ -160,9 +159,9 @@ class TrajectoryWriter:
         )
 
     def close(self) -> None:
-        """Flush to the disk and end this life."""
+        """Flush to the disk and end the record."""
         self.flush()
-        with suppress(OSError):  # it is with the operating system all the same
+        with suppress(OSError):  # the operating system has the data anyway
             self._events.sync()
             self._telemetry.sync()
         for file in (self._events, self._telemetry):
@@ -172,13 +171,13 @@ class TrajectoryWriter:
 
     @property
     def missing(self) -> int:
-        """How many inputs are not on record since recording was paused; 0 where it is not."""
+        """Number of inputs not recorded since recording was paused; 0 if it is not."""
         return self._seq - self._on_file if self.paused else 0
 
     def _takes_input(self, ts_ns: int) -> bool:
         """Count an input, and return whether it is recorded."""
         if self._seq == self._on_file:
-            self._gap_ns = ts_ns  # should the next flush fail
+            self._gap_ns = ts_ns  # in case the next flush fails
         self._seq += 1
         self._last_ns = ts_ns
         return not self.paused
@@ -228,12 +227,12 @@ def _repair_earlier_epochs(root: Path) -> None:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                continue  # that Weaver still lives, fenced off or about to be
-            mend(meta.parent)
+                continue  # that Weaver is still running, and superseded
+            repair(meta.parent)
 
 
 def _begin(folder: Path, meta: Meta) -> int:
-    """Make the folder with its ``meta.json``, and return the latter, locked while we live."""
+    """Create the folder with its ``meta.json``, and return that file, locked while we run."""
     if (folder / META).exists():
         raise FileExistsError
     folder.mkdir(exist_ok=True)
