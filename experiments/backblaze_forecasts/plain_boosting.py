@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar
 
-from torchloom_core.learning import RowLearner, RowOptions, Rows, with_something_known
+from torchloom_core.learning import RowLearner, RowOptions, Rows, fill_unknown_columns
 from torchloom_core.plugin import Floats
 
 
@@ -24,7 +24,7 @@ class PlainBoosting(RowLearner):
         from sklearn.ensemble import HistGradientBoostingClassifier
 
         trees = HistGradientBoostingClassifier(random_state=0)
-        return trees.fit(with_something_known(rows.features), rows.failed)
+        return trees.fit(fill_unknown_columns(rows.features), rows.failed)
 
     def log_odds(self, trees: Any, features: Floats) -> Floats:
         """Return ``(rows,)``, the sum of all leaves."""

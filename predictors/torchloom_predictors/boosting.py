@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 import numpy as np
 
-from torchloom_core.learning import RowLearner, RowOptions, Rows, with_something_known
+from torchloom_core.learning import RowLearner, RowOptions, Rows, fill_unknown_columns
 from torchloom_core.plugin import ConfigError, Floats, ModelError, NotNegative, Registry, hookimpl
 from torchloom_predictors.lightgbm_trees import LightGBMTrees
 
@@ -114,7 +114,7 @@ class BoostingPredictor(RowLearner):
     def _number(self, rows: Rows) -> int:
         """Return how many trees grow on the earlier part until the later one says to stop."""
         earlier, later = rows.split(_LATER, self.horizon_s)
-        if not (earlier.tell_apart and later.tell_apart):
+        if not (earlier.has_both_outcomes and later.has_both_outcomes):
             return min(_TREES_UNTRIED, self._options.max_trees)
         return int(self._boost(earlier, self._options.max_trees, later).n_iter_)
 
@@ -147,7 +147,7 @@ class BoostingPredictor(RowLearner):
         )
         check = {} if later is None else {"X_val": later.features, "y_val": later.failed}
         with threadpool_limits(limits=1):  # a thread more waits longer than it works
-            return grower.fit(with_something_known(rows.features), rows.failed, **check)
+            return grower.fit(fill_unknown_columns(rows.features), rows.failed, **check)
 
     def log_odds(self, trees: Any, features: Floats) -> Floats:
         """Return ``(rows,)``, the sum of all leaves."""

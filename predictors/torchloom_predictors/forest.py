@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 import numpy as np
 
-from torchloom_core.learning import RowLearner, RowOptions, Rows, check_forest, with_something_known
+from torchloom_core.learning import RowLearner, RowOptions, Rows, check_forest, fill_unknown_columns
 from torchloom_core.plugin import Floats, Registry, hookimpl
 
 
@@ -72,7 +72,7 @@ class ForestPredictor(RowLearner):
             min_samples_leaf=options.min_leaf_rows,
             random_state=options.seed,
         )
-        return forest.fit(with_something_known(rows.features), rows.failed)
+        return forest.fit(fill_unknown_columns(rows.features), rows.failed)
 
     def log_odds(self, trees: Any, features: Floats) -> Floats:
         """Return ``(rows,)`` of the mean over the trees; infinite where all are sure."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchloom_core.learning import Rows, with_something_known
+from torchloom_core.learning import Rows, fill_unknown_columns
 from torchloom_core.plugin import Floats, ModelError
 
 _Tree = Mapping[str, NDArray[Any]]
@@ -66,7 +66,7 @@ class LightGBMTrees:
         """
         import lightgbm
 
-        known = lightgbm.Dataset(with_something_known(rows.features), rows.failed)
+        known = lightgbm.Dataset(fill_unknown_columns(rows.features), rows.failed)
         check: dict[str, Any] = {}
         if later is not None:
             check = {

@@ -220,7 +220,7 @@ class TemporalConvPredictor:
     def _best_number(self, rows: Rows, weight: float) -> int:
         """Return the number of epochs that is best on the later part."""
         earlier, later = rows.split(_LATER, self.horizon_s)
-        if not (earlier.tell_apart and later.tell_apart):
+        if not (earlier.has_both_outcomes and later.has_both_outcomes):
             return _EPOCHS_UNTRIED
         inputs, outcomes = self._tensors(later)
         losses: list[float] = []

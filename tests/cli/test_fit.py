@@ -40,7 +40,7 @@ def test_a_model_is_written_and_its_skill_is_printed(trace):
     (row,) = (row for row in plugins if row["active"])
     assert row["model"]["verdict"] == "useful"
     assert row["model"]["sentence"] in result.stdout.splitlines()
-    is_one_line(trace.torchloom(*QUICK), 7, "need a new path, was there already")
+    is_one_line(trace.torchloom(*QUICK), 7, "exists already")
     again = trace.torchloom(*QUICK, "--force", "--json")
     assert json.loads(again.stdout)["score"]["predictor"] == "fault_history"
 
@@ -84,7 +84,7 @@ def test_a_model_without_skill_is_no_error(folder):
         ("--until 60", 2, "--until: need a date such as 2024-06-30, 2024-06 or 2024, or a"),
         ("--until 600d", 6, "need an end of the training time in the trace's 120 days"),
         ("--until 1970-01-01", 6, "need an end of the training time"),
-        ("--kind crahs", 6, "need a kind that its events have, was 'crahs'; did you mean crash?"),
+        ("--kind crahs", 6, "need a kind of its events, was 'crahs'; did you mean crash?"),
         ("--option horizon=3", 2, "--option: predictors.fault_history.horizon: unknown key"),
         (
             "--option fit_half_lives_s=60",
@@ -100,12 +100,12 @@ def test_a_model_without_skill_is_no_error(folder):
         (
             '--option metrics=["heta"]',
             2,
-            "--option metrics: need metrics of t.tltrace, was 'heta'",
+            "--option metrics: need a metric of t.tltrace, was 'heta'",
         ),
         ("--option horizon_s", 2, "--option: need NAME=VALUE, was 'horizon_s'"),
         ("--out x.tltmodel", 7, "x.tltmodel: need the suffix .tlmodel, was .tltmodel"),
         ("--out t.tltrace --force", 7, "need the suffix .tlmodel, was .tltrace"),
-        ("--out other.tlmodel --force", 7, "need a model to replace, was something else"),
+        ("--out other.tlmodel --force", 7, "--force replaces only models, and this is none"),
         ("--out t.tltrace/manifest.json/x.tlmodel", 7, "need a folder, was a file: "),
         ("--task forecats", 2, "forecats"),
         ("--tick-s 1e300", 2, "Must be <= 1000000000.0."),

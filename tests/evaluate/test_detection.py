@@ -103,7 +103,7 @@ def test_alarms_that_find_no_more_than_at_other_times_are_weak_and_it_is_said():
     assert verdict(detection_of(0.5)).level == "weak"
     said = verdict(detection_of(0.55)).sentence
     assert said.startswith("Weak: AUPRC is above that of a random score")
-    assert "what it found is not surely more than by chance" in said
+    assert "its recall is not significantly above chance" in said
     assert "(60 %, by chance 55 %)" in said
 
 

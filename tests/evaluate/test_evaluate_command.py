@@ -128,7 +128,7 @@ def test_a_model_that_is_not_useful_is_refused_with_what_to_do_though_no_config_
         "policy failure_forecast: need a useful model to act on, or accept_unskilled = true under "
         "[policies.failure_forecast] in a config file that --config names, was "
     )
-    assert "old.tlmodel: No skill shown: it takes 20 failures to tell" in told
+    assert "old.tlmodel: No skill shown: need 20 failures in the scored time" in told
     assert problem(*words) == told
     with (folder / "bare.toml").open("a") as file:
         file.write("[policies.failure_forecast]\naccept_unskilled = true\n")

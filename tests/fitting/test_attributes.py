@@ -62,7 +62,7 @@ def test_all_that_the_topology_says_is_judged_by_and_what_knows_the_future_is_na
     assert model.info.options["groups"] == ["model", "status"]
     assert [flag.split(": ")[1] for flag in model.card.score.flags] == ["status"]
     assert model.card.verdict.level != "useful"
-    assert any(remark.startswith("Without status: AUPRC ") for remark in model.card.remarks)
+    assert any(remark.startswith("Without status: AUPRC ") for remark in model.card.limits)
 
 
 def test_the_card_names_what_it_judges_by_and_a_model_that_fails_more_is_found(disks, logistic):

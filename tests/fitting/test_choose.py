@@ -79,7 +79,7 @@ def test_options_that_a_predictor_names_are_tried_beside_its_defaults_unless_one
 @pytest.mark.parametrize(
     ("told", "wrong"),
     [
-        ({}, "need horizon_s=SECONDS > 0, the same for all that are tried, was none"),
+        ({}, "need horizon_s=SECONDS > 0 for all candidates, was none"),
         ({"horizon_s": "soon"}, "horizon_s=SECONDS > 0, .* was 'soon'"),
         ({"horizon_s": -1}, "horizon_s=SECONDS > 0, .* was -1"),
         ({"horizon_s": float("nan")}, "horizon_s=SECONDS > 0, .* was nan"),
@@ -123,7 +123,7 @@ def test_a_baseline_is_taken_before_what_is_better_by_no_more_than_the_folds_err
     among = [Candidate(info(Heat), {}, ""), Candidate(logistic, {}, "")]
     chosen, tried, remarks = choose(bundle, among, settings)
     assert chosen.info.name == taken
-    said = [one for one in remarks if one.endswith("what is simpler was taken.")]
+    said = [one for one in remarks if one.endswith("the simpler one was chosen.")]
     assert bool(said) == (taken == "logistic" and tried[0].mean >= tried[1].mean)
     assert all(one.startswith("heat is above logistic by") for one in said)
 
@@ -169,7 +169,7 @@ def test_a_name_that_the_trace_has_not_is_refused_before_anything_is_tried(
 ):
     never = "torchloom_core.fitting.choose.choose"
     monkeypatch.setattr(never, lambda *_, **__: pytest.fail("it was tried"))
-    with pytest.raises(TraceError, match="need a kind that its events have, was 'nonsense'"):
+    with pytest.raises(TraceError, match="need a kind of its events, was 'nonsense'"):
         fit_best(bundle, discover(), HORIZON, replace(settings, kinds=("crash", "nonsense")))
 
 
@@ -183,9 +183,7 @@ def test_where_no_event_counts_nothing_is_tried(tmp_path, settings, monkeypatch)
     never = "torchloom_core.fitting.choose.choose"
     monkeypatch.setattr(never, lambda *_, **__: pytest.fail("it was tried"))
     calm, _ = write_bundle(tmp_path / "c.tltrace", rate=0.0, metrics={"heat": warm()})
-    with pytest.raises(
-        TraceError, match=r"to choose a predictor by, was none; the trace has no ev"
-    ):
+    with pytest.raises(TraceError, match=r"to choose a predictor, was none; the trace has no ev"):
         fit_best(calm, discover(), HORIZON, settings)
 
 
@@ -218,7 +216,7 @@ def test_the_card_lists_what_was_tried(bundle, settings):
     best = max(model.card.tried, key=lambda one: one.mean)
     assert best.candidate.startswith(model.info.predictor)
     page = to_markdown(model.card)
-    assert "## Chosen on earlier time, among" in page
+    assert "## Candidates, scored on the training time" in page
     again = fit(bundle, next(p for p in plugins if p.name == model.info.predictor),
                 model.info.options, settings, baselines=plugins)  # fmt: skip
     assert again.card.score == model.card.score

@@ -16,7 +16,7 @@ from torchloom_core.errors import PluginError
 from torchloom_core.fitting.fit import fit
 from torchloom_core.fitting.stages import FitSettings
 from torchloom_core.learning.card import to_markdown
-from torchloom_core.learning.skill import _SPOKEN, BASELINES, DETECTORS
+from torchloom_core.learning.skill import _DISPLAY_NAMES, BASELINES, DETECTORS
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.schema import Component
 from torchloom_core.trace.bundle.writer import BundleWriter
@@ -115,7 +115,7 @@ def test_no_detector_is_beside_a_forecast(bundle, detecting):
     card = fit(bundle, info(Heat), {"horizon_s": 3 * 3600.0}, forecast, baselines=PLUGINS).card
     names = [one.predictor for one in card.baselines]
     assert names == ["random", "fault_history", "one_rule", "logistic"]
-    assert not any("seasonal_residual" in one for one in card.remarks)
+    assert not any("seasonal_residual" in one for one in card.limits)
 
 
 def test_the_row_rule_is_beside_the_predictor_that_it_is_made_of(bundle, detecting):
@@ -123,7 +123,7 @@ def test_the_row_rule_is_beside_the_predictor_that_it_is_made_of(bundle, detecti
     options = {"step_s": 3600.0, "every_s": 3600.0}
     card = fit(bundle, seasonal, options, detecting, baselines=[seasonal]).card
     assert [one.predictor for one in card.baselines] == ["random", "row_rule"]
-    assert "logistic is not installed: there is no comparison with it." in card.remarks
+    assert "No comparison with logistic: it is not installed." in card.limits
 
 
 def test_a_detector_that_cannot_learn_is_a_remark_and_no_refusal(bundle, detecting):
@@ -132,7 +132,7 @@ def test_a_detector_that_cannot_learn_is_a_remark_and_no_refusal(bundle, detecti
         card = fit(bundle, info(Heat), {}, detecting, baselines=[seasonal]).card
     assert [one.predictor for one in card.baselines] == ["random"]
     for name in DETECTORS:
-        assert f"There is no comparison with {name}: deaf." in card.remarks
+        assert f"No comparison with {name}: deaf." in card.limits
 
 
 def test_the_command_has_them_on_its_card_and_says_how_it_stands_to_the_hardest(
@@ -147,4 +147,4 @@ def test_the_command_has_them_on_its_card_and_says_how_it_stands_to_the_hardest(
     assert names == ["random", *BASELINES, *DETECTORS]
     above = {name: one["value"] for name, one in card["score"]["versus"].items()}
     hardest = min(names[1:], key=lambda name: above[name])
-    assert _SPOKEN[hardest] in card["score"]["skill"]
+    assert _DISPLAY_NAMES[hardest] in card["score"]["skill"]

@@ -15,7 +15,7 @@ from torchloom_core.activation.discovery import PluginInfo, discover
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import ConfigError, LeakError, PluginError, TraceError
 from torchloom_core.evaluate.forecasts.altered_future import OtherFuture
-from torchloom_core.fitting.fit import _remarks, fit
+from torchloom_core.fitting.fit import _limits, fit
 from torchloom_core.fitting.stages import Fitting
 from torchloom_core.learning.calibration import Calibration
 from torchloom_core.learning.card import to_markdown
@@ -53,7 +53,9 @@ def test_a_predictor_that_is_no_better_than_a_baseline_is_weak_and_is_compared(
     card = fit(bundle, info(Heat), {}, settings, baselines=baselines).card
     assert card.verdict.level == "weak"
     assert card.verdict.sentence.startswith("Weak: AUPRC is above that of a random score by +")
-    assert card.verdict.sentence.endswith("Not useful, as it is not surely above every baseline.")
+    assert card.verdict.sentence.endswith(
+        "Not useful, as it is not significantly above every baseline."
+    )
     assert [score.predictor for score in card.baselines] == ["random", *BASELINES]
     assert list(card.score.versus) == ["random", *BASELINES]
     assert card.score.incidents >= 20
@@ -69,7 +71,7 @@ def test_each_stage_is_told_as_it_begins_and_how_far_it_is(bundle, settings, bas
 
     fit(bundle, info(Heat), {}, settings, baselines=baselines, stages=begin)
     on_the_way = [f"fit {name}" for name in BASELINES]
-    passes = ["fit heat to calibrate", "calibrate heat", "fit heat", "ask heat"]
+    passes = ["fit heat to calibrate", "calibrate heat", "fit heat", "forecast heat"]
     assert [*told] == [*passes[:2], *on_the_way, *passes[2:], "score heat"]
     assert all(told[name][-1] > 0.97 for name in passes)
     assert all(told[name] == [0.0] for name in [*on_the_way, "score heat"])
@@ -80,7 +82,7 @@ def test_a_trace_of_which_a_file_was_changed_is_not_learned_from(tmp_path, setti
     mine, _ = write_bundle(tmp_path / "t.tltrace", rate=0.03)
     with (mine.path / "events.jsonl").open("a") as file:
         file.write("\n")
-    with pytest.raises(TraceError, match=r"events\.jsonl.*; it is not what the bundle was written"):
+    with pytest.raises(TraceError, match=r"events\.jsonl.*; the file changed after the bundle was"):
         fit(mine, info(Blind), {}, settings)
 
 
@@ -101,7 +103,7 @@ def test_a_baseline_learns_what_it_would_alone(bundle, settings, baselines):
 def test_whoever_is_not_there_to_be_compared_with_is_named(bundle, settings, baselines):
     card = fit(bundle, info(Heat), {}, settings, baselines=baselines[1:]).card
     absent = baselines[0].name
-    assert f"{absent} is not installed: there is no comparison with it." in card.remarks
+    assert f"No comparison with {absent}: it is not installed." in card.limits
     assert absent not in card.score.versus
 
 
@@ -121,13 +123,15 @@ def test_a_baseline_that_does_better_is_named_in_the_sentence(bundle, settings, 
 
     card = fit(bundle, info(Faint), {}, settings, baselines=baselines).card
     assert card.verdict.sentence.startswith("Weak:")
-    assert " is better still (-0." in card.verdict.sentence
+    assert ", but below that of " in card.verdict.sentence
 
 
 def test_a_predictor_that_says_the_same_of_all_has_none_and_it_is_said(bundle, settings):
     card = fit(bundle, info(Blind), {}, settings).card
     assert card.verdict.level == "no skill"
-    assert card.verdict.sentence.startswith("No skill: AUPRC is not surely above that of a random ")
+    assert card.verdict.sentence.startswith(
+        "No skill: AUPRC is not significantly above that of a random "
+    )
 
 
 def test_with_few_failures_no_skill_is_shown(tmp_path, settings):
@@ -136,8 +140,7 @@ def test_with_few_failures_no_skill_is_shown(tmp_path, settings):
     assert card.verdict.level != "useful"
     assert card.score.auprc.low is None
     assert card.verdict.sentence.startswith(
-        f"No skill shown: it takes 20 failures to tell, was {card.score.incidents} failures in the "
-        "scored time; "
+        f"No skill shown: need 20 failures in the scored time, was {card.score.incidents}; "
     )
 
 
@@ -236,7 +239,7 @@ def test_metrics_that_nobody_names_are_those_of_the_trace(bundle, settings):
 def test_one_that_does_not_learn_is_calibrated_and_has_no_parts(bundle, settings, heat):
     model = fit(bundle, info(Quiet), {}, settings)
     assert model.parts == {}
-    assert model.card.remarks[0] == heat.card.remarks[0]
+    assert model.card.limits[0] == heat.card.limits[0]
     assert not model.info.calibration.is_identity
     bins = model.card.score.calibration
     assert abs(sum((b.forecast - b.observed) * b.samples for b in bins)) < 0.3 * sum(
@@ -254,8 +257,8 @@ def test_the_threshold_keeps_about_the_budget_on_the_time_after(bundle, settings
 @pytest.mark.parametrize("allowed", [0.01, 0.001])
 def test_a_budget_of_less_than_one_false_alarm_is_remarked(bundle, settings, allowed):
     asked = replace(settings, false_alarms_per_node_day=allowed)
-    remarks = fit(bundle, info(Heat), {}, asked).card.remarks
-    said = [one for one in remarks if one.startswith("Its threshold was set to raise no false")]
+    remarks = fit(bundle, info(Heat), {}, asked).card.limits
+    said = [one for one in remarks if one.startswith("The threshold allows no false")]
     assert len(said) == (allowed == 0.001)
     assert all("1 false alarms per 1,000 node-days are less than one in the" in one for one in said)
 
@@ -267,7 +270,7 @@ def test_a_card_counts_false_alarms_by_what_is_watched(tmp_path, settings):
     card = fit(disks, info(Heat), {}, few).card
     assert card.watched == "disk"
     assert card.score.threshold_from == (
-        "for 0.2 false alarms per 1,000 disk-days on the 14 days it was calibrated on"
+        "for 0.2 false alarms per 1,000 disk-days on the 14 days of calibration"
     )
     page = to_markdown(card)
     assert "node" not in page.replace("--false-alarms-per-node-day", "")
@@ -283,7 +286,7 @@ def test_a_column_that_knows_the_failures_is_named_in_the_card(tmp_path, setting
     )
     card = fit(leaky, info(Heat), {}, settings).card
     assert card.score.flags == ("suspicious_feature: hours_left",)
-    assert "Not to be trusted: suspicious_feature: hours_left." in card.verdict.sentence
+    assert "Suspicious: suspicious_feature: hours_left." in card.verdict.sentence
 
 
 def test_a_predictor_that_reads_the_failures_elsewhere_is_doubted_in_its_card(bundle, settings):
@@ -293,9 +296,9 @@ def test_a_predictor_that_reads_the_failures_elsewhere_is_doubted_in_its_card(bu
         return np.array([float(worker in soon) for worker in view.workers])
 
     card = fit(bundle, info(saying(announced)), {}, settings).card
-    doubt = "suspicious_score: AUPRC 1 is too good to be true until it is known why"
+    doubt = "suspicious_score: AUPRC 1 is suspiciously high; look for a leak"
     assert doubt in card.score.flags
-    assert card.verdict.sentence.endswith(f"Not to be trusted: {doubt}.")
+    assert card.verdict.sentence.endswith(f"Suspicious: {doubt}.")
     assert card.verdict.level == "useful"
 
 
@@ -307,7 +310,7 @@ def test_a_detection_is_fitted_too_and_its_card_tells_incidents_and_no_failures(
     page = to_markdown(model.card)
     assert "| incidents | " in page
     assert "moments in them: slope" in page
-    assert "of which were in an incident" in page
+    assert "of them in an incident" in page
     assert "failure" not in page
 
 
@@ -331,20 +334,20 @@ def test_a_detection_is_fitted_too_and_is_not_told_what_goes_on(bundle, settings
 @pytest.mark.parametrize(
     ("until_day", "problem"),
     [
-        (0, "need an end of the training time in the trace's 120 days, was day 0"),
-        (120, "need an end of the training time in the trace's 120 days, was day 120"),
-        (-3, "need an end of the training time in the trace's 120 days, was day -3"),
+        (0, "need --until within the 120 days of the trace, "),
+        (120, "need --until within the 120 days of the trace, "),
+        (-3, "need --until within the 120 days of the trace, "),
         (
             7,
-            "need two horizons and four moments before the end of the training time, 8 days with a "
-            "horizon of 2, was 7: give --option horizon_s=129600 or less, or --until from 8d to "
+            "need two horizons and four moments before --until, 8 d with a "
+            "horizon of 2 d, was 7 d: use --option horizon_s=129600 or less, or --until from 8d to "
             "117d, or a longer trace",
         ),
         (
             118,
-            "need a horizon and a moment after the end of the training time, 3 days with a horizon "
-            "of 2, was 2: give --option horizon_s=86400 or less, or --until from 8d to 117d, or a "
-            "longer trace",
+            "need a horizon and a moment after --until, 3 d with a horizon "
+            "of 2 d, was 2 d: use --option horizon_s=86400 or less, or --until from 8d to 117d, or "
+            "a longer trace",
         ),
     ],
 )
@@ -394,25 +397,27 @@ def some_days(path, *events):
         (
             [event("n00000", 24, fatal=False), event("n00001", 72, fatal=False, kind="ecc")],
             (),
-            "; none of its 2 events is fatal: --kind names what counts, such as crash, ecc, and "
-            "--task detect takes all that goes on",
+            "; none of its 2 events is fatal: set the kinds that count with --kind, such as crash, "
+            "ecc, or use --task detect",
         ),
         (
             [event("n00000", 24 * 70), event("n00001", 24 * 90), event("n00001", 9, kind="ecc")],
             ("crash",),
-            "; the first of its 2 events of crash was known on 1970-03-12, day 70, and it learns "
-            "from what was known by 1970-02-14, day 44: give a later --until than day 60",
+            "; the first of its 2 events of crash became known on 1970-03-12, day 70, but training "
+            "ends on 1970-02-14, day 44: set --until later than day 60",
         ),
         (
             [event("n00000", 24, known_h=24 * 50)],
             (),
-            "; the first of its 1 failures was known on 1970-02-20, day 50, and it learns from "
-            "what was known by 1970-02-14, day 44: give a later --until than day 60",
+            "; the first of its 1 failures became known on 1970-02-20, day 50, but training ends "
+            "on 1970-02-14, day 44: set --until later than day 60",
         ),
     ],
     ids=["no event", "none fatal", "after until", "known late"],
 )
-def test_why_there_is_no_failure_to_learn_from_is_said(tmp_path, settings, events, kinds, hint):
+def test_an_error_says_why_there_is_no_failure_to_learn_from(
+    tmp_path, settings, events, kinds, hint
+):
     trace = some_days(tmp_path / "t.tltrace", *events)
     (boosting,) = (plugin for plugin in discover() if plugin.name == "boosting")
     with pytest.raises(PluginError) as error:
@@ -421,14 +426,14 @@ def test_why_there_is_no_failure_to_learn_from_is_said(tmp_path, settings, event
     assert one_line(error).endswith(f" moments of workers{hint}")
 
 
-def test_that_who_is_to_be_detected_is_away_meanwhile_is_said(tmp_path, settings):
+def test_a_detection_of_fatal_events_only_is_refused_with_the_reason(tmp_path, settings):
     trace = some_days(tmp_path / "t.tltrace", event("n00000", 24, 96), event("n00001", 72, 96))
     (boosting,) = (plugin for plugin in discover() if plugin.name == "boosting")
     with pytest.raises(PluginError) as error:
         fit(trace, boosting, {"horizon_s": 172_800.0}, replace(settings, task="detect"))
     assert one_line(error).endswith(
-        " moments of workers; all of its 2 events that go on are fatal, and who is away meanwhile "
-        "is nothing to learn from: --task forecast tells that they come"
+        " moments of workers; all of its 2 events are fatal, so the components are away during "
+        "them and there is nothing to learn from: use --task forecast"
     )
 
 
@@ -436,8 +441,8 @@ def test_a_baseline_that_cannot_be_built_is_left_out_and_named(bundle, settings)
     broken = PluginInfo("fault_history", "predictor", "x", "tests", "1.0", problem="is broken")
     card = fit(bundle, info(Heat), {}, settings, baselines=[broken]).card
     assert [score.predictor for score in card.baselines] == ["random"]
-    (remark,) = (one for one in card.remarks if "fault_history" in one)
-    assert remark.startswith("There is no comparison with fault_history: ")
+    (remark,) = (one for one in card.limits if "fault_history" in one)
+    assert remark.startswith("No comparison with fault_history: ")
     assert remark.endswith("is broken.")
 
 
@@ -447,7 +452,7 @@ def silent_before(until_ns):
 
 
 def test_who_judges_nobody_in_the_time_to_calibrate_on_is_refused_by_its_name(bundle, settings):
-    with pytest.raises(PluginError, match=r"^predictor says: need a probability at some judged"):
+    with pytest.raises(PluginError, match=r"^predictor says: need a probability at some labelled"):
         fit(bundle, silent_before(settings.until_ns), {}, settings)
 
 
@@ -469,9 +474,9 @@ def test_a_predictor_that_breaks_its_contract_is_refused(bundle, settings, proba
 
 def test_a_metric_that_the_trace_does_not_have_is_remarked(bundle, settings):
     def remarks(*metrics):
-        return fit(bundle, info(Heat), {"metrics": list(metrics)}, settings).card.remarks
+        return fit(bundle, info(Heat), {"metrics": list(metrics)}, settings).card.limits
 
-    remark = "It reads what the trace does not have: cold."
+    remark = "It reads metrics that the trace does not have: cold."
     assert remark in remarks("heat", "cold")
     assert remark not in remarks("heat")
 
@@ -502,7 +507,7 @@ def test_a_predictor_that_ends_the_process_is_refused(bundle, settings):
     for cls, said in (
         (Leaves, "cannot fit"),
         (NeverThere, "cannot be built"),
-        (LeavesLater, "its parts cannot be had"),
+        (LeavesLater, "cannot read its parts"),
     ):
         with pytest.raises(PluginError) as error:
             fit(bundle, info(cls), {}, settings)
@@ -551,7 +556,7 @@ def test_a_wrong_option_is_refused_with_its_name(bundle, settings, source):
 def test_asking_too_often_for_memory_is_refused_before_it_learns(bundle, settings):
     """Of the 76 days from the calibration on, and no others: they are what is kept."""
     often, plugin = replace(settings, tick_s=1.0, every_s=1.0), Quiet(Quiet.Options())
-    with pytest.raises(PluginError, match=r"ask less often, every_s was 1$"):
+    with pytest.raises(PluginError, match=r"raise every_s, was 1$"):
         Fitting(bundle, often, plugin)
     Fitting(bundle, replace(often, every_s=2.0), plugin)
 
@@ -599,10 +604,10 @@ def test_a_failure_without_an_end_lasts_as_long_as_is_told_and_the_model_keeps_i
 @pytest.mark.parametrize(
     ("names", "problem"),
     [
-        ({"kinds": ("crsh",)}, "a kind that its events have, was 'crsh'; did you mean crash?"),
+        ({"kinds": ("crsh",)}, "a kind of its events, was 'crsh'; did you mean crash?"),
         (
             {"known_before": ("heta",)},
-            "a metric, an attribute or a kind of event that it has, was 'heta'; did you mean heat?",
+            "a metric, attribute or kind of event of this trace, was 'heta'; did you mean heat?",
         ),
     ],
     ids=["kind", "known before"],
@@ -633,8 +638,8 @@ def test_what_is_said_to_be_known_beforehand_is_in_the_model_and_on_its_card(
 ):
     model = fit(bundle, info(Heat), {}, replace(settings, known_before=("heat", "crash")))
     assert model.info.known_before == ("heat", "crash")
-    remark = "Said to be known beforehand, and not asked what it tells of the future: heat, crash."
-    assert remark in model.card.remarks
+    remark = "Declared as known beforehand, so not checked for leaks: heat, crash."
+    assert remark in model.card.limits
     assert heat.info.known_before is msgspec.UNSET
 
 
@@ -653,18 +658,18 @@ def test_the_limits_of_what_a_card_says_stand_on_it(bundle, settings, synthetic)
 
     def limits(*metrics, **found):
         examples = SimpleNamespace(moments=9, positives=2, metrics=metrics)
-        return [*_remarks(fitting, examples, asked, score(**{"incidents": FEW, **found}))]
+        return [*_limits(fitting, examples, asked, score(**{"incidents": FEW, **found}))]
 
-    made_up = "The trace is synthetic: the score says how well it learns what was made up."
+    made_up = "The trace is synthetic: the score does not apply to a real fleet."
     least = [
-        "Fitted on 9 judged moments of a node, 2 of which were followed by a failure.",
-        "What it is worth on another fleet, or after the fleet has changed, nobody measured.",
+        "Fitted on 9 labelled moments of a node, 2 of them followed by a failure.",
+        "Not measured on another fleet, or after a change of this fleet.",
         *[made_up] * synthetic,
     ]
     assert limits(false_alarms_per_node_day=interval(1.0)) == least
     assert limits("power", "cold", "heat", incidents=19) == [
         *least,
-        "It reads what the trace does not have: cold, power.",
-        "Depends on what ran on a component, and means little once it moved: heat, power.",
-        "Exact intervals of counts and no others: it takes 20 failures for more, was 19.",
+        "It reads metrics that the trace does not have: cold, power.",
+        "These metrics depend on the load, and change when a job moves: heat, power.",
+        "Only counts have (exact) intervals: others need 20 failures, was 19.",
     ]

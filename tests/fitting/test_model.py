@@ -84,7 +84,7 @@ def test_the_card_is_to_be_read(path):
         "for 10 false alarms per 1,000 node-days on the ",
         "| false alarms per 1,000 node-days |",
         "## Limits",
-        "fault_history is not installed",
+        "No comparison with fault_history: it is not installed",
     ):
         assert text in page
 
@@ -224,7 +224,7 @@ def test_a_model_that_the_installed_predictor_does_not_take_is_refused(path):
             raise KeyError("level")
 
     assert refused(path, Other) == (
-        ": need a model that the installed heat takes (it was made by tests 1.0): 'level'"
+        ": need a model of the installed heat (this one is of tests 1.0; fit it again): 'level'"
     )
 
 
@@ -233,7 +233,7 @@ def test_a_model_is_replaced_only_if_that_is_wanted_and_it_is_one(model, path, t
         model.save(path)
     model.save(path, force=True)
     (tmp_path / "thesis.tlmodel").mkdir()
-    with pytest.raises(ModelError, match="need a model to replace, was something else"):
+    with pytest.raises(ModelError, match="--force replaces only models, and this is none"):
         model.save(tmp_path / "thesis.tlmodel", force=True)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["heat.tlmodel", "thesis.tlmodel"]
 

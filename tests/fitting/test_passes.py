@@ -93,10 +93,10 @@ def test_all_learn_once_from_all_the_time_and_are_asked_of_the_time_after(passes
     plugins = (Blind(Options()), Gathers(), Heat(Options(metrics=("heat",))))
     passes, begun = passes_of(*plugins)
     passes.learn()
-    said = passes.ask()
+    said = passes.forecast()
     assert plugins[1].learned == [57.0]
     assert plugins[2].level != Heat.level
-    assert begun == ["pass blind", "learn", "fit heat", "ask blind"]
+    assert begun == ["pass blind", "learn", "fit heat", "forecast blind"]
     assert [*said] == [0, 1, 2]
     assert {*said[1].score[~np.isnan(said[1].score)]} == {0.57}
 
@@ -120,16 +120,16 @@ def test_who_learns_from_rows_does_so_without_the_time_to_calibrate_on_and_then_
 def test_who_cannot_learn_is_tried_once_and_costs_nobody_else_anything(passes_of, cls):
     broken, other = cls(), Gathers()
     passes, _ = passes_of(broken, other)
-    assert [*passes.learn_twice()] == [*passes.ask()] == [1]
+    assert [*passes.learn_twice()] == [*passes.forecast()] == [1]
     assert broken.tried == 1
     assert [*passes.refused] == [0]
-    assert passes.untaught == {}
+    assert passes.unfitted == {}
 
 
 def test_who_has_something_to_say_without_having_learned_is_asked_anyway(passes_of):
-    passes, _ = passes_of(Never(), Gathers(), asked_anyway={0})
-    assert [*passes.learn_twice()] == [*passes.ask()] == [0, 1]
-    assert [*passes.untaught] == [0]
+    passes, _ = passes_of(Never(), Gathers(), usable_unfitted={0})
+    assert [*passes.learn_twice()] == [*passes.forecast()] == [0, 1]
+    assert [*passes.unfitted] == [0]
     assert passes.refused == {}
 
 
@@ -140,7 +140,7 @@ def test_who_cannot_learn_again_is_asked_no_more_nor_heard_of_before(passes_of):
 
 
 def test_what_is_wrong_with_the_first_is_raised_if_it_is_for_the_first(passes_of):
-    passes, _ = passes_of(Never(), Gathers(), for_the_first=True)
+    passes, _ = passes_of(Never(), Gathers(), raise_first=True)
     with pytest.raises(PluginError, match="never: cannot fit"):
         passes.learn()
 
@@ -148,5 +148,5 @@ def test_what_is_wrong_with_the_first_is_raised_if_it_is_for_the_first(passes_of
 def test_where_nobody_can_be_asked_nobody_is(passes_of):
     passes, begun = passes_of(Never())
     passes.learn()
-    assert passes.ask() == {}
+    assert passes.forecast() == {}
     assert begun == ["pass never", "learn"]

@@ -80,8 +80,8 @@ def test_who_breaks_as_it_gathers_is_refused_and_beside_another_remarked_on(
     assert str(error.value) == f"predictor {cls.name}: {why}"
     beside = info(type("one_rule", (cls,), {"name": "one_rule"}))
     card = fit(bundle, info(Heat), {}, settings, baselines=[beside]).card
-    learned_nothing = f"one_rule it is compared with learned nothing: predictor one_rule: {why}."
-    assert learned_nothing in card.remarks
+    learned_nothing = f"The baseline one_rule could not be fitted: predictor one_rule: {why}."
+    assert learned_nothing in card.limits
 
 
 def test_what_one_breaks_others_learn_all_the_same_and_see_it_unspoilt():
@@ -99,10 +99,10 @@ def test_what_one_breaks_others_learn_all_the_same_and_see_it_unspoilt():
     rows = SharedRows(learners)
     rows.add(Example(view=view, outcome=np.array([0.0, 1.0, 0.0, np.nan])))
     assert "mine" not in view.knob_specs
-    rows.teach(learners[-1], again=False)
+    rows.fit(learners[-1], again=False)
     assert learners[-1].learned == 3
     with pytest.raises(PluginError, match="SystemExit"):
-        rows.teach(learners[0], again=True)
+        rows.fit(learners[0], again=True)
 
 
 def test_what_broke_as_it_gathered_is_shown_no_more():
@@ -134,7 +134,7 @@ def test_who_has_learned_from_fewer_before_is_told_that_it_learns_again():
     for again in (False, True):
         rows = SharedRows([learner])
         rows.add(Example(view=view_of(workers=2), outcome=np.array([0.0, 1.0])))
-        rows.teach(learner, again=again)
+        rows.fit(learner, again=again)
     assert taught == ["learn", "learn again"]
 
 
@@ -153,7 +153,7 @@ def test_learners_of_ours_are_given_the_same_rows_and_of_more_examples_more(monk
     for count, learner in enumerate(learners):
         if count < 2:
             shared.add(example)
-        shared.teach(learner, again=False)
+        shared.fit(learner, again=False)
     first, second, third = (learner.rows for learner in learners)
     assert len(first.failed) == 2
     assert len(second.failed) == 4
@@ -165,17 +165,17 @@ def test_somebody_elses_learner_has_rows_of_its_own_to_spoil():
         def learn(self, rows):
             super().learn(rows)
             rows.features[:] = rows.narrowed.features[:] = 7.0
-            rows.failed[:] = rows.telling[:] = True
+            rows.failed[:] = rows.informative[:] = True
 
     learners = [cls(cls.Options()) for cls in (Imputes, Given, Imputes, Given)]
     shared = SharedRows(learners)
     shared.add(Example(view=view_of(workers=2), outcome=np.array([0.0, 1.0])))
     for learner in learners:
-        shared.teach(learner, again=False)
+        shared.fit(learner, again=False)
         rows = learner.rows
         if type(learner) is Given:
             assert rows.features.tolist() == rows.narrowed.features.tolist() == [[0.0], [0.0]]
-            assert (rows.failed.tolist(), rows.telling.tolist()) == ([False, True], [0])
+            assert (rows.failed.tolist(), rows.informative.tolist()) == ([False, True], [0])
 
 
 def test_who_gathers_otherwise_teaches_nobody_who_calls_the_rows_the_same():
@@ -193,7 +193,7 @@ def test_who_gathers_otherwise_teaches_nobody_who_calls_the_rows_the_same():
     shared = SharedRows(learners)
     shared.add(Example(view=view_of(workers=3), outcome=np.array([0.0, 0.0, 1.0])))
     for learner in learners:
-        shared.teach(learner, again=False)
+        shared.fit(learner, again=False)
     other, own = (learner.rows.failed.tolist() for learner in learners)
     assert other == [True, True, False]
     assert own == [False, False, True]

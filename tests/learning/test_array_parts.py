@@ -18,10 +18,10 @@ def test_arrays_come_back_in_the_order_that_is_wanted_whatever_their_layout():
 @pytest.mark.parametrize(
     ("parts", "shapes", "message"),
     [
-        ({}, {}, "a: need this part of a fitted model, was not there"),
-        ({"a": b"?"}, {}, "a: need arrays as safetensors, was not: "),
-        ({"a": arrays_bytes(ARRAYS)[:-1]}, {}, "a: need arrays as safetensors, was not: "),
-        ({"a": arrays_bytes(ARRAYS)}, {"low": (2,)}, "a: need an array low, was not there"),
+        ({}, {}, "a: need this part of a fitted model, was none"),
+        ({"a": b"?"}, {}, "a: need arrays serialised by safetensors: "),
+        ({"a": arrays_bytes(ARRAYS)[:-1]}, {}, "a: need arrays serialised by safetensors: "),
+        ({"a": arrays_bytes(ARRAYS)}, {"low": (2,)}, "a: need an array low, was none"),
         (
             {"a": arrays_bytes(ARRAYS)},
             {"wide": (None, 3)},
@@ -47,5 +47,5 @@ def test_without_a_healthy_row_there_is_nothing_usual(outcomes):
     sample = RowSample(100, seed=0)
     for outcome in outcomes:
         sample.add(0, np.zeros((2, 1)), np.array(outcome))
-    with pytest.raises(PluginError, match="x: need a worker that did not fail to learn from"):
+    with pytest.raises(PluginError, match="x: need healthy workers to learn from"):
         sample.healthy("x")

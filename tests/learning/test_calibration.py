@@ -10,7 +10,7 @@ from scipy.special import expit, logit
 
 from torchloom_core.learning import calibration as platt
 from torchloom_core.learning.calibration import Calibration
-from torchloom_core.learning.task_wording import TOLD
+from torchloom_core.learning.task_wording import WORDING
 
 
 def calibrate(said, came, **more):
@@ -57,7 +57,7 @@ def test_the_likelihood_is_that_of_the_failures_and_two_more_at_the_prevalence(
     assert (found.positives, found.failures) == (int(came.sum()), failures)
 
 
-def test_where_nothing_failed_or_all_did_or_nothing_is_known_there_is_nothing_to_fit():
+def test_outcomes_that_are_all_equal_or_unknown_give_the_identity():
     said = np.full(5, 0.5)
     for came, positives in ((np.zeros(5), 0), (np.ones(5), 5), (np.full(5, np.nan), 0)):
         found = platt.calibrate(said, came, failures=3, prevalence=0.1)
@@ -69,15 +69,15 @@ def test_without_a_failure_probabilities_are_left_as_they_are():
     calibration = calibrate(said, np.zeros(50))
     assert calibration.is_identity
     assert np.array_equal(calibration.apply(said), said)
-    assert calibration.text(TOLD["forecast"]) == "none: no failure to calibrate on"
+    assert calibration.text(WORDING["forecast"]) == "none: no failure to calibrate on"
 
 
-def test_one_failure_that_was_asked_about_often_makes_nothing_sure():
+def test_one_failure_with_many_moments_leaves_probabilities_moderate():
     said, came = np.full(2_000, 0.001), np.zeros(2_000)
     said[:144], came[:144] = 0.15, 1.0
     often = calibrate(said, came, failures=1, prevalence=0.01)
-    assert often.text(TOLD["forecast"]).startswith(
-        "Platt's on 1 failure, 144 moments before: slope "
+    assert often.text(WORDING["forecast"]).startswith(
+        "Platt scaling, 1 failure, 144 moments before: slope "
     )
     assert often.apply(np.array([0.15]))[0] < 0.5
     assert calibrate(said, came, prevalence=0.01).apply(np.array([0.15]))[0] > 0.9
@@ -107,8 +107,8 @@ def test_a_usual_slope_raises_no_doubt():
     random = np.random.default_rng(0)
     said = random.random(500)
     calibration = calibrate(said, (random.random(500) < said).astype(float))
-    assert (calibration.bound, calibration.flags, calibration.remarks) == ("", (), ())
-    assert "bound" not in calibration.text(TOLD["forecast"])
+    assert (calibration.bound, calibration.flags, calibration.limits) == ("", (), ())
+    assert "bound" not in calibration.text(WORDING["forecast"])
     assert Calibration().bound == ""
 
 
@@ -119,18 +119,18 @@ def test_a_usual_slope_raises_no_doubt():
         (lambda came, random: 1 - 0.5 * came, "lower", "0.0498", "nearly the same"),
         (lambda came, random: 0.3 + 0.1 * came, "upper", "20.1", "further apart"),
     ],
-    ids=["says nothing", "says the opposite", "says hardly enough"],
+    ids=["uninformative", "reversed", "too narrow"],
 )
-def test_a_slope_that_ran_into_its_bound_is_told_in_plain_words(tells, bound, slope, means):
+def test_a_slope_at_its_bound_is_flagged_and_explained(tells, bound, slope, means):
     random = np.random.default_rng(0)
     came = (random.random(2_000) < 0.2).astype(float)
     calibration = calibrate(tells(came, random), came)
     assert calibration.bound == bound
-    assert f"slope {slope} (its {bound} bound), " in calibration.text(TOLD["forecast"])
+    assert f"slope {slope} (its {bound} bound), " in calibration.text(WORDING["forecast"])
     assert calibration.flags == (f"calibration_at_bound: {bound}",)
-    (remark,) = calibration.remarks
-    assert means in remark
-    assert "policy" in remark
+    (limit,) = calibration.limits
+    assert means in limit
+    assert "prices" in limit
 
 
 probabilities = arrays(np.float64, 60, elements=st.floats(0, 1))

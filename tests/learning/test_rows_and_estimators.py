@@ -105,7 +105,7 @@ COLUMN = st.one_of(
 def test_each_column_that_varies_is_told_once_and_one_that_does_not_never(columns):
     features = np.array(columns).T
     rows = Rows(features, np.arange(12) > 5, np.arange(12), share=1.0)
-    told = rows.telling.tolist()
+    told = rows.informative.tolist()
     varies = [len(np.unique(column)) > 1 for column in columns]
     assert all(varies[place] for place in told) or (told == [0] and not any(varies))
     for place in np.flatnonzero(varies):
@@ -120,20 +120,20 @@ def test_two_columns_that_differ_in_one_row_of_many_are_both_told():
     other = column.copy()
     other[4_321] += 1.0
     rows = Rows(np.column_stack([column, column, other]), column > 9_000, np.arange(10_000), 1.0)
-    assert rows.telling.tolist() == [0, 2]
+    assert rows.informative.tolist() == [0, 2]
 
 
 def test_a_column_that_has_minus_nought_where_another_has_nought_repeats_it():
     column, other = np.array([[0.0, 1.0, 0.0, np.nan], [0.0, 1.0, -0.0, np.nan]])
     rows = Rows(np.column_stack([column, other]), column == 1.0, np.arange(4), share=1.0)
-    assert rows.telling.tolist() == [0]
+    assert rows.informative.tolist() == [0]
 
 
 def test_a_column_of_nothing_is_not_told_and_where_none_varies_the_first_is():
     nothing, same, varies = np.full(4, np.nan), np.ones(4), np.arange(4.0)
     for columns, told in (((same, nothing, varies), [2]), ((nothing, same), [0])):
         rows = Rows(np.column_stack(columns), np.arange(4) > 2, np.arange(4), share=1.0)
-        assert rows.telling.tolist() == told
+        assert rows.informative.tolist() == told
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_a_column_of_nothing_is_not_told_and_where_none_varies_the_first_is():
 def test_rows_tell_apart_if_some_failed_and_some_did_not(failed, both):
     failed = np.array(failed, dtype=bool)
     rows = Rows(np.zeros((len(failed), 1)), failed, np.zeros(len(failed), dtype=int), share=1.0)
-    assert rows.tell_apart is both
+    assert rows.has_both_outcomes is both
 
 
 def test_what_is_usual_is_the_median_of_those_that_did_not_fail_if_most_know_it():
@@ -215,12 +215,15 @@ def test_of_no_rows_both_parts_are_empty():
 @pytest.mark.parametrize(
     ("outcomes", "message"),
     [
-        ([], "mine: need a failure to learn from, was none in 0 moments of workers"),
-        ([[0.0, np.nan]], "mine: need a failure to learn from, was none in 1 moments of workers"),
-        ([[1.0]], "mine: need a worker that did not fail to learn from, was none beside 1"),
+        ([], "mine: need a failure to learn from, was none in 0 labelled moments of workers"),
+        (
+            [[0.0, np.nan]],
+            "mine: need a failure to learn from, was none in 1 labelled moments of workers",
+        ),
+        ([[1.0]], "mine: need healthy workers to learn from, was none besides 1"),
     ],
 )
-def test_what_teaches_nothing_is_refused(outcomes, message):
+def test_examples_with_nothing_to_learn_are_refused(outcomes, message):
     with pytest.raises(PluginError) as refusal:
         filled(outcomes).rows("mine")
     assert str(refusal.value).startswith(message)
@@ -256,9 +259,9 @@ def test_an_estimator_comes_back_to_the_bit(kind):
 def test_an_estimator_that_is_not_trusted_or_damaged_is_refused():
     data = estimator_bytes(grown(HistGradientBoostingClassifier))
     for parts, trusted, message in (
-        ({"a": data}, (), "a: need types that are trusted, was not: Untrusted types"),
-        ({"a": data[:500]}, TREES, "a: need an estimator as skops keeps it, was not"),
-        ({}, TREES, "a: need this part of a fitted model, was not there"),
+        ({"a": data}, (), "a: need trusted types only: Untrusted types"),
+        ({"a": data[:500]}, TREES, "a: need an estimator serialised by skops"),
+        ({}, TREES, "a: need this part of a fitted model, was none"),
     ):
         with pytest.raises(ModelError) as refusal:
             estimator_part(parts, "a", trusted)
@@ -273,7 +276,7 @@ class Card(msgspec.Struct):
 def test_a_part_in_json_is_what_it_should_be_or_refused():
     assert json_part({"card.json": b'{"share": 0.5}'}, "card.json", Card) == Card(share=0.5)
     for data in (b'{"share": "much"}', b"{", b"{}"):
-        with pytest.raises(ModelError, match=r"card.json: need Card as JSON, was not: "):
+        with pytest.raises(ModelError, match=r"card.json: need Card as JSON: "):
             json_part({"card.json": data}, "card.json", Card)
 
 

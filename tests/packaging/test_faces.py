@@ -29,7 +29,7 @@ FACES = {
         Reasons RowLearner RowOptions RowSample Rows Scale
         SeasonalProfiles
         arrays_bytes arrays_part check_forest estimator_bytes estimator_part faults_in_words
-        in_words json_part known_s minimum part_of step_means with_something_known
+        fill_unknown_columns in_words json_part known_s minimum part_of step_means
     """,
     "torchloom_core.testing": """
         LearnerContract LinkSample PolicyContract PredictorContract

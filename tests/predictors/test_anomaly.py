@@ -118,5 +118,5 @@ def test_a_tree_that_points_outside_itself_is_refused():
     learner = fitted(method="forest")
     learner._forest.estimators_[0].tree_.feature[0] = 10_000
     parts = {**learner.parts(), "anomaly.skops": estimator_bytes(learner._forest)}
-    with pytest.raises(ModelError, match="need trees whose nodes are in them"):
+    with pytest.raises(ModelError, match="need node and feature indices in range"):
         predictor(method="forest").restore(parts)

@@ -153,7 +153,7 @@ def test_before_it_has_learned_it_judges_nobody():
 
 
 def test_a_model_of_other_options_is_refused(fitted):
-    message = r"boosting.json: need the \d+ features that the options ask for, was \d+ of other"
+    message = r"boosting.json: need the \d+ features of the options, was \d+ of other"
     with pytest.raises(ModelError, match=message):
         predictor(spans_s=(5.0, 2.0)).restore(fitted.parts())
 
@@ -177,7 +177,7 @@ def test_trees_that_point_outside_themselves_are_refused(fitted, field, value):
     spoilt = predictor()
     spoilt.restore(parts)
     spoilt._trees._predictors[0][0].nodes[field][0] = value
-    with pytest.raises(ModelError, match="need trees whose nodes are in them"):
+    with pytest.raises(ModelError, match="need node and feature indices in range"):
         predictor().restore({**fitted.parts(), "boosting.skops": estimator_bytes(spoilt._trees)})
 
 

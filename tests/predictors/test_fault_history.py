@@ -142,10 +142,10 @@ def test_nothing_is_learned_without_a_failure():
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ({}, "fault_history.json: need this part of a fitted model, was not there"),
+        ({}, "fault_history.json: need this part of a fitted model, was none"),
         (
             {"fault_history.json": b"{"},
-            "fault_history.json: need Learned as JSON, was not: Input data",
+            "fault_history.json: need Learned as JSON: Input data",
         ),
         (
             {

@@ -81,5 +81,5 @@ def test_trees_that_point_outside_themselves_are_refused(fitted, field, value):
     spoilt = predictor()
     spoilt.restore(fitted.parts())
     getattr(spoilt._trees.estimators_[0].tree_, field)[0] = value
-    with pytest.raises(ModelError, match="need trees whose nodes are in them"):
+    with pytest.raises(ModelError, match="need node and feature indices in range"):
         predictor().restore({**fitted.parts(), "forest.skops": estimator_bytes(spoilt._trees)})

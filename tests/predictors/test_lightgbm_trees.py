@@ -60,7 +60,7 @@ def test_the_same_rows_and_seed_give_the_same_text(text):
 )
 def test_trees_that_point_outside_themselves_are_refused(text, was, becomes):
     assert was in text
-    with pytest.raises(ModelError, match=r"^boosting.txt: need trees whose nodes are in them"):
+    with pytest.raises(ModelError, match=r"^boosting.txt: need node and feature indices in range"):
         restored(text.replace(was, becomes, 1))
 
 

@@ -28,14 +28,14 @@ def test_truths_are_truths_in_any_part_of_a_column():
 READ = """
 import sys
 from pathlib import Path
-from torchloom_core.fitting.pace import told_every_s
+from torchloom_core.fitting.pace import sample_interval_s
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.recorded_values import recorded_values
 from torchloom_core.trace.feed.feed import Feed
 
 bundle = Bundle.open(Path(sys.argv[1]))
 middle_ns = (bundle.manifest.start_ns + bundle.manifest.end_ns) // 2
-told_every_s(bundle), recorded_values(bundle, middle_ns)
+sample_interval_s(bundle), recorded_values(bundle, middle_ns)
 list(Feed(bundle, tick_s=1.0, repair_s=1.0, start_ns=middle_ns, metrics=["x"]))
 print("pandas" in sys.modules)
 """

@@ -222,7 +222,7 @@ def _show(card: "Card") -> None:
         out.print(f"AUPRC above {name}: {difference}", markup=False)
     for flag in card.score.flags:
         out.print(f"warning: {flag}", markup=False, soft_wrap=True)
-    for remark in card.remarks:
-        out.print(remark, markup=False, soft_wrap=True)
+    for limit in card.limits:
+        out.print(limit, markup=False, soft_wrap=True)
     level, sentence = card.verdict
     out.print(Text(sentence, style="bold" if level == "useful" else "bold yellow"), soft_wrap=True)

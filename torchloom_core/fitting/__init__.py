@@ -1,1 +1,1 @@
-"""``torchloom fit``: a predictor learns from a trace, and is scored on the time after."""
+"""``torchloom fit``: fit a predictor on a trace, and score it on later time."""

@@ -1,8 +1,8 @@
-"""What a predictor has to beat: the fault count, the one best feature, a logistic regression.
+"""The baselines of a predictor: the fault count, the one best feature, a logistic regression.
 
-A detection is held against two more, that learn from no label. They learn from the same moments
-and are asked in the same pass, so that they cost little. Those that weigh features share the
-predictor's, where it has some.
+A detection is also compared with two detectors that learn without labels. Baselines are fitted and
+run in the predictor's own passes, so they cost little. Those with features use the predictor's,
+if it has some.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from torchloom_core.errors import ConfigError, PluginError
 from torchloom_core.fitting.build import METRICS, build
 from torchloom_core.fitting.memory import available_bytes, refuse_without_room
 from torchloom_core.fitting.passes import Passes
-from torchloom_core.fitting.stages import Fitting, Said
+from torchloom_core.fitting.stages import CalibratedForecasts, Fitting
 from torchloom_core.learning.row_learner import RowLearner
 from torchloom_core.learning.skill import BASELINES, DETECTORS, ROW_RULE
 from torchloom_core.plugin.api import Predictor
@@ -22,42 +22,42 @@ from torchloom_core.plugin.needs import windows_s
 _SPANS = (0.5, 2.0)
 _SEASONAL, _STEP_S = "seasonal_residual", 900.0
 _MAX_HEALTHY = 20_000
-"""Rows of workers that did not fail: so few coefficients need no more."""
+"""Rows of healthy workers: so few coefficients need no more."""
 
 
 def usual_spans_s(horizon_s: float, tick_s: float) -> list[float]:
-    """Return over how long metrics are summed up where nobody says, seconds.
+    """Return the default spans of metric features, seconds.
 
-    Half a horizon and two; none is shorter than two samples.
+    Half a horizon and two horizons, but no less than two samples.
     """
     return sorted({max(2.0 * tick_s, share * horizon_s) for share in _SPANS})
 
 
 class Baselines:
-    """The installed baselines, beside a predictor that is fitted.
+    """The installed baselines of a predictor that is fitted.
 
     Parameters
     ----------
     fitting : Fitting
-        Of that predictor.
+        That of the predictor.
     plugin : Predictor
-        The predictor itself; it is not compared with itself.
+        The predictor, which is not compared with itself.
     installed : sequence of PluginInfo
-        Those of ``BASELINES`` and ``DETECTORS`` that there are.
+        The installed ones of ``BASELINES`` and ``DETECTORS``.
 
     Attributes
     ----------
     plugins : dict of str to Predictor
-        Those that it is compared with, by name.
-    remarks : list of str
-        Whom it is not compared with and why, one sentence each.
+        The baselines, by name.
+    limits : list of str
+        Why a comparison is missing, one sentence each.
     """
 
     def __init__(
         self, fitting: Fitting, plugin: Predictor, installed: Sequence[PluginInfo]
     ) -> None:
         self._fitting = fitting
-        self.remarks: list[str] = []
+        self.limits: list[str] = []
         self.plugins: dict[str, Predictor] = {}
         there = {info.name: info for info in installed}
         if ROW_RULE not in there and _SEASONAL in there:
@@ -67,12 +67,12 @@ class Baselines:
             if name == plugin.name:
                 continue
             if name not in there:
-                self.remarks.append(f"{name} is not installed: there is no comparison with it.")
+                self.limits.append(f"No comparison with {name}: it is not installed.")
                 continue
             try:
                 self.plugins[name] = self._built(name, there[name], plugin)
             except (ConfigError, PluginError) as error:
-                self.remarks.append(f"There is no comparison with {name}: {error}.")
+                self.limits.append(f"No comparison with {name}: {error}.")
 
     def _built(self, name: str, info: PluginInfo, plugin: Predictor) -> Predictor:
         tick_s = self._fitting.settings.tick_s
@@ -94,10 +94,10 @@ class Baselines:
         return built
 
     @property
-    def asked_anyway(self) -> set[int]:
-        """Places, after the predictor's, of those that judge also where nothing is to be learned.
+    def usable_unfitted(self) -> set[int]:
+        """Indices, after the predictor's, of baselines that forecast also without a fit.
 
-        A detector that has not learned what is usual judges nobody.
+        A detector does not: it has to learn what is usual.
         """
         return {
             number
@@ -105,23 +105,24 @@ class Baselines:
             if not isinstance(plugin, RowLearner) and name not in DETECTORS
         }
 
-    def answered(self, passes: Passes, said: Mapping[int, Said]) -> dict[str, Said]:
-        """Return by name what those have said that could be asked; the rest is remarked on.
+    def by_name(
+        self, passes: Passes, forecasts: Mapping[int, CalibratedForecasts]
+    ) -> dict[str, CalibratedForecasts]:
+        """Return the baselines' forecasts by name; a missing one is added to ``limits``.
 
         Parameters
         ----------
         passes : Passes
-            In which they come right after the predictor itself.
-        said : mapping of int to Said
-            By their places there.
+            In which the baselines come right after the predictor.
+        forecasts : mapping of int to CalibratedForecasts
+            By their indices there.
         """
-        found: dict[str, Said] = {}
+        found: dict[str, CalibratedForecasts] = {}
         for number, name in enumerate(self.plugins, 1):
-            if why := passes.untaught.get(number):
-                self.remarks.append(f"{name} it is compared with learned nothing: {why}.")
-            if number in said:
-                found[name] = said[number]
+            if why := passes.unfitted.get(number):
+                self.limits.append(f"The baseline {name} could not be fitted: {why}.")
+            if number in forecasts:
+                found[name] = forecasts[number]
             else:
-                why = passes.refused[number]
-                self.remarks.append(f"There is no comparison with {name}: {why}.")
+                self.limits.append(f"No comparison with {name}: {passes.refused[number]}.")
         return found

@@ -1,4 +1,4 @@
-"""Build a predictor from its options, as fitting needs it."""
+"""Build a predictor from its options, for a fit."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,21 +16,21 @@ from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.feed.watched import watch
 
 METRICS, ATTRIBUTES, GROUPS, FAULTS = "metrics", "attributes", "groups", "half_lives_s"
-"""The options of a predictor that say what it reads."""
+"""Options that select a predictor's inputs."""
 
 
 def build(
     bundle: Bundle, info: PluginInfo, options: Mapping[str, Any], *, tick_s: float, source: str
 ) -> tuple[Predictor, dict[str, Any]]:
-    """Return a predictor that has learned nothing yet, and all of its options.
+    """Return an unfitted predictor, and all of its options.
 
     Parameters
     ----------
     options : mapping
-        As under ``[predictors.<name>]``. Where ``metrics``, ``attributes`` or ``groups`` is an
-        option and not among them, it becomes all that the trace has.
+        As under ``[predictors.<name>]``. ``metrics``, ``attributes`` and ``groups`` default to all
+        that the trace has.
     source : str
-        Where the options come from, for errors.
+        Source of the options, for errors.
 
     Raises
     ------
@@ -43,12 +43,12 @@ def build(
         raise PluginError(f"predictor {info.name} ({info.entry_point}): {info.problem}")
     labels = watch(bundle).labels
     there = {METRICS: bundle.metrics, ATTRIBUTES: labels.numbers, GROUPS: labels.words}
-    known = info.cls.Options.__struct_encode_fields__
-    wanted = {name: list(of) for name, of in there.items() if of and name in known}
+    fields = info.cls.Options.__struct_encode_fields__
+    wanted = {name: list(of) for name, of in there.items() if of and name in fields}
     wanted.update(options)
-    told = convert(wanted, info.cls.Options, source, f"predictors.{info.name}")
+    converted = convert(wanted, info.cls.Options, source, f"predictors.{info.name}")
     try:
-        plugin: Predictor = info.cls(told)
+        plugin: Predictor = info.cls(converted)
         problem = needs_problem("predictor", plugin.needs, tick_s) or pace_problem(plugin)
     except (TorchloomError, KeyboardInterrupt):
         raise
@@ -56,23 +56,23 @@ def build(
         raise PluginError(f"predictor {info.name}: cannot be built: {one_line(error)}") from error
     if problem:
         raise PluginError(f"predictor {info.name}: {problem}")
-    return plugin, msgspec.json.decode(msgspec.json.encode(told))
+    return plugin, msgspec.json.decode(msgspec.json.encode(converted))
 
 
-def refuse_unmeasured(bundle: Bundle, told: Mapping[str, Any]) -> None:
-    """Refuse a metric that is not in the trace where a person has just named it.
+def refuse_unmeasured(bundle: Bundle, options: Mapping[str, Any]) -> None:
+    """Refuse a metric on the command line that the trace does not have.
 
-    One that a config names may be of another trace: of that it is said that nobody sees it.
+    A metric in a config only causes a warning, as the config may be for another trace.
 
     Raises
     ------
     ConfigError
         If there is one.
     """
-    named = told.get(METRICS)
+    named = options.get(METRICS)
     for metric in named if isinstance(named, list) else ():
         if metric not in bundle.metrics:
             near = nearest(metric, bundle.metrics) if isinstance(metric, str) else ""
             raise ConfigError(
-                f"--option {METRICS}: need metrics of {bundle.path}, was {metric!r}{near}"
+                f"--option {METRICS}: need a metric of {bundle.path}, was {metric!r}{near}"
             )

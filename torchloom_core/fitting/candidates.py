@@ -1,4 +1,4 @@
-"""What ``--predictor auto`` chooses among: installed predictors, with options worth a try."""
+"""List the candidates of ``--predictor auto``: installed predictors, with their variants."""
 
 import logging
 import math
@@ -21,7 +21,7 @@ _FAULTS, _SPANS_S = "half_lives_s", "spans_s"
 
 @dataclass(frozen=True)
 class Candidate:
-    """A predictor with options, as it may be chosen."""
+    """A predictor with options."""
 
     info: PluginInfo
     options: Mapping[str, Any]
@@ -29,32 +29,31 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """How it is told apart from the others."""
+        """Its unique name in reports."""
         return f"{self.info.name}, {self.what}" if self.what else self.info.name
 
 
 def candidates(
-    plugins: Iterable[PluginInfo], told: Mapping[str, Any], *, tick_s: float, has_metrics: bool
+    plugins: Iterable[PluginInfo], options: Mapping[str, Any], *, tick_s: float, has_metrics: bool
 ) -> tuple[Candidate, ...]:
-    """Return what may be chosen: what learns how likely a failure is, with and without telemetry.
+    """Return the candidates: every predictor that learns, with and without telemetry.
 
     Parameters
     ----------
-    told : mapping
-        Options for all that have them, horizon_s among them. Spans are the usual ones, unless
-        told.
+    options : mapping
+        Options for all candidates that have them, horizon_s among them.
     tick_s : float
         Seconds between samples.
 
     Raises
     ------
     ConfigError
-        If no predictor has an option that was told, or nobody said how far ahead to look.
+        If no predictor has an option, or horizon_s is missing.
     """
-    horizon_s = told.get(HORIZON)
+    horizon_s = options.get(HORIZON)
     if not isinstance(horizon_s, int | float) or not 0.0 < horizon_s < math.inf:
         raise ConfigError(
-            f"--option: need {HORIZON}=SECONDS > 0, the same for all that are tried, was "
+            f"--option: need {HORIZON}=SECONDS > 0 for all candidates, was "
             f"{'none' if horizon_s is None else repr(horizon_s)}"
         )
     learners = [
@@ -63,17 +62,18 @@ def candidates(
         if info.kind == "predictor" and not info.problem and hasattr(info.cls, "fit")
         if HORIZON in _options_of(info)
     ]
-    known = {name for info in learners for name in _options_of(info)}
-    for name in told:
-        if name not in known:
+    fields_of_all = {name for info in learners for name in _options_of(info)}
+    for name in options:
+        if name not in fields_of_all:
             raise ConfigError(
-                f"--option: need one of a predictor that learns, was {name!r}{nearest(name, known)}"
+                f"--option: need an option of a candidate, was {name!r}"
+                f"{nearest(name, fields_of_all)}"
             )
     found: list[Candidate] = []
     for info in sorted(learners, key=lambda one: one.name):
         fields = _options_of(info)
-        own = {name: value for name, value in told.items() if name in fields}
-        if METRICS not in fields or METRICS in told or not has_metrics:
+        own = {name: value for name, value in options.items() if name in fields}
+        if METRICS not in fields or METRICS in options or not has_metrics:
             found += _variants(Candidate(info, own, ""))
             continue
         with_spans = dict(own)
@@ -86,25 +86,25 @@ def candidates(
     return tuple(found)
 
 
-def _variants(usual: Candidate) -> Iterator[Candidate]:
-    """Yield a candidate as it comes, and with the other options that its predictor names."""
-    yield usual
-    for options in _variants_of(usual.info):
-        if not {*options} & {*usual.options}:
+def _variants(base: Candidate) -> Iterator[Candidate]:
+    """Yield a candidate, and its variants with other options that its predictor lists."""
+    yield base
+    for options in _variants_of(base.info):
+        if not {*options} & {*base.options}:
             named = ", ".join(f"{name} {value}" for name, value in options.items())
-            what = f"{usual.what}, {named}" if usual.what else named
-            yield Candidate(usual.info, {**usual.options, **options}, what)
+            what = f"{base.what}, {named}" if base.what else named
+            yield Candidate(base.info, {**base.options, **options}, what)
 
 
 def _variants_of(info: PluginInfo) -> Sequence[Mapping[str, Any]]:
-    """Return the options that a predictor says are worth a try; none if it says nonsense."""
+    """Return the variants that a predictor lists; () if they are invalid."""
     named = getattr(info.cls, "variants", ())
     tables = named if isinstance(named, list | tuple) else [named]
     for table in tables:
         if not isinstance(table, Mapping) or not all(isinstance(name, str) for name in table):
             _log.warning(
-                "predictor %s: need variants as a tuple of dicts of options, was %s; they are not "
-                "tried", info.name, shown(named),
+                "predictor %s: need variants as a tuple of dicts of options, was %s: ignored",
+                info.name, shown(named),
             )  # fmt: skip
             return ()
     return tables

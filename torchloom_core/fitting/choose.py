@@ -1,4 +1,4 @@
-"""Choose a predictor and its options on folds of the time that is learned from, and on no other."""
+"""Choose a predictor and its options on folds of the training time, and on no later time."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -13,31 +13,31 @@ from torchloom_core.errors import ConfigError, PluginError, TraceError
 from torchloom_core.evaluate.forecasts.backtest_forecasts import Progress, part_of
 from torchloom_core.fitting.build import METRICS, build
 from torchloom_core.fitting.candidates import HORIZON, Candidate, candidates
-from torchloom_core.fitting.fit import check, fit_checked, say_unread
+from torchloom_core.fitting.fit import check, fit_checked, warn_missing_metrics
 from torchloom_core.fitting.folds import folds, judged_on
 from torchloom_core.fitting.hints import uncounted
 from torchloom_core.fitting.memory import available_bytes, without_room
-from torchloom_core.fitting.pace import say_asked_often
+from torchloom_core.fitting.pace import warn_frequent_forecasts
 from torchloom_core.fitting.passes import Stages
 from torchloom_core.fitting.stages import FitSettings
 from torchloom_core.learning.card import Tried
 from torchloom_core.learning.model import Model
 from torchloom_core.learning.skill import BASELINES
-from torchloom_core.learning.task_wording import TOLD
+from torchloom_core.learning.task_wording import WORDING
 from torchloom_core.plugin.api import Predictor
 from torchloom_core.trace.bundle.bundle import Bundle
 
 _FOLDS = 3
-"""Of fewer it is not asked by how much they differ."""
+"""With fewer folds there is no standard error."""
 
 AUTO = "auto"
-"""The name under which a predictor is asked for that is yet to be chosen."""
+"""The value of ``--predictor`` that chooses one automatically."""
 
 
 def fit_best(
     bundle: Bundle,
     plugins: Sequence[PluginInfo],
-    told: Mapping[str, Any],
+    options: Mapping[str, Any],
     settings: FitSettings,
     *,
     baselines: Sequence[PluginInfo] = (),
@@ -47,30 +47,30 @@ def fit_best(
 
     Parameters
     ----------
-    told, baselines, stages
-        As in :func:`~torchloom_core.fitting.fit.fit`; an option is for all that have it.
+    options, baselines, stages
+        As in :func:`~torchloom_core.fitting.fit.fit`; an option applies to all that have it.
 
     Raises
     ------
     ConfigError, LeakError, PluginError, TraceError
-        As there, and if there is nothing to choose by.
+        As there, and if no fold can be scored.
     """
     check(bundle, settings)
-    among = candidates(plugins, told, tick_s=settings.tick_s, has_metrics=bool(bundle.metrics))
-    if why := uncounted(bundle, settings.task_of(told[HORIZON])):
-        raise _nothing_to_choose_by(bundle, settings, f"; {why}")
+    among = candidates(plugins, options, tick_s=settings.tick_s, has_metrics=bool(bundle.metrics))
+    if why := uncounted(bundle, settings.task_of(options[HORIZON])):
+        raise _unscorable(bundle, settings, f"; {why}")
     built = [*_built(bundle, among, settings)]
-    say_unread(bundle, AUTO, [plugin for one, plugin in built if METRICS in one.options])
-    say_asked_often(bundle, settings, AUTO, [plugin for _, plugin in built])
+    warn_missing_metrics(bundle, AUTO, [plugin for one, plugin in built if METRICS in one.options])
+    warn_frequent_forecasts(bundle, settings, AUTO, [plugin for _, plugin in built])
     named = [(one.name, plugin) for one, plugin in built]
     out = without_room(bundle, settings, named, available_bytes())
     among = tuple(one for one in among if one.name not in out)
     if not among:
         name, why = next(iter(out.items()))
         raise PluginError(
-            f"{bundle.path}: need memory to learn from it, was too little: {name} {why}"
+            f"{bundle.path}: too little free memory to fit any candidate: {name} {why}"
         )
-    chosen, tried, remarks = choose(bundle, among, settings, progress=stages("choose"))
+    chosen, tried, limits = choose(bundle, among, settings, progress=stages("choose"))
     tried += tuple(Tried(candidate=name, auprc=(), why=why) for name, why in out.items())
     model = fit_checked(
         bundle,
@@ -81,14 +81,14 @@ def fit_best(
         stages=stages,
         source="--option",
     )
-    card = msgspec.structs.replace(model.card, tried=tried, remarks=(*remarks, *model.card.remarks))
+    card = msgspec.structs.replace(model.card, tried=tried, limits=(*limits, *model.card.limits))
     return replace(model, card=card)
 
 
 def _built(
     bundle: Bundle, among: Iterable[Candidate], settings: FitSettings
 ) -> Iterator[tuple[Candidate, Predictor]]:
-    """Yield those that can be built; why one cannot, its trial says."""
+    """Yield the candidates that can be built; :func:`judged_on` reports why one cannot."""
     for one in among:
         with suppress(ConfigError, PluginError):
             plugin, _ = build(
@@ -104,17 +104,17 @@ def choose(
     *,
     progress: Progress = lambda _: None,
 ) -> tuple[Candidate, tuple[Tried, ...], tuple[str, ...]]:
-    """Return the candidate with the greatest mean AUPRC over the folds, and what was tried.
+    """Return the candidate with the greatest mean AUPRC over the folds, all results, and limits.
 
-    One of ``BASELINES`` is taken before what is better by no more than the standard error of the
-    difference over the folds (Breiman, Friedman, Olshen and Stone, "Classification and Regression
-    Trees", 1984, section 3.4.3). A fold on which none can be judged is no fold; which these are,
-    and why, is the third, and what was taken for a baseline.
+    One of ``BASELINES`` is preferred if the best exceeds it by no more than the standard error of
+    the difference over the folds (Breiman, Friedman, Olshen and Stone, "Classification and
+    Regression Trees", 1984, section 3.4.3). A fold that no candidate can be scored on is left out.
+    The limits name such folds, and a baseline that was preferred.
 
     Raises
     ------
     TraceError
-        If none can be judged on any fold, with the first reason.
+        If no fold can be scored, with the first reason.
     """
     parts = list(folds(bundle, settings))
     found = [
@@ -131,25 +131,25 @@ def choose(
     best = max(tried, key=lambda one: one.mean, default=None)
     if best is None or not best.mean > 0:
         whys = (f": {why}" for fold in found if (why := _why_not(fold)))
-        raise _nothing_to_choose_by(bundle, settings, next(whys, " in any of them"))
+        raise _unscorable(bundle, settings, next(whys, " in any of them"))
     taken = _as_good_and_simpler(best, among, tried)
     chosen = next(one for one in among if one.name == taken.candidate)
-    remarks = [
-        f"None could be judged on fold {at} of {len(found)}, and it was not chosen by: "
-        f"{_why_not(fold) or f'no {TOLD[settings.task].one} is in it'}."
+    limits = [
+        f"Fold {at} of {len(found)} was not used to choose the predictor: "
+        f"{_why_not(fold) or f'it has no {WORDING[settings.task].one}'}."
         for at, fold in enumerate(found, 1)
         if fold not in judged
     ]
     if taken is not best:
-        remarks.append(
+        limits.append(
             f"{best.candidate} is above {taken.candidate} by {best.mean - taken.mean:.3g} on the "
-            "folds, which is no more than its standard error: what is simpler was taken."
+            "folds, which is no more than its standard error: the simpler one was chosen."
         )
-    return chosen, tuple(tried), tuple(remarks)
+    return chosen, tuple(tried), tuple(limits)
 
 
 def _as_good_and_simpler(best: Tried, among: Sequence[Candidate], tried: Sequence[Tried]) -> Tried:
-    """Return the best of the baselines that are within the folds' error of the best; else that."""
+    """Return the best baseline within the folds' error of ``best``; without one, ``best``."""
     baselines = [
         one
         for candidate, one in zip(among, tried, strict=True)
@@ -167,10 +167,10 @@ def _is_near(one: Tried, best: Tried) -> bool:
     return bool(below.mean() <= below.std(ddof=1) / np.sqrt(len(below)))
 
 
-def _nothing_to_choose_by(bundle: Bundle, settings: FitSettings, why: str) -> TraceError:
+def _unscorable(bundle: Bundle, settings: FitSettings, why: str) -> TraceError:
     return TraceError(
-        f"{bundle.path}: need {TOLD[settings.task].many} in the folds of the training time to "
-        f"choose a predictor by, was none{why}"
+        f"{bundle.path}: need {WORDING[settings.task].many} in the folds of the training time to "
+        f"choose a predictor, was none{why}"
     )
 
 

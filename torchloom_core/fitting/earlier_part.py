@@ -1,4 +1,4 @@
-"""A trace as it was known at an earlier end."""
+"""A trace as it was known at an earlier time."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 class EarlierPart(DerivedBundle):
-    """The same bundle up to ``end_ns``: what was told later is not in it."""
+    """The same bundle up to ``end_ns``, without anything that became known later."""
 
     def __init__(self, bundle: Bundle, end_ns: int) -> None:
         super().__init__(bundle, replace(bundle.manifest, end_ns=end_ns))
         self._end_ns = end_ns
 
     def topology(self) -> tuple[Component, ...]:
-        """Return the components that were there by then; what is taken away later is there."""
+        """Return the components that started by then; later removals are unknown."""
         return tuple(
             replace(part, until_ns=self._known(part.until_ns))
             for part in self._bundle.topology()
@@ -29,7 +29,7 @@ class EarlierPart(DerivedBundle):
         )
 
     def events(self) -> tuple[Event, ...]:
-        """Return what was told by then."""
+        """Return the events known by then."""
         return tuple(
             replace(event, t_resolved=self._known(event.t_resolved))
             for event in self._bundle.events()
@@ -37,7 +37,7 @@ class EarlierPart(DerivedBundle):
         )
 
     def actions(self) -> tuple[ActionTaken, ...]:
-        """Return what was known to be done by then."""
+        """Return the actions known by then."""
         return tuple(
             replace(action, t_end=self._known(action.t_end))
             for action in self._bundle.actions()
@@ -50,7 +50,7 @@ class EarlierPart(DerivedBundle):
         end_ns: int | None = None,
         metrics: Sequence[str] | None = None,
     ) -> Iterator["pa.Table"]:
-        """Yield the telemetry that had come by then."""
+        """Yield the telemetry that had arrived by then."""
         until_ns = self._end_ns if end_ns is None else min(end_ns, self._end_ns)
         return self._bundle.telemetry(start_ns, until_ns, metrics)
 

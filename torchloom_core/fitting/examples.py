@@ -1,4 +1,4 @@
-"""The moments of a trace as a predictor learns from them: what was to be seen, and what came."""
+"""Training examples from a trace: the view of each moment, and its outcome."""
 
 from collections.abc import Iterable, Iterator
 
@@ -25,17 +25,17 @@ _MAX_HEALTHY = 50_000
 
 
 class Outcomes:
-    """What came of the moments of a trace, as far as it was known at a time.
+    """Outcomes of the moments of a trace, as far as known at ``known_until_ns``.
 
     Parameters
     ----------
     every_s : float
-        Seconds between the moments that are asked for, usually one after the other.
+        Seconds between moments.
 
     Attributes
     ----------
     moments, positives : int
-        Judged moments of workers so far, and those that an incident followed.
+        Labelled moments of workers so far, and the positive ones.
     """
 
     def __init__(self, bundle: Bundle, task: Task, *, every_s: float, known_until_ns: int) -> None:
@@ -55,9 +55,10 @@ class Outcomes:
         self.positives = 0
 
     def of(self, view: FleetView) -> Floats:
-        """Return ``(workers,)`` of a view, and count them once; many moments are made at once.
+        """Return ``(workers,)`` outcomes of a view, and count them once.
 
-        The workers of a view are those of the one before, and any that came since.
+        They are computed for many moments at a time. Views have the workers of the view before,
+        and any that joined since.
         """
         if len(self._rows) < len(view):
             self._rows = np.array([self._row_of[worker] for worker in view.workers], dtype=np.intp)
@@ -84,25 +85,24 @@ class Outcomes:
 
     @property
     def prevalence(self) -> float:
-        """The share of the judged moments so far that an incident followed; 0 of none."""
+        """The share of positive moments so far; 0 without any."""
         return self.positives / self.moments if self.moments else 0.0
 
 
 class Examples:
-    """Iterate over the examples from the trace's start to ``until_ns``, once or again.
+    """Iterate over the examples from the trace's start to ``until_ns``, any number of times.
 
-    What passes is counted, and a sample of the newest values is kept to look for columns that
-    know too much.
+    A sample of the newest values is stored to look for suspicious columns.
 
     Parameters
     ----------
     predictor : Predictor
-        Who learns from them: it is shown what it needs.
+        Views have what it needs.
 
     Attributes
     ----------
     metrics : tuple of str
-        What the predictor reads.
+        The metrics that the predictor reads.
     """
 
     def __init__(
@@ -138,9 +138,9 @@ class Examples:
     def passing(
         self, until_ns: int, *, others: Iterable[PredictorNeed] = (), progress: Progress
     ) -> Iterator[Example]:
-        """Yield the examples with all that is to be seen, by the predictor and by others.
+        """Yield the examples with the needs of the predictor and of others.
 
-        What came of those after the last to learn from nobody is told: all NaN.
+        After ``until_ns`` of the training time all outcomes are NaN.
         """
         start_ns = self._bundle.manifest.start_ns
         for view in views(
@@ -162,17 +162,17 @@ class Examples:
 
     @property
     def moments(self) -> int:
-        """Judged moments of workers so far."""
+        """Labelled moments of workers so far."""
         return self._outcomes.moments
 
     @property
     def positives(self) -> int:
-        """Those that an incident followed."""
+        """The positive ones of them."""
         return self._outcomes.positives
 
     def flags(self) -> tuple[str, ...]:
-        """Return a flag for each metric whose newest value alone tells the failures apart."""
+        """Return a flag for each metric whose newest value alone separates the failures."""
         if not self.metrics or not 0 < self.positives < self.moments:
             return ()
-        kept = self._sample.rows(self._predictor.name)
-        return suspicious_features(kept.features, kept.failed, self.metrics)
+        rows = self._sample.rows(self._predictor.name)
+        return suspicious_features(rows.features, rows.failed, self.metrics)

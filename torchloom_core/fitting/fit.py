@@ -1,4 +1,4 @@
-"""Fit a predictor on the earlier part of a trace, and measure it on the rest.
+"""Fit a predictor on the earlier part of a trace, and score it on the rest.
 
 ``torchloom fit`` calls it.
 """
@@ -12,18 +12,18 @@ from msgspec.structs import replace
 
 from torchloom_core.activation.discovery import PluginInfo
 from torchloom_core.errors import ConfigError, PluginError, TraceError
-from torchloom_core.evaluate.contradictions import refuse_contradicting, say_beyond
-from torchloom_core.evaluate.forecasts.leaks import refuse_foreknown
+from torchloom_core.evaluate.contradictions import refuse_contradicting, warn_beyond_end
+from torchloom_core.evaluate.forecasts.leaks import refuse_early_availability
 from torchloom_core.evaluate.forecasts.leaky_attributes import GROUP
 from torchloom_core.evaluate.forecasts.leaky_service import IN_SERVICE
-from torchloom_core.evaluate.unmeasured import missing, say_unseen
+from torchloom_core.evaluate.unmeasured import missing, warn_missing
 from torchloom_core.fitting.baselines import Baselines, usual_spans_s
 from torchloom_core.fitting.build import ATTRIBUTES, FAULTS, GROUPS, METRICS, build
 from torchloom_core.fitting.examples import Examples
 from torchloom_core.fitting.memory import available_bytes, refuse_without_room
-from torchloom_core.fitting.pace import say_asked_often, say_short_spans, say_too_often
+from torchloom_core.fitting.pace import warn_fine_ticks, warn_frequent_forecasts, warn_short_spans
 from torchloom_core.fitting.passes import Passes, Stages
-from torchloom_core.fitting.stages import FitSettings, Fitting, Said, as_plugin_error
+from torchloom_core.fitting.stages import CalibratedForecasts, FitSettings, Fitting, as_plugin_error
 from torchloom_core.learning.alarm_rate import alarm_unit
 from torchloom_core.learning.card import Card
 from torchloom_core.learning.forecast_score import FEW, ForecastScore
@@ -39,9 +39,9 @@ from torchloom_core.trace.bundle.recording import prints
 from torchloom_core.trace.feed.watched import watch
 
 _NOT_CARRIED_OVER = (
-    "What it says since it learned again could not be held against what it said when it was "
-    "calibrated: it judged nobody in the last horizon before --until. Its threshold may raise far "
-    "more alarms than it was set for, or none; a smaller --every-s may help."
+    "The forecasts of the refit could not be mapped to those that were calibrated: there are none "
+    "in the last horizon before --until. The threshold may raise far more alarms than it was set "
+    "for, or none; a smaller --every-s may help."
 )
 
 
@@ -55,36 +55,37 @@ def fit(
     stages: Stages = lambda _: lambda _: None,
     source: str = "options",
 ) -> Model:
-    """Fit a predictor, calibrate it, and measure it on the time after ``until_ns``.
+    """Fit a predictor, calibrate it, and score it on the time after ``until_ns``.
 
     Parameters
     ----------
     options : mapping
         As under ``[predictors.<name>]``.
     baselines : sequence of PluginInfo
-        Those of ``BASELINES`` and ``DETECTORS`` that are installed, to compare with.
+        The installed ones of ``BASELINES`` and ``DETECTORS``.
     source : str
-        Where the options come from, for errors.
+        Source of the options, for errors.
 
     Raises
     ------
     ConfigError
         If an option is wrong.
     PluginError
-        If the predictor breaks its contract, cannot learn from the trace or never judges.
+        If the predictor breaks its contract, cannot learn from the trace or makes no forecast.
     TraceError
-        If a file of the trace was changed or the trace was replaced meanwhile, it is too short,
-        ``until_ns`` outside of it, or a kind is of no event.
+        If a file of the trace changed, the trace was replaced meanwhile or is too short,
+        ``until_ns`` is outside of it, or it has no event of a kind.
     LeakError
-        If the trace knows something before it happens.
+        If an event or action is available before it happens.
     """
     check(bundle, settings)
-    plugin, told = build(bundle, info, options, tick_s=settings.tick_s, source=source)
+    plugin, all_options = build(bundle, info, options, tick_s=settings.tick_s, source=source)
     refuse_without_room(bundle, settings, plugin, available_bytes())
-    say_unread(bundle, info.name, [plugin])
-    say_asked_often(bundle, settings, info.name, [plugin])
-    spans_s = told.get("spans_s", ()) if told.get(METRICS) else ()
-    say_short_spans(bundle, info.name, spans_s, usual_spans_s(plugin.horizon_s, settings.tick_s))
+    warn_missing_metrics(bundle, info.name, [plugin])
+    warn_frequent_forecasts(bundle, settings, info.name, [plugin])
+    spans_s = all_options.get("spans_s", ()) if all_options.get(METRICS) else ()
+    usual_s = usual_spans_s(plugin.horizon_s, settings.tick_s)
+    warn_short_spans(bundle, info.name, spans_s, usual_s)
     return fit_checked(
         bundle, info, options, settings, baselines=baselines, stages=stages, source=source
     )
@@ -100,64 +101,64 @@ def fit_checked(
     stages: Stages = lambda _: lambda _: None,
     source: str = "options",
 ) -> Model:
-    """Do what :func:`fit` does, of a trace that :func:`check` has found nothing against."""
-    plugin, told = build(bundle, info, options, tick_s=settings.tick_s, source=source)
+    """Do what :func:`fit` does, for a trace that passed :func:`check`."""
+    plugin, all_options = build(bundle, info, options, tick_s=settings.tick_s, source=source)
     fitting = Fitting(bundle, settings, plugin)
-    beside = Baselines(fitting, plugin, baselines)
+    compared = Baselines(fitting, plugin, baselines)
     passes = Passes(
         fitting,
-        [plugin, *beside.plugins.values()],
+        [plugin, *compared.plugins.values()],
         stages,
-        asked_anyway=beside.asked_anyway,
-        for_the_first=True,
+        usable_unfitted=compared.usable_unfitted,
+        raise_first=True,
     )
     earlier = passes.learn_twice()
     columns, parts = _columns(plugin), _parts(plugin)
-    by_place = passes.calibrated(earlier, passes.ask())
-    said = by_place[0]
-    others = {RANDOM: fitting.guess(said)} | beside.answered(passes, by_place)
+    by_index = passes.calibrated(earlier, passes.forecast())
+    forecasts = by_index[0]
+    others = {RANDOM: fitting.random(forecasts)} | compared.by_name(passes, by_index)
     examples = passes.examples
-    remarks = beside.remarks
-    if isinstance(plugin, Learner) and said.calibration.stretch is msgspec.UNSET:
-        remarks.append(_NOT_CARRIED_OVER)
+    limits = compared.limits
+    if isinstance(plugin, Learner) and forecasts.calibration.stretch is msgspec.UNSET:
+        limits.append(_NOT_CARRIED_OVER)
     stages(f"score {info.name}")(0.0)
-    flags = examples.flags() + fitting.leaky(plugin.needs)
-    scored = fitting.score(info.name, said, others, flags)
+    flags = examples.flags() + fitting.find_leaky_inputs(plugin.needs)
+    scored = fitting.score(info.name, forecasts, others, flags)
     if leaky(scored):
-        remarks.append(_without(fitting, info, told, leaky(scored), stages))
+        limits.append(_without(fitting, info, all_options, leaky(scored), stages))
     card = replace(
-        _card(fitting, info, said, scored),
+        _card(fitting, info, forecasts, scored),
         baselines=tuple(fitting.score(name, other, {}) for name, other in others.items()),
-        remarks=(*_remarks(fitting, examples, said, scored), *remarks),
+        limits=(*_limits(fitting, examples, forecasts, scored), *limits),
         columns=columns,
     )
-    model = Model(_info(fitting, info, told, said, scored), parts, card)
+    model = Model(_info(fitting, info, all_options, forecasts, scored), parts, card)
     bundle.refuse_replaced()
     return model
 
 
 def check(bundle: Bundle, settings: FitSettings) -> None:
-    """Refuse a trace that was changed, or knows what is to come, and names that are not in it.
+    """Refuse a trace that changed or leaks the future, and names that it does not have.
 
-    Say which events lie beyond its end, and that it is looked at far too often.
+    Warn of events after its end, and of ticks far shorter than its sampling interval.
 
     Raises
     ------
     LeakError, TraceError
         As :func:`fit`.
     """
-    bundle.digest()  # of what is looked at, whatever is there at the end
+    bundle.digest()  # compared again at the end of the fit
     refuse_changed(bundle.path, bundle.manifest.files)
-    refuse_foreknown(bundle)
+    refuse_early_availability(bundle)
     refuse_contradicting(bundle)
-    say_beyond(bundle)
-    say_too_often(bundle, settings.tick_s)
+    warn_beyond_end(bundle)
+    warn_fine_ticks(bundle, settings.tick_s)
     kinds = {event.kind for event in bundle.events()}
     labels = {name for of in watch(bundle).labels.of for name in of}
     for what, names, known in (
-        ("kind that its events have", settings.kinds, kinds),
+        ("kind of its events", settings.kinds, kinds),
         (
-            "metric, an attribute or a kind of event that it has",
+            "metric, attribute or kind of event of this trace",
             settings.known_before,
             {*bundle.metrics, *labels, *kinds, GROUP, IN_SERVICE},
         ),
@@ -169,37 +170,37 @@ def check(bundle: Bundle, settings: FitSettings) -> None:
                 )
 
 
-def say_unread(bundle: Bundle, name: str, plugins: Iterable[Predictor]) -> None:
-    """Say which metrics a predictor, or all of which it may be one, reads and the trace has not."""
+def warn_missing_metrics(bundle: Bundle, name: str, plugins: Iterable[Predictor]) -> None:
+    """Warn of metrics that a predictor, or its candidates, read and the trace does not have."""
     known = {*bundle.metrics}
     unseen = {metric for plugin in plugins for metric in missing(plugin.needs, known)}
-    say_unseen(f"predictor {name}", unseen, known, "the trace has not")
+    warn_missing(f"predictor {name}", unseen, known, "the trace has not")
 
 
 def _without(
     fitting: Fitting,
     info: PluginInfo,
-    told: Mapping[str, Any],
+    options: Mapping[str, Any],
     columns: Sequence[str],
     stages: Stages,
 ) -> str:
-    """Return what the predictor is worth without the columns that know the future."""
+    """Return a sentence on the score of the predictor without its leaky columns."""
     named = ", ".join(columns)
-    read = {option: told[option] for option in (METRICS, ATTRIBUTES, GROUPS) if option in told}
-    kept = {option: [name for name in of if name not in columns] for option, of in read.items()}
+    read = {name: options[name] for name in (METRICS, ATTRIBUTES, GROUPS) if name in options}
+    changed = {option: [name for name in of if name not in columns] for option, of in read.items()}
     of_faults = {GROUP, *(event.kind for event in fitting.bundle.events())}
     if others := set(columns).difference(*read.values()):
-        if others - of_faults or FAULTS not in told:
+        if others - of_faults or FAULTS not in options:
             return f"It cannot be fitted without {named}: {info.name} has no option for that."
-        kept[FAULTS] = []
+        changed[FAULTS] = []
         named += " and any other fault"
-    asked = {*of_faults, IN_SERVICE}.union(*read.values())
-    settings = dataclasses.replace(fitting.settings, known_before=tuple(sorted(asked)))
+    allowed = {*of_faults, IN_SERVICE}.union(*read.values())
+    settings = dataclasses.replace(fitting.settings, known_before=tuple(sorted(allowed)))
     try:
         model = fit_checked(
             fitting.bundle,
             info,
-            {**told, **kept},
+            {**options, **changed},
             settings,
             stages=lambda stage: stages(f"{stage} without {named}"),
         )
@@ -210,7 +211,9 @@ def _without(
     return f"Without {named}: AUPRC {auprc.value:.3g}{between}. {model.card.verdict.sentence}"
 
 
-def _card(fitting: Fitting, info: PluginInfo, said: Said, scored: ForecastScore) -> Card:
+def _card(
+    fitting: Fitting, info: PluginInfo, forecasts: CalibratedForecasts, scored: ForecastScore
+) -> Card:
     manifest, split = fitting.bundle.manifest, fitting.split
     return Card(
         predictor=info.name,
@@ -225,7 +228,7 @@ def _card(fitting: Fitting, info: PluginInfo, said: Said, scored: ForecastScore)
         calibrated_from_ns=split.calibrated_from_ns,
         calibrated_until_ns=split.calibrated_until_ns,
         until_ns=split.until_ns,
-        calibration=said.calibration.text(scored.told),
+        calibration=forecasts.calibration.text(scored.wording),
         watched=fitting.watched,
         score=scored,
     )
@@ -235,7 +238,7 @@ def _info(
     fitting: Fitting,
     info: PluginInfo,
     options: dict[str, Any],
-    said: Said,
+    forecasts: CalibratedForecasts,
     scored: ForecastScore,
 ) -> ModelInfo:
     settings, task = fitting.settings, fitting.task
@@ -251,7 +254,7 @@ def _info(
         repair_s=task.repair_s,
         every_s=fitting.every_s,
         horizon_s=task.horizon_s,
-        calibration=said.calibration,
+        calibration=forecasts.calibration,
         threshold=scored.threshold,
         threshold_from=scored.threshold_from,
         false_alarms_per_node_day=settings.false_alarms_per_node_day,
@@ -268,17 +271,18 @@ def _info(
 
 
 def _columns(plugin: Predictor) -> tuple[str, ...]:
-    """Return by what a predictor judges, if it says so."""
-    with as_plugin_error(plugin, "its columns cannot be had"):
-        said = getattr(plugin, "columns", ())
-        return said if isinstance(said, tuple) and all(isinstance(one, str) for one in said) else ()
+    """Return the names of a predictor's inputs, if it lists them."""
+    with as_plugin_error(plugin, "cannot read its columns"):
+        names = getattr(plugin, "columns", ())
+        is_valid = isinstance(names, tuple) and all(isinstance(one, str) for one in names)
+        return names if is_valid else ()
 
 
 def _parts(plugin: Predictor) -> Mapping[str, bytes]:
-    """Return what a learner gives to be written, or raise PluginError."""
+    """Return the parts of a learner's model, or raise PluginError."""
     if not isinstance(plugin, Learner):
         return {}
-    with as_plugin_error(plugin, "its parts cannot be had"):
+    with as_plugin_error(plugin, "cannot read its parts"):
         given: Any = plugin.parts()
         if not isinstance(given, Mapping):
             raise PluginError(
@@ -293,40 +297,39 @@ def _parts(plugin: Predictor) -> Mapping[str, bytes]:
         return dict(given)
 
 
-def _remarks(
-    fitting: Fitting, examples: Examples, said: Said, scored: ForecastScore
+def _limits(
+    fitting: Fitting, examples: Examples, forecasts: CalibratedForecasts, scored: ForecastScore
 ) -> Iterator[str]:
-    """Yield the limits of what the card says, one sentence each."""
+    """Yield the limits of the model, one sentence each."""
     manifest = fitting.bundle.manifest
     yield (
-        f"Fitted on {examples.moments} judged moments of a {fitting.watched}, "
-        f"{examples.positives} of which were {scored.told.positive}."
+        f"Fitted on {examples.moments} labelled moments of a {fitting.watched}, "
+        f"{examples.positives} of them {scored.wording.positive}."
     )
     if fitting.settings.known_before:
         named = ", ".join(fitting.settings.known_before)
-        yield f"Said to be known beforehand, and not asked what it tells of the future: {named}."
-    yield from said.calibration.remarks
-    yield "What it is worth on another fleet, or after the fleet has changed, nobody measured."
+        yield f"Declared as known beforehand, so not checked for leaks: {named}."
+    yield from forecasts.calibration.limits
+    yield "Not measured on another fleet, or after a change of this fleet."
     if manifest.synthetic:
-        yield "The trace is synthetic: the score says how well it learns what was made up."
+        yield "The trace is synthetic: the score does not apply to a real fleet."
     absent = sorted({*examples.metrics} - {*fitting.bundle.metrics})
     if absent:
-        yield f"It reads what the trace does not have: {', '.join(absent)}."
+        yield f"It reads metrics that the trace does not have: {', '.join(absent)}."
     loaded = sorted(set(manifest.load_dependent).intersection(examples.metrics))
     if loaded:
-        named = ", ".join(loaded)
-        yield f"Depends on what ran on a component, and means little once it moved: {named}."
+        yield f"These metrics depend on the load, and change when a job moves: {', '.join(loaded)}."
     allowed = fitting.settings.false_alarms_per_node_day
-    days = said.earlier.component_days
+    days = forecasts.earlier.component_days
     if allowed * days < 1:
         yield (
-            f"Its threshold was set to raise no false alarm: "
-            f"{alarm_unit(fitting.watched, [allowed]).said(allowed)} are less than one in the "
-            f"{days:.3g} {fitting.watched}-days it was calibrated on. "
-            "--false-alarms-per-node-day says how many it may raise."
+            f"The threshold allows no false alarm: "
+            f"{alarm_unit(fitting.watched, [allowed]).rate_text(allowed)} are less than one in the "
+            f"{days:.3g} {fitting.watched}-days of the calibration. "
+            "--false-alarms-per-node-day sets how many are allowed."
         )
     if scored.incidents < FEW:
         yield (
-            "Exact intervals of counts and no others: it takes "
-            f"{scored.told.count(FEW)} for more, was {scored.incidents}."
+            f"Only counts have (exact) intervals: others need {scored.wording.count(FEW)}, "
+            f"was {scored.incidents}."
         )

@@ -1,7 +1,7 @@
-"""Folds of the time that is learned from, and what candidates reach on each.
+"""Split the training time into folds, and score candidates on each.
 
-Each fold is the trace as it was known at its end: a candidate learns from the earlier part of it,
-as it would have then, and is judged on the rest. It is not calibrated, which changes no rank.
+Each fold is the trace as it was known at its end: a candidate is fitted on the earlier part and
+scored on the rest. It is not calibrated, as calibration does not change AUPRC.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,11 +23,11 @@ from torchloom_core.plugin.api import Predictor
 from torchloom_core.trace.bundle.bundle import Bundle
 
 _CUTS, _WIDTH = (0.4, 0.6, 0.8), 0.2
-"""Where the scored part of each fold begins, and how long it is, as shares of the time."""
+"""Start of each fold's scored part, and its length, as shares of the time."""
 
 
 def folds(bundle: Bundle, settings: FitSettings) -> Iterator[tuple[Bundle, int]]:
-    """Yield the trace up to each fold's end, and where its scored part begins."""
+    """Yield the trace up to each fold's end, and the start of its scored part."""
     start_ns = bundle.manifest.start_ns
     length_ns = settings.until_ns - start_ns
     for cut in _CUTS:
@@ -40,7 +40,8 @@ def judged_on(
 ) -> list[float | str | None]:
     """Return the AUPRC of each candidate on a fold, or why it has none.
 
-    It is None where no failure is in the fold. Those that are asked as often share two passes.
+    It is None if the fold has no failure. Candidates with the same forecast interval share two
+    passes.
     """
     found: list[float | str | None] = [None] * len(among)
     paces: dict[float, tuple[Fitting, dict[int, Predictor]]] = {}
@@ -66,18 +67,18 @@ def _reached(
     """Return the AUPRC of each predictor on a fold, or why it has none."""
 
     def stages(name: str) -> Progress:
-        done = {"pass": 0, "learn": 1, "ask": 2}.get(name.split()[0])
+        done = {"pass": 0, "learn": 1, "forecast": 2}.get(name.split()[0])
         return part_of(progress, done, 3) if done is not None else lambda _: None
 
     passes = Passes(fitting, list(plugins.values()), stages)
     passes.learn()
-    said = passes.ask()
+    forecasts = passes.forecast()
     return {
-        number: _auprc(fitting, said[at]) if at in said else str(passes.refused[at])
+        number: _auprc(fitting, forecasts[at]) if at in forecasts else str(passes.refused[at])
         for at, number in enumerate(plugins)
     }
 
 
-def _auprc(fitting: Fitting, said: BacktestForecasts) -> float | None:
-    judged = judge(fitting.bundle, said, fitting.task)
+def _auprc(fitting: Fitting, forecasts: BacktestForecasts) -> float | None:
+    judged = judge(fitting.bundle, forecasts, fitting.task)
     return auprc_of(judged).value if (judged.outcome == 1.0).any() else None

@@ -1,4 +1,4 @@
-"""Say what may keep a predictor from learning: clauses for its refusal."""
+"""Find likely causes why a predictor cannot learn: clauses for its error."""
 
 from collections.abc import Iterator, Sequence, Set
 
@@ -15,12 +15,12 @@ _DAY_NS = 86_400 * SECOND_NS
 
 
 def hints(bundle: Bundle, task: Task, split: Split, needs: Sequence[PredictorNeed]) -> str:
-    """Return clauses that each begin with a semicolon; "" where nothing is known.
+    """Return clauses that each begin with a semicolon; "" without a known cause.
 
     Parameters
     ----------
     needs : sequence of PredictorNeed
-        The predictor's.
+        Those of the predictor.
     """
     unseen = missing(needs, {*bundle.metrics})
     return "".join(f"; {clause}" for clause in _clauses(bundle, task, split, unseen) if clause)
@@ -41,24 +41,24 @@ def uncounted(bundle: Bundle, task: Task) -> str:
         return ""
     kinds = sorted({event.kind for event in events})
     return (
-        f"none of its {len(events)} events is fatal: --kind names what counts, such as "
-        f"{listed(kinds, most=_LISTED)}, and --task detect takes all that goes on"
+        f"none of its {len(events)} events is fatal: set the kinds that count with --kind, such as "
+        f"{listed(kinds, most=_LISTED)}, or use --task detect"
     )
 
 
 def _away(bundle: Bundle, task: Task) -> str:
-    """Return that nobody is there to learn from while an incident goes on; "" if some are."""
+    """Return that all components are away during their incidents; "" if some are not."""
     counted = [event for event in bundle.events() if task.counts(event)]
     if task.kind == "forecast" or not all(event.fatal for event in counted):
         return ""
     return (
-        f"all of its {len(counted)} events that go on are fatal, and who is away meanwhile is "
-        "nothing to learn from: --task forecast tells that they come"
+        f"all of its {len(counted)} events are fatal, so the components are away during them and "
+        "there is nothing to learn from: use --task forecast"
     )
 
 
 def _too_late(bundle: Bundle, task: Task, split: Split) -> str:
-    """Return that no event that counts was known in time to learn from; "" if one was."""
+    """Return that no event that counts was known during training; "" if one was."""
     counted = [event for event in bundle.events() if task.counts(event)]
     shown_ns = split.calibrated_from_ns
     first_ns = min(max(event.t_event, event.t_avail) for event in counted)
@@ -66,8 +66,8 @@ def _too_late(bundle: Bundle, task: Task, split: Split) -> str:
         return ""
     what = f"events of {' or '.join(task.kinds)}" if task.kinds else "failures"
     return (
-        f"the first of its {len(counted)} {what} was known on {_when(first_ns, split)}, and it "
-        f"learns from what was known by {_when(shown_ns, split)}: give a later --until than day "
+        f"the first of its {len(counted)} {what} became known on {_when(first_ns, split)}, but "
+        f"training ends on {_when(shown_ns, split)}: set --until later than day "
         f"{_day(split.until_ns, split)}"
     )
 

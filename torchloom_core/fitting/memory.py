@@ -1,4 +1,4 @@
-"""What the candidates of a fit would take of memory, and which of them there is room for."""
+"""Estimate the memory that the candidates of a fit take, and leave out those that do not fit."""
 
 import logging
 import resource
@@ -22,16 +22,15 @@ from torchloom_core.trace.feed.watched import watch
 _log = logging.getLogger(__name__)
 
 _SHARE = 0.75
-"""Of the free memory that a fit may take: the rest is for what nobody counts beforehand."""
-_ASKED_SHARE = 0.25
-"""Of the training time that candidates are asked about at a time, at most: a fold's, or the
-calibration's."""
+"""Share of the free memory that a fit may take; the rest is for what is not estimated."""
+_FORECAST_SHARE = 0.25
+"""Largest share of the training time with forecasts in memory: of a fold, or the calibration."""
 _GIB = 2**30
 _CGROUP = Path("/sys/fs/cgroup")
 
 
 def available_bytes() -> int:
-    """Return how much memory this process may still take: by the machine, its cgroup and limits."""
+    """Return the memory this process may still take, by machine, control group and limits."""
     free: list[int] = [psutil.virtual_memory().available, *_left_in_cgroups()]
     own = psutil.Process().memory_info()
     for limit, used in ((resource.RLIMIT_AS, own.vms), (resource.RLIMIT_DATA, own.rss)):
@@ -42,10 +41,10 @@ def available_bytes() -> int:
 
 
 def _left_in_cgroups() -> Iterator[int]:
-    """Yield what is left below the limit of each control group that this process is in."""
+    """Yield the memory left below the limit of each control group of this process."""
     try:
         lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
-    except OSError:  # no Linux
+    except OSError:  # not on Linux
         return
     of_v2 = (line.removeprefix("0::/") for line in lines if line.startswith("0::"))
     places = [
@@ -57,12 +56,12 @@ def _left_in_cgroups() -> Iterator[int]:
     for folder, limit, usage in places:
         try:
             yield int((folder / limit).read_text()) - int((folder / usage).read_text())
-        except (OSError, ValueError):  # there is none, or it is "max"
+        except (OSError, ValueError):  # no such file, or "max"
             continue
 
 
 def size_of(bundle: Bundle, settings: FitSettings, plugin: Predictor) -> FitSize:
-    """Return the counts of what a predictor would learn from, before it is read."""
+    """Return the counts of a predictor's training data, before the data are read."""
     every_s = settings.pace_s(plugin)
     length_s = (settings.until_ns - bundle.manifest.start_ns) / SECOND_NS
     task = settings.task_of(plugin.horizon_s)
@@ -86,19 +85,19 @@ def _telemetry_rows(bundle: Bundle) -> int:
 
 
 def own_bytes(plugin: Predictor, size: FitSize) -> int:
-    """Return what a predictor takes while it learns, as it says; 0 if it does not say."""
-    says = getattr(plugin, "learning_bytes", None)
-    return int(says(size)) if callable(says) else 0
+    """Return a predictor's own estimate of its memory while learning; 0 without one."""
+    estimate = getattr(plugin, "learning_bytes", None)
+    return int(estimate(size)) if callable(estimate) else 0
 
 
-def asked_bytes(size: FitSize) -> int:
-    """Return what is kept of the answers of one predictor."""
-    moments = int(_ASKED_SHARE * size.moments) + 1
+def forecast_bytes(size: FitSize) -> int:
+    """Return the memory of the forecasts of one predictor."""
+    moments = int(_FORECAST_SHARE * size.moments) + 1
     return NUMBER_BYTES * moments * size.components
 
 
 def windows_bytes(plugins: Sequence[Predictor], size: FitSize, tick_s: float) -> int:
-    """Return what the windows of all metrics take that somebody reads, each value twice."""
+    """Return the memory of the windows of all metrics in use, each value twice."""
     longest: dict[str, float] = {}
     for plugin in plugins:
         for metric, window_s in windows_s(plugin.needs).items():
@@ -110,13 +109,13 @@ def windows_bytes(plugins: Sequence[Predictor], size: FitSize, tick_s: float) ->
 def refuse_without_room(
     bundle: Bundle, settings: FitSettings, plugin: Predictor, free_bytes: int
 ) -> None:
-    """Raise PluginError if a predictor would take more memory to learn than there is."""
+    """Raise PluginError if a predictor would take more memory than is free."""
     need, may_take = own_bytes(plugin, size_of(bundle, settings, plugin)), _SHARE * free_bytes
     if need > may_take:
         raise PluginError(
             f"predictor {plugin.name}: need {need / _GIB:.3g} GiB of memory to learn from "
-            f"{bundle.path}, was {may_take / _GIB:.3g} GiB that may be taken: a larger --every-s, "
-            "or fewer metrics, take less"
+            f"{bundle.path}, was {may_take / _GIB:.3g} GiB free for it: use a larger --every-s or "
+            "fewer metrics"
         )
 
 
@@ -126,41 +125,41 @@ def without_room(
     built: Sequence[tuple[str, Predictor]],
     free_bytes: int,
 ) -> Mapping[str, str]:
-    """Return by name why candidates are left out that there is no memory for beside the others.
+    """Return the candidates that do not fit in memory beside the others, by name, with a reason.
 
-    All are taught and asked in the same passes, so what they take adds up; those that learn from
-    the same rows share these. Who takes least comes first.
+    All candidates share the passes, so their memory adds up; equal rows are shared. The smallest
+    is taken first.
 
     Parameters
     ----------
     built : sequence of (str, Predictor)
-        The candidates, each by its name.
+        The candidates, each with its name.
     free_bytes : int
-        As :func:`available_bytes` has it.
+        As returned by :func:`available_bytes`.
     """
     may_take = int(_SHARE * free_bytes)
     needs: list[tuple[int, str, Predictor, Hashable]] = []
     for name, plugin in built:
         size = size_of(bundle, settings, plugin)
         key = sampled_by(plugin) if isinstance(plugin, GatheredLearner) else name
-        needs.append((own_bytes(plugin, size) + asked_bytes(size), name, plugin, key))
+        needs.append((own_bytes(plugin, size) + forecast_bytes(size), name, plugin, key))
     out: dict[str, str] = {}
     taken: list[Predictor] = []
     gathered: dict[Hashable, int] = {}
-    answers = 0
+    forecasts_bytes = 0
     for need, name, plugin, key in sorted(needs, key=lambda one: one[0]):
         size = size_of(bundle, settings, plugin)
         windows = windows_bytes([*taken, plugin], size, settings.tick_s)
         rows = {**gathered, key: max(gathered.get(key, 0), own_bytes(plugin, size))}
-        total = windows + sum(rows.values()) + answers + asked_bytes(size)
+        total = windows + sum(rows.values()) + forecasts_bytes + forecast_bytes(size)
         if total > may_take:
             out[name] = (
                 f"left out: it takes up to {need / _GIB:.3g} GiB of memory, {total / _GIB:.3g} GiB "
-                f"with the others and what all read, and {may_take / _GIB:.3g} GiB may be taken"
+                f"with the other candidates and their windows, of {may_take / _GIB:.3g} GiB free"
             )
             continue
         taken.append(plugin)
-        gathered, answers = rows, answers + asked_bytes(size)
+        gathered, forecasts_bytes = rows, forecasts_bytes + forecast_bytes(size)
     for name, why in out.items():
         _log.warning("%s: %s", name, why)
     return out

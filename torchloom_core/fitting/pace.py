@@ -1,4 +1,4 @@
-"""How often a trace tells something, and whether who looks at it, or is asked, goes by that."""
+"""Warn of ticks, spans and forecast intervals that do not suit the trace's sampling interval."""
 
 import logging
 from collections.abc import Sequence
@@ -16,21 +16,21 @@ from torchloom_core.trace.bundle.telemetry import codes, numbers
 _log = logging.getLogger(__name__)
 
 _TIMES = 5
-"""Moments of one component from which its interval is told."""
+"""Samples of one component from which the interval is computed."""
 _TABLES = 16
-"""Parts of the telemetry that are looked through at the most."""
+"""Parts of the telemetry that are read for that, at most."""
 _A_HORIZON = 12
-"""So often a horizon is enough for who reads no telemetry: between faults little changes."""
+"""Forecasts per horizon that are enough without telemetry: little changes between faults."""
 _OFTEN = 4.0
-"""So many times as often takes long, and shows next to nothing more."""
+"""From this factor on, a shorter interval is a waste of time."""
 
 
-def told_every_s(bundle: Bundle) -> float | None:
-    """Return how far apart the first few samples of one component are, seconds; None of few."""
-    return bundle.once("told every", _told_every_s)
+def sample_interval_s(bundle: Bundle) -> float | None:
+    """Return the interval of the first samples of one component, seconds; None if too few."""
+    return bundle.once("sample interval", _sample_interval_s)
 
 
-def _told_every_s(bundle: Bundle) -> float | None:
+def _sample_interval_s(bundle: Bundle) -> float | None:
     component, seen = "", np.zeros(0, dtype=np.int64)
     for table in islice(bundle.telemetry(), _TABLES):
         component = component or table["component"][0].as_py()
@@ -41,13 +41,13 @@ def _told_every_s(bundle: Bundle) -> float | None:
     return None
 
 
-def say_too_often(bundle: Bundle, tick_s: float) -> None:
-    """Say that a trace is looked at far more often than it tells anything."""
-    every_s = told_every_s(bundle)
+def warn_fine_ticks(bundle: Bundle, tick_s: float) -> None:
+    """Warn of ticks that are far shorter than the sampling interval."""
+    every_s = sample_interval_s(bundle)
     if every_s is not None and every_s >= _OFTEN * tick_s:
         _log.warning(
-            "%s: a sample every %.6g s is looked at every %.6g s: --tick-s %.6g takes a fraction "
-            "of the time",
+            "%s: samples come every %.6g s, ticks every %.6g s: --tick-s %.6g takes a fraction of "
+            "the time",
             bundle.path,
             every_s,
             tick_s,
@@ -55,21 +55,21 @@ def say_too_often(bundle: Bundle, tick_s: float) -> None:
         )
 
 
-def say_short_spans(
+def warn_short_spans(
     bundle: Bundle, name: str, spans_s: Sequence[float], usual_s: Sequence[float]
 ) -> None:
-    """Say that a predictor sums metrics up over spans that are all shorter than a sample.
+    """Warn of a predictor whose spans are all shorter than the sampling interval.
 
     Parameters
     ----------
     spans_s, usual_s : sequence of float
-        Those of the predictor, empty if it reads no telemetry; those that are worth a try.
+        Those of the predictor, empty if it reads no telemetry; those to recommend.
     """
-    every_s = told_every_s(bundle) if spans_s else None
+    every_s = sample_interval_s(bundle) if spans_s else None
     if every_s is not None and max(spans_s) < every_s:
         _log.warning(
-            "%s: predictor %s sums metrics up over %.6g s at the most, and a sample comes every "
-            "%.6g s: --option 'spans_s=[%s]' sums up several",
+            "%s: predictor %s aggregates metrics over at most %.6g s, but samples come every "
+            "%.6g s: use --option 'spans_s=[%s]'",
             bundle.path,
             name,
             max(spans_s),
@@ -78,15 +78,15 @@ def say_short_spans(
         )
 
 
-def say_asked_often(
+def warn_frequent_forecasts(
     bundle: Bundle, settings: FitSettings, name: str, plugins: Sequence[Predictor]
 ) -> None:
-    """Say that predictors which read no telemetry of the trace are asked often in a horizon.
+    """Warn of many forecasts per horizon by predictors that read no telemetry of the trace.
 
     Parameters
     ----------
     plugins : sequence of Predictor
-        One, or all of which the one may be chosen.
+        The predictor, or all candidates.
     """
     if any(windows_s(plugin.needs).keys() & {*bundle.metrics} for plugin in plugins):
         return
@@ -94,8 +94,8 @@ def say_asked_often(
         every_s, enough_s = settings.pace_s(plugin), plugin.horizon_s / _A_HORIZON
         if enough_s >= _OFTEN * every_s:
             _log.warning(
-                "%s: predictor %s reads no telemetry of it, and is asked every %.6g s, %.0f times "
-                "a horizon: --every-s %.6g, %d times, takes a fraction of the time",
+                "%s: predictor %s reads no telemetry, but forecasts every %.6g s, %.0f times per "
+                "horizon: --every-s %.6g, %d times per horizon, takes a fraction of the time",
                 bundle.path,
                 name,
                 every_s,

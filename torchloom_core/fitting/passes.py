@@ -1,7 +1,7 @@
-"""The passes over a trace in which predictors learn, are calibrated, learn again, and are asked.
+"""The passes over a trace in which predictors are fitted, calibrated, refitted, and scored.
 
-What is calibrated has to be asked of moments that it did not learn from, so it learns without the
-last part of the time first; what is kept has learned from all of it, as in scikit-learn's
+Calibration needs forecasts of moments that were not learned from, so the first fit leaves out the
+last part of the training time; the final model is fitted on all of it, as in scikit-learn's
 CalibratedClassifierCV with ``ensemble=False``.
 """
 
@@ -10,22 +10,22 @@ from contextlib import contextmanager
 
 from torchloom_core.errors import PluginError
 from torchloom_core.evaluate.forecasts.backtest_forecasts import (
-    Asking,
     BacktestForecasts,
+    ForecastCollector,
     Progress,
     backtest_forecasts_of_all,
 )
 from torchloom_core.fitting.examples import Outcomes
 from torchloom_core.fitting.hints import hints
 from torchloom_core.fitting.shared_rows import SharedRows
-from torchloom_core.fitting.stages import Fitting, Said, as_plugin_error
+from torchloom_core.fitting.stages import CalibratedForecasts, Fitting, as_plugin_error
 from torchloom_core.learning.fitted import FittedPredictor
 from torchloom_core.learning.gathered_learner import GatheredLearner
 from torchloom_core.plugin.api import Example, Learner, Predictor
 from torchloom_core.trace.feed.watched import watch
 
 Stages = Callable[[str], Progress]
-"""Begins a named stage, and returns what is told how much of it is done."""
+"""Begins a named stage, and returns the callback for its progress."""
 
 
 class Passes:
@@ -34,22 +34,22 @@ class Passes:
     Parameters
     ----------
     plugins : sequence of Predictor
-        What the first of them reads is looked at for columns that know too much.
-    asked_anyway : collection of int
-        The places of those that have something to say also if there is nothing to learn from.
-    for_the_first : bool
-        Whether what is wrong with the first is raised; else it goes on with the others.
+        Inputs of the first are checked for suspicious columns.
+    usable_unfitted : collection of int
+        Indices of predictors that forecast also without a fit.
+    raise_first : bool
+        Whether an error of the first predictor is raised; else it is left out like any other.
 
     Attributes
     ----------
     examples : Examples
-        What they learn from in the end.
+        The training examples of the final fit.
     refused : dict of int to PluginError
-        Why one cannot be asked, by its place.
-    untaught : dict of int to PluginError
-        Why one could not learn that is asked anyway.
+        Why a predictor makes no forecasts, by its index.
+    unfitted : dict of int to PluginError
+        Why a predictor of ``usable_unfitted`` could not be fitted.
     prevalence : float
-        Of the time that was learned from first.
+        That of the first fit's training time.
     """
 
     def __init__(
@@ -58,100 +58,102 @@ class Passes:
         plugins: Sequence[Predictor],
         stages: Stages,
         *,
-        asked_anyway: Collection[int] = (),
-        for_the_first: bool = False,
+        usable_unfitted: Collection[int] = (),
+        raise_first: bool = False,
     ) -> None:
         self._fitting = fitting
         self._plugins = plugins
         self._stages = stages
-        self._asked_anyway = asked_anyway
-        self._for_the_first = for_the_first
+        self._usable_unfitted = usable_unfitted
+        self._raise_first = raise_first
         self.examples = fitting.examples(plugins[0])
         self._others = [need for plugin in plugins[1:] for need in plugin.needs]
         self.refused: dict[int, PluginError] = {}
-        self.untaught: dict[int, PluginError] = {}
+        self.unfitted: dict[int, PluginError] = {}
         self.prevalence = 0.0
-        self._taught = 0
-        self._teaching: Progress = lambda _: None
+        self._fitted = 0
+        self._fit_progress: Progress = lambda _: None
 
     def learn(self) -> None:
-        """Let all learn from the time before ``--until``."""
+        """Fit all predictors on the time before ``--until``."""
         rows = self._rows()
         for example in self._passing("pass"):
             rows.add(example)
-        self._teaching = self._stages("learn")
-        self._teach_rows(rows)
-        del rows  # before others gather theirs
-        self._teach_alone()
+        self._fit_progress = self._stages("learn")
+        self._fit_rows(rows)
+        del rows  # frees memory before the others gather theirs
+        self._fit_alone()
 
     def learn_twice(self) -> dict[int, BacktestForecasts]:
-        """Let all learn, first without the time to calibrate on; return what they say of that.
+        """Fit all predictors, first without the calibration time; return their forecasts of that.
 
-        One that cannot be asked is not in it.
+        Refused predictors are left out.
         """
         split, rows, first = self._fitting.split, self._rows(), self._rows()
-        came = Outcomes(
+        outcomes = Outcomes(
             self._fitting.bundle,
             self._fitting.task,
             every_s=self._fitting.every_s,
             known_until_ns=split.calibrated_from_ns,
         )
-        self._teach_alone(first=True)
-        asking: Asking | None = None
+        self._fit_alone(first=True)
+        collector: ForecastCollector | None = None
         for example in self._passing("calibrate"):
             rows.add(example)
             view = example.view
             if view.now_ns <= split.first_until_ns:
-                first.add(Example(view=view, outcome=came.of(view)))
+                first.add(Example(view=view, outcome=outcomes.of(view)))
             elif view.now_ns > split.calibrated_from_ns:
-                if asking is None:
-                    self._teach_rows(first)
-                    del first  # what it gathered takes as much memory again
-                    asking = self._asking()
-                asking.ask(view)
-        self.prevalence = came.prevalence
-        said = self._by_place(asking.answers() if asking else ())
-        self._teach_rows(rows, again=True)
+                if collector is None:
+                    self._fit_rows(first)
+                    del first  # its rows take as much memory again
+                    collector = self._collector()
+                collector.collect(view)
+        self.prevalence = outcomes.prevalence
+        forecasts = self._by_index(collector.results() if collector else ())
+        self._fit_rows(rows, again=True)
         del rows
-        self._teach_alone()
-        return {number: one for number, one in said.items() if number not in self.refused}
+        self._fit_alone()
+        return {number: one for number, one in forecasts.items() if number not in self.refused}
 
-    def ask(self) -> dict[int, BacktestForecasts]:
-        """Return what all say of the time to score; one that cannot be asked is not in it."""
+    def forecast(self) -> dict[int, BacktestForecasts]:
+        """Return all forecasts of the time to score, without refused predictors."""
         if not self._able:
             return {}
         fitting = self._fitting
-        answers = backtest_forecasts_of_all(
+        forecasts = backtest_forecasts_of_all(
             fitting.bundle,
             self._able,
             tick_s=fitting.settings.tick_s,
             repair_s=fitting.task.repair_s,
             start_ns=fitting.split.fitted_until_ns,
-            progress=self._stages(f"ask {self._plugins[0].name}"),
+            progress=self._stages(f"forecast {self._plugins[0].name}"),
             shows=fitting.task.shows,
         )
-        return self._by_place(answers)
+        return self._by_index(forecasts)
 
     def calibrated(
         self, earlier: Mapping[int, BacktestForecasts], later: Mapping[int, BacktestForecasts]
-    ) -> dict[int, Said]:
-        """Return what all have said, calibrated; one that cannot be is not in it."""
-        found: dict[int, Said] = {}
-        for number, said in later.items():
+    ) -> dict[int, CalibratedForecasts]:
+        """Return all forecasts, calibrated, without those that cannot be."""
+        found: dict[int, CalibratedForecasts] = {}
+        for number, forecasts in later.items():
             name = self._plugins[number].name
             try:
                 found[number] = self._fitting.calibrated(
-                    name, earlier[number], said, self.prevalence
+                    name, earlier[number], forecasts, self.prevalence
                 )
             except PluginError as error:
                 self._refuse(number, error, self.refused)
         return found
 
-    def _asking(self) -> Asking:
-        return Asking(watch(self._fitting.bundle), self._able, every_s=self._fitting.every_s)
+    def _collector(self) -> ForecastCollector:
+        return ForecastCollector(
+            watch(self._fitting.bundle), self._able, every_s=self._fitting.every_s
+        )
 
     def _passing(self, what: str) -> Iterator[Example]:
-        """Yield all that is learned from, as whoever is among the predictors needs it."""
+        """Yield the examples before ``--until`` with the needs of all predictors."""
         named = f"{what} {self._plugins[0].name}"
         return self.examples.passing(
             self._fitting.split.until_ns - 1, others=self._others, progress=self._stages(named)
@@ -159,30 +161,30 @@ class Passes:
 
     @property
     def _able(self) -> list[Predictor]:
-        """Those that can be asked, as often as the fit says."""
+        """The predictors that make forecasts, at the fit's interval."""
         return [
             FittedPredictor(plugin, every_s=self._fitting.every_s)
             for number, plugin in enumerate(self._plugins)
             if number not in self.refused
         ]
 
-    def _by_place(
-        self, answers: Sequence[BacktestForecasts | PluginError]
+    def _by_index(
+        self, forecasts: Sequence[BacktestForecasts | PluginError]
     ) -> dict[int, BacktestForecasts]:
-        """Return the answers of those that can be asked; one that could not cannot any more."""
+        """Return the forecasts by index, and refuse predictors that raised an error."""
         able = [number for number in range(len(self._plugins)) if number not in self.refused]
         found: dict[int, BacktestForecasts] = {}
-        for number, answer in zip(able, answers, strict=True):
-            if isinstance(answer, PluginError):
-                self._refuse(number, answer, self.refused)
+        for number, forecast in zip(able, forecasts, strict=True):
+            if isinstance(forecast, PluginError):
+                self._refuse(number, forecast, self.refused)
             else:
-                found[number] = answer
+                found[number] = forecast
         return found
 
     def _rows(self) -> SharedRows:
         return SharedRows(one for one in self._plugins if isinstance(one, GatheredLearner))
 
-    def _teach_rows(self, rows: SharedRows, *, again: bool = False) -> None:
+    def _fit_rows(self, rows: SharedRows, *, again: bool = False) -> None:
         learners = [
             (number, plugin)
             for number, plugin in enumerate(self._plugins)
@@ -192,10 +194,10 @@ class Passes:
             if again:
                 self._stages(f"fit {plugin.name}")(0.0)
             with self._learning(number, plugin):
-                rows.teach(plugin, again=again)
+                rows.fit(plugin, again=again)
 
-    def _teach_alone(self, *, first: bool = False) -> None:
-        """Let each learn that wants a pass of its own."""
+    def _fit_alone(self, *, first: bool = False) -> None:
+        """Fit each predictor that needs a pass of its own."""
         for number, plugin in enumerate(self._plugins):
             if isinstance(plugin, GatheredLearner) or number in self.refused:
                 continue
@@ -206,20 +208,20 @@ class Passes:
 
     @contextmanager
     def _learning(self, number: int, plugin: Predictor) -> Iterator[None]:
-        """Keep why one cannot learn, and what may be the cause."""
+        """Record why a predictor cannot learn, with likely causes."""
         try:
             with as_plugin_error(plugin):
                 yield
         except PluginError as error:
             fitting = self._fitting
             hint = hints(fitting.bundle, fitting.task, fitting.split, plugin.needs)
-            self._refuse(number, PluginError(f"{error}{hint}"), self.untaught)
+            self._refuse(number, PluginError(f"{error}{hint}"), self.unfitted)
         else:
-            self.untaught.pop(number, None)
-        self._taught += 1
-        self._teaching(self._taught / len(self._plugins))
+            self.unfitted.pop(number, None)
+        self._fitted += 1
+        self._fit_progress(self._fitted / len(self._plugins))
 
-    def _refuse(self, number: int, error: PluginError, anyway: dict[int, PluginError]) -> None:
-        if number == 0 and self._for_the_first:
+    def _refuse(self, number: int, error: PluginError, usable: dict[int, PluginError]) -> None:
+        if number == 0 and self._raise_first:
             raise error
-        (anyway if number in self._asked_anyway else self.refused)[number] = error
+        (usable if number in self._usable_unfitted else self.refused)[number] = error

@@ -1,4 +1,4 @@
-"""Rows that are gathered once for all who learn from the same."""
+"""Gather training rows once for all learners that use the same."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator
@@ -17,58 +17,57 @@ from torchloom_core.plugin.needs import labels_read
 
 
 class SharedRows:
-    """Sees the examples that pass, for several learners at once.
+    """Gathers rows from examples, for several learners at once.
 
-    What breaks as it gathers is shown no more, and costs nobody but those who learn from it.
-    Somebody else's learner is given rows of its own, which it may spoil. Rows are let go of once
-    all have learned from them.
+    An error while gathering affects only the learners that use those rows. A third-party learner
+    gets a copy of the rows, as it may modify them. Rows are freed once all learners have used them.
     """
 
     def __init__(self, learners: Iterable[GatheredLearner]) -> None:
         self._first: dict[Hashable, GatheredLearner] = {}
         self._gathered: dict[Hashable, Gathering] = {}
-        self._kept: dict[Hashable, Rows] = {}
-        self._broke: dict[Hashable, PluginError] = {}
-        self._to_teach: Counter[Hashable] = Counter()
+        self._rows: dict[Hashable, Rows] = {}
+        self._errors: dict[Hashable, PluginError] = {}
+        self._to_fit: Counter[Hashable] = Counter()
         for learner in learners:
-            with suppress(PluginError), as_plugin_error(learner):  # raised again as it is taught
+            with suppress(PluginError), as_plugin_error(learner):  # fit() raises it again
                 self._first.setdefault(sampled_by(learner), learner)
-                self._to_teach[sampled_by(learner)] += 1
+                self._to_fit[sampled_by(learner)] += 1
         for sampled, learner in self._first.items():
-            with self._breaking(sampled):
+            with self._recording(sampled):
                 self._gathered[sampled] = learner.gathering()
 
     def add(self, example: Example) -> None:
-        """See one example."""
-        self._kept.clear()
+        """Add one example."""
+        self._rows.clear()
         for sampled, gathered in self._gathered.items():
-            if sampled not in self._broke:
-                with self._breaking(sampled):
+            if sampled not in self._errors:
+                with self._recording(sampled):
                     gathered.add(example if is_ours(gathered) else self._own(sampled, example))
 
     def place(self, learner: GatheredLearner) -> int:
-        """Return where its rows come; taught in this order, they are let go of soonest."""
+        """Return the position of its rows; fitting in this order frees rows soonest."""
         with suppress(PluginError), as_plugin_error(learner):
             return [*self._first].index(sampled_by(learner))
         return len(self._first)
 
-    def teach(self, learner: GatheredLearner, *, again: bool) -> None:
-        """Let one of the learners learn from its rows, once, or raise a PluginError.
+    def fit(self, learner: GatheredLearner, *, again: bool) -> None:
+        """Fit one of the learners on its rows, once, or raise a PluginError.
 
         Parameters
         ----------
         again : bool
-            Whether it has learned from fewer of them before.
+            Whether it was fitted on fewer of them before.
         """
         sampled = sampled_by(learner)
-        if broke := self._broke.get(sampled):
-            raise broke
-        rows = self._kept.get(sampled)
+        if error := self._errors.get(sampled):
+            raise error
+        rows = self._rows.get(sampled)
         if rows is None:
-            rows = self._kept[sampled] = self._gathered[sampled].rows(learner.name)
-        self._to_teach[sampled] -= 1
-        if not self._to_teach[sampled]:
-            del self._kept[sampled], self._gathered[sampled]
+            rows = self._rows[sampled] = self._gathered[sampled].rows(learner.name)
+        self._to_fit[sampled] -= 1
+        if not self._to_fit[sampled]:
+            del self._rows[sampled], self._gathered[sampled]
         if not is_ours(learner):
             rows = deepcopy(rows)
         if again:
@@ -77,21 +76,21 @@ class SharedRows:
             learner.learn(rows)
 
     def _own(self, sampled: Hashable, example: Example) -> Example:
-        """Return what somebody else's may spoil, with no labels but those it asked for."""
+        """Return a copy for third-party code, with only the labels that it declared."""
         labels = labels_read(self._first[sampled].needs)
         view = example.view.twin().with_labels(labels)
         return replace(example, view=view, outcome=example.outcome.copy())
 
     @contextmanager
-    def _breaking(self, sampled: Hashable) -> Iterator[None]:
-        """Keep what breaks, for those who would learn from it."""
+    def _recording(self, sampled: Hashable) -> Iterator[None]:
+        """Record an error for the learners of these rows."""
         try:
             with as_plugin_error(self._first[sampled]):
                 yield
         except PluginError as error:
-            self._broke[sampled] = error
+            self._errors[sampled] = error
 
 
 def sampled_by(learner: GatheredLearner) -> Hashable:
-    """Tell which rows it learns from: others where it gathers in another way, whatever it says."""
+    """Return a key of a learner's rows: its ``sampled``, and its implementation of gathering."""
     return type(learner).gathering, learner.sampled

@@ -1,6 +1,6 @@
-"""One fit's trace, divided in time: teach, ask, calibrate, score, each on its own stretch.
+"""The steps of one fit: learn, forecast, calibrate, score, each on its own part of the time.
 
-The predictor and what it is compared with go through the same steps, see
+The predictor and its baselines go through the same steps, see
 :mod:`torchloom_core.fitting.time_split`.
 """
 
@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from torchloom_core.errors import PluginError, TorchloomError
-from torchloom_core.evaluate.forecasts.alarms import Judged, threshold_for, told
+from torchloom_core.evaluate.forecasts.alarms import Judged, scored_incidents, threshold_for
 from torchloom_core.evaluate.forecasts.backtest_forecasts import (
     BacktestForecasts,
     Progress,
@@ -22,7 +22,7 @@ from torchloom_core.evaluate.forecasts.backtest_forecasts import (
     refuse_too_many,
 )
 from torchloom_core.evaluate.forecasts.labels import Task
-from torchloom_core.evaluate.forecasts.leaky import leaky
+from torchloom_core.evaluate.forecasts.leaky import find_leaky_inputs
 from torchloom_core.evaluate.forecasts.scores import score
 from torchloom_core.fitting.examples import Examples
 from torchloom_core.fitting.time_split import days, split
@@ -40,26 +40,26 @@ from torchloom_core.trace.feed.watched import watch
 
 @dataclass(frozen=True, kw_only=True)
 class FitSettings:
-    """What a fit is told beside the predictor's own options.
+    """What a fit is given beside the predictor's own options.
 
     Attributes
     ----------
     until_ns : int
-        Nothing that was known only after this is used; the time after it is scored.
+        End of training: anything that became known later is not used; the time after it is scored.
     tick_s : float
         Spacing of the samples in windows, seconds.
     repair_s : float
-        How long a component is away after a failure whose end nobody knows, seconds.
+        Shortest outage after a failure with an unknown end, seconds.
     every_s : float, optional
-        How often the predictor is asked; absent: as often as it says.
+        Forecast interval, seconds; by default the predictor's own.
     task : "forecast" or "detect"
-        What is to be told; the horizon is the predictor's.
+        What the model predicts; the horizon is the predictor's.
     lead_s, kinds
         As in :class:`~torchloom_core.evaluate.forecasts.labels.Task`.
     false_alarms_per_node_day : float
-        The budget that the threshold keeps.
+        The budget for the threshold.
     known_before : tuple of str
-        What was known beforehand, whatever it tells of how a component ends: metrics, attributes,
+        Inputs declared as known beforehand, which are not checked for leaks: metrics, attributes,
         kinds of event, ``its rack`` and ``time in service``.
     """
 
@@ -75,7 +75,7 @@ class FitSettings:
     known_before: tuple[str, ...] = ()
 
     def task_of(self, horizon_s: float) -> Task:
-        """Return what is to be told with a horizon."""
+        """Return the task with a horizon."""
         return Task(
             horizon_s=horizon_s,
             repair_s=self.repair_s,
@@ -85,21 +85,21 @@ class FitSettings:
         )
 
     def pace_s(self, plugin: Predictor) -> float:
-        """Return how often a predictor is asked: whole ticks, at least one."""
+        """Return the forecast interval of a predictor: whole ticks, at least one."""
         every_s = plugin.every_s if self.every_s is None else self.every_s
         return self.tick_s * max(1, round(every_s / self.tick_s))
 
 
 @dataclass(frozen=True, eq=False)
-class Said:
-    """What one predictor said, calibrated.
+class CalibratedForecasts:
+    """The forecasts of one predictor, calibrated.
 
     Attributes
     ----------
     earlier : Judged
-        Of the time that it was calibrated on, when it had not learned from that.
+        On the calibration time, by the first fit.
     later : BacktestForecasts
-        Of the time to score, when it had learned from all that came before.
+        On the time to score, by the final fit.
     """
 
     earlier: Judged
@@ -108,7 +108,7 @@ class Said:
 
 
 class Fitting:
-    """One trace, divided for one predictor; what it is compared with is treated alike.
+    """One trace, split in time for one predictor and its baselines.
 
     Attributes
     ----------
@@ -122,10 +122,10 @@ class Fitting:
         self.task = settings.task_of(plugin.horizon_s)
         self.every_s = settings.pace_s(plugin)
         self.split = split(bundle, self.task, until_ns=settings.until_ns, every_s=self.every_s)
-        asked_ns = self.split.end_ns - self.split.calibrated_from_ns
+        forecast_ns = self.split.end_ns - self.split.calibrated_from_ns
         watched = watch(bundle)
         self.watched = watched.kind
-        refuse_too_many(plugin.name, asked_ns, self.every_s, len(watched.ids))
+        refuse_too_many(plugin.name, forecast_ns, self.every_s, len(watched.ids))
 
     def examples(
         self,
@@ -134,12 +134,12 @@ class Fitting:
         first: bool = False,
         progress: Progress = lambda _: None,
     ) -> Examples:
-        """Return what a predictor learns from, as it was known then.
+        """Return the training examples of a predictor, as they were known then.
 
         Parameters
         ----------
         first : bool
-            Whether that is what comes before the calibration; else all before ``until_ns``.
+            Only those before the calibration; else all before ``until_ns``.
         """
         split = self.split
         return Examples(
@@ -155,23 +155,23 @@ class Fitting:
 
     def calibrated(
         self, name: str, earlier: BacktestForecasts, later: BacktestForecasts, prevalence: float
-    ) -> Said:
-        """Return what one said, calibrated.
+    ) -> CalibratedForecasts:
+        """Calibrate the forecasts of one predictor.
 
         Parameters
         ----------
         name : str
-            Whose it is, for errors.
+            The predictor, for errors.
         earlier, later : BacktestForecasts
-            When it had learned without the time to calibrate on, from then on until ``until_ns``;
-            when it had learned from that as well, from there on.
+            By the first fit, from its training time to ``until_ns``; by the final fit, from there
+            on.
         prevalence : float
-            Of the time that it had learned from.
+            Of the first fit's training time.
 
         Raises
         ------
         PluginError
-            If it said nothing at all moments to calibrate on.
+            If there is no forecast in the calibration time.
         """
         split = self.split
         judged = judge(
@@ -184,13 +184,13 @@ class Fitting:
         if is_judged.any() and np.isnan(judged.score[is_judged]).all():
             on = days(split.calibrated_until_ns - split.calibrated_from_ns)
             raise PluginError(
-                f"predictor {name}: need a probability at some judged moment of the {on} days it "
-                "is calibrated on, was none"
+                f"predictor {name}: need a probability at some labelled moment of the {on} days "
+                "of calibration, was none"
             )
         calibration = calibrate(
             judged.score,
             judged.outcome,
-            failures=len(told(judged, judged.alarms(math.inf)).incident),
+            failures=len(scored_incidents(judged, judged.alarms(math.inf)).incident),
             prevalence=prevalence,
         )
         unseen = split.fitted_until_ns + 1, split.until_ns - 1
@@ -198,18 +198,15 @@ class Fitting:
             earlier.between(*unseen).score, later.between(*unseen).score
         )
         scored = later.between(split.until_ns, split.end_ns)
-        return Said(
+        return CalibratedForecasts(
             replace(judged, score=calibration.apply(judged.score)),
             scored.with_score(carried_over.apply(scored.score)),
             carried_over,
         )
 
-    def leaky(self, needs: Sequence[PredictorNeed]) -> tuple[str, ...]:
-        """Return a flag for each of what is read that knows the future.
-
-        What is said to be known beforehand is not asked about.
-        """
-        return leaky(
+    def find_leaky_inputs(self, needs: Sequence[PredictorNeed]) -> tuple[str, ...]:
+        """Return a flag for each leaky input, except those in ``known_before``."""
+        return find_leaky_inputs(
             self.bundle,
             needs,
             self.task,
@@ -218,38 +215,37 @@ class Fitting:
             known_before=self.settings.known_before,
         )
 
-    def guess(self, said: Said) -> Said:
-        """Return numbers at the same moments that know nothing."""
-        earlier, later = said.earlier.score, said.later.score
+    def random(self, forecasts: CalibratedForecasts) -> CalibratedForecasts:
+        """Return random scores at the same moments."""
+        earlier, later = forecasts.earlier.score, forecasts.later.score
         values = random_scores((len(earlier) + len(later), *later.shape[1:]), self.settings.seed)
-        return Said(
-            replace(said.earlier, score=values[: len(earlier)]),
-            said.later.with_score(values[len(earlier) :]),
+        return CalibratedForecasts(
+            replace(forecasts.earlier, score=values[: len(earlier)]),
+            forecasts.later.with_score(values[len(earlier) :]),
             Calibration(),
         )
 
     def score(
         self,
         name: str,
-        said: Said,
-        others: Mapping[str, Said],
+        forecasts: CalibratedForecasts,
+        others: Mapping[str, CalibratedForecasts],
         flags: tuple[str, ...] = (),
     ) -> ForecastScore:
-        """Set the threshold on the calibration's time, and score the time after it."""
+        """Set the threshold on the calibration time, and score the time after ``until_ns``."""
         settings, split = self.settings, self.split
         budget = settings.false_alarms_per_node_day
         scored = score(
-            judge(self.bundle, said.later, self.task),
+            judge(self.bundle, forecasts.later, self.task),
             predictor=name,
-            threshold=threshold_for(said.earlier, budget),
+            threshold=threshold_for(forecasts.earlier, budget),
             threshold_from=(
-                f"for {alarm_unit(self.watched, [budget]).said(budget)} on the "
-                f"{days(split.calibrated_until_ns - split.calibrated_from_ns)} days it "
-                "was calibrated on"
+                f"for {alarm_unit(self.watched, [budget]).rate_text(budget)} on the "
+                f"{days(split.calibrated_until_ns - split.calibrated_from_ns)} days of calibration"
             ),
             others={rival: other.later.score for rival, other in others.items()},
             allowed_per_node_day=budget,
-            flags=flags + said.calibration.flags,
+            flags=flags + forecasts.calibration.flags,
         )
         return with_verdict(scored)
 
@@ -258,7 +254,7 @@ class Fitting:
 def as_plugin_error(
     plugin: Predictor | GatheredLearner, what: str = "cannot fit"
 ) -> Iterator[None]:
-    """Say of what a predictor raises, also to end the process, that it was the predictor."""
+    """Turn whatever a predictor raises, also SystemExit, into a PluginError with its name."""
     try:
         yield
     except (TorchloomError, KeyboardInterrupt):

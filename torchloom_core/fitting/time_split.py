@@ -1,4 +1,4 @@
-"""How a trace's time is divided between learning, calibration and the score."""
+"""Split a trace's time into training, calibration and scoring."""
 
 import math
 from collections.abc import Iterator
@@ -16,21 +16,20 @@ _DAY_NS = 86_400 * SECOND_NS
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """Stretches of time, a horizon apart: no outcome of one is decided in the next.
+    """Parts of the time, a horizon apart: no outcome of one part is decided in the next.
 
     Attributes
     ----------
     start_ns, first_until_ns : int
-        The moments to learn from to be calibrated.
+        Training time of the first fit, which is calibrated.
     calibrated_from_ns, calibrated_until_ns : int
-        Those to set probabilities and threshold on: the last quarter of what the two horizons
-        before ``until_ns`` leave of the time.
+        Time to set probabilities and threshold: the last quarter of the time before ``until_ns``,
+        less two horizons.
     fitted_until_ns : int
-        The last moment to learn from once calibrated, the last one before ``calibrated_until_ns``:
-        between it and ``until_ns`` lies at least one, unless a horizon is shorter than from one
-        moment to the next.
+        Last moment of the final fit, just before ``calibrated_until_ns``: at least one moment lies
+        between it and ``until_ns``, unless a horizon is shorter than the forecast interval.
     until_ns, end_ns : int
-        Those to score.
+        Time to score.
     """
 
     start_ns: int
@@ -43,19 +42,18 @@ class Split:
 
 
 def split(bundle: Bundle, task: Task, *, until_ns: int, every_s: float) -> Split:
-    """Divide a trace at ``until_ns``.
+    """Split a trace at ``until_ns``.
 
     Raises
     ------
     TraceError
-        If a part of the time is too short for a moment and a horizon.
+        If a part is shorter than a moment and a horizon.
     """
     start_ns, end_ns = bundle.manifest.start_ns, bundle.manifest.end_ns
     if not start_ns < until_ns < end_ns:
         raise TraceError(
-            f"{bundle.path}: need an end of the training time in the trace's "
-            f"{days(end_ns - start_ns)} days, was day {days(until_ns - start_ns)}; it is of "
-            f"{moment_text(start_ns)} to {moment_text(end_ns)}"
+            f"{bundle.path}: need --until within the {days(end_ns - start_ns)} days of the trace, "
+            f"{moment_text(start_ns)} to {moment_text(end_ns)}, was day {days(until_ns - start_ns)}"
         )
     every_ns = round(every_s * SECOND_NS)
     _refuse_short(bundle, task.horizon_ns, every_ns, until_ns)
@@ -75,7 +73,7 @@ def split(bundle: Bundle, task: Task, *, until_ns: int, every_s: float) -> Split
 
 
 def _refuse_short(bundle: Bundle, horizon_ns: int, every_ns: int, until_ns: int) -> None:
-    """Raise TraceError if the time on one side of ``until_ns`` is too short, and say what helps."""
+    """Raise TraceError, with remedies, if the time on one side of ``until_ns`` is too short."""
     start_ns, end_ns = bundle.manifest.start_ns, bundle.manifest.end_ns
     before_ns, after_ns = 2 * horizon_ns + 4 * every_ns, horizon_ns + every_ns
     was_before_ns, was_after_ns = until_ns - start_ns, end_ns - until_ns
@@ -93,15 +91,14 @@ def _refuse_short(bundle: Bundle, horizon_ns: int, every_ns: int, until_ns: int)
         helps.append(f"--option horizon_s={longest_ns // SECOND_NS} or less")
     helps += _later(bundle, before_ns, end_ns - start_ns - after_ns)
     raise TraceError(
-        f"{bundle.path}: need {what} the end of the training time, {days(need_ns)} days with a "
-        f"horizon of {days(horizon_ns)}, was {days(was_ns)}: give "
-        f"{', or '.join(helps)}"
+        f"{bundle.path}: need {what} --until, {days(need_ns)} d with a horizon of "
+        f"{days(horizon_ns)} d, was {days(was_ns)} d: use {', or '.join(helps)}"
     )
 
 
 def _later(bundle: Bundle, first_ns: int, last_ns: int) -> Iterator[str]:
-    """Yield which other end of the training time would do, and that more time would."""
-    if isinstance(bundle, EarlierPart):  # a fold, whose end nobody gave
+    """Yield a range for --until that would do, and a longer trace."""
+    if isinstance(bundle, EarlierPart):  # a fold
         yield "a later --until"
         return
     if first_ns < last_ns:

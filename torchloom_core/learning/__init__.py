@@ -1,7 +1,7 @@
-"""What the author of a predictor that learns imports besides :mod:`torchloom_core.plugin`.
+"""Imports for authors of predictors that learn, besides :mod:`torchloom_core.plugin`.
 
-Features and samples of them, predictors that learn from labelled rows, scales and seasons, and
-what was learned as bytes without a pickle.
+Features and samples of them, predictors that learn from labelled rows, scaling and seasonal
+profiles, and model parts as bytes without a pickle.
 """
 
 from torchloom_core.learning.artifacts import (
@@ -24,7 +24,7 @@ from torchloom_core.learning.reasons import Reasons
 from torchloom_core.learning.row_learner import (
     RowLearner,
     RowOptions,
-    with_something_known,
+    fill_unknown_columns,
 )
 from torchloom_core.learning.rows import Rows, RowSample
 from torchloom_core.learning.scaling import Scale, step_means
@@ -53,11 +53,11 @@ __all__ = [
     "estimator_bytes",
     "estimator_part",
     "faults_in_words",
+    "fill_unknown_columns",
     "in_words",
     "json_part",
     "known_s",
     "minimum",
     "part_of",
     "step_means",
-    "with_something_known",
 ]

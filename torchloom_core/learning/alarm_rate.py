@@ -1,6 +1,6 @@
-"""False alarms by what is watched, in a unit in which the number reads well.
+"""Rates of false alarms in a readable unit.
 
-Scores hold them a component and day; of a fleet of disks people say how many in 1,000 disk-days.
+Scores have them per component and day; for a fleet of disks per 1,000 disk-days reads better.
 """
 
 import math
@@ -13,20 +13,20 @@ _LEAST = 0.1
 
 
 class AlarmUnit(NamedTuple):
-    """In how many component-days alarms are counted, and how that is said."""
+    """A number of component-days, and its text."""
 
     days: int
     text: str
 
     def scaled(self, per_day: Interval) -> Interval:
-        """Return a rate a component-day in this unit."""
+        """Return a rate per component-day in this unit."""
         low, high = (
             None if bound is None else self.days * bound for bound in (per_day.low, per_day.high)
         )
         return Interval(value=self.days * per_day.value, low=low, high=high, method=per_day.method)
 
-    def said(self, per_day: float) -> str:
-        """Return a rate a component-day in words."""
+    def rate_text(self, per_day: float) -> str:
+        """Return a rate per component-day as text in this unit."""
         return f"{self.days * per_day:.4g} false alarms {self.text}"
 
 
@@ -36,15 +36,15 @@ def alarm_unit(kind: str, per_day: Iterable[float]) -> AlarmUnit:
     Parameters
     ----------
     kind : str
-        What is watched.
+        Kind of the components.
     per_day : iterable of float
-        False alarms a component-day.
+        False alarms per component-day.
 
     Examples
     --------
-    >>> alarm_unit("node", [0.25, 0.004]).text, alarm_unit("disk", [0.0004]).said(0.0004)
+    >>> alarm_unit("node", [0.25, 0.004]).text, alarm_unit("disk", [0.0004]).rate_text(0.0004)
     ('a node-day', '0.4 false alarms per 1,000 disk-days')
-    >>> alarm_unit("disk", [3e-6]).said(3e-6)
+    >>> alarm_unit("disk", [3e-6]).rate_text(3e-6)
     '3 false alarms per million disk-days'
     """
     units = (

@@ -1,4 +1,4 @@
-"""What a predictor learned, as bytes and back: JSON, estimators by skops, arrays. No pickle."""
+"""Convert parts of fitted models to bytes and back, without pickle: JSON, estimators, arrays."""
 
 import io
 import re
@@ -27,7 +27,7 @@ def part_of(parts: Mapping[str, bytes], name: str) -> bytes:
     Raises
     ------
     ModelError
-        If there is none of that name.
+        If there is no part of that name.
 
     Examples
     --------
@@ -36,17 +36,17 @@ def part_of(parts: Mapping[str, bytes], name: str) -> bytes:
     b'0.25'
     """
     if name not in parts:
-        raise ModelError(f"{name}: need this part of a fitted model, was not there")
+        raise ModelError(f"{name}: need this part of a fitted model, was none")
     return parts[name]
 
 
 def json_part(parts: Mapping[str, bytes], name: str, cls: type[_T]) -> _T:
-    """Return the struct that a part holds as JSON.
+    """Decode a part of JSON as a struct.
 
     Raises
     ------
     ModelError
-        If there is none of that name, or it holds something else.
+        If there is no part of that name, or its content is invalid.
 
     Examples
     --------
@@ -57,14 +57,14 @@ def json_part(parts: Mapping[str, bytes], name: str, cls: type[_T]) -> _T:
     try:
         return msgspec.json.decode(part_of(parts, name), type=cls)
     except msgspec.MsgspecError as error:
-        raise ModelError(f"{name}: need {cls.__name__} as JSON, was not: {error}") from error
+        raise ModelError(f"{name}: need {cls.__name__} as JSON: {error}") from error
 
 
 def estimator_bytes(estimator: Any) -> bytes:
-    """Return a scikit-learn estimator as skops keeps it, the same bytes for the same estimator.
+    """Serialise a scikit-learn estimator with skops, reproducibly.
 
-    skops names the parts of an estimator by their place in memory, and the archive bears the
-    time: parts are numbered as they appear instead, and the time is that of no clock.
+    skops names the parts of an estimator by memory address, and its archive has a time stamp: here
+    parts are numbered, and the time stamp is constant.
 
     Examples
     --------
@@ -97,17 +97,17 @@ def estimator_bytes(estimator: Any) -> bytes:
 
 
 def estimator_part(parts: Mapping[str, bytes], name: str, trusted: Sequence[str]) -> Any:
-    """Return the estimator that :func:`estimator_bytes` kept under ``name``.
+    """Return the estimator that :func:`estimator_bytes` serialised as the part ``name``.
 
     Parameters
     ----------
     trusted : sequence of str
-        Full names of the types it may hold beside those that skops trusts anyway.
+        Full names of allowed types, besides those that skops trusts by default.
 
     Raises
     ------
     ModelError
-        If there is none of that name, it is damaged, or it holds another type.
+        If there is no part of that name, it is damaged, or it has another type.
 
     Examples
     --------
@@ -123,18 +123,16 @@ def estimator_part(parts: Mapping[str, bytes], name: str, trusted: Sequence[str]
         return skops.loads(part_of(parts, name), trusted=list(trusted))
     except skops.exceptions.UntrustedTypesFoundException as error:
         found = str(error).partition("\n")[0]
-        raise ModelError(f"{name}: need types that are trusted, was not: {found}") from error
+        raise ModelError(f"{name}: need trusted types only: {found}") from error
     except (zipfile.BadZipFile, KeyError, ValueError) as error:
-        raise ModelError(
-            f"{name}: need an estimator as skops keeps it, was not: {error}"
-        ) from error
+        raise ModelError(f"{name}: need an estimator serialised by skops: {error}") from error
 
 
 def _skops() -> Any:
     """Return ``skops.io``, imported as if torch were not installed.
 
-    It asks scikit-learn for a list of all estimators, who imports all its packages for that, and
-    with one of them torch, which takes longer than everything else and adds nothing to the list.
+    skops lists all estimators of scikit-learn, which imports all its packages, and one of them
+    imports torch: that is slow and adds nothing to the list.
     """
     with _not_installed("torch"):
         import skops.io
@@ -144,7 +142,7 @@ def _skops() -> Any:
 
 @contextmanager
 def _not_installed(module: str) -> Iterator[None]:
-    """Let nobody find a module meanwhile; who has imported it keeps it."""
+    """Hide a module from imports, unless it is imported already."""
 
     class Nowhere(MetaPathFinder):
         def find_spec(self, name: str, *_: Any) -> None:
@@ -160,21 +158,21 @@ def _not_installed(module: str) -> Iterator[None]:
 
 
 def check_forest(forest: Any, columns: int, name: str) -> None:
-    """Raise ModelError for trees that point outside themselves: they are followed blindly.
+    """Raise ModelError for trees with indices out of range, which scikit-learn does not check.
 
     Parameters
     ----------
     forest : scikit-learn's ensemble of trees
-        As it was read.
+        As deserialised.
     columns : int
-        How many features there are to split by.
+        Number of features.
     name : str
-        Of the part, for the error.
+        The part, for the error.
 
     Raises
     ------
     ModelError
-        If a child is no later node of its tree, or a split is by a feature that is not there.
+        If a child is no later node of its tree, or a split uses a feature that does not exist.
 
     Examples
     --------
@@ -184,7 +182,7 @@ def check_forest(forest: Any, columns: int, name: str) -> None:
     >>> check_forest(forest, columns=2, name="forest.skops")
     >>> check_forest(forest, columns=0, name="forest.skops")
     Traceback (most recent call last):
-    torchloom_core.errors.ModelError: forest.skops: need trees whose nodes are in them, was not
+    torchloom_core.errors.ModelError: forest.skops: need node and feature indices in range
     """
     for estimator in forest.estimators_:
         tree = estimator.tree_
@@ -192,13 +190,13 @@ def check_forest(forest: Any, columns: int, name: str) -> None:
         children = np.concatenate([tree.children_left[inner], tree.children_right[inner]])
         inside = (children > np.tile(inner, 2)) & (children < tree.node_count)
         feature = tree.feature[inner]
-        known = (feature >= 0) & (feature < columns)
-        if not (tree.node_count and inside.all() and known.all()):
-            raise ModelError(f"{name}: need trees whose nodes are in them, was not")
+        in_range = (feature >= 0) & (feature < columns)
+        if not (tree.node_count and inside.all() and in_range.all()):
+            raise ModelError(f"{name}: need node and feature indices in range")
 
 
 def arrays_bytes(arrays: Mapping[str, Floats]) -> bytes:
-    """Return arrays as safetensors keeps them, the same bytes for the same arrays.
+    """Serialise arrays with safetensors, reproducibly.
 
     Examples
     --------
@@ -211,25 +209,24 @@ def arrays_bytes(arrays: Mapping[str, Floats]) -> bytes:
     from safetensors.numpy import save
 
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    data: bytes = save(contiguous)  # what is not contiguous it would save in another order
+    data: bytes = save(contiguous)  # it would save other arrays in the wrong order
     return data
 
 
 def arrays_part(
     parts: Mapping[str, bytes], name: str, shapes: Mapping[str, tuple[int | None, ...]]
 ) -> list[Floats]:
-    """Return the arrays that :func:`arrays_bytes` kept under ``name``.
+    """Return the arrays that :func:`arrays_bytes` serialised as the part ``name``.
 
     Parameters
     ----------
     shapes : mapping of str to tuple
-        The arrays that are wanted and, in the order they are returned in, their shapes; None
-        where any length will do.
+        Names and shapes of the arrays to return, in order; None stands for any length.
 
     Raises
     ------
     ModelError
-        If there is no part of that name, it is damaged, or lacks an array of such a shape.
+        If there is no part of that name, it is damaged, or lacks an array of that shape.
 
     Examples
     --------
@@ -249,10 +246,10 @@ def arrays_part(
     try:
         arrays = load(part_of(parts, name))
     except SafetensorError as error:
-        raise ModelError(f"{name}: need arrays as safetensors, was not: {error}") from error
+        raise ModelError(f"{name}: need arrays serialised by safetensors: {error}") from error
     for array, shape in shapes.items():
         if array not in arrays:
-            raise ModelError(f"{name}: need an array {array}, was not there")
+            raise ModelError(f"{name}: need an array {array}, was none")
         found = arrays[array].shape
         if len(found) != len(shape) or any(
             wanted not in (None, length) for wanted, length in zip(shape, found, strict=True)

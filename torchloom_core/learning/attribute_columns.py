@@ -1,4 +1,4 @@
-"""What does not change of each worker, as numbers; :mod:`torchloom_core.learning.features` asks."""
+"""Numeric labels of each worker, for :mod:`torchloom_core.learning.features`."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,20 +9,20 @@ from torchloom_core.plugin.view import FleetView
 
 
 class AttributeColumns:
-    """Labels that are numbers; the same labels are looked at once."""
+    """Labels that are numbers; columns are cached while the labels stay the same."""
 
     def __init__(self, attributes: Sequence[str]) -> None:
         self._attributes = tuple(attributes)
-        self._asked: Sequence[Mapping[str, str | float]] = ()
+        self._labels: Sequence[Mapping[str, str | float]] = ()
         self._columns: Floats = np.zeros((0, len(attributes)))
         self.names = tuple(f"its {name}" for name in attributes)
 
     def compute(self, view: FleetView) -> Floats:
-        """Return ``(workers, attributes)``, NaN where there is none or it is a word."""
+        """Return ``(workers, attributes)``, NaN for a missing label or text."""
         if not self._attributes:
             return np.zeros((len(view), 0))
-        if view.labels is not self._asked:
-            self._asked = view.labels
+        if view.labels is not self._labels:
+            self._labels = view.labels
             cells = [[_number(row.get(name)) for name in self._attributes] for row in view.labels]
             self._columns = np.array(cells, dtype=float).reshape(len(view), len(self._attributes))
         return self._columns

@@ -1,4 +1,4 @@
-"""What a person should know of a fitted model before trusting it."""
+"""The model card: what a model was fitted on, how well it does, and its limits."""
 
 import statistics
 from collections.abc import Iterator
@@ -15,14 +15,14 @@ from torchloom_core.wire.limits import Int64
 
 
 class Tried(msgspec.Struct, frozen=True, kw_only=True):
-    """What one candidate reached on folds of the time that was learned from.
+    """The scores of one candidate on folds of the training time.
 
     Attributes
     ----------
     auprc : tuple of (float or None)
-        Of each fold, None where it could not be judged; empty if it was left out.
+        On each fold, None if it could not be scored; empty if the candidate was left out.
     why : str
-        Why not, the last time.
+        Why it could not be scored, the last time.
     """
 
     candidate: str
@@ -31,33 +31,33 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def mean(self) -> float:
-        """The mean over all folds; one that could not be judged counts as 0."""
+        """The mean over all folds; a fold without a score counts as 0."""
         return sum(value or 0.0 for value in self.auprc) / max(1, len(self.auprc))
 
 
 class Card(msgspec.Struct, frozen=True, kw_only=True):
-    """``card.json``: on what a model was fitted, and how good it was on the time after.
+    """``card.json``: the data that a model was fitted on, and its score on the time after.
 
     Attributes
     ----------
     fitted_from_ns, fitted_until_ns : int
-        The moments it learned from; their outcomes were known when calibration began.
+        Training time of the model.
     calibrated_from_ns, calibrated_until_ns : int
-        The later moments on which probabilities and threshold were set.
+        Time on which probabilities and threshold were set, with an earlier fit.
     until_ns : int
-        Nothing that was known only after this was used.
+        End of training: anything that became known later was not used.
     watched : str
         Kind of the components, such as node or disk.
     score : ForecastScore
         On the time after ``until_ns``.
     baselines : tuple of ForecastScore
-        ``random`` and the simple predictors that were there, on the same moments.
-    remarks : tuple of str
-        Limits and doubts, one sentence each.
+        ``random`` and the installed baselines, on the same moments.
+    limits : tuple of str
+        Limits of the model, one sentence each.
     tried : tuple of Tried
-        Of whom it was chosen, if it was.
+        The candidates, if the predictor was chosen automatically.
     columns : tuple of str
-        What it judges by, in words, if it says so.
+        Names of its inputs, if the predictor lists them.
     """
 
     predictor: str
@@ -76,18 +76,18 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     watched: str = "component"
     score: ForecastScore
     baselines: tuple[ForecastScore, ...] = ()
-    remarks: tuple[str, ...] = ()
+    limits: tuple[str, ...] = msgspec.field(name="remarks", default=())
     tried: tuple[Tried, ...] = ()
     columns: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
-        """The level and its sentence by the rules of today, also of an older card."""
+        """The verdict by the current rules, also for an older card."""
         return verdict(self.score)
 
 
 def facts(card: Card) -> list[tuple[str, str]]:
-    """Return what stands in the card beside the scores, as name and text."""
+    """Return the card's content other than scores, as name and text."""
     score = card.score
     made = " (synthetic)" if card.synthetic else ""
     calibrated = _span(card.calibrated_from_ns, card.calibrated_until_ns)
@@ -95,18 +95,18 @@ def facts(card: Card) -> list[tuple[str, str]]:
         ("trace", f"{card.trace}{made}, {card.source}, {card.licence}"),
         ("task", _task(score)),
         ("fitted on", _span(card.fitted_from_ns, card.fitted_until_ns)),
-        ("calibrated on", f"{calibrated}, before it learned from it"),
+        ("calibrated on", f"{calibrated}, with an earlier fit"),
         ("calibration", card.calibration),
         ("scored on", _span(score.from_ns, score.until_ns)),
         ("", _exposure(card)),
         ("prevalence", f"{score.prevalence:.4g} of {score.samples} moments"),
-        (score.told.many, f"{score.incidents} that could have been told"),
+        (score.wording.many, f"{score.incidents} {score.wording.found}"),
         ("threshold", f"{score.threshold:.3g}, {score.threshold_from}"),
     ]
 
 
 def score_columns(card: Card) -> tuple[str, ...]:
-    """Return the heads of ``score_rows``."""
+    """Return the column names of ``score_rows``."""
     alarms = f"false alarms {_alarm_unit(card).text}"
     return ("predictor", "AUPRC", "event precision", "recall", "lead time", alarms)
 
@@ -136,7 +136,7 @@ def versus_rows(card: Card) -> Iterator[tuple[str, str]]:
         yield name, interval_text(interval)
 
 
-TRIED_COLUMNS = ("candidate", "mean AUPRC", "of each fold")
+TRIED_COLUMNS = ("candidate", "mean AUPRC", "by fold")
 
 
 def tried_rows(card: Card) -> Iterator[tuple[str, ...]]:
@@ -151,22 +151,23 @@ def to_markdown(card: Card) -> str:
     """Return the card as a page, ``card.md``."""
     lines = [f"# {card.predictor} ({card.package})", "", f"**{card.verdict.sentence}**", ""]
     lines += _table(("", ""), facts(card))
-    lines += ["", "## On the time after, which it never saw", ""]
+    lines += ["", "## Score on later time", ""]
     lines += _table(score_columns(card), score_rows(card))
-    lines += ["", f"Brackets: 95 % intervals; none where {card.score.told.many} are too few.", ""]
+    many = card.score.wording.many
+    lines += ["", f"Brackets: 95 % intervals, given if there are enough {many}.", ""]
     lines += [f"- AUPRC above {name}: {text}" for name, text in versus_rows(card)]
     lines += [f"- AUPRC interval: {card.score.auprc.method}"]
-    lines += [f"- leak or doubt: {flag}" for flag in card.score.flags]
+    lines += [f"- leak or suspicion: {flag}" for flag in card.score.flags]
     if card.tried:
         lines += [
             "",
-            "## Chosen on earlier time, among",
+            "## Candidates, scored on the training time",
             "",
             *_table(TRIED_COLUMNS, tried_rows(card)),
         ]
     if card.columns:
-        lines += ["", "## What it judges by", "", *(f"- {column}" for column in card.columns)]
-    lines += ["", "## Limits", "", *(f"- {remark}" for remark in card.remarks)]
+        lines += ["", "## Inputs", "", *(f"- {column}" for column in card.columns)]
+    lines += ["", "## Limits", "", *(f"- {limit}" for limit in card.limits)]
     return "\n".join(lines) + "\n"
 
 
@@ -178,7 +179,7 @@ def _table(
 
 
 def interval_text(interval: Interval) -> str:
-    """Return ``0.089 [0.053, 0.144]``, or the value alone where there is no interval."""
+    """Return ``0.089 [0.053, 0.144]``, or the value alone without an interval."""
     if interval.low is None or interval.high is None:
         return f"{interval.value:.3g}"
     return f"{interval.value:.3g} [{interval.low:.3g}, {interval.high:.3g}]"
@@ -195,7 +196,7 @@ def _exposure(card: Card) -> str:
 def _task(score: ForecastScore) -> str:
     horizon = in_words(score.horizon_s)
     if score.task == "detect":
-        return f"whether an incident goes on; alarms within {horizon} count once"
+        return f"whether an incident is in progress; alarms within {horizon} count once"
     lead = f", no sooner than {in_words(score.lead_s)}" if score.lead_s else ""
     return f"whether a failure starts within {horizon}{lead}"
 
@@ -209,7 +210,7 @@ def _date(ts_ns: int) -> str:
 
 
 def _recall(score: ForecastScore) -> str:
-    """Return the recall, and what the same alarms find by chance."""
+    """Return the recall, and the recall by chance."""
     text = interval_text(score.recall)
     if score.by_chance is msgspec.UNSET:
         return text
@@ -217,7 +218,7 @@ def _recall(score: ForecastScore) -> str:
 
 
 def _lead(score: ForecastScore) -> str:
-    """Return the median of the lead times; of a detection how late it was."""
+    """Return the median lead time; for a detection, the median delay."""
     if not score.leads_s:
         return "-"
     median_s = statistics.median(score.leads_s)

@@ -1,6 +1,6 @@
-"""What the faults of a fleet tell of each worker; :mod:`torchloom_core.learning.features` asks.
+"""Fault history of each worker as columns, for :mod:`torchloom_core.learning.features`.
 
-Columns are of the worker's node, of the others in its group, and of all other nodes.
+Columns are of the worker's node, of the other nodes in its group, and of all other nodes.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,10 +19,10 @@ from torchloom_core.plugin.view import FleetView
 from torchloom_core.wire.events import Fault
 
 MEMORY_HALF_LIVES = 5
-"""How many half lives of faults are remembered; what is older weighs less than 1/32."""
+"""Half lives for which faults are remembered; older faults weigh less than 1/32."""
 
 _LEAST_WATCHED = 0.25
-"""From so little on what was seen of others is taken for what would have been seen all along."""
+"""Least share of the observed time by which counts of other nodes are scaled up."""
 
 _OWN = ("faults in the last {}", "seconds since the last fault")
 _FADING = ("faults, halved every {}", "warnings, halved every {}")
@@ -34,23 +34,23 @@ _SAME = "faults a node of the others whose {} is the same, halved every {}"
 
 
 class History(NamedTuple):
-    """What the faults of a worker's node look like from now, and those of its peers.
+    """Fault history of each worker's node, and of its peers.
 
     Attributes
     ----------
     faults : (workers,) float64
-        How many incidents are remembered.
+        Number of remembered incidents.
     since_s : (workers,) float64
         Seconds since the last of them, NaN without one.
     decayed : (workers, half lives) float64
         Sum of 2^(-age / half life) over the incidents.
     warnings : (workers, half lives) float64
-        The same of faults that were not fatal.
+        The same for faults that were not fatal.
     in_group, in_fleet : (workers, half lives) float64
-        Mean of ``decayed`` over the other nodes of its group, and of the fleet, as if they had
-        been watched all along; NaN without any.
+        Mean of ``decayed`` over the other nodes of its group, and of the fleet, scaled up for the
+        time before observation began; NaN without other nodes.
     in_same : (workers, groups x half lives) float64
-        The same of those that have a label in common, group by group.
+        The same for nodes with an equal label, label by label.
 
     Examples
     --------
@@ -75,10 +75,9 @@ class History(NamedTuple):
 
 
 class FaultColumns:
-    """The faults of nodes at several half lives, all workers at once.
+    """Exponentially decayed fault counts of nodes at several half lives, all workers at once.
 
-    What is asked again of the same places, or of a place at which nothing has happened since, is
-    not taken apart again.
+    Results are cached while places and faults stay the same.
 
     Parameters
     ----------
@@ -87,12 +86,12 @@ class FaultColumns:
     incident_s : float
         Faults on one node closer together than this are one incident, seconds.
     groups : sequence of str, optional
-        Labels of which nodes may have the same; None: nothing about the others is looked at.
+        Labels that nodes may have in common; None for no columns of other nodes.
 
     Attributes
     ----------
     memory_s : float
-        How far back faults have to be remembered, seconds.
+        How long faults have to be remembered, seconds.
 
     Examples
     --------
@@ -111,12 +110,12 @@ class FaultColumns:
         self._incident_s = incident_s
         self._fleet = Places.of((), (), (), (), (), ())
         self._struck: dict[str, _Struck] = {}
-        self._told = _Told((), self._fleet, *_placed([]), *_placed([]))
+        self._fleet_faults = _FleetFaults((), self._fleet, *_placed([]), *_placed([]))
         self.memory_s = MEMORY_HALF_LIVES * max(half_lives_s, default=0.0)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What each column is."""
+        """Names of the columns."""
         memory = in_words(self.memory_s)
         fading = _FADING if self._groups is None else (*_FADING, *_OF_OTHERS)
         faded = [text.format(in_words(s)) for text in fading for s in self._half_lives_s]
@@ -125,7 +124,7 @@ class FaultColumns:
         return (*(text.format(memory) for text in _OWN), *faded, *same)
 
     def compute(self, view: FleetView) -> Floats:
-        """Return ``(workers, columns)``, as many as there are names."""
+        """Return ``(workers, columns)``, one for each of ``names``."""
         fleet = self._fleet_of(view)
         nodes = len(fleet.row_of)
         at, age_s, warned_at, warned_age_s = self._incidents(view, fleet)
@@ -142,7 +141,7 @@ class FaultColumns:
         return columns
 
     def history(self, columns: Floats) -> History:
-        """Return what :meth:`compute` gave, by what it is."""
+        """Split the columns of :meth:`compute` into a History."""
         width, end = len(self._half_lives_s), columns.shape[1]
         edges = [2 + width * place for place in range(len(_FADING) + len(_OF_OTHERS) + 1)]
         blocks = (columns[:, start:stop] for start, stop in pairwise([*edges, end]))
@@ -154,9 +153,9 @@ class FaultColumns:
         return np.array([np.bincount(at, of, nodes) for of in weights]).T
 
     def _watched(self, view: FleetView) -> Floats:
-        """Return for each half life which share of all that counts the fleet was watched for.
+        """Return the observed share of the decayed time, for each half life.
 
-        Without it whatever began lately would have few faults, and more from day to day.
+        Without it, counts would grow from day to day after observation began.
         """
         watched_s = np.fmax.reduce(view.watched_s, initial=np.nan)
         if np.isnan(watched_s):
@@ -166,37 +165,38 @@ class FaultColumns:
         return counted
 
     def _fleet_of(self, view: FleetView) -> Places:
-        asked = (view.workers, view.node, view.rack, view.labels)
-        if any(one is not other for one, other in zip(asked, self._fleet.asked, strict=True)):
-            self._fleet = Places.of(*asked, self._groups or (), places_of(view))
+        source = (view.workers, view.node, view.rack, view.labels)
+        if any(one is not other for one, other in zip(source, self._fleet.source, strict=True)):
+            self._fleet = Places.of(*source, self._groups or (), places_of(view))
         return self._fleet
 
     def _incidents(
         self, view: FleetView, fleet: Places
     ) -> tuple[NDArray[np.intp], Floats, NDArray[np.intp], Floats]:
         """Return node and age in seconds of each incident, and of each warning."""
-        if view.faults is not self._told.faults or fleet is not self._told.fleet:
+        cached = self._fleet_faults
+        if view.faults is not cached.faults or fleet is not cached.fleet:
             self._struck = self._struck_by(view)
             here = [(fleet.row_of[at], of) for at, of in self._struck.items() if at in fleet.row_of]
-            self._told = _Told(
+            self._fleet_faults = _FleetFaults(
                 view.faults,
                 fleet,
                 *_placed([(row, of.began_ns) for row, of in here]),
                 *_placed([(row, of.warned_ns) for row, of in here]),
             )
-        _, _, at, began_ns, warned_at, warned_ns = self._told
+        _, _, at, began_ns, warned_at, warned_ns = self._fleet_faults
         return (
             *self._remembered(view.now_ns, at, began_ns),
             *self._remembered(view.now_ns, warned_at, warned_ns),
         )
 
     def _struck_by(self, view: FleetView) -> dict[str, "_Struck"]:
-        """Return what happened at each place; where nothing has since, the same as before."""
+        """Return the incidents of each place, cached while its faults stay the same."""
         struck: dict[str, _Struck] = {}
         for place, faults in view.faults_of.items():
-            known = self._struck.get(place)
-            same = known is not None and known.faults is faults
-            struck[place] = known if known and same else _Struck.of(faults, self._incident_s)
+            cached = self._struck.get(place)
+            same = cached is not None and cached.faults is faults
+            struck[place] = cached if cached and same else _Struck.of(faults, self._incident_s)
         return struck
 
     def _remembered(
@@ -208,7 +208,7 @@ class FaultColumns:
 
 
 class _Struck(NamedTuple):
-    """When the incidents and the warnings of one place began, from the faults told of it."""
+    """Start times of the incidents and warnings of one place."""
 
     faults: tuple[Fault, ...]
     began_ns: Ints
@@ -224,8 +224,8 @@ def _began(faults: Iterable[Fault], incident_s: float) -> Ints:
     return np.array(incidents(faults, incident_s), dtype=np.int64)
 
 
-class _Told(NamedTuple):
-    """All incidents of a fleet, and all warnings: each one's node, and when it began."""
+class _FleetFaults(NamedTuple):
+    """Node and start time of all incidents of a fleet, and of all warnings."""
 
     faults: Sequence[Fault]
     fleet: Places

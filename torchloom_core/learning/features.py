@@ -1,7 +1,7 @@
-"""What learned predictors compute from a view: one row of numbers for every worker.
+"""Features of a view for predictors that learn: one row of numbers per worker.
 
-A predictor builds one :class:`Features`, takes its ``needs`` for its own, and calls ``compute``
-with every view, in ``fit`` and in ``forecast`` alike.
+A predictor builds one :class:`Features`, declares its ``needs``, and calls ``compute`` with every
+view, in ``fit`` and in ``forecast``.
 """
 
 from dataclasses import dataclass
@@ -21,13 +21,13 @@ from torchloom_core.plugin.arrays import Floats
 from torchloom_core.plugin.needs import Need, NeedFaults, NeedLabels, NeedPast, PredictorNeed
 from torchloom_core.plugin.view import FleetView
 
-_HEARD = "seconds since anything was heard"
+_HEARTBEAT_AGE = "seconds since anything was heard"  # stored in models
 _IN_SERVICE = "seconds in service, where its first sample was seen"
 _OF_SEASON = ("sine of the time, period {}", "cosine of the time, period {}")
 _RECURRED = 4
-"""What a season does is learned where it was seen so often."""
+"""Least number of seasons to learn from."""
 AT_ONCE_S = 3600.0
-"""Whose first sample came no later than this after the fleet's first may have been there before."""
+"""A worker whose first sample is this close to the fleet's may have been in service before."""
 
 
 @dataclass(frozen=True)
@@ -37,25 +37,25 @@ class Features:
     Parameters
     ----------
     metrics : tuple of str
-        What is looked at. One that the fleet does not measure is unknown throughout.
+        Metrics to read; one that the fleet does not have is NaN.
     spans_s : tuple of float
-        Over how long, seconds; each is also compared with as long a span before it.
+        Spans to aggregate over, seconds; each is also compared with the span before it.
     half_lives_s : tuple of float
-        Ages at which a fault counts half, seconds; none: nothing about faults.
+        Ages at which a fault counts half, seconds; () for no fault features.
     incident_s : float
         Faults on one node closer together than this are one incident, seconds.
     attributes : tuple of str
-        Labels that are numbers, such as a size or an age: looked at as they are.
+        Numeric labels, such as a size or an age, used as they are.
     groups : tuple of str
-        Labels that others may have too, such as a model or a cage: faults of those others are
-        looked at, at every half life.
+        Labels that nodes may have in common, such as a model or a cage: adds the faults of those
+        other nodes, at every half life.
     past : bool
-        Whether to look at for how long things have been so. To what learns only what is usual
-        every later moment would be unusual by that.
+        Whether to add ages and times since changes. They only grow, so an anomaly detector would
+        find every later moment unusual.
     seasons_s : tuple of float
-        Periods, seconds: where in each the moment is, as a day has its hours. How often nodes fail
-        follows the hours and weekdays of those who use them (Schroeder and Gibson, "A large-scale
-        study of failures in high-performance computing systems", DSN 2006).
+        Periods, seconds: adds the phase of each, as a day has its hours. Failure rates follow the
+        hours and weekdays of use (Schroeder and Gibson, "A large-scale study of failures in
+        high-performance computing systems", DSN 2006).
 
     Raises
     ------
@@ -94,7 +94,7 @@ class Features:
 
     @property
     def needs(self) -> tuple[PredictorNeed, ...]:
-        """What a predictor with these features has to declare."""
+        """The needs to declare for these features."""
         longest = 2 * max(self.spans_s, default=0.0)
         metrics = (Need(metric, longest) for metric in self.metrics)
         faults = (NeedFaults(self.fault_memory_s),) if self.half_lives_s else ()
@@ -105,16 +105,16 @@ class Features:
 
     @property
     def fault_memory_s(self) -> float:
-        """How far back faults have to be remembered, seconds."""
+        """How long faults have to be remembered, seconds."""
         return self._faults.memory_s
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What each feature is, in words."""
+        """Names of the features, as text for reports."""
         metrics = (metric_names(one, self.spans_s, past=self.past) for one in self.metrics)
-        heard = (_HEARD,) * self._asks_who_is_heard + (_IN_SERVICE,) * self.past
+        ages = (_HEARTBEAT_AGE,) * self._uses_heartbeat + (_IN_SERVICE,) * self.past
         numbers = (*self._attributes.names, *chain.from_iterable(metrics))
-        return (*self._season_names, *heard, *numbers, *self.history_names)
+        return (*self._season_names, *ages, *numbers, *self.history_names)
 
     @property
     def _season_names(self) -> tuple[str, ...]:
@@ -122,9 +122,9 @@ class Features:
         return tuple(text.format(season) for season in seasons for text in _OF_SEASON)
 
     def recurred(self, length_s: float) -> NDArray[np.bool_]:
-        """Return ``(features,)``: what can be learned from so much time.
+        """Return ``(features,)``: whether each can be learned from ``length_s`` of training time.
 
-        That is all but seasons of which there were fewer than four.
+        All can but seasons that recur fewer than four times.
         """
         learned = np.ones(len(self.names), dtype=bool)
         seen = [length_s >= _RECURRED * season_s for season_s in self.seasons_s for _ in _OF_SEASON]
@@ -133,15 +133,15 @@ class Features:
 
     @property
     def history_names(self) -> tuple[str, ...]:
-        """What each of the last features is, which are those about faults."""
+        """Names of the fault features, which are the last ones."""
         return self._faults.names if self.half_lives_s else ()
 
     @property
-    def _asks_who_is_heard(self) -> bool:
-        """Whether it looks at when a worker was heard last.
+    def _uses_heartbeat(self) -> bool:
+        """Whether the age of a worker's last report is a feature.
 
-        Who looks at faults alone does not: in a trace everybody is heard at every tick then, unless
-        somebody else reads telemetry, and a model would be another by who is beside it.
+        Not with faults alone: in a trace all workers then report at every tick, unless another
+        predictor reads telemetry, and the model would depend on the predictors beside it.
         """
         return bool(self.metrics) or not self.half_lives_s
 
@@ -154,7 +154,7 @@ class Features:
         return AttributeColumns(self.attributes)
 
     def of(self, view: FleetView) -> Floats:
-        """Return what :meth:`compute` does, computed once for all who ask of the same view."""
+        """Return what :meth:`compute` does, cached by view."""
         return view.once(self, self.compute)
 
     def compute(self, view: FleetView) -> Floats:
@@ -162,7 +162,7 @@ class Features:
         blocks = []
         if self.seasons_s:
             blocks.append(np.tile(_in_seasons(view.now_ns, self.seasons_s), (len(view), 1)))
-        if self._asks_who_is_heard:
+        if self._uses_heartbeat:
             blocks.append(np.asarray(view.heartbeat_age_s)[:, None])
         if self.past:
             blocks.append(_in_service_s(view)[:, None])
@@ -176,21 +176,21 @@ class Features:
         return features
 
     def history(self, features: Floats) -> History:
-        """Return the columns about faults of what was computed; there have to be half lives."""
+        """Return the fault columns of computed features; half_lives_s must not be empty."""
         return self._faults.history(features[:, -len(self.history_names) :])
 
 
 def _in_seasons(now_ns: int, seasons_s: tuple[float, ...]) -> Floats:
-    """Return ``(2 x seasons,)``: sine and cosine of where in each a moment is."""
+    """Return ``(2 x seasons,)``: sine and cosine of a moment's phase in each season."""
     angle = [2.0 * np.pi * (now_ns / SECOND_NS % season_s) / season_s for season_s in seasons_s]
     waves: Floats = np.column_stack([np.sin(angle), np.cos(angle)]).ravel()
     return waves
 
 
 def _in_service_s(view: FleetView) -> Floats:
-    """Return ``(workers,)`` seconds since its first sample; NaN of who may have been there before.
+    """Return ``(workers,)`` seconds since the first sample.
 
-    Somebody was, whose first sample came as the watching began.
+    NaN if the first sample came as observation began: the worker may have been there before.
     """
     watched_s = view.watched_s
     longest_s = np.fmax.reduce(watched_s, initial=0.0)

@@ -1,4 +1,4 @@
-"""How large what a predictor is to learn from is, so that it can say how much memory it takes."""
+"""The size of the training data, from which a predictor estimates its memory."""
 
 from dataclasses import dataclass
 
@@ -15,13 +15,13 @@ class FitSize:
     components : int
         Workers at a moment, at most.
     moments : int
-        Examples that pass.
+        Number of examples.
     values : int
         Telemetry values, of all metrics.
     failing : int
-        Moments of a component that a failure follows, at most.
+        Positive moments of all components, at most.
     every_s : float
-        From one example to the next, seconds.
+        Seconds between examples.
 
     Examples
     --------
@@ -38,14 +38,13 @@ class FitSize:
     every_s: float
 
     def rows(self, max_healthy: int) -> int:
-        """Return how many rows a sample keeps that takes so many of components that do not fail."""
+        """Return the rows of a sample with at most ``max_healthy`` healthy ones."""
         return min(max_healthy, self.components * self.moments) + self.failing
 
     def sample_bytes(self, max_healthy: int, columns: int) -> int:
-        """Return what it takes at most to gather such a sample and to learn from it, bytes.
+        """Return the most memory to gather such a sample and to learn from it, bytes.
 
-        While a sample is gathered it is copied each time that it is thinned; a fit gathers one
-        more to calibrate on; who learns copies the rows to scale them.
+        Thinning copies a sample; calibration needs a second one; scaling copies the rows.
         """
         rows, at_once = self.rows(max_healthy), self.components * columns
         return NUMBER_BYTES * (6 * rows * columns + 2 * at_once)

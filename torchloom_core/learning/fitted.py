@@ -1,4 +1,4 @@
-"""A predictor with what it learned: asked like any other, its probabilities calibrated."""
+"""A fitted predictor with calibrated probabilities, used like any other predictor."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,11 +23,11 @@ class FittedPredictor:
     Parameters
     ----------
     predictor : Predictor
-        With what it learned already restored.
+        Already fitted or restored.
     every_s : float, optional
-        How often to ask it; absent: as often as it says.
+        Forecast interval; by default the predictor's own.
     card : Card, optional
-        What it is worth; None where nobody measured it.
+        Its model card; None without a model.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class FittedPredictor:
 
     @property
     def Options(self) -> type[msgspec.Struct]:
-        """What the config may say of the predictor."""
+        """The predictor's options in the config."""
         return self._predictor.Options
 
     def forecast(self, view: FleetView) -> Hazard:
@@ -57,17 +57,17 @@ class FittedPredictor:
         Raises
         ------
         PluginError
-            If it says none: calibrated, whatever it says would look like one.
+            If a value is not a probability; calibration would make it look like one.
         """
         hazard = self._predictor.forecast(view)
         if not isinstance(hazard, Hazard):
             return hazard
-        said = checked_probability(hazard, len(view))
-        return Hazard(probability=self._calibration.apply(said), why=hazard.why)
+        probability = checked_probability(hazard, len(view))
+        return Hazard(probability=self._calibration.apply(probability), why=hazard.why)
 
 
 def restore(model: Model, cls: type[Any], path: Path) -> Predictor:
-    """Return the model's predictor with what it learned.
+    """Return the model's predictor, restored from its parts.
 
     Raises
     ------
@@ -84,8 +84,8 @@ def restore(model: Model, cls: type[Any], path: Path) -> Predictor:
     except BaseException as error:
         reason = " ".join(text_of(error).split()) or type(error).__name__
         raise ModelError(
-            f"{path}: need a model that the installed {model.info.predictor} takes (it was made "
-            f"by {model.info.package} {model.info.version}): {reason:.300}"
+            f"{path}: need a model of the installed {model.info.predictor} (this one is of "
+            f"{model.info.package} {model.info.version}; fit it again): {reason:.300}"
         ) from error
     return predictor
 
@@ -98,7 +98,7 @@ def load_fitted(
     Raises
     ------
     ModelError
-        If it cannot be read, or is another predictor's.
+        If it cannot be read, or is a model of another predictor.
     """
     model = Model.load(path)
     if model.info.predictor != cls.name:

@@ -1,13 +1,13 @@
-"""How good a forecast was, as scores, cards and reports hold it."""
+"""The score of a forecast, as in cards and reports."""
 
 from typing import Literal
 
 import msgspec
 
-from torchloom_core.learning.task_wording import TOLD, Told
+from torchloom_core.learning.task_wording import WORDING, TaskWording
 
 FEW = 20
-"""With fewer incidents than this only exact intervals of counts are given."""
+"""With fewer incidents only counts have intervals, which are exact."""
 
 SUSPICIOUS_FEATURE = "suspicious_feature"
 SUSPICIOUS_SCORE = "suspicious_score"
@@ -16,13 +16,13 @@ POINT_ADJUSTED = "point_adjusted"
 LEAKY_COLUMN = "leaky_column"
 
 Level = Literal["refused", "no skill", "weak", "useful"]
-"""What a predictor is worth, see :mod:`torchloom_core.learning.skill`."""
+"""The level of skill, see :mod:`torchloom_core.learning.skill`."""
 
 
 class Interval(msgspec.Struct, frozen=True, kw_only=True):
-    """An estimate and its 95 % interval; ``low`` and ``high`` are None where none can be had.
+    """An estimate and its 95 % interval; ``low`` and ``high`` are None without one.
 
-    ``ahead`` and ``behind`` are the runs in which a paired difference was above and below zero.
+    ``ahead`` and ``behind`` count the runs with a paired difference above and below zero.
     """
 
     value: float
@@ -34,7 +34,7 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CalibrationBin(msgspec.Struct, frozen=True, kw_only=True):
-    """Samples whose probability was alike: what was said, and what came true."""
+    """Samples of similar probability: mean forecast and observed rate."""
 
     forecast: float
     observed: float
@@ -50,43 +50,43 @@ class PrPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ForecastScore(msgspec.Struct, frozen=True, kw_only=True):
-    """How good one predictor was on the time it was not fitted on.
+    """The score of one predictor on time that it was not fitted on.
 
     Attributes
     ----------
     task : "forecast" or "detect"
-        Whether a failure starts within the horizon, or whether an incident is going on.
+        Whether a failure starts within the horizon, or an incident is in progress.
     from_ns, until_ns : int
-        First and last moment that is judged: a forecast's horizon is within the trace.
+        First and last scored moment; horizons end within the trace.
     samples, positives : int
-        Judged moments of workers, and those that were followed by a failure, or in an incident.
+        Labelled moments of workers, and the positive ones.
     prevalence : float
         ``positives / samples``, which is also the AUPRC of a random score.
     incidents : int
-        Failures that could have been forecast, or what could have been detected.
+        Failures that could be predicted, or incidents that could be detected.
     auprc : Interval
-        Over samples, which are clustered by stretches of time and by components.
+        Over samples, clustered by time and by component.
     precision, recall, f1 : Interval
         By event: an alarm is right if a failure follows within the horizon, no sooner than
-        ``lead_s``; an incident is found if there was such an alarm.
+        ``lead_s``; an incident with a right alarm is found.
     false_alarms_per_node_day : Interval
-        Alarms that nothing followed; those of one worker within the horizon count once.
+        Alarms that no failure followed; alarms of one worker within the horizon count once.
     leads_s : tuple of float
-        From the first right alarm to the failure, each incident that was found, sorted; a
-        detection comes after it, and its are not above 0.
+        From the first right alarm to the failure, for each found incident, sorted; not above 0
+        for a detection.
     allowed_per_node_day : float, optional
-        The false alarms that the threshold was set to keep to; absent where it was given.
+        The budget of false alarms for the threshold; absent if the threshold was given.
     by_chance : float, optional
-        The recall that the same alarms have at other times, on the mean; of a forecast also on
-        other components. Absent in older scores of forecasts.
+        Mean recall of the same alarms at other times, for a forecast also on other components.
+        Absent in older scores of forecasts.
     threshold_from : str
-        What the threshold was set on, never the time that is scored.
+        The data that the threshold was set on, never the scored time.
     verdict : str
-        The level, "" where no random score was made beside it and in older scores.
+        The level; "" without a random score, and in older scores.
     skill : str
-        The verdict as one plain sentence.
+        The verdict as a sentence.
     flags : tuple of str
-        Leaks and doubts, by name.
+        Leaks and suspicions, by name.
     """
 
     predictor: str
@@ -121,6 +121,6 @@ class ForecastScore(msgspec.Struct, frozen=True, kw_only=True):
     flags: tuple[str, ...] = ()
 
     @property
-    def told(self) -> Told:
-        """What it was to tell, in words."""
-        return TOLD[self.task]
+    def wording(self) -> TaskWording:
+        """The words for what the task predicts."""
+        return WORDING[self.task]

@@ -1,7 +1,6 @@
-"""Predictors that learn from rows which are kept of the examples as they pass.
+"""Predictors that learn from rows gathered in one pass over the examples.
 
-What is kept of one pass teaches all that want the same rows, and whoever else looks at the same
-moments needs no pass of its own.
+Learners with the same rows share one gathering, and different ones share the pass.
 """
 
 from abc import ABC, abstractmethod
@@ -14,39 +13,40 @@ from torchloom_core.plugin.needs import PredictorNeed
 
 
 class Gathering(Protocol):
-    """Keeps rows of the examples that pass.
+    """Gathers rows from the examples.
 
     Examples
     --------
     >>> import numpy as np
     >>> from torchloom_core.learning import Gathering, RowSample
-    >>> class Heat:
+    >>> class Temperatures:
     ...     def __init__(self):
     ...         self._sample = RowSample(max_healthy=1000, seed=0)
     ...
     ...     def add(self, example):
-    ...         heat = example.view.latest("heat")[:, None]  # (workers, 1)
-    ...         self._sample.add(example.view.now_ns, heat, example.outcome)
+    ...         celsius = example.view.latest("celsius")[:, None]  # (workers, 1)
+    ...         self._sample.add(example.view.now_ns, celsius, example.outcome)
     ...
     ...     def rows(self, predictor):
     ...         return self._sample.rows(predictor)
     >>> from torchloom_core.plugin import Example
     >>> from torchloom_core.testing import view_of
-    >>> gathering: Gathering = Heat()
-    >>> gathering.add(Example(view=view_of({"heat": [1.0, 9.0]}), outcome=np.array([0.0, 1.0])))
+    >>> gathering: Gathering = Temperatures()
+    >>> view = view_of({"celsius": [50.0, 90.0]})
+    >>> gathering.add(Example(view=view, outcome=np.array([0.0, 1.0])))
     >>> gathering.rows("mine").features[:, 0].tolist()
-    [1.0, 9.0]
+    [50.0, 90.0]
     """
 
     def add(self, example: Example) -> None:
-        """Take one example."""
+        """Add one example."""
 
     def rows(self, predictor: str) -> Rows:
-        """Return what was kept, or raise a PluginError as :meth:`RowSample.rows`."""
+        """Return the rows, or raise a PluginError as :meth:`RowSample.rows`."""
 
 
 class GatheredLearner(ABC):
-    """A learner that says what to keep of each example, and learns from what was kept.
+    """A learner that gathers rows from the examples, and learns from the rows.
 
     Examples
     --------
@@ -77,22 +77,22 @@ class GatheredLearner(ABC):
     @property
     @abstractmethod
     def sampled(self) -> Hashable:
-        """Tell which rows it learns from: learners of which this is equal learn from the same."""
+        """A key of its rows: learners with equal keys learn from the same rows."""
 
     @abstractmethod
     def gathering(self) -> Gathering:
-        """Return what gathers its rows."""
+        """Return a new gathering of its rows."""
 
     @abstractmethod
     def learn(self, rows: Rows) -> None:
-        """Learn from rows; what was learned before is forgotten."""
+        """Learn from rows, from scratch."""
 
     def learn_again(self, rows: Rows) -> None:
-        """Learn from more rows, once calibrated; what was chosen by trial before may stay."""
+        """Learn from more rows after the calibration; tuned settings may stay."""
         self.learn(rows)
 
     def fit(self, examples: Iterable[Example]) -> None:
-        """Learn from the rows of the examples; of many healthy ones a sample is kept."""
+        """Learn from the rows of the examples."""
         gathered = self.gathering()
         for example in examples:
             gathered.add(example)

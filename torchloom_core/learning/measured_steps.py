@@ -1,4 +1,4 @@
-"""What workers measured at evenly spaced times, kept as sparsely as it came."""
+"""Sparse telemetry of workers at evenly spaced times."""
 
 from collections.abc import Iterator
 from functools import cached_property
@@ -11,7 +11,7 @@ from torchloom_core.plugin.arrays import Floats, Ints
 
 
 class MeasuredSteps:
-    """``(steps, workers, metrics)`` of which only rows with a value take memory.
+    """``(steps, workers, metrics)`` in which only rows with a value take memory.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ class MeasuredSteps:
     """
 
     TABLE_BYTES: ClassVar = 1 << 24
-    """A table of a block of workers is no larger, but for one of a single worker."""
+    """Largest table of a block of workers, unless that of a single worker is larger."""
 
     def __init__(self, metrics: int) -> None:
         self._metrics = metrics
@@ -42,14 +42,14 @@ class MeasuredSteps:
 
     @classmethod
     def of(cls, table: Floats) -> "MeasuredSteps":
-        """Return what a table ``(steps, workers, metrics)`` holds, NaN where nothing came."""
+        """Convert a table ``(steps, workers, metrics)`` with NaN for missing values."""
         found = cls(table.shape[2])
         for step, values in enumerate(table):
             found.add(step, values)
         return found
 
     def add(self, step: int, values: Floats) -> None:
-        """Take ``(workers, metrics)`` of a step after the one before; workers only come."""
+        """Add ``(workers, metrics)`` of a later step; workers may be added, never removed."""
         rows = np.flatnonzero(np.isfinite(values).any(axis=1))
         if len(rows):
             self._parts.append((step, rows, values[rows]))
@@ -65,7 +65,7 @@ class MeasuredSteps:
         return self._steps, self._workers, self._metrics
 
     def table(self, first: int, end: int) -> Floats:
-        """Return ``(steps, end - first, metrics)`` of some workers, NaN where nothing came."""
+        """Return ``(steps, end - first, metrics)`` of some workers, NaN for missing values."""
         table = np.full((self._steps, end - first, self._metrics), np.nan)
         order, starts = self._by_worker
         step, worker, values = self._all
@@ -74,7 +74,7 @@ class MeasuredSteps:
         return table
 
     def blocks(self) -> Iterator[tuple[int, int]]:
-        """Yield the workers, from one to before another, whose table is of a bounded size."""
+        """Yield ranges of workers whose table is at most ``TABLE_BYTES``."""
         at_once = max(1, self.TABLE_BYTES // max(1, 8 * self._steps * self._metrics))
         for first in range(0, self._workers, at_once):
             yield first, min(first + at_once, self._workers)
@@ -91,7 +91,7 @@ class MeasuredSteps:
 
     @cached_property
     def _by_worker(self) -> tuple[Ints, Ints]:
-        """Return the rows in the order of their workers, and where each worker's begin."""
+        """Return the rows in the order of their workers, and the start of each worker's rows."""
         _, worker, _ = self._all
         order: Ints = np.argsort(worker, kind="stable").astype(np.int64)
         starts = np.searchsorted(worker[order], np.arange(self._workers + 1))

@@ -1,7 +1,7 @@
-"""What some metrics tell of each worker; :mod:`torchloom_core.learning.features` asks.
+"""Features of metrics for each worker, for :mod:`torchloom_core.learning.features`.
 
-A value that nothing came after is still so: what is told only when it changes is told by its last
-value, with its age.
+The last value stays valid until the next one, as some metrics are only sent when they change; its
+age is a feature.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ _NOW = (
 _PAST = ("seconds since {} began to change", "seconds since {} last changed")
 _AGO = "newest {} above that {} ago"
 _RESTED_S = 3600.0
-"""What changed sooner than this after its first value did not begin to: it is never at rest."""
+"""A metric that changed sooner than this after its first value has no start of changes."""
 _OVER_SPAN = (
     "mean of {} over {}",
     "standard deviation of {} over {}",
@@ -32,11 +32,11 @@ _OVER_SPAN = (
     "mean of {} over {} above that of the {} before",
 )
 _AT_ONCE = 1 << 13
-"""Samples of so many workers and metrics stay in the processor's cache."""
+"""Samples per block, small enough for the processor's cache."""
 
 
 def metric_names(metric: str, spans_s: Sequence[float], *, past: bool) -> list[str]:
-    """Return what each column is, in words."""
+    """Return the names of the columns."""
     names = [text.format(metric) for text in (*_NOW, *(_PAST if past else ()))]
     for over in map(in_words, spans_s):
         over_span = (*_OVER_SPAN, _AGO) if past else _OVER_SPAN
@@ -49,8 +49,7 @@ def metric_columns(
 ) -> list[Floats]:
     """Return blocks of columns, ``(workers, columns)`` each, metric by metric; NaN where unknown.
 
-    Of small fleets several metrics are looked at together: there each look costs more than the
-    sums.
+    A block has several metrics if the fleet is small, where the overhead per block dominates.
     """
     samples = samples_in(2 * max(spans_s, default=view.tick_s), view.tick_s)
     step = max(1, _AT_ONCE // max(1, samples * len(view)))
@@ -66,24 +65,24 @@ def _columns(
     """Return ``(workers, metrics x columns)``."""
     newest = np.array([view.last_known(metric) for metric in metrics])  # (metrics, workers)
     age_s = np.array([view.age_s(metric) for metric in metrics])
-    told = [newest, age_s, newest - _median_of_known(newest)]
+    blocks = [newest, age_s, newest - _median_of_finite(newest)]
     changed_s = None
     if past:
         changed_s = np.array([view.changed_s(metric) for metric in metrics])
         rested_s = np.array([view.rested_s(metric) for metric in metrics])
         moved_s = np.array([view.moved_s(metric) for metric in metrics])
         had_rested = rested_s >= max(_RESTED_S, *spans_s, 1.5 * view.tick_s)
-        told += [np.where(had_rested, moved_s, np.nan), changed_s]
+        blocks += [np.where(had_rested, moved_s, np.nan), changed_s]
     if spans_s:
         windows = [view.window(metric, 2 * max(spans_s)).T for metric in metrics]
         window = np.stack(windows, axis=1)  # (samples, metrics, workers)
-        told += _over_spans(window, view.tick_s, spans_s, newest, changed_s)
-    columns: Floats = np.stack(told, axis=-1).swapaxes(0, 1)  # (workers, metrics, columns)
-    return columns.reshape(len(view), len(told) * len(metrics))
+        blocks += _over_spans(window, view.tick_s, spans_s, newest, changed_s)
+    columns: Floats = np.stack(blocks, axis=-1).swapaxes(0, 1)  # (workers, metrics, columns)
+    return columns.reshape(len(view), len(blocks) * len(metrics))
 
 
-def _median_of_known(values: Floats) -> Floats:
-    """Return ``(metrics, 1)`` of ``(metrics, workers)``: the median of what is finite."""
+def _median_of_finite(values: Floats) -> Floats:
+    """Return ``(metrics, 1)`` of ``(metrics, workers)``: the median of the finite values."""
     ranked = np.sort(np.where(np.isfinite(values), values, np.nan), axis=1)  # NaN is last
     count = np.count_nonzero(~np.isnan(ranked), axis=1)[:, None]
     if not ranked.shape[1]:
@@ -101,8 +100,8 @@ def _over_spans(
 ) -> Iterator[Floats]:
     """Yield ``(metrics, workers)`` of each span, from ``(samples, metrics, workers)``.
 
-    The window is cut where a span or the span before it begins; each piece is summed once, and
-    the pieces are added up from the newest backwards.
+    The window is cut at the start of each span and of the span before it; each piece is summed
+    once, and the pieces are accumulated from the newest backwards.
     """
     lengths = [samples_in(span_s, tick_s) for span_s in spans_s]
     samples = len(window)
@@ -121,6 +120,6 @@ def _over_spans(
         yield missing
         yield np.where(silent, newest, mean) - pieces.mean_between(both, span)
         if changed_s is not None:
-            # What has not changed since then is known, whether or not anything came just before.
+            # A value that has not changed since then is known without a sample from then.
             ago = np.where(changed_s >= span_s, newest, pieces.last_before(span))
             yield newest - ago

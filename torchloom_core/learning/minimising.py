@@ -1,4 +1,4 @@
-"""Find where a smooth function is lowest; a calibration and a regression ask."""
+"""Minimise a smooth function, for calibrations and regressions."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,21 +13,20 @@ def minimum(
     bounds: Sequence[tuple[float | None, float | None]] | None = None,
     **options: Any,
 ) -> Any:
-    """Return what scipy's L-BFGS-B finds, ``x`` and ``fun``, on one thread.
+    """Return ``x`` and ``fun`` of scipy's L-BFGS-B, on one thread.
 
-    The steps are worked out in matrices of a few numbers, on which the threads of scipy's library
-    wait for one another many times as long as they work.
+    Its matrices are so small that BLAS threads would wait for one another most of the time.
 
     Parameters
     ----------
     loss : callable
-        Of ``(parameters,)``: its value, and its gradient ``(parameters,)``.
+        Returns its value and its gradient ``(parameters,)`` at ``(parameters,)``.
     start : (parameters,) float64
-        Where to begin.
+        The first guess.
     bounds : sequence of (float or None, float or None), optional
         Lowest and highest of each parameter.
     options
-        Of the method.
+        Options of the method.
 
     Examples
     --------
@@ -40,5 +39,5 @@ def minimum(
     from scipy.optimize import minimize
     from threadpoolctl import threadpool_limits
 
-    with threadpool_limits(limits=1):  # of what is loaded, and that now is
+    with threadpool_limits(limits=1):  # limits only libraries that are loaded by now
         return minimize(loss, start, jac=True, bounds=bounds, method="L-BFGS-B", options=options)

@@ -1,14 +1,14 @@
-"""A fitted predictor on disk, ``NAME.tlmodel/``: what it learned, and its card.
+"""A fitted predictor on disk, ``NAME.tlmodel/``: its parts and its model card.
 
 ::
 
     NAME.tlmodel/
-    ├── model.json    what it is, with the checksums of itself and of the rest
-    ├── parts/*       what the predictor learned, as it gave it
-    ├── card.json     how good it is
-    └── card.md       the same to read
+    ├── model.json    predictor, options and settings, and checksums of all files
+    ├── parts/*       the predictor's own files
+    ├── card.json     the model card
+    └── card.md       the same as a page
 
-Nothing in it is code or a pickle.
+It contains no code and no pickle.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ SCHEMA_VERSION = 3
 SUFFIX = ".tlmodel"
 
 _LONGEST_NAME = 255
-"""Bytes, in the file systems that there are."""
+"""Bytes, in common file systems."""
 _MODEL, _CARD, _CARD_PAGE, _PARTS = "model.json", "card.json", "card.md", "parts"
 
 
@@ -47,27 +47,27 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     predictor, package, version : str
-        Whose model it is.
+        The predictor.
     options : dict
-        All of its options, also those that were not set.
+        All of its options, with defaults.
     tick_s, every_s, horizon_s : float
-        Spacing of the samples it saw, how often it was asked, how far it looks.
+        Spacing of its samples, forecast interval and horizon.
     repair_s : float
-        How long a component was taken to be away after a failure whose end nobody knows.
+        Shortest outage after a failure with an unknown end.
     threshold : float
-        On calibrated probabilities, from which on an alarm is raised.
+        Least calibrated probability that raises an alarm.
     until_ns : int
-        Nothing that was known only after this was used.
+        End of training: anything that became known later was not used.
     event_prints : tuple of str
-        What tells again which of the trace's components had failures up to there, and when.
+        Fingerprint of the trace's failures up to there.
     values : tuple of (str, float)
-        What tells again what was measured up to there.
+        Fingerprint of the trace's telemetry up to there.
     files : dict of str to str
         SHA-256 of the card and of each part.
     known_before : tuple of str, optional
-        What was said to be known beforehand, though it tells how a component ends.
+        Inputs declared as known beforehand, which were not checked for leaks.
     sha256 : str
-        Of all the others, as they are written: it was not changed by an editor.
+        Of all other fields, to find edits.
     """
 
     predictor: str
@@ -97,12 +97,12 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Model:
-    """What a predictor learned, what it is worth, and how to make it again.
+    """A fitted predictor: its parts, its card, and the settings to make it again.
 
     Attributes
     ----------
     parts : mapping of str to bytes
-        As :meth:`~torchloom_core.plugin.api.Learner.parts` gave them; empty if it does not learn.
+        As returned by :meth:`~torchloom_core.plugin.api.Learner.parts`; empty if it does not learn.
     """
 
     info: ModelInfo
@@ -111,7 +111,7 @@ class Model:
 
     @property
     def digest(self) -> str:
-        """SHA-256 over everything but the card's page."""
+        """SHA-256 over all files but ``card.md``."""
         return _sha256(_encode(self._sealed))
 
     @property
@@ -123,28 +123,27 @@ class Model:
         return msgspec.structs.replace(info, sha256=_sha256(_encode(info)))
 
     def save(self, path: Path, *, force: bool = False) -> None:
-        """Write the folder, whole or not at all.
+        """Write the folder atomically.
 
         Parameters
         ----------
         force : bool
-            Replace a model that is there already; never anything else.
+            Replace an existing model; anything else at the path is never replaced.
 
         Raises
         ------
         ModelError
-            If the path does not end in .tlmodel, something is there already, or it cannot be
-            written.
+            If the path does not end in .tlmodel, exists, or cannot be written.
         """
         refuse_place(path, force=force)
         try:
-            with _draft_of(path, force=force) as draft:
-                (draft / _PARTS).mkdir()
+            with _new_folder(path, force=force) as folder:
+                (folder / _PARTS).mkdir()
                 for name, data in self.parts.items():
-                    (draft / _PARTS / _plain(name, path)).write_bytes(data)
-                (draft / _CARD).write_bytes(_encode(self.card))
-                (draft / _CARD_PAGE).write_text(to_markdown(self.card), encoding="utf-8")
-                (draft / _MODEL).write_bytes(_encode(self._sealed))
+                    (folder / _PARTS / _plain(name, path)).write_bytes(data)
+                (folder / _CARD).write_bytes(_encode(self.card))
+                (folder / _CARD_PAGE).write_text(to_markdown(self.card), encoding="utf-8")
+                (folder / _MODEL).write_bytes(_encode(self._sealed))
         except OSError as error:
             raise ModelError(f"{path}: cannot be written: {error.strerror or error}") from None
 
@@ -155,8 +154,8 @@ class Model:
         Raises
         ------
         ModelError
-            If it is no model, of another schema, a part is missing or not as it was written, or
-            the card is another model's.
+            If it is no model, has another schema, a part is missing or was changed, or the card
+            is that of another model.
         """
         if not path.is_dir():
             raise ModelError(
@@ -176,9 +175,9 @@ class Model:
 
 
 def refuse_place(path: Path, *, force: bool) -> None:
-    """Raise ModelError if a model must not be written there: ask before a long fit.
+    """Raise ModelError if a model must not be written there; call before a long fit.
 
-    What was left there by who was killed at it is cleared away first.
+    Folders left by killed processes are removed first.
     """
     if path.suffix != SUFFIX:
         raise ModelError(f"{path}: need the suffix {SUFFIX}, was {path.suffix or 'none'}")
@@ -186,7 +185,7 @@ def refuse_place(path: Path, *, force: bool) -> None:
     if path.exists() and not force:
         raise ModelError(f"{path}: exists already; use --force to replace it")
     if path.exists() and not (path / _MODEL).is_file():
-        raise ModelError(f"{path}: need a model to replace, was something else")
+        raise ModelError(f"{path}: --force replaces only models, and this is none")
     refuse_unwritable(path, ModelError)
 
 
@@ -212,9 +211,9 @@ def _read_info(place: Path) -> ModelInfo:
 
 
 def _refuse_other_card(path: Path, info: ModelInfo, card: Card) -> None:
-    """Raise ModelError where what a model is and what it was measured as contradict."""
+    """Raise ModelError if model and card contradict each other."""
     score = card.score
-    for what, own, told in (
+    for what, own, on_card in (
         ("predictor", info.predictor, card.predictor),
         ("until_ns", info.until_ns, card.until_ns),
         ("task", info.task, score.task),
@@ -222,9 +221,9 @@ def _refuse_other_card(path: Path, info: ModelInfo, card: Card) -> None:
         ("lead_s", info.lead_s, score.lead_s),
         ("threshold", info.threshold, score.threshold),
     ):
-        if own != told:
+        if own != on_card:
             raise ModelError(
-                f"{path}: need {what} {told!r} in {_MODEL}, as in {_CARD}, was {own!r}"
+                f"{path}: need {what} {on_card!r} in {_MODEL}, as in {_CARD}, was {own!r}"
             )
 
 
@@ -244,29 +243,29 @@ def _read(place: Path) -> bytes:
 
 
 def is_plain(name: str) -> bool:
-    """Return whether a part can be a file of this name, in the folder of parts."""
+    """Return whether a part can have this file name."""
     too_long = len(name.encode(errors="replace")) > _LONGEST_NAME
     leads_out = name in ("", ".", "..") or "/" in name or "\\" in name
     return not (too_long or leads_out) and name.isprintable()
 
 
 def _plain(name: str, path: Path) -> str:
-    """Return the name of a file in the folder; ModelError if it is none or leads out of it."""
+    """Return a file name in the folder; ModelError if it is invalid or leads out of the folder."""
     if not is_plain(name.removeprefix(f"{_PARTS}/")):
         raise ModelError(f"{path}: need a plain name for a part, was {name!r}")
     return name
 
 
 @contextmanager
-def _draft_of(path: Path, *, force: bool) -> Iterator[Path]:
-    """Give a folder beside ``path`` that takes its place once the block has ended well."""
-    draft = AtomicFolder(path)
+def _new_folder(path: Path, *, force: bool) -> Iterator[Path]:
+    """Yield a folder beside ``path`` that replaces it if the block raises no error."""
+    atomic = AtomicFolder(path)
     try:
-        yield draft.folder
-        refuse_place(path, force=force)  # what came to be there meanwhile
-        draft.put_in_place(replace=force)
+        yield atomic.folder
+        refuse_place(path, force=force)  # the path may exist by now
+        atomic.put_in_place(replace=force)
     finally:
-        draft.discard()
+        atomic.discard()
 
 
 def _encode(value: Any) -> bytes:

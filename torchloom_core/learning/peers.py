@@ -1,7 +1,4 @@
-"""Which workers share a node, and which nodes a group.
-
-:mod:`torchloom_core.learning.fault_columns` asks.
-"""
+"""Map workers to nodes and nodes to groups, for :mod:`torchloom_core.learning.fault_columns`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -18,11 +15,11 @@ class Peers(NamedTuple):
     Attributes
     ----------
     group : (nodes,) intp
-        From 0 on without a gap; those without a group are one more.
+        Numbered from 0; nodes without a group are one more group.
     order, starts : (nodes,) and (groups,) intp
-        The nodes group by group, and where each group begins.
+        The nodes sorted by group, and the start of each group.
     others : (nodes, 1) float64
-        How many others there are in each one's group, NaN without one.
+        Number of other nodes in each node's group, NaN without a group.
     """
 
     group: NDArray[np.intp]
@@ -32,7 +29,7 @@ class Peers(NamedTuple):
 
     @classmethod
     def of(cls, group: NDArray[np.intp]) -> "Peers":
-        """Take groups by number, -1 without one."""
+        """Build from group numbers, -1 for nodes without a group."""
         outside = group < 0
         group = np.unique(np.where(outside, len(group), group), return_inverse=True)[1]
         members = np.bincount(group)
@@ -43,7 +40,7 @@ class Peers(NamedTuple):
     def mean_of_others(self, own: Floats) -> Floats:
         """Return ``(nodes, half lives)``: the mean over the other nodes of each node's group."""
         sums = np.add.reduceat(own[self.order], self.starts)
-        # What is left of a sum by rounding is nobody's fault.
+        # Rounding removes the remainder of the subtraction.
         others = np.round(sums[self.group] - own, 9)
         with np.errstate(invalid="ignore"):
             mean: Floats = others / self.others
@@ -51,21 +48,21 @@ class Peers(NamedTuple):
 
 
 class Places(NamedTuple):
-    """Which workers share a node, and which nodes a group.
+    """The node of each worker, and the groups of nodes.
 
     Attributes
     ----------
-    asked : tuple of sequence
-        Worker, node, rack and labels of each row, of whom this is.
+    source : tuple of sequence
+        Worker, node, rack and labels of each row that this was built from.
     row_of : dict of str to int
         Node to its number.
     rows : (workers,) intp
         Number of each worker's node.
     peers : list of Peers
-        By group, by fleet, and by each label that is asked for.
+        By rack, by fleet, and by each label in ``groups``.
     """
 
-    asked: tuple[Sequence[Any], ...]
+    source: tuple[Sequence[Any], ...]
     row_of: dict[str, int]
     rows: NDArray[np.intp]
     peers: list[Peers]
@@ -80,16 +77,16 @@ class Places(NamedTuple):
         groups: Sequence[str],
         places: Sequence[str],
     ) -> "Places":
-        """Return the places, the racks and what labels they have, numbered."""
+        """Assign numbers to places, racks and labels."""
         row_of = {place: row for row, place in enumerate(dict.fromkeys(places))}
         rows = np.fromiter((row_of[place] for place in places), np.intp, len(places))
 
-        def numbered(told: Sequence[str | float | None]) -> Peers:
+        def numbered(names: Sequence[str | float | None]) -> Peers:
             number: dict[str | float | None, int] = {"": -1, None: -1}
-            for one in told:
-                number.setdefault(one, len(number) - 2)
+            for name in names:
+                number.setdefault(name, len(number) - 2)
             group = np.full(len(row_of), -1, dtype=np.intp)
-            group[rows] = [number[one] for one in told]
+            group[rows] = [number[name] for name in names]
             return Peers.of(group)
 
         fleet = Peers.of(np.zeros(len(row_of), dtype=np.intp))

@@ -1,4 +1,4 @@
-"""Why workers are at risk, found once somebody asks."""
+"""Reasons why workers are at risk, computed on first access."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -9,24 +9,24 @@ from numpy.typing import NDArray
 from torchloom_core.plugin.arrays import Floats
 
 _EXPLAINED = 50
-"""So many workers, those most at risk, are given a reason."""
+"""The most workers that get a reason."""
 
 
 class Reasons(Mapping[int, str]):
-    """Row to reason for those above the prior, the 50 most at risk at the most.
+    """Row to reason for workers above the prior, for the 50 most at risk at most.
 
-    They are found once somebody asks for one: a score has no use for them.
+    Computed on first access, as scoring does not need them.
 
     Parameters
     ----------
     rows : (judged,) intp
-        Those of the view that were judged.
+        Rows of the view with a probability.
     probability : (workers,) float64
-        Of all of them.
+        Of all workers.
     prior : float
-        How many of all rows failed: who is not above it is not at risk.
+        Share of positive training rows; a worker that is not above it is not at risk.
     explain : callable
-        Places among the judged to a sentence for each.
+        Returns a sentence for each of the given indices into ``rows``.
 
     Examples
     --------

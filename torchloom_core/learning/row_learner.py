@@ -1,4 +1,4 @@
-"""Learn from labelled rows of features, one a worker and moment; predictors of trees extend it."""
+"""The base class of predictors that learn trees from labelled rows of features."""
 
 import math
 from abc import abstractmethod
@@ -23,30 +23,30 @@ from torchloom_core.plugin.view import FleetView
 
 
 class RowOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the options of every such predictor hold; its own say what that means.
+    """Options of every such predictor.
 
     Attributes
     ----------
     metrics : tuple of str
-        What is looked at beside faults.
+        Metrics to read.
     spans_s : tuple of float
-        Over how long each metric is summed up, seconds.
+        Spans over which each metric is aggregated, seconds.
     attributes : tuple of str
-        Numbers that do not change of a component, such as its size.
+        Numeric labels of a component, such as its size.
     groups : tuple of str
-        What components have in common beside their rack, such as their model.
+        Labels that components have in common besides their rack, such as their model.
     half_lives_s : tuple of float
         Ages at which a fault counts half, seconds.
     seasons_s : tuple of float
-        Periods, seconds: where in each a moment is; none: it is not looked at.
+        Periods of the time features, seconds; () for none.
     incident_s : float
         Faults on one node closer together than this are one incident, seconds.
     max_healthy : int
-        How many rows of workers that did not fail are kept to learn from.
+        Most healthy rows to learn from.
     seed : int
-        Of the sample, and of whatever the estimator draws.
+        Of the sample, and of the estimator.
     horizon_s, every_s : float
-        How far ahead it looks and how often it is asked, seconds.
+        Horizon and forecast interval, seconds.
 
     Examples
     --------
@@ -72,20 +72,20 @@ class RowOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Learned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What was learned beside the estimator.
+    """What is stored beside the estimator.
 
     Attributes
     ----------
     features : tuple of str
-        Names of the columns that the options ask for.
+        Names of all columns.
     shown : tuple of int
-        Places of those that the estimator was shown: the others did not tell rows apart.
+        Indices of the informative columns, which the estimator uses.
     share : float
-        How many of the healthy rows it was shown.
+        Share of the healthy rows in the training sample.
     prior : float
-        How many of all rows failed.
+        Share of positive rows before sampling.
     usual : tuple of (float or None)
-        Median of each column that was shown over healthy rows, None where it is mostly unknown.
+        Median of each used column over healthy rows, None if it is mostly unknown.
     """
 
     features: tuple[str, ...]
@@ -96,22 +96,21 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class RowLearner(GatheredLearner):
-    """A predictor that shows sampled rows to a scikit-learn estimator of trees.
+    """A predictor that fits a scikit-learn estimator of trees on sampled rows.
 
-    Of workers that did not fail only a sample is kept, of share s. The estimator's odds are too
-    high by 1/s then, so log s is added to the log odds (King and Zeng, "Logistic Regression in
-    Rare Events Data", 2001, section 4.1).
+    Only a share s of the healthy rows is sampled. The estimator's odds are then too high by 1/s, so
+    log s is added to the log odds (King and Zeng, "Logistic Regression in Rare Events Data", 2001,
+    section 4.1).
 
-    A subclass has the class attributes ``name``, ``Options`` (which extend :class:`RowOptions`) and
-    ``trusted``, and the three methods that are abstract here. What it computes from a view is in
-    ``features``.
+    A subclass defines the class attributes ``name``, ``Options`` (which extend :class:`RowOptions`)
+    and ``trusted``, and the three abstract methods. Its inputs are in ``features``.
 
     Examples
     --------
     >>> import numpy as np
     >>> from sklearn.ensemble import ExtraTreesClassifier
     >>> from torchloom_core.learning import RowLearner, RowOptions
-    >>> from torchloom_core.learning import check_forest, with_something_known
+    >>> from torchloom_core.learning import check_forest, fill_unknown_columns
     >>> from torchloom_core.plugin import Example
     >>> from torchloom_core.testing import view_of
     >>> class Stumps(RowLearner):
@@ -123,10 +122,10 @@ class RowLearner(GatheredLearner):
     ...
     ...     def grow(self, rows):
     ...         stumps = ExtraTreesClassifier(n_estimators=9, max_depth=1, random_state=0)
-    ...         return stumps.fit(with_something_known(rows.features), rows.failed)
+    ...         return stumps.fit(fill_unknown_columns(rows.features), rows.failed)
     ...
     ...     def log_odds(self, trees, features):
-    ...         sure, failed = trees.predict_proba(with_something_known(features)).T
+    ...         sure, failed = trees.predict_proba(fill_unknown_columns(features)).T
     ...         return np.log(failed + 1e-3) - np.log(sure + 1e-3)
     ...
     ...     def check(self, trees, columns):
@@ -143,9 +142,9 @@ class RowLearner(GatheredLearner):
     name: ClassVar[str]
     Options: type[msgspec.Struct]
     variants: ClassVar[tuple[Mapping[str, Any], ...]] = ()
-    """Options other than the defaults that are worth a try where a predictor is chosen."""
+    """Other options that ``--predictor auto`` tries."""
     trusted: ClassVar[tuple[str, ...]]
-    """Types that skops may load beside those it trusts anyway."""
+    """Types that skops may load besides those it trusts by default."""
 
     def __init__(self, options: RowOptions) -> None:
         self.features = Features(
@@ -160,53 +159,53 @@ class RowLearner(GatheredLearner):
         self._max_healthy = options.max_healthy
         self._seed = options.seed
         self._trees: Any = None
-        self._restored = b""  # would not always be kept as the same bytes
+        self._restored = b""  # serialising again could give other bytes
         self._learned = Learned(features=(), shown=(), share=1.0, prior=0.0, usual=())
         self.horizon_s = options.horizon_s
         self.every_s = options.every_s
         self.needs = self.features.needs
 
     def read(self, features: Features) -> None:
-        """Read other features than the options say; before it learns."""
+        """Use other features than those of the options; call before fitting."""
         self.features = features
         self.needs = features.needs
 
     @abstractmethod
     def grow(self, rows: Rows) -> Any:
-        """Return an estimator that learned from the rows; some columns may be all NaN."""
+        """Return an estimator fitted on the rows; some columns may be all NaN."""
 
     def grow_again(self, trees: Any, rows: Rows) -> Any:
-        """Return one that learned from more rows; what took long to choose of ``trees`` may stay.
+        """Return an estimator fitted on more rows; tuned settings of ``trees`` may be reused.
 
-        To those, by which probabilities were calibrated, other columns may have been shown.
+        ``trees``, which were calibrated, may use other columns.
         """
         return self.grow(rows)
 
     @abstractmethod
     def log_odds(self, trees: Any, features: Floats) -> Floats:
-        """Return ``(rows,)`` as the estimator has them, for the sample it was shown."""
+        """Return ``(rows,)`` log odds of the estimator, relative to its training sample."""
 
     @abstractmethod
     def check(self, trees: Any, columns: int) -> None:
-        """Raise a ModelError if following these trees would leave them."""
+        """Raise a ModelError if the trees have indices out of range."""
 
     @property
     def part(self) -> str:
-        """Name of the part that holds the trees."""
+        """Name of the part with the trees."""
         return f"{self.name}.skops"
 
     def to_bytes(self, trees: Any) -> bytes:
-        """Return the trees as they are kept."""
+        """Serialise the trees."""
         return estimator_bytes(trees)
 
     def from_bytes(self, data: bytes, columns: int) -> Any:
-        """Return the trees that :meth:`to_bytes` kept, checked; else raise a ModelError."""
+        """Return the trees that :meth:`to_bytes` serialised, or raise a ModelError."""
         trees = estimator_part({self.part: data}, self.part, self.trusted)
         self.check(trees, columns)
         return trees
 
     def forecast(self, view: FleetView) -> Hazard:
-        """Return ``(workers,)`` probabilities, NaN before fitting and for who left or is gone."""
+        """Return ``(workers,)`` probabilities, NaN before fitting and for workers left or gone."""
         probability = np.full(len(view), np.nan)
         rows = np.flatnonzero(~view.is_in("left", "gone"))
         if self._trees is None or not len(rows):
@@ -220,20 +219,20 @@ class RowLearner(GatheredLearner):
 
     def _judge(self, features: Floats) -> Floats:
         """Return ``(rows,)`` probabilities."""
-        with self._threads.limit(limits=1):  # a thread more waits longer than it works
+        with self._threads.limit(limits=1):  # the work is too small for more threads
             log_odds = self.log_odds(self._trees, features) + math.log(self._learned.share)
         probability: Floats = 0.5 * (1 + np.tanh(log_odds / 2))
         return probability
 
     @cached_property
     def _threads(self) -> Any:
-        """Those of the libraries that the trees run in; to find them takes long."""
+        """The thread pools of the trees' libraries, cached as finding them is slow."""
         from threadpoolctl import ThreadpoolController
 
         return ThreadpoolController()
 
     def _explain(self, features: Floats) -> list[str]:
-        """Return for each row the feature without whose value it would be judged best."""
+        """Return for each row the feature whose usual value would lower the probability most."""
         rows, columns = features.shape
         if not rows:
             return []
@@ -250,16 +249,16 @@ class RowLearner(GatheredLearner):
         ]
 
     def learning_bytes(self, size: FitSize) -> int:
-        """Return how much memory learning takes at most."""
+        """Return the most memory that learning takes, bytes."""
         return size.sample_bytes(self._max_healthy, len(self.features.names))
 
     @property
     def sampled(self) -> Hashable:
-        """Tell which rows it learns from: learners of which this is equal learn from the same."""
+        """A key of its rows: learners with equal keys learn from the same rows."""
         return self.features, self._max_healthy, self._seed
 
     def gathering(self) -> RowGathering:
-        """Return what gathers its rows."""
+        """Return a new gathering of its rows."""
         return RowGathering(self.features, self._max_healthy, self._seed)
 
     def learn(self, rows: Rows) -> None:
@@ -274,61 +273,61 @@ class RowLearner(GatheredLearner):
     def _learn(self, rows: Rows, grow: Callable[[Rows], Any]) -> None:
         from threadpoolctl import threadpool_limits
 
-        told = rows.narrowed
-        with threadpool_limits(limits=1):  # sums in another order are other trees
-            self._trees = grow(told)
+        narrowed = rows.narrowed
+        with threadpool_limits(limits=1):  # another order of sums would give other trees
+            self._trees = grow(narrowed)
         failed = int(rows.failed.sum())
         healthy = len(rows.failed) - failed
         self._restored = b""
         self._learned = Learned(
             features=self.features.names,
-            shown=tuple(rows.telling.tolist()),
+            shown=tuple(rows.informative.tolist()),
             share=rows.share,
             prior=failed / (failed + healthy / rows.share),
-            usual=tuple(None if math.isnan(m) else m for m in told.usual.tolist()),
+            usual=tuple(None if math.isnan(m) else m for m in narrowed.usual.tolist()),
         )
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What it judges by, in words: the features that told rows apart."""
+        """Names of the informative features, which it uses."""
         return tuple(self._learned.features[place] for place in self._learned.shown)
 
     def parts(self) -> Mapping[str, bytes]:
-        """Return the trees, and what goes with them as JSON."""
+        """Return the trees, and the rest of the model as JSON."""
         return {
             self.part: self._restored or self.to_bytes(self._trees),
             f"{self.name}.json": msgspec.json.encode(self._learned),
         }
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
-        """Become what :meth:`parts` was taken from.
+        """Restore the state that :meth:`parts` returned.
 
         Raises
         ------
         ModelError
-            If a part is missing or damaged, or was learned from other features.
+            If a part is missing or damaged, or has other features.
         """
         card = f"{self.name}.json"
         learned = json_part(parts, card, Learned)
         if learned.features != self.features.names:
             raise ModelError(
-                f"{card}: need the {len(self.features.names)} features that the options ask "
-                f"for, was {len(learned.features)} of other options"
+                f"{card}: need the {len(self.features.names)} features of the options, was "
+                f"{len(learned.features)} of other options"
             )
-        kept = part_of(parts, self.part)
+        data = part_of(parts, self.part)
         if not all(0 <= place < len(learned.features) for place in learned.shown):
-            raise ModelError(f"{card}: need columns that are among the features, was not")
+            raise ModelError(f"{card}: need column indices of its features")
         if len(learned.usual) != len(learned.shown):
             raise ModelError(
                 f"{card}: need a usual value of each of the {len(learned.shown)} columns, was "
                 f"{len(learned.usual)}"
             )
-        trees = self.from_bytes(kept, len(learned.shown))
-        self._trees, self._restored, self._learned = trees, kept, learned
+        trees = self.from_bytes(data, len(learned.shown))
+        self._trees, self._restored, self._learned = trees, data, learned
 
 
-def with_something_known(features: Floats) -> Floats:
-    """Return the features, 0 in columns that nobody knows: trees find no cut there.
+def fill_unknown_columns(features: Floats) -> Floats:
+    """Return the features with 0 in columns that are all NaN: trees find no split there.
 
     Parameters
     ----------
@@ -338,8 +337,8 @@ def with_something_known(features: Floats) -> Floats:
     Examples
     --------
     >>> import numpy as np
-    >>> from torchloom_core.learning import with_something_known
-    >>> with_something_known(np.array([[np.nan, 1.0], [np.nan, np.nan]]))
+    >>> from torchloom_core.learning import fill_unknown_columns
+    >>> fill_unknown_columns(np.array([[np.nan, 1.0], [np.nan, np.nan]]))
     array([[ 0.,  1.],
            [ 0., nan]])
     """

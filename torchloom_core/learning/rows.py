@@ -1,4 +1,4 @@
-"""The rows that a predictor keeps of the examples that pass, one a worker and moment."""
+"""Sample training rows from examples, one per worker and moment."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,15 +15,15 @@ from torchloom_core.plugin.arrays import Floats, Ints
 from torchloom_core.plugin.needs import labels_read
 
 _ALWAYS = -1.0
-"""A draw that is below any bar."""
+"""A draw below any threshold."""
 
 _COMPARED = 256
-"""Of so many rows, spread over all, two columns have to be alike to be compared in all."""
+"""Rows of a first comparison of two columns; only equal ones are compared completely."""
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """What was kept of the examples: one row a judged worker and moment, in time order.
+    """Training rows: one per labelled worker and moment, in time order.
 
     Attributes
     ----------
@@ -34,7 +34,7 @@ class Rows:
     at_ns : (rows,) int64
         Time of the example, ns since the epoch.
     share : float
-        How many of the rows that did not fail were kept; all that failed were.
+        Share of the healthy rows in the sample; all positive rows are in it.
 
     Examples
     --------
@@ -45,10 +45,10 @@ class Rows:
     >>> learned, held_out = rows.split(later=0.4, embargo_s=7200.0)
     >>> learned.features[:, 0], held_out.features[:, 0]
     (array([0., 1., 2., 3.]), array([6., 7., 8., 9.]))
-    >>> learned.tell_apart, held_out.tell_apart
+    >>> learned.has_both_outcomes, held_out.has_both_outcomes
     (False, True)
     >>> columns = np.column_stack([hours_ns, np.zeros(10), hours_ns]).astype(float)
-    >>> Rows(columns, rows.failed, hours_ns, share=1.0).telling
+    >>> Rows(columns, rows.failed, hours_ns, share=1.0).informative
     array([0])
     """
 
@@ -73,16 +73,16 @@ class Rows:
         )
 
     @property
-    def tell_apart(self) -> bool:
-        """Whether some failed and some did not."""
+    def has_both_outcomes(self) -> bool:
+        """Whether there are positive and negative rows."""
         return bool(self.failed.any() and not self.failed.all())
 
     @cached_property
-    def telling(self) -> NDArray[np.intp]:
-        """``(columns,)`` places of those that tell rows apart; the first one if none does.
+    def informative(self) -> NDArray[np.intp]:
+        """``(columns,)`` indices of the informative columns; the first one if there is none.
 
-        A column does not that is the same in all rows, or in each row what one before it is: the
-        mean over the time of one sample is the newest value.
+        A column is not if it is constant, or equals an earlier column in every row: the mean over
+        a span of one sample equals the newest value.
         """
         features, first = self.features, self.features[0]
         same = (features == first) | (np.isnan(features) & np.isnan(first))
@@ -98,12 +98,12 @@ class Rows:
 
     @cached_property
     def narrowed(self) -> "Rows":
-        """The same rows, with the columns alone that are ``telling``."""
-        return replace(self, features=self.features[:, self.telling])
+        """The same rows, with only the ``informative`` columns."""
+        return replace(self, features=self.features[:, self.informative])
 
     @cached_property
     def usual(self) -> Floats:
-        """``(features,)`` medians over those that did not fail, NaN where most are unknown."""
+        """``(features,)`` medians over healthy rows, NaN where most are unknown."""
         healthy = self.features[~self.failed]
         medians = np.full(healthy.shape[1], np.nan)
         known = np.count_nonzero(~np.isnan(healthy), axis=0) > len(healthy) / 2
@@ -118,23 +118,23 @@ class Rows:
 
 
 _AS_MANY_MORE = 4
-"""A sample is thinned whenever a fourth of it has come in addition: its memory stays near its size.
+"""A sample is thinned after every fourth of its size, which limits its memory.
 
-Which rows are left in the end is the same however often.
+The resulting rows do not depend on how often.
 """
 
 
 class RowSample:
-    """Keeps all rows of workers that failed, and a fair sample of the others, as they pass.
+    """Samples rows from a stream: all positive rows, and an unbiased sample of the healthy ones.
 
-    Each of the others draws a number; those with the smallest stay (bottom-k sampling, Cohen
-    and Kaplan, "Summarizing data using bottom-k sketches", PODC 2007), so that each has the
-    same chance however many come, and memory is bounded.
+    Each healthy row draws a number, and those with the smallest stay (bottom-k sampling, Cohen and
+    Kaplan, "Summarizing data using bottom-k sketches", PODC 2007): all have the same chance, and
+    memory is bounded.
 
     Parameters
     ----------
     max_healthy : int
-        How many rows that did not fail are kept.
+        Most healthy rows in the sample.
     seed : int
         Of the draws.
 
@@ -161,59 +161,59 @@ class RowSample:
         self._rows_since_thinned = 0
 
     def add(self, at_ns: int, features: Floats, outcome: Floats) -> None:
-        """Take an example's ``(workers, features)``; rows whose outcome is NaN are left out."""
+        """Add an example's ``(workers, features)``; rows whose outcome is NaN are left out."""
         judged = np.flatnonzero((outcome == 0.0) | (outcome == 1.0))
         failed = outcome[judged] == 1.0
         draws = self._random.random(len(judged))
         draws[failed] = _ALWAYS
         self._healthy_seen += int(np.count_nonzero(~failed))
         below = draws < self._bar
-        kept = judged[below]
-        stamps: Ints = np.full(len(kept), at_ns, dtype=np.int64)
-        self._parts.append((draws[below], features[kept], failed[below], stamps))
-        self._rows_since_thinned += len(kept)
+        chosen = judged[below]
+        stamps: Ints = np.full(len(chosen), at_ns, dtype=np.int64)
+        self._parts.append((draws[below], features[chosen], failed[below], stamps))
+        self._rows_since_thinned += len(chosen)
         if self._rows_since_thinned > self._max_healthy / _AS_MANY_MORE:
             self._thin()
 
     def _thin(self) -> None:
-        """Lower the bar so that at most ``max_healthy`` rows that did not fail are below it."""
+        """Lower the bar so that at most ``max_healthy`` healthy rows are below it."""
         if not self._rows_since_thinned:
             return
         draws, features, failed, at_ns = map(np.concatenate, zip(*self._parts, strict=True))
         healthy = draws[~failed]
         if len(healthy) > self._max_healthy:
             self._bar = float(np.partition(healthy, self._max_healthy)[self._max_healthy])
-            kept = draws < self._bar
-            draws, features, failed, at_ns = draws[kept], features[kept], failed[kept], at_ns[kept]
+            stay = draws < self._bar
+            draws, features, failed, at_ns = draws[stay], features[stay], failed[stay], at_ns[stay]
         self._parts = [(draws, features, failed, at_ns)]
         self._rows_since_thinned = 0
 
     def rows(self, predictor: str) -> Rows:
-        """Return what was kept.
+        """Return the sample.
 
         Raises
         ------
         PluginError
-            If no row failed, or all did.
+            If all rows have the same outcome.
         """
         self._thin()
         failures = int(self._parts[0][2].sum()) if self._parts else 0
         if not failures:
             raise PluginError(
                 f"{predictor}: need a failure to learn from, was none in "
-                f"{self._healthy_seen} moments of workers"
+                f"{self._healthy_seen} labelled moments of workers"
             )
         if not self._healthy_seen:
             raise PluginError(
-                f"{predictor}: need a worker that did not fail to learn from, was none beside "
-                f"{failures} that did"
+                f"{predictor}: need healthy workers to learn from, was none besides {failures} "
+                f"positive moments"
             )
         _, features, failed, at_ns = self._parts[0]
-        kept = len(failed) - failures
-        return Rows(features, failed, at_ns, share=kept / self._healthy_seen)
+        healthy = len(failed) - failures
+        return Rows(features, failed, at_ns, share=healthy / self._healthy_seen)
 
     def healthy(self, predictor: str) -> Floats:
-        """Return ``(rows, features)`` of those that did not fail, in time order.
+        """Return ``(rows, features)`` of the healthy rows, in time order.
 
         Raises
         ------
@@ -222,23 +222,20 @@ class RowSample:
         """
         self._thin()
         if not self._healthy_seen:
-            raise PluginError(
-                f"{predictor}: need a worker that did not fail to learn from, was none"
-            )
+            raise PluginError(f"{predictor}: need healthy workers to learn from, was none")
         _, features, failed, _ = self._parts[0]
         return features[~failed]
 
 
 class RowGathering:
-    """Computes the features of the examples that pass, and keeps a sample of their rows.
+    """Computes the features of the examples, and samples their rows.
 
-    A worker that left or is gone at the time is nothing to learn from, nor is a season that has
-    not recurred: in the rows it is unknown.
+    Workers that left or are gone are left out; features of seasons that recur too rarely are NaN.
 
     Parameters
     ----------
     features : Features
-        What is computed.
+        The columns of the rows.
     max_healthy, seed
         As of :class:`RowSample`.
     """
@@ -249,13 +246,13 @@ class RowGathering:
         self._sample = RowSample(max_healthy, seed)
 
     def add(self, example: Example) -> None:
-        """Take one example."""
-        view = example.view.with_labels(self._labels)  # as a predictor of these features sees it
+        """Add one example."""
+        view = example.view.with_labels(self._labels)  # as a predictor with these features gets it
         outcome = np.where(view.is_in("left", "gone"), np.nan, example.outcome)
         self._sample.add(view.now_ns, self._features.of(view), outcome)
 
     def rows(self, predictor: str) -> Rows:
-        """Return what was kept, or raise a PluginError as :meth:`RowSample.rows`."""
+        """Return the rows, or raise a PluginError as :meth:`RowSample.rows`."""
         rows = self._sample.rows(predictor)
         recurred = self._features.recurred((rows.at_ns[-1] - rows.at_ns[0]) / SECOND_NS)
         if recurred.all():

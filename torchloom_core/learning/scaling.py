@@ -1,4 +1,4 @@
-"""Telemetry made comparable, for predictors that learn: averaged over steps, in spreads."""
+"""Scale and average telemetry, for predictors that learn."""
 
 from dataclasses import dataclass
 
@@ -7,15 +7,15 @@ import numpy as np
 from torchloom_core.plugin.arrays import Floats
 
 _LEAST_SPREAD = 1e-6
-"""A spread of less than this share of the median is taken for rounding."""
+"""A spread below this share of the median counts as rounding error."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Median and spread of each column, ``(columns,)``, NaN where nothing is known.
+    """Median and spread of each column, ``(columns,)``, NaN for a column without values.
 
-    The spread is the distance of the quartiles over 1.349, which is the standard deviation of a
-    Gaussian; or the standard deviation itself of a column that rests most of the time.
+    The spread is the interquartile range over 1.349, the standard deviation of a Gaussian; or the
+    standard deviation, for a column that is constant most of the time.
 
     Examples
     --------
@@ -32,7 +32,7 @@ class Scale:
 
     @classmethod
     def of(cls, rows: Floats) -> "Scale":
-        """Measure ``(rows, columns)``."""
+        """Compute the scale of ``(rows, columns)``."""
         middle, spread = np.full((2, rows.shape[1]), np.nan)
         known = np.isfinite(rows).any(axis=0)
         if known.any():
@@ -47,7 +47,7 @@ class Scale:
         return cls(middle, np.maximum(spread, least))
 
     def spreads_off(self, values: Floats) -> Floats:
-        """Return how many spreads ``(..., columns)`` are above the median, NaN if unknown."""
+        """Return the distance of ``(..., columns)`` from the median in spreads, NaN if unknown."""
         with np.errstate(over="ignore", invalid="ignore"):
             off: Floats = (values - self.middle) / self.spread
         return off
@@ -59,7 +59,7 @@ def step_means(window: Floats, steps: int) -> Floats:
     Parameters
     ----------
     window : (workers, samples) float64
-        Oldest first; what is not finite is left out.
+        Oldest first; values that are not finite are left out.
 
     Examples
     --------

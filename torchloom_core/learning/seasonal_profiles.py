@@ -1,4 +1,4 @@
-"""What is usual for each worker at each time of the day or week, for predictors that compare."""
+"""Usual values of each worker by time of day or week, for anomaly detection."""
 
 import warnings
 from collections.abc import Sequence
@@ -13,34 +13,33 @@ from torchloom_core.learning.measured_steps import MeasuredSteps
 from torchloom_core.plugin.arrays import Floats
 
 _OWN_STEPS = 24
-"""Steps a worker must have been seen for a level, spread and profile of its own."""
+"""Least steps with a value for a worker's own level, spread and profile."""
 
 _LEAST_SPREAD = 1e-6
-"""A spread of less than this share of the level is taken for rounding."""
+"""A spread below this share of the level counts as rounding error."""
 
 _FAR = 10.0
-"""What is more median deviations than this from the median does not shape a profile."""
+"""Values further from the median, in median deviations, are clipped for the profile."""
 
 
 @dataclass(frozen=True)
 class SeasonalProfiles:
-    """Level, spread and one profile a season of every worker's metrics.
+    """Level, spread and one profile per season of every worker's metrics.
 
-    A profile is the mean by phase of the seasonal part that robust STL finds (Cleveland et al.,
-    "STL", Journal of Official Statistics 6, 1990), one season after the other where there are
-    several (Bandara et al., "MSTL", arXiv 2107.13462). The spread is 1.4826 times the median
-    absolute value of what level and profiles do not explain (Rousseeuw and Croux, "Alternatives
-    to the Median Absolute Deviation", JASA 88, 1993), or the standard deviation of a metric that
-    rests most of the time.
+    A profile is the mean by phase of the seasonal part of robust STL (Cleveland et al., "STL",
+    Journal of Official Statistics 6, 1990), or of MSTL with several seasons (Bandara et al.,
+    "MSTL", arXiv 2107.13462). The spread is 1.4826 times the median absolute residual (Rousseeuw
+    and Croux, "Alternatives to the Median Absolute Deviation", JASA 88, 1993), or the standard
+    deviation, for a metric that is constant most of the time.
 
     Attributes
     ----------
     seasons_s : tuple of float
-        Those seasons of which more than two were seen, shortest first, seconds.
+        Seasons that were seen more than twice, shortest first, seconds.
     level, spread : (workers + 1, metrics) float64
-        The last row is the median of the others, for workers that are not known.
+        The last row is the median of the others, for unknown workers.
     profiles : tuple of (phases, workers + 1, metrics) float64
-        One a season, flat where nobody was seen for long; seasons begin at the Unix epoch.
+        One per season, flat without enough data; seasons begin at the Unix epoch.
 
     Examples
     --------
@@ -69,18 +68,18 @@ class SeasonalProfiles:
         step_s: float,
         seasons_s: Sequence[float],
     ) -> "SeasonalProfiles":
-        """Learn from ``(steps, workers, metrics)``, NaN where nothing was measured.
+        """Learn from ``(steps, workers, metrics)``, NaN for missing values.
 
-        Some workers are laid out as a table at a time, so that memory follows the values.
+        Works on blocks of workers, so memory grows with the number of values.
 
         Parameters
         ----------
         start_ns : int
             Time of the first row, ns since the epoch.
         step_s : float
-            Seconds from row to row.
+            Seconds between rows.
         seasons_s : sequence of float
-            Lengths of the seasons to look for, seconds.
+            Lengths of the seasons, seconds.
         """
         steps = past if isinstance(past, MeasuredSteps) else MeasuredSteps.of(past)
         count, workers, metrics = steps.shape
@@ -92,7 +91,7 @@ class SeasonalProfiles:
         means = [np.full((n, workers, metrics), np.nan) for n in phases.values()]
         level, deviation, overall = (np.full((workers, metrics), np.nan) for _ in range(3))
         with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore", RuntimeWarning)  # the median of nothing is NaN
+            warnings.simplefilter("ignore", RuntimeWarning)  # medians without values are NaN
             for first, end in steps.blocks():
                 table = steps.table(first, end)
                 own[first:end] = np.isfinite(table).sum(axis=0) >= _OWN_STEPS
@@ -120,7 +119,7 @@ class SeasonalProfiles:
         return cls(tuple(phases), pooled, np.maximum(spread, least), tuple(profiles))
 
     def usual(self, now_ns: int) -> Floats:
-        """Return ``(workers + 1, metrics)``: what is usual at this time, NaN where unknown."""
+        """Return ``(workers + 1, metrics)`` usual values at this time, NaN where unknown."""
         usual = self.level
         for profile, season_s in zip(self.profiles, self.seasons_s, strict=True):
             phase = float(_phase(now_ns, season_s, len(profile)))
@@ -130,12 +129,12 @@ class SeasonalProfiles:
         return usual
 
     def spreads_off(self, measured: Floats, rows: Sequence[int], now_ns: int) -> Floats:
-        """Return how many spreads ``(workers, metrics)`` are above the usual, NaN if unknown.
+        """Return ``(workers, metrics)`` spreads above the usual value, NaN if unknown.
 
         Parameters
         ----------
         rows : sequence of int
-            The row of each worker here; -1 where it is not known.
+            The row of each worker here; -1 for an unknown worker.
         """
         with np.errstate(over="ignore", invalid="ignore"):
             off: Floats = (measured - self.usual(now_ns)[rows]) / self.spread[rows]
@@ -149,7 +148,7 @@ def _phase(times_ns: Any, season_s: float, steps: int) -> NDArray[np.float64]:
 
 
 def _seasonal_parts(past: Floats, own: NDArray[np.bool_], phases: Sequence[int]) -> list[Floats]:
-    """Return the seasonal part of ``(steps, workers, metrics)``, one array a season."""
+    """Return the seasonal part of ``(steps, workers, metrics)``, one array per season."""
     parts = [np.full(past.shape, np.nan) for _ in phases]
     if parts:
         middle = np.nanmedian(past, axis=0)
@@ -163,10 +162,10 @@ def _seasonal_parts(past: Floats, own: NDArray[np.bool_], phases: Sequence[int])
 
 
 def _decompose(values: Floats, phases: Sequence[int]) -> Floats:
-    """Return ``(steps, seasons)``; gaps are bridged by straight lines.
+    """Return ``(steps, seasons)``; gaps are interpolated linearly.
 
-    The seasonal smoother has no end to its window, so that a profile is one for all time. The
-    other loess curves are drawn through every tenth of a season, as in the STL paper.
+    The window of the seasonal smoother is unlimited, so there is one profile for all time. The
+    other loess curves are evaluated every tenth of a season, as in the STL paper.
     """
     from statsmodels.tsa.seasonal import MSTL
 
@@ -192,10 +191,10 @@ def _decompose(values: Floats, phases: Sequence[int]) -> Floats:
 
 
 def _with_pooled(values: Floats, own: NDArray[np.bool_]) -> Floats:
-    """Append a row with the median over workers, and put it where a worker has no own values.
+    """Append a row with the median over workers, and use it for workers without own values.
 
-    ``(..., workers, metrics)`` becomes ``(..., workers + 1, metrics)``. Where no worker has own
-    values, all that there is is pooled.
+    ``(..., workers, metrics)`` becomes ``(..., workers + 1, metrics)``. If no worker has own
+    values, the median is over all values.
     """
     theirs = np.where(own | ~own.any(axis=0), values, np.nan)
     pooled = np.nanmedian(theirs, axis=-2, keepdims=True)

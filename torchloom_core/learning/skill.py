@@ -1,7 +1,7 @@
-"""The verdict on a predictor: refused, no skill, weak or useful, with one sentence that says why.
+"""The verdict on a predictor: refused, no skill, weak or useful, with a sentence of reasons.
 
-A model's card, the report of a replay and the activation of a policy all ask here.
-docs/fitting.md says where the constants come from.
+Model cards, reports of replays and the activation of policies use it. docs/fitting.md has the
+sources of the constants.
 """
 
 from collections.abc import Iterable, Iterator
@@ -25,36 +25,36 @@ from torchloom_core.learning.forecast_score import (
 
 RANDOM = "random"
 BASELINES = ("fault_history", "one_rule", "logistic")
-"""Predictors that any other has to beat, by name."""
+"""Predictors that every other predictor has to beat, by name."""
 ROW_RULE = "row_rule"
 DETECTORS = ("seasonal_residual", ROW_RULE)
-"""What a detection has to beat as well: two that learn from no label."""
+"""Detectors without labels that a detection has to beat as well."""
 
 LEAST_FOUND = 0.1
 """A useful predictor finds at least this share of the failures at its threshold."""
 LEAST_RIGHT = 0.05
 """At least this share of a useful predictor's alarms is right."""
 MOST_OVER = 2.0
-"""A useful predictor's threshold raises at most so many times the false alarms allowed."""
+"""A useful predictor raises at most this multiple of the allowed false alarms."""
 
 _CLEAR = 0.1
-"""A difference in AUPRC is clear above this share of the prevalence, a random score's AUPRC.
+"""Least difference in AUPRC, as a share of the prevalence, which is a random score's AUPRC.
 
-What is closer to 0 is of no use, and may be below it where the random score has another seed.
+A smaller difference is of no use, and may be negative with another seed of the random score.
 """
 
-_SPOKEN = {
+_DISPLAY_NAMES = {
     "fault_history": "the fault count",
     "one_rule": "one feature alone",
     "logistic": "a logistic regression",
     "seasonal_residual": "the seasonal residual",
     ROW_RULE: "the farthest metric alone",
 }
-_DOUBTS = (SUSPICIOUS_FEATURE, SUSPICIOUS_SCORE, TEST_TUNED_THRESHOLD, POINT_ADJUSTED)
+_SUSPICIONS = (SUSPICIOUS_FEATURE, SUSPICIOUS_SCORE, TEST_TUNED_THRESHOLD, POINT_ADJUSTED)
 
 
 class Verdict(NamedTuple):
-    """A level, and the sentence that gives its figures and what is missing for a higher one."""
+    """A level, and a sentence with its figures and the shortfalls from the next level."""
 
     level: Level
     sentence: str
@@ -63,21 +63,21 @@ class Verdict(NamedTuple):
 def verdict(score: ForecastScore) -> Verdict:
     """Return the verdict on a score.
 
-    - *refused*: a column that it reads knows the future.
-    - *no skill*: its AUPRC is not surely above that of a random score.
-    - *weak*: it is, but something that :func:`shortfalls` names is missing.
-    - *useful*: nothing is missing; by default policies act on such a model only.
+    - *refused*: it reads a leaky column.
+    - *no skill*: its AUPRC is not significantly above that of a random score.
+    - *weak*: it is, but :func:`shortfalls` finds something missing.
+    - *useful*: nothing is missing; by default policies act only on such a model.
 
-    A doubt (a flag such as ``suspicious_score``) is for a person to look into: the sentence
-    names it, and it changes no level. The sentence is "" where no random score was made beside.
+    Suspicions (flags such as ``suspicious_score``) are for a person to check: the sentence names
+    them, the level does not change. The sentence is "" without a random score to compare with.
     """
     level, text = _verdict(score)
-    doubts = [flag for flag in score.flags if flag.startswith(_DOUBTS)]
-    return Verdict(level, f"{text} Not to be trusted: {', '.join(doubts)}." if doubts else text)
+    suspicions = [flag for flag in score.flags if flag.startswith(_SUSPICIONS)]
+    return Verdict(level, f"{text} Suspicious: {', '.join(suspicions)}." if suspicions else text)
 
 
 def is_useful(score: ForecastScore) -> bool:
-    """Say whether policies should act on it."""
+    """Return whether policies should act on it."""
     return verdict(score).level == "useful"
 
 
@@ -86,22 +86,22 @@ def _verdict(score: ForecastScore) -> Verdict:
     figures = f"at its threshold {_figures(score)}."
     if columns := leaky(score):
         named = ", ".join(columns)
-        return Verdict("refused", f"Refused: it reads what knows the future: {named}; {figures}")
+        return Verdict("refused", f"Refused: it reads leaky columns: {named}; {figures}")
     if random is None:
         return Verdict("no skill", "")
     if random.low is None:
         return Verdict(
             "no skill",
-            f"No skill shown: it takes {score.told.count(FEW)} to tell, was "
-            f"{score.told.count(score.incidents)} in the scored time; {figures}",
+            f"No skill shown: need {score.wording.count(FEW)} in the scored time, was "
+            f"{score.incidents}; {figures}",
         )
     if not _is_clearly_above(RANDOM, score):
         below = random.high is not None and random.high < 0
         need = "" if below else f", need all of it above {least_above(score.prevalence):+.3g}"
         return Verdict(
             "no skill",
-            f"No skill: AUPRC is {'below' if below else 'not surely above'} that of a random score "
-            f"({_text(random)}{need}); {figures}",
+            f"No skill: AUPRC is {'below' if below else 'not significantly above'} that of a "
+            f"random score ({_text(random)}{need}); {figures}",
         )
     ranks = f"AUPRC is above that of a random score by {_text(random)}{_beside(score)}; {figures}"
     if missing := [*shortfalls(score)]:
@@ -111,9 +111,9 @@ def _verdict(score: ForecastScore) -> Verdict:
 
 def shortfalls(score: ForecastScore) -> Iterator[str]:
     """Yield what a predictor that ranks better than chance lacks to be useful, as clauses."""
-    many = score.told.many
+    many = score.wording.many
     if not _finds(score):
-        yield f"what it found is not surely more than by chance ({_interval(score.recall)})"
+        yield f"its recall is not significantly above chance ({_interval(score.recall)})"
     elif score.recall.value < LEAST_FOUND:
         yield f"it found fewer than {_share(LEAST_FOUND)} of the {many}"
     if score.leads_s and score.precision.value < LEAST_RIGHT:
@@ -125,32 +125,32 @@ def shortfalls(score: ForecastScore) -> Iterator[str]:
         and (raised.low is None or raised.low > allowed)
     ):
         yield f"it raised more than {MOST_OVER:g} times the false alarms that were allowed"
-    if score.predictor in (*BASELINES, *DETECTORS):  # nothing is surely above itself
+    if score.predictor in (*BASELINES, *DETECTORS):  # none is significantly above itself
         if any(above.high is not None and above.high < 0 for _, above in _baselines(score)):
             yield "another baseline is better"
     elif any(not _is_clearly_above(name, score) for name, _ in _baselines(score)):
-        yield "it is not surely above every baseline"
+        yield "it is not significantly above every baseline"
 
 
 def leaky(score: ForecastScore) -> tuple[str, ...]:
-    """Return the columns that it reads and that know the future, by name."""
+    """Return the leaky columns that it reads, by name."""
     return leaky_names(score.flags)
 
 
 def leaky_names(flags: Iterable[str]) -> tuple[str, ...]:
-    """Return the columns that are flagged because they know the future, by name."""
-    told = (flag.partition(": ") for flag in flags)
-    return tuple(text.rpartition(": ")[0] for flag, _, text in told if flag == LEAKY_COLUMN)
+    """Return the columns that are flagged as leaky, by name."""
+    parts = (flag.partition(": ") for flag in flags)
+    return tuple(text.rpartition(": ")[0] for flag, _, text in parts if flag == LEAKY_COLUMN)
 
 
 def with_verdict(score: ForecastScore) -> ForecastScore:
-    """Return the score with its verdict in it."""
+    """Return the score with its verdict filled in."""
     level, sentence = verdict(score)
     return replace(score, verdict=level if sentence else "", skill=sentence)
 
 
 def is_clearly_above(difference: Interval | None, prevalence: float) -> bool:
-    """Say whether a difference in AUPRC is wholly above a tenth of the prevalence."""
+    """Return whether the interval of a difference in AUPRC is above a tenth of the prevalence."""
     return (
         difference is not None
         and difference.low is not None
@@ -159,7 +159,7 @@ def is_clearly_above(difference: Interval | None, prevalence: float) -> bool:
 
 
 def least_above(prevalence: float) -> float:
-    """Return what all of a difference in AUPRC has to be above to be clear."""
+    """Return the bound that the interval of a difference in AUPRC has to be above."""
     return _CLEAR * prevalence
 
 
@@ -173,8 +173,8 @@ def _finds(score: ForecastScore) -> bool:
 
 
 def _figures(score: ForecastScore) -> str:
-    """Return recall, precision and false alarms at the threshold, beside chance and budget."""
-    found = f"it found {len(score.leads_s) or 'none'} of {score.told.count(score.incidents)}"
+    """Return recall, precision and false alarms at the threshold, with chance and budget."""
+    found = f"it found {len(score.leads_s) or 'none'} of {score.wording.count(score.incidents)}"
     if score.incidents:
         chance = score.by_chance
         beside = "" if chance is msgspec.UNSET else f", by chance {_share(chance)}"
@@ -184,16 +184,16 @@ def _figures(score: ForecastScore) -> str:
         return f"{found} and raised no alarm"
     budget = 0.0 if allowed is msgspec.UNSET else allowed
     unit = alarm_unit("component", (raised, budget))
-    held = ""
+    limit = ""
     if allowed is not msgspec.UNSET:
         more = "more than the " if raised > allowed else ""
-        held = f", {more}{unit.days * allowed:.4g} allowed"
+        limit = f", {more}{unit.days * allowed:.4g} allowed"
     right = f"{_share(score.precision.value)} of its alarms were right"
-    return f"{found}, {right}, and {unit.said(raised)} were raised{held}"
+    return f"{found}, {right}, and it raised {unit.rate_text(raised)}{limit}"
 
 
 def _baselines(score: ForecastScore) -> list[tuple[str, Interval]]:
-    """Return the baselines that were scored beside it, and by how much it is above them."""
+    """Return the scored baselines, and by how much it is above each."""
     return [
         (name, above)
         for name in (*BASELINES, *DETECTORS)
@@ -202,20 +202,20 @@ def _baselines(score: ForecastScore) -> list[tuple[str, Interval]]:
 
 
 def _beside(score: ForecastScore) -> str:
-    """Return how it stands beside what it is least above: first of what it is not surely above."""
-    known = _baselines(score)
-    if not known:
-        return ", with no baseline scored beside it"
-    unsure = [one for one in known if not _is_clearly_above(one[0], score)]
-    nearest, above = min(unsure or known, key=lambda one: one[1].value)
-    spoken = _SPOKEN[nearest]
+    """Return a clause on the nearest baseline, first of those it is not significantly above."""
+    scored = _baselines(score)
+    if not scored:
+        return ", with no baseline to compare with"
+    unsure = [one for one in scored if not _is_clearly_above(one[0], score)]
+    nearest, above = min(unsure or scored, key=lambda one: one[1].value)
+    name = _DISPLAY_NAMES[nearest]
     if above.high is not None and above.high < 0:
-        return f", but {spoken} is better still ({_text(above)})"
+        return f", but below that of {name} ({_text(above)})"
     if not unsure:
-        return f" and above that of {spoken} by {_text(above)}"
+        return f" and above that of {name} by {_text(above)}"
     hardly = above.low is not None and above.low > 0
     need = f", need all of it above {least_above(score.prevalence):+.3g}" if hardly else ""
-    return f", but not surely above that of {spoken} ({_text(above)}{need})"
+    return f", but not significantly above that of {name} ({_text(above)}{need})"
 
 
 def _share(share: float) -> str:
@@ -224,8 +224,8 @@ def _share(share: float) -> str:
 
 def _interval(share: Interval) -> str:
     if share.low is None or share.high is None:
-        return f"no interval of {_share(share.value)}"
-    return f"the interval of {_share(share.value)} begins at {_share(share.low)}"
+        return f"{_share(share.value)}, without an interval"
+    return f"{_share(share.value)}, 95 % interval from {_share(share.low)}"
 
 
 def _text(interval: Interval) -> str:

@@ -1,6 +1,6 @@
-"""What a task has told, in words: failures that come, or incidents that go on.
+"""The words for what a task predicts: future failures, or current incidents.
 
-Cards, scores and the sentence on skill count and name it by this.
+Cards, scores and verdicts use them.
 """
 
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ from typing import Literal
 
 
 @dataclass(frozen=True)
-class Told:
-    """What is told, in words.
+class TaskWording:
+    """The words of one task.
 
     Attributes
     ----------
@@ -18,20 +18,25 @@ class Told:
     before : str
         Where the positive moments of ``many`` lie.
     positive : str
-        What positive moments were.
+        Describes positive moments.
+    found : str
+        Describes ``many`` that a predictor can find.
     """
 
     one: str
     many: str
     before: str
     positive: str
+    found: str
 
     def count(self, number: int) -> str:
-        """Return how many, as ``1 failure`` or ``2 failures``."""
+        """Return the count with its noun, as ``1 failure`` or ``2 failures``."""
         return f"{number} {self.one if number == 1 else self.many}"
 
 
-TOLD: dict[Literal["forecast", "detect"], Told] = {
-    "forecast": Told("failure", "failures", "before", "followed by a failure"),
-    "detect": Told("incident", "incidents", "in them", "in an incident"),
+WORDING: dict[Literal["forecast", "detect"], TaskWording] = {
+    "forecast": TaskWording(
+        "failure", "failures", "before", "followed by a failure", "predictable"
+    ),
+    "detect": TaskWording("incident", "incidents", "in them", "in an incident", "detectable"),
 }

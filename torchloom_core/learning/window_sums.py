@@ -1,6 +1,6 @@
 """Mean, spread, slope and gaps of several spans of windows at once, for all workers.
 
-The features of a view are made of these.
+The base of the features of a view.
 """
 
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ from torchloom_core.plugin.arrays import Floats
 class WindowSums:
     """Sums over spans that all end now: ``(spans, metrics, workers)``, longest span first.
 
-    Values are taken relative to each worker's own mean, so that a large counter does not lose
-    its digits; ``scrapes`` are the ticks in which anybody's sample of a metric came.
+    Values are relative to each worker's own mean, so a large counter keeps its precision;
+    ``scrapes`` are the ticks with a sample of a metric from any worker.
     """
 
     centre: Floats
@@ -64,7 +64,7 @@ class WindowSums:
         return mean
 
     def mean_between(self, longer: int, span: int) -> Floats:
-        """Return the mean of what is in the longer span only, NaN without a sample."""
+        """Return the mean of the longer span without the other, NaN without a sample."""
         n = self.n[longer] - self.n[span]
         mean: Floats = self.centre + (self.y[longer] - self.y[span]) / n
         return mean
@@ -107,7 +107,7 @@ def _from_the_end(add: np.ufunc, terms: Floats, starts: Sequence[int]) -> Floats
     """Return ``(starts, metrics, workers)``: the terms from each start to the end."""
     taken: Floats = np.empty((len(starts), *terms.shape[1:]))
     ends = [*starts[1:], len(terms)]
-    for row in reversed(range(len(starts))):  # a reduceat takes several times as long
+    for row in reversed(range(len(starts))):  # several times as fast as reduceat
         piece = add.reduce(terms[starts[row] : ends[row]], axis=0)
         taken[row] = piece if row == len(starts) - 1 else add(piece, taken[row + 1])
     return taken

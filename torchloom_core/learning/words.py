@@ -1,4 +1,4 @@
-"""Spans of time and counts as a person says them."""
+"""Durations and counts as text."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from torchloom_core.plugin.view import FleetView
 
 
 def in_words(seconds: float) -> str:
-    """Return a span of time as a person says it.
+    """Return a duration as text in a readable unit.
 
     Examples
     --------
@@ -22,7 +22,7 @@ def in_words(seconds: float) -> str:
 
 
 def faults_in_words(faults: float, memory_s: float) -> str:
-    """Return how many faults there were in a span of time, as :func:`known_s` has it.
+    """Return a count of faults in the time of :func:`known_s` as text.
 
     Examples
     --------
@@ -34,7 +34,7 @@ def faults_in_words(faults: float, memory_s: float) -> str:
 
 
 def known_s(view: FleetView, memory_s: float) -> float:
-    """Return of how long a past faults are known, at most ``memory_s``, in seconds.
+    """Return for how long faults have been recorded, at most ``memory_s``, in seconds.
 
     That is since the first sample or the first fault, whichever was earlier.
 
