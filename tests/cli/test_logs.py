@@ -75,4 +75,4 @@ def test_a_missing_trajectory_is_one_line(folder):
     result = folder.torchloom("logs")
     assert result.returncode == 4
     assert result.stderr.count("\n") == 1
-    assert "need a trajectory's folder" in result.stderr
+    assert "need the folder of a trajectory" in result.stderr

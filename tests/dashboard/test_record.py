@@ -52,7 +52,7 @@ def decide(
 
 
 def gone(record, version):
-    return [one.id for one in record.taken_in_since(version)]
+    return [one.id for one in record.merged_since(version)]
 
 
 def life(record, worker, status, step=-1, cause="p1.1", detail=""):
@@ -85,12 +85,12 @@ def test_a_story_goes_from_the_proposal_to_what_it_did(record):
     tell(record, done)
     tell(record, Judged(verdict="p1.1", hurt=False, text="loss 2.1", before={"lr": 0.1}))
     (story,) = record.stories_since(0)
-    assert (story.by, story.wish, story.reason) == ("tuner", "knobs lr = 0.5", "it is slow")
+    assert (story.by, story.summary, story.reason) == ("tuner", "knobs lr = 0.5", "it is slow")
     assert (story.gain_gpu_s, story.cost_gpu_s, story.confidence) == (100.0, 2.0, 0.5)
-    assert (story.granted, story.rule, story.said) == (True, "net_gain", "because")
+    assert (story.granted, story.rule, story.detail) == (True, "net_gain", "because")
     assert story.commands == {"applied": 2, "expired": 1}
     assert story.steps == {40: 2}
-    assert story.late == ["g2-0 expired: it has ended"]
+    assert story.failures == ["g2-0 expired: it has ended"]
     assert story.outcome == "partial: 2 of 3"
     assert story.judged == "did no harm: loss 2.1"
 
@@ -99,7 +99,7 @@ def test_what_a_verdict_only_repeats_is_told_once(record):
     propose(record)
     decide(record, reason="it is slow")
     (story,) = record.stories_since(0)
-    assert (story.reason, story.rule, story.said) == ("it is slow", "net_gain", "")
+    assert (story.reason, story.rule, story.detail) == ("it is slow", "net_gain", "")
 
 
 def test_a_story_says_when_each_of_its_moments_came_first(record):
@@ -145,7 +145,7 @@ def test_a_story_names_the_command_that_it_led_to(record):
     assert story.command == "c-g0-0"
 
 
-def foresee(record, predictor="trend", **hazard):
+def add_forecast(record, predictor="trend", **hazard):
     said = Forecast(
         id="f1",
         predictor=predictor,
@@ -153,21 +153,21 @@ def foresee(record, predictor="trend", **hazard):
         hazard={name.replace("_", "-"): value for name, value in hazard.items()},
         why={"g1-0": "it is hot"},
     )
-    record.foresee(said, NOW_S)
+    record.add_forecast(said, NOW_S)
 
 
 def test_a_forecast_is_a_line_when_somebody_is_newly_at_risk(record):
-    foresee(record, g0_0=0.05)
+    add_forecast(record, g0_0=0.05)
     assert record.lines_since(0) == []
     for hazard in (0.2, 0.3, 0.2):
-        foresee(record, g0_0=0.05, g1_0=hazard)
+        add_forecast(record, g0_0=0.05, g1_0=hazard)
     (line,) = record.lines_since(0)
     assert (line.kind, line.worker) == ("forecast", "g1-0")
     assert line.text == "trend within 600 s: g1-0 20%: it is hot"
-    foresee(record, g0_0=0.4, g1_0=0.2)
-    foresee(record, "other", g1_0=0.2)
-    foresee(record)
-    foresee(record, g1_0=0.2)
+    add_forecast(record, g0_0=0.4, g1_0=0.2)
+    add_forecast(record, "other", g1_0=0.2)
+    add_forecast(record)
+    add_forecast(record, g1_0=0.2)
     assert [line.text.partition(":")[0] for line in record.lines_since(line.version)] == [
         "trend within 600 s",
         "other within 600 s",
@@ -222,10 +222,10 @@ def test_what_has_waited_for_a_person_keeps_its_reason_and_its_price(record, end
     granted, rule = end
     for first in (1, 11):
         propose(record, first, gain_gpu_s=80.0, cost_gpu_s=1.5)
-        decide(record, first, granted=False, rule="approval", reason="waits 300 s for a person")
+        decide(record, first, granted=False, rule="approval", reason="waits 300 s for approval")
         for number in range(first + 1, first + 10):
             propose(record, number)
-            text = f"p1.{first} waits for a person already"
+            text = f"p1.{first} already waits for approval"
             decide(record, number, granted=False, rule="approval", reason=text)
         decide(record, first, granted=granted, rule=rule)
     told = {story.id: story for story in record.stories_since(0)}
@@ -244,12 +244,12 @@ def test_what_has_waited_for_a_person_keeps_its_reason_and_its_price(record, end
 def test_what_waited_for_a_person_waits_no_more_once_another_weaver_decides(record):
     for number in (1, 2):
         propose(record, number, action=Migrate(group=f"g{number}"))
-        decide(record, number, granted=False, rule="approval", reason="waits 300 s for a person")
+        decide(record, number, granted=False, rule="approval", reason="waits 300 s for approval")
     before = record.version
     record.forget_waiting({"p1.1", "p1.7"})
     (story,) = record.stories_since(before)
     assert (story.id, story.granted, story.rule) == ("p1.1", False, "expiry")
-    assert story.said == "the Weaver was started anew before anybody approved it"
+    assert story.detail == "the Weaver was started anew before anybody approved it"
 
 
 def test_a_story_whose_beginning_was_not_heard_is_told_from_where_it_was(record):

@@ -27,7 +27,7 @@ def test_a_bit_flip_ruins_a_run_and_the_guard_takes_it_back():
     calm = training.go_wrong(NO_FAULT, None).run(190)
     assert math.isnan(alone.curve[-1])
     assert guarded.curve[-1] == pytest.approx(calm.curve[-1], abs=0.3)
-    assert guarded.done == ["done: 1 worker went back at step 100, and skip 148 batches"]
+    assert guarded.done == ["done: 1 worker rewound at step 100, skipping 148 batches"]
 
 
 def test_a_trial_has_a_run_of_each_fault_in_each_arm():

@@ -188,7 +188,7 @@ def lighthouse_view(**changes: Any) -> LighthouseView:
     """What a lighthouse sees of three groups in quorum 7."""
     fields: dict[str, Any] = {
         "run": "run",
-        "life": 1,
+        "incarnation": 1,
         "quorum_id": 7,
         "members": ("a:uuid", "b:uuid", "c:uuid"),
     }

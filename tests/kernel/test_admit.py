@@ -52,7 +52,7 @@ def test_a_standby_that_never_trains_is_given_up_after_the_deadline(run):
 
 
 def test_only_who_stands_by_can_be_admitted(run):
-    assert refusal(run, "a") == "group a trains already"
+    assert refusal(run, "a") == "group a is already training"
     assert refusal(run, "t").startswith("no group is called 't'")
     run.exit("s-0")
     run.exit("s-1")
@@ -67,19 +67,18 @@ def test_a_standby_on_a_cordoned_node_is_not_admitted(run):
 def test_a_standby_that_was_not_heard_of_lately_is_not_admitted(run):
     run.hear("s-0", state="standby")
     run.now_ns += 11 * 10**9
-    assert refusal(run) == "standby s was not heard of lately"
+    assert refusal(run) == "standby s is unreachable"
 
 
 def test_a_standby_is_promised_once(run):
     run.feed(hello("r-0", state="standby"))
     run.ask(Migrate(group="a"))
-    assert refusal(run, "r") == "standby r is about to join or to leave"
+    assert refusal(run, "r") == "standby r is already joining or draining"
     admit(run)
     leave = only(Verdict, run.ask(DrainGroup(group="s")))
     assert leave.reason == "standby s is about to join"
     assert only(Verdict, run.ask(Migrate(group="b"))).reason == (
-        "no standby fits b: need as many workers, on other nodes that are not cordoned, heard of "
-        "lately"
+        "no standby fits b: need as many reachable workers, on other nodes that are not cordoned"
     )
 
 

@@ -60,11 +60,13 @@ def test_a_standby_on_a_cordoned_node_is_not_taken_until_it_is_uncordoned():
     run = three_groups(make_kernel(config="[arbiter]\nmax_in_motion_share = 1"))
     run.ask(CORDON)
     verdict = only(Verdict, run.ask(Migrate(group="a")))
-    assert verdict.reason.startswith("no standby fits a: need as many reachable workers, on other nodes")
+    assert verdict.reason.startswith(
+        "no standby fits a: need as many reachable workers, on other nodes"
+    )
     run.feed(hello("t-0", state="standby"))
     assert only(Issue, run.ask(Migrate(group="a"))).command.worker == "t-0"
     outcome = only(Outcome, run.ask(UNCORDON))
-    assert outcome.detail == "node-s may be used again"
+    assert outcome.detail == "node-s uncordoned"
     assert only(Issue, run.ask(Migrate(group="b"))).command.worker == "s-0"
 
 
@@ -91,7 +93,7 @@ def test_only_nodes_that_are_known_are_cordoned_and_only_once():
     )
     assert refusal(run, UNCORDON) == "node 'node-s' is not cordoned; there are none"
     run.ask(CORDON)
-    assert refusal(run, CORDON) == "node node-s is already cordoned, until somebody uncordons it"
+    assert refusal(run, CORDON) == "node node-s is already cordoned, without an end"
     run.feed(NodeFault(node="spare-9", kind="xid", ts_ns=run.now_ns, id="e1"))
     assert only(Verdict, run.ask(CordonNode(node="spare-9"))).granted
 
@@ -168,7 +170,7 @@ def test_the_longer_of_two_cordons_holds():
     assert not of(CordonOver, run.tick(100.0))
     assert only(Verdict, run.ask(CORDON)).granted
     assert not of(CordonOver, run.tick(10_000.0))
-    assert refusal(run, for_s(1e9)).endswith("already, until somebody uncordons it")
+    assert refusal(run, for_s(1e9)).endswith("already cordoned, without an end")
 
 
 def test_a_cordon_that_was_lifted_by_hand_does_not_end_the_next_one():

@@ -49,20 +49,20 @@ def test_the_others_are_cut_off_before_the_group_is_ended(run):
     assert issued(told)[2:] == [("b-0", Terminate())]
     outcome = only(Outcome, told)
     assert outcome.result == "done"
-    assert outcome.detail == "the others were freed of b, which was ended"
+    assert outcome.detail == "b was evicted from the quorum and was terminated"
 
 
 def test_one_whose_quorum_is_not_known_cannot_be_left_to_come_back():
     run = three_groups(make_kernel())
     verdict = only(Verdict, run.ask(EvictGroup(group="b", then="wait")))
     assert not verdict.granted
-    assert verdict.reason == "nobody has said in which quorum b is"
+    assert verdict.reason == "b has not reported its quorum"
 
 
 def test_a_group_that_may_come_back_is_not_ended(run):
     told = finish(run, run.ask(EvictGroup(group="b", then="wait")))
     assert Terminate() not in dict(issued(told)).values()
-    assert only(Outcome, told).detail == "the others were freed of b, which may come back"
+    assert only(Outcome, told).detail == "b was evicted from the quorum and may rejoin"
 
 
 def test_a_stand_by_that_is_to_replace_it_is_taken_from_the_start(run):
@@ -98,7 +98,7 @@ def test_the_quorum_of_another_life_says_nothing_of_this_one(run):
     [
         ("x", "restart", "no group is called 'x'"),
         ("s", "restart", "group s is not training"),
-        ("b", "replace", "nobody fits b"),
+        ("b", "replace", "no standby fits b"),
     ],
 )
 def test_what_cannot_be_done_is_refused(run, group, then, reason):
@@ -122,4 +122,4 @@ def test_the_only_group_that_trains_holds_nobody_up():
     run = Run(make_kernel())
     run.feed(hello("a-0"))
     verdict = only(Verdict, run.ask(EvictGroup(group="a")))
-    assert verdict.reason == "no other group trains: nobody waits for a"
+    assert verdict.reason == "no other group trains, so none waits for a"

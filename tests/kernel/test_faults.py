@@ -16,7 +16,7 @@ from tests.kernel.runs import (
 )
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Config
-from torchloom_core.fleet.fault_log import FAULTS_KEPT
+from torchloom_core.fleet.fault_log import MAX_FAULTS
 from torchloom_core.kernel.kernel import Kernel
 from torchloom_core.plugin import NeedFaults
 from torchloom_core.trajectory.links import links_of
@@ -137,14 +137,14 @@ def test_a_successor_remembers_the_faults_and_is_told_none_twice():
 
 def test_what_is_left_to_a_successor_has_an_end():
     run, policy = remembering()
-    for number in range(FAULTS_KEPT + 5):
+    for number in range(MAX_FAULTS + 5):
         run.feed(fault(number, 5000.0 - number))
     control = leave(run)
-    assert len(control.faults) == FAULTS_KEPT
+    assert len(control.faults) == MAX_FAULTS
     assert control.faults[0].id == "e5"
     assert len(encode(control)) < 500_000
     run.tick()
-    assert len(policy.seen) == FAULTS_KEPT + 5
+    assert len(policy.seen) == MAX_FAULTS + 5
 
 
 def test_a_fault_is_put_on_file_for_the_successor_at_once():
@@ -159,7 +159,7 @@ def test_a_fault_is_put_on_file_for_the_successor_at_once():
 
 def test_a_fault_older_than_all_that_are_kept_takes_no_place():
     run, _ = remembering()
-    for number in range(FAULTS_KEPT + 5):
+    for number in range(MAX_FAULTS + 5):
         run.feed(fault(number, 100.0))
     before = dict(run.stored)
     run.feed(fault(-1, 200.0))
@@ -201,6 +201,6 @@ def test_a_dump_says_where_it_lies():
     run.feed(hello("a-0"))
     dump = only(Issue, run.ask(CollectDump(worker="a-0"))).command
     assert only(Outcome, run.ack(dump)).detail == (
-        "the dump of a-0 is a note in the trajectory: "
+        "dump of a-0 recorded, to show it: "
         "torchloom trajectory show --kind note --worker a-0 --json"
     )

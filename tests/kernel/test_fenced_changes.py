@@ -94,7 +94,7 @@ def test_a_pause_is_offered_where_all_agree_and_told_to_each_where_one_cannot(ru
         (ChangeKnobs(values={"lr": 0.2, "mode": "int3"}), "need one of none, bf16, was 'int3'"),
         (ChangeKnobs(values={"lr": 0.2, "rate": 1}), "no knob is called 'rate'"),
         (ChangeKnobs(values={"lr": 0.2, "verbose": True}), "knob verbose is worker-fenced"),
-        (ChangeKnob(knob="lr", value=0.2, worker="a-0"), "none can be set alone"),
+        (ChangeKnob(knob="lr", value=0.2, worker="a-0"), "set it on all workers, not on one"),
         (
             ChangeKnobs(values={"lr": 0.2}, guard=Guard(metric="loss")),
             "guard: no worker that trains reports loss, so nothing can be watched",
@@ -323,7 +323,7 @@ def test_a_change_that_landed_as_the_weaver_died_is_held_against_what_its_succes
 
 def test_what_all_do_at_one_step_is_refused_while_the_run_is_paused(run):
     ack_all(run, told(run.ask(PauseRun())), step=7)
-    assert "the run is paused: resume it first" in reason(run, ChangeKnobs(values={"lr": 0.2}))
+    assert "the run is paused, resume it first" in reason(run, ChangeKnobs(values={"lr": 0.2}))
 
 
 def test_several_groups_are_drained_at_one_step_and_the_others_only_agree():
@@ -338,13 +338,13 @@ def test_several_groups_are_drained_at_one_step_and_the_others_only_agree():
 
 
 def test_all_go_back_to_the_checkpoint_at_one_step_where_all_can(run):
-    assert "on a-0, b-0, c-0" in reason(run, RewindRun(skip=5))
+    assert "a-0, b-0, c-0 cannot rewind" in reason(run, RewindRun(skip=5))
     for worker in WORKERS:
         run.feed(says_hello(worker, actuators=("fenced_change", "rewind")))
     commands = told(run.ask(RewindRun(skip=5)))
     assert [command.do.do for command in commands] == [Rewind(skip=5)] * 3
     outcome = only(Outcome, ack_all(run, commands, step=8))
-    assert outcome.detail == "3 workers went back at step 8, and skip 5 batches"
+    assert outcome.detail == "3 workers rewound at step 8, skipping 5 batches"
 
 
 def test_what_may_have_been_done_by_those_that_cannot_be_heard_is_not_called_undone(run):
@@ -471,7 +471,7 @@ def test_a_knob_that_one_declares_for_the_run_is_not_set_on_the_others_alone(run
     for worker in ("a-0", "b-0"):
         other.feed(says_hello(worker, knobs=(alone,)))
     other.feed(says_hello("c-0"))
-    assert "at one step on c-0, elsewhere not" in reason(other, ChangeKnob(knob="lr", value=0.2))
+    assert "run-fenced on c-0 but not on all" in reason(other, ChangeKnob(knob="lr", value=0.2))
 
 
 def start_anew(run, step):

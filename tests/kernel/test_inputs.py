@@ -111,7 +111,7 @@ def test_a_new_life_is_told_and_ends_all_commands_for_the_one_before():
     outputs = run.feed(hello("a-0", incarnation=2))
     assert only(Notice, outputs).kind == "hello"
     assert [(life.status, life.detail) for life in of(CommandStatus, outputs)] == [
-        ("expired", "the worker has started another life")
+        ("expired", "the worker has restarted")
     ] * 2
 
 

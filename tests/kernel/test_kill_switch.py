@@ -7,7 +7,7 @@ from tests.kernel.runs import Run, ack, make_kernel, of, only, three_groups
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.weaver.recovery import Inheritance
 from torchloom_core.wire.actions import ChangeKnob, Migrate
-from torchloom_core.wire.events import CommandStatus, Issue, Outcome, Withdrawal, Tick, Withheld
+from torchloom_core.wire.events import CommandStatus, Issue, Outcome, Tick, Withdrawal, Withheld
 from torchloom_core.wire.plans import WITHDRAWN
 from torchloom_core.wire.requests import ResumeActions, StopActions
 
@@ -112,7 +112,7 @@ def test_an_outcome_says_how_many_had_applied_what_was_stopped():
         "actions were stopped: 2 of 3 commands were applied",
     )
     life = [life for life in run.all(CommandStatus) if life.command == second.id][-1]
-    assert (life.status, life.detail) == ("expired", "taken back before it was sent")
+    assert (life.status, life.detail) == ("expired", "withdrawn before it was sent")
 
 
 def test_a_change_that_was_stopped_and_that_no_worker_applied_is_not_wanted_any_more():
@@ -178,8 +178,8 @@ def test_who_throws_and_releases_the_kill_switch_is_told_so():
     reply = run.want(StopActions())
     assert (reply.ok, reply.text) == (
         True,
-        "actions are stopped; 1 under way were called off; "
-        "the outcome of 1 follows once its workers have answered",
+        "actions are stopped; 1 under way called off; "
+        "1 of them end once their workers have answered",
     )
     run.tick(70.0)
     assert run.all(Outcome)[-1].detail == "actions were stopped"

@@ -8,9 +8,9 @@ from torchloom_core.wire.events import (
     Issue,
     KnobDesired,
     Outcome,
-    Withdrawal,
     Recovered,
     Verdict,
+    Withdrawal,
 )
 from torchloom_core.wire.messages import KnobSpec, SetKnob
 from torchloom_core.wire.requests import ForgetKnob, ResumeActions, StopActions
@@ -134,8 +134,8 @@ def test_a_run_fenced_knob_is_refused_where_a_worker_has_nothing_to_agree_by():
     run.feed(hello("a-0", knobs=(KnobSpec(name="wire", kind="bool", fence="run"), LR)))
     verdict = only(Verdict, run.ask(ChangeKnob(knob="wire", value=True)))
     assert verdict.reason == (
-        "knob wire lands on all ranks at one step, and a-0 has nothing to agree by: "
-        "attach by torchloom_threadlet.torchft or .torchrun"
+        "knob wire needs all ranks to agree on a step: a-0 cannot, "
+        "attach with torchloom_threadlet.torchft or .torchrun"
     )
 
 

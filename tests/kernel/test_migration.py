@@ -34,10 +34,10 @@ from torchloom_core.wire.events import (
     Notice,
     Outcome,
     PolicyFailed,
-    Withdrawal,
     Recovered,
     Reply,
     Verdict,
+    Withdrawal,
 )
 from torchloom_core.wire.messages import Drain, Join, Pause, SetKnob
 from torchloom_core.wire.requests import Approve, Deny, Request, ResumeActions, StopActions
@@ -119,7 +119,7 @@ def test_a_group_at_risk_that_dies_while_the_standby_joins_is_not_drained(run):
     run.exit("a-0")
     run.ack(join)
     outcome = only(Outcome, run.hear("s-0"))
-    assert (outcome.result, outcome.detail) == ("partial", "a-0 ended before its turn")
+    assert (outcome.result, outcome.detail) == ("partial", "a-0 ended before its command was sent")
 
 
 def test_a_group_at_risk_that_starts_another_life_meanwhile_is_not_drained(run):
@@ -201,7 +201,7 @@ def test_the_kill_switch_ends_a_migration_at_every_stage(run, stage):
             run.ack(join)
     before = len(run.commands())
     reply = run.want(StopActions())
-    assert reply.text.startswith("actions are stopped; 1 under way were called off")
+    assert reply.text.startswith("actions are stopped; 1 under way called off")
     assert bool(run.all(Outcome)) == (stage == "joined")
     run.tick(70.0)
     assert only(Outcome, run.outputs).result == ("undone" if stage == "join" else "partial")
@@ -245,7 +245,7 @@ def test_a_checkpoint_of_a_group_that_cannot_save_is_refused():
     run.feed(hello("b-0"))
     verdict = only(Verdict, run.ask(SaveCheckpoint(group="a")))
     assert verdict.reason == (
-        "no training worker of a has registered a function to save by loom.on_checkpoint"
+        "no training worker of a has a save function: register one with loom.on_checkpoint"
     )
     assert len(of(Issue, run.ask(SaveCheckpoint()))) == 1
 
@@ -366,7 +366,7 @@ def test_a_person_denies_a_proposal_for_good_with_a_reason():
     outputs = run.feed(Request(id="r1", want=Deny(proposal=waiting, reason="the fan is new")))
     verdict = only(Verdict, outputs)
     assert (verdict.granted, verdict.rule) == (False, "person")
-    assert verdict.reason == "a person denied it: the fan is new"
+    assert verdict.reason == "denied by a person: the fan is new"
     assert only(Reply, outputs).ok
     assert not run.want(Approve(proposal=waiting)).ok
     assert not run.want(Deny(proposal=waiting)).ok

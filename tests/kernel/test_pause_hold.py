@@ -9,9 +9,9 @@ from torchloom_core.wire.events import (
     Notice,
     Outcome,
     PauseChanged,
-    Withdrawal,
     Recovered,
     Reply,
+    Withdrawal,
 )
 from torchloom_core.wire.messages import Note, Pause, Resume
 from torchloom_core.wire.requests import StopActions
@@ -63,8 +63,8 @@ def test_a_pause_at_one_step_is_in_force_and_says_how_long(run):
     assert only(PauseChanged, outputs).verdict == first.cause == run.kernel.run.pauses.verdict
     assert run.kernel.run.pauses.making == ""
     assert only(Outcome, outputs).detail == (
-        "2 workers paused at step 10, until torchloom resume; they go on by themselves once they "
-        "hear nothing of this Weaver for 3 s"
+        "2 workers paused at step 10, until torchloom resume; they resume by themselves if this "
+        "Weaver is unreachable for 3 s"
     )
 
 
@@ -151,14 +151,14 @@ def test_a_resume_calls_off_a_pause_that_not_all_have_obeyed(run):
     run.ack(second, "accepted")
     outputs = run.ask(ResumeRun())
     assert only(Reply, outputs).ok
-    assert [o.detail for o in of(Outcome, outputs)] == ["resumed before all had paused"]
+    assert [o.detail for o in of(Outcome, outputs)] == ["resumed before all workers had paused"]
     is_over(outputs, first.cause)
 
 
 def test_the_kill_switch_ends_the_pause_for_all(run):
     verdict = held(run)
-    said = "actions are stopped; 0 under way were called off"
-    assert run.want(StopActions()).text == f"{said}; the pause is over for all"
+    said = "actions are stopped; 0 under way called off"
+    assert run.want(StopActions()).text == f"{said}; the pause is ended"
     assert run.want(StopActions()).text == said
     (over,) = run.all(PauseChanged)[1:]
     assert over == PauseChanged(verdict="", over=verdict)
@@ -168,7 +168,7 @@ def test_the_kill_switch_ends_the_pause_for_all(run):
 def test_a_paused_run_is_not_paused_again(run):
     held(run)
     assert only(Reply, run.ask(PauseRun())).text == (
-        "denied by impossible: the run is paused already; resume it first"
+        "denied by impossible: the run is already paused: resume it first"
     )
 
 
@@ -176,7 +176,7 @@ def test_a_run_that_is_being_resumed_is_not_paused_meanwhile(run):
     held(run)
     run.ask(ResumeRun())
     assert only(Reply, run.ask(PauseRun())).text == (
-        "denied by impossible: the run is just being resumed"
+        "denied by impossible: the run is being resumed"
     )
 
 
@@ -237,7 +237,7 @@ def test_a_successor_takes_no_pause_over_and_has_one_in_the_making_undone(run):
     after.feed(Recovered(epoch=3, control=control))
     after.feed(hello("g0-0", framework="torchft", state="paused"))
     after.feed(hello("g1-0", framework="torchft"))
-    undone(after.tick(), "the Weaver was started again before all had paused")
+    undone(after.tick(), "the Weaver restarted before all workers had paused")
     assert isinstance(second.do, Pause)
     assert after.kernel.run.pauses.verdict == ""
 
@@ -310,6 +310,6 @@ def test_a_resume_before_anybody_has_paused_calls_the_pause_off(run):
     run.ask(ResumeRun())
     run.tick()
     assert [outcome.detail for outcome in run.all(Outcome)] == [
-        "resumed before all had paused",
+        "resumed before all workers had paused",
         "the pause was called off",
     ]

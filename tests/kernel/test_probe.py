@@ -18,7 +18,7 @@ from tests.kernel.runs import (
     probe_address,
     proposal,
 )
-from torchloom_core.fleet.links import LINKS_KEPT, MeasuredLinks
+from torchloom_core.fleet.links import MAX_LINKS, MeasuredLinks
 from torchloom_core.wire.actions import DrainGroup, ProbeLinks
 from torchloom_core.wire.events import Control, Issue, Outcome, Recovered, Reply, Verdict
 from torchloom_core.wire.links import Link, Measured
@@ -120,7 +120,7 @@ def test_a_worker_that_nobody_knows_is_named(pair):
 def test_a_worker_that_offers_no_probing_is_named(pair, changes):
     run = fleet()
     run.feed(can_be_probed("e-0", **changes))
-    assert "worker e-0 offers no probing: need TORCHLOOM_LINK_ADDRESS" in refusal(run, pair)
+    assert "worker e-0 cannot be probed: need TORCHLOOM_LINK_ADDRESS" in refusal(run, pair)
 
 
 def test_a_worker_that_has_ended_is_named():
@@ -136,7 +136,7 @@ def test_two_probes_never_run_at_once_and_the_next_waits_for_no_cooldown_of_othe
     policy.next = [proposal(ProbeLinks(pairs=(CD,)))]
     denied = only(Verdict, run.tick())
     assert (denied.granted, denied.rule) == (False, "impossible")
-    assert "is probing links: need one probe at a time" in denied.reason
+    assert "is under way: need one probe at a time" in denied.reason
     run.ack(told["a-0"], measured=FAST)
     policy.next = [proposal(ProbeLinks(pairs=(CD,)))]
     assert only(Verdict, run.tick()).granted
@@ -148,7 +148,7 @@ def test_a_sender_that_says_nothing_keeps_others_from_probing_for_some_seconds_o
     for _ in range(16):
         run.tick()
     outcome = run.all(Outcome)[-1]
-    assert outcome.detail == "a-0 -> b-0: expired: nothing was heard of it until its deadline"
+    assert outcome.detail == "a-0 -> b-0: expired: no ack before its deadline"
     assert probe(run, CD)
 
 
@@ -225,12 +225,12 @@ def test_links_outlive_the_weaver_and_are_no_younger_for_it():
 
 def test_of_too_many_links_the_oldest_is_forgotten():
     links = MeasuredLinks()
-    for number in range(LINKS_KEPT + 1):
+    for number in range(MAX_LINKS + 1):
         links.add(_link(f"w{number % 300}", f"to{number // 300}", number))
         if number == 1:
             links.add(_link("w0", "to0", 1))  # measured again, so that w1's is the oldest
-    assert len(links.table) == LINKS_KEPT
-    assert sum(map(len, links.of.values())) == LINKS_KEPT
+    assert len(links.table) == MAX_LINKS
+    assert sum(map(len, links.of.values())) == MAX_LINKS
     assert "to0" in links.of["w0"]
     assert "to0" not in links.of["w1"]
 

@@ -49,8 +49,8 @@ def test_a_value_far_from_those_in_use_is_asked_back_in_one_line(value):
     reply = run.want(set_lr(value))
     assert (reply.ok, reply.text) == (
         False,
-        "knob lr: need a value within 10 times of those in use (0.01 to 0.1), "
-        f'was {value}; --yes ("sure": true) sets it',
+        "knob lr: need a value within a factor of 10 of those in use (0.01 to 0.1), "
+        f'was {value}; to set it anyway: --yes ("sure": true)',
     )
     assert not run.all(Proposed)
     assert run.want(set_lr(value, sure=True)).ok
@@ -186,13 +186,13 @@ def test_answers_that_are_found_in_any_order_are_forgotten_the_oldest_first():
     before = Answers()
     for name in "abc":
         request = Request(id="r1", want=StopActions(), sent_as=name)
-        before.keep(request, Reply(request="r1", ok=True, text=""))
+        before.store(request, Reply(request="r1", ok=True, text=""))
     after = Answers()
-    after.restore(reversed(list(before.kept.values())))
-    assert list(after.kept) == ["a", "b", "c"]
+    after.restore(reversed(list(before.table.values())))
+    assert list(after.table) == ["a", "b", "c"]
 
 
 def test_a_verdict_says_that_a_person_asked():
     run = three_groups(make_kernel())
     verdict = only(Verdict, run.ask(PauseRun()))
-    assert (verdict.policy, verdict.reason) == ("person", "a person asked for it")
+    assert (verdict.policy, verdict.reason) == ("person", "requested by a person")

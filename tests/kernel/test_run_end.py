@@ -100,7 +100,7 @@ def test_stand_bys_are_dismissed_once_the_last_group_has_finished_or_was_interru
     end(run, "c-0", status)
     assert dismissed(run) == ["s-0"]
     assert run.all(Notice)[-1].text == (
-        "the run is over: its last workers ended of their own; dismissed: s-0"
+        "the run is over: its last workers ended normally; standbys drained: s-0"
     )
     assert dismissed(run) == []
 
@@ -169,7 +169,7 @@ def test_the_next_job_is_not_steered_by_what_was_wanted_of_one_that_finished(run
     for group in "abc":
         end(run, f"{group}-0")
     notice = only(Notice, run.tick())
-    assert notice.text.endswith("; dismissed: s-0; wanted no more: lr = 0.02")
+    assert notice.text.endswith("; standbys drained: s-0; desired values dropped: lr = 0.02")
     assert run.kernel.control().desired == ()
     assert not any("knob" in key for key in run.stored)
     assert of(Issue, run.feed(hello("a-0", incarnation=2))) == []
@@ -185,5 +185,5 @@ def test_after_a_crash_a_wanted_value_is_set_again_and_told(run):
     notice = only(Notice, run.ack(issue.command))
     assert (notice.kind, notice.text) == (
         "wanted",
-        "lr = 0.02, wanted since 2023-11-14T22:13:20Z, set on a-0",
+        "lr = 0.02, desired since 2023-11-14T22:13:20Z, set on a-0",
     )

@@ -32,7 +32,7 @@ STANDBY = {"state": "standby"}
 def test_a_standby_on_the_node_at_risk_is_no_help():
     run = run_with(("a-0", {"node": "n1"}), ("s-0", {**STANDBY, "node": "n1"}))
     assert refusal(run) == (
-        "no standby fits a: need as many workers, on other nodes that are not cordoned, "
+        "no standby fits a: need as many reachable workers, on other nodes that are not cordoned, "
         "heard of lately"
     )
 
@@ -83,8 +83,8 @@ def test_without_a_standby_or_a_group_the_refusal_says_so():
     run = run_with(("a-0", {"framework": "torchft"}), ("b-0", {"framework": "torchrun"}))
     assert refusal(run) == "no standby is left"
     assert refusal(run, "b") == (
-        "this run cannot migrate: it has no standby, and only replica groups of torchft can "
-        "take one in, was torchrun"
+        "this run cannot migrate: need a standby and the framework torchft, was no standby and "
+        "torchrun"
     )
     assert refusal(run, "aa") == "no group is called 'aa'; did you mean a?"
     run.hear("a-0", state="draining")

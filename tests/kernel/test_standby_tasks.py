@@ -128,8 +128,8 @@ def test_where_no_stand_by_offers_it_one_line_says_so(change, action, end, leave
     run.feed(hello("v-0", **{"state": "standby", "actuators": can, **change}))
     name = leave_off.note
     assert only(Reply, run.ask(action)).text == (
-        f"denied by impossible: no standby offers it: need attach({name}=...) in the script of "
-        "a standby that is heard"
+        f"denied by impossible: no reachable standby offers it: need attach({name}=...) "
+        "in its script"
     )
 
 
@@ -139,14 +139,14 @@ def test_where_no_stand_by_offers_it_one_line_says_so(change, action, end, leave
 def test_who_offers_another_standby_task_does_not_offer_this_one(verb, action):
     run = fleet()
     run.feed(hello("v-0", state="standby", actuators=(verb,)))
-    assert "no standby offers it" in only(Reply, run.ask(action)).text
+    assert "no reachable standby offers it" in only(Reply, run.ask(action)).text
 
 
 @BOTH
 def test_a_stand_by_that_is_silent_is_none(action, end, leave_off):
     run = fleet()
     run.tick(600.0)
-    assert "no standby offers it" in only(Reply, run.ask(action)).text
+    assert "no reachable standby offers it" in only(Reply, run.ask(action)).text
 
 
 @pytest.mark.parametrize("second", [MapLandscape(), PreviewChange()])
@@ -155,7 +155,7 @@ def test_a_second_one_of_any_kind_waits_for_the_first_to_end(action, end, leave_
     run = fleet()
     command = begin(run, action)
     denied = only(Reply, run.ask(second)).text
-    assert denied.startswith("denied by in_progress: standby task is being acted on by p1.")
+    assert denied.startswith("denied by in_progress: p1.1 is under way on standby task")
     run.ack(command, detail="12 points in 0.1 s")
     assert only(Outcome, run.outputs).result == "done"
     assert begin(run, second).worker == "v-0"
@@ -186,7 +186,7 @@ def test_the_kill_switch_ends_it_on_the_stand_by_too(action, end, leave_off):
     command = begin(run, action)
     run.ack(command, "accepted")
     reply = run.want(StopActions())
-    assert "1 under way were called off" in reply.text
+    assert "1 under way called off" in reply.text
     assert told(run.outputs)[-1] == ("v-0", leave_off)
     assert only(Outcome, run.outputs).result == "undone"
 
@@ -227,7 +227,7 @@ def test_the_kill_switch_after_a_restart_does_not_need_the_stand_by_to_have_said
     control = run.kernel.control()
     after = Run(make_kernel(), now_ns=run.now_ns)
     after.feed(Recovered(epoch=2, control=Control(flights=control.flights, plans=control.plans)))
-    assert "1 under way were called off" in after.want(StopActions()).text
+    assert "1 under way called off" in after.want(StopActions()).text
 
 
 # --- a change that is tried ---

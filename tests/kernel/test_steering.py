@@ -50,7 +50,7 @@ def test_a_process_that_ended_is_not_waited_for(run):
     run.feed(lighthouse_view())
     steer = only(Steer, run.feed(ended("b-0")))
     assert steer.do == Leave(replicas=("b:uuid",))
-    assert steer.reason == "the process of b-0 has ended"
+    assert steer.reason == "process of b-0 has ended"
 
 
 def test_what_the_lighthouse_knows_already_is_not_said(run):

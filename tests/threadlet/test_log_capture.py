@@ -173,7 +173,7 @@ def test_records_logged_while_sending_are_not_sent(now):
 
     def send(line):
         sent.append(line)
-        LOG.error("the link says")
+        LOG.error("sending failed")
         return True
 
     capture = capturing(send, now)

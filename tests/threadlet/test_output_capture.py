@@ -19,7 +19,7 @@ def sent():
 
 @pytest.fixture
 def lines(sent):
-    return LogLines(lambda said: sent.append(said) or True)
+    return LogLines(lambda line: sent.append(line) or True)
 
 
 @contextlib.contextmanager
@@ -36,7 +36,7 @@ def captured(lines):
 
 
 def texts(sent):
-    return [said["text"] for said in sent]
+    return [line["text"] for line in sent]
 
 
 def test_complete_lines_are_sent_and_printed(lines, sent):
@@ -87,7 +87,7 @@ def test_output_of_a_logging_handler_is_sent_once_as_a_record(lines, sent):
         finally:
             records.stop()
             log.removeHandler(handler)
-        assert [(said["logger"], said["text"]) for said in sent] == [
+        assert [(line["logger"], line["text"]) for line in sent] == [
             ("printing", "capture me"),
             ("stdout", "and me"),
         ]

@@ -162,7 +162,7 @@ async def test_no_rank_trains_with_a_change_that_one_rank_cannot_make(weaver, st
 async def test_all_ranks_pause_at_one_step(weaver, start):
     job = start()
     await job.admit(weaver)
-    async with weaver.holding("v1"):
+    async with weaver.confirming_pause("v1"):
         acks = await job.offer(weaver, 1, Pause(), cause="v1")
         assert {ack.status for ack in acks} == {"applied"}
         (step,) = {ack.step for ack in acks}
@@ -174,14 +174,14 @@ async def test_all_ranks_pause_at_one_step(weaver, start):
     await job.goes_on()
 
 
-@pytest.mark.parametrize("says_so", [True, False])
-async def test_ranks_whose_loops_end_at_different_steps_do_not_wait(weaver, start, says_so):
-    word = ["--says-so"] if says_so else []
-    job = start("--last-rank-ends-at", 60, "--steps", 200, *word, ranks=3)
+@pytest.mark.parametrize("closes", [True, False])
+async def test_ranks_whose_loops_end_at_different_steps_do_not_wait(weaver, start, closes):
+    options = ["--close"] if closes else []
+    job = start("--last-rank-ends-at", 60, "--steps", 200, *options, ranks=3)
     await job.admit(weaver)
     await eventually(lambda: job.journal(2, "waits"))
     await job.goes_on(steps=20)
-    if says_so:
+    if closes:
         operation = FencedChange(number=1, do=SetKnobs(values={"lr": 0.002}))
         ack = await weaver.ask(job.hellos[0], operation)
         assert ack.status == "rejected"

@@ -20,7 +20,7 @@ def main():
     parser.add_argument("--journal", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--last-rank-ends-at", type=int, help="without notice to the others")
-    parser.add_argument("--says-so", action="store_true", help="but with loom.close")
+    parser.add_argument("--close", action="store_true", help="the last rank calls loom.close")
     parser.add_argument("--fails-on", type=int, help="the rank on which the knob odd fails")
     parser.add_argument("--fsdp", action="store_true", help="FSDP2, else DDP")
     parser.add_argument("--saves-nothing", action="store_true", help="no checkpoint")
@@ -72,7 +72,7 @@ def main():
                 saved.with_suffix(".new").rename(saved)
             if not going:
                 break
-        if options.says_so or not alone:
+        if options.close or not alone:
             loom.close()
         if alone:
             journal.write(json.dumps({"event": "waits"}) + "\n")

@@ -22,11 +22,11 @@ from torchloom_core.wire.messages import (
     Cut,
     FencedChange,
     Hello,
-    PauseState,
     JoinReply,
     JoinRequest,
     Note,
     Operation,
+    PauseState,
     Probe,
     RollCall,
     SetKnob,
@@ -96,7 +96,7 @@ WIRES: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], bytes], Callable[
         codec.encode,
         codec.decode_roll_call,
     ),
-    "hold": (
+    "pause_state": (
         st.builds(PauseState, run=names, epoch=counts, verdict=names, over=names),
         codec.encode,
         codec.decode_pause_state,

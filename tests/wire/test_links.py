@@ -58,7 +58,7 @@ def test_other_pairs_are_refused(pairs):
 
 
 def test_a_policy_hears_at_once_that_a_worker_stands_in_two_pairs():
-    with pytest.raises(ValueError, match="need each worker in one place, was b in two"):
+    with pytest.raises(ValueError, match="need each worker once, was b twice"):
         ProbeLinks(pairs=(("a", "b"), ("b", "c")))
 
 

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from torchloom_core.dashboard.downsampling import Tiers
+from torchloom_core.dashboard.downsampling import Downsampled
 from torchloom_core.dashboard.slow import OWN_S, WHOLE_S, Slow
 from torchloom_core.dashboard.time_accounting import TimeAccount
-from torchloom_core.fleet.incarnations import Lives
+from torchloom_core.fleet.incarnations import Incarnations
 from torchloom_core.plugin.arrays import Floats, Ints
-from torchloom_core.wire.endings import MEANT
+from torchloom_core.wire.endings import INTENDED
 from torchloom_core.wire.limits import MAX_WORKERS
 from torchloom_core.wire.messages import Exit, Hello, Telemetry
 from torchloom_core.wire.operator import WorkerStatus
@@ -26,25 +26,25 @@ STATES = (
     "draining",
     "left",
     "ended",
-    "silent",
+    "unreachable",
     "failed",
 )
-"""A worker's state by its byte; the later, the worse it is to be passed over."""
+"""A worker's state by its byte; a later one is worse to overlook."""
 
 MOST_METRICS, MOST_OF_ONE = 128, 64
-"""Of which values are kept, and that one worker may bring: none has all columns to itself."""
+"""Metrics that are stored, and metrics that one worker may add: none can take all columns."""
 
 _CODE = {name: code for code, name in enumerate(STATES)}
 _OVER = tuple(_CODE[name] for name in ("left", "ended", "failed"))
-_SILENT = _CODE["silent"]
+_UNREACHABLE = _CODE["unreachable"]
 _FLOAT64_BYTES = 8
-_KNOWN_HEADERS = 1000
+_CACHED_HEADERS = 1000
 
 Bytes = NDArray[np.uint8]
 
 
 class Place(NamedTuple):
-    """Where a worker sits."""
+    """The placement of a worker."""
 
     worker: str
     group: str
@@ -53,31 +53,31 @@ class Place(NamedTuple):
 
 
 class Board:
-    """What is known of each worker, in columns.
+    """The state and the newest values of each worker, in columns.
 
     Parameters
     ----------
     stale_after_s : float
-        Silence after which a worker that did not end is told to be silent.
+        Time without a heartbeat after which a worker that has not ended is unreachable.
 
     Attributes
     ----------
     places : list of Place
-        Of each row, in the order in which they were heard of.
+        Of each row, in the order of their first report.
     metrics : list of str
         Of each column of values.
     leaves_out : bool
-        Whether there are more metrics than are kept.
+        Whether there are more metrics than are stored.
     version : int
-        Another number whenever a place has changed.
+        Changes whenever a place has changed.
     strangers : set of str
-        Workers that report and that nobody has introduced.
-    series : dict of str to Tiers
-        Of each metric, over all workers.
-    spent : TimeAccount
-        Where the workers' time has gone.
+        Workers that report and whose hello is unknown.
+    series : dict of str to Downsampled
+        The series of each metric over all workers.
+    time_account : TimeAccount
+        Where the workers' time went.
     slow : Slow
-        Which workers need longer for a step than the others.
+        The workers that take longer for a step than their peers.
     """
 
     def __init__(self, stale_after_s: float) -> None:
@@ -89,68 +89,68 @@ class Board:
         self.version = 0
         self.strangers: set[str] = set()
         self._columns: dict[str, int] = {}
-        self._brought: Counter[int] = Counter()
+        self._added: Counter[int] = Counter()
         self._columns_of: dict[tuple[str, ...], tuple[NDArray[np.intp], NDArray[np.intp]]] = {}
         self._incarnation: list[int] = []
-        self._lives = Lives()
+        self._incarnations = Incarnations()
         self._state: Bytes = np.zeros(0, dtype=np.uint8)
         self._step: Ints = np.zeros(0, dtype=np.int64)
-        self._heard_s: Floats = np.zeros(0)
+        self._seen_s: Floats = np.zeros(0)
         self._progress_s: Floats = np.zeros(0)
         self._values: Floats = np.zeros((0, 0))
         self._low: Floats = np.zeros(0)
         self._high: Floats = np.zeros(0)
-        self.series: dict[str, Tiers] = {}
-        self.spent = TimeAccount(STATES)
+        self.series: dict[str, Downsampled] = {}
+        self.time_account = TimeAccount(STATES)
         self.slow = Slow()
 
     def __len__(self) -> int:
         return len(self.places)
 
-    # --- what comes in ---
+    # --- inputs ---
 
-    def meet(self, hello: Hello, now_s: float) -> None:
-        """Enter a worker, or another life of it; one that may not follow the present one is not.
+    def add(self, hello: Hello, now_s: float) -> None:
+        """Add a worker or its next incarnation, unless that may not follow the present one.
 
-        A life stays where it has begun: who moves, all pages would be told all places again.
+        An incarnation keeps its place: a change would send all places to all pages again.
         """
-        known = self.row_of.get(hello.worker, -1)
-        if known >= 0 and not self._may_speak(known, hello.incarnation, now_s):
+        row = self.row_of.get(hello.worker, -1)
+        if row >= 0 and not self._may_follow(row, hello.incarnation, now_s):
             return
         place = Place(hello.worker, hello.group, hello.node, hello.rack)
-        if known >= 0 and self._incarnation[known] == hello.incarnation:
-            place = self.places[known]
-        row = self._session(place, hello.incarnation)
+        if row >= 0 and self._incarnation[row] == hello.incarnation:
+            place = self.places[row]
+        row = self._row(place, hello.incarnation)
         if row >= 0:
-            self._state[row], self._heard_s[row] = _CODE[hello.state], now_s
+            self._state[row], self._seen_s[row] = _CODE[hello.state], now_s
             self._progress_s[row] = now_s
 
     def learn(self, status: Iterable[WorkerStatus], now_s: float) -> None:
-        """Take workers from the Weaver's status: some may be older than the dashboard."""
+        """Take workers from the Weaver's status: some started before the dashboard."""
         for one in status:
-            row = self._session(Place(one.worker, one.group, one.node, one.rack), one.incarnation)
+            row = self._row(Place(one.worker, one.group, one.node, one.rack), one.incarnation)
             if row < 0:
                 continue
             state = one.state
             if state == "gone":
-                state = "ended" if one.ending in MEANT else "failed"
+                state = "ended" if one.ending in INTENDED else "failed"
             self._state[row], self._step[row] = _CODE.get(state, 0), one.step
-            self._heard_s[row] = now_s - (one.heartbeat_age_s or 0.0)
+            self._seen_s[row] = now_s - (one.heartbeat_age_s or 0.0)
             self._progress_s[row] = now_s - (one.progress_age_s or 0.0)
             for name, value in one.metrics.items():
                 column = self._column(name, row)
                 if column >= 0:
                     self._values[row, column] = value
 
-    def hear(self, batch: Telemetry, now_s: float) -> None:
-        """Take a worker's telemetry; a life that nobody introduced is noted among the strangers."""
+    def take(self, batch: Telemetry, now_s: float) -> None:
+        """Take a worker's telemetry; an incarnation without a hello is added to ``strangers``."""
         row = self.row_of.get(batch.worker, -1)
         if row < 0 or self._incarnation[row] != batch.incarnation:
-            is_new = row < 0 or self._may_speak(row, batch.incarnation, now_s)
+            is_new = row < 0 or self._may_follow(row, batch.incarnation, now_s)
             if is_new and len(self.strangers) < MAX_WORKERS:
                 self.strangers.add(batch.worker)
             return
-        self._heard_s[row], self._step[row] = now_s, batch.step
+        self._seen_s[row], self._step[row] = now_s, batch.step
         self._state[row] = _CODE[batch.state]
         self._progress_s[row] = now_s - batch.progress_age_s
         if not batch.ts_ns or not batch.metrics:
@@ -161,47 +161,47 @@ class Board:
         self._low[columns] = np.fmin(self._low[columns], np.fmin.reduce(table))
         self._high[columns] = np.fmax(self._high[columns], np.fmax.reduce(table))
 
-    def bury(self, message: Exit, now_s: float) -> None:
-        """Note that a worker's process has ended."""
+    def end(self, message: Exit, now_s: float) -> None:
+        """Record that a worker's process has ended."""
         row = self.row_of.get(message.worker, -1)
         if row >= 0 and self._incarnation[row] == message.incarnation:
-            self._lives.note(row, message.incarnation, ended=True)
+            self._incarnations.note(row, message.incarnation, ended=True)
             self._state[row] = _CODE["ended" if message.expected else "failed"]
-            self._heard_s[row] = now_s
+            self._seen_s[row] = now_s
 
     def close_second(self, now_s: float) -> None:
-        """Put a point to each metric's series: of all workers' newest values, and all between.
+        """Add a point to each series: all values since the last second, the median of the newest.
 
-        And book where the workers' time went since the last second, and who was slow.
+        Also update the time account and the slow ranks.
         """
         count, states = len(self.places), self.states(now_s)
-        self.spent.book(now_s, states, self.steps())
-        moves = self.progress_age_s(now_s) <= self.spent.standstill_s
+        self.time_account.update(now_s, states, self.steps())
+        moves = self.progress_age_s(now_s) <= self.time_account.stalled_after_s
         trains = (states == _CODE["training"]) & moves
-        self.slow.look(now_s, trains, self.values(OWN_S), self.values(WHOLE_S))
+        self.slow.update(now_s, trains, self.values(OWN_S), self.values(WHOLE_S))
         for column, name in enumerate(self.metrics):
-            heard = self._values[:count, column][self._heard_s[:count] >= now_s - 2.0]
-            heard = heard[np.isfinite(heard)]
-            if len(heard):
-                low = np.fmin(self._low[column], heard.min())
-                high = np.fmax(self._high[column], heard.max())
-                self.series[name].add(now_s, float(low), float(np.median(heard)), float(high))
+            recent = self._values[:count, column][self._seen_s[:count] >= now_s - 2.0]
+            recent = recent[np.isfinite(recent)]
+            if len(recent):
+                low = np.fmin(self._low[column], recent.min())
+                high = np.fmax(self._high[column], recent.max())
+                self.series[name].add(now_s, float(low), float(np.median(recent)), float(high))
         self._low.fill(np.nan)
         self._high.fill(np.nan)
 
-    # --- what there is to see ---
+    # --- views ---
 
     def states(self, now_s: float) -> Bytes:
         """Return the state of each row, a byte each."""
         count = len(self.places)
         state = self._state[:count].copy()
-        # Heard of in what is to come: this host's clock went back meanwhile.
-        quiet = np.abs(now_s - self._heard_s[:count]) > self._stale_after_s
-        state[quiet & ~np.isin(state, _OVER)] = _SILENT
+        # A last report in the future: this host's clock went back meanwhile.
+        quiet = np.abs(now_s - self._seen_s[:count]) > self._stale_after_s
+        state[quiet & ~np.isin(state, _OVER)] = _UNREACHABLE
         return state
 
     def workers_in(self, state: str) -> frozenset[str]:
-        """Return who was last told to be in a state."""
+        """Return the workers whose last reported state this is."""
         rows = np.flatnonzero(self._state[: len(self.places)] == _CODE[state])
         return frozenset(self.places[row].worker for row in rows)
 
@@ -222,14 +222,14 @@ class Board:
         return now_s - self._progress_s[: len(self.places)]
 
     def worker(self, row: int, now_s: float) -> dict[str, object]:
-        """Return all that is known of one worker."""
+        """Return the placement, state and newest values of one worker."""
         values = self._values[row, : len(self.metrics)]
         return {
             **self.places[row]._asdict(),
             "state": STATES[self.states(now_s)[row]],
             "step": int(self._step[row]),
             "incarnation": self._incarnation[row],
-            "heard_s": round(now_s - float(self._heard_s[row]), 3),
+            "seen_s": round(now_s - float(self._seen_s[row]), 3),
             "metrics": {
                 name: float(value)
                 for name, value in zip(self.metrics, values, strict=True)
@@ -239,8 +239,8 @@ class Board:
 
     # --- rows and columns ---
 
-    def _session(self, place: Place, incarnation: int) -> int:
-        """Return the row of a worker, which it is given if it has none; -1 where all are taken."""
+    def _row(self, place: Place, incarnation: int) -> int:
+        """Return the row of a worker, a new one if it has none; -1 if all rows are taken."""
         row = self.row_of.get(place.worker, -1)
         if row < 0:
             if len(self.places) >= MAX_WORKERS:
@@ -254,29 +254,29 @@ class Board:
             self.places[row] = place
             self.version += 1
         if self._incarnation[row] != incarnation:
-            self._lives.note(row, self._incarnation[row], ended=False)
+            self._incarnations.note(row, self._incarnation[row], ended=False)
             self._incarnation[row] = incarnation
             self._values[row], self._step[row] = np.nan, -1
         self.strangers.discard(place.worker)
         return row
 
-    def _may_speak(self, row: int, incarnation: int, now_s: float) -> bool:
-        """Say whether it is the present life's, or one's that the Weaver would let follow it."""
+    def _may_follow(self, row: int, incarnation: int, now_s: float) -> bool:
+        """Return whether this is the present incarnation, or one that may follow it."""
         present = self._incarnation[row]
-        quiet = abs(now_s - self._heard_s[row]) > self._stale_after_s
+        quiet = abs(now_s - self._seen_s[row]) > self._stale_after_s
         vacant = bool(quiet or self._state[row] in _OVER)
-        return incarnation == present or self._lives.may_follow(
+        return incarnation == present or self._incarnations.may_follow(
             row, incarnation, present, vacant=vacant
         )
 
     def _grow(self) -> None:
         rows, columns = len(self.places), len(self.metrics)
         if rows > len(self._state):
-            dashboard = max(64, 2 * len(self._state))
-            self._state = _longer(self._state, dashboard, 0)
-            self._step = _longer(self._step, dashboard, -1)
-            self._heard_s = _longer(self._heard_s, dashboard, 0.0)
-            self._progress_s = _longer(self._progress_s, dashboard, 0.0)
+            length = max(64, 2 * len(self._state))
+            self._state = _longer(self._state, length, 0)
+            self._step = _longer(self._step, length, -1)
+            self._seen_s = _longer(self._seen_s, length, 0.0)
+            self._progress_s = _longer(self._progress_s, length, 0.0)
         if rows > self._values.shape[0] or columns > self._values.shape[1]:
             shape = len(self._state), max(8, 2 * columns)
             values = np.full(shape, np.nan)
@@ -286,35 +286,35 @@ class Board:
             self._high = _longer(self._high, shape[1], np.nan)
 
     def _column(self, metric: str, row: int) -> int:
-        """Return the column of a metric, a new one if it has none; -1 where all are taken.
+        """Return the column of a metric, a new one if it has none.
 
-        Or those that the worker in ``row`` may bring.
+        -1 if all columns are taken, or all that the worker in ``row`` may add.
         """
         column = self._columns.get(metric)
         if column is None:
-            if len(self.metrics) >= MOST_METRICS or self._brought[row] >= MOST_OF_ONE:
+            if len(self.metrics) >= MOST_METRICS or self._added[row] >= MOST_OF_ONE:
                 self.leaves_out = True
                 return -1
-            self._brought[row] += 1
+            self._added[row] += 1
             column = self._columns[metric] = len(self.metrics)
             self.metrics.append(metric)
-            self.series[metric] = Tiers()
+            self.series[metric] = Downsampled()
             self._grow()
         return column
 
     def _place_header(
         self, metrics: tuple[str, ...], row: int
     ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Return into which columns a batch's values go, and which of them."""
+        """Return the columns that a batch's values go to, and which values those are."""
         found = [(self._column(name, row), own) for own, name in enumerate(metrics)]
-        kept = [pair for pair in found if pair[0] >= 0]
+        stored = [pair for pair in found if pair[0] >= 0]
         placed = (
-            np.array([column for column, _ in kept], dtype=np.intp),
-            np.array([own for _, own in kept], dtype=np.intp),
+            np.array([column for column, _ in stored], dtype=np.intp),
+            np.array([own for _, own in stored], dtype=np.intp),
         )
-        if len(self._columns_of) >= _KNOWN_HEADERS:
+        if len(self._columns_of) >= _CACHED_HEADERS:
             self._columns_of.clear()
-        if len(kept) == len(found) or len(self.metrics) >= MOST_METRICS:  # else others may bring it
+        if len(stored) == len(found) or len(self.metrics) >= MOST_METRICS:  # else others may add it
             self._columns_of[metrics] = placed
         return placed
 

@@ -1,1 +1,1 @@
-"""What was granted becomes commands, and what comes back an outcome."""
+"""Turn granted actions into commands, and their acks into outcomes."""

@@ -1,4 +1,4 @@
-"""What people's requests were answered, so that one that is sent again is not done again."""
+"""Stores the answers to requests, so that a request that is sent again is not done again."""
 
 from collections.abc import Container, Iterable, Sequence
 
@@ -12,17 +12,17 @@ _STORED = 256
 
 
 def answer_to(request: Request, outputs: Sequence[Output], under_way: Container[str]) -> Reply:
-    """Return the answer to what was decided on: ``outputs``; ``under_way`` are plans' verdicts."""
+    """Return the reply to a request from its ``outputs``; ``under_way`` are plans' verdicts."""
     verdict = next(output for output in outputs if isinstance(output, Verdict))
     text = "granted" if verdict.granted else f"denied by {verdict.rule}: {verdict.reason}"
     ids = tuple(output.command.id for output in outputs if isinstance(output, Issue))
     if not ids and verdict.proposal in under_way:
-        ids = (verdict.proposal,)  # it waits for its turn
+        ids = (verdict.proposal,)  # it waits for an earlier change
     return Reply(request=request.id, ok=verdict.granted, text=text, ids=ids)
 
 
 class Answers:
-    """The last answers to requests that carry an id of their sender's.
+    """The last answers to requests that have an id of their sender.
 
     Attributes
     ----------
@@ -35,9 +35,9 @@ class Answers:
         self.table: PersistentTable[Answered] = PersistentTable("answer")
 
     def repeated(self, request: Request) -> Reply | None:
-        """Return the answer that the request was given when it came first, or nothing.
+        """Return the earlier answer to the same request, or None.
 
-        The kill switch is thrown, and released, as often as somebody says so.
+        Requests of the kill switch are carried out each time.
         """
         answered = self.table.get(request.sent_as)
         if answered is None or isinstance(request.want, StopActions | ResumeActions):
@@ -45,7 +45,7 @@ class Answers:
         return msgspec.structs.replace(answered.reply, request=request.id)
 
     def store(self, request: Request, reply: Reply) -> None:
-        """Remember an answer; the oldest of too many is forgotten."""
+        """Store an answer, and drop the oldest of more than 256."""
         if not request.sent_as:
             return
         self._numbered += 1
@@ -56,7 +56,7 @@ class Answers:
             del self.table[next(iter(self.table))]
 
     def restore(self, answers: Iterable[Answered]) -> None:
-        """Take over what an earlier Weaver answered."""
+        """Take over the answers of an earlier Weaver."""
         for answered in sorted(answers, key=lambda answered: answered.number):
             self.table[answered.sent_as] = answered
             self._numbered = answered.number

@@ -10,18 +10,18 @@ Mode = Literal["act", "dry_run", "shadow"]
 
 @dataclass(frozen=True)
 class Candidate:
-    """A proposal that competes, with its policy's mode and the time it was made."""
+    """A proposal, its policy's mode and the time it was made."""
 
     proposed: Proposed
     mode: Mode
     ts_ns: int
 
     def denied(self, rule: str, reason: str, propensity: float = 1.0) -> Verdict:
-        """Return the verdict by which it is denied."""
+        """Return a verdict that denies it."""
         return self._verdict(rule, reason, propensity, granted=False)
 
     def granted(self, rule: str, reason: str, propensity: float) -> Verdict:
-        """Return the verdict by which it is granted."""
+        """Return a verdict that grants it."""
         return self._verdict(rule, reason, propensity, granted=True)
 
     def _verdict(self, rule: str, reason: str, propensity: float, *, granted: bool) -> Verdict:

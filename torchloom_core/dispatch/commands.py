@@ -1,4 +1,4 @@
-"""Every command's life, from issued to its end; the kernel keeps it."""
+"""The commands in flight, from issue to final status."""
 
 from collections.abc import Iterable
 
@@ -25,7 +25,7 @@ from torchloom_core.wire.messages import (
 from torchloom_core.wire.plans import WITHDRAWN, Flight
 
 _GRACE_NS = 5 * SECOND_NS
-"""A worker judges the deadline by its own clock, and its ack takes a moment."""
+"""Allows for the worker's own clock and the delay of its ack."""
 
 _PROBE_NS = round(PROBE_DEADLINE_S * SECOND_NS)
 
@@ -48,14 +48,14 @@ class Commands:
         self.flights: PersistentTable[Flight] = PersistentTable("flight")
 
     def next_change(self) -> int:
-        """Return the number of a new change, larger than that of any before, of any epoch."""
+        """Return the number of a new change, larger than all earlier ones of any epoch."""
         self._changes += 1
         return self.epoch * _CHANGES_AN_EPOCH + self._changes
 
     def issue(
         self, worker: str, incarnation: int, operation: Operation, cause: str, now_ns: int
     ) -> list[Output]:
-        """Enter a new command; return what to give out."""
+        """Add a new command; return its status and the command to send."""
         self._issued += 1
         command = Command(
             id=f"c{self.epoch}.{self._issued}",
@@ -80,14 +80,14 @@ class Commands:
         return self._deadline_ns
 
     def recover(self, epoch: int, flights: Iterable[Flight], now_ns: int) -> list[Output]:
-        """Take over what an earlier epoch left in flight and send it again under this one.
+        """Take over the commands in flight of an earlier epoch, and send them again.
 
-        What was taken back stays so: the earlier Weaver may have died before it could say it.
-        That is said first, since it takes all copies of an earlier epoch off file. What was issued
-        by a clock that was ahead has as long from now on as it would have had.
+        Withdrawn commands stay withdrawn, as the earlier Weaver may have died before it sent the
+        withdrawal. Withdrawals come first, since they delete all copies of earlier epochs. Times
+        by a clock that was ahead are shifted, so that a command has its full time left.
         """
         self.epoch = epoch
-        recalls: list[Output] = []
+        withdrawals: list[Output] = []
         issues: list[Output] = []
         for flight in flights:
             ahead_ns = max(0, flight.command.issued_ns - now_ns)
@@ -99,16 +99,15 @@ class Commands:
             )
             self._enter(Flight(command=command, status=flight.status))
             if flight.status == WITHDRAWN:
-                recalls.append(Withdrawal(command=command.id, worker=command.worker))
+                withdrawals.append(Withdrawal(command=command.id, worker=command.worker))
             else:
                 issues.append(Issue(command=command))
-        return recalls + issues
+        return withdrawals + issues
 
     def withdraw_undelivered(self, command_ids: Iterable[str]) -> list[Output]:
-        """Take back those commands of which no worker has been heard.
+        """Withdraw those of the commands that no worker has acknowledged.
 
-        They stay in flight: one that has reached its worker after all is told by its ack, and
-        the others end at their deadline.
+        They stay in flight: an ack may still arrive, and without one they end at their deadline.
         """
         outputs: list[Output] = []
         for command_id in command_ids:
@@ -120,7 +119,7 @@ class Commands:
         return outputs
 
     def acknowledge(self, ack: Ack) -> list[Output]:
-        """Take an ack; late, repeated and outdated ones change nothing."""
+        """Apply an ack; late, repeated and outdated acks are ignored."""
         flight = self.flights.get(ack.command)
         if flight is None:
             return []
@@ -128,7 +127,7 @@ class Commands:
         if (ack.worker, ack.incarnation) != (command.worker, command.incarnation):
             return []
         if ack.status == "rejected" and ack.epoch < command.epoch:
-            return []  # the copy of an earlier epoch was fenced off; ours is on its way
+            return []  # a copy of an earlier epoch was rejected; the present one is in flight
         if ack.status in FINAL_STATUSES:
             return self.settle(ack.command, ack.status, ack.detail, ack.step)
         if _ORDER[ack.status] <= _ORDER[flight.status]:
@@ -139,7 +138,7 @@ class Commands:
     def settle(
         self, command_id: str, status: AckStatus, detail: str, step: int = -1
     ) -> list[Output]:
-        """End a command's life."""
+        """Remove a command that has its final status."""
         command = self.flights.pop(command_id).command
         of_worker = self._of_worker[command.worker]
         del of_worker[command_id]
@@ -149,11 +148,11 @@ class Commands:
 
     @staticmethod
     def never_sent(command: Command, why: str) -> Output:
-        """Return the end of a command that an earlier Weaver issued and never sent."""
+        """Return the final status of a command that an earlier Weaver never sent."""
         return _status_of(command, "expired", why)
 
     def overdue(self, now_ns: int) -> list[str]:
-        """Return the commands whose deadline is well past and of which nothing was heard."""
+        """Return the commands that are well past their deadline."""
         is_past = self.report_time.is_past
         return [
             command_id
@@ -162,16 +161,16 @@ class Commands:
         ]
 
     def is_due(self, now_ns: int) -> bool:
-        """Say whether the deadline of any is well past, if all reports are taken in."""
+        """Return whether any command is well past its deadline, if all reports were read."""
         flights = self.flights.values()
         return any(now_ns > flight.command.deadline_ns + _GRACE_NS for flight in flights)
 
     def knobs_in_flight(self, worker: str) -> set[str]:
-        """Return the knobs that the worker is being told."""
+        """Return the knobs that commands in flight set on the worker."""
         return {knob for knob, _ in self._knob_commands(worker)}
 
     def setting(self, workers: Iterable[str], knob: str) -> list[Command]:
-        """Return the commands under way that tell one of the workers a value of the knob."""
+        """Return the commands in flight that set the knob on one of the workers."""
         return [
             command
             for worker in workers
@@ -187,12 +186,12 @@ class Commands:
         ]
 
     def workers_with(self, *operations: type[Operation]) -> set[str]:
-        """Return the workers that are told one, or may have been before it was taken back."""
+        """Return the workers with one of the operations in flight, even if it was withdrawn."""
         commands = (flight.command for flight in self.flights.values())
         return {command.worker for command in commands if isinstance(command.do, operations)}
 
     def of_other_incarnations(self, worker: str, incarnation: int | None) -> list[str]:
-        """Return the worker's commands that were meant for another life than this one."""
+        """Return the worker's commands for any other incarnation than this one."""
         return [
             flight.command.id
             for flight in self._flights_of(worker)

@@ -1,4 +1,4 @@
-"""The control lease: which web session may act; it ends unless it is renewed."""
+"""The control lease: the one web session that may act; it expires unless renewed."""
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.wire import notices
@@ -7,9 +7,9 @@ from torchloom_core.wire.requests import Annotate, ReleaseControl, Request, Stop
 
 
 class ControlLease:
-    """Refuse requests of other sessions; a request by command line needs no control lease.
+    """Refuses requests of other sessions; requests by command line need no lease.
 
-    It is not kept over a restart of the Weaver: its holder takes it again.
+    The lease ends when the Weaver restarts: its session has to take it again.
     """
 
     def __init__(self) -> None:
@@ -17,17 +17,17 @@ class ControlLease:
         self._until_ns = 0
 
     def holder(self, now_ns: int) -> str:
-        """Return the session that holds the lease, or nothing."""
+        """Return the session that has the lease, or an empty string."""
         return self._session if now_ns < self._until_ns else ""
 
     def until_ns(self, now_ns: int) -> int:
-        """Return when its lease is over; 0 where no session holds it."""
+        """Return when the lease expires; 0 if no session has it."""
         return self._until_ns if self.holder(now_ns) else 0
 
     def answer(self, request: Request, now_ns: int) -> list[Output] | None:
-        """Answer requests that are refused, or that concern the lease; None for all others.
+        """Answer requests about the lease and refused ones; return None for all others.
 
-        Any session may throw the kill switch, and annotate the record.
+        Any session may turn the kill switch on and annotate the record.
         """
         holder = self.holder(now_ns)
         match request.want:
@@ -40,14 +40,14 @@ class ControlLease:
             case ReleaseControl():
                 return self._take_back(request, now_ns)
             case Annotate(text=text):
-                told = notices.of_annotation(request.requester, text)
-                return [told, Reply(request=request.id, ok=True, text="it is on record")]
+                notice = notices.of_annotation(request.requester, text)
+                return [notice, Reply(request=request.id, ok=True, text="added to the record")]
             case StopActions():
                 return None
         if not request.session or holder == request.session:
             return None
-        who = f"{request.session} does not have control"
-        return _refused(request, f"{who}: {holder or 'nobody'} has")
+        text = f"{request.session} does not have control, {holder or 'no session'} has"
+        return _refused(request, text)
 
     def _give(self, request: Request, lease_s: float, now_ns: int) -> list[Output]:
         before, session = self.holder(now_ns), request.session
@@ -62,11 +62,11 @@ class ControlLease:
         return _done(request, f"{request.session} does not have control any more", is_news=True)
 
     def lapse(self, now_ns: int) -> list[Output]:
-        """Tell of a lease that is over."""
+        """Return a notice if the lease has just expired."""
         if not self._session or self.holder(now_ns):
             return []
         session, self._session = self._session, ""
-        return [Notice(kind="control", text=f"{session} did not renew its control lease")]
+        return [Notice(kind="control", text=f"the control lease of {session} expired")]
 
 
 def _refused(request: Request, why: str) -> list[Output]:
@@ -74,5 +74,5 @@ def _refused(request: Request, why: str) -> list[Output]:
 
 
 def _done(request: Request, text: str, *, is_news: bool) -> list[Output]:
-    told: list[Output] = [Notice(kind="control", text=text)] if is_news else []
-    return [*told, Reply(request=request.id, ok=True, text=text)]
+    announced: list[Output] = [Notice(kind="control", text=text)] if is_news else []
+    return [*announced, Reply(request=request.id, ok=True, text=text)]

@@ -1,4 +1,4 @@
-"""What stops a policy that takes too long; the Weaver has one that goes by the clock."""
+"""Stop a policy that takes too long; the Weaver has a guard with a clock."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -8,11 +8,11 @@ OVERRAN = "overran"
 
 
 class PolicyOverran(BaseException):
-    """A policy used up its time; not an Exception, so that no policy catches it in passing."""
+    """A policy exceeded its time; no Exception, so that a policy's ``except`` does not catch it."""
 
 
 class Guard(Protocol):
-    """Decides whether a policy overruns: by the clock live, by the record in a replay."""
+    """Decides whether a policy overruns: live by the clock, in a replay by the record."""
 
     @contextmanager
     def limit(self, policy: str, seq: int) -> Iterator[None]:
@@ -20,14 +20,14 @@ class Guard(Protocol):
 
 
 class RecordedGuard:
-    """Let exactly those policies overrun that overran when the trajectory was recorded."""
+    """Overruns exactly where the trajectory recorded an overrun."""
 
     def __init__(self, overruns: Iterable[tuple[int, str, str]] = ()) -> None:
         self._overruns = {(seq, policy): detail for seq, policy, detail in overruns}
 
     @contextmanager
     def limit(self, policy: str, seq: int) -> Iterator[None]:
-        """Raise at once if the record says so."""
+        """Raise at once if the record has an overrun at this input."""
         detail = self._overruns.get((seq, policy))
         if detail is not None:
             raise PolicyOverran(detail)

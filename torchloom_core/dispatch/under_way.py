@@ -1,4 +1,4 @@
-"""The plans under way: what each works on, and what has become of its commands."""
+"""The plans under way: their targets and the results of their commands."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -11,16 +11,16 @@ from torchloom_core.wire.messages import Command, Join
 from torchloom_core.wire.plans import Plan
 
 _NAMED = 20
-"""How many commands that were not applied an outcome names."""
+"""How many commands that were not applied an outcome names at most."""
 
 _WHY_CHARACTERS = 300
 
 _FATES: dict[str, Any] = {"rejected": "refused", "failed": "failed"}
-"""What the answer of one rank makes of a change that all are offered."""
+"""The state of an offered change after one rank's final ack."""
 
 
 class UnderWay:
-    """The plans under way, and what they keep busy.
+    """The plans under way, and their targets.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class UnderWay:
         self._incarnations: dict[str, frozenset[tuple[str, int]]] = {}
 
     def on(self, target: str) -> str:
-        """Return the verdict whose plan works on the target, or nothing."""
+        """Return the verdict whose plan works on the target, or an empty string."""
         return self._works_on.get(target, "")
 
     def open_of(self, verdict: str) -> set[str]:
@@ -46,7 +46,7 @@ class UnderWay:
         return self._open.get(verdict, set())
 
     def enter(self, plan: Plan, target: str) -> None:
-        """Take in a plan that works on the target."""
+        """Add a plan that works on the target."""
         self.table[plan.verdict] = plan
         self._open[plan.verdict] = set()
         self._works_on[target] = plan.verdict
@@ -54,14 +54,14 @@ class UnderWay:
             self.waiting[plan.verdict] = None
 
     def opened(
-        self, verdict: str, command_ids: Iterable[str], lives: Iterable[tuple[str, int]]
+        self, verdict: str, command_ids: Iterable[str], incarnations: Iterable[tuple[str, int]]
     ) -> None:
-        """Take note of the commands that have not ended yet, and of who was told."""
+        """Store the plan's open commands, and the incarnations they were sent to."""
         self._open[verdict] = set(command_ids)
-        self._incarnations[verdict] = frozenset(lives)
+        self._incarnations[verdict] = frozenset(incarnations)
 
     def settled(self, command: Command, status: str, detail: str, step: int) -> None:
-        """Take note that a command has ended, and for the outcome why."""
+        """Record that a command has ended, and why, for the outcome."""
         pending = self.open_of(command.cause)
         if command.id not in pending:
             return
@@ -83,7 +83,7 @@ class UnderWay:
         )
 
     def _land(self, plan: Plan, step: int) -> None:
-        """Take note of the step at which a rank did what all do together."""
+        """Record the step at which a rank applied a fenced change."""
         if plan.change:
             steps = (*plan.landed, step)
             landed = min(steps), max(steps)
@@ -91,31 +91,31 @@ class UnderWay:
                 self.table[plan.verdict] = msgspec.structs.replace(plan, landed=landed)
 
     def reserved(self) -> set[str]:
-        """Return the standby workers that some plan has taken already."""
+        """Return the standby workers that a plan has reserved."""
         plans = self.table.values()
         joins = (s for plan in plans for s in plan.stages if isinstance(s.operation, Join))
-        called = {worker for stage in joins for worker, _ in stage.incarnations}
-        return called.union(*(plan.await_training for plan in plans))
+        joining = {worker for stage in joins for worker, _ in stage.incarnations}
+        return joining.union(*(plan.await_training for plan in plans))
 
     def unsettled(self) -> set[tuple[str, str | None]]:
-        """Return knob and worker of the changes that were called off and may yet be undone."""
+        """Return knob and worker of called-off changes that may still be undone."""
         actions = [plan.action for plan in self.table.values() if plan.called_off]
         return {(a.knob, a.worker) for a in actions if isinstance(a, ChangeKnob)}
 
     def is_due(self, now_ns: int) -> bool:
-        """Say whether the time of any plan is over."""
+        """Return whether any plan is past its deadline."""
         return any(now_ns > plan.deadline_ns for plan in self.table.values())
 
     def incarnations_of(self, verdict: str) -> frozenset[tuple[str, int]]:
-        """Return worker and incarnation of all that the plan's present stage was told to."""
+        """Return the pairs of worker and incarnation that the plan's present stage was sent to."""
         return self._incarnations.get(verdict, frozenset())
 
     def change_before(self, plan: Plan) -> bool:
-        """Say whether another change of all ranks was granted before this one, and is not over."""
+        """Return whether an earlier fenced change is still under way."""
         return any(0 < other.change < plan.change for other in self.table.values())
 
     def leave(self, plan: Plan, target: str) -> set[str]:
-        """Drop a plan; return the ids of its commands that are still open."""
+        """Remove a plan; return the ids of its open commands."""
         del self.table[plan.verdict]
         if self._works_on.get(target) == plan.verdict:
             del self._works_on[target]

@@ -1,1 +1,1 @@
-"""The minimal core: telemetry to plugins, proposals to the arbiter, grants to commands."""
+"""The core: telemetry to plugins, proposals to the arbiter, grants to commands."""

@@ -1,8 +1,8 @@
-"""Carry out what was granted: plans of commands, stage by stage, and how they end.
+"""Carry out granted actions: plans of commands, stage by stage, to their outcomes.
 
-The kernel starts a plan for each granted verdict and advances all of them at every tick and
-ack. It is also the :class:`~torchloom_core.kernel.arbiter.limits.Situation` of the safety
-limits. What a plan is made of, and what is peculiar to it, its kind of action says.
+The kernel starts a plan for each granted verdict and advances all plans at every tick and ack.
+:class:`Execution` is also the :class:`~torchloom_core.kernel.arbiter.limits.Situation` of the
+safety limits. The kind of action defines the stages of a plan.
 """
 
 from collections.abc import Iterable, Set
@@ -31,7 +31,7 @@ from torchloom_core.wire.messages import (
 from torchloom_core.wire.plans import Plan, Stage, Stopped, begun_by, called_off, missed_text
 
 WITHDRAWAL = "withdrawn"
-"""The cause of commands that take back what a rank cannot do."""
+"""The cause of commands that withdraw a change that a rank rejected."""
 
 
 class Execution:
@@ -40,7 +40,7 @@ class Execution:
     Attributes
     ----------
     called_off : set of str
-        Verdicts that a person called off: whatever came of them is no failure of the action's.
+        Verdicts that a person called off; their outcome does not count as a failed action.
     """
 
     def __init__(self, run: Run, config: Config) -> None:
@@ -60,25 +60,25 @@ class Execution:
 
     @property
     def is_passive(self) -> bool:
-        """Whether nothing is told to workers that no plan asks for."""
+        """Whether only plans send commands: in a dry run, or with the kill switch on."""
         return self._dry_run or self.stopped
 
     def stop(self) -> None:
-        """Throw the kill switch."""
+        """Turn the kill switch on."""
         self.switch["stopped"] = Stopped()
 
     def resume(self) -> None:
-        """Release the kill switch."""
+        """Turn the kill switch off."""
         self.switch.pop("stopped", None)
 
-    # --- what the safety limits ask ---
+    # --- the situation of the safety limits ---
 
     def obstacle(self, action: Action) -> str:
-        """Return why the action cannot be carried out at all, or nothing."""
+        """Return why the action cannot be carried out, or an empty string."""
         return kind_of(action).obstacle(action, self._run)
 
     def in_progress(self, target: str) -> str:
-        """Return the verdict whose plan works on the target, or nothing."""
+        """Return the verdict whose plan works on the target, or an empty string."""
         plan = self._plans.table.get(self._plans.on(target))
         return plan.verdict if plan and not plan.called_off else ""
 
@@ -87,11 +87,11 @@ class Execution:
         return self._run.training_groups()
 
     def nodes(self) -> set[str]:
-        """Return every node that is known."""
+        """Return all known nodes."""
         return self._run.fleet.nodes()
 
     def cordoned(self) -> Set[str]:
-        """Return the nodes on which nobody new is put."""
+        """Return the cordoned nodes."""
         return self._run.fleet.cordons.nodes
 
     def groups_in_motion(self) -> set[str]:
@@ -99,13 +99,10 @@ class Execution:
         plans = self._plans.table.values()
         return {group for plan in plans for group in kind_of(plan.action).moves(plan.action)}
 
-    # --- the life of a plan ---
+    # --- plans ---
 
     def start(self, verdict: Verdict) -> list[Output]:
-        """Make a plan of a granted verdict and issue its first stage.
-
-        What needs no worker is done at once.
-        """
+        """Start the plan of a granted verdict; an action without commands is done at once."""
         run, now_ns = self._run, self._run.now_ns
         kind = kind_of(verdict.action)
         stages, await_training = kind.stages(verdict.action, run)
@@ -134,9 +131,9 @@ class Execution:
         return outputs + self._issue_stage(plan)
 
     def supersede(self, verdict: Verdict) -> list[Output]:
-        """Take back what is under way where a newer action of its kind takes its place.
+        """Withdraw the commands that a newer action of the same kind supersedes.
 
-        What has reached its worker is applied before the newer one, or put right after it.
+        One that has reached its worker is applied before the newer one, or corrected after it.
         """
         older = list(kind_of(verdict.action).superseded(verdict.action, self._run))
         outputs = self._commands.withdraw_undelivered(command.id for command in older)
@@ -146,16 +143,16 @@ class Execution:
         return outputs + self._advance_each(causes)
 
     def settled(self, command: Command, status: str, detail: str = "", step: int = -1) -> None:
-        """Take note that a command has ended, and for the outcome why."""
+        """Record that a command has ended, and why."""
         self._run.held_standbys.settled(command, status)
         self._plans.settled(command, status, detail, step)
 
     def advance_all(self) -> list[Output]:
-        """Issue the next stage of every plan that is ready for it, and end those that are over."""
+        """Issue the next stage of every plan that is ready, and end finished plans."""
         return self._advance_each(list(self._plans.table))
 
     def advance(self, verdict: str) -> list[Output]:
-        """Do the same for one plan and for those that wait for a standby."""
+        """Advance one plan, and the plans that wait for a standby."""
         return self._advance_each([verdict, *self._plans.waiting])
 
     def _advance_each(self, verdicts: Iterable[str]) -> list[Output]:
@@ -192,17 +189,17 @@ class Execution:
             w for w, incarnation in plan.stages[0].incarnations if fleet.is_gone(w, incarnation)
         ]
         if gone:
-            return self._end(plan, f"{', '.join(gone)} ended before its turn")
+            return self._end(plan, f"{', '.join(gone)} ended before its command was sent")
         return self._issue_stage(plan)
 
     def _is_late(self, plan: Plan) -> bool:
         return self._commands.report_time.is_past(plan.deadline_ns, self._run.now_ns)
 
     def _advance_fenced(self, plan: Plan) -> list[Output]:
-        """Offer a change to all once no other is offered, and end it once all have answered.
+        """Offer a change to all ranks once no other is offered; end it once all have answered.
 
-        What one rank cannot do is withdrawn from the others. Whether all have done it or none, the
-        answers say; a rank that is silent gives none.
+        If one rank rejects it, it is withdrawn from the others. The acks show whether all ranks
+        applied it or none did; an unreachable rank sends none.
         """
         run = self._run
         if plan.stages:
@@ -210,44 +207,43 @@ class Execution:
                 return []
             stage = run.stage(run.voters(), plan.stages[0].operation)
             if not stage.incarnations and not self._is_late(plan):
-                return []  # a new Weaver has yet to hear of them, or they are on their way back
+                return []  # a new Weaver has no hellos yet, or the ranks are restarting
             return self._begin(msgspec.structs.replace(plan, stages=(stage,)))
-        waited_for = self._plans.open_of(plan.verdict)
-        if waited_for and plan.fate == "refused":
-            return self._withdraw(plan, waited_for)
-        if any(self._may_answer(plan, command_id) for command_id in waited_for):
+        open_ids = self._plans.open_of(plan.verdict)
+        if open_ids and plan.fate == "refused":
+            return self._withdraw(plan, open_ids)
+        if any(self._may_answer(plan, command_id) for command_id in open_ids):
             return []
-        applied = len(plan.commands) - plan.missed_count - len(waited_for)
+        applied = len(plan.commands) - plan.missed_count - len(open_ids)
         is_done = plan.fate != "failed" and applied > plan.refused_count
-        return self._end(plan, "" if is_done else missed_text(plan) or "nobody was left to do it")
+        return self._end(plan, "" if is_done else missed_text(plan) or "no rank is left to do it")
 
     def _withdraw(self, plan: Plan, command_ids: Iterable[str]) -> list[Output]:
-        """Have the ranks that hold a change let go of it."""
+        """Withdraw an offered change from the ranks that have it."""
         self._plans.table[plan.verdict] = msgspec.structs.replace(plan, fate="withdrawn")
-        return self._let_go(plan, command_ids)
+        return self._send_withdrawal(plan, command_ids)
 
-    def _let_go(self, plan: Plan, command_ids: Iterable[str]) -> list[Output]:
-        told = [self._commands.flights[command_id].command for command_id in sorted(command_ids)]
-        lives = tuple((command.worker, command.incarnation) for command in told)
-        return self._run.issue(
-            Stage(operation=Withdraw(number=plan.change), incarnations=lives), WITHDRAWAL
-        )
+    def _send_withdrawal(self, plan: Plan, command_ids: Iterable[str]) -> list[Output]:
+        flights = [self._commands.flights[command_id] for command_id in sorted(command_ids)]
+        sent_to = tuple((one.command.worker, one.command.incarnation) for one in flights)
+        stage = Stage(operation=Withdraw(number=plan.change), incarnations=sent_to)
+        return self._run.issue(stage, WITHDRAWAL)
 
-    def offer_to_newcomers(self) -> list[Output]:
-        """Offer the change that all are offered also to those that have come since."""
+    def offer_to_new_ranks(self) -> list[Output]:
+        """Offer the present change also to the ranks that have joined since."""
         run, hello = self._run, self._run.fleet.hello
         for plan in self._plans.table.values():
             open_ids = self._plans.open_of(plan.verdict)
             if not plan.change or not open_ids or plan.fate != "offered" or plan.landed:
                 continue
-            lives = self._plans.incarnations_of(plan.verdict)
-            rows = [r for r in run.voters() if (hello[r].worker, hello[r].incarnation) not in lives]
+            old = self._plans.incarnations_of(plan.verdict)
+            rows = [r for r in run.voters() if (hello[r].worker, hello[r].incarnation) not in old]
             if not rows:
                 continue
             stage = run.stage(rows, self._commands.flights[min(open_ids)].command.do)
             outputs = run.issue(stage, plan.verdict)
             issued = [output.command.id for output in outputs if isinstance(output, Issue)]
-            self._plans.opened(plan.verdict, [*open_ids, *issued], (*lives, *stage.incarnations))
+            self._plans.opened(plan.verdict, [*open_ids, *issued], (*old, *stage.incarnations))
             self._plans.table[plan.verdict] = msgspec.structs.replace(
                 plan, commands=(*plan.commands, *issued)
             )
@@ -255,7 +251,7 @@ class Execution:
         return []
 
     def _may_answer(self, plan: Plan, command_id: str) -> bool:
-        """Say whether its worker still may answer; one that a new Weaver has yet to hear may."""
+        """Return whether its worker may still answer; an unknown worker may."""
         run, command = self._run, self._commands.flights[command_id].command
         row = run.fleet.row_of.get(command.worker)
         is_early = not plan.landed and (not plan.missed or run.now_ns <= command.deadline_ns)
@@ -263,9 +259,9 @@ class Execution:
         return row is None or is_open or bool(run.reachable([row]))
 
     def overdue(self) -> list[str]:
-        """Return the commands of which nothing was heard until well past their deadline.
+        """Return the commands without an ack well past their deadline.
 
-        What all do together may have been done by those of which nothing at all is heard.
+        A fenced change is not overdue on an unreachable rank, which may have applied it.
         """
         run, flights = self._run, self._commands.flights
         late = self._commands.overdue(run.now_ns)
@@ -278,14 +274,14 @@ class Execution:
         row = run.fleet.row_of.get(command.worker)
         if row is None:
             return run.now_ns < self._restored_ns + run.stale_ns
-        return not run.fleet.is_audible(row, run.now_ns)
+        return not run.fleet.is_settled(row, run.now_ns)
 
     def _issue_stage(self, plan: Plan) -> list[Output]:
         due = plan.stages if kind_of(plan.action).side_by_side else plan.stages[:1]
         outputs = [output for stage in due for output in self._run.issue(stage, plan.verdict)]
         issued = [output.command.id for output in outputs if isinstance(output, Issue)]
-        lives = [life for stage in due for life in stage.incarnations]
-        self._plans.opened(plan.verdict, issued, lives)
+        sent_to = [one for stage in due for one in stage.incarnations]
+        self._plans.opened(plan.verdict, issued, sent_to)
         self._plans.table[plan.verdict] = msgspec.structs.replace(
             plan,
             stages=plan.stages[len(due) :],
@@ -300,9 +296,9 @@ class Execution:
         still_open = self._plans.leave(plan, kind.target(plan.action))
         outputs = kind.end(plan, trouble, run)
         if plan.change and plan.fate == "offered":
-            outputs += self._let_go(plan, still_open)
+            outputs += self._send_withdrawal(plan, still_open)
         if trouble and not (self.stopped or plan.called_off or plan.applied):
-            outputs += self._send_back(plan)
+            outputs += self._drain_partial_join(plan)
         if not trouble:
             done = kind.summary(plan.action, plan, run)
             return [*outputs, Outcome.of(plan, "done", done, run.now_ns)]
@@ -317,8 +313,8 @@ class Execution:
         result = "partial" if is_half_done else "undone"
         return [*outputs, Outcome.of(plan, result, trouble, run.now_ns)]
 
-    def _send_back(self, plan: Plan) -> list[Output]:
-        """Send home the part of a standby group that joined without the rest."""
+    def _drain_partial_join(self, plan: Plan) -> list[Output]:
+        """Drain the workers of a standby group of which only a part joined."""
         run, fleet = self._run, self._run.fleet
         rows = [fleet.row_of[worker] for worker in plan.await_training if worker in fleet.row_of]
         joined = [row for row in rows if fleet.state[row] in ("joining", "training")]
@@ -331,9 +327,9 @@ class Execution:
         return self._end(plan, why) if plan else []
 
     def abandon_all(self, why: str) -> list[Output]:
-        """Call off every plan and the pause, and take back the commands that reached no worker.
+        """Call off every plan and the pause, and withdraw undelivered commands.
 
-        What changes the run ends once it is known of each of its commands what became of it.
+        A plan that changes the run ends once the result of each of its commands is known.
         """
         flights = self._commands.flights
         outputs = self._commands.withdraw_undelivered(
@@ -351,7 +347,7 @@ class Execution:
         return outputs
 
     def _close(self, plan: Plan) -> list[Output]:
-        """End a plan that was called off once all its commands have ended, as they have."""
+        """End a plan that was called off, once all its commands have ended."""
         if self._plans.open_of(plan.verdict):
             return []
         self.called_off.add(plan.verdict)
@@ -363,12 +359,12 @@ class Execution:
             outputs = self._end(plan, f"{plan.called_off}: {count}")
         else:
             outputs = self._end(plan, plan.called_off)
-        if applied and isinstance(plan.action, ChangeKnob):  # its value is not in doubt any more
+        if applied and isinstance(plan.action, ChangeKnob):  # its value is settled now
             outputs += self.reconcile(self._run.fleet.hello)
         return outputs
 
     def reconcile(self, hellos: Iterable[Hello]) -> list[Output]:
-        """Command the knobs of workers whose values are not what they should be."""
+        """Set the knobs of workers that do not have their desired values."""
         if self.stopped:
             return []
         fleet = self._run.fleet
@@ -385,21 +381,21 @@ class Execution:
                     outputs += self._run.issue(self._run.stage([row], operation), RECONCILE)
         return outputs
 
-    def wanted_nowhere(self) -> KnobValues:
-        """Return the run-fenced knobs that are to be set again: a run that began anew has none."""
+    def unset_values(self) -> KnobValues:
+        """Return the run-fenced knobs that have to be set again after a restart of the run."""
         run = self._run
         changes = any(plan.change for plan in self._plans.table.values())
         if not run.desired.table or self.is_passive or changes:
             return {}
         rows, hello = run.voters(), run.fleet.hello
-        lives = [(hello[row].worker, hello[row].incarnation) for row in rows]
+        incarnations = [(hello[row].worker, hello[row].incarnation) for row in rows]
         if not all(run.launches.knows(hello[row]) for row in rows):
             return {}
         present = [run.fleet.knobs[row] for row in rows]
-        return run.desired.nowhere(run.fleet.knob_specs, lives, present)
+        return run.desired.nowhere(run.fleet.knob_specs, incarnations, present)
 
     def prepare_standbys(self) -> list[Output]:
-        """Have standbys held back, and tell those to prepare of whom the lighthouse knows."""
+        """Hold standbys back from quorums, and prepare those that the lighthouse holds back."""
         run, outputs = self._run, self._hold_back_standbys()
         if self.is_passive:
             return outputs
@@ -410,10 +406,10 @@ class Execution:
         return self._run.held_standbys.hold_back(self._commands.workers_with(Join))
 
     def restore(self, plans: Iterable[Plan], commands: Iterable[Command], stopped: bool) -> None:
-        """Take over the plans that an earlier Weaver left, and the kill switch.
+        """Take over the plans and the kill switch of an earlier Weaver.
 
-        ``commands`` are those whose end is still to be told, whether or not they were sent. What
-        was begun by a clock that was ahead has as long from now on as it would have had.
+        ``commands`` are those that have not ended, sent or not. Times by a clock that was ahead
+        are shifted, so that each plan has its full time left.
         """
         self._restored_ns = self._run.now_ns
         open_of: dict[str, list[Command]] = {}
@@ -424,8 +420,8 @@ class Execution:
             self._plans.enter(begun_by(plan, self._run.now_ns), kind.target(plan.action))
             present = set(plan.commands).difference(plan.missed)
             own = [c for c in open_of.get(plan.verdict, ()) if c.id in present]
-            lives = [(command.worker, command.incarnation) for command in own]
-            self._plans.opened(plan.verdict, [command.id for command in own], lives)
+            incarnations = [(command.worker, command.incarnation) for command in own]
+            self._plans.opened(plan.verdict, [command.id for command in own], incarnations)
             kind.restored(plan, self._run)
         if stopped:
             self.stop()

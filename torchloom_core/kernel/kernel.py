@@ -1,4 +1,4 @@
-"""The deterministic heart: one input in, outputs out, no clock, no I/O, no threads.
+"""The deterministic core: one input in, outputs out, no clock, no I/O, no threads.
 
 The Weaver drives it from NATS, a replay from a recorded trajectory; the same inputs in the
 same order give the same outputs to the bit. Time is the ``ts_ns`` that comes with an input.
@@ -87,14 +87,14 @@ _UNSENT = "the Weaver ended before it was sent"
 
 
 class Kernel:
-    """Route telemetry into policies, what they propose into the arbiter, grants into commands.
+    """Pass telemetry to policies, their proposals to the arbiter, and grants to commands.
 
     Parameters
     ----------
     config : Config
-        The whole configuration; the kernel keeps no other settings.
+        The whole configuration; the kernel has no other settings.
     plugins : ActivePlugins
-        The policies and predictors that are active.
+        The active policies and predictors.
     guard : Guard
         What stops a policy that takes too long.
     """
@@ -143,7 +143,7 @@ class Kernel:
         self.ticks = 0
 
     def step(self, message: Telemetry | SampleTable | Input, ts_ns: int) -> Sequence[Output]:
-        """Take one input and return everything it led to, in order."""
+        """Process one input and return its outputs, in order."""
         self.seq += 1
         if isinstance(message, Telemetry):
             self.fleet.receive(message, ts_ns)
@@ -162,7 +162,7 @@ class Kernel:
             case Exit():
                 return self._exit(message)
             case Note():
-                return [*self.fleet.note(message, ts_ns), *self._react_in_pause(message)]
+                return [*self.fleet.note(message, ts_ns), *self._update_pause(message)]
             case NodeFault():
                 fault = self.fleet.note_fault(message)
                 return [notices.of_fault(fault)] if fault else ()
@@ -180,7 +180,7 @@ class Kernel:
             case Recovered():
                 return self._recover(message)
             case RecordingGap():
-                self.seq = message.last + 1  # it is, but where the life is read back
+                self.seq = message.last + 1  # differs only when the record is read back
                 return [notices.of_gap(message)]
         raise TypeError(f"need a kernel input, was {type(message).__name__}")
 
@@ -194,14 +194,14 @@ class Kernel:
         over = self.fleet.cordons.lift_over(self.run.now_ns)
         outputs += [CordonOver(node=node) for node in over]
         for command_id in self.execution.overdue():
-            outputs += self._settle(command_id, "nothing was heard of it until its deadline")
+            outputs += self._settle(command_id, "no ack before its deadline")
         outputs += self.run.pauses.check(self.run.now_ns)
         outputs += self._note_failures(self.execution.advance_all())
-        outputs += self.execution.offer_to_newcomers()
+        outputs += self.execution.offer_to_new_ranks()
         outputs += self._run_end.close()
         outputs += self.control_lease.lapse(self.run.now_ns)
         outputs += self._inherit(*self.run.launches.look(self.run.now_ns))
-        outputs += self._put_right()
+        outputs += self._correct()
         view = self._view()
         for waiting in list(self.arbiter.waiting):
             outputs += self._withdraw_lapsed(waiting, view)
@@ -215,21 +215,21 @@ class Kernel:
         outputs += self.arbiter.expired(self.run.now_ns)
         outputs += self._decide(candidates)
         outputs += self.execution.prepare_standbys()
-        outputs += self.forecasts.ask(self.run.now_ns, lambda: self._number("f"))
+        outputs += self.forecasts.request(self.run.now_ns, lambda: self._number("f"))
         return outputs
 
     def _view(self) -> FleetView:
         return self.fleet.view(self.run.now_ns, self.forecasts.newest, self.run.steering.view)
 
     def _withdraw_lapsed(self, proposal_id: str, view: FleetView) -> list[Output]:
-        """Withdraw a waiting proposal of which its policy says that it no longer holds."""
+        """Withdraw a waiting proposal if its policy no longer stands by it."""
         lapsed = self.host.lapsed(self.arbiter.waiting[proposal_id].proposed, view, self.seq)
         if isinstance(lapsed, PolicyFailed):
             return [lapsed]
         return [self.arbiter.withdraw(proposal_id, "lapsed", lapsed)] if lapsed else []
 
-    def _put_right(self) -> list[Output]:
-        """Take back what hurt the run, and set again what was wanted of one that began anew."""
+    def _correct(self) -> list[Output]:
+        """Roll back changes that made the run worse, and set knobs again after a restart."""
         outputs: list[Output] = [*self.run.guards.look(self.run.now_ns)]
         for judged in self.run.guards.judge(self.run.now_ns):
             outputs.append(judged)
@@ -237,11 +237,11 @@ class Kernel:
                 self.arbiter.failed(judged.verdict)
         for watch in self.run.guards.to_take_back(self.run.now_ns):
             which = f" (try {watch.tries} of {TRIES})" if watch.tries > 1 else ""
-            reason = f"{watch.verdict} hurt: {watch.hurt}{which}"
+            reason = f"{watch.verdict} made the run worse: {watch.hurt}{which}"
             outputs += self._propose(ChangeKnobs(values=watch.before), GUARD, reason)
-        values = self.execution.wanted_nowhere()
+        values = self.execution.unset_values()
         if values:
-            outputs += self._propose(ChangeKnobs(values=values), RECONCILE, "wanted since before")
+            outputs += self._propose(ChangeKnobs(values=values), RECONCILE, "set before a restart")
         return outputs
 
     def _propose(self, action: Action, policy: str, reason: str) -> list[Output]:
@@ -252,23 +252,23 @@ class Kernel:
 
     def _hello(self, hello: Hello) -> list[Output]:
         before = self.fleet.launch_of(hello.worker)
-        new_life = self.fleet.register(hello, self.run.now_ns)
-        before = before if new_life else hello.launch  # one life is of one launch
+        is_new = self.fleet.register(hello, self.run.now_ns)
+        before = before if is_new else hello.launch  # one incarnation, one launch
         if not self.fleet.knows(hello.worker, hello.incarnation):
             return self._refused.notices(hello, self.fleet, self.run.now_ns)
         self.forecasts.settle(hello.worker, hello.node)
         outputs: list[Output] = []
-        if new_life:
+        if is_new:
             outputs.append(notices.of_hello(hello))
         for command_id in self.commands.of_other_incarnations(hello.worker, hello.incarnation):
-            outputs += self._settle(command_id, "the worker has started another life")
+            outputs += self._settle(command_id, "the worker has restarted")
         outputs += self._inherit(*self.run.launches.register(hello, before, self.run.now_ns))
         outputs += self.execution.reconcile([hello])
         outputs += self.run.pauses.check(self.run.now_ns) + self.run.pauses.stray(hello)
         return outputs + self._advance("")
 
     def _inherit(self, joined: list[Hello], held: list[KnobDesired]) -> list[Output]:
-        """Set the wanted knobs of those that belong to the job now, or say what waits."""
+        """Set the desired knobs of workers of the present job, or report which values wait."""
         outputs: list[Output] = [*held]
         if held:
             notice = notices.of_new_job(held, joined[0].worker)
@@ -277,22 +277,22 @@ class Kernel:
 
     def _exit(self, message: Exit) -> list[Output]:
         if not self.fleet.end(message, self.run.now_ns):
-            # A Weaver that has just taken over may hear the end of a life before its hello.
+            # A Weaver that has just taken over may get an exit before the hello.
             return self._end_commands(message, message.incarnation) + self._advance("")
         self._run_end.note(message)
         outputs: list[Output] = [notices.of_exit(message), *self._end_commands(message, None)]
-        outputs += self._count_out(message.worker, f"the process of {message.worker} has ended")
-        return outputs + self._react_in_pause(message) + self._advance("")
+        outputs += self._report_gone(message.worker, f"process of {message.worker} has ended")
+        return outputs + self._update_pause(message) + self._advance("")
 
     def _end_commands(self, message: Exit, incarnation: int | None) -> list[Output]:
-        """End the commands to the worker that has ended, of one life or, with None, of any."""
+        """End the open commands to a worker that has ended, of one incarnation or (None) of any."""
         outputs: list[Output] = []
         for command_id in self.commands.of_other_incarnations(message.worker, None):
             command = self.commands.flights[command_id].command
             if incarnation not in (None, command.incarnation):
                 continue
             drains = isinstance(done_by(command.do, self.fleet.group_of(command.worker)), Drain)
-            # The last ack and the exit travel apart: a worker that left was drained.
+            # The exit may come before the last ack: a worker that left was drained.
             status: AckStatus = "applied" if drains and message.expected else "expired"
             if status == "applied" and incarnation is None:
                 self.fleet.apply(message.worker, command.do)
@@ -312,17 +312,18 @@ class Kernel:
                 case Pause():
                     self.run.pauses.applied(ack, flight.command.cause, self.run.now_ns)
                 case Drain():
-                    outputs += self._count_out(ack.worker, f"{ack.worker} was drained")
+                    outputs += self._report_gone(ack.worker, f"{ack.worker} was drained")
                 case Probe() as probe if ack.measured:
                     self.fleet.note_link(ack.worker, probe, ack.measured, self.run.now_ns)
         self.execution.settled(flight.command, ack.status, ack.detail, ack.step)
         return outputs + self._advance(flight.command.cause)
 
     def _after_knob(self, command: Command, operation: SetKnob) -> list[Output]:
-        """Tell of a value that was wanted before, and put right one that is wanted no more."""
-        wish = self.run.desired.of(command.worker, operation.knob)
-        if wish is not None and wish.value == operation.value:
-            return [notices.of_wanted(wish, command.worker)] if command.cause == RECONCILE else []
+        """Report an older desired value that was set, and correct one that is outdated."""
+        desired = self.run.desired.of(command.worker, operation.knob)
+        if desired is not None and desired.value == operation.value:
+            is_older = command.cause == RECONCILE
+            return [notices.of_wanted(desired, command.worker)] if is_older else []
         hello = self.fleet.hello[self.fleet.row_of[command.worker]]
         return self.execution.reconcile([hello])
 
@@ -330,13 +331,12 @@ class Kernel:
         outputs: list[Output] = []
         for command_id in message.commands:
             if command_id in self.commands.flights:
-                outputs += self._settle(command_id, "taken back before it was sent")
+                outputs += self._settle(command_id, "withdrawn before it was sent")
         return outputs
 
     def _request(self, request: Request) -> list[Output]:
-        again = self.answers.repeated(request)
-        if again is not None:
-            return [again]
+        if (repeated := self.answers.repeated(request)) is not None:
+            return [repeated]
         outputs = self._grant(request)
         for output in outputs:
             if isinstance(output, Reply):
@@ -349,18 +349,17 @@ class Kernel:
         match request.want:
             case StopActions():
                 self.execution.stop()
-                paused = "; the pause is over for all" if self.run.pauses.verdict else ""
+                paused = "; the pause is ended" if self.run.pauses.verdict else ""
                 count = len(self.run.plans.table)
                 outputs = self._note_failures(self.execution.abandon_all(ACTIONS_STOPPED))
-                text = f"actions are stopped; {count} under way were called off{paused}"
+                text = f"actions are stopped; {count} under way called off{paused}"
                 if waiting := len(self.run.plans.table):
-                    text += f"; the outcome of {waiting} follows once its workers have answered"
+                    text += f"; {waiting} of them end once their workers have answered"
                 return [*outputs, Reply(request=request.id, ok=True, text=text)]
             case ResumeActions():
                 self.execution.resume()
                 reply = Reply(request=request.id, ok=True, text="actions are resumed")
-                told = self.execution.reconcile(self.fleet.hello)
-                return [*told, reply]
+                return [*self.execution.reconcile(self.fleet.hello), reply]
             case Approve(proposal=proposal_id) | Deny(proposal=proposal_id):
                 if proposal_id not in self.arbiter.waiting:
                     text = f"no proposal {proposal_id!r} waits for approval"
@@ -368,21 +367,21 @@ class Kernel:
                 return self._decide_waiting(request, proposal_id)
             case ForgetKnob(knob=knob, worker=worker):
                 forgotten = self.run.desired.forget(knob, worker)
-                text = f"{knob} is wanted no more; workers keep what they have"
+                text = f"{knob} has no desired value now; workers keep their present values"
                 if not forgotten:
-                    text = f"no value of {knob} was wanted{f' of {worker}' if worker else ''}"
+                    text = f"{knob} had no desired value{f' on {worker}' if worker else ''}"
                 return [*forgotten, Reply(request=request.id, ok=bool(forgotten), text=text)]
             case Propose(action=action, sure=sure):
-                if not sure and (doubt := self._warning(action)):
-                    return [Reply(request=request.id, ok=False, text=doubt)]
-                outputs = self._propose(action, PERSON, f"{request.requester} asked for it")
+                if not sure and (warning := self._warning(action)):
+                    return [Reply(request=request.id, ok=False, text=warning)]
+                outputs = self._propose(action, PERSON, f"requested by {request.requester}")
                 return [*outputs, answer_to(request, outputs, self.run.plans.table)]
-        raise TypeError(f"need what control does not answer, was {request.want}")
+        raise TypeError(f"need a request to the kernel, was {request.want}")
 
     def _decide_waiting(self, request: Request, proposal_id: str) -> list[Output]:
-        """Approve or deny a waiting proposal; one that no longer holds is withdrawn instead."""
+        """Approve or deny a waiting proposal; one that its policy gave up is withdrawn instead."""
         if isinstance(request.want, Deny):
-            why = f"{request.requester} denied it"
+            why = f"denied by {request.requester}"
             why += f": {request.want.reason}" if request.want.reason else ""
             text = f"{proposal_id} is denied"
             denied = self.arbiter.withdraw(proposal_id, PERSON, why)
@@ -396,11 +395,11 @@ class Kernel:
         return [*outputs, answer_to(request, outputs, self.run.plans.table)]
 
     def _warning(self, action: Action) -> str:
-        """Return what to ask a person before a proposal is made of an action, or nothing."""
+        """Return why a person should confirm an action, or an empty string."""
         if self.execution.obstacle(action):
             return ""
-        doubt = kind_of(action).warning(action, self.run)
-        return f'{doubt}; --yes ("sure": true) sets it' if doubt else ""
+        warning = kind_of(action).warning(action, self.run)
+        return f'{warning}; to set it anyway: --yes ("sure": true)' if warning else ""
 
     def _recover(self, message: Recovered) -> list[Output]:
         control = message.control
@@ -424,7 +423,7 @@ class Kernel:
             outputs += self._note_failures([Outcome.never_started(verdict, _UNSENT)])
         return outputs
 
-    # --- what they share ---
+    # --- shared steps ---
 
     def _decide(self, candidates: Iterable[Candidate]) -> list[Output]:
         outputs: list[Output] = []
@@ -440,11 +439,11 @@ class Kernel:
         outputs += kind_of(verdict.action).granted(verdict.action, self.run)
         return outputs + self._note_failures(self.execution.start(verdict))
 
-    def _count_out(self, worker: str, reason: str) -> list[Output]:
+    def _report_gone(self, worker: str, reason: str) -> list[Output]:
         replicas = self.fleet.quorums.replicas([self.fleet.row_of[worker]])
         return self.run.steering.gone(replicas, reason)
 
-    def _react_in_pause(self, message: Exit | Note) -> list[Output]:
+    def _update_pause(self, message: Exit | Note) -> list[Output]:
         return self.run.pauses.react(message) + self._advance(self.run.pauses.making)
 
     def _settle(self, command_id: str, why: str, status: AckStatus = "expired") -> list[Output]:
@@ -471,19 +470,19 @@ class Kernel:
         self._numbered += 1
         return f"{prefix}{self.commands.epoch}.{self._numbered}"
 
-    # --- what the Weaver reads ---
+    # --- read by the Weaver ---
 
     def training_replicas(self) -> set[str]:
-        """Return the names of the groups that train, as the lighthouse knows them."""
+        """Return the lighthouse's names of the training groups."""
         rows = self.run.rows_in("training", "paused")
         return set(map(name_of_replica, self.fleet.quorums.replicas(rows)))
 
     def predictor_view(self, name: str) -> FleetView:
-        """Return a copy of what the predictor needs, for use off the loop."""
+        """Return a copy of the data that the predictor needs, for use in another thread."""
         return self.fleet.view_copy(self.run.now_ns, self._predictors[name].needs)
 
     def control(self) -> Control:
-        """Return everything that must outlive this process."""
+        """Return the state that must survive a restart of the Weaver."""
         return Control(
             stopped=self.execution.stopped,
             flights=tuple(self.commands.flights.values()),
@@ -500,7 +499,7 @@ class Kernel:
         )
 
     def changes(self) -> Changes:
-        """Return what of :meth:`control` is new since the last call, each entry by its key."""
+        """Return the entries of :meth:`control` that changed since the last call, by key."""
         changes: dict[str, msgspec.Struct | None] = {}
         for table in self._stored:
             changes |= table.take_changes()

@@ -1,1 +1,1 @@
-"""Every message, action and event: plain values without I/O, all of core that a Threadlet needs."""
+"""Messages, actions and events as plain values; the only part of core that a Threadlet needs."""

@@ -1,6 +1,6 @@
-"""What can be done to a run, as it is proposed, granted and recorded.
+"""The actions on a run, as they are proposed, granted and recorded.
 
-What the core does of each kind is in :mod:`torchloom_core.kernel.actions`.
+:mod:`torchloom_core.kernel.actions` carries out each kind.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,7 +29,7 @@ class Migrate(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="
 
 
 class AdmitGroup(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="admit"):
-    """The standby ``group`` joins the run for good, and nobody leaves for it.
+    """The standby ``group`` joins the run for good, in addition to the present groups.
 
     Examples
     --------
@@ -44,7 +44,7 @@ class AdmitGroup(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
 class DrainGroup(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="drain"
 ):
-    """``group`` leaves at a step boundary, without a replacement; others ``also`` at the same one.
+    """``group`` leaves at a step boundary without a replacement; ``also`` at the same step.
 
     Examples
     --------
@@ -58,15 +58,15 @@ class DrainGroup(
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """All that leave."""
+        """All groups that leave."""
         return tuple(dict.fromkeys((self.group, *self.also)))
 
 
 class EvictGroup(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="evict"):
-    """``group`` hangs: whoever waits for it is freed, and goes on without it.
+    """Remove the hung ``group`` from the quorum, so that the other groups continue without it.
 
-    ``then`` it may come back by itself (``wait``), is ended by its sidecars for whoever started
-    it to start it again (``restart``), or is ended once a standby was told to join (``replace``).
+    ``then``: it may rejoin by itself (``wait``), its sidecars terminate it and its launcher
+    restarts it (``restart``), or a standby joins and it is terminated (``replace``).
 
     Examples
     --------
@@ -95,16 +95,16 @@ class ChangeKnob(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
 
 
 class Guard(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is watched after a change, and how far it may rise before the change is taken back.
+    """The metric that is watched after a change, and its limit; above it the change is rolled back.
 
     Attributes
     ----------
     metric : str
-        One that rises where a run goes badly: ``loss``, ``grad_norm``, ``step_time_s``.
+        One that rises when a run gets worse: ``loss``, ``grad_norm``, ``step_time_s``.
     band : float
-        How many times the run's own noise, from before the change, it may lie above what it was.
+        How far the metric may rise, in multiples of its noise before the change.
     window_s : float
-        How long it is watched, before and after, seconds.
+        How long it is measured before and watched after the change, seconds.
 
     Examples
     --------
@@ -121,9 +121,9 @@ class Guard(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class ChangeKnobs(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="knobs"
 ):
-    """Set run-fenced knobs: all of them, on all ranks, at one step; or none anywhere.
+    """Set run-fenced knobs on all ranks at one step, or none of them.
 
-    Without a ``guard`` the one of the config watches over it.
+    Without a ``guard`` the one of the config is used.
 
     Examples
     --------
@@ -162,7 +162,7 @@ class PauseRun(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=
 
 
 class ResumeRun(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="resume"):
-    """Let every paused worker go on.
+    """Resume every paused worker.
 
     Examples
     --------
@@ -175,7 +175,7 @@ class ResumeRun(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag
 class RewindRun(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="rewind"
 ):
-    """All ranks go back to the last checkpoint at one step, and ``skip`` batches from there.
+    """All ranks return to the last checkpoint at one step, and ``skip`` batches from there.
 
     Examples
     --------
@@ -203,14 +203,13 @@ class CollectDump(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
 class ProbeLinks(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="probe"):
     """Measure the links from senders to receivers, all of ``pairs`` at the same time.
 
-    Nobody stands in two pairs, so that no two probes share a link. Only workers whose sidecars
-    take part can be named, which have ``TORCHLOOM_LINK_ADDRESS`` in their environment:
-    ``view.can_be_probed`` says which.
+    A worker may be in one pair only, so that no two probes share a link. Each worker needs
+    ``TORCHLOOM_LINK_ADDRESS`` in its environment: see ``view.can_be_probed``.
 
     Raises
     ------
     ValueError
-        If somebody stands in two pairs, or is both sides of one.
+        If a worker is named twice.
 
     Examples
     --------
@@ -230,17 +229,17 @@ class ProbeLinks(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
         for pair in self.pairs:
             for worker in pair:
                 if worker in named:
-                    raise ValueError(f"pairs: need each worker in one place, was {worker} in two")
+                    raise ValueError(f"pairs: need each worker once, was {worker} twice")
                 named.add(worker)
 
 
 class MapLandscape(
     Look, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="landscape"
 ):
-    """A standby looks at the loss around the run's newest weights; no trainer has a part in it.
+    """A standby maps the loss around the run's newest weights; the trainers are not involved.
 
-    Only a standby whose script offers it can be told, and one at a time. One of 0 ``points`` ends
-    what is under way.
+    The standby's script must offer it, and only one standby task runs at a time. 0 ``points`` end
+    the present task.
 
     Examples
     --------
@@ -250,7 +249,7 @@ class MapLandscape(
     """
 
     def operation(self, workers: Iterable[str], now: KnobValues) -> Survey:
-        """Return what these standbys are told, whatever is wanted of the knobs ``now``."""
+        """Return the operation for these standbys; the desired values ``now`` are not used."""
         among = tuple(workers) if self.over > 1 else ()
         return Survey(**{**msgspec.structs.asdict(self), "among": among})
 
@@ -258,10 +257,10 @@ class MapLandscape(
 class PreviewChange(
     Trial, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="preview"
 ):
-    """A standby tries out what knobs would do to the run, beside a control; nobody else does.
+    """A standby trains with changed knobs and, as a control, without; the run is not affected.
 
-    Only a standby whose script offers it can be told, and one at a time. One of 0 ``steps`` ends
-    what is under way.
+    The standby's script must offer it, and only one standby task runs at a time. 0 ``steps`` end
+    the present task.
 
     Examples
     --------
@@ -272,17 +271,17 @@ class PreviewChange(
     """
 
     def operation(self, workers: Iterable[str], now: KnobValues) -> Rehearse:
-        """Return what a standby is told, where this is wanted of the knobs ``now``."""
-        return Rehearse(**msgspec.structs.asdict(self), now={} if self.leaves_off else now)
+        """Return the operation for a standby; ``now`` are the desired values of the run."""
+        return Rehearse(**msgspec.structs.asdict(self), now={} if self.ends_task else now)
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="alert"):
-    """Tell people about ``worker``; nothing is changed.
+    """Report a condition of ``worker`` to people; the run is not changed.
 
     Examples
     --------
     >>> from torchloom_core.plugin import Alert, Proposal
-    >>> alert = Alert(worker="g1-0", text="its loss is no number")
+    >>> alert = Alert(worker="g1-0", text="its loss is NaN")
     >>> Proposal(action=alert, reason="loss is NaN").net_gpu_s  # only an alert needs no gain
     0.0
     """
@@ -294,7 +293,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="al
 class CordonNode(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="cordon"
 ):
-    """Put nobody new on ``node``, for ``lasts_s`` or until it is uncordoned; who trains stays.
+    """Start no worker on ``node``, for ``lasts_s`` seconds or until it is uncordoned.
 
     Examples
     --------
@@ -308,7 +307,7 @@ class CordonNode(
 
 
 class UncordonNode(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="uncordon"):
-    """Let workers be put on ``node`` again.
+    """Allow workers on ``node`` again.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Bytes to messages and back; every way a message can be malformed ends in a MessageError."""
+"""Encode and decode messages; every malformed message raises a MessageError."""
 
 from typing import Any, TypeVar
 
@@ -21,24 +21,24 @@ MAX_MESSAGE_BYTES = 1 << 20
 """The server's default ``max_payload``; a larger message never arrives."""
 
 MAX_REPORT_BYTES = 1 << 15
-"""Of an ack, and of an event on ``tl.evt``; a larger event goes by ``tl.bulk``."""
+"""Of an ack or an event on ``tl.evt``; a larger event is sent on ``tl.bulk``."""
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises over bytes that are no message."""
+"""The errors that msgspec raises for bytes that are no message."""
 
 _INT64 = 8
 _FLOAT64 = 8
-_KNOWN_HEADERS = 1000
-_LONGEST_KNOWN_HEADER = 1 << 15
-"""Bytes: a thousand names of thirty characters; longer ones are looked at each time."""
+_CACHED_HEADERS = 1000
+_LONGEST_CACHED_HEADER = 1 << 15
+"""Bytes, enough for 1,000 names of 30 characters; longer headers are not cached."""
 
-_KNOWN_SENDERS = 100_000
+_CACHED_SENDERS = 100_000
 
 _T = TypeVar("_T")
 
 
 class _Unnamed(Telemetry, frozen=True, kw_only=True):
-    """Telemetry whose metric names are still msgpack, and whose sender's are not checked."""
+    """Telemetry whose metric names are still msgpack, and whose sender's names are unchecked."""
 
     run: str
     worker: str
@@ -51,19 +51,19 @@ _unnamed_decoder = msgspec.msgpack.Decoder(_Unnamed)
 _names_of: dict[bytes, tuple[str, ...]] = {}
 """Metric names by their msgpack: a worker sends the same ones with every batch."""
 _run_of: dict[str, str] = {}
-"""Senders whose names were checked."""
+"""Senders whose names were checked, and their runs."""
 _json_encoder = msgspec.json.Encoder()
 _event_decoder: msgspec.json.Decoder[WorkerEvent] = msgspec.json.Decoder(WorkerEvent)
 _command_decoder = msgspec.json.Decoder(Command)
 _ack_decoder = msgspec.json.Decoder(Ack)
 _roll_call_decoder = msgspec.json.Decoder(RollCall)
-_hold_decoder = msgspec.json.Decoder(PauseState)
+_pause_state_decoder = msgspec.json.Decoder(PauseState)
 _join_request_decoder = msgspec.json.Decoder(JoinRequest)
 _join_reply_decoder = msgspec.json.Decoder(JoinReply)
 
 
 def encode(message: msgspec.Struct | dict[str, Any]) -> bytes:
-    """Return a message as JSON that a person can read with ``nats sub``."""
+    """Return a message as JSON, readable with ``nats sub``."""
     return _json_encoder.encode(message)
 
 
@@ -78,7 +78,7 @@ def decode_telemetry(data: bytes) -> Telemetry:
     Raises
     ------
     MessageError
-        If ``data`` is no telemetry, is too large, or its arrays do not fit each other.
+        If ``data`` is no telemetry, too large, or its arrays have different lengths.
     """
     _check_size(data, "telemetry")
     try:
@@ -95,9 +95,9 @@ def decode_telemetry(data: bytes) -> Telemetry:
 
 
 def _decode_telemetry(data: bytes) -> Telemetry:
-    """Return the batch in ``data`` with metric names that are the same object each time.
+    """Return the batch in ``data``; equal metric names are the same tuple each time.
 
-    To make thirty strings, and then to hash them, costs more than all the rest of a batch.
+    Creating and hashing thirty strings would cost more than the rest of the batch.
     """
     unnamed = _unnamed_decoder.decode(data)
     header = bytes(unnamed.metrics)
@@ -123,11 +123,11 @@ def _decode_telemetry(data: bytes) -> Telemetry:
 
 
 def _remember(header: bytes, batch: Telemetry) -> None:
-    if header not in _names_of and len(header) <= _LONGEST_KNOWN_HEADER:
-        if len(_names_of) >= _KNOWN_HEADERS:
+    if header not in _names_of and len(header) <= _LONGEST_CACHED_HEADER:
+        if len(_names_of) >= _CACHED_HEADERS:
             _names_of.clear()
         _names_of[header] = batch.metrics
-    if len(_run_of) >= _KNOWN_SENDERS:
+    if len(_run_of) >= _CACHED_SENDERS:
         _run_of.clear()
     _run_of[batch.worker] = batch.run
 
@@ -153,8 +153,8 @@ def decode_roll_call(data: bytes) -> RollCall:
 
 
 def decode_pause_state(data: bytes) -> PauseState:
-    """Return the hold in ``data``, or raise MessageError."""
-    return _decode_json(_hold_decoder, data, "hold")
+    """Return the pause state in ``data``, or raise MessageError."""
+    return _decode_json(_pause_state_decoder, data, "pause state")
 
 
 def decode_join_request(data: bytes) -> JoinRequest:
@@ -168,7 +168,7 @@ def decode_join_reply(data: bytes) -> JoinReply:
 
 
 def decode_json(cls: type[_T], data: bytes, what: str) -> _T:
-    """Return the ``cls`` in ``data``, or raise MessageError, which says ``what`` it is not."""
+    """Return the ``cls`` in ``data``, or raise MessageError; ``what`` names it in the error."""
     return _decode_json(msgspec.json.Decoder(cls), data, what)
 
 

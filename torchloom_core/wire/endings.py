@@ -1,33 +1,33 @@
-"""How a worker's process ended: whether somebody meant it to, and in words for people."""
+"""How a worker's process ended: whether that was intended, and in words."""
 
 import signal
 
 _INTERRUPTED = (-signal.SIGINT, 128 + signal.SIGINT)
 _TERMINATED = (-signal.SIGTERM, 128 + signal.SIGTERM)
 
-MEANT = frozenset({"drained", "finished", "interrupted", "terminated"})
-"""How an end that was meant is called in a word."""
+INTENDED = frozenset({"drained", "finished", "interrupted", "terminated"})
+"""The words for intended ends."""
 
 
-def is_meant(status: int | None, *, parted: bool, error: str) -> bool:
-    """Say whether an end was meant: the loop is over, or somebody asked for it by a signal.
+def is_intended(status: int | None, *, parted: bool, error: str) -> bool:
+    """Return whether an end was intended: the loop is over, or a signal requested it.
 
     Parameters
     ----------
     status : int, optional
-        The exit code, or minus the signal number; None if nobody knows.
+        The exit code, or minus the signal number; None if unknown.
     parted : bool
-        Whether the interpreter got as far as its own end.
+        Whether the interpreter reached its normal end.
     error : str
-        The exception that nobody caught.
+        The uncaught exception, or empty.
     """
     if error:
         return False
     return parted if status is None else status in (0, *_INTERRUPTED, *_TERMINATED)
 
 
-def is_of_its_own(status: int | None, *, expected: bool) -> bool:
-    """Say whether the run ended by itself or by Ctrl-C: whoever terminates may start it again."""
+def is_own_end(status: int | None, *, expected: bool) -> bool:
+    """Return whether the run ended by itself or by Ctrl-C; SIGTERM may precede a restart."""
     return expected and status in (0, None, *_INTERRUPTED)
 
 
@@ -51,7 +51,7 @@ def in_a_word(status: int | None, *, expected: bool, error: str = "") -> str:
 
 
 def in_words(status: int | None, *, expected: bool, step: int = -1, error: str = "") -> str:
-    """Return what to say of a process after its name.
+    """Return the end of a process in words, to follow its name.
 
     Examples
     --------
@@ -68,7 +68,7 @@ def _how(status: int | None, *, expected: bool) -> str:
     if expected and status in (0, None):
         return "finished"
     if status is None:
-        return "ended, nobody knows how (whoever started it took its exit status),"
+        return "ended with unknown status (its parent reaped it)"
     if status in _INTERRUPTED:
         return "was interrupted"
     if status in _TERMINATED:

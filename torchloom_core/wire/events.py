@@ -1,11 +1,10 @@
-"""What the kernel takes in beside telemetry, and everything it gives out.
+"""The kernel's inputs, except telemetry, and its outputs.
 
 Inputs: worker events and acks (:mod:`torchloom_core.wire.messages`), people's requests
-(:mod:`torchloom_core.wire.requests`), :class:`Tick`, :class:`Forecast`, :class:`NodeFault`,
-:class:`PredictorFailed`, :class:`Withheld`, :class:`Backlog`, :class:`Recovered`,
-and what the lighthouse sees
-(:mod:`torchloom_core.wire.steering`).
-Outputs: the union :data:`Output`. Both are written to the trajectory as they pass.
+(:mod:`torchloom_core.wire.requests`), the lighthouse's view (:mod:`torchloom_core.wire.steering`),
+:class:`Tick`, :class:`Forecast`, :class:`NodeFault`, :class:`PredictorFailed`, :class:`Withheld`,
+:class:`Backlog`, :class:`Recovered` and :class:`RecordingGap`. Outputs: the union :data:`Output`.
+Both are recorded in the trajectory.
 """
 
 from typing import Annotated, Literal
@@ -31,18 +30,18 @@ from torchloom_core.wire.requests import Request
 from torchloom_core.wire.steering import LighthouseView, Steer
 
 Reason = Annotated[str, msgspec.Meta(max_length=10_000)]
-"""Holds a predictor's whole sentence, and what a policy has to add."""
+"""Long enough for a predictor's reason and a policy's own text."""
 
 # --- proposals and verdicts -----------------------------------------------------------------
 
 
 class Proposal(msgspec.Struct, frozen=True, kw_only=True):
-    """What a policy wants, and its price in expected useful GPU-seconds.
+    """An action that a policy proposes, with its gain and cost in useful GPU-seconds.
 
     Attributes
     ----------
     action : Action
-        What is to be done.
+        The proposed action.
     reason : str
         One sentence for a person.
     gain_gpu_s, cost_gpu_s : float
@@ -50,10 +49,10 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     confidence : float
         Probability in [0, 1] that the policy is right.
     cause : tuple of str
-        Ids of the forecasts or notes it rests on.
+        Ids of the forecasts or notes that it is based on.
     expires_s : float
-        How long after the tick the proposal may still be granted, seconds: what a person
-        has to approve it, where approval is asked for.
+        How long after the tick the proposal may be granted, seconds; also the time that a person
+        has to approve it.
 
     Examples
     --------
@@ -92,7 +91,7 @@ class Proposed(msgspec.Struct, frozen=True, kw_only=True, tag="proposed"):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True, tag="verdict"):
-    """What the arbiter says to one proposal, and the rule that decided.
+    """The arbiter's decision on one proposal, and the rule that decided.
 
     ``propensity`` is the probability with which this arm, the action or the no-op, was taken.
     """
@@ -108,9 +107,9 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, tag="verdict"):
 
 
 class CommandStatus(msgspec.Struct, frozen=True, kw_only=True, tag="command_status"):
-    """A command took a step in its life: issued, or what an ack or the clock said.
+    """A new status of a command: issued, reported by an ack, or expired.
 
-    ``incarnation``, the life of the worker that it is for, is told of a standby task alone.
+    ``incarnation`` is that of the worker, and set for standby tasks only.
     """
 
     command: str
@@ -124,7 +123,7 @@ class CommandStatus(msgspec.Struct, frozen=True, kw_only=True, tag="command_stat
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
-    """What a granted action came to.
+    """The result of a granted action.
 
     ``result`` is ``done`` when every command was applied, ``undone`` when none was, and
     ``partial`` in between.
@@ -139,7 +138,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
 
     @classmethod
     def of(cls, plan: Plan, result: str, detail: str, now_ns: int) -> "Outcome":
-        """Return how a plan has ended."""
+        """Return the outcome of a plan."""
         return cls(
             verdict=plan.verdict,
             policy=plan.policy,
@@ -151,7 +150,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
 
     @classmethod
     def never_started(cls, verdict: Verdict, why: str) -> "Outcome":
-        """Return the outcome of what an earlier Weaver granted and never began."""
+        """Return the outcome of an action that an earlier Weaver granted and never started."""
         return cls(
             verdict=verdict.proposal,
             policy=verdict.policy,
@@ -163,9 +162,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True, tag="judged"):
-    """What a change did to the run, by its guard; one that ``hurt`` is set back to ``before``.
+    """A guard's judgement of a change; if it ``hurt``, knobs are rolled back to ``before``.
 
-    ``hurt`` is None where that could not be judged, and ``text`` says why.
+    ``hurt`` is None if the guard could not judge, for the reason in ``text``.
     """
 
     verdict: str
@@ -183,7 +182,7 @@ class PolicyFailed(msgspec.Struct, frozen=True, kw_only=True, tag="policy_failed
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True, tag="notice"):
-    """Something a person should see: a worker came or went, a metric disappeared."""
+    """An event that a person should see: a worker joined or left, a metric disappeared."""
 
     kind: str
     text: str
@@ -191,16 +190,16 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True, tag="notice"):
 
 
 class CordonOver(msgspec.Struct, frozen=True, kw_only=True, tag="cordon_over"):
-    """A cordon has lasted its time: ``node`` may be used again."""
+    """The cordon of ``node`` has expired."""
 
     node: str
 
 
 class KnobDesired(msgspec.Struct, frozen=True, kw_only=True, tag="knob_desired"):
-    """Since ``since_ns`` ``knob`` should have ``value``, on one worker or on all (``worker`` None).
+    """The desired ``value`` of ``knob`` since ``since_ns``, on one worker or (None) on all.
 
-    The value None takes a wish back: each worker keeps what it has. One that ``waits`` was wanted
-    of an earlier job: nobody is given it until a person says so.
+    The value None removes the desired value; workers keep their present one. A value that
+    ``waits`` is from an earlier job: it is not set until a person confirms it.
     """
 
     knob: str
@@ -211,22 +210,22 @@ class KnobDesired(msgspec.Struct, frozen=True, kw_only=True, tag="knob_desired")
 
 
 class Issue(msgspec.Struct, frozen=True, kw_only=True, tag="issue"):
-    """Send ``command``; repeated by a restarted Weaver for what was in flight."""
+    """Send ``command``; a restarted Weaver repeats it for each command in flight."""
 
     command: Command
 
 
 class Withdrawal(msgspec.Struct, frozen=True, kw_only=True, tag="recall"):
-    """Take back a command that has not reached its worker yet: actions were stopped."""
+    """Withdraw a command that no worker has acknowledged."""
 
     command: str
     worker: str
 
 
 class PauseChanged(msgspec.Struct, frozen=True, kw_only=True, tag="pause_held"):
-    """From now on the pause of ``verdict`` is in force.
+    """The pause of ``verdict`` is in force from now on.
 
-    Empty: none is, after that of ``over`` has ended or came to nothing.
+    Empty: no pause is in force; the one of ``over`` has ended or was never complete.
     """
 
     verdict: str
@@ -234,14 +233,14 @@ class PauseChanged(msgspec.Struct, frozen=True, kw_only=True, tag="pause_held"):
 
 
 class ForecastWanted(msgspec.Struct, frozen=True, kw_only=True, tag="forecast_wanted"):
-    """Run a predictor, off the loop, on the view of this tick."""
+    """Run a predictor, in another thread, on the view of this tick."""
 
     id: str
     predictor: str
 
 
 class InputFailed(msgspec.Struct, frozen=True, kw_only=True, tag="input_failed"):
-    """The Weaver's own code failed at this input, and the Weaver ended; ``trace`` is where."""
+    """The Weaver's own code failed at this input and the Weaver ended; ``trace`` is a traceback."""
 
     error: str
     trace: str
@@ -256,11 +255,11 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, tag="reply"):
     ids: tuple[str, ...] = ()
 
 
-# --- inputs that no worker sends ------------------------------------------------------------
+# --- inputs from other sources than workers --------------------------------------------------
 
 
 class Tick(msgspec.Struct, frozen=True, kw_only=True, tag="tick"):
-    """Time has passed; policies look at the fleet."""
+    """A tick of the clock: policies are called."""
 
 
 class Forecast(msgspec.Struct, frozen=True, kw_only=True, tag="forecast"):
@@ -269,24 +268,24 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True, tag="forecast"):
     Attributes
     ----------
     id : str
-        The id of the :class:`ForecastWanted` it answers.
+        The id of the :class:`ForecastWanted` that it answers.
     predictor : str
-        Whose forecast it is.
+        The name of the predictor.
     horizon_s : float
         How far ahead it looks, seconds.
     hazard : dict of str to float
-        Worker to probability in [0, 1]; a worker that is absent was not judged.
+        Worker to probability in [0, 1]; an absent worker was not judged.
     why : dict of str to str
-        Worker to one sentence, where the predictor has something to say.
+        Worker to one sentence with the reason, if there is one.
     latency_s : float
-        How long the predictor took; live it is measured, a backtest charges it.
+        How long the predictor took, seconds; a backtest delays the forecast by it.
 
     Examples
     --------
     >>> from torchloom_core.plugin import Forecast
     >>> from torchloom_core.testing import view_of
-    >>> said = Forecast(id="f1", predictor="trend", horizon_s=600.0, hazard={"w1": 0.3})
-    >>> view_of(workers=2, forecasts=[said]).hazard("trend")
+    >>> forecast = Forecast(id="f1", predictor="trend", horizon_s=600.0, hazard={"w1": 0.3})
+    >>> view_of(workers=2, forecasts=[forecast]).hazard("trend")
     array([nan, 0.3])
     """
 
@@ -299,7 +298,7 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True, tag="forecast"):
 
 
 class PredictorFailed(msgspec.Struct, frozen=True, kw_only=True, tag="predictor_failed"):
-    """A predictor raised, hung or returned garbage, and is quarantined."""
+    """A predictor raised, hung or returned an invalid result, and is quarantined."""
 
     predictor: str
     rule: str
@@ -307,22 +306,22 @@ class PredictorFailed(msgspec.Struct, frozen=True, kw_only=True, tag="predictor_
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
-    """One fault that was seen: an unexpected exit, a hang, an XID.
+    """One observed fault: an unexpected exit, a hang, an XID.
 
     Attributes
     ----------
     worker : str
-        Who sat there, empty if nobody did.
+        The worker there, empty if there was none.
     node : str
-        Where it happened, empty if that is not known.
+        The node where it happened, empty if unknown.
     kind : str
-        What it was, such as ``exit``, ``hang`` or ``xid``.
+        The kind of fault, such as ``exit``, ``hang`` or ``xid``.
     ts_ns : int
         When it happened, ns since the epoch.
     id : str
-        Its own, by which it is known again.
+        The id of the fault; a second report with the same id is ignored.
     fatal : bool
-        Whether it ended, or held up, what ran there; an XID may be but a warning.
+        Whether it ended or blocked the process there; an XID may be a mere warning.
 
     Examples
     --------
@@ -343,15 +342,15 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def place(self) -> str:
-        """What it counts against: the node, or the worker where its node is unknown."""
+        """The node, or the worker if its node is unknown."""
         return self.node or self.worker
 
 
 class NodeFault(msgspec.Struct, frozen=True, kw_only=True, tag="node_fault"):
-    """A node had a fault, says somebody other than a worker: a health check, a recorded trace.
+    """A node fault from another source than a worker: a health check, a recorded trace.
 
-    ``ts_ns`` is when it happened, which may be long before it is told; ``fatal`` whether it
-    ended what ran there.
+    ``ts_ns`` is when it happened, which may be long before the report; ``fatal`` whether it
+    ended the processes there.
     """
 
     node: str
@@ -361,11 +360,11 @@ class NodeFault(msgspec.Struct, frozen=True, kw_only=True, tag="node_fault"):
     fatal: bool = True
 
 
-# --- what survives a restart ----------------------------------------------------------------
+# --- state that survives a restart ----------------------------------------------------------------
 
 
 class Answered(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a request that its sender gave the id ``sent_as``; ``number`` orders them."""
+    """The answer to the request with the sender's id ``sent_as``; ``number`` orders them."""
 
     sent_as: str
     number: int
@@ -379,10 +378,10 @@ class Launched(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Control(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything of the kernel that must outlive the Weaver's process.
+    """The kernel's state that must survive a restart of the Weaver.
 
-    ``faults`` are the newest that are remembered. A node of ``cordoned``
-    that has no entry in ``cordoned_until_ns`` is so until somebody uncordons it.
+    ``faults`` are the newest ones. A node of ``cordoned`` without an entry in
+    ``cordoned_until_ns`` is cordoned without an end.
     """
 
     stopped: bool = False
@@ -400,25 +399,25 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Backlog(msgspec.Struct, frozen=True, kw_only=True, tag="backlog"):
-    """The Weaver lags behind the reports of workers, or was away.
+    """The Weaver lags behind the reports of workers, or was down.
 
-    It has taken in all that was reported before ``taken_until_ns``; None: it has caught up.
+    It has read all reports before ``taken_until_ns``; None: it has caught up.
     """
 
     taken_until_ns: int | None
 
 
 class Withheld(msgspec.Struct, frozen=True, kw_only=True, tag="withheld"):
-    """The Weaver took these commands back before it had sent them: no worker can have one."""
+    """The Weaver withdrew these commands before it sent them: no worker has one."""
 
     commands: tuple[str, ...]
 
 
 class Recovered(msgspec.Struct, frozen=True, kw_only=True, tag="recovered"):
-    """The Weaver (re)started under a new epoch, with what the last one left behind.
+    """The Weaver (re)started under a new epoch, with the state of the last one.
 
-    ``unsent`` are commands that the last one had on record as issued, and ``unstarted`` verdicts
-    that it had on record as granted, when it died before it could store and send them.
+    ``unsent`` are commands that the last one recorded as issued, and ``unstarted`` verdicts that
+    it recorded as granted, before it died without storing and sending them.
     """
 
     epoch: int
@@ -428,10 +427,10 @@ class Recovered(msgspec.Struct, frozen=True, kw_only=True, tag="recovered"):
 
 
 class RecordingGap(msgspec.Struct, frozen=True, kw_only=True, tag="recording_gap"):
-    """Inputs that are not on record, because the trajectory could not be written meanwhile.
+    """Inputs that are missing in the record because the trajectory could not be written.
 
-    ``first`` to ``last`` are their numbers, telemetry included, and ``first_ns`` to ``last_ns``
-    when they were received. ``why`` is the error of the file system.
+    ``first`` to ``last`` are their numbers, telemetry included; they were received from
+    ``first_ns`` to ``last_ns``. ``why`` is the error of the file system.
     """
 
     first: Count
@@ -457,7 +456,7 @@ Input = (
     | Recovered
     | RecordingGap
 )
-"""Everything the kernel takes in, beside telemetry batches."""
+"""All inputs of the kernel except telemetry batches."""
 
 Output = (
     Proposed
@@ -477,4 +476,4 @@ Output = (
     | InputFailed
     | Reply
 )
-"""Everything the kernel gives out."""
+"""All outputs of the kernel."""

@@ -17,7 +17,7 @@ _MOST_SHOWN = 200
 def check_value(spec: KnobSpec, value: KnobValue) -> KnobValue:
     """Return ``value`` in the knob's own type.
 
-    An int is taken for a float knob; nothing else is converted.
+    A float knob accepts an int; nothing else is converted.
 
     Raises
     ------
@@ -47,7 +47,7 @@ def check_value(spec: KnobSpec, value: KnobValue) -> KnobValue:
                 raise KnobError(f"knob {spec.name}: need a whole number, was {shown(value)}")
             if not -(2**63) <= value < 2**63:
                 bits = value.bit_length()
-                raise KnobError(f"knob {spec.name}: need a number of 63 bits, was one of {bits}")
+                raise KnobError(f"knob {spec.name}: need a number of at most 63 bits, was {bits}")
             number: int | float = value
         case "float":
             if isinstance(value, bool) or not isinstance(value, int | float):
@@ -68,7 +68,7 @@ def check_value(spec: KnobSpec, value: KnobValue) -> KnobValue:
 def _check_order(spec: KnobSpec, value: KnobValue) -> str:
     if not isinstance(value, str):
         raise KnobError(
-            f"knob {spec.name}: need names of groups with commas between, was {shown(value)}"
+            f"knob {spec.name}: need group names separated by commas, was {shown(value)}"
         )
     if len(value) > MAX_ORDER:
         raise KnobError(f"knob {spec.name}: need at most {MAX_ORDER} characters, were {len(value)}")
@@ -76,7 +76,7 @@ def _check_order(spec: KnobSpec, value: KnobValue) -> str:
     wrong = next((name for name in names if not re.search(NAME, name)), None)
     if wrong is not None:
         raise KnobError(
-            f"knob {spec.name}: need names of groups with commas between, {shown(wrong)} is none"
+            f"knob {spec.name}: need group names separated by commas, {shown(wrong)} is none"
         )
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -85,28 +85,28 @@ def _check_order(spec: KnobSpec, value: KnobValue) -> str:
 
 
 def shown(value: KnobValue) -> str:
-    """Return a value as a line for people has it, its middle left out where it is long.
+    """Return a value as text for people; the middle of a long one is left out.
 
     Examples
     --------
     >>> shown(0.5), shown("bf16")
     ('0.5', "'bf16'")
     """
-    said = repr(value)
+    text = repr(value)
     half = _MOST_SHOWN // 2
-    return said if len(said) <= _MOST_SHOWN else f"{said[:half]}...{said[-half:]}"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:half]}...{text[-half:]}"
 
 
 def unusual(spec: KnobSpec, value: KnobValue, used: Iterable[KnobValue]) -> str:
-    """Return why a value may be a slip of the finger, or nothing.
+    """Return why a value is probably a mistake, or an empty string.
 
-    The range of a learning rate is wide, and almost none of it trains; an interval of steps that
-    is far too long cannot be shortened before it is over.
+    The range of a learning rate is wide, and few values in it train; an interval of steps that
+    is far too long cannot be shortened before it has passed.
 
     Examples
     --------
     >>> unusual(KnobSpec(name="lr", kind="float"), 20.0, [0.01, 0.1])
-    'knob lr: need a value within 10 times of those in use (0.01 to 0.1), was 20.0'
+    'knob lr: need a value within a factor of 10 of those in use (0.01 to 0.1), was 20.0'
     """
     sizes = [abs(own) for own in used if isinstance(own, int | float) and own]
     far = _FAR.get(spec.kind)
@@ -117,18 +117,18 @@ def unusual(spec: KnobSpec, value: KnobValue, used: Iterable[KnobValue]) -> str:
         return ""
     in_use = f"{low:g}" if low == high else f"{low:g} to {high:g}"
     return (
-        f"knob {spec.name}: need a value within {far:g} times of those in use ({in_use}), "
+        f"knob {spec.name}: need a value within a factor of {far:g} of those in use ({in_use}), "
         f"was {value!r}"
     )
 
 
 def takes(spec: KnobSpec) -> tuple[object, ...]:
-    """Return all of a specification that says which values it takes, and how they land."""
+    """Return the parts of a specification that define its values and how they are applied."""
     return spec.kind, spec.fence, spec.low, spec.high, spec.choices, spec.unit
 
 
 def agrees(knobs: Iterable[KnobSpec], spec: KnobSpec) -> bool:
-    """Say whether whoever declares ``knobs`` takes the same values for the knob, if it has it."""
+    """Return whether ``knobs`` has no knob of this name, or one that takes the same values."""
     return all(takes(own) == takes(spec) for own in knobs if own.name == spec.name)
 
 
@@ -138,9 +138,9 @@ def find_spec(name: str, specs: Iterable[KnobSpec]) -> KnobSpec:
     Raises
     ------
     KnobError
-        If there is none; the message offers the nearest names.
+        If there is none; the message has the nearest names.
     """
-    known = {spec.name: spec for spec in specs}
-    if name not in known:
-        raise KnobError(f"no knob is called {name!r}{nearest(name, known)}")
-    return known[name]
+    by_name = {spec.name: spec for spec in specs}
+    if name not in by_name:
+        raise KnobError(f"no knob is called {name!r}{nearest(name, by_name)}")
+    return by_name[name]

@@ -1,7 +1,6 @@
-"""The loss around a run's weights: what is asked for, and the pieces in which it comes back.
+"""The loss landscape around a run's weights: the request, and the pieces of its result.
 
-How they travel is in :mod:`torchloom_core.wire.standby_task`; docs/landscape.md says what the
-numbers mean.
+:mod:`torchloom_core.wire.standby_task` describes their transport, docs/landscape.md the numbers.
 """
 
 from typing import Annotated, ClassVar, Literal
@@ -21,7 +20,7 @@ from torchloom_core.wire.standby_task import (
 )
 
 LANDSCAPE = "landscape"
-"""The kind of note that brings a piece."""
+"""The kind of note that has a piece."""
 
 MOST_SIDE = 101
 MOST_REACH = 100.0
@@ -29,7 +28,7 @@ MOST_REACH = 100.0
 MOST_PARTS = 16
 
 MOST_CHECKPOINTS = 200
-"""Of a run's way that are drawn at the most."""
+"""Of the run's path that are drawn at most."""
 
 Side = Annotated[int, msgspec.Meta(ge=3, le=MOST_SIDE)]
 Place = Annotated[int, msgspec.Meta(ge=0, lt=MOST_SIDE)]
@@ -37,27 +36,26 @@ Ways = Literal["random", "path"]
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How much is looked at, and in which plane.
+    """The size and plane of a loss landscape.
 
     Attributes
     ----------
     points : int
-        How often the loss is evaluated at the most; 0: leave off what is under way.
+        How often the loss is evaluated at most; 0: end the present task.
     seconds : float
-        How long it may take.
+        Its time limit.
     side : int
         Points of the line, and of each side of the plane.
     reach : float
-        How far a plane of random directions goes, in multiples of the weights' own length.
+        Half the side of a plane of random directions, in multiples of the weights' norm.
     plane : str
-        ``random`` directions, filter by filter as long as the weights, or along the ``path`` of the
-        run's checkpoints.
+        ``random``: filter-normalized random directions; ``path``: along the run's checkpoints.
     seed : int
         Of the random directions.
     over : int
-        Standbys among which the plane is divided, if there are as many.
+        Standbys that share the plane, if there are as many.
     among : tuple of str
-        Those that are told; the first one looks at all that is not the plane, too.
+        The standbys that take part; the first one also does everything besides the plane.
     """
 
     note: ClassVar[str] = LANDSCAPE
@@ -72,12 +70,12 @@ class Look(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     among: Annotated[tuple[Name, ...], msgspec.Meta(max_length=MOST_PARTS)] = ()
 
     @property
-    def leaves_off(self) -> bool:
-        """Whether it only ends what is under way."""
+    def ends_task(self) -> bool:
+        """Whether it only ends the present task."""
         return not self.points
 
     def share_of(self, worker: str) -> tuple[int, int]:
-        """Return which part of how many is this worker's.
+        """Return the number of this worker's part, and how many parts there are.
 
         Examples
         --------
@@ -89,14 +87,14 @@ class Look(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.among.index(worker), len(self.among)
 
     def price_s(self, step_s: float | None) -> float:
-        """Return what it costs at the most, seconds of standbys, however long a step takes."""
+        """Return its highest cost, standby-seconds; the step time does not matter."""
         return self.seconds * self.over
 
 
 class Bend(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="part", tag="bend"
 ):
-    """How the loss bends along the update.
+    """The curvature of the loss along the update.
 
     Attributes
     ----------
@@ -107,16 +105,16 @@ class Bend(
     length : float
         Of the update.
     critical_step : float, optional
-        The least multiple of the update after which the loss is where it was; None: it falls as
-        far as it was looked, or the update leads up.
+        The smallest multiple of the update at which the loss is back at its start; None: the loss
+        still falls at the largest multiple, or rises from the start.
     sharpness : float, optional
-        2 over the critical step, 0 where the loss only falls; None: the update leads up.
+        2 over the critical step, 0 if the loss only falls; None: it rises from the start.
     curvature : float, optional
-        The second derivative of the loss along the update, a unit of length in the weights.
+        The second derivative of the loss along the update, per unit of weight norm squared.
     at : str
-        The print of the newest weights, by which a preview is known that began there.
+        The fingerprint of the newest weights; a preview that began there has the same one.
     of_step : int
-        The step of the run that they are of; -1: the script does not say.
+        The run's step of these weights; -1: the script does not report it.
     """
 
     loss: Number
@@ -130,7 +128,7 @@ class Bend(
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="part", tag="line"):
-    """Points of the line along the update: the share of it, and the loss there."""
+    """Points of the line along the update: the multiple of it, and the loss there."""
 
     points: Annotated[tuple[tuple[Number, Loss], ...], msgspec.Meta(max_length=MOST_AT_ONCE)]
 
@@ -138,22 +136,22 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="part", tag="lin
 class Plane(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="part", tag="plane"
 ):
-    """The plane of which cells will come: rows and columns go from -reach to reach.
+    """The plane whose cells follow: rows and columns go from -reach to reach.
 
     Attributes
     ----------
     reach : float
-        In multiples of the weights' length for random directions, else in units of the weights.
+        In multiples of the weights' norm for random directions, else in units of the weights.
     variance_explained : tuple of float, optional
         The share of the checkpoints' spread that each direction has.
     path : tuple of (float, float, float)
-        Where the checkpoints lie, the newest last: along rows, along columns, and off the plane.
+        The checkpoints, the newest last: along rows, along columns, and distance from the plane.
     prints : tuple of str
-        Of their weights.
+        Fingerprints of their weights.
     at : str
-        The print of the newest weights.
+        The fingerprint of the newest weights.
     parts : int
-        Standbys that look at it, each at cells of its own.
+        Standbys that evaluate it, each its own cells.
     """
 
     ways: Ways

@@ -1,8 +1,8 @@
-r"""What may cross a wire: names by pattern; numbers, texts and counts by limit.
+r"""The types of all message fields: names by pattern; numbers, texts and counts by limit.
 
-Every message, action and request is made of these types, so that what was decoded can be stored,
-encoded and sent on. Patterns are anchored with ``\A`` and ``\Z``: msgspec only searches, and
-``$`` would let a newline through at the end.
+Every message, action and request uses these types, so that a decoded one can be stored, encoded
+and forwarded. Patterns are anchored with ``\A`` and ``\Z``: msgspec only searches, and ``$``
+would accept a newline at the end.
 """
 
 import sys
@@ -22,14 +22,14 @@ MAX_ORDER = 4096
 
 MAX_TEXT = 2000
 MAX_LONG_TEXT = 500_000
-"""Stacks and the Flight Recorder's dump travel in a note."""
+"""Stacks and the Flight Recorder's dump are sent in a note."""
 
 MAX_WORKERS = 100_000
-"""That a run may ever have: each costs a row, and a consumer on the broker."""
+"""That a run may have in total: each costs a row, and a consumer on the broker."""
 
 MAX_RANK = 2**31 - 1
 MAX_COUNT = 2**53
-"""Whole numbers up to here are exact as floats, too."""
+"""Integers up to here are exact as floats."""
 
 NAME = r"\A[A-Za-z0-9_-]{1,64}\Z"
 METRIC_NAME = r"\A[A-Za-z_:][A-Za-z0-9_:.-]{0,127}\Z"
@@ -37,42 +37,41 @@ KNOB_NAME = r"\A[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\Z"
 FIELD_NAME = r"\A[A-Za-z0-9_.:-]{1,64}\Z"
 
 Name = Annotated[str, msgspec.Meta(pattern=NAME)]
-"""Of a run, worker, group or node: one token of a NATS subject."""
+"""The name of a run, worker, group or node: one token of a NATS subject."""
 
 RackName = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_-]{0,64}\Z")]
-"""A name, or nothing where racks are not known."""
+"""A name, or empty if the rack is unknown."""
 
 SessionName = Annotated[str, msgspec.Meta(pattern=r"\A([A-Za-z0-9_-]{1,32}(\.[a-z0-9]{1,8})?)?\Z")]
-"""Who sits at a web page, by their own word, and which page that is; or nothing."""
+"""The name that a person entered at a web page, a dot and the page's id; or empty."""
 
 MetricName = Annotated[str, msgspec.Meta(pattern=METRIC_NAME)]
 
 KnobName = Annotated[str, msgspec.Meta(pattern=KNOB_NAME, max_length=MAX_NAME)]
-"""Tokens with dots between them: part of a key in a NATS bucket."""
+"""Tokens separated by dots: part of a key in a NATS bucket."""
 
 ReplicaId = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_SHORT_TEXT)]
-"""What torchft calls a life of a replica group: its name, ``:`` and a UUID."""
+"""torchft's name of one incarnation of a replica group: its name, ``:`` and a UUID."""
 
 FieldName = Annotated[str, msgspec.Meta(pattern=FIELD_NAME)]
-"""Of a kind of note, one of its fields, or an actuator."""
+"""The name of a kind of note, one of its fields, or an actuator."""
 
 LaunchId = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_-]{0,64}\Z")]
-"""Of one start of a job by its launcher; empty: an older Threadlet, which says none."""
+"""The id of one start of a job by its launcher; empty: an older Threadlet."""
 
 Id = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_.:-]{1,64}\Z")]
-"""Of a command, proposal or request."""
+"""The id of a command, proposal or request."""
 
 OptionalId = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_.:-]{0,64}\Z")]
-"""An id, or nothing where there is none."""
+"""An id, or empty."""
 
 Target = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_SHORT_TEXT)]
-"""What an action is for. A recorded trace has names of its own kind; live, one that no worker
-has is denied."""
+"""The target of an action. A trace may have names of any form; live, an unknown one is denied."""
 
 ShortText = Annotated[str, msgspec.Meta(max_length=MAX_SHORT_TEXT)]
 Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
 KnobText = Annotated[str, msgspec.Meta(max_length=MAX_ORDER)]
-"""A knob's value; one that is no order is one of its choices, and shorter."""
+"""A knob's value: an order, or one of its choices, which are shorter."""
 
 LongText = Annotated[str, msgspec.Meta(max_length=MAX_LONG_TEXT)]
 FileText = Annotated[str, msgspec.Meta(max_length=65_536)]
@@ -83,20 +82,20 @@ CREDS = (
     r"[\s\S]*BEGIN USER NKEY SEED[^\n]*\n[^\s]+\s"
 )
 Creds = Annotated[str, msgspec.Meta(pattern=CREDS, max_length=65_536)]
-"""The text of a NATS credentials file, or nothing; nats-py would look for its parts for ever."""
+"""The text of a NATS credentials file, or empty; nats-py hangs on one without all parts."""
 
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-"""A whole number that fits the columns in which the fleet and the trajectory keep it."""
+"""An integer that fits the columns of the fleet and the trajectory."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
 Step = Annotated[int, msgspec.Meta(ge=-1, le=MAX_COUNT)]
-"""A step that was finished, -1 before the first."""
+"""A finished step, -1 before the first."""
 
 QuorumId = Annotated[int, msgspec.Meta(ge=-1, le=MAX_COUNT)]
-"""Of a quorum, -1 before the first."""
+"""The id of a quorum, -1 before the first."""
 
 Stamp = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-"""Nanoseconds of a clock."""
+"""A time in nanoseconds."""
 
 Rank = Annotated[int, msgspec.Meta(ge=0, le=MAX_RANK)]
 Pid = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
@@ -106,7 +105,7 @@ Status = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**32 - 1)]
 Version = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
 Seconds = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]
 Finite = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
-"""Neither infinite nor NaN: JSON has a word for neither."""
+"""Neither infinite nor NaN, which JSON cannot represent."""
 
 KnobValue = bool | Int64 | Finite | KnobText
 KnobValues = Annotated[dict[KnobName, KnobValue], msgspec.Meta(max_length=MAX_KNOBS)]

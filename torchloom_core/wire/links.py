@@ -1,6 +1,6 @@
-"""The links between workers: where a worker can be probed, and what a probe measured.
+"""The links between workers: the probe address of a worker, and the result of a probe.
 
-docs/telemetry.md says how a probe goes.
+docs/telemetry.md describes a probe.
 """
 
 from typing import Annotated
@@ -10,18 +10,18 @@ import msgspec
 from torchloom_core.wire.limits import Stamp, Target
 
 MAX_PAIRS = 512
-"""How many links one action probes: each of them by two workers that no other pair has."""
+"""How many links one action probes at most; no two of them share a worker."""
 
 PROBE_DEADLINE_S = 10.0
-"""Until when a probe may begin and end, which takes some four seconds: others wait for it."""
+"""The deadline of a probe, which takes about 4 s: other probes wait for it."""
 
 MIN_PROBE_BYTES = 640 << 10
-"""Less than twice 64 KiB a burst a fast link hands over at one moment: there is no time to take."""
+"""A fast link delivers bursts below twice 64 KiB at once, and no time can be measured."""
 
 MAX_PROBE_BYTES = 8 << 20
 
 ProbeBytes = Annotated[int, msgspec.Meta(ge=MIN_PROBE_BYTES, le=MAX_PROBE_BYTES)]
-"""What one probe sends over its link."""
+"""The bytes that one probe sends over its link."""
 
 Host = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9._:%-]{1,253}\Z")]
 """A host's name, or an address of either family."""
@@ -31,9 +31,9 @@ ProbeToken = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 
 
 class ProbeAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a worker's sidecar takes probes, and the secret that only the Weaver passes on.
+    """Where a worker's sidecar accepts probes, and the secret that only the Weaver passes on.
 
-    Of one sidecar's life: the next one has another port and another ``token``.
+    A restarted sidecar has another port and another ``token``.
     """
 
     host: Host
@@ -42,7 +42,7 @@ class ProbeAddress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """What a probe measured of a link.
+    """The result of a probe of a link.
 
     Attributes
     ----------
@@ -51,8 +51,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     latency_s : float
         Half of the shortest round trip.
     spread : float, optional
-        The standard deviation of ``bytes_per_s`` over its value; None where there was time for
-        one burst alone.
+        The standard deviation of ``bytes_per_s`` over its value; None if there was time for one
+        burst only.
     """
 
     bytes_per_s: Annotated[float, msgspec.Meta(gt=0, le=1e15)]
@@ -61,27 +61,27 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measured_text(measured: Measured) -> str:
-    """Return it for people.
+    """Return a measurement as text.
 
     Examples
     --------
     >>> measured_text(Measured(bytes_per_s=24.84e6, latency_s=0.0004, spread=0.031))
     '24.8 MB/s +- 3 %, 0.400 ms'
     >>> measured_text(Measured(bytes_per_s=24.84e6, latency_s=0.0004, spread=45.63))
-    '24.8 MB/s (hardly known), 0.400 ms'
+    '24.8 MB/s (very uncertain), 0.400 ms'
     """
     spread = measured.spread
     if spread is None:
-        sure = ""
+        accuracy = ""
     elif spread >= 1:
-        sure = " (hardly known)"
+        accuracy = " (very uncertain)"
     else:
-        sure = f" +- {100 * spread:.0f} %"
-    return f"{measured.bytes_per_s / 1e6:.3g} MB/s{sure}, {measured.latency_s * 1e3:.3f} ms"
+        accuracy = f" +- {100 * spread:.0f} %"
+    return f"{measured.bytes_per_s / 1e6:.3g} MB/s{accuracy}, {measured.latency_s * 1e3:.3f} ms"
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured last of the link from ``sender`` to ``receiver``, and where they sat."""
+    """The last measurement of the link from ``sender`` to ``receiver``, and their nodes."""
 
     sender: Target
     sender_node: Target

@@ -1,7 +1,7 @@
-"""What travels between Threadlets and the Weaver.
+"""The messages between Threadlets and the Weaver.
 
 Telemetry is msgpack; everything else is JSON. Messages are immutable, carry their schema
-version, and ignore fields they do not know, so an old reader survives a newer writer.
+version, and ignore unknown fields, so that an old reader can read a newer message.
 Decisions, which stay inside the Weaver, are in :mod:`torchloom_core.wire.events`.
 """
 
@@ -47,7 +47,7 @@ from torchloom_core.wire.links import Measured, ProbeAddress, ProbeBytes
 from torchloom_core.wire.preview import Trial
 
 SCHEMA_VERSION = 2
-"""Of all messages between a Weaver and Threadlets, which must be of the same one."""
+"""The version of all messages; a Weaver and its Threadlets must have the same one."""
 
 CALLED_AT_ONCE = 1000
 """How many workers a roll call names at most."""
@@ -56,31 +56,31 @@ LOG = "log"
 """The kind of note that is a line of a trainer's own log: ``level``, ``logger`` and ``text``."""
 
 FieldValue = bool | Int64 | Finite | LongText | None
-"""What a note says under one name."""
+"""The value of one field of a note."""
 
 WorkerState = Literal["standby", "joining", "training", "paused", "draining", "left"]
-"""Where a worker is in its life, as the trainer itself says."""
+"""The state of a worker, as its trainer reports it."""
 
 
 class KnobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A run-time parameter that a worker lets itself be told.
+    """A run-time parameter that can be changed on a worker.
 
     Attributes
     ----------
     name : str
-        By which it is changed.
+        The name by which it is changed.
     kind : str
-        ``float``, ``int``, ``bool``, ``choice`` or ``order``: names of replica groups with commas
-        between, each at most once, or nothing.
+        ``float``, ``int``, ``bool``, ``choice`` or ``order``: names of replica groups separated by
+        commas, each at most once, or empty.
     fence : str
-        How a change must land: ``worker`` knobs are applied by each worker alone, ``run`` knobs
-        by all ranks at the same step or by none.
+        ``worker``: each worker applies a change by itself; ``run``: all ranks apply it at the same
+        step, or none does.
     low, high : float, optional
-        What a number may be at the least and at the most.
+        The smallest and largest value of a number.
     choices : tuple of str
-        What a ``choice`` may be.
+        The values of a ``choice``.
     used_up : bool
-        Whether a value is used up by training: it is then not wanted again of a run that restarts.
+        Whether a value takes effect once, so that it is not set again after a restart.
     unit, doc : str
         For people.
 
@@ -119,8 +119,8 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     Attributes
     ----------
     incarnation : int
-        Start of the trainer process, milliseconds since the Unix epoch. Another life of the
-        same worker has another one; a larger one, unless its clock went back.
+        Start of the trainer process, milliseconds since the Unix epoch; each process of a worker
+        has its own, a larger one unless the clock went back.
     seq : int
         Number of the batch within this incarnation; a gap means batches were lost.
     step : int
@@ -128,7 +128,7 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     progress_age_s : float
         Seconds since the trainer last finished a step or entered its present state.
     dropped : int
-        Samples this incarnation had to drop because nobody took them in time.
+        Samples that this incarnation dropped because they were not read in time.
     metrics : tuple of str
         Names, units in the name (``gpu_temp_celsius``).
     ts_ns : bytes
@@ -153,31 +153,30 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
-    """A worker registers: what it is, where it sits, which knobs and actuators it has.
+    """A worker registers: its names, node, knobs and actuators.
 
-    Sent when the trainer attaches, when the Weaver calls the roll, after a reconnect, and when
-    what it says has changed.
+    Sent when the trainer attaches, at a roll call, after a reconnect, and when a field changes.
 
     Attributes
     ----------
     replica_id : str
-        How torchft's lighthouse calls this life of its group; empty before the first quorum.
+        torchft's id of this incarnation of the group; empty before the first quorum.
     quorum_id : int
-        The quorum that the group was last in, -1 before the first.
+        The last quorum of the group, -1 before the first.
     probe_address : ProbeAddress, optional
-        Where its sidecar takes probes; None of one that takes none.
+        Where its sidecar accepts probes; None if it accepts none.
     labels : dict of str to (str or float)
-        What does not change of where it sits: model, size.
+        Fixed properties of the worker or its node, such as the GPU model.
     tries : tuple of str
-        Knobs of which a standby tries out what a change would do.
+        Knobs whose change a standby can preview.
     epoch : int
-        The highest epoch of a Weaver that this life has heard of; 0 before the first.
+        The highest epoch of a Weaver that this incarnation has seen; 0 before the first.
     launch : str
-        The start of the job that this process belongs to: the same for all that one launcher
-        starts, and for what that launcher starts again.
+        The id of the start of the job: the same for all processes that one launcher starts or
+        restarts.
     resumes : bool, optional
-        Whether a launch that is not known goes on with an earlier one's work, since its scheduler
-        has requeued it, or a checkpoint was loaded; None until the first step tells.
+        Whether the launch continues the work of an earlier one: its scheduler requeued it, or it
+        loaded a checkpoint. None until the first step.
     """
 
     run: Name
@@ -209,9 +208,9 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
 class Exit(msgspec.Struct, frozen=True, kw_only=True, tag="exit"):
     """The sidecar saw its trainer's process end.
 
-    ``status`` is the exit code, or minus the signal number, or None when whoever started the
-    trainer reaped it before the sidecar could look. ``expected`` is true of an end that was meant:
-    after a drain or a clean close, of a loop that is over, and by SIGTERM or SIGINT.
+    ``status`` is the exit code, or minus the signal number, or None if the parent process reaped
+    the trainer before the sidecar could. ``expected`` is true for an intended end: after a drain
+    or a clean close, at the end of the loop, and by SIGTERM or SIGINT.
     """
 
     run: Name
@@ -229,7 +228,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, tag="note"):
     """Something happened at a worker: a quorum, a failed commit, a hang, a dump, an XID.
 
     ``kind`` is one of ``quorum``, ``commit``, ``error``, ``hang``, ``dump``, ``fault`` or a
-    name of the sender's own; ``fields`` holds what belongs to it.
+    name of the sender's own; ``fields`` has its data.
 
     Examples
     --------
@@ -265,22 +264,22 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="dr
 
 
 class Prepare(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="prepare"):
-    """Stand by with the Manager made: the lighthouse holds the replica group back.
+    """Create the Manager of a standby that the lighthouse holds back from quorums.
 
-    For a worker that says ``prepare`` among its actuators; afterwards it says ``prepared``.
+    For a worker with the actuator ``prepare``; afterwards it reports ``prepared``.
     """
 
 
 class Join(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="join"):
-    """Stop standing by and join the quorum."""
+    """Join the quorum and train."""
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="pause"):
-    """Wait at the next step boundary until resumed, as long as the Weaver holds it (`PauseState`)."""
+    """Wait at the next step boundary until resumed, while `PauseState` confirms the pause."""
 
 
 class Resume(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="resume"):
-    """Go on after a pause."""
+    """Continue after a pause."""
 
 
 class Dump(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="dump"):
@@ -290,7 +289,7 @@ class Dump(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="dum
 class Probe(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="probe"):
     """The sidecar sends ``probe_bytes`` to that of ``receiver`` at ``probe_address``.
 
-    What was measured comes back in the ack.
+    The ack has the result.
     """
 
     receiver: Name
@@ -299,47 +298,45 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="pr
 
 
 class Survey(Look, frozen=True, kw_only=True, omit_defaults=True, tag_field="verb", tag="survey"):
-    """Look at the loss around the run's newest weights, on a standby; of 0 points: leave off.
+    """Map the loss around the run's newest weights, on a standby; 0 points: end the task.
 
-    What is found comes in notes of the kind ``landscape``. Whatever else is asked of the standby
-    ends it.
+    The result comes in notes of the kind ``landscape``. Any other command to the standby ends it.
     """
 
 
 class Rehearse(
     Trial, frozen=True, kw_only=True, omit_defaults=True, tag_field="verb", tag="rehearse"
 ):
-    """Train on with a change and without it, on a standby; of 0 steps: leave off.
+    """Train with a change and without it, on a standby; 0 steps: end the task.
 
-    What comes of it is told in notes of the kind ``preview``. Whatever else is asked of the
-    standby ends it.
+    The result comes in notes of the kind ``preview``. Any other command to the standby ends it.
 
     Attributes
     ----------
     now : dict
-        What is wanted of the run's knobs already: the control has it as well.
+        The desired values of the run, which the control has as well.
     """
 
     now: KnobValues = msgspec.field(default_factory=dict)
 
 
 StandbyTask = Survey | Rehearse
-"""What a standby does alone while it waits."""
+"""The tasks that a standby does while it waits."""
 
 
 class Cut(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="cut"):
-    """Shut down the connections to peers that were made for this quorum; none of a later one.
+    """Shut down the connections to peers of this quorum, but not those of a later one.
 
-    Done at once, without waiting for the training thread: it may be what waits for a peer.
+    Done at once, without the training thread, which may be blocked in a collective.
     """
 
     quorum_id: Count
 
 
 class Terminate(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="terminate"):
-    """The sidecar ends its trainer's process by SIGKILL, be it stuck or stopped.
+    """The sidecar ends its trainer's process by SIGKILL, even if it hangs or is stopped.
 
-    Whoever started the process may start it again.
+    Its launcher may restart it.
     """
 
 
@@ -352,7 +349,7 @@ class SetKnobs(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag=
 class Rewind(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="verb", tag="rewind"
 ):
-    """Go back to the last checkpoint, by the user's function, and skip batches from there."""
+    """Return to the last checkpoint, by the user's function, and skip batches from there."""
 
     skip: Count = 0
 
@@ -365,16 +362,16 @@ class FencedChange(
     tag_field="verb",
     tag="fenced_change",
 ):
-    """Do it at the step that all ranks of the run agree on, or never; docs/fence.md says how.
+    """Apply it at the step that all ranks of the run agree on, or never; see docs/fence.md.
 
     Attributes
     ----------
     number : int
-        Of the change; a later one takes the place of an earlier one that is still to be made.
+        The number of the change; a later change supersedes an earlier one that is pending.
     do : Operation
-        The same for all.
+        The operation, the same for all.
     groups : tuple of str
-        Who does it; empty: all. The others agree, and do nothing.
+        The groups that apply it; empty: all. The others only take part in the agreement.
     """
 
     number: Int64
@@ -383,7 +380,7 @@ class FencedChange(
 
 
 class Withdraw(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="withdraw"):
-    """Never agree any more to the change of this number, nor to an earlier one."""
+    """Reject the change of this number, and all earlier ones, from now on."""
 
     number: Int64
 
@@ -395,7 +392,7 @@ class WriteLog(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag=
 
 
 def version_fault(version: int) -> str:
-    """Return why a Threadlet and a Weaver of another version cannot work together, or nothing."""
+    """Return the error for a peer of another wire version, or an empty string."""
     if version == SCHEMA_VERSION:
         return ""
     return (
@@ -405,7 +402,7 @@ def version_fault(version: int) -> str:
 
 
 def done_by(operation: "Operation", group: str) -> "Operation | SetKnobs | Rewind | None":
-    """Return what a worker of ``group`` does of an operation; None: it only agrees."""
+    """Return the operation that a worker of ``group`` applies; None: it only votes."""
     if not isinstance(operation, FencedChange):
         return operation
     return operation.do if not operation.groups or group in operation.groups else None
@@ -432,15 +429,14 @@ Operation = (
 
 
 RECONCILE = "reconcile"
-"""The cause of commands that tell a worker what is wanted since before."""
+"""The cause of commands that set values that were desired before the worker joined."""
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, tag="command", omit_defaults=True):
-    """One operation for one life of one worker, to be done exactly once.
+    """One operation for one incarnation of one worker, to be done exactly once.
 
     A Threadlet rejects it if ``incarnation`` is not its own, if it has seen a higher
-    ``epoch``, or if the time is past ``deadline_ns``; a repeated ``id`` is answered with what
-    was answered before.
+    ``epoch``, or after ``deadline_ns``; a repeated ``id`` gets the same answer again.
     """
 
     id: Id
@@ -457,16 +453,16 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, tag="command", omit_def
 
 AckStatus = Literal["delivered", "accepted", "applied", "rejected", "failed", "expired"]
 """``delivered``: the sidecar has it; ``accepted``: the trainer will do it at its next step
-boundary; the rest end the command's life."""
+boundary; the others are final."""
 
 FINAL_STATUSES: frozenset[str] = frozenset({"applied", "rejected", "failed", "expired"})
 
 
 class Ack(msgspec.Struct, frozen=True, kw_only=True, tag="ack"):
-    """What became of a command, as the Threadlet saw it.
+    """The status of a command, reported by its Threadlet.
 
-    ``epoch`` is the epoch of the copy of the command that is answered: a restarted Weaver
-    sends what is in flight again under its own epoch. ``measured`` is what a probe found.
+    ``epoch`` is that of the copy of the command: a restarted Weaver sends commands in flight
+    again under its own epoch. ``measured`` is the result of a probe.
     """
 
     command: Id
@@ -483,7 +479,7 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, tag="ack"):
 
 
 class RollCall(msgspec.Struct, frozen=True, kw_only=True, tag="roll_call"):
-    """The Weaver under ``epoch`` asks workers to say hello: all of them unless it names some."""
+    """The Weaver of ``epoch`` asks workers for a hello: all of them, or those it names."""
 
     run: Name
     epoch: Count
@@ -513,10 +509,10 @@ class PauseState(msgspec.Struct, frozen=True, kw_only=True, tag="hold"):
 
 
 class JoinRequest(msgspec.Struct, frozen=True, kw_only=True, tag="join_request"):
-    """A worker that holds the run's join credentials asks for its own.
+    """A worker with the run's join credentials requests its own.
 
     ``public_key`` is a NATS user nkey (``U...``); its seed never leaves the worker. ``node`` is
-    where it sits.
+    the worker's node.
     """
 
     run: Name
@@ -528,10 +524,10 @@ class JoinRequest(msgspec.Struct, frozen=True, kw_only=True, tag="join_request")
 
 
 class JoinReply(msgspec.Struct, frozen=True, kw_only=True, tag="join_reply"):
-    """The worker's own user JWT, or why it gets none.
+    """The worker's own user JWT, or the error.
 
-    ``unwanted`` says that the name is free, but nobody is wanted on the worker's node: a process
-    that was started again had better end. ``taken`` says that another process has the name.
+    ``unwanted``: the name is free, but the node is cordoned, so that a restarted process should
+    end. ``taken``: another process has the name.
     """
 
     jwt: FileText = ""
@@ -542,10 +538,10 @@ class JoinReply(msgspec.Struct, frozen=True, kw_only=True, tag="join_reply"):
 
 
 class JoinFile(msgspec.Struct, frozen=True, kw_only=True):
-    """``join.json``: all that a trainer needs to find its Weaver, written by the Weaver.
+    """``join.json``: what a trainer needs to find its Weaver, which writes the file.
 
-    ``creds`` is the text of a NATS credentials file, empty for a server without them. With
-    ``enrol`` the credentials only allow to ask for the worker's own (:class:`JoinRequest`).
+    ``creds`` is the text of a NATS credentials file, empty for a server without credentials. With
+    ``enrol`` they only allow a :class:`JoinRequest` for the worker's own.
     """
 
     url: Text

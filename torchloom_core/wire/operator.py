@@ -1,11 +1,11 @@
-"""What a person can ask of a running Weaver, and what it answers.
+"""The requests of people to a running Weaver, and its answers.
 
-Every verb is a NATS request on ``tl.ctl.<run>.<verb>`` with a JSON body; the command line and
-a plain ``nats req`` send the same ones. ``status`` and ``knobs`` only read; the others become
-a :class:`~torchloom_core.wire.requests.Request` to the kernel and are on the record. Bodies of
-``knob.*``, ``propose``, ``approve`` and ``deny`` may carry an ``"id"`` (:data:`RequestId`): a
-request that is sent again under the same one is answered as it was, and not done again. All that
-act may carry a ``"session"``: who sits at the web page that sends it.
+Every verb is a NATS request on ``tl.ctl.<run>.<person>.<verb>`` with a JSON body, sent by the
+command line or a plain ``nats req``. ``status`` and ``knobs`` only read; the others become a
+:class:`~torchloom_core.wire.requests.Request` to the kernel, which is recorded. Bodies of
+``knob.*``, ``propose``, ``approve`` and ``deny`` may have an ``"id"`` (:data:`RequestId`): a
+request that is sent again with the same id gets the same answer and is not done again. All
+requests that act may have a ``"session"``: the web page that sends them.
 
 ==================  =======================================  ==========================
 verb                body                                     answer
@@ -18,11 +18,11 @@ verb                body                                     answer
                     ``"sure"`` as of :class:`KnobSet`
 ``approve``         ``{"proposal": id}``                     :class:`Answer`
 ``deny``            ``{"proposal": id, "reason": ...}``      :class:`Answer`
-``actions.stop``    empty or :class:`FromSession`                 :class:`Answer`
-``actions.resume``  empty or :class:`FromSession`                 :class:`Answer`
-``annotate``        :class:`Annotation`                        :class:`Answer`
-``control.take``      :class:`ControlTaken`                      :class:`Answer`
-``control.release``     :class:`FromSession`                          :class:`Answer`
+``actions.stop``    empty or :class:`FromSession`            :class:`Answer`
+``actions.resume``  empty or :class:`FromSession`            :class:`Answer`
+``annotate``        :class:`Annotation`                      :class:`Answer`
+``control.take``    :class:`ControlTaken`                    :class:`Answer`
+``control.release`` :class:`FromSession`                     :class:`Answer`
 ==================  =======================================  ==========================
 """
 
@@ -44,18 +44,17 @@ from torchloom_core.wire.limits import (
 from torchloom_core.wire.messages import KnobSpec, KnobValue, KnobValues
 
 READS = frozenset({"status", "knobs"})
-"""Verbs after which all is as it was."""
+"""Verbs that only read."""
 
 RequestId = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_-]{1,64}\Z")]
-"""What a sender calls a request, so that it may be sent again: a fresh one for each request."""
+"""The sender's id of a request, new for each, so that the request can be sent again."""
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of an answer that has an entry for each worker, what comes after the worker ``after``.
+    """The part of an answer with an entry per worker that follows the worker ``after``.
 
-    A message has an end: where an answer says that there is ``more``, the rest is asked for with
-    the last worker that it has. Who asks often for what is not told of each worker leaves the
-    ``workers`` out.
+    An answer with ``more`` is continued by a request for the page after its last worker. Without
+    ``workers`` the answer has no entries of workers.
     """
 
     after: RackName = ""
@@ -67,9 +66,8 @@ class KnobSet(
 ):
     """Set a knob on one worker, or on all that have it when ``worker`` is absent.
 
-    Run-fenced ones may be set together, the others in ``also``, and a ``guard`` be named that
-    watches over them. A value that is far from those in use is refused unless the person is
-    ``sure``.
+    Several run-fenced knobs can be set at once, the others in ``also``, with a ``guard``. A value
+    that is far from those in use is refused unless the person is ``sure``.
     """
 
     knob: KnobName
@@ -82,18 +80,18 @@ class KnobSet(
     session: SessionName = ""
 
     def action(self) -> ChangeKnob | ChangeKnobs:
-        """Return what is wanted.
+        """Return the action to propose.
 
         Raises
         ------
         MessageError
-            If several knobs, or a guard, are wanted of one worker, or one knob twice.
+            If several knobs or a guard are for one worker, or a knob is named twice.
         """
         if not self.also and self.guard is None:
             return ChangeKnob(knob=self.knob, value=self.value, worker=self.worker)
         if self.worker is not None:
             raise MessageError(
-                "knob.set: several knobs, or a guard, are for all: need no worker, "
+                "knob.set: several knobs or a guard apply to all workers: need no worker, "
                 f"was {self.worker!r}"
             )
         if len(self.also) >= MAX_KNOBS:
@@ -108,7 +106,7 @@ class KnobSet(
 class KnobUnset(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
 ):
-    """Want no value of a knob any more, of one worker or, when ``worker`` is absent, of any."""
+    """Drop the desired value of a knob, of one worker or, when ``worker`` is absent, of all."""
 
     knob: KnobName
     worker: Name | None = None
@@ -119,7 +117,7 @@ class KnobUnset(
 class FromSession(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
 ):
-    """What needs no word but who sits at the web page that sends it."""
+    """A request without parameters except the web page that sends it."""
 
     session: SessionName = ""
 
@@ -127,7 +125,7 @@ class FromSession(
 class Annotation(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
 ):
-    """Put a text on record."""
+    """Add a text to the record."""
 
     text: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_TEXT)]
     id: RequestId = ""
@@ -145,7 +143,7 @@ class ControlTaken(
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a request; ``ids`` are the commands it led to."""
+    """The answer to a request; ``ids`` are its commands."""
 
     ok: bool
     text: str
@@ -155,11 +153,11 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One row of the live table; an age is null before the worker's first telemetry.
 
-    ``ending`` is empty while the worker lives. Meant ends are ``drained``, ``finished``,
-    ``interrupted`` (Ctrl-C) and ``terminated`` (SIGTERM); ``killed`` (any other signal) and
-    ``failed`` (any other status) are faults, and so is ``gone``, an end of which nobody knows how.
-    ``crash-looping``: its launcher starts it again, and it ends before it attaches.
-    ``silent``: the process may live, but was not heard of for ``weaver.stale_after_s``.
+    ``ending`` is empty while the process runs. Intended ends are ``drained``, ``finished``,
+    ``interrupted`` (Ctrl-C) and ``terminated`` (SIGTERM). Faults are ``killed`` (any other
+    signal), ``failed`` (any other status) and ``gone`` (status unknown). ``crash-looping``: its
+    launcher restarts it, and it ends before it attaches. ``silent``: no heartbeat for
+    ``weaver.stale_after_s``.
     """
 
     worker: str
@@ -178,7 +176,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FlightStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One command on its way."""
+    """One command in flight."""
 
     id: str
     worker: str
@@ -227,11 +225,11 @@ class AtRisk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CrashLoop(msgspec.Struct, frozen=True, kw_only=True):
-    """A launcher starts ranks again that end before they attach.
+    """A launcher restarts ranks that end before they attach.
 
-    ``failed`` restarts did so since the last rank was attached; ``restart`` is the number of the
-    last one, of at most ``most``; ``error`` is what it died of. Where the launcher ``gave_up`` it
-    has ended since. ``worker`` is the one whose last life tells of it.
+    ``failed`` restarts ended so since the last rank attached; ``restart`` is the number of the
+    last one, of at most ``most``, and ``error`` its cause. ``gave_up``: the launcher has ended.
+    ``worker`` is the one whose last incarnation reported it.
     """
 
     worker: str
@@ -244,7 +242,7 @@ class CrashLoop(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """What there is to say of it, in a sentence."""
+        """The crash loop in one sentence."""
         times = "restart" if self.failed == 1 else "restarts"
         end = "; the launcher has given up" if self.gave_up else ""
         return (
@@ -254,13 +252,13 @@ class CrashLoop(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """The run at one moment; a later :class:`Page` has the next ``workers`` and no lists else.
+    """The run at one moment; a later :class:`Page` has only the next ``workers``.
 
-    Of ``flights`` and ``waiting`` only the first thousand are there, and ``at_risk`` are the twenty
-    most of each predictor. ``controller`` is the session that holds the control lease, or empty.
-    ``knobs_waiting`` was wanted of an earlier job, and waits until a person sets it.
-    ``step_time_s`` is the median step time of all workers that train; None: none reports it.
-    ``recording`` says since when and why the trajectory is not written, empty where it is.
+    ``flights`` and ``waiting`` are the first 1,000 entries, ``at_risk`` the 20 most likely
+    failures of each predictor. ``controller`` is the session with the control lease, or empty.
+    ``knobs_waiting`` are values of an earlier job, which a person has to confirm.
+    ``step_time_s`` is the median step time of the training workers; None: none reports it.
+    ``recording`` is since when and why the trajectory is not written, empty if it is.
     """
 
     run: str
@@ -290,11 +288,11 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnobTable(msgspec.Struct, frozen=True, kw_only=True):
-    """Every knob of the run: what it is, what it should be, and what it is where.
+    """Every knob of the run: its specification, desired value and present values.
 
-    A later :class:`Page` has the next ``values`` alone. Of more specs than fit half a message
-    those that the fewest workers declare are ``left_out``: how many. ``tried`` are those
-    of which a standby tries out what a change would do.
+    A later :class:`Page` has only the next ``values``. If the specs exceed half a message, those
+    that the fewest workers declare are left out, ``left_out`` in number. ``tried`` are the knobs
+    whose change a standby can preview.
     """
 
     specs: tuple[KnobSpec, ...] = ()

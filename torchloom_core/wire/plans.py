@@ -1,4 +1,4 @@
-"""What was granted, and how far it is: plans, their commands in flight, and past grants."""
+"""Granted actions and their progress: plans, commands in flight, and past grants."""
 
 from typing import Literal
 
@@ -8,14 +8,14 @@ from torchloom_core.wire.actions import Action, Guard
 from torchloom_core.wire.messages import Command, KnobValues, Operation
 
 WITHDRAWN = "recalled"
-"""The status of a command that was taken back, until it is known whether its worker had it."""
+"""The status of a withdrawn command, until it is known whether its worker got it."""
 
 ACTIONS_STOPPED = "actions were stopped"
-"""Why a plan was called off, by the kill switch."""
+"""The reason of plans that the kill switch called off."""
 
 
 class Flight(msgspec.Struct, frozen=True, kw_only=True):
-    """One command on its way, and the last that was heard of it."""
+    """One command in flight, and its last status."""
 
     command: Command
     status: str
@@ -31,34 +31,33 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """A granted action being carried out, in stages of commands.
 
-    What has become of the commands of the present stage is not in here: the plan would have to
-    be stored again with each ack. Those that are not in flight any more and not among the
-    missed were applied.
+    The plan does not have the status of each command, or it would be stored again with each ack:
+    a command of the present stage that is neither in flight nor missed was applied.
 
     Attributes
     ----------
     stages : tuple of Stage
-        What is still to be issued; the next stage waits for the present one.
+        The stages that are not issued yet; each waits for the one before.
     await_training : tuple of str
-        Workers that must be seen training after the first stage, before the next.
+        Workers that must train before the second stage is issued.
     commands : tuple of str
         Ids of the present stage.
     applied : int
-        How many commands of the stages before were applied.
+        How many commands of the earlier stages were applied.
     missed : dict of str to str
-        The first commands that ended otherwise, each with its final status and why.
+        The first commands that were not applied, each with its final status and the reason.
     missed_count, refused_count : int
-        How many did in all, and how many of these were rejected.
+        How many were not applied in all, and how many of these were rejected.
     change : int
-        The number under which all ranks agree to do it at one step; 0: each does it alone.
+        The number of the fenced change; 0: each worker applies it by itself.
     fate : str
-        Of such a change: ``offered``; ``refused``, since a rank cannot do it, or it was called
-        off; ``withdrawn`` from all therefore; ``failed`` on a rank, so that all set it back.
+        The state of a fenced change: ``offered``; ``refused`` by a rank, or called off;
+        ``withdrawn`` from all ranks after that; ``failed`` on a rank and rolled back on all.
     landed : tuple of int
-        The least and the largest step at which it was done by them; empty: not yet.
+        The smallest and largest step at which ranks applied it; empty: not yet.
     called_off : str
-        Why no further stage is issued; the plan ends once all its commands have. Empty: it is not
-        called off.
+        The reason why no further stage is issued; the plan ends once all its commands have. Empty:
+        not called off.
     """
 
     verdict: str
@@ -80,24 +79,24 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Watch(msgspec.Struct, frozen=True, kw_only=True):
-    """A change that has landed, and what is watched since.
+    """A change that was applied, and the state of its guard.
 
     Attributes
     ----------
     before : dict
-        What its knobs were: what they are set back to if it hurts.
+        The earlier values of its knobs, for a rollback.
     upon : tuple of str
-        Earlier verdicts that were still watched as it landed, and go back with it.
+        Earlier verdicts that were still watched then, and are rolled back with it.
     level, noise : float
-        Of the metric before the change; a noise of 0: it cannot be judged.
+        The level and noise of the metric before the change; noise 0: it cannot be judged.
     step : int
-        How far the run was then; -1: that is not known.
+        The run's step then; -1: unknown.
     since_ns : int
-        When it landed; 0: not yet.
+        When it was applied; 0: not yet.
     hurt : str
-        By what it was seen to hurt; empty: not so far.
+        How the metric got worse; empty: it did not so far.
     tries, tried_ns : int
-        How often it was tried since to take it back, and when last.
+        How many rollbacks were tried, and when the last one.
     """
 
     verdict: str
@@ -114,9 +113,9 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def called_off(plan: Plan, why: str) -> Plan:
-    """Return the plan as it is once actions were stopped: nothing more is begun of it.
+    """Return the plan without further stages, since actions were stopped.
 
-    Whether a change that was offered to all is done, the ranks say: some may just have agreed.
+    A fenced change that was offered may still be applied: the ranks may just have agreed.
     """
     if not plan.change or plan.stages:
         return msgspec.structs.replace(plan, called_off=plan.called_off or why)
@@ -126,7 +125,7 @@ def called_off(plan: Plan, why: str) -> Plan:
 
 
 def begun_by(plan: Plan, now_ns: int) -> Plan:
-    """Return a plan that a Weaver with a clock ahead of ours has begun as if it were begun now."""
+    """Return a plan whose start, by an earlier Weaver's clock, is in the future, moved to now."""
     ahead_ns = max(0, plan.started_ns - now_ns)
     return msgspec.structs.replace(
         plan, started_ns=plan.started_ns - ahead_ns, deadline_ns=plan.deadline_ns - ahead_ns
@@ -134,20 +133,20 @@ def begun_by(plan: Plan, now_ns: int) -> Plan:
 
 
 def missed_text(plan: Plan) -> str:
-    """Return the commands that were not applied, each with why."""
+    """Return the commands that were not applied, each with the reason."""
     text = ", ".join(f"{command_id} {why}" for command_id, why in plan.missed.items())
     more = plan.missed_count - len(plan.missed)
     return f"{text} and {more} more" if more else text
 
 
 def workers_text(plan: Plan) -> str:
-    """Return how many workers did what the plan's last stage told them."""
+    """Return how many workers applied the plan's last stage."""
     count = len(plan.commands) - plan.missed_count
     return "1 worker" if count == 1 else f"{count} workers"
 
 
 def landed_text(plan: Plan) -> str:
-    """Return at which step it was done, as `` at step 120``, or nothing."""
+    """Return the step of a fenced change, such as `` at step 120``, or an empty string."""
     if not plan.landed:
         return ""
     least, largest = plan.landed
@@ -161,7 +160,7 @@ class Stopped(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Granted(msgspec.Struct, frozen=True, kw_only=True):
-    """A past grant, as cooldowns, rates, budgets and the breaker remember it."""
+    """A past grant, for cooldowns, rate limits, budgets and the circuit breaker."""
 
     verdict: str
     target: str

@@ -1,7 +1,6 @@
-"""A change that is tried out on a standby: what is asked for, and the pieces of the answer.
+"""The preview of a change on a standby: the request, and the pieces of its result.
 
-How they travel is in :mod:`torchloom_core.wire.standby_task`; docs/preview.md says what the
-numbers mean.
+:mod:`torchloom_core.wire.standby_task` describes their transport, docs/preview.md the numbers.
 """
 
 from typing import Annotated, ClassVar, Literal
@@ -20,16 +19,16 @@ from torchloom_core.wire.standby_task import (
 )
 
 PREVIEW = "preview"
-"""The kind of note that brings a piece."""
+"""The kind of note that has a piece."""
 
 MOST_CHANGED = 16
-"""Knobs that one preview changes at the most."""
+"""Knobs that one preview changes at most."""
 
 MOST_STEPS = 10_000
 MOST_REPEATS = 50
 
 FEWEST_PAIRS = 5
-"""Fewer would all point one way by chance more often than one time in ten."""
+"""Fewer pairs would all agree by chance more often than one time in ten."""
 
 Arm = Literal["control", "change"]
 Changed = Annotated[dict[KnobName, KnobValue], msgspec.Meta(max_length=MOST_CHANGED)]
@@ -39,25 +38,25 @@ Steps = Annotated[int, msgspec.Meta(ge=0, le=MOST_STEPS)]
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is tried, and for how long.
+    """The change that is tried, and for how long.
 
     Attributes
     ----------
     values : dict
-        What the knobs would be; without any, both arms are the run as it is.
+        The changed knobs; without any, both arms are the run as it is.
     steps : int
-        That each arm takes; 0: leave off what is under way.
+        Steps of each arm; 0: end the present task.
     repeats : int
-        Pairs of arms, each from another place in the data.
+        Pairs of arms, each at another position in the data.
     seconds : float
-        How long it may take.
+        Its time limit.
     seed : int
-        From which the places and what is drawn at random come.
+        The seed of the positions and of all random numbers.
 
     Raises
     ------
     ValueError
-        If all arms together take more steps than one standby task has points.
+        If all arms together have more steps than one standby task has points.
     """
 
     note: ClassVar[str] = PREVIEW
@@ -76,17 +75,17 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise ValueError(f"steps x repeats: need at most {most}, was {self.points // 2}")
 
     @property
-    def leaves_off(self) -> bool:
-        """Whether it only ends what is under way."""
+    def ends_task(self) -> bool:
+        """Whether it only ends the present task."""
         return not self.steps
 
     @property
     def points(self) -> int:
-        """How many steps all arms take."""
+        """How many steps all arms have in total."""
         return 2 * self.steps * self.repeats
 
     def price_s(self, step_s: float | None) -> float:
-        """Return what it costs, seconds of one standby, where a step takes so long.
+        """Return its cost, standby-seconds, for a step time of ``step_s``.
 
         Examples
         --------
@@ -98,18 +97,18 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True, tag_field="part", tag="setup"):
-    """What is compared, told once the control has gone alike twice.
+    """The setup, sent once two runs of the control were the same.
 
     Attributes
     ----------
     before, values : dict
-        What the knobs are, and what they would be.
+        The present and the changed values of the knobs.
     step_s : float
-        How long a step takes on the standby.
+        The step time on the standby.
     at : str
-        The print of the weights at which both arms begin.
+        The fingerprint of the weights at which both arms begin.
     of_step : int
-        The step of the run that they are of; -1: the script does not say.
+        The run's step of these weights; -1: the script does not report it.
     """
 
     before: Changed
@@ -122,7 +121,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag_field="part", tag="se
 
 
 class Curve(msgspec.Struct, frozen=True, kw_only=True, tag_field="part", tag="curve"):
-    """Some losses of one arm, from step ``first`` of it on."""
+    """Some losses of one arm, from its step ``first`` on."""
 
     repeat: Repeat
     arm: Arm
@@ -131,9 +130,9 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True, tag_field="part", tag="cu
 
 
 class Ahead(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the loss of both arms would be ``steps`` steps after their beginning.
+    """The extrapolated loss of both arms, ``steps`` steps after their start.
 
-    Of each the least, the median and the most over the pairs; None: its loss was no number.
+    For each the minimum, median and maximum over the pairs; None: its loss was NaN or infinite.
     """
 
     steps: Annotated[int, msgspec.Meta(ge=0, le=2 * MOST_STEPS)]
@@ -150,7 +149,7 @@ class Ahead(msgspec.Struct, frozen=True, kw_only=True):
 class Judgement(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="part", tag="judgement"
 ):
-    """What the pairs that are complete say; a later one takes the place of an earlier.
+    """The judgement from the complete pairs; a later one replaces an earlier one.
 
     Attributes
     ----------
@@ -158,21 +157,21 @@ class Judgement(
         ``better`` or ``worse`` with the change, in so many pairs that chance is unlikely; ``same``:
         no difference was found; ``few``: too few pairs to judge.
     pairs, for_change : int
-        That were compared, and in how many of them the loss with the change was lower.
+        The compared pairs, and in how many of them the loss with the change was lower.
     over : int
         Steps at the end of each arm whose mean loss is compared.
     difference, low, high : float, optional
         Loss with the change less that without: the median over the pairs, and the interval in
-        which it lies with probability ``confidence``; None: with the change it was no number.
+        which it lies with probability ``confidence``; None: with the change it was NaN or infinite.
     alike : bool
         Whether both arms of every pair were the same to the bit.
     diverged : int
-        Pairs in which the loss with the change was no number in the end.
+        Pairs in which the loss with the change was NaN or infinite at the end.
 
     Raises
     ------
     ValueError
-        If more pairs point a way than there are, or the interval does not hold the difference.
+        If a count exceeds the pairs, or the difference is outside its interval.
     """
 
     result: Literal["better", "worse", "same", "few"] = msgspec.field(name="says")
@@ -188,7 +187,7 @@ class Judgement(
     ahead: Ahead | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what no pairs can say."""
+        """Refuse counts above the pairs, and a difference outside its interval."""
         if max(self.for_change, self.diverged) > self.pairs:
             raise ValueError(f"for_change, diverged: need at most the pairs, {self.pairs}")
         in_order = [end for end in (self.low, self.difference, self.high) if end is not None]

@@ -1,4 +1,4 @@
-"""What a person asks of the kernel, by command line, web page or plain ``nats req``."""
+"""Requests of people to the kernel, by command line, web page or plain ``nats req``."""
 
 from typing import Annotated
 
@@ -19,46 +19,46 @@ PERSON = "person"
 """The policy name under which a person's own requests are recorded."""
 
 GUARD = "guard"
-"""The policy name under which the Weaver takes back what hurt."""
+"""The policy name under which the Weaver rolls back a change that made the run worse."""
 
 UNWEIGHED = frozenset({PERSON, GUARD, RECONCILE})
-"""Whose proposals are not weighed against doing nothing."""
+"""The policies whose proposals need no net gain."""
 
 
 class Propose(msgspec.Struct, frozen=True, kw_only=True, tag_field="want", tag="propose"):
-    """A person wants an action, and is ``sure`` of a value that is far from those in use."""
+    """A person proposes an action; ``sure`` confirms a value that is far from those in use."""
 
     action: Action
     sure: bool = False
 
 
 class StopActions(msgspec.Struct, frozen=True, kw_only=True, tag_field="want", tag="stop_actions"):
-    """The kill switch: no action is granted or carried on until actions are resumed."""
+    """Turn the kill switch on: no action is granted or continued until actions are resumed."""
 
 
 class ResumeActions(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="want", tag="resume_actions"
 ):
-    """Release the kill switch."""
+    """Turn the kill switch off."""
 
 
 class Approve(msgspec.Struct, frozen=True, kw_only=True, tag_field="want", tag="approve"):
-    """A person approves a proposal that waits for it."""
+    """A person approves a waiting proposal."""
 
     proposal: Id
 
 
 class Deny(msgspec.Struct, frozen=True, kw_only=True, tag_field="want", tag="deny"):
-    """A person denies a proposal that waits for approval, and may say why."""
+    """A person denies a proposal that waits for approval, with an optional reason."""
 
     proposal: Id
     reason: Annotated[str, msgspec.Meta(max_length=MAX_TEXT)] = ""
 
 
 class ForgetKnob(msgspec.Struct, frozen=True, kw_only=True, tag_field="want", tag="forget_knob"):
-    """A person no longer wants a knob's value, on one worker or, when ``worker`` is None, on any.
+    """Drop the desired value of a knob, on one worker or, when ``worker`` is None, on all.
 
-    Nothing is commanded, so this can be said at any time: of a knob that no worker has now, and
+    No command is sent, so this is possible at any time: for a knob that no worker has now, and
     while actions are stopped.
     """
 
@@ -67,7 +67,7 @@ class ForgetKnob(msgspec.Struct, frozen=True, kw_only=True, tag_field="want", ta
 
 
 class Annotate(msgspec.Struct, frozen=True, kw_only=True, tag_field="want", tag="annotate"):
-    """A person has something to say, for the record; nothing is done."""
+    """A person adds a text to the record."""
 
     text: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_TEXT)]
 
@@ -75,7 +75,7 @@ class Annotate(msgspec.Struct, frozen=True, kw_only=True, tag_field="want", tag=
 class TakeControl(msgspec.Struct, frozen=True, kw_only=True, tag_field="want", tag="take_control"):
     """A session takes the control lease for ``lease_s``, or renews it.
 
-    With ``force`` it is taken from the session that holds it.
+    With ``force`` it is taken from the session that has it.
     """
 
     lease_s: Annotated[float, msgspec.Meta(ge=1, le=3600)] = 60.0
@@ -104,10 +104,10 @@ Want = (
 class Request(msgspec.Struct, frozen=True, kw_only=True, tag="request"):
     """A person's request to the Weaver, by command line, web page or plain ``nats req``.
 
-    ``by`` is the person's name, as their credentials say it. ``sent_as`` is that and the id
-    which they gave the request, if any: sent again under the same one it is answered as before,
-    and not done again. ``session`` is who sits at a web page that has these credentials: such a
-    request is granted only while that session has control, but for the kill switch.
+    ``by`` is the person's name in the credentials. ``sent_as`` is that name and the sender's id of
+    the request, if any: a request that is sent again with the same id gets the same answer and is
+    not done again. ``session`` is the web page that sent it with these credentials: except for
+    the kill switch, such a request is granted only while that session has control.
     """
 
     id: Id

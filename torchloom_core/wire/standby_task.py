@@ -1,8 +1,8 @@
-"""A standby task: what a standby does alone while it waits; it reports piece by piece.
+"""A standby task: work of a standby while it waits, reported piece by piece.
 
-A piece is the JSON text in the field ``piece`` of a note of the standby task's own kind; the fields
-``command``, ``points`` and ``of`` say whose it is, and how far it is. Each standby task has a
-module of its own beside this one.
+A piece is the JSON text in the field ``piece`` of a note of the task's own kind; ``command`` is
+its command, and ``points`` of ``of`` points are done. Each standby task has its own module beside
+this one.
 """
 
 from typing import Annotated
@@ -15,26 +15,26 @@ MOST_POINTS = 20_000
 MOST_SECONDS = 3600.0
 
 MOST_AT_ONCE = 512
-"""Points that one piece has at the most."""
+"""Points that one piece has at most."""
 
 MOST_TEXT = 65_536
-"""Characters of a piece, of which none has half as many."""
+"""Limit of the characters of a piece, twice the longest."""
 
 Points = Annotated[int, msgspec.Meta(ge=0, le=MOST_POINTS)]
 Duration = Annotated[float, msgspec.Meta(gt=0, le=MOST_SECONDS)]
 Print = Annotated[str, msgspec.Meta(max_length=16, pattern="^[0-9a-f]*$")]
-"""Of weights: equal ones have equal prints. Empty: they have none."""
+"""A fingerprint of weights, equal for equal weights; empty: unknown."""
 
 MOST = 1e300
 Number = Annotated[float, msgspec.Meta(ge=-MOST, le=MOST)]
-"""Of which a great many can be added up."""
+"""A number of which many can be summed without overflow."""
 
 Loss = Number | None
-"""None: it was no such number."""
+"""None: the loss was NaN, infinite or too large."""
 
 
 class PieceNote(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of a note that brings a piece; what else it has is not looked at."""
+    """The fields of a note that has a piece; other fields are ignored."""
 
     command: Id
     points: Count
@@ -43,7 +43,7 @@ class PieceNote(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True, tag_field="part", tag="end"):
-    """The last piece; ``why`` is empty where all was done."""
+    """The last piece; ``why`` is empty if the task is complete."""
 
     points: Points
     seconds: Number

@@ -1,8 +1,8 @@
-"""What the Weaver tells a lighthouse, and what it hears of it.
+"""The messages between the Weaver and a lighthouse.
 
-The lighthouse decides alone: an act of the Weaver's is advice that it takes where it harms no
-quorum, once, in the order of the numbers. A replica group is named as torchft names it, by its
-``replica_id``, which is another one in each life: ``<name>:<uuid>``.
+The lighthouse decides: it follows an act of the Weaver if that harms no quorum, once, in the order
+of the numbers. A replica group has torchft's ``replica_id``, ``<name>:<uuid>``, which is new for
+each incarnation.
 """
 
 from typing import Annotated, Literal
@@ -13,43 +13,43 @@ from torchloom_core.wire.limits import Count, Name, ReplicaId, Seconds, ShortTex
 from torchloom_core.wire.messages import SCHEMA_VERSION
 
 MAX_REPLICAS = 10_000
-"""Replica groups that a message names at most, and that a lighthouse knows at once."""
+"""Replica groups that a message may name, and that a lighthouse tracks, at most."""
 
 Replicas = Annotated[tuple[ReplicaId, ...], msgspec.Meta(max_length=MAX_REPLICAS)]
 
 
 class Leave(msgspec.Struct, frozen=True, kw_only=True, tag_field="act", tag="leave"):
-    """These have left: nobody waits for them, until one asks for a quorum again."""
+    """These groups have left: no group waits for them until they request a quorum again."""
 
     replicas: Replicas
 
 
 class Evict(msgspec.Struct, frozen=True, kw_only=True, tag_field="act", tag="evict"):
-    """These hang in the quorum of this id: nobody waits for them, until one asks again."""
+    """These groups hang in this quorum: no group waits for them until they request another."""
 
     replicas: Replicas
     quorum_id: Count
 
 
 class HoldBack(msgspec.Struct, frozen=True, kw_only=True, tag_field="act", tag="hold"):
-    """Whoever bears one of these names stays out of every quorum; it may wait for one.
+    """Groups with these names stay out of every quorum, but may wait for one.
 
-    The names are all that are held from then on, so that to admit one is to leave it out.
+    The list replaces the earlier one, so that a group is admitted by leaving it out.
     """
 
     names: Annotated[tuple[ShortText, ...], msgspec.Meta(max_length=MAX_REPLICAS)]
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, tag_field="act", tag="order"):
-    """Ranks go to replica groups in the order of these names; to all others after them."""
+    """Replica groups get ranks in the order of these names; all others come after them."""
 
     names: Annotated[tuple[ShortText, ...], msgspec.Meta(max_length=MAX_REPLICAS)]
 
 
 class Expect(msgspec.Struct, frozen=True, kw_only=True, tag_field="act", tag="expect"):
-    """A lighthouse that knows nobody yet waits for these names, ``for_s`` at the longest.
+    """A restarted lighthouse waits for these names, ``for_s`` seconds at most.
 
-    Its quorums get ids above ``above``, the last that is known.
+    Its quorum ids start above ``above``, the last known one.
     """
 
     names: Annotated[tuple[ShortText, ...], msgspec.Meta(max_length=MAX_REPLICAS)]
@@ -61,7 +61,7 @@ Act = Leave | Evict | HoldBack | Order | Expect
 
 
 class Steer(msgspec.Struct, frozen=True, kw_only=True, tag="steer"):
-    """One act, and why; ``number`` counts the acts of an epoch from 1 on."""
+    """One act and its reason; ``number`` counts the acts of an epoch from 1."""
 
     run: Name
     epoch: Count
@@ -72,32 +72,32 @@ class Steer(msgspec.Struct, frozen=True, kw_only=True, tag="steer"):
 
 
 class LighthouseView(msgspec.Struct, frozen=True, kw_only=True, tag="lighthouse"):
-    """What a lighthouse sees; sent when it changes, and now and then when it does not.
+    """The state of a lighthouse; sent when it changes, and periodically.
 
     Attributes
     ----------
     incarnation : int
         Start of the lighthouse's process, milliseconds since the Unix epoch.
     quorum_id : int
-        Of the last quorum.
+        The id of the last quorum.
     members : tuple of str
-        Who is in it.
+        Its members.
     failed : tuple of str
-        Those who now ask for the next one since their last step failed.
+        Groups that request the next quorum because their last step failed.
     silent : tuple of str
-        Members who do not ask although others have been waiting for some time.
+        Members that have not requested the next quorum while others have waited for some time.
     lost : tuple of str
-        Members whose process has ended, or who left, since that quorum.
+        Members whose process has ended, or that left, since that quorum.
     held : tuple of str
-        Who is there and held back.
+        Present groups that are held back.
     aside : tuple of str
-        Who was evicted or has left, and has not asked again.
+        Groups that were evicted or left, and have not requested a quorum since.
     epoch, number : int
-        The newest act that was dealt with.
+        The newest processed act.
     refused : str
-        Why it was not done, or nothing.
+        Why it was refused, or empty.
     state : {"new", "restored"}
-        Whether this life found the state of an earlier one.
+        Whether this process found the state of an earlier one.
     """
 
     run: Name
@@ -118,7 +118,7 @@ class LighthouseView(msgspec.Struct, frozen=True, kw_only=True, tag="lighthouse"
 
 
 def name_of_replica(replica_id: str) -> str:
-    """Return the name in a replica id: what stands before torchft's UUID.
+    """Return the name in a replica id: the part before torchft's UUID.
 
     Examples
     --------

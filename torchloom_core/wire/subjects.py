@@ -1,37 +1,37 @@
-"""NATS names: which subject, stream, consumer and bucket carries what.
+"""The names of NATS subjects, streams, consumers and buckets.
 
 =================================  ========  ====================================================
-subject                            encoding  what
+subject                            encoding  content
 =================================  ========  ====================================================
-``tl.telemetry.<run>.<life>``      msgpack   :class:`~torchloom_core.wire.messages.Telemetry`
-``tl.evt.<run>.<life>``            JSON      ``Hello``, ``Exit``, ``Note``, in ``TL_REPORT_<run>``
-``tl.bulk.<run>.<life>``           JSON      an event above 32 KiB, in stream ``TL_BULK_<run>``
-``tl.cmd.<run>.<life>``            JSON      ``Command``, in stream ``TL_CMD_<run>``
-``tl.ack.<run>.<life>``            JSON      ``Ack``, in stream ``TL_REPORT_<run>``
+``tl.telemetry.<run>.<w>.<i>``     msgpack   :class:`~torchloom_core.wire.messages.Telemetry`
+``tl.evt.<run>.<w>.<i>``           JSON      ``Hello``, ``Exit``, ``Note``, in ``TL_REPORT_<run>``
+``tl.bulk.<run>.<w>.<i>``          JSON      an event above 32 KiB, in stream ``TL_BULK_<run>``
+``tl.cmd.<run>.<w>.<i>``           JSON      ``Command``, in stream ``TL_CMD_<run>``
+``tl.ack.<run>.<w>.<i>``           JSON      ``Ack``, in stream ``TL_REPORT_<run>``
 ``tl.roll.<run>``                  JSON      ``RollCall``
 ``tl.hold.<run>``                  JSON      ``PauseState``
 ``tl.ctl.<run>.<person>.<verb>``   JSON      a person's request to the Weaver, with a reply
-``tl.out.<run>.<kind>``            JSON      what the Weaver decides and sees, as it happens
-``tl.join.<run>``                  JSON      a new worker asks for credentials
-``tl.steer.<run>``                 JSON      ``Steer``: the Weaver advises the lighthouse
+``tl.out.<run>.<kind>``            JSON      the Weaver's inputs and outputs, as they happen
+``tl.join.<run>``                  JSON      a new worker requests credentials
+``tl.steer.<run>``                 JSON      ``Steer``: from the Weaver to the lighthouse
 ``tl.lighthouse.<run>``            JSON      ``LighthouseView``
 ``$KV.TL_<run>.<key>``             JSON      the Weaver's own state, and every knob's desired value
 =================================  ========  ====================================================
 
-A ``<life>`` is ``<worker>.<incarnation>``: one life of one worker.
+``<w>.<i>`` is ``<worker>.<incarnation>``: one process of one worker.
 """
 
 import re
 
 DEFAULT_PERSON = "operator"
-"""Who asks, where nobody has said a name."""
+"""The person's name in a request without one."""
 
 _NOT_TOKEN = re.compile(r"[^A-Za-z0-9_-]")
 _LONGEST_NAME = 64
 _NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{_LONGEST_NAME}}}")
 
 NAME_RULE = f"1 to {_LONGEST_NAME} of A-Z a-z 0-9 _ -"
-"""What the name of a worker, or of a person, is made of."""
+"""The rule for the name of a worker or a person."""
 
 
 def is_name(text: str) -> bool:
@@ -40,7 +40,7 @@ def is_name(text: str) -> bool:
 
 
 def as_name(text: str) -> str:
-    """Return the name nearest to ``text``, which may be empty or have any characters.
+    """Return ``text`` as a valid name; it may be empty or have any characters.
 
     Examples
     --------
@@ -69,47 +69,47 @@ def token(name: str) -> str:
 
 
 def telemetry(run: str, worker: str = "*", incarnation: int | str = "*") -> str:
-    """Return the subject of the telemetry of a worker's life."""
+    """Return the subject of the telemetry of a worker's incarnation."""
     return f"tl.telemetry.{run}.{worker}.{incarnation}"
 
 
 def event(run: str, worker: str = "*", incarnation: int | str = "*") -> str:
-    """Return the subject of the events of a worker's life."""
+    """Return the subject of the events of a worker's incarnation."""
     return f"tl.evt.{run}.{worker}.{incarnation}"
 
 
 def bulk(run: str, worker: str = "*", incarnation: int | str = "*") -> str:
-    """Return the subject of the large events of a worker's life, such as dumps."""
+    """Return the subject of the large events of a worker's incarnation, such as dumps."""
     return f"tl.bulk.{run}.{worker}.{incarnation}"
 
 
 def command(run: str, worker: str = "*", incarnation: int | str = "*") -> str:
-    """Return the subject of commands to a worker's life."""
+    """Return the subject of commands to a worker's incarnation."""
     return f"tl.cmd.{run}.{worker}.{incarnation}"
 
 
 def ack(run: str, worker: str = "*", incarnation: int | str = "*") -> str:
-    """Return the subject of the acks of a worker's life."""
+    """Return the subject of the acks of a worker's incarnation."""
     return f"tl.ack.{run}.{worker}.{incarnation}"
 
 
 def roll_call(run: str) -> str:
-    """Return the subject on which the Weaver asks all workers to say hello."""
+    """Return the subject on which the Weaver asks all workers for a hello."""
     return f"tl.roll.{run}"
 
 
 def pause_state(run: str) -> str:
-    """Return the subject on which the Weaver says which pause it holds."""
+    """Return the subject on which the Weaver confirms the pause in force."""
     return f"tl.hold.{run}"
 
 
 def steer(run: str) -> str:
-    """Return the subject on which the Weaver tells the lighthouse what to do."""
+    """Return the subject of the Weaver's acts for the lighthouse."""
     return f"tl.steer.{run}"
 
 
 def lighthouse(run: str) -> str:
-    """Return the subject on which the lighthouse says what it sees."""
+    """Return the subject of the lighthouse's state."""
     return f"tl.lighthouse.{run}"
 
 
@@ -119,39 +119,39 @@ def control(run: str, person: str = "*", verb: str = "*") -> str:
 
 
 def person_and_verb(subject: str) -> tuple[str, str]:
-    """Return who asked what on a subject of :func:`control`; of any other who is ``""``."""
+    """Return person and verb of a subject of :func:`control`; of any other ``""`` and itself."""
     tokens = subject.split(".", 4)
     is_request = len(tokens) > 4 and tokens[:2] == ["tl", "ctl"]
     return (tokens[3], tokens[4]) if is_request else ("", subject)
 
 
 def out(run: str, kind: str = ">") -> str:
-    """Return the subject on which the Weaver tells what it decides and sees."""
+    """Return the subject of the Weaver's inputs and outputs."""
     return f"tl.out.{run}.{kind}"
 
 
 def join(run: str) -> str:
-    """Return the subject on which a new worker asks for credentials."""
+    """Return the subject on which a new worker requests credentials."""
     return f"tl.join.{run}"
 
 
 def command_stream(run: str) -> str:
-    """Return the name of the JetStream stream that keeps commands."""
+    """Return the name of the JetStream stream of commands."""
     return f"TL_CMD_{run}"
 
 
 def report_stream(run: str) -> str:
-    """Return the name of the JetStream stream that keeps acks and events."""
+    """Return the name of the JetStream stream of acks and events."""
     return f"TL_REPORT_{run}"
 
 
 def bulk_stream(run: str) -> str:
-    """Return the name of the JetStream stream that keeps large events."""
+    """Return the name of the JetStream stream of large events."""
     return f"TL_BULK_{run}"
 
 
 def command_consumer(worker: str, incarnation: int | str) -> str:
-    """Return the name of the consumer from which a worker's life pulls its commands."""
+    """Return the name of the consumer from which a worker's incarnation pulls its commands."""
     return f"{worker}_{incarnation}"
 
 
@@ -161,7 +161,7 @@ def bucket(run: str) -> str:
 
 
 def inbox_prefix(run: str, worker: str, incarnation: int | str) -> str:
-    """Return the prefix of a worker's own reply subjects, which no other life may read."""
+    """Return the prefix of a worker's reply subjects, which no other incarnation may read."""
     return f"_INBOX_{run}_{worker}_{incarnation}"
 
 

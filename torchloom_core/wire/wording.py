@@ -1,4 +1,4 @@
-"""Why a message was refused, in words for whoever wrote it: msgspec tells of types and patterns."""
+"""Turn msgspec's errors, which show types and patterns, into plain sentences."""
 
 import re
 
@@ -13,7 +13,7 @@ _PATTERN = "Expected `str` matching regex "
 
 
 def in_words(error: Exception) -> str:
-    """Return what a text should have been, and where; of all else what the error says.
+    """Return the rule that a text breaks, and where; other errors are returned unchanged.
 
     Examples
     --------

@@ -37,8 +37,8 @@ from torchloom_core.wire.messages import (
     KnobSpec,
     Operation,
     Prepare,
-    WriteLog,
     Withdraw,
+    WriteLog,
 )
 
 ROOT = Path(__file__).parents[3]

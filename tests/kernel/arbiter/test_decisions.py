@@ -123,7 +123,7 @@ def test_the_higher_net_gain_wins_and_ids_break_ties():
     poor, rich = candidate(MIGRATE, 1), candidate(DrainGroup(group="g0"), 2, gain_gpu_s=101.0)
     first, second = decide(arbiter(), [poor, rich])
     assert (first.proposal, first.granted) == ("p1.2", True)
-    assert (second.rule, second.reason) == ("outbid", "p1.2 is worth more")
+    assert (second.rule, second.reason) == ("outbid", "p1.2 has a higher net gain")
     first, _ = decide(arbiter(), [candidate(MIGRATE, 2), candidate(MIGRATE, 1)])
     assert first.proposal == "p1.1"
 
@@ -134,7 +134,7 @@ def test_what_promises_more_and_is_worth_less_is_outbid(price):
     worthy = candidate(DrainGroup(group="g0"), 2, gain_gpu_s=100.0)
     first, second = decide(arbiter(), [promising, worthy])
     assert (first.proposal, first.granted) == ("p1.2", True)
-    assert (second.rule, second.reason) == ("outbid", "p1.2 is worth more")
+    assert (second.rule, second.reason) == ("outbid", "p1.2 has a higher net gain")
 
 
 def test_a_better_proposal_that_a_rail_stops_leaves_the_target_to_the_next():
@@ -185,7 +185,7 @@ def test_what_needs_approval_waits_and_is_granted_when_a_person_says_so():
     rails = wait_for_a_person()
     verdict = rails.approve("p1.1", "alice", Standing(), NOW_NS + SECOND_NS)
     assert (verdict.granted, verdict.rule, verdict.propensity) == (True, "person", 1.0)
-    assert verdict.reason.endswith("; alice approved it")
+    assert verdict.reason.endswith("; approved by alice")
     assert rails.waiting == {}
 
 
@@ -206,7 +206,7 @@ def test_a_person_comes_before_any_policy_and_a_shadow_after_all():
     first, second, third = decide(arbiter(), [shadow, policy, person])
     assert (first.proposal, first.rule) == ("p1.3", "person")
     assert (second.proposal, second.rule) == ("p1.2", "outbid")
-    assert third.reason == "would be denied by in_progress: group:g0 is being acted on by p1.3"
+    assert third.reason == "would be denied by in_progress: p1.3 is under way on group:g0"
 
 
 def test_what_nobody_approves_expires_with_a_verdict():
@@ -214,7 +214,7 @@ def test_what_nobody_approves_expires_with_a_verdict():
     assert rails.expired(NOW_NS + 5 * SECOND_NS) == []
     (verdict,) = rails.expired(NOW_NS + 5 * SECOND_NS + 1)
     assert (verdict.proposal, verdict.granted, verdict.rule) == ("p1.1", False, "expiry")
-    assert verdict.reason == "nobody approved it in time"
+    assert verdict.reason == "not approved in time"
     assert rails.expired(NOW_NS + 99 * SECOND_NS) == []
 
 
@@ -227,7 +227,7 @@ def test_an_approval_meets_the_rails_of_its_own_moment():
 def test_only_one_proposal_a_target_waits():
     rails = wait_for_a_person()
     (verdict,) = decide(rails, [candidate(MIGRATE, 2)])
-    assert (verdict.rule, verdict.reason) == ("approval", "p1.1 waits for a person already")
+    assert (verdict.rule, verdict.reason) == ("approval", "p1.1 already waits for approval")
     assert list(rails.waiting) == ["p1.1"]
 
 

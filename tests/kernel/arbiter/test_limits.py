@@ -65,7 +65,7 @@ TRIALS = [
         "forbidden_pair",
         candidate(MIGRATE, policy="sure"),
         candidate(MIGRATE, policy="rough"),
-        "rough may not trigger migrate",
+        "the config forbids rough to propose migrate",
         'forbidden = [{policy = "rough", action = "migrate"}]',
     ),
     Trial(
@@ -79,7 +79,7 @@ TRIALS = [
         "in_progress",
         candidate(Migrate(group="g1")),
         candidate(DRAIN),
-        "group:g0 is being acted on by p1.1",
+        "p1.1 is under way on group:g0",
         "max_in_motion_share = 1",
         moving("g0"),
     ),
@@ -189,7 +189,7 @@ def test_the_kill_switch_refuses_everything_and_everyone():
         for action in (MIGRATE, SAVE, Alert(worker="w", text="x"), CollectDump(worker="w")):
             (verdict,) = decide(arbiter(), [candidate(action, policy=policy)], stopped)
             assert (verdict.granted, verdict.rule) == (False, "kill_switch")
-            assert verdict.reason == "actions are stopped; resume them first"
+            assert verdict.reason == "actions are stopped: resume them first"
 
 
 def test_a_stopped_run_is_the_reason_whatever_else_is_in_the_way():

@@ -1,1 +1,1 @@
-"""The kinds of action, one module each: all that the core knows of what can be done to a run."""
+"""The kinds of action, one module each: everything the core knows about actions on a run."""

@@ -1,4 +1,4 @@
-"""Alert: tell people about a worker; nothing is changed."""
+"""Alert: report a condition of a worker; the run is not changed."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from torchloom_core.wire.plans import Plan
 
 
 class AlertKind(ActionKind[Alert]):
-    """It is its own outcome, and need not be worth anything."""
+    """Done as soon as it is granted, and needs no net gain."""
 
     message = Alert
     changes_run = False
@@ -18,11 +18,11 @@ class AlertKind(ActionKind[Alert]):
     is_alarm = True
 
     def obstacle(self, action: Alert, run: Run) -> str:
-        """Refuse a worker that is not there."""
+        """Refuse an unknown worker, or one that has ended."""
         return run.not_present(action.worker)
 
     def summary(self, action: Alert, plan: Plan, run: Run) -> str:
-        """Return what people are told."""
+        """Return the text of the alert."""
         return action.text
 
     def describe(self, action: Mapping[str, Any]) -> str:

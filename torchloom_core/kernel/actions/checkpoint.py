@@ -8,7 +8,7 @@ from torchloom_core.wire.plans import Plan, workers_text
 
 
 class CheckpointKind(ActionKind[SaveCheckpoint]):
-    """Told to those that have registered a function to save by."""
+    """Sent to the workers that have registered a save function."""
 
     message = SaveCheckpoint
     operations = (Checkpoint,)
@@ -18,20 +18,20 @@ class CheckpointKind(ActionKind[SaveCheckpoint]):
         return "checkpoint"
 
     def obstacle(self, action: SaveCheckpoint, run: Run) -> str:
-        """Refuse where nobody can save."""
+        """Refuse where no training worker can save."""
         group = action.group
         if group is not None and (problem := run.not_training(group)):
             return problem
-        whose = "" if group is None else f" of {group}"
-        need = "has registered a function to save by loom.on_checkpoint"
-        return "" if _savers(group, run) else f"no training worker{whose} {need}"
+        of_group = "" if group is None else f" of {group}"
+        need = "has a save function: register one with loom.on_checkpoint"
+        return "" if _savers(group, run) else f"no training worker{of_group} {need}"
 
     def stages(self, action: SaveCheckpoint, run: Run) -> Stages:
-        """Return the one stage of all that save."""
+        """Return the one stage for all workers that save."""
         return Stages((run.stage(_savers(action.group, run), Checkpoint()),))
 
     def summary(self, action: SaveCheckpoint, plan: Plan, run: Run) -> str:
-        """Return how many saved."""
+        """Return how many workers saved."""
         return f"saved by {workers_text(plan)}"
 
 

@@ -1,4 +1,4 @@
-"""Cordon: nobody new is put on a node, for a time or until it is uncordoned; who trains stays."""
+"""Cordon: no worker is started on a node, for a time or until it is uncordoned."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from torchloom_core.wire.plans import Plan
 
 
 class CordonKind(ActionKind[CordonNode]):
-    """Of two cordons of a node the longer one holds."""
+    """Of two cordons of a node the longer one counts; present workers stay."""
 
     message = CordonNode
     is_alarm = True
@@ -23,25 +23,25 @@ class CordonKind(ActionKind[CordonNode]):
         return frozenset({action.node})
 
     def obstacle(self, action: CordonNode, run: Run) -> str:
-        """Refuse what would shorten a cordon: a policy must not undo a person's."""
+        """Refuse to shorten a cordon: a policy must not undo a person's."""
         node, cordons = action.node, run.fleet.cordons
         if cordons.lasts(node, action.lasts_s, run.now_ns):
             end_ns = cordons.until_ns.get(node)
             if end_ns is None:
-                return f"node {node} is cordoned already, until somebody uncordons it"
+                return f"node {node} is already cordoned, without an end"
             end = moment_text(end_ns // SECOND_NS * SECOND_NS)
-            return f"node {node} is cordoned already, until {end}"
-        known = run.fleet.nodes()
-        need = "need a node on which a worker sat, or of which a fault was told"
-        return "" if node in known else f"{need}, was {node!r}{nearest(node, known)}"
+            return f"node {node} is already cordoned, until {end}"
+        nodes = run.fleet.nodes()
+        need = "need a node that has had a worker or a reported fault"
+        return "" if node in nodes else f"{need}, was {node!r}{nearest(node, nodes)}"
 
     def at_once(self, action: CordonNode, cordons: Cordons, now_ns: int) -> None:
         """Cordon the node."""
         cordons.add(action.node, action.lasts_s, now_ns)
 
     def summary(self, action: CordonNode, plan: Plan, run: Run) -> str:
-        """Return which node, and for how long."""
-        return f"nobody new is put on {action.node}{_for(action.lasts_s)}"
+        """Return the node, and for how long it is cordoned."""
+        return f"{action.node} cordoned{_for(action.lasts_s)}"
 
     def describe(self, action: Mapping[str, Any]) -> str:
         """Return ``cordon node n7 for 3600 s``."""

@@ -12,9 +12,9 @@ from torchloom_core.wire.plans import Plan, landed_text
 
 
 class DrainKind(ActionKind[DrainGroup]):
-    """Also of a standby, which is sent home so.
+    """Applies to a standby as well.
 
-    Several workers that train leave at one step, where all can agree on it.
+    Several training workers leave at one step if all can agree on it.
     """
 
     message = DrainGroup
@@ -25,28 +25,28 @@ class DrainKind(ActionKind[DrainGroup]):
     is_alarm = True
 
     def moves(self, action: DrainGroup) -> frozenset[str]:
-        """Return all that leave."""
+        """Return the groups that leave."""
         return frozenset(action.groups)
 
     def obstacle(self, action: DrainGroup, run: Run) -> str:
-        """Refuse to drain who neither trains nor stands by, or is about to join."""
+        """Refuse a group that neither trains nor is a standby, or is about to join."""
         problems = [_obstacle(group, run) for group in action.groups]
         if action.also and not any(problems):
-            if standing_by := [g for g in action.groups if run.standby_members(g)]:
-                problems = [f"standby {standing_by[0]} is drained by itself"]
+            if standbys := [g for g in action.groups if run.standby_members(g)]:
+                problems = [f"standby {standbys[0]} has to be drained alone"]
             else:
                 problems = [cannot_agree("a drain of several groups", run)]
         return next(filter(None, problems), "")
 
     def stages(self, action: DrainGroup, run: Run) -> Stages:
-        """Return the drain of all of them."""
+        """Return the drain of all their workers."""
         rows = [row for group in action.groups for row in run.members(group)]
         if len(rows) > 1 and not cannot_agree("a drain", run):
             return fenced_stages(Drain(), run, action.groups)
         return Stages((run.stage(rows or run.standby_members(action.group), Drain()),))
 
     def summary(self, action: DrainGroup, plan: Plan, run: Run) -> str:
-        """Return who went, and at which step."""
+        """Return which groups left, and at which step."""
         return f"{', '.join(action.groups)} drained{landed_text(plan)}"
 
     def describe(self, action: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from torchloom_core.wire.plans import Plan
 
 
 class DumpKind(ActionKind[CollectDump]):
-    """The dump comes as a note, which the record keeps."""
+    """The dump arrives as a note in the trajectory."""
 
     message = CollectDump
     operations = (Dump,)
@@ -16,7 +16,7 @@ class DumpKind(ActionKind[CollectDump]):
     is_alarm = True
 
     def obstacle(self, action: CollectDump, run: Run) -> str:
-        """Refuse a worker that is not there."""
+        """Refuse an unknown worker, or one that has ended."""
         return run.not_present(action.worker)
 
     def stages(self, action: CollectDump, run: Run) -> Stages:
@@ -24,7 +24,7 @@ class DumpKind(ActionKind[CollectDump]):
         return Stages((run.stage([run.fleet.row_of[action.worker]], Dump()),))
 
     def summary(self, action: CollectDump, plan: Plan, run: Run) -> str:
-        """Return where the dump is."""
+        """Return how to show the dump."""
         worker = action.worker
         show = f"torchloom trajectory show --kind note --worker {worker} --json"
-        return f"the dump of {worker} is a note in the trajectory: {show}"
+        return f"dump of {worker} recorded, to show it: {show}"

@@ -1,4 +1,4 @@
-"""Evict: free those who wait for a replica group that hangs, and end it where that is wanted."""
+"""Evict: remove a hung replica group from the quorum, and end or replace it if requested."""
 
 from collections.abc import Iterable
 from typing import cast
@@ -14,7 +14,7 @@ from torchloom_core.wire.steering import Evict
 
 
 class EvictKind(ActionKind[EvictGroup]):
-    """The others' connections of that very quorum are cut, and the lighthouse stops waiting."""
+    """Cuts the other groups' connections of that quorum; the lighthouse stops waiting."""
 
     message = EvictGroup
     operations = (Cut, Join, Terminate)
@@ -27,16 +27,16 @@ class EvictKind(ActionKind[EvictGroup]):
         return frozenset() if action.then == "replace" else self.moves(action)
 
     def obstacle(self, action: EvictGroup, run: Run) -> str:
-        """Refuse whom nobody waits for, and to replace it by nobody."""
+        """Refuse a group that no other group waits for, or that no standby can replace."""
         if run.training_groups() == {action.group}:
-            return f"no other group trains: nobody waits for {action.group}"
+            return f"no other group trains, so none waits for {action.group}"
         fits = action.then != "replace" or standby_for(action.group, run)
         if action.then == "wait" and not run.fleet.quorums.replicas(run.members(action.group)):
-            return f"nobody has said in which quorum {action.group} is"
-        return run.not_training(action.group) or ("" if fits else f"nobody fits {action.group}")
+            return f"{action.group} has not reported its quorum"
+        return run.not_training(action.group) or ("" if fits else f"no standby fits {action.group}")
 
     def stages(self, action: EvictGroup, run: Run) -> Stages:
-        """Return the cut of the others, then who comes, then the end of the group."""
+        """Return the cut of the others, the join of a standby, and the end of the group."""
         hung = run.members(action.group)
         stages = [_cut(hung, run)]
         if action.then == "replace":
@@ -46,7 +46,7 @@ class EvictKind(ActionKind[EvictGroup]):
         return Stages(tuple(stage for stage in stages if stage.incarnations))
 
     def begin(self, plan: Plan, run: Run) -> list[Output]:
-        """Have the lighthouse stop waiting for it."""
+        """Make the lighthouse stop waiting for the group."""
         group = cast(EvictGroup, plan.action).group
         hung = run.members(group)
         replicas = tuple(sorted(run.fleet.quorums.replicas(hung)))
@@ -54,19 +54,19 @@ class EvictKind(ActionKind[EvictGroup]):
         return run.steering.send(act, f"{group} hangs") if replicas else []
 
     def summary(self, action: EvictGroup, plan: Plan, run: Run) -> str:
-        """Return what became of the group."""
-        then = {"wait": "may come back", "restart": "was ended", "replace": "was replaced"}
-        return f"the others were freed of {action.group}, which {then[action.then]}"
+        """Return what happened to the group."""
+        then = {"wait": "may rejoin", "restart": "was terminated", "replace": "was replaced"}
+        return f"{action.group} was evicted from the quorum and {then[action.then]}"
 
 
 def _cut(hung: Iterable[int], run: Run) -> Stage:
-    """Return the cut of whoever is in the quorum of those that hang."""
+    """Return the cut of all other members of the hung group's quorum."""
     quorum_id = run.fleet.quorums.latest(hung)
-    away = {run.fleet.hello[row].group for row in hung}
+    hung_groups = {run.fleet.hello[row].group for row in hung}
     others = [
         row
         for row in run.able(run.rows_in("training"), "cut")
-        if run.fleet.hello[row].group not in away
+        if run.fleet.hello[row].group not in hung_groups
         and run.fleet.quorums.latest([row]) == quorum_id >= 0
     ]
     return run.stage(others, Cut(quorum_id=max(quorum_id, 0)))

@@ -1,8 +1,8 @@
-"""What all ranks of the run do at one step, or none does: docs/fence.md says how they agree.
+"""Changes that all ranks apply at the same step, or none does; docs/fence.md has the protocol.
 
-The Weaver offers it to every rank that agrees with the others ahead of each step, and is told
-whether it was done, and at which step. A rank that cannot do it says so, and then it is withdrawn.
-Whoever joins meanwhile holds what the peer holds whose state it takes.
+The Weaver offers a change to every rank that takes part in the agreement ahead of each step; the
+acks report at which step it was applied. If a rank rejects it, it is withdrawn from all. A rank
+that joins meanwhile takes over the pending change of the peer that it heals from.
 """
 
 from collections.abc import Iterable
@@ -16,21 +16,20 @@ from torchloom_core.wire.messages import Drain, FencedChange, Pause, Rewind, Set
 def fenced_stages(
     do: SetKnobs | Pause | Drain | Rewind, run: Run, groups: Iterable[str] = ()
 ) -> Stages:
-    """Return the one stage in which all that agree are offered the operation."""
+    """Return the one stage that offers the operation to all ranks that can agree."""
     operation = FencedChange(number=run.commands.next_change(), do=do, groups=tuple(groups))
     return Stages((run.stage(run.voters(), operation),))
 
 
 def cannot_agree(what: str, run: Run) -> str:
-    """Return why the ranks of the run cannot do something at one step, or nothing."""
-    rows, lands = run.rows_in("training", "paused"), f"{what} lands on all ranks at one step, and"
+    """Return why the ranks cannot apply ``what`` at one step, or an empty string."""
+    rows, rule = run.rows_in("training", "paused"), f"{what} needs all ranks to agree on a step"
     if not rows:
-        return f"{lands} no worker is training"
+        return f"{rule}: no worker is training"
     if run.pauses.verdict:
-        return f"{lands} the run is paused: resume it first"
+        return f"{rule}: the run is paused, resume it first"
     alone = set(rows).difference(run.voters())
     if not alone:
         return ""
     names = listed(sorted(run.fleet.hello[row].worker for row in alone), NAMED)
-    attach = "attach by torchloom_threadlet.torchft or .torchrun"
-    return f"{lands} {names} {'has' if len(alone) == 1 else 'have'} nothing to agree by: {attach}"
+    return f"{rule}: {names} cannot, attach with torchloom_threadlet.torchft or .torchrun"

@@ -1,4 +1,4 @@
-"""The interface of a kind of action, for the safety limits, the arbiter and the execution.
+"""The interface of a kind of action, used by the safety limits, arbiter and execution.
 
 The message of a kind is in :mod:`torchloom_core.wire.actions`; docs/actions.md shows how a kind
 is added.
@@ -19,7 +19,7 @@ A = TypeVar("A", bound=Action)
 
 
 class Subject(NamedTuple):
-    """What an action is about; all of it empty: the run."""
+    """The group, worker or node that an action concerns; all empty: the run."""
 
     group: str = ""
     worker: str = ""
@@ -27,9 +27,9 @@ class Subject(NamedTuple):
 
 
 class Stages(NamedTuple):
-    """The commands of a plan, stage after stage; without any the Weaver does it alone, at once.
+    """The commands of a plan, stage after stage; without any, the Weaver carries it out at once.
 
-    ``await_training`` are the workers that must be seen training after the first stage.
+    ``await_training`` are the workers that must train before the second stage is issued.
     """
 
     stages: tuple[Stage, ...] = ()
@@ -37,35 +37,33 @@ class Stages(NamedTuple):
 
 
 class ActionKind(ABC, Generic[A]):
-    """One kind of action.
-
-    A kind keeps nothing: what there is to know stands in the action, the plan and the run.
+    """One kind of action; it has no state, which is in the action, the plan and the run.
 
     Attributes
     ----------
     message : type
         The struct of :mod:`torchloom_core.wire.actions`.
     operations : tuple of type
-        What workers may be told by its stages.
+        The operations that its stages may send to workers.
     high_impact : bool
-        Whether it takes GPUs out of a run, if only for a moment, or may hurt what all of it does:
-        the circuit breaker counts it.
+        Whether the circuit breaker counts it: it takes GPUs out of the run for a time, or may
+        affect the whole run.
     moves_group, without_replacement : bool
-        Whether its group does not train meanwhile; and whether nobody takes the group's place.
+        Whether its group does not train meanwhile; whether no other group takes its place.
     changes_run : bool
-        Whether it does anything to a run.
+        Whether it has an effect on the run.
     skips_price_check : bool
-        Whether it need not be worth more than doing nothing, and says all there is to say.
+        Whether it needs no net gain.
     is_alarm : bool
-        Whether to propose it is to say that its subject has failed or will.
+        Whether a proposal of it means that its subject has failed or will fail.
     replaces : bool
-        Whether a newer one takes the place of one that is under way on the same target.
+        Whether a newer one supersedes one that is under way on the same target.
     all_or_none : bool
-        Whether what some workers did is undone where others did not.
+        Whether it is undone on all workers if one fails.
     is_set_back : bool
-        Whether what all ranks do together is set back on all where it failed on one.
+        Whether a fenced change is rolled back on all ranks if it failed on one.
     side_by_side : bool
-        Whether no stage waits for the one before.
+        Whether all stages are issued at once.
     """
 
     message: ClassVar[type[Any]]
@@ -84,9 +82,9 @@ class ActionKind(ABC, Generic[A]):
     # --- what it acts on ---
 
     def target(self, action: A) -> str:
-        """Return what the action acts on; two actions on one target are in conflict.
+        """Return the group or node it acts on, or its kind and worker.
 
-        That is a group or a node; what is about a worker is apart from what else is done to it.
+        Two actions with the same target are in conflict.
         """
         group, worker, node = self.subject(action)
         if group or node:
@@ -94,7 +92,7 @@ class ActionKind(ABC, Generic[A]):
         return ":".join(filter(None, (name_of(action), worker)))
 
     def subject(self, action: A) -> Subject:
-        """Return what the action is about: what its fields of these names say."""
+        """Return the group, worker and node that the action's fields name."""
         return Subject(*(getattr(action, name, None) or "" for name in Subject._fields))
 
     def moves(self, action: A) -> frozenset[str]:
@@ -102,65 +100,65 @@ class ActionKind(ABC, Generic[A]):
         return frozenset({self.subject(action).group}) if self.moves_group else frozenset()
 
     def takes(self, action: A) -> frozenset[str]:
-        """Return the replica groups whose place nobody takes afterwards."""
+        """Return the replica groups that leave without a replacement."""
         return self.moves(action) if self.without_replacement else frozenset()
 
     def cordons(self, action: A) -> frozenset[str]:
-        """Return the nodes on which nobody new is put from then on."""
+        """Return the nodes that it cordons."""
         return frozenset()
 
     # --- before it is begun ---
 
     @abstractmethod
     def obstacle(self, action: A, run: Run) -> str:
-        """Return why it cannot be carried out at all, or nothing."""
+        """Return why the action cannot be carried out, or an empty string."""
 
     def warning(self, action: A, run: Run) -> str:
-        """Return why it may be a slip of a person's finger although it is possible, or nothing."""
+        """Return why a person should confirm it, such as an unusual value, or an empty string."""
         return ""
 
     def price_gpu_s(self, action: A, run: Run) -> float:
-        """Return what it costs where nobody has said that, GPU-seconds."""
+        """Return its default cost, GPU-seconds."""
         return 0.0
 
     # --- how it is carried out ---
 
     def stages(self, action: A, run: Run) -> Stages:
-        """Return the commands that it takes; asked where there is no obstacle."""
+        """Return its commands; called only if there is no obstacle."""
         return Stages()
 
     def at_once(self, action: A, cordons: Cordons, now_ns: int) -> None:
-        """Do what the Weaver does without any worker, when it is granted or read from a record."""
+        """Apply what needs no worker, once it is granted or read from a record."""
 
     def granted(self, action: A, run: Run) -> list[Output]:
-        """Keep what is wanted from now on, and return what is to be told of it."""
+        """Store the desired value, and return the outputs that announce it."""
         return []
 
     def superseded(self, action: A, run: Run) -> Iterable[Command]:
-        """Return the commands under way whose place it takes."""
+        """Return the commands in flight that it supersedes."""
         return ()
 
     def calls_off(self, action: A) -> tuple[str, str]:
-        """Return the target whose plan ends when this one begins, and why; empty if none does."""
+        """Return the target whose plan it calls off, and why; empty strings for none."""
         return "", ""
 
     def begin(self, plan: Plan, run: Run) -> list[Output]:
-        """Take note that the plan begins, before its first commands."""
+        """Prepare for a plan that begins, before its first commands."""
         return []
 
     def trouble(self, plan: Plan, run: Run) -> str:
-        """Return why the plan must end although commands of it are open, or nothing."""
+        """Return why the plan must end with commands still open, or an empty string."""
         return ""
 
     def end(self, plan: Plan, trouble: str, run: Run) -> list[Output]:
-        """Take note that the plan has ended, for ``trouble`` if there was any."""
+        """Clean up after a plan that ended; ``trouble`` is why it failed, or empty."""
         return []
 
     def restored(self, plan: Plan, run: Run) -> None:
-        """Take note of a plan that an earlier Weaver left."""
+        """Take over a plan of an earlier Weaver."""
 
     def undone(self, action: A, began_ns: int, run: Run) -> list[Output]:
-        """Forget what :meth:`granted` kept at ``began_ns``, since no worker did it."""
+        """Drop what :meth:`granted` stored at ``began_ns``: no worker applied it."""
         return []
 
     # --- in words ---
@@ -170,11 +168,11 @@ class ActionKind(ABC, Generic[A]):
         """Return what was done, for the outcome."""
 
     def shortfall(self, action: A, plan: Plan, run: Run) -> str:
-        """Return what was not done of a plan of which some commands were not applied."""
+        """Return which commands of a plan were not applied."""
         return missed_text(plan)
 
     def describe(self, action: Mapping[str, Any]) -> str:
-        """Return the action in a few words, from what a record holds of it."""
+        """Return a recorded action in a few words."""
         return plain_summary(action)
 
 

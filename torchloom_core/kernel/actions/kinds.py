@@ -1,4 +1,4 @@
-"""All kinds of action by name; whoever has an action asks here what it is."""
+"""All kinds of action by name."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -51,19 +51,19 @@ HIGH_IMPACT = frozenset(name for name, kind in KINDS.items() if kind.high_impact
 
 
 def kind_of(action: Action) -> ActionKind[Any]:
-    """Return what the action is."""
+    """Return the kind of an action."""
     return KINDS[name_of(action)]
 
 
 def target_of(action: Action) -> str:
-    """Return what the action acts on; two actions on one target are in conflict."""
+    """Return the target of an action; two actions with the same target are in conflict."""
     return kind_of(action).target(action)
 
 
 def summary_of(action: Mapping[str, Any]) -> str:
     """Return a recorded action as ``migrate group g1`` or ``knob lr = 0.1 on g0-0``.
 
-    The record may be of another version: of what this one does not know it tells kind and subject.
+    An action of another version that cannot be described is returned as kind and subject.
     """
     kind = KINDS.get(str(action.get("kind")))
     try:

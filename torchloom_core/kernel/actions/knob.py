@@ -1,4 +1,4 @@
-"""Knob: a run-time parameter gets another value, on one worker or on all that have it."""
+"""Knob: set a run-time parameter, on one worker or on all that have it."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -19,9 +19,9 @@ KNOBS = KnobsKind()
 
 
 class KnobKind(ActionKind[ChangeKnob]):
-    """What was granted stays wanted: who comes later is told it, too.
+    """A granted value becomes the desired value, which workers that join later get as well.
 
-    A run-fenced one lands as :class:`~torchloom_core.kernel.actions.knobs.KnobsKind` has it.
+    A run-fenced knob is set by :class:`~torchloom_core.kernel.actions.knobs.KnobsKind`.
     """
 
     message = ChangeKnob
@@ -34,7 +34,7 @@ class KnobKind(ActionKind[ChangeKnob]):
         return f"knob:{action.knob}"
 
     def obstacle(self, action: ChangeKnob, run: Run) -> str:
-        """Refuse a knob that nobody has, and a value that it does not take."""
+        """Refuse an unknown knob, and a value that it does not accept."""
         if action.worker is not None and (problem := run.not_present(action.worker)):
             return problem
         try:
@@ -45,7 +45,7 @@ class KnobKind(ActionKind[ChangeKnob]):
             return f"{error}; {left_out}" if left_out else str(error)
         if spec.fence == "run":
             if action.worker is not None:
-                return f"knob {spec.name} lands on all ranks at one step: none can be set alone"
+                return f"knob {spec.name} is run-fenced: set it on all workers, not on one"
             return KNOBS.obstacle(_of_all(action), run)
         fenced = [
             hello.worker
@@ -54,48 +54,47 @@ class KnobKind(ActionKind[ChangeKnob]):
             and any(own.name == spec.name and own.fence == "run" for own in hello.knobs)
         ]
         if fenced:
-            who = listed(fenced, NAMED)
-            return f"knob {spec.name} lands on all ranks at one step on {who}, elsewhere not"
+            return f"knob {spec.name} is run-fenced on {listed(fenced, NAMED)} but not on all"
         if not _rows(action, run):
             return f"knob {action.knob}: {action.worker or 'every worker that has it'} is leaving"
         return ""
 
     def warning(self, action: ChangeKnob, run: Run) -> str:
-        """Return by how much the value is off from all that are in use or wanted."""
+        """Return how far the value is from those in use or desired, if that is unusual."""
         return unusual(_spec(action, run), action.value, run.in_use(action.knob))
 
     def stages(self, action: ChangeKnob, run: Run) -> Stages:
-        """Return the one stage of all that are told the value."""
+        """Return the one stage for all workers whose value is set."""
         if _spec(action, run).fence == "run":
             return KNOBS.stages(_of_all(action), run)
         operation = SetKnob(knob=action.knob, value=check_value(_spec(action, run), action.value))
         return Stages((run.stage(_rows(action, run), operation),))
 
     def granted(self, action: ChangeKnob, run: Run) -> list[Output]:
-        """Want the value from now on."""
+        """Store the desired value."""
         if _spec(action, run).fence == "run":
-            return []  # not before it has landed
+            return []  # stored once all ranks have applied it
         return [run.desired.add(action.knob, action.value, action.worker, run.now_ns)]
 
     def superseded(self, action: ChangeKnob, run: Run) -> Iterable[Command]:
-        """Return what the same workers are being told of the same knob."""
+        """Return the commands in flight that set the same knob on the same workers."""
         workers = [run.fleet.hello[row].worker for row in _rows(action, run)]
         return run.commands.setting(workers, action.knob)
 
     def undone(self, action: ChangeKnob, began_ns: int, run: Run) -> list[Output]:
-        """Want the value no more."""
+        """Drop the desired value."""
         return [*run.desired.withdraw(action.knob, action.value, action.worker, began_ns)]
 
     def begin(self, plan: Plan, run: Run) -> list[Output]:
-        """Remember what a run-fenced one is."""
+        """Remember the present value of a run-fenced knob."""
         return KNOBS.begin(plan, run) if plan.change else []
 
     def end(self, plan: Plan, trouble: str, run: Run) -> list[Output]:
-        """Want what all ranks did together from now on, and watch over it."""
+        """Store the value that all ranks applied, and start its guard."""
         return KNOBS.end(plan, trouble, run) if plan.change else []
 
     def summary(self, action: ChangeKnob, plan: Plan, run: Run) -> str:
-        """Return the value, how many have it, who was left out, and what is watched."""
+        """Return the value, how many workers have it, which do not, and the guard."""
         done = f"{action.knob} = {shown(action.value)} on {workers_text(plan)}{landed_text(plan)}"
         watched = run.guards.text(plan.verdict)
         return ", ".join(filter(None, [done, _left_out(action, run)])) + watched
@@ -116,7 +115,7 @@ def _spec(action: ChangeKnob, run: Run) -> KnobSpec:
 
 
 def _rows(action: ChangeKnob, run: Run) -> list[int]:
-    """Return the rows whose knob is changed: of one worker, or of all that agree on it."""
+    """Return the rows to change: of one worker, or of all whose knob has the same spec."""
     way = takes(_spec(action, run))
     return [
         row

@@ -1,4 +1,4 @@
-"""Knobs: run-fenced parameters get other values, all of them at one step, or none does."""
+"""Knobs: set run-fenced parameters on all ranks at one step, or on none."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,9 +18,9 @@ from torchloom_core.wire.requests import GUARD
 
 
 class KnobsKind(ActionKind[ChangeKnobs]):
-    """What was granted stays wanted: a run that starts again is told it, too.
+    """Granted values become the desired values, which a restarted run gets as well.
 
-    One that is granted while another is under way waits for it.
+    A change waits for an earlier one that is under way.
     """
 
     message = ChangeKnobs
@@ -34,7 +34,7 @@ class KnobsKind(ActionKind[ChangeKnobs]):
         return f"knobs:{','.join(sorted(action.values))}"
 
     def obstacle(self, action: ChangeKnobs, run: Run) -> str:
-        """Refuse a knob that nobody has or not all have, and a value that it does not take."""
+        """Refuse a knob that not all ranks have, and a value that it does not accept."""
         try:
             checked(action.values, run)
         except KnobError as error:
@@ -44,39 +44,39 @@ class KnobsKind(ActionKind[ChangeKnobs]):
         )
 
     def warning(self, action: ChangeKnobs, run: Run) -> str:
-        """Return by how much a value is off from all that are in use or wanted."""
-        doubts = (
+        """Return how far a value is from those in use or desired, if that is unusual."""
+        warnings = (
             unusual(run.spec(knob), value, run.in_use(knob))
             for knob, value in action.values.items()
         )
-        return next(filter(None, doubts), "")
+        return next(filter(None, warnings), "")
 
     def stages(self, action: ChangeKnobs, run: Run) -> Stages:
-        """Return the one stage of all that agree."""
+        """Return the one stage for all ranks that can agree."""
         return fenced_stages(SetKnobs(values=checked(action.values, run)), run)
 
     def begin(self, plan: Plan, run: Run) -> list[Output]:
-        """Remember what the knobs are, before any rank changes them, unless it only puts back."""
+        """Remember the present values for a rollback, unless the change restores values."""
         if plan.policy not in (GUARD, RECONCILE):
             before = [run.fleet.knobs[row] for row in run.voters()]
             run.guards.expect(plan, first_values(new_values(plan.action), before), run.now_ns)
         return []
 
     def end(self, plan: Plan, trouble: str, run: Run) -> list[Output]:
-        """Want the values that have landed from now on, and watch over them."""
+        """Store the values that all ranks applied, and start their guard."""
         if trouble:
             run.guards.forget(plan.verdict)
             return []
         values = new_values(plan.action)
         if plan.policy == RECONCILE:
-            return _tell_restored(values, run)
+            return _report_restored(values, run)
         if plan.policy == GUARD:
             run.guards.taken_back(values)
         run.guards.begin(plan.verdict, run.now_ns)
         return [run.desired.add(k, v, None, run.now_ns) for k, v in values.items()]
 
     def summary(self, action: ChangeKnobs, plan: Plan, run: Run) -> str:
-        """Return the values, on how many, at which step, and what watches over them."""
+        """Return the values, on how many workers, at which step, and the guard."""
         values = ", ".join(f"{knob} = {shown(value)}" for knob, value in action.values.items())
         return f"{values} on {workers_text(plan)}{landed_text(plan)}{run.guards.text(plan.verdict)}"
 
@@ -91,23 +91,22 @@ def checked(values: KnobValues, run: Run) -> KnobValues:
     Raises
     ------
     KnobError
-        If one is of no knob that all ranks take alike and change together, or not one it takes.
+        If a knob is not run-fenced with one spec on all ranks, or does not accept its value.
     """
     own = {knob: check_value(run.spec(knob), value) for knob, value in values.items()}
     for knob in own:
         spec = run.spec(knob)
         if spec.fence != "run":
-            raise KnobError(
-                f"knob {knob} is worker-fenced: each worker sets it alone, so it is set alone"
-            )
+            raise KnobError(f"knob {knob} is worker-fenced: set it without other knobs or a guard")
         check_all_have(spec, [run.fleet.hello[row] for row in run.voters()])
     return own
 
 
-def _tell_restored(values: KnobValues, run: Run) -> list[Output]:
-    """Tell, also in the log of one trainer, that all ranks have what was set before a restart."""
-    wishes = [wish for knob in values if (wish := run.desired.of(None, knob)) is not None]
-    voters = run.voters() if wishes else []
-    workers = [run.fleet.hello[row].worker for row in voters[:1]]
-    told = [run.notify(notices.of_restored(wishes, worker), RECONCILE) for worker in workers]
-    return [output for outputs in told for output in outputs]
+def _report_restored(values: KnobValues, run: Run) -> list[Output]:
+    """Report, also in one trainer's log, that all ranks have the values from before a restart."""
+    desired = [one for knob in values if (one := run.desired.of(None, knob)) is not None]
+    voters = run.voters()[:1] if desired else []
+    if not voters:
+        return []
+    notice = notices.of_restored(desired, run.fleet.hello[voters[0]].worker)
+    return run.notify(notice, RECONCILE)

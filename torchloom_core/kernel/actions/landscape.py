@@ -1,4 +1,4 @@
-"""Landscape: a standby looks at the loss around the run's newest weights."""
+"""Landscape: a standby maps the loss around the run's newest weights."""
 
 from torchloom_core.kernel.actions.standby_task import StandbyTaskKind
 from torchloom_core.wire.actions import MapLandscape
@@ -6,7 +6,7 @@ from torchloom_core.wire.messages import Survey
 
 
 class LandscapeKind(StandbyTaskKind[MapLandscape]):
-    """Of the loss as it is now."""
+    """The loss landscape of the present weights."""
 
     message = MapLandscape
     operations = (Survey,)

@@ -17,7 +17,7 @@ class MigrateKind(ActionKind[Migrate]):
     is_alarm = True
 
     def obstacle(self, action: Migrate, run: Run) -> str:
-        """Refuse where nobody could take the group's place."""
+        """Refuse where no standby could take the group's place."""
         problem = run.not_training(action.group)
         return problem or ("" if standby_for(action.group, run) else _no_standby(action, run))
 
@@ -28,15 +28,15 @@ class MigrateKind(ActionKind[Migrate]):
         return Stages(stages, tuple(run.fleet.hello[row].worker for row in standby))
 
     def summary(self, action: Migrate, plan: Plan, run: Run) -> str:
-        """Return who came and who went."""
+        """Return which workers joined and which group left."""
         return f"{', '.join(plan.await_training)} joined, then {action.group} drained"
 
 
 def standby_for(group: str, run: Run) -> list[int]:
-    """Return the rows of the best standby group: as large, fresh, on other nodes.
+    """Return the rows of the best standby group: as large, reachable, on other nodes.
 
-    One that is being drained is none: a drain that was taken back may have reached its worker,
-    and counts until that is known.
+    A group with a drain in flight does not count, even if the drain was withdrawn: it may have
+    reached its worker.
     """
     fleet, hello = run.fleet, run.fleet.hello
     members = run.members(group)
@@ -60,8 +60,8 @@ def _no_standby(action: Migrate, run: Run) -> str:
         if "torchft" in frameworks or any(one.state == "standby" for one in hello):
             return "no standby is left"
         return (
-            "this run cannot migrate: it has no standby, and only replica groups of torchft can "
-            f"take one in, was {max(frameworks) or 'no framework'}"
+            "this run cannot migrate: need a standby and the framework torchft, was no standby and "
+            f"{max(frameworks) or 'no framework'}"
         )
-    need = "as many workers, on other nodes that are not cordoned, heard of lately"
+    need = "as many reachable workers, on other nodes that are not cordoned"
     return f"no standby fits {action.group}: need {need}"

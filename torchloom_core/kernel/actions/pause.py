@@ -9,17 +9,17 @@ from torchloom_core.wire.messages import Pause
 from torchloom_core.wire.plans import Plan, missed_text, workers_text
 
 PAUSING = "run"
-"""The target of a pause; a resume has another, so that it can end a pause that is being made."""
+"""The target of a pause; a resume has another one, so that it can end an unfinished pause."""
 
 RESUMING = "pause"
 
-_LASTS = "they go on by themselves once they hear nothing of this Weaver for 3 s"
+_LASTS = "they resume by themselves if this Weaver is unreachable for 3 s"
 
 
 class PauseKind(ActionKind[PauseRun]):
-    """How it is made and held is in :mod:`~torchloom_core.fleet.run_pause`.
+    """Workers pause at one step if all can agree on it, else each at its own.
 
-    Where all workers can agree on it, they pause at one step; else each at its own.
+    :mod:`~torchloom_core.fleet.run_pause` has the details.
     """
 
     message = PauseRun
@@ -32,29 +32,26 @@ class PauseKind(ActionKind[PauseRun]):
         return PAUSING
 
     def obstacle(self, action: PauseRun, run: Run) -> str:
-        """Refuse a second pause, and one of nobody."""
+        """Refuse a second pause, and a pause without a training worker."""
         if run.pauses.verdict:
-            return "the run is paused already; resume it first"
+            return "the run is already paused: resume it first"
         if run.plans.on(RESUMING):
-            return "the run is just being resumed"
+            return "the run is being resumed"
         return "" if run.rows_in("training", "paused") else "no worker is training"
 
     def stages(self, action: PauseRun, run: Run) -> Stages:
-        """Return the one stage, also of those that were let go just now.
-
-        Their telemetry says that a moment later.
-        """
+        """Return the one stage, for paused workers as well: they may just have been resumed."""
         if not cannot_agree("a pause", run):
             return fenced_stages(Pause(), run)
         return Stages((run.stage(run.rows_in("training", "paused"), Pause()),))
 
     def begin(self, plan: Plan, run: Run) -> list[Output]:
-        """Expect all of them to pause."""
+        """Expect all workers to pause."""
         run.pauses.make(plan.verdict, [worker for worker, _ in plan.stages[0].incarnations])
         return []
 
     def trouble(self, plan: Plan, run: Run) -> str:
-        """Return who did not pause, or at another step."""
+        """Return which workers did not pause, or paused at another step."""
         return missed_text(plan) if plan.missed else run.pauses.trouble(run.now_ns)
 
     def end(self, plan: Plan, trouble: str, run: Run) -> list[Output]:
@@ -62,11 +59,11 @@ class PauseKind(ActionKind[PauseRun]):
         return run.pauses.settle(trouble)
 
     def restored(self, plan: Plan, run: Run) -> None:
-        """Give up a pause that was being made."""
+        """Give up an unfinished pause."""
         run.pauses.make(plan.verdict, ())
-        run.pauses.give_up("the Weaver was started again before all had paused")
+        run.pauses.give_up("the Weaver restarted before all workers had paused")
 
     def summary(self, action: PauseRun, plan: Plan, run: Run) -> str:
-        """Return how many pause, at which step, and how that ends."""
+        """Return how many workers paused, at which step, and how the pause ends."""
         at_step = run.pauses.step_text()
         return f"{workers_text(plan)} paused{at_step}, until torchloom resume; {_LASTS}"

@@ -1,4 +1,4 @@
-"""Preview: a standby trains on from the run's newest state with a change, and without it."""
+"""Preview: a standby trains from the run's newest state with a knob change and without it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,14 +12,14 @@ from torchloom_core.wire.messages import Rehearse
 
 
 class PreviewKind(StandbyTaskKind[PreviewChange]):
-    """Of a change that nobody has made yet, and that need not be made at one step."""
+    """The change itself is not made, so its knobs may be worker-fenced."""
 
     message = PreviewChange
     operations = (Rehearse,)
     end_task = Rehearse(steps=0)
 
     def obstacle(self, action: PreviewChange, run: Run) -> str:
-        """Refuse also what the run's knobs would not take."""
+        """Refuse also values that the run's knobs do not accept."""
         try:
             for knob, value in action.values.items():
                 check_value(run.spec(knob), value)

@@ -1,4 +1,4 @@
-"""Probe: sidecars measure links between workers; trainers go on and know nothing of it."""
+"""Probe: sidecars measure links between workers; training is not interrupted."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -15,7 +15,7 @@ _NAMED = 20
 
 
 class ProbeKind(ActionKind[ProbeLinks]):
-    """One at a time, so that no two probes share a link; its pairs all at once."""
+    """One at a time, so that no two probes share a link; all its pairs at once."""
 
     message = ProbeLinks
     operations = (Probe,)
@@ -23,17 +23,17 @@ class ProbeKind(ActionKind[ProbeLinks]):
     side_by_side = True
 
     def target(self, action: ProbeLinks) -> str:
-        """Return the pairs in short."""
+        """Return a short text of the pairs."""
         return f"probe:{_pairs_text(action.pairs, 1)}"
 
     def obstacle(self, action: ProbeLinks, run: Run) -> str:
-        """Refuse a worker that is not there or offers no probing, and a second probe."""
+        """Refuse a worker that cannot be probed, and a second probe."""
         named = [worker for pair in action.pairs for worker in pair]
         if problem := next(filter(None, (_problem(worker, run) for worker in named)), ""):
             return problem
         plans = run.plans.table.values()
         other = next((plan for plan in plans if isinstance(plan.action, ProbeLinks)), None)
-        return f"{other.verdict} is probing links: need one probe at a time" if other else ""
+        return f"probe {other.verdict} is under way: need one probe at a time" if other else ""
 
     def stages(self, action: ProbeLinks, run: Run) -> Stages:
         """Return a command to each sender."""
@@ -46,16 +46,16 @@ class ProbeKind(ActionKind[ProbeLinks]):
         return Stages(tuple(stages))
 
     def summary(self, action: ProbeLinks, plan: Plan, run: Run) -> str:
-        """Return what was measured of each pair, or why it was not."""
-        told = [
+        """Return each pair's result, or why there is none."""
+        results = [
             f"{_text(pair)}: {_result(pair, command, plan, run)}"
             for pair, command in zip(action.pairs, plan.commands, strict=True)
         ]
-        more = [f"and {len(told) - _NAMED} more"] if len(told) > _NAMED else []
-        return "; ".join([*told[:_NAMED], *more])
+        more = [f"and {len(results) - _NAMED} more"] if len(results) > _NAMED else []
+        return "; ".join([*results[:_NAMED], *more])
 
     def shortfall(self, action: ProbeLinks, plan: Plan, run: Run) -> str:
-        """Return the same: a pair that failed says nothing of the others."""
+        """Return the summary: a failed pair does not affect the others."""
         return self.summary(action, plan, run)
 
     def describe(self, action: Mapping[str, Any]) -> str:
@@ -67,7 +67,7 @@ def _problem(worker: str, run: Run) -> str:
     if problem := run.not_present(worker):
         return problem
     need = "need TORCHLOOM_LINK_ADDRESS in its environment"
-    return "" if _probe_address(worker, run) else f"worker {worker} offers no probing: {need}"
+    return "" if _probe_address(worker, run) else f"worker {worker} cannot be probed: {need}"
 
 
 def _probe_address(worker: str, run: Run) -> ProbeAddress | None:

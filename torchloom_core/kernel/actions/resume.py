@@ -1,4 +1,4 @@
-"""Resume: every paused worker goes on."""
+"""Resume: every paused worker continues."""
 
 from torchloom_core.kernel.actions.kind import ActionKind, Stages
 from torchloom_core.kernel.actions.pause import PAUSING, RESUMING
@@ -10,7 +10,7 @@ from torchloom_core.wire.plans import Plan, workers_text
 
 
 class ResumeKind(ActionKind[ResumeRun]):
-    """Also while the pause is still being made."""
+    """Also ends a pause that not all workers have reached yet."""
 
     message = ResumeRun
     operations = (Resume,)
@@ -20,23 +20,23 @@ class ResumeKind(ActionKind[ResumeRun]):
         return RESUMING
 
     def obstacle(self, action: ResumeRun, run: Run) -> str:
-        """Refuse where nobody is paused, or about to be."""
+        """Refuse where no worker is paused or about to pause."""
         if run.pauses.going_on or run.rows_in("paused"):
             return ""
         return "no worker is paused"
 
     def stages(self, action: ResumeRun, run: Run) -> Stages:
-        """Return the one stage of all that are paused."""
+        """Return the one stage for all paused workers."""
         return Stages((run.stage(run.rows_in("paused"), Resume()),))
 
     def calls_off(self, action: ResumeRun) -> tuple[str, str]:
-        """Return the pause that is being made."""
-        return PAUSING, "resumed before all had paused"
+        """Return the unfinished pause."""
+        return PAUSING, "resumed before all workers had paused"
 
     def begin(self, plan: Plan, run: Run) -> list[Output]:
         """End the pause in force."""
         return run.pauses.end("")
 
     def summary(self, action: ResumeRun, plan: Plan, run: Run) -> str:
-        """Return how many went on."""
+        """Return how many workers resumed."""
         return f"{workers_text(plan)} resumed" if plan.commands else "the pause was called off"

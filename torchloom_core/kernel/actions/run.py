@@ -1,4 +1,4 @@
-"""The run as an action finds it: who trains, who stands by, what is under way and wanted."""
+"""The run as the kinds of action see it: workers, plans under way, desired values."""
 
 from collections.abc import Iterable
 
@@ -19,20 +19,20 @@ from torchloom_core.wire.messages import KnobSpec, KnobValue, Operation, WriteLo
 from torchloom_core.wire.plans import Stage
 
 NAMED = 3
-"""How many workers a message names."""
+"""How many workers a message names at most."""
 
 _LEAVING = frozenset({"gone", "left", "draining"})
 
 
 class Run:
-    """What the kinds of action may look at, and what they have kept.
+    """What the kinds of action read, and the state that they share.
 
     Attributes
     ----------
     now_ns : int
-        Time of the input that the kernel is at; the kernel sets it.
+        Time of the present input; the kernel sets it.
     stale_ns : int
-        After how long a worker that says nothing is silent.
+        A worker without a heartbeat for longer is unreachable, nanoseconds.
     """
 
     def __init__(
@@ -55,22 +55,22 @@ class Run:
         self.stale_ns = round(stale_after_s * SECOND_NS)
         self.now_ns = 0
 
-    # --- who ---
+    # --- workers ---
 
     def rows_in(self, *states: str) -> list[int]:
         """Return the rows of the workers in one of the states."""
         return [row for row, state in enumerate(self.fleet.state) if state in states]
 
     def able(self, rows: Iterable[int], verb: str) -> list[int]:
-        """Return the rows of those who obey the verb; an older Threadlet knows fewer."""
+        """Return those of the rows whose Threadlet supports the verb."""
         return [row for row in rows if verb in self.fleet.hello[row].actuators]
 
     def reachable(self, rows: Iterable[int]) -> list[int]:
-        """Return the rows of those that something was heard of lately."""
-        return [row for row in rows if self.fleet.heard_ns_of(row) >= self.now_ns - self.stale_ns]
+        """Return those of the rows that are not unreachable."""
+        return [row for row in rows if self.fleet.last_seen_ns(row) >= self.now_ns - self.stale_ns]
 
     def voters(self) -> list[int]:
-        """Return the rows of those that train and agree on what all do at one step."""
+        """Return the rows of the training workers that can agree on a step."""
         return self.able(self.rows_in("training", "paused"), "fenced_change")
 
     def members(self, group: str) -> list[int]:
@@ -78,11 +78,11 @@ class Run:
         return self.fleet.groups("training", "paused").get(group, [])
 
     def standby_members(self, group: str) -> list[int]:
-        """Return the rows of a group that stands by."""
+        """Return the rows of a standby group."""
         return self.fleet.groups("standby").get(group, [])
 
     def stays(self, row: int) -> bool:
-        """Say whether the worker is neither gone nor on its way out."""
+        """Return whether the worker is neither gone nor leaving."""
         return self.fleet.state[row] not in _LEAVING
 
     def training_groups(self) -> set[str]:
@@ -90,11 +90,11 @@ class Run:
         return set(self.fleet.groups("training", "paused"))
 
     def spec(self, knob: str) -> KnobSpec:
-        """Return what the run's workers say of a knob; raises KnobError where none has it."""
+        """Return a knob's specification; raises KnobError if no worker has the knob."""
         return find_spec(knob, self.fleet.knob_specs.values())
 
     def in_use(self, knob: str) -> list[KnobValue]:
-        """Return the values that a knob has on whichever worker, or should have."""
+        """Return the present values of a knob on all workers, and its desired ones."""
         present = [
             values[knob]
             for row, values in enumerate(self.fleet.knobs)
@@ -102,14 +102,13 @@ class Run:
         ]
         return [*present, *self.desired.values(knob)]
 
-    # --- what workers are told ---
+    # --- commands ---
 
     def stage(self, rows: Iterable[int], operation: Operation) -> Stage:
-        """Return the stage that tells the workers of these rows to do the operation."""
+        """Return the stage that sends the operation to the workers of these rows."""
         hellos = [self.fleet.hello[row] for row in rows]
-        return Stage(
-            operation=operation, incarnations=tuple((h.worker, h.incarnation) for h in hellos)
-        )
+        incarnations = tuple((hello.worker, hello.incarnation) for hello in hellos)
+        return Stage(operation=operation, incarnations=incarnations)
 
     def issue(self, stage: Stage, cause: str) -> list[Output]:
         """Issue the stage's commands."""
@@ -119,16 +118,16 @@ class Run:
         return outputs
 
     def notify(self, notice: Notice, cause: str) -> list[Output]:
-        """Tell people of a worker, also in its trainer's own log."""
+        """Return a notice of a worker and the command that writes it to the trainer's log."""
         able = self.able([self.fleet.row_of[notice.worker]], "tell")
         return [notice, *self.issue(self.stage(able, WriteLog(text=notice.text)), cause)]
 
     # --- obstacles that several kinds meet ---
 
     def not_training(self, group: str) -> str:
-        """Return why the group cannot be acted on as one that trains, or nothing."""
+        """Return why the group is not a training group, or an empty string."""
         return why_not_training(self.fleet, group)
 
     def not_present(self, worker: str) -> str:
-        """Return why the worker cannot be acted on, or nothing."""
+        """Return why the worker cannot be acted on, or an empty string."""
         return why_not_present(self.fleet, worker)

@@ -1,4 +1,4 @@
-"""Uncordon: workers may be put on a node again."""
+"""Uncordon: workers may be started on a node again."""
 
 from torchloom_core.fleet.cordons import Cordons
 from torchloom_core.kernel.actions.kind import ActionKind
@@ -9,7 +9,7 @@ from torchloom_core.wire.plans import Plan
 
 
 class UncordonKind(ActionKind[UncordonNode]):
-    """Takes a cordon off before its time."""
+    """Ends a cordon early."""
 
     message = UncordonNode
 
@@ -21,9 +21,9 @@ class UncordonKind(ActionKind[UncordonNode]):
         return f"node {action.node!r} is not cordoned{nearest(action.node, cordoned)}"
 
     def at_once(self, action: UncordonNode, cordons: Cordons, now_ns: int) -> None:
-        """Take the cordon off."""
+        """End the cordon."""
         cordons.lift(action.node)
 
     def summary(self, action: UncordonNode, plan: Plan, run: Run) -> str:
-        """Return which node."""
-        return f"{action.node} may be used again"
+        """Return the node."""
+        return f"{action.node} uncordoned"

@@ -1,4 +1,4 @@
-"""Weigh what policies propose, within the safety limits, and say which rule decided."""
+"""Weigh the proposals of policies within the safety limits; name the rule that decided."""
 
 from torchloom_core.kernel.arbiter.arbiter import Arbiter
 

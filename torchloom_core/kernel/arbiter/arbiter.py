@@ -20,7 +20,7 @@ _HOUR_S = 3600.0
 
 
 class Arbiter:
-    """Remember what was granted, hold what waits for a person, and decide the rest."""
+    """Decides proposals; stores past grants and the proposals that wait for approval."""
 
     def __init__(self, limits: schema.Arbiter) -> None:
         self._limits = limits
@@ -33,8 +33,8 @@ class Arbiter:
     ) -> Iterator[Verdict]:
         """Yield one verdict a proposal, the highest net gain first.
 
-        The caller starts what is granted before it asks for the next verdict, so that each
-        proposal meets the situation the former ones have made.
+        The caller starts each granted action before it takes the next verdict, so that each
+        proposal is judged in the situation that the earlier ones have made.
         """
         for grant in list(self.grants.values()):
             if grant.ts_ns <= now_ns - self._memory_ns:
@@ -44,7 +44,7 @@ class Arbiter:
             proposal = candidate.proposed
             target = target_of(proposal.proposal.action)
             if target in winners and candidate.mode != "shadow":
-                yield candidate.denied("outbid", f"{winners[target]} is worth more")
+                yield candidate.denied("outbid", f"{winners[target]} has a higher net gain")
                 continue
             verdict = self._judge(candidate, situation, now_ns)
             if verdict.granted or verdict.rule in {"dry_run", "approval", "holdout"}:
@@ -52,7 +52,7 @@ class Arbiter:
             yield verdict
 
     def expired(self, now_ns: int) -> list[Verdict]:
-        """Return a verdict for every proposal that waited for a person in vain."""
+        """Return a denial of every proposal that was not approved in time."""
         late = [
             waiting
             for waiting in self.waiting.values()
@@ -60,10 +60,10 @@ class Arbiter:
         ]
         for waiting in late:
             del self.waiting[waiting.proposed.id]
-        return [waiting.denied("expiry", "nobody approved it in time") for waiting in late]
+        return [waiting.denied("expiry", "not approved in time") for waiting in late]
 
     def withdraw(self, proposal_id: str, rule: str, reason: str) -> Verdict:
-        """Deny a waiting proposal for good.
+        """Deny a waiting proposal.
 
         Raises
         ------
@@ -118,19 +118,19 @@ class Arbiter:
         return self._draw(candidate, now_ns, rule=rule, approved_by=approved_by)
 
     def _await_approval(self, candidate: Candidate) -> Verdict:
-        """Keep the proposal until a person approves it, unless its like waits already."""
+        """Store the proposal until a person approves it, unless one on its target waits."""
         target = target_of(candidate.proposed.proposal.action)
         for waiting in self.waiting.values():
             if target_of(waiting.proposed.proposal.action) == target:
-                text = f"{waiting.proposed.id} waits for a person already"
+                text = f"{waiting.proposed.id} already waits for approval"
                 return candidate.denied("approval", text)
         self.waiting[candidate.proposed.id] = candidate
         proposal = candidate.proposed.proposal
-        text = f"waits {proposal.expires_s:g} s for a person: {proposal.reason}"
+        text = f"waits {proposal.expires_s:g} s for approval: {proposal.reason}"
         return candidate.denied("approval", text)
 
     def _draw(self, candidate: Candidate, now_ns: int, *, rule: str, approved_by: str) -> Verdict:
-        """Take the action's arm or, with the holdout's probability, the no-op's."""
+        """Take the action or, with the holdout's probability, the no-op."""
         proposed, proposal = candidate.proposed, candidate.proposed.proposal
         holdout = 0.0 if rule in UNWEIGHED else self._limits.holdout
         if random.Random(f"{self._limits.seed}/{proposed.id}").random() < holdout:
@@ -144,11 +144,11 @@ class Arbiter:
         )
         if self._limits.dry_run or candidate.mode == "dry_run":
             return candidate.denied("dry_run", f"would be granted: {proposal.reason}")
-        reason = f"{proposal.reason}; {approved_by} approved it" if approved_by else proposal.reason
+        reason = f"{proposal.reason}; approved by {approved_by}" if approved_by else proposal.reason
         return candidate.granted(rule, reason, 1.0 - holdout)
 
     def restore(self, grants: Iterable[Granted], now_ns: int) -> None:
-        """Take over what an earlier Weaver granted, by a clock that may have been ahead."""
+        """Take over the grants of an earlier Weaver, whose clock may have been ahead."""
         for grant in grants:
             self.grants[grant.verdict] = msgspec.structs.replace(
                 grant, ts_ns=min(grant.ts_ns, now_ns)
@@ -156,7 +156,7 @@ class Arbiter:
 
 
 def _memory_s(limits: schema.Arbiter) -> float:
-    """Return how long past grants matter to some safety limit, seconds."""
+    """Return how long the safety limits need past grants, seconds."""
     cooldowns = (rule.cooldown_s or 0.0 for rule in limits.actions.values())
     return max(_HOUR_S, limits.cooldown_s, limits.breaker.window_s, *cooldowns)
 

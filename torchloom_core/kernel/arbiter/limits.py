@@ -1,6 +1,6 @@
-"""The limits: each looks at one proposal and says why it may not pass, or nothing.
+"""The safety limits: each returns why a proposal is denied, or an empty string.
 
-:mod:`torchloom_core.kernel.arbiter.arbiter` asks them in order; the first that objects names the
+:mod:`torchloom_core.kernel.arbiter.arbiter` applies them in order; the first denial names the
 verdict's rule.
 """
 
@@ -19,7 +19,7 @@ from torchloom_core.wire.plans import Granted
 _HOUR_NS = 3600 * SECOND_NS
 
 _ROUNDING = 1e-9
-"""0.29 of 100 groups are 29, though the product of the floats is a little less."""
+"""0.29 of 100 groups is 29, although the product of the floats is slightly less."""
 
 
 class Situation(Protocol):
@@ -30,10 +30,10 @@ class Situation(Protocol):
         """Whether the kill switch is on."""
 
     def obstacle(self, action: Action) -> str:
-        """Return why the action cannot be carried out at all, or nothing."""
+        """Return why the action cannot be carried out, or an empty string."""
 
     def in_progress(self, target: str) -> str:
-        """Return the verdict whose plan works on the target, or nothing."""
+        """Return the verdict whose plan works on the target, or an empty string."""
 
     def training_groups(self) -> set[str]:
         """Return the replica groups that train."""
@@ -42,10 +42,10 @@ class Situation(Protocol):
         """Return the replica groups that some plan moves."""
 
     def nodes(self) -> set[str]:
-        """Return every node that is known."""
+        """Return all known nodes."""
 
     def cordoned(self) -> Set[str]:
-        """Return the nodes on which nobody new is put."""
+        """Return the cordoned nodes."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Case:
 
     @property
     def action(self) -> Action:
-        """What is proposed."""
+        """The proposed action."""
         return self.proposal.action
 
     @property
@@ -77,12 +77,12 @@ class Case:
 
     @property
     def target(self) -> str:
-        """What it acts on."""
+        """The target of the action."""
         return self.kind.target(self.action)
 
     @property
     def rule(self) -> schema.ActionRule:
-        """What the config says of this kind of action."""
+        """The config of this kind of action."""
         return self.limits.actions.get(self.name, schema.ActionRule())
 
     def within(self, window_ns: int) -> list[Granted]:
@@ -91,12 +91,12 @@ class Case:
 
 
 def kill_switch(case: Case) -> str:
-    """Refuse everything while actions are stopped."""
-    return "actions are stopped; resume them first" if case.situation.stopped else ""
+    """Deny everything while actions are stopped."""
+    return "actions are stopped: resume them first" if case.situation.stopped else ""
 
 
 def expiry(case: Case) -> str:
-    """Refuse a proposal that waited too long to say anything of the present."""
+    """Deny a proposal that is too old."""
     age_s = (case.now_ns - case.proposed_ns) / SECOND_NS
     if age_s <= case.proposal.expires_s:
         return ""
@@ -104,20 +104,20 @@ def expiry(case: Case) -> str:
 
 
 def impossible(case: Case) -> str:
-    """Refuse what cannot be done at all."""
+    """Deny an action that cannot be carried out."""
     return case.situation.obstacle(case.action)
 
 
 def forbidden_pair(case: Case) -> str:
-    """Refuse a pair of policy and action that the config forbids."""
+    """Deny a pair of policy and action that the config forbids."""
     for pair in case.limits.forbidden:
         if pair.policy == case.policy and pair.action == case.name:
-            return f"{case.policy} may not trigger {case.name}"
+            return f"the config forbids {case.policy} to propose {case.name}"
     return ""
 
 
 def low_confidence(case: Case) -> str:
-    """Refuse an action that asks for a surer policy."""
+    """Deny an action that needs more confidence."""
     need = case.rule.min_confidence
     if case.proposal.confidence >= need:
         return ""
@@ -125,30 +125,27 @@ def low_confidence(case: Case) -> str:
 
 
 def in_progress(case: Case) -> str:
-    """Refuse a second action on a target while one is going on.
-
-    One that takes the place of the first is none.
-    """
+    """Deny a second action on a target while one is under way, unless it supersedes the first."""
     if case.kind.replaces:
         return ""
     verdict = case.situation.in_progress(case.target)
-    return f"{case.target} is being acted on by {verdict}" if verdict else ""
+    return f"{verdict} is under way on {case.target}" if verdict else ""
 
 
 def cooldown(case: Case) -> str:
-    """Refuse the same action on the same target too soon."""
+    """Deny the same action on the same target within the cooldown."""
     rest_s = case.limits.cooldown_s if case.rule.cooldown_s is None else case.rule.cooldown_s
     target, name = case.target, case.name
     for grant in case.within(round(rest_s * SECOND_NS)):
         if grant.target == target and grant.action == name:
-            # Rounded down, or what was too soon might read as what is needed.
+            # Rounded down, so that a time that is too short never shows as the needed one.
             ago_s = (case.now_ns - grant.ts_ns) // (SECOND_NS // 10) / 10
             return f"need {rest_s:g} s after the last {name} of {target}, was {ago_s:.1f} s"
     return ""
 
 
 def rate_limit(case: Case) -> str:
-    """Refuse more than so many of a kind in an hour."""
+    """Deny more actions of a kind in an hour than its limit."""
     limit = case.rule.limit_per_hour
     if limit is None:
         return ""
@@ -158,22 +155,22 @@ def rate_limit(case: Case) -> str:
 
 
 def budget(case: Case) -> str:
-    """Refuse to spend more than so many GPU-seconds on a kind in an hour."""
+    """Deny more GPU-seconds for a kind in an hour than its budget."""
     limit = case.rule.budget_gpu_s_per_hour
     if limit is None:
         return ""
     name = case.name
-    spent = sum(g.cost_gpu_s for g in case.within(_HOUR_NS) if g.action == name)
-    if spent + case.proposal.cost_gpu_s <= limit:
+    used_gpu_s = sum(g.cost_gpu_s for g in case.within(_HOUR_NS) if g.action == name)
+    if used_gpu_s + case.proposal.cost_gpu_s <= limit:
         return ""
     return (
         f"need at most {limit:g} GPU-s of {name} an hour, would be "
-        f"{spent + case.proposal.cost_gpu_s:.0f}"
+        f"{used_gpu_s + case.proposal.cost_gpu_s:.0f}"
     )
 
 
 def breaker(case: Case) -> str:
-    """Refuse high-impact actions when too many failed or too much of the run moved."""
+    """Deny high-impact actions when too many failed or too much of the run moved."""
     if not case.kind.high_impact:
         return ""
     rule = case.limits.breaker
@@ -197,7 +194,7 @@ def breaker(case: Case) -> str:
 
 
 def quorum_minimum(case: Case) -> str:
-    """Refuse a drain that leaves too few groups to train; a standby is none of them."""
+    """Deny an action that leaves too few training groups; standbys do not count."""
     taken = case.kind.takes(case.action)
     if not taken:
         return ""
@@ -212,7 +209,7 @@ def quorum_minimum(case: Case) -> str:
 
 
 def in_motion_share(case: Case) -> str:
-    """Refuse to set more than a share of the run in motion at once; a standby is no part."""
+    """Deny moving more than a share of the training groups at once; standbys do not count."""
     moved = case.kind.moves(case.action)
     if not moved:
         return ""
@@ -228,7 +225,7 @@ def in_motion_share(case: Case) -> str:
 
 
 def cordoned_share(case: Case) -> str:
-    """Refuse to cordon more than a share of the nodes; one may always be."""
+    """Deny cordoning more than a share of the nodes; one is always allowed."""
     nodes_cordoned = case.kind.cordons(case.action)
     if not nodes_cordoned:
         return ""
@@ -241,7 +238,7 @@ def cordoned_share(case: Case) -> str:
 
 
 def no_gain(case: Case) -> str:
-    """Refuse what is not worth more than doing nothing, the arm worth 0."""
+    """Deny an action whose net gain is not above 0, that of the no-op."""
     if case.kind.skips_price_check or case.proposal.net_gpu_s > 0:
         return ""
     return f"need a net gain > 0 GPU-s, was {case.proposal.net_gpu_s:.1f}"
@@ -257,7 +254,7 @@ PERSON_LIMITS: tuple[SafetyLimit, ...] = (
     quorum_minimum,
     in_motion_share,
 )
-"""What even a person may not override."""
+"""The limits that a person cannot override either."""
 
 POLICY_LIMITS: tuple[SafetyLimit, ...] = (
     kill_switch,
@@ -275,4 +272,4 @@ POLICY_LIMITS: tuple[SafetyLimit, ...] = (
     cordoned_share,
     no_gain,
 )
-"""What a policy's proposal must pass, in the order in which the rules are named."""
+"""The limits for a policy's proposal, in the order in which they are applied."""

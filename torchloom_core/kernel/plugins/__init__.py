@@ -1,1 +1,1 @@
-"""Which plugins are installed and active, and how they are called so that none harms another."""
+"""The active plugins, called so that a failure of one does not affect another."""

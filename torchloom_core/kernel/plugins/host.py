@@ -1,4 +1,4 @@
-"""The active plugins; policies are called so that none of them can harm the others."""
+"""The active plugins; a policy that fails is quarantined and does not affect the others."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ class ActivePolicy:
 
 @dataclass(frozen=True)
 class ActivePlugins:
-    """What the config switched on, what it wanted but cannot have, and what to tell people."""
+    """The plugins that the config activates, those that failed to start, and warnings."""
 
     policies: tuple[ActivePolicy, ...] = ()
     predictors: Mapping[str, Predictor] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class ActivePlugins:
 
     @property
     def needs(self) -> list[PolicyNeed]:
-        """All that some active plugin declared that it reads."""
+        """The needs that the active plugins declared."""
         policies = [need for active in self.policies for need in active.policy.needs]
         return [*policies, *(need for one in self.predictors.values() for need in one.needs)]
 
@@ -57,7 +57,7 @@ class PolicyHost:
     def propose(
         self, view: FleetView, seq: int
     ) -> tuple[list[tuple[ActivePolicy, Proposal]], list[PolicyFailed]]:
-        """Ask every healthy policy; return the proposals and who failed just now."""
+        """Call every policy that is not quarantined; return proposals and new failures."""
         proposals: list[tuple[ActivePolicy, Proposal]] = []
         failures: list[PolicyFailed] = []
         for active in self._policies:
@@ -72,7 +72,7 @@ class PolicyHost:
         return proposals, failures
 
     def lapsed(self, proposed: Proposed, view: FleetView, seq: int) -> str | PolicyFailed:
-        """Return why a proposal no longer holds, by its policy; an empty string if it does."""
+        """Return why its policy gives a proposal up, or an empty string."""
         active = next((one for one in self._policies if one.name == proposed.policy), None)
         if active is None or active.name in self.quarantined:
             return ""
@@ -82,14 +82,14 @@ class PolicyHost:
         return self._call(active, "lapsed", seq, partial(_reason_from, lapsed))
 
     def _call(
-        self, active: ActivePolicy, method: str, seq: int, ask: Callable[[], _T]
+        self, active: ActivePolicy, method: str, seq: int, call: Callable[[], _T]
     ) -> _T | PolicyFailed:
-        """Return what the policy answers, or how it failed, which quarantines it."""
+        """Return the policy's answer, or its failure, which quarantines it."""
         try:
             with self._guard.limit(active.name, seq):
-                return ask()
+                return call()
         except KeyboardInterrupt:
-            raise  # a person's Ctrl-C, which may well arrive while a policy is at work
+            raise  # Ctrl-C may arrive while a policy runs
         except PolicyOverran as error:
             failure = PolicyFailed(policy=active.name, rule=OVERRAN, detail=str(error))
         except GarbageError as error:
