@@ -82,7 +82,7 @@ def test_what_a_killed_writer_left_the_next_one_of_that_place_throws_away(place,
     assert whole == place
     assert [*whole.iterdir()] == []
     (line,) = caplog.messages
-    assert line == f"{place}: removed what was left of a write that was killed"
+    assert line == f"{place}: removed the draft of a killed process"
 
 
 def test_a_draft_whose_writer_lives_is_left_alone(place):
@@ -102,7 +102,7 @@ def test_what_was_put_aside_by_a_killed_writer_is_put_back(place, caplog):
     again.discard()
     assert [path.name for path in place.parent.iterdir()] == [place.name]
     assert [path.name for path in place.iterdir()] == ["old"]
-    assert "put back as it was" in caplog.text
+    assert "restored: " in caplog.text
 
 
 def test_what_is_taken_for_a_dead_ones_before_it_is_locked_is_made_again(place, monkeypatch):

@@ -1,4 +1,4 @@
-"""Write a folder, a trace bundle or a model, whole or not at all."""
+"""Write a folder, such as a trace bundle or a model, completely or not at all."""
 
 import fcntl
 import glob
@@ -15,25 +15,25 @@ _REPLACED = "replaced"
 
 
 class AtomicFolder:
-    """A folder beside ``path`` that takes its place once it is whole, or is thrown away.
+    """A folder beside ``path`` that takes its place once it is complete, or is removed.
 
-    What a writer left that was killed, the next one of the same path throws away: a lock, which
-    ends with its process, says whether a draft's writer lives.
+    The next writer of the same path removes the draft of a killed writer: a lock, which ends with
+    its process, shows whether a draft's writer is running.
 
     Parameters
     ----------
     path : Path
-        What is written, not yet there or to be replaced.
+        The folder to create or replace.
 
     Attributes
     ----------
     folder : Path
-        Where it is written meanwhile, empty.
+        The empty draft, to be filled.
 
     Raises
     ------
     OSError
-        If no folder can be made there.
+        If no folder can be created there.
     """
 
     def __init__(self, path: Path) -> None:
@@ -49,41 +49,41 @@ class AtomicFolder:
         put_in_place(self.folder, self._path, replace=replace)
 
     def discard(self) -> None:
-        """Throw away what is left of it: all, unless it is in its place."""
+        """Remove what remains of the draft."""
         shutil.rmtree(self._root, ignore_errors=True)
         os.close(self._lock)
 
 
 def put_in_place(draft: Path, path: Path, *, replace: bool) -> None:
-    """Move a finished folder to ``path``; an old one goes only once the new one is whole.
+    """Move a complete folder to ``path``; an existing one is replaced in the same step.
 
     Parameters
     ----------
     replace : bool
-        Whether there may be an old one.
+        Whether ``path`` may exist.
 
     Raises
     ------
     OSError
-        If it cannot be moved; then, and after an interrupt, ``path`` is as it was.
+        If it cannot be moved; then, and after an interrupt, ``path`` is unchanged.
     """
     if not (replace and path.exists()):
-        draft.rename(path)  # of a folder that is there, with something in it, the system says no
+        draft.rename(path)  # the system refuses to replace a folder that is not empty
         return
     replaced = draft.with_name(_REPLACED)
     try:
         path.rename(replaced)
         draft.rename(path)
-    except BaseException:  # an interrupt, too, would leave neither
+    except BaseException:  # also an interrupt must not leave the path without a folder
         if replaced.exists() and not path.exists():
             replaced.rename(path)
         raise
 
 
 def clear_abandoned(path: Path) -> None:
-    """Throw away the drafts of ``path`` whose writers are dead.
+    """Remove the drafts of ``path`` whose writers have ended.
 
-    If one was killed as it had just put an old folder aside, that one is put back.
+    If a writer was killed after it had moved the old folder away, that folder is restored.
     """
     for root in path.parent.glob(glob.escape(_prefix(path)) + "*"):
         with suppress(OSError):
@@ -99,19 +99,19 @@ def _clear(root: Path, path: Path) -> None:
     replaced = root / _REPLACED
     if replaced.exists() and not path.exists():
         replaced.rename(path)
-        _log.warning("%s: put back as it was: who was replacing it was killed", path)
+        _log.warning("%s: restored: the process that was replacing it was killed", path)
     shutil.rmtree(root, ignore_errors=True)
-    _log.warning("%s: removed what was left of a write that was killed", path)
+    _log.warning("%s: removed the draft of a killed process", path)
 
 
 def _locked_root(path: Path) -> tuple[Path, int]:
-    """Make a folder for a draft, and hold its lock, where the file system has locks."""
+    """Create a folder for a draft and lock it, if the file system has locks."""
     while True:
-        # mkdtemp's folder is for its owner only; what takes the place of path lies inside.
+        # Only the owner can enter mkdtemp's folder; the draft inside has normal permissions.
         root = Path(tempfile.mkdtemp(prefix=_prefix(path), dir=path.parent))
         try:
             lock = os.open(root, os.O_RDONLY)
-        except FileNotFoundError:  # taken for a dead one's before it could be locked
+        except FileNotFoundError:  # removed as abandoned before it could be locked
             continue
         with suppress(OSError):
             fcntl.flock(lock, fcntl.LOCK_EX)

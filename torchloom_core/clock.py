@@ -1,4 +1,4 @@
-"""Where time comes from: the system live, a hand-set clock elsewhere; and a moment in words."""
+"""Clocks: the system's for live runs, a manual one elsewhere; and times as text."""
 
 import time
 from datetime import UTC, datetime
@@ -8,22 +8,22 @@ SECOND_NS = 1_000_000_000
 
 
 class Clock(Protocol):
-    """What the loop that drives the kernel asks for the time."""
+    """The clock of the loop that drives the kernel."""
 
     def now_ns(self) -> int:
         """Return the time in nanoseconds since the Unix epoch, UTC."""
 
 
-# It goes on while the machine is suspended, which the monotonic clock of Linux does not.
+# It continues during a suspend, unlike the monotonic clock of Linux.
 _BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _SUSPENDED_NS = SECOND_NS // 1000
 
 
 class SystemClock:
-    """The wall clock as it was when this was made, and from then on the time since.
+    """The wall clock at construction, plus the time elapsed since.
 
-    It neither runs back nor leaps when the wall clock is set: a step of it would reorder the
-    events of a run, or make all that is waited for late at once.
+    It does not jump when the wall clock is set: a jump would reorder the events of a run, or make
+    all deadlines expire at once.
     """
 
     def __init__(self) -> None:
@@ -42,18 +42,18 @@ class SystemClock:
         return self._monotonic_ns + monotonic_ns
 
     def wall_ahead_s(self) -> float:
-        """Return by how many seconds the wall clock was set since, ahead (> 0) or back."""
+        """Return by how many seconds the wall clock was set since, forward (> 0) or back."""
         return (time.time_ns() - self.now_ns()) / SECOND_NS
 
 
 class ManualClock:
-    """A clock that moves when it is told to."""
+    """A clock that moves only by :meth:`advance_s`."""
 
     def __init__(self, start_ns: int = 0) -> None:
         self._now_ns = start_ns
 
     def now_ns(self) -> int:
-        """Return the time that it was moved to."""
+        """Return the time to which it was advanced."""
         return self._now_ns
 
     def advance_s(self, seconds: float) -> None:
@@ -62,7 +62,7 @@ class ManualClock:
 
 
 def moment_text(ts_ns: int) -> str:
-    """Return a moment as ISO 8601, UTC, no finer than it is.
+    """Return a time as ISO 8601, UTC, without zero fractions, seconds or hours.
 
     Examples
     --------

@@ -7,31 +7,31 @@
     ├── MessageError         bytes from the wire are no message of ours
     ├── KnobError            a knob is unknown, of the wrong type, or out of range
     ├── PluginError          a plugin cannot be loaded, or breaks its contract
-    ├── BrokerError          no usable nats-server, or it cannot be reached
-    │   └── RefusedByBrokerError  the server will never take what was to be stored or sent
+    ├── BrokerError          no usable nats-server, or it is unreachable
+    │   └── RefusedByBrokerError  the server rejects what was to be stored or sent
     ├── StateError           the state folder or a trajectory cannot be read or written
     │   ├── SupersededError  another Weaver has taken over the run
     │   ├── RunHeldError     another Weaver controls the run, or uses the state folder
-    │   ├── OvertakenError   an earlier Weaver took over what this one had read just before
+    │   ├── OvertakenError   an earlier Weaver took over after this one had read the state
     │   └── OutrankedError   workers have obeyed a higher epoch than this Weaver's
-    ├── TraceError           a trace bundle, or what should become one, breaks a rule
-    ├── ModelError           a fitted model cannot be read, or is not what is asked for
-    ├── LeakError            a score would rest on what could not have been known
-    ├── WorkerLost           a process that plays runs died
+    ├── TraceError           a trace bundle, or the data for one, breaks a rule
+    ├── ModelError           a fitted model cannot be read, or does not fit its use
+    ├── LeakError            a score would use information from the future
+    ├── WorkerLost           a process that simulates runs ended
     ├── KernelFailure        the Weaver's own code failed at an input
-    ├── DashboardError            the dashboard cannot be served where it is to be
-    ├── LighthouseError      a lighthouse cannot listen, or not with this state
+    ├── DashboardError       the dashboard cannot be served as configured
+    ├── LighthouseError      a lighthouse cannot listen, or its state cannot be used
     └── RequestError         the Weaver refused, or did not answer, an operator's request
 
 The command line prints the message of a :class:`TorchloomError` as one line and exits with
-its ``exit_code``, and does the same where the system refuses a file or has no memory left;
-anything else is a bug and keeps its traceback. An expected refusal (a verdict, a rejected
+its ``exit_code``, and does the same if the system refuses a file or has no memory left; any
+other exception is a bug and shows its traceback. An expected refusal (a verdict, a rejected
 command) is a message, not an exception.
 """
 
 
 class TorchloomError(Exception):
-    """Base of all errors a user can cause; the message names the place, the rule and the value."""
+    """Base of all errors that a user can cause; the message has the place, rule and value."""
 
     exit_code = 1
 
@@ -67,7 +67,7 @@ class PluginError(TorchloomError):
 
     Examples
     --------
-    A predictor that finds nothing to learn from says so in ``fit``:
+    A predictor without data to learn from raises in ``fit``:
 
     >>> from torchloom_core.plugin import PluginError
     >>> raise PluginError("fan_stopped: need a failure to learn from, was none")
@@ -85,7 +85,7 @@ class BrokerError(TorchloomError):
 
 
 class RefusedByBrokerError(BrokerError):
-    """The server will never take what was to be stored or sent; another attempt mends nothing."""
+    """The server rejects what was to be stored or sent; a retry is useless."""
 
 
 class StateError(TorchloomError):
@@ -95,7 +95,7 @@ class StateError(TorchloomError):
 
 
 class SupersededError(StateError):
-    """Another Weaver has taken over the run, and whatever belongs to it."""
+    """Another Weaver has taken over the run."""
 
     exit_code = 13
 
@@ -107,7 +107,7 @@ class RunHeldError(StateError):
 
 
 class OvertakenError(StateError):
-    """A Weaver of an earlier epoch took over meanwhile: the state is to be read again."""
+    """A Weaver of an earlier epoch took over meanwhile: the state has to be read again."""
 
 
 class OutrankedError(StateError):
@@ -119,17 +119,17 @@ class OutrankedError(StateError):
 
 
 class TraceError(TorchloomError):
-    """A trace bundle, or what should become one, breaks a rule."""
+    """A trace bundle, or the data for one, breaks a rule."""
 
     exit_code = 6
 
 
 class ModelError(TorchloomError):
-    """A fitted model cannot be read or written, or is not what is asked for.
+    """A fitted model cannot be read or written, or does not fit its use.
 
     Examples
     --------
-    A predictor that cannot be restored from its parts says so:
+    A predictor that cannot be restored from its parts raises:
 
     >>> from torchloom_core.learning import part_of
     >>> part_of({}, "trees.skops")
@@ -141,31 +141,31 @@ class ModelError(TorchloomError):
 
 
 class LeakError(TorchloomError):
-    """A score would rest on what could not have been known at the time; names the leak."""
+    """A score would use information from the future; the message names the leak."""
 
     exit_code = 8
 
 
 class WorkerLost(TorchloomError):
-    """A process that plays runs of an evaluation was killed, or had no memory left."""
+    """A process that simulates runs of an evaluation was killed, or had no memory left."""
 
     exit_code = 9
 
 
 class KernelFailure(TorchloomError):
-    """The Weaver's own code failed at an input; the next Weaver passes over that input."""
+    """The Weaver's own code failed at an input; the next Weaver skips that input."""
 
     exit_code = 10
 
 
 class LighthouseError(TorchloomError):
-    """A lighthouse cannot listen where it is to, or not with the state that it is given."""
+    """A lighthouse cannot listen, or its state cannot be used."""
 
     exit_code = 11
 
 
 class DashboardError(TorchloomError):
-    """The dashboard cannot be served where, or as, it is to be."""
+    """The dashboard cannot be served as configured."""
 
     exit_code = 12
 

@@ -1,6 +1,6 @@
-"""Write files whole or not at all, and those with secrets for their owner alone.
+"""Write files atomically, and files with secrets for their owner only.
 
-And read from a folder that others made nothing but files.
+Also read files from a folder of others, which may contain pipes and devices.
 """
 
 import errno
@@ -21,12 +21,12 @@ _ROOM_BYTES = 1 << 20
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Return an open file to read bytes from, or what a link leads to.
+    """Open a regular file, or the target of a link, to read bytes.
 
     Raises
     ------
     OSError
-        If it cannot be read, or is a pipe or a device, which might never end.
+        If it cannot be read, or is a pipe or a device, which might block.
     """
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     kind = os.fstat(handle).st_mode
@@ -39,25 +39,25 @@ def open_regular(path: Path) -> BufferedReader:
 
 
 def refuse_unwritable(path: Path, error: type[TorchloomError]) -> None:
-    """Raise the error if nothing can be made at ``path``: ask before long work, not after it."""
+    """Raise the error if nothing can be created at ``path``: a check before long work."""
     place = path.absolute().parent
     while not os.path.lexists(place):
         place = place.parent
     if not place.is_dir():
         raise error(f"{path}: cannot be written: need a folder, was a file: {place}")
     if not os.access(place, os.W_OK | os.X_OK):
-        raise error(f"{path}: cannot be written: need a folder to write to, was {place}")
+        raise error(f"{path}: cannot be written: no permission to write to {place}")
 
 
 def refuse_picture(path: Path, error: type[TorchloomError]) -> None:
-    """Raise the error if no picture can be made at ``path``; asked as the above."""
+    """Raise the error if no picture can be created at ``path``; see refuse_unwritable."""
     if path.suffix not in {".png", ".svg"}:
         raise error(f"{path}: need a file .png or .svg, was {path.suffix or 'neither'}")
     refuse_unwritable(path, error)
 
 
 def has_room(folder: Path) -> bool:
-    """Return whether a folder takes a file of a megabyte, which is removed at once."""
+    """Return whether a file of one MiB can be written to a folder; it is removed at once."""
     probe = folder / ".room"
     try:
         probe.write_bytes(bytes(_ROOM_BYTES))
@@ -70,12 +70,12 @@ def has_room(folder: Path) -> bool:
 
 
 def private_folder(path: Path) -> Path:
-    """Make a folder only its owner can enter, and return it.
+    """Create a folder that only its owner can enter, and return it.
 
     Raises
     ------
     StateError
-        If it cannot be made.
+        If it cannot be created.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -107,7 +107,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file, and its folder if need be, so that nobody ever sees half of it.
+    """Write a file atomically, and create its folder if necessary.
 
     Raises
     ------
@@ -117,7 +117,7 @@ def write_whole(path: Path, data: bytes) -> None:
     part = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _alone_in(part) as file:
+        with _locked(part) as file:
             file.write(data)
             file.flush()
             os.replace(part, path)
@@ -126,27 +126,27 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 @contextmanager
-def _alone_in(part: Path) -> Iterator[BufferedWriter]:
-    """Open a file, empty, that nobody else writes to meanwhile, and leave none there.
+def _locked(part: Path) -> Iterator[BufferedWriter]:
+    """Open an empty file that no other process writes to meanwhile, and remove it if it remains.
 
-    One whose writer was killed is taken over: the lock on it ended with him.
+    A file whose writer was killed is reused: the lock on it ended with its process.
     """
     try:
         while True:
             with part.open("ab") as file:
-                with suppress(OSError):  # where the file system has no locks
+                with suppress(OSError):  # a file system without locks
                     fcntl.flock(file, fcntl.LOCK_EX)
-                if not _is_at(part, file):  # whoever had the lock has moved it
+                if not _is_at(part, file):  # the process with the lock has moved it
                     continue
                 file.truncate(0)
                 yield file
                 return
     finally:  # an interrupt may have come between any two steps
-        _remove_unless_held(part)
+        _remove_unless_locked(part)
 
 
-def _remove_unless_held(part: Path) -> None:
-    """Remove a file that was not moved, unless another writes to it by now, or it cannot be."""
+def _remove_unless_locked(part: Path) -> None:
+    """Remove a file that was not moved, unless another process writes to it by now."""
     with suppress(OSError), part.open("r+b") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""nats-py's client, less its traps; the Weaver and the sidecars connect with it."""
+"""nats-py's client with workarounds; the Weaver and the sidecars connect with it."""
 
 import asyncio
 import re
@@ -12,8 +12,8 @@ from nats.protocol import parser
 
 from torchloom_core.server_urls import parse_servers
 
-# A server takes a vertical tab or a form feed for a part of a name, nats-py for the end of it: it
-# then finds no message in the line, and hangs up.
+# A server accepts a vertical tab or a form feed in a subject; nats-py ends the subject there, finds
+# no message in the line, and disconnects.
 _TO = rb"[ \t]+([^ \t\r\n]+)[ \t]+(\d+)[ \t]+(([^ \t\r\n]+)[ \t]+)?(\d+)"
 parser.MSG_RE = re.compile(rb"\AMSG" + _TO + rb"\r\n")
 parser.HMSG_RE = re.compile(rb"\AHMSG" + _TO + rb"[ \t]+(\d+)\r\n")
@@ -22,22 +22,22 @@ _FLUSH_S = 2.0
 
 _LONGEST_MESSAGE_BYTES = 4 << 20
 _LONGEST_LINE_BYTES = 1 << 17
-"""Four times what a server passes on, and many times what it says of itself."""
+"""Four times a server's longest message, and many times its longest INFO."""
 
 _LONGEST_S = 60
-"""By then the client's own pings have found a silent connection dead, and made another."""
+"""By then the client's own pings have detected a dead connection, and it has reconnected."""
 
 
 class _Parser(parser.Parser):  # type: ignore[misc]
-    """nats-py's parser, which does not keep for ever what a server sends without an end."""
+    """nats-py's parser, with a limit for messages that never end."""
 
     async def parse(self, data: bytes = b"") -> None:
-        """Take in what came from the server.
+        """Parse data from the server.
 
         Raises
         ------
         nats.errors.ProtocolError
-            If it is no message, or has no end.
+            If it is malformed, or too long.
         """
         await super().parse(data)
         longest = len(self.buf)
@@ -48,17 +48,16 @@ class _Parser(parser.Parser):  # type: ignore[misc]
 
 
 class NatsClient(Client):  # type: ignore[misc]  # nats-py has no types
-    """A client that no message deafens, that can be closed at any moment, a flush given up.
+    """A client that survives a late PONG, a close during a reconnect, and invalid UTF-8.
 
-    nats-py cancels the future of a flush that takes too long; the PONG that comes after all then
-    ends the task that reads from the server, and nothing more is heard. Here the flush goes on
-    behind the back of who has given it up.
+    nats-py cancels the future of a flush that times out; a late PONG then ends the task that reads
+    from the server, and nothing more is received. Here the flush continues after the timeout.
 
-    It also cancels a reconnect that is under way when it is closed. Where that one waits for the
-    old connection to end, what both wait for is cancelled, and nobody had cancelled who closes.
+    nats-py also cancels a reconnect in progress when it is closed. If that waits for the old
+    connection to end, a future that both await is cancelled, and so is the caller of ``close``.
 
-    What reads from the server ends over a reply subject or a status that is no UTF-8, which
-    whoever may publish at all may send. Here such a status is none, and such a subject has other
+    nats-py's reading task ends at a reply subject or a status that is not UTF-8, which any
+    publisher can send. Here such a status is dropped, and such a subject gets replacement
     characters.
     """
 
@@ -73,16 +72,16 @@ class NatsClient(Client):  # type: ignore[misc]  # nats-py has no types
         Raises
         ------
         ValueError
-            If the URLs have different ones.
+            If the URLs have different users or passwords.
         nats.errors.Error
-            If no server can be reached, or none takes the client.
+            If no server can be reached, or none accepts the client.
         """
         login = parse_servers(servers)
         own = {"user": login.user, "password": login.password, "token": login.token}
         await super().connect(servers=login.urls, **own, **options)
 
     async def flush(self, timeout: float = _FLUSH_S) -> None:
-        """Wait until the server has handled what was sent.
+        """Wait until the server has handled all sent messages.
 
         Raises
         ------
@@ -110,7 +109,7 @@ class NatsClient(Client):  # type: ignore[misc]  # nats-py has no types
                 flush.cancel()
 
     async def _process_headers(self, headers: bytes) -> dict[str, str] | None:
-        if not headers:  # asked first, since nearly no message has any
+        if not headers:  # checked first, as almost no message has any
             return None
         try:
             return await super()._process_headers(headers)  # type: ignore[no-any-return]
@@ -128,16 +127,16 @@ class NatsClient(Client):  # type: ignore[misc]  # nats-py has no types
     def _flushed(self, flush: asyncio.Task[None]) -> None:
         self._flushes.discard(flush)
         if not flush.cancelled():
-            flush.exception()  # whoever still waited for it has it; else nobody wants it
+            flush.exception()  # retrieved, as asyncio logs it otherwise
 
 
 class GuardedClient(NatsClient):
-    """A client that drops what is not admitted as it is read, before it waits behind anything.
+    """A client that drops messages that are not admitted when they are read, before they queue.
 
     Parameters
     ----------
     admits : callable
-        ``(subject, bytes)``: whether a message of that size is let in.
+        ``(subject, bytes)``: whether a message of that size is accepted.
     """
 
     def __init__(self, admits: Callable[[str, int], bool]) -> None:

@@ -1,7 +1,7 @@
-"""Tables that outlive the process: each entry is stored under a key of its own.
+"""Tables that outlive the process: each entry is stored under its own key.
 
-The kernel's parts keep in them what a successor must know. The Weaver takes the changes after
-every input and stores only those.
+The kernel's parts use them for the state that a successor needs. The Weaver takes the changes
+after every input and stores only those.
 """
 
 from collections.abc import Iterator, Mapping, MutableMapping
@@ -12,11 +12,11 @@ import msgspec
 T = TypeVar("T", bound=msgspec.Struct)
 
 Changes = Mapping[str, msgspec.Struct | None]
-"""Key to its new entry, None where it has gone."""
+"""Key to its new entry, None if it was deleted."""
 
 
 class PersistentTable(MutableMapping[str, T]):
-    """A dict that knows which entries have changed since they were last taken.
+    """A dict that tracks the entries changed since they were last taken.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class PersistentTable(MutableMapping[str, T]):
         if key in self._taken:
             self._changed[key] = None
         else:
-            del self._changed[key]  # nobody has ever heard of it
+            del self._changed[key]  # it was never stored
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
@@ -54,7 +54,7 @@ class PersistentTable(MutableMapping[str, T]):
         return key in self._entries
 
     def take_changes(self) -> dict[str, T | None]:
-        """Return what has changed since the last call, in the order in which it first did."""
+        """Return the changes since the last call, in the order of each entry's first change."""
         if not self._changed:
             return {}
         changes = {f"{self._prefix}{key}": self._entries.get(key) for key in self._changed}

@@ -1,4 +1,4 @@
-"""Say in a log what comes in wrong, at a bounded rate; the Weaver and the Threadlet do."""
+"""A rate-limited log, and text without control characters; Weaver and Threadlet use both."""
 
 import logging
 import re
@@ -11,12 +11,12 @@ _MOST_CHARACTERS = 300
 
 
 class RateLimitedLog:
-    """Count warnings and log one a minute and key, of at most 64 keys.
+    """Counts warnings and logs one per minute and key, for at most 64 keys.
 
     Parameters
     ----------
     log : logging.Logger
-        Where the warnings go.
+        Gets the warnings.
     now_ns : callable, optional
         Clock; absent: the monotonic one.
 
@@ -33,7 +33,7 @@ class RateLimitedLog:
         self.count = 0
 
     def add(self, key: str, text: str) -> None:
-        """Count one, and log ``text`` as one line unless its key was logged just now."""
+        """Count a warning, and log it as one line unless its key was logged recently."""
         self.count += 1
         now_ns = self._now_ns()
         if now_ns < self._again_ns.get(key, now_ns):
@@ -47,7 +47,7 @@ class RateLimitedLog:
 
 
 def natural_key(name: str) -> tuple[tuple[str, int], ...]:
-    """Return by what to sort names so that the numbers in them count as numbers.
+    """Return a sort key for names in which numbers are compared as numbers.
 
     Examples
     --------
@@ -59,7 +59,7 @@ def natural_key(name: str) -> tuple[tuple[str, int], ...]:
 
 
 def plain_line(text: str, most: int = _MOST_CHARACTERS) -> str:
-    r"""Return ``text`` as one line that no terminal takes for more than text.
+    r"""Return ``text`` as one line without control characters.
 
     Examples
     --------
@@ -71,7 +71,7 @@ def plain_line(text: str, most: int = _MOST_CHARACTERS) -> str:
 
 
 def printable(text: str) -> str:
-    """Return ``text`` with what moves a terminal's cursor, or ends a line, spelt out."""
+    """Return ``text`` with control characters and line ends escaped."""
     return text if text.isprintable() else "".join(map(_printable, text))
 
 

@@ -1,6 +1,6 @@
-"""URLs of nats-servers: one, or several of a cluster; with a user and a password, or without.
+"""URLs of nats-servers: one, or several of a cluster; with or without user and password.
 
-What is printed of them, :func:`shown`, has no password in it.
+For output, :func:`shown` removes the password.
 """
 
 import re
@@ -8,15 +8,15 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 LOGIN = "TORCHLOOM_NATS_LOGIN"
-"""The variable by which a Weaver gives its lighthouse what stands before the ``@``: a command line
-can be read by everybody on the host."""
+"""The environment variable by which a Weaver passes the login to its lighthouse: all users of the
+host can read a command line."""
 
 _NEXT = re.compile(r"\s*,\s*(?=[a-z]+://)")
 _SCHEME = re.compile(r"[a-z]+://")
 
 
 class Servers(NamedTuple):
-    """What a client connects with; ``user`` and ``password``, or ``token``, are None if absent."""
+    """URLs and login for a client; ``user`` and ``password``, or ``token``, are None if absent."""
 
     urls: list[str]
     user: str | None = None
@@ -25,15 +25,15 @@ class Servers(NamedTuple):
 
 
 def parse_servers(text: str) -> Servers:
-    """Return the servers in ``text``: one URL, or several with commas between them.
+    """Return the servers in ``text``: one URL, or several separated by commas.
 
-    A user and a password, or a token, stand before an ``@``; ``%40`` and its like are decoded.
-    They are those of all servers: one URL of a list may have them for the others.
+    A user and a password, or a token, precede an ``@``; ``%40`` and the like are decoded. They
+    apply to all servers: it suffices if one URL of a list has them.
 
     Raises
     ------
     ValueError
-        If two URLs have different ones; the message has none of them in it.
+        If two URLs have different ones; the message does not contain them.
 
     Examples
     --------
@@ -46,7 +46,7 @@ def parse_servers(text: str) -> Servers:
     urls = [url for _, url in pairs] or [text]
     logins = {login for login, _ in pairs if login}
     if len(logins) > 1:
-        raise ValueError("need the same user and password in all URLs of a list, or in one alone")
+        raise ValueError("need the same user and password in all URLs of a list, or in only one")
     if not logins:
         return Servers(urls)
     user, is_pair, password = logins.pop().partition(":")
@@ -56,7 +56,7 @@ def parse_servers(text: str) -> Servers:
 
 
 def login_of(text: str) -> str:
-    """Return what stands before the ``@`` of the first URL that has one, still encoded."""
+    """Return the login of the first URL that has one, still encoded."""
     return next((login for login, _ in _split(text) if login), "")
 
 
@@ -75,7 +75,7 @@ def with_login(text: str, login: str) -> str:
 
 
 def shown(text: str) -> str:
-    """Return the URLs as they may be printed: without user, password and token.
+    """Return the URLs for output: without user, password and token.
 
     Examples
     --------

@@ -1,17 +1,17 @@
-"""Suggest what a person may have meant."""
+"""Suggest the valid name that a mistyped one may stand for."""
 
 import difflib
 from collections.abc import Iterable, Sequence
 
 _LISTED = 20
 _LONGEST = 128
-"""Characters of a name: as many as a metric's may have."""
+"""Maximum length of a shown name, that of a metric."""
 _ALL_BUT_EQUAL = 0.8
 _NEAR = 0.6
 
 
 def mistyped(name: str, known: Iterable[str]) -> str:
-    """Return the known name that ``name`` is all but equal to, in whatever case; "" if none is.
+    """Return the known name that almost equals ``name``, in any case; "" if none does.
 
     Examples
     --------
@@ -23,7 +23,7 @@ def mistyped(name: str, known: Iterable[str]) -> str:
 
 
 def closest(name: str, known: Iterable[str]) -> str:
-    """Return the known name nearest to ``name``; "" if none is near.
+    """Return the known name most similar to ``name``; "" if none is similar.
 
     Examples
     --------
@@ -50,7 +50,7 @@ def listed(names: Sequence[str], most: int = _LISTED) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return a clause that offers the known names nearest to ``name``, or lists what there is.
+    """Return a clause with the known names most similar to ``name``, or with all of them.
 
     Examples
     --------
@@ -71,6 +71,6 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def _shown(name: str) -> str:
-    """Return a name that anyone may have written as what stays in its line, and is short."""
+    """Return a name of any source without control characters, and shortened."""
     short = name if len(name) <= _LONGEST else f"{name[: _LONGEST - 3]}..."
     return short if short.isprintable() else repr(short)

@@ -1,4 +1,9 @@
-"""Serve a web application beside what else a process does, until that ends."""
+"""Serve a web application in a process that has other tasks; the dashboard and lighthouse do.
+
+uvicorn is subclassed for three reasons: it installs signal handlers of its own, has no limit on
+connections that send no request (each costs memory and a file descriptor), and closes no request
+that stays incomplete.
+"""
 
 import asyncio
 import logging
@@ -14,13 +19,13 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 _log = logging.getLogger(__name__)
 
 PROMPT_S = 10.0
-"""Within which a request has to be there, all of it, and before it what TLS has to agree on."""
+"""Time limit of a TLS handshake, and of a complete request."""
 
-_FAREWELL_S = 1.0
-_REST_S = 1.0
+_TLS_SHUTDOWN_S = 1.0
+_RETRY_S = 1.0
 _MOST_CONNECTIONS = 4096
 _MOST_ARRIVING = 512
-"""Of them, who have asked for nothing yet: each has a quarter of a MiB where TLS is asked for."""
+"""Connections without a request yet; with TLS each takes a quarter of a MiB."""
 
 _MOST_FILES = 65_536
 _BAD_TEXT = "Invalid UTF-8"
@@ -32,7 +37,7 @@ def listener(host: str, port: int) -> socket.socket:
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind((host, port))
-        found.listen()  # whoever comes before it is served waits, and is not turned away
+        found.listen()  # connections before the server starts wait, and are not refused
     except OSError:
         found.close()
         raise
@@ -40,20 +45,20 @@ def listener(host: str, port: int) -> socket.socket:
 
 
 def url_of(found: socket.socket, *, secure: bool = False) -> str:
-    """Return where a listener is reached, as ``http://127.0.0.1:29511``."""
+    """Return the URL of a listener, such as ``http://127.0.0.1:29511``."""
     host, port = found.getsockname()[:2]
     return f"http{'s' * secure}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 @asynccontextmanager
 async def served(application: Any, *found: socket.socket, **options: Any) -> AsyncIterator[None]:
-    """Serve an ASGI application at listeners, with more of uvicorn's options."""
+    """Serve an ASGI application at listeners, with further options of uvicorn."""
     _allow_files()
     logging.getLogger("uvicorn.error").addFilter(_in_one_line)
     config = uvicorn.Config(
         application,
         log_config=None,
-        log_level="error",  # what it has to say beside is of whoever connects, as often as they do
+        log_level="error",  # clients could flood the log with warnings
         access_log=False,
         lifespan="off",
         server_header=False,
@@ -69,22 +74,22 @@ async def served(application: Any, *found: socket.socket, **options: Any) -> Asy
 
 
 class _Server(uvicorn.Server):
-    """A server that leaves signals to us, and takes no more at once than there are files for.
+    """A server without signal handlers, with at most as many connections as file descriptors.
 
-    Who comes when all places are taken has that of who has been longest without asking for
-    anything: strangers keep nobody out who has something to ask.
+    When all places are taken, a new connection replaces the one that has been longest without a
+    request: idle connections cannot block requests.
     """
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen until :meth:`shutdown`."""
         await self.lifespan.startup()
-        self.servers = []  # of asyncio: TLS has a minute there to agree, and is not counted
+        self.servers = []  # not asyncio's: those allow a minute per TLS handshake, uncounted
         self._arriving: dict[_Prompt, asyncio.Task[None]] = {}
         self._taking = [asyncio.create_task(self._take(found)) for found in sockets or ()]
         self.started = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take nobody any more, and let go of those who are there."""
+        """Stop accepting, and close all connections."""
         tasks = *self._taking, *self._arriving.values()
         for task in tasks:
             task.cancel()
@@ -92,28 +97,28 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     async def _take(self, found: socket.socket) -> None:
-        """Take connections for ever, or close them at once."""
+        """Accept connections until cancelled; close those without a place."""
         found.setblocking(False)
         found.listen(self.config.backlog)
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(0)  # where a crowd comes, nothing below waits for anything
+            await asyncio.sleep(0)  # with many pending connections nothing below waits
             try:
                 connection, _ = await loop.sock_accept(found)
             except ConnectionError:
-                continue  # gone already
+                continue  # closed already
             except OSError as error:
-                _log.warning("cannot take a connection: %s", error.strerror)
-                await asyncio.sleep(_REST_S)
+                _log.warning("cannot accept a connection: %s", error.strerror)
+                await asyncio.sleep(_RETRY_S)
                 continue
             if self._has_place():
                 protocol = _Prompt(self.config, self.server_state, self.lifespan.state)
-                self._arriving[protocol] = asyncio.create_task(self._let_in(protocol, connection))
+                self._arriving[protocol] = asyncio.create_task(self._admit(protocol, connection))
             else:
                 connection.close()
 
     def _has_place(self) -> bool:
-        """Say whether there is a place, or was one to be had."""
+        """Return whether there is a place; if not, close an idle connection for one."""
         there = self.server_state.connections | self._arriving.keys()
         if len(there) < _most_connections() and len(self._arriving) < _MOST_ARRIVING:
             return True
@@ -122,61 +127,61 @@ class _Server(uvicorn.Server):
             self._arriving.pop(longest).cancel()
         return longest is not None
 
-    async def _let_in(self, protocol: "_Prompt", connection: socket.socket) -> None:
-        """Have who comes agree on TLS, where that is asked for, and then say what it wants."""
+    async def _admit(self, protocol: "_Prompt", connection: socket.socket) -> None:
+        """Complete the TLS handshake, if configured, and wait for the first request."""
         tls = self.config.ssl
-        limits = {"ssl_handshake_timeout": PROMPT_S, "ssl_shutdown_timeout": _FAREWELL_S}
+        limits = {"ssl_handshake_timeout": PROMPT_S, "ssl_shutdown_timeout": _TLS_SHUTDOWN_S}
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: protocol, connection, ssl=tls, **(limits if tls else {})
             )
             async with asyncio.timeout(PROMPT_S):
-                await protocol.has_asked.wait()
+                await protocol.has_request.wait()
         except OSError:
-            pass  # it is no TLS, or not in time
+            pass  # not TLS, or too late
         finally:
             self._arriving.pop(protocol, None)
-            if not protocol.has_asked.is_set() and protocol.transport:
+            if not protocol.has_request.is_set() and protocol.transport:
                 protocol.transport.abort()
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """Capture none."""
+        """Capture no signals."""
         yield
 
 
 class _Prompt(H11Protocol):
-    """HTTP for those who come to the point.
+    """HTTP with a time limit for a request.
 
     Attributes
     ----------
-    has_asked : asyncio.Event
-        Set once a request has come, or nobody is there any more.
+    has_request : asyncio.Event
+        Set once a request has arrived, or the connection is closed.
     """
 
-    def __init__(self, *of_server: Any) -> None:
-        super().__init__(*of_server)
-        self.has_asked = asyncio.Event()
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.has_request = asyncio.Event()
         self._has_waited = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take a connection."""
+        """Start the time limit."""
         super().connection_made(transport)
-        self.loop.call_later(PROMPT_S, self._look)
+        self.loop.call_later(PROMPT_S, self._check)
 
     def data_received(self, data: bytes) -> None:
-        """Take what comes."""
+        """Note whether a request has arrived."""
         super().data_received(data)
         if self.cycle is not None or self.transport.get_protocol() is not self:
-            self.has_asked.set()
+            self.has_request.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Note that nobody is there."""
+        """Note that the connection is closed."""
         super().connection_lost(exc)
-        self.has_asked.set()
+        self.has_request.set()
 
-    def _look(self) -> None:
-        """Close what has been in the midst of a request since the last look, not yet all there."""
+    def _check(self) -> None:
+        """Close the connection if its request was incomplete at the last check, too."""
         if self.transport.is_closing() or self.transport.get_protocol() is not self:
             return
         is_answered = self.cycle is None or self.cycle.response_complete
@@ -185,17 +190,17 @@ class _Prompt(H11Protocol):
             self.transport.abort()
             return
         self._has_waited = waits
-        self.loop.call_later(PROMPT_S, self._look)
+        self.loop.call_later(PROMPT_S, self._check)
 
 
 def _most_connections() -> int:
-    """Return how many there may be, so that files are left for all else."""
+    """Return the limit of connections, which leaves file descriptors for other uses."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _MOST_CONNECTIONS if files < 0 else min(_MOST_CONNECTIONS, files // 2)
 
 
 def _allow_files() -> None:
-    """Have as many files open as the system lets this process have."""
+    """Raise the limit of open files as far as the system allows."""
     files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _MOST_FILES if most < 0 else min(_MOST_FILES, most)
     if 0 <= files < wanted:
@@ -203,7 +208,7 @@ def _allow_files() -> None:
 
 
 def _in_one_line(record: logging.LogRecord) -> bool:
-    """Leave out where in the server it was met that a browser has sent what is no text."""
+    """Drop the traceback of the error that a browser has sent invalid UTF-8."""
     if _BAD_TEXT in str(record.msg):
         record.exc_info = None
     return True

@@ -122,13 +122,13 @@ async def test_a_dashboard_without_a_file_left_takes_who_comes_once_it_has_one(
         return await take(found)
 
     monkeypatch.setattr(loop, "sock_accept", refuse_once)
-    monkeypatch.setattr(web_server, "_REST_S", 0.0)
+    monkeypatch.setattr(web_server, "_RETRY_S", 0.0)
     async with open_house(tmp_path) as house:
         reader, writer = await come(house, HALF + b"\r\n")
         assert b" 401 " in await soon(reader.readline())
         writer.close()
     assert [told.getMessage() for told in caplog.records if told.name == web_server.__name__] == [
-        "cannot take a connection: Too many open files"
+        "cannot accept a connection: Too many open files"
     ]
 
 

@@ -259,7 +259,7 @@ def test_the_command_writes_the_bundle_and_says_what_it_holds(tmp_path, capsys):
 
 
 def test_no_trajectory_is_one_clear_line(tmp_path):
-    with pytest.raises(StateError, match="need the folder of a trajectorythere is none"):
+    with pytest.raises(StateError, match="no such folder: need the folder of a trajectory"):
         from_trajectory(tmp_path / "nowhere", tmp_path / "x.tltrace")
     (tmp_path / "empty" / "epoch-000001").mkdir(parents=True)
     with pytest.raises(TraceError, match="need a recorded incarnation of a Weaver, was none"):

@@ -126,8 +126,8 @@ def describe(
 
 def _crash_loops(kernel: Kernel, now_ns: int) -> Iterator[CrashLoop]:
     fleet = kernel.fleet
-    for row, loop in fleet.restarts_in_vain.of.items():
-        if not loop.gave_up or now_ns - fleet.heard_ns_of(row) < _SHOW_GONE_S * SECOND_NS:
+    for row, loop in fleet.crash_loops.of.items():
+        if not loop.gave_up or now_ns - fleet.last_seen_ns(row) < _SHOW_GONE_S * SECOND_NS:
             yield loop
 
 
@@ -252,7 +252,7 @@ def _workers(
 
 
 def _ending(kernel: Kernel, state: str, row: int, *, silent: bool) -> str:
-    loop = kernel.fleet.restarts_in_vain.of.get(row)
+    loop = kernel.fleet.crash_loops.of.get(row)
     if loop is not None and not loop.gave_up:
         return "crash-looping"
     if state == "gone":
