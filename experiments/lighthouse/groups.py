@@ -79,7 +79,7 @@ class Lighthouse:
         """Start another that waits until this one has ended."""
         process = self._started([*self.command(), "--standby"])
         waits = self._folder / f"lighthouse-{self._lives}.err"
-        until(lambda: "standing by" in waits.read_text(), "standby")
+        until(lambda: "standby: waiting" in waits.read_text(), "standby")
         return process
 
     def _started(self, command: list[str]) -> "subprocess.Popen[bytes]":
