@@ -23,13 +23,13 @@ def old(tmp_path):
     return folder
 
 
-def test_what_is_finished_takes_the_place_of_what_was_there(draft, old):
+def test_a_finished_folder_replaces_the_old_one(draft, old):
     put_in_place(draft, old, replace=True)
     assert [path.name for path in old.iterdir()] == ["new"]
 
 
 @pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
-def test_what_ends_it_midway_leaves_what_was_there(draft, old, error, monkeypatch):
+def test_an_interrupted_replacement_leaves_the_old_folder(draft, old, error, monkeypatch):
     rename, moved = Path.rename, []
 
     def interrupted(path, target):
@@ -71,7 +71,7 @@ def left_behind(place):
     return draft
 
 
-def test_what_a_killed_writer_left_the_next_one_of_that_place_throws_away(place, caplog):
+def test_the_draft_of_a_killed_writer_is_removed_by_the_next_at_that_path(place, caplog):
     left_behind(place)
     left_behind(place.with_name("other.tltrace"))
     after = AtomicFolder(place)
@@ -85,7 +85,7 @@ def test_what_a_killed_writer_left_the_next_one_of_that_place_throws_away(place,
     assert line == f"{place}: removed the draft of a killed process"
 
 
-def test_a_draft_whose_writer_lives_is_left_alone(place):
+def test_a_draft_of_a_running_writer_is_left_alone(place):
     first, second = AtomicFolder(place), AtomicFolder(place)
     for draft in (first, second):
         (draft.folder / "half").touch()
@@ -93,7 +93,7 @@ def test_a_draft_whose_writer_lives_is_left_alone(place):
     assert [*place.parent.iterdir()] == []
 
 
-def test_what_was_put_aside_by_a_killed_writer_is_put_back(place, caplog):
+def test_a_folder_moved_away_by_a_killed_writer_is_restored(place, caplog):
     place.mkdir()
     (place / "old").touch()
     draft = left_behind(place)
@@ -105,7 +105,7 @@ def test_what_was_put_aside_by_a_killed_writer_is_put_back(place, caplog):
     assert "restored: " in caplog.text
 
 
-def test_what_is_taken_for_a_dead_ones_before_it_is_locked_is_made_again(place, monkeypatch):
+def test_a_draft_removed_before_it_is_locked_is_made_again(place, monkeypatch):
     flock = fcntl.flock
 
     def cleared_before(handle, how):
@@ -118,7 +118,7 @@ def test_what_is_taken_for_a_dead_ones_before_it_is_locked_is_made_again(place, 
     assert draft.folder.is_dir()
 
 
-def test_what_came_to_be_there_meanwhile_is_not_replaced_unasked(place):
+def test_a_folder_created_meanwhile_is_not_replaced_without_replace(place):
     first, second = AtomicFolder(place), AtomicFolder(place)
     for draft in (first, second):
         (draft.folder / "whole").write_text(draft.folder.parent.name)

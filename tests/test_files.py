@@ -49,9 +49,7 @@ def test_an_interrupt_at_any_step_leaves_nothing(step, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_what_is_written_has_not_failed_for_what_stands_in_the_place_of_its_part_by_then(
-    tmp_path, monkeypatch
-):
+def test_a_write_succeeds_although_its_part_file_was_replaced(tmp_path, monkeypatch):
     replace = os.replace
 
     def beside(part, path):
@@ -73,7 +71,7 @@ def test_an_interrupt_leaves_what_another_writes_to(tmp_path, monkeypatch):
 
 
 @pytest.mark.integration
-def test_what_a_killed_writer_left_the_next_one_takes_away(tmp_path):
+def test_the_part_file_of_a_killed_writer_is_removed_by_the_next(tmp_path):
     path = tmp_path / "run.json"
     killed = (
         "import os, pathlib, sys; from torchloom_core.files import write_whole; "

@@ -24,7 +24,7 @@ SET, DELETE, TAKE = ("set", "a", 1), ("del", "a", 0), ("take", "", 0)
 
 @given(st.lists(doings, max_size=30))
 @example([SET, TAKE, DELETE, TAKE, SET, DELETE])
-def test_who_applies_the_changes_has_the_table_and_is_told_of_no_key_it_never_had(script):
+def test_the_changes_reproduce_the_table_and_name_no_key_it_never_had(script):
     table: PersistentTable[Entry] = PersistentTable("thing")
     stored: dict[str, Entry] = {}
     changed: list[str] = []

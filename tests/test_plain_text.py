@@ -9,7 +9,7 @@ LOG = logging.getLogger("test")
 MINUTE_NS = 60 * 10**9
 
 
-def test_a_key_is_told_of_once_a_minute_and_counted_each_time(caplog):
+def test_a_key_is_logged_once_a_minute_and_counted_each_time(caplog):
     now = [0]
     complaints = RateLimitedLog(LOG, lambda: now[0])
     for now[0] in (0, 1, MINUTE_NS - 1, MINUTE_NS, MINUTE_NS + 1):
@@ -34,7 +34,7 @@ def test_a_line_is_one_line_of_plain_characters():
     assert plain_line("a\n\tb\x1b[2J\u202e" + "c" * 999) == "a b\\x1b[2J\\u202e" + "c" * 292
 
 
-def test_what_a_summary_quotes_is_no_line_of_its_own_and_moves_no_cursor():
+def test_quoted_text_in_a_summary_adds_no_line_and_moves_no_cursor():
     error = "x\n2026-01-01 00:00:00,000 WARNING verdict: p1.1\x1b[2J\x07 granted"
     ended = {"status": 1, "expected": False, "step": -1, "error": error}
     assert summarise("exit", ended) == (

@@ -60,7 +60,7 @@ def test_it_has_its_own_arguments_environment_folder_and_errors(start):
 
 
 @pytest.mark.long
-def test_what_it_raises_is_its_status_and_on_its_errors(start):
+def test_an_error_is_its_exit_status_and_on_stderr(start):
     process, errors, known = start("raises")
     assert process.wait(DEADLINE_S) == 1
     text = errors.read_text()

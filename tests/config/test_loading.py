@@ -79,7 +79,7 @@ def test_a_full_file_is_read():
         ("[arbiter]\nforbidden = {}", ":2: arbiter.forbidden: need a list, was a table"),
     ],
 )
-def test_a_wrong_key_or_value_is_answered_with_line_key_and_what_is_allowed(text, message):
+def test_a_wrong_key_or_value_is_reported_with_line_key_and_rule(text, message):
     assert refusal(text).startswith(f"torchloom.toml{message}")
 
 
@@ -110,12 +110,11 @@ def test_a_fault_in_a_list_of_many_lines_is_found_at_its_first_line():
 def test_the_second_table_of_an_array_has_its_own_line():
     table = "[[arbiter.forbidden]]\npolicy = 'a'\naction = '{}'\n"
     assert refusal(table.format("drain") + table.format("dran")) == (
-        "torchloom.toml:6: arbiter.forbidden[1].action: "
-        "unknown action 'dran'; did you mean drain?"
+        "torchloom.toml:6: arbiter.forbidden[1].action: unknown action 'dran'; did you mean drain?"
     )
 
 
-def test_a_mode_nobody_knows_is_answered_with_those_there_are():
+def test_an_unknown_mode_is_answered_with_the_known_ones():
     assert refusal("[policies.straggler]\nmode = 'on'") == (
         "torchloom.toml:2: policies.straggler.mode: need one of act, dry_run, shadow, was 'on'"
     )
@@ -123,8 +122,7 @@ def test_a_mode_nobody_knows_is_answered_with_those_there_are():
 
 def test_an_unknown_kind_of_action_is_refused_with_the_nearest():
     assert refusal("[arbiter.actions.migrat]") == (
-        "torchloom.toml:1: arbiter.actions.migrat: "
-        "unknown action 'migrat'; did you mean migrate?"
+        "torchloom.toml:1: arbiter.actions.migrat: unknown action 'migrat'; did you mean migrate?"
     )
 
 
@@ -133,7 +131,7 @@ def test_every_kind_of_action_can_have_rails(kind):
     assert kind in parse(f"[arbiter.actions.{kind}]\nlimit_per_hour = 1").arbiter.actions
 
 
-def test_what_is_no_toml_is_answered_with_its_line():
+def test_invalid_toml_is_reported_with_its_line():
     message = refusal("[run]\nname = 'a'\nname = 'b'")
     assert message.startswith("torchloom.toml:3: not valid TOML: ")
 
@@ -151,7 +149,7 @@ def test_what_is_no_toml_is_answered_with_its_line():
         "[policies.p]\nhigh = inf",
     ],
 )
-def test_what_could_not_be_put_on_file_is_one_line(text):
+def test_a_failed_write_is_one_line(text):
     assert len(refusal(text)) < 300
 
 
@@ -213,7 +211,7 @@ def test_an_option_may_be_absent_but_not_of_another_type():
         convert({"limit_s": "a"}, Options, "my.toml", "policies.x")
 
 
-def test_a_missing_file_that_was_asked_for_is_an_error(tmp_path):
+def test_a_missing_file_that_was_named_is_an_error(tmp_path):
     path = tmp_path / "absent.toml"
     with pytest.raises(ConfigError, match=f"^{path}: cannot be read: No such file or directory$"):
         load(path, NO_ENVIRONMENT)
@@ -258,7 +256,7 @@ def test_a_quorum_may_not_need_more_groups_than_are_left_training():
     parse(f"{text}[arbiter]\nmin_groups = 2\n")
 
 
-def test_what_might_never_end_is_no_config(tmp_path):
+def test_a_pipe_is_no_config(tmp_path):
     os.mkfifo(tmp_path / "pipe.toml")
     for path in (tmp_path / "pipe.toml", Path("/dev/zero")):
         with pytest.raises(ConfigError, match=f"^{path}: cannot be read: Not a regular file$"):

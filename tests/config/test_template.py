@@ -97,7 +97,7 @@ def test_every_kind_of_action_and_every_mode_is_named():
         assert f'"{mode}"' in template_text()
 
 
-def test_what_the_template_switches_on_is_shipped_and_shows_the_defaults():
+def test_plugins_of_the_template_are_shipped_and_shown_with_their_defaults():
     config = parse(template_text())
     active = activate(config, discover(), "torchloom.toml")
     assert not active.failed
@@ -111,7 +111,7 @@ def test_what_the_template_switches_on_is_shipped_and_shows_the_defaults():
             assert value == getattr(options[name], key), f"{name}.{key}"
 
 
-def test_what_acts_on_a_forecast_only_watches_until_a_person_trusts_it():
+def test_policies_that_act_on_forecasts_are_shadow_by_default():
     assert parse(template_text()).policies["failure_forecast"]["mode"] == "shadow"
 
 

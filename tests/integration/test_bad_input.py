@@ -164,7 +164,7 @@ def test_a_trajectory_that_cannot_be_written_is_one_line(start_run):
 
 
 @pytest.mark.long
-def test_a_weaver_that_is_told_to_takes_over_and_the_first_ends_with_one_line(start_run, until):
+def test_with_take_over_a_weaver_takes_the_run_and_the_first_ends_with_one_line(start_run, until):
     run = start_run("[weaver]\nstate_dir = 'state'\ntick_s = 0.1\n")
     first = run.start_weaver()
     epoch = run.ask("status")["epoch"]

@@ -71,7 +71,7 @@ def test_the_page_and_all_that_it_needs_come_from_the_dashboard(guest):
         assert guest.request("GET", path)[0] == 404
 
 
-def test_what_workers_do_is_seen(guest):
+def test_the_workers_progress_is_shown(guest):
     guest.listen(metric="loss", series=["loss"], worker="g0-0")
     guest.until(lambda g: {g.state("g0-0"), g.state("g1-0")} == {"training"})
     guest.until(lambda g: len(g.values) == 2 and g.values.all())
@@ -85,7 +85,7 @@ def test_what_workers_do_is_seen(guest):
     assert {knob["name"] for knob in knobs} == {"x", "fenced_change", "log_level"}
 
 
-def test_a_knob_is_turned_and_its_story_told_rank_by_rank(guest):
+def test_a_knob_is_set_and_its_progress_shown_rank_by_rank(guest):
     guest.listen()
     drive(guest)
     answer = guest.ask("knob.set", knob="x", value=2.0)
@@ -107,7 +107,7 @@ def test_a_knob_is_turned_and_its_story_told_rank_by_rank(guest):
     guest.ask("knob.set", knob="x", value=1.0)
 
 
-def test_who_does_not_have_control_can_do_nothing_but_stop_everything(run, dashboard, guest):
+def test_a_session_without_control_can_only_stop_all_actions(run, dashboard, guest):
     drive(guest)
     other = Guest(dashboard.links[-1], name="bob")
     bodies = {
@@ -128,7 +128,7 @@ def test_who_does_not_have_control_can_do_nothing_but_stop_everything(run, dashb
     assert guest.ask("actions.resume")["ok"]
 
 
-def test_nobody_speaks_from_another_session(dashboard, guest):
+def test_no_client_can_use_another_session(dashboard, guest):
     drive(guest)
     other = Guest(dashboard.links[-1], name="ann")
     session = guest.ask("control.take", lease_s=600)["text"].split()[0]
@@ -154,7 +154,7 @@ def test_two_dashboards_show_the_same_and_one_controller(run, dashboard, guest):
         assert second.end() == 0
 
 
-def test_every_request_is_in_the_trajectory_with_who_sat_there(run, guest):
+def test_every_request_is_in_the_trajectory_with_its_session(run, guest):
     drive(guest)
     guest.ask("propose", action={"kind": "checkpoint"})
     sessions = until(
@@ -184,13 +184,13 @@ def test_a_dashboard_that_is_killed_takes_nothing_with_it_and_the_next_lets_the_
     assert second.end() == 0
 
 
-def test_a_dashboard_that_a_weaver_has_started_ends_once_nobody_holds_its_standard_input(run):
+def test_a_dashboard_started_by_a_weaver_ends_when_its_standard_input_is_closed(run):
     dashboard = Dashboard(run, 2, "--beside", stdin=subprocess.PIPE)
     dashboard.process.stdin.close()
     assert dashboard.process.wait(DEADLINE_S) == 0
 
 
-def test_a_page_is_told_when_the_weaver_is_away_and_when_it_is_back(run, guest):
+def test_a_page_shows_when_the_weaver_is_away_and_when_it_is_back(run, guest):
     guest.listen()
     guest.until(lambda g: g.known.get("run", {}).get("age_s") is not None)
     run.kill_weaver()
@@ -201,7 +201,7 @@ def test_a_page_is_told_when_the_weaver_is_away_and_when_it_is_back(run, guest):
     guest.until(lambda g: g.state("g0-0") == "training")
 
 
-def test_who_is_not_let_in_gets_nothing_over_the_network_either(dashboard, guest):
+def test_an_unauthenticated_client_gets_nothing_over_the_network_either(dashboard, guest):
     host = guest.host
     assert guest.request("GET", "/", cookie="")[0] == 401
     assert not Guest(dashboard.links[0]).let_in  # it was used
@@ -228,7 +228,7 @@ def test_who_is_not_let_in_gets_nothing_over_the_network_either(dashboard, guest
         ("knob.set", b"x" * (MOST_BYTES + 1), 413),
     ],
 )
-def test_what_is_no_request_of_a_page_is_answered_in_a_line(guest, verb, data, status):
+def test_an_invalid_request_of_a_page_is_answered_in_a_line(guest, verb, data, status):
     found, _, text = guest.request("POST", f"/ask/{verb}", data)
     assert found == status
     answer = json.loads(text)
@@ -236,9 +236,7 @@ def test_what_is_no_request_of_a_page_is_answered_in_a_line(guest, verb, data, s
     assert "\n" not in answer["text"]
 
 
-def test_a_browser_that_says_anything_else_is_let_go_and_the_others_are_not_disturbed(
-    dashboard, guest
-):
+def test_a_browser_with_invalid_messages_is_disconnected_and_others_are_not(dashboard, guest):
     guest.listen()
     other = Guest(dashboard.links[-1])
     for said in ("{", '{"metric": "<b>"}', '{"look": 1}', "x" * 60_000, b"bytes"):

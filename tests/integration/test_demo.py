@@ -68,7 +68,7 @@ def test_its_trajectory_is_decided_again_to_the_bit(act, capsys):
     assert told["outputs"] > told["verdicts"]
 
 
-def test_what_it_shows_at_the_end_is_written(act, tmp_path):
+def test_output_at_the_end_is_written(act, tmp_path):
     report.write_summary(tmp_path / "summary.json", act, act)
     report.draw(tmp_path / "demo.png", act, act)
     summary = json.loads((tmp_path / "summary.json").read_text())

@@ -34,12 +34,12 @@ def report(folder, shown):
     return play_knobs(QUICK, folder, Console(file=shown, width=100))
 
 
-def test_all_holds_that_it_is_to_show(report):
+def test_all_output_is_shown(report):
     assert all(report.promises().values())
     assert [change.by for change in report.changes] == ["operator"] * 5 + ["guard", "operator"]
 
 
-def test_each_group_that_lived_wrote_down_the_same_step_as_the_weaver_tells(report, shown):
+def test_each_surviving_group_applied_the_change_at_the_step_the_weaver_reports(report, shown):
     for change, landing in zip(report.changes, report.landings, strict=True):
         (step,) = set(landing.last_without.values())
         assert change.result == "done"

@@ -24,7 +24,7 @@ def run(start_run):
         run.close()
 
 
-def test_with_a_full_disk_the_weaver_goes_on_and_records_again_once_there_is_room(run, until):
+def test_with_a_full_disk_the_weaver_continues_and_records_again_once_there_is_space(run, until):
     run.start_weaver()
     run.start_light("g0", "--step-s", "0.02")
     run.training("g0")

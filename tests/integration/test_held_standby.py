@@ -118,7 +118,7 @@ def test_a_group_moves_to_one_while_another_waits(moves, g0):
         _logger.info("%s: %.2f s to its first step", to, seconds_to_join(moves, group, to))
 
 
-def test_one_that_is_told_to_join_while_it_makes_its_manager_obeys_at_once(moves, until):
+def test_a_join_command_during_the_managers_start_is_carried_out_at_once(moves, until):
     hold = moves.run.folder / "g4.hold"
     hold.touch()
     (trainer,) = moves.start("g4", standby=True)

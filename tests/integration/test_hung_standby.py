@@ -39,7 +39,7 @@ def silent(run, worker):
 
 
 @pytest.mark.long
-def test_it_is_silent_until_it_comes_back_and_another_is_asked_meanwhile(run, until):
+def test_it_is_silent_until_it_is_back_and_another_is_used_meanwhile(run, until):
     hung = run.start_rehearser("v0")
     until(lambda: (run.worker("v0-0") or {}).get("state") == "standby")
     hung.hold.touch()

@@ -171,7 +171,7 @@ def test_no_step_failed_in_all_of_this(run):
         assert steps == list(range(steps[0], steps[0] + len(steps))), group
 
 
-def test_every_life_reads_back_and_is_decided_again_the_same(run):
+def test_every_epoch_reads_back_and_replays_to_the_same_decisions(run):
     run.weaver.send_signal(signal.SIGTERM)
     assert run.weaver.wait(DEADLINE_S) == 0
     first, *_ = epochs = [record.meta.epoch for record in read_epochs(run.trajectory)]

@@ -54,7 +54,7 @@ def _standing_by(run, until, group, **environment):
 
 
 @pytest.mark.long
-def test_what_is_found_is_what_a_direct_evaluation_says_and_stands_on_record(run, v0):
+def test_the_landscape_equals_a_direct_evaluation_and_is_recorded(run, v0):
     result = run.torchloom("landscape", "--side", "5", "--json", "--plot", "seen.svg")
     assert result.returncode == 0, result.stderr
     seen = json.loads(result.stdout)
@@ -81,7 +81,7 @@ def test_what_is_found_is_what_a_direct_evaluation_says_and_stands_on_record(run
 
 
 @pytest.mark.long
-def test_two_stand_bys_see_together_what_one_sees(run, v0, until):
+def test_two_standbys_together_compute_what_one_computes(run, v0, until):
     alone = json.loads(run.torchloom("landscape", "--side", "5", "--seed", "2", "--json").stdout)
     for _ in _standing_by(run, until, "v1"):
         words = ("--side", "5", "--seed", "2", "--over", "2", "--json")

@@ -17,7 +17,7 @@ keep_warm = 1
 """
 
 
-def test_what_stands_by_beyond_the_warm_is_admitted_and_a_person_admits_the_rest(
+def test_standbys_beyond_the_warm_number_are_admitted_and_a_person_admits_the_rest(
     start_run, lighthouse, until
 ):
     run = start_run(CONFIG)

@@ -26,7 +26,7 @@ def moves(start_run, until):
     moves.close()
 
 
-def test_a_migration_goes_on_though_the_lighthouse_is_killed_while_the_stand_by_joins(moves):
+def test_a_migration_continues_although_the_lighthouse_is_killed_while_the_standby_joins(moves):
     trainer = moves.run.trainers["g2"][0]
     trainer.hold.touch()
     moves.migrate("g1")

@@ -9,7 +9,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.long]
 CONFIG = "[weaver]\nstate_dir = 'state'"
 
 
-def test_a_new_job_asks_for_what_was_set_in_the_last_one_and_a_restart_inherits(start_run):
+def test_a_new_job_requests_confirmation_of_earlier_knobs_and_a_restart_inherits_them(start_run):
     run = start_run(CONFIG)
     run.start_weaver()
     first = Job(run, "first")

@@ -21,7 +21,7 @@ def cluster(tmp_path):
 
 
 @pytest.mark.long
-def test_a_run_outlives_a_server_of_its_cluster_and_nothing_shows_the_password(cluster, start_run):
+def test_a_run_survives_the_loss_of_a_server_and_nothing_shows_the_password(cluster, start_run):
     processes, addresses = cluster
     urls = ",".join(f"nats://me:p%40s%2Cs@{address}" for address in addresses)
     run = start_run(SETTINGS.format(*free_ports(1)), {"NATS_URL": urls})

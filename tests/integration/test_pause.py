@@ -58,7 +58,7 @@ def pause(run, until):
 
 
 @pytest.mark.long
-def test_a_pause_holds_until_it_is_resumed(run, trainers, until):
+def test_a_pause_lasts_until_it_is_resumed(run, trainers, until):
     detail = pause(run, until)
     assert detail.startswith("2 workers paused at step ")
     done = [len(trainer.rows) for trainer in trainers]
@@ -70,7 +70,7 @@ def test_a_pause_holds_until_it_is_resumed(run, trainers, until):
 
 
 @pytest.mark.long
-def test_a_group_that_does_not_hear_of_the_pause_holds_nobody_up(run, trainers, until):
+def test_a_group_that_misses_the_pause_delays_no_other(run, trainers, until):
     deaf = trainers[1].sidecar
     deaf.suspend()
     asked = run.ask("propose", {"action": {"kind": "pause"}})

@@ -83,10 +83,12 @@ def lives(run, verb, status):
 
 
 @pytest.mark.long
-def test_where_nobody_stands_by_it_is_one_line(run):
+def test_without_a_standby_it_is_one_line(run):
     result = run.torchloom("preview", "x=2")
     assert result.returncode == 5
-    assert result.stderr.startswith("torchloom: denied by impossible: no reachable standby offers it: need ")
+    assert result.stderr.startswith(
+        "torchloom: denied by impossible: no reachable standby offers it: need "
+    )
     assert result.stderr.count("\n") == 1
 
 
@@ -98,7 +100,7 @@ def test_a_knob_that_the_run_has_not_is_one_line(run, v0):
     assert result.stderr.count("\n") == 1
 
 
-def test_what_is_shown_is_what_training_on_would_have_done_and_stands_on_record(run, v0):
+def test_the_preview_equals_training_on_and_is_recorded(run, v0):
     words = ["x=20", "--steps", "8", "--seed", "3", "--json", "--plot", "seen.svg"]
     result = run.torchloom("preview", *words)
     assert result.returncode == 0, result.stderr
@@ -124,7 +126,7 @@ def test_what_is_shown_is_what_training_on_would_have_done_and_stands_on_record(
 
 
 @pytest.mark.long
-def test_a_dashboard_that_begins_later_shows_what_was_tried(run, v0):
+def test_a_dashboard_started_later_shows_the_preview(run, v0):
     result = run.torchloom("preview", "x=20", "--steps", "2", "--repeats", "1", "--json")
     dashboard = Dashboard(run)
     try:
@@ -139,7 +141,7 @@ def test_a_dashboard_that_begins_later_shows_what_was_tried(run, v0):
 
 
 @pytest.mark.long
-def test_the_rank_that_trains_is_told_nothing_and_the_price_is_on_record_before(run, v0, until):
+def test_the_training_rank_gets_no_command_and_the_cost_is_recorded_before(run, v0, until):
     trainer = run.trainers["g0"][-1]
     before = len(run.records("command_status"))
     result = run.torchloom("preview", "x=100", "--steps", "40", "--json")
@@ -180,7 +182,7 @@ def test_no_change_is_none_to_the_bit(run, v0):
 
 
 @pytest.mark.long
-def test_whoever_has_enough_ends_it_within_a_step(run, v0, until, trying):
+def test_a_person_can_cancel_it_within_a_step(run, v0, until, trying):
     assert run.torchloom("preview", "--end").returncode == 0
     issued = len(lives(run, "rehearse", "issued"))
     until(lambda: len(lives(run, "rehearse", "accepted")) == issued)
@@ -193,7 +195,7 @@ def test_whoever_has_enough_ends_it_within_a_step(run, v0, until, trying):
 
 
 @pytest.mark.long
-def test_ctrl_c_ends_it_and_shows_what_there_is(run, v0, until, trying):
+def test_ctrl_c_ends_it_and_shows_the_results_so_far(run, v0, until, trying):
     ended = len(lives(run, "rehearse", "issued"))
     trying.send_signal(signal.SIGINT)
     until(lambda: len(lives(run, "rehearse", "accepted")) == ended + 1)
@@ -226,7 +228,7 @@ def test_a_stand_by_that_is_wanted_joins_at_the_next_step(run, v0, until, trying
 
 
 @pytest.mark.long
-def test_a_script_whose_arms_cannot_be_run_alike_is_one_line(run, until):
+def test_a_script_whose_arms_cannot_run_alike_is_one_line(run, until):
     newest(run)
     for standby in _standing_by(run, until, "n0", TEST_NOISE="1"):
         result = run.torchloom("preview", "x=2")

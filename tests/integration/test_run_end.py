@@ -17,7 +17,7 @@ cooldown_s = 0
 
 
 @pytest.mark.long
-def test_stand_bys_and_wishes_end_with_the_loop_of_the_last_worker(start_run, until):
+def test_standbys_and_desired_values_end_with_the_loop_of_the_last_worker(start_run, until):
     run = start_run(CONFIG)
     run.start_weaver()
     standby = run.start_light("s", TORCHLOOM_ROLE="standby")

@@ -31,7 +31,7 @@ def last_line(text):
 
 
 @pytest.mark.long
-def test_a_weaver_of_another_folder_is_refused_unless_it_is_told_to_take_over(start_on):
+def test_a_weaver_of_another_folder_is_refused_without_take_over(start_on):
     here, there = start_on(), start_on()
     first = here.start_weaver()
     refused = there.torchloom("weaver")

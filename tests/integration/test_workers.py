@@ -105,7 +105,7 @@ def test_a_hung_trainer_is_reported_with_its_stacks_and_silence_proposes(run, un
 HUNG = ("g7-0", "hang")
 
 
-def test_the_kill_of_a_trainer_is_on_record_and_its_next_life_gets_the_desired_knobs(
+def test_the_kill_of_a_trainer_is_recorded_and_its_next_incarnation_gets_the_desired_knobs(
     run, until, g0
 ):
     assert run.ask("knob.set", {"knob": "x", "value": 7.5})["ok"]
@@ -170,7 +170,7 @@ def test_a_person_needs_nothing_but_nats_requests(run, until, g0):
         ("migrate g0", "denied by impossible: this run cannot migrate: it has no stand"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(run, words, line):
+def test_an_impossible_request_is_one_line(run, words, line):
     result = run.torchloom(*words.split())
     assert result.returncode == 5
     assert result.stderr.startswith(f"torchloom: {line}"), result.stderr
@@ -252,7 +252,7 @@ async def test_malformed_and_oversized_messages_are_counted_and_kill_nothing(run
     assert "Traceback" not in run.weaver.errors.read_text()
 
 
-def test_the_kill_switch_halts_a_migration_and_holds_over_the_weavers_death(run, until, g0):
+def test_the_kill_switch_halts_a_migration_and_outlasts_the_weavers_kill(run, until, g0):
     joiner = run.start_light("g5", "--step-s", "6", TORCHLOOM_ROLE="standby")
     until(lambda: (run.worker("g5-0") or {}).get("state") == "standby")
     answer = run.ask("propose", {"action": {"kind": "migrate", "group": "g0"}})
@@ -295,7 +295,7 @@ def verbs_issued(run):
 
 
 @pytest.mark.long
-def test_both_lives_are_decided_again_the_same_overruns_and_all(run):
+def test_both_epochs_replay_to_the_same_decisions_including_overruns(run):
     run.weaver.send_signal(signal.SIGTERM)
     assert run.weaver.wait(DEADLINE_S) == 0
     result = run.torchloom("trajectory", "replay", run.trajectory)

@@ -129,7 +129,7 @@ def test_a_new_request_lifts_leave_and_evict():
     assert ids(electorate.form(0.0)) == ["a:1", "b:1"]
 
 
-def test_nobody_waits_for_who_has_left_or_was_evicted():
+def test_a_group_that_left_or_was_evicted_is_not_awaited():
     electorate = Electorate(RULES, of("a:1", "b:1", "c:1"), 0.0)
     asks(electorate, "a:1")
     assert electorate.form(0.0) is None
@@ -139,7 +139,7 @@ def test_nobody_waits_for_who_has_left_or_was_evicted():
     assert ids(electorate.form(0.0)) == ["a:1"]
 
 
-def test_a_heartbeat_on_its_way_brings_nobody_back_who_was_set_aside():
+def test_a_heartbeat_in_flight_does_not_restore_a_group_set_aside():
     electorate = Electorate(RULES, of("a:1", "b:1"), 0.0)
     electorate.steer(Leave(replicas=("b:1",)), 0.0)
     electorate.beat("b:1", 0.1)
@@ -147,7 +147,7 @@ def test_a_heartbeat_on_its_way_brings_nobody_back_who_was_set_aside():
     assert ids(electorate.form(0.1)) == ["a:1"]
 
 
-def test_who_is_set_aside_while_it_waits_is_back_with_its_next_heartbeat():
+def test_a_group_set_aside_while_it_waits_is_back_with_its_next_heartbeat():
     electorate = Electorate(RULES, of("a:1", "b:1"), 0.0)
     asks(electorate, "b:1")
     electorate.steer(Leave(replicas=("b:1",)), 0.0)
@@ -156,7 +156,7 @@ def test_who_is_set_aside_while_it_waits_is_back_with_its_next_heartbeat():
     assert ids(electorate.form(1.0)) == ["a:1", "b:1"]
 
 
-def test_who_is_held_back_may_wait_and_is_in_the_next_quorum_once_admitted():
+def test_a_group_held_back_waits_and_is_in_the_next_quorum_once_admitted():
     electorate = Electorate(RULES, of("a:1"), 0.0)
     electorate.steer(HoldBack(names=("b",)), 0.0)
     asks(electorate, "b:1", "a:1")
@@ -168,7 +168,7 @@ def test_who_is_held_back_may_wait_and_is_in_the_next_quorum_once_admitted():
     assert ids(electorate.form(1.0)) == ["a:1", "b:1"]
 
 
-def test_after_a_restart_nobody_trains_without_the_members_of_the_last_quorum():
+def test_after_a_restart_no_group_trains_without_the_members_of_the_last_quorum():
     electorate = Electorate(RULES, of("a:1", "b:1"), 0.0)
     asks(electorate, "a:1", now_s=0.5)
     assert electorate.form(0.5) is None
@@ -208,7 +208,7 @@ def restarted(*, asked_again, alive=(), members=("a:1", "b:1", "c:1")):
     return electorate
 
 
-def test_who_was_not_answered_before_a_restart_gets_the_quorum_that_others_are_in():
+def test_a_group_not_answered_before_a_restart_gets_the_same_quorum():
     electorate = restarted(asked_again=requests("a:1", "b:1"), alive=["c:1"])
     assert electorate.form(0.5) is None
     quorum = electorate.form(2.0)
@@ -230,7 +230,7 @@ def test_a_quorum_that_is_over_is_not_given_out_again(asked_again, alive):
     assert restarted(asked_again=asked_again, alive=alive).form(2.0) is None
 
 
-def test_a_quorum_of_which_one_has_ended_is_not_given_out_again():
+def test_a_quorum_with_an_ended_member_is_not_sent_again():
     electorate = restarted(asked_again=requests("a:1", "b:1"))
     assert ids(electorate.form(2.0)) == ["a:1", "b:1"]
     electorate = restarted(asked_again=requests("a:1"), alive=["b:1", "c:1"])
@@ -238,14 +238,14 @@ def test_a_quorum_of_which_one_has_ended_is_not_given_out_again():
     assert electorate.form(2.0) is None
 
 
-def test_once_a_quorum_was_formed_the_one_of_the_last_life_is_not_given_out_again():
+def test_after_a_new_quorum_the_previous_processs_is_not_sent_again():
     electorate = restarted(asked_again=requests("a:1", "b:1", "c:1"))
     assert electorate.form(0.2).quorum_id == 7
     electorate.request(*requests("a:1"), 0.3)
     assert electorate.form(2.0) is None
 
 
-def test_the_ids_of_a_life_begin_above_all_that_the_last_may_have_given_out():
+def test_ids_begin_above_all_that_the_previous_process_may_have_used():
     electorate = Electorate(RULES, of("a:1", "b:1"), 0.0, lowest_id=100)
     asks(electorate, "a:1", "b:1")
     assert electorate.form(0.0).quorum_id == 7
@@ -253,7 +253,7 @@ def test_the_ids_of_a_life_begin_above_all_that_the_last_may_have_given_out():
     assert electorate.form(0.0).quorum_id == 100
 
 
-def test_time_in_which_nobody_listened_is_nobodys_silence():
+def test_time_in_which_the_lighthouse_did_not_run_is_no_silence():
     electorate = Electorate(RULES, of("a:1", "b:1"), 0.0)
     electorate.beat("b:1", 1.0)
     electorate.exclude(8.0)
@@ -261,7 +261,7 @@ def test_time_in_which_nobody_listened_is_nobodys_silence():
     assert electorate.form(9.5) is None
 
 
-def test_a_lighthouse_that_knows_of_nobody_listens_who_lives_before_it_forms_a_quorum():
+def test_a_lighthouse_without_state_waits_for_heartbeats_before_it_forms_a_quorum():
     electorate = Electorate(RULES, SavedState(quorum_id=0), 0.0)
     electorate.delay_until(1.0)
     asks(electorate, "a:1", now_s=0.2)
@@ -273,7 +273,7 @@ def test_a_lighthouse_that_knows_of_nobody_listens_who_lives_before_it_forms_a_q
     assert ids(electorate.form(1.2)) == ["a:1", "b:1"]
 
 
-def test_who_is_expected_is_waited_for_as_long_as_was_said():
+def test_an_expected_group_is_awaited_for_the_given_time():
     electorate = Electorate(RULES, SavedState(quorum_id=3), 0.0)
     electorate.steer(Expect(names=("a", "b"), above=50, for_s=5.0), 0.0)
     asks(electorate, "a:1", now_s=1.0)
@@ -283,7 +283,7 @@ def test_who_is_expected_is_waited_for_as_long_as_was_said():
     assert electorate.form(2.0).quorum_id == 51
 
 
-def test_nobody_is_expected_once_there_was_a_quorum():
+def test_no_group_is_expected_after_a_quorum():
     electorate = Electorate(RULES, of("a:1"), 0.0)
     refused = electorate.steer(Expect(names=("b",)), 0.0)
     assert refused == "need a lighthouse without a quorum, was at 7"
@@ -339,12 +339,12 @@ def test_a_request_does_not_outlive_its_caller():
     assert electorate.form(1.0) is None
 
 
-def test_a_quorum_is_not_given_out_again_while_a_member_was_not_heard():
+def test_a_quorum_is_not_sent_again_while_a_member_has_sent_no_heartbeat():
     electorate = restarted(asked_again=requests("a:1"), members=("a:1", "b:1"))
     assert electorate.form(2.0) is None
 
 
-def test_who_has_left_is_not_waited_for_after_a_restart_either():
+def test_a_group_that_left_is_not_awaited_after_a_restart_either():
     electorate = Electorate(RULES, of("a:1", "b:1"), 0.0)
     electorate.steer(Leave(replicas=("b:1",)), 0.0)
     electorate = Electorate(RULES, electorate.saved_state(), 10.0)

@@ -111,7 +111,7 @@ def test_torchfts_own_client_is_served_as_by_its_own_lighthouse(start, port):
 
 
 @pytest.mark.long
-def test_killed_and_started_again_it_goes_on_with_its_ids(start, ask, tmp_path):
+def test_after_a_kill_and_restart_it_continues_with_its_ids(start, ask, tmp_path):
     state = ("--state", str(tmp_path / "state.json"))
     first = start(*state).ready()
     quorum_id = ask("a:1", "b:1").quorum_id
@@ -154,7 +154,7 @@ def test_a_standby_that_is_not_needed_any_more_ends_in_peace(start, tmp_path):
 
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_told_to_end_it_ends_and_keeps_who_trained(start, ask, tmp_path, number):
+def test_at_a_signal_it_ends_and_saves_the_members(start, ask, tmp_path, number):
     path = tmp_path / "state.json"
     process = start("--state", str(path)).ready()
     quorum_id = ask("a:1", "b:1").quorum_id
@@ -165,7 +165,7 @@ def test_told_to_end_it_ends_and_keeps_who_trained(start, ask, tmp_path, number)
 
 
 @pytest.mark.long
-def test_one_whose_output_nobody_takes_serves(start, ask):
+def test_a_lighthouse_serves_although_its_output_is_not_read(start, ask):
     full = start(out="/dev/full")
     until(lambda: "standard output cannot be written: No space left" in full.said)
     assert ask("a:1").replicas == ("a:1",)
@@ -173,7 +173,7 @@ def test_one_whose_output_nobody_takes_serves(start, ask):
 
 
 @pytest.mark.long
-def test_an_occupied_port_is_said_in_a_line(start, port):
+def test_an_occupied_port_is_one_line(start, port):
     start().ready()
     line = start("--status_bind", "", "--bind", f"127.0.0.1:{port}", bind=False).fails()
     assert f"--bind: cannot listen on 127.0.0.1:{port}: Address already in use" in line
@@ -226,7 +226,7 @@ def test_a_connection_that_is_over_leaves_no_descriptor_behind(start, port):
 
 
 @pytest.mark.long
-def test_what_connects_and_says_nothing_or_rubbish_keeps_nobody_out(start, port):
+def test_idle_or_invalid_connections_block_no_others(start, port):
     lighthouse = start().ready()
     address = ("127.0.0.1", port)
     silent = [socket.create_connection(address) for _ in range(600)]
@@ -253,7 +253,7 @@ def test_what_connects_and_says_nothing_or_rubbish_keeps_nobody_out(start, port)
         (["--bind", "127.0.0.1:0", "--state", "/proc/no/state"], "/proc/no/state: cannot be"),
     ],
 )
-def test_what_it_cannot_be_told_is_said_in_a_line(start, options, says):
+def test_invalid_options_are_one_line(start, options, says):
     assert says in start("--status_bind", "", *options, bind=False).fails()
 
 
@@ -268,7 +268,7 @@ def test_a_second_with_the_same_state_and_another_runs_state_are_refused(start, 
     assert "need the state of run 'other', was of run 'run'" in line
 
 
-def test_its_page_shows_who_is_in_the_quorum_and_who_is_waited_for(start, ask, port):
+def test_its_page_shows_the_members_and_the_groups_it_waits_for(start, ask, port):
     lighthouse = start().ready()
     quorum_id = ask("a<b>:1", "b:1", step=5).quorum_id
 

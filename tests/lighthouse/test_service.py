@@ -73,7 +73,7 @@ async def lighthouse(
         yield started
 
 
-async def test_a_heartbeat_is_answered_after_the_hold_and_at_once_without_one():
+async def test_a_heartbeat_is_answered_after_the_delay_and_at_once_without_one():
     loop = asyncio.get_running_loop()
     async with lighthouse() as held:
         began_s = loop.time()
@@ -83,7 +83,7 @@ async def test_a_heartbeat_is_answered_after_the_hold_and_at_once_without_one():
         assert await soon(at_once.manager().heartbeat("a:1")) == b""
 
 
-async def test_whose_held_call_is_cut_is_out_at_once():
+async def test_a_group_whose_delayed_call_is_cut_is_removed_at_once():
     async with lighthouse(hold_s=LONG_S) as light:
         stays, goes = light.manager(), light.manager()
         call = goes.heartbeat("b:1")
@@ -97,7 +97,7 @@ async def test_whose_held_call_is_cut_is_out_at_once():
             await call
 
 
-async def test_who_ends_between_two_heartbeats_is_out_as_soon_as_the_next_is_due():
+async def test_a_group_that_ends_between_two_heartbeats_is_removed_once_the_next_is_due():
     async with lighthouse(hold_s=0.01) as light:
         stays, goes = light.manager(), light.manager()
         await soon(goes.heartbeat("b:1"))
@@ -109,7 +109,7 @@ async def test_who_ends_between_two_heartbeats_is_out_as_soon_as_the_next_is_due
         assert light.service.counters.lost == 1
 
 
-async def test_who_is_late_with_its_heartbeat_and_still_connected_is_no_end():
+async def test_a_late_heartbeat_of_a_connected_group_is_no_end():
     async with lighthouse(hold_s=0.01) as light:
         manager = light.manager()
         await soon(manager.heartbeat("b:1"))
@@ -120,7 +120,7 @@ async def test_who_is_late_with_its_heartbeat_and_still_connected_is_no_end():
         assert light.service.counters.lost == 0
 
 
-async def test_who_leaves_between_two_heartbeats_and_stays_connected_is_out_after_a_while(
+async def test_a_connected_group_without_heartbeats_is_removed_after_a_while(
     monkeypatch,
 ):
     monkeypatch.setattr(gaps_module, "_SILENT_S", 0.3)
@@ -132,7 +132,7 @@ async def test_who_leaves_between_two_heartbeats_and_stays_connected_is_out_afte
         assert light.service.counters.lost == 1
 
 
-async def test_who_always_takes_long_between_two_heartbeats_is_waited_for(monkeypatch):
+async def test_a_group_with_long_gaps_between_heartbeats_is_not_removed(monkeypatch):
     monkeypatch.setattr(gaps_module, "_SILENT_S", 0.1)
     async with lighthouse(hold_s=0.01) as light:
         slow = light.manager()
@@ -144,7 +144,7 @@ async def test_who_always_takes_long_between_two_heartbeats_is_waited_for(monkey
         assert "b:1" in light.electorate.heartbeats
 
 
-async def test_a_call_cut_in_favour_of_a_newer_one_is_no_end():
+async def test_a_call_replaced_by_a_newer_one_does_not_end_the_group():
     async with lighthouse(hold_s=LONG_S) as light:
         older, newer = light.manager(), light.manager()
         first = older.heartbeat("a:1")
@@ -160,7 +160,7 @@ async def test_a_call_cut_in_favour_of_a_newer_one_is_no_end():
         await eventually(lambda: light.service.counters.lost == 1)  # which is its own by now
 
 
-async def test_who_goes_on_over_another_connection_between_two_heartbeats_is_no_end(monkeypatch):
+async def test_a_group_that_reconnects_between_two_heartbeats_has_not_ended(monkeypatch):
     monkeypatch.setattr(connections_module, "_LOOK_EVERY_S", LONG_S)  # it saw the first one last
     async with lighthouse() as light:
         first, second = light.manager(), light.manager()
@@ -174,7 +174,7 @@ async def test_who_goes_on_over_another_connection_between_two_heartbeats_is_no_
         await eventually(lambda: light.service.counters.lost == 1)
 
 
-async def test_who_asks_over_another_connection_has_not_ended_with_the_first():
+async def test_a_request_over_another_connection_outlasts_the_first():
     async with lighthouse(hold_s=0.01) as light:
         first, second = light.manager(), light.manager()
         await soon(first.heartbeat("a:1"))
@@ -186,7 +186,7 @@ async def test_who_asks_over_another_connection_has_not_ended_with_the_first():
         await eventually(lambda: light.service.counters.lost == 1)
 
 
-async def test_nobody_ends_a_group_by_saying_its_name_and_hanging_up():
+async def test_a_foreign_connection_that_closes_does_not_end_a_group():
     async with lighthouse(hold_s=LONG_S) as light:
         group, stranger = light.manager(), light.manager()
         own = group.heartbeat("a:1")
@@ -200,7 +200,7 @@ async def test_nobody_ends_a_group_by_saying_its_name_and_hanging_up():
         own.cancel()
 
 
-async def test_nobody_takes_a_groups_request_away_by_asking_in_its_name_and_hanging_up():
+async def test_a_foreign_request_that_is_cut_off_does_not_remove_a_groups_request():
     async with lighthouse(saved=SavedState(quorum_id=0, members=("a:1", "b:1"))) as light:
         waits = light.manager().ask("a:1")
         await eventually(lambda: "a:1" in light.electorate.requests)
@@ -213,7 +213,7 @@ async def test_nobody_takes_a_groups_request_away_by_asking_in_its_name_and_hang
         assert (await soon(waits)).replicas == ("a:1", "b:1")
 
 
-async def test_a_process_that_is_out_of_descriptors_goes_on(monkeypatch):
+async def test_a_process_without_free_descriptors_continues(monkeypatch):
     async with lighthouse(hold_s=0.01) as light:
         manager = light.manager()
         await soon(manager.heartbeat("b:1"))
@@ -255,7 +255,7 @@ async def test_ranks_go_by_the_order_that_was_given():
             assert ranked[rank] == (replica_id, ord(replica_id[0]))
 
 
-async def test_who_asks_twice_at_once_is_in_the_quorum_by_its_newer_request():
+async def test_of_two_requests_of_a_group_the_newer_one_counts():
     async with lighthouse(saved=SavedState(quorum_id=0, members=("a:1", "b:1"))) as light:
         first = light.manager().ask("a:1", step=1)
         await eventually(lambda: light.service.counters.requests == 1)
@@ -266,7 +266,7 @@ async def test_who_asks_twice_at_once_is_in_the_quorum_by_its_newer_request():
             assert (await soon(call)).steps == (2, 2)
 
 
-async def test_who_asks_again_and_gives_up_the_first_call_still_waits():
+async def test_a_group_that_repeats_its_request_and_drops_the_first_still_waits():
     async with lighthouse(saved=SavedState(quorum_id=0, members=("a:1", "b:1"))) as light:
         first = light.manager().ask("a:1", step=1)
         await eventually(lambda: light.service.counters.requests == 1)
@@ -278,7 +278,7 @@ async def test_who_asks_again_and_gives_up_the_first_call_still_waits():
             assert (await soon(call)).steps == (1, 1)
 
 
-async def test_a_request_whose_caller_is_gone_is_no_member():
+async def test_a_request_of_an_ended_caller_is_no_member():
     async with lighthouse(saved=SavedState(quorum_id=0, members=("a:1", "b:1"))) as light:
         gone = light.manager().ask("a:1")
         await eventually(lambda: "a:1" in light.electorate.requests)
@@ -311,7 +311,7 @@ async def test_a_request_whose_caller_is_gone_is_no_member():
         ("/another.Service/Quorum", b"", "UNIMPLEMENTED", ""),
     ],
 )
-async def test_what_is_no_call_of_a_manager_is_refused_in_a_line(method, data, code, says):
+async def test_a_malformed_call_is_refused_in_a_line(method, data, code, says):
     async with lighthouse(saved=SavedState(quorum_id=0, members=("a:1", "b:1"))) as light:
         with pytest.raises(grpc.aio.AioRpcError) as error:
             await soon(light.manager().raw(method, data))
@@ -323,7 +323,7 @@ async def test_what_is_no_call_of_a_manager_is_refused_in_a_line(method, data, c
 
 
 @pytest.mark.slow
-async def test_whatever_is_sent_a_quorum_goes_on():
+async def test_a_quorum_forms_despite_any_bytes_sent():
     """``experiments/lighthouse/run.py fuzz`` sends 100,000."""
     async with lighthouse(
         hold_s=0.01, saved=SavedState(quorum_id=0, members=("a:1", "b:1"))
@@ -348,7 +348,7 @@ async def test_a_group_too_many_is_refused_and_harms_no_other(monkeypatch):
         assert (await soon(asked[0])).quorum_id == 0
 
 
-async def test_a_lighthouse_that_ends_takes_nobody_for_gone_and_lets_all_calls_end(caplog):
+async def test_a_lighthouse_that_ends_removes_no_group_and_answers_all_calls(caplog):
     async with lighthouse(
         hold_s=LONG_S, saved=SavedState(quorum_id=5, members=("a:1", "b:1"))
     ) as light:
@@ -374,7 +374,7 @@ class Later:
         return self._clock.monotonic() + 60.0
 
 
-async def test_a_lighthouse_that_was_frozen_takes_nobody_for_silent_between_two_heartbeats(
+async def test_a_frozen_lighthouse_counts_no_group_as_silent_between_two_heartbeats(
     monkeypatch,
 ):
     async with lighthouse(hold_s=0.01) as light:
@@ -406,7 +406,7 @@ async def next_life(path: Path, **more):
     return {"state": state, "saved": saved, "requests": last_requests(state, saved), **more}
 
 
-async def test_a_quorum_that_only_some_were_told_of_is_told_to_the_others_after_a_restart(tmp_path):
+async def test_a_quorum_sent_to_some_members_is_sent_to_the_others_after_a_restart(tmp_path):
     path = tmp_path / "lighthouse.json"
     members = ("a:1", "b:1", "c:1")
     state = StateFile(path, "run")
@@ -423,7 +423,7 @@ async def test_a_quorum_that_only_some_were_told_of_is_told_to_the_others_after_
         assert (await soon(further[0])).steps == (7, 7, 7)
 
 
-async def test_no_answer_goes_out_before_the_next_life_would_know_of_the_quorum(tmp_path):
+async def test_no_answer_is_sent_before_the_quorum_is_saved(tmp_path):
     path = tmp_path / "lighthouse.json"
     state = StateFile(path, "run")
     async with lighthouse(state=state) as light:

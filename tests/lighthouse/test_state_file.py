@@ -30,7 +30,7 @@ def saved(path):
     return path
 
 
-def test_the_next_life_finds_what_this_one_knew(saved):
+def test_the_next_process_finds_the_saved_state(saved):
     state = StateFile(saved, "run")
     assert state.load() == (STATE, 3)
     assert not state.differs(STATE, 3)
@@ -48,7 +48,7 @@ def test_the_state_of_another_run_is_refused(saved):
     assert json.loads(saved.read_text())["run"] == "run"
 
 
-def test_the_state_of_a_newer_version_is_refused_and_kept(saved):
+def test_the_state_of_a_newer_version_is_refused_and_not_changed(saved):
     newer = json.loads(saved.read_text()) | {"v": 2}
     saved.write_text(json.dumps(newer))
     with pytest.raises(LighthouseError, match="need format 1 at most, was 2: a newer torchloom"):
@@ -71,7 +71,7 @@ def test_the_state_of_a_newer_version_is_refused_and_kept(saved):
         b'{"run": "run", "kept": {"quorum_id": 1, "members": [""]}}',
     ],
 )
-def test_a_damaged_state_is_put_aside_and_said(saved, damage, caplog):
+def test_a_damaged_state_is_renamed_and_logged(saved, damage, caplog):
     saved.write_bytes(damage)
     assert StateFile(saved, "run").load() is None
     assert saved.with_name("lighthouse.json.damaged").read_bytes() == damage

@@ -9,7 +9,7 @@ from torchloom_core.lighthouse import weaver_link
 from torchloom_core.lighthouse.weaver_link import WeaverLink
 
 
-async def test_a_connection_that_is_lost_before_anything_is_said_is_made_again(monkeypatch):
+async def test_a_connection_lost_before_its_first_message_is_made_again(monkeypatch):
     made = []
 
     class Lost:

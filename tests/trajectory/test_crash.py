@@ -73,7 +73,7 @@ def opens_by_itself(path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "last"), [("events", 5), ("telemetry", 6)])
-def test_a_record_torn_at_any_byte_is_passed_over_and_mended(
+def test_a_record_torn_at_any_byte_is_skipped_and_repaired(
     kind: PartKind, last: int, tmp_path: Path
 ) -> None:
     root = tmp_path / "run"
@@ -108,7 +108,7 @@ def _without_last_record_batch(data: bytes) -> bytes:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["events", "telemetry"])
-def test_a_file_without_a_whole_record_is_removed(kind: PartKind, tmp_path: Path) -> None:
+def test_a_file_without_a_complete_record_is_removed(kind: PartKind, tmp_path: Path) -> None:
     writer = TrajectoryWriter(tmp_path, "demo", 1, Config(), {}, 5)
     if kind == "events":
         writer.event(Tick(), 1, ())
@@ -124,7 +124,7 @@ def test_a_file_without_a_whole_record_is_removed(kind: PartKind, tmp_path: Path
         assert not path.exists()
 
 
-def test_a_life_that_still_goes_on_is_not_mended(tmp_path: Path) -> None:
+def test_the_record_of_a_running_weaver_is_not_repaired(tmp_path: Path) -> None:
     old = TrajectoryWriter(tmp_path, "demo", 1, Config(), {}, 5)
     old.event(Tick(), 1, NOTICES)
     old.flush()
@@ -306,7 +306,7 @@ def test_a_flush_cut_short_leaves_a_beginning_of_the_inputs(
 
 
 @pytest.mark.parametrize("kind", ["events", "telemetry"])
-def test_recording_goes_on_after_a_full_disk_and_the_gap_is_on_record(
+def test_recording_resumes_after_a_full_disk_and_the_gap_is_recorded(
     kind: PartKind, tmp_path: Path
 ) -> None:
     writer = TrajectoryWriter(tmp_path, "demo", 1, Config(), {}, 5)
@@ -355,7 +355,7 @@ def test_a_folder_in_the_place_of_a_part_is_one_clear_line(tmp_path):
         list(read_epochs(tmp_path)[0].events_after(0))
 
 
-def test_a_folder_of_an_epoch_that_cannot_be_is_no_epochs(tmp_path):
+def test_a_folder_with_too_large_a_number_is_no_epoch(tmp_path):
     for name in ("epoch-000007", f"epoch-{MAX_COUNT}", "epoch-99999999999999999999", "epoch-x"):
         (tmp_path / name).mkdir()
     assert newest_epoch(tmp_path) == 7

@@ -68,7 +68,7 @@ def test_a_cell_beyond_the_plane_is_left_out(seen):
         msgspec.structs.replace(PLANE, reach=-1.0),
     ],
 )
-def test_what_no_look_can_find_is_passed_over(seen, lie):
+def test_an_impossible_piece_is_ignored(seen, lie):
     version = seen.version
     seen.take(note("v0-0", lie), "p1")
     assert seen.version == version

@@ -39,18 +39,18 @@ def judged(**changes):
     return Judgement(**{**fields, **numbers, **changes})
 
 
-def test_curves_come_in_parts_and_what_was_lost_is_a_gap():
+def test_curves_come_in_parts_and_a_lost_part_is_a_gap():
     preview = seen(curve([1.0, 2.0]), curve([3.0], first=2), curve([5.0], first=4))
     assert preview.curves == {(0, "control"): [1.0, 2.0, 3.0, None, 5.0]}
 
 
-def test_a_part_of_a_curve_that_is_told_again_or_late_is_in_its_place():
+def test_a_repeated_or_late_part_of_a_curve_is_in_its_place():
     parts = [curve([1.0, 2.0]), curve([5.0], first=4), curve([1.0, 2.0]), curve([3.0], first=2)]
     preview = seen(*parts)
     assert preview.curves == {(0, "control"): [1.0, 2.0, 3.0, None, 5.0]}
 
 
-def test_a_worker_that_tells_of_curves_without_end_takes_no_more_room_than_a_preview():
+def test_endless_curves_of_a_worker_are_cut_to_the_size_of_a_preview():
     preview = seen(*[curve([1.0] * 512, repeat=n % 50, first=9488) for n in range(60)])
     assert sum(map(len, preview.curves.values())) == MOST_POINTS
 
@@ -65,7 +65,7 @@ def test_a_worker_that_tells_of_curves_without_end_takes_no_more_room_than_a_pre
         {"difference": 1.7e308},
     ],
 )
-def test_what_no_pairs_can_say_is_passed_over(lie):
+def test_an_impossible_judgement_is_ignored(lie):
     said = {**msgspec.to_builtins(judged()), **lie}
     fields = {"command": "c1.1", "points": 5, "of": 9, "piece": msgspec.json.encode(said).decode()}
     preview = seen(curve([1.0]))
@@ -73,7 +73,7 @@ def test_what_no_pairs_can_say_is_passed_over(lie):
     assert preview.judged is None
 
 
-def test_what_is_said_after_the_end_turns_no_verdict():
+def test_pieces_after_the_end_do_not_change_the_verdict():
     preview = seen(judged(), End(points=1, seconds=1.0))
     take(preview, note(judged(result="better")))
     assert preview.judged == judged()
@@ -102,7 +102,7 @@ def test_however_few_points_are_drawn_the_least_and_the_most_are_among_them(curv
     assert all(p.least <= p.mean + 1e-9 and p.mean <= p.most + 1e-9 for p in band)
 
 
-def test_one_that_never_came_to_its_end_says_how_far_it_came():
+def test_an_unfinished_preview_shows_its_progress():
     assert dict(seen(curve([1.0])).words())["tried"] == "5 of 9 steps"
     over = seen(curve([1.0]), End(points=9, seconds=1.0))
     assert dict(over.words())["tried"] == "9 steps in 1.0 s"

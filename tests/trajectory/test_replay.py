@@ -87,7 +87,7 @@ def test_an_output_that_does_not_come_is_a_difference(tmp_path: Path) -> None:
     )
 
 
-def test_the_real_kernel_repeats_what_it_did(tmp_path: Path) -> None:
+def test_the_real_kernel_repeats_its_decisions(tmp_path: Path) -> None:
     def make_kernel(epoch_record: EpochRecord) -> Kernel:
         return Kernel(epoch_record.config, ActivePlugins(), RecordedGuard(epoch_record.overruns()))
 

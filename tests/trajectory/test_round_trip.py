@@ -206,7 +206,7 @@ def test_large_files_go_on_in_a_new_part_that_reads_alone(tmp_path: Path) -> Non
     assert [recorded.seq for recorded in epoch_record.inputs()] == list(range(1, 61))
 
 
-def test_whoever_forgets_to_flush_still_holds_little_back(tmp_path: Path) -> None:
+def test_without_a_flush_the_buffer_stays_small(tmp_path: Path) -> None:
     writer = TrajectoryWriter(tmp_path, "demo", 1, Config(), {}, 5)
     large = msgspec.structs.replace(
         a_batch(1, metrics=("m",)), ts_ns=bytes(1 << 20), values=bytes(1 << 20)
@@ -217,7 +217,7 @@ def test_whoever_forgets_to_flush_still_holds_little_back(tmp_path: Path) -> Non
     writer.close()
 
 
-def test_meta_tells_whose_records_these_are_and_no_password(tmp_path: Path) -> None:
+def test_meta_has_the_run_and_epoch_and_no_password(tmp_path: Path) -> None:
     config = parse(
         '[broker]\nurl = "nats://me:secret@host:4222"\n[policies.straggler]\nratio = 2.0'
     )
@@ -236,7 +236,7 @@ def test_meta_tells_whose_records_these_are_and_no_password(tmp_path: Path) -> N
     assert "secret" not in (epoch_record.folder / "meta.json").read_text()
 
 
-def test_lives_come_in_the_order_of_their_epochs(tmp_path: Path) -> None:
+def test_epochs_are_read_in_their_order(tmp_path: Path) -> None:
     for epoch in (2, 10, 1):
         TrajectoryWriter(tmp_path, "demo", epoch, Config(), {}, 5).close()
     assert [epoch_record.meta.epoch for epoch_record in read_epochs(tmp_path)] == [1, 2, 10]

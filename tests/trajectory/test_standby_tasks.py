@@ -38,7 +38,7 @@ def standby_tasks(landscape):
     return standby_tasks
 
 
-def test_who_was_asked_is_shown(standby_tasks, landscape):
+def test_the_commanded_worker_is_shown(standby_tasks, landscape):
     assert (landscape.command, landscape.worker, landscape.line) == ("c1.1", "v0-0", {0.5: 1.0})
 
 
@@ -55,18 +55,18 @@ def test_who_was_asked_is_shown(standby_tasks, landscape):
         {"kind": "step"},
     ],
 )
-def test_what_nobody_asked_for_is_not(standby_tasks, landscape, forged):
+def test_an_unrequested_landscape_is_not_shown(standby_tasks, landscape, forged):
     standby_tasks.take(note(9.0, **forged))
     assert (landscape.line, landscape.version) == ({0.5: 1.0}, 1)
 
 
-def test_a_command_of_another_verb_asks_for_none(standby_tasks, landscape):
+def test_a_command_of_another_verb_is_no_standby_task(standby_tasks, landscape):
     asked(standby_tasks, "c1.2", "v0-0", "set_knob")
     standby_tasks.take(note(9.0, "c1.2"))
     assert landscape.line == {0.5: 1.0}
 
 
-def test_who_was_asked_for_a_look_tells_of_no_preview(standby_tasks):
+def test_a_landscape_command_admits_no_preview(standby_tasks):
     preview = standby_tasks._by_note["preview"]
     asked(standby_tasks, "c1.2", "w1", "survey")
     piece = msgspec.json.encode(End(points=1, seconds=1.0)).decode()
@@ -76,7 +76,7 @@ def test_who_was_asked_for_a_look_tells_of_no_preview(standby_tasks):
     assert preview.version == 0
 
 
-def test_all_parts_of_one_are_shown_whatever_is_asked_between(standby_tasks, landscape):
+def test_all_parts_of_a_task_are_shown_despite_commands_in_between(standby_tasks, landscape):
     for command, worker, verb, standby_task in (
         ("c1.2", "v0-0", "survey", "p2"),
         ("c1.3", "v1-0", "rehearse", "p3"),
@@ -95,19 +95,19 @@ def test_an_older_one_is_not_shown_again(standby_tasks, landscape):
     assert landscape.line == {0.5: 2.0}
 
 
-def test_one_that_is_asked_to_leave_off_stays_until_another_begins(standby_tasks, landscape):
+def test_a_cancelled_task_stays_until_another_starts(standby_tasks, landscape):
     asked(standby_tasks, "c1.2", "v0-0", "survey")
     standby_tasks.take(note(3.0))
     assert landscape.line == {0.5: 3.0}
 
 
-def test_what_is_told_before_it_is_heard_who_was_asked_is_kept(standby_tasks, landscape):
+def test_notes_before_their_command_is_known_are_stored(standby_tasks, landscape):
     standby_tasks.take(note(2.0, "c1.2", "w1"))
     asked(standby_tasks, "c1.2", "w1", "survey")
     assert landscape.line == {0.5: 2.0}
 
 
-def test_who_tells_a_lot_has_no_others_forgotten(standby_tasks, landscape):
+def test_a_worker_with_many_notes_displaces_no_others(standby_tasks, landscape):
     standby_tasks.take(note(2.0, "c1.2", "w1"))
     for number in range(1000):
         standby_tasks.take(note(9.0, f"c9.{number}", "w9"))
@@ -115,7 +115,7 @@ def test_who_tells_a_lot_has_no_others_forgotten(standby_tasks, landscape):
     assert landscape.line == {0.5: 2.0}
 
 
-def test_a_piece_that_is_longer_than_any_is_not_kept(standby_tasks, landscape):
+def test_an_oversized_piece_is_not_stored(standby_tasks, landscape):
     long = note(2.0, "c1.2", "w1")
     long.fields["piece"] += " " * 70_000
     for _ in range(2):
@@ -124,7 +124,7 @@ def test_a_piece_that_is_longer_than_any_is_not_kept(standby_tasks, landscape):
     assert landscape.line == {0.5: 1.0}
 
 
-def test_of_what_is_kept_only_the_piece_is(standby_tasks):
+def test_only_the_piece_of_an_early_note_is_stored(standby_tasks):
     long = note(2.0, "c1.2", "w1")
     long.fields["more"] = "x" * 100_000
     standby_tasks.take(long)
@@ -132,7 +132,7 @@ def test_of_what_is_kept_only_the_piece_is(standby_tasks):
     assert kept.fields.keys() == {"command", "points", "of", "piece"}
 
 
-def test_who_tells_without_end_takes_no_room(standby_tasks, landscape):
+def test_endless_notes_take_bounded_memory(standby_tasks, landscape):
     for number in range(10_000):
         standby_tasks.take(note(9.0, f"c9.{number}", "w9"))
         asked(standby_tasks, f"c1.{number + 2}", "v0-0", "survey")
@@ -142,7 +142,7 @@ def test_who_tells_without_end_takes_no_room(standby_tasks, landscape):
     assert len(standby_tasks._commands) <= 64
 
 
-def test_one_of_several_parts_is_not_over_where_of_one_nothing_was_heard(landscape):
+def test_a_task_is_not_over_while_one_part_has_sent_nothing(landscape):
     standby_tasks = StandbyTasks(landscape)
     for worker in ("v0-0", "v1-0"):
         standby_tasks.add_command(f"c-{worker}", worker, 1, "survey", "p1")

@@ -12,7 +12,7 @@ def line_of(proposal):
     return summarise("proposed", msgspec.to_builtins(proposed))
 
 
-def test_what_an_alert_tells_is_told_once():
+def test_the_text_of_an_alert_is_shown_once():
     said = "the links cannot be probed"
     proposal = Proposal(action=Alert(worker="g0-0", text=said), reason=said)
     assert line_of(proposal) == f"p1.2 tuner proposes alert on g0-0: {said}"

@@ -150,7 +150,7 @@ def test_the_files_open_in_pandas_by_themselves(tmp_path: Path) -> None:
     assert list(rows["values"][2]) == [60.0]
 
 
-def test_the_parquet_tables_hold_what_the_frames_hold(tmp_path: Path) -> None:
+def test_the_parquet_tables_equal_the_frames(tmp_path: Path) -> None:
     write_two_epochs(tmp_path)
     event_path, sample_path = to_tables(tmp_path, tmp_path / "out" / "deep")
     samples = pd.read_parquet(sample_path)
@@ -169,7 +169,7 @@ def test_tables_that_cannot_be_written_are_one_line(tmp_path: Path) -> None:
         to_tables(tmp_path, tmp_path / "file" / "out")
 
 
-def test_exits_and_notes_go_by_the_ids_of_the_faults_they_tell_of() -> None:
+def test_exits_and_notes_have_the_ids_of_their_faults() -> None:
     fleet = FleetState((), tick_s=1.0, stale_after_s=10.0, costs=Costs())
     hello = Hello(run="demo", worker="g0-0", incarnation=4, group="g0", rank=0, node="n0")
     note = Note(run="demo", worker="g0-0", incarnation=4, kind="hang", ts_ns=77)

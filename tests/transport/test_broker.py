@@ -144,7 +144,7 @@ async def test_a_server_is_restarted_once_there_are_descriptors_again(
     ]
 
 
-async def test_a_server_whose_streams_take_nothing_more_is_restarted(broker, caplog, monkeypatch):
+async def test_a_server_whose_streams_refuse_writes_is_restarted(broker, caplog, monkeypatch):
     """As on a full disk: the server refuses all writes after the first that failed."""
     caplog.set_level(logging.WARNING)
     monkeypatch.setattr(embedded, "_HEALTH_S", 0.1)
@@ -278,7 +278,7 @@ async def test_a_lost_port_is_one_clear_line(broker, tmp_path):
             await EmbeddedBroker(tmp_path / "state", "run").start()
 
 
-async def test_a_server_that_ends_at_once_says_why(tmp_path):
+async def test_the_error_has_the_reason_of_a_server_that_ends_at_once(tmp_path):
     store = tmp_path / "state" / "broker" / "jetstream"
     store.parent.mkdir(parents=True)
     store.write_text("a file where a folder belongs")
@@ -338,7 +338,7 @@ def test_something_else_than_a_server_is_refused():
         find_server({"TORCHLOOM_NATS_SERVER": "/bin/true"})
 
 
-def test_the_wheels_server_is_found():
+def test_the_server_in_the_wheel_is_found():
     assert os.access(find_server({}), os.X_OK)
 
 
@@ -378,7 +378,7 @@ async def test_a_server_on_an_ipv6_address_is_reached_adopted_and_handed_on(
         await broker.stop()
 
 
-def test_a_process_that_ends_while_it_is_asked_to_is_no_error(monkeypatch):
+def test_a_process_that_ends_while_it_is_terminated_is_no_error(monkeypatch):
     child = subprocess.Popen(["sleep", "60"])
 
     def ends_once_seen(self):
@@ -396,7 +396,7 @@ def test_a_process_is_running_from_the_moment_it_was_started(monkeypatch):
     assert detached_process.is_running(os.getpid(), "argument")
 
 
-def test_a_process_that_has_ended_and_that_nobody_reaps_has_ended():
+def test_a_zombie_process_has_ended():
     careless = (
         "import subprocess, sys, time\n"
         "child = subprocess.Popen(['sleep', '1000'], stdout=subprocess.DEVNULL)\n"
@@ -424,7 +424,7 @@ def test_a_process_that_cannot_be_looked_at_for_want_of_files_is_not_taken_for_r
     assert not detached_process.is_running(os.getpid(), sys.argv[0])
 
 
-def test_a_process_that_does_not_end_when_it_is_asked_to_is_killed():
+def test_a_process_that_does_not_terminate_is_killed():
     deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True)"
     command = [sys.executable, "-c", f"{deaf}; signal.pause()", "argument"]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as child:

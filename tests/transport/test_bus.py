@@ -22,7 +22,7 @@ from torchloom_core.wire import codec, subjects
 from torchloom_core.wire.messages import Exit, JoinReply, JoinRequest, Telemetry
 
 
-async def test_what_is_malformed_is_counted_and_the_rest_goes_on(
+async def test_a_malformed_message_is_counted_and_others_are_handled(
     bus, arrivals, weaver_client, make, caplog
 ):
     caplog.set_level(logging.WARNING)
@@ -97,7 +97,7 @@ async def test_a_receiver_that_raises_gets_an_ack_again_at_the_next_weaver(
     assert state.num_ack_pending == 1
 
 
-async def test_a_death_while_the_weaver_was_away_is_told_to_the_next(
+async def test_an_exit_without_a_weaver_is_reported_to_the_next_one(
     connect_bus, arrivals, connect_worker
 ):
     first = await connect_bus(arrivals)
@@ -111,7 +111,7 @@ async def test_a_death_while_the_weaver_was_away_is_told_to_the_next(
     assert arrivals.messages == [death]
 
 
-async def test_a_hello_that_a_killed_weaver_had_not_acked_is_not_told_to_the_next_but_an_ack_is(
+async def test_an_unacknowledged_hello_is_not_redelivered_to_the_next_weaver_but_an_ack_is(
     connect_bus, arrivals, connect_worker, make
 ):
     heard = []
@@ -143,7 +143,7 @@ async def test_a_hello_that_a_killed_weaver_had_not_acked_is_not_told_to_the_nex
     await arrivals.until(lambda a: a.messages[1:] == [make.hello()])
 
 
-async def test_a_successor_takes_an_ack_that_was_not_acknowledged_before_what_came_later(
+async def test_a_successor_gets_an_unacknowledged_ack_before_later_reports(
     connect_bus, arrivals, connect_worker, make
 ):
     class Frozen:
@@ -219,7 +219,7 @@ async def test_an_ack_that_was_received_does_not_come_again(
     assert [ack.command for ack in arrivals.messages] == ["c1", "c2"]
 
 
-async def test_a_command_sent_twice_is_kept_once(bus, make):
+async def test_a_command_sent_twice_is_stored_once(bus, make):
     for _ in range(3):
         await bus.send([make.command()])
     await bus.send([make.command(epoch=2)])
@@ -227,7 +227,7 @@ async def test_a_command_sent_twice_is_kept_once(bus, make):
     assert stream.state.messages == 2
 
 
-async def test_recalled_commands_never_reach_their_worker(bus, make, connect_worker):
+async def test_withdrawn_commands_never_reach_their_worker(bus, make, connect_worker):
     mine, other = await connect_worker("g0-0"), await connect_worker("g1-0")
     await bus.add_workers([("g0-0", 1)])
     await bus.add_workers([("g1-0", 1)])
@@ -265,14 +265,14 @@ async def test_a_command_taken_back_while_the_broker_does_not_answer_is_not_offe
     assert codec.decode_command((await worker.pull()).data).id == "c2"
 
 
-async def test_what_is_on_file_no_more_is_recalled_all_the_same(bus, make):
+async def test_a_deleted_command_can_be_withdrawn(bus, make):
     epoch = await bus.claim_epoch()
     await bus.send([make.command(id="c1", worker="g0-0", epoch=epoch)])
     await bus._streams.context.purge_stream("TL_CMD_run")
     await bus.withdraw("g0-0", ["c1"])
 
 
-async def test_what_an_earlier_weaver_sent_is_recalled_with_all_that_it_sent_to_the_worker(
+async def test_a_command_of_an_earlier_weaver_is_withdrawn_with_all_earlier_ones_to_the_worker(
     connect_bus, make, connect_worker
 ):
     worker = await connect_worker("g0-0")
@@ -303,7 +303,7 @@ async def test_opening_again_and_adding_a_worker_again_change_nothing(
     assert codec.decode_command((await worker.pull()).data).id == "c1"
 
 
-async def test_commands_go_to_one_life_and_the_consumer_of_the_life_before_goes(
+async def test_commands_go_to_one_incarnation_and_the_previous_consumer_is_deleted(
     bus, make, connect_worker
 ):
     await bus.add_workers([("g0-0", 9)])
@@ -313,7 +313,7 @@ async def test_commands_go_to_one_life_and_the_consumer_of_the_life_before_goes(
     assert codec.decode_command((await (await connect_worker("g0-0", 4)).pull()).data).id == "c2"
 
 
-async def test_what_is_left_of_a_consumer_that_cannot_be_deleted_goes_by_itself(bus):
+async def test_a_consumer_that_cannot_be_deleted_expires(bus):
     await bus.add_workers([("g0-0", 1)])
     await bus._streams.context.delete_consumer("TL_CMD_run", "g0-0_1")
     await bus.add_workers([("g0-0", 2)])
@@ -321,9 +321,7 @@ async def test_what_is_left_of_a_consumer_that_cannot_be_deleted_goes_by_itself(
     assert (info.name, info.config.inactive_threshold) == ("g0-0_2", 3600)
 
 
-async def test_a_consumer_that_nobody_asked_for_long_is_made_again_when_its_worker_returns(
-    bus, monkeypatch
-):
+async def test_an_expired_consumer_is_made_again_when_its_worker_returns(bus, monkeypatch):
     monkeypatch.setattr(jetstream, "_CONSUMER_IDLE_S", 0.2)
     await bus.add_workers([("g0-0", 1)])
 
@@ -336,7 +334,7 @@ async def test_a_consumer_that_nobody_asked_for_long_is_made_again_when_its_work
     assert await consumers(bus) == {"g0-0_1"}
 
 
-async def test_the_server_is_not_asked_at_each_hello(bus, monkeypatch):
+async def test_a_hello_needs_no_request_to_the_server(bus, monkeypatch):
     await bus.add_workers([("g0-0", 1)])
     monkeypatch.setattr(bus._streams, "context", None)
     await bus.add_workers([("g0-0", 1)])
@@ -374,7 +372,7 @@ async def test_no_two_weavers_claim_one_epoch(connect_bus, arrivals):
     assert sorted(claimed) == list(range(min(claimed), min(claimed) + 20))
 
 
-async def test_a_worker_that_asks_to_join_is_answered(bus, broker, tmp_path):
+async def test_a_join_request_is_answered(bus, broker, tmp_path):
     async def grant(request):
         return JoinReply(jwt=f"for {request.worker}")
 
@@ -502,7 +500,7 @@ async def test_a_server_that_has_less_room_than_before_is_taken_as_it_is(
         await bus.close()
 
 
-async def test_a_worker_that_says_to_be_of_anothers_group_is_not_believed(
+async def test_a_worker_that_claims_another_group_is_not_believed(
     bus, arrivals, connect_worker, make
 ):
     worker = await connect_worker("g0-0")

@@ -36,16 +36,14 @@ async def connects(broker, creds):
     return True
 
 
-async def test_keys_of_before_people_had_an_account_are_kept_and_completed(broker, tmp_path):
+async def test_keys_of_an_older_version_are_retained_and_completed(broker, tmp_path):
     state = tmp_path / "state"
     seed = nats_jwt.new_seed("user")
     jwt = broker.credentials.worker_jwt("g0-0", 1, nats_jwt.public_key(seed))
     worker = nats_jwt.creds_text(jwt, seed)
     old = {name: key for name, key in keys_of(state).items() if name not in {"people", "operators"}}
     write_keys(state, old)
-    with pytest.raises(
-        StateError, match=r"these are of an earlier version; start `torchloom "
-    ):
+    with pytest.raises(StateError, match=r"these are of an earlier version; start `torchloom "):
         Credentials.find(state, "run")
     again = EmbeddedBroker(state, "run")
     await again.start()

@@ -31,7 +31,7 @@ def test_a_free_name_is_granted(enrolment):
     assert enrolment.grant(ask()).jwt == f"g0-0:1:{KEY}"
 
 
-def test_the_holder_may_ask_again(enrolment):
+def test_the_holder_may_repeat_its_request(enrolment):
     enrolment.grant(ask())
     assert enrolment.grant(ask(incarnation=2)).jwt
 
@@ -52,7 +52,7 @@ def test_a_released_name_is_granted_to_another_key(enrolment):
     assert enrolment.grant(ask(incarnation=2, key=OTHER_KEY)).jwt == f"g0-0:2:{OTHER_KEY}"
 
 
-def test_a_name_that_nobody_holds_may_be_released(enrolment):
+def test_a_name_without_a_holder_may_be_released(enrolment):
     enrolment.release("g0-0")
     assert enrolment.grant(ask()).jwt
 
@@ -62,13 +62,13 @@ def test_a_worker_that_an_earlier_weaver_enrolled_keeps_its_name(enrolment):
     assert "process (incarnation 5)" in enrolment.grant(ask(key=OTHER_KEY)).error
 
 
-def test_the_name_of_a_worker_that_is_alive_is_kept_and_that_of_one_that_is_not_is_free(enrolment):
+def test_the_name_of_a_living_worker_is_reserved_and_that_of_an_ended_one_is_free(enrolment):
     assert "process (incarnation 5)" in enrolment.admit(ask(), 5).error
     assert enrolment.admit(ask(), None).jwt
     assert enrolment.admit(ask(incarnation=2, key=OTHER_KEY), None).jwt
 
 
-def test_who_is_not_wanted_is_told_so_and_leaves_the_name_free(enrolment, caplog):
+def test_an_unwanted_worker_is_refused_and_leaves_the_name_free(enrolment, caplog):
     reply = enrolment.admit(ask(), None, "node n1 is cordoned")
     assert (reply.jwt, reply.error, reply.unwanted) == ("", "node n1 is cordoned", True)
     (line,) = [record.getMessage() for record in caplog.records]
@@ -76,7 +76,7 @@ def test_who_is_not_wanted_is_told_so_and_leaves_the_name_free(enrolment, caplog
     assert enrolment.grant(ask(key=OTHER_KEY)).jwt
 
 
-def test_who_is_admitted_is_no_complaint(enrolment, caplog):
+def test_an_admitted_worker_is_not_logged(enrolment, caplog):
     reply = enrolment.admit(ask(), None)
     assert reply.jwt
     assert not reply.unwanted
@@ -95,19 +95,19 @@ def test_refusals_are_logged_in_one_short_line_a_name_and_a_minute(enrolment, ca
     assert len(caplog.records) <= 64
 
 
-def test_a_refusal_is_short_whatever_was_asked(enrolment):
+def test_a_refusal_is_short_for_any_request(enrolment):
     odd = "\x00" * 100_000
     for request in (ask(worker=odd), ask(run=odd), ask(key=odd)):
         assert len(enrolment.admit(request, None).error) < 1000
 
 
-def test_being_seen_does_not_take_the_key_from_a_holder(enrolment):
+def test_a_reported_worker_retains_its_key(enrolment):
     enrolment.grant(ask())
     enrolment.seen("g0-0", 1)
     assert enrolment.grant(ask()).jwt
 
 
-def test_a_life_is_given_to_one_key_even_when_it_is_over(enrolment):
+def test_an_incarnation_is_granted_to_one_key_even_after_its_end(enrolment):
     enrolment.grant(ask())
     enrolment.release("g0-0")
     assert enrolment.grant(ask(key=OTHER_KEY)).error == (
@@ -122,7 +122,7 @@ def test_a_life_is_given_to_one_key_even_when_it_is_over(enrolment):
     assert "was given to another key" in enrolment.grant(ask(incarnation=2)).error
 
 
-def test_a_life_that_an_earlier_weaver_gave_to_a_key_is_refused_to_another(tmp_path):
+def test_an_incarnation_granted_by_an_earlier_weaver_is_refused_to_another_key(tmp_path):
     path = tmp_path / "granted.jsonl"
     assert enrolment_of(Grants(path)).grant(ask()).jwt
     assert path.stat().st_mode & 0o777 == 0o600
@@ -136,12 +136,12 @@ def test_a_life_that_an_earlier_weaver_gave_to_a_key_is_refused_to_another(tmp_p
     assert len(path.read_text().splitlines()) == 1
 
 
-def test_what_is_no_file_of_grants_is_one_clear_line(tmp_path):
+def test_an_invalid_file_of_grants_is_one_clear_line(tmp_path):
     with pytest.raises(StateError, match=r"granted\.jsonl: cannot be read: Is a directory"):
         Grants(folder(tmp_path / "granted.jsonl"))
 
 
-def test_a_grant_that_cannot_be_written_holds_while_the_weaver_runs(tmp_path, caplog):
+def test_a_grant_that_cannot_be_written_is_valid_while_the_weaver_runs(tmp_path, caplog):
     enrolment = enrolment_of(Grants(tmp_path / "granted.jsonl"))
     folder(tmp_path / "granted.jsonl")
     assert enrolment.grant(ask()).jwt
@@ -155,7 +155,7 @@ def folder(path):
     return path
 
 
-def test_of_too_many_lives_the_oldest_grants_are_forgotten(monkeypatch, tmp_path):
+def test_the_oldest_of_too_many_grants_are_forgotten(monkeypatch, tmp_path):
     monkeypatch.setattr(grants_module, "_MOST_GRANTS", 3)
     enrolment = enrolment_of(Grants(tmp_path / "granted.jsonl"))
     for incarnation in range(5):
@@ -182,7 +182,7 @@ def test_the_file_of_grants_does_not_grow_without_end(monkeypatch, tmp_path):
     )
 
 
-def test_only_the_last_life_that_a_name_was_given_to_may_begin(enrolment):
+def test_only_the_last_incarnation_that_got_a_name_may_start(enrolment):
     enrolment.grant(ask(incarnation=9))
     enrolment.release("g0-0")
     enrolment.grant(ask(incarnation=5, key=OTHER_KEY))

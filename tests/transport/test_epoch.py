@@ -71,7 +71,7 @@ async def test_an_epoch_claimed_while_a_weaver_is_disconnected_ends_it_when_it_i
     await first.close()
 
 
-async def test_a_claim_that_is_heard_before_the_bucket_has_it_is_not_missed(
+async def test_a_claim_that_arrives_before_the_bucket_has_it_is_not_missed(
     connect_bus, monkeypatch
 ):
     first, second = await connect_bus(), await connect_bus()
@@ -106,7 +106,7 @@ async def test_an_epoch_is_above_every_one_on_record(bus):
     assert await bus.claim_epoch(above=9) == 11
 
 
-async def test_a_weaver_that_hears_of_an_epoch_that_is_none_goes_on(connect_bus, caplog, logged):
+async def test_a_weaver_ignores_an_invalid_epoch(connect_bus, caplog, logged):
     caplog.set_level(logging.WARNING)
     first, second = await connect_bus(), await connect_bus()
     told = asyncio.Queue()

@@ -77,7 +77,7 @@ async def test_work_that_never_waits_gives_the_others_their_turn():
 
 
 @pytest.mark.parametrize("kind", ["telemetry", "event", "ack"])
-async def test_of_what_a_worker_sends_too_fast_the_rest_is_dropped_and_told(make, kind):
+async def test_messages_of_a_worker_over_its_rate_limit_are_dropped_and_logged(make, kind):
     got, dropped = [], []
 
     def take(message, ts_ns):
@@ -113,7 +113,7 @@ async def still_bus(broker, arrivals):
     await bus.close()
 
 
-async def test_a_person_who_asks_too_much_is_not_answered_and_may_still_stop_all(
+async def test_a_person_over_the_rate_limit_is_not_answered_and_may_still_stop_all(
     still_bus, connect_person, caplog
 ):
     asked = []

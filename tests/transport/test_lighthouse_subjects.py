@@ -31,14 +31,14 @@ async def heard_by(member, subject):
     return heard
 
 
-async def test_what_the_weaver_advises_reaches_the_lighthouse(bus, lighthouse):
+async def test_steering_by_the_weaver_reaches_the_lighthouse(bus, lighthouse):
     heard = await heard_by(lighthouse, subjects.steer("run"))
     bus.steer(STEER)
     await eventually(lambda: heard)
     assert decode_json(Steer, heard[0].data, "steering") == STEER
 
 
-async def test_what_the_lighthouse_sees_reaches_the_weaver(bus, arrivals, lighthouse):
+async def test_a_view_of_the_lighthouse_reaches_the_weaver(bus, arrivals, lighthouse):
     view = lighthouse_view(silent=("b:uuid",))
     await lighthouse.client.publish(subjects.lighthouse("run"), encode(view))
     await arrivals.until(lambda got: got.messages)
@@ -50,7 +50,7 @@ async def test_what_the_lighthouse_sees_reaches_the_weaver(bus, arrivals, lighth
     [b"", b"{", b'{"type": "hello"}', encode(lighthouse_view(run="other"))],
     ids=["nothing", "no JSON", "another message", "of another run"],
 )
-async def test_what_is_no_view_is_dropped_and_said(bus, arrivals, lighthouse, data):
+async def test_an_invalid_view_is_dropped_and_logged(bus, arrivals, lighthouse, data):
     await lighthouse.client.publish(subjects.lighthouse("run"), data)
     await arrivals.until(lambda got: got.malformed)
     assert arrivals.malformed[0][0] == subjects.lighthouse("run")
@@ -86,14 +86,14 @@ async def test_a_lighthouse_may_say_and_hear_nothing_else(bus, lighthouse):
         assert await lighthouse.is_denied(client.subscribe(subject)), subject
 
 
-async def test_a_worker_neither_steers_nor_says_what_a_lighthouse_sees(bus, connect_worker):
+async def test_a_worker_may_neither_steer_nor_publish_a_view(bus, connect_worker):
     worker = await connect_worker("g0-0")
     for subject in (subjects.steer("run"), subjects.lighthouse("run")):
         assert await worker.is_denied(worker.client.publish(subject, b"{}"))
         assert await worker.is_denied(worker.client.subscribe(subject))
 
 
-async def test_a_person_hears_both_and_says_neither(bus, connect_person, lighthouse):
+async def test_a_person_receives_both_and_may_publish_neither(bus, connect_person, lighthouse):
     person = await connect_person("alice")
     steers = await heard_by(person, subjects.steer("run"))
     views = await heard_by(person, subjects.lighthouse("run"))

@@ -89,7 +89,7 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize(("reply", "header"), UNREADABLE.values(), ids=UNREADABLE)
-async def test_a_message_that_nobody_can_read_does_not_deafen_the_weaver(
+async def test_an_unreadable_message_does_not_stop_the_weaver_from_receiving(
     bus, arrivals, connect_worker, connect_joiner, make, reply, header
 ):
     worker, joiner = await connect_worker("g0-0"), await connect_joiner()
@@ -111,7 +111,7 @@ async def _send(client, subjects_on_the_wire, header, data):
     await settle(client)
 
 
-async def test_what_is_not_admitted_waits_in_nobodys_way(broker):
+async def test_messages_that_are_not_admitted_delay_no_others(broker):
     asked = []
 
     def admits(subject, size):

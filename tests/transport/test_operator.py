@@ -31,7 +31,7 @@ async def test_a_verb_is_answered(bus, person):
     assert await person.ask("actions.stop", b"now") == b"you said now"
 
 
-async def test_the_handler_is_told_who_asks(bus, broker, tmp_path):
+async def test_the_handler_gets_the_persons_name(bus, broker, tmp_path):
     asked = []
 
     async def note(body, by):
@@ -127,7 +127,7 @@ async def test_a_weaver_that_hangs_is_one_clear_line(bus, broker, person):
     release.set()
 
 
-async def test_a_request_that_is_not_answered_in_time_is_asked_again_as_it_was(broker, person):
+async def test_a_request_without_an_answer_in_time_is_sent_again_unchanged(broker, person):
     asked = []
 
     async def answer_the_second(message):
@@ -143,7 +143,7 @@ async def test_a_request_that_is_not_answered_in_time_is_asked_again_as_it_was(b
     await client.close()
 
 
-async def test_a_plain_nats_client_finds_and_asks_the_service(bus, broker):
+async def test_a_plain_nats_client_finds_and_calls_the_service(bus, broker):
     await bus.serve({"status": echo})
     client = await nats.connect(broker.url, user_credentials=str(broker.credentials.operator_creds))
     info = json.loads((await client.request("$SRV.INFO.torchloom", b"", timeout=DEADLINE_S)).data)
@@ -168,7 +168,7 @@ async def test_a_request_without_reply_is_carried_out(bus, broker):
     await client.close()
 
 
-async def test_what_the_weaver_tells_is_heard_in_order(bus, person, make):
+async def test_the_weavers_messages_arrive_in_order(bus, person, make):
     heard = asyncio.Queue()
     await person.listen(lambda kind, data: heard.put_nowait((kind, json.loads(data)["rank"])))
     for rank in range(100):
@@ -177,6 +177,6 @@ async def test_what_the_weaver_tells_is_heard_in_order(bus, person, make):
         assert [await heard.get() for _ in range(100)] == [("notice", rank) for rank in range(100)]
 
 
-async def test_the_command_line_says_when_no_broker_is_there():
+async def test_the_command_line_reports_a_missing_broker():
     with pytest.raises(BrokerError, match="no NATS server can be reached"):
         await ControlClient.connect("nats://127.0.0.1:1", "run")

@@ -60,7 +60,7 @@ async def test_a_threadlet_hears_the_roll_call(threadlet, bus):
     assert codec.decode_roll_call(message.data).epoch == 4
 
 
-async def test_a_threadlet_hears_which_pause_is_held(threadlet, bus):
+async def test_a_threadlet_receives_the_pause_in_force(threadlet, bus):
     said = await threadlet.client.subscribe(subjects.pause_state("run"))
     await settle(threadlet.client)
     bus.publish_pause(PauseState(run="run", epoch=4, verdict="p4.1"))
@@ -133,7 +133,9 @@ async def test_a_threadlet_may_not_subscribe(threadlet, subject):
     assert await threadlet.is_denied(threadlet.client.subscribe(subject))
 
 
-async def test_credentials_that_say_no_life_give_no_right_of_a_workers(broker, keys, connect):
+async def test_credentials_without_an_incarnation_give_no_permission_of_a_worker(
+    broker, keys, connect
+):
     seed = nats_jwt.new_seed("user")
     claims = nats_jwt.scoped_user_claims(nats_jwt.public_key(keys.workers))
     jwt = nats_jwt.sign(keys.threadlets, nats_jwt.public_key(seed), MINE, claims, keys.made_s)
@@ -250,7 +252,7 @@ async def nothing_was_written(bus, heard):
     assert not heard
 
 
-async def test_nobody_acknowledges_for_another(
+async def test_a_worker_cannot_acknowledge_for_another(
     threadlet, connect_worker, connect_person, bus, make
 ):
     await bus.send([make.command(worker=OTHER)])
@@ -264,7 +266,7 @@ async def test_nobody_acknowledges_for_another(
     assert consumer.num_ack_pending == 1
 
 
-async def test_nobody_has_the_server_tell_another_how_a_message_went(
+async def test_no_client_can_have_the_server_report_delivery_to_another(
     threadlet, connect_person, make
 ):
     alice = await connect_person("alice")
@@ -357,7 +359,7 @@ async def test_a_joiner_may_not_subscribe(connect_joiner, subject):
     assert await joiner.is_denied(joiner.client.subscribe(subject))
 
 
-async def test_a_person_asks_in_their_own_name(connect_person, bus):
+async def test_a_person_sends_requests_under_their_own_name(connect_person, bus):
     asked = []
 
     async def status(body, by):
@@ -373,7 +375,7 @@ async def test_a_person_asks_in_their_own_name(connect_person, bus):
     assert not alice.denials + bob.denials
 
 
-async def test_a_person_hears_what_is_said_on_the_run(connect_person, connect_worker, bus, make):
+async def test_a_person_receives_the_messages_of_the_run(connect_person, connect_worker, bus, make):
     alice, worker = await connect_person("alice"), await connect_worker(MINE)
     said = {
         subjects.telemetry("run", MINE, 1): codec.encode_telemetry(make.telemetry()),
@@ -450,7 +452,7 @@ async def test_a_person_may_not_subscribe(connect_person, subject):
     assert await alice.is_denied(alice.client.subscribe(subject))
 
 
-async def test_a_connection_holds_so_many_subscriptions_and_no_more(
+async def test_a_connection_has_a_limit_of_subscriptions(
     connect_worker, connect_joiner, connect_person
 ):
     worker, joiner = await connect_worker(MINE), await connect_joiner()

@@ -49,7 +49,9 @@ async def test_commands_acks_and_keys_survive_the_kill_of_the_broker(
     assert arrivals.messages == [make.ack()]
 
 
-async def test_the_state_is_read_whole_though_the_servers_answers_overtake_it(bus, monkeypatch):
+async def test_the_state_is_read_completely_although_the_servers_answers_overtake_it(
+    bus, monkeypatch
+):
     entries = {f"plan.p{number}": b"1" for number in range(5)}
     await bus.store({**entries, "plan.gone": b"1"})
     await bus.store({"plan.gone": None})
@@ -148,7 +150,7 @@ async def test_a_broker_that_stays_away_is_one_clear_line(
     )
 
 
-async def test_what_is_told_while_the_broker_is_away_is_counted(bus, kill_broker, make):
+async def test_messages_lost_while_the_broker_is_away_are_counted(bus, kill_broker, make):
     await kill_broker()
     await eventually(lambda: not bus.is_connected)
     bus.publish("notice", make.hello())

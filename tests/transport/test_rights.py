@@ -144,7 +144,7 @@ def test_only_the_runs_account_keeps_streams(credentials, keys):
         assert stored == ({-1} if name == "account" else {0}), name
 
 
-def test_what_passes_between_the_accounts_is_listed(credentials, keys):
+def test_the_subjects_between_the_accounts_are_listed(credentials, keys):
     accounts = trusted(credentials, keys)
     told = ["tl.roll.run", "tl.hold.run", "tl.steer.run"]
     heard = ["tl.cmd.run.*.*", *told, "tl.out.run.>"]
@@ -180,7 +180,7 @@ def test_what_passes_between_the_accounts_is_listed(credentials, keys):
     assert passes(accounts["system"], "imports") + passes(accounts["system"], "exports") == []
 
 
-def test_what_is_imported_is_exported(credentials, keys):
+def test_imported_names_are_exported(credentials, keys):
     accounts = trusted(credentials, keys)
     for account in accounts.values():
         for claim in account["imports"]:
@@ -189,7 +189,7 @@ def test_what_is_imported_is_exported(credentials, keys):
             assert shown & {(claim["type"], claim["subject"]), everything}
 
 
-def test_a_signing_key_gives_each_worker_its_own_name_and_life_only(credentials, keys):
+def test_a_signing_key_gives_each_worker_its_own_name_and_incarnation_only(credentials, keys):
     accounts = trusted(credentials, keys)
     (scope,) = accounts["workers"]["signing_keys"]
     assert (scope["kind"], scope["key"], scope["role"]) == ("user_scope", "threadlets", "threadlet")
@@ -216,7 +216,7 @@ def test_a_signing_key_gives_each_person_their_own_name_only(credentials, keys):
     )
 
 
-def test_nobody_signs_for_the_runs_account_or_the_systems_but_they_themselves(credentials, keys):
+def test_only_the_run_and_system_accounts_sign_for_themselves(credentials, keys):
     accounts = trusted(credentials, keys)
     assert accounts["account"]["signing_keys"] == accounts["system"]["signing_keys"] == []
 
@@ -246,7 +246,7 @@ def test_a_persons_credentials_only_say_the_name(credentials, keys):
     assert user(alice, keys) == ("alice", "operators", scoped)
 
 
-def test_a_workers_jwt_only_says_the_name_and_the_life(credentials, keys):
+def test_a_workers_jwt_has_only_the_name_and_the_incarnation(credentials, keys):
     key = nats_jwt.public_key(nats_jwt.new_seed("user"))
     claims = claims_in(credentials.worker_jwt("g0-0", 7, key), keys)
     assert (claims["name"], claims["iss"], claims["sub"]) == ("g0-0", "threadlets", key)
@@ -393,7 +393,7 @@ def test_a_folder_that_cannot_be_made_is_one_clear_line(tmp_path):
     )
 
 
-def test_the_lighthouse_may_say_what_it_sees_and_hear_what_is_advised(credentials, keys):
+def test_the_lighthouse_may_publish_views_and_receive_steering(credentials, keys):
     name, issuer, may = user(credentials.lighthouse_creds.read_text(), keys)
     heard = ["tl.steer.run", "tl.roll.run", "_INBOX_LIGHTHOUSE_run.>"]
     assert (name, issuer, may) == (

@@ -23,7 +23,7 @@ async def test_a_first_weaver_finds_nothing(weavers):
     assert await bus.left() == (0, {})
 
 
-async def test_a_successor_finds_what_was_stored_and_not_what_was_taken_away(weavers):
+async def test_a_successor_finds_stored_entries_and_not_deleted_ones(weavers):
     first, epoch = await weavers()
     await first.left()
     await first.take_over()
@@ -33,7 +33,7 @@ async def test_a_successor_finds_what_was_stored_and_not_what_was_taken_away(wea
     assert await second.left() == (epoch, {"plan.p1": b"11", "knob.of.g0-0.lr": b"3"})
 
 
-async def test_what_was_taken_away_is_so_for_good(weavers):
+async def test_a_deleted_entry_stays_deleted(weavers):
     """A mark that expires gives the entry back to a server that is killed after it."""
     bus, epoch = await weavers()
     await bus.left()
@@ -84,7 +84,7 @@ async def test_a_take_over_cut_short_leaves_the_state_of_the_weaver_before(weave
     assert sorted(await third._state._keys()) == [f"{newest}.plan.p1", "epoch", "whole"]
 
 
-async def test_of_two_that_take_over_at_once_one_is_told(weavers):
+async def test_of_two_simultaneous_take_overs_one_fails(weavers):
     first, _ = await weavers()
     second, _ = await weavers()
     await first.left()
@@ -94,7 +94,7 @@ async def test_of_two_that_take_over_at_once_one_is_told(weavers):
         await first.take_over()
 
 
-async def test_the_later_of_two_that_is_overtaken_is_told_to_read_again(weavers):
+async def test_the_later_of_two_weavers_reads_the_state_again(weavers):
     first, epoch = await weavers()
     second, _ = await weavers()
     await first.left()
@@ -121,7 +121,7 @@ async def test_an_entry_that_the_server_will_never_take_is_one_clear_line(weaver
         await bus.store({"plan.p1": b"x" * (MAX_MESSAGE_BYTES + 1)})
 
 
-async def test_a_garbled_name_of_the_whole_state_is_one_clear_line(weavers):
+async def test_an_invalid_epoch_of_the_state_is_one_clear_line(weavers):
     bus, _ = await weavers()
     await bus._state._bucket.put(WHOLE_KEY, b"\xff" * 1000)
     with pytest.raises(BrokerError, match=r"key whole: need a whole number, was b'\\xff") as said:

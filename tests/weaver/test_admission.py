@@ -55,7 +55,7 @@ async def test_the_name_of_a_worker_that_an_earlier_weaver_enrolled_is_refused_t
 
 
 @pytest.mark.long
-async def test_a_worker_that_never_says_hello_is_logged_once_and_told_at_each_tick(
+async def test_a_worker_without_a_hello_is_logged_once_and_published_at_each_tick(
     url, tmp_path, caplog
 ):
     caplog.set_level(logging.WARNING)

@@ -8,7 +8,9 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.mark.parametrize(("ahead_s", "said"), [(3600.0, "+3600 s"), (-3600.0, "-3600 s")])
-async def test_a_wall_clock_that_was_set_is_told(start_weaver, monkeypatch, logged, ahead_s, said):
+async def test_a_change_of_the_wall_clock_is_logged(
+    start_weaver, monkeypatch, logged, ahead_s, said
+):
     monkeypatch.setattr(SystemClock, "wall_ahead_s", lambda _: ahead_s)
     await start_weaver("tick_s = 0.05")
     lines = await logged.eventually(lambda lines: any("wall clock" in line for line in lines))

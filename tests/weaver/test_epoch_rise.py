@@ -30,7 +30,7 @@ class Life:
 
 
 @pytest.mark.parametrize(("epoch", "outranked"), [(0, False), (10, False), (11, True)])
-async def test_only_a_higher_epoch_ends_a_life(epoch, outranked):
+async def test_only_a_higher_epoch_ends_a_weaver(epoch, outranked):
     life = Life(EpochRises())
     assert await life.hears(epoch) is outranked
     assert [error.epoch for error in life.ended] == [epoch] * outranked
@@ -42,7 +42,7 @@ async def test_an_epoch_that_a_later_weaver_of_the_run_has_claimed_is_left_to_it
     assert not life.ended
 
 
-async def test_an_epoch_that_no_clock_gives_and_a_fourth_one_are_said_and_not_believed():
+async def test_an_impossible_epoch_and_a_fourth_one_are_logged_and_not_believed():
     rises = EpochRises()
     life = Life(rises)
     assert not await life.hears(2**53)

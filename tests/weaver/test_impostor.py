@@ -157,7 +157,7 @@ async def scene(start_weaver, tmp_path):
 
 @pytest.mark.long
 @pytest.mark.parametrize(("earlier", "present"), [(1000, 2000), (2000, 1000)])
-async def test_an_earlier_holder_of_a_name_does_nothing_to_its_present_life(
+async def test_an_earlier_holder_of_a_name_does_not_affect_its_present_incarnation(
     scene, earlier, present
 ):
     url, person, joiner = scene
@@ -211,7 +211,7 @@ async def test_an_earlier_holder_of_a_name_does_nothing_to_its_present_life(
         await worker.client.close()
 
 
-async def test_a_life_that_was_given_the_name_and_never_began_cannot_take_it_from_the_next(scene):
+async def test_an_incarnation_that_never_started_cannot_take_the_name_from_the_next(scene):
     url, person, joiner = scene
     await person.listen()
     impostor, real = Worker(2000), Worker(1000)
@@ -228,7 +228,7 @@ async def test_a_life_that_was_given_the_name_and_never_began_cannot_take_it_fro
         await worker.client.close()
 
 
-async def test_a_worker_whose_consumer_is_gone_gets_it_back_with_its_next_hello(
+async def test_a_worker_without_its_consumer_gets_it_back_with_its_next_hello(
     scene, tmp_path, monkeypatch
 ):
     monkeypatch.setattr("torchloom_core.transport.jetstream._CONSUMER_SURE_S", 0.0)

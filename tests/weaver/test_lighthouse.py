@@ -107,7 +107,7 @@ async def beat(calls):
             await asyncio.sleep(0.1)
 
 
-async def test_a_lighthouse_that_nobody_needs_ends_with_its_weaver(lives):
+async def test_an_unused_lighthouse_ends_with_its_weaver(lives):
     await lives.start()
     assert lives.runs
     await lives.stop()
@@ -115,7 +115,7 @@ async def test_a_lighthouse_that_nobody_needs_ends_with_its_weaver(lives):
 
 
 @pytest.mark.long
-async def test_one_that_is_killed_is_back_where_it_was_and_knows_who_trained(lives, group):
+async def test_a_killed_lighthouse_is_restarted_at_its_address_with_its_state(lives, group):
     url, pid = lives.lighthouse_url, lives.pid
     os.kill(pid, signal.SIGKILL)
     await eventually(lambda: lives.pid != pid)
@@ -125,7 +125,7 @@ async def test_one_that_is_killed_is_back_where_it_was_and_knows_who_trained(liv
 
 
 @pytest.mark.long
-async def test_one_that_a_group_trains_with_goes_on_and_the_next_weaver_adopts_it(
+async def test_a_lighthouse_in_use_keeps_running_and_the_next_weaver_adopts_it(
     lives, group, caplog
 ):
     pid = lives.pid
@@ -138,11 +138,11 @@ async def test_one_that_a_group_trains_with_goes_on_and_the_next_weaver_adopts_i
     caplog.set_level(logging.INFO)
     await lives.start()
     assert lives.pid == pid
-    await eventually(lambda: "a lighthouse is there, begun without any state" in caplog.text)
+    await eventually(lambda: "a lighthouse started without earlier state" in caplog.text)
 
 
 @pytest.mark.long
-async def test_one_whose_last_group_ends_with_the_weaver_ends_too(lives, monkeypatch):
+async def test_a_lighthouse_whose_last_group_ends_with_the_weaver_ends_too(lives, monkeypatch):
     sent, kill = [], os.kill
 
     def spy(pid, number):
@@ -164,7 +164,7 @@ async def test_one_whose_last_group_ends_with_the_weaver_ends_too(lives, monkeyp
     assert not lives.runs
 
 
-async def test_one_that_is_frozen_is_left_and_said_to_be(lives, monkeypatch, caplog):
+async def test_a_frozen_lighthouse_is_left_running_and_logged(lives, monkeypatch, caplog):
     monkeypatch.setattr(lighthouse_process, "_STOP_S", 0.3)
     await lives.start()
     pid = lives.pid
@@ -174,7 +174,7 @@ async def test_one_that_is_frozen_is_left_and_said_to_be(lives, monkeypatch, cap
 
 
 @pytest.mark.long
-async def test_one_that_is_configured_otherwise_is_started_anew_and_knows_who_trained(lives, group):
+async def test_a_lighthouse_with_another_config_is_restarted_with_its_state(lives, group):
     pid = lives.pid
     await lives.stop()
     await lives.start(heartbeat_timeout_s=7.0)
@@ -183,7 +183,7 @@ async def test_one_that_is_configured_otherwise_is_started_anew_and_knows_who_tr
     assert again.quorum_id == group.quorum_id
 
 
-async def test_one_that_cannot_be_kept_on_record_is_not_left_behind(lives):
+async def test_a_lighthouse_that_cannot_be_recorded_is_stopped(lives):
     in_the_way = lives.folder / "lighthouse" / "lighthouse.json.new"
     in_the_way.mkdir(parents=True)
     with pytest.raises(StateError, match=r"lighthouse\.json"):
@@ -205,7 +205,7 @@ async def test_any_port_is_another_one_where_the_last_was_taken_meanwhile(lives)
 
 
 @pytest.mark.long
-async def test_one_that_is_on_no_record_is_named_and_the_record_kept(lives):
+async def test_an_unrecorded_lighthouse_is_named_and_the_record_retained(lives):
     await lives.start()
     record = lives.folder / "lighthouse" / "lighthouse.json"
     known = record.read_text()

@@ -45,7 +45,7 @@ def desk(asked):
     return made
 
 
-async def test_a_request_says_who_asked_and_so_does_the_log(desk, asked, caplog):
+async def test_a_request_names_its_sender_and_so_does_the_log(desk, asked, caplog):
     caplog.set_level(logging.INFO)
     await desk.verbs["actions.stop"](b"", "alice")
     await desk.verbs["propose"](b'{"action": {"kind": "drain", "group": "g1"}}', "bob")
@@ -116,7 +116,7 @@ PAUSE = '"action": {"kind": "pause"}'
         ("actions.resume", "", ResumeActions(), ""),
     ],
 )
-async def test_each_verb_asks_the_kernel_for_one_thing(desk, asked, verb, body, want, called):
+async def test_each_verb_is_one_request_to_the_kernel(desk, asked, verb, body, want, called):
     await desk.verbs[verb](body.encode(), "alice")
     (request,) = asked
     assert (request.id, request.want, request.by) == ("r1.1", want, "alice")
@@ -171,7 +171,7 @@ async def test_knobs_that_cannot_be_set_together_are_refused(desk, asked, more, 
     assert not asked
 
 
-async def test_the_kernels_answer_goes_to_who_asked_and_once():
+async def test_the_kernels_answer_goes_to_the_sender_once():
     asked = []
     desk = OperatorService(1, asked.append, *2 * [None])
     answers = [asyncio.create_task(desk.verbs["actions.stop"](b"", name)) for name in "ab"]
@@ -188,7 +188,7 @@ async def test_the_kernels_answer_goes_to_who_asked_and_once():
     ]
 
 
-async def test_who_gets_no_answer_is_not_kept_waiting_for_ever(monkeypatch):
+async def test_a_request_without_an_answer_times_out(monkeypatch):
     monkeypatch.setattr(desk_module, "_PATIENCE_S", 0.01)
     asked = []
     desk = OperatorService(1, asked.append, *2 * [None])
@@ -197,7 +197,7 @@ async def test_who_gets_no_answer_is_not_kept_waiting_for_ever(monkeypatch):
     desk.reply(Reply(request=asked[0].id, ok=True, text="too late"))
 
 
-async def test_what_only_reads_is_asked_for_page_by_page():
+async def test_reading_verbs_are_answered_page_by_page():
     pages = []
 
     def page(after):
@@ -224,7 +224,7 @@ async def test_what_only_reads_is_asked_for_page_by_page():
         ("control.release", "{", ReleaseControl()),
     ],
 )
-async def test_a_request_says_who_sits_at_the_page_that_sends_it(desk, asked, verb, body, want):
+async def test_a_request_names_the_session_of_its_page(desk, asked, verb, body, want):
     await desk.verbs[verb](f'{body}"session": "ann.3f2a"}}'.encode(), "operator")
     assert [(request.want, request.session, request.by) for request in asked] == [
         (want, "ann.3f2a", "operator")
@@ -253,7 +253,7 @@ async def test_a_name_or_a_text_that_is_none_is_one_clear_sentence(desk, verb, b
     assert str(told.value) == f"{verb}: {said}"
 
 
-async def test_the_kill_switch_is_thrown_whatever_else_is_said(desk, asked):
+async def test_the_kill_switch_works_with_any_body(desk, asked):
     for body in (b"", b"please", b'{"session": 7}', b'{"session": "ann", "now": true}'):
         await desk.verbs["actions.stop"](body, "alice")
     assert [request.want for request in asked] == 4 * [StopActions()]

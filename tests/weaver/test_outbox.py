@@ -151,7 +151,7 @@ async def test_a_command_posted_while_something_is_stored_waits_for_its_own_stat
     assert also_sent == ("send", ["c2"])
 
 
-async def test_what_is_taken_back_and_what_is_sent_keep_their_order(outbox, bus):
+async def test_withdrawn_and_sent_commands_stay_in_order(outbox, bus):
     outbox.post([issue(1), Withdrawal(command="c0", worker="w1"), issue(2), issue(3)], {}, seq=1)
     async with running(outbox):
         await outbox.drained()
@@ -173,7 +173,7 @@ async def test_while_the_broker_is_away_only_the_newest_value_of_a_key_waits(out
     assert stores[0][AT_KEY] == b'{"seq":199}'
 
 
-async def test_a_broker_that_fails_at_once_is_not_asked_again_without_a_pause(outbox, bus, pause):
+async def test_a_broker_that_fails_at_once_is_retried_after_a_delay(outbox, bus, pause):
     pause(3600.0)
     bus.failures = [BrokerError("away")] * 1_000
     outbox.post([issue(1)], {"grant.p1": grant(1.0)}, seq=1)
@@ -184,7 +184,7 @@ async def test_a_broker_that_fails_at_once_is_not_asked_again_without_a_pause(ou
         assert bus.attempts == 1
 
 
-async def test_what_the_broker_will_never_take_ends_the_outbox(outbox, bus):
+async def test_a_write_that_the_broker_refuses_ends_the_outbox(outbox, bus):
     bus.failures = [RefusedByBrokerError("too large")]
     outbox.post([], {"grant.p1": grant(1.0)}, seq=1)
     async with running(outbox) as task:
@@ -213,7 +213,7 @@ async def test_newcomers_get_their_consumers_before_their_commands(outbox, bus):
     assert bus.done[1:] == [("add", [("w1", 2)]), ("send", ["c1"])]
 
 
-async def test_newcomers_that_could_not_be_added_hold_up_nothing_and_come_with_the_next(
+async def test_workers_that_could_not_be_added_delay_nothing_and_come_with_the_next(
     outbox, bus, monkeypatch
 ):
     async def refuse(workers):
@@ -236,7 +236,7 @@ def stranger(worker):
     return Notice(kind="stranger", text="", worker=worker)
 
 
-async def test_a_stranger_is_asked_for_a_hello_alone_and_not_at_every_tick(outbox, bus, clock):
+async def test_a_worker_without_a_hello_gets_a_roll_call_but_not_at_every_tick(outbox, bus, clock):
     async with running(outbox):
         outbox.post([stranger("g0-0"), stranger("g1-0")], {}, 1)
         await outbox.drained()
@@ -266,7 +266,7 @@ async def test_as_many_strangers_as_one_message_names_are_named(outbox, bus):
     assert [done for done in bus.done if done[0] == "roll"] == [("roll", 7, names)]
 
 
-async def test_strangers_are_asked_to_say_hello_once_however_many_there_are(outbox, bus):
+async def test_many_workers_without_a_hello_get_one_roll_call(outbox, bus):
     outbox.post([stranger("x-0"), stranger("x-1"), issue(1)], {}, seq=1)
     async with running(outbox):
         await outbox.drained()
@@ -287,7 +287,7 @@ async def test_strangers_are_asked_to_say_hello_once_however_many_there_are(outb
         ("add_workers", None),
     ],
 )
-async def test_what_the_broker_does_not_do_is_one_line_in_the_log_and_holds_up_nothing(
+async def test_a_failure_of_the_broker_is_one_line_in_the_log_and_delays_nothing(
     outbox, bus, monkeypatch, caplog, operation, output
 ):
     async def refuse(*_):
@@ -373,9 +373,7 @@ async def test_a_command_that_the_broker_will_never_take_ends_the_outbox(outbox,
             await soon(task)
 
 
-async def test_what_is_taken_back_before_it_was_sent_is_never_sent_and_told_to_be_withheld(
-    outbox, bus, withheld
-):
+async def test_a_command_withdrawn_before_sending_is_reported_as_withheld(outbox, bus, withheld):
     outbox.post([issue("7.1"), issue("7.2"), issue("6.3")], {}, seq=1)
     taken_back = [Withdrawal(command=f"c{n}", worker=f"w{n}") for n in ("7.2", "6.3")]
     outbox.post(taken_back, {}, seq=2)
@@ -391,7 +389,7 @@ async def test_what_is_taken_back_before_it_was_sent_is_never_sent_and_told_to_b
     assert withheld == ["c7.2"]
 
 
-async def test_of_what_is_only_told_the_newest_waits(bus, clock, monkeypatch):
+async def test_only_the_newest_unpublished_messages_wait(bus, clock, monkeypatch):
     monkeypatch.setattr(outbox_module, "_MOST_UNPUBLISHED", 3)
     outbox = Outbox(bus, clock, 7, print)
     outbox.post([issue(1), issue(2)], {}, seq=1)
@@ -401,7 +399,7 @@ async def test_of_what_is_only_told_the_newest_waits(bus, clock, monkeypatch):
     assert bus.told == ["recall", "notice", "notice"]
 
 
-async def test_an_input_that_led_to_nothing_is_not_stored_and_waited_for_by_nobody(outbox, bus):
+async def test_an_input_without_outputs_is_neither_stored_nor_awaited(outbox, bus):
     outbox.post([], {}, seq=9)
     async with running(outbox):
         await soon(outbox.drained())
@@ -410,7 +408,7 @@ async def test_an_input_that_led_to_nothing_is_not_stored_and_waited_for_by_nobo
     assert bus.done == [("store", {AT_KEY: b'{"seq":10}'}), ("send", ["c1"])]
 
 
-async def test_how_far_the_state_is_goes_on_file_after_all_of_it(outbox, bus):
+async def test_the_position_of_the_state_is_stored_after_all_of_it(outbox, bus):
     outbox.post([], {"grant.p1": grant(1.0)}, seq=1)
     outbox.post([], {"grant.p2": grant(2.0)}, seq=2)
     async with running(outbox):
@@ -431,7 +429,7 @@ async def test_so_it_does_when_the_broker_was_away_in_between(outbox, bus, pause
     assert list(entries) == ["grant.p1", "grant.p2", AT_KEY]
 
 
-async def test_what_is_posted_while_the_rest_is_sent_is_waited_for_too(outbox, bus, monkeypatch):
+async def test_outputs_posted_while_others_are_sent_are_awaited_too(outbox, bus, monkeypatch):
     send, store = bus.send, bus.store
 
     async def send_and_post(commands, is_wanted):
@@ -451,7 +449,7 @@ async def test_what_is_posted_while_the_rest_is_sent_is_waited_for_too(outbox, b
     assert bus.done[-2:] == [("store", {AT_KEY: b'{"seq":2}'}), ("roll", 7, ["x-0"])]
 
 
-async def test_commands_and_recalls_go_out_a_number_at_a_time(outbox, bus, monkeypatch):
+async def test_commands_and_withdrawals_are_sent_in_batches(outbox, bus, monkeypatch):
     monkeypatch.setattr(outbox_module, "_AT_ONCE", 2)
     at_work, most = set(), []
 
@@ -471,7 +469,7 @@ async def test_commands_and_recalls_go_out_a_number_at_a_time(outbox, bus, monke
     assert bus.done[1:] == [("send", ["c0", "c1"]), ("send", ["c2", "c3"]), ("send", ["c4"])]
 
 
-async def test_while_much_is_told_others_have_their_turn(outbox, bus, monkeypatch):
+async def test_while_many_messages_are_published_other_tasks_run(outbox, bus, monkeypatch):
     monkeypatch.setattr(outbox_module, "_PUBLISHED_AT_ONCE", 2)
 
     async def others():

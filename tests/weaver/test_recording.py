@@ -33,7 +33,7 @@ def writer(disk, clock):
     writer.close()
 
 
-def test_a_disk_that_will_be_full_within_hours_is_told_of_once_an_hour(writer, disk, clock, caplog):
+def test_a_disk_that_fills_within_hours_is_warned_of_once_an_hour(writer, disk, clock, caplog):
     recording = Recording(writer, clock)
     for minute in range(70):
         with (disk / "fill").open("ab") as file:
@@ -48,7 +48,7 @@ def test_a_disk_that_will_be_full_within_hours_is_told_of_once_an_hour(writer, d
     assert " fills in about " in second
 
 
-def test_a_disk_with_much_room_is_not_told_of(tmp_path, clock, caplog):
+def test_a_disk_with_free_space_is_not_warned_of(tmp_path, clock, caplog):
     writer = TrajectoryWriter(tmp_path / "run", "run", 1, Config(), {}, clock.now_ns())
     recording = Recording(writer, clock)
     for _ in range(10):

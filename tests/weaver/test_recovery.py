@@ -172,7 +172,7 @@ def test_every_command_and_every_grant_has_one_end_on_record(known, unstored, sh
     assert sorted(outcomes) == sorted(granted)
 
 
-def test_an_end_that_was_on_record_is_not_told_twice(recorder):
+def test_a_recorded_end_is_not_published_twice(recorder):
     run = three_groups(make_kernel(config=CONFIG), standby=False)
     files = recorder(run)
     run.ask(ChangeKnob(knob="lr", value=0.5))
@@ -203,7 +203,7 @@ def test_a_command_that_was_never_stored_and_ended_on_record_is_not_ended_again(
     assert not successor.all(Outcome)
 
 
-def test_what_was_granted_and_never_stored_has_an_end_and_was_never_sent(recorder):
+def test_an_action_granted_but_never_stored_has_an_outcome_and_was_never_sent(recorder):
     run = three_groups(make_kernel(config=CONFIG))
     files = recorder(run)
     run.ask(Migrate(group="a"))
@@ -218,7 +218,7 @@ def test_what_was_granted_and_never_stored_has_an_end_and_was_never_sent(recorde
     assert not successor.commands()
 
 
-def test_what_a_weaver_ended_that_never_took_over_is_not_ended_again(recorder):
+def test_an_end_by_a_weaver_that_never_took_over_is_not_repeated(recorder):
     run = three_groups(make_kernel(config=CONFIG))
     files = recorder(run)
     run.ask(Migrate(group="a"))
@@ -232,7 +232,7 @@ def test_what_a_weaver_ended_that_never_took_over_is_not_ended_again(recorder):
     assert (recovered.unsent, recovered.unstarted) == ((), ())
 
 
-def test_what_is_on_file_is_taken_over_whatever_kind_it_is_of(recorder):
+def test_stored_entries_of_all_kinds_are_taken_over(recorder):
     run = three_groups(make_kernel(config=CONFIG))
     files = recorder(run)
     run.ask(CordonNode(node="node-a"))
@@ -245,7 +245,7 @@ def test_what_is_on_file_is_taken_over_whatever_kind_it_is_of(recorder):
     assert [answered.reply for answered in kernel.control().answers] == [answer]
 
 
-def test_what_is_on_record_before_the_stored_state_is_not_taken_in_again(tmp_path):
+def test_records_before_the_stored_state_are_not_applied_again(tmp_path):
     with closing(TrajectoryWriter(tmp_path, "run", 1, Config(), {}, START_NS)) as writer:
         writer.event(Request(id="r1", want=StopActions()), START_NS, [])
     for seq, stopped in ((1, False), (0, True)):
@@ -254,7 +254,7 @@ def test_what_is_on_record_before_the_stored_state_is_not_taken_in_again(tmp_pat
         assert inheritance.recovered(2).control.stopped is stopped
 
 
-def test_a_wish_that_was_taken_back_on_record_alone_is_wanted_no_more(recorder):
+def test_a_desired_value_that_was_cleared_on_record_alone_is_gone(recorder):
     run = three_groups(make_kernel(config=CONFIG))
     files = recorder(run)
     run.ask(ChangeKnob(knob="lr", value=0.5))
@@ -265,7 +265,7 @@ def test_a_wish_that_was_taken_back_on_record_alone_is_wanted_no_more(recorder):
     assert succeed(run, files).kernel.control().desired == ()
 
 
-def test_what_the_kill_switch_took_back_on_record_alone_is_not_sent_again(recorder):
+def test_a_command_withdrawn_on_record_by_the_kill_switch_is_not_sent_again(recorder):
     run = three_groups(make_kernel(config=CONFIG), standby=False)
     files = recorder(run)
     run.ask(ChangeKnob(knob="lr", value=0.5))
@@ -288,7 +288,7 @@ def test_what_the_kill_switch_took_back_on_record_alone_is_not_sent_again(record
     )
 
 
-def test_a_cordon_whose_end_was_half_stored_is_over(recorder):
+def test_a_cordon_whose_end_was_half_stored_has_ended(recorder):
     run = three_groups(make_kernel(config=CONFIG))
     files = recorder(run)
     run.ask(CordonNode(node="node-a"))
@@ -352,7 +352,7 @@ def test_a_failure_that_the_stored_plan_knows_of_is_counted_once(recorder):
     assert only(Outcome, successor.outputs).result == "partial"
 
 
-def test_a_kill_switch_that_was_answered_holds_though_it_was_never_stored(recorder):
+def test_an_answered_kill_switch_applies_although_it_was_not_stored(recorder):
     run = three_groups(make_kernel(config=CONFIG))
     files = recorder(run)
     run.want(StopActions())
@@ -374,7 +374,7 @@ def test_an_answer_that_was_stored_is_given_again_and_one_that_was_not_is_found_
     assert successor.want(knob, sent_as="lost").ids != lost.ids
 
 
-def test_a_cordon_that_was_answered_holds_though_it_was_never_stored(recorder):
+def test_an_answered_cordon_applies_although_it_was_not_stored(recorder):
     run = three_groups(make_kernel(config=CONFIG))
     files = recorder(run)
     run.ask(CordonNode(node="node-a"))
@@ -416,7 +416,7 @@ def test_the_input_at_which_the_last_weaver_failed_is_known_again(tmp_path):
 
 
 @pytest.mark.parametrize("outputs", [[], [Withdrawal(command="c1", worker="w1")]])
-def test_an_input_that_did_not_fail_is_no_poison(tmp_path, outputs):
+def test_an_input_that_did_not_fail_is_not_skipped(tmp_path, outputs):
     with closing(TrajectoryWriter(tmp_path, "run", 1, Config(), {}, START_NS)) as writer:
         writer.event(Recovered(epoch=1), START_NS, outputs)
     inheritance = Inheritance({}, "bucket TL_run")

@@ -177,7 +177,7 @@ async def test_a_start_that_is_superseded_leaves_the_server_to_its_successor(sta
     assert start.server is not None
 
 
-async def test_of_two_that_start_at_once_the_later_goes_on(start, monkeypatch):
+async def test_of_two_weavers_that_start_at_once_the_later_continues(start, monkeypatch):
     take_over, overtaken = NatsBus.take_over, []
 
     async def late(self):
@@ -239,7 +239,7 @@ async def test_a_kernel_that_fails_ends_the_weaver_with_one_line_and_the_input_o
 
 
 @pytest.mark.long
-def test_a_weaver_whose_output_cannot_be_written_goes_on(tmp_path):
+def test_a_weaver_whose_output_cannot_be_written_continues(tmp_path):
     command = [sys.executable, "-m", "torchloom_core.cli", "weaver"]
     with (
         Path("/dev/full").open("w") as full,

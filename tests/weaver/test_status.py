@@ -61,7 +61,7 @@ class SaysHowItIs:
         return ()
 
 
-def test_what_a_policy_says_of_itself_is_told_and_what_is_no_text_is_not():
+def test_a_policys_status_text_is_shown_and_other_types_are_not():
     for status_line, told in (("patience 40 s\n(3 x 10 s)", "patience 40 s (3 x 10 s)"), (7, "")):
         one = ActivePolicy("says", SaysHowItIs(status_line))
         run = Run(make_kernel([one]))
@@ -102,7 +102,7 @@ def test_ten_thousand_workers_come_in_pages_each_of_which_fits_a_message():
     assert list(values) == workers
 
 
-def test_of_each_knob_it_is_told_whether_a_stand_by_tries_it_out():
+def test_each_knob_shows_whether_a_standby_can_preview_it():
     run = run_of(2)
     assert describe_knobs(run.kernel).tried == ()
     run.feed(hello("s0-0", state="standby", tries=("lr", "another")))
@@ -111,7 +111,7 @@ def test_of_each_knob_it_is_told_whether_a_stand_by_tries_it_out():
     assert describe_knobs(run.kernel).tried == ()
 
 
-def test_what_is_not_told_of_each_worker_can_be_had_without_them():
+def test_the_status_can_be_read_without_the_workers():
     run = run_of(3)
     whole, lists = status(run), status(run, Page(workers=False))
     assert len(whole.workers) == 3
@@ -127,7 +127,7 @@ def test_a_small_run_comes_in_one_page():
     assert not describe_knobs(run_of(3).kernel).more
 
 
-def test_a_page_after_a_worker_that_nobody_knows_begins_at_the_start():
+def test_a_page_after_an_unknown_worker_begins_at_the_start():
     run = run_of(3)
     assert status(run, Page(after="nobody")).workers == status(run).workers
     assert msgspec.structs.asdict(describe_knobs(run.kernel, Page(after="nobody")))["values"]
@@ -141,7 +141,7 @@ def endings(run: Run) -> dict[str, str]:
     return {row.worker: row.ending for row in status(run).workers}
 
 
-def test_how_a_worker_ended_is_told_and_a_drain_is_no_kill():
+def test_the_end_of_a_worker_is_shown_and_a_drain_is_no_kill():
     run = three_groups(make_kernel())
     assert set(endings(run).values()) == {""}
     run.ask(DrainGroup(group="a"))
@@ -161,14 +161,14 @@ def test_a_drained_worker_whose_exit_came_before_its_ack_was_drained_too():
     assert endings(run)["a-0"] == "drained"
 
 
-def test_a_worker_that_nobody_hears_of_is_silent():
+def test_a_worker_without_heartbeats_is_silent():
     run = three_groups(make_kernel(), standby=False)
     run.now_ns += 11 * 10**9
     run.hear("b-0")
     assert endings(run) == {"a-0": "silent", "b-0": "", "c-0": "silent"}
 
 
-def test_one_worker_s_knobs_keep_no_knob_of_the_run_from_being_told():
+def test_one_workers_knobs_do_not_crowd_out_the_runs():
     run = run_of(1)
     choices = tuple(f"{number}{'x' * 40}" for number in range(MAX_CHOICES))
     many = (KnobSpec(name=f"x.{n}", kind="choice", choices=choices) for n in range(MAX_KNOBS))
@@ -178,7 +178,7 @@ def test_one_worker_s_knobs_keep_no_knob_of_the_run_from_being_told():
     assert "batch" in [spec.name for spec in describe_knobs(run.kernel).specs]
 
 
-def test_knobs_that_fill_an_answer_do_not_keep_the_others_from_being_told():
+def test_large_knobs_do_not_crowd_out_the_others():
     run = run_of(1)
     choices = tuple(f"{number}{'x' * 40}" for number in range(MAX_CHOICES))
     for worker in ("g1", "g2"):
@@ -209,14 +209,14 @@ def test_a_hazard_is_shown_though_no_policy_reads_the_forecast():
     assert row.hazards == {"oracle": 0.5}
 
 
-def test_what_the_lighthouse_sees_is_told_in_a_line():
+def test_the_lighthouses_view_is_shown_in_a_line():
     run = three_groups(make_kernel())
     assert status(run).lighthouse == ""
     run.feed(lighthouse_view(silent=("b:uuid",)))
     assert status(run).lighthouse == "quorum 7 of 3, silent: b"
 
 
-def test_a_life_after_which_its_group_has_come_back_is_no_trouble_of_now():
+def test_an_incarnation_followed_by_another_is_left_out():
     run = three_groups(make_kernel())
     for group in "abc":
         run.feed(in_quorum(f"{group}-0", 7))
@@ -233,7 +233,7 @@ def test_a_life_after_which_its_group_has_come_back_is_no_trouble_of_now():
     assert status(run).lighthouse == "quorum 9 of 1"
 
 
-def test_of_those_at_risk_the_ones_that_are_most_are_told_with_why():
+def test_the_workers_at_highest_risk_are_shown_with_reasons():
     run = run_of(50)
     hazard = {f"g{number}-0": number / 100 for number in range(50)}
     wanted = [o for o in run.tick() if isinstance(o, ForecastWanted)]
@@ -246,7 +246,7 @@ def test_of_those_at_risk_the_ones_that_are_most_are_told_with_why():
     assert (told[0].hazard, told[0].horizon_s, told[0].why) == (0.49, 60.0, "it is hot")
 
 
-def test_how_long_a_step_takes_is_told_once_somebody_tells_of_it():
+def test_the_step_time_is_shown_once_a_worker_reports_it():
     run = three_groups(make_kernel())
     run.tick()
     assert status(run).step_time_s is None
@@ -256,7 +256,7 @@ def test_how_long_a_step_takes_is_told_once_somebody_tells_of_it():
     assert status(run).step_time_s == 0.3
 
 
-def test_what_waits_for_a_person_says_what_is_wanted_and_until_when():
+def test_a_pending_approval_shows_its_action_and_its_deadline():
     policy = Says()
     text = "[arbiter.actions.migrate]\napproval = true"
     run = three_groups(make_kernel([active("says", policy)], text))
@@ -267,7 +267,7 @@ def test_what_waits_for_a_person_says_what_is_wanted_and_until_when():
     assert waiting.until_ns == run.now_ns + 60 * SECOND_NS
 
 
-def test_restarts_in_vain_are_told_until_a_rank_attaches_and_say_why():
+def test_crash_loops_are_shown_with_their_reason_until_a_rank_attaches():
     run = three_groups(make_kernel())
     run.exit("b-0")
 
@@ -278,7 +278,7 @@ def test_restarts_in_vain_are_told_until_a_rank_attaches_and_say_why():
     (told,) = note(restart=1, most=3, status=-11, lived_s=2.5, error="")
     assert told.text == (
         "crash-looping: 1 restart on node-b ended before they attached, the last was 1 of 3: "
-        "signal 11 after 2.5 s, and no error was kept"
+        "signal 11 after 2.5 s, without a recorded error"
     )
     note(restart=2, most=3, status=1, error="RuntimeError: no\n  gloo")
     (loop,) = status(run).crash_loops
