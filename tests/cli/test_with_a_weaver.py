@@ -30,7 +30,7 @@ def test_status_shows_the_run(run, weaver):
         "quarantined",
         "raised: x",
         "p3.4",
-        "cordoned, no new workers start there: node7, node9 for 48h",
+        "cordoned nodes: node7, node9 for 48h",
         ".torchloom/trajectory/digits",
     ):
         assert part in result.stdout

@@ -221,7 +221,7 @@ def cordon(
     lasts: Annotated[Duration | None, Parameter(name="--for")] = None,
     connection: Connection = _HERE,
 ) -> None:
-    """Cordon a node: start no new workers on it; workers there keep training.
+    """Cordon a node: torchLoom uses no standby on it; workers there keep training.
 
     If a node is cordoned twice, the longer cordon applies.
 
@@ -237,7 +237,7 @@ def cordon(
 
 
 def uncordon(node: str, /, *, connection: Connection = _HERE) -> None:
-    """Uncordon a node: new workers may start on it again.
+    """Uncordon a node: torchLoom may use its standbys again.
 
     Parameters
     ----------

@@ -87,7 +87,7 @@ def evaluate(
         False alarms per watched component (node or disk) and day that set the threshold of a
         predictor without a model.
     sensitivity
-        Also vary the costs, which takes most of the time.
+        Also vary the costs, which takes most of the time. Default: yes.
     sweep
         Run the job with a range of spares or standbys, and report how many pay off: spares=0..16,
         spares=0..16:4 in steps of 4, standbys=0..4.

@@ -51,7 +51,7 @@ def render(status: Status, metrics: Sequence[str] = (), error: str = "") -> Rend
     parts.append(_workers(status.workers, metrics))
     if status.cordoned:
         nodes = ", ".join(_cordon(node, status) for node in status.cordoned)
-        parts.append(Text(f"cordoned, no new workers start there: {nodes}", style="yellow"))
+        parts.append(Text(f"cordoned nodes: {nodes}", style="yellow"))
     if status.waiting:
         parts.append(_waiting(status))
     if status.knobs_waiting:

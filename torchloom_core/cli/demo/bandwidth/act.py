@@ -59,7 +59,7 @@ class BandwidthAct:
                     self.began.append(time.time())
                 finally:
                     self._processes.kill_trainers()
-        self._look(show)
+        self._poll(show)
 
     def _config(self, text: str) -> str:
         return text if self.arm.tuned else text.replace('mode = "act"', 'mode = "shadow"')
@@ -80,10 +80,10 @@ class BandwidthAct:
         while (left_s := deadline - time.monotonic()) > 0:
             for group in self.logs:
                 self._processes.check(group)
-            self._look(show)
+            self._poll(show)
             await asyncio.sleep(min(0.1, left_s))
 
-    def _look(self, show: Callable[[], None]) -> None:
+    def _poll(self, show: Callable[[], None]) -> None:
         for log in self.logs.values():
             log.read()
         show()

@@ -171,7 +171,7 @@ class KnobsAct:
         """Return the result of ``find`` once it is true."""
         deadline = time.monotonic() + START_S
         while not (found := find()):
-            self._look()
+            self._poll()
             for group in self.trainers:
                 if group != VICTIM.group or not self._is_away:
                     self._processes.check(group)
@@ -196,9 +196,9 @@ class KnobsAct:
             with suppress(subprocess.TimeoutExpired):
                 await asyncio.to_thread(trainer.wait, _LEAVE_S)
             self._processes.check(group)
-        self._look()
+        self._poll()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         for log in self.logs.values():
             log.read()
         self._show()
