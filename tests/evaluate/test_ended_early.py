@@ -61,8 +61,8 @@ def test_an_interruption_keeps_what_is_finished_and_says_how_to_go_on(runs, numb
     text, kept = said(process, runs)
     assert process.returncode == status
     assert text == (
-        f"torchloom: interrupted; {kept} finished runs are kept in small-evaluation/runs: the "
-        "same command goes on from there\n"
+        f"torchloom: interrupted; {kept} finished runs are saved in small-evaluation/runs: the "
+        "same command continues\n"
     )
 
 
@@ -75,8 +75,8 @@ def test_a_worker_that_is_killed_is_one_line_that_says_how_to_go_on(runs):
     assert process.returncode == 9
     assert text == (
         f"torchloom: a worker process died: killed, or out of memory; {kept} finished runs are "
-        "kept in small-evaluation/runs: the same command goes on from there, fewer --jobs need "
-        "less memory\n"
+        "saved in small-evaluation/runs: the same command continues; fewer --jobs need less "
+        "memory\n"
     )
 
 

@@ -135,17 +135,17 @@ def test_two_ranks_train_in_the_lab_and_switch_the_link_under_way(lab, tmp_path)
 def test_where_there_can_be_no_lab_it_says_why_in_one_line_and_ends_with_3(monkeypatch, capsys):
     monkeypatch.setattr(namespaces.shutil, "which", lambda tool: f"/usr/sbin/{tool}")
     monkeypatch.setattr(namespaces.os, "geteuid", lambda: 1000)
-    with pytest.raises(NoLabError, match="need to be root"):
+    with pytest.raises(NoLabError, match="network namespaces need root"):
         Lab(2).up()
     with pytest.raises(SystemExit) as ended:
         lab_module.main(["up", "--ranks", "2"])
     assert ended.value.code == EXIT_NOT_HERE
-    assert capsys.readouterr().err == "no lab here: need to be root\n"
+    assert capsys.readouterr().err == "no lab here: network namespaces need root\n"
 
 
 def test_without_iproute2_it_says_what_to_install(monkeypatch):
     monkeypatch.setattr(namespaces.shutil, "which", lambda tool: None)
-    assert reason_for_none() == "there is no `ip` here: install iproute2"
+    assert reason_for_none() == "`ip` is missing: install iproute2"
 
 
 def test_a_rate_of_nothing_is_refused():

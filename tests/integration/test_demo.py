@@ -62,10 +62,10 @@ def test_the_migration_was_done_before_the_node_died(act):
 def test_its_trajectory_is_decided_again_to_the_bit(act, capsys):
     root = run_folder(act.state_dir, "demo")
     assert app(["trajectory", "replay", str(root), "--json"], result_action="return_value") == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["difference"] is None
-    assert told["verdicts"] > 0
-    assert told["outputs"] > told["verdicts"]
+    report = json.loads(capsys.readouterr().out)
+    assert report["difference"] is None
+    assert report["verdicts"] > 0
+    assert report["outputs"] > report["verdicts"]
 
 
 def test_output_at_the_end_is_written(act, tmp_path):
@@ -79,5 +79,5 @@ def test_output_at_the_end_is_written(act, tmp_path):
     shown = StringIO()
     report.show_table(Console(file=shown, width=120), act, act)
     assert re.search(r"failed steps +│ +0 │ +0", shown.getvalue())
-    assert "node-1 dies" in shown.getvalue()
+    assert "node-1 fails" in shown.getvalue()
     assert str(run_folder(act.state_dir, "demo")) in shown.getvalue().replace("\n", "")
