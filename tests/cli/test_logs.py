@@ -18,15 +18,15 @@ def logged(folder):
     recorder = Recorder(run_folder(folder.path / ".torchloom", "run"), 1)
     recorder.step(Recovered(epoch=1))
     for rank, node in ((0, "node7"), (1, "node8")):
-        who = {"run": "run", "worker": f"g0-{rank}", "incarnation": 1}
-        recorder.step(Hello(**who, group="g0", rank=rank, node=node))
+        worker = {"run": "run", "worker": f"g0-{rank}", "incarnation": 1}
+        recorder.step(Hello(**worker, group="g0", rank=rank, node=node))
         for level, text in (
             ("warning", f"rank {rank} is slow\x1b[2J"),
             ("error", "no\nTraceback: <b>\n  line"),
         ):
             fields = {"level": level, "logger": "mine", "text": text}
-            recorder.step(Note(**who, kind="log", fields=fields))
-        recorder.step(Note(**who, kind="hang", fields={"text": "no line of a log"}))
+            recorder.step(Note(**worker, kind="log", fields=fields))
+        recorder.step(Note(**worker, kind="hang", fields={"text": "no line of a log"}))
     recorder.writer.close()
     return folder
 

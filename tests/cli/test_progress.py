@@ -76,10 +76,10 @@ def test_a_silent_task_is_reported_at_growing_intervals(log):
         f"fit boosting: still running, no progress reported for {so_far}"
         for so_far in ("60s", "2m", "4m", "8m", "16m", "32m")
     ]
-    assert log.last("ask boosting", 0.5, 1.0) == "ask boosting 50%"
+    assert log.last("predict boosting", 0.5, 1.0) == "predict boosting 50%"
     log.clock.advance_s(60.0)
     log.lines.check_silence()
-    assert log.written[-1] == "ask boosting: still running, no progress reported for 60s"
+    assert log.written[-1] == "predict boosting: still running, no progress reported for 60s"
 
 
 def test_a_task_with_progress_is_not_reported_as_silent(log):

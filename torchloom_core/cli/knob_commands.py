@@ -11,7 +11,7 @@ from rich.table import Table
 
 from torchloom_core.cli.options import AsJson, Connection, Wait
 from torchloom_core.cli.output import console, print_json, warn
-from torchloom_core.cli.weaver_client import act, ask_knobs, open_client
+from torchloom_core.cli.weaver_client import act, fetch_knobs, open_client
 from torchloom_core.errors import ConfigError, RequestError
 from torchloom_core.plain_text import printable
 from torchloom_core.suggest import nearest
@@ -254,7 +254,7 @@ def _parsed(text: str) -> KnobValue:
 
 async def _knobs(connection: Connection) -> KnobTable:
     async with open_client(connection) as client:
-        return await ask_knobs(client)
+        return await fetch_knobs(client)
 
 
 def _values(table: KnobTable, knob: str) -> dict[str, KnobValue]:

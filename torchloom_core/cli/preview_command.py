@@ -13,7 +13,7 @@ from torchloom_core.cli.options import AsJson, Connection
 from torchloom_core.cli.output import console
 from torchloom_core.cli.standby_task_options import check, recorded, show
 from torchloom_core.cli.times import Duration
-from torchloom_core.cli.weaver_client import act, ask, open_client
+from torchloom_core.cli.weaver_client import act, open_client, send
 from torchloom_core.errors import ConfigError
 from torchloom_core.wire.actions import PreviewChange
 from torchloom_core.wire.limits import KnobValue
@@ -92,7 +92,7 @@ def preview(
 
 async def _price(connection: Connection, action: PreviewChange) -> str:
     async with open_client(connection) as client:
-        status = await ask(client, "status", Status, Page(workers=False))
+        status = await send(client, "status", Status, Page(workers=False))
     step_s = status.step_time_s
     each = "unknown duration" if step_s is None else f"{step_s:.3g} s each"
     steps = f"2 x {action.repeats} x {action.steps} steps of {each}"

@@ -14,7 +14,7 @@ from torchloom_core.cli.options import Connection
 from torchloom_core.cli.output import warn
 from torchloom_core.cli.progress import ReportProgress, progress
 from torchloom_core.cli.standby_task_options import INTERRUPTED
-from torchloom_core.cli.weaver_client import ask, find_weaver, open_client
+from torchloom_core.cli.weaver_client import find_weaver, open_client, send
 from torchloom_core.errors import MessageError, RequestError
 from torchloom_core.trajectory.pieces import Pieces
 from torchloom_core.trajectory.standby_tasks import StandbyTasks
@@ -117,7 +117,7 @@ async def _listen(
 
 async def _propose(client: "ControlClient", action: _StandbyTask) -> Answer:
     body: dict[str, Any] = {"action": msgspec.to_builtins(action), "id": uuid.uuid4().hex}
-    return await ask(client, "propose", Answer, body, _TRIES)
+    return await send(client, "propose", Answer, body, _TRIES)
 
 
 class _Follow:

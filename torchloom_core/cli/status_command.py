@@ -9,7 +9,7 @@ from cyclopts.validators import Number
 
 from torchloom_core.cli.options import AsJson, Connection
 from torchloom_core.cli.output import console, print_json, warn
-from torchloom_core.cli.weaver_client import ask_status, open_client
+from torchloom_core.cli.weaver_client import fetch_status, open_client
 from torchloom_core.errors import RequestError
 from torchloom_core.wire.operator import Status
 
@@ -49,7 +49,7 @@ async def _show(
     from torchloom_core.cli.status_view import render
 
     async with open_client(connection) as client:
-        last = await ask_status(client)
+        last = await fetch_status(client)
         if not watch:
             if json:
                 print_json(last)
@@ -79,6 +79,6 @@ async def _statuses(
     while True:
         await asyncio.sleep(every_s)
         try:
-            yield await ask_status(client), ""
+            yield await fetch_status(client), ""
         except RequestError as error:
             yield None, str(error)

@@ -81,7 +81,7 @@ async def open_client(connection: Connection) -> AsyncIterator["ControlClient"]:
         await client.close()
 
 
-async def ask(
+async def send(
     client: "ControlClient", verb: str, answer: type[_T], body: Any = None, tries: int = 1
 ) -> _T:
     """Send one request, up to ``tries`` times if there is no answer, and return the answer.
@@ -102,23 +102,23 @@ async def ask(
         raise RequestError(f"{verb}: the answer is no {answer.__name__}: {error}") from None
 
 
-async def ask_status(client: "ControlClient") -> Status:
-    """Return the whole status, requested page by page; raises as :func:`ask` does."""
-    first = page = await ask(client, "status", Status)
+async def fetch_status(client: "ControlClient") -> Status:
+    """Return the whole status, requested page by page; raises as :func:`send` does."""
+    first = page = await send(client, "status", Status)
     workers = list(first.workers)
     while page.more:
-        page = await ask(client, "status", Status, Page(after=page.workers[-1].worker))
+        page = await send(client, "status", Status, Page(after=page.workers[-1].worker))
         workers += page.workers
     workers.sort(key=lambda row: (natural_key(row.group), natural_key(row.worker)))
     return msgspec.structs.replace(first, workers=tuple(workers), more=False)
 
 
-async def ask_knobs(client: "ControlClient") -> KnobTable:
-    """Return the whole table of knobs, requested page by page; raises as :func:`ask` does."""
-    first = page = await ask(client, "knobs", KnobTable)
+async def fetch_knobs(client: "ControlClient") -> KnobTable:
+    """Return the whole table of knobs, requested page by page; raises as :func:`send` does."""
+    first = page = await send(client, "knobs", KnobTable)
     values = dict(first.values)
     while page.more:
-        page = await ask(client, "knobs", KnobTable, Page(after=list(values)[-1]))
+        page = await send(client, "knobs", KnobTable, Page(after=list(values)[-1]))
         values |= page.values
     values = {worker: values[worker] for worker in sorted(values, key=natural_key)}
     return msgspec.structs.replace(first, values=values, more=False)
@@ -144,7 +144,7 @@ async def _act(connection: Connection, verb: str, body: Any, wait_s: float) -> N
         if body is not None:
             # The id prevents a second execution if only the answer was lost.
             body = {**msgspec.to_builtins(body), "id": uuid.uuid4().hex}
-        answer = await ask(client, verb, Answer, body, _TRIES)
+        answer = await send(client, verb, Answer, body, _TRIES)
         if not answer.ok:
             raise RequestError(answer.text)
         console().print(": ".join(filter(None, [answer.text, ", ".join(answer.ids)])), markup=False)

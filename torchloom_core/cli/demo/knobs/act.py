@@ -17,7 +17,7 @@ from torchloom_core.cli.demo.processes import START_S, Processes
 from torchloom_core.cli.demo.scenario import Training
 from torchloom_core.cli.demo.steplog import StepLog
 from torchloom_core.cli.options import Connection
-from torchloom_core.cli.weaver_client import ask, ask_knobs, open_client
+from torchloom_core.cli.weaver_client import fetch_knobs, open_client, send
 from torchloom_core.errors import StateError
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.events import CommandStatus, Judged, Outcome
@@ -104,7 +104,7 @@ class KnobsAct:
             self.trainers[VICTIM.group].send_signal(signal.SIGSTOP)
         self._say(f"$ {change.command}")
         request = msgspec.structs.replace(change.request, id=uuid.uuid4().hex)
-        answer = await ask(self._client, "knob.set", Answer, request, tries=2)
+        answer = await send(self._client, "knob.set", Answer, request, tries=2)
         if not answer.ok:
             raise StateError(f"{change.command}: {answer.text}")
         if change.under_kill:
@@ -186,7 +186,9 @@ class KnobsAct:
         """Wait until the Weaver knows the knobs of all groups; telemetry may arrive earlier."""
         deadline = time.monotonic() + START_S
         groups = len(self.logs)
-        while sum("lr" in own for own in (await ask_knobs(self._client)).values.values()) < groups:
+        while (
+            sum("lr" in own for own in (await fetch_knobs(self._client)).values.values()) < groups
+        ):
             if time.monotonic() > deadline:
                 raise StateError(f"not all {groups} groups registered knobs within {START_S:g} s")
             await asyncio.sleep(0.05)
