@@ -296,13 +296,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--quality", type=Path, help="another quality.json than the run's")
     parser.add_argument("--seeds", type=int, default=6)
     parser.add_argument("--out", type=Path, default=Path("build/allreduce/backtest"))
-    asked = parser.parse_args(argv)
+    args = parser.parse_args(argv)
     try:
-        measured = read(asked.results)
-        if asked.quality:
-            measured.quality.update(json.loads(asked.quality.read_text())["quality"])
-        progress = evaluated(measured, asked.out, asked.seeds)
-        show(measured, progress, compared(measured, asked.out / "lab.toml"))
+        measured = read(args.results)
+        if args.quality:
+            measured.quality.update(json.loads(args.quality.read_text())["quality"])
+        progress = evaluated(measured, args.out, args.seeds)
+        show(measured, progress, compared(measured, args.out / "lab.toml"))
     except ResultsError as error:
         print(error, file=sys.stderr)
         return 2

@@ -27,7 +27,7 @@ from rich.console import Console
 from experiments.allreduce import schedule
 from experiments.allreduce.arm import TUNER, Arm, ArmError, Played, Settings, play_arm
 from experiments.allreduce.judge import Check
-from experiments.allreduce.kept_arms import said
+from experiments.allreduce.stored_arms import said
 from experiments.allreduce.lab import or_exit
 from experiments.allreduce.model import Workload
 from experiments.allreduce.run import POLICY
@@ -84,12 +84,12 @@ class Rescue:
     verdict: str
 
 
-def play(lab: Lab, seed: int, band: float, asked: argparse.Namespace) -> tuple[Played, Path]:
+def play(lab: Lab, seed: int, band: float, args: argparse.Namespace) -> tuple[Played, Path]:
     """Play the tuner with a guard of such a band; return what came of it, and where it lies."""
-    planned = schedule.steps([None, asked.mbit, None], [BEFORE_S, SLOW_S, AFTER_S], RANKS)
-    folder = asked.logs / "harmful" / f"band-{band:g}-{seed}"
+    planned = schedule.steps([None, args.mbit, None], [BEFORE_S, SLOW_S, AFTER_S], RANKS)
+    folder = args.logs / "harmful" / f"band-{band:g}-{seed}"
     shutil.rmtree(folder, ignore_errors=True)
-    workload = replace(WORKLOAD, learning_rate=asked.learning_rate)
+    workload = replace(WORKLOAD, learning_rate=args.learning_rate)
     arm = Arm(TUNER, "none", TUNED.format(band=band))
     return play_arm(lab, arm, seed, planned, Settings(workload), folder), folder
 
@@ -194,17 +194,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--mbit", type=float, default=SLOW_MBIT, help="what the slow links carry")
     parser.add_argument("--out", type=Path, default=HERE, help="results and plot")
     parser.add_argument("--logs", type=Path, default=Path("build/allreduce"))
-    asked = parser.parse_args(argv)
+    args = parser.parse_args(argv)
     console = Console(width=None if sys.stdout.isatty() else 110)
     tuned, without = [], []
     rescues, alone = [], []
     try:
         with or_exit(), Lab(RANKS) as lab:
-            for seed in range(1, asked.seeds + 1):
-                played, folder = play(lab, seed, BAND, asked)
+            for seed in range(1, args.seeds + 1):
+                played, folder = play(lab, seed, BAND, args)
                 tuned.append(played)
                 rescues.append(rescue_of(played, verdict_of(folder)))
-                without.append(play(lab, seed, ENDLESS, asked)[0])
+                without.append(play(lab, seed, ENDLESS, args)[0])
                 alone.append(rescue_of(without[-1], ""))
                 console.print(f"seed {seed}: played")
     except ArmError as error:
@@ -214,16 +214,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     for check in found:
         word = "holds" if check.holds else "does not hold"
         console.print(f"{word}: {check.text}", markup=False, soft_wrap=True)
-    asked.out.mkdir(parents=True, exist_ok=True)
-    draw(tuned, without, asked.out / "harmful.png")
+    args.out.mkdir(parents=True, exist_ok=True)
+    draw(tuned, without, args.out / "harmful.png")
     results = {
-        "asked": said(asked),
-        "workload": asdict(replace(WORKLOAD, learning_rate=asked.learning_rate)),
+        "asked": said(args),
+        "workload": asdict(replace(WORKLOAD, learning_rate=args.learning_rate)),
         "rescues": [asdict(each) for each in rescues],
         "without": [asdict(each) for each in alone],
         "checks": [asdict(check) for check in found],
     }
-    (asked.out / "harmful.json").write_text(json.dumps(results, indent=1) + "\n")
+    (args.out / "harmful.json").write_text(json.dumps(results, indent=1) + "\n")
     return 0 if all(check.holds for check in found) else 1
 
 

@@ -37,30 +37,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("mbit", nargs="?", help="of `rate`: Mbit/s, or unshaped")
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--name", default="a", help="several labs do not meet")
-    asked = parser.parse_args(argv)
-    lab = Lab(asked.ranks, asked.name)
+    args = parser.parse_args(argv)
+    lab = Lab(args.ranks, args.name)
     with or_exit():
-        if asked.what == "up":
+        if args.what == "up":
             lab.up()
         elif reason := reason_for_none():
             raise NoLabError(reason)
-        elif asked.what == "down":
+        elif args.what == "down":
             lab.down()
-        elif asked.what == "rate":
-            _set_rate(asked)
+        elif args.what == "rate":
+            _set_rate(args)
         for space in lab.left():
             print(space)
     return 0
 
 
-def _set_rate(asked: argparse.Namespace) -> None:
-    ranks = len(Lab(MOST_RANKS, asked.name).left()) - 1
+def _set_rate(args: argparse.Namespace) -> None:
+    ranks = len(Lab(MOST_RANKS, args.name).left()) - 1
     if ranks < 1:
-        raise SystemExit(f"there is no lab {asked.name!r}: set it up first")
-    if asked.mbit is None:
+        raise SystemExit(f"there is no lab {args.name!r}: set it up first")
+    if args.mbit is None:
         raise SystemExit("rate: need Mbit/s, or unshaped")
-    rate = Rate.both(None if asked.mbit == "unshaped" else float(asked.mbit))
-    Lab(ranks, asked.name).set_rates([rate] * ranks)
+    rate = Rate.both(None if args.mbit == "unshaped" else float(args.mbit))
+    Lab(ranks, args.name).set_rates([rate] * ranks)
 
 
 if __name__ == "__main__":

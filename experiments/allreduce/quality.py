@@ -197,24 +197,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--powersgd-rank", type=int, default=POWERSGD_RANK)
     parser.add_argument("--out", type=Path, default=HERE / "quality.json")
     add_workload(parser)
-    asked = parser.parse_args(argv)
+    args = parser.parse_args(argv)
     for option in ("before", "stay"):
-        number = getattr(asked, option)
+        number = getattr(args, option)
         if number < EVERY or number % EVERY:
             parser.error(f"--{option}: need a multiple of {EVERY}, was {number}")
-    for mode in asked.modes.split(","):
+    for mode in args.modes.split(","):
         if mode not in MODES:
             parser.error(f"--modes: need {', '.join(MODES)}, was {mode}")
-    workload = workload_of(asked)
-    options = workload, asked.topk_share, asked.powersgd_rank
+    workload = workload_of(args)
+    options = workload, args.topk_share, args.powersgd_rank
 
-    console, seeds = Console(), range(1, asked.seeds + 1)
-    modes = [mode for mode in dict.fromkeys(asked.modes.split(",")) if mode != "none"]
-    side_by_side = Parallel(asked.jobs, return_as="generator")
+    console, seeds = Console(), range(1, args.seeds + 1)
+    modes = [mode for mode in dict.fromkeys(args.modes.split(",")) if mode != "none"]
+    side_by_side = Parallel(args.jobs, return_as="generator")
     begun = [Learner.begin(seed, workload) for seed in seeds]
-    learnt = list(side_by_side(delayed(train)(one, asked.before, *options) for one in begun))
+    learnt = list(side_by_side(delayed(train)(one, args.before, *options) for one in begun))
     ended = side_by_side(
-        delayed(train)(one.changed_to(mode), asked.stay, *options)
+        delayed(train)(one.changed_to(mode), args.stay, *options)
         for one in learnt
         for mode in ("none", *modes)
     )
@@ -223,24 +223,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         curves.append(one.curve)
         console.print(f"{one.curve.mode}, seed {one.curve.seed}: {one.curve.loss[-1]:.4f}")
 
-    rows = judge(curves, asked.before)
-    table = Table("mode", "quality (95 %)", "loss at the end", title=f"{asked.stay} steps")
+    rows = judge(curves, args.before)
+    table = Table("mode", "quality (95 %)", "loss at the end", title=f"{args.stay} steps")
     for row in rows:
         last = statistics.fmean(c.end() for c in curves if c.mode == row.mode)
         table.add_row(row.mode, f"{row.quality:.3f} ± {row.half:.3f}", f"{last:.3f}")
     console.print(table)
     written = {
         "workload": asdict(workload),
-        "topk_share": asked.topk_share,
-        "powersgd_rank": asked.powersgd_rank,
-        "before": asked.before,
-        "stay": asked.stay,
+        "topk_share": args.topk_share,
+        "powersgd_rank": args.powersgd_rank,
+        "before": args.before,
+        "stay": args.stay,
         "seeds": list(seeds),
         "quality": {row.mode: round(row.quality, 3) for row in rows},
         "rows": [asdict(row) for row in rows],
         "curves": [asdict(curve) for curve in curves],
     }
-    asked.out.write_text(json.dumps(written, indent=1) + "\n")
+    args.out.write_text(json.dumps(written, indent=1) + "\n")
     return 0
 
 

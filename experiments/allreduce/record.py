@@ -114,13 +114,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("path", type=Path, help="the bundle to write, NAME.tltrace")
     parser.add_argument("--force", action="store_true", help="replace a bundle that is there")
     schedule.add_options(parser)
-    asked = parser.parse_args(argv)
+    args = parser.parse_args(argv)
     try:
-        write_bundle(schedule.of_options(asked), asked.path, force=asked.force)
+        write_bundle(schedule.of_options(args), args.path, force=args.force)
     except TorchloomError as error:
         print(error, file=sys.stderr)
         return 2
-    print(asked.path)
+    print(args.path)
     return 0
 
 

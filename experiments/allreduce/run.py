@@ -24,7 +24,7 @@ import msgspec
 import torch
 from rich.console import Console
 
-from experiments.allreduce import judge, kept_arms, report, schedule
+from experiments.allreduce import judge, stored_arms, report, schedule
 from experiments.allreduce.arm import TUNER, Arm, ArmError, Played, Settings, play_arm
 from experiments.allreduce.lab import or_exit
 from experiments.allreduce.model import POWERSGD_RANK, TOPK_SHARE
@@ -92,17 +92,17 @@ def policy_lines(quality: dict[str, float], more: str) -> str:
     return "\n".join(lines + [f"{mode} = {value}" for mode, value in quality.items()])
 
 
-def arms_of(asked: argparse.Namespace, quality: dict[str, float], console: Console) -> list[Arm]:
-    """Return the arms that were asked for; a tuner that is not installed is left out."""
+def arms_of(args: argparse.Namespace, quality: dict[str, float], console: Console) -> list[Arm]:
+    """Return the arms that were args for; a tuner that is not installed is left out."""
     arms = []
     installed = any(each.name == POLICY and not each.problem for each in discover())
-    for name in asked.arms.split(","):
+    for name in args.arms.split(","):
         if name in MODES:
             arms.append(Arm(name, name))
         elif name != TUNER:
             raise SystemExit(f"--arms: need {', '.join(MODES)} or {TUNER}, was {name}")
         elif installed:
-            more = asked.policy.read_text() if asked.policy else ""
+            more = args.policy.read_text() if args.policy else ""
             arms.append(Arm(TUNER, "none", policy_lines(quality, more)))
         else:
             console.print(f"the policy {POLICY} is not installed: the arm {TUNER} is left out")
@@ -111,38 +111,38 @@ def arms_of(asked: argparse.Namespace, quality: dict[str, float], console: Conso
     return arms
 
 
-def bouts_of(asked: argparse.Namespace) -> Iterator[Bout]:
-    """Yield the schedules that were asked for."""
-    if asked.trace:
-        yield Bout("trace", recorded(asked.trace, asked.ranks))
-    elif asked.constant:
-        seconds = asked.phase_s * len(schedule.CHANGING)
-        for level, mbit in asked.constant:
-            yield Bout(f"constant-{level}", schedule.steps([mbit], [seconds], asked.ranks))
+def bouts_of(args: argparse.Namespace) -> Iterator[Bout]:
+    """Yield the schedules that were args for."""
+    if args.trace:
+        yield Bout("trace", recorded(args.trace, args.ranks))
+    elif args.constant:
+        seconds = args.phase_s * len(schedule.CHANGING)
+        for level, mbit in args.constant:
+            yield Bout(f"constant-{level}", schedule.steps([mbit], [seconds], args.ranks))
     else:
-        yield Bout(asked.schedule, schedule.of_options(asked))
+        yield Bout(args.schedule, schedule.of_options(args))
 
 
 def play(
-    lab: Lab, arms: Sequence[Arm], bout: Bout, asked: argparse.Namespace, console: Console
+    lab: Lab, arms: Sequence[Arm], bout: Bout, args: argparse.Namespace, console: Console
 ) -> list[Played]:
     """Play each arm with each seed, the arms in turn."""
     settings = Settings(
-        workload_of(asked),
-        asked.topk_share,
-        asked.powersgd_rank,
-        asked.mark_s or asked.phase_s / 15,
+        workload_of(args),
+        args.topk_share,
+        args.powersgd_rank,
+        args.mark_s or args.phase_s / 15,
     )
     trials = []
-    for seed in range(1, asked.seeds + 1):
+    for seed in range(1, args.seeds + 1):
         for arm in arms:
-            folder = asked.logs / bout.name / f"{arm.name}-{seed}"
-            key = kept_arms.key_of(arm, seed, bout.schedule, settings)
-            played = kept_arms.kept(folder, key, lab.ranks) if asked.resume else None
+            folder = args.logs / bout.name / f"{arm.name}-{seed}"
+            key = stored_arms.key_of(arm, seed, bout.schedule, settings)
+            played = stored_arms.kept(folder, key, lab.ranks) if args.resume else None
             if played is None:
                 shutil.rmtree(folder, ignore_errors=True)
                 played = play_arm(lab, arm, seed, bout.schedule, settings, folder)
-                kept_arms.keep(folder, key, played)
+                stored_arms.keep(folder, key, played)
             trials.append(played)
             loss = judge.curve(played)[-1][1]
             done = f"{len(played.steps())} steps, loss {loss:.4f}"
@@ -155,7 +155,7 @@ def conclude(
     trials: list[Played],
     bout: Bout,
     quality: dict[str, float],
-    asked: argparse.Namespace,
+    args: argparse.Namespace,
     console: Console,
 ) -> bool:
     """Show and write down what came of a bout; return whether all that is promised holds."""
@@ -168,9 +168,9 @@ def conclude(
         checks = judge.checks_of_changing(trials, bout.schedule, quality)
     report.show(trials, table, checks, bout.schedule, fixed_by_s, console)
     console.print(report.ideal_switcher(table, quality, bout.schedule), soft_wrap=True)
-    asked.out.mkdir(parents=True, exist_ok=True)
-    report.draw_loss(trials, bout.schedule, asked.out / f"{bout.name}-loss.png")
-    report.draw_steps(table, bout.schedule, asked.out / f"{bout.name}-steps.png")
+    args.out.mkdir(parents=True, exist_ok=True)
+    report.draw_loss(trials, bout.schedule, args.out / f"{bout.name}-loss.png")
+    report.draw_steps(table, bout.schedule, args.out / f"{bout.name}-steps.png")
     results = {
         "machine": {
             "system": platform.system(),
@@ -178,7 +178,7 @@ def conclude(
             "python": platform.python_version(),
             "torch": torch.__version__,
         },
-        "asked": kept_arms.said(asked),
+        "asked": stored_arms.said(args),
         "schedule": [asdict(phase) for phase in bout.schedule],
         "quality": quality,
         "steps": [asdict(row) for row in table],
@@ -197,7 +197,7 @@ def conclude(
         "checks": [asdict(check) for check in checks],
     }
     text = json.dumps(results, indent=1) + "\n"
-    (asked.out / f"{bout.name}.json").write_text(text)
+    (args.out / f"{bout.name}.json").write_text(text)
     return all(check.holds for check in checks)
 
 
@@ -233,22 +233,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--logs", type=Path, default=Path("build/allreduce"))
     schedule.add_options(parser)
     add_workload(parser)
-    asked = parser.parse_args(argv)
-    if asked.quick:
-        asked.seeds, asked.phase_s = 1, QUICK_S
+    args = parser.parse_args(argv)
+    if args.quick:
+        args.seeds, args.phase_s = 1, QUICK_S
     console = Console(width=None if sys.stdout.isatty() else 110)
-    asked.quality = asked.quality or HERE / (QUALITY_OF_A_LONG_STAY if asked.constant else QUALITY)
+    args.quality = args.quality or HERE / (QUALITY_OF_A_LONG_STAY if args.constant else QUALITY)
     try:
-        quality = quality_of(asked.quality)
+        quality = quality_of(args.quality)
     except ValueError as error:
         parser.error(f"--quality: {error}")
-    arms = arms_of(asked, quality, console)
+    arms = arms_of(args, quality, console)
     good = True
     try:
-        with or_exit(), Lab(asked.ranks) as lab:
-            for bout in bouts_of(asked):
-                trials = play(lab, arms, bout, asked, console)
-                good &= conclude(trials, bout, quality, asked, console)
+        with or_exit(), Lab(args.ranks) as lab:
+            for bout in bouts_of(args):
+                trials = play(lab, arms, bout, args, console)
+                good &= conclude(trials, bout, quality, args, console)
     except (ArmError, TraceError) as error:
         console.print(str(error), markup=False)
         return 2

@@ -94,7 +94,7 @@ def play(schedule: Schedule, lab: Lab, begun_s: float, *, alive: Callable[[], bo
     begun_s : float
         By ``time.monotonic``.
     alive : callable
-        Whether to go on; asked a few times a second.
+        Whether to go on; args a few times a second.
     """
     began = []
     for phase in schedule:
@@ -129,7 +129,7 @@ def phases(spans: Iterable[tuple[float, tuple[Rate, ...]]]) -> Schedule:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Let a schedule be asked for."""
+    """Let a schedule be args for."""
     parser.add_argument("--schedule", choices=KINDS, default="changing")
     parser.add_argument("--phase-s", type=_seconds, default=30.0)
     parser.add_argument("--ranks", type=at_least(2), default=4)
@@ -155,13 +155,13 @@ def _seconds(text: str) -> float:
     return number
 
 
-def of_options(asked: argparse.Namespace) -> Schedule:
-    """Return the schedule that was asked for, five phases long."""
-    ranks, seed, seconds = asked.ranks, asked.seed, asked.phase_s * len(CHANGING)
-    if asked.schedule == "sinus":
+def of_options(args: argparse.Namespace) -> Schedule:
+    """Return the schedule that was args for, five phases long."""
+    ranks, seed, seconds = args.ranks, args.seed, args.phase_s * len(CHANGING)
+    if args.schedule == "sinus":
         return sinus(50, 1000, seconds / 2, seconds, ranks, seed)
-    if asked.schedule == "failing":
+    if args.schedule == "failing":
         return failing(1000, 20, seconds, ranks, seed)
-    if asked.schedule == "asymmetric":
+    if args.schedule == "asymmetric":
         return asymmetric(500, seconds, ranks, seed)
-    return steps(CHANGING, [asked.phase_s * share for share in SHARES], ranks)
+    return steps(CHANGING, [args.phase_s * share for share in SHARES], ranks)

@@ -130,24 +130,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=at_least(1), default=2)
     parser.add_argument("--out", type=Path, default=HERE / "sync-quality.json")
     add_workload(parser)
-    asked = parser.parse_args(argv)
+    args = parser.parse_args(argv)
     try:
-        every = [int(each) for each in asked.every.split(",")]
+        every = [int(each) for each in args.every.split(",")]
     except ValueError:
-        parser.error(f"--every: need numbers of steps, was {asked.every}")
-    stay = asked.rounds * max(every)
+        parser.error(f"--every: need numbers of steps, was {args.every}")
+    stay = args.rounds * max(every)
     if len(set(every)) < 2 or min(every) < 1 or any(stay % each for each in every):
-        parser.error(f"--every: need two steps or more that go into {stay}, was {asked.every}")
-    for option, number in (("before", asked.before), ("rounds", stay)):
+        parser.error(f"--every: need two steps or more that go into {stay}, was {args.every}")
+    for option, number in (("before", args.before), ("rounds", stay)):
         if number < EVERY or number % EVERY:
             parser.error(f"--{option}: need a multiple of {EVERY} steps, was {number}")
-    workload = workload_of(asked)
+    workload = workload_of(args)
 
-    console, seeds = Console(), range(1, asked.seeds + 1)
-    side_by_side = Parallel(asked.jobs, return_as="generator")
+    console, seeds = Console(), range(1, args.seeds + 1)
+    side_by_side = Parallel(args.jobs, return_as="generator")
     together = workload, TOPK_SHARE, POWERSGD_RANK
     begun = [Learner.begin(seed, workload) for seed in seeds]
-    learnt = list(side_by_side(delayed(train)(one, asked.before, *together) for one in begun))
+    learnt = list(side_by_side(delayed(train)(one, args.before, *together) for one in begun))
     went_on = side_by_side(
         delayed(train)(one.changed_to("none"), stay, *together) for one in learnt
     )
@@ -162,7 +162,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         curves.append(curve)
         console.print(f"{curve.mode}, seed {curve.seed}: {curve.loss[-1]:.4f}")
 
-    rows = judge(curves, asked.before)
+    rows = judge(curves, args.before)
     table = Table("synchronised after", "quality (95 %)", title=f"{stay} steps")
     for row in rows[1:]:
         table.add_row(row.mode, f"{row.quality:.3f} ± {row.half:.3f}")
@@ -172,7 +172,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         console.print(f"{cost.algorithm}: sync_cost {cost.sync_cost:.3f} ± {cost.half:.3f}")
     written = {
         "workload": asdict(workload),
-        "before": asked.before,
+        "before": args.before,
         "stay": stay,
         "every": every,
         "seeds": list(seeds),
@@ -181,7 +181,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "rows": [asdict(row) for row in rows],
         "curves": [asdict(curve) for curve in curves],
     }
-    asked.out.write_text(json.dumps(written, indent=1) + "\n")
+    args.out.write_text(json.dumps(written, indent=1) + "\n")
     return 0
 
 

@@ -158,16 +158,16 @@ def _run(lab: Lab, orders: list[Order], payload_bytes: int, repeats: int) -> lis
 
 def reduce_as(rank: int, first: str) -> None:
     """Be one rank: read what to do and reduce; rank 0 writes how long the slowest rank took."""
-    asked = json.load(sys.stdin)
+    args = json.load(sys.stdin)
     torch.set_num_threads(1)
     store = TCPStore(first, STORE_PORT, is_master=rank == 0, wait_for_workers=False)
     found = []
-    for number, order in enumerate(asked["orders"]):
+    for number, order in enumerate(args["orders"]):
         prefix = PrefixStore(str(number), store)
-        group = ProcessGroupGloo(prefix, order.index(rank), asked["ranks"], TIMEOUT)
-        payload = torch.ones(asked["bytes"] // 4)
+        group = ProcessGroupGloo(prefix, order.index(rank), args["ranks"], TIMEOUT)
+        payload = torch.ones(args["bytes"] // 4)
         times = []
-        for _ in range(asked["repeats"] + 1):
+        for _ in range(args["repeats"] + 1):
             group.allreduce([torch.zeros(1)]).wait()
             began = time.perf_counter()
             group.allreduce([payload]).wait()
@@ -175,7 +175,7 @@ def reduce_as(rank: int, first: str) -> None:
         found.append(times[1:])  # the first makes the connections fast
     store.set(f"times {rank}", json.dumps(found))
     if rank == 0:
-        ranks = [json.loads(store.get(f"times {other}")) for other in range(asked["ranks"])]
+        ranks = [json.loads(store.get(f"times {other}")) for other in range(args["ranks"])]
         slowest = [
             [max(times) for times in zip(*repeats, strict=True)]
             for repeats in zip(*ranks, strict=True)
@@ -193,19 +193,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=HERE / "uneven.json")
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--first", help=argparse.SUPPRESS)
-    asked = parser.parse_args(argv)
-    if asked.rank is not None:
-        reduce_as(asked.rank, asked.first)
+    args = parser.parse_args(argv)
+    if args.rank is not None:
+        reduce_as(args.rank, args.first)
         return 0
-    matrix = uneven_matrix(asked.ranks, asked.seed)
+    matrix = uneven_matrix(args.ranks, args.seed)
     try:
         RingSolver()
     except PluginError as error:
         print(error, file=sys.stderr)
         return 2
-    payload_bytes = round(asked.mb * 1e6)
-    with or_exit(), Lab(asked.ranks, "uneven") as lab:
-        rows = measure(lab, matrix, payload_bytes, asked.repeats, asked.orders, asked.seed)
+    payload_bytes = round(args.mb * 1e6)
+    with or_exit(), Lab(args.ranks, "uneven") as lab:
+        rows = measure(lab, matrix, payload_bytes, args.repeats, args.orders, args.seed)
     table = Table("order", "slowest link, Mbit/s", "predicted, s", "measured, s", "error")
     for row in rows:
         error = f"{row.measured_s / row.predicted_s - 1:+.1%}"
@@ -230,7 +230,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     word = "holds" if gain >= 1.5 else "does not hold"
     console.print(f"{word}: {gain:.2f} times as fast as the median random order, need 1.5")
     written = {"matrix_mbit": matrix, "bytes": payload_bytes, "rows": [asdict(row) for row in rows]}
-    asked.out.write_text(json.dumps(written, indent=1) + "\n")
+    args.out.write_text(json.dumps(written, indent=1) + "\n")
     return 0 if exact and near and gain >= 1.5 else 1
 
 

@@ -1,4 +1,4 @@
-"""Say of a run that was struck what failed by the strikes, and what by us."""
+"""Attribute the failures of a disturbed run to the disturbances, or to torchLoom."""
 
 import itertools
 import re
@@ -15,11 +15,11 @@ from experiments.chaos.record import Row
 
 ANSWER_S = 1.0
 BACK_S = 2.0
-"""The Weaver may take so long to be back on its broker, and to take in what came meanwhile."""
-HELD_S = 1.0
+"""Time for the Weaver to reconnect to its broker, and to process what has arrived meanwhile."""
+BLOCKED_S = 1.0
 WAIT_S = 4.0
 AFTER_S = 12.0
-"""How long torchft may need after a trainer's end: a joiner waits, a timeout runs out."""
+"""Time that torchft may need after a trainer's end: a joiner waits, a timeout expires."""
 _PEER_GONE = "got exception in pg configure"
 OURS = re.compile(r'File "[^"]*/(torchloom_\w+/(?!demo_trainer\.py)[^"]*)", line (\d+)')
 BY_US = (
@@ -42,7 +42,7 @@ BY_US = (
 
 @dataclass
 class Findings:
-    """What was counted, and every single thing that is of our making."""
+    """Counts, and each failure that torchLoom caused."""
 
     counts: Counter[str] = field(default_factory=Counter)
     faults: dict[str, list[str]] = field(default_factory=lambda: {kind: [] for kind in BY_US})
@@ -52,7 +52,7 @@ class Findings:
 
     @property
     def ours(self) -> int:
-        """How many things are of our making."""
+        """The number of failures that torchLoom caused."""
         return sum(map(len, self.faults.values()))
 
     def blame(self, found: dict[str, list[str]]) -> None:
@@ -62,7 +62,7 @@ class Findings:
 
 
 def judge(folder: Path) -> Findings:
-    """Read everything that a run left behind."""
+    """Read all files of a run."""
     timeline = record.rows(folder / record.TIMELINE)
     requests = record.rows(folder / record.REQUESTS)
     findings = Findings()
@@ -117,10 +117,10 @@ def _look_at_steps(
             if after["t"] - before["t"] > WAIT_S:
                 what = f"{name}: {after['t'] - before['t']:.1f} s to step {after['step']}"
                 _blame_wait(findings, what, before["t"], after["t"], patient)
-        held = record.rows(folder / f"{name}.journal")
-        for row in held:
-            if row["event"] == "held" and row["seconds"] > HELD_S and row["t"] < ending:
-                what = f"{name}: loom.step held it for {row['seconds']:.1f} s"
+        blocked = record.rows(folder / f"{name}.journal")
+        for row in blocked:
+            if row["event"] == "blocked" and row["seconds"] > BLOCKED_S and row["t"] < ending:
+                what = f"{name}: loom.step blocked it for {row['seconds']:.1f} s"
                 frozen = [span for span in struck if span.why == "frozen"]
                 _blame_wait(findings, what, row["t"] - row["seconds"], row["t"], pauses + frozen)
 
@@ -150,7 +150,7 @@ def _pauses(requests: Sequence[Row]) -> Iterator[Span]:
         if row["event"] == "pause":
             since = row["t"]
         elif row["event"] == "resumed" and since is not None:
-            yield Span(since, row["t"] + HELD_S, "paused")
+            yield Span(since, row["t"] + BLOCKED_S, "paused")
             since = None
     if since is not None:
         yield Span(since, since + 60, "paused")
@@ -167,28 +167,28 @@ def _bounds(timeline: Sequence[Row]) -> tuple[float, float]:
 def _look_at_commands(
     findings: Findings, folder: Path, timeline: Sequence[Row], requests: Sequence[Row]
 ) -> None:
-    told = commands.read(folder / "state" / "trajectory" / "chaos")
+    recorded = commands.read(folder / "state" / "trajectory" / "chaos")
     away = [
         span._replace(end=span.end + BACK_S)
         for span in down(timeline, "weaver") + down(timeline, "broker")
     ]
-    findings.blame(commands.faults(told, requests, away))
+    findings.blame(commands.faults(recorded, requests, away))
     cut_short = {row["name"] for row in timeline if row["event"] == "end" and row.get("struck")}
     journals = [
         (row, record.rows(folder / f"{row['name']}.journal"), row["name"] in cut_short)
         for row in timeline
         if row["event"] == "start" and row["what"] == "trainer"
     ]
-    findings.blame(commands.operation_faults(told, journals))
-    findings.counts["commands"] = len(told.ends)
-    findings.counts["grants"] = len(told.granted)
-    findings.counts["lives of the Weaver"] = told.lives
-    for ends in told.ends.values():
+    findings.blame(commands.operation_faults(recorded, journals))
+    findings.counts["commands"] = len(recorded.ends)
+    findings.counts["grants"] = len(recorded.granted)
+    findings.counts["lives of the Weaver"] = recorded.epochs
+    for ends in recorded.ends.values():
         findings.counts.update(f"commands {status}" for _, status, _ in ends)
-    findings.counts.update({f"outcomes {what}": count for what, count in told.results.items()})
-    asked = [row for row in requests if row["event"] == "asked"]
-    findings.counts["requests"] = len(asked)
-    findings.counts["requests unanswered"] = sum(not row["answered"] for row in asked)
+    findings.counts.update({f"outcomes {what}": count for what, count in recorded.results.items()})
+    answers = [row for row in requests if row["event"] == "request"]
+    findings.counts["requests"] = len(answers)
+    findings.counts["requests unanswered"] = sum(not row["answered"] for row in answers)
 
 
 # --- the processes -------------------------------------------------------------------------
@@ -211,11 +211,13 @@ def _look_at_ends(findings: Findings, folder: Path, timeline: Sequence[Row]) -> 
                     findings.faults["trainers died"].append(line)
         elif row["event"] in ("orphan", "left_over"):
             findings.faults["orphans"].append(row["command"])
-        elif row["event"] == "settled" and not (row["calm"] and row["steered"]):
-            line = f"calm {row['calm']}, steered {row['steered']} after {row['seconds']:.0f} s"
+        elif row["event"] == "settled" and not (row["at_rest"] and row["controlled"]):
+            line = (
+                f"at rest {row['at_rest']}, controlled {row['controlled']}"
+            )
             findings.faults["not settled"].append(line)
         elif row["event"] == "stopped" and row["status"] != 0:
-            line = f"told to stop, it ended with status {row['status']}"
+            line = f"recorded to stop, it ended with status {row['status']}"
             findings.faults["weaver ended"].append(line)
 
 
@@ -229,7 +231,7 @@ def _look_at_answers(findings: Findings, timeline: Sequence[Row], requests: Sequ
         for span in down(timeline, what)
     ]
     for row in requests:
-        if row["event"] != "asked" or row["verb"] not in ("status", "actions.stop"):
+        if row["event"] != "request" or row["verb"] not in ("status", "actions.stop"):
             continue
         if any(span.meets(row["began"], row["began"] + ANSWER_S) for span in away):
             continue
@@ -246,10 +248,10 @@ def _look_for_tracebacks(findings: Findings, folder: Path) -> None:
 
 
 def _tracebacks(path: Path) -> list[str]:
-    """Return one line for each traceback in a log that goes through our code.
+    """Return one line for each traceback in a log that includes torchLoom's code.
 
-    Not of torchft's own, when a peer that was killed as the quorum formed cannot be reached: it
-    configures our process group, which wraps gloo's.
+    torchft's own is left out, if a peer that was killed as the quorum formed cannot be reached:
+    it configures torchLoom's process group, which wraps gloo's.
     """
     of_trainer = not path.name.startswith(("weaver", "person"))
     found = []
@@ -272,9 +274,9 @@ def _replay(findings: Findings, folder: Path) -> None:
     root = folder / "state" / "trajectory" / "chaos"
     command = [sys.executable, "-m", "torchloom_core.cli", "trajectory", "replay", str(root)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    lives = findings.counts["lives of the Weaver"]
+    incarnations = findings.counts["lives of the Weaver"]
     same = done.stdout.count("all the same")
     findings.counts["replays that are all the same"] = same
-    if done.returncode != 0 or same != lives:
+    if done.returncode != 0 or same != incarnations:
         tail = (done.stdout + done.stderr).strip()[-300:]
-        findings.faults["replays"].append(f"{same} of {lives} lives are all the same: {tail}")
+        findings.faults["replays"].append(f"{same} of {incarnations} replay the same: {tail}")

@@ -1,4 +1,4 @@
-"""When what was down, and what a strike explains."""
+"""Times at which a process was down, and the failures that explains."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -7,19 +7,19 @@ from typing import NamedTuple
 from experiments.chaos.record import Row
 
 DETECT_S = 2.5
-"""A step that begins so long after a trainer's end may still count it in: torchft's heartbeat
-timeout is 1 s."""
+"""Within this time after a trainer's end a step may still include it: torchft's heartbeat timeout
+is 1 s."""
 
 
 class Span(NamedTuple):
-    """From when to when, seconds since the Unix epoch, and why."""
+    """Begin and end, seconds since the Unix epoch, and the cause."""
 
     begin: float
     end: float
     why: str = ""
 
     def meets(self, begin: float, end: float) -> bool:
-        """Say whether the two overlap."""
+        """Return whether the two overlap."""
         return self.begin <= end and begin <= self.end
 
 
@@ -55,7 +55,7 @@ def disturbances(timeline: Sequence[Row]) -> list[Span]:
 
 
 def died_alone(end: Row) -> bool:
-    """Say whether a trainer ended though nobody had struck or drained it."""
+    """Return whether a trainer ended without a kill or a drain."""
     return not end["struck"] and not (end["drained"] and end["status"] == 0)
 
 

@@ -1,4 +1,4 @@
-"""A person at the command line: asks for one thing after the other, and again if nobody answers."""
+"""A client that sends one request after the other, and repeats a request without an answer."""
 
 import asyncio
 import contextlib
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from experiments.chaos import record
-from experiments.chaos.script import Wish
+from experiments.chaos.script import Request
 from torchloom_core.cli.options import Connection
 from torchloom_core.cli.weaver_client import find_weaver
 from torchloom_core.errors import TorchloomError
@@ -22,8 +22,8 @@ TAKE_BACK_S = 60.0
 Answer = dict[str, Any]
 
 
-class Asker:
-    """One connection to the run's server, made anew when it fails; every request is on record."""
+class Requester:
+    """One connection to the run's server, renewed when it fails; records every request."""
 
     def __init__(self, connection: Connection, requests: record.Record, name: str) -> None:
         self._connection = connection
@@ -31,10 +31,10 @@ class Asker:
         self._name = name
         self._client: ControlClient | None = None
         self.on_request: Callable[[], None] = lambda: None
-        """Called when something other than the status is about to be asked."""
+        """Called before each request except the status."""
 
-    async def ask(self, verb: str, body: Answer | None = None) -> Answer | None:
-        """Ask once; return the answer, or None if there was none."""
+    async def request(self, verb: str, body: Answer | None = None) -> Answer | None:
+        """Send a request once; return the answer, or None if there was none."""
         began = time.time()
         answer: Answer | None = None
         error = ""
@@ -52,8 +52,8 @@ class Asker:
             await self.close()
         brief = answer if answer is not None and "ok" in answer else {}
         self._requests.add(
-            "asked",
-            who=self._name,
+            "request",
+            client=self._name,
             verb=verb,
             body=body,
             began=began,
@@ -73,59 +73,61 @@ class Asker:
 
 
 class Person:
-    """Carries out wishes, one at a time, as somebody does who wants to see them done."""
+    """Sends the scripted requests, one at a time, and waits for their answers."""
 
-    def __init__(self, asker: Asker, requests: record.Record, groups: tuple[str, ...]) -> None:
-        self._asker = asker
+    def __init__(
+        self, requester: Requester, requests: record.Record, groups: tuple[str, ...]
+    ) -> None:
+        self._requester = requester
         self._requests = requests
         self._groups = groups
-        self._asked = 0
+        self._sent = 0
         self.done = 0
 
-    async def wish(self, wish: Wish) -> None:
-        """Ask for it; take back what is to be held only for a while."""
-        group = self._groups[int(wish.pick * len(self._groups))]
-        match wish.kind:
+    async def carry_out(self, request: Request) -> None:
+        """Send the request; undo a pause, a stop or a cordon after its time."""
+        group = self._groups[int(request.pick * len(self._groups))]
+        match request.kind:
             case "knob":
-                body: Answer = {"knob": "tally", "value": wish.value}
-                if wish.to_one:
+                body: Answer = {"knob": "counter", "value": request.value}
+                if request.to_one:
                     body["worker"] = f"{group}-0"
                 await self._insist("knob.set", body)
             case "checkpoint":
-                action = {"kind": "checkpoint"} | ({"group": group} if wish.to_one else {})
+                action = {"kind": "checkpoint"} | ({"group": group} if request.to_one else {})
                 await self._insist("propose", {"action": action})
             case "migrate" | "drain":
-                await self._insist("propose", {"action": {"kind": wish.kind, "group": group}})
+                await self._insist("propose", {"action": {"kind": request.kind, "group": group}})
             case "cordon":
                 node = {"node": f"node-{group}"}
                 if await self._insist("propose", {"action": {"kind": "cordon", **node}}):
-                    await asyncio.sleep(wish.hold_s)
-                    await self._until_calm("propose", {"action": {"kind": "uncordon", **node}})
+                    await asyncio.sleep(request.lasts_s)
+                    await self._until_undone("propose", {"action": {"kind": "uncordon", **node}})
             case "pause":
                 self._requests.add("pause")
                 await self._insist("propose", {"action": {"kind": "pause"}})
-                await asyncio.sleep(wish.hold_s)
+                await asyncio.sleep(request.lasts_s)
                 await self.resume()
                 self._requests.add("resumed")
             case "stop":
                 await self._insist("actions.stop")
-                await asyncio.sleep(wish.hold_s)
-                await self._until_calm("actions.resume")
+                await asyncio.sleep(request.lasts_s)
+                await self._until_undone("actions.resume")
         self.done += 1
 
-    async def make_calm(self) -> None:
-        """Take back whatever may still be held: a stop, a pause, a cordon."""
-        await self._until_calm("actions.resume")
+    async def undo_all(self) -> None:
+        """Undo any stop, pause or cordon that is left."""
+        await self._until_undone("actions.resume")
         await self.resume()
-        status = await self._asker.ask("status")
+        status = await self._requester.request("status")
         for node in status["cordoned"] if status else ():
-            await self._until_calm("propose", {"action": {"kind": "uncordon", "node": node}})
+            await self._until_undone("propose", {"action": {"kind": "uncordon", "node": node}})
 
     async def resume(self) -> None:
-        """Resume until nobody is paused and no pause is under way."""
+        """Resume until no worker is paused and no pause is in progress."""
         end = time.monotonic() + TAKE_BACK_S
         while time.monotonic() < end:
-            status = await self._asker.ask("status")
+            status = await self._requester.request("status")
             if status is not None:
                 paused = [w for w in status["workers"] if w["state"] == "paused"]
                 verbs = {"pause", "fenced_change", "resume"}
@@ -133,26 +135,26 @@ class Person:
                 if not paused and not coming:
                     return
                 if paused:
-                    await self._asker.ask("propose", {"action": {"kind": "resume"}})
+                    await self._requester.request("propose", {"action": {"kind": "resume"}})
             await asyncio.sleep(PAUSE_S)
 
     async def _insist(self, verb: str, body: Answer | None = None) -> bool:
-        """Ask until there is an answer, a few times under one id; return whether it was yes."""
-        self._asked += 1
+        """Send until there is an answer, a few times under one id; return whether it is yes."""
+        self._sent += 1
         if body is not None:
-            body = {**body, "id": f"wish-{self._asked}"}
+            body = {**body, "id": f"request-{self._sent}"}
         for _ in range(TRIES):
-            answer = await self._asker.ask(verb, body)
+            answer = await self._requester.request(verb, body)
             if answer is not None:
                 return bool(answer.get("ok"))
             await asyncio.sleep(PAUSE_S)
         return False
 
-    async def _until_calm(self, verb: str, body: Answer | None = None) -> None:
-        """Ask until the answer is yes, or that there is nothing to take back."""
+    async def _until_undone(self, verb: str, body: Answer | None = None) -> None:
+        """Send until the answer is positive, or shows that there is nothing to undo."""
         end = time.monotonic() + TAKE_BACK_S
         while time.monotonic() < end:
-            answer = await self._asker.ask(verb, body)
+            answer = await self._requester.request(verb, body)
             if answer is not None and (answer["ok"] or "impossible" in answer["text"]):
                 return
             await asyncio.sleep(PAUSE_S)

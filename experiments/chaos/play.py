@@ -1,4 +1,4 @@
-"""Play a script on a live run: strike and ask, then let everything settle and end it."""
+"""Play a script on a live run: strikes and requests, then wait until it settles, and end it."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 
 from experiments.chaos import record
-from experiments.chaos.person import Asker, Person
+from experiments.chaos.person import Person, Requester
 from experiments.chaos.processes import (
     DEADLINE_S,
     POLL_S,
@@ -30,18 +30,18 @@ from torchloom_core.errors import TorchloomError
 
 GROUPS = ("g0", "g1", "g2", "g3")
 TRAINING = 3
-CALM_S = 90.0
-LAST_WORDS_S = 45.0
+SETTLE_S = 90.0
+SIDECAR_END_S = 45.0
 STOP_S = 30.0
 FINAL_VALUE = 999_999
 PROBE_EVERY_S = 0.4
 QUIET_S = 1.0
-"""No trainer is struck until all have stepped again so long after the last one was."""
+"""A trainer is struck only after all have stepped again this long after the last such strike."""
 STRIKING, SETTLING, ENDING = "striking", "settling", "ending"
 
 
 class ChaosError(TorchloomError):
-    """The run did not even start."""
+    """The run did not start."""
 
 
 class Play:
@@ -60,19 +60,19 @@ class Play:
         self._tasks: list[asyncio.Task[None]] = []
         self._requests = record.Record(self._place.folder / record.REQUESTS)
         self._due: list[Strike] = []
-        self._asker = self._make_asker("person")
-        self._asker.on_request = self._on_request
-        self._prober = self._make_asker("probe")
-        self._person = Person(self._asker, self._requests, GROUPS)
+        self._requester = self._make_requester("person")
+        self._requester.on_request = self._on_request
+        self._prober = self._make_requester("probe")
+        self._person = Person(self._requester, self._requests, GROUPS)
         self.struck: dict[str, int] = {}
         self.doing = "starting"
 
-    def _make_asker(self, name: str) -> Asker:
-        return Asker(Connection(config=self._place.config), self._requests, name)
+    def _make_requester(self, name: str) -> Requester:
+        return Requester(Connection(config=self._place.config), self._requests, name)
 
     @property
-    def asked(self) -> int:
-        """How many wishes were carried out."""
+    def requested(self) -> int:
+        """How many requests were carried out."""
         return self._person.done
 
     async def run(self, show: Callable[["Play"], None]) -> None:
@@ -83,10 +83,10 @@ class Play:
             await self._start(url)
             self._place.timeline.add("begun")
             self.doing = STRIKING
-            probing, asking = self._go(self._probe()), self._go(self._ask_all())
+            probing, requesting = self._go(self._probe()), self._go(self._request_all())
             await self._strike_all()
             self.doing = SETTLING
-            await asyncio.gather(asking, *self._frozen.values())
+            await asyncio.gather(requesting, *self._frozen.values())
             await self._settle()
             self.doing = ENDING
             await probing
@@ -144,7 +144,7 @@ class Play:
                 )
             await asyncio.sleep(POLL_S)
 
-    # --- striking and asking ---
+    # --- striking and requesting ---
 
     async def _strike_all(self) -> None:
         began = time.monotonic()
@@ -153,7 +153,7 @@ class Play:
         while (coming or self._due) and time.monotonic() < began + last_s:
             while coming and coming[0].at_s <= time.monotonic() - began:
                 self._due.append(coming.pop(0))
-            # One whose victim is not there just now waits, and lets the later ones pass.
+            # A strike whose target is missing waits; later ones may overtake it.
             self._due = [s for s in self._due if s.after_request_s is not None or not self._hit(s)]
             await asyncio.sleep(POLL_S)
         for left in [*self._due, *coming]:
@@ -161,7 +161,7 @@ class Play:
         self._due.clear()
 
     def _on_request(self) -> None:
-        """Let the first strike that waits for a request fall while its commands travel."""
+        """Trigger the first strike that waits for a request, while its commands travel."""
         for due in self._due:
             if due.after_request_s is not None and self._victim(due)[0]:
                 self._due.remove(due)
@@ -205,14 +205,14 @@ class Play:
         return True
 
     def _victim(self, due: Strike) -> tuple[int, Slot | None]:
-        """Return whom to strike, 0 if nobody can be struck just now."""
+        """Return the process to strike, 0 if there is none at present."""
         if due.target == "weaver":
             process = self._daemon.process
             return (process.pid if process and process.poll() is None else 0), None
         if due.target == "broker":
             return self._server.pid, None
         slots = [slot for slot in self._slots.values() if slot.alive]
-        # One trainer at a time: without a quorum there is no run left to be disturbed.
+        # One trainer at a time: without a quorum there is no run to disturb.
         if not slots or (due.target == "trainer" and not self._trains_quietly()):
             return 0, None
         slot = slots[int(due.pick * len(slots))]
@@ -227,45 +227,47 @@ class Play:
         del self._frozen[pid]
         self._place.timeline.add("thaw", target=due.target, pid=pid)
 
-    async def _ask_all(self) -> None:
-        # Told, not cancelled: nats-py may swallow a cancellation.
-        for wish in self._script.wishes:
-            await asyncio.sleep(wish.gap_s)
+    async def _request_all(self) -> None:
+        # Ended by a flag, not cancelled: nats-py may swallow a cancellation.
+        for request in self._script.requests:
+            await asyncio.sleep(request.gap_s)
             if self.doing != STRIKING:
                 return
-            await self._person.wish(wish)
+            await self._person.carry_out(request)
 
     async def _probe(self) -> None:
-        """Ask for the status all along."""
+        """Request the status until the end."""
         while self.doing != ENDING:
-            await self._prober.ask("status")
+            await self._prober.request("status")
             await asyncio.sleep(PROBE_EVERY_S)
 
     # --- the end ---
 
     async def _settle(self) -> None:
-        """Wait until nothing is held, everything has ended, and a last knob reaches everybody."""
+        """Wait until all is undone and ended, and a last knob reaches every trainer."""
         began = time.monotonic()
-        calm = await self._within(CALM_S, self._is_calm)
-        reached = calm and await self._within(CALM_S, self._is_steered)
+        at_rest = await self._within(SETTLE_S, self._is_at_rest)
+        reached = at_rest and await self._within(SETTLE_S, self._is_controlled)
         await self._within(DEADLINE_S + 10, self._has_no_flights)
         self._place.timeline.add(
-            "settled", calm=calm, steered=reached, seconds=time.monotonic() - began
+            "settled", at_rest=at_rest, controlled=reached, seconds=time.monotonic() - began
         )
 
-    async def _is_calm(self) -> bool:
-        await self._person.make_calm()
+    async def _is_at_rest(self) -> bool:
+        await self._person.undo_all()
         return self._daemon.ready and self._trains() and await self._has_no_flights()
 
-    async def _is_steered(self) -> bool:
-        await self._asker.ask("knob.set", {"knob": "tally", "value": FINAL_VALUE, "sure": True})
+    async def _is_controlled(self) -> bool:
+        await self._requester.request(
+            "knob.set", {"knob": "counter", "value": FINAL_VALUE, "sure": True}
+        )
         await asyncio.sleep(1)
         training = [s for s in self._slots.values() if s.alive and not s.stands_by]
-        told = [[row["value"] for row in slot.told("set_knob")][-1:] for slot in training]
-        return told == [[FINAL_VALUE]] * len(training)
+        values = [[row["value"] for row in slot.events("set_knob")][-1:] for slot in training]
+        return values == [[FINAL_VALUE]] * len(training)
 
     async def _has_no_flights(self) -> bool:
-        status = await self._asker.ask("status")
+        status = await self._requester.request("status")
         return status is not None and not status["flights"]
 
     async def _within(self, limit_s: float, what: Callable[[], Coroutine[Any, Any, bool]]) -> bool:
@@ -277,14 +279,14 @@ class Play:
         return False
 
     async def _end(self) -> None:
-        """End the trainers, see their sidecars go, end the Weaver, see its server go."""
-        self._place.calm = True
+        """End the trainers, wait for their sidecars, end the Weaver, wait for its server."""
+        self._place.is_over = True
         self._place.timeline.add("ending")
         for slot in self._slots.values():
             if slot.process is not None:
                 slot.struck = True
                 slot.process.terminate()
-        await self._gone("sidecar", LAST_WORDS_S)
+        await self._gone("sidecar", SIDECAR_END_S)
         process = self._daemon.process
         if process is not None and process.poll() is None:
             process.send_signal(signal.SIGTERM)

@@ -1,7 +1,7 @@
-"""The processes of one live run: who starts them, who starts them again, and how they are struck.
+"""The processes of one live run: their start, restart, and how they are struck.
 
-A Weaver that ends is started again as systemd would, a trainer as a scheduler would. The
-lighthouse alone is left in peace.
+A Weaver that ends is restarted as systemd would, a trainer as a scheduler would. Only the
+lighthouse is never struck.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ DEADLINE_S = 20.0
 
 
 class Place:
-    """All that was started in one folder, and what is written down of it."""
+    """The processes started in one folder, and their record."""
 
     def __init__(self, folder: Path, config: str = CONFIG) -> None:
         self.folder = folder
@@ -59,8 +59,8 @@ class Place:
         self.config = folder / "torchloom.toml"
         self.config.write_text(config.format(state=self.state, deadline_s=DEADLINE_S))
         self.timeline = record.Record(folder / record.TIMELINE)
-        self.calm = False
-        """Whether the striking is over and nobody is started again."""
+        self.is_over = False
+        """Whether the strikes are over and no process is restarted."""
 
     def spawn(
         self, name: str, command: list[str], environment: Mapping[str, str]
@@ -81,7 +81,7 @@ class Place:
             )
 
     def left_over(self) -> list[str]:
-        """Return the command of every process of this run that is still there."""
+        """Return the command of every remaining process of this run."""
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
@@ -97,24 +97,24 @@ class Daemon:
     def __init__(self, place: Place, rng: random.Random) -> None:
         self._place = place
         self._rng = rng
-        self._lives = 0
+        self._starts = 0
         self.process: subprocess.Popen[bytes] | None = None
         self.struck = False
         self.ready = False
 
     async def keep_up(self) -> None:
         """Start it, and again after a moment, until the run is over."""
-        while not self._place.calm:
-            self._lives += 1
-            name = f"weaver-{self._lives}"
+        while not self._place.is_over:
+            self._starts += 1
+            name = f"weaver-{self._starts}"
             self.struck = self.ready = False
             command = [sys.executable, "-m", "torchloom_core.cli", "weaver"]
             command += ["--config", str(self._place.config)]
             self.process = self._place.spawn(name, command, {})
             self._place.timeline.add("start", what="weaver", name=name, pid=self.process.pid)
-            said = self._place.folder / f"{name}.out"
+            log = self._place.folder / f"{name}.out"
             while self.process.poll() is None:
-                if not self.ready and "is ready" in said.read_text():
+                if not self.ready and "is ready" in log.read_text():
                     self.ready = True
                     self._place.timeline.add("ready", what="weaver", name=name)
                 await asyncio.sleep(POLL_S)
@@ -190,7 +190,7 @@ class Slot:
         self._lighthouse = lighthouse
         self._rng = rng
         self._wants_standby = wants_standby
-        self._lives = 0
+        self._starts = 0
         self.group = group
         self.standby = False
         self.process: subprocess.Popen[bytes] | None = None
@@ -198,8 +198,8 @@ class Slot:
 
     @property
     def name(self) -> str:
-        """The present life's name, as its files are called."""
-        return f"{self.group}.{self._lives}"
+        """The present incarnation's name, as in its files."""
+        return f"{self.group}.{self._starts}"
 
     @property
     def alive(self) -> bool:
@@ -208,19 +208,19 @@ class Slot:
 
     @property
     def stands_by(self) -> bool:
-        """Whether the trainer still waits to be told to join."""
-        return self.alive and self.standby and not self.told("join")
+        """Whether the trainer still waits for the command to join."""
+        return self.alive and self.standby and not self.events("join")
 
     @property
     def steps_at(self) -> float:
-        """When the trainer last wrote down a step, 0 if it has taken none in this life."""
+        """When the trainer last recorded a step, 0 if none in this incarnation."""
         log = self._place.folder / f"{self.name}.jsonl"
         written = self.alive and log.exists() and log.stat().st_size > 0
         return log.stat().st_mtime if written else 0.0
 
     @property
     def steps(self) -> bool:
-        """Whether the trainer has written down a step lately."""
+        """Whether the trainer has recorded a step recently."""
         return time.time() - self.steps_at < FRESH_S
 
     @property
@@ -234,18 +234,18 @@ class Slot:
                     return child.pid if child.status() != psutil.STATUS_ZOMBIE else 0
         return 0
 
-    def told(self, event: str) -> list[record.Row]:
-        """Return the journal's lines of this event in the present life."""
+    def events(self, event: str) -> list[record.Row]:
+        """Return the journal's lines of this event in the present incarnation."""
         journal = record.rows(self._place.folder / f"{self.name}.journal")
         return [row for row in journal if row["event"] == event]
 
     async def keep_up(self) -> None:
         """Start a trainer, and again after a moment, until the run is over."""
-        while not self._place.calm:
+        while not self._place.is_over:
             self._start()
             while self.alive:  # noqa: ASYNC110 - a process
                 await asyncio.sleep(POLL_S)
-            drained, stood_by = bool(self.told("drain")), self.standby and not self.told("join")
+            drained, stood_by = bool(self.events("drain")), self.standby and not self.events("join")
             self._place.timeline.add(
                 "end",
                 what="trainer",
@@ -260,7 +260,7 @@ class Slot:
             self.standby = stood_by or (drained and self._wants_standby())
 
     def _start(self) -> None:
-        self._lives += 1
+        self._starts += 1
         self.struck = False
         name = self.name
         command = [sys.executable, str(self._program), "--lighthouse", self._lighthouse]

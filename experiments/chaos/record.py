@@ -1,4 +1,4 @@
-"""What happened and when, one JSON line each, for the judge to read afterwards."""
+"""Events with their times, one JSON line each, for ``judge.py``."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""Results of all portions: kept in results.json, shown as a table and drawn."""
+"""Results of all portions: stored in results.json, printed as tables and plotted."""
 
 import json
 import os
@@ -18,11 +18,15 @@ from experiments.chaos.judge import BY_US, Findings
 TARGETS = ("weaver", "broker", "sidecar", "trainer")
 COLOURS = {"kill": "#b5482e", "freeze": "#1f6f8b"}
 
+_LABELS = {
+    "lives of the Weaver": "incarnations of the Weaver",
+    "requests that are owed an answer": "requests that require an answer",
+}
 Portion = dict[str, Any]
 
 
 def portion_of(seed: int, findings: Findings, folder: Path) -> Portion:
-    """Return one run's results as they are kept."""
+    """Return one run's results as they are stored."""
     timeline = record.rows(folder / record.TIMELINE)
     begun = next((row["t"] for row in timeline if row["event"] == "begun"), 0.0)
     return {
@@ -68,9 +72,9 @@ def _total(portions: Sequence[Portion]) -> dict[str, int]:
 
 
 def show(portions: Sequence[Portion], console: Console) -> int:
-    """Print what was struck, what came of it, and everything of our making; return its count."""
+    """Print strikes, counts, and the failures that torchLoom caused; return their number."""
     total = Counter(_total(portions))
-    struck = Table(title="struck", title_justify="left")
+    struck = Table(title="hit", title_justify="left")
     struck.add_column("")
     for kind in ("kill", "freeze"):
         struck.add_column(f"{kind}s", justify="right")
@@ -86,10 +90,10 @@ def show(portions: Sequence[Portion], console: Console) -> int:
     kinds = {f"{kind} {target}" for kind in ("kill", "freeze") for target in TARGETS}
     for name, count in sorted(total.items()):
         if name not in kinds | {"kills", "freezes", "of our making"}:
-            counted.add_row(name, str(count))
+            counted.add_row(_LABELS.get(name, name), str(count))
     console.print(counted)
 
-    ours = Table(title="of our making", title_justify="left")
+    ours = Table(title="caused by torchLoom", title_justify="left")
     ours.add_column("")
     ours.add_column("", justify="right")
     for kind in BY_US:
@@ -103,7 +107,7 @@ def show(portions: Sequence[Portion], console: Console) -> int:
 
 
 def draw(path: Path, portions: Sequence[Portion]) -> None:
-    """Save a plot of what was struck when, one row of panels a portion."""
+    """Save a plot of the strikes over time, one panel per portion."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -1,9 +1,9 @@
-"""Kill and freeze everything but the lighthouse on a live run, and count what is of our making.
+"""Kill and freeze everything but the lighthouse on a live run; count what torchLoom caused.
 
     python experiments/chaos/run.py --kills 300 --seed 7
     python experiments/chaos/run.py --kills 60 --seed 8 --add    # one more portion
 
-The exit status is 1 if anything is of our making, 2 if the run did not even start.
+The exit status is 1 if torchLoom caused any failure, 2 if the run did not start.
 """
 
 import argparse
@@ -24,11 +24,11 @@ HERE = Path(__file__).parent
 
 
 def play(seed: int, kills: int, folder: Path, console: Console) -> None:
-    """Play one portion with a bar that shows how far it is."""
+    """Play one portion with a progress bar."""
     if folder.exists():
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
-    # The servers that die under the person's connection are no news on the screen.
+    # Warnings of servers that die under the client's connection go to a file.
     logging.basicConfig(
         level=logging.WARNING,
         filename=folder / "person.err",
@@ -43,14 +43,14 @@ def play(seed: int, kills: int, folder: Path, console: Console) -> None:
 
         def show(run: Play) -> None:
             struck = ", ".join(f"{count} {what}" for what, count in sorted(run.struck.items()))
-            text = f"seed {seed}: {run.doing}; {run.asked} wishes; {struck}"
+            text = f"seed {seed}: {run.doing}; {run.requested} requests; {struck}"
             progress.update(bar, completed=sum(run.struck.values()), description=text)
 
         asyncio.run(run.run(show))
 
 
 def main() -> int:
-    """Play, judge, add up, show, and write it all down."""
+    """Play, judge, sum up, print and store."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=300, help="and a third as many freezes")
     parser.add_argument("--seed", type=int, default=7)
@@ -82,7 +82,7 @@ def main() -> int:
     console.print(
         f"with seed {options.seed} {findings.counts['kills']} kills and "
         f"{findings.counts['freezes']} freezes in {findings.seconds:.0f} s; "
-        f"{ours} of our making; logs in {folder}",
+        f"{ours} failures caused by torchLoom; logs in {folder}",
         markup=False,
     )
     return int(ours > 0)

@@ -1,4 +1,4 @@
-"""What is struck and what is asked, and when: the same for the same seed."""
+"""The strikes and requests of a run with their times, determined by the seed."""
 
 import itertools
 import random
@@ -13,7 +13,7 @@ WITH_REQUEST = 0.5
 LATEST_S = 0.2
 ASK_EVERY_S = 0.8
 OVERTIME_S = 120.0
-"""How long strikes may be late: their victim may have to be started again first."""
+"""How late strikes may be: their target may have to restart first."""
 
 REQUESTS = {
     "knob": 8,
@@ -30,8 +30,8 @@ REQUESTS = {
 class Strike:
     """One process is killed, or frozen for ``lasts_s``; ``pick`` in [0, 1) chooses among equals.
 
-    Half of the strikes wait for the next request from ``at_s`` on and fall ``after_request_s``
-    later, when its commands are on their way; for the others that is None.
+    Half of the strikes wait for the next request from ``at_s`` on and follow it by
+    ``after_request_s``, while its commands travel; for the others that is None.
     """
 
     at_s: float
@@ -43,28 +43,27 @@ class Strike:
 
 
 @dataclass(frozen=True)
-class Wish:
-    """Something a person asks for, ``gap_s`` after the last wish was carried out.
+class Request:
+    """A request, sent ``gap_s`` after the last one was carried out.
 
-    What is held (a pause, a stop, a cordon) is taken back after ``hold_s``.
-
-    ``value`` is never the same twice, so that a trainer's journal tells one wish from another.
+    A pause, a stop or a cordon is undone after ``lasts_s``. ``value`` is unique, so that a
+    trainer's journal identifies the request.
     """
 
     gap_s: float
     kind: str
     pick: float
     value: int
-    hold_s: float
+    lasts_s: float
     to_one: bool
 
 
 @dataclass(frozen=True)
 class Script:
-    """All that happens to a run from outside."""
+    """All strikes and requests of a run."""
 
     strikes: tuple[Strike, ...]
-    wishes: tuple[Wish, ...]
+    requests: tuple[Request, ...]
 
     @property
     def length_s(self) -> float:
@@ -73,10 +72,10 @@ class Script:
 
 
 def write(seed: int, kills: int) -> Script:
-    """Return so many kills, a third as many freezes, and requests all along."""
+    """Return this many kills, a third as many freezes, and requests throughout."""
     strikes = _strikes(random.Random(f"{seed} strikes"), kills)
-    wishes = _wishes(random.Random(f"{seed} wishes"), strikes[-1].at_s + OVERTIME_S)
-    return Script(strikes, wishes)
+    requests = _requests(random.Random(f"{seed} wishes"), strikes[-1].at_s + OVERTIME_S)
+    return Script(strikes, requests)
 
 
 def _strikes(rng: random.Random, kills: int) -> tuple[Strike, ...]:
@@ -96,20 +95,20 @@ def _strikes(rng: random.Random, kills: int) -> tuple[Strike, ...]:
     )
 
 
-def _wishes(rng: random.Random, until_s: float) -> tuple[Wish, ...]:
-    wishes: list[Wish] = []
-    while sum(wish.gap_s for wish in wishes) < until_s:
-        wishes.append(
-            Wish(
+def _requests(rng: random.Random, until_s: float) -> tuple[Request, ...]:
+    requests: list[Request] = []
+    while sum(request.gap_s for request in requests) < until_s:
+        requests.append(
+            Request(
                 gap_s=rng.expovariate(1 / ASK_EVERY_S),
                 kind=_draw(rng, REQUESTS),
                 pick=rng.random(),
-                value=len(wishes) + 1,
-                hold_s=rng.uniform(0.3, 2.0),
+                value=len(requests) + 1,
+                lasts_s=rng.uniform(0.3, 2.0),
                 to_one=rng.random() < 0.3,
             )
         )
-    return tuple(wishes)
+    return tuple(requests)
 
 
 def _draw(rng: random.Random, weights: dict[str, float]) -> str:

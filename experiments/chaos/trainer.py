@@ -1,6 +1,6 @@
-"""The digits trainer, which also writes down what is done to it and how long we held it.
+"""The digits trainer, which also records its operations and how long torchLoom blocked it.
 
-Every line of the journal is on file before the command is acknowledged.
+Every line of the journal is written before the command is acknowledged.
 """
 
 import json
@@ -12,21 +12,21 @@ from typing import Any
 from torchloom_threadlet import demo_trainer
 from torchloom_threadlet.torchft import adapter
 
-HELD_S = 0.25
-LARGEST_TALLY = 1_000_000
+BLOCKED_S = 0.25
+LARGEST = 1_000_000
 
 
 def note(event: str, **fields: object) -> None:
-    """Add a line to the journal of this life."""
+    """Add a line to the journal of this incarnation."""
     with Path(os.environ["CHAOS_JOURNAL"]).open("a") as journal:
         journal.write(json.dumps({"t": time.time(), "event": event, **fields}) + "\n")
 
 
 class WatchedLoom(adapter.TorchftLoom):
-    """Journals each operation at the moment it is done in the training thread."""
+    """Records each operation as it is carried out in the training thread."""
 
     def wait_to_join(self) -> None:
-        """Stand by, and write down how that ended: not yet, where it goes on to its Manager."""
+        """Stand by, and record the end: a drain or a join, unless it only makes its Manager."""
         try:
             super().wait_to_join()
         except SystemExit:
@@ -36,25 +36,25 @@ class WatchedLoom(adapter.TorchftLoom):
             note("join")
 
     def manage(self, manager: Any, optimizer: Any = None) -> None:
-        """Register a knob, a checkpoint and a farewell that are journaled."""
+        """Register a knob, a checkpoint and a drain function that are recorded."""
         super().manage(manager, optimizer)
-        values = {"tally": 0}
+        values = {"counter": 0}
 
-        def set_tally(value: int) -> None:
-            values["tally"] = value
+        def set_counter(value: int) -> None:
+            values["counter"] = value
             note("set_knob", value=value)
 
-        self.knob("tally", lambda: values["tally"], set_tally, kind="int", high=LARGEST_TALLY)
+        self.knob("counter", lambda: values["counter"], set_counter, kind="int", high=LARGEST)
         self.on_checkpoint(lambda: note("checkpoint"))
         self.on_drain(lambda: note("drain"))
 
     def step(self, step: int | None = None, **metrics: Any) -> bool:
-        """Take a step, and write down if it did not return at once."""
+        """Take a step, and record if it blocked."""
         began = time.monotonic()
         going = super().step(step, **metrics)
-        held_s = time.monotonic() - began
-        if going and held_s > HELD_S:
-            note("held", seconds=held_s)
+        blocked_s = time.monotonic() - began
+        if going and blocked_s > BLOCKED_S:
+            note("blocked", seconds=blocked_s)
         return going
 
 

@@ -124,13 +124,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path, default=HERE)
-    asked = parser.parse_args(argv)
+    args = parser.parse_args(argv)
 
-    seeds = range(FIRST_SEED, FIRST_SEED + asked.seeds)
+    seeds = range(FIRST_SEED, FIRST_SEED + args.seeds)
     trials = [(mode, seed) for seed in seeds for mode in every_mode()]
-    every = max(1, asked.steps // TRIES)
-    ended = Parallel(asked.jobs, return_as="generator")(
-        delayed(train)(mode, seed, asked.steps, every) for mode, seed in trials
+    every = max(1, args.steps // TRIES)
+    ended = Parallel(args.jobs, return_as="generator")(
+        delayed(train)(mode, seed, args.steps, every) for mode, seed in trials
     )
     curves: dict[str, list[Curve]] = {mode: [] for mode in every_mode()}
     for (mode, seed), curve in zip(trials, ended, strict=True):
@@ -138,16 +138,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{mode}, seed {seed}: {curve.loss[-1]:.4f}", flush=True)
 
     rows = compare(curves)
-    asked.out.mkdir(parents=True, exist_ok=True)
+    args.out.mkdir(parents=True, exist_ok=True)
     results = {
-        "steps": asked.steps,
+        "steps": args.steps,
         "seeds": list(seeds),
         "modes": [asdict(row) for row in rows],
         "curves": {mode: [asdict(curve) for curve in ours] for mode, ours in curves.items()},
     }
-    (asked.out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
-    draw(curves, asked.out / "compression.png")
-    show(rows, asked.seeds)
+    (args.out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+    draw(curves, args.out / "compression.png")
+    show(rows, args.seeds)
     return 0 if all(row.holds for row in rows) else 1
 
 

@@ -1,4 +1,4 @@
-"""Say of a run that was struck whether each change landed on all ranks at one step, or nowhere."""
+"""Check that each change of a disturbed run was applied on all ranks at one step, or on none."""
 
 import re
 from collections import Counter, defaultdict
@@ -22,7 +22,7 @@ ABORTS = re.compile(
     r"terminate called|Fatal Python error|Aborted \(|Enforce|preamble|AssertionError", re.IGNORECASE
 )
 AUTHORS: Mapping[str, frozenset[str]] = {"tuned": frozenset({"allreduce_tuner", GUARD, RECONCILE})}
-"""Who changes knobs; of the other runs a person alone."""
+"""The sources of changes; in the other runs only the client."""
 EXPLAINED_S = 12.0
 """For how long a step may fail after something was struck, ended or joined."""
 
@@ -32,7 +32,7 @@ Values = dict[str, Any]
 
 
 class Try(NamedTuple):
-    """One try of a step: no two have the same quorum and the same step, and are committed."""
+    """One attempt of a step; a step and a quorum identify a committed attempt."""
 
     step: int
     quorum: int
@@ -40,7 +40,7 @@ class Try(NamedTuple):
 
 @dataclass
 class Incarnation:
-    """What one life of a trainer wrote down."""
+    """The journal of one incarnation of a trainer."""
 
     name: str
     alive: bool
@@ -50,8 +50,8 @@ class Incarnation:
 
 
 @dataclass
-class Asked:
-    """What the record says of one granted change."""
+class GrantedChange:
+    """One granted change on record."""
 
     values: Values
     outcome: str = ""
@@ -62,27 +62,27 @@ class Asked:
 
 @dataclass
 class Findings:
-    """What was counted, and every single thing that does not hold."""
+    """Counts, and each violated requirement."""
 
     counts: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
 
 
 def judge(folder: Path, algorithm: Algorithm) -> Findings:
-    """Read everything that a run left behind."""
+    """Read all files of a run."""
     findings = Findings()
     timeline = record.rows(folder / record.TIMELINE)
     _look_at_ends(findings, folder, timeline)
-    read = [_life(folder, row, timeline) for row in timeline if _starts_trainer(row)]
-    _compare_lives(findings, read)
-    asked = _asked(run_folder(folder / "state", "soak"))
+    read = [_incarnation(folder, row, timeline) for row in timeline if _starts_trainer(row)]
+    _compare_incarnations(findings, read)
+    granted = _granted_changes(run_folder(folder / "state", "soak"))
     main = main_line(read)
-    _look_at_authors(findings, asked, AUTHORS.get(algorithm, frozenset({PERSON})))
+    _look_at_authors(findings, granted, AUTHORS.get(algorithm, frozenset({PERSON})))
     if algorithm == "tuned":
         _look_at_failures(findings, read, timeline)
     else:
-        _look_at_changes(findings, asked, main, read)
-        _look_at_the_unfit(findings, asked, main, algorithm)
+        _look_at_changes(findings, granted, main, read)
+        _look_at_the_invalid(findings, granted, main, algorithm)
     findings.counts["seconds"] = round(timeline[-1]["t"] - timeline[0]["t"]) if timeline else 0
     return findings
 
@@ -94,14 +94,14 @@ def _starts_trainer(row: Row) -> bool:
     return bool(row["event"] == "start" and row["what"] == "trainer")
 
 
-def _life(folder: Path, start: Row, timeline: Iterable[Row]) -> Incarnation:
+def _incarnation(folder: Path, start: Row, timeline: Iterable[Row]) -> Incarnation:
     name = start["name"]
     ended = any(row["event"] == "end" and row["name"] == name for row in timeline)
-    return life_of(name, record.rows(folder / f"{name}.journal"), alive=not ended)
+    return incarnation_of(name, record.rows(folder / f"{name}.journal"), alive=not ended)
 
 
-def life_of(name: str, journal: Iterable[Row], *, alive: bool) -> Incarnation:
-    """Return a life as its journal tells it."""
+def incarnation_of(name: str, journal: Iterable[Row], *, alive: bool) -> Incarnation:
+    """Return an incarnation from its journal."""
     incarnation = Incarnation(name, alive)
     for row in journal:
         if row["event"] == "set":
@@ -113,8 +113,8 @@ def life_of(name: str, journal: Iterable[Row], *, alive: bool) -> Incarnation:
     return incarnation
 
 
-def _asked(root: Path) -> dict[str, Asked]:
-    asked: dict[str, Asked] = {}
+def _granted_changes(root: Path) -> dict[str, GrantedChange]:
+    granted: dict[str, GrantedChange] = {}
     for epoch_record in read_epochs(root):
         for line in epoch_record.lines():
             if line.kind not in ("verdict", "outcome", "command_status"):
@@ -125,14 +125,14 @@ def _asked(root: Path) -> dict[str, Asked]:
                 and body["granted"]
                 and body["action"].keys() & {"values", "knob"}
             ):
-                change = Asked(_values(body["action"]), policy=body["policy"])
-                asked.setdefault(body["proposal"], change)
-            elif line.kind == "outcome" and body["verdict"] in asked:
-                told = asked[body["verdict"]]
-                told.outcome, told.detail = body["result"], body["detail"]
-            elif line.kind == "command_status" and _is_end(body) and body["cause"] in asked:
-                asked[body["cause"]].acks.append(body)
-    return asked
+                change = GrantedChange(_values(body["action"]), policy=body["policy"])
+                granted.setdefault(body["proposal"], change)
+            elif line.kind == "outcome" and body["verdict"] in granted:
+                change = granted[body["verdict"]]
+                change.outcome, change.detail = body["result"], body["detail"]
+            elif line.kind == "command_status" and _is_end(body) and body["cause"] in granted:
+                granted[body["cause"]].acks.append(body)
+    return granted
 
 
 def _is_end(incarnation: Row) -> bool:
@@ -144,7 +144,7 @@ def _values(action: Mapping[str, Any]) -> Values:
     return dict(values)
 
 
-# --- what must hold ------------------------------------------------------------------------
+# --- requirements ---------------------------------------------------------------------------
 
 
 def _look_at_ends(findings: Findings, folder: Path, timeline: list[Row]) -> None:
@@ -152,27 +152,27 @@ def _look_at_ends(findings: Findings, folder: Path, timeline: list[Row]) -> None
         if row["event"] == "strike":
             findings.counts[f"{row['kind']} {row['target']}"] += 1
         elif row["event"] == "omitted":
-            findings.counts["strikes omitted: nobody else had the weights, or none was there"] += 1
+            findings.counts["strikes omitted: no target, or no other group with the weights"] += 1
         elif row["event"] == "granted":
             findings.counts["changes granted"] += 1
             findings.counts["refusals before"] += row["refused"]
         elif row["event"] == "refused":
             findings.counts["changes refused at once"] += 1
-        elif row["event"] == "settled" and not row["calm"]:
+        elif row["event"] == "settled" and not row["at_rest"]:
             findings.faults.append("the run did not come to rest")
         elif row["event"] == "end":
-            findings.counts[f"lives of {row['what']}s that ended"] += 1
+            findings.counts[f"incarnations of {row['what']}s that ended"] += 1
             if not row["struck"]:
                 findings.faults.append(
-                    f"{row['name']} ended with {row['status']}, and nobody killed it: {row['last']}"
+                    f"{row['name']} ended with {row['status']} without a kill: {row['last']}"
                 )
     for path in sorted(folder.glob("*.err")):
         if found := ABORTS.search(path.read_text(errors="replace")):
             findings.faults.append(f"{path.name}: {found.group()}")
 
 
-def _compare_lives(findings: Findings, read: Iterable[Incarnation]) -> None:
-    """See that whoever committed the same try of a step did so with the same knobs and weights."""
+def _compare_incarnations(findings: Findings, read: Iterable[Incarnation]) -> None:
+    """Check that equal attempts of a step were committed with equal knobs and weights."""
     first: dict[tuple[Try, str], tuple[str, Any]] = {}
     for incarnation in read:
         for at, row in incarnation.steps.items():
@@ -193,11 +193,11 @@ def _compare_lives(findings: Findings, read: Iterable[Incarnation]) -> None:
         max(incarnation.steps) for incarnation in read if incarnation.alive and incarnation.steps
     }
     if ends and max(ends).step - min(ends).step > 1:
-        findings.faults.append(f"those that live ended at {sorted(ends)}")
+        findings.faults.append(f"the remaining groups ended at {sorted(ends)}")
 
 
 def main_line(read: Iterable[Incarnation]) -> dict[int, Values]:
-    """Return what the steps that count were made with: each the last time it was committed."""
+    """Return the values of the steps that count: each as it was committed last."""
     last: dict[int, tuple[int, Values]] = {}
     for incarnation in read:
         for at, row in incarnation.steps.items():
@@ -207,10 +207,10 @@ def main_line(read: Iterable[Incarnation]) -> dict[int, Values]:
 
 
 def landings(main: Mapping[int, Values], values: Values) -> list[range]:
-    """Return the steps after which all of ``values`` began to be in use.
+    """Return the steps after which all of ``values`` were in use.
 
-    Of each time all the steps that it may have been, if nobody was left to say it of some. A rate
-    that is back with the optimizer whose it is has not landed once more.
+    Each is a range of possible steps, because the records of some steps may be missing. A rate
+    that returns with its optimizer does not count as applied again.
     """
     found: list[range] = []
     before, last = 0, Values()
@@ -223,13 +223,13 @@ def landings(main: Mapping[int, Values], values: Values) -> list[range]:
 
 
 def _look_at_authors(
-    findings: Findings, asked: Mapping[str, Asked], authors: frozenset[str]
+    findings: Findings, granted: Mapping[str, GrantedChange], authors: frozenset[str]
 ) -> None:
-    for verdict, change in asked.items():
+    for verdict, change in granted.items():
         name = f"{verdict} {change.values}"
         findings.counts[f"changes {change.outcome or 'without an outcome'}"] += 1
         if change.policy not in authors:
-            findings.faults.append(f"{name}: nobody asked for it but {change.policy}")
+            findings.faults.append(f"{name}: was requested only by {change.policy}")
         if not change.outcome:
             findings.faults.append(f"{name}: has no outcome")
 
@@ -237,7 +237,7 @@ def _look_at_authors(
 def _look_at_failures(
     findings: Findings, read: Iterable[Incarnation], timeline: Iterable[Row]
 ) -> None:
-    """See that no step failed but where somebody was struck, ended or joined shortly before."""
+    """Check that steps failed only shortly after a process was struck, ended or joined."""
     read = list(read)
     reasons = [row["t"] for row in timeline if row["event"] in ("strike", "thaw", "start", "end")]
     reasons += [
@@ -250,17 +250,17 @@ def _look_at_failures(
             findings.counts["steps failed"] += 1
             if not any(0 <= row["t"] - at <= EXPLAINED_S for at in reasons):
                 findings.faults.append(
-                    f"{incarnation.name}: step {row['step']} failed, and nobody was hit"
+                    f"{incarnation.name}: step {row['step']} failed without a strike"
                 )
 
 
 def _look_at_changes(
     findings: Findings,
-    asked: Mapping[str, Asked],
+    granted: Mapping[str, GrantedChange],
     main: Mapping[int, Values],
     read: list[Incarnation],
 ) -> None:
-    for verdict, change in asked.items():
+    for verdict, change in granted.items():
         name = f"{verdict} {change.values}"
         marked = {k: v for k, v in change.values.items() if k in MARKS} or change.values
         steps = landings(main, marked)
@@ -270,24 +270,24 @@ def _look_at_changes(
             if any(marked.items() <= values.items() for values in incarnation.set_at.values())
         ]
         if len(steps) > 1:
-            findings.faults.append(f"{name}: landed more than once, after step {_named(steps)}")
+            findings.faults.append(f"{name}: applied more than once, after step {_named(steps)}")
         if steps and not change.values.items() <= main[steps[0].stop].items():
-            findings.faults.append(f"{name}: landed in part, after step {_named(steps)}")
+            findings.faults.append(f"{name}: applied in part, after step {_named(steps)}")
         if change.outcome == "done" and not steps:
-            findings.faults.append(f"{name}: done, and nobody has it: {change.detail}; {makers}")
+            findings.faults.append(f"{name}: done, but no rank has it: {change.detail}; {makers}")
         if change.outcome == "undone" and steps:
             findings.faults.append(
-                f"{name}: undone, and landed after step {_named(steps)} on {makers}: "
+                f"{name}: undone, but applied after step {_named(steps)} on {makers}: "
                 f"{change.detail}"
             )
         if change.outcome == "undone" and makers and not steps:
             findings.counts["changes lost with all who had made them"] += 1
         for ack in change.acks:
-            said = ack["step"]
-            if ack["status"] == "applied" and steps and not any(said in step for step in steps):
+            step = ack["step"]
+            if ack["status"] == "applied" and steps and not any(step in step for step in steps):
                 kind = "taken over" if ack["detail"] == TAKEN_OVER else "applied"
                 findings.faults.append(
-                    f"{name}: {ack['worker']} says {kind} at step {said}, was {_named(steps)}"
+                    f"{name}: {ack['worker']} reports {kind} at step {step}, was {_named(steps)}"
                 )
 
 
@@ -295,20 +295,20 @@ def _named(steps: Iterable[range]) -> str:
     return ", ".join("-".join(str(step) for step in sorted({*own[:1], *own[-1:]})) for own in steps)
 
 
-def _look_at_the_unfit(
+def _look_at_the_invalid(
     findings: Findings,
-    asked: Mapping[str, Asked],
+    granted: Mapping[str, GrantedChange],
     main: Mapping[int, Values],
     algorithm: Algorithm,
 ) -> None:
-    """See that no round was made of what torchft cannot make one of."""
-    for verdict, change in asked.items():
+    """Check that no round used invalid values."""
+    for verdict, change in granted.items():
         if not fits(change.values, algorithm):
-            findings.counts["changes that do not fit"] += 1
+            findings.counts["invalid changes"] += 1
             if change.outcome != "undone":
                 findings.faults.append(
-                    f"{verdict} {change.values}: does not fit, and is {change.outcome}"
+                    f"{verdict} {change.values}: is invalid, but {change.outcome}"
                 )
     for step, used in main.items():
         if not fits(used, algorithm):
-            findings.faults.append(f"step {step} was made with {used}, which does not fit")
+            findings.faults.append(f"step {step} used invalid values {used}")

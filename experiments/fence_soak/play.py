@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 from experiments.chaos import record
-from experiments.chaos.person import Asker
+from experiments.chaos.person import Requester
 from experiments.chaos.processes import (
     POLL_S,
     START_S,
@@ -30,9 +30,9 @@ from torchloom_core.errors import TorchloomError
 
 HERE = Path(__file__).parent
 GROUPS = ("g0", "g1", "g2")
-ASK_AGAIN_S = 0.3
+REPEAT_S = 0.3
 GRANT_S = 90.0
-CALM_S = 90.0
+SETTLE_S = 90.0
 TOGETHER_S = 3.0
 _SERVERS_PORTS = range(20_000, 30_000)
 CONFIG = """
@@ -73,7 +73,7 @@ class SoakError(TorchloomError):
 
 
 class Play:
-    """One live run, what is changed in it and what is done to it."""
+    """One live run, its changes and its strikes."""
 
     def __init__(self, script: list[Change], seed: int, folder: Path, algorithm: Algorithm) -> None:
         self._script = script
@@ -96,12 +96,12 @@ class Play:
             for group in GROUPS
         ]
         requests = record.Record(self._place.folder / record.REQUESTS)
-        self._asker = Asker(Connection(config=self._place.config), requests, "soak")
+        self._requester = Requester(Connection(config=self._place.config), requests, "soak")
         self._frozen: dict[int, asyncio.Task[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._strikes: list[asyncio.Task[None]] = []
         self.struck: Counter[str] = Counter()
-        self.asked = 0
+        self.requested = 0
         self.doing = "starting"
 
     async def run(self, show: Callable[["Play"], None]) -> None:
@@ -118,12 +118,12 @@ class Play:
             await asyncio.gather(*self._frozen.values())
             await self._settle()
         finally:
-            self._place.calm = True
+            self._place.is_over = True
             self._place.timeline.add("ending")
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-            await self._asker.close()
+            await self._requester.close()
             while left := self._place.left_over():  # again: a Weaver starts its lighthouse anew
                 for line in left:
                     strike(int(line.split()[1].rstrip(":")), signal.SIGKILL)
@@ -143,8 +143,8 @@ class Play:
         await self._until(lambda: self._trains(0.0), START_S, "groups that train together")
 
     def _trains(self, after_s: float) -> bool:
-        """Say whether all groups have taken a step in one quorum, at the same time as the rest."""
-        lasts = [slot.told("step")[-1:] for slot in self._slots if slot.alive]
+        """Return whether all groups train together in one quorum since ``after_s``."""
+        lasts = [slot.events("step")[-1:] for slot in self._slots if slot.alive]
         if len(lasts) < len(GROUPS) or not all(lasts):
             return False
         rows = [last[0] for last in lasts]
@@ -166,16 +166,16 @@ class Play:
             self._strikes.append(self._go(self._hit_at(at, due)))
         await asyncio.sleep(early_s)
         if change.values:
-            await self._ask_for(change)
-        self.asked += 1
+            await self._request(change)
+        self.requested += 1
 
-    async def _ask_for(self, change: Change) -> None:
+    async def _request(self, change: Change) -> None:
         (knob, value), *also = change.values.items()
         body: dict[str, Any] = {"knob": knob, "value": value, "also": dict(also), "sure": True}
         end = time.monotonic() + GRANT_S
         tries = 0
         while True:
-            answer = await self._asker.ask(
+            answer = await self._requester.request(
                 "knob.set", {**body, "id": f"change-{change.number}-{tries}"}
             )
             if answer is not None and answer["ok"]:
@@ -185,12 +185,12 @@ class Play:
                 self._place.timeline.add("refused", change=change.number)
                 break
             if answer is not None:
-                tries += 1  # refused: nobody to change, for one
+                tries += 1  # refused, for instance because no worker can change it now
             if time.monotonic() > end:
                 raise SoakError(f"change {change.number} is not granted: {answer}")
-            await asyncio.sleep(ASK_AGAIN_S)
+            await asyncio.sleep(REPEAT_S)
 
-    # --- striking ---
+    # --- strikes ---
 
     async def _hit_at(self, at: float, due: Strike) -> None:
         await asyncio.sleep(max(0.0, at - asyncio.get_running_loop().time()))
@@ -219,7 +219,7 @@ class Play:
         self.struck[what] += 1
 
     def _victim(self, due: Strike) -> tuple[int, Slot | None]:
-        """Return whom to strike, 0 if nobody can be: one who has the weights is left in peace."""
+        """Return the process to strike, or 0: one group with the weights must remain."""
         if due.target == "weaver":
             process = self._daemon.process
             return (process.pid if process and process.poll() is None else 0), None
@@ -229,7 +229,7 @@ class Play:
         if due.target == "sidecar":
             slot = slots[int(due.pick * len(slots))] if slots else None
             return (slot.sidecar if slot else 0), slot
-        # Who was killed just now is taken for alive for a moment.
+        # A trainer killed a moment ago may still look alive.
         slots = [slot for slot in slots if not slot.struck and self._pid(slot) not in self._frozen]
         trained = [slot for slot in slots if slot.steps]
         if not slots:
@@ -253,16 +253,16 @@ class Play:
     # --- the end ---
 
     async def _settle(self) -> None:
-        """Wait until nothing is under way and all groups train together again."""
-        began, end, calm = time.time(), time.monotonic() + CALM_S, False
-        while not calm and time.monotonic() < end:
-            await asyncio.sleep(ASK_AGAIN_S)
-            status = await self._asker.ask("status")
-            calm = status is not None and not status["flights"] and self._trains(began)
-        at_rest = time.time() + TOGETHER_S
-        while calm and not self._trains(at_rest) and time.monotonic() < end:  # noqa: ASYNC110
-            await asyncio.sleep(ASK_AGAIN_S)
-        self._place.timeline.add("settled", calm=calm and self._trains(at_rest))
+        """Wait until no command is in progress and all groups train together again."""
+        began, end, settled = time.time(), time.monotonic() + SETTLE_S, False
+        while not settled and time.monotonic() < end:
+            await asyncio.sleep(REPEAT_S)
+            status = await self._requester.request("status")
+            settled = status is not None and not status["flights"] and self._trains(began)
+        ready = time.time() + TOGETHER_S
+        while settled and not self._trains(ready) and time.monotonic() < end:  # noqa: ASYNC110
+            await asyncio.sleep(REPEAT_S)
+        self._place.timeline.add("settled", at_rest=settled and self._trains(ready))
 
     async def _until(self, what: Callable[[], bool], limit_s: float, name: str) -> None:
         end = time.monotonic() + limit_s
@@ -278,9 +278,9 @@ class Play:
 
 
 def free_port() -> int:
-    """Return a port for the lighthouse, which is to be found there by all its lives.
+    """Return a port for all incarnations of the lighthouse.
 
-    It lies below those that outgoing connections are given, which may take any at any time.
+    It lies below the range of outgoing connections, which may take any port of theirs.
     """
     for port in random.sample(_SERVERS_PORTS, len(_SERVERS_PORTS)):
         with socket.socket() as probe, contextlib.suppress(OSError):

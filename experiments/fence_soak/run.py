@@ -1,4 +1,4 @@
-"""Change knobs of a live run all the time while everything is killed and frozen.
+"""Change knobs of a live run while its processes are killed and frozen.
 
     python experiments/fence_soak/run.py --changes 200 --seed 1
 
@@ -31,7 +31,7 @@ HERE = Path(__file__).parent
 def play(
     algorithm: script.Algorithm, seed: int, changes: int, folder: Path, console: Console
 ) -> None:
-    """Play one script with a bar that shows how far it is."""
+    """Play one script with a progress bar."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     # The servers that die under the person's connection are no news on the screen.
@@ -49,13 +49,13 @@ def play(
         def show(run: Play) -> None:
             struck = ", ".join(f"{what} {count}" for what, count in sorted(run.struck.items()))
             text = f"{run.doing}; {struck}"
-            progress.update(bar, completed=run.asked, description=text)
+            progress.update(bar, completed=run.requested, description=text)
 
         asyncio.run(run.run(show))
 
 
 def report(findings: Findings, console: Console) -> None:
-    """Print what was counted, and what does not hold."""
+    """Print the counts and the violated requirements."""
     counted = Table(title="counted", title_justify="left")
     counted.add_column("")
     counted.add_column("", justify="right")
@@ -68,7 +68,7 @@ def report(findings: Findings, console: Console) -> None:
 
 
 def results(algorithm: str, seed: int, findings: Findings) -> dict[str, Any]:
-    """Return all of it as it is kept."""
+    """Return the findings as they are stored."""
     return {
         "machine": {
             "system": platform.system(),
@@ -84,7 +84,7 @@ def results(algorithm: str, seed: int, findings: Findings) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Play, judge, show, and write it all down."""
+    """Play, judge, print and store."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--algorithm", choices=script.KNOBS, default="ddp")
     parser.add_argument("--changes", type=int, default=200)

@@ -1,4 +1,4 @@
-"""Which knobs are changed and what is struck, and when: the same for the same seed."""
+"""The changes and strikes of a run with their times, determined by the seed."""
 
 import random
 from collections.abc import Mapping
@@ -10,10 +10,10 @@ from torchloom_threadlet.compression import MODES
 Algorithm = Literal["ddp", "local_sgd", "diloco", "tuned"]
 
 GAPS_S: Mapping[Algorithm, float] = {"ddp": 0.5, "local_sgd": 0.5, "diloco": 0.5, "tuned": 8.0}
-"""Between two changes, in the mean; of ``tuned`` between two moments at which it may be struck."""
+"""Mean time between two changes; for ``tuned`` between two possible strikes."""
 
 RATES = (None, 2e6, 2e5, 1e6, 5e4)
-"""Bytes a second that each rank of ``tuned`` sends at most, one after the other."""
+"""Limits of the bytes per second that each rank of ``tuned`` sends, one after the other."""
 STEPS_A_RATE = 60
 
 STRIKES = {
@@ -25,7 +25,7 @@ STRIKES = {
     ("freeze", "weaver"): 0.03,
     ("kill", "broker"): 0.06,
 }
-"""How likely each is to fall around a change."""
+"""Probability of each around a change."""
 
 EARLIEST_S, LATEST_S = -0.3, 0.6
 SHORTEST_FREEZE_S, LONGEST_FREEZE_S = 0.2, 8.0
@@ -34,13 +34,13 @@ OPTIMIZERS = ("adamw", "sgd", "muon")
 WIRES = ("fp32", "fp64", "bf16")
 
 PARTS: Mapping[str, int] = {"local_sgd": 1, "diloco": 2}
-"""How many fragments are synchronised, each in its turn."""
+"""Number of fragments that are synchronised in turn."""
 
 SHORTEST_ROUND, LONGEST_DELAY = 8, 3
-"""Every delay goes with every round; the shortest is the first."""
+"""Every delay is valid with every round; the run begins with the shortest round."""
 
 UNFIT = 0.1
-"""How likely a change of rounds is one that must be refused."""
+"""Probability that a change of rounds is invalid."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Knob:
     def draw(self, rng: random.Random, number: int, turn: int) -> Any:
         """Return the value that change ``number`` gives it.
 
-        ``turn`` is its place in an order that goes up and down.
+        ``turn`` is its position in an order that rises and falls.
         """
         match self.name:
             case "lr":
@@ -66,7 +66,7 @@ class Knob:
         return rng.choice(self.choices)
 
 
-# A further knob that shapes a step is one more line here and its use in trainer.py.
+# To add a knob that shapes a step, add a line here and its use in trainer.py.
 LR = Knob("lr", mark=True)
 SYNC_EVERY = Knob("sync_every", mark=True)
 DELAY = Knob("fragment_sync_delay", choices=tuple(range(LONGEST_DELAY + 1)))
@@ -82,7 +82,7 @@ KNOBS: dict[Algorithm, tuple[Knob, ...]] = {
     "diloco": (LR, SYNC_EVERY, DELAY),
     "tuned": (),
 }
-"""What a person changes. Those of ``tuned`` are changed by the policy ``allreduce_tuner``."""
+"""The knobs that the client changes. In ``tuned`` the policy ``allreduce_tuner`` changes knobs."""
 
 UNFIT_VALUES: dict[Algorithm, tuple[dict[str, Any], ...]] = {
     "ddp": (),
@@ -98,7 +98,7 @@ UNFIT_VALUES: dict[Algorithm, tuple[dict[str, Any], ...]] = {
 
 
 def fits(values: Mapping[str, Any], algorithm: Algorithm) -> bool:
-    """Say whether torchft can make rounds of these values."""
+    """Return whether torchft can form rounds with these values."""
     if algorithm not in PARTS:
         return True
     every, parts = values.get("sync_every", SHORTEST_ROUND), PARTS[algorithm]
@@ -107,7 +107,7 @@ def fits(values: Mapping[str, Any], algorithm: Algorithm) -> bool:
 
 @dataclass(frozen=True)
 class Strike:
-    """One process is killed, or frozen for ``lasts_s``, so long after a change is asked for.
+    """One process is killed, or frozen for ``lasts_s``, ``after_s`` after a change is requested.
 
     ``pick`` in [0, 1) chooses among equals.
     """
@@ -121,7 +121,7 @@ class Strike:
 
 @dataclass(frozen=True)
 class Change:
-    """What is asked for ``gap_s`` after the last change was granted; nothing: it is only struck."""
+    """A change, requested ``gap_s`` after the last was granted; without values: only strikes."""
 
     number: int
     gap_s: float

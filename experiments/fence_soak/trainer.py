@@ -1,4 +1,4 @@
-"""A trainer with knobs that must not differ, which journals each step and each setting.
+"""A trainer with knobs that must not differ, which records each step and each setting.
 
 Of LocalSGD and DiLoCo a step is a sync, and what it was made with is how long its round was.
 """
@@ -44,15 +44,15 @@ DTYPES = dict(zip(WIRES, (torch.float32, torch.float64, torch.bfloat16), strict=
 
 
 def note(event: str, **fields: object) -> None:
-    """Add a line to the journal of this life."""
+    """Add a line to the journal of this incarnation."""
     with Path(os.environ["CHAOS_JOURNAL"]).open("a") as journal:
         journal.write(json.dumps({"t": time.time(), "event": event, **fields}) + "\n")
 
 
 class ShapedGroup(CompressedProcessGroup):
-    """Each of its reductions is preceded by one whose size and type are knobs.
+    """Precedes each reduction by one whose size and type are knobs.
 
-    Where they differ between two ranks, gloo aborts both.
+    If they differ between two ranks, gloo aborts both.
     """
 
     def __init__(self, parameters: Iterable[torch.Tensor]) -> None:
@@ -61,7 +61,7 @@ class ShapedGroup(CompressedProcessGroup):
         self.width, self.wire = 16, WIRES[0]
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any) -> Any:
-        """Reduce a tensor of the knobs' shape, then what was asked for."""
+        """Reduce a tensor of the knobs' shape, then the given one."""
         if self.size() > 1:
             shaped = torch.ones(self.width, dtype=DTYPES[self.wire])
             super().allreduce([shaped], opts).wait()
@@ -78,16 +78,16 @@ class ShapedGroup(CompressedProcessGroup):
 
 
 class WatchedLoom(adapter.TorchftLoom):
-    """Journals what each step was made with, and each knob as it is set.
+    """Records the values of each step, and each knob as it is set.
 
     Attributes
     ----------
     used : callable
-        Returns what this step was made with, None if that is not for the others to have, too.
+        Returns the values of this step, None if the other ranks may have others.
     shared : callable
-        Returns the weights that all ranks have alike after a step.
+        Returns the weights that all ranks share after a step.
     log : Path
-        Written to at each step that is committed: this life has the weights.
+        Written at each committed step: this incarnation has the weights.
     """
 
     used: Callable[[], dict[str, Any] | None]
@@ -96,7 +96,7 @@ class WatchedLoom(adapter.TorchftLoom):
     _committed: bool | None = None
 
     def manage(self, manager: Any, *arguments: Any, **named: Any) -> None:
-        """Look at what becomes of each step."""
+        """Watch the outcome of each step."""
         super().manage(manager, *arguments, **named)
         should_commit = manager.should_commit
 
@@ -108,7 +108,7 @@ class WatchedLoom(adapter.TorchftLoom):
         manager.should_commit = decided
 
     def knob(self, name: str, get: Any, set: Any, **form: Any) -> None:
-        """Register a knob whose settings are journaled, if it is one that is changed."""
+        """Register a knob whose settings are recorded, if the script changes it."""
 
         def put(value: Any) -> None:
             set(value)
@@ -117,7 +117,7 @@ class WatchedLoom(adapter.TorchftLoom):
         super().knob(name, get, put, **form)
 
     def step(self, step: int | None = None, **metrics: Any) -> bool:
-        """Journal a step that is over before anything is changed after it."""
+        """Record a step that is over, before any change after it."""
         if self._committed is not None:
             note(
                 "step",
@@ -304,13 +304,13 @@ class Trainer:
 
 
 def main() -> None:
-    """Train until somebody ends it."""
+    """Train until the process is ended."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--algorithm", choices=KNOBS, required=True)
     parser.add_argument("--lighthouse", required=True)
     parser.add_argument("--step-ms", type=float, required=True, help="of DDP")
     parser.add_argument("--log", type=Path, required=True)
-    options, _ = parser.parse_known_args()  # the slots of the other soak say more
+    options, _ = parser.parse_known_args()  # the slots of experiments/chaos pass more
     torch.set_num_threads(1)
     adapter.TorchftLoom = WatchedLoom  # type: ignore[misc]
     trainer = Trainer(options)

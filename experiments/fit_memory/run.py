@@ -86,12 +86,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--most-gib", type=float, default=4.0)
     parser.add_argument("--out", type=Path, default=HERE / "results.json")
-    asked = parser.parse_args(argv)
+    args = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "fleet.tltrace"
-        values = write_fleet(path, asked.components, asked.rows, asked.metrics, asked.seed)
-        tick_s, horizon_s = str(86_400 * asked.tick_days), str(86_400 * 2 * EVERY_D)
-        until = f"{0.7 * EVERY_D * asked.rows:.0f}d"
+        values = write_fleet(path, args.components, args.rows, args.metrics, args.seed)
+        tick_s, horizon_s = str(86_400 * args.tick_days), str(86_400 * 2 * EVERY_D)
+        until = f"{0.7 * EVERY_D * args.rows:.0f}d"
         words = ["fit", path.name, "--predictor", "auto", "--until", until]
         words += ["--tick-s", tick_s, "--every-s", tick_s, "--option", f"horizon_s={horizon_s}"]
         words += ["--false-alarms-per-node-day", "0.0005", "--json"]
@@ -105,17 +105,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         took_s = time.monotonic() - began_s
     peak_gib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
-    print(f"{values} values, {asked.components} components: {peak_gib:.2f} GiB, {took_s:.0f} s")
+    print(f"{values} values, {args.components} components: {peak_gib:.2f} GiB, {took_s:.0f} s")
     if found.returncode != 0:
         return 1
     card = json.loads(found.stdout)
     result = {
-        "values": values, "components": asked.components, "tick_days": asked.tick_days,
+        "values": values, "components": args.components, "tick_days": args.tick_days,
         "peak_gib": round(peak_gib, 2), "took_s": round(took_s), "predictor": card["predictor"],
         "tried": {one["candidate"]: one.get("why", "") for one in card["tried"]},
     }  # fmt: skip
-    asked.out.write_text(json.dumps(result, indent=1) + "\n")
-    return int(peak_gib > asked.most_gib)
+    args.out.write_text(json.dumps(result, indent=1) + "\n")
+    return int(peak_gib > args.most_gib)
 
 
 if __name__ == "__main__":

@@ -132,12 +132,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=12)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path, default=HERE)
-    asked = parser.parse_args(argv)
+    args = parser.parse_args(argv)
 
-    seeds = range(FIRST_SEED, FIRST_SEED + asked.seeds)
+    seeds = range(FIRST_SEED, FIRST_SEED + args.seeds)
     cases = [(optimizer, seed) for seed in seeds for optimizer in OPTIMIZERS]
     optimizers = [optimizer for optimizer, _ in cases]
-    parallel = Parallel(asked.jobs)
+    parallel = Parallel(args.jobs)
     trials = parallel(delayed(trial)(optimizer, seed, ARMS) for optimizer, seed in cases)
     calm = parallel(
         delayed(undisturbed)(optimizer, seed, LONG_STEPS)
@@ -200,9 +200,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         "noise_hours": NOISE_HOURS,
         "noise_rises": dict(zip(kinds, rises, strict=True)),
     }
-    asked.out.mkdir(parents=True, exist_ok=True)
-    (asked.out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
-    draw(trials, optimizers, asked.out / "loss.png")
+    args.out.mkdir(parents=True, exist_ok=True)
+    (args.out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+    draw(trials, optimizers, args.out / "loss.png")
     Console().print(table)
     print(
         f"undisturbed: {results['undisturbed_proposals']} proposals in {hours:.1f} hours; "

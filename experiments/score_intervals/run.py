@@ -213,15 +213,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--draws", type=int, default=800, help="of each setting")
     parser.add_argument("--out", type=Path, default=HERE)
-    asked = parser.parse_args(argv)
+    args = parser.parse_args(argv)
     console = Console(width=None if sys.stdout.isatty() else 160)
-    results = [play(setting, asked.draws, console) for setting in SETTINGS]
+    results = [play(setting, args.draws, console) for setting in SETTINGS]
     good = show(results, console)
-    asked.out.mkdir(parents=True, exist_ok=True)
+    args.out.mkdir(parents=True, exist_ok=True)
     machine = {"cores": os.cpu_count(), "python": platform.python_version()}
-    text = json.dumps({"machine": machine, "draws": asked.draws, "results": results}, indent=1)
-    (asked.out / "results.json").write_text(text + "\n")
-    draw_coverage(results, asked.out / "coverage.png")
+    text = json.dumps({"machine": machine, "draws": args.draws, "results": results}, indent=1)
+    (args.out / "results.json").write_text(text + "\n")
+    draw_coverage(results, args.out / "coverage.png")
     return 0 if good else 1
 
 

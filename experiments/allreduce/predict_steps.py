@@ -138,12 +138,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=HERE / "foretold.json")
-    asked = parser.parse_args(argv)
-    model = fitted(arms_of(asked.logs / asked.fitted, asked.seed))
+    args = parser.parse_args(argv)
+    model = fitted(arms_of(args.logs / args.fitted, args.seed))
     rows = [
         row
-        for run in asked.told.split(",")
-        for row in predict(run, model, arms_of(asked.logs / run, asked.seed))
+        for run in args.told.split(",")
+        for row in predict(run, model, arms_of(args.logs / run, args.seed))
     ]
     if not rows:
         raise SystemExit(f"--told: need {SETTLING_STEPS + 1} steps of a mode at least, in each run")
@@ -161,7 +161,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"{word}: {within} of {len(off)} within {MOST_OFF:.0%}, median {statistics.median(off):.0%}"
         f" off, {most:.0%} at the most"
     )
-    asked.out.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+    args.out.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
     return 0 if most <= MOST_OFF else 1
 
 

@@ -40,11 +40,11 @@ def key_of(arm: Arm, seed: int, schedule: Schedule, settings: Settings) -> str:
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
 
 
-def said(asked: argparse.Namespace) -> dict[str, str]:
+def said(args: argparse.Namespace) -> dict[str, str]:
     """Return the options of a run as its results keep them: files by their names alone."""
     return {
         name: value.name if isinstance(value, Path) else str(value)
-        for name, value in vars(asked).items()
+        for name, value in vars(args).items()
     }
 
 
