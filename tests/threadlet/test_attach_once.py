@@ -172,7 +172,7 @@ async def test_a_notebook_cell_that_runs_again_gets_the_same_loom(
 def test_after_close_another_loom_can_attach(tmp_path):
     first = attach(tmp_path / "join.json", group="a")
     assert attach(tmp_path / "join.json", group="a") is first
-    with pytest.raises(ConfigError, match="need 'a'"):
+    with pytest.raises(ConfigError, match="already with 'a'"):
         attach(tmp_path / "join.json", group="b")
     first.close()
     second = attach(tmp_path / "join.json", group="b")
