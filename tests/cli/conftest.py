@@ -70,7 +70,7 @@ STATUS = Status(
             action="migrate",
             target="group:g0",
             summary="migrate group g0",
-            reason="ill",
+            reason="ECC errors",
         ),
     ),
     cordoned=("node7", "node9"),

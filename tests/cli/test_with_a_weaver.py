@@ -277,7 +277,7 @@ def test_the_cost_of_a_preview_is_printed_without_a_request(run, weaver, words, 
     ("words", "message"),
     [
         ("probe g0-0 g1-0 g2-0", "probe: need a receiver after 'g2-0', was nothing"),
-        ("probe g0-0 g0-0", "probe: pairs: need each worker in one place, was g0-0 in two"),
+        ("probe g0-0 g0-0", "probe: pairs: need each worker once, was g0-0 twice"),
         (
             "probe g0-0 g1-0 --probe-bytes 10",
             'Invalid value "10" for --probe-bytes. Must be >= 655360.',

@@ -17,7 +17,7 @@ from torchloom_core.trajectory.layout import run_folder
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
-SCENARIO = replace(Scenario(), seed=7, steps=260, ill_at_step=30)
+SCENARIO = replace(Scenario(), seed=7, steps=260, degrades_at_step=30)
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +54,9 @@ def test_the_migration_was_done_before_the_node_died(act):
     (outcome,) = [e for e in story if e["tag"] == "outcome" and e["action"] == migrate]
     assert outcome["verdict"] == verdict["proposal"]
     assert (outcome["result"], outcome["detail"]) == ("done", "g3-0 joined, then g1 drained")
-    assert act.ill_at < verdict["t"] < outcome["t"] < act.struck_at
+    assert act.degraded_at < verdict["t"] < outcome["t"] < act.failed_at
     (cordon,) = [e for e in story if e["tag"] == "outcome" and e["action"]["kind"] == "cordon"]
-    assert cordon["action"]["node"] == act.scenario.sick.node
+    assert cordon["action"]["node"] == act.scenario.failing.node
 
 
 def test_its_trajectory_is_decided_again_to_the_bit(act, capsys):

@@ -15,7 +15,7 @@ from torchloom_core.cli.demo.processes import (
     kill_tree,
     listens,
 )
-from torchloom_core.cli.demo.scenario import Place, Scenario, symptoms, write_counters
+from torchloom_core.cli.demo.scenario import Place, Scenario, counters_after, write_counters
 from torchloom_core.cli.demo.steplog import StepLog
 from torchloom_core.errors import StateError
 
@@ -40,10 +40,10 @@ class Act:
     def __init__(self, scenario: Scenario, folder: Path, *, acting: bool) -> None:
         self.scenario, self.folder, self.acting = scenario, folder, acting
         self.logs: dict[str, StepLog] = {}
-        self.ill_since_s: float | None = None
-        self.ill_at: float | None = None
+        self.degraded_since_s: float | None = None
+        self.degraded_at: float | None = None
         self.restarted = False
-        self.struck_at: float | None = None
+        self.failed_at: float | None = None
         self._processes = Processes(folder, scenario)
 
     @property
@@ -60,7 +60,7 @@ class Act:
         """Play the act to its end; ``show`` is called several times a second."""
         self.folder.mkdir(parents=True)
         for place in self.scenario.places:
-            write_counters(self._counters(place), symptoms(0.0))
+            write_counters(self._counters(place), counters_after(0.0))
             self.logs[place.group] = StepLog(self._processes.log_of(place))
         async with AsyncExitStack() as stack:
             if not self.acting:
@@ -106,38 +106,38 @@ class Act:
 
     def _advance_failure(self) -> None:
         now = time.monotonic()
-        sick = self.scenario.sick
+        failing = self.scenario.failing
         step = max(self.logs[group].step for group in self.scenario.survivors)
-        if self.ill_since_s is None:
-            if step >= self.scenario.ill_at_step:
-                self.ill_since_s, self.ill_at = now, time.time()
+        if self.degraded_since_s is None:
+            if step >= self.scenario.degrades_at_step:
+                self.degraded_since_s, self.degraded_at = now, time.time()
             return
-        if self.struck_at is not None:
+        if self.failed_at is not None:
             return
-        ill_s = now - self.ill_since_s
+        degraded_s = now - self.degraded_since_s
         if not self.scenario.freezes:
-            write_counters(self._counters(sick), symptoms(ill_s))
-        if ill_s >= self.scenario.ill_for_s:
-            self.struck_at = time.time()
+            write_counters(self._counters(failing), counters_after(degraded_s))
+        if degraded_s >= self.scenario.degrades_for_s:
+            self.failed_at = time.time()
             if self.scenario.freezes:
-                self.trainers[sick.group].send_signal(signal.SIGSTOP)
+                self.trainers[failing.group].send_signal(signal.SIGSTOP)
             else:
-                kill_tree(self.trainers[sick.group])
+                kill_tree(self.trainers[failing.group])
 
     def is_frozen(self, group: str) -> bool:
         """Whether the group was frozen and has not been ended since."""
-        sick = self.scenario.sick.group
-        frozen = self.scenario.freezes and self.struck_at is not None and group == sick
+        failing = self.scenario.failing.group
+        frozen = self.scenario.freezes and self.failed_at is not None and group == failing
         return frozen and not self.restarted and self.trainers[group].poll() is None
 
     def _restart_ended_trainer(self) -> None:
         """Restart a trainer that its sidecar has ended, as ``torchrun --max-restarts`` does."""
-        sick = self.scenario.sick
-        if not self.scenario.freezes or self.struck_at is None or self.restarted:
+        failing = self.scenario.failing
+        if not self.scenario.freezes or self.failed_at is None or self.restarted:
             return
-        if self.trainers[sick.group].poll() is not None:
+        if self.trainers[failing.group].poll() is not None:
             self.restarted = True
-            self._start_trainer(sick)
+            self._start_trainer(failing)
 
     # --- processes ---
 

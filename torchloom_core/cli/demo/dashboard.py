@@ -16,15 +16,15 @@ from rich.console import Console
 
 from torchloom_core.cli.demo.folder import RUN
 from torchloom_core.cli.demo.processes import Processes
-from torchloom_core.cli.demo.scenario import NODE, Training, symptoms, write_counters
+from torchloom_core.cli.demo.scenario import NODE, Training, counters_after, write_counters
 from torchloom_core.errors import StateError
 from torchloom_core.trajectory.layout import run_folder
 
 TRAINING = Training(config="dashboard.toml", heartbeat_s=0.2, steps=1_000_000, places=NODE.places)
 
 _RUN = "demo"
-_ILL_EVERY_S = 120.0
-_ILL_FOR_S = 25.0
+_CYCLE_S = 120.0
+_DEGRADED_S = 25.0
 _POLL_S = 0.2
 
 
@@ -49,7 +49,7 @@ async def _play(processes: Processes, training: Training, console: Console) -> N
     async with processes.weaver(acting=True):
         try:
             for place, path in counters.items():
-                write_counters(path, symptoms(0.0))
+                write_counters(path, counters_after(0.0))
                 processes.start_trainer(place, {"TORCHLOOM_TEXTFILE": str(path)})
             dashboard = _DashboardProcess(processes, console)
             console.print("command line, from this folder: ", end="")
@@ -58,8 +58,8 @@ async def _play(processes: Processes, training: Training, console: Console) -> N
             began_s = time.monotonic()
             while True:
                 dashboard.poll()
-                ill_s = (time.monotonic() - began_s) % _ILL_EVERY_S - (_ILL_EVERY_S - _ILL_FOR_S)
-                write_counters(counters[NODE.sick], symptoms(max(0.0, ill_s)))
+                degraded_s = (time.monotonic() - began_s) % _CYCLE_S - (_CYCLE_S - _DEGRADED_S)
+                write_counters(counters[NODE.failing], counters_after(max(0.0, degraded_s)))
                 await asyncio.sleep(_POLL_S)
         finally:
             processes.kill_trainers()

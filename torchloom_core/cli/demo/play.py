@@ -72,7 +72,7 @@ def _workers(act: Act) -> Table:
 
 
 def _condition(act: Act, group: str, status: int | None) -> str:
-    sick = group == act.scenario.sick.group and act.ill_at is not None
+    failing = group == act.scenario.failing.group and act.degraded_at is not None
     if act.is_frozen(group):
         return "[red]frozen[/]"
     if status == 0:
@@ -82,4 +82,4 @@ def _condition(act: Act, group: str, status: int | None) -> str:
     if not act.logs[group].steps:
         waits = any(place.group == group and place.standby for place in act.scenario.places)
         return "[cyan]standby[/]" if waits else "[dim]starting[/]"
-    return "[yellow]training, ECC errors[/]" if sick and not act.scenario.freezes else "training"
+    return "[yellow]training, ECC errors[/]" if failing and not act.scenario.freezes else "training"

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from torchloom_core.cli.demo.act import Act
-from torchloom_core.cli.demo.scenario import Scenario, symptoms
+from torchloom_core.cli.demo.scenario import Scenario, counters_after
 from torchloom_core.cli.demo.steplog import Measures, measure
 from torchloom_core.kernel.actions.kinds import summary_of
 from torchloom_core.trajectory.layout import run_folder
@@ -83,8 +83,8 @@ def show_table(console: Console, before: Act, after: Act) -> None:
     since = "the freeze" if scenario.freezes else "the first ECC error"
     console.print(f"\n[bold]Decisions[/] (seconds after {since})")
     lines = [(entry["t"], describe(entry)) for entry in story_of(after) if entry["tag"] != "notice"]
-    if after.struck_at:
-        lines.append((after.struck_at, scenario.event))
+    if after.failed_at:
+        lines.append((after.failed_at, scenario.event))
     for t, text in sorted(lines, key=itemgetter(0)):
         console.print(f"  {t - start:+6.1f} s  {text}", highlight=False)
     console.print(f"\ntrajectory  {run_folder(after.state_dir, 'demo')}")
@@ -148,32 +148,32 @@ def draw(path: Path, before: Act, after: Act) -> None:
         _draw_counter(axes, scenario)
     last = (counter or [groups])[-1]
     last.set_xlabel(f"seconds after {'the freeze' if scenario.freezes else 'the first ECC error'}")
-    struck_s = 0.0 if scenario.freezes else scenario.ill_for_s
-    last.set_xlim(-8, struck_s + 12)
+    failed_s = 0.0 if scenario.freezes else scenario.degrades_for_s
+    last.set_xlim(-8, failed_s + 12)
     for axes in (durations, groups, *counter):
-        axes.axvline(struck_s, color="black", ls=":", lw=1)
+        axes.axvline(failed_s, color="black", ls=":", lw=1)
         axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=130)
 
 
 def _zero_of(act: Act) -> float:
     """Return the act's time zero: the freeze or the first ECC error."""
-    return (act.struck_at if act.scenario.freezes else act.ill_at) or 0.0
+    return (act.failed_at if act.scenario.freezes else act.degraded_at) or 0.0
 
 
 def _draw_counter(axes: Any, scenario: Scenario) -> None:
-    span = [tenth / 10 for tenth in range(round(scenario.ill_for_s * 10) + 1)]
+    span = [tenth / 10 for tenth in range(round(scenario.degrades_for_s * 10) + 1)]
     axes.plot(
         [-10.0, *span],
-        [symptoms(max(0.0, s))["gpu_ecc_corrected_total"] for s in (-1.0, *span)],
+        [counters_after(max(0.0, s))["gpu_ecc_corrected_total"] for s in (-1.0, *span)],
         color="#444444",
     )
-    axes.set_ylabel(f"corrected ECC errors\non {scenario.sick.node}")
+    axes.set_ylabel(f"corrected ECC errors\non {scenario.failing.node}")
 
 
 def _mark_decisions(axes: Any, act: Act) -> None:
     start = _zero_of(act)
-    marks = [((act.struck_at or start) - start, act.scenario.event)]
+    marks = [((act.failed_at or start) - start, act.scenario.event)]
     for entry in story_of(act):
         name = _MARKED.get(entry.get("action", {}).get("kind", ""))
         if name and entry["tag"] == "verdict" and entry["granted"]:

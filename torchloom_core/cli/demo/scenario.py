@@ -62,9 +62,9 @@ class Scenario(Training):
         Titles of the table and the plot, and the label of the failure.
     freezes : bool
         Whether the trainer is stopped, as if its driver hung, instead of killed.
-    ill_at_step : int
+    degrades_at_step : int
         Step after which the failing node shows errors.
-    ill_for_s : float
+    degrades_for_s : float
         Time from there until the node's processes are killed or stopped, seconds.
     """
 
@@ -72,14 +72,14 @@ class Scenario(Training):
     plot_title: str = "A node shows ECC errors and fails: steps of a surviving replica group"
     event: str = "node-1 fails"
     freezes: bool = False
-    ill_at_step: int = 60
-    ill_for_s: float = 12.0
-    sick: Place = Place("g1", "node-1", "rack-0")
+    degrades_at_step: int = 60
+    degrades_for_s: float = 12.0
+    failing: Place = Place("g1", "node-1", "rack-0")
 
     @property
     def survivors(self) -> tuple[str, ...]:
         """The groups that train from the start and do not fail."""
-        return tuple(p.group for p in self.places if not p.standby and p.node != self.sick.node)
+        return tuple(p.group for p in self.places if not p.standby and p.node != self.failing.node)
 
 
 NODE = Scenario()
@@ -93,21 +93,21 @@ HANG = Scenario(
     freezes=True,
     heartbeat_s=0.1,
     steps=320,
-    ill_for_s=3.0,
+    degrades_for_s=3.0,
     places=NODE.places[:3],
 )
 """A trainer is stopped within a step, and the other groups wait for it in a collective."""
 
 
-def symptoms(ill_s: float) -> dict[str, float]:
-    """Return a node's counters ``ill_s`` seconds after its first ECC error (0: it is healthy).
+def counters_after(degraded_s: float) -> dict[str, float]:
+    """Return a node's counters ``degraded_s`` seconds after its first ECC error (0: it is healthy).
 
     Corrected ECC errors rise at a growing rate, as before an uncorrectable error, and the GPU
     temperature rises as well.
     """
     return {
-        "gpu_ecc_corrected_total": ECC_HEALTHY + math.floor(2.5 * ill_s**2),
-        "gpu_temp_celsius": TEMPERATURE_CELSIUS + 1.2 * ill_s,
+        "gpu_ecc_corrected_total": ECC_HEALTHY + math.floor(2.5 * degraded_s**2),
+        "gpu_temp_celsius": TEMPERATURE_CELSIUS + 1.2 * degraded_s,
     }
 
 
