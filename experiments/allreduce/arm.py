@@ -21,7 +21,7 @@ TUNER = "tuner"
 LIGHTHOUSE_PORT = 29510
 READY_S = 90.0
 ENDING_S = 240.0
-"""For the last steps, and for trying what was kept."""
+"""Time for the last steps, and for evaluating the stored weights."""
 
 POLL_S = 0.1
 CONFIG = """
@@ -53,19 +53,19 @@ Row = dict[str, Any]
 
 
 class ArmError(Exception):
-    """An arm did not start, or did not go on."""
+    """An arm did not start, or did not continue."""
 
 
 @dataclass(frozen=True)
 class Arm:
-    """What one trial is about.
+    """One arm of the comparison.
 
     Attributes
     ----------
     name : str
         A mode, or ``tuner``.
     mode : str
-        To begin with.
+        Initial mode.
     policy : str
         Lines of the Weaver's config.
     """
@@ -77,14 +77,14 @@ class Arm:
 
 @dataclass(frozen=True)
 class Played:
-    """What came of one arm and seed.
+    """The result of one arm and seed.
 
     Attributes
     ----------
     rows : list of list of dict
-        What each rank has written down.
+        The journal of each rank.
     began : list of float
-        When each phase did, s since the first step.
+        When each phase began, s since the first step.
     weaver_cpu_s : float
         Processor time of the Weaver, its broker and its lighthouse.
     """
@@ -100,7 +100,7 @@ class Played:
         return [row for row in self.rows[0] if row["event"] == "step"]
 
     def marks(self) -> list[tuple[float, float]]:
-        """Return when the loss was what, in order of time."""
+        """Return pairs of time and loss, in order of time."""
         return sorted(
             (row["t"], row["tried"]) for rank in self.rows for row in rank if "tried" in row
         )
@@ -119,7 +119,7 @@ class Played:
 
 @dataclass(frozen=True)
 class Settings:
-    """What all arms of a run have alike."""
+    """The settings shared by all arms of a run."""
 
     workload: Workload
     topk_share: float = TOPK_SHARE
@@ -171,15 +171,15 @@ def _start_weaver(lab: Lab, arm: Arm, folder: Path) -> subprocess.Popen[bytes]:
     )
     command = [sys.executable, "-m", "torchloom_core.cli", "weaver", "--config", str(config)]
     weaver = _spawn(lab, None, "weaver", command, folder, {})
-    said = folder / "weaver.out"
-    _wait_for(lambda: "is ready" in said.read_text(), [weaver], folder, "a Weaver that is ready")
+    out = folder / "weaver.out"
+    _wait_for(lambda: "is ready" in out.read_text(), [weaver], folder, "a Weaver that is ready")
     return weaver
 
 
 def _start_rank(
     lab: Lab, rank: int, arm: Arm, seed: int, schedule: Schedule, settings: Settings, folder: Path
 ) -> subprocess.Popen[bytes]:
-    said = {
+    options = {
         "rank": rank,
         "ranks": lab.ranks,
         "control": lab.address(rank, CONTROL),
@@ -196,7 +196,7 @@ def _start_rank(
         **asdict(settings.workload),
     }
     command = [sys.executable, "-m", "experiments.allreduce.trainer"]
-    for name, value in said.items():
+    for name, value in options.items():
         command += [f"--{name.replace('_', '-')}", str(value)]
     environment = {
         "TORCHLOOM_JOIN": str(folder / "state" / "join.json"),
@@ -262,7 +262,7 @@ def _wait_for(
 
 
 def read_journal(folder: Path, rank: int) -> list[Row]:
-    """Return what a rank has written down.
+    """Return a rank's journal.
 
     Raises
     ------
@@ -278,7 +278,7 @@ def read_journal(folder: Path, rank: int) -> list[Row]:
             row = None
         if not isinstance(row, dict) or "event" not in row:
             raise ValueError(
-                f"{journal}, line {number}: need what a rank writes down, was {line[:80]}"
+                f"{journal}, line {number}: need a line of a rank's journal, was {line[:80]}"
             )
         rows.append(row)
     return rows

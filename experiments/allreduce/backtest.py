@@ -1,10 +1,10 @@
-"""What ``torchloom evaluate`` says of the lab's schedule and workload, beside what was measured.
+"""Compare ``torchloom evaluate`` on the lab's schedule and workload with the measurements.
 
     python experiments/allreduce/backtest.py experiments/allreduce/changing.json
 
 The results are those of ``run.py``. Schedule and config are written to ``--out``, evaluated, and
-both rankings printed; the wire's time is in no way fitted. The exit status is 2 if the results are
-of no use.
+both rankings printed; the wire time is not fitted. The exit status is 2 if the results are
+incomplete.
 """
 
 import argparse
@@ -62,21 +62,21 @@ quality = {quality}
 
 
 class ResultsError(Exception):
-    """The results say too little."""
+    """The results are incomplete."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What the lab has measured.
+    """The lab's measurements.
 
     Attributes
     ----------
     steps : list of Phased
-        Of static modes, where they made any in a phase.
+        Of static modes, in the phases in which they made a step.
     ends : dict of str to list of float
         By arm, the loss at the end, seed by seed.
     quality : dict of str to float
-        As ``quality.py`` found it.
+        From ``quality.py``.
     """
 
     schedule: Schedule
@@ -92,16 +92,16 @@ class Measured:
 
     @property
     def ranks(self) -> int:
-        """How many there were."""
+        """Number of ranks."""
         return len(self.schedule[0].rates)
 
     def bytes_per_s(self, phase: int) -> float:
-        """Return what the slowest link carries in a phase."""
+        """Return the rate of the slowest link in a phase."""
         rates = self.schedule[phase].rates
         return min(UNSHAPED_MBIT, *(least_mbit(rate) for rate in rates)) * _BYTES_PER_MBIT
 
     def beside_s(self, cost: Cost) -> float:
-        """Return what of a step its bytes do not explain: the median over the phases."""
+        """Return the step time not explained by its bytes: the median over the phases."""
         use = prior_of(cost.mode).link_use
         rests = [
             row.step_s - cost.sent_bytes / use / self.bytes_per_s(row.phase)
@@ -122,12 +122,12 @@ class Compared:
 
     @property
     def off(self) -> float:
-        """How far the prediction is off, as a share."""
+        """Relative error of the prediction."""
         return self.predicted_s / self.measured_s - 1.0
 
 
 def read(results: Path) -> Measured:
-    """Return what stands in the results of ``run.py``.
+    """Return the content of the results of ``run.py``.
 
     Raises
     ------
@@ -151,16 +151,16 @@ def read(results: Path) -> Measured:
     except OSError as error:
         raise ResultsError(f"{results}: {error.strerror}") from None
     except KeyError as error:
-        raise ResultsError(f"{results}: need {error} in what run.py writes") from None
+        raise ResultsError(f"{results}: need the key {error} in results of run.py") from None
     except (TypeError, ValueError) as error:
-        raise ResultsError(f"{results}: need what run.py writes: {error}") from None
+        raise ResultsError(f"{results}: need results of run.py: {error}") from None
     if "none" not in {cost.mode for cost in costs}:
-        raise ResultsError(f"{results}: need the arm none: what others send is told by it")
+        raise ResultsError(f"{results}: need the arm none, the reference of the others")
     return measured
 
 
-def _phase(said: Mapping[str, Any]) -> Phase:
-    return Phase(said["start_s"], said["end_s"], tuple(Rate(**rate) for rate in said["rates"]))
+def _phase(row: Mapping[str, Any]) -> Phase:
+    return Phase(row["start_s"], row["end_s"], tuple(Rate(**rate) for rate in row["rates"]))
 
 
 def _ends(trials: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
@@ -172,11 +172,11 @@ def _ends(trials: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
 
 
 def config_of(measured: Measured) -> str:
-    """Return the config that has the lab's workload.
+    """Return the config with the lab's workload.
 
-    What of a step its bytes do not explain, at the rate that the link is set to and with what the
-    mode makes use of, is the same in all phases. The ranks compute for as long as the mode of which
-    that is least; what another needs more counts with its coding.
+    The step time not explained by the bytes, at the configured rate and the mode's use of the link,
+    is the same in all phases. Computing time is that of the mode with the least of it; the excess
+    of another mode counts as its coding.
     """
     plain = next(cost for cost in measured.costs if cost.mode == "none")
     beside_s = {cost.mode: measured.beside_s(cost) for cost in measured.costs}
@@ -212,7 +212,7 @@ def compared(measured: Measured, config: Path) -> list[Compared]:
 
 
 def evaluated(measured: Measured, folder: Path, seeds: int) -> dict[str, float]:
-    """Write trace and config, evaluate them; return by arm the progress an hour."""
+    """Write trace and config, evaluate them; return the progress per hour by arm."""
     folder.mkdir(parents=True, exist_ok=True)
     trace, config, out = folder / "lab.tltrace", folder / "lab.toml", folder / "evaluation"
     write_bundle(measured.schedule, trace, force=True)
@@ -240,7 +240,7 @@ def tau(losses: Mapping[str, float], progress: Mapping[str, float]) -> float:
 
 
 def told_apart(ends: Mapping[str, Sequence[float]]) -> list[tuple[str, str]]:
-    """Return the pairs of arms that the seeds tell apart, the one with the lower loss first.
+    """Return the pairs of arms that the seeds distinguish, the one with the lower loss first.
 
     The 95 % interval of the mean of their differences, seed by seed, leaves out 0.
     """
@@ -275,7 +275,7 @@ def show(measured: Measured, progress: Mapping[str, float], steps: Sequence[Comp
     other = [f"{a} before {b}" for a, b in pairs if progress[a] <= progress[b]]
     but = f", not {', '.join(other)}" if other else ""
     console.print(
-        f"of the {len(pairs)} pairs that the seeds tell apart "
+        f"of the {len(pairs)} pairs that the seeds distinguish "
         f"{len(pairs) - len(other)} are ranked alike{but}"
     )
     table = Table(title="step, s", title_justify="left")

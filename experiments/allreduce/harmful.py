@@ -1,12 +1,12 @@
-"""A mode that hurts: the tuner changes to it, its guard takes it back, and the loss returns.
+"""A harmful mode: the tuner changes to it, its guard rolls it back, and the loss recovers.
 
     python experiments/allreduce/harmful.py [--seeds 3]
 
-The ranks learn by SGD with momentum, at a rate at which ``none`` learns and top-k of 1 % diverges,
-and the tuner is told that a step of either is worth as much. First nothing is shaped; then links
-carry so little for a while that top-k makes steps many times as fast; then nothing is shaped again.
-Played with the tuner's guard, and with one whose band is so wide that it takes nothing back, which
-shows what the mode does. Exit status as of ``run.py``.
+The ranks train by SGD with momentum, at a rate at which ``none`` learns and top-k of 1 % diverges,
+and the tuner is configured with equal quality for both. At first nothing is shaped; then links are
+so slow for a while that top-k makes steps many times as fast; then nothing is shaped again. One run
+has the tuner's guard, another a guard with an infinite band, which shows the effect of the mode.
+Exit status as of ``run.py``.
 """
 
 import argparse
@@ -27,10 +27,10 @@ from rich.console import Console
 from experiments.allreduce import schedule
 from experiments.allreduce.arm import TUNER, Arm, ArmError, Played, Settings, play_arm
 from experiments.allreduce.judge import Check
-from experiments.allreduce.stored_arms import said
 from experiments.allreduce.lab import or_exit
 from experiments.allreduce.model import Workload
 from experiments.allreduce.run import POLICY
+from experiments.allreduce.stored_arms import options_of
 from torchloom_core.cli.demo.bandwidth.namespaces import Lab
 from torchloom_core.trajectory.layout import run_folder
 from torchloom_core.trajectory.reader import read_epochs
@@ -62,17 +62,17 @@ concurrency = false
 
 @dataclass(frozen=True)
 class Rescue:
-    """What became of one run with the tuner, whatever its guard.
+    """The outcome of one run with the tuner, with or without a guard.
 
     Attributes
     ----------
     tried_s, back_s, returned_s : float
-        When the mode was first used, when the run was back in ``none`` for good, and when the loss,
-        which the mode soon makes greater, was again what it was before; inf if that never came.
+        When the mode was first used, when the run finally returned to ``none``, and when the loss
+        returned to its value before the mode; inf if never.
     before, most : float
         The loss before, and the greatest afterwards.
     verdict : str
-        What the guard said as it took the mode back; empty if it did not.
+        The guard's reason for rolling the mode back; empty if it did not.
     """
 
     seed: int
@@ -110,7 +110,7 @@ def losses(played: Played) -> list[tuple[float, float, str]]:
 
 
 def verdict_of(folder: Path) -> str:
-    """Return what the guard said as it took a change back."""
+    """Return the guard's reason for rolling a change back."""
     for record in read_epochs(run_folder(folder / "state", "lab")):
         for line in record.lines():
             if line.kind == "judged":
@@ -144,14 +144,14 @@ def rescue_of(played: Played, verdict: str) -> Rescue:
 
 
 def checks(rescues: Sequence[Rescue], without: Sequence[Rescue]) -> list[Check]:
-    """Return what is promised of a mode that hurts."""
+    """Return the requirements for a harmful mode."""
     found = []
     for each, alone in zip(rescues, without, strict=True):
         taken_s = each.returned_s - each.tried_s
         text = (
             f"seed {each.seed}: {HARMFUL} from {each.tried_s:.0f} s, loss {each.before:.2f} before "
             f"and {each.most:.2f} at the most; back after {each.back_s - each.tried_s:.0f} s by "
-            f"the guard ({each.verdict or 'it said nothing'}); the loss of before after "
+            f"the guard ({each.verdict or 'no rollback'}); the loss of before after "
             f"{taken_s:.0f} s"
         )
         found.append(Check(text, bool(each.verdict) and math.isfinite(taken_s)))
@@ -165,7 +165,7 @@ def checks(rescues: Sequence[Rescue], without: Sequence[Rescue]) -> list[Check]:
 
 
 def draw(tuned: Sequence[Played], without: Sequence[Played], path: Path) -> None:
-    """Draw the loss over time of all runs; where the mode that hurts was used, in red."""
+    """Draw the loss over time of all runs, red while the harmful mode was used."""
     figure = Figure(figsize=(10, 5), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
@@ -212,12 +212,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     found = checks(rescues, alone)
     for check in found:
-        word = "holds" if check.holds else "does not hold"
+        word = "met" if check.holds else "not met"
         console.print(f"{word}: {check.text}", markup=False, soft_wrap=True)
     args.out.mkdir(parents=True, exist_ok=True)
     draw(tuned, without, args.out / "harmful.png")
     results = {
-        "asked": said(args),
+        "asked": options_of(args),
         "workload": asdict(replace(WORKLOAD, learning_rate=args.learning_rate)),
         "rescues": [asdict(each) for each in rescues],
         "without": [asdict(each) for each in alone],

@@ -1,4 +1,4 @@
-"""What came of the arms: the time to a fixed loss, step times, and which promises hold."""
+"""Results of the arms: the time to a fixed loss, step times, and which requirements are met."""
 
 import math
 import statistics
@@ -13,10 +13,10 @@ from experiments.allreduce.schedule import Phase, Schedule
 GAIN = 1.3
 STEADY_GAIN = 0.95
 STEADY_SHARE = 0.9
-"""Of a schedule that stays, at which the fixed loss is that of the best static mode: later, an arm
-that is a little slower would not reach it, and how much slower could not be said."""
+"""Share of a constant schedule at which the best static mode sets the fixed loss, so that a
+slightly slower arm reaches it too and its delay can be measured."""
 SETTLED_SHARE = 0.4
-"""Of such a schedule, after which the tuner may switch once more at the most."""
+"""Share of a constant schedule after which the tuner may switch at most once more."""
 NEAR = 1.1
 SETTLING_STEPS = 10
 OWN_SHARE = 0.02
@@ -50,7 +50,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Check:
-    """One promise."""
+    """One requirement."""
 
     text: str
     holds: bool
@@ -171,9 +171,9 @@ def switches(played: Played, settled_s: float) -> int:
 
 
 def own_share(trials: Sequence[Played]) -> float:
-    """Return what more of one core the control plane uses where the tuner acts.
+    """Return the extra share of a core that the control plane uses with the tuner.
 
-    In both it takes telemetry and leads the quorum; only with the tuner it computes and probes.
+    In both arms it handles telemetry and quorums; only with the tuner it computes and probes.
     """
     ours = [each.control_share() for each in trials if each.arm == TUNER]
     without = [each.control_share() for each in trials if each.arm != TUNER]
@@ -183,7 +183,7 @@ def own_share(trials: Sequence[Played]) -> float:
 def checks_of_changing(
     trials: Sequence[Played], schedule: Schedule, quality: Mapping[str, float]
 ) -> list[Check]:
-    """Return what is promised of bandwidth that changes."""
+    """Return the requirements for a changing bandwidth."""
     if not any(each.arm == TUNER for each in trials):
         return []
     found = [_gain_check(gains(trials), GAIN)]
@@ -199,7 +199,7 @@ def checks_of_changing(
         shortest = min(of, key=lambda arm: step_s[arm, number])
         here = f"phase {number + 1}, {phase.name}"
         text = (
-            f"{here}: {ours / of[best]:.2f} of the progress a second "
+            f"{here}: {ours / of[best]:.2f} of the progress per second "
             f"in the best static mode ({best}), need {1 / NEAR:.2f}"
         )
         found.append(Check(text, ours * NEAR >= of[best]))
@@ -213,7 +213,7 @@ def checks_of_changing(
 
 
 def checks_of_constant(trials: Sequence[Played], schedule: Schedule) -> list[Check]:
-    """Return what is promised of bandwidth that stays as it is."""
+    """Return the requirements for a constant bandwidth."""
     (phase,) = schedule
     settled_s = SETTLED_SHARE * phase.end_s
     ours = [each for each in trials if each.arm == TUNER]

@@ -1,4 +1,4 @@
-"""Set the lab up, shape its links by hand, take it down.
+"""Set up the lab, shape its links by hand, take it down.
 
 python experiments/allreduce/lab.py up --ranks 4
 python experiments/allreduce/lab.py rate 100
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("what", choices=("up", "down", "rate", "status"))
     parser.add_argument("mbit", nargs="?", help="of `rate`: Mbit/s, or unshaped")
     parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--name", default="a", help="several labs do not meet")
+    parser.add_argument("--name", default="a", help="name of the lab; several can exist")
     args = parser.parse_args(argv)
     lab = Lab(args.ranks, args.name)
     with or_exit():

@@ -17,12 +17,12 @@ TOPK_SHARE, POWERSGD_RANK = 0.01, 2
 them on fast ones, and there is less to choose."""
 
 LEARNT, TRIED = 768, 128
-"""Stretches of text that are learnt by heart, and of them those by which the loss is judged."""
+"""Number of passages to memorise, and of those on which the loss is evaluated."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What is trained.
+    """The workload.
 
     Attributes
     ----------
@@ -68,10 +68,10 @@ class CharacterModel(nn.Module):
 
 
 class Text:
-    """Stretches of Python's language reference, as it comes with Python.
+    """Passages of Python's language reference, as it comes with Python.
 
-    They are few, and learnt by heart: so the loss falls from the beginning of a run to its end, and
-    not the noise of text that was never seen says who is ahead.
+    They are few and memorised, so that the loss falls from the beginning of a run to its end, and
+    the noise of unseen text does not decide the ranking.
     """
 
     def __init__(self, workload: Workload) -> None:
@@ -86,12 +86,12 @@ class Text:
         self.characters = len(characters)
 
     def batch(self, seed: int, step: int, rank: int) -> Tensor:
-        """Return what a rank sees at a step, (batch, context + 1): the same in every mode."""
+        """Return a rank's batch at a step, (batch, context + 1): the same in every mode."""
         generator = torch.Generator().manual_seed((seed * 1_000_003 + step) * 64 + rank)
         return self._stretches[torch.randint(LEARNT, (self._batch,), generator=generator)]
 
     def tried(self) -> Tensor:
-        """Return what the loss is judged by, (tried, context + 1): always the same."""
+        """Return the evaluation batch, (tried, context + 1): always the same."""
         return self._stretches[:TRIED]
 
 
@@ -102,7 +102,7 @@ def build(workload: Workload, text: Text, seed: int) -> CharacterModel:
 
 
 def optimizer_of(workload: Workload, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
-    """Return what learns."""
+    """Return the optimizer."""
     if workload.momentum:
         return torch.optim.SGD(parameters, workload.learning_rate, workload.momentum)
     return torch.optim.AdamW(parameters, workload.learning_rate, BETAS, fused=True)

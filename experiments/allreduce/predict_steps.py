@@ -1,12 +1,12 @@
 """How well the tuner's model of a step predicts modes on links that it was not fitted on.
 
     python experiments/allreduce/run.py --constant unshaped,1000,200,50
-    python experiments/allreduce/predict.py --fitted changing --told constant-unshaped,...
+    python experiments/allreduce/predict_steps.py --fitted changing --runs constant-unshaped,...
 
-The model learns from the static arms of one run, a seed of them, one arm after the other, as the
-policy learns: bytes, coding, computing, latency. Of each other run it is shown the first few steps
-in one mode, which tell the bandwidth, and predicts the step of every mode there. Journals are read
-from where ``run.py`` has left them.
+The model learns from the static arms of one run and seed, one arm after the other, as the policy
+learns: bytes, coding, computing, latency. Of each other run it sees the first few steps in one
+mode, which show the bandwidth, and predicts the step of every mode there. It reads the journals
+of ``run.py``.
 """
 
 import argparse
@@ -28,14 +28,14 @@ from torchloom_policies.allreduce.step_samples import StepSample
 
 HERE = Path(__file__).parent
 SHOWN_STEPS = 5
-"""Of the mode that tells the bandwidth."""
+"""Steps of the mode that shows the bandwidth."""
 
 MOST_OFF = 0.15
 
 
 @dataclass(frozen=True)
-class Foretold:
-    """The median step of a mode in a run, s, and what the model said it would be."""
+class Prediction:
+    """The measured median step of a mode in a run, s, and the model's prediction."""
 
     run: str
     told_by: str
@@ -45,12 +45,12 @@ class Foretold:
 
     @property
     def off(self) -> float:
-        """By which share the model was off."""
+        """Relative error of the prediction."""
         return self.foretold_s / self.measured_s - 1
 
 
 def samples(folder: Path) -> list[StepSample]:
-    """Return the steps of an arm, as the policy sees them, those that all ranks have told of."""
+    """Return the steps of an arm, as the policy sees them, that all ranks have reported."""
     by_step: dict[int, list[Row]] = {}
     journals = sorted(folder.glob("rank*.jsonl"))
     for rank in range(len(journals)):
@@ -94,25 +94,25 @@ def fitted(arms: Sequence[list[StepSample]]) -> CostModel:
     return model
 
 
-def predict(run: str, model: CostModel, arms: Sequence[list[StepSample]]) -> Iterator[Foretold]:
-    """Yield what the model says of each mode in a run, of which it sees a few steps of one.
+def predict(run: str, model: CostModel, arms: Sequence[list[StepSample]]) -> Iterator[Prediction]:
+    """Yield the predictions for each mode in a run, from a few steps of one mode.
 
-    That is in turn each mode that sends enough to tell the bandwidth. A mode that the model was not
-    fitted on is left out.
+    That mode is in turn each one that sends enough to show the bandwidth. A mode that the model was
+    not fitted on is left out.
     """
     arms = [steps for steps in arms if steps[0].mode in model.modes]
-    for telling in arms:
-        knows = copy.deepcopy(model)
-        for step in telling[:SHOWN_STEPS]:
-            knows.learn(step)
-        if knows.link.is_blind:
+    for shown in arms:
+        adapted = copy.deepcopy(model)
+        for step in shown[:SHOWN_STEPS]:
+            adapted.learn(step)
+        if adapted.link.is_blind:
             continue
         for steps in arms:
             settled = [step.step_s for step in steps[SETTLING_STEPS:]]
-            cost = knows.cost(steps[0].mode)
+            cost = adapted.cost(steps[0].mode)
             if settled and cost is not None:
                 measured_s = statistics.median(settled)
-                yield Foretold(run, telling[0].mode, steps[0].mode, measured_s, cost.step_s)
+                yield Prediction(run, shown[0].mode, steps[0].mode, measured_s, cost.step_s)
 
 
 def arms_of(folder: Path, seed: int) -> list[list[StepSample]]:
@@ -132,7 +132,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--logs", type=Path, default=Path("build/allreduce"))
     parser.add_argument("--fitted", default="changing", help="the run that it learns from")
     parser.add_argument(
-        "--told",
+        "--runs",
         default="constant-unshaped,constant-1000,constant-200,constant-50",
         help="the runs that it predicts",
     )
@@ -142,12 +142,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     model = fitted(arms_of(args.logs / args.fitted, args.seed))
     rows = [
         row
-        for run in args.told.split(",")
+        for run in args.runs.split(",")
         for row in predict(run, model, arms_of(args.logs / run, args.seed))
     ]
     if not rows:
-        raise SystemExit(f"--told: need {SETTLING_STEPS + 1} steps of a mode at least, in each run")
-    table = Table("run", "bandwidth told by", "mode", "measured, s", "foretold, s", "off")
+        raise SystemExit(f"--runs: need {SETTLING_STEPS + 1} steps of a mode at least, in each run")
+    table = Table("run", "bandwidth from", "mode", "measured, s", "predicted, s", "error")
     for row in rows:
         times = f"{row.measured_s:.3f}", f"{row.foretold_s:.3f}"
         table.add_row(row.run, row.told_by, row.mode, *times, f"{row.off:+.0%}")
@@ -155,7 +155,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     console.print(table)
     off = [abs(row.off) for row in rows]
     most = max(off)
-    word = "holds" if most <= MOST_OFF else "does not hold"
+    word = "met" if most <= MOST_OFF else "not met"
     within = sum(each <= MOST_OFF for each in off)
     console.print(
         f"{word}: {within} of {len(off)} within {MOST_OFF:.0%}, median {statistics.median(off):.0%}"

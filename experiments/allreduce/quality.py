@@ -1,12 +1,12 @@
-"""What a step is worth in each mode to a run that changes into it: no network, one process.
+"""Measure the quality of each mode for a run that changes to it: no network, one process.
 
     python experiments/allreduce/quality.py [--seeds 3] [--before 300] [--stay 200] [--jobs 2]
 
-Four ranks' gradients are summed by the codecs themselves. A run learns in none for a while, and
-then stays in another mode: what the change itself costs, as error feedback first holds back what it
-adds later, counts. A mode's quality is the steps that none would have needed from there to the loss
-at the end of the stay, over those of the stay. It prints the table and writes ``quality.json``,
-whose ``quality`` is what ``[policies.allreduce_tuner]`` takes.
+The codecs sum the gradients of four ranks. A run trains in none for a while, and then stays in
+another mode. The cost of the change itself counts: error feedback first delays a part of the
+gradients. A mode's quality is the number of steps that none would have needed from there to the
+loss at the end of the stay, over those of the stay. It prints the table and writes
+``quality.json``, whose ``quality`` fits the option of ``[policies.allreduce_tuner]``.
 """
 
 import argparse
@@ -47,12 +47,12 @@ HERE = Path(__file__).parent
 RANKS = 4
 EVERY = 10
 LEAST = 1e-3
-"""The least that the policy takes."""
+"""The smallest value that the policy accepts."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One training: the loss at each step at which it was tried."""
+    """One training: the loss at each evaluated step."""
 
     mode: str
     seed: int
@@ -69,7 +69,7 @@ class Curve:
 
 
 def falling(losses: Sequence[float]) -> list[float]:
-    """Return the losses without their noise: of all that never rise what is nearest to them."""
+    """Return the losses without their noise: the closest curve that never rises."""
     found = IsotonicRegression(increasing=False).fit_transform(range(len(losses)), losses)
     return [float(loss) for loss in found]
 
@@ -88,7 +88,7 @@ def first_at(places: Sequence[float], losses: Sequence[float], loss: float) -> f
 
 @dataclass
 class Learner:
-    """A model in the midst of learning, and the loss so far."""
+    """A partly trained model, and the loss so far."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -96,12 +96,12 @@ class Learner:
 
     @classmethod
     def begin(cls, seed: int, workload: Workload) -> "Learner":
-        """Return one that has learnt nothing."""
+        """Return an untrained one."""
         model = build(workload, Text(workload), seed)
         return cls(model, optimizer_of(workload, model.parameters()), Curve("none", seed, [], []))
 
     def changed_to(self, mode: str) -> "Learner":
-        """Return one that goes on from here in another mode."""
+        """Return a copy that continues in another mode."""
         model, optimizer = copy.deepcopy((self.model, self.optimizer))
         curve = self.curve
         return Learner(model, optimizer, Curve(mode, curve.seed, [*curve.steps], [*curve.loss]))
@@ -110,7 +110,7 @@ class Learner:
 def train(
     learner: Learner, steps: int, workload: Workload, topk_share: float, powersgd_rank: int
 ) -> Learner:
-    """Make so many steps in the learner's mode, on the same batches as in every other."""
+    """Train for a number of steps in the learner's mode, on the same batches as every other."""
     torch.set_num_threads(1)
     text, curve = Text(workload), learner.curve
     parameters = list(learner.model.parameters())

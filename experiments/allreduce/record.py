@@ -2,8 +2,8 @@
 
     python experiments/allreduce/record.py changing.tltrace [--schedule changing] [--seed 1]
 
-Such a bundle is what ``torchloom evaluate`` simulates a policy on, and what ``run.py --trace``
-plays in the lab. A link whose two ways differ is recorded by the slower one.
+``torchloom evaluate`` simulates a policy on such a bundle, and ``run.py --trace`` plays it in the
+lab. A link whose two directions differ is recorded by the slower one.
 """
 
 import argparse
@@ -23,14 +23,14 @@ from torchloom_core.trace import Bundle, BundleWriter, Component, Job, Placement
 METRIC = "link_bytes_per_s"
 INTERVAL_S = 1.0
 UNSHAPED_MBIT = 10_000.0
-"""What a trace says of a link that is not shaped: about what one carries here."""
+"""Rate of an unshaped link in a trace: about the machine's own."""
 
 START_NS = 1_700_000_000 * SECOND_NS
 _BYTES_PER_MBIT = 1e6 / 8
 
 
 def write_bundle(planned: Schedule, path: Path, *, force: bool = False) -> None:
-    """Write what each rank's link carries, once a second, as node ``node-<rank>``'s telemetry."""
+    """Write the rate of each rank's link, once a second, as telemetry of node ``node-<rank>``."""
     ranks, end_s = len(planned[0].rates), planned[-1].end_s
     end_ns = START_NS + round(end_s * SECOND_NS)
     nodes = [f"node-{rank}" for rank in range(ranks)]

@@ -22,7 +22,7 @@ def show(
     fixed_by_s: float,
     console: Console,
 ) -> None:
-    """Print step times, times to the loss that is reached by then, and what holds."""
+    """Print step times, times to the fixed loss, and which requirements are met."""
     steps = Table(title="median step, s", title_justify="left")
     steps.add_column("arm")
     for phase in schedule:
@@ -51,14 +51,14 @@ def show(
         times.add_row(arm, *cells)
     console.print(times)
     for check in checks:
-        word = "holds" if check.holds else "does not hold"
+        word = "met" if check.holds else "not met"
         console.print(f"{word}: {check.text}", markup=False, soft_wrap=True)
 
 
 def ideal_switcher(
     table: Sequence[Phased], quality: Mapping[str, float], schedule: Schedule
 ) -> str:
-    """Return what a switcher could gain that has in each phase the best mode, at once.
+    """Return the gain of an ideal switcher, which uses the best mode of each phase at once.
 
     Progress is quality over step time, 1 of a mode that ``quality`` does not name, as the policy
     has it; the time is that until the best static mode's progress at the end of the schedule is

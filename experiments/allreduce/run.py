@@ -5,7 +5,7 @@
     python experiments/allreduce/run.py --trace mine.tltrace
 
 All arms of a seed see the same weights, batches and schedule, one after the other. The exit status
-is 1 if a promise does not hold, 2 if an arm did not run, 3 where there can be no lab.
+is 1 if a requirement is not met, 2 if an arm did not run, 3 if no lab is possible.
 """
 
 import argparse
@@ -24,7 +24,7 @@ import msgspec
 import torch
 from rich.console import Console
 
-from experiments.allreduce import judge, stored_arms, report, schedule
+from experiments.allreduce import judge, report, schedule, stored_arms
 from experiments.allreduce.arm import TUNER, Arm, ArmError, Played, Settings, play_arm
 from experiments.allreduce.lab import or_exit
 from experiments.allreduce.model import POWERSGD_RANK, TOPK_SHARE
@@ -69,7 +69,7 @@ def levels_of(text: str) -> list[tuple[str, float | None]]:
 
 
 def quality_of(path: Path) -> dict[str, float]:
-    """Return what a step is worth in each mode, from a file of ``quality.py``.
+    """Return the quality of each mode, from a file of ``quality.py``.
 
     Raises
     ------
@@ -93,7 +93,7 @@ def policy_lines(quality: dict[str, float], more: str) -> str:
 
 
 def arms_of(args: argparse.Namespace, quality: dict[str, float], console: Console) -> list[Arm]:
-    """Return the arms that were args for; a tuner that is not installed is left out."""
+    """Return the requested arms; a tuner that is not installed is left out."""
     arms = []
     installed = any(each.name == POLICY and not each.problem for each in discover())
     for name in args.arms.split(","):
@@ -112,7 +112,7 @@ def arms_of(args: argparse.Namespace, quality: dict[str, float], console: Consol
 
 
 def bouts_of(args: argparse.Namespace) -> Iterator[Bout]:
-    """Yield the schedules that were args for."""
+    """Yield the requested schedules."""
     if args.trace:
         yield Bout("trace", recorded(args.trace, args.ranks))
     elif args.constant:
@@ -126,7 +126,7 @@ def bouts_of(args: argparse.Namespace) -> Iterator[Bout]:
 def play(
     lab: Lab, arms: Sequence[Arm], bout: Bout, args: argparse.Namespace, console: Console
 ) -> list[Played]:
-    """Play each arm with each seed, the arms in turn."""
+    """Run each arm with each seed, alternating the arms."""
     settings = Settings(
         workload_of(args),
         args.topk_share,
@@ -138,11 +138,11 @@ def play(
         for arm in arms:
             folder = args.logs / bout.name / f"{arm.name}-{seed}"
             key = stored_arms.key_of(arm, seed, bout.schedule, settings)
-            played = stored_arms.kept(folder, key, lab.ranks) if args.resume else None
+            played = stored_arms.load(folder, key, lab.ranks) if args.resume else None
             if played is None:
                 shutil.rmtree(folder, ignore_errors=True)
                 played = play_arm(lab, arm, seed, bout.schedule, settings, folder)
-                stored_arms.keep(folder, key, played)
+                stored_arms.store(folder, key, played)
             trials.append(played)
             loss = judge.curve(played)[-1][1]
             done = f"{len(played.steps())} steps, loss {loss:.4f}"
@@ -158,7 +158,7 @@ def conclude(
     args: argparse.Namespace,
     console: Console,
 ) -> bool:
-    """Show and write down what came of a bout; return whether all that is promised holds."""
+    """Print and store the results of a bout; return whether all requirements are met."""
     table = judge.phased(trials, bout.schedule)
     if bout.name.startswith("constant"):
         checks = judge.checks_of_constant(trials, bout.schedule)
@@ -178,7 +178,7 @@ def conclude(
             "python": platform.python_version(),
             "torch": torch.__version__,
         },
-        "asked": stored_arms.said(args),
+        "asked": stored_arms.options_of(args),
         "schedule": [asdict(phase) for phase in bout.schedule],
         "quality": quality,
         "steps": [asdict(row) for row in table],
@@ -211,11 +211,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--constant", type=levels_of, help="levels instead of a schedule: unshaped,1000,200,50"
     )
     parser.add_argument("--trace", type=Path, help="a bundle with link_bytes_per_s instead")
-    parser.add_argument("--quick", action="store_true", help="one seed, short phases: to look at")
+    parser.add_argument("--quick", action="store_true", help="one seed, short phases: a trial")
     parser.add_argument(
         "--resume",
         action="store_true",
-        help="take arms from `--logs` that were played to their end",
+        help="reuse finished arms from `--logs`",
     )
     parser.add_argument(
         "--mark-s", type=float, default=0.0, help="seconds; 0: fifteen times in `--phase-s`"
@@ -223,8 +223,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--quality",
         type=Path,
-        help=f"what a step is worth in each mode: {QUALITY}; of a level that stays, as a stay is "
-        f"long there, {QUALITY_OF_A_LONG_STAY}",
+        help=f"the quality of each mode: {QUALITY}; for a constant level, where a stay is long, "
+        f"{QUALITY_OF_A_LONG_STAY}",
     )
     parser.add_argument("--policy", type=Path, help="more lines of the policy's table, TOML")
     parser.add_argument("--topk-share", type=float, default=TOPK_SHARE)
@@ -256,7 +256,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _end(number: int, _frame: object) -> None:
-    """End on a signal as on an error: the lab and all that is in it go with it."""
+    """End on a signal as on an error, with the lab and all that is in it."""
     raise SystemExit(128 + number)
 
 

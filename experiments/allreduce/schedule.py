@@ -1,4 +1,4 @@
-"""What every rank's data link carries over time: written down in full before the run, by a seed."""
+"""The rate of every rank's data link over time, determined before the run by a seed."""
 
 import argparse
 import math
@@ -11,18 +11,17 @@ from torchloom_core.cli.demo.bandwidth.namespaces import Lab, Rate
 
 CHANGING = (None, 1000.0, 200.0, 50.0, 1000.0)
 SHARES = (2.0, 1.0, 2.0, 2.0, 1.0)
-"""How long each of them lasts, of ``--phase-s``: as long where one mode is far ahead as where
-another is, so that none is good throughout."""
+"""Length of each phase, as a share of ``--phase-s``: no mode is good throughout."""
 
 KINDS = ("changing", "sinus", "failing", "asymmetric")
 _MOST_S = 86_400.0
 SLICE_S = 2.0
-"""How often a rate that changes all the time is set anew."""
+"""How often a continuously changing rate is updated."""
 
 
 @dataclass(frozen=True)
 class Phase:
-    """A time in which the rates stay as they are.
+    """A time with constant rates.
 
     Attributes
     ----------
@@ -38,7 +37,7 @@ class Phase:
 
     @property
     def name(self) -> str:
-        """What carries least of it, in words."""
+        """The slowest rate, in words."""
         least = min((least_mbit(rate) for rate in self.rates), default=math.inf)
         return "unshaped" if math.isinf(least) else f"{least:g} Mbit/s"
 
@@ -47,7 +46,7 @@ Schedule = tuple[Phase, ...]
 
 
 def steps(levels: Sequence[float | None], lasts_s: Sequence[float], ranks: int) -> Schedule:
-    """Return one level after the other, of all ranks alike; each lasts as long as is said."""
+    """Return one level after the other, the same for all ranks, with the given lengths."""
     spans = zip(lasts_s, levels, strict=True)
     return phases((span_s, (Rate.both(mbit),) * ranks) for span_s, mbit in spans)
 
@@ -55,7 +54,7 @@ def steps(levels: Sequence[float | None], lasts_s: Sequence[float], ranks: int) 
 def sinus(
     low: float, high: float, period_s: float, seconds: float, ranks: int, seed: int
 ) -> Schedule:
-    """Return rates that swing between two, each rank's from a place of its own."""
+    """Return rates that oscillate between two values, with another offset for each rank."""
     rng = random.Random(seed)
     shifts = [rng.uniform(0, 2 * math.pi) for _ in range(ranks)]
     middle, swing = math.log(low * high) / 2, math.log(high / low) / 2
@@ -68,13 +67,13 @@ def sinus(
 
 
 def failing(mbit: float, least: float, seconds: float, ranks: int, seed: int) -> Schedule:
-    """Return one rank's link that fails slowly, with fits, while the others' stay as they are."""
+    """Return a link of one rank that degrades irregularly, while the others stay constant."""
     rng = random.Random(seed)
     victim = rng.randrange(ranks)
 
     def at(now_s: float) -> tuple[Rate, ...]:
-        kept = mbit * (least / mbit) ** (now_s / seconds) * rng.uniform(0.7, 1.0)
-        return tuple(Rate.both(kept if rank == victim else mbit) for rank in range(ranks))
+        left = mbit * (least / mbit) ** (now_s / seconds) * rng.uniform(0.7, 1.0)
+        return tuple(Rate.both(left if rank == victim else mbit) for rank in range(ranks))
 
     return _sliced(at, seconds)
 
@@ -94,7 +93,7 @@ def play(schedule: Schedule, lab: Lab, begun_s: float, *, alive: Callable[[], bo
     begun_s : float
         By ``time.monotonic``.
     alive : callable
-        Whether to go on; args a few times a second.
+        Whether to continue; called a few times a second.
     """
     began = []
     for phase in schedule:
@@ -110,7 +109,7 @@ def play(schedule: Schedule, lab: Lab, begun_s: float, *, alive: Callable[[], bo
 
 
 def least_mbit(rate: Rate) -> float:
-    """Return what a link carries the way that is slower; inf where it is not shaped."""
+    """Return the rate of a link in its slower direction; inf if it is not shaped."""
     return min(math.inf if each is None else each for each in (rate.up, rate.down))
 
 
@@ -129,7 +128,7 @@ def phases(spans: Iterable[tuple[float, tuple[Rate, ...]]]) -> Schedule:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Let a schedule be args for."""
+    """Add the options of a schedule."""
     parser.add_argument("--schedule", choices=KINDS, default="changing")
     parser.add_argument("--phase-s", type=_seconds, default=30.0)
     parser.add_argument("--ranks", type=at_least(2), default=4)
@@ -137,7 +136,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def at_least(least: int) -> Callable[[str], int]:
-    """Return what reads an option's whole number, and refuses one below ``least``."""
+    """Return a parser of an integer option that refuses values below ``least``."""
 
     def whole(text: str) -> int:
         number = int(text)
@@ -156,7 +155,7 @@ def _seconds(text: str) -> float:
 
 
 def of_options(args: argparse.Namespace) -> Schedule:
-    """Return the schedule that was args for, five phases long."""
+    """Return the requested schedule, five phases long."""
     ranks, seed, seconds = args.ranks, args.seed, args.phase_s * len(CHANGING)
     if args.schedule == "sinus":
         return sinus(50, 1000, seconds / 2, seconds, ranks, seed)

@@ -1,4 +1,4 @@
-"""What is kept of a run, and arms taken again where nothing that they come of has changed."""
+"""Store finished arms, and reuse them if settings, code and versions are unchanged."""
 
 import argparse
 import hashlib
@@ -19,17 +19,17 @@ _PACKAGES = (torchloom_core, torchloom_threadlet)
 _LAB = ("arm.py", "model.py", "schedule.py", "trainer.py")
 
 
-class _Kept(msgspec.Struct):
+class _StoredArm(msgspec.Struct):
     key: str
     played: Played
     lines: list[int]
-    """Of each rank's journal."""
+    """Number of lines of each rank's journal."""
 
 
 def key_of(arm: Arm, seed: int, schedule: Schedule, settings: Settings) -> str:
-    """Return the hash of all that an arm comes of, the code that is run in it too.
+    """Return the hash of everything that determines an arm, including its code.
 
-    That of the policies is run only where the arm has one.
+    The code of the policies counts only if the arm has one.
     """
     code = hashlib.sha256()
     packages = (*_PACKAGES, torchloom_policies) if arm.policy else _PACKAGES
@@ -40,24 +40,24 @@ def key_of(arm: Arm, seed: int, schedule: Schedule, settings: Settings) -> str:
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
 
 
-def said(args: argparse.Namespace) -> dict[str, str]:
-    """Return the options of a run as its results keep them: files by their names alone."""
+def options_of(args: argparse.Namespace) -> dict[str, str]:
+    """Return the options of a run as its results store them: files by their names alone."""
     return {
         name: value.name if isinstance(value, Path) else str(value)
         for name, value in vars(args).items()
     }
 
 
-def keep(folder: Path, key: str, played: Played) -> None:
-    """Write down that an arm was played to its end; its journals are there already."""
-    kept = _Kept(key, replace(played, rows=[]), [len(rows) for rows in played.rows])
-    (folder / _NAME).write_bytes(msgspec.json.encode(kept) + b"\n")
+def store(folder: Path, key: str, played: Played) -> None:
+    """Record that an arm is finished; its journals are stored already."""
+    stored = _StoredArm(key, replace(played, rows=[]), [len(rows) for rows in played.rows])
+    (folder / _NAME).write_bytes(msgspec.json.encode(stored) + b"\n")
 
 
-def kept(folder: Path, key: str, ranks: int) -> Played | None:
-    """Return what came of an arm; nothing where it is not whole, or has another key."""
+def load(folder: Path, key: str, ranks: int) -> Played | None:
+    """Return the result of an arm; None if it is incomplete, or has another key."""
     try:
-        found = msgspec.json.decode((folder / _NAME).read_bytes(), type=_Kept)
+        found = msgspec.json.decode((folder / _NAME).read_bytes(), type=_StoredArm)
         rows = [read_journal(folder, rank) for rank in range(ranks)]
     except (OSError, ValueError):
         return None

@@ -1,4 +1,4 @@
-"""What a step is worth under LocalSGD and DiLoCo, by how often ranks synchronise: no network.
+"""Measure the quality of a step under LocalSGD and DiLoCo by the sync interval: no network.
 
     python experiments/allreduce/sync_quality.py [--seeds 3] [--every 4,16,64] [--jobs 2]
 
@@ -64,7 +64,7 @@ class SyncCost:
 def train_apart(
     learner: Learner, algorithm: str, every: int, steps: int, workload: Workload
 ) -> Curve:
-    """Make so many steps on the batches of every other run, synchronised after each ``every``."""
+    """Train for a number of steps on the batches of every other run, with a sync per ``every``."""
     torch.set_num_threads(1)
     text, tried = Text(workload), Text(workload).tried()
     shared = copy.deepcopy(learner.model)
@@ -93,7 +93,7 @@ def train_apart(
 def _synchronise(
     shared: nn.Module, models: Sequence[nn.Module], outer: torch.optim.Optimizer, algorithm: str
 ) -> None:
-    """Take what the ranks have learnt into the weights that all go on from."""
+    """Merge the ranks' progress into the shared weights."""
     with torch.no_grad():
         for weights, *each in zip(*(m.parameters() for m in (shared, *models)), strict=True):
             mean = torch.stack([one.detach() for one in each]).mean(0)

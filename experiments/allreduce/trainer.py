@@ -1,7 +1,7 @@
-"""One rank of the lab: a torchft trainer that writes down every step, and the loss afterwards.
+"""One rank of the lab: a torchft trainer that records every step, and the loss afterwards.
 
-The weights at each mark are kept and their loss is tried once the run is over, shared among the
-ranks, so that no time of the run goes into it. Without a Weaver it trains all the same.
+The weights at each mark are stored and evaluated after the run, shared among the ranks, so that
+this takes no time of the run. It also trains without a Weaver.
 """
 
 import argparse
@@ -35,25 +35,25 @@ LAST, ENDED = "last step", "ended"
 
 
 class WatchedGroup(CompressedProcessGroup):
-    """Keeps the figures that its telemetry takes."""
+    """Keeps a copy of the figures for the journal."""
 
     last = Figures()
 
     def take_figures(self) -> Any:
-        """Return what the allreduces since the last call have sent and cost."""
+        """Return bytes and times of the allreduces since the last call."""
         self.last = super().take_figures()
         return self.last
 
 
 class ByDataLink(HTTPTransport):  # type: ignore[misc]
-    """Gives a peer its state over the shaped link, as the gradients go."""
+    """Sends the state to a peer over the shaped link, like the gradients."""
 
     def __init__(self, address: str) -> None:
         super().__init__(timeout=timedelta(seconds=PROCESS_GROUP_TIMEOUT_S), num_chunks=0)
         self._address = address
 
     def metadata(self) -> str:
-        """Return where the state is to be had."""
+        """Return the address of the state."""
         return str(super().metadata()).replace(socket.gethostname(), self._address, 1)
 
 
@@ -65,9 +65,9 @@ class Rank:
         self._text = Text(workload)
         self._model = build(workload, self._text, options.seed)
         self._journal = (options.out / f"rank{options.rank}.jsonl").open("w", buffering=1)
-        self._kept: list[tuple[int, float, dict[str, torch.Tensor]]] = []
+        self._stored: list[tuple[int, float, dict[str, torch.Tensor]]] = []
         self._loom = attach(group=f"g{options.rank}")
-        # One for the group alone, as torchrun would give it; rank 0's is also how all stop as one.
+        # One for the group alone, as with torchrun; rank 0's also makes all ranks stop at one step.
         self._store = TCPStore(options.control, STORE_PORT, is_master=True, wait_for_workers=False)
         self._shared = TCPStore(options.first, STORE_PORT, is_master=False)
         parameters = list(self._model.parameters())
@@ -103,7 +103,7 @@ class Rank:
         )
 
     def train(self) -> None:
-        """Train for as long as is asked for, then try what was kept."""
+        """Train for the given time, then evaluate the stored weights."""
         optimizer = Optimizer(self._manager, self._inner)
         parallel = DistributedDataParallel(self._manager, self._model)
         self._loom.manage(self._manager, optimizer)
@@ -151,15 +151,15 @@ class Rank:
             if now - begun >= mark * self._options.mark_s:
                 if mark % self._options.ranks == self._options.rank:
                     state = self._model.state_dict()
-                    kept = {name: value.clone() for name, value in state.items()}
-                    self._kept.append((made, now - begun, kept))
+                    stored = {name: value.clone() for name, value in state.items()}
+                    self._stored.append((made, now - begun, stored))
                 mark = next(marks)
             if self._options.rank == 0 and now - begun >= self._options.seconds:
                 self._say_last(made)
         self._try()
 
     def _say_last(self, made: int) -> None:
-        """Say at which step all stop: nobody has made it before this rank begins the next."""
+        """Set the step at which all stop; no rank can have made it before this rank's next."""
         if not self._shared.check([LAST]):
             self._shared.set(LAST, str(made + 1))
 
@@ -172,22 +172,22 @@ class Rank:
         self._note("trained", sidecar_cpu_s=cpu_s(psutil.Process().children()))
         self._manager.shutdown(wait=False)
         tried = self._text.tried()
-        for step, t, state in self._kept:
+        for step, t, state in self._stored:
             self._model.load_state_dict(state)
             with torch.no_grad():
                 self._note("mark", step=step, t=t, tried=self._model(tried).item())
         self._note("ended")
         self._loom.close()
         self._shared.set(f"{ENDED} {self._options.rank}", "")
-        if self._options.rank == 0:  # whose store it is
+        if self._options.rank == 0:  # the owner of the store
             self._shared.wait([f"{ENDED} {rank}" for rank in range(self._options.ranks)])
 
     def _load(self, state: dict[str, Any]) -> None:
         self._model.load_state_dict(state["model"])
         self._inner.load_state_dict(state["optimizer"])
 
-    def _note(self, event: str, **said: object) -> None:
-        self._journal.write(json.dumps({"event": event, **said}) + "\n")
+    def _note(self, event: str, **fields: object) -> None:
+        self._journal.write(json.dumps({"event": event, **fields}) + "\n")
 
 
 def cpu_s(processes: Iterable[psutil.Process]) -> float:
@@ -224,14 +224,14 @@ def main() -> None:
 
 
 def add_workload(parser: argparse.ArgumentParser) -> None:
-    """Let each field of the workload be asked for."""
+    """Add an option for each field of the workload."""
     for field in fields(Workload):
         kind: Callable[[str], Any] = float if isinstance(field.default, float) else int
         parser.add_argument(f"--{field.name.replace('_', '-')}", type=kind, default=field.default)
 
 
 def workload_of(options: argparse.Namespace) -> Workload:
-    """Return the workload that was asked for."""
+    """Return the requested workload."""
     return Workload(**{field.name: getattr(options, field.name) for field in fields(Workload)})
 
 

@@ -2,9 +2,9 @@
 
     python experiments/allreduce/uneven.py [--ranks 8] [--orders 5] [--mb 4] [--seed 1]
 
-Each pair of ranks has a rate of its own, by a seed. Groups of plain gloo are made in each order, as
-a process group is configured anew, and reduce the same payload: the order is chosen by the tuner's
-solver, and held against the best of all, which up to nine ranks can be tried.
+Each pair of ranks has its own rate, determined by a seed. Groups of plain gloo in each order reduce
+the same payload. The tuner's solver chooses one order, which is compared with the best of all
+orders, for up to nine ranks.
 """
 
 import argparse
@@ -60,7 +60,7 @@ class Tried:
 
 
 def uneven_matrix(ranks: int, seed: int) -> Matrix:
-    """Return rates that lie evenly between the least and the most on a scale of logarithms."""
+    """Return rates that are evenly spread on a logarithmic scale."""
     rng = random.Random(seed)
     ratio = MOST_MBIT / LEAST_MBIT
     return [
@@ -70,7 +70,7 @@ def uneven_matrix(ranks: int, seed: int) -> Matrix:
 
 
 def bottleneck(matrix: Matrix, order: Order) -> float:
-    """Return what the slowest link of a ring carries; in gloo's each rank sends to the one before.
+    """Return the rate of a ring's slowest link; in gloo each rank sends to the one before.
 
     That is so in gloo's allreduce.cc: ``sendRank = rank - 1``, ``recvRank = rank + 1``.
     """
@@ -123,7 +123,7 @@ def measure(
 
 
 def _run(lab: Lab, orders: list[Order], payload_bytes: int, repeats: int) -> list[list[float]]:
-    said = json.dumps(
+    task = json.dumps(
         {"orders": orders, "bytes": payload_bytes, "repeats": repeats, "ranks": lab.ranks}
     )
     variables = [f"{name}={value}" for name, value in lab.environment().items()]
@@ -141,7 +141,7 @@ def _run(lab: Lab, orders: list[Order], payload_bytes: int, repeats: int) -> lis
     try:
         for process in started:
             assert process.stdin is not None
-            process.stdin.write(said)
+            process.stdin.write(task)
             process.stdin.close()
         assert started[0].stdout is not None
         text = started[0].stdout.read()
@@ -157,7 +157,7 @@ def _run(lab: Lab, orders: list[Order], payload_bytes: int, repeats: int) -> lis
 
 
 def reduce_as(rank: int, first: str) -> None:
-    """Be one rank: read what to do and reduce; rank 0 writes how long the slowest rank took."""
+    """Run one rank: read the task and reduce; rank 0 writes the time of the slowest rank."""
     args = json.load(sys.stdin)
     torch.set_num_threads(1)
     store = TCPStore(first, STORE_PORT, is_master=rank == 0, wait_for_workers=False)
@@ -220,14 +220,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     console.print(table)
     most = bottleneck(matrix, best_order(matrix))
     exact = math.isclose(rows[-1].bottleneck_mbit, most)
-    word = "holds" if exact else "does not hold"
+    word = "met" if exact else "not met"
     console.print(f"{word}: its slowest link is the fastest of all orders', {most:.1f} Mbit/s")
     ours = rows[-1].measured_s
     random_s = statistics.median(row.measured_s for row in rows if row.name.startswith("random"))
     near = abs(ours / rows[-1].predicted_s - 1) <= 0.1
-    console.print(f"{'holds' if near else 'does not hold'}: within 10 % of the prediction")
+    console.print(f"{'met' if near else 'not met'}: within 10 % of the prediction")
     gain = random_s / ours
-    word = "holds" if gain >= 1.5 else "does not hold"
+    word = "met" if gain >= 1.5 else "not met"
     console.print(f"{word}: {gain:.2f} times as fast as the median random order, need 1.5")
     written = {"matrix_mbit": matrix, "bytes": payload_bytes, "rows": [asdict(row) for row in rows]}
     args.out.write_text(json.dumps(written, indent=1) + "\n")

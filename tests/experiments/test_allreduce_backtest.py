@@ -86,9 +86,9 @@ def test_steps_of_a_lab_in_which_the_model_is_right_are_foretold(path, tmp_path)
 @pytest.mark.integration
 def test_both_rankings_are_printed_side_by_side_and_agree(path, tmp_path, capsys):
     assert backtest.main([str(path), "--seeds", "1", "--out", str(tmp_path / "out")]) == 0
-    said = capsys.readouterr().out
-    assert "Kendall's tau: 1.00 of the static modes, 1.00 of all arms" in said
-    assert "of the 6 pairs that the seeds tell apart 6 are ranked alike" in said
-    first = next(line for line in said.splitlines() if "tuner" in line)
+    printed = capsys.readouterr().out
+    assert "Kendall's tau: 1.00 of the static modes, 1.00 of all arms" in printed
+    assert "of the 6 pairs that the seeds distinguish 6 are ranked alike" in printed
+    first = next(line for line in printed.splitlines() if "tuner" in line)
     assert first.count(TUNER) == 2
-    assert "0% off, 0% at the most" in said
+    assert "0% off, 0% at the most" in printed

@@ -20,8 +20,8 @@ def played(arm, step_s, fall, *, seed=1, modes=None, failed=0):
             at_s += step_s[place]
             number += 1
             mode = modes[place] if modes else arm
-            said = {"event": "step", "step": number, "t": at_s, "step_time": step_s[place]}
-            rows.append({**said, "mode": mode, "committed": number > failed})
+            row = {"event": "step", "step": number, "t": at_s, "step_time": step_s[place]}
+            rows.append({**row, "mode": mode, "committed": number > failed})
     marks = [{"event": "mark", "t": float(t), "tried": 4 - fall * t} for t in range(41)]
     return Played(arm, seed, [rows + marks], [0.0, 20.0])
 
@@ -63,8 +63,8 @@ def test_what_does_not_hold_is_said_to_not_hold():
 def test_a_mode_trains_from_where_none_was_and_its_quality_is_written(tmp_path):
     out = tmp_path / "quality.json"
     tiny = ["--width", "16", "--layers", "1", "--context", "8", "--batch", "1"]
-    said = ["--before", "10", "--stay", "20", "--jobs", "1", "--modes", "int8", "--seeds", "1"]
-    assert quality.main([*said, "--out", str(out), *tiny]) == 0
+    options = ["--before", "10", "--stay", "20", "--jobs", "1", "--modes", "int8", "--seeds", "1"]
+    assert quality.main([*options, "--out", str(out), *tiny]) == 0
     written = json.loads(out.read_text())
     assert list(written["quality"]) == ["none", "int8"]
     alone, other = written["curves"]

@@ -56,8 +56,8 @@ def test_the_cost_of_rounds_is_the_power_by_which_quality_falls():
 @pytest.mark.slow
 def test_both_algorithms_are_measured_and_written(tmp_path):
     out = tmp_path / "sync-quality.json"
-    said = ["--before", "10", "--every", "2,5", "--rounds", "4", "--out", str(out)]
-    assert sync_quality.main([*said, *ALONE]) == 0
+    options = ["--before", "10", "--every", "2,5", "--rounds", "4", "--out", str(out)]
+    assert sync_quality.main([*options, *ALONE]) == 0
     written = json.loads(out.read_text())
     assert written["stay"] == 20
     assert set(written["sync_cost"]) == {LOCAL_SGD, DILOCO}
@@ -65,7 +65,7 @@ def test_both_algorithms_are_measured_and_written(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("said", "line"),
+    ("options", "line"),
     [
         (["--every", "4,x"], "--every: need numbers of steps, was 4,x"),
         (["--every", "4"], "--every: need two steps or more that go into 20, was 4"),
@@ -74,7 +74,7 @@ def test_both_algorithms_are_measured_and_written(tmp_path):
         (["--before", "7"], "--before: need a multiple of 10 steps, was 7"),
     ],
 )
-def test_rounds_that_make_no_run_are_refused_in_a_line(said, line, capsys):
+def test_invalid_rounds_are_refused_in_one_line(options, line, capsys):
     with pytest.raises(SystemExit):
-        sync_quality.main(said)
+        sync_quality.main(options)
     assert line in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The soak of the fence, shortened; and its judge sees what does not hold."""
+"""The soak test of the fence, shortened; its judge detects violations."""
 
 import json
 import subprocess

@@ -30,7 +30,7 @@ def results():
 def test_the_two_scenarios_differ_in_how_the_job_recovers_and_in_nothing_else():
     restart, per_step = load(HERE / "restart.toml", {}), load(HERE / "per_step.toml", {})
     assert (restart.evaluate.recovery, per_step.evaluate.recovery) == ("restart", "per_step")
-    stalls = dict.fromkeys(STALLS, 0.0)  # nobody goes on in a job that restarts as a whole
+    stalls = dict.fromkeys(STALLS, 0.0)  # no group continues in a job that restarts as a whole
     other = msgspec.structs.replace(per_step.evaluate, recovery="restart", **stalls)
     assert msgspec.structs.replace(per_step, evaluate=other) == restart
 
@@ -49,11 +49,11 @@ def test_the_job_has_2048_gpus_and_fits_on_the_traces_nodes():
 
 
 def test_every_predictor_takes_the_options_that_it_is_fitted_with(run):
-    from torchloom_core.cli.fit_command import _configured, _told
+    from torchloom_core.cli.fit_command import _configured, _given
 
-    for name, told in run.PREDICTORS.items():
+    for name, given in run.PREDICTORS.items():
         config = load(HERE / "restart.toml", {})
-        settings = {**_configured(name, config), **_told(told)}
+        settings = {**_configured(name, config), **_given(given)}
         config = msgspec.structs.replace(config, policies={}, predictors={name: settings})
         assert not activate(config, installed(), "restart.toml").failed
 

@@ -31,8 +31,8 @@ def test_the_rules_see_failures_coming_that_the_policy_then_avoids(trace):
     path = HERE / "torchloom.toml"
     config = of_trace(load(path, {}), Bundle.open(trace))
     policies = {info.name: info.cls for info in installed() if info.kind == "policy"}
-    asked = Selection(policies=("failure_forecast",), config_path=path)
-    (arm,) = candidates(asked, config, policies)
+    selection = Selection(policies=("failure_forecast",), config_path=path)
+    (arm,) = candidates(selection, config, policies)
     run = simulate(Setting(trace=str(trace), config=config, horizon_s=14_400.0), arm, 0)
     assert run.right_moves > 0
     assert not run.quarantined
