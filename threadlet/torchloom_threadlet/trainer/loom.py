@@ -260,7 +260,7 @@ class Loom:
         """Register the optimizer's settings as knobs: ``lr``, betas, weight decay.
 
         Parameter groups keep their ratios. Pass ``scheduler`` to have it scaled with ``lr``; a
-        scheduler that is not passed overwrites the rate that was set.
+        scheduler that is not passed and computes the rate itself overwrites what was set.
         """
         fence: Fence = "run" if self._worker.changes.can_vote else "worker"
         for setting in settings(optimizer, scheduler):

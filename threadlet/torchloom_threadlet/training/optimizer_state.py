@@ -33,8 +33,8 @@ def carried(old: State, old_group: Group, group: Group, parameter: Tensor) -> St
     - Adam to Adam: all of it.
     - To SGD and Muon: the mean of gradients; for SGD as the sum that its momentum tends to.
     - To Adam: its second moment starts anew, and with it the bias correction. So that this does not
-      enlarge the mean, it counts as one gradient before the first step, in both moments: a next
-      gradient of 0, as most are with topk, would divide it by nothing.
+      enlarge the mean, it counts as one gradient before the first step, in both moments: with
+      a next gradient of 0, as most are with topk, the mean would be divided by 0.
     """
     ours, theirs = kind(group), kind(old_group)
     if ours == theirs == "adam" and old.keys() == _ADAM:
