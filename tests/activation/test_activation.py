@@ -1,4 +1,4 @@
-"""The config names what is active; what cannot be built is quarantined with one line."""
+"""The config activates plugins; a plugin that cannot be built is quarantined with one line."""
 
 import math
 from typing import Any
@@ -75,7 +75,7 @@ def test_a_bad_option_is_a_config_error_that_names_file_and_key(settings, messag
     assert str(error.value).startswith(message)
 
 
-def test_a_name_nobody_registered_is_answered_with_the_nearest():
+def test_an_unregistered_name_is_an_error_with_the_nearest_name():
     with pytest.raises(ConfigError) as error:
         start(plugin(), name="mien")
     assert str(error.value) == (
@@ -83,13 +83,13 @@ def test_a_name_nobody_registered_is_answered_with_the_nearest():
     )
 
 
-def test_a_name_that_a_broken_plugin_may_have_brought_is_answered_with_that_one():
+def test_an_unknown_name_is_an_error_that_lists_broken_plugins():
     infos = [PluginInfo("theirs", None, "theirs", "p", "1", "cannot be loaded: no")]
     with pytest.raises(ConfigError, match="there are none; could not be loaded: theirs"):
         activate(Config(policies={"mine": {}}), infos, "torchloom.toml")
 
 
-def test_a_broken_plugin_that_is_wanted_is_quarantined_and_the_rest_goes_on():
+def test_a_broken_plugin_is_quarantined_and_the_others_are_active():
     infos = [
         PluginInfo("broken", None, "broken", "p", "1", "cannot be loaded: no"),
         PluginInfo("mine", "policy", "entry", "p", "1", cls=plugin()),
@@ -107,12 +107,12 @@ def test_a_constructor_that_raises_is_quarantined(error):
     assert "\n" not in failure.detail
 
 
-def test_options_that_raise_something_odd_are_quarantined():
+def test_options_that_raise_any_exception_are_quarantined():
     (failure,) = start(plugin(), ratio=101.0).failed
     assert failure.detail == "policy mine: cannot be built: KeyError: 'too much'"
 
 
-def test_a_constructor_may_call_its_options_a_config_error():
+def test_a_constructor_may_raise_a_config_error():
     with pytest.raises(ConfigError, match="rules"):
         start(plugin(error=ConfigError("rules.0: no")))
 
@@ -144,7 +144,7 @@ def test_a_constructor_may_call_its_options_a_config_error():
         ),
     ],
 )
-def test_needs_that_are_none_are_quarantined(needs, problem):
+def test_invalid_needs_are_quarantined(needs, problem):
     (failure,) = start(plugin(needs)).failed
     assert failure.detail.startswith(f"policy mine: {problem}")
 
@@ -162,7 +162,7 @@ def test_a_predictor_with_a_pace_is_active():
     assert list(start(plugin(horizon_s=60, every_s=5.0), "predictor").predictors) == ["mine"]
 
 
-def test_a_need_that_is_misspelt_is_told_before_the_plugin_runs():
+def test_a_misspelt_need_is_an_error_before_the_plugin_runs():
     class Mine(plugin()):
         def __init__(self, options: Any) -> None:
             super().__init__(options)
@@ -182,7 +182,7 @@ def test_a_predictor_reads_no_forecasts():
     )
 
 
-def test_a_forecast_that_is_needed_and_nobody_makes_is_answered_with_the_nearest():
+def test_a_needed_predictor_that_is_inactive_is_an_error_with_the_nearest_name():
     infos = [
         PluginInfo("mine", "policy", "entry", "p", "1", cls=plugin([NeedForecast("trned")])),
         PluginInfo("trend", "predictor", "entry", "p", "1", cls=plugin(horizon_s=9.0, every_s=1.0)),
@@ -203,7 +203,7 @@ def test_a_forecast_that_is_needed_and_nobody_makes_is_answered_with_the_nearest
         ("fault_memory_s", 9.0, "need a NeedFaults in needs, was an attribute fault_memory_s"),
     ],
 )
-def test_what_belongs_into_the_needs_is_not_heard_elsewhere_and_said_so(name, value, problem):
+def test_an_attribute_that_belongs_into_needs_is_an_error(name, value, problem):
     (failure,) = start(plugin(**{name: value})).failed
     assert failure.detail.startswith(f"policy mine: {problem}")
 

@@ -1,4 +1,4 @@
-"""What is installed is checked as it registers; what is broken is named and set aside."""
+"""Installed plugins are checked when they register; broken ones are reported."""
 
 import importlib.metadata
 import itertools
@@ -111,7 +111,7 @@ BROKEN_CLASSES = {
 
 
 @pytest.mark.parametrize("problem", BROKEN_CLASSES)
-def test_a_class_that_breaks_the_contract_is_told_which_rule(install, problem):
+def test_a_class_that_breaks_the_contract_is_reported_with_the_rule(install, problem):
     old, new = BROKEN_CLASSES[problem]
     text = policy()
     assert old in text
@@ -142,7 +142,7 @@ BROKEN_MODULES = {
 
 
 @pytest.mark.parametrize("problem", BROKEN_MODULES)
-def test_a_module_that_does_not_load_or_registers_nothing_is_set_aside(install, problem):
+def test_a_module_that_does_not_load_or_registers_nothing_is_reported(install, problem):
     info = the(discover([install(BROKEN_MODULES[problem])]))
     assert (info.name, info.kind) == ("mine", None)
     assert info.problem.startswith(problem)
@@ -155,7 +155,7 @@ def test_something_else_than_a_class_is_refused(install, offer):
     assert the(discover([install(text)])).problem.startswith("need a class, was ")
 
 
-def test_a_class_that_fights_inspection_is_set_aside(install):
+def test_a_class_that_raises_on_inspection_is_reported(install):
     text = """
 class Meta(type):
     def __getattribute__(cls, name):
@@ -165,26 +165,28 @@ class Mine(metaclass=Meta): ...
     assert the(discover([install(registered(text))])).problem.startswith("cannot be loaded: OSErr")
 
 
-def test_of_two_with_one_name_the_first_entry_point_keeps_it(install):
+def test_of_two_with_one_name_the_first_entry_point_is_used(install):
     second = install(registered(policy()), "b_second")
     first = install(registered(policy()), "a_first")
     kept, refused = discover([second, first])
     assert (kept.entry_point, kept.problem) == ("a_first", "")
-    assert refused.problem == "the name is taken by entry point a_first (unknown)"
+    assert refused.problem == "the name is already used by entry point a_first (unknown)"
 
 
-def test_nobody_takes_a_name_from_what_comes_with_torchloom(install):
+def test_a_name_of_torchlooms_own_plugins_cannot_be_replaced(install):
     foreign = install(registered(policy().replace("mine", "straggler")), "a_first")
     infos = discover([foreign, *importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)])
     kept, refused = (info for info in infos if info.name == "straggler")
     assert (kept.package, kept.problem) == ("torchloom", "")
-    assert refused.problem == "the name is taken by entry point straggler (torchloom)"
+    assert refused.problem == "the name is already used by entry point straggler (torchloom)"
     config = Config(policies={"straggler": {}})
     (remark,) = activate(config, infos, "torchloom.toml").warnings
-    assert remark.startswith("policy straggler is that of torchloom (straggler): unknown (a_first)")
+    assert remark.startswith(
+        "policy straggler: the one of torchloom (straggler) is used, unknown (a_first)"
+    )
 
 
-def test_of_two_predictors_of_one_name_the_one_that_keeps_it_is_found_by_name(install):
+def test_of_two_predictors_with_one_name_the_used_one_is_found_by_name(install):
     text = policy().replace("mine", "forest").replace("on_tick", "forecast")
     register = REGISTER.format(cls="Mine").replace("policy", "predictor")
     foreign = install(text + register, "a_first")
@@ -194,27 +196,27 @@ def test_of_two_predictors_of_one_name_the_one_that_keeps_it_is_found_by_name(in
 
 
 @pytest.mark.parametrize("name", ["random", "row_rule", "auto", "scripted"])
-def test_no_predictor_is_called_as_what_it_is_held_against(install, name):
+def test_a_predictor_cannot_have_the_name_of_a_baseline(install, name):
     text = policy().replace('"mine"', f'"{name}"').replace("on_tick", "forecast")
     register = REGISTER.format(cls="Mine").replace("policy", "predictor")
     problem = the(discover([install(text + register)])).problem
     assert problem.startswith("need a name other than random, row_rule, auto, scripted")
 
 
-def test_a_broken_plugin_takes_no_name_away(install):
+def test_a_broken_plugin_does_not_reserve_its_name(install):
     broken = install(registered(policy().replace("def on_tick", "def on_tik")), "a_first")
     whole = install(registered(policy()), "b_second")
     assert [bool(info.problem) for info in discover([broken, whole])] == [True, False]
 
 
-def test_the_others_are_found_beside_every_broken_one(install):
+def test_broken_plugins_do_not_affect_the_others(install):
     broken = [install(text, f"broken{n}") for n, text in enumerate(BROKEN_MODULES.values())]
     infos = discover([*broken, install(registered(policy()), "whole")])
     assert [info.name for info in infos if not info.problem] == ["mine"]
     assert len(infos) == len(broken) + 1
 
 
-def test_one_module_may_bring_several(install):
+def test_one_module_may_register_several_plugins(install):
     text = policy("one", "One") + policy("two", "Two")
     text += "\n@hookimpl\ndef torchloom_register(registry):\n"
     text += "    registry.policy(One)\n    registry.policy(Two)\n    registry.policy(One)\n"

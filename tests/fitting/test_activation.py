@@ -90,7 +90,7 @@ def test_a_model_is_activated_with_what_it_learned_and_named_in_the_versions(fol
     assert [need.metric for need in active.needs] == ["heat"]
 
 
-def test_how_often_it_is_asked_may_be_said(folder):
+def test_the_forecast_interval_can_be_set(folder):
     text = f"[predictors.heat]\nmodel = '{folder}/heat.tlmodel'\nevery_s = 60.0\n"
     assert start(text).predictors["heat"].every_s == 60.0
 
@@ -140,10 +140,10 @@ def test_a_policy_shows_only_what_it_would_do_on_a_model_that_is_not_useful(fold
         f"{folder}/blind.tlmodel: No skill: AUPRC is not significantly above that of a random score"
     )
     (remark,) = (line for line in active.warnings if "useful" in line)
-    assert remark == f"{held(active)} Until then it is in dry run, and changes nothing."
+    assert remark == f"{held(active)} The policy is in dry run until then."
 
 
-def test_a_policy_that_can_be_told_to_act_on_it_says_how_and_then_acts(folder):
+def test_a_policy_in_dry_run_names_the_option_to_act_and_then_acts(folder):
     assert (
         "torchloom.toml:5: policies.tolerant: need a useful model to act on, or accept_unskilled = "
         "true under [policies.tolerant] in a config file that --config names, was "
@@ -173,7 +173,7 @@ def old_card(folder, tmp_path, **fields):
     )
 
 
-def test_an_older_card_is_held_to_the_rule_of_today(folder, tmp_path):
+def test_an_older_card_is_judged_by_the_current_rule(folder, tmp_path):
     """It says of itself what the rule was when it was written."""
     text = old_card(folder, tmp_path, recall=exact_share(0, 50), leads_s=())
     assert re.search(r"old\.tlmodel: Weak: .* found none of", held(start(text)))
@@ -210,12 +210,12 @@ def test_a_predictor_may_have_no_option_called_model():
     )
 
 
-def test_a_model_that_is_shown_other_samples_than_it_was_fitted_on_is_told_of(folder):
+def test_a_model_with_another_tick_than_it_was_fitted_on_causes_a_warning(folder):
     text = f"[predictors.heat]\nmodel = '{folder}/heat.tlmodel'\n"
     assert start(f"[weaver]\ntick_s = 43_200.0\n{text}").warnings == ()
     assert start(text).warnings == (
-        "predictor heat: its model was fitted with a sample every 43200 s, and is shown one every "
-        "1 s here",
+        "predictor heat: its model was fitted with one sample every 43200 s, but weaver.tick_s is "
+        "1 s",
     )
 
 

@@ -1,4 +1,4 @@
-"""Strategies for everything a kernel may be fed, legal or not."""
+"""Strategies for all inputs of a kernel, valid or not."""
 
 import struct
 from typing import Any, get_args
@@ -56,7 +56,7 @@ from torchloom_core.wire.requests import (
 )
 
 WORKERS = ("a-0", "a-1", "b-0", "b-1", "c-0", "s-0", "s-1")
-METRICS = ("heat", "loss", "nobody_wants_it")
+METRICS = ("heat", "loss", "unneeded_metric")
 KNOBS = (
     KnobSpec(name="lr", kind="float", low=0.0, high=1.0),
     KnobSpec(name="every", kind="int", low=1),
@@ -66,7 +66,7 @@ KNOBS = (
 workers = st.sampled_from([*WORKERS, "stranger"])
 groups = st.sampled_from(["a", "b", "c", "s", "nowhere"])
 nodes = st.sampled_from(["n1", "n2", "n3", "node-a", "node-s", "nowhere"])
-lives = st.integers(1, 3)
+incarnations = st.integers(1, 3)
 states = st.sampled_from(get_args(WorkerState))
 floats = st.floats(width=64)
 int64 = st.integers(-(2**63), 2**63 - 1)
@@ -83,7 +83,7 @@ hellos = st.builds(
     lambda worker, group, **rest: Hello(run="run", worker=worker, group=group, rank=0, **rest),
     worker=workers,
     group=groups,
-    incarnation=lives,
+    incarnation=incarnations,
     node=st.sampled_from(["n1", "n2", "n3"]),
     rack=st.sampled_from(["", "r1"]),
     state=states,
@@ -104,7 +104,7 @@ def batches(draw: st.DrawFn, worker: st.SearchStrategy[str] = workers) -> Teleme
     return Telemetry(
         run="run",
         worker=draw(worker),
-        incarnation=draw(lives),
+        incarnation=draw(incarnations),
         seq=draw(st.integers(0, 9)),
         state=draw(states),
         step=draw(steps),
@@ -119,7 +119,7 @@ exits = st.builds(
     Exit,
     run=st.just("run"),
     worker=workers,
-    incarnation=lives,
+    incarnation=incarnations,
     status=st.none() | st.integers(-64, 255),
     expected=st.booleans(),
 )
@@ -127,7 +127,7 @@ notes = st.builds(
     Note,
     run=st.just("run"),
     worker=workers,
-    incarnation=lives,
+    incarnation=incarnations,
     kind=st.sampled_from(["fault", "hang", "quorum", "of_my_own"]),
 )
 acks = st.builds(
@@ -135,7 +135,7 @@ acks = st.builds(
     command=st.builds("c{}.{}".format, st.integers(1, 2), st.integers(1, 12)),
     run=st.just("run"),
     worker=workers,
-    incarnation=lives,
+    incarnation=incarnations,
     epoch=st.integers(0, 3),
     status=st.sampled_from(get_args(AckStatus)),
     measured=st.none()
@@ -239,4 +239,4 @@ ROSTER = [
 scripts = st.lists(st.tuples(messages, delays_ns), min_size=15, max_size=60).map(
     lambda script: [(hello, 0) for hello in ROSTER] + script
 )
-"""Begins with the hellos of a healthy run, so that there is something to go wrong."""
+"""Begins with the hellos of a healthy run."""

@@ -31,10 +31,10 @@ class NoOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """For plugins that have none."""
 
 
-class Says:
-    """A policy that proposes what it is told, once."""
+class ScriptedPolicy:
+    """A policy that proposes the given proposals once."""
 
-    name = "says"
+    name = "scripted"
     Options = NoOptions
 
     def __init__(self, *needs: PolicyNeed) -> None:
@@ -42,12 +42,12 @@ class Says:
         self.next: list[Proposal] = []
 
     def on_tick(self, view: FleetView) -> list[Proposal]:
-        said, self.next = self.next, []
-        return said
+        proposals, self.next = self.next, []
+        return proposals
 
 
 class Calls:
-    """A policy made of a function of the view."""
+    """A policy from a function of the view."""
 
     name = "calls"
     Options = NoOptions
@@ -127,7 +127,7 @@ def proposal(action: Action, gain: float = 100.0, **changes: Any) -> Proposal:
 
 
 class Run:
-    """A kernel, the time, and everything it has given out."""
+    """A kernel, the time, and all its outputs."""
 
     def __init__(self, kernel: Kernel, epoch: int = 1, now_ns: int = START_NS) -> None:
         self.kernel = kernel
@@ -156,7 +156,7 @@ class Run:
     def want(self, want: Any, sent_as: str = "") -> Reply:
         return only(Reply, self.feed(Request(id="r", want=want, sent_as=sent_as)))
 
-    def hear(self, worker: str, **changes: Any) -> list[Output]:
+    def report(self, worker: str, **changes: Any) -> list[Output]:
         """Take telemetry and let a tick write it."""
         self.feed(telemetry(worker, **changes))
         return self.tick()
@@ -179,13 +179,13 @@ class Run:
 
 
 def in_quorum(worker: str, quorum_id: int, **changes: Any) -> Hello:
-    """What a worker says once its group is in a quorum."""
+    """The hello of a worker whose group is in a quorum."""
     replica_id = f"{worker.rpartition('-')[0]}:uuid"
     return hello(worker, **{"replica_id": replica_id, "quorum_id": quorum_id, **changes})
 
 
 def lighthouse_view(**changes: Any) -> LighthouseView:
-    """What a lighthouse sees of three groups in quorum 7."""
+    """The view of a lighthouse with three groups in quorum 7."""
     fields: dict[str, Any] = {
         "run": "run",
         "incarnation": 1,
@@ -199,12 +199,12 @@ PROBE_TOKEN = "0123456789abcdef" * 4
 
 
 def probe_address(worker: str, token: str = PROBE_TOKEN) -> ProbeAddress:
-    """Return where the worker's sidecar takes probes."""
+    """Return the probe address of the worker's sidecar."""
     return ProbeAddress(host=f"{worker}.example", port=4000, token=token)
 
 
 def can_be_probed(worker: str, **changes: Any) -> Hello:
-    """What a worker says whose sidecar takes probes."""
+    """The hello of a worker whose sidecar accepts probes."""
     return hello(
         worker,
         **{"actuators": ("drain", "probe"), "probe_address": probe_address(worker), **changes},

@@ -1,4 +1,4 @@
-"""Who is wanted back on a cordoned node."""
+"""Which restarted workers are accepted on a cordoned node."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def test_a_restart_on_a_cordoned_node_is_not_wanted_while_others_train(run):
     assert asks(run, "a-0", "node-b") == ""
 
 
-def test_whoever_is_needed_is_wanted_anywhere(run):
+def test_a_worker_that_the_run_needs_is_accepted_on_any_node(run):
     run.exit("a-0")
     assert asks(run, "a-0", "node-a", min_groups=3) == ""
     run.exit("b-0")
@@ -41,6 +41,6 @@ def test_whoever_is_needed_is_wanted_anywhere(run):
     assert asks(run, "a-0", "node-a", min_groups=0) == ""
 
 
-def test_a_life_that_trains_on_a_node_cordoned_meanwhile_stays(run):
+def test_a_worker_that_trains_on_a_newly_cordoned_node_stays(run):
     assert asks(run, "a-0", "node-a", incarnation=1) == ""
     assert asks(run, "a-0", "node-a", incarnation=2) != ""

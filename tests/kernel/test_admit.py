@@ -1,4 +1,4 @@
-"""A standby that is admitted joins for good, and nobody leaves for it."""
+"""An admitted standby joins for good, in addition to the present groups."""
 
 import pytest
 
@@ -10,9 +10,9 @@ from torchloom_core.wire.messages import Join
 
 @pytest.fixture
 def run() -> Run:
-    told = three_groups(make_kernel())
-    told.feed(hello("s-1", state="standby", group="s", rank=1))
-    return told
+    built = three_groups(make_kernel())
+    built.feed(hello("s-1", state="standby", group="s", rank=1))
+    return built
 
 
 def admit(run: Run, group: str = "s") -> list:
@@ -25,13 +25,13 @@ def refusal(run: Run, group: str = "s") -> str:
     return verdict.reason
 
 
-def test_all_of_a_standby_group_join_and_it_is_done_once_all_of_them_train(run):
+def test_an_admission_is_done_once_all_workers_of_the_group_train(run):
     issued = [issue.command for issue in of(Issue, admit(run))]
     assert [(one.worker, one.do) for one in issued] == [("s-0", Join()), ("s-1", Join())]
     for command in issued:
         assert of(Outcome, run.ack(command)) == []
-    assert of(Outcome, run.hear("s-0")) == []
-    outcome = only(Outcome, run.hear("s-1"))
+    assert of(Outcome, run.report("s-0")) == []
+    outcome = only(Outcome, run.report("s-1"))
     assert (outcome.result, outcome.detail) == ("done", "s joined")
     assert run.commands() == issued
 
@@ -43,7 +43,7 @@ def test_a_standby_that_ends_before_it_trains_is_not_admitted(run):
     assert (outcome.result, outcome.detail) == ("partial", "standby s-1 ended before it trained")
 
 
-def test_a_standby_that_never_trains_is_given_up_after_the_deadline(run):
+def test_a_standby_that_never_trains_ends_the_plan_after_the_deadline(run):
     for issue in of(Issue, admit(run)):
         run.ack(issue.command)
     assert of(Outcome, run.tick(120.0)) == []
@@ -51,7 +51,7 @@ def test_a_standby_that_never_trains_is_given_up_after_the_deadline(run):
     assert outcome.detail == "standby s-0, s-1 did not train in time"
 
 
-def test_only_who_stands_by_can_be_admitted(run):
+def test_only_a_standby_can_be_admitted(run):
     assert refusal(run, "a") == "group a is already training"
     assert refusal(run, "t").startswith("no group is called 't'")
     run.exit("s-0")
@@ -64,13 +64,13 @@ def test_a_standby_on_a_cordoned_node_is_not_admitted(run):
     assert refusal(run) == "standby s is on node-s, which is cordoned"
 
 
-def test_a_standby_that_was_not_heard_of_lately_is_not_admitted(run):
-    run.hear("s-0", state="standby")
+def test_an_unreachable_standby_is_not_admitted(run):
+    run.report("s-0", state="standby")
     run.now_ns += 11 * 10**9
     assert refusal(run) == "standby s is unreachable"
 
 
-def test_a_standby_is_promised_once(run):
+def test_a_standby_is_reserved_once(run):
     run.feed(hello("r-0", state="standby"))
     run.ask(Migrate(group="a"))
     assert refusal(run, "r") == "standby r is already joining or draining"
@@ -82,6 +82,6 @@ def test_a_standby_is_promised_once(run):
     )
 
 
-def test_a_standby_that_is_being_sent_home_is_not_admitted(run):
+def test_a_standby_that_is_being_drained_is_not_admitted(run):
     run.ask(DrainGroup(group="s"))
     assert only(Verdict, admit(run)).rule == "impossible"

@@ -1,4 +1,4 @@
-"""One session at a web page drives at a time; whoever sits there may stop everything."""
+"""One web session has control at a time; any session may stop all actions."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def ask(run, session, want):
     return only(Reply, run.feed(Request(id="r", want=want, by="operator", session=session)))
 
 
-def told(run):
+def texts(run):
     return [notice.text for notice in run.all(Notice) if notice.kind == "control"]
 
 
@@ -44,7 +44,7 @@ ACTING = [
 
 
 @pytest.mark.parametrize("want", ACTING)
-def test_a_session_acts_only_while_it_has_the_control(run, want):
+def test_a_session_acts_only_while_it_has_control(run, want):
     assert ask(run, "ann", want).text == "ann does not have control, no session has"
     ask(run, "bob", TakeControl())
     assert ask(run, "ann", want).text == "ann does not have control, bob has"
@@ -54,12 +54,12 @@ def test_a_session_acts_only_while_it_has_the_control(run, want):
 
 
 @pytest.mark.parametrize("want", ACTING)
-def test_who_asks_without_a_session_needs_no_control(run, want):
+def test_a_request_without_a_session_needs_no_control(run, want):
     ask(run, "ann", TakeControl())
     assert "control" not in ask(run, "", want).text
 
 
-def test_any_session_may_throw_the_kill_switch(run):
+def test_any_session_may_turn_the_kill_switch_on(run):
     ask(run, "ann", TakeControl())
     assert ask(run, "bob", StopActions()).ok
     assert run.kernel.execution.stopped
@@ -67,23 +67,23 @@ def test_any_session_may_throw_the_kill_switch(run):
     assert run.kernel.execution.stopped
 
 
-def test_any_session_may_say_something_for_the_record(run):
+def test_any_session_may_annotate_the_record(run):
     ask(run, "ann", TakeControl())
     assert ask(run, "bob.3f", Annotate(text="new data from here on")).ok
-    said = [notice.text for notice in run.all(Notice) if notice.kind == "annotation"]
-    assert said == ["bob (operator): new data from here on"]
+    annotations = [notice.text for notice in run.all(Notice) if notice.kind == "annotation"]
+    assert annotations == ["bob (operator): new data from here on"]
 
 
-def test_the_control_is_taken_from_nobody_but_by_force(run):
+def test_control_is_taken_from_another_session_only_by_force(run):
     assert ask(run, "ann", TakeControl()).ok
     refused = ask(run, "bob", TakeControl())
     assert (refused.ok, refused.text) == (False, "ann has control")
     assert ask(run, "bob", TakeControl(force=True)).text == "bob has control, taken from ann"
     assert run.kernel.control_lease.holder(run.now_ns) == "bob"
-    assert told(run) == ["ann has control", "bob has control, taken from ann"]
+    assert texts(run) == ["ann has control", "bob has control, taken from ann"]
 
 
-def test_a_lease_that_is_renewed_goes_on_and_one_that_is_not_is_over_and_told_once(run):
+def test_a_renewed_lease_continues_and_an_expired_one_is_reported_once(run):
     for _ in range(3):
         assert ask(run, "ann", TakeControl(lease_s=2.0)).ok
         run.tick()
@@ -91,11 +91,11 @@ def test_a_lease_that_is_renewed_goes_on_and_one_that_is_not_is_over_and_told_on
         run.tick()
     assert run.kernel.control_lease.holder(run.now_ns) == ""
     assert run.kernel.control_lease.until_ns(run.now_ns) == 0
-    assert told(run) == ["ann has control", "the control lease of ann expired"]
+    assert texts(run) == ["ann has control", "the control lease of ann expired"]
     assert ask(run, "bob", TakeControl()).ok
 
 
-def test_who_leaves_the_control_leaves_it_free(run):
+def test_released_control_is_free(run):
     ask(run, "ann", TakeControl())
     assert ask(run, "bob", ReleaseControl()).text == "bob did not have control"
     assert run.kernel.control_lease.holder(run.now_ns) == "ann"
@@ -103,7 +103,7 @@ def test_who_leaves_the_control_leaves_it_free(run):
     assert ask(run, "bob", TakeControl()).ok
 
 
-def test_the_control_is_for_sessions(run):
+def test_control_needs_a_session(run):
     for want in (TakeControl(), ReleaseControl()):
         assert ask(run, "", want).text == "control is for web pages: need a session"
     assert run.kernel.control_lease.holder(run.now_ns) == ""

@@ -1,4 +1,4 @@
-"""Nobody new is put on a cordoned node until it is uncordoned or the cordon is over."""
+"""No worker is started on a cordoned node until it is uncordoned or the cordon ends."""
 
 import msgspec
 from hypothesis import given
@@ -8,7 +8,7 @@ from tests.kernel.runs import (
     START_NS,
     Calls,
     Run,
-    Says,
+    ScriptedPolicy,
     active,
     hello,
     make_kernel,
@@ -86,7 +86,7 @@ def refusal(run: Run, action) -> str:
     return verdict.reason
 
 
-def test_only_nodes_that_are_known_are_cordoned_and_only_once():
+def test_only_known_nodes_are_cordoned_and_only_once():
     run = three_groups(make_kernel())
     assert refusal(run, CordonNode(node="node-t")).startswith(
         "need a node that has had a worker or a reported fault, was 'node-t'; did you"
@@ -99,9 +99,11 @@ def test_only_nodes_that_are_known_are_cordoned_and_only_once():
 
 
 def test_a_policy_may_cordon_one_node_and_then_only_a_share_and_a_person_any():
-    says = Says()
-    run = three_groups(make_kernel([active("says", says)], "[arbiter]\nmax_cordoned_share = 0.5"))
-    says.next = [proposal(CordonNode(node=f"node-{group}")) for group in "abcs"]
+    scripted = ScriptedPolicy()
+    run = three_groups(
+        make_kernel([active("scripted", scripted)], "[arbiter]\nmax_cordoned_share = 0.5")
+    )
+    scripted.next = [proposal(CordonNode(node=f"node-{group}")) for group in "abcs"]
     rules = [verdict.rule for verdict in of(Verdict, run.tick())]
     assert rules == ["net_gain", "net_gain", "cordoned_share", "cordoned_share"]
     run.ask(CORDON)
@@ -109,14 +111,14 @@ def test_a_policy_may_cordon_one_node_and_then_only_a_share_and_a_person_any():
 
 
 def succeed(run: Run) -> Run:
-    """Return the run under a kernel that has only what the last one had stored."""
+    """Return the run with a new kernel that has only the stored state."""
     control = msgspec.json.decode(encode(run.kernel.control()), type=Control)
     successor = Run(make_kernel(), now_ns=run.now_ns)
     successor.feed(Recovered(epoch=run.kernel.commands.epoch + 1, control=control))
     return successor
 
 
-def test_cordons_outlive_the_weaver_and_the_kill_switch():
+def test_cordons_survive_a_restart_and_the_kill_switch():
     run = three_groups(make_kernel())
     run.ask(CORDON)
     run.want(StopActions())
@@ -160,7 +162,7 @@ def test_policies_see_the_node_again_at_the_tick_at_which_its_cordon_is_over():
     assert seen == [{"node-s"}, frozenset()]
 
 
-def test_the_longer_of_two_cordons_holds():
+def test_the_longer_of_two_cordons_counts():
     run = three_groups(make_kernel())
     end = moment_text(run.now_ns + 90 * SECOND_NS)
     run.now_ns += 10**6
@@ -189,7 +191,7 @@ def test_a_cordon_ends_while_actions_are_stopped():
     assert only(CordonOver, run.tick(90.0))
 
 
-def test_a_state_from_before_cordons_could_end_is_read_as_it_was_meant():
+def test_a_stored_cordon_without_an_end_has_no_end():
     control = msgspec.json.decode(b'{"cordoned": ["node-s"]}', type=Control)
     run = three_groups(make_kernel())
     run.feed(Recovered(epoch=2, control=control))
@@ -198,7 +200,7 @@ def test_a_state_from_before_cordons_could_end_is_read_as_it_was_meant():
     assert encode(CORDON) == b'{"kind":"cordon","node":"node-s"}'
 
 
-def test_the_status_says_until_when_a_node_is_cordoned():
+def test_the_status_has_the_end_of_a_cordon():
     run = three_groups(make_kernel())
     run.ask(for_s(90.0))
     run.ask(CordonNode(node="node-a"))
@@ -221,7 +223,7 @@ happenings = st.one_of(
 
 
 @given(st.lists(st.tuples(st.sampled_from([0.0, 0.5, 7.0, 15.0]), happenings), max_size=30))
-def test_a_cordon_is_over_exactly_at_its_end_whatever_happens_between(script):
+def test_a_cordon_ends_exactly_at_its_time(script):
     run, stopped = three_groups(make_kernel()), False
     end_s: dict[str, float] = {}
     now_s = 0.0
@@ -252,7 +254,7 @@ def test_a_cordon_is_over_exactly_at_its_end_whatever_happens_between(script):
         assert run.kernel.fleet.cordons.nodes == end_s.keys()
 
 
-def test_a_trajectory_with_a_cordon_that_ended_is_decided_again_to_the_bit(tmp_path):
+def test_a_trajectory_with_an_expired_cordon_replays_bit_for_bit(tmp_path):
     inputs = [
         Recovered(epoch=1),
         hello("s-0"),
@@ -267,11 +269,11 @@ def test_a_trajectory_with_a_cordon_that_ended_is_decided_again_to_the_bit(tmp_p
     writer.close()
     assert not kernel.fleet.cordons.nodes
     (record,) = read_epochs(tmp_path)
-    assert any(b"cordon_over" in output for *_, said in record.inputs() for output in said)
+    assert any(b"cordon_over" in output for *_, outputs in record.inputs() for output in outputs)
     assert replay(record, lambda _: make_kernel()).difference is None
 
 
-def test_a_worker_that_does_not_say_where_it_sits_makes_no_node_of_no_name():
+def test_a_worker_without_a_node_adds_no_node():
     run = Run(make_kernel())
     run.feed(hello("a-0", node=""))
     assert only(Verdict, run.ask(CordonNode(node=""))).rule == "impossible"

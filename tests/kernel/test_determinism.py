@@ -1,4 +1,4 @@
-"""The same inputs give the same outputs to the bit, and none of them brings the kernel down."""
+"""The same inputs give the same outputs bit for bit, and no input crashes the kernel."""
 
 import hashlib
 from typing import Any
@@ -30,7 +30,7 @@ class Oracle:
 
 
 def eager(view: FleetView) -> Any:
-    """Propose something that depends on all there is to see."""
+    """Propose something that depends on all data of the view."""
     digest = hashlib.sha256()
     for array in (view.step, view.window("heat", 3.0), view.latest("loss"), view.age_s("heat")):
         digest.update(np.ascontiguousarray(array).tobytes())
@@ -73,23 +73,23 @@ def fresh() -> Kernel:
 
 
 def drive(script: list[tuple[Any, int]]) -> list[bytes]:
-    kernel, now_ns, said = fresh(), START_NS, []
+    kernel, now_ns, outputs = fresh(), START_NS, []
     for message, delay_ns in script:
         now_ns += delay_ns
-        said += [encode(output) for output in kernel.step(message, now_ns)]
-        said.append(encode(kernel.control()))
-    return said
+        outputs += [encode(output) for output in kernel.step(message, now_ns)]
+        outputs.append(encode(kernel.control()))
+    return outputs
 
 
 @pytest.mark.slow
 @settings(max_examples=examples(150))
 @given(script=scripts)
-def test_two_kernels_fed_the_same_say_the_same_to_the_bit(script):
+def test_two_kernels_with_the_same_inputs_give_the_same_outputs(script):
     assert drive(script) == drive(script)
 
 
 class Answers:
-    """Acks for commands that are really in flight, drawn as the run goes on."""
+    """Acks for commands in flight, drawn during the run."""
 
     def __init__(self, data: st.DataObject) -> None:
         self._data = data
@@ -120,7 +120,7 @@ def test_no_input_ends_a_command_twice_or_a_plan_twice(script, data):
     for message, delay_ns in script:
         now_ns += delay_ns
         if isinstance(message, Recovered):
-            continue  # only ever the first input; what it takes over is tested elsewhere
+            continue  # only possible as the first input; tested elsewhere
         for fed in (message, answers.draw(kernel)):
             for output in kernel.step(fed, now_ns):
                 body = output.__struct_config__.tag
@@ -136,7 +136,7 @@ def test_no_input_ends_a_command_twice_or_a_plan_twice(script, data):
     assert {*outcomes, *kernel.run.plans.table} == set(granted)
 
 
-def test_an_overrun_on_the_record_is_repeated_word_for_word():
-    said = drive([(Tick(), 0)] * 8)
-    assert sum(b'"rule":"' + OVERRAN.encode() in line for line in said) == 1
-    assert any(b"took more than 0.5 s (slow.py:3)" in line for line in said)
+def test_a_recorded_overrun_is_replayed_with_the_same_text():
+    outputs = drive([(Tick(), 0)] * 8)
+    assert sum(b'"rule":"' + OVERRAN.encode() in line for line in outputs) == 1
+    assert any(b"took more than 0.5 s (slow.py:3)" in line for line in outputs)

@@ -1,4 +1,4 @@
-"""Faults that somebody else than a worker tells of, and how long all of them are remembered."""
+"""Faults from other sources than workers, and how long faults are stored."""
 
 import msgspec
 import pytest
@@ -41,7 +41,7 @@ DAY_S = 86_400
 
 
 class Remembers(Calls):
-    """A policy that keeps the faults it is shown, and declares how long it needs them."""
+    """A policy that records the faults of its views, and declares how long it needs them."""
 
     name = "remembers"
 
@@ -66,15 +66,15 @@ def remembering(memory_s: float = 0.0) -> tuple[Run, Remembers]:
     return Run(make_kernel([active("remembers", policy)])), policy
 
 
-def test_a_fault_of_a_node_is_seen_whether_or_not_a_worker_sits_there():
+def test_a_fault_of_a_node_without_a_worker_is_seen():
     run, policy = remembering()
     run.feed(hello("a-0"))
     run.feed(fault(1))
-    run.feed(fault(2, node="nobody-sits-here", fatal=False))
+    run.feed(fault(2, node="empty-node", fatal=False))
     run.tick()
     assert [(f.worker, f.node, f.kind, f.fatal) for f in policy.faults] == [
         ("", "node-a", "power", True),
-        ("", "nobody-sits-here", "power", False),
+        ("", "empty-node", "power", False),
     ]
 
 
@@ -87,7 +87,7 @@ def test_faults_are_shown_in_the_order_in_which_they_happened():
 
 
 @pytest.mark.parametrize(("memory_s", "seen"), [(0.0, ["e1"]), (10.0 * DAY_S, ["e0", "e1"])])
-def test_faults_are_kept_for_a_day_or_as_long_as_a_plugin_declares(memory_s, seen):
+def test_faults_are_stored_for_a_day_or_as_long_as_a_plugin_needs(memory_s, seen):
     run, policy = remembering(memory_s)
     run.feed(fault(0, 5 * DAY_S))
     run.feed(fault(1, DAY_S - 2))
@@ -95,7 +95,7 @@ def test_faults_are_kept_for_a_day_or_as_long_as_a_plugin_declares(memory_s, see
     assert policy.seen == seen
 
 
-def test_a_fault_is_noticed_once():
+def test_a_fault_is_reported_once():
     run, _ = remembering()
     notice = only(Notice, run.feed(fault(1)))
     assert (notice.kind, notice.text) == ("fault", "power of node node-a")
@@ -121,7 +121,7 @@ def leave(run: Run) -> Control:
     return msgspec.json.decode(encode(run.kernel.control()), type=Control)
 
 
-def test_a_successor_remembers_the_faults_and_is_told_none_twice():
+def test_a_successor_has_the_faults_and_ignores_repeated_ones():
     run, _ = remembering()
     run.feed(hello("a-0"))
     run.feed(fault(1, 9.0))
@@ -135,7 +135,7 @@ def test_a_successor_remembers_the_faults_and_is_told_none_twice():
     assert policy.seen == ["e1", "a-0/exit:1"]
 
 
-def test_what_is_left_to_a_successor_has_an_end():
+def test_the_faults_for_a_successor_are_limited():
     run, policy = remembering()
     for number in range(MAX_FAULTS + 5):
         run.feed(fault(number, 5000.0 - number))
@@ -147,7 +147,7 @@ def test_what_is_left_to_a_successor_has_an_end():
     assert len(policy.seen) == MAX_FAULTS + 5
 
 
-def test_a_fault_is_put_on_file_for_the_successor_at_once():
+def test_a_fault_is_stored_for_the_successor_at_once():
     run, _ = remembering()
     run.feed(hello("a-0"))
     assert not run.stored
@@ -157,7 +157,7 @@ def test_a_fault_is_put_on_file_for_the_successor_at_once():
     assert list(run.stored) == ["fault.1", "fault.2"]
 
 
-def test_a_fault_older_than_all_that_are_kept_takes_no_place():
+def test_a_fault_older_than_all_stored_ones_is_not_stored():
     run, _ = remembering()
     for number in range(MAX_FAULTS + 5):
         run.feed(fault(number, 100.0))
@@ -178,7 +178,7 @@ def cordoning() -> Kernel:
     return make_kernel([policy], "[arbiter]\nmax_cordoned_share = 1.0")
 
 
-def test_a_trajectory_with_faults_and_cordons_is_decided_again_to_the_bit(tmp_path):
+def test_a_trajectory_with_faults_and_cordons_replays_bit_for_bit(tmp_path):
     left = Control(
         cordoned=("node-z",),
         faults=(Fault(worker="", node="node-y", kind="xid", ts_ns=START_NS - 1, id="e0"),),
@@ -196,7 +196,7 @@ def test_a_trajectory_with_faults_and_cordons_is_decided_again_to_the_bit(tmp_pa
     assert links_of(fault(1)).id == "e1"
 
 
-def test_a_dump_says_where_it_lies():
+def test_the_outcome_of_a_dump_has_the_command_that_shows_it():
     run = Run(make_kernel())
     run.feed(hello("a-0"))
     dump = only(Issue, run.ask(CollectDump(worker="a-0"))).command

@@ -1,4 +1,4 @@
-"""Who is heard, who is a stranger, and when predictors are asked."""
+"""Registered and unregistered workers, and when predictors are called."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from tests.kernel.runs import (
     Calls,
     Run,
-    Says,
+    ScriptedPolicy,
     active,
     hello,
     make_kernel,
@@ -49,7 +49,7 @@ def answer(wanted: ForecastWanted) -> Forecast:
     return Forecast(id=wanted.id, predictor=wanted.predictor, horizon_s=60.0, hazard={})
 
 
-def test_a_stranger_is_reported_once_a_tick():
+def test_an_unregistered_worker_is_reported_once_per_tick():
     run = Run(make_kernel())
     for _ in range(3):
         run.feed(telemetry("x-0"))
@@ -58,7 +58,7 @@ def test_a_stranger_is_reported_once_a_tick():
     assert run.tick() == []
 
 
-def test_telemetry_of_an_unknown_later_life_is_a_strangers_and_of_an_earlier_one_is_dropped():
+def test_telemetry_of_a_later_incarnation_is_unregistered_and_of_an_earlier_one_dropped():
     run = Run(make_kernel())
     run.feed(hello("a-0", incarnation=5))
     run.feed(telemetry("a-0", incarnation=4))
@@ -67,7 +67,7 @@ def test_telemetry_of_an_unknown_later_life_is_a_strangers_and_of_an_earlier_one
     assert only(Notice, run.tick()).kind == "stranger"
 
 
-def test_one_worker_more_than_a_run_may_have_is_told_of_once_a_minute_and_costs_nothing(
+def test_a_worker_above_the_limit_is_reported_once_a_minute_and_not_stored(
     monkeypatch,
 ):
     monkeypatch.setattr("torchloom_core.fleet.state.MAX_WORKERS", 2)
@@ -86,7 +86,7 @@ def test_one_worker_more_than_a_run_may_have_is_told_of_once_a_minute_and_costs_
     assert only(Notice, run.feed(hello("a-0", incarnation=2))).kind == "hello"
 
 
-def test_a_hello_of_an_earlier_life_is_ignored():
+def test_a_hello_of_an_earlier_incarnation_is_ignored():
     run = Run(make_kernel())
     run.feed(hello("a-0", incarnation=4))
     run.feed(hello("a-0", incarnation=5))
@@ -94,7 +94,7 @@ def test_a_hello_of_an_earlier_life_is_ignored():
     assert run.kernel.fleet.hello[0].node == "node-a"
 
 
-def test_a_hello_of_an_earlier_life_neither_ends_nor_sends_a_command():
+def test_a_hello_of_an_earlier_incarnation_neither_ends_nor_sends_a_command():
     run = Run(make_kernel())
     run.feed(hello("a-0", incarnation=4))
     run.feed(hello("a-0", incarnation=5))
@@ -104,13 +104,13 @@ def test_a_hello_of_an_earlier_life_neither_ends_nor_sends_a_command():
     assert run.kernel.commands.flights[command.id].status == "issued"
 
 
-def test_a_new_life_is_told_and_ends_all_commands_for_the_one_before():
+def test_a_new_incarnation_is_reported_and_ends_the_commands_of_the_one_before():
     run = three_groups(make_kernel())
     run.ask(SaveCheckpoint(group="a"))
     run.ask(CollectDump(worker="a-0"))
     outputs = run.feed(hello("a-0", incarnation=2))
     assert only(Notice, outputs).kind == "hello"
-    assert [(life.status, life.detail) for life in of(CommandStatus, outputs)] == [
+    assert [(status.status, status.detail) for status in of(CommandStatus, outputs)] == [
         ("expired", "the worker has restarted")
     ] * 2
 
@@ -123,7 +123,7 @@ def test_inputs_are_counted_from_one_as_in_the_trajectory_and_ticks_too():
     assert (run.kernel.seq, run.kernel.ticks) == (3, 2)
 
 
-def test_a_sample_of_many_workers_is_taken_like_their_telemetry():
+def test_a_sample_table_is_equal_to_telemetry_of_its_workers():
     seen = []
     policy = Calls(lambda view: seen.append(view.latest("heat").tolist()) or (), [Need("heat")])
     run = Run(make_kernel([active("calls", policy)]))
@@ -135,22 +135,22 @@ def test_a_sample_of_many_workers_is_taken_like_their_telemetry():
     assert seen == [[7.0, 9.0]]
 
 
-def test_what_is_no_input_is_refused_with_what_it_was():
+def test_an_invalid_input_is_an_error_that_names_its_type():
     with pytest.raises(TypeError, match=r"^need a kernel input, was str$"):
         make_kernel().step("tick", 0)
 
 
-def test_proposals_and_questions_are_named_by_what_they_are_and_by_the_weavers_epoch():
-    says = Says()
-    kernel = make_kernel([active("says", says)], predictors={"oracle": Oracle()})
+def test_ids_have_a_prefix_for_the_kind_and_the_weavers_epoch():
+    scripted = ScriptedPolicy()
+    kernel = make_kernel([active("scripted", scripted)], predictors={"oracle": Oracle()})
     run = Run(kernel, epoch=3)
-    says.next = [proposal(PauseRun())]
+    scripted.next = [proposal(PauseRun())]
     outputs = run.tick()
     assert only(Proposed, outputs).id == "p3.1"
     assert only(ForecastWanted, outputs).id == "f3.2"
 
 
-def test_a_predictor_is_asked_at_its_own_pace_and_one_question_at_a_time():
+def test_a_predictor_is_called_at_its_interval_and_once_at_a_time():
     run = forecasting()
     wanted = only(ForecastWanted, run.tick())
     assert run.tick(10.0) == []
@@ -161,19 +161,19 @@ def test_a_predictor_is_asked_at_its_own_pace_and_one_question_at_a_time():
     assert len(run.tick(2.0)) == 1
 
 
-def test_a_predictor_sees_the_fleet_as_it_was_when_it_was_asked():
+def test_a_predictor_sees_the_fleet_at_the_tick_of_its_call():
     run = Run(make_kernel(predictors={"oracle": Needy()}))
     run.feed(hello("a-0"))
-    run.hear("a-0", metrics={"heat": 7.0})
+    run.report("a-0", metrics={"heat": 7.0})
     view = run.kernel.predictor_view("oracle")
     then_ns = run.now_ns
-    run.hear("a-0", metrics={"heat": 9.0})
+    run.report("a-0", metrics={"heat": 9.0})
     run.feed(hello("b-0"))
     assert view.now_ns == then_ns
     assert view.latest("heat").tolist() == [7.0]
 
 
-def test_a_predictor_that_failed_is_named_once_and_asked_no_more():
+def test_a_failed_predictor_is_reported_once_and_not_called_again():
     run = forecasting()
     run.tick()
     failed = PredictorFailed(predictor="oracle", rule="raised", detail="ValueError: no (o.py:3)")
@@ -191,7 +191,7 @@ def test_a_pause_that_was_applied_can_be_resumed_at_once():
 
 
 def shown(run: Run) -> dict[str, float]:
-    """Return what policies are shown of the oracle's forecast."""
+    """Return the oracle's forecast as policies see it."""
     forecast = run.kernel.forecasts.newest.get("oracle")
     return forecast.hazard if forecast else {}
 
@@ -202,7 +202,7 @@ def judged(wanted: ForecastWanted) -> Forecast:
     )
 
 
-def test_nothing_is_forecast_of_a_worker_that_sits_elsewhere_since():
+def test_a_forecast_is_dropped_when_the_worker_moves():
     run = forecasting()
     for worker in ("a-0", "b-0"):
         run.feed(hello(worker))
@@ -215,7 +215,7 @@ def test_nothing_is_forecast_of_a_worker_that_sits_elsewhere_since():
     assert shown(run) == {"a-0": 0.5, "b-0": 0.4}
 
 
-def test_a_forecast_that_was_asked_for_before_a_worker_moved_says_nothing_of_it():
+def test_a_forecast_requested_before_a_move_has_no_entry_of_the_worker():
     run = forecasting()
     for worker in ("a-0", "b-0"):
         run.feed(hello(worker))

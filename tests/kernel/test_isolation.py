@@ -1,4 +1,4 @@
-"""A bad policy is quarantined with one line, and changes nothing for the others."""
+"""A bad policy is quarantined with one line, and does not affect the others."""
 
 import itertools
 import math
@@ -65,7 +65,7 @@ def late(view: FleetView) -> Any:
 
 
 def spoil(view: FleetView) -> Any:
-    """Overwrite everything in reach, then ask for nothing."""
+    """Overwrite everything in reach, then propose nothing."""
     for name in vars(view):
         if not name.startswith("_"):
             setattr(view, name, None)
@@ -135,7 +135,7 @@ HARMLESS = {"none": lambda view: None, "spoil": spoil, "empty_the_dicts": empty_
 
 
 def good(view: FleetView) -> Any:
-    """Propose by all that there is to see."""
+    """Propose by all data of the view."""
     heat = np.nansum(view.window("heat", 3.0), axis=1)
     for row, group in enumerate(view.group):
         if heat[row] > 5.0 and view.state[row] == "training":
@@ -152,7 +152,7 @@ def cautious(view: FleetView) -> Any:
 
 
 def drive(bad: list[tuple[int, str]], heats: list[list[float]]) -> list[Output]:
-    """Return what a run with these bad policies, at these places, gives out."""
+    """Return the outputs of a run with these bad policies at these positions."""
     policies = [active("good", Calls(good, NEEDS)), active("cautious", Calls(cautious, NEEDS))]
     for place, name in bad:
         policies.insert(place, active(name, Calls({**BAD, **HARMLESS}[name], NEEDS)))
@@ -182,7 +182,7 @@ bads = st.lists(
 
 @settings(max_examples=examples(120))
 @given(bad=bads, heats=heats)
-def test_bad_policies_change_nothing_for_the_good_ones(bad, heats):
+def test_bad_policies_do_not_affect_good_ones(bad, heats):
     alone, together = drive([], heats), drive(bad, heats)
     failed = of(PolicyFailed, together)
     rest = [encode(output) for output in together if not isinstance(output, PolicyFailed)]
@@ -193,14 +193,14 @@ def test_bad_policies_change_nothing_for_the_good_ones(bad, heats):
 
 
 @pytest.mark.parametrize("name", sorted({**BAD, **HARMLESS}))
-def test_each_alone_changes_nothing_for_those_who_come_after(name):
+def test_each_bad_policy_alone_does_not_affect_later_ones(name):
     heats = [[1.0, 6.0, 9.0], [6.0, 1.0, 1.0]]
     rest = [o for o in drive([(0, name)], heats) if not isinstance(o, PolicyFailed)]
     assert rest == drive([], heats)
 
 
 @pytest.mark.parametrize("name", sorted(BAD))
-def test_each_failure_says_where(name):
+def test_each_failure_has_file_and_line(name):
     failure = only(PolicyFailed, drive([(0, name)], [[1.0, 1.0, 1.0]]))
     assert failure.rule in {"raised", "garbage"}
     assert ".py:" in failure.detail
@@ -212,14 +212,14 @@ def failing(policy: Any) -> PolicyFailed:
     return only(PolicyFailed, run.tick())
 
 
-def test_the_line_named_is_the_policys_own_not_the_librarys():
+def test_the_reported_line_is_the_policys_own():
     """The innermost frame is numpy's."""
     detail = failing(lambda view: np.linalg.inv(np.zeros((2, 2)))).detail
     assert detail.startswith("LinAlgError: Singular matrix (")
     assert "linalg" not in detail.split("(")[1]
 
 
-def test_garbage_is_answered_with_the_rule_and_the_value():
+def test_an_invalid_result_is_reported_with_rule_and_value():
     assert "need a finite gain_gpu_s >= 0, was nan" in failing(one(gain_gpu_s=math.nan)).detail
     detail = failing(one(action=Migrate(group=3))).detail
     assert "Expected `str`, got `int` - at `$.action.group`" in detail
@@ -227,13 +227,13 @@ def test_garbage_is_answered_with_the_rule_and_the_value():
     assert f"need at most {MAX_PROPOSALS} proposals a tick" in many.detail
 
 
-def test_a_persons_ctrl_c_is_no_failure_of_the_policy_it_interrupts():
+def test_ctrl_c_is_no_failure_of_the_interrupted_policy():
     run = Run(make_kernel([active("bad", Calls(raising(KeyboardInterrupt())))]))
     with pytest.raises(KeyboardInterrupt):
         run.tick()
 
 
-def test_numpys_numbers_are_taken_and_recorded_as_plain_ones():
+def test_numpy_numbers_are_accepted_and_recorded_as_plain_ones():
     def policy(view: FleetView) -> Any:
         action = ChangeKnob(knob="lr", value=np.float32(0.5))
         yield Proposal(action=action, reason="r", gain_gpu_s=np.float64(3), cost_gpu_s=np.int64(1))
@@ -243,7 +243,7 @@ def test_numpys_numbers_are_taken_and_recorded_as_plain_ones():
     assert b'"gain_gpu_s":3.0,"cost_gpu_s":1.0' in encode(proposed)
 
 
-def test_a_proposal_changed_after_it_was_made_is_weighed_as_it_was():
+def test_a_proposal_modified_later_is_judged_as_proposed():
     causes = ["n1"]
     mine = DearerProposal(action=Alert(worker="a-0", text=""), reason="r", cause=causes)
 
@@ -287,9 +287,9 @@ def sleep(view: FleetView) -> Any:
 
 
 @pytest.mark.parametrize("policy", [hang, hang_stubbornly, hang_in_a_proposal, sleep])
-def test_a_policy_that_hangs_is_interrupted_and_the_others_are_heard(policy):
-    says = Calls(lambda view: [proposal(Alert(worker="a-0", text="hot"))])
-    policies = [active("bad", Calls(policy)), active("good", says)]
+def test_a_policy_that_hangs_is_interrupted_and_the_others_are_called(policy):
+    scripted = Calls(lambda view: [proposal(Alert(worker="a-0", text="hot"))])
+    policies = [active("bad", Calls(policy)), active("good", scripted)]
     run = Run(make_kernel(policies, guard=DeadlineGuard(0.05)))
     outputs = run.tick()
     failure = only(PolicyFailed, outputs)
@@ -301,16 +301,16 @@ def test_a_policy_that_hangs_is_interrupted_and_the_others_are_heard(policy):
     assert of(PolicyFailed, run.tick()) == []
 
 
-def test_the_guard_leaves_the_timer_and_the_handler_as_they_were():
-    heard: list[int] = []
-    handler = signal.signal(signal.SIGALRM, lambda signum, frame: heard.append(signum))
+def test_the_guard_restores_timer_and_handler():
+    signals: list[int] = []
+    handler = signal.signal(signal.SIGALRM, lambda signum, frame: signals.append(signum))
     timer = signal.setitimer(signal.ITIMER_REAL, 3600.0)
     try:
         with DeadlineGuard(0.5).limit("p", 1):
             pass
         assert 3000.0 < signal.getitimer(signal.ITIMER_REAL)[0] <= 3600.0
         os.kill(os.getpid(), signal.SIGALRM)
-        assert heard == [signal.SIGALRM]
+        assert signals == [signal.SIGALRM]
     finally:
         signal.signal(signal.SIGALRM, handler)
         signal.setitimer(signal.ITIMER_REAL, *timer)
@@ -328,7 +328,7 @@ def test_the_guard_interrupts_no_code_but_the_policys():
     guard._interrupt(signal.SIGALRM, frames[0])
 
 
-def test_elsewhere_than_in_the_main_thread_nothing_is_interrupted():
+def test_outside_the_main_thread_nothing_is_interrupted():
     seen: list[list[Output]] = []
 
     def work() -> None:

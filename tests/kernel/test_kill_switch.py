@@ -1,4 +1,4 @@
-"""Actions are stopped: what was taken back stays open until it is known what became of it."""
+"""Actions are stopped: withdrawn commands stay open until their result is known."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +13,7 @@ from torchloom_core.wire.requests import ResumeActions, StopActions
 
 
 def set_lr() -> Run:
-    """Return a run of three groups that are being told a knob; a has heard of it."""
+    """Return a run of three groups with a knob command in flight; a has acknowledged it."""
     run = three_groups(make_kernel(), standby=False)
     run.ask(ChangeKnob(knob="lr", value=0.5))
     run.ack(run.commands()[0], "delivered")
@@ -26,7 +26,7 @@ def stop(run: Run) -> list:
     return run.outputs[before:]
 
 
-def test_only_what_has_not_been_heard_of_is_taken_back_and_nothing_is_booked_yet():
+def test_only_unacknowledged_commands_are_withdrawn_and_none_has_ended():
     run = set_lr()
     outputs = stop(run)
     taken = [recall.command for recall in of(Withdrawal, outputs)]
@@ -36,21 +36,21 @@ def test_only_what_has_not_been_heard_of_is_taken_back_and_nothing_is_booked_yet
     assert len(run.kernel.commands.flights) == 3
 
 
-def test_a_command_that_its_sidecar_had_already_is_booked_as_the_worker_says():
+def test_a_withdrawn_command_that_reached_its_worker_ends_with_its_ack():
     run = set_lr()
     stop(run)
     command = run.commands()[1]
     assert only(CommandStatus, run.ack(command, "delivered")).status == "delivered"
-    life = only(CommandStatus, run.ack(command, "applied", step=7))
-    assert (life.status, life.step) == ("applied", 7)
+    status = only(CommandStatus, run.ack(command, "applied", step=7))
+    assert (status.status, status.step) == ("applied", 7)
     assert run.kernel.fleet.knobs[1]["lr"] == 0.5
 
 
-def test_a_command_that_nobody_hears_of_ends_at_its_deadline():
+def test_a_command_without_an_ack_ends_at_its_deadline():
     run = set_lr()
     stop(run)
     ended = of(CommandStatus, run.tick(66.0))
-    assert [life.status for life in ended] == ["expired"] * 3
+    assert [status.status for status in ended] == ["expired"] * 3
     assert not run.kernel.commands.flights
 
 
@@ -61,9 +61,7 @@ def test_a_command_that_nobody_hears_of_ends_at_its_deadline():
     before=st.integers(0, 3),
     resumed=st.booleans(),
 )
-def test_what_was_stopped_comes_to_what_the_acks_say_and_only_then_is_it_wanted(
-    ends, before, resumed
-):
+def test_the_acks_decide_whether_a_stopped_value_is_desired(ends, before, resumed):
     run = three_groups(make_kernel(), standby=False)
     run.ask(ChangeKnob(knob="lr", value=0.5))
     commands = run.commands()
@@ -91,15 +89,15 @@ def test_what_was_stopped_comes_to_what_the_acks_say_and_only_then_is_it_wanted(
     assert wanted == ([0.5] if applied else [])
     if not resumed:
         run.want(ResumeActions())
-    told = {c.worker for c in run.commands()[3:]}
-    assert told == (
+    sent = {c.worker for c in run.commands()[3:]}
+    assert sent == (
         {c.worker for c, end in zip(commands, ends, strict=True) if end != "applied"}
         if applied
         else set()
     )
 
 
-def test_an_outcome_says_how_many_had_applied_what_was_stopped():
+def test_the_outcome_of_a_stopped_action_has_the_number_applied():
     run = set_lr()
     stop(run)
     first, second, third = run.commands()
@@ -111,11 +109,11 @@ def test_an_outcome_says_how_many_had_applied_what_was_stopped():
         "partial",
         "actions were stopped: 2 of 3 commands were applied",
     )
-    life = [life for life in run.all(CommandStatus) if life.command == second.id][-1]
-    assert (life.status, life.detail) == ("expired", "withdrawn before it was sent")
+    status = [status for status in run.all(CommandStatus) if status.command == second.id][-1]
+    assert (status.status, status.detail) == ("expired", "withdrawn before it was sent")
 
 
-def test_a_change_that_was_stopped_and_that_no_worker_applied_is_not_wanted_any_more():
+def test_a_stopped_change_that_no_worker_applied_is_not_desired():
     run = set_lr()
     stop(run)
     run.want(ResumeActions())
@@ -126,7 +124,7 @@ def test_a_change_that_was_stopped_and_that_no_worker_applied_is_not_wanted_any_
     assert len(run.commands()) == 3
 
 
-def test_the_same_value_that_is_set_again_stays_wanted_though_the_stopped_change_is_undone():
+def test_a_value_that_is_set_again_stays_desired_after_a_stopped_change():
     run = three_groups(make_kernel(), standby=False)
     run.ask(ChangeKnob(knob="lr", value=0.5))
     stop(run)
@@ -139,7 +137,7 @@ def test_the_same_value_that_is_set_again_stays_wanted_though_the_stopped_change
     assert run.kernel.run.desired.values("lr") == [0.5]
 
 
-def test_a_stop_by_a_person_is_no_failure_that_the_circuit_breaker_counts():
+def test_the_circuit_breaker_does_not_count_actions_stopped_by_a_person():
     run = three_groups(make_kernel(config="[arbiter.breaker]\nfailures = 1"))
     run.ask(Migrate(group="a"))
     stop(run)
@@ -149,7 +147,7 @@ def test_a_stop_by_a_person_is_no_failure_that_the_circuit_breaker_counts():
     assert not any(grant.failed for grant in run.kernel.arbiter.grants.values())
 
 
-def test_a_successor_takes_back_again_what_was_taken_back():
+def test_a_successor_repeats_withdrawals():
     run = set_lr()
     stop(run)
     recovered = Inheritance(run.stored, "bucket").recovered(2)
@@ -164,16 +162,16 @@ def test_a_successor_takes_back_again_what_was_taken_back():
     assert only(Outcome, outputs).detail == "actions were stopped: 2 of 3 commands were applied"
 
 
-def test_a_migration_that_was_called_off_drains_nobody():
+def test_a_migration_that_was_called_off_drains_no_group():
     run = three_groups(make_kernel())
     run.ask(Migrate(group="a"))
     stop(run)
-    run.ack(run.commands()[0], "applied")  # the standby had been told to join
-    run.hear("s-0", state="training")
+    run.ack(run.commands()[0], "applied")  # the join of the standby
+    run.report("s-0", state="training")
     assert len(run.commands()) == 1
 
 
-def test_who_throws_and_releases_the_kill_switch_is_told_so():
+def test_the_replies_of_the_kill_switch_have_the_result():
     run = set_lr()
     reply = run.want(StopActions())
     assert (reply.ok, reply.text) == (

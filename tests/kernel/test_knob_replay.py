@@ -1,4 +1,4 @@
-"""What a knob should be is told again to whoever comes with another value."""
+"""A desired value is set again on each worker that registers with another value."""
 
 import pytest
 
@@ -25,72 +25,72 @@ def run() -> Run:
 
 
 def set_knob(run: Run, value: float, worker: str | None = None) -> None:
-    """Have everybody concerned apply a value."""
+    """Apply a value on all its workers."""
     for issue in of(Issue, run.ask(ChangeKnob(knob="lr", value=value, worker=worker))):
         run.ack(issue.command)
 
 
-def told(run: Run, worker: str, **changes: object) -> list[SetKnob]:
+def sent(run: Run, worker: str, **changes: object) -> list[SetKnob]:
     return [i.command.do for i in of(Issue, run.feed(hello(worker, **changes)))]
 
 
 def test_a_worker_that_registers_again_gets_the_desired_value(run):
     set_knob(run, 0.5)
-    assert told(run, "a-0", incarnation=2) == [SetKnob(knob="lr", value=0.5)]
+    assert sent(run, "a-0", incarnation=2) == [SetKnob(knob="lr", value=0.5)]
 
 
-def test_a_worker_that_has_the_desired_value_is_told_nothing(run):
+def test_a_worker_with_the_desired_value_gets_no_command(run):
     set_knob(run, 0.5)
-    assert told(run, "a-0", incarnation=2, values={"lr": 0.5}) == []
+    assert sent(run, "a-0", incarnation=2, values={"lr": 0.5}) == []
 
 
 def test_a_worker_that_came_later_gets_the_desired_value(run):
     set_knob(run, 0.5)
-    assert told(run, "c-0") == [SetKnob(knob="lr", value=0.5)]
+    assert sent(run, "c-0") == [SetKnob(knob="lr", value=0.5)]
 
 
 def test_a_value_for_one_worker_comes_before_the_value_for_all(run):
     set_knob(run, 0.5)
     set_knob(run, 0.7, worker="a-0")
-    assert told(run, "a-0", incarnation=2) == [SetKnob(knob="lr", value=0.7)]
-    assert told(run, "b-0", incarnation=2) == [SetKnob(knob="lr", value=0.5)]
+    assert sent(run, "a-0", incarnation=2) == [SetKnob(knob="lr", value=0.7)]
+    assert sent(run, "b-0", incarnation=2) == [SetKnob(knob="lr", value=0.5)]
 
 
 def test_a_value_for_all_replaces_the_values_for_single_workers(run):
     set_knob(run, 0.7, worker="a-0")
     set_knob(run, 0.5)
-    assert told(run, "a-0", incarnation=2) == [SetKnob(knob="lr", value=0.5)]
+    assert sent(run, "a-0", incarnation=2) == [SetKnob(knob="lr", value=0.5)]
 
 
 def test_no_second_command_is_sent_while_one_is_in_flight(run):
     run.ask(ChangeKnob(knob="lr", value=0.5))
-    assert told(run, "a-0") == []
-    assert len(told(run, "c-0")) == 1
-    assert told(run, "c-0") == []
+    assert sent(run, "a-0") == []
+    assert len(sent(run, "c-0")) == 1
+    assert sent(run, "c-0") == []
 
 
-def test_a_worker_without_the_knob_is_told_nothing(run):
+def test_a_worker_without_the_knob_gets_no_command(run):
     set_knob(run, 0.5)
-    assert told(run, "c-0", knobs=()) == []
+    assert sent(run, "c-0", knobs=()) == []
 
 
-def test_a_worker_that_has_ended_is_told_nothing_by_its_own_late_hello(run):
+def test_a_late_hello_of_an_ended_worker_sends_no_command(run):
     set_knob(run, 0.5)
     run.exit("a-0")
-    assert told(run, "a-0") == []
+    assert sent(run, "a-0") == []
 
 
-def test_the_kill_switch_holds_knobs_back_until_actions_are_resumed(run):
+def test_the_kill_switch_delays_knobs_until_actions_are_resumed(run):
     set_knob(run, 0.5)
     run.want(StopActions())
-    assert told(run, "a-0", incarnation=2) == []
+    assert sent(run, "a-0", incarnation=2) == []
     before = len(run.commands())
     run.want(ResumeActions())
     (command,) = run.commands()[before:]
     assert (command.worker, command.do) == ("a-0", SetKnob(knob="lr", value=0.5))
 
 
-def test_one_that_has_ended_does_not_keep_the_others_from_being_told(run):
+def test_an_ended_worker_does_not_block_commands_to_the_others(run):
     set_knob(run, 0.5)
     run.want(StopActions())
     run.exit("a-0")
@@ -124,12 +124,12 @@ def test_a_value_is_checked_by_the_range_of_the_worker_it_is_for(run):
         ({"value": True}, "knob lr: need a number, was True"),
     ],
 )
-def test_a_knob_that_cannot_be_set_is_refused_with_the_reason(run, changes, reason):
+def test_an_impossible_knob_change_is_denied_with_the_reason(run, changes, reason):
     fields = {"knob": "lr", "value": 0.5, **changes}
     assert only(Verdict, run.ask(ChangeKnob(**fields))).reason == reason
 
 
-def test_a_run_fenced_knob_is_refused_where_a_worker_has_nothing_to_agree_by():
+def test_a_run_fenced_knob_is_denied_if_a_worker_cannot_agree():
     run = Run(make_kernel())
     run.feed(hello("a-0", knobs=(KnobSpec(name="wire", kind="bool", fence="run"), LR)))
     verdict = only(Verdict, run.ask(ChangeKnob(knob="wire", value=True)))
@@ -140,13 +140,13 @@ def test_a_run_fenced_knob_is_refused_where_a_worker_has_nothing_to_agree_by():
 
 
 def test_a_knob_whose_workers_are_all_leaving_is_refused(run):
-    run.hear("a-0", state="draining")
-    run.hear("b-0", state="left")
+    run.report("a-0", state="draining")
+    run.report("b-0", state="left")
     verdict = only(Verdict, run.ask(ChangeKnob(knob="lr", value=0.5)))
     assert verdict.reason == "knob lr: every worker that has it is leaving"
 
 
-def test_a_value_that_no_worker_applied_is_wanted_no_more():
+def test_a_value_that_no_worker_applied_is_not_desired():
     run = three_groups(make_kernel())
     run.ask(ChangeKnob(knob="lr", value=0.5))
     for command in run.commands():
@@ -155,7 +155,7 @@ def test_a_value_that_no_worker_applied_is_wanted_no_more():
     assert [d.value for d in run.all(KnobDesired)] == [0.5, None]
 
 
-def test_a_value_that_one_worker_applied_stays_wanted():
+def test_a_value_that_one_worker_applied_stays_desired():
     run = three_groups(make_kernel())
     run.ask(ChangeKnob(knob="lr", value=0.5))
     first, *others = run.commands()
@@ -165,7 +165,7 @@ def test_a_value_that_one_worker_applied_stays_wanted():
     assert [d.value for d in run.kernel.control().desired] == [0.5]
 
 
-def test_a_wish_can_be_taken_back_with_no_worker_there_and_while_stopped():
+def test_a_desired_value_can_be_dropped_without_workers_and_while_stopped():
     run = three_groups(make_kernel())
     run.ask(ChangeKnob(knob="lr", value=0.5))
     for command in run.commands():
@@ -185,28 +185,28 @@ def test_a_wish_can_be_taken_back_with_no_worker_there_and_while_stopped():
 ODD = KnobSpec(name="lr", kind="choice", choices=("low", "high"))
 
 
-def test_a_worker_that_declares_a_knob_otherwise_is_left_out_of_a_change_for_all_and_named(run):
+def test_a_worker_with_a_different_spec_is_left_out_and_named(run):
     run.feed(hello("c-0", knobs=(ODD,), values={"lr": "low"}))
     issued = of(Issue, run.ask(ChangeKnob(knob="lr", value=0.5)))
     assert [issue.command.worker for issue in issued] == ["a-0", "b-0"]
     for issue in issued:
         run.ack(issue.command)
     outcome = run.all(Outcome)[-1]
-    assert outcome.detail == "lr = 0.5 on 2 workers, not on c-0, which declares it otherwise"
-    assert told(run, "c-0", knobs=(ODD,), values={"lr": "low"}) == []
+    assert outcome.detail == "lr = 0.5 on 2 workers, not on c-0, which declares it differently"
+    assert sent(run, "c-0", knobs=(ODD,), values={"lr": "low"}) == []
 
 
-def test_a_value_that_the_others_refuse_is_refused_with_who_declares_the_knob_otherwise(run):
+def test_a_refused_value_names_the_worker_with_a_different_spec(run):
     for worker in ("c-0", "d-0", "e-0", "f-0"):
         run.feed(hello(worker, knobs=(LR, KnobSpec(name="mine", kind="bool"))))
     run.feed(hello("x-0", knobs=(ODD,), values={"lr": "low"}))
     verdict = only(Verdict, run.ask(ChangeKnob(knob="lr", value="low")))
     assert verdict.reason == (
-        "knob lr: need a number, was 'low'; not on x-0, which declares it otherwise"
+        "knob lr: need a number, was 'low'; not on x-0, which declares it differently"
     )
 
 
-def test_a_knob_declared_otherwise_can_still_be_set_on_its_own_worker(run):
+def test_a_knob_with_a_different_spec_can_be_set_on_its_own_worker(run):
     run.feed(hello("c-0", knobs=(ODD,), values={"lr": "low"}))
     (issue,) = of(Issue, run.ask(ChangeKnob(knob="lr", value="high", worker="c-0")))
     assert issue.command.do == SetKnob(knob="lr", value="high")
@@ -216,7 +216,7 @@ def lr(value: float, worker: str | None = None) -> ChangeKnob:
     return ChangeKnob(knob="lr", value=value, worker=worker)
 
 
-def test_a_newer_value_takes_the_place_of_one_on_its_way_which_is_recalled_first(run):
+def test_a_newer_value_supersedes_one_in_flight_which_is_withdrawn_first(run):
     first, second = of(Issue, run.ask(lr(0.5)))
     run.ack(first.command)
     outputs = run.ask(lr(0.6))
@@ -233,7 +233,7 @@ def test_a_newer_value_takes_the_place_of_one_on_its_way_which_is_recalled_first
     assert run.kernel.run.desired.values("lr") == [0.6]
 
 
-def test_however_often_a_knob_is_set_while_a_sidecar_is_dead_nobody_is_refused(run):
+def test_a_knob_can_be_set_repeatedly_while_a_sidecar_is_down(run):
     for number in range(14):
         issued = of(Issue, run.ask(lr(0.2 + 0.01 * number)))
         assert [issue.command.worker for issue in issued] == ["a-0", "b-0"]
@@ -243,14 +243,14 @@ def test_however_often_a_knob_is_set_while_a_sidecar_is_dead_nobody_is_refused(r
     assert len(run.kernel.run.plans.table) == 0
 
 
-def test_a_value_that_was_superseded_before_anyone_had_it_does_not_take_the_newer_back(run):
+def test_an_undelivered_superseded_value_does_not_drop_the_newer_one(run):
     run.ask(lr(0.5))
     run.ask(lr(0.5))
     assert [outcome.result for outcome in run.all(Outcome)] == ["undone"]
     assert run.kernel.run.desired.values("lr") == [0.5]
 
 
-def test_an_old_value_that_is_applied_late_is_put_right(run):
+def test_an_old_value_that_is_applied_late_is_corrected(run):
     old, _ = of(Issue, run.ask(lr(0.5)))
     new, _ = of(Issue, run.ask(lr(0.6)))
     run.ack(new.command)
@@ -271,7 +271,7 @@ def test_a_value_for_one_worker_supersedes_the_one_for_all_on_that_worker_alone(
     assert only(Outcome, run.ack(for_a.command)).verdict == "p1.2"
 
 
-def test_a_value_that_a_worker_refused_is_not_pressed_on_it_whenever_it_does_something_else(run):
+def test_a_rejected_value_is_not_sent_again_at_other_acks(run):
     for_a, for_b = of(Issue, run.ask(lr(0.5)))
     run.ack(for_a.command, "rejected")
     run.ack(for_b.command)
@@ -279,7 +279,7 @@ def test_a_value_that_a_worker_refused_is_not_pressed_on_it_whenever_it_does_som
         assert of(Issue, run.ack(issue.command)) == []
 
 
-def test_what_is_superseded_stays_so_under_the_next_weaver(run):
+def test_superseded_commands_stay_superseded_after_a_restart(run):
     run.ask(lr(0.5))
     run.ask(lr(0.6, worker="a-0"))
     control = run.kernel.control()
@@ -297,13 +297,13 @@ def test_what_is_superseded_stays_so_under_the_next_weaver(run):
 TWO = (LR, KnobSpec(name="wd", kind="float", low=0.0, high=1.0))
 
 
-def wishes(run: Run) -> list[tuple[str, object, str | None]]:
-    return [(wish.knob, wish.value, wish.worker) for wish in run.kernel.control().desired]
+def desired_values(run: Run) -> list[tuple[str, object, str | None]]:
+    return [(one.knob, one.value, one.worker) for one in run.kernel.control().desired]
 
 
 @pytest.fixture
 def two_knobs(run: Run) -> Run:
-    """A run with a wish for all and for one worker, of each of two knobs."""
+    """A run with desired values for all and for one worker, of two knobs."""
     for worker in ("a-0", "b-0"):
         run.feed(hello(worker, knobs=TWO, values={"lr": 0.1, "wd": 0.1}))
     for knob in ("lr", "wd"):
@@ -313,10 +313,10 @@ def two_knobs(run: Run) -> Run:
     return run
 
 
-def test_to_forget_one_workers_value_leaves_all_other_wishes(two_knobs):
+def test_dropping_one_workers_value_leaves_the_others(two_knobs):
     assert two_knobs.want(ForgetKnob(knob="lr", worker="a-0")).ok
     assert two_knobs.all(KnobDesired)[-1] == KnobDesired(knob="lr", value=None, worker="a-0")
-    assert wishes(two_knobs) == [
+    assert desired_values(two_knobs) == [
         ("lr", 0.5, None),
         ("lr", 0.5, "b-0"),
         ("wd", 0.5, None),
@@ -325,38 +325,38 @@ def test_to_forget_one_workers_value_leaves_all_other_wishes(two_knobs):
     ]
 
 
-def test_to_forget_a_knob_takes_back_every_wish_for_it_each_by_its_worker(two_knobs):
+def test_dropping_a_knob_drops_its_values_of_all_workers(two_knobs):
     assert two_knobs.want(ForgetKnob(knob="lr")).ok
     assert [(d.knob, d.worker) for d in two_knobs.all(KnobDesired) if d.value is None] == [
         ("lr", None),
         ("lr", "a-0"),
         ("lr", "b-0"),
     ]
-    assert {knob for knob, *_ in wishes(two_knobs)} == {"wd"}
+    assert {knob for knob, *_ in desired_values(two_knobs)} == {"wd"}
 
 
-def test_a_value_that_its_one_worker_did_not_apply_is_wanted_no_more_of_it_alone(run):
+def test_a_value_that_its_worker_did_not_apply_is_dropped_for_that_worker(run):
     set_knob(run, 0.5)
     (issue,) = of(Issue, run.ask(ChangeKnob(knob="lr", value=0.7, worker="a-0")))
     run.ack(issue.command, "failed")
     assert run.all(KnobDesired)[-1] == KnobDesired(knob="lr", value=None, worker="a-0")
-    assert wishes(run) == [("lr", 0.5, None)]
+    assert desired_values(run) == [("lr", 0.5, None)]
     assert [key for key in run.stored if key.startswith("knob.")] == ["knob.all.lr"]
 
 
-def test_a_wish_that_was_forgotten_while_it_was_on_its_way_is_taken_back_once(run):
+def test_a_value_dropped_while_in_flight_is_dropped_once(run):
     issued = of(Issue, run.ask(ChangeKnob(knob="lr", value=0.5)))
     assert run.want(ForgetKnob(knob="lr")).ok
     for issue in issued:
         run.ack(issue.command, "failed")
     assert run.all(Outcome)[-1].result == "undone"
-    assert [wish.value for wish in run.all(KnobDesired)] == [0.5, None]
+    assert [one.value for one in run.all(KnobDesired)] == [0.5, None]
 
 
-def test_a_successor_wants_a_single_workers_value_of_that_worker_alone(run):
+def test_a_successor_sets_a_single_workers_value_on_that_worker_only(run):
     set_knob(run, 0.7, worker="a-0")
     assert "knob.of.a-0.lr" in run.stored
     again = Run(make_kernel(), epoch=2)
     again.feed(Recovered(epoch=2, control=run.kernel.control()))
-    assert told(again, "b-0") == []
-    assert told(again, "a-0") == [SetKnob(knob="lr", value=0.7)]
+    assert sent(again, "b-0") == []
+    assert sent(again, "a-0") == [SetKnob(knob="lr", value=0.7)]

@@ -1,4 +1,4 @@
-"""A plan's stages, and every way it can end."""
+"""The stages of a plan, and all its outcomes."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import pytest
 
 from tests.kernel.runs import (
     Run,
-    Says,
+    ScriptedPolicy,
     ack,
     active,
     hello,
@@ -58,7 +58,7 @@ def migrate(run: Run) -> Issue:
 def reach_drain(run: Run) -> Issue:
     """Bring the migration of group a to its drain."""
     run.ack(migrate(run).command)
-    return only(Issue, run.hear("s-0"))
+    return only(Issue, run.report("s-0"))
 
 
 def test_a_migration_joins_first_and_drains_once_the_standby_trains(run):
@@ -67,7 +67,7 @@ def test_a_migration_joins_first_and_drains_once_the_standby_trains(run):
     assert of(Issue, run.ack(join, "accepted")) == []
     assert of(Issue, run.ack(join)) == []
     assert of(Issue, run.tick()) == []
-    drain = only(Issue, run.hear("s-0")).command
+    drain = only(Issue, run.report("s-0")).command
     assert (drain.worker, drain.do) == ("a-0", Drain())
     run.now_ns += 3 * SECOND_NS
     outcome = only(Outcome, run.ack(drain))
@@ -94,7 +94,7 @@ def test_a_standby_that_dies_before_it_trains_is_never_followed_by_a_drain(run):
     assert len(run.commands()) == 1
 
 
-def test_a_standby_that_never_trains_is_given_up_after_the_deadline(run):
+def test_a_standby_that_never_trains_ends_the_plan_after_the_deadline(run):
     run.ack(migrate(run).command)
     assert of(Outcome, run.tick(120.0)) == []
     outcome = only(Outcome, run.tick(1.0))
@@ -104,11 +104,11 @@ def test_a_standby_that_never_trains_is_given_up_after_the_deadline(run):
 
 def test_a_standby_that_pauses_after_the_drain_was_sent_does_not_hold_up_the_end(run):
     drain = reach_drain(run).command
-    run.hear("s-0", state="paused")
+    run.report("s-0", state="paused")
     assert only(Outcome, run.ack(drain)).result == "done"
 
 
-def test_a_standby_that_dies_during_the_drain_leaves_what_was_done_done(run):
+def test_a_standby_that_dies_during_the_drain_does_not_change_the_outcome(run):
     drain = reach_drain(run).command
     run.exit("s-0")
     assert only(Outcome, run.ack(drain)).result == "done"
@@ -118,24 +118,24 @@ def test_a_group_at_risk_that_dies_while_the_standby_joins_is_not_drained(run):
     join = migrate(run).command
     run.exit("a-0")
     run.ack(join)
-    outcome = only(Outcome, run.hear("s-0"))
+    outcome = only(Outcome, run.report("s-0"))
     assert (outcome.result, outcome.detail) == ("partial", "a-0 ended before its command was sent")
 
 
-def test_a_group_at_risk_that_starts_another_life_meanwhile_is_not_drained(run):
+def test_a_group_at_risk_that_restarts_meanwhile_is_not_drained(run):
     run.ack(migrate(run).command)
     run.feed(hello("a-0", incarnation=2))
-    assert only(Outcome, run.hear("s-0")).result == "partial"
+    assert only(Outcome, run.report("s-0")).result == "partial"
     assert len(run.commands()) == 1
 
 
-def test_a_group_at_risk_that_dies_during_its_drain_ends_the_migration_partly(run):
+def test_a_group_at_risk_that_dies_during_its_drain_makes_the_migration_partial(run):
     reach_drain(run)
     assert only(Outcome, run.exit("a-0")).result == "partial"
 
 
-def test_a_migration_that_ended_partly_counts_as_failed_for_the_breaker():
-    says = Says()
+def test_a_partial_migration_counts_as_failed_for_the_breaker():
+    scripted = ScriptedPolicy()
     config = """
         [arbiter]
         max_in_motion_share = 1
@@ -143,21 +143,21 @@ def test_a_migration_that_ended_partly_counts_as_failed_for_the_breaker():
         failures = 1
         max_moved_share = 1
     """
-    run = three_groups(make_kernel([active("says", says)], config))
+    run = three_groups(make_kernel([active("scripted", scripted)], config))
     run.feed(hello("t-0", state="standby"))
     assert only(Outcome, run.ack(reach_drain(run).command, "failed")).result == "partial"
-    says.next = [proposal(Migrate(group="b"))]
+    scripted.next = [proposal(Migrate(group="b"))]
     verdict = only(Verdict, run.tick())
     assert verdict.reason == "need fewer than 1 failed actions in 300 s, was 1"
 
 
-def test_a_migration_that_is_done_counts_as_no_failure():
-    says = Says()
+def test_a_completed_migration_is_no_failure():
+    scripted = ScriptedPolicy()
     config = "[arbiter.breaker]\nfailures = 1\nmax_moved_share = 1"
-    run = three_groups(make_kernel([active("says", says)], config))
+    run = three_groups(make_kernel([active("scripted", scripted)], config))
     run.feed(hello("t-0", state="standby"))
     assert only(Outcome, run.ack(reach_drain(run).command)).result == "done"
-    says.next = [proposal(Migrate(group="b"))]
+    scripted.next = [proposal(Migrate(group="b"))]
     assert only(Verdict, run.tick()).granted
 
 
@@ -175,7 +175,7 @@ def test_a_worker_that_was_killed_during_its_drain_was_not_drained(run):
     assert run.kernel.fleet.ending[run.kernel.fleet.row_of["a-0"]] == "killed"
 
 
-def test_a_successor_that_hears_the_exit_of_a_drained_worker_before_its_hello_ends_the_drain(run):
+def test_a_successor_ends_a_drain_at_an_exit_before_the_hello(run):
     run.ask(DrainGroup(group="a"))
     after = Run(make_kernel(), now_ns=run.now_ns)
     after.feed(Recovered(epoch=2, control=run.kernel.control()))
@@ -183,7 +183,7 @@ def test_a_successor_that_hears_the_exit_of_a_drained_worker_before_its_hello_en
     assert only(Outcome, after.outputs).result == "done"
 
 
-def test_commands_nobody_answers_expire_and_end_the_plan(run):
+def test_commands_without_acks_expire_and_end_the_plan(run):
     migrate(run)
     assert run.tick(65.0) == []
     outputs = run.tick(1.0)
@@ -206,7 +206,7 @@ def test_the_kill_switch_ends_a_migration_at_every_stage(run, stage):
     run.tick(70.0)
     assert only(Outcome, run.outputs).result == ("undone" if stage == "join" else "partial")
     assert len(of(Withdrawal, run.outputs)) == (0 if stage == "joined" else 1)
-    run.hear("s-0")
+    run.report("s-0")
     run.tick(500.0)
     assert len(run.commands()) == before
     assert run.kernel.control().plans == () == run.kernel.control().flights
@@ -229,7 +229,7 @@ def test_nothing_is_granted_while_actions_are_stopped(run):
     assert only(Verdict, run.ask(Migrate(group="a"))).granted
 
 
-def test_a_drained_group_counts_as_gone_before_its_telemetry_says_so():
+def test_a_drained_group_counts_as_gone_before_its_telemetry_shows_it():
     run = three_groups(make_kernel(config="[arbiter]\nmin_groups = 2\nmax_in_motion_share = 1"))
     drain = only(Issue, run.ask(DrainGroup(group="a"))).command
     run.feed(telemetry("a-0", state="training"))  # sent before it drained, and late
@@ -250,13 +250,13 @@ def test_a_checkpoint_of_a_group_that_cannot_save_is_refused():
     assert len(of(Issue, run.ask(SaveCheckpoint()))) == 1
 
 
-def test_a_pause_is_one_command_a_training_worker(run):
+def test_a_pause_is_one_command_per_training_worker(run):
     issued = of(Issue, run.ask(PauseRun()))
     assert [i.command.worker for i in issued] == ["a-0", "b-0", "c-0"]
     assert {type(i.command.do) for i in issued} == {Pause}
 
 
-def test_a_plan_ends_partly_when_some_workers_did_not_apply(run):
+def test_a_plan_is_partial_if_some_workers_did_not_apply(run):
     first, *rest = of(Issue, run.ask(SaveCheckpoint()))
     for issue in rest:
         run.ack(issue.command)
@@ -264,7 +264,7 @@ def test_a_plan_ends_partly_when_some_workers_did_not_apply(run):
     assert (outcome.result, outcome.detail) == ("partial", f"{first.command.id} failed")
 
 
-def test_an_ack_of_another_worker_or_life_changes_nothing(run):
+def test_an_ack_of_another_worker_or_incarnation_is_ignored(run):
     join = migrate(run).command
     assert run.ack(join, worker="a-0") == []
     assert run.ack(join, incarnation=2) == []
@@ -272,7 +272,7 @@ def test_an_ack_of_another_worker_or_life_changes_nothing(run):
     assert len(run.kernel.commands.flights) == 1
 
 
-def test_a_commands_life_goes_forward_only(run):
+def test_a_command_status_only_moves_forward(run):
     join = migrate(run).command
     assert only(CommandStatus, run.ack(join, "accepted")).status == "accepted"
     assert run.ack(join, "delivered") == []
@@ -280,13 +280,13 @@ def test_a_commands_life_goes_forward_only(run):
     assert only(CommandStatus, run.ack(join)).status == "applied"
 
 
-def test_a_rejection_of_an_earlier_epochs_copy_is_not_the_commands_end(run):
+def test_a_rejection_of_an_earlier_epochs_copy_does_not_end_the_command(run):
     join = migrate(run).command
     assert run.ack(join, "rejected", epoch=0) == []
     assert only(CommandStatus, run.ack(join, "rejected")).status == "rejected"
 
 
-def test_an_exit_is_told_once_and_its_life_is_over(run):
+def test_an_exit_is_reported_once_and_ends_the_incarnation(run):
     assert only(Notice, run.exit("a-0")).kind == "fault"
     assert run.exit("a-0") == []
     assert run.feed(hello("a-0")) == []
@@ -295,9 +295,9 @@ def test_an_exit_is_told_once_and_its_life_is_over(run):
 
 def test_policies_see_a_knob_that_was_applied_at_once():
     seen = []
-    policy = Says()
+    policy = ScriptedPolicy()
     policy.on_tick = lambda view: seen.append(view.knob("lr")) or []
-    run = three_groups(make_kernel([active("says", policy)]), standby=False)
+    run = three_groups(make_kernel([active("scripted", policy)]), standby=False)
     (issue,) = of(Issue, run.ask(ChangeKnob(knob="lr", value=0.5, worker="b-0")))
     assert issue.command.do == SetKnob(knob="lr", value=0.5)
     run.ack(issue.command)
@@ -305,9 +305,9 @@ def test_policies_see_a_knob_that_was_applied_at_once():
     assert seen == [[0.1, 0.5, 0.1]]
 
 
-def test_a_person_approves_what_a_policy_proposed_and_only_that():
-    policy = Says()
-    run = three_groups(make_kernel([active("says", policy)], APPROVED_MOVES))
+def test_a_person_can_approve_only_waiting_proposals():
+    policy = ScriptedPolicy()
+    run = three_groups(make_kernel([active("scripted", policy)], APPROVED_MOVES))
     policy.next = [proposal(Migrate(group="a"))]
     verdict = only(Verdict, run.tick())
     assert verdict.rule == "approval"
@@ -317,8 +317,8 @@ def test_a_person_approves_what_a_policy_proposed_and_only_that():
     assert not run.want(Approve(proposal=verdict.proposal)).ok
 
 
-class Withdraws(Says):
-    """A policy whose proposals lapse once it is told why."""
+class Withdraws(ScriptedPolicy):
+    """A policy whose proposals lapse once it has a reason."""
 
     why: Any = ""
 
@@ -329,7 +329,7 @@ class Withdraws(Says):
 
 
 def waits_for_approval(policy):
-    run = three_groups(make_kernel([active("says", policy)], APPROVED_MOVES))
+    run = three_groups(make_kernel([active("scripted", policy)], APPROVED_MOVES))
     policy.next = [proposal(Migrate(group="a"))]
     waiting = only(Verdict, run.tick())
     assert waiting.rule == "approval"
@@ -337,7 +337,7 @@ def waits_for_approval(policy):
 
 
 @pytest.mark.parametrize("how", ["tick", "approval"])
-def test_a_proposal_that_no_longer_holds_is_withdrawn_and_says_why(how):
+def test_a_lapsed_proposal_is_withdrawn_with_the_reason(how):
     policy = Withdraws()
     run, waiting = waits_for_approval(policy)
     assert of(Verdict, run.tick()) == []
@@ -357,12 +357,12 @@ def test_a_policy_that_fails_to_judge_its_proposal_is_quarantined_and_the_person
     policy = Withdraws()
     run, waiting = waits_for_approval(policy)
     policy.why = why
-    assert only(PolicyFailed, run.tick()).policy == "says"
+    assert only(PolicyFailed, run.tick()).policy == "scripted"
     assert run.want(Approve(proposal=waiting)).ok
 
 
-def test_a_person_denies_a_proposal_for_good_with_a_reason():
-    run, waiting = waits_for_approval(Says())
+def test_a_person_denies_a_proposal_with_a_reason():
+    run, waiting = waits_for_approval(ScriptedPolicy())
     outputs = run.feed(Request(id="r1", want=Deny(proposal=waiting, reason="the fan is new")))
     verdict = only(Verdict, outputs)
     assert (verdict.granted, verdict.rule) == (False, "person")
@@ -372,9 +372,9 @@ def test_a_person_denies_a_proposal_for_good_with_a_reason():
     assert not run.want(Deny(proposal=waiting)).ok
 
 
-def test_what_nobody_approves_in_time_ends_with_a_verdict():
-    policy = Says()
-    run = three_groups(make_kernel([active("says", policy)], APPROVED_MOVES))
+def test_an_expired_proposal_ends_with_a_verdict():
+    policy = ScriptedPolicy()
+    run = three_groups(make_kernel([active("scripted", policy)], APPROVED_MOVES))
     policy.next = [proposal(Migrate(group="a"), expires_s=5.0)]
     waiting = only(Verdict, run.tick())
     assert run.tick(5.0) == []
@@ -382,9 +382,9 @@ def test_what_nobody_approves_in_time_ends_with_a_verdict():
     assert (verdict.proposal, verdict.rule) == (waiting.proposal, "expiry")
 
 
-def test_a_policys_grant_says_it_was_worth_it():
-    policy = Says()
-    run = three_groups(make_kernel([active("says", policy)]))
+def test_a_policys_grant_names_the_rule_net_gain():
+    policy = ScriptedPolicy()
+    run = three_groups(make_kernel([active("scripted", policy)]))
     policy.next = [proposal(Migrate(group="a"))]
     verdict = only(Verdict, run.tick())
     assert (verdict.rule, verdict.net_gpu_s) == ("net_gain", 100.0)
@@ -393,7 +393,7 @@ def test_a_policys_grant_says_it_was_worth_it():
 def test_a_paused_run_can_be_drained_and_counts_as_training():
     run = three_groups(make_kernel(config="[arbiter]\nmin_groups = 2"), standby=False)
     for worker in ("a-0", "b-0", "c-0"):
-        run.hear(worker, state="paused")
+        run.report(worker, state="paused")
     outputs = run.ask(DrainGroup(group="a"))
     assert only(Verdict, outputs).granted
     assert only(Issue, outputs).command.worker == "a-0"
@@ -401,19 +401,21 @@ def test_a_paused_run_can_be_drained_and_counts_as_training():
     assert verdict.reason == "need at least 2 groups left training, would be 1"
 
 
-def test_no_dump_is_asked_of_a_worker_that_has_ended(run):
+def test_a_dump_of_an_ended_worker_is_denied(run):
     run.exit("a-0")
     verdict = only(Verdict, run.ask(CollectDump(worker="a-0")))
     assert (verdict.rule, verdict.reason) == ("impossible", "worker a-0 has ended")
     assert only(Issue, run.ask(CollectDump(worker="b-0"))).command.worker == "b-0"
 
 
-def test_all_commands_of_a_worker_that_ended_end_with_it_and_none_but_a_drain_was_done(run):
+def test_the_commands_of_an_ended_worker_end_and_only_a_drain_was_applied(run):
     run.ask(ChangeKnob(knob="lr", value=0.5))
     run.ask(SaveCheckpoint())
     outputs = run.exit("a-0", expected=True)
     assert only(Notice, outputs).worker == "a-0"
-    assert [(life.verb, life.status, life.detail) for life in of(CommandStatus, outputs)] == [
+    assert [
+        (status.verb, status.status, status.detail) for status in of(CommandStatus, outputs)
+    ] == [
         ("set_knob", "expired", "the worker has ended"),
         ("checkpoint", "expired", "the worker has ended"),
     ]
@@ -429,7 +431,7 @@ def test_all_commands_of_a_worker_that_ended_end_with_it_and_none_but_a_drain_wa
         (SaveCheckpoint(), "saved by 3 workers"),
     ],
 )
-def test_an_outcome_says_what_was_done_and_by_how_many(run, action, detail):
+def test_an_outcome_has_the_action_and_the_number_of_workers(run, action, detail):
     for issue in of(Issue, run.ask(action)):
         run.ack(issue.command)
     outcome = only(Outcome, run.outputs)
@@ -438,7 +440,7 @@ def test_an_outcome_says_what_was_done_and_by_how_many(run, action, detail):
 
 @pytest.fixture
 def pairs() -> Run:
-    """A migration of group a to the standbys s, of two workers each, who have been told to join.
+    """A migration of group a to the standbys s, of two workers each, after the join was issued.
 
     Both have joined and do not train yet.
     """
@@ -454,20 +456,20 @@ def pairs() -> Run:
 
 def train(run: Run) -> list[Issue]:
     run.feed(telemetry("s-0"))
-    return of(Issue, run.hear("s-1"))
+    return of(Issue, run.report("s-1"))
 
 
-def test_a_migration_of_two_workers_drains_both_once_both_stand_bys_train(pairs):
+def test_a_migration_of_two_workers_drains_both_once_both_standbys_train(pairs):
     pairs.feed(telemetry("s-0"))
     assert of(Issue, pairs.tick()) == []
-    drains = of(Issue, pairs.hear("s-1"))
+    drains = of(Issue, pairs.report("s-1"))
     assert [drain.command.worker for drain in drains] == ["a-0", "a-1"]
     for drain in drains:
         pairs.ack(drain.command)
     assert only(Outcome, pairs.outputs).detail == "s-0, s-1 joined, then a drained"
 
 
-def test_where_nobody_can_do_it_the_refusal_says_so():
+def test_an_impossible_action_is_denied_with_the_reason():
     run = Run(make_kernel())
     run.feed(hello("a-0", actuators=(), state="starting"))
     for action, reason in (
@@ -480,14 +482,14 @@ def test_where_nobody_can_do_it_the_refusal_says_so():
         verdict = only(Verdict, run.ask(action))
         assert verdict.rule == "impossible"
         assert verdict.reason.startswith(reason)
-    run.hear("a-0")
+    run.report("a-0")
     reason = only(Verdict, run.ask(SaveCheckpoint(group="a"))).reason
     assert reason.startswith("no training worker of a has ")
 
 
 @pytest.fixture
 def called() -> tuple[Run, list[Issue]]:
-    """A migration of group a to the standbys s, of two workers each, who are being told."""
+    """A migration of group a to the standbys s, of two workers each, with joins in flight."""
     run = Run(make_kernel())
     for worker in ("a-0", "a-1", "b-0", "b-1"):
         run.feed(hello(worker))
@@ -497,26 +499,26 @@ def called() -> tuple[Run, list[Issue]]:
 
 
 @pytest.mark.parametrize("how", ["rejected", "died while joining"])
-def test_the_part_of_a_stand_by_that_joined_without_the_rest_is_sent_home(called, how):
+def test_a_partly_joined_standby_is_drained(called, how):
     run, (first, second) = called
     run.ack(first.command)
     if how == "rejected":
-        told = run.ack(second.command, "rejected")
+        sent = run.ack(second.command, "rejected")
     else:
         run.ack(second.command)
-        told = run.exit("s-1")
-    assert only(Outcome, told).result in ("undone", "partial")
-    drain = only(Issue, told).command
+        sent = run.exit("s-1")
+    assert only(Outcome, sent).result in ("undone", "partial")
+    drain = only(Issue, sent).command
     assert (drain.worker, drain.do) == ("s-0", Drain())
 
 
-def test_a_stand_by_that_joined_whole_may_still_come_to_train(pairs):
+def test_a_completely_joined_standby_is_not_drained(pairs):
     outcome = only(Outcome, pairs.tick(after_s=200))
     assert outcome.detail == "standby s-0, s-1 did not train in time"
     assert Drain() not in [command.do for command in pairs.commands()]
 
 
-def test_nobody_is_sent_home_once_actions_are_stopped(called):
+def test_no_worker_is_drained_once_actions_are_stopped(called):
     run, (first, _) = called
     run.ack(first.command)
     run.want(StopActions())

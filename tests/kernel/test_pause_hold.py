@@ -1,4 +1,4 @@
-"""A pause is in force for all, or for none: what ends it, and what people are told."""
+"""A pause is in force for all workers or none: its ends, and the notices."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def pauses(run):
 
 
 def held(run):
-    """Pause all at step 10 and return the verdict that is in force."""
+    """Pause all workers at step 10 and return the verdict that is in force."""
     for command in pauses(run):
         outputs = run.ack(command, step=10)
     (put,) = of(PauseChanged, outputs)
@@ -41,7 +41,7 @@ def held(run):
 def is_over(outputs, verdict, why=""):
     assert of(PauseChanged, outputs) == [PauseChanged(verdict="", over=verdict)]
     notices = [notice.text for notice in of(Notice, outputs) if notice.kind == "pause_over"]
-    assert notices == ([f"the pause is over for all: {why}"] if why else [])
+    assert notices == ([f"the pause has ended for all: {why}"] if why else [])
 
 
 def note(worker, why="no Weaver held it", incarnation=1):
@@ -56,7 +56,7 @@ def undone(outputs, why):
     assert only(PauseChanged, outputs) == PauseChanged(verdict="", over=outcome.verdict)
 
 
-def test_a_pause_at_one_step_is_in_force_and_says_how_long(run):
+def test_a_pause_at_one_step_is_in_force_and_the_outcome_has_its_end(run):
     first, second = pauses(run)
     assert of(PauseChanged, run.ack(first, step=10)) == []
     outputs = run.ack(second, step=10)
@@ -68,66 +68,68 @@ def test_a_pause_at_one_step_is_in_force_and_says_how_long(run):
     )
 
 
-def test_groups_that_paused_at_different_steps_go_on(run):
+def test_groups_that_paused_at_different_steps_resume(run):
     first, second = pauses(run)
     run.ack(first, step=10)
     outputs = run.ack(second, step=11)
-    undone(outputs, "g0 paused at step 10, g1 paused at step 11: undone, all go on")
+    undone(outputs, "g0 paused at step 10, g1 paused at step 11: undone, all continue")
     assert run.kernel.run.pauses.verdict == ""
 
 
-def test_whoever_was_let_go_just_now_is_paused_again_with_the_others(run):
+def test_a_worker_that_just_resumed_is_paused_again_with_the_others(run):
     first, second = pauses(run)
     run.ack(first, step=10)
     run.ack(second, "failed")
     assert [command.worker for command in pauses(run)] == ["g0-0", "g1-0"]
 
 
-def test_a_group_that_does_not_pause_within_a_second_frees_the_other(run):
+def test_a_group_that_does_not_pause_within_a_second_ends_the_pause(run):
     first, second = pauses(run)
     run.ack(first, step=10)
     run.ack(second, "accepted")
     assert of(Outcome, run.tick(0.9)) == []
-    undone(run.tick(0.2), "g0 paused at step 10, g1 is still at it: undone, all go on")
+    undone(run.tick(0.2), "g0 paused at step 10, g1 is not paused yet: undone, all continue")
     late = run.ack(second, step=11)
     assert not of(PauseChanged, late)
     assert not of(Outcome, late)
 
 
-def test_a_pause_that_comes_too_late_counts_for_nothing_whatever_the_tick(run):
+def test_a_late_pause_does_not_count_for_any_tick(run):
     first, second = pauses(run)
     run.ack(first, step=10)
     run.now_ns += 1_400_000_000
     outputs = run.ack(second, step=10)
-    undone(outputs, "g0 paused at step 10, g1 paused at step 10, 1.4 s later: undone, all go on")
+    undone(outputs, "g0 paused at step 10, g1 paused at step 10, 1.4 s later: undone, all continue")
 
 
-def test_a_pause_that_has_not_reached_its_worker_is_taken_back(run):
+def test_an_undelivered_pause_is_withdrawn(run):
     first, second = pauses(run)
     run.ack(first, step=10)
     assert only(Withdrawal, run.tick(1.1)).command == second.id
 
 
-def test_a_worker_that_cannot_pause_frees_the_others_at_once(run):
+def test_a_worker_that_cannot_pause_ends_the_pause_at_once(run):
     first, second = pauses(run)
     run.ack(first, step=10)
     undone(run.ack(second, "failed", detail="no"), f"{second.id} failed: no")
 
 
-def test_so_does_one_that_says_late_that_it_cannot(run):
+def test_a_late_rejection_ends_the_pause_at_once(run):
     first, second = pauses(run)
     run.ack(first, step=10)
     run.now_ns += 1_400_000_000
     undone(run.ack(second, "failed", detail="no"), f"{second.id} failed: no")
 
 
-def test_a_worker_that_went_on_by_itself_before_all_had_paused_frees_the_others(run):
+def test_a_worker_that_resumed_by_itself_early_ends_the_pause(run):
     first, _ = pauses(run)
     run.ack(first, step=10)
-    undone(run.feed(note("g0-0")), "g0 paused at step 10, g1 is still at it: undone, all go on")
+    undone(
+        run.feed(note("g0-0")), "g0 paused at step 10, g1 is not paused yet: undone, all continue"
+    )
 
 
-def test_workers_that_are_not_torchfts_need_not_count_alike():
+def test_workers_without_torchft_may_pause_at_different_steps():
     run = Run(make_kernel())
     for group in ("g0", "g1"):
         run.feed(hello(f"{group}-0"))
@@ -145,7 +147,7 @@ def test_a_resume_ends_the_pause_for_all_at_once(run):
     assert {type(issue.command.do) for issue in of(Issue, outputs)} == {Resume}
 
 
-def test_a_resume_calls_off_a_pause_that_not_all_have_obeyed(run):
+def test_a_resume_calls_off_an_incomplete_pause(run):
     first, second = pauses(run)
     run.ack(first, step=10)
     run.ack(second, "accepted")
@@ -157,12 +159,12 @@ def test_a_resume_calls_off_a_pause_that_not_all_have_obeyed(run):
 
 def test_the_kill_switch_ends_the_pause_for_all(run):
     verdict = held(run)
-    said = "actions are stopped; 0 under way called off"
-    assert run.want(StopActions()).text == f"{said}; the pause is ended"
-    assert run.want(StopActions()).text == said
+    stopped = "actions are stopped; 0 under way called off"
+    assert run.want(StopActions()).text == f"{stopped}; the pause is ended"
+    assert run.want(StopActions()).text == stopped
     (over,) = run.all(PauseChanged)[1:]
     assert over == PauseChanged(verdict="", over=verdict)
-    assert run.all(Notice)[-1].text == "the pause is over for all: actions were stopped"
+    assert run.all(Notice)[-1].text == "the pause has ended for all: actions were stopped"
 
 
 def test_a_paused_run_is_not_paused_again(run):
@@ -185,22 +187,22 @@ def test_a_run_that_is_being_resumed_is_not_paused_meanwhile(run):
     [
         (lambda run: run.exit("g1-0"), "g1-0 has ended"),
         (lambda run: run.feed(hello("g1-0", incarnation=2)), "g1-0 has ended"),
-        (lambda run: run.hear("g1-0", step=11), "g1-0 trains again"),
+        (lambda run: run.report("g1-0", step=11), "g1-0 trains again"),
         (
             lambda run: run.feed(note("g1-0", "a pause may last no longer here")),
-            "g1-0 went on by itself, a pause may last no longer here",
+            "g1-0 continued by itself, a pause may last no longer here",
         ),
         (
             lambda run: (run.tick(5.0), run.feed(telemetry("g0-0", state="paused")), run.tick(6.0))[
                 2
             ],
-            "nothing was heard of g1-0 for 11 s",
+            "g1-0 sent nothing for 11 s",
         ),
     ],
 )
-def test_whoever_no_longer_pauses_ends_the_pause_for_all(run, happens, why):
+def test_a_worker_that_no_longer_pauses_ends_the_pause_for_all(run, happens, why):
     verdict = held(run)
-    run.now_ns += 10**9 if "heard" not in why else 0
+    run.now_ns += 10**9 if "sent nothing" not in why else 0
     is_over(happens(run), verdict, why)
 
 
@@ -208,12 +210,12 @@ def test_telemetry_from_before_the_pause_does_not_end_it(run):
     verdict = held(run)
     run.feed(telemetry("g0-0", step=10))
     assert of(PauseChanged, run.tick(0.1)) == []
-    run.hear("g0-0", state="paused")
-    run.hear("g1-0", state="paused")
+    run.report("g0-0", state="paused")
+    run.report("g1-0", state="paused")
     assert run.kernel.run.pauses.verdict == verdict
 
 
-def test_a_note_of_another_life_does_not_end_it(run):
+def test_a_note_of_another_incarnation_does_not_end_it(run):
     verdict = held(run)
     assert run.feed(note("g1-0", incarnation=7)) == []
     assert run.kernel.run.pauses.verdict == verdict
@@ -224,12 +226,12 @@ def test_a_group_that_is_drained_in_a_pause_leaves_the_others_paused(run):
     drain = only(Issue, run.ask(DrainGroup(group="g1"))).command
     run.ack(drain)
     run.exit("g1-0", expected=True)
-    run.hear("g0-0", state="paused")
+    run.report("g0-0", state="paused")
     assert run.kernel.run.pauses.verdict == verdict
     is_over(run.exit("g0-0"), verdict, "g0-0 has ended")
 
 
-def test_a_successor_takes_no_pause_over_and_has_one_in_the_making_undone(run):
+def test_a_successor_takes_over_no_pause_and_undoes_an_incomplete_one(run):
     first, second = pauses(run)
     run.ack(first, step=10)
     control = run.kernel.control()
@@ -242,13 +244,13 @@ def test_a_successor_takes_no_pause_over_and_has_one_in_the_making_undone(run):
     assert after.kernel.run.pauses.verdict == ""
 
 
-def test_a_worker_still_paused_by_an_earlier_weaver_is_told_of_once():
+def test_a_worker_still_paused_by_an_earlier_weaver_is_reported_once():
     run = Run(make_kernel())
     for group in ("g0", "g1"):
         run.feed(hello(f"{group}-0", state="paused"))
-    (told,) = [notice for notice in run.all(Notice) if notice.kind == "pause_over"]
-    assert told.worker == "g0-0"
-    assert told.text == "g0-0 is still paused by a pause that is over: it goes on by itself"
+    (notice,) = [notice for notice in run.all(Notice) if notice.kind == "pause_over"]
+    assert notice.worker == "g0-0"
+    assert notice.text == "g0-0 is still in a pause that has ended: it continues by itself"
 
 
 def test_a_run_that_was_resumed_is_paused_again_as_at_first(run):
@@ -257,7 +259,7 @@ def test_a_run_that_was_resumed_is_paused_again_as_at_first(run):
         run.ack(issue.command)
     run.now_ns += 60 * 10**9
     for group in ("g0", "g1"):
-        run.hear(f"{group}-0", step=11)
+        run.report(f"{group}-0", step=11)
     for command in pauses(run):
         outputs = run.ack(command, step=20)
     assert only(Outcome, outputs).detail.startswith("2 workers paused at step 20, ")
@@ -275,22 +277,22 @@ def test_an_ack_of_a_pause_that_was_undone_does_not_count_for_the_next(run):
 
 
 @pytest.mark.parametrize("state", ["draining", "left"])
-def test_whoever_leaves_in_a_pause_is_not_waited_for(run, state):
+def test_a_worker_that_leaves_in_a_pause_is_not_waited_for(run, state):
     verdict = held(run)
     run.now_ns += 10**9
     run.feed(telemetry("g0-0", state="paused"))
-    run.hear("g1-0", state=state)
+    run.report("g1-0", state=state)
     run.tick(9.0)
     assert run.kernel.run.pauses.verdict == verdict
 
 
-def test_what_is_over_leaves_nothing_to_resume(run):
+def test_after_a_pause_there_is_nothing_to_resume(run):
     first, second = pauses(run)
     run.ack(first, step=10)
     run.ack(second, step=11)
     assert not run.kernel.run.pauses.going_on
     for group in ("g0", "g1"):
-        run.hear(f"{group}-0", step=12)
+        run.report(f"{group}-0", step=12)
     assert "no worker is paused" in only(Reply, run.ask(ResumeRun())).text
     held(run)
     for issue in of(Issue, run.ask(ResumeRun())):
@@ -299,13 +301,13 @@ def test_what_is_over_leaves_nothing_to_resume(run):
     assert not run.kernel.run.pauses.going_on
 
 
-def test_the_kill_switch_calls_off_a_pause_that_is_being_made(run):
+def test_the_kill_switch_calls_off_an_incomplete_pause(run):
     run.ack(pauses(run)[0], step=10)
     run.want(StopActions())
     assert only(Outcome, run.outputs).detail == "actions were stopped"
 
 
-def test_a_resume_before_anybody_has_paused_calls_the_pause_off(run):
+def test_a_resume_before_any_worker_paused_calls_the_pause_off(run):
     pauses(run)
     run.ask(ResumeRun())
     run.tick()

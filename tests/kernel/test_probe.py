@@ -1,4 +1,4 @@
-"""Links are probed by pairs, one action at a time, and what was measured stays with the fleet."""
+"""Links are probed in pairs, one action at a time; the fleet stores the measurements."""
 
 import math
 
@@ -7,7 +7,7 @@ import pytest
 
 from tests.kernel.runs import (
     Run,
-    Says,
+    ScriptedPolicy,
     ack,
     active,
     can_be_probed,
@@ -38,7 +38,7 @@ def fleet(policy=None, config="") -> Run:
 
 
 def probe(run, *pairs, probe_bytes=1 << 20):
-    """Ask for a probe and return its commands by sender."""
+    """Propose a probe and return its commands by sender."""
     outputs = run.ask(ProbeLinks(pairs=pairs, probe_bytes=probe_bytes))
     return {issue.command.worker: issue.command for issue in of(Issue, outputs)}
 
@@ -53,16 +53,16 @@ def bytes_per_s(run, sender, receiver):
     return view.links(rows).bytes_per_s[0, 1]
 
 
-def test_each_sender_is_told_its_receiver_s_probe_address_and_all_at_once():
+def test_each_sender_gets_its_receivers_probe_address_at_once():
     run = fleet()
-    told = probe(run, AB, CD, probe_bytes=700_000)
-    assert {worker: command.do for worker, command in told.items()} == {
+    commands = probe(run, AB, CD, probe_bytes=700_000)
+    assert {worker: command.do for worker, command in commands.items()} == {
         "a-0": Probe(receiver="b-0", probe_address=probe_address("b-0"), probe_bytes=700_000),
         "c-0": Probe(receiver="d-0", probe_address=probe_address("d-0"), probe_bytes=700_000),
     }
 
 
-def test_what_was_measured_is_seen_by_row_in_its_direction_with_its_age():
+def test_a_measurement_is_seen_by_row_and_direction_with_its_age():
     run = fleet()
     run.ack(probe(run, AB)["a-0"], measured=FAST)
     run.tick(5.0)
@@ -79,11 +79,11 @@ def test_what_was_measured_is_seen_by_row_in_its_direction_with_its_age():
         assert math.isnan(matrix[1, 1])
 
 
-def test_the_outcome_says_what_was_measured_and_what_could_not_be():
+def test_the_outcome_has_the_measurements_and_the_failures():
     run = fleet()
-    told = probe(run, AB, CD)
-    run.ack(told["a-0"], measured=FAST)
-    run.ack(told["c-0"], "failed", detail="could not be reached: Connection refused")
+    commands = probe(run, AB, CD)
+    run.ack(commands["a-0"], measured=FAST)
+    run.ack(commands["c-0"], "failed", detail="could not be reached: Connection refused")
     outcome = run.all(Outcome)[-1]
     assert outcome.result == "partial"
     assert outcome.detail == (
@@ -94,9 +94,9 @@ def test_the_outcome_says_what_was_measured_and_what_could_not_be():
 
 def test_a_probe_that_all_answer_is_done():
     run = fleet()
-    told = probe(run, AB, CD)
-    run.ack(told["a-0"], measured=FAST)
-    run.ack(told["c-0"], measured=FAST)
+    commands = probe(run, AB, CD)
+    run.ack(commands["a-0"], measured=FAST)
+    run.ack(commands["c-0"], measured=FAST)
     assert run.all(Outcome)[-1].result == "done"
 
 
@@ -108,7 +108,7 @@ def test_a_probe_that_fails_leaves_the_old_value():
 
 
 @pytest.mark.parametrize("pair", [("a-0", "x-0"), ("x-0", "a-0")])
-def test_a_worker_that_nobody_knows_is_named(pair):
+def test_an_unknown_worker_is_named(pair):
     assert "no worker is called 'x-0'" in refusal(fleet(), pair)
 
 
@@ -117,7 +117,7 @@ def test_a_worker_that_nobody_knows_is_named(pair):
     [{"actuators": ("drain",)}, {"probe_address": None}, {"actuators": (), "probe_address": None}],
 )
 @pytest.mark.parametrize("pair", [("a-0", "e-0"), ("e-0", "a-0")])
-def test_a_worker_that_offers_no_probing_is_named(pair, changes):
+def test_a_worker_that_cannot_be_probed_is_named(pair, changes):
     run = fleet()
     run.feed(can_be_probed("e-0", **changes))
     assert "worker e-0 cannot be probed: need TORCHLOOM_LINK_ADDRESS" in refusal(run, pair)
@@ -129,20 +129,20 @@ def test_a_worker_that_has_ended_is_named():
     assert "worker b-0 has ended" in refusal(run, AB)
 
 
-def test_two_probes_never_run_at_once_and_the_next_waits_for_no_cooldown_of_other_pairs():
-    policy = Says()
+def test_probes_run_one_at_a_time_and_without_a_cooldown_for_other_pairs():
+    policy = ScriptedPolicy()
     run = fleet(policy)
-    told = probe(run, AB)
+    commands = probe(run, AB)
     policy.next = [proposal(ProbeLinks(pairs=(CD,)))]
     denied = only(Verdict, run.tick())
     assert (denied.granted, denied.rule) == (False, "impossible")
     assert "is under way: need one probe at a time" in denied.reason
-    run.ack(told["a-0"], measured=FAST)
+    run.ack(commands["a-0"], measured=FAST)
     policy.next = [proposal(ProbeLinks(pairs=(CD,)))]
     assert only(Verdict, run.tick()).granted
 
 
-def test_a_sender_that_says_nothing_keeps_others_from_probing_for_some_seconds_only():
+def test_a_sender_without_an_ack_blocks_other_probes_for_seconds_only():
     run = fleet()
     probe(run, AB)
     for _ in range(16):
@@ -153,7 +153,7 @@ def test_a_sender_that_says_nothing_keeps_others_from_probing_for_some_seconds_o
 
 
 def test_a_failed_probe_is_no_failure_to_the_circuit_breaker():
-    policy = Says()
+    policy = ScriptedPolicy()
     run = fleet(policy, "[arbiter.breaker]\nfailures = 1")
     run.ack(probe(run, AB)["a-0"], "failed", detail="no")
     policy.next = [proposal(DrainGroup(group="c"))]
@@ -161,8 +161,8 @@ def test_a_failed_probe_is_no_failure_to_the_circuit_breaker():
 
 
 @pytest.mark.parametrize("config", ["[arbiter]\ndry_run = true", ""])
-def test_in_dry_run_and_in_shadow_it_is_weighed_and_nobody_is_told(config):
-    policy = Says()
+def test_in_dry_run_and_shadow_no_probe_is_sent(config):
+    policy = ScriptedPolicy()
     run = Run(make_kernel([active("policy", policy, "act" if config else "shadow")], config))
     for worker in AB:
         run.feed(can_be_probed(worker))
@@ -174,14 +174,14 @@ def test_in_dry_run_and_in_shadow_it_is_weighed_and_nobody_is_told(config):
 
 def test_an_answer_that_comes_twice_counts_once():
     run = fleet()
-    told = probe(run, AB)["a-0"]
-    run.feed(ack(told, "applied", measured=FAST))
+    commands = probe(run, AB)["a-0"]
+    run.feed(ack(commands, "applied", measured=FAST))
     assert bytes_per_s(run, *AB) == 24.8e6
-    run.feed(ack(told, "applied", measured=SLOW))
+    run.feed(ack(commands, "applied", measured=SLOW))
     assert bytes_per_s(run, *AB) == 24.8e6
 
 
-def test_a_new_life_on_another_node_forgets_its_links_and_on_the_same_keeps_them():
+def test_a_new_incarnation_keeps_its_links_only_on_the_same_node():
     run = fleet()
     run.ack(probe(run, AB)["a-0"], measured=FAST)
     for worker in AB:
@@ -193,17 +193,17 @@ def test_a_new_life_on_another_node_forgets_its_links_and_on_the_same_keeps_them
     assert math.isnan(bytes_per_s(run, *AB))
 
 
-def test_what_was_measured_to_a_life_that_is_over_does_not_count():
+def test_a_measurement_to_an_ended_incarnation_does_not_count():
     run = fleet()
-    told = probe(run, AB)["a-0"]
+    commands = probe(run, AB)["a-0"]
     run.feed(
         can_be_probed("b-0", incarnation=2, node="n2", probe_address=probe_address("b-0", "f" * 64))
     )
-    run.ack(told, measured=FAST)
+    run.ack(commands, measured=FAST)
     assert math.isnan(bytes_per_s(run, *AB))
 
 
-def test_links_outlive_the_weaver_and_are_no_younger_for_it():
+def test_links_survive_a_restart_with_their_age():
     run = fleet()
     run.ack(probe(run, AB)["a-0"], measured=FAST)
     links = tuple(
@@ -223,7 +223,7 @@ def test_links_outlive_the_weaver_and_are_no_younger_for_it():
     assert math.isnan(bytes_per_s(after, *AB))
 
 
-def test_of_too_many_links_the_oldest_is_forgotten():
+def test_of_too_many_links_the_oldest_is_dropped():
     links = MeasuredLinks()
     for number in range(MAX_LINKS + 1):
         links.add(_link(f"w{number % 300}", f"to{number // 300}", number))

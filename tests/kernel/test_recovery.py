@@ -1,4 +1,4 @@
-"""A Weaver that dies at any moment is succeeded by one that goes on where it was."""
+"""A successor continues after a Weaver that died at any moment."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from tests.examples import examples
 from tests.kernel.inputs import ROSTER
 from tests.kernel.runs import (
     Run,
-    Says,
+    ScriptedPolicy,
     active,
     hello,
     make_kernel,
@@ -40,7 +40,7 @@ from torchloom_core.wire.requests import StopActions
 def succeed(
     run: Run, kernel: Kernel | None = None, later_s: float = 0.0
 ) -> tuple[Run, list[Any], Control]:
-    """Return the run under a kernel that has only what the last one had stored."""
+    """Return the run with a new kernel that has only the stored state."""
     recovered = Inheritance(run.stored, "bucket").recovered(run.kernel.commands.epoch + 1)
     successor = Run.__new__(Run)
     successor.kernel = kernel or make_kernel(config=CONFIG)
@@ -49,7 +49,7 @@ def succeed(
 
 
 def contents(control: Control) -> Any:
-    """Return the control with what has no order in a set's order."""
+    """Return the control with unordered parts in a fixed order."""
     return {
         name: sorted(map(repr, value)) if isinstance(value, tuple) else value
         for name, value in msgspec.structs.asdict(control).items()
@@ -58,12 +58,12 @@ def contents(control: Control) -> Any:
 
 @settings(max_examples=examples(150))
 @given(before=steps, after=steps)
-def test_a_successor_sends_what_was_in_flight_again_and_goes_on_to_the_same_end(before, after):
+def test_a_successor_sends_commands_in_flight_again_and_reaches_the_same_end(before, after):
     run, world = start()
     for want, pick in before:
         do(run, world, want, pick)
     plans = run.kernel.run.plans.table.values()
-    # A pause is not taken over: its workers have gone on by themselves.
+    # A pause is not taken over: its workers have resumed by themselves.
     under_way = {plan.verdict for plan in plans if not isinstance(plan.action, PauseRun)}
     successor, first, control = succeed(run)
 
@@ -72,10 +72,10 @@ def test_a_successor_sends_what_was_in_flight_again_and_goes_on_to_the_same_end(
     again = [i.command for i in of(Issue, first)]
     assert again == [msgspec.structs.replace(c, epoch=run.kernel.commands.epoch + 1) for c in sent]
     assert len(first) == len(control.flights)
-    kept = successor.kernel.control()
-    assert kept == msgspec.structs.replace(control, flights=kept.flights)
-    assert [f.status for f in kept.flights] == [f.status for f in control.flights]
-    assert Inheritance(successor.stored, "bucket").recovered(1).control == kept
+    restored = successor.kernel.control()
+    assert restored == msgspec.structs.replace(control, flights=restored.flights)
+    assert [f.status for f in restored.flights] == [f.status for f in control.flights]
+    assert Inheritance(successor.stored, "bucket").recovered(1).control == restored
 
     twin = World()
     twin.hello, twin.done = dict(world.hello), list(world.done)
@@ -111,16 +111,16 @@ TOGETHER = [
 
 @pytest.fixture
 def offered():
-    """A successor of a Weaver that had offered a change, to three that have yet to say hello."""
+    """A successor of a Weaver with an offered change, before the hellos of its three workers."""
     run = Run(make_kernel(config=CONFIG))
-    for said in TOGETHER:
-        run.feed(said)
+    for message in TOGETHER:
+        run.feed(message)
     run.ask(ChangeKnob(knob="mode", value="bf16"))
     successor, again, _ = succeed(run)
     return successor, [issue.command for issue in of(Issue, again)]
 
 
-def test_a_successor_waits_for_all_that_were_offered_a_change_though_they_are_new_to_it(offered):
+def test_a_successor_waits_for_all_ranks_with_an_offered_change(offered):
     successor, commands = offered
     for command in commands[:2]:
         assert not of(Outcome, successor.ack(command, "applied", step=7))
@@ -128,17 +128,17 @@ def test_a_successor_waits_for_all_that_were_offered_a_change_though_they_are_ne
     assert (outcome.result, outcome.detail) == ("done", "mode = 'bf16' on 3 workers at step 7")
 
 
-def test_a_successor_withdraws_what_one_rank_refuses_from_those_that_are_new_to_it(offered):
+def test_a_successor_withdraws_a_rejected_change_from_unknown_ranks(offered):
     successor, commands = offered
     outputs = successor.ack(commands[0], "rejected", detail="no bf16 here")
     withdrawn = [i.command for i in of(Issue, outputs) if isinstance(i.command.do, Withdraw)]
     assert {c.worker for c in withdrawn} == {c.worker for c in commands[1:]}
 
 
-def test_a_successor_offers_what_waited_for_its_turn_once_it_has_heard_of_somebody():
+def test_a_successor_offers_a_waiting_change_after_the_first_hello():
     run = Run(make_kernel(config=CONFIG))
-    for said in TOGETHER:
-        run.feed(said)
+    for message in TOGETHER:
+        run.feed(message)
     first = [i.command for i in of(Issue, run.ask(ChangeKnob(knob="mode", value="bf16")))]
     waits = run.ask(ChangeKnob(knob="mode", value="none"))
     assert not of(Issue, waits)
@@ -147,7 +147,7 @@ def test_a_successor_offers_what_waited_for_its_turn_once_it_has_heard_of_somebo
         outputs = successor.ack(issue.command, "applied", step=7)
     assert only(Outcome, outputs).result == "done"
     assert not of(Outcome, successor.tick())
-    fed = [successor.feed(said) for said in TOGETHER]
+    fed = [successor.feed(message) for message in TOGETHER]
     outputs = [output for outputs in [*fed, successor.tick()] for output in outputs]
     second = [issue.command for issue in of(Issue, outputs)]
     assert {command.worker for command in second} == {command.worker for command in first}
@@ -161,7 +161,7 @@ def test_a_successor_of_a_stopped_weaver_is_stopped():
     assert not only(Verdict, successor.ask(Migrate(group="a"))).granted
 
 
-def test_a_successor_tells_a_worker_that_missed_a_knob():
+def test_a_successor_sets_a_knob_that_a_worker_missed():
     run = three_groups(make_kernel(config=CONFIG))
     outputs = run.ask(ChangeKnob(knob="lr", value=0.5))
     assert only(KnobDesired, outputs).value == 0.5
@@ -174,7 +174,7 @@ def test_a_successor_tells_a_worker_that_missed_a_knob():
     assert issue.command.id == "c2.1"
 
 
-def test_what_was_in_flight_has_no_longer_by_a_clock_that_is_behind():
+def test_commands_in_flight_get_no_extra_time_by_a_clock_that_is_behind():
     run = three_groups(make_kernel(config=CONFIG))
     run.ask(SaveCheckpoint())
     (was, *_) = run.commands()
@@ -186,8 +186,8 @@ def test_what_was_in_flight_has_no_longer_by_a_clock_that_is_behind():
     )
     for row in ROSTER:
         successor.feed(row)
-    told = [output for _ in range(140) for output in successor.tick()]
-    assert [outcome.action for outcome in of(Outcome, told)] == [SaveCheckpoint()]
+    outputs = [output for _ in range(140) for output in successor.tick()]
+    assert [outcome.action for outcome in of(Outcome, outputs)] == [SaveCheckpoint()]
     assert not successor.kernel.commands.flights
     assert not successor.kernel.run.plans.table
 
@@ -199,8 +199,8 @@ def test_a_plan_ends_in_its_time_by_a_clock_that_is_behind():
     successor, _, _ = succeed(run, later_s=-3600.0)
     for row in ROSTER:
         successor.feed(row)
-    told = [output for _ in range(140) for output in successor.tick()]
-    (outcome,) = of(Outcome, told)
+    outputs = [output for _ in range(140) for output in successor.tick()]
+    (outcome,) = of(Outcome, outputs)
     assert 0 < outcome.took_s < 140
 
 
@@ -215,18 +215,18 @@ RESTS = {
 
 @pytest.mark.parametrize("later_s", [0.0, -86_400.0])
 @pytest.mark.parametrize("rule", RESTS)
-def test_a_successor_holds_to_what_was_granted_before_it_and_no_longer(rule, later_s):
-    says = Says()
-    run = three_groups(make_kernel([active("says", says)], RESTS[rule]))
+def test_a_successor_applies_limits_with_earlier_grants(rule, later_s):
+    scripted = ScriptedPolicy()
+    run = three_groups(make_kernel([active("scripted", scripted)], RESTS[rule]))
     save = proposal(SaveCheckpoint(), cost_gpu_s=6.0)
-    says.next = [save]
+    scripted.next = [save]
     assert only(Verdict, run.tick()).granted
     for command in run.commands():
         run.ack(command)
     assert only(Outcome, run.outputs).result == "done"
 
-    again = Says()
-    successor, _, _ = succeed(run, make_kernel([active("says", again)], RESTS[rule]), later_s)
+    again = ScriptedPolicy()
+    successor, _, _ = succeed(run, make_kernel([active("scripted", again)], RESTS[rule]), later_s)
     successor.feed(ROSTER[0])
     again.next = [save]
     assert only(Verdict, successor.tick()).rule == rule
@@ -234,17 +234,17 @@ def test_a_successor_holds_to_what_was_granted_before_it_and_no_longer(rule, lat
     assert only(Verdict, successor.tick(3_600.0)).granted
 
 
-def test_a_successors_breaker_counts_what_failed_before_it():
+def test_a_successors_breaker_counts_earlier_failures():
     text = "[arbiter.breaker]\nfailures = 1\nmax_moved_share = 1"
     run = three_groups(make_kernel(config=text))
     (join,) = of(Issue, run.ask(Migrate(group="a")))
     run.ack(join.command, "failed")
 
-    says = Says()
-    successor, _, _ = succeed(run, make_kernel([active("says", says)], text))
+    scripted = ScriptedPolicy()
+    successor, _, _ = succeed(run, make_kernel([active("scripted", scripted)], text))
     for group in "abcs":
         successor.feed(hello(f"{group}-0", state="standby" if group == "s" else "training"))
-    says.next = [proposal(Migrate(group="b"))]
+    scripted.next = [proposal(Migrate(group="b"))]
     assert only(Verdict, successor.tick()).rule == "breaker"
 
 
@@ -267,7 +267,7 @@ def test_a_reply_still_comes_after_a_recovery():
     assert only(Reply, successor.ask(Migrate(group="a"))).text.startswith("denied by impossible")
 
 
-def test_a_successor_waits_for_a_standby_that_has_not_said_hello_to_it_yet():
+def test_a_successor_waits_for_the_hello_of_a_standby():
     run = three_groups(make_kernel(config=CONFIG))
     run.ack(only(Issue, run.ask(Migrate(group="a"))).command)
     successor, _, _ = succeed(run)
@@ -277,7 +277,7 @@ def test_a_successor_waits_for_a_standby_that_has_not_said_hello_to_it_yet():
     assert drain.command.worker == "a-0"
 
 
-def test_an_end_that_a_successor_hears_before_the_hello_ends_the_commands_of_that_life():
+def test_an_exit_before_the_hello_ends_the_commands_of_that_incarnation():
     run = three_groups(make_kernel(config=CONFIG), standby=False)
     run.ask(SaveCheckpoint())
     first, *others = run.commands()
@@ -286,7 +286,7 @@ def test_an_end_that_a_successor_hears_before_the_hello_ends_the_commands_of_tha
     successor, _, _ = succeed(run)
     assert successor.exit(first.worker, incarnation=first.incarnation + 1) == []
     outputs = successor.exit(first.worker, incarnation=first.incarnation)
-    assert [(life.command, life.status) for life in of(CommandStatus, outputs)] == [
+    assert [(status.command, status.status) for status in of(CommandStatus, outputs)] == [
         (first.id, "expired")
     ]
     assert not successor.kernel.commands.flights

@@ -1,11 +1,11 @@
-"""What people ask: a slip of the finger is asked back, and the same request is done once."""
+"""Requests of people: an unusual value needs confirmation, and a repeated one is done once."""
 
 import msgspec
 import pytest
 
 from tests.kernel.runs import (
     Run,
-    Says,
+    ScriptedPolicy,
     active,
     hello,
     make_kernel,
@@ -44,7 +44,7 @@ def set_lr(value: float, worker: str | None = None, *, sure: bool = False) -> Pr
 
 
 @pytest.mark.parametrize("value", [1.01, 20.0, 0.00099, 0.0])
-def test_a_value_far_from_those_in_use_is_asked_back_in_one_line(value):
+def test_a_value_far_from_those_in_use_needs_confirmation(value):
     run = run_at(0.01, 0.1)
     reply = run.want(set_lr(value))
     assert (reply.ok, reply.text) == (
@@ -61,7 +61,7 @@ def test_a_value_within_ten_times_of_those_in_use_is_set(value):
     assert run_at(0.01, 0.1).want(set_lr(value)).ok
 
 
-def test_what_was_wanted_counts_as_in_use_and_those_that_ended_do_not():
+def test_desired_values_count_as_in_use_and_ended_workers_do_not():
     run = run_at(0.01, 0.1)
     run.want(set_lr(50.0, sure=True))
     for command in run.commands():
@@ -73,15 +73,15 @@ def test_what_was_wanted_counts_as_in_use_and_those_that_ended_do_not():
     assert not run.want(set_lr(60.0)).ok
 
 
-def test_where_nothing_but_zero_is_in_use_any_value_is_set():
+def test_if_only_zero_is_in_use_any_value_is_set():
     assert run_at(0.0).want(set_lr(3.0)).ok
 
 
-def test_a_knob_that_counts_is_set_as_far_away_as_its_range_allows():
+def test_an_integer_knob_has_a_wider_factor():
     assert run_at(1, kind="int").want(set_lr(64)).ok
 
 
-def test_what_is_wanted_of_another_knob_is_not_in_use_for_this_one():
+def test_values_of_another_knob_are_not_in_use_for_this_one():
     run = Run(make_kernel(config=NO_REST))
     other = msgspec.structs.replace(WIDE, name="wd")
     run.feed(hello("a-0", knobs=(WIDE, other), values={"lr": 0.1, "wd": 50.0}))
@@ -102,15 +102,15 @@ def test_a_worker_that_has_no_such_knob_does_not_matter():
     assert run.want(set_lr(0.05)).ok
 
 
-def test_what_is_impossible_is_refused_as_such_and_not_asked_back():
+def test_an_impossible_value_is_denied_without_a_confirmation():
     assert "denied by impossible" in run_at(0.1).want(set_lr(101.0)).text
 
 
-def test_a_policy_is_not_asked_back():
-    says = Says()
-    run = Run(make_kernel([active("says", says)], NO_REST))
+def test_a_policy_needs_no_confirmation():
+    scripted = ScriptedPolicy()
+    run = Run(make_kernel([active("scripted", scripted)], NO_REST))
     run.feed(hello("g0-0", knobs=(WIDE,)))
-    says.next = [proposal(ChangeKnob(knob="lr", value=50.0))]
+    scripted.next = [proposal(ChangeKnob(knob="lr", value=50.0))]
     assert only(Verdict, run.tick()).granted
 
 
@@ -123,7 +123,7 @@ def test_a_request_that_is_sent_again_is_answered_again_and_not_done_again():
     assert run.want(set_lr(0.2), sent_as="abd").ids != first.ids
 
 
-def test_so_is_one_that_was_refused_or_took_a_wish_back():
+def test_so_is_a_refused_request_or_one_that_dropped_a_value():
     run = three_groups(make_kernel(config=NO_REST))
     refused = run.want(Approve(proposal="p1.9"), sent_as="a")
     run.want(set_lr(0.2))
@@ -134,7 +134,7 @@ def test_so_is_one_that_was_refused_or_took_a_wish_back():
 
 
 def restarted(run: Run) -> Run:
-    """Return the run under the next Weaver, which finds what was stored."""
+    """Return the run with the next Weaver, which has the stored state."""
     control = msgspec.json.decode(msgspec.json.encode(run.kernel.control()), type=Control)
     again = Run(make_kernel(config=NO_REST), epoch=2)
     again.feed(Recovered(epoch=2, control=control))
@@ -143,7 +143,7 @@ def restarted(run: Run) -> Run:
     return again
 
 
-def test_an_answer_outlives_the_weaver():
+def test_an_answer_survives_a_restart():
     run = three_groups(make_kernel(config=NO_REST))
     first = run.want(Propose(action=PauseRun()), sent_as="abc")
     assert "answer.abc" in run.stored
@@ -153,18 +153,18 @@ def test_an_answer_outlives_the_weaver():
     assert not of(Issue, again.outputs[len(outputs) :])
 
 
-def test_the_last_256_answers_are_kept_over_a_restart_too():
+def test_the_last_256_answers_survive_a_restart():
     run = three_groups(make_kernel(config=NO_REST))
     for number in range(200):
         run.want(Approve(proposal=str(number)), sent_as=f"n{number}")
     run = restarted(run)
     for number in range(200, 300):
         run.want(Approve(proposal=str(number)), sent_as=f"n{number}")
-    kept = list(run.kernel.answers.table)
-    assert kept == [f"n{number}" for number in range(44, 300)]
+    restored = list(run.kernel.answers.table)
+    assert restored == [f"n{number}" for number in range(44, 300)]
 
 
-def test_the_kill_switch_never_takes_a_request_for_an_old_one():
+def test_the_kill_switch_never_treats_a_request_as_repeated():
     run = three_groups(make_kernel())
     for _ in range(2):
         run.want(StopActions(), sent_as="stop")
@@ -174,7 +174,7 @@ def test_the_kill_switch_never_takes_a_request_for_an_old_one():
     assert len(run.all(Reply)) == 4
 
 
-def test_an_answer_that_is_given_again_goes_to_who_asks_now():
+def test_a_repeated_answer_has_the_present_request_id():
     run = three_groups(make_kernel(config=NO_REST))
     wants = [Request(id=f"r{n}", want=set_lr(0.2), sent_as="abc") for n in (1, 2)]
     replies = [only(Reply, run.feed(request)) for request in wants]
@@ -182,7 +182,7 @@ def test_an_answer_that_is_given_again_goes_to_who_asks_now():
     assert replies[0].ids == replies[1].ids
 
 
-def test_answers_that_are_found_in_any_order_are_forgotten_the_oldest_first():
+def test_restored_answers_are_dropped_oldest_first():
     before = Answers()
     for name in "abc":
         request = Request(id="r1", want=StopActions(), sent_as=name)
@@ -192,7 +192,7 @@ def test_answers_that_are_found_in_any_order_are_forgotten_the_oldest_first():
     assert list(after.table) == ["a", "b", "c"]
 
 
-def test_a_verdict_says_that_a_person_asked():
+def test_a_verdict_names_the_person_of_a_request():
     run = three_groups(make_kernel())
     verdict = only(Verdict, run.ask(PauseRun()))
     assert (verdict.policy, verdict.reason) == ("person", "requested by a person")

@@ -1,4 +1,4 @@
-"""When the last workers end of their own the standbys go home, and nothing is wanted any more."""
+"""When the last workers end normally, standbys are drained and desired values dropped."""
 
 import pytest
 
@@ -23,11 +23,11 @@ def end(run: Run, worker: str, status: int | None = 0, *, expected: bool = True)
 
 
 def dismissed(run: Run) -> list[str]:
-    """Return who is sent home at the next tick."""
+    """Return the workers that are drained at the next tick."""
     return [i.command.worker for i in of(Issue, run.tick()) if i.command.do == Drain()]
 
 
-def test_a_stand_by_can_be_drained_whatever_the_quorum_needs(run):
+def test_a_standby_can_be_drained_below_the_minimum_of_groups(run):
     for group in "bc":
         end(run, f"{group}-0", -9, expected=False)
     outputs = run.ask(DrainGroup(group="s"))
@@ -38,13 +38,13 @@ def test_a_stand_by_can_be_drained_whatever_the_quorum_needs(run):
     assert "denied by quorum_minimum" in only(Reply, run.ask(DrainGroup(group="a"))).text
 
 
-def test_a_stand_by_can_be_drained_where_fewer_groups_train_than_must():
+def test_a_standby_can_be_drained_when_too_few_groups_train():
     run = three_groups(make_kernel(config="[arbiter]\nmin_groups = 4"))
     assert only(Verdict, run.ask(DrainGroup(group="a"))).rule == "quorum_minimum"
     assert only(Issue, run.ask(DrainGroup(group="s"))).command.worker == "s-0"
 
 
-def test_a_stand_by_can_be_drained_while_as_much_of_the_run_moves_as_may():
+def test_a_standby_can_be_drained_at_the_motion_limit():
     run = three_groups(make_kernel())
     run.feed(hello("t-0", state="standby"))
     run.ask(Migrate(group="a"))
@@ -53,9 +53,9 @@ def test_a_stand_by_can_be_drained_while_as_much_of_the_run_moves_as_may():
 
 
 @pytest.mark.parametrize("taken_back", [False, True])
-def test_a_stand_by_that_is_being_drained_is_not_taken_for_a_migration(run, taken_back):
+def test_a_standby_that_is_being_drained_is_not_used_for_a_migration(run, taken_back):
     run.ask(DrainGroup(group="s"))
-    if taken_back:  # it may have reached its worker all the same
+    if taken_back:  # it may have reached its worker
         run.want(StopActions())
         run.want(ResumeActions())
     verdict = only(Verdict, run.ask(Migrate(group="a")))
@@ -65,15 +65,15 @@ def test_a_stand_by_that_is_being_drained_is_not_taken_for_a_migration(run, take
     assert only(Issue, run.ask(Migrate(group="a"))).command.worker == "t-0"
 
 
-def test_only_a_group_that_trains_or_stands_by_can_be_drained(run):
-    run.hear("a-0", state="draining")
+def test_only_a_training_or_standby_group_can_be_drained(run):
+    run.report("a-0", state="draining")
     for group, reason in (("a", "group a is not training"), ("x", "no group is called 'x'")):
         verdict = only(Verdict, run.ask(DrainGroup(group=group)))
         assert verdict.rule == "impossible"
         assert verdict.reason.startswith(reason)
 
 
-def test_a_group_that_is_gone_is_known_and_said_to_have_ended(run):
+def test_a_group_that_is_gone_is_reported_as_ended(run):
     end(run, "b-0", -9, expected=False)
     assert only(Verdict, run.ask(DrainGroup(group="b"))).reason == "group b has ended"
     reason = only(Verdict, run.ask(DrainGroup(group="b-0"))).reason
@@ -87,13 +87,13 @@ def test_the_last_group_is_not_drained(run):
     assert verdict.reason == "need at least 1 group left training, would be 0"
 
 
-def test_a_stand_by_that_is_about_to_join_is_not_drained(run):
+def test_a_standby_that_is_about_to_join_is_not_drained(run):
     run.ask(Migrate(group="a"))
     assert only(Verdict, run.ask(DrainGroup(group="s"))).reason == "standby s is about to join"
 
 
 @pytest.mark.parametrize("status", [0, None, -2, 130])
-def test_stand_bys_are_dismissed_once_the_last_group_has_finished_or_was_interrupted(run, status):
+def test_standbys_are_drained_once_the_last_group_finished_or_was_interrupted(run, status):
     for group in "ab":
         end(run, f"{group}-0", status)
         assert dismissed(run) == []
@@ -108,7 +108,7 @@ def test_stand_bys_are_dismissed_once_the_last_group_has_finished_or_was_interru
 @pytest.mark.parametrize(
     ("status", "expected"), [(-9, False), (1, False), (-15, True), (143, True)]
 )
-def test_stand_bys_stay_where_the_last_group_crashed_or_was_terminated(run, status, expected):
+def test_standbys_stay_if_the_last_group_crashed_or_was_terminated(run, status, expected):
     for group in "ab":
         end(run, f"{group}-0")
     run.tick()
@@ -116,22 +116,22 @@ def test_stand_bys_stay_where_the_last_group_crashed_or_was_terminated(run, stat
     assert dismissed(run) == []
 
 
-def test_a_crash_in_the_last_moment_counts_as_one(run):
+def test_a_crash_in_the_last_tick_keeps_the_run_open(run):
     end(run, "a-0")
     end(run, "b-0", 1, expected=False)
     end(run, "c-0")
     assert dismissed(run) == []
 
 
-def test_who_joins_or_pauses_is_still_at_work(run):
+def test_a_joining_or_paused_worker_keeps_the_run_open(run):
     run.feed(hello("s-0", state="joining"))
-    run.hear("s-0", state="joining")
+    run.report("s-0", state="joining")
     for group in "abc":
         end(run, f"{group}-0")
     assert not [notice for notice in of(Notice, run.tick()) if notice.kind == "run_over"]
 
 
-def test_a_worker_whose_node_went_silent_holds_nobody_back(run):
+def test_an_unreachable_worker_does_not_keep_the_run_open(run):
     for worker in ("b-0", "c-0"):
         end(run, worker)
     run.tick(10.5)
@@ -140,7 +140,7 @@ def test_a_worker_whose_node_went_silent_holds_nobody_back(run):
     assert dismissed(run) == ["s-0"]
 
 
-def test_a_stand_by_that_ends_while_nobody_trains_yet_ends_no_run():
+def test_a_standby_that_ends_before_training_does_not_end_the_run():
     run = Run(make_kernel())
     for worker in ("s-0", "t-0"):
         run.feed(hello(worker, state="standby"))
@@ -164,7 +164,7 @@ def wanting(run: Run, value: float) -> Run:
     return run
 
 
-def test_the_next_job_is_not_steered_by_what_was_wanted_of_one_that_finished(run):
+def test_the_desired_values_of_a_finished_job_are_dropped(run):
     wanting(run, 0.02)
     for group in "abc":
         end(run, f"{group}-0")
@@ -175,7 +175,7 @@ def test_the_next_job_is_not_steered_by_what_was_wanted_of_one_that_finished(run
     assert of(Issue, run.feed(hello("a-0", incarnation=2))) == []
 
 
-def test_after_a_crash_a_wanted_value_is_set_again_and_told(run):
+def test_after_a_crash_a_desired_value_is_set_again_and_reported(run):
     wanting(run, 0.02)
     for group in "abc":
         end(run, f"{group}-0", -9, expected=False)

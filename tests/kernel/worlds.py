@@ -1,4 +1,4 @@
-"""Workers that really do what they are told, once, and everything that can be wanted of a run."""
+"""Workers that carry out each command once, and all requests that a run can get."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ AFTER = {Join: "training", Drain: "left", Pause: "paused", Resume: "training"}
 
 
 class World:
-    """The workers, as they really are; each does a command once, whatever it is sent."""
+    """The real state of the workers; each carries out a command once."""
 
     def __init__(self) -> None:
         self.hello: dict[str, Hello] = {hello.worker: hello for hello in ROSTER}
@@ -43,7 +43,7 @@ def start() -> tuple[Run, World]:
 
 
 def settle(run: Run, world: World) -> None:
-    """Let every worker do what it is told until nothing is under way."""
+    """Carry out all commands until no plan is under way."""
     for _ in range(8):
         for flight in list(run.kernel.commands.flights.values()):
             world.obey(flight.command)
@@ -58,7 +58,7 @@ wants = st.one_of(
     actions.map(lambda action: ("ask", action)),
     st.just(("ask", Migrate(group="a"))),
     st.tuples(st.just("ack"), st.sampled_from(["delivered", "accepted", "applied", "failed"])),
-    st.tuples(st.just("hear"), st.sampled_from(sorted(h.worker for h in ROSTER))),
+    st.tuples(st.just("report"), st.sampled_from(sorted(h.worker for h in ROSTER))),
     st.just(("stop", None)),
     st.just(("resume", None)),
 )
@@ -75,8 +75,8 @@ def do(run: Run, world: World, want: tuple[str, Any], pick: int) -> None:
                 if status == "applied":
                     world.obey(command)
                 run.ack(command, status)
-        case "hear", worker:
-            run.hear(worker, state=world.hello[worker].state)
+        case "report", worker:
+            run.report(worker, state=world.hello[worker].state)
         case "stop", _:
             run.want(StopActions())
         case _:

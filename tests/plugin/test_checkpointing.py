@@ -12,7 +12,7 @@ from torchloom_core.plugin import daly_s, ettr, expected_unsaved_s, young_s
 
 
 @pytest.mark.parametrize("row", DALY, ids=str)
-def test_the_intervals_and_what_they_leave_are_those_that_were_published(row):
+def test_intervals_and_ettr_match_the_published_values(row):
     job = {"save_s": row.save_s, "mtbf_s": row.mtbf_s}
     young, _, daly, exact = row.intervals_s
     assert round(young_s(**job)) == young
@@ -47,26 +47,26 @@ def test_no_interval_is_better_than_the_exact_one_and_dalys_is_as_good_on_the_pl
     assert 0 < best < 1
 
 
-def test_where_a_save_takes_longer_than_the_run_lives_nothing_is_left_and_nothing_breaks():
+def test_a_save_longer_than_the_mtbf_gives_zero_ettr():
     assert daly_s(save_s=100.0, mtbf_s=40.0) == 40.0
     assert ettr(1e9, save_s=1.0, mtbf_s=1.0) == 0.0
     assert ettr(0.0, save_s=1.0, mtbf_s=100.0) == 0.0
 
 
 @given(st.floats(0, 1000), st.floats(1.0, 1000), st.floats(1.0, 1e5))
-def test_what_a_failure_would_lose_is_the_mean_over_the_horizon(age_s, interval_s, horizon_s):
+def test_the_expected_loss_is_the_mean_over_the_horizon(age_s, interval_s, horizon_s):
     expected = expected_unsaved_s(age_s, interval_s, horizon_s)
     if age_s > 2 * interval_s:
         assert expected == age_s + horizon_s / 2
         return
-    age_s = min(age_s, interval_s)  # one that is late comes now
+    age_s = min(age_s, interval_s)  # a late checkpoint comes now
     steps = 4000
     times = (age_s + (k + 0.5) * horizon_s / steps for k in range(steps))
     mean = math.fsum(t % interval_s for t in times) / steps
     assert expected == pytest.approx(mean, abs=interval_s * 0.02 + 2 * horizon_s / steps)
 
 
-def test_a_checkpoint_that_is_being_written_is_no_sign_that_nobody_saves():
+def test_a_checkpoint_in_progress_still_bounds_the_unsaved_work():
     week_s = 7 * 86_400.0
     assert expected_unsaved_s(3660.0, 3600.0, week_s) == pytest.approx(1800.0, rel=1e-3)
     assert expected_unsaved_s(7260.0, 3600.0, week_s) == 7260.0 + week_s / 2

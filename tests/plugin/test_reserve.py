@@ -1,4 +1,4 @@
-"""The price of a node that is away: who is short of standbys pays more, and nobody nothing."""
+"""The price of an unavailable node depends on the standbys that are left."""
 
 import pytest
 from hypothesis import given
@@ -12,7 +12,7 @@ WEEK_S = 7 * DAY_S
 COSTS = Costs(migrate_s=30.0, inspect_s=3600.0, replace_s=600.0, others_wait_s=600.0)
 RUN_GPUS, GPUS = 2048.0, 8.0
 WAIT_GPU_S = 600.0 * RUN_GPUS
-"""What a failure costs more where no standby can take over."""
+"""The extra cost of a failure without a standby."""
 
 rates = st.floats(1e-8, 1e-3)
 lefts = st.integers(-1, 6)
@@ -24,25 +24,25 @@ def reserve(left, failures_per_s=1e-5, **costs):
     return Reserve(Costs(**prices), run_gpus=RUN_GPUS, failures_per_s=failures_per_s, left=left)
 
 
-def test_a_move_costs_the_pause_and_what_the_next_failure_may_miss():
+def test_a_move_costs_the_pause_and_the_missing_standby():
     missed = 1.0 - 2.718281828459045 ** -(1e-5 * 4200.0)
     price = 30.0 * RUN_GPUS + missed * (3600.0 * GPUS + WAIT_GPU_S)
     assert reserve(left=0).move_gpu_s(GPUS) == pytest.approx(price)
 
 
-def test_a_cordon_costs_the_nodes_time_where_stand_bys_are_short():
+def test_a_cordon_costs_the_nodes_time_if_standbys_are_short():
     missed = poisson.sf(1, 1e-5 * DAY_S)  # two failures while the first node is repaired
     price = missed * (WEEK_S * GPUS + WAIT_GPU_S)
     assert reserve(left=1).away_gpu_s(GPUS, WEEK_S) == pytest.approx(price)
 
 
-def test_where_nobody_stood_by_all_of_it_is_lost_however_seldom_the_run_fails():
+def test_without_standbys_the_full_cost_applies():
     for rate in (0.0, 1e-5):
         away = reserve(left=-1, failures_per_s=rate).away_gpu_s(GPUS, WEEK_S)
         assert away == WEEK_S * GPUS + WAIT_GPU_S
 
 
-def test_where_the_others_go_on_only_the_group_itself_is_missing():
+def test_if_the_others_continue_only_the_group_is_missing():
     alone = reserve(left=-1, others_wait_s=0.0).away_gpu_s(GPUS, WEEK_S)
     assert alone == (WEEK_S + 600.0) * GPUS
 
@@ -56,19 +56,19 @@ def test_the_probability_to_be_short_is_poissons(left, failures):
 
 
 @given(lefts, rates, times)
-def test_the_more_stand_bys_are_left_the_cheaper_it_is(left, rate, away_s):
+def test_more_standbys_make_it_cheaper(left, rate, away_s):
     few, more = (reserve(one, rate) for one in (left, left + 1))
     assert more.away_gpu_s(GPUS, away_s) <= few.away_gpu_s(GPUS, away_s)
     assert more.move_gpu_s(GPUS) <= few.move_gpu_s(GPUS)
 
 
 @given(rates)
-def test_the_last_stand_by_is_dearer_than_the_one_before(rate):
+def test_the_last_standby_costs_more_than_the_one_before(rate):
     assert reserve(0, rate).move_gpu_s(GPUS) > reserve(1, rate).move_gpu_s(GPUS)
 
 
 @given(st.integers(-1, 1), rates, st.floats(0.0, WEEK_S), st.floats(60.0, WEEK_S))
-def test_the_longer_an_inspection_takes_the_dearer_is_a_move(left, rate, inspect_s, more_s):
+def test_a_longer_inspection_makes_a_move_cost_more(left, rate, inspect_s, more_s):
     short, long = (reserve(left, rate, inspect_s=s) for s in (inspect_s, inspect_s + more_s))
     assert long.inspected_gpu_s(GPUS) > short.inspected_gpu_s(GPUS)
     assert long.move_gpu_s(GPUS) >= short.move_gpu_s(GPUS)
@@ -81,7 +81,7 @@ def test_a_cordon_is_free_only_of_nodes_that_idle_in_a_run_that_never_fails(left
 
 
 @given(lefts, rates, times, st.floats(1.0, 100.0))
-def test_the_oftener_a_run_fails_and_the_longer_a_repair_takes_the_dearer(left, rate, s, times):
+def test_more_failures_and_longer_repairs_cost_more(left, rate, s, times):
     here = reserve(left, rate).away_gpu_s(GPUS, s)
     assert reserve(left, rate * times).away_gpu_s(GPUS, s) >= here * (1 - 1e-9)
     longer = reserve(left, rate, repair_s=DAY_S * times).away_gpu_s(GPUS, s)

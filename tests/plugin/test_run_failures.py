@@ -1,4 +1,4 @@
-"""A failure that takes work back is told from one after which the others just go on."""
+"""A rollback is distinguished from a failure after which the others continue."""
 
 from dataclasses import dataclass, field
 
@@ -20,7 +20,7 @@ HOUR_S = 3600.0
 
 @dataclass
 class Watched:
-    """A run of four workers that is looked at once a second until told otherwise."""
+    """A run of four workers with a look every second by default."""
 
     failures: RunFailures = field(default_factory=lambda: RunFailures(300.0))
     now_s: float = 0.0
@@ -57,7 +57,7 @@ class Watched:
         return rollbacks.watched, rollbacks.count
 
 
-def test_a_failure_after_which_the_others_go_on_takes_nothing_back():
+def test_a_failure_after_which_the_others_continue_is_no_rollback():
     run = Watched()
     step = run.train(0)
     run.fail()
@@ -77,7 +77,7 @@ def test_a_failure_after_which_the_step_number_falls_is_a_rollback():
     assert run.failures.rollbacks.share == 1.0
 
 
-def test_a_restart_that_is_faster_than_was_said_hides_no_rollback():
+def test_a_restart_faster_than_the_config_hides_no_rollback():
     run = Watched()
     step = run.train(0)
     run.fail()
@@ -87,7 +87,7 @@ def test_a_restart_that_is_faster_than_was_said_hides_no_rollback():
     assert run.seen == (1, 1)
 
 
-def test_a_restart_that_finds_its_work_again_takes_nothing_back():
+def test_a_restart_without_lost_work_is_no_rollback():
     run = Watched()
     step = run.train(0)
     run.fail()
@@ -97,7 +97,7 @@ def test_a_restart_that_finds_its_work_again_takes_nothing_back():
     assert run.seen == (1, 0)
 
 
-def test_a_run_that_dies_whole_is_watched_until_its_next_life_reports():
+def test_a_failure_of_the_whole_run_is_watched_until_the_restart():
     run = Watched()
     step = run.train(0)
     run.fail()
@@ -120,7 +120,7 @@ def test_a_step_that_was_only_reported_late_ends_no_watch():
     assert run.seen == (1, 1)
 
 
-def test_the_loss_of_the_worker_that_was_ahead_takes_nothing_back():
+def test_losing_the_worker_that_was_ahead_is_no_rollback():
     run = Watched()
     step = run.train(0)
     run.look([step + 1, step, step, step])
@@ -131,7 +131,7 @@ def test_the_loss_of_the_worker_that_was_ahead_takes_nothing_back():
     assert run.seen == (1, 0)
 
 
-def test_a_worker_that_joins_from_nothing_takes_nothing_back():
+def test_a_worker_that_joins_at_step_zero_is_no_rollback():
     run = Watched()
     step = run.train(0)
     run.fail()
@@ -140,7 +140,7 @@ def test_a_worker_that_joins_from_nothing_takes_nothing_back():
     assert run.seen == (1, 0)
 
 
-def test_a_worker_that_went_silent_hides_no_rollback():
+def test_an_unreachable_worker_hides_no_rollback():
     run = Watched()
     step = run.train(0)
     run.fail()
@@ -149,7 +149,7 @@ def test_a_worker_that_went_silent_hides_no_rollback():
     assert run.seen == (1, 1)
 
 
-def test_failures_in_quick_succession_are_watched_to_one_end():
+def test_failures_in_quick_succession_end_together():
     run = Watched()
     step = run.train(0)
     run.fail()
@@ -161,7 +161,7 @@ def test_failures_in_quick_succession_are_watched_to_one_end():
 
 
 @pytest.mark.parametrize("ago_s", [2000.0, 400.0])
-def test_what_is_told_late_counts_but_was_not_watched(ago_s):
+def test_a_late_fault_counts_but_is_not_watched(ago_s):
     run = Watched()
     step = run.train(0)
     run.fail(ago_s)
@@ -202,7 +202,7 @@ def test_a_run_that_was_paused_after_a_failure_is_not_judged():
     assert run.seen == (1, 0)
 
 
-def test_without_a_failure_a_step_number_may_fall_as_it_likes():
+def test_without_a_failure_a_falling_step_is_no_rollback():
     run = Watched()
     step = run.train(0)
     step = run.train(step - 50)
@@ -220,7 +220,7 @@ lost = st.one_of(st.none(), st.floats(3 * MARGIN_S, 2 * HOUR_S))
     begun=st.floats(0.0, 1.0),
     lost_s=st.lists(lost, min_size=1, max_size=3),
 )
-def test_however_seldom_one_looks_what_was_lost_is_seen(every_s, begun, lost_s):
+def test_lost_work_is_detected_for_any_interval_of_looks(every_s, begun, lost_s):
     rollbacks, work_s, now_s = Rollbacks(), 50_000.0, 0.0
     between_s = 10 * every_s + 3 * HOUR_S
 
@@ -237,7 +237,7 @@ def test_however_seldom_one_looks_what_was_lost_is_seen(every_s, begun, lost_s):
         if took_s is None:
             look(every_s, failures=1)
             continue
-        # It fails some way into the time between two looks, and is down for a while.
+        # It fails between two looks, and is down for a while.
         rest_s = every_s * (1.0 - begun) - COSTS.detect_s - COSTS.restart_s
         look(every_s, failures=1, worked_s=every_s * begun - took_s + max(0.0, rest_s))
         while rest_s < 0.0:
@@ -275,8 +275,8 @@ def test_it_is_seen_through_the_kernel_as_well(falls):
         run.feed(hello("b-0", incarnation=2))
     for second in range(60):
         step = second + (200 if falls else 300)
-        for worker, life in (("a-0", 2 if falls else 1), ("b-0", 2)):
-            run.feed(telemetry(worker, step=step, incarnation=life))
+        for worker, incarnation in (("a-0", 2 if falls else 1), ("b-0", 2)):
+            run.feed(telemetry(worker, step=step, incarnation=incarnation))
         run.tick()
     rollbacks = failures.rollbacks
     assert (failures.count, rollbacks.watched, rollbacks.count) == (1, 1, int(falls))

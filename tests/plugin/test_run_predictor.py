@@ -1,4 +1,4 @@
-"""Whatever a predictor does ends in a forecast or in one clear line."""
+"""Each call of a predictor gives a forecast or an error in one line."""
 
 import math
 from typing import Any
@@ -61,7 +61,7 @@ def test_a_hazard_becomes_a_forecast_of_those_that_were_judged():
         (Hazard(probability=np.zeros(3), why={0: "x" * 2001}), "need texts of at most 2000 char"),
     ],
 )
-def test_garbage_is_named(answer, problem):
+def test_an_invalid_result_is_reported(answer, problem):
     failed = run(answer)
     assert isinstance(failed, PredictorFailed)
     assert failed.rule == "garbage"
@@ -78,7 +78,7 @@ def test_a_predictor_that_raises_is_named_with_its_line(error):
     assert "(test_run_predictor.py:" in failed.detail
 
 
-def test_a_horizon_that_is_none_any_more_is_garbage():
+def test_a_horizon_that_becomes_invalid_is_reported():
     predictor = Predictor(Hazard(probability=np.zeros(3)))
     for horizon_s in (math.nan, math.inf, -1.0, "long"):
         predictor.horizon_s = horizon_s
@@ -91,11 +91,11 @@ def test_probabilities_that_are_no_array_are_a_failure(probability):
     assert isinstance(run(Hazard(probability=probability)), PredictorFailed)
 
 
-def test_an_error_is_placed_in_the_authors_file_also_where_a_model_is_wrapped_around():
+def test_an_error_has_the_authors_file_also_for_a_fitted_model():
     wrapped = FittedPredictor(Predictor(ValueError("no")))
-    told = run_predictor("f1", "mine", wrapped, view_of(workers=3), lambda: 0.25)
-    assert isinstance(told, PredictorFailed)
-    assert told.detail.startswith("ValueError: no (test_run_predictor.py:")
+    result = run_predictor("f1", "mine", wrapped, view_of(workers=3), lambda: 0.25)
+    assert isinstance(result, PredictorFailed)
+    assert result.detail.startswith("ValueError: no (test_run_predictor.py:")
 
 
 def calibrated(probability: Any) -> Forecast | PredictorFailed:
@@ -105,31 +105,31 @@ def calibrated(probability: Any) -> Forecast | PredictorFailed:
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.longdouble])
-def test_a_model_calibrates_alike_in_whatever_precision_it_speaks(dtype):
-    said = np.array([0.0, 0.5, 1.0])
-    assert calibrated(said.astype(dtype)) == calibrated(said)
+def test_calibration_does_not_depend_on_the_float_precision(dtype):
+    answer = np.array([0.0, 0.5, 1.0])
+    assert calibrated(answer.astype(dtype)) == calibrated(answer)
 
 
 @pytest.mark.parametrize("garbage", [np.full(3, 1.5), np.full(3, -np.inf), [0, 1, 1], np.zeros(2)])
-def test_garbage_is_named_before_a_calibration_makes_probabilities_of_it(garbage):
-    told = calibrated(garbage)
-    assert isinstance(told, PredictorFailed)
-    assert told.rule == "garbage"
-    assert told.detail == run(Hazard(probability=garbage)).detail
+def test_an_invalid_result_is_reported_before_the_calibration(garbage):
+    result = calibrated(garbage)
+    assert isinstance(result, PredictorFailed)
+    assert result.rule == "garbage"
+    assert result.detail == run(Hazard(probability=garbage)).detail
 
 
-def test_of_whom_is_masked_nothing_was_said():
+def test_masked_workers_have_no_forecast():
     masked = np.ma.array([0.5, 0.9, 1.0], mask=[False, True, False])
-    for told in (run(Hazard(probability=masked)), calibrated(masked)):
-        assert isinstance(told, Forecast)
-        assert [*told.hazard] == ["w0", "w2"]
+    for result in (run(Hazard(probability=masked)), calibrated(masked)):
+        assert isinstance(result, Forecast)
+        assert [*result.hazard] == ["w0", "w2"]
 
 
 LABELS = ({"size": 4.0, "status": "retired"}, {"size": 8.0}, {})
 
 
 class Reads(Predictor):
-    """Keeps the labels that it is shown."""
+    """Stores the labels of its views."""
 
     def __init__(self, *names: str) -> None:
         super().__init__(Hazard(probability=np.zeros(3)))
@@ -149,7 +149,7 @@ class Reads(Predictor):
         (("status", "size", "colour"), LABELS),
     ],
 )
-def test_a_predictor_is_shown_the_labels_that_it_has_declared(names, shown):
+def test_a_predictor_sees_the_labels_that_it_declared(names, shown):
     predictor = Reads(*names)
     for _ in range(2):
         view = view_of(workers=3, labels=LABELS)
@@ -160,10 +160,10 @@ def test_a_predictor_is_shown_the_labels_that_it_has_declared(names, shown):
     assert first is second
 
 
-def test_what_is_computed_once_is_computed_of_the_labels_that_one_is_shown():
+def test_a_shared_result_depends_on_the_labels_of_the_view():
     view = view_of(workers=3, labels=LABELS)
-    told = view.once("labels", lambda view: view.labels)
+    result = view.once("labels", lambda view: view.labels)
     less = view.with_labels(("size",))
-    assert less.once("labels", lambda view: view.labels) != told
+    assert less.once("labels", lambda view: view.labels) != result
     assert less is view.with_labels(("size",))
     assert view.with_labels(("size", "status")) is view

@@ -37,7 +37,7 @@ def seen(*views):
     return traffic
 
 
-def test_the_worker_that_waits_least_tells_the_wire():
+def test_the_worker_that_waits_least_gives_the_network_time():
     traffic = seen(fleet(wire_s=[0.9, 0.95, 0.8, 0.85], sent_bytes=[9e6, 9e6, 1e7, 9e6]))
     assert traffic.busy_share == 0.8
     assert traffic.bytes_per_s == 1.25e7
@@ -50,15 +50,15 @@ def test_in_rounds_of_several_steps_the_wire_is_busy_for_a_share_of_the_round():
     assert traffic.bytes_per_s == 1.25e7
 
 
-def test_a_transfer_costs_its_time_on_the_wire_times_how_busy_that_is_for_all_gpus():
+def test_a_transfer_costs_its_network_time_times_the_load_for_all_gpus():
     traffic = seen(fleet(costs=Costs(gpus_per_worker=8.0)))
     assert traffic.transfer_gpu_s(1.2e9) == pytest.approx(96.0 * 0.8 * 4 * 8)
-    said = "the state (1.2 GB) takes 96 s of a network that is 80% busy: 2458 GPU-s"
-    assert traffic.in_words("the state", traffic.state_bytes) == said
+    text = "the state (1.2 GB) takes 96 s of a network that is 80% busy: 2458 GPU-s"
+    assert traffic.in_words("the state", traffic.state_bytes) == text
 
 
-def test_what_two_fair_sides_do_to_each_other_is_the_price():
-    """Play steps of 1 s against a transfer, with half the wire for each where they meet."""
+def test_the_price_matches_a_simulation_of_fair_sharing():
+    """Simulate steps of 1 s and a transfer that share the network equally when they overlap."""
     busy_s, left_s, lost_s, dt = 0.8, 96.0, 0.0, 0.01
     while left_s > 0:
         alone = 1.0 - busy_s
@@ -71,31 +71,31 @@ def test_what_two_fair_sides_do_to_each_other_is_the_price():
     assert lost_s == pytest.approx(96.0 * 0.8, rel=0.02)
 
 
-def test_a_network_that_is_nearly_idle_costs_nothing_and_its_bandwidth_is_not_known():
+def test_an_idle_network_has_price_zero_and_unknown_bandwidth():
     traffic = seen(fleet(wire_s=0.05))
     assert math.isnan(traffic.bytes_per_s)
     assert traffic.transfer_gpu_s(1.2e9) == 0.0
-    said = "it (1.2 GB) goes over a network that is 5% busy, priced 0"
-    assert traffic.in_words("it", 1.2e9) == said
+    text = "it (1.2 GB) uses a network that is 5% busy, priced 0"
+    assert traffic.in_words("it", 1.2e9) == text
 
 
 @pytest.mark.parametrize(
-    ("unknown", "said"),
+    ("unknown", "text"),
     [
         (
             {"wire_s": math.nan},
-            "it (1.2 GB) goes over a network of which nothing is known, priced 0",
+            "it (1.2 GB) uses a network with unknown load, priced 0",
         ),
-        ({"state_bytes": math.nan}, "it is of unknown size, and its transfer priced 0"),
+        ({"state_bytes": math.nan}, "it has an unknown size, so its transfer is priced 0"),
     ],
 )
-def test_what_is_not_known_costs_nothing_and_it_says_so(unknown, said):
+def test_an_unknown_value_has_price_zero_and_a_text(unknown, text):
     traffic = seen(fleet(**unknown))
     assert traffic.transfer_gpu_s(traffic.state_bytes) == 0.0
-    assert traffic.in_words("it", traffic.state_bytes) == said
+    assert traffic.in_words("it", traffic.state_bytes) == text
 
 
-def test_the_config_says_how_large_the_state_is_until_it_was_measured_once():
+def test_the_config_gives_the_state_size_until_it_is_reported():
     costs = Costs(state_bytes=5e8)
     unmeasured = fleet(state_bytes=math.nan, costs=costs)
     assert seen(unmeasured).state_bytes == 5e8
@@ -110,11 +110,11 @@ def test_a_wire_is_never_busier_than_all_the_time():
 
 
 @pytest.mark.parametrize("odd", [math.inf, -1.0, 0.0, 1e300])
-def test_a_size_that_none_can_have_is_not_known(odd):
+def test_an_impossible_size_is_ignored(odd):
     assert math.isnan(seen(fleet(state_bytes=odd)).state_bytes)
 
 
-def test_only_workers_that_train_tell_of_the_network():
+def test_only_training_workers_count_for_the_network():
     states = ["training", "training", "standby", "gone"]
     traffic = seen(fleet(state=states, wire_s=[0.8, 0.8, 0.0, 0.0]))
     assert traffic.busy_share == 0.8
@@ -133,7 +133,7 @@ def test_usual_is_the_median_of_the_last_hour():
 @given(sizes, sizes, shares, shares)
 def test_more_bytes_and_a_busier_network_never_cost_less(one, other, calm, busy):
     (small, large), (calm, busy) = sorted([one, other]), sorted([calm, busy])
-    # The same bandwidth: what is sent grows with the time that it takes.
+    # The same bandwidth: the bytes grow with the time.
     calm, busy = (seen(fleet(wire_s=s, sent_bytes=1e7 * s)) for s in (calm, busy))
     assert calm.transfer_gpu_s(small) <= calm.transfer_gpu_s(large)
     assert calm.transfer_gpu_s(large) <= busy.transfer_gpu_s(large) * (1 + 1e-9)
@@ -151,5 +151,5 @@ def test_a_price_is_finite_and_no_more_than_all_gpus_waiting(step_s, wire_s, sen
         assert traffic.in_words("it", wanted)
 
 
-def test_no_workers_at_all_are_no_trouble():
+def test_a_fleet_without_workers_is_no_error():
     assert math.isnan(seen(fleet(workers=0)).busy_share)

@@ -1,4 +1,4 @@
-"""Which tests of a contract a plugin fails."""
+"""Find the tests of a contract that a plugin fails."""
 
 from typing import Any
 
@@ -11,6 +11,6 @@ def broken_rules(contract: type[Any], **attributes: Any) -> set[str]:
         if name.startswith("test_"):
             try:
                 getattr(case, name)()
-            except Exception:  # noqa: BLE001 - whatever it raises, the test would fail
+            except Exception:  # noqa: BLE001 - any exception fails the test
                 failed.add(name)
     return failed

@@ -1,4 +1,4 @@
-"""The shipped contracts find what they are there to find."""
+"""The shipped contracts detect plugins that break a rule."""
 
 import datetime
 import random
@@ -128,7 +128,7 @@ class SwallowingClock(Good):
         return ()
 
 
-def test_a_policy_that_keeps_the_contract_passes_it_all():
+def test_a_valid_policy_passes_all_tests():
     assert broken_rules(PolicyContract, policy_class=Good) == set()
 
 
@@ -140,13 +140,13 @@ def test_a_policy_that_keeps_the_contract_passes_it_all():
         (Lenient, "test_its_name_and_options_fit_the_config"),
         (Undeclared, "test_it_declares_what_it_reads"),
         (TooFarBack, "test_it_declares_what_it_reads"),
-        (Babbler, "test_its_proposals_can_be_weighed"),
-        (Infinite, "test_its_proposals_can_be_weighed"),
+        (Babbler, "test_its_proposals_are_valid"),
+        (Infinite, "test_its_proposals_are_valid"),
         (Dicing, "test_the_same_views_give_the_same_proposals"),
         (FixedSize, "test_it_declares_what_it_reads"),
-        (FirstWorker, "test_it_bears_an_empty_fleet"),
-        (Vandal, "test_it_leaves_the_view_as_it_was"),
-        (KnobVandal, "test_it_leaves_the_view_as_it_was"),
+        (FirstWorker, "test_an_empty_fleet_is_no_error"),
+        (Vandal, "test_it_does_not_modify_the_view"),
+        (KnobVandal, "test_it_does_not_modify_the_view"),
         (ByModule, "test_it_reads_no_clock"),
         (ByName, "test_it_reads_no_clock"),
         (ByDate, "test_it_reads_no_clock"),
@@ -206,7 +206,7 @@ class Late(GoodPredictor):
         return super().forecast(view)
 
 
-def test_a_predictor_that_keeps_the_contract_passes_it_all():
+def test_a_valid_predictor_passes_all_tests():
     assert broken_rules(PredictorContract, predictor_class=GoodPredictor) == set()
 
 

@@ -1,4 +1,4 @@
-"""The contract for predictors that learn finds what it is there to find."""
+"""The contract for predictors that learn detects those that break a rule."""
 
 import io
 import pickle
@@ -21,7 +21,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Good:
-    """Says how often workers failed whose loss was as high."""
+    """Estimates how often workers with such a loss failed."""
 
     name = "good"
     Options = Options
@@ -112,7 +112,7 @@ class Accumulating(Good):
 
 
 class Clinging(Good):
-    """Keeps the arrays of past views, which show something else by the time it learns."""
+    """Stores the arrays of past views, which are overwritten before it learns."""
 
     def fit(self, examples):
         kept = [(example.outcome, self.losses(example.view)) for example in examples]
@@ -131,7 +131,7 @@ class Vandal(Good):
 
 
 class Guessing(Good):
-    """Takes what nobody knows for health."""
+    """Treats unknown outcomes as healthy."""
 
     def rows(self, example):
         return np.nan_to_num(example.outcome), self.losses(example.view) > 52
@@ -152,7 +152,7 @@ class Dated(Good):
 
 
 @pytest.mark.slow
-def test_a_learner_that_keeps_the_contract_passes_it_all():
+def test_a_valid_learner_passes_all_tests():
     assert broken_rules(LearnerContract, predictor_class=Good) == set()
 
 
@@ -160,17 +160,17 @@ def test_a_learner_that_keeps_the_contract_passes_it_all():
 @pytest.mark.parametrize(
     ("cls", "rule"),
     [
-        (Unready, "test_before_it_has_learned_it_still_answers"),
-        (Pickler, "test_what_it_learned_is_bytes_without_pickle"),
-        (Outside, "test_what_it_learned_is_bytes_without_pickle"),
-        (Dicing, "test_the_same_examples_teach_the_same"),
+        (Unready, "test_an_untrained_one_returns_a_forecast"),
+        (Pickler, "test_its_parts_are_bytes_without_pickle"),
+        (Outside, "test_its_parts_are_bytes_without_pickle"),
+        (Dicing, "test_training_is_deterministic"),
         (Forgetful, "test_a_restored_one_forecasts_the_same_to_the_bit"),
         (Gullible, "test_parts_that_are_missing_or_damaged_are_refused"),
         (Accumulating, "test_a_forecast_depends_on_its_view_alone"),
-        (Clinging, "test_it_keeps_no_view_beyond_the_next_example"),
-        (Vandal, "test_fitting_leaves_the_views_as_they_were"),
-        (Guessing, "test_unknown_outcomes_teach_nothing"),
-        (Content, "test_it_says_so_when_there_is_nothing_to_learn_from"),
+        (Clinging, "test_it_copies_the_data_of_views"),
+        (Vandal, "test_fitting_does_not_modify_the_views"),
+        (Guessing, "test_unknown_outcomes_have_no_effect"),
+        (Content, "test_nothing_to_learn_from_is_an_error"),
         (Dated, "test_it_learns_without_a_clock"),
     ],
 )
@@ -181,7 +181,7 @@ def test_a_learner_that_breaks_a_rule_fails_the_test_of_that_rule(cls, rule):
 @pytest.mark.slow
 def test_one_that_needs_outcomes_is_not_unsupervised():
     broken = broken_rules(LearnerContract, predictor_class=Good, supervised=False)
-    assert broken == {"test_it_says_so_when_there_is_nothing_to_learn_from"}
+    assert broken == {"test_nothing_to_learn_from_is_an_error"}
 
 
 def saved(save, *what):
@@ -200,7 +200,7 @@ def saved(save, *what):
         saved(np.savez, np.zeros(2), np.array([{}], dtype=object)),
     ],
 )
-def test_a_pickle_is_found_wherever_it_hides(data):
+def test_a_pickle_is_found_in_every_container(data):
     assert holds_pickle(data)
 
 

@@ -1,11 +1,11 @@
-"""Views built from plain arrays behave as the Weaver's do."""
+"""Views built from plain arrays behave like the Weaver's."""
 
 import numpy as np
 import pytest
 
 from torchloom_core.plugin import Fault, Forecast, Need
 from torchloom_core.testing import view_of
-from torchloom_core.testing.story import TICKS, story
+from torchloom_core.testing.history import TICKS, history
 
 NAN = float("nan")
 
@@ -17,13 +17,13 @@ def test_the_last_sample_is_the_newest_and_missing_ones_are_skipped():
     np.testing.assert_array_equal(view.window("loss", 10.0), [[2.0, NAN], [NAN, NAN]])
 
 
-def test_the_last_samples_of_metrics_of_which_more_or_fewer_are_given_are_as_new():
+def test_metrics_with_different_lengths_end_at_the_same_time():
     view = view_of({"loss": [[3.0, 2.0, 1.0]], "heat": [50.0]}, tick_s=5.0)
     assert (view.age_s("loss"), view.age_s("heat")) == ([0.0], [0.0])
     assert (view.latest("loss"), view.latest("heat")) == ([1.0], [50.0])
 
 
-def test_faults_are_told_as_they_are_given_and_by_place():
+def test_faults_are_in_order_and_by_place():
     first, second, third = (
         Fault(worker="w0", node=node, kind="exit", ts_ns=ts_ns, id="same")
         for node, ts_ns in (("n0", 1), ("", 2), ("n0", 3))
@@ -33,7 +33,7 @@ def test_faults_are_told_as_they_are_given_and_by_place():
     assert view.faults_of == {"n0": (first, third), "w0": (second,)}
 
 
-def test_what_is_done_to_a_twin_is_no_harm_to_the_view():
+def test_changes_to_a_twin_do_not_affect_the_view():
     fault = Fault(worker="w0", node="n0", kind="exit", ts_ns=1, id="1")
     view = view_of(workers=1, faults=[fault])
     twin = view.twin()
@@ -71,7 +71,7 @@ def test_arrays_of_a_view_cannot_be_written():
 
 
 def test_rows_that_do_not_fit_are_named():
-    with pytest.raises(ValueError, match="loss: need 2 rows, one a worker, was 3"):
+    with pytest.raises(ValueError, match="loss: need 2 rows, one per worker, was 3"):
         view_of({"loss": [1.0, 2.0, 3.0]}, workers=["a", "b"])
 
 
@@ -82,7 +82,7 @@ def test_forecasts_are_found_by_their_predictor():
     np.testing.assert_array_equal(view.hazard("trend"), [NAN, 0.5])
 
 
-def test_a_forecast_that_nobody_declared_is_an_error_that_names_it():
+def test_an_undeclared_forecast_is_an_error_with_its_name():
     view = view_of(workers=1, predictors=["trend"])
     assert view.forecast("trend") is None
     np.testing.assert_array_equal(view.hazard("trend"), [NAN])
@@ -91,9 +91,9 @@ def test_a_forecast_that_nobody_declared_is_an_error_that_names_it():
             read("trnd")
 
 
-def test_two_stories_with_the_same_seed_are_equal_and_all_windows_fit():
+def test_two_histories_with_the_same_seed_are_equal_and_all_windows_fit():
     needs = [Need("loss", 3600.0), Need("loss", 60.0), Need("step_time_s")]
-    one, other = story(needs, seed=3), story(needs, seed=3)
+    one, other = history(needs, seed=3), history(needs, seed=3)
     assert len(one) == TICKS
     for first, second in zip(one, other, strict=True):
         np.testing.assert_array_equal(first.window("loss", 3600.0), second.window("loss", 3600.0))

@@ -49,7 +49,7 @@ from torchloom_core.wire.requests import (
 
 
 class Recorder:
-    """Puts a run's inputs on record, and its state on file whenever it is told to."""
+    """Records a run's inputs, and stores its state on demand."""
 
     def __init__(self, run: Run, root: Path) -> None:
         self.root = root
@@ -80,7 +80,7 @@ class Recorder:
         run.kernel.step, run.kernel.changes = recorded, taken  # type: ignore[method-assign]
 
     def store(self, share: float = 1.0) -> None:
-        """Put what waits on file, or the first part of it, as a kill in between would."""
+        """Store the pending entries, or the first part of them, as with a kill in between."""
         self._waiting[AT_KEY] = encode(At(seq=self._kernel.seq))
         for key, data in list(islice(self._waiting.items(), round(share * len(self._waiting)))):
             del self._waiting[key]
@@ -116,7 +116,7 @@ def recorder(tmp_path):
 
 
 def succeed(run: Run, recorder: Recorder) -> Run:
-    """Return the run under a successor, which has what is on file."""
+    """Return the run under a successor, which has the stored state."""
     recovered = recorder.inheritance().recovered(run.kernel.commands.epoch + 1)
     successor = Run.__new__(Run)
     successor.kernel = make_kernel(config=CONFIG)
@@ -127,8 +127,8 @@ def succeed(run: Run, recorder: Recorder) -> Run:
 
 def ends(*runs: Run) -> Counter[str]:
     """Count how often each command has ended on record."""
-    lives = [life for run in runs for life in of(CommandStatus, run.outputs)]
-    return Counter(life.command for life in lives if life.status in FINAL_STATUSES)
+    statuses = [status for run in runs for status in of(CommandStatus, run.outputs)]
+    return Counter(s.command for s in statuses if s.status in FINAL_STATUSES)
 
 
 @pytest.mark.slow
@@ -146,7 +146,7 @@ def test_every_command_and_every_grant_has_one_end_on_record(known, unstored, sh
         for want, pick in known:
             do(run, world, want, pick)
         recorder.store()
-        # What comes now is on record and not all on file: nothing of it has been sent.
+        # From here inputs are recorded but not all state is stored: nothing was sent.
         told = len(run.all(Issue))
         for want, pick in unstored:
             do(run, world, want, min(pick, told))
@@ -164,7 +164,7 @@ def test_every_command_and_every_grant_has_one_end_on_record(known, unstored, sh
         successor.want(ResumeActions())
     settle(successor, twin)
     for _ in range(3):
-        successor.tick(120.0)  # what was taken back and is not heard of ends at its deadline
+        successor.tick(120.0)  # a withdrawn command without an ack ends at its deadline
     issued = {c.id for c in (*run.commands(), *successor.commands())}
     assert ends(run, successor) == Counter(issued)
     granted = [v.proposal for v in (*run.all(Verdict), *successor.all(Verdict)) if v.granted]
@@ -209,9 +209,9 @@ def test_an_action_granted_but_never_stored_has_an_outcome_and_was_never_sent(re
     run.ask(Migrate(group="a"))
     successor = succeed(run, files)
     (join,) = run.commands()
-    life = only(CommandStatus, successor.outputs)
-    assert (life.command, life.status) == (join.id, "expired")
-    assert life.detail == "the Weaver ended before it was sent"
+    last = only(CommandStatus, successor.outputs)
+    assert (last.command, last.status) == (join.id, "expired")
+    assert last.detail == "the Weaver ended before it was sent"
     outcome = only(Outcome, successor.outputs)
     assert (outcome.result, outcome.detail) == ("undone", "the Weaver ended before it was sent")
     assert outcome.took_s == 0.0
@@ -274,7 +274,7 @@ def test_a_command_withdrawn_on_record_by_the_kill_switch_is_not_sent_again(reco
     run.want(StopActions())
     successor = succeed(run, files)
     assert [command.worker for command in successor.commands()] == ["a-0"]
-    assert [recall.worker for recall in successor.all(Withdrawal)] == ["b-0", "c-0"]
+    assert [withdrawal.worker for withdrawal in successor.all(Withdrawal)] == ["b-0", "c-0"]
     assert [f.status for f in successor.kernel.control().flights] == [
         "accepted",
         WITHDRAWN,
@@ -449,7 +449,7 @@ def test_a_stage_that_was_never_sent_is_sent_where_its_plan_was_not_stored(recor
     run.ask(Migrate(group="a"))
     run.ack(run.commands()[0])
     files.store()
-    run.hear("s-0", state="training")  # the drain is on record alone
+    run.report("s-0", state="training")  # the drain is on record alone
     assert len(run.commands()) == 2
     successor = succeed(run, files)
     successor.feed(hello("a-0"))

@@ -1,11 +1,11 @@
-"""What people are told of a run fits a message, however many workers there are."""
+"""The status of a run fits a message for any number of workers."""
 
 import msgspec
 import pytest
 
 from tests.kernel.runs import (
     Run,
-    Says,
+    ScriptedPolicy,
     active,
     hello,
     in_quorum,
@@ -48,7 +48,7 @@ def status(run, page=Page()):  # noqa: B008 - it is frozen
     )
 
 
-class SaysHowItIs:
+class PolicyWithStatus:
     """A policy with a line of its own for people, or something odd in its place."""
 
     name = "says"
@@ -62,8 +62,8 @@ class SaysHowItIs:
 
 
 def test_a_policys_status_text_is_shown_and_other_types_are_not():
-    for status_line, told in (("patience 40 s\n(3 x 10 s)", "patience 40 s (3 x 10 s)"), (7, "")):
-        one = ActivePolicy("says", SaysHowItIs(status_line))
+    for status_line, text in (("patience 40 s\n(3 x 10 s)", "patience 40 s (3 x 10 s)"), (7, "")):
+        one = ActivePolicy("says", PolicyWithStatus(status_line))
         run = Run(make_kernel([one]))
         run.tick()
         shown = describe(
@@ -74,7 +74,7 @@ def test_a_policys_status_text_is_shown_and_other_types_are_not():
             malformed=0,
             log="",
         )
-        assert [(p.name, p.state, p.detail) for p in shown.plugins] == [("says", "act", told)]
+        assert [(p.name, p.state, p.detail) for p in shown.plugins] == [("says", "act", text)]
 
 
 @pytest.mark.slow
@@ -164,7 +164,7 @@ def test_a_drained_worker_whose_exit_came_before_its_ack_was_drained_too():
 def test_a_worker_without_heartbeats_is_silent():
     run = three_groups(make_kernel(), standby=False)
     run.now_ns += 11 * 10**9
-    run.hear("b-0")
+    run.report("b-0")
     assert endings(run) == {"a-0": "silent", "b-0": "", "c-0": "silent"}
 
 
@@ -203,8 +203,8 @@ def test_a_hazard_is_shown_though_no_policy_reads_the_forecast():
     run = Run(make_kernel(predictors={"oracle": Oracle()}))
     run.feed(hello("g0-0"))
     (wanted,) = (o for o in run.tick() if isinstance(o, ForecastWanted))
-    said = Forecast(id=wanted.id, predictor="oracle", horizon_s=60.0, hazard={"g0-0": 0.5})
-    run.feed(said)
+    new = Forecast(id=wanted.id, predictor="oracle", horizon_s=60.0, hazard={"g0-0": 0.5})
+    run.feed(new)
     (row,) = status(run).workers
     assert row.hazards == {"oracle": 0.5}
 
@@ -228,7 +228,7 @@ def test_an_incarnation_followed_by_another_is_left_out():
     gone = {"failed": ("b:uuid",), "silent": ("b:uuid",), "lost": ("b:uuid",)}
     run.feed(lighthouse_view(quorum_id=8, members=members, aside=("b:uuid", "x:uuid"), **gone))
     assert status(run).lighthouse == "quorum 8 of 3, aside: x"
-    # Of a group that is not attached the quorum says that it is back.
+    # For a group that is not attached the quorum shows that it is back.
     run.feed(lighthouse_view(quorum_id=9, members=("x:next",), aside=("x:uuid",)))
     assert status(run).lighthouse == "quorum 9 of 1"
 
@@ -237,13 +237,13 @@ def test_the_workers_at_highest_risk_are_shown_with_reasons():
     run = run_of(50)
     hazard = {f"g{number}-0": number / 100 for number in range(50)}
     wanted = [o for o in run.tick() if isinstance(o, ForecastWanted)]
-    assert not wanted  # no predictor is active: what is told comes by the kernel's own hand
+    assert not wanted  # no predictor is active: the forecasts are fed in
     run.kernel.forecasts.newest["trend"] = Forecast(
         id="f1.1", predictor="trend", horizon_s=60.0, hazard=hazard, why={"g49-0": "it is hot"}
     )
-    told = status(run, Page(workers=False)).at_risk
-    assert [one.worker for one in told] == [f"g{number}-0" for number in range(49, 29, -1)]
-    assert (told[0].hazard, told[0].horizon_s, told[0].why) == (0.49, 60.0, "it is hot")
+    text = status(run, Page(workers=False)).at_risk
+    assert [one.worker for one in text] == [f"g{number}-0" for number in range(49, 29, -1)]
+    assert (text[0].hazard, text[0].horizon_s, text[0].why) == (0.49, 60.0, "it is hot")
 
 
 def test_the_step_time_is_shown_once_a_worker_reports_it():
@@ -257,7 +257,7 @@ def test_the_step_time_is_shown_once_a_worker_reports_it():
 
 
 def test_a_pending_approval_shows_its_action_and_its_deadline():
-    policy = Says()
+    policy = ScriptedPolicy()
     text = "[arbiter.actions.migrate]\napproval = true"
     run = three_groups(make_kernel([active("says", policy)], text))
     policy.next = [proposal(Migrate(group="a"), expires_s=60.0)]
@@ -275,8 +275,8 @@ def test_crash_loops_are_shown_with_their_reason_until_a_rank_attaches():
         message = Note(run="run", worker="b-0", incarnation=1, kind="restart", fields=fields)
         return of(Notice, run.feed(message))
 
-    (told,) = note(restart=1, most=3, status=-11, lived_s=2.5, error="")
-    assert told.text == (
+    (text,) = note(restart=1, most=3, status=-11, lived_s=2.5, error="")
+    assert text.text == (
         "crash-looping: 1 restart on node-b ended before they attached, the last was 1 of 3: "
         "signal 11 after 2.5 s, without a recorded error"
     )
@@ -290,5 +290,5 @@ def test_crash_loops_are_shown_with_their_reason_until_a_rank_attaches():
     run.tick(601.0)
     assert status(run).crash_loops == ()
     run.feed(hello("b-0", incarnation=2))
-    assert not note(restart=3, most=3)  # of a life that is over
+    assert not note(restart=3, most=3)  # of an incarnation that has ended
     assert status(run).crash_loops == ()

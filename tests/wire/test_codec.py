@@ -1,4 +1,4 @@
-"""Every message survives the wire; everything else ends in one MessageError."""
+"""Every message survives a round trip; everything else is a MessageError."""
 
 import math
 import struct
@@ -126,7 +126,7 @@ each = pytest.mark.parametrize("name", WIRES)
 @each
 @settings(max_examples=examples(50))
 @given(data=st.data())
-def test_a_message_comes_back_as_it_went(name, data):
+def test_a_message_survives_a_round_trip(name, data):
     messages, encode, decode = WIRES[name]
     message = data.draw(messages)
     assert decode(encode(message)) == message
@@ -232,8 +232,8 @@ def test_a_number_that_fits_no_column_is_refused(field, number):
         codec.decode_telemetry(data)
 
 
-def test_what_can_be_decoded_can_be_put_on_file(tmp_path):
-    """One number that Arrow does not take would end the Weaver."""
+def test_decoded_telemetry_can_be_recorded(tmp_path):
+    """A number that Arrow does not accept would end the Weaver."""
     stream = TelemetryStream()
     for field in ("step", "seq", "incarnation", "dropped", "v"):
         for number in (0, 65_535, 2**53):
@@ -262,7 +262,7 @@ def test_a_metric_whose_name_could_not_be_written_down_is_refused_each_time(name
             codec.decode_telemetry(data)
 
 
-def test_more_metrics_than_anyone_has_are_refused():
+def test_too_many_metrics_are_refused():
     names = tuple(f"m{n}" for n in range(1025))
     codec.decode_telemetry(codec.encode_telemetry(batch(metrics=names[:1024])))
     with pytest.raises(MessageError, match="metrics"):

@@ -1,4 +1,4 @@
-"""Which ends of a process were meant, and how they are told."""
+"""Which ends of a process were intended, and their texts."""
 
 import pytest
 
@@ -8,22 +8,22 @@ from torchloom_core.wire.notices import of_exit
 
 
 @pytest.mark.parametrize("status", [0, -2, -15, 130, 143])
-def test_a_loop_that_is_over_and_a_signal_that_asks_for_the_end_are_meant(status):
+def test_the_end_of_the_loop_and_a_termination_signal_are_intended(status):
     assert is_intended(status, parted=False, error="")
     assert not is_intended(status, parted=True, error="ValueError: the loss is gone")
 
 
 @pytest.mark.parametrize("status", [1, 2, -9, -6, -11, 137, 139])
-def test_a_crash_and_a_kill_are_not(status):
+def test_a_crash_and_a_kill_are_not_intended(status):
     assert not is_intended(status, parted=True, error="")
 
 
-def test_of_an_end_that_nobody_saw_the_trainers_own_word_counts():
+def test_without_a_status_the_trainers_own_report_counts():
     assert is_intended(None, parted=True, error="")
     assert not is_intended(None, parted=False, error="")
 
 
-def test_a_run_ends_of_its_own_by_its_loop_or_ctrl_c_and_not_by_what_may_start_it_again():
+def test_a_run_ends_normally_by_its_loop_or_ctrl_c_but_not_by_sigterm():
     assert [s for s in (0, None, -2, 130, -15, 143) if is_own_end(s, expected=True)] == [
         0, None, -2, 130,
     ]  # fmt: skip
@@ -36,5 +36,5 @@ def test_a_notice_of_an_exit_names_the_worker_the_step_and_the_error():
     assert of_exit(end).kind == "fault"
 
 
-def test_an_end_by_an_exception_of_which_nobody_saw_the_status_is_a_failure():
+def test_an_exception_with_unknown_status_is_a_failure():
     assert in_a_word(None, expected=False, error="ValueError: the loss is gone") == "failed"

@@ -1,4 +1,4 @@
-"""A value is taken in the knob's own type and range, or refused in one line."""
+"""A value is accepted in the knob's type and range, or refused in one line."""
 
 import math
 
@@ -90,17 +90,17 @@ def test_a_knob_is_found_by_name_or_the_nearest_are_offered():
         find_spec("evry", [LR, EVERY])
 
 
-def test_of_many_names_some_are_listed():
+def test_only_some_of_many_names_are_listed():
     text = nearest("?", [f"w{n:04}" for n in range(10_000)])
     assert text.startswith("; there are w0000, w0001, ")
     assert text.endswith(", w0019 and 9980 more")
 
 
 def test_a_long_value_is_shown_to_people_without_its_middle():
-    told = shown("g" * 4096)
-    assert len(told) == 203
-    assert told.startswith("'ggg")
-    assert "g...g" in told
+    text = shown("g" * 4096)
+    assert len(text) == 203
+    assert text.startswith("'ggg")
+    assert "g...g" in text
     with pytest.raises(KnobError) as refused:
         check_value(WIRE, "g" * 4096)
     assert len(str(refused.value)) < 300

@@ -1,4 +1,4 @@
-"""What may be said of links: who is probed, how much is sent, and what was measured."""
+"""Messages about links: pairs, bytes of a probe, and measurements."""
 
 import math
 
@@ -31,7 +31,7 @@ def many(count):
 
 
 @pytest.mark.parametrize("count", [1, 2, MAX_PAIRS])
-def test_a_probe_of_pairs_that_share_nobody_is_one(count):
+def test_pairs_without_a_shared_worker_are_valid(count):
     assert len(decoded(pairs=many(count)).pairs) == count
 
 
@@ -57,7 +57,7 @@ def test_other_pairs_are_refused(pairs):
         decoded(pairs=pairs)
 
 
-def test_a_policy_hears_at_once_that_a_worker_stands_in_two_pairs():
+def test_a_worker_in_two_pairs_is_an_error_at_once():
     with pytest.raises(ValueError, match="need each worker once, was b twice"):
         ProbeLinks(pairs=(("a", "b"), ("b", "c")))
 
@@ -75,7 +75,7 @@ def test_a_probe_beyond_its_limits_is_refused(probe_bytes):
         decoded(pairs=many(1), probe_bytes=probe_bytes)
 
 
-def test_a_hello_a_command_and_an_ack_carry_what_a_probe_needs():
+def test_hello_command_and_ack_have_the_data_of_a_probe():
     hello = Hello(**WHO, group="g0", rank=0, node="n0", probe_address=PROBE_ADDRESS)
     assert decode_event(encode(hello)) == hello
     operation = Probe(receiver="g1-0", probe_address=PROBE_ADDRESS, probe_bytes=1 << 20)
@@ -100,7 +100,7 @@ def test_a_hello_a_command_and_an_ack_carry_what_a_probe_needs():
         {"token": PROBE_TOKEN + "\n"},
     ],
 )
-def test_a_probe_address_that_is_none_is_refused(probe_address):
+def test_an_invalid_probe_address_is_refused(probe_address):
     plain = {"host": "h", "port": 1, "token": PROBE_TOKEN, **probe_address}
     hello = Hello(**WHO, group="g0", rank=0, node="n0")
     data = msgspec.json.encode({**msgspec.to_builtins(hello), "probe_address": plain})
@@ -121,7 +121,7 @@ def test_a_probe_address_that_is_none_is_refused(probe_address):
         {"latency_s": None},
     ],
 )
-def test_a_measurement_that_is_none_is_refused(measured):
+def test_an_invalid_measurement_is_refused(measured):
     plain = {"bytes_per_s": 1e6, "latency_s": 0.1, "spread": 0.1, **measured}
     ack = msgspec.to_builtins(Ack(**WHO, command="c1", epoch=1, status="applied"))
     with pytest.raises(MessageError):

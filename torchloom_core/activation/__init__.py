@@ -1,1 +1,1 @@
-"""Which plugins are installed, and the active ones built as the config says."""
+"""Find the installed plugins, and build the ones that the config activates."""

@@ -1,4 +1,4 @@
-"""Build the plugins that the config names; what cannot be built is set aside with one line."""
+"""Build the plugins that the config names; a broken one is reported in one line."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -33,28 +33,28 @@ def activate(
 ) -> ActivePlugins:
     """Build the plugins that the config names.
 
-    A plugin that is broken or whose constructor raises ends in ``failed``. A policy that would act
-    on a fitted model that is not useful is put into dry run, and a remark says why.
+    A broken plugin, or one whose constructor raises, is listed in ``failed``. A policy that would
+    act on a fitted model that is not useful is put into dry run, with a warning.
 
     Parameters
     ----------
     source, text : str
-        The config file's name and what it holds, for errors.
+        The config file's name and text, for errors.
     may_detect : bool
-        Whether a model may be one that tells that an incident goes on: where predictors are only
-        scored. Whoever acts takes what it says for a forecast.
+        Whether a model may detect present incidents. Only for scoring: a policy takes the answers
+        of all models for forecasts.
 
     Raises
     ------
     ConfigError
-        If nobody registered a name, an option is wrong, or a policy would act on a model that
-        reads what knows the future.
+        If a name is not registered, an option is wrong, or a policy would act on a model with a
+        leaky column.
     ModelError
-        If a fitted model cannot be read, or detects where it may not.
+        If a fitted model cannot be read, or is a detector and ``may_detect`` is false.
     """
-    known = list(infos)
+    installed = list(infos)
     place = Place(source, text)
-    builder = _Builder(known, place, config.weaver.tick_s, may_detect=may_detect)
+    builder = _Builder(installed, place, config.weaver.tick_s, may_detect=may_detect)
     policies: list[ActivePolicy] = []
     predictors: dict[str, Predictor] = {}
     failed: list[PolicyFailed | PredictorFailed] = []
@@ -84,11 +84,9 @@ def activate(
             reason = dry_run_reason(active.policy, active.name, predictors, config, place)
             if reason:
                 policies[row] = replace(active, mode="dry_run", dry_run_reason=reason)
-                builder.warnings.append(
-                    f"{reason} Until then it is in dry run, and changes nothing."
-                )
+                builder.warnings.append(f"{reason} The policy is in dry run until then.")
     for number, pair in enumerate(config.arbiter.forbidden):
-        names = {info.name for info in known if info.kind in ("policy", None)}
+        names = {info.name for info in installed if info.kind in ("policy", None)}
         if pair.policy not in names:
             at = place.of("arbiter", "forbidden", number, "policy")
             raise ConfigError(
@@ -100,7 +98,7 @@ def activate(
 
 
 class _Builder:
-    """Builds plugins one by one, and notes their versions and what to tell people."""
+    """Builds plugins one by one, and collects their versions and warnings."""
 
     def __init__(
         self, infos: list[PluginInfo], place: Place, tick_s: float, *, may_detect: bool
@@ -127,8 +125,8 @@ class _Builder:
         if info.problem or info.cls is None:
             raise PluginError(f"{kind} {name} (entry point {info.entry_point}): {info.problem}")
         self.warnings += [
-            f"{kind} {name} is that of {info.package} ({info.entry_point}): "
-            f"{other.package} ({other.entry_point}) brings one of that name, too"
+            f"{kind} {name}: the one of {info.package} ({info.entry_point}) is used, "
+            f"{other.package} ({other.entry_point}) has one with the same name"
             for other in matches
             if other is not info and other.kind == kind
         ]
@@ -139,8 +137,8 @@ class _Builder:
                 version = f"{version}, model {model.digest[:12]}"
                 if model.info.tick_s != self._tick_s:
                     self.warnings.append(
-                        f"predictor {name}: its model was fitted with a sample every "
-                        f"{model.info.tick_s:g} s, and is shown one every {self._tick_s:g} s here"
+                        f"predictor {name}: its model was fitted with one sample every "
+                        f"{model.info.tick_s:g} s, but weaver.tick_s is {self._tick_s:g} s"
                     )
             else:
                 options = convert(

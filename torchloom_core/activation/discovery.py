@@ -1,7 +1,7 @@
-"""Find plugins by entry point, and check them as they register.
+"""Find plugins by entry point, and check their contracts.
 
-Entry points are loaded one at a time: a plugin that cannot be imported, breaks its contract or
-takes a name that is already taken is set aside with one line, and the others are unaffected.
+Entry points are loaded one at a time: a plugin that cannot be imported, breaks its contract or has
+a name that is already used is reported in one line, and does not affect the others.
 """
 
 import dataclasses
@@ -28,10 +28,10 @@ ENTRY_POINT_GROUP = "torchloom"
 
 @dataclass(frozen=True)
 class PluginInfo:
-    """One policy or predictor that is installed, or an entry point that does not work.
+    """One installed policy or predictor, or an entry point that does not work.
 
-    ``problem`` is empty for a plugin that can be activated. ``kind`` is None where the module
-    could not be loaded, so that nobody knows what it would have brought.
+    ``problem`` is empty for a plugin that can be activated. ``kind`` is None if the module could
+    not be loaded, so that its plugins are unknown.
     """
 
     name: str
@@ -54,24 +54,24 @@ class PluginInfo:
 
 
 class _Collector:
-    """The registry that one plugin module is handed."""
+    """The registry for one plugin module."""
 
     def __init__(self) -> None:
-        self.offers: list[tuple[Kind, Any]] = []
+        self.registered: list[tuple[Kind, Any]] = []
 
     def policy(self, cls: type[Policy]) -> None:
-        self.offers.append(("policy", cls))
+        self.registered.append(("policy", cls))
 
     def predictor(self, cls: type[Predictor]) -> None:
-        self.offers.append(("predictor", cls))
+        self.registered.append(("predictor", cls))
 
 
 def discover(
     entry_points: Iterable[importlib.metadata.EntryPoint] | None = None,
 ) -> list[PluginInfo]:
-    """Load every installed plugin and return what each brought, sorted by entry point.
+    """Load every installed plugin; return all policies and predictors, sorted by entry point.
 
-    Of two that share a name ours keeps it, or else the one from the entry point that sorts first.
+    Of two with the same name torchLoom's own is used, or else that of the first entry point.
     """
     if entry_points is None:
         entry_points = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)
@@ -83,7 +83,7 @@ def discover(
             if key is None or info.problem:
                 found.append(info)
             elif key in taken:
-                problem = f"the name is taken by entry point {taken[key]}"
+                problem = f"the name is already used by entry point {taken[key]}"
                 found.append(dataclasses.replace(info, problem=problem))
             else:
                 taken[key] = f"{info.entry_point} ({info.package})"
@@ -92,7 +92,7 @@ def discover(
 
 
 def by_name(infos: Iterable[PluginInfo], kind: Kind) -> dict[str, PluginInfo]:
-    """Return the plugins of a kind by name: of several, the one that keeps it."""
+    """Return the plugins of a kind by name; of several with one name, the one that is used."""
     found: dict[str, PluginInfo] = {}
     for info in infos:
         if info.kind == kind and (info.name not in found or found[info.name].problem):
@@ -107,7 +107,7 @@ def _precedence(entry_point: importlib.metadata.EntryPoint) -> tuple[bool, str, 
 
 @lru_cache(maxsize=64)
 def _origin(dist: importlib.metadata.Distribution | None) -> tuple[str, str]:
-    """Return name and version of a package; its metadata are read anew whenever they are asked."""
+    """Return name and version of a package; cached, since its metadata is read from disk."""
     if dist is None:
         return "unknown", ""
     metadata = dist.metadata
@@ -132,7 +132,7 @@ def _load(entry_point: importlib.metadata.EntryPoint) -> list[PluginInfo]:
             coroutine.close()
         if unawaited:
             return broken("torchloom_register is async: need a plain function, nothing awaits it")
-        if not collector.offers:
+        if not collector.registered:
             return broken(f"{entry_point.value} registers nothing: need a torchloom_register hook")
         return [
             PluginInfo(
@@ -144,7 +144,7 @@ def _load(entry_point: importlib.metadata.EntryPoint) -> list[PluginInfo]:
                 problem=contract_problem(kind, cls),
                 cls=cls,
             )
-            for kind, cls in collector.offers
+            for kind, cls in collector.registered
         ]
     except KeyboardInterrupt:
         raise

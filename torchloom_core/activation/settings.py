@@ -1,4 +1,4 @@
-"""What the config says of plugins, beyond their own options; :mod:`.activation` asks."""
+"""The config of plugins apart from their own options, for :mod:`.activation`."""
 
 import tomllib
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from torchloom_core.suggest import nearest
 
 
 class Place(NamedTuple):
-    """The config file, to name a place in it."""
+    """The config file, to name a position in it."""
 
     source: str
     text: str
@@ -28,7 +28,7 @@ class Place(NamedTuple):
         return faults.place(self.source, self.text, path)
 
     def has(self, *path: str) -> bool:
-        """Say whether the file has a table of this name."""
+        """Return whether the file has a table of this name."""
         table: Any = tomllib.loads(self.text)
         for key in path:
             if key not in table:
@@ -38,7 +38,7 @@ class Place(NamedTuple):
 
 
 def check_predictors(policy: Policy, name: str, config: Config, place: Place) -> None:
-    """Refuse a policy that reads forecasts nobody makes."""
+    """Raise a ConfigError if a policy reads forecasts of a predictor that is not active."""
     for need in forecasts_read(policy.needs):
         if need.predictor not in config.predictors:
             raise ConfigError(
@@ -50,15 +50,15 @@ def check_predictors(policy: Policy, name: str, config: Config, place: Place) ->
 def dry_run_reason(
     policy: Policy, name: str, predictors: Mapping[str, Predictor], config: Config, place: Place
 ) -> str:
-    """Return why a policy may only show what it would do; "" where it may act.
+    """Return why a policy has to be in dry run; "" if it may act.
 
-    It may act on the forecasts of a useful model, of one that its option ``accept_unskilled``
-    accepts, and of a predictor without a model, which has no card.
+    It may act on forecasts of a useful model, of a model that its option ``accept_unskilled``
+    accepts, and of a predictor without a model.
 
     Raises
     ------
     ConfigError
-        If the verdict on a model is "refused": it reads what knows the future.
+        If the verdict on a model is "refused": it has a leaky column.
     """
     for need in forecasts_read(policy.needs):
         predictor = predictors.get(need.predictor)
@@ -75,7 +75,7 @@ def dry_run_reason(
 
 
 def _overrule(policy: Policy, name: str) -> str:
-    """Return how to act on any model all the same, where the policy has an option for that."""
+    """Return how to accept any model, if the policy has an option for that."""
     if "accept_unskilled" not in policy.Options.__struct_fields__:
         return ""
     return (
@@ -86,14 +86,14 @@ def _overrule(policy: Policy, name: str) -> str:
 def fitted(
     cls: type[Any], settings: Mapping[str, Any], place: Place, *, may_detect: bool
 ) -> tuple[Predictor, Model]:
-    """Return the predictor with what the settings' model has learned, and the model.
+    """Return the predictor with the settings' fitted model, and the model.
 
     Raises
     ------
     ConfigError
-        If they say anything but ``model`` and ``every_s``.
+        If there are other settings than ``model`` and ``every_s``.
     ModelError
-        If the model cannot be read, is another predictor's, or detects where it may not.
+        If the model cannot be read, is another predictor's, or is a detector that is not allowed.
     """
     name = f"predictors.{cls.name}"
     switch = convert(dict(settings), ModelSwitch, place.source, name, place.text)
@@ -101,6 +101,6 @@ def fitted(
     if model.info.task == "detect" and not may_detect:
         raise ModelError(
             f"{switch.model}: need a model that was fitted with --task forecast, was detect: it "
-            f"tells that an incident goes on, not that a failure is coming"
+            f"detects present incidents, but does not forecast failures"
         )
     return predictor, model

@@ -305,7 +305,7 @@ class Execution:
         applied = plan.applied + len(plan.commands) - plan.missed_count - len(still_open)
         is_half_done = applied > 0
         if plan.change:
-            is_half_done = plan.fate == "failed" and not kind.is_set_back
+            is_half_done = plan.fate == "failed" and not kind.rolls_back
         elif kind.all_or_none:
             unsent = [command_id for command_id in plan.commands if command_id in still_open]
             outputs += self._commands.withdraw_undelivered(unsent)

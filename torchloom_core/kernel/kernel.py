@@ -189,7 +189,7 @@ class Kernel:
     def _tick(self) -> list[Output]:
         self.ticks += 1
         outputs: list[Output] = [
-            notices.of_stranger(worker) for worker in self.fleet.close_tick(self.run.now_ns)
+            notices.of_unregistered(worker) for worker in self.fleet.close_tick(self.run.now_ns)
         ]
         over = self.fleet.cordons.lift_over(self.run.now_ns)
         outputs += [CordonOver(node=node) for node in over]
@@ -205,10 +205,10 @@ class Kernel:
         view = self._view()
         for waiting in list(self.arbiter.waiting):
             outputs += self._withdraw_lapsed(waiting, view)
-        wanted, failures = self.host.propose(view, self.seq)
+        proposals, failures = self.host.propose(view, self.seq)
         outputs += failures
         candidates = []
-        for active, proposal in wanted:
+        for active, proposal in proposals:
             proposed = Proposed(id=self._number("p"), policy=active.name, proposal=proposal)
             outputs.append(proposed)
             candidates.append(Candidate(proposed, active.mode, self.run.now_ns))
@@ -222,7 +222,7 @@ class Kernel:
         return self.fleet.view(self.run.now_ns, self.forecasts.newest, self.run.steering.view)
 
     def _withdraw_lapsed(self, proposal_id: str, view: FleetView) -> list[Output]:
-        """Withdraw a waiting proposal if its policy no longer stands by it."""
+        """Withdraw a waiting proposal if its policy gives it up."""
         lapsed = self.host.lapsed(self.arbiter.waiting[proposal_id].proposed, view, self.seq)
         if isinstance(lapsed, PolicyFailed):
             return [lapsed]
@@ -323,7 +323,7 @@ class Kernel:
         desired = self.run.desired.of(command.worker, operation.knob)
         if desired is not None and desired.value == operation.value:
             is_older = command.cause == RECONCILE
-            return [notices.of_wanted(desired, command.worker)] if is_older else []
+            return [notices.of_desired(desired, command.worker)] if is_older else []
         hello = self.fleet.hello[self.fleet.row_of[command.worker]]
         return self.execution.reconcile([hello])
 

@@ -1,4 +1,4 @@
-"""Everything the author of a policy or a predictor imports.
+"""The public API for authors of policies and predictors.
 
 A plugin is a module, named by an entry point in the group ``torchloom``, that registers
 classes::

@@ -1,4 +1,4 @@
-"""What a policy and a predictor are: the protocols, and the hook that registers them."""
+"""The protocols of policies and predictors, and the hook that registers them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -17,11 +17,11 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 @runtime_checkable
 class Policy(Protocol):
-    """Looks at the fleet once a tick and proposes actions.
+    """Reads the fleet view once a tick and proposes actions.
 
     ``Options`` is a msgspec struct; its fields are the keys allowed under
-    ``[policies.<name>]`` in ``torchloom.toml``, and an instance is given to ``__init__``. A
-    policy need not inherit from this class.
+    ``[policies.<name>]`` in ``torchloom.toml``, and ``__init__`` gets an instance. A policy need
+    not inherit from this class.
 
     Examples
     --------
@@ -58,19 +58,19 @@ class Policy(Protocol):
 
     @property
     def Options(self) -> type[msgspec.Struct]:
-        """What the config may say: a nested class."""
+        """The options in the config: a nested class."""
 
     @property
     def needs(self) -> Sequence[PolicyNeed]:
-        """All that it reads: metrics, forecasts, and faults from more than a day back."""
+        """The data that it reads: metrics, forecasts, and faults older than one day."""
 
     def on_tick(self, view: FleetView) -> Iterable[Proposal]:
-        """Return or yield what should be done now, or nothing."""
+        """Return or yield proposals for this tick, or None."""
 
 
 @runtime_checkable
 class WithdrawingPolicy(Policy, Protocol):
-    """A policy that says when a proposal of its own, which waits for approval, no longer holds.
+    """A policy that withdraws its proposals that wait for approval when they no longer apply.
 
     A proposal of any other policy can be approved until it expires.
 
@@ -100,10 +100,10 @@ class WithdrawingPolicy(Policy, Protocol):
     """
 
     def lapsed(self, view: FleetView, proposal: Proposal) -> str:
-        """Return why the proposal no longer holds, for a person; an empty string if it does.
+        """Return why the proposal no longer applies; an empty string if it still does.
 
-        Called for each of the policy's proposals that wait for approval, at every tick and again
-        when a person approves it.
+        Called for each of the policy's waiting proposals, at every tick and when a person approves
+        it.
         """
 
 
@@ -113,15 +113,15 @@ class Hazard(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     probability : (workers,) float64
-        Of failing within the predictor's ``horizon_s``, in [0, 1], NaN where it cannot judge.
+        Probability of a failure within ``horizon_s``, in [0, 1]; NaN if not judged.
     why : mapping of int to str
-        Row to one sentence for a person; may be one that finds them once it is read.
+        Row to one sentence for a person; may be a lazy mapping.
 
     Examples
     --------
     >>> import numpy as np
     >>> from torchloom_core.plugin import Hazard
-    >>> hazard = Hazard(probability=np.array([0.0, 0.7, np.nan]), why={1: "its fan stands still"})
+    >>> hazard = Hazard(probability=np.array([0.0, 0.7, np.nan]), why={1: "fan at 0 rpm"})
     >>> hazard.probability
     array([0. , 0.7, nan])
     """
@@ -132,9 +132,9 @@ class Hazard(msgspec.Struct, frozen=True, kw_only=True):
 
 @runtime_checkable
 class Predictor(Protocol):
-    """Turns telemetry history into the probability that a worker fails soon.
+    """Estimates from telemetry the probability that a worker fails within ``horizon_s``.
 
-    Called off the Weaver's loop, every ``every_s``, with a copy of the windows it needs.
+    Called in another thread, every ``every_s``, with a copy of the windows that it needs.
     ``Options`` are those of ``[predictors.<name>]``. A predictor need not inherit from this class.
 
     Examples
@@ -172,34 +172,34 @@ class Predictor(Protocol):
 
     @property
     def Options(self) -> type[msgspec.Struct]:
-        """What the config may say: a nested class."""
+        """The options in the config: a nested class."""
 
     @property
     def needs(self) -> Sequence[PredictorNeed]:
-        """All that it reads: metrics, and faults from more than a day back."""
+        """The data that it reads: metrics, and faults older than one day."""
 
     @property
     def horizon_s(self) -> float:
-        """How far ahead it looks, seconds."""
+        """How far ahead a forecast looks, seconds."""
 
     @property
     def every_s(self) -> float:
-        """How often it is asked, seconds."""
+        """The interval between forecasts, seconds."""
 
     def forecast(self, view: FleetView) -> Hazard:
         """Return the failure probability of every worker within ``horizon_s``."""
 
 
 class Example(msgspec.Struct, frozen=True, kw_only=True):
-    """One moment of the past to learn from: what was to be seen, and what came of it.
+    """One moment of the past to learn from: the view then, and the outcome.
 
     Attributes
     ----------
     view : FleetView
-        Just what a forecast at that moment would have been shown; valid until the next example.
+        The view of a forecast at that moment; valid until the next example.
     outcome : (workers,) float64
-        1 where the worker failed within ``horizon_s``, 0 where it did not, NaN where nobody
-        knows: it was drained or under repair, its label is uncertain, or the span ended.
+        1 if the worker failed within ``horizon_s``, 0 if it did not, NaN if unknown: it was
+        drained or under repair, its label is uncertain, or the span ended.
 
     Examples
     --------
@@ -218,7 +218,7 @@ class Example(msgspec.Struct, frozen=True, kw_only=True):
 
 @runtime_checkable
 class Learner(Predictor, Protocol):
-    """A predictor that learns: ``torchloom fit`` shows it examples and keeps what it learned.
+    """A predictor that ``torchloom fit`` trains on examples, and whose parameters it saves.
 
     A predictor without these methods can be fitted as well: then only its probabilities are
     calibrated and its threshold is set.
@@ -240,7 +240,7 @@ class Learner(Predictor, Protocol):
     ...         pass
     ...
     ...     def __init__(self, options):
-    ...         self._rate = np.nan  # before it has learned it judges nobody
+    ...         self._rate = np.nan  # untrained: no worker is judged
     ...
     ...     def forecast(self, view):
     ...         return Hazard(probability=np.full(len(view), self._rate))
@@ -267,26 +267,26 @@ class Learner(Predictor, Protocol):
     """
 
     def fit(self, examples: Iterable[Example]) -> None:
-        """Learn from examples, which come in time order and only once.
+        """Learn from examples, which are in time order and can be iterated once.
 
-        ``torchloom fit`` calls it twice: once without the last part of the time, on which it is
-        calibrated, then with it. What was learned before is forgotten.
+        ``torchloom fit`` calls it twice: without the last part of the time, which is used for
+        calibration, then with it. Each call starts anew.
 
         Raises
         ------
         PluginError
-            If nothing can be learned from them, such as without a single failure.
+            If nothing can be learned from them, for example because there is no failure.
         """
 
     def parts(self) -> Mapping[str, bytes]:
-        """Return what was learned: file name to bytes. No pickle."""
+        """Return the learned parameters: file name to bytes. No pickle."""
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
-        """Become what :meth:`parts` was taken from; the options are the same."""
+        """Restore the state from :meth:`parts` of an instance with the same options."""
 
 
 class Registry(Protocol):
-    """Where a plugin module puts its classes.
+    """The registry to which a plugin module adds its classes.
 
     Examples
     --------
@@ -307,10 +307,10 @@ class Registry(Protocol):
     """
 
     def policy(self, cls: type[Policy]) -> None:
-        """Offer a policy class; the config decides whether it is active."""
+        """Register a policy class; the config decides whether it is active."""
 
     def predictor(self, cls: type[Predictor]) -> None:
-        """Offer a predictor class; the config decides whether it is active."""
+        """Register a predictor class; the config decides whether it is active."""
 
 
 class Hooks:

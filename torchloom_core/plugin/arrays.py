@@ -1,4 +1,4 @@
-"""The arrays that telemetry is read in: a row a worker, and in a window a column a tick."""
+"""Arrays of telemetry: one row per worker and, in a window, one column per tick."""
 
 from typing import Any, TypeVar, cast
 
@@ -11,7 +11,7 @@ Ints = NDArray[np.int64]
 
 
 def frozen(array: AnyArray) -> AnyArray:
-    """Return the same data in an array that cannot be made writeable, nor its base."""
+    """Return a view of the data that cannot be made writeable, and neither can its base."""
     return cast(AnyArray, np.asarray(array.data.toreadonly()))
 
 

@@ -1,4 +1,4 @@
-"""How often to save, what that leaves of the time, and what a failure would lose.
+"""Checkpoint intervals: the optimum, the ETTR, and the expected loss of a failure.
 
 A checkpoint policy, the backtest and the fleet model's formulas share these. All times are
 seconds; ``tau`` is the *work* between two checkpoints, the time to save not counted.
@@ -7,7 +7,7 @@ seconds; ``tau`` is the *work* between two checkpoints, the time to save not cou
 import math
 
 _LARGEST_EXPONENT = 700.0
-"""e to the power of more than this is no float any more, and nothing is left of the time."""
+"""exp() of more than this overflows; the ETTR is 0 there."""
 
 
 def young_s(*, save_s: float, mtbf_s: float) -> float:
@@ -69,11 +69,11 @@ def ettr(
     restart_s: float = 0.0,
     detect_s: float = 0.0,
 ) -> float:
-    """Return the share of the time that is useful work, in [0, 1], failures being Poisson.
+    """Return the share of time that is useful work, in [0, 1], for Poisson failures.
 
-    ``tau / [(M + D) e^(R / M) (e^((tau + C) / M) - 1)]``, where a failure may hit a save and a
-    restart as well, but not the time to notice; Daly 2006, equation 20, with the time D to notice
-    added (Bougeret et al., "Checkpointing strategies for parallel jobs", 2011).
+    ``tau / [(M + D) e^(R / M) (e^((tau + C) / M) - 1)]``, where a failure may hit a save or a
+    restart, but not the detection; Daly 2006, equation 20, with the detection time D added as in
+    Bougeret et al., "Checkpointing strategies for parallel jobs", 2011.
 
     Parameters
     ----------
@@ -91,8 +91,8 @@ def ettr(
     exponent = (interval_s + save_s) / mtbf_s
     if interval_s <= 0.0 or exponent + restart_s / mtbf_s > _LARGEST_EXPONENT:
         return 0.0
-    spent_s = (mtbf_s + detect_s) * math.exp(restart_s / mtbf_s) * math.expm1(exponent)
-    return interval_s / spent_s
+    total_s = (mtbf_s + detect_s) * math.exp(restart_s / mtbf_s) * math.expm1(exponent)
+    return interval_s / total_s
 
 
 def expected_unsaved_s(age_s: float, interval_s: float, horizon_s: float) -> float:
@@ -104,9 +104,8 @@ def expected_unsaved_s(age_s: float, interval_s: float, horizon_s: float) -> flo
     Parameters
     ----------
     age_s : float
-        Work since the last checkpoint. If that is more than ``interval_s``, the next one is under
-        way or late, and comes now; if it is more than twice as much, nobody saves, and it goes on
-        rising.
+        Work since the last checkpoint. Above ``interval_s`` the next checkpoint is assumed to come
+        now; above twice as much none is expected, and the unsaved work keeps rising.
     interval_s : float
         Work between two checkpoints.
     horizon_s : float

@@ -1,6 +1,6 @@
-"""What a plugin must be like to be taken in; :mod:`torchloom_core.activation.discovery` asks.
+"""The contract of plugins, which :mod:`torchloom_core.activation.discovery` checks.
 
-Each function names the first rule that is broken, in one line.
+Each function returns the first broken rule, in one line.
 """
 
 import inspect
@@ -38,16 +38,16 @@ _NEEDS: dict[Kind, tuple[type[msgspec.Struct], ...]] = {
 }
 
 _TAKEN = ("random", "row_rule", "auto", "scripted")
-"""What scores, baselines and the oracle's forecasts are called beside a predictor's."""
+"""Names of baselines and of the oracle's forecasts in reports."""
 
 MODEL = "model"
-"""The key of ``[predictors.<name>]`` that is the host's: a fitted model to use."""
+"""The key of ``[predictors.<name>]`` that names a fitted model; a plugin cannot use it."""
 
 MAX_WINDOW_S = 400 * 86_400.0
-"""The longest window a plugin may ask for, seconds."""
+"""The longest window of a need, seconds."""
 
 MAX_SAMPLES = 100_000
-"""How many ticks a window may have: what is kept is kept for every worker."""
+"""The most ticks of a window, which is stored for every worker."""
 
 MAX_PACE_S = 1e9
 
@@ -64,16 +64,16 @@ _BELONGS_INTO_NEEDS: dict[Kind, dict[str, str]] = {
 
 
 def contract_problem(kind: Kind, cls: Any) -> str:
-    """Return the first rule of the contract that the class breaks, or nothing."""
+    """Return the first rule of the contract that the class breaks, or an empty string."""
     if not inspect.isclass(cls):
         return f"need a class, was {type(cls).__name__} {cls!r:.60}"
     name = getattr(cls, "name", None)
     if not isinstance(name, str) or not name.isidentifier():
         return f"need a class attribute name that is an identifier, was {name!r:.60}"
     if name == PERSON:
-        return f"need a name other than {PERSON}, under which people's requests are recorded"
+        return f"need a name other than {PERSON}, which is reserved for people's requests"
     if kind == "predictor" and name in _TAKEN:
-        return f"need a name other than {', '.join(_TAKEN)}, which a score has uses for"
+        return f"need a name other than {', '.join(_TAKEN)}, which are reserved for reports"
     options = getattr(cls, "Options", None)
     if not (inspect.isclass(options) and issubclass(options, msgspec.Struct)):
         return f"need a class attribute Options that is a msgspec.Struct, was {options!r:.60}"
@@ -93,7 +93,7 @@ def contract_problem(kind: Kind, cls: Any) -> str:
 
 
 def misplaced_problem(kind: Kind, plugin: Any) -> str:
-    """Return which attribute says what belongs into ``needs``, where alone it is heard."""
+    """Return which attribute has no effect because it belongs into ``needs``."""
     found = [name for name in _BELONGS_INTO_NEEDS[kind] if hasattr(plugin, name)]
     if not found:
         return ""
@@ -117,7 +117,7 @@ def _signature_problem(cls: type[Any], method: str, *arguments: str) -> str:
 
 
 def needs_problem(kind: Kind, needs: Any, tick_s: float) -> str:
-    """Return why ``needs`` is no sequence of needs that can be met, or nothing.
+    """Return why ``needs`` is invalid, or an empty string.
 
     Parameters
     ----------
@@ -173,7 +173,7 @@ def _are_names(names: Any) -> bool:
 
 
 def pace_problem(predictor: Any) -> str:
-    """Return what is wrong with a predictor's ``horizon_s`` or ``every_s``, or nothing."""
+    """Return why a predictor's ``horizon_s`` or ``every_s`` is invalid, or an empty string."""
     for name in ("horizon_s", "every_s"):
         value = getattr(predictor, name, None)
         if not _is_number(value) or not 0 < value <= MAX_PACE_S:
@@ -190,17 +190,17 @@ def _is_number(value: Any) -> TypeGuard[float]:
 
 
 class GarbageError(PluginError):
-    """What a plugin returned breaks its contract."""
+    """The return value of a plugin breaks its contract."""
 
 
 def checked_proposal(proposal: Any) -> Proposal:
-    """Return a copy of ``proposal`` in its declared types, which its policy cannot reach."""
+    """Return a copy of ``proposal`` in its declared types, without references to the policy."""
     if not isinstance(proposal, Proposal):
         raise GarbageError(f"need a Proposal, was {type(proposal).__name__} {shown(proposal)}")
     try:
         plain = msgspec.to_builtins(proposal, enc_hook=_plain)
         checked = msgspec.convert(plain, Proposal)
-        encode(checked)  # what goes on file is encoded: half a character cannot be
+        encode(checked)  # fails on lone surrogates, which cannot be recorded
     except (ValueError, TypeError, RecursionError, OverflowError) as error:
         raise GarbageError(f"need a Proposal of the declared types: {text_of(error)}") from None
     for name in ("gain_gpu_s", "cost_gpu_s", "expires_s"):
@@ -219,7 +219,7 @@ def _plain(value: Any) -> Any:
 
 
 def proposal_problem(proposal: Any) -> str:
-    """Return the first rule that ``proposal`` breaks, or nothing."""
+    """Return the first rule that ``proposal`` breaks, or an empty string."""
     try:
         checked_proposal(proposal)
     except GarbageError as error:
@@ -228,9 +228,9 @@ def proposal_problem(proposal: Any) -> str:
 
 
 def checked_hazard(predictor: Predictor, view: FleetView, *, reasons: bool = True) -> Hazard:
-    """Return a checked copy of what the predictor says.
+    """Return a checked copy of the predictor's answer.
 
-    Without ``reasons`` nobody asks why: to explain may take longer than to judge.
+    Without ``reasons`` they are not computed, which may take longer than the forecast.
     """
     hazard: Any = predictor.forecast(view)
     if problem := pace_problem(predictor):
@@ -240,16 +240,16 @@ def checked_hazard(predictor: Predictor, view: FleetView, *, reasons: bool = Tru
     probability = checked_probability(hazard, len(view))
     if not isinstance(hazard.why, Mapping):
         raise GarbageError(f"need why as a dict, was {type(hazard.why).__name__}")
-    asked = hazard.why if reasons else {}
-    why = {int(row): _sentence(text) for row, text in asked.items()}
-    strange = [row for row in why if not 0 <= row < len(view)]
-    if strange:
-        raise GarbageError(f"need rows below {len(view)} in why, was {strange[0]}")
+    texts = hazard.why if reasons else {}
+    why = {int(row): _sentence(text) for row, text in texts.items()}
+    outside = [row for row in why if not 0 <= row < len(view)]
+    if outside:
+        raise GarbageError(f"need rows below {len(view)} in why, was {outside[0]}")
     return Hazard(probability=probability, why=why)
 
 
 def checked_probability(hazard: Hazard, workers: int) -> Floats:
-    """Return ``(workers,)`` float64, a checked copy; NaN also where it is masked."""
+    """Return ``(workers,)`` float64, a checked copy; masked values become NaN."""
     probability = np.asarray(np.ma.filled(hazard.probability, np.nan))
     if probability.shape != (workers,) or probability.dtype.kind != "f":
         raise GarbageError(

@@ -1,4 +1,4 @@
-"""What the faults of a view say: where they struck, which are one incident, which are new."""
+"""Faults of a view: their places, incidents, and the new ones."""
 
 import bisect
 import math
@@ -10,7 +10,7 @@ from torchloom_core.wire.events import Fault
 
 
 def places_of(view: FleetView) -> list[str]:
-    """Return each worker's node, or the worker itself where its node is unknown.
+    """Return each worker's node, or the worker itself if its node is unknown.
 
     Examples
     --------
@@ -23,15 +23,15 @@ def places_of(view: FleetView) -> list[str]:
 
 
 def incidents(faults: Iterable[Fault], incident_s: float) -> list[int]:
-    """Return when the incidents of one place began, ns since the epoch, oldest first.
+    """Return the start times of the incidents of one place, ns since the epoch, oldest first.
 
-    Faults closer together than ``incident_s`` are one incident: a node that dies takes all its
-    workers along.
+    Faults closer together than ``incident_s`` are one incident: a failed node takes all its
+    workers down.
 
     Parameters
     ----------
     faults : iterable of Fault
-        Those of the place, oldest first.
+        The faults of the place, oldest first.
     incident_s : float
         Seconds.
 
@@ -54,25 +54,25 @@ def incidents(faults: Iterable[Fault], incident_s: float) -> list[int]:
 
 
 def added(before: Sequence[Fault], now: Sequence[Fault]) -> list[Fault]:
-    """Return what a log tells ``now`` and did not tell ``before``, oldest first.
+    """Return the faults that are in ``now`` but not in ``before``, oldest first.
 
-    What it has forgotten since is no news. Nothing older than the news is looked at, so that it
-    costs little where the newest fault is the new one.
+    Faults that the log has dropped since are ignored. The search stops at the oldest new fault,
+    so that it is fast if only the newest faults are new.
     """
     if not now:
         return []
     forgotten = bisect.bisect_left(before, now[0].ts_ns, key=_when)
     count = len(now) - (len(before) - forgotten)
-    news: list[Fault] = []
+    new: list[Fault] = []
     row = len(before) - 1
     for fault in reversed(now):
-        if len(news) == count:
+        if len(new) == count:
             break
         if row >= 0 and before[row] == fault:
             row -= 1
         else:
-            news.append(fault)
-    return news[::-1]
+            new.append(fault)
+    return new[::-1]
 
 
 def _when(fault: Fault) -> int:

@@ -1,4 +1,4 @@
-"""Ask one predictor, whatever it does; the Weaver does so off its loop, a backtest in it."""
+"""Call one predictor and contain its errors; used by the Weaver and by backtests."""
 
 from collections.abc import Callable
 
@@ -19,8 +19,8 @@ def run_predictor(
     view: FleetView,
     elapsed_s: Callable[[], float],
 ) -> Forecast | PredictorFailed:
-    """Run one predictor on one view, check what it returns, and say of whom it is."""
-    hazard = ask_predictor(name, predictor, view)
+    """Run one predictor on one view, and return its checked answer by worker."""
+    hazard = call_predictor(name, predictor, view)
     if isinstance(hazard, PredictorFailed):
         return hazard
     judged = np.flatnonzero(~np.isnan(hazard.probability))
@@ -35,12 +35,12 @@ def run_predictor(
     )
 
 
-def ask_predictor(
+def call_predictor(
     name: str, predictor: Predictor, view: FleetView, *, reasons: bool = True
 ) -> Hazard | PredictorFailed:
-    """Ask one predictor of one view, with ``reasons`` or without, and check what it returns.
+    """Call one predictor with one view, with or without ``reasons``, and check its answer.
 
-    Of the labels it is shown those that it has declared.
+    The view has only the labels that it has declared.
     """
     try:
         shown = view.with_labels(labels_read(predictor.needs))

@@ -1,4 +1,4 @@
-"""What is known of the links between workers, as matrices; the view makes them."""
+"""Measurements of the links between workers, as matrices for the view."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -10,26 +10,26 @@ from torchloom_core.plugin.arrays import Floats, frozen
 from torchloom_core.wire.links import Link
 
 LinksOf = Mapping[str, Mapping[str, Link]]
-"""Sender to receiver to what was measured last; none of them is ever changed."""
+"""Sender to receiver to the last measurement; the mappings are never modified."""
 
 
 class Links(NamedTuple):
-    """What probes measured of the links among some rows of a view.
+    """Measurements of the links among some rows of a view.
 
-    Each is ``(rows, rows)``, ``[i, j]`` from row ``i`` to row ``j``; NaN where nothing is known,
-    the diagonal always.
+    Each is ``(rows, rows)``, ``[i, j]`` from row ``i`` to row ``j``; NaN if not measured, and on
+    the diagonal.
 
     Attributes
     ----------
     bytes_per_s : (rows, rows) float64
-        What the link carries in that direction.
+        The bandwidth in that direction.
     latency_s : (rows, rows) float64
         Half of a round trip.
     age_s : (rows, rows) float64
-        How long ago that was measured.
+        The age of the measurement.
     spread : (rows, rows) float64
-        The standard deviation of ``bytes_per_s`` over its value; NaN also where it was measured
-        once only.
+        The standard deviation of ``bytes_per_s`` over its value; NaN also after a single
+        measurement.
 
     Examples
     --------
@@ -52,17 +52,17 @@ class Links(NamedTuple):
 
 
 def links_among(links_of: LinksOf, workers: Sequence[str], now_ns: int) -> Links:
-    """Return what is known of the links among ``workers``, each named once."""
+    """Return the measurements of the links among ``workers``, each named once."""
     column = {worker: index for index, worker in enumerate(workers)}
-    known = [
+    measured = [
         (row, column[receiver], link.ts_ns, *_figures(link))
         for row, sender in enumerate(workers)
         for receiver, link in links_of.get(sender, {}).items()
         if receiver in column
     ]
     links = np.full((len(Links._fields), len(workers), len(workers)), np.nan)
-    if known:
-        rows, to, ts_ns, *figures = zip(*known, strict=True)
+    if measured:
+        rows, to, ts_ns, *figures = zip(*measured, strict=True)
         ages_s = (now_ns - np.array(ts_ns)) / SECOND_NS
         bytes_per_s, latency_s, spread = map(np.array, figures)
         links[:, rows, to] = bytes_per_s, latency_s, ages_s, spread

@@ -1,4 +1,4 @@
-"""What a policy or predictor declares that it reads; nothing else is kept for it."""
+"""The data that a policy or predictor declares to read; nothing else is stored for it."""
 
 from collections.abc import Iterable
 from typing import TypeAlias
@@ -6,7 +6,7 @@ from typing import TypeAlias
 import msgspec
 
 DAY_S = 86_400.0
-"""For how long faults are remembered whether or not somebody needs them, seconds."""
+"""How long faults are stored even if no plugin needs them, seconds."""
 
 
 class Need(msgspec.Struct, frozen=True):
@@ -17,9 +17,9 @@ class Need(msgspec.Struct, frozen=True):
     metric : str
         Its name, as the trainer or a collector reports it.
     window_s : float
-        How far back, seconds; 0: the latest value only.
+        How far back, seconds; 0: only the latest value.
     optional : bool
-        Whether the plugin does its part without it: an evaluation does not warn that it is missing.
+        Whether the plugin works without it: an evaluation does not warn if it is missing.
 
     Examples
     --------
@@ -35,7 +35,7 @@ class Need(msgspec.Struct, frozen=True):
 
 
 class NeedFaults(msgspec.Struct, frozen=True):
-    """Faults from further back than the last day, which is there in any case.
+    """Faults older than the last day, which is always available.
 
     Attributes
     ----------
@@ -53,12 +53,12 @@ class NeedFaults(msgspec.Struct, frozen=True):
 
 
 class NeedPast(msgspec.Struct, frozen=True):
-    """For how long things have been so: asked of a trace, it is told from its beginning.
+    """How long a value has been unchanged; in a trace, since the beginning of the trace.
 
     Attributes
     ----------
     metrics : tuple of str
-        Those of which ``moved_s`` and ``changed_s`` are read; each has a ``Need`` of its own.
+        The metrics whose ``moved_s`` and ``changed_s`` are read; each also needs a ``Need``.
 
     Examples
     --------
@@ -72,14 +72,14 @@ class NeedPast(msgspec.Struct, frozen=True):
 
 
 class NeedLabels(msgspec.Struct, frozen=True):
-    """What does not change of a component, by which a plugin judges.
+    """Fixed properties of a component, such as its model, that a plugin reads.
 
-    A predictor is shown no other of them; a policy's view has all.
+    A predictor's view has only these; a policy's view has all labels.
 
     Attributes
     ----------
     names : tuple of str
-        Those of ``view.labels`` that are read.
+        The keys of ``view.labels`` that are read.
 
     Examples
     --------
@@ -92,12 +92,12 @@ class NeedLabels(msgspec.Struct, frozen=True):
 
 
 class NeedNotes(msgspec.Struct, frozen=True):
-    """Notes of the workers that a policy reads; the newest of each kind is kept of each worker.
+    """Notes that a policy reads; the newest of each kind is stored for each worker.
 
     Attributes
     ----------
     kinds : tuple of str
-        As in ``loom.note(kind)``, or those that a Threadlet sends itself, such as ``dump``.
+        Kinds from ``loom.note(kind)``, or those that a Threadlet sends, such as ``dump``.
 
     Examples
     --------
@@ -110,15 +110,15 @@ class NeedNotes(msgspec.Struct, frozen=True):
 
 
 class NeedForecast(msgspec.Struct, frozen=True):
-    """A predictor whose forecasts a policy reads; the config has to make it active.
+    """A predictor whose forecasts a policy reads; the config has to activate it.
 
     Attributes
     ----------
     predictor : str
         Its name.
     skilled : bool
-        Whether to act on a fitted model of it only if the verdict on its card is "useful": on
-        another the policy is in dry run. A predictor without a model has no card, and is taken.
+        Whether the policy needs a model with the verdict "useful": with another model it is in
+        dry run. A predictor without a model is always accepted.
 
     Examples
     --------
@@ -137,7 +137,7 @@ PolicyNeed: TypeAlias = Need | NeedFaults | NeedPast | NeedLabels | NeedNotes | 
 
 
 def windows_s(needs: Iterable[PolicyNeed]) -> dict[str, float]:
-    """Return the longest window of each metric, seconds, in the order of their first mention."""
+    """Return the longest window of each metric, seconds, in order of first mention."""
     windows: dict[str, float] = {}
     for need in needs:
         if isinstance(need, Need):
@@ -146,26 +146,26 @@ def windows_s(needs: Iterable[PolicyNeed]) -> dict[str, float]:
 
 
 def fault_memory_s(needs: Iterable[PolicyNeed]) -> float:
-    """Return for how long faults have to be remembered, seconds."""
+    """Return how long faults have to be stored, seconds."""
     return max([DAY_S, *(need.memory_s for need in needs if isinstance(need, NeedFaults))])
 
 
 def metrics_with_past(needs: Iterable[PolicyNeed]) -> set[str]:
-    """Return the metrics of which it is kept when they moved."""
+    """Return the metrics whose times of change are stored."""
     return {metric for need in needs if isinstance(need, NeedPast) for metric in need.metrics}
 
 
 def labels_read(needs: Iterable[PolicyNeed]) -> tuple[str, ...]:
-    """Return the labels by which somebody judges, each once."""
+    """Return the labels that a plugin reads, each once."""
     named = (name for need in needs if isinstance(need, NeedLabels) for name in need.names)
     return tuple(dict.fromkeys(named))
 
 
 def notes_read(needs: Iterable[PolicyNeed]) -> frozenset[str]:
-    """Return the kinds of notes that somebody reads."""
+    """Return the kinds of notes that a plugin reads."""
     return frozenset(kind for need in needs if isinstance(need, NeedNotes) for kind in need.kinds)
 
 
 def forecasts_read(needs: Iterable[PolicyNeed]) -> list[NeedForecast]:
-    """Return the needs of forecasts."""
+    """Return the needs for forecasts."""
     return [need for need in needs if isinstance(need, NeedForecast)]

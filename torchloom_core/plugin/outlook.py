@@ -1,7 +1,4 @@
-"""What a policy makes of forecasts: what they still say, and what was acted on already.
-
-For policies that act on a predictor: public, like :mod:`torchloom_core.plugin`.
-"""
+"""Helpers for policies that act on forecasts; public, like :mod:`torchloom_core.plugin`."""
 
 from collections.abc import Hashable, Iterable
 
@@ -12,41 +9,41 @@ from torchloom_core.plugin.arrays import Floats
 from torchloom_core.plugin.view import FleetView
 
 UNSAVED_WORK = "unsaved_work_s"
-"""The metric by which a trainer tells how much work its last checkpoint is behind, seconds."""
+"""The metric of a trainer's work since its last checkpoint, seconds."""
 
 _CERTAIN = 1.0 - 1e-12
 
 
 class Outlook:
-    """One predictor's newest forecast, and what is left of it as time goes on.
+    """One predictor's newest forecast, for the rest of its horizon.
 
-    A forecast that reaches ``horizon_s`` ahead says less about the rest of that time the older
-    it gets, and nothing once it is over, however rarely the predictor is asked. The hazard
-    counts as constant: ``p`` within h becomes ``1 - (1 - p)^(rest / h)``.
+    A forecast covers ``horizon_s`` from when it was made; with a constant hazard rate, the
+    probability ``p`` for that time becomes ``1 - (1 - p)^(rest / horizon)`` for the rest of it.
+    Afterwards it is NaN, until the next forecast.
 
     Parameters
     ----------
     predictor : str
-        Whose forecasts.
+        The name of the predictor.
     horizon_s : float, optional
-        Look so far ahead, seconds; absent: the forecast's own horizon.
+        The horizon to use, seconds; default: that of the forecast.
 
     Attributes
     ----------
     id : str
         The newest forecast's id, empty before the first.
     rest_s : float
-        How far ahead it still reaches, seconds.
+        The rest of its horizon, seconds.
 
     Examples
     --------
     >>> from torchloom_core.plugin import Forecast, Outlook
     >>> from torchloom_core.testing import view_of
-    >>> said = Forecast(id="f1", predictor="trend", horizon_s=600.0, hazard={"w0": 0.75})
+    >>> forecast = Forecast(id="f1", predictor="trend", horizon_s=600.0, hazard={"w0": 0.75})
     >>> outlook = Outlook("trend")
-    >>> outlook.probability(view_of(workers=2, now_s=1000.0, forecasts=[said]))
+    >>> outlook.probability(view_of(workers=2, now_s=1000.0, forecasts=[forecast]))
     array([0.75,  nan])
-    >>> outlook.probability(view_of(workers=2, now_s=1300.0, forecasts=[said]))
+    >>> outlook.probability(view_of(workers=2, now_s=1300.0, forecasts=[forecast]))
     array([0.5, nan])
     >>> outlook.rest_s
     300.0
@@ -74,15 +71,15 @@ class Outlook:
         return np.asarray(1.0 - (1.0 - p) ** (self.rest_s / forecast.horizon_s))
 
     def why(self, view: FleetView, row: int) -> str:
-        """Return what the predictor says of the worker in ``row``, or nothing."""
+        """Return the predictor's reason for the worker in ``row``, or an empty string."""
         forecast = view.forecast(self._predictor)
         return forecast.why.get(view.workers[row], "") if forecast else ""
 
 
 class ActedOn:
-    """What was acted on, so that one suspicion is acted on once.
+    """The suspicions that were acted on, so that each is acted on once.
 
-    It is news again when its time is over, or when the risk has risen: the odds have doubled.
+    A suspicion counts as new again after its time, or when its odds have doubled.
 
     Examples
     --------
@@ -98,16 +95,16 @@ class ActedOn:
     """
 
     def __init__(self) -> None:
-        self._known: dict[Hashable, tuple[float, int]] = {}
+        self._acted_on: dict[Hashable, tuple[float, int]] = {}
 
     def is_news(self, suspicion: Hashable, probability: float, now_ns: int) -> bool:
-        """Say whether the suspicion is new, or graver than when it was acted on."""
-        odds, until_ns = self._known.get(suspicion, (0.0, 0))
+        """Return whether the suspicion is new, or its odds have doubled since."""
+        odds, until_ns = self._acted_on.get(suspicion, (0.0, 0))
         return now_ns >= until_ns or _odds(probability) >= 2.0 * odds
 
     def add(self, suspicion: Hashable, probability: float, now_ns: int, for_s: float) -> None:
-        """Remember the suspicion as acted on, for ``for_s`` seconds."""
-        self._known[suspicion] = (_odds(probability), now_ns + round(for_s * SECOND_NS))
+        """Record that the suspicion was acted on; it counts for ``for_s`` seconds."""
+        self._acted_on[suspicion] = (_odds(probability), now_ns + round(for_s * SECOND_NS))
 
 
 def _odds(probability: float) -> float:
@@ -115,7 +112,7 @@ def _odds(probability: float) -> float:
 
 
 class Standbys:
-    """The standby groups that wait, each to be taken once.
+    """The standby groups of a view; each can be reserved once.
 
     Examples
     --------
@@ -138,9 +135,9 @@ class Standbys:
             self._nodes.setdefault(view.group[row], []).append(view.node[row])
 
     def fit(self, rows: Iterable[int], avoid: Iterable[str] = ()) -> str:
-        """Return the first group that could take the place of the one in ``rows``, or nothing.
+        """Return the first group that could replace the one in ``rows``, or an empty string.
 
-        A fit one is as large, and on other nodes that are not cordoned, nor to be avoided.
+        It is as large, and on other nodes that are neither cordoned nor in ``avoid``.
         """
         nodes = [self._view.node[row] for row in rows]
         barred = {*nodes, *self._view.cordoned, *avoid}
@@ -150,9 +147,9 @@ class Standbys:
         return ""
 
     def left(self, workers: int, avoid: Iterable[str] = ()) -> int:
-        """Return how many groups of so many workers wait that could take over somebody's place.
+        """Return how many standby groups of this size could replace a group.
 
-        None of their nodes is cordoned, nor to be avoided.
+        None of their nodes is cordoned or in ``avoid``.
         """
         barred = {*self._view.cordoned, *avoid}
         return sum(
@@ -161,7 +158,7 @@ class Standbys:
         )
 
     def take(self, rows: Iterable[int], avoid: Iterable[str] = ()) -> bool:
-        """Take the one that is fit for the group in ``rows``; return False if none is."""
+        """Reserve a standby for the group in ``rows``; return False if none fits."""
         group = self.fit(rows, avoid)
         if group:
             del self._nodes[group]
@@ -169,9 +166,9 @@ class Standbys:
 
 
 def unsaved_work_s(view: FleetView) -> float | None:
-    """Return the work since the last checkpoint, as the training workers measure it.
+    """Return the work since the last checkpoint, as the training workers report it.
 
-    It is the largest :data:`UNSAVED_WORK` of any, seconds; None where nobody reports it.
+    It is the largest :data:`UNSAVED_WORK` of any, seconds; None if no worker reports it.
 
     Raises
     ------
@@ -186,5 +183,5 @@ def unsaved_work_s(view: FleetView) -> float | None:
     250.0
     """
     measured = np.where(view.is_in("training", "paused"), view.latest(UNSAVED_WORK), np.nan)
-    known = measured[np.isfinite(measured) & (measured >= 0)]
-    return float(known.max()) if len(known) else None
+    valid = measured[np.isfinite(measured) & (measured >= 0)]
+    return float(valid.max()) if len(valid) else None

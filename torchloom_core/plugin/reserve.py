@@ -1,6 +1,6 @@
-"""What it costs a run that a node is away: one that was left, is inspected, or is cordoned.
+"""The cost of a node that is unavailable: after a move, under inspection, or cordoned.
 
-For policies that move groups or cordon nodes: public, like :mod:`torchloom_core.plugin`.
+For policies that move groups or cordon nodes; public, like :mod:`torchloom_core.plugin`.
 """
 
 import math
@@ -9,22 +9,21 @@ from torchloom_core.config.schema import Costs
 
 
 class Reserve:
-    """The standbys of a run, and what it costs to have one less of them for a while.
+    """The standbys of a run, and the expected cost of one standby less for a time.
 
-    A move uses up a standby until another can sit on the nodes that were left, and a cordon
-    keeps one from doing so. Nobody misses it unless more failures come meanwhile than there are
-    standbys ``left``. Each failure uses one up for ``costs.repair_s``. Let failures come at
-    random, ``failures_per_s`` of them; then one is missed with the probability
+    A move uses up a standby until another one can run on the old nodes, which a cordon delays.
+    That costs nothing unless more failures come meanwhile than there are standbys ``left``. Each
+    failure uses up a standby for ``costs.repair_s``. With Poisson failures at the rate
+    ``failures_per_s``, a standby is missing with the probability
 
         q = P(N > left),    N ~ Poisson(failures_per_s x min(away + replace, repair))
 
-    and costs the time of the GPUs that are away, and what a failure costs more without a
-    standby:
+    and then costs the time of the unavailable GPUs, and the wait of all others:
 
         q [away x its GPUs + replace x its GPUs + others_wait x others' GPUs]
 
-    Where nobody stood by before, ``left`` is -1 and q is 1. Cold spares are not known to the
-    view: where there are some, a standby is made up sooner, and this is too dear.
+    In a run without standbys ``left`` is -1 and q is 1. The view does not know cold spares: if
+    there are some, a standby is replaced sooner, and the price is too high.
 
     Parameters
     ----------
@@ -33,9 +32,9 @@ class Reserve:
     run_gpus : float
         GPUs of the run.
     failures_per_s : float
-        How often the run fails, apart from what the action avoids, >= 0.
+        Failures of the run per second, without the one that the action avoids, >= 0.
     left : int
-        How many standbys are left meanwhile; -1 where nobody stood by before.
+        How many standbys are left meanwhile; -1 in a run without standbys.
 
     Examples
     --------
@@ -57,18 +56,18 @@ class Reserve:
         self.left = left
 
     def move_gpu_s(self, gpus: float) -> float:
-        """Return the price of moving a group of so many GPUs, GPU-seconds.
+        """Return the price of moving a group with ``gpus`` GPUs, GPU-seconds.
 
-        It is the pause of all, and that the nodes that are left are away.
+        It is the pause of all GPUs plus the price of the inspection of the old nodes.
         """
         return self._costs.migrate_s * self._run_gpus + self.inspected_gpu_s(gpus)
 
     def inspected_gpu_s(self, gpus: float) -> float:
-        """Return what it costs that so many GPUs are away for inspection, GPU-seconds."""
+        """Return the price of an inspection of ``gpus`` GPUs, GPU-seconds."""
         return self.away_gpu_s(gpus, self._costs.inspect_s)
 
     def away_gpu_s(self, gpus: float, away_s: float) -> float:
-        """Return what it costs that so many GPUs are away for ``away_s``, GPU-seconds."""
+        """Return the price of ``gpus`` GPUs being unavailable for ``away_s``, GPU-seconds."""
         costs = self._costs
         unready_s = min(away_s + costs.replace_s, costs.repair_s)
         missed = _more_than(self.left, self._failures_per_s * unready_s)

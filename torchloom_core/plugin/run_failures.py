@@ -1,6 +1,6 @@
-"""How often the run fails, and how often that takes work back, as far as can be seen.
+"""The observed failure rate of a run, and the share of failures that lose work.
 
-For policies that weigh what a failure costs: public, like :mod:`torchloom_core.plugin`.
+For policies that weigh the cost of a failure; public, like :mod:`torchloom_core.plugin`.
 """
 
 from collections.abc import Sequence
@@ -15,26 +15,26 @@ from torchloom_core.wire.events import Fault
 
 
 class RunFailures:
-    """The failures that hit the run, and how many node-seconds it trained to have them.
+    """The failures of the run, and the node-seconds of training in which they happened.
 
-    Faults from before the first look count on nodes that train then, the first of them only to
-    start the clock.
+    Faults before the first look count if their nodes train then; the first one only starts the
+    time span.
 
     Parameters
     ----------
     incident_s : float
-        Faults of the run closer than this are one failure, seconds.
+        Faults of the run that are closer in time are one failure, seconds.
 
     Attributes
     ----------
     count : int
         Failures so far.
     nodes : int
-        How many nodes train now.
+        Training nodes now.
     per_s : float
-        How often a run as large as now fails, by the failures so far; 0 before the first.
+        Estimated failures per second of a run of the present size; 0 before the first.
     rollbacks : Rollbacks
-        Which of the failures since the first look took work back.
+        The failures since the first look that lost work.
 
     Examples
     --------
@@ -52,7 +52,7 @@ class RunFailures:
 
     def __init__(self, incident_s: float) -> None:
         self._incident_ns = round(incident_s * SECOND_NS)
-        self._known: Sequence[Fault] = ()
+        self._faults: Sequence[Fault] = ()
         self._training: tuple[Sequence[str], list[int]] = ((), [])
         self._places: frozenset[str] = frozenset()
         self._looked_ns = self._first_ns = self._last_ns = self._node_ns = 0
@@ -66,11 +66,11 @@ class RunFailures:
 
     @property
     def per_s(self) -> float:
-        """Failures a second of a run of ``nodes``."""
+        """Failures per second of a run of ``nodes``."""
         return self.count / self.node_s * self.nodes if self.node_s else 0.0
 
     def look(self, view: FleetView, training: list[int]) -> None:
-        """Count what is new; ``training`` are the rows of the workers that train."""
+        """Count new failures; ``training`` are the rows of the training workers."""
         if not (self._looked_ns or training):
             return
         if self._looked_ns:
@@ -82,7 +82,7 @@ class RunFailures:
             self._places = frozenset(nodes.union(view.workers[row] for row in training))
             self.nodes = len(nodes)
             hit |= self._places
-        watched = 0 if view.faults is self._known else self._take(view, hit)
+        watched = 0 if view.faults is self._faults else self._take(view, hit)
         if "paused" in view.state:
             self.rollbacks.forget()
         else:
@@ -90,14 +90,14 @@ class RunFailures:
         self._looked_ns = view.now_ns
 
     def _take(self, view: FleetView, hit: frozenset[str]) -> int:
-        """Count the failures of these places; return how many came since the last look."""
+        """Count the failures at these places; return how many came since the last look."""
         watched = 0
         since_ns = self._looked_ns - round(view.costs.detect_s * SECOND_NS)
-        for fault in added(self._known, view.faults):
+        for fault in added(self._faults, view.faults):
             if fault.fatal and (fault.worker or fault.node) in hit and self._is_new(fault.ts_ns):
                 self.count += 1
                 watched += fault.ts_ns >= since_ns
-        self._known = view.faults
+        self._faults = view.faults
         if self._looked_ns:
             return watched
         if self.count:
@@ -106,7 +106,7 @@ class RunFailures:
         return 0
 
     def _is_new(self, ts_ns: int) -> bool:
-        """Say whether a fault at this time is none that belongs to a failure known already."""
+        """Return whether a fault at this time is a new failure."""
         is_new = not self._last_ns or abs(ts_ns - self._last_ns) > self._incident_ns
         self._first_ns = self._first_ns or ts_ns
         self._last_ns = max(ts_ns, self._last_ns)
@@ -114,24 +114,24 @@ class RunFailures:
 
 
 def _step(view: FleetView, training: list[int]) -> int:
-    """Return how far the run is, -1 if nobody says."""
+    """Return the highest step of the training workers, -1 if there are none."""
     return int(np.max(view.step[training])) if training else -1
 
 
 class Rollbacks:
-    """How many of the failures that were watched took work back.
+    """The number of watched failures that rolled the run back.
 
-    A failure is watched from the last look before it until the run's step number, the highest
-    that any of its workers has, rises after it; what rises within ``detect_s`` may only have been
-    reported late. Work was lost as far as the number fell meanwhile, or, since it may fall and
-    rise unseen where looks are rare, as far as the run is now behind its pace, less the
-    ``detect_s + restart_s`` that any restart takes. More than two saves and two steps, by which a
-    pace may err, is a rollback. The pace is that of all the time in which no failure was open.
+    A failure is watched from the last look before it until the run's highest step rises after
+    it; a rise within ``detect_s`` is ignored, as it may be a late report. The lost work is how
+    far the step fell, or how far the run is behind its pace, less the ``detect_s + restart_s`` of
+    any restart: between rare looks the step may fall and rise unseen. A loss above two saves and
+    two steps, the error of the pace, is a rollback. The pace is that of all time without an open
+    failure.
 
     Attributes
     ----------
     watched, count : int
-        Failures that were watched to their end, and how many of them were rollbacks.
+        Failures whose watch has ended, and how many of them were rollbacks.
     """
 
     def __init__(self) -> None:
@@ -144,11 +144,11 @@ class Rollbacks:
 
     @property
     def share(self) -> float:
-        """The share of failures that roll the run back, after a first one that did."""
+        """The share of failures that roll the run back, with one rollback as prior."""
         return (1 + self.count) / (1 + self.watched)
 
     def look(self, step: int, now_ns: int, failures: int, costs: Costs) -> None:
-        """Take how far the run is, -1 if nobody says, and how many failures are new."""
+        """Add the run's step, -1 if unknown, and the number of new failures."""
         if failures and self._from_step >= 0:
             self._noticed_ns = self._noticed_ns if self._open else now_ns
             self._open += failures
@@ -170,11 +170,11 @@ class Rollbacks:
         self._from_ns = now_ns
 
     def forget(self) -> None:
-        """Begin anew, for time has passed in which the run was not to train."""
+        """Start anew after a time in which the run was paused."""
         self._from_step, self._open, self._fell = -1, 0, 0
 
     def _close(self, step: int, now_ns: int, costs: Costs) -> None:
-        """Say of the open failures whether they took work back, if the pace is known."""
+        """Decide whether the open failures were rollbacks, if the pace is known."""
         if self._clean_steps:
             step_s = self._clean_ns / self._clean_steps / SECOND_NS
             late_s = (now_ns - self._from_ns) / SECOND_NS - (step - self._from_step) * step_s

@@ -1,6 +1,6 @@
-"""How busy the run's network is, and what sending something else over it costs the steps.
+"""The load of the run's network, and the delay of the steps by another transfer.
 
-For policies whose actions send a state or a checkpoint over the network that the allreduce needs:
+For policies whose actions send a model state or a checkpoint over the network of the allreduce;
 public, like :mod:`torchloom_core.plugin`.
 """
 
@@ -14,12 +14,12 @@ from torchloom_core.plugin.needs import Need
 from torchloom_core.plugin.view import FleetView
 
 STATE_BYTES = "state_bytes"
-"""The metric by which a worker tells how much it gives to one that joins, bytes."""
+"""The metric of the state that a worker sends to one that joins, bytes."""
 
 _NOW_S = 60.0
 _MEMORY_S = 3600.0
 _IDLE_SHARE = 0.1
-"""Below this too little is sent to tell the bandwidth by it, and a transfer disturbs little."""
+"""Below this share too little is sent to estimate the bandwidth, and a transfer costs little."""
 _MOST_BYTES = 1e18
 
 TRAFFIC_NEEDS = (
@@ -33,33 +33,32 @@ TRAFFIC_NEEDS = (
 
 
 class Traffic:
-    """What the allreduces of the training workers tell of the network they share.
+    """An estimate of the network load from the allreduces of the training workers.
 
-    The wire is busy for ``wire_s`` of each step, of LocalSGD and DiLoCo of each round, the least
-    over the workers, since what others have beyond that they spend on waiting for a slower rank;
-    what that worker has sent meanwhile tells the bandwidth. Both are medians of the last minute.
-    Nothing is probed: where nobody trains, or nobody reports these metrics, nothing is known, all
-    numbers are NaN, and prices 0.
+    The network is busy for ``wire_s`` of each step, or of each round of LocalSGD and DiLoCo. The
+    minimum over the workers is used, since larger values include waiting for a slower rank; the
+    bytes that this worker sent in that time give the bandwidth. Both are medians of the last
+    minute. No probe is sent: without training workers, or without these metrics, all numbers are
+    NaN and prices 0.
 
-    Bytes that go over a wire which is busy for a share ``s`` of the time take ``bytes /
-    bandwidth`` of it. Let both sides get half of it where they meet: in each step the transfer
-    has the wire alone for ``1 - s`` and the step's own bytes need ``2 s`` instead of ``s``. So
-    every second of the wire that the transfer takes delays the step by ``s`` seconds, which all
-    GPUs of the run wait. To send the same at a lower rate delays it as much in all: only fewer
-    bytes, or a time at which the network is less busy, make it cheaper.
+    A transfer needs the network for ``bytes / bandwidth`` seconds. If the network is busy for a
+    share ``s`` of the time, and both get half of it when they overlap, each step takes ``2 s``
+    instead of ``s`` for its own bytes. So each second of network time that the transfer needs
+    delays the run by ``s`` seconds, for which all its GPUs wait. A lower rate does not reduce the
+    total delay; fewer bytes or a time with less traffic do.
 
-    All bytes are those of one worker, which sends and receives over its own link; the workers of
-    a group do so at the same time.
+    All bytes are those of one worker on its own link; the workers of a group transfer at the same
+    time.
 
     Attributes
     ----------
     busy_share : float
-        Share of a step in which the wire was busy, 0 to 1; NaN if not known.
+        Share of a step in which the network was busy, 0 to 1; NaN if unknown.
     bytes_per_s : float
-        What a worker sends while the wire is busy; NaN if not known, or the network is idle.
+        Bandwidth of a worker while the network is busy; NaN if unknown or idle.
     state_bytes : float
-        What a worker that joins is given: as measured, else ``costs.state_bytes``; NaN if not
-        known.
+        Size of the state that a joining worker receives: as reported, else ``costs.state_bytes``;
+        NaN if unknown.
 
     Examples
     --------
@@ -86,7 +85,7 @@ class Traffic:
         self.busy_share = self.bytes_per_s = self.state_bytes = math.nan
 
     def look(self, view: FleetView) -> None:
-        """Take in a tick; to be called at every one, for the last hour to be known."""
+        """Update from the view of a tick; call it at every tick to have the last hour."""
         in_run = view.is_in("training", "paused")
         self._gpus = view.costs.gpus_per_worker * int(np.count_nonzero(in_run))
         self.busy_share, self.bytes_per_s = _wire(view)
@@ -102,35 +101,35 @@ class Traffic:
             self._past.append((view.now_ns, self._delay_s_per_byte))
 
     def transfer_s(self, size_bytes: float) -> float:
-        """Return for how long a transfer needs the whole wire, seconds; NaN if not known."""
+        """Return how long a transfer needs the whole network, seconds; NaN if unknown."""
         return size_bytes / self.bytes_per_s
 
     def transfer_gpu_s(self, size_bytes: float) -> float:
-        """Return what a transfer costs the run now, GPU-seconds; 0 if not known."""
+        """Return the price of a transfer now, GPU-seconds; 0 if unknown."""
         return self.delay_s(size_bytes) * self._gpus
 
     def usual_gpu_s(self, size_bytes: float) -> float:
-        """Return what it costs at the median of the last hour, GPU-seconds; 0 if not known."""
+        """Return its price at the median load of the last hour, GPU-seconds; 0 if unknown."""
         return self.usual_delay_s(size_bytes) * self._gpus
 
     def delay_s(self, size_bytes: float) -> float:
-        """Return by how much a transfer delays the run now, seconds; 0 if not known."""
+        """Return how long a transfer delays the run now, seconds; 0 if unknown."""
         return _product(size_bytes, self._delay_s_per_byte)
 
     def usual_delay_s(self, size_bytes: float) -> float:
-        """Return by how much it does at the median of the last hour, seconds; 0 if not known."""
+        """Return its delay at the median load of the last hour, seconds; 0 if unknown."""
         past = [delay for _, delay in self._past]
         return _product(size_bytes, float(np.median(past))) if past else 0.0
 
     def in_words(self, what: str, size_bytes: float) -> str:
-        """Return what it takes to send ``what`` now, for a person."""
+        """Return the time and price to send ``what`` now, in words."""
         if math.isnan(size_bytes):
-            return f"{what} is of unknown size, and its transfer priced 0"
+            return f"{what} has an unknown size, so its transfer is priced 0"
         what = f"{what} ({_in_words(size_bytes)})"
         if math.isnan(self.busy_share):
-            return f"{what} goes over a network of which nothing is known, priced 0"
+            return f"{what} uses a network with unknown load, priced 0"
         if math.isnan(self.bytes_per_s):
-            return f"{what} goes over a network that is {self.busy_share:.0%} busy, priced 0"
+            return f"{what} uses a network that is {self.busy_share:.0%} busy, priced 0"
         return (
             f"{what} takes {self.transfer_s(size_bytes):.0f} s of a network that is "
             f"{self.busy_share:.0%} busy: {self.transfer_gpu_s(size_bytes):.0f} GPU-s"
@@ -143,17 +142,17 @@ class Traffic:
 
 
 def _wire(view: FleetView) -> tuple[float, float]:
-    """Return for which share of a step the wire is busy, and how many bytes it takes a second."""
+    """Return the share of a step in which the network is busy, and its bandwidth in bytes/s."""
     training = view.is_in("training")
     step_s, wire_s, sent, round_s = (
         view.window(need.metric, need.window_s)[training] for need in TRAFFIC_NEEDS[:4]
     )
     step_s = np.where(np.isnan(round_s), step_s, round_s)
-    known = (step_s > 0) & (wire_s >= 0) & np.isfinite(step_s) & np.isfinite(wire_s)
-    columns = np.flatnonzero(known.any(axis=0))
+    valid = (step_s > 0) & (wire_s >= 0) & np.isfinite(step_s) & np.isfinite(wire_s)
+    columns = np.flatnonzero(valid.any(axis=0))
     if not len(columns):
         return math.nan, math.nan
-    wire_s = np.where(known, wire_s, np.inf)
+    wire_s = np.where(valid, wire_s, np.inf)
     rows = wire_s[:, columns].argmin(axis=0)
     busy_s = wire_s[rows, columns]
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):

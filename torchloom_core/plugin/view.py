@@ -1,4 +1,4 @@
-"""What a policy or predictor sees of the fleet at one tick."""
+"""The fleet at one tick, as policies and predictors read it."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from functools import lru_cache
@@ -21,7 +21,7 @@ _T = TypeVar("_T")
 
 
 class Metrics(Protocol):
-    """Where a view reads telemetry: the live rings, or copies of them."""
+    """The telemetry of a view: the live ring buffers, or copies of them."""
 
     def latest(self, metric: str) -> Floats:
         """Return ``(workers,)`` newest values, NaN where missing or stale."""
@@ -30,38 +30,38 @@ class Metrics(Protocol):
         """Return ``(workers, samples)``, oldest first, NaN where missing."""
 
     def age_s(self, metric: str) -> Floats:
-        """Return ``(workers,)`` seconds since the last valid sample, inf where there is none."""
+        """Return ``(workers,)`` seconds since the last valid sample, inf without one."""
 
     def last_known(self, metric: str) -> Floats:
-        """Return ``(workers,)`` newest values, however old, NaN where there is none."""
+        """Return ``(workers,)`` newest values, however old, NaN without one."""
 
     def moved_s(self, metric: str) -> Floats:
-        """Return ``(workers,)`` seconds since the value first changed, NaN where it never did."""
+        """Return ``(workers,)`` seconds since the value first changed, NaN if it never did."""
 
     def rested_s(self, metric: str) -> Floats:
-        """Return ``(workers,)`` seconds without a change before the first, NaN without one."""
+        """Return ``(workers,)`` seconds from the first sample to the first change, or NaN."""
 
     def changed_s(self, metric: str) -> Floats:
-        """Return ``(workers,)`` seconds since the value last changed, NaN where it never did."""
+        """Return ``(workers,)`` seconds since the value last changed, NaN if it never did."""
 
 
 class LighthouseRows(NamedTuple):
-    """What torchLoom's lighthouse sees of the last quorum, by the rows of a view.
+    """The last quorum, as torchLoom's lighthouse reports it, by the rows of a view.
 
     Attributes
     ----------
     quorum_id : int
-        Of the last quorum.
+        The id of the last quorum.
     waiting_s : float
-        For how long somebody has been waiting for the next, when this was said.
+        How long a group had been waiting for the next quorum at the time of the report.
     member : (workers,) bool
-        Who is in it.
+        Whether the worker is a member.
     failed : (workers,) bool
-        Who asks for the next one since its last step failed.
+        Whether its group requests the next quorum because its last step failed.
     silent : (workers,) bool
-        Who does not ask although others wait.
+        Whether its group requests no quorum although others wait.
     lost : (workers,) bool
-        Whose process has ended, or who left, since.
+        Whether its process has ended, or its group left, since that quorum.
 
     Examples
     --------
@@ -83,7 +83,7 @@ class LighthouseRows(NamedTuple):
 
 
 class _Labels:
-    """Labels that are the same only if they are the same object: they change with a hello."""
+    """Labels, compared by identity: a hello creates a new object."""
 
     def __init__(self, rows: Sequence[Mapping[str, str | float]]) -> None:
         self.rows = rows
@@ -97,7 +97,7 @@ class _Labels:
 
 @lru_cache(maxsize=16)
 def _only(labels: _Labels, names: tuple[str, ...]) -> Sequence[Mapping[str, str | float]]:
-    """Return the labels of these names, the same object if there are no others."""
+    """Return the labels with these names, the same object if there are no others."""
     if all(row.keys() <= {*names} for row in labels.rows):
         return labels.rows
     return tuple(
@@ -108,50 +108,50 @@ def _only(labels: _Labels, names: tuple[str, ...]) -> Sequence[Mapping[str, str 
 class FleetView:
     """The fleet at one tick, in columns.
 
-    A worker keeps its row for the whole run, so a policy may keep arrays of its own between
-    ticks; rows are only ever added (see :func:`grow`). Arrays are read-only and valid until
-    ``on_tick`` returns.
+    A worker has the same row for the whole run, so a policy may have its own arrays between ticks;
+    rows are only added (see :func:`grow`). Arrays are read-only and valid until ``on_tick``
+    returns.
 
     Attributes
     ----------
     now_ns : int
         Time of the tick, nanoseconds since the Unix epoch.
     tick_s : float
-        Seconds between ticks, which is the spacing of the samples in a window.
+        Seconds between ticks, and between samples in a window.
     workers : sequence of str
-        Worker ids, one a row.
+        Worker ids, one per row.
     group, node, rack : sequence of str
-        Replica group, node and rack of each row (``""`` where unknown).
+        Replica group, node and rack of each row (``""`` if unknown).
     labels : sequence of mapping of str to (str or float)
-        What does not change of each row, such as its model or its size: the same object as at the
-        last tick if nobody has said hello since.
+        Fixed properties of each row, such as its model or size: the same object as at the last
+        tick if no worker has registered since.
     state : sequence of str
         ``standby``, ``joining``, ``training``, ``paused``, ``draining`` or ``left`` as the
-        worker says; ``gone`` once its process has ended.
+        worker reports; ``gone`` once its process has ended.
     step : (workers,) int64
         Last finished step, -1 before the first.
     heartbeat_age_s : (workers,) float64
-        Seconds since anything was heard of the worker.
+        Seconds since the last message of the worker.
     progress_age_s : (workers,) float64
-        Seconds since its trainer last finished a step, as far as is known.
+        Seconds since its trainer last finished a step, as reported.
     watched_s : (workers,) float64
-        Seconds since its first sample came, in whatever life; NaN before.
+        Seconds since its first sample, of any incarnation; NaN before.
     faults : sequence of Fault
-        Faults of the last day, or of as long as a :class:`NeedFaults` asks for, oldest first: the
-        same object as at the last tick if nothing has changed.
+        Faults of the last day, or of the time of a :class:`NeedFaults`, oldest first: the same
+        object as at the last tick if nothing has changed.
     faults_of : mapping of str to tuple of Fault
-        The same by ``Fault.place``: node, or worker where its node is unknown. A place's tuple is
-        the same object as at the last tick if nothing has changed there.
+        The same by ``Fault.place``: node, or worker if its node is unknown. A place's tuple is the
+        same object as at the last tick if nothing has changed there.
     costs : Costs
-        What failures and actions cost, from the config.
+        The costs of failures and actions, from the config.
     cordoned : set of str
-        Nodes on which nobody new is put.
+        The cordoned nodes.
     knob_specs : mapping of str to KnobSpec
-        The knobs that some worker offers, by name.
+        The knobs of all workers, by name.
     lighthouse : LighthouseRows, optional
-        What torchLoom's lighthouse sees; None where there is none of ours.
+        The report of torchLoom's lighthouse; None without one.
     can_be_probed : (workers,) bool
-        Who offers that links to it, and from it, are probed.
+        Whether links from and to the worker can be probed.
 
     Examples
     --------
@@ -228,7 +228,7 @@ class FleetView:
         self._computed: dict[Hashable, Any] = {}
 
     def twin(self) -> "FleetView":
-        """Return a view of the same that may be spoilt without harm to this one."""
+        """Return a copy whose mappings can be modified without an effect on this view."""
         twin = object.__new__(type(self))
         own: dict[str, Any] = {
             "knob_specs": dict(self.knob_specs),
@@ -239,10 +239,10 @@ class FleetView:
         return twin
 
     def with_labels(self, names: tuple[str, ...]) -> "FleetView":
-        """Return a view of the same that has no other labels: this one, if it has none."""
-        return self.once(("with_labels", names), lambda view: view._told(names))
+        """Return this view with only these labels; the same object if it has no others."""
+        return self.once(("with_labels", names), lambda view: view._with_labels(names))
 
-    def _told(self, names: tuple[str, ...]) -> "FleetView":
+    def _with_labels(self, names: tuple[str, ...]) -> "FleetView":
         labels = _only(_Labels(self.labels), names)
         if labels is self.labels:
             return self
@@ -254,7 +254,7 @@ class FleetView:
         return len(self.workers)
 
     def once(self, key: Hashable, compute: Callable[["FleetView"], _T]) -> _T:
-        """Return what ``compute`` makes of this view, the same object for all who ask by one key.
+        """Return ``compute(view)``, computed once per key and shared by all callers.
 
         Examples
         --------
@@ -302,7 +302,7 @@ class FleetView:
         return self._metrics.window(metric, seconds)
 
     def age_s(self, metric: str) -> Floats:
-        """Return seconds since the last valid sample, ``(workers,)``, inf where there is none.
+        """Return seconds since the last valid sample, ``(workers,)``, inf without one.
 
         Raises
         ------
@@ -314,7 +314,7 @@ class FleetView:
     def last_known(self, metric: str) -> Floats:
         """Return the newest value of ``metric`` however old it is, ``(workers,)``, NaN without one.
 
-        What is told only when it changes is still so.
+        For a metric that is reported only when it changes.
 
         Raises
         ------
@@ -324,7 +324,7 @@ class FleetView:
         return self._metrics.last_known(metric)
 
     def moved_s(self, metric: str) -> Floats:
-        """Return seconds since ``metric`` first changed, ``(workers,)``, NaN where it never did.
+        """Return seconds since ``metric`` first changed, ``(workers,)``, NaN if it never did.
 
         Raises
         ------
@@ -334,7 +334,7 @@ class FleetView:
         return self._metrics.moved_s(metric)
 
     def rested_s(self, metric: str) -> Floats:
-        """Return for how long ``metric`` was the same before that, ``(workers,)``, seconds.
+        """Return how long ``metric`` was constant before its first change, ``(workers,)``, seconds.
 
         Raises
         ------
@@ -344,7 +344,7 @@ class FleetView:
         return self._metrics.rested_s(metric)
 
     def changed_s(self, metric: str) -> Floats:
-        """Return seconds since ``metric`` last changed, ``(workers,)``, NaN where it never did.
+        """Return seconds since ``metric`` last changed, ``(workers,)``, NaN if it never did.
 
         Raises
         ------
@@ -354,7 +354,7 @@ class FleetView:
         return self._metrics.changed_s(metric)
 
     def note(self, kind: str, row: int) -> Note | None:
-        """Return the newest note of a kind that the worker in ``row`` sent in this life, if any.
+        """Return the newest note of a kind of the worker in ``row`` in this incarnation, or None.
 
         Raises
         ------
@@ -375,16 +375,16 @@ class FleetView:
         return self._notes[kind].get(row)
 
     def knob(self, name: str) -> list[KnobValue | None]:
-        """Return the knob's present value per worker, None where a worker has no such knob."""
+        """Return the knob's present value per worker, None for a worker without the knob."""
         return [values.get(name) for values in self._knob_values]
 
     def links(self, rows: Iterable[int]) -> Links:
-        """Return what probes measured of the links among workers, given by their rows, each once.
+        """Return the measured links among workers, given by their rows, each once.
 
         Raises
         ------
         IndexError
-            If there is no such row.
+            If a row does not exist.
         """
         return links_among(self._links_of, [self.workers[row] for row in rows], self.now_ns)
 

@@ -1,4 +1,4 @@
-"""What the tests of a policy or predictor need, yours or ours.
+"""Contract tests and views for the tests of policies and predictors.
 
 Subclass the contract in your tests, and build views of your own with :func:`view_of`::
 
@@ -13,7 +13,7 @@ Subclass the contract in your tests, and build views of your own with :func:`vie
         view = view_of({"gpu_temp_celsius": [60.0, 61.0, 99.0]})
         assert [p.action.worker for p in policy.on_tick(view)] == ["w2"]
 
-A predictor that learns subclasses ``LearnerContract``, which asks for all of that and for more.
+For a predictor that learns, subclass ``LearnerContract``, which includes the other tests.
 """
 
 from torchloom_core.testing.learner_contract import LearnerContract

@@ -1,4 +1,4 @@
-"""What both contracts ask of a plugin."""
+"""Checks that both contracts use."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from torchloom_core.plugin.view import FleetView
 
 
 def check_class(cls: type[Any]) -> None:
-    """Fail unless name and Options are what the config needs them to be."""
+    """Fail unless name and Options fit the config."""
     name = getattr(cls, "name", None)
     assert isinstance(name, str) and name.isidentifier(), (  # noqa: PT018 - one rule
         f"need a class attribute name that is an identifier, was {name!r}"
@@ -29,26 +29,26 @@ def check_class(cls: type[Any]) -> None:
 
 
 def build(cls: type[Any], options: Mapping[str, Any]) -> Any:
-    """Return an instance with the options as they would stand in ``torchloom.toml``."""
+    """Return an instance with the options as in ``torchloom.toml``."""
     return cls(msgspec.convert(dict(options), cls.Options))
 
 
-def photograph(view: FleetView, needs: Sequence[PolicyNeed]) -> dict[str, Any]:
-    """Return a copy of all that can be read from a view, to be compared with ``==``."""
-    picture = {
+def snapshot(view: FleetView, needs: Sequence[PolicyNeed]) -> dict[str, Any]:
+    """Return a copy of all data of a view, to be compared with ``==``."""
+    copied = {
         name: value.tobytes() if isinstance(value, np.ndarray) else copy.deepcopy(value)
         for name, value in vars(view).items()
         if name not in {"_metrics", "_computed"}
     }
     for metric, window_s in windows_s(needs).items():
-        picture[f"window of {metric}"] = view.window(metric, window_s).tobytes()
-        picture[f"latest {metric}"] = view.latest(metric).tobytes()
-    return picture
+        copied[f"window of {metric}"] = view.window(metric, window_s).tobytes()
+        copied[f"latest {metric}"] = view.latest(metric).tobytes()
+    return copied
 
 
 def check_unchanged(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-    """Fail if two photographs of a view differ."""
+    """Fail if two snapshots of a view differ."""
     changed = sorted(
         name for name in before.keys() | after.keys() if before.get(name) != after.get(name)
     )
-    assert not changed, f"need the view left as it was, was changed: {', '.join(changed)}"
+    assert not changed, f"need an unchanged view, changed were: {', '.join(changed)}"

@@ -1,4 +1,4 @@
-"""Catch a plugin that asks what time it is."""
+"""Detect a plugin that reads a clock."""
 
 import contextlib
 import datetime
@@ -26,11 +26,11 @@ _CLASSES = ((datetime.datetime, ("now", "utcnow", "today")), (datetime.date, ("t
 
 @contextlib.contextmanager
 def clock_trap(plugin: type[Any]) -> Iterator[list[str]]:
-    """Make every clock raise that the plugin reads, and give a list of those that were read.
+    """Make every clock raise if the plugin reads it; yield the list of clocks that were read.
 
     Covers the functions of :mod:`time` and the ``datetime`` and ``date`` classes, whether the
     plugin's module reads them through their module or imported them by name. A library that
-    the plugin calls may read them: joblib does, to measure itself.
+    the plugin calls may read them, as joblib does for its timings.
     """
     read: list[str] = []
     package = plugin.__module__.partition(".")[0]

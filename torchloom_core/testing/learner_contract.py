@@ -1,4 +1,4 @@
-"""The tests every predictor that learns has to pass, on top of those of any predictor."""
+"""The tests for predictors that learn, in addition to those for all predictors."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar
@@ -10,7 +10,7 @@ from torchloom_core.errors import ModelError, PluginError, TorchloomError
 from torchloom_core.plugin.api import Example, Hazard, Learner
 from torchloom_core.plugin.arrays import Floats, frozen
 from torchloom_core.plugin.view import FleetView, Metrics
-from torchloom_core.testing import checks, story
+from torchloom_core.testing import checks, history
 from torchloom_core.testing.clock_trap import clock_trap
 from torchloom_core.testing.pickle_search import holds_pickle
 from torchloom_core.testing.predictor_contract import PredictorContract, check_hazard
@@ -21,13 +21,13 @@ _learned: dict[type, Mapping[str, bytes]] = {}
 class LearnerContract(PredictorContract):
     """Subclass it as ``class TestMyPredictor(LearnerContract)`` and pytest runs it.
 
-    It asks for all that :class:`PredictorContract` asks for as well, whose attributes it has.
+    It includes the tests and attributes of :class:`PredictorContract`.
 
     Attributes
     ----------
     supervised : bool
-        Whether it learns from outcomes. One that only learns what is usual says False, and is
-        content with examples in which nobody fails.
+        Whether it learns from outcomes. Set False for one that only learns normal behaviour, which
+        needs no failure in its examples.
 
     Examples
     --------
@@ -62,7 +62,7 @@ class LearnerContract(PredictorContract):
     >>> class TestBaseRate(LearnerContract):
     ...     predictor_class = BaseRate
     >>> TestBaseRate().test_a_restored_one_forecasts_the_same_to_the_bit()
-    >>> TestBaseRate().test_it_says_so_when_there_is_nothing_to_learn_from()
+    >>> TestBaseRate().test_nothing_to_learn_from_is_an_error()
     Traceback (most recent call last):
     ValueError: need at least one array to concatenate
     """
@@ -70,12 +70,12 @@ class LearnerContract(PredictorContract):
     supervised: ClassVar[bool] = True
 
     def fresh(self) -> Learner:
-        """Return a predictor with the options that has learned nothing."""
+        """Return an untrained predictor with the options."""
         learner: Learner = checks.build(self.predictor_class, self.options)
         return learner
 
     def make(self) -> Learner:
-        """Return a predictor that has learned from the examples."""
+        """Return a predictor trained on the examples."""
         if type(self) not in _learned:
             _learned[type(self)] = self.parts_after(self.examples())
         learner = self.fresh()
@@ -83,29 +83,29 @@ class LearnerContract(PredictorContract):
         return learner
 
     def views(self, seed: int = 0) -> list[FleetView]:
-        """Return the fleet's history that the predictor is shown."""
-        return story.story(self.fresh().needs, seed)
+        """Return the history of the fleet for the predictor."""
+        return history.history(self.fresh().needs, seed)
 
     def examples(self, seed: int = 0) -> list[Example]:
-        """Return what the predictor learns from."""
-        return story.examples(self.fresh().needs, seed)
+        """Return the training examples."""
+        return history.examples(self.fresh().needs, seed)
 
     def parts_after(self, examples: Iterable[Example]) -> Mapping[str, bytes]:
-        """Return what a fresh predictor has learned after these examples."""
+        """Return the parts of a new predictor trained on these examples."""
         learner = self.fresh()
         learner.fit(examples)
         return learner.parts()
 
-    def test_before_it_has_learned_it_still_answers(self) -> None:
-        """Check that a forecast comes, be it NaN throughout: the config may name no model."""
+    def test_an_untrained_one_returns_a_forecast(self) -> None:
+        """Check that an untrained predictor returns a forecast, such as all NaN."""
         learner = self.fresh()
         for view in self.views():
             check_hazard(learner.forecast(view), len(view))
 
-    def test_what_it_learned_is_bytes_without_pickle(self) -> None:
-        """Check ``parts``: plain file names, and nothing that runs code when it is read."""
+    def test_its_parts_are_bytes_without_pickle(self) -> None:
+        """Check ``parts``: plain file names, and no pickle, which could run code."""
         parts = self.parts_after(self.examples())
-        assert parts, "need something learned in parts(), was empty"
+        assert parts, "need at least one file in parts(), was empty"
         for name, data in parts.items():
             plain = name.replace("_", "").replace("-", "").replace(".", "").isalnum()
             assert plain and not name.startswith("."), (  # noqa: PT018 - one rule
@@ -114,25 +114,23 @@ class LearnerContract(PredictorContract):
             assert isinstance(data, bytes), f"{name}: need bytes, was {type(data).__name__}"
             assert not holds_pickle(data), f"{name}: need no pickle, was one"
 
-    def test_the_same_examples_teach_the_same(self) -> None:
-        """Check that a second instance learns the same bytes."""
+    def test_training_is_deterministic(self) -> None:
+        """Check that training is deterministic."""
         check_same_parts(
             self.parts_after(self.examples()),
             self.parts_after(self.examples()),
             "for the same examples",
         )
 
-    def test_what_it_learned_before_is_forgotten(self) -> None:
-        """Check that to learn again is to learn: it is fitted twice, the second time from more."""
+    def test_each_fit_starts_anew(self) -> None:
+        """Check that each ``fit`` starts anew: ``torchloom fit`` calls it twice."""
         learner = self.fresh()
         learner.fit(self.examples(seed=1))
         learner.fit(self.examples())
-        check_same_parts(
-            self.parts_after(self.examples()), learner.parts(), "whatever it learned before"
-        )
+        check_same_parts(self.parts_after(self.examples()), learner.parts(), "after a second fit")
 
     def test_a_restored_one_forecasts_the_same_to_the_bit(self) -> None:
-        """Check ``restore`` against the instance that learned."""
+        """Check ``restore`` against the trained instance."""
         learner, restored = self.fresh(), self.fresh()
         learner.fit(self.examples())
         restored.restore(learner.parts())
@@ -141,7 +139,7 @@ class LearnerContract(PredictorContract):
         check_same_parts(learner.parts(), restored.parts(), "from a restored one")
 
     def test_parts_that_are_missing_or_damaged_are_refused(self) -> None:
-        """Check that ``restore`` raises a ModelError rather than half believing."""
+        """Check that ``restore`` raises a ModelError for missing or truncated parts."""
         parts = self.parts_after(self.examples())
         for name, data in parts.items():
             without = {other: parts[other] for other in parts if other != name}
@@ -150,32 +148,32 @@ class LearnerContract(PredictorContract):
                 check_refused(ModelError, f"{name} missing or cut", self.fresh().restore, wrong)
 
     def test_a_forecast_depends_on_its_view_alone(self) -> None:
-        """Check that neither what came before nor what comes later changes a forecast."""
+        """Check that a forecast does not depend on earlier or later views."""
         views = self.views(seed=1)
         backwards = self.run(views[::-1])[::-1]
         for one, other in zip(self.run(views), backwards, strict=True):
-            check_same(one, other, "in whatever order views are shown")
+            check_same(one, other, "for any order of the views")
 
-    def test_it_keeps_no_view_beyond_the_next_example(self) -> None:
-        """Check that it copies what it keeps: a view's arrays are overwritten by what follows."""
+    def test_it_copies_the_data_of_views(self) -> None:
+        """Check that it copies the data it needs: a view's arrays are overwritten later."""
         check_same_parts(
             self.parts_after(self.examples()),
             self.parts_after(_passing(self.examples())),
-            "though views do not last",
+            "if views are overwritten",
         )
 
-    def test_fitting_leaves_the_views_as_they_were(self) -> None:
-        """Check that learning changes nothing it is shown."""
+    def test_fitting_does_not_modify_the_views(self) -> None:
+        """Check that training does not modify views and outcomes."""
         examples, needs = self.examples(), self.fresh().needs
-        before = [checks.photograph(example.view, needs) for example in examples]
+        before = [checks.snapshot(example.view, needs) for example in examples]
         outcomes = [example.outcome.tobytes() for example in examples]
         self.parts_after(examples)
-        for example, picture, outcome in zip(examples, before, outcomes, strict=True):
-            checks.check_unchanged(picture, checks.photograph(example.view, needs))
-            assert example.outcome.tobytes() == outcome, "need the outcome left as it was"
+        for example, taken, outcome in zip(examples, before, outcomes, strict=True):
+            checks.check_unchanged(taken, checks.snapshot(example.view, needs))
+            assert example.outcome.tobytes() == outcome, "need an unchanged outcome"
 
-    def test_unknown_outcomes_teach_nothing(self) -> None:
-        """Check that moments of which nobody knows what came change nothing, if supervised."""
+    def test_unknown_outcomes_have_no_effect(self) -> None:
+        """Check that examples with unknown outcomes have no effect, if supervised."""
         if self.supervised:
             unknown = _with_outcome(self.examples(seed=1), np.nan)
             both = [each for pair in zip(self.examples(), unknown, strict=True) for each in pair]
@@ -185,8 +183,8 @@ class LearnerContract(PredictorContract):
                 "with and without unknown outcomes",
             )
 
-    def test_it_says_so_when_there_is_nothing_to_learn_from(self) -> None:
-        """Check that no example, or none with a failure if supervised, is a PluginError."""
+    def test_nothing_to_learn_from_is_an_error(self) -> None:
+        """Check that ``fit`` raises a PluginError without examples or, if supervised, failures."""
         barren: list[list[Example]] = [[]]
         healthy = [_with_outcome(self.examples(), outcome) for outcome in (0.0, np.nan)]
         if self.supervised:
@@ -198,7 +196,7 @@ class LearnerContract(PredictorContract):
             check_refused(PluginError, "nothing to learn from", self.fresh().fit, examples)
 
     def test_it_learns_without_a_clock(self) -> None:
-        """Check that learning does not depend on when it happens."""
+        """Check that training reads no clock."""
         learner, examples = self.fresh(), self.examples()
         with clock_trap(self.predictor_class) as read:
             learner.fit(examples)
@@ -207,14 +205,14 @@ class LearnerContract(PredictorContract):
 
 
 def check_same(one: Hazard, other: Hazard, when: str) -> None:
-    """Fail unless two answers to one view are the same to the bit."""
+    """Fail unless two answers to one view are bit for bit equal."""
     same = np.array_equal(one.probability, other.probability, equal_nan=True)
     assert same, f"need the same probabilities {when}, was different"
     assert one.why == other.why, f"need the same reasons {when}, was different"
 
 
 def check_same_parts(one: Mapping[str, bytes], other: Mapping[str, bytes], when: str) -> None:
-    """Fail unless the same was learned to the bit."""
+    """Fail unless two sets of parts are equal."""
     differ = sorted(n for n in one.keys() | other.keys() if one.get(n) != other.get(n))
     assert not differ, f"need the same parts() {when}, was different: {', '.join(differ)}"
 
@@ -222,7 +220,7 @@ def check_same_parts(one: Mapping[str, bytes], other: Mapping[str, bytes], when:
 def check_refused(
     error: type[TorchloomError], when: str, call: Callable[[Any], None], argument: Any
 ) -> None:
-    """Fail unless the call raises such an error."""
+    """Fail unless the call raises the error."""
     try:
         call(argument)
     except error:
@@ -238,19 +236,19 @@ def _with_outcome(examples: Iterable[Example], outcome: float) -> list[Example]:
 
 
 class _Lent:
-    """Metrics of a view that are spoilt once the next view is there, as live rings are."""
+    """Metrics of a view that are overwritten by the next view, as live ring buffers are."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._lent: list[Floats] = []
 
     def lend(self, array: Floats) -> Floats:
-        """Return a read-only array that :meth:`spoil` overwrites."""
+        """Return a read-only array that :meth:`overwrite` changes."""
         self._lent.append(np.array(array))
         return frozen(self._lent[-1].view())
 
-    def spoil(self) -> None:
-        """Overwrite all that was lent."""
+    def overwrite(self) -> None:
+        """Overwrite all arrays."""
         for array in self._lent:
             array.fill(-1234.5)
 
@@ -277,7 +275,7 @@ class _Lent:
 
 
 def _passing(examples: Iterable[Example]) -> Iterator[Example]:
-    """Yield the examples, spoiling each view as soon as the next is asked for."""
+    """Yield the examples, and overwrite each view when the next one is requested."""
     for example in examples:
         view: Any = example.view.twin()
         lent = _Lent(view._metrics)
@@ -286,4 +284,4 @@ def _passing(examples: Iterable[Example]) -> Iterator[Example]:
         view.progress_age_s = lent.lend(view.progress_age_s)
         view.watched_s = lent.lend(view.watched_s)
         yield Example(view=view, outcome=example.outcome)
-        lent.spoil()
+        lent.overwrite()

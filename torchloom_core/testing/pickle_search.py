@@ -1,4 +1,4 @@
-"""Find a pickle in bytes that should hold none: reading one runs whatever is in it."""
+"""Find a pickle in bytes that should have none: loading one may run any code."""
 
 import io
 import pickletools
@@ -11,8 +11,8 @@ _HEADER_BYTES = 256
 def holds_pickle(data: bytes) -> bool:
     """Return whether the bytes are a pickle, or an archive or array that holds one.
 
-    What torch, joblib and numpy write counts as well. Bytes that are packed in some other way,
-    such as base64 in JSON, are not looked into.
+    Files of torch, joblib and numpy count as well. Bytes in another encoding, such as base64 in
+    JSON, are not searched.
 
     Examples
     --------

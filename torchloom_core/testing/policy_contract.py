@@ -1,4 +1,4 @@
-"""The tests every policy has to pass; a policy's own tests subclass them."""
+"""The tests for all policies; a policy's own tests subclass them."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from torchloom_core.plugin.contract import needs_problem, proposal_problem
 from torchloom_core.plugin.view import FleetView
 from torchloom_core.testing import checks
 from torchloom_core.testing.clock_trap import clock_trap
-from torchloom_core.testing.story import TICKS, blank, story
+from torchloom_core.testing.history import TICKS, blank, history
 from torchloom_core.wire.events import Proposal
 
 _SEEDS = range(4)
@@ -23,8 +23,8 @@ class PolicyContract:
     policy_class : type
         The policy under test.
     options : dict
-        Its options, as under ``[policies.<name>]`` in ``torchloom.toml``. Choose such that
-        something happens: a policy that never proposes anything passes easily.
+        Its options, as under ``[policies.<name>]`` in ``torchloom.toml``. Choose options with
+        which it proposes something: otherwise most tests pass trivially.
 
     Examples
     --------
@@ -48,7 +48,7 @@ class PolicyContract:
     ...     policy_class = Lookout
     >>> TestLookout().test_it_declares_what_it_reads()
 
-    With an option that its ``needs`` forget, the test says so:
+    An option whose metric is missing in ``needs`` fails the test:
 
     >>> class TestGradients(PolicyContract):
     ...     policy_class = Lookout
@@ -62,16 +62,16 @@ class PolicyContract:
     options: ClassVar[Mapping[str, Any]] = {}
 
     def make(self) -> Policy:
-        """Return a fresh policy with the options."""
+        """Return a new policy with the options."""
         policy: Policy = checks.build(self.policy_class, self.options)
         return policy
 
     def views(self, seed: int = 0) -> list[FleetView]:
-        """Return the fleet's history that the policy is shown, one view a tick."""
-        return story(self.make().needs, seed)
+        """Return the history of the fleet for the policy, one view per tick."""
+        return history(self.make().needs, seed)
 
     def run(self, views: Sequence[FleetView]) -> list[list[Proposal]]:
-        """Return what a fresh policy proposes at each view."""
+        """Return the proposals of a new policy at each view."""
         policy = self.make()
         return [list(policy.on_tick(view) or ()) for view in views]
 
@@ -80,48 +80,48 @@ class PolicyContract:
         checks.check_class(self.policy_class)
 
     def test_it_declares_what_it_reads(self) -> None:
-        """Check ``needs``; reading anything else is a KeyError here as in the Weaver."""
+        """Check ``needs``; reading other data is a KeyError, as in the Weaver."""
         problem = needs_problem("policy", self.make().needs, math.inf)
         assert not problem, problem
         for seed in _SEEDS:
             self.run(self.views(seed))
 
-    def test_its_proposals_can_be_weighed(self) -> None:
-        """Check that it yields Proposals only, with finite prices and a confidence in [0, 1]."""
+    def test_its_proposals_are_valid(self) -> None:
+        """Check that it yields only Proposals, with finite prices and a confidence in [0, 1]."""
         for seed in _SEEDS:
             for proposals in self.run(self.views(seed)):
                 for proposal in proposals:
                     problem = proposal_problem(proposal)
                     assert not problem, problem
-                    assert proposal.reason, "need a reason that a person can read, was empty"
+                    assert proposal.reason, "need a reason, was empty"
 
     def test_the_same_views_give_the_same_proposals(self) -> None:
-        """Check that a second instance does what the first did."""
+        """Check that a second instance makes the same proposals."""
         for seed in _SEEDS:
             first, second = self.run(self.views(seed)), self.run(self.views(seed))
             assert first == second, "need the same proposals for the same views, was different"
 
-    def test_it_bears_an_empty_fleet(self) -> None:
-        """Check that nobody being there is no error, and proposes nothing."""
+    def test_an_empty_fleet_is_no_error(self) -> None:
+        """Check that a fleet without workers is no error, and that nothing is proposed."""
         empty = blank(self.make().needs, workers=0)
         proposals = self.run([empty, *self.views()])[0]
         assert proposals == [], f"need no proposals for an empty fleet, was {proposals!r}"
 
-    def test_it_bears_a_fleet_that_measures_nothing(self) -> None:
-        """Check that metrics that are missing everywhere are no error."""
+    def test_missing_metrics_are_no_error(self) -> None:
+        """Check that metrics without any sample are no error."""
         needs = self.make().needs
         self.run([blank(needs, workers=4, tick=tick) for tick in range(TICKS)])
 
-    def test_it_leaves_the_view_as_it_was(self) -> None:
-        """Check that other policies find the view unchanged."""
+    def test_it_does_not_modify_the_view(self) -> None:
+        """Check that the view is unchanged for other policies."""
         policy = self.make()
         for view in self.views():
-            before = checks.photograph(view, policy.needs)
+            before = checks.snapshot(view, policy.needs)
             list(policy.on_tick(view) or ())
-            checks.check_unchanged(before, checks.photograph(view, policy.needs))
+            checks.check_unchanged(before, checks.snapshot(view, policy.needs))
 
     def test_it_reads_no_clock(self) -> None:
-        """Check that it knows the time from the view alone."""
+        """Check that it takes the time only from the view."""
         policy, views = self.make(), self.views()
         with clock_trap(self.policy_class) as read:
             for view in views:

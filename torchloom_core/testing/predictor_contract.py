@@ -1,4 +1,4 @@
-"""The tests every predictor has to pass; a predictor's own tests subclass them."""
+"""The tests for all predictors; a predictor's own tests subclass them."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from torchloom_core.plugin.contract import needs_problem, pace_problem
 from torchloom_core.plugin.view import FleetView
 from torchloom_core.testing import checks
 from torchloom_core.testing.clock_trap import clock_trap
-from torchloom_core.testing.story import blank, story
+from torchloom_core.testing.history import blank, history
 
 _SEEDS = range(4)
 
@@ -61,16 +61,16 @@ class PredictorContract:
     options: ClassVar[Mapping[str, Any]] = {}
 
     def make(self) -> Predictor:
-        """Return a fresh predictor with the options."""
+        """Return a new predictor with the options."""
         predictor: Predictor = checks.build(self.predictor_class, self.options)
         return predictor
 
     def views(self, seed: int = 0) -> list[FleetView]:
-        """Return the fleet's history that the predictor is shown."""
-        return story(self.make().needs, seed)
+        """Return the history of the fleet for the predictor."""
+        return history(self.make().needs, seed)
 
     def run(self, views: Sequence[FleetView]) -> list[Hazard]:
-        """Return what a fresh predictor says to each view."""
+        """Return the forecasts of a new predictor for each view."""
         predictor = self.make()
         return [predictor.forecast(view) for view in views]
 
@@ -79,7 +79,7 @@ class PredictorContract:
         checks.check_class(self.predictor_class)
 
     def test_it_declares_what_it_reads_and_how_often(self) -> None:
-        """Check ``needs``, ``horizon_s`` and ``every_s``; other reads are KeyErrors."""
+        """Check ``needs``, ``horizon_s`` and ``every_s``; reading other data is a KeyError."""
         predictor = self.make()
         problem = needs_problem("predictor", predictor.needs, math.inf) or pace_problem(predictor)
         assert not problem, problem
@@ -87,14 +87,14 @@ class PredictorContract:
             self.run(self.views(seed))
 
     def test_it_gives_a_probability_for_every_row(self) -> None:
-        """Check shape ``(workers,)``, values in [0, 1] or NaN, and reasons for rows there are."""
+        """Check shape ``(workers,)``, values in [0, 1] or NaN, and reasons for existing rows."""
         for seed in _SEEDS:
             views = self.views(seed)
             for view, hazard in zip(views, self.run(views), strict=True):
                 check_hazard(hazard, len(view))
 
     def test_the_same_views_give_the_same_hazards(self) -> None:
-        """Check that a second instance says what the first did."""
+        """Check that a second instance makes the same forecasts."""
         for seed in _SEEDS:
             first, second = self.run(self.views(seed)), self.run(self.views(seed))
             for one, other in zip(first, second, strict=True):
@@ -102,28 +102,28 @@ class PredictorContract:
                 assert same, "need the same probabilities for the same views, was different"
                 assert one.why == other.why, "need the same reasons for the same views"
 
-    def test_it_bears_an_empty_fleet(self) -> None:
-        """Check that nobody being there is no error."""
+    def test_an_empty_fleet_is_no_error(self) -> None:
+        """Check that a fleet without workers is no error."""
         self._check_blank(0)
 
-    def test_it_bears_a_fleet_that_measures_nothing(self) -> None:
-        """Check that metrics that are missing everywhere are no error."""
+    def test_missing_metrics_are_no_error(self) -> None:
+        """Check that metrics without any sample are no error."""
         self._check_blank(4)
 
     def _check_blank(self, workers: int) -> None:
         predictor = self.make()
         check_hazard(predictor.forecast(blank(predictor.needs, workers)), workers)
 
-    def test_it_leaves_the_view_as_it_was(self) -> None:
-        """Check that others find the view unchanged."""
+    def test_it_does_not_modify_the_view(self) -> None:
+        """Check that the view is unchanged."""
         predictor = self.make()
         for view in self.views():
-            before = checks.photograph(view, predictor.needs)
+            before = checks.snapshot(view, predictor.needs)
             predictor.forecast(view)
-            checks.check_unchanged(before, checks.photograph(view, predictor.needs))
+            checks.check_unchanged(before, checks.snapshot(view, predictor.needs))
 
     def test_it_reads_no_clock(self) -> None:
-        """Check that it knows the time from the view alone."""
+        """Check that it takes the time only from the view."""
         predictor, views = self.make(), self.views()
         with clock_trap(self.predictor_class) as read:
             for view in views:
@@ -132,7 +132,7 @@ class PredictorContract:
 
 
 def check_hazard(hazard: Any, workers: int) -> None:
-    """Fail unless ``hazard`` is an answer to a view of so many workers."""
+    """Fail unless ``hazard`` is valid for a view with this number of workers."""
     assert isinstance(hazard, Hazard), f"need a Hazard, was {hazard!r:.80}"
     probability = np.asarray(hazard.probability)
     assert probability.shape == (workers,), (

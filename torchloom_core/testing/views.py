@@ -16,11 +16,11 @@ from torchloom_core.wire.links import Link, Measured
 from torchloom_core.wire.messages import KnobSpec, KnobValue, Note
 
 EPOCH_S = 1_700_000_000.0
-"""The time of a view whose time nobody gave: 14 November 2023, 22:13:20 UTC."""
+"""The default time of a view: 14 November 2023, 22:13:20 UTC."""
 
 
 class LinkSample(NamedTuple):
-    """What was measured of a link, ``age_s`` ago; a ``spread`` of None was measured once only.
+    """A link measurement, ``age_s`` ago; a ``spread`` of None is from a single burst.
 
     Examples
     --------
@@ -65,21 +65,21 @@ def view_of(
     can_be_probed: Sequence[bool] | None = None,
     notes: Mapping[str, Mapping[int, Note]] | None = None,
 ) -> FleetView:
-    """Return the view a plugin would get of a fleet like this.
+    """Return the view of a fleet with this data.
 
-    Telemetry goes through the same rings as in the Weaver, so staleness, ages and the errors
-    for metrics that were not declared are the real ones.
+    Telemetry uses the same ring buffers as in the Weaver, so staleness, ages and the errors for
+    undeclared metrics are the same.
 
     Parameters
     ----------
     metrics : dict of str to ``(workers,)`` or ``(workers, samples)``
-        Oldest sample first, ``tick_s`` apart, the last one at ``now_s``; NaN where none came.
+        Oldest sample first, ``tick_s`` apart, the last one at ``now_s``; NaN for no sample.
     workers : int or sequence of str, optional
-        Ids, or how many (then called ``w0``, ``w1``, ...); absent: as many as the metrics have.
+        Ids, or a number (then ``w0``, ``w1``, ...); default: as many as the metrics have.
     group, node, rack : sequence of str, optional
-        Absent: a group ``g<i>`` and a node ``n<i>`` for each worker, and no rack.
+        Default: a group ``g<i>`` and a node ``n<i>`` for each worker, and no rack.
     labels : sequence of mapping of str to (str or float), optional
-        What does not change of each worker; absent: nothing is known.
+        Fixed properties of each worker; default: none.
     state : str or sequence of str
         One for all, or one for each.
     step, heartbeat_age_s, progress_age_s, watched_s : scalar or ``(workers,)``
@@ -91,33 +91,33 @@ def view_of(
     stale_after_s : float
         Age above which ``latest`` gives NaN, seconds.
     knob_specs : iterable of KnobSpec
-        The knobs that somebody offers.
+        The knobs of the workers.
     knob_values : sequence of mapping of str to KnobValue, optional
         The present values of each worker, by knob.
     forecasts : iterable of Forecast
-        The newest of each predictor.
+        The newest forecast of each predictor.
     predictors : iterable of str
-        Whose forecasts are declared, beside those given: there is none of them yet.
+        Further declared predictors, which have no forecast yet.
     faults : iterable of Fault
         Oldest first.
     costs : Costs, optional
-        Absent: those of a config that names none.
+        Default: the default costs of the config.
     cordoned : iterable of str
-        Nodes on which nobody new is put.
+        The cordoned nodes.
     lighthouse : mapping of str to iterable of str, optional
-        What torchLoom's lighthouse sees: ``failed``, ``silent`` and ``lost`` workers, and
-        ``member``, all of them if that is not given.
+        The report of torchLoom's lighthouse: ``failed``, ``silent`` and ``lost`` workers, and
+        ``member``, by default all that are not lost.
     links : mapping of (sender, receiver) to LinkSample, optional
-        What probes measured.
+        The measured links.
     can_be_probed : sequence of bool, optional
-        Who offers to be probed; absent: nobody does.
+        Whether each worker can be probed; default: none can.
     notes : mapping of str to mapping of int to Note, optional
-        The kinds that are declared, and of each the newest note by row.
+        The declared kinds, and for each the newest note by row.
 
     Raises
     ------
     ValueError
-        If a metric has more or fewer rows than there are workers.
+        If a metric does not have one row per worker.
 
     Examples
     --------
@@ -203,7 +203,7 @@ def _ids(workers: int | Sequence[str] | None, tables: Mapping[str, Floats]) -> t
     ids = [f"w{i}" for i in range(workers)] if isinstance(workers, int) else workers
     for name, table in tables.items():
         if len(table) != len(ids):
-            raise ValueError(f"{name}: need {len(ids)} rows, one a worker, was {len(table)}")
+            raise ValueError(f"{name}: need {len(ids)} rows, one per worker, was {len(table)}")
     return tuple(ids)
 
 
@@ -219,14 +219,14 @@ def _by_place(faults: Sequence[Fault]) -> dict[str, tuple[Fault, ...]]:
 
 
 def _each(values: ArrayLike, workers: int) -> Floats:
-    """Return ``(workers,)`` values that cannot be written."""
+    """Return ``(workers,)`` read-only values."""
     return np.broadcast_to(np.asarray(values, dtype=np.float64), (workers,))
 
 
 def _rings(
     tables: Mapping[str, Floats], workers: int, now_ns: int, *, tick_s: float, stale_after_s: float
 ) -> Rings:
-    """Return what was measured up to now, the newest samples in the last column of each table."""
+    """Return ring buffers with these samples, the newest in the last column of each table."""
     columns = {name: max(1, table.shape[1]) for name, table in tables.items()}
     rings = Rings(columns, tables, tick_s=tick_s, stale_after_s=stale_after_s)
     rings.grow(workers)

@@ -67,7 +67,7 @@ class Recording:
         if not self._paused_ns:
             self._paused_ns, self._try_ns = now_ns, now_ns + self._wait_ns
             self._wait_ns = min(2 * self._wait_ns, _LONGEST_WAIT_NS)
-            return notices.of_pause(writer.paused)
+            return notices.of_recording_pause(writer.paused)
         if now_ns < self._try_ns or free_bytes < 2 * reserve_bytes or not has_room(writer.folder):
             return None
         self._paused_ns, self._resumed_ns = 0, now_ns

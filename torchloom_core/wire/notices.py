@@ -10,7 +10,7 @@ from torchloom_core.wire.limits import MAX_WORKERS
 from torchloom_core.wire.messages import Exit, Hello
 
 
-def of_stranger(worker: str) -> Notice:
+def of_unregistered(worker: str) -> Notice:
     """Report telemetry of a worker that has not registered."""
     return Notice(
         kind="stranger", text=f"{worker} sends telemetry but has not registered", worker=worker
@@ -46,13 +46,13 @@ def of_gap(gap: RecordingGap) -> Notice:
     return Notice(kind="recording", text=text)
 
 
-def of_pause(why: str) -> Notice:
+def of_recording_pause(why: str) -> Notice:
     """Report that recording is paused."""
     text = f"recording paused: {why}; control continues, recording resumes once it can be written"
     return Notice(kind="recording", text=text)
 
 
-def of_wanted(desired: KnobDesired, worker: str) -> Notice:
+def of_desired(desired: KnobDesired, worker: str) -> Notice:
     """Report a desired value that was set on a worker that joined later."""
     since = moment_text(desired.since_ns // SECOND_NS * SECOND_NS)
     text = f"{desired.knob} = {desired.value!r}, desired since {since}, set on {worker}"

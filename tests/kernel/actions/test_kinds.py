@@ -65,31 +65,31 @@ POSSIBLE = {
         UncordonNode(node="node-c"),
     )
 }
-"""One of each kind that nothing stands in the way of in :func:`run`."""
+"""One action of each kind that is possible in :func:`run`."""
 
 
 @pytest.fixture
 def run():
     """Three groups that train, standbys, a cordoned node, a paused worker, and two to probe."""
-    told = three_groups(make_kernel())
-    told.feed(hello("p-0", state="paused"))
-    told.feed(can_be_probed("x-0", state="joining"))
-    told.feed(can_be_probed("y-0", state="joining"))
-    told.feed(hello("v-0", state="standby", actuators=("survey", "rehearse")))
-    told.ask(CordonNode(node="node-c"))
+    built = three_groups(make_kernel())
+    built.feed(hello("p-0", state="paused"))
+    built.feed(can_be_probed("x-0", state="joining"))
+    built.feed(can_be_probed("y-0", state="joining"))
+    built.feed(hello("v-0", state="standby", actuators=("survey", "rehearse")))
+    built.ask(CordonNode(node="node-c"))
     for group in "abc":
-        told.feed(in_quorum(f"{group}-0", 7))
-    return told.kernel.run
+        built.feed(in_quorum(f"{group}-0", 7))
+    return built.kernel.run
 
 
 @pytest.fixture
 def agreeing():
-    """Two workers that agree with each other ahead of each step."""
-    told = Run(make_kernel())
+    """Two workers that agree ahead of each step."""
+    built = Run(make_kernel())
     mode = KnobSpec(name="mode", kind="choice", choices=("bf16", "fp32"), fence="run")
     for worker in ("a-0", "b-0"):
-        told.feed(hello(worker, knobs=(mode,), actuators=("fenced_change", "rewind")))
-    return told.kernel.run
+        built.feed(hello(worker, knobs=(mode,), actuators=("fenced_change", "rewind")))
+    return built.kernel.run
 
 
 def test_every_action_that_can_be_proposed_has_a_kind_and_an_answer():
@@ -111,23 +111,23 @@ def test_the_fleet_model_answers_every_operation_of_a_kind_and_no_other(name):
     assert {*answer.of_group, *answer.of_run} == set(KINDS[name].operations)
 
 
-def test_every_operation_is_some_kind_s_but_that_which_makes_a_stand_by_ready():
-    told = {operation for kind in KINDS.values() for operation in kind.operations}
-    assert told | {Prepare, WriteLog, Withdraw} == set(get_args(Operation))
-    assert Prepare not in told
+def test_every_operation_belongs_to_a_kind_except_those_of_the_weaver_itself():
+    declared = {operation for kind in KINDS.values() for operation in kind.operations}
+    assert declared | {Prepare, WriteLog, Withdraw} == set(get_args(Operation))
+    assert Prepare not in declared
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_what_a_kind_tells_workers_are_the_operations_that_it_declares(name, run, agreeing):
+def test_the_stages_of_a_kind_have_its_declared_operations(name, run, agreeing):
     kind, action = KINDS[name], POSSIBLE[name]
     run = agreeing if kind.operations == (FencedChange,) else run
     assert kind.obstacle(action, run) == ""
-    told = [type(stage.operation) for stage in kind.stages(action, run).stages]
-    assert tuple(told) == kind.operations
+    sent = [type(stage.operation) for stage in kind.stages(action, run).stages]
+    assert tuple(sent) == kind.operations
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_kind_says_what_it_acts_on_and_moves_only_that(name):
+def test_a_kind_has_a_target_and_moves_only_that(name):
     kind, action = KINDS[name], POSSIBLE[name]
     assert kind_of(action) is kind
     assert target_of(action)
@@ -140,13 +140,13 @@ def test_a_kind_says_what_it_acts_on_and_moves_only_that(name):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_kind_can_be_told_to_people(name, run):
-    told = summary_of(msgspec.to_builtins(POSSIBLE[name]))
-    assert told.startswith(name)
-    assert "\n" not in told
+def test_a_kind_has_a_summary_in_words(name, run):
+    summary = summary_of(msgspec.to_builtins(POSSIBLE[name]))
+    assert summary.startswith(name)
+    assert "\n" not in summary
 
 
-def test_an_action_of_another_version_is_told_by_kind_and_subject():
+def test_an_action_of_another_version_is_summarized_by_kind_and_subject():
     assert summary_of({"kind": "teleport", "group": "a"}) == "teleport group a"
     assert summary_of({"kind": "alert", "worker": "a-0"}) == "alert a-0"
     assert summary_of({"kind": "cordon", "node": "n1", "lasts_s": "long"}) == "cordon node n1"
@@ -155,7 +155,7 @@ def test_an_action_of_another_version_is_told_by_kind_and_subject():
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_kind_is_named_where_people_set_it_up_and_read_of_it(name):
+def test_a_kind_is_in_the_config_template_and_the_docs(name):
     assert name in template_text()
     for page in ("actions.md", "arbiter.md"):
         assert f"`{name}`" in (ROOT / "docs" / page).read_text(encoding="utf-8"), page

@@ -1,4 +1,4 @@
-"""A run as the rails see it, set by hand, and proposals to put before them."""
+"""A run as the safety limits see it, set by hand, and proposals."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ NOW_NS = 1_700_000_000 * SECOND_NS
 
 @dataclass
 class Standing:
-    """Groups ``g0``, ``g1``, ... that train; what was granted is in motion until it is over."""
+    """Groups ``g0``, ``g1``, ... that train; a granted action is in motion until it is over."""
 
     groups: int = 4
     stopped: bool = False
@@ -76,7 +76,7 @@ def decide(
     standing: Standing | None = None,
     now_ns: int = NOW_NS,
 ) -> list[Verdict]:
-    """Return the verdicts, each grant started before the next is asked for."""
+    """Return the verdicts; each granted action starts before the next verdict."""
     where = standing or Standing()
     verdicts = []
     for verdict in judge.decide(candidates, where, now_ns):

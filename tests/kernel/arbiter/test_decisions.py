@@ -1,4 +1,4 @@
-"""Who wins, who waits, and what must hold for any proposals."""
+"""Which proposals win or wait, and invariants for any proposals."""
 
 import random
 from collections import Counter
@@ -55,12 +55,12 @@ def test_nothing_is_granted_while_stopped(offers):
 
 
 @given(offers=offers, share=st.floats(0, 1), groups=st.integers(1, 6))
-def test_one_grant_a_target_never_too_many_in_motion_and_every_verdict_names_a_rule(
+def test_one_grant_per_target_within_the_motion_limit_and_a_rule_in_every_verdict(
     offers, share, groups
 ):
-    rails = arbiter(f"max_in_motion_share = {share}\n[arbiter.breaker]\nmax_moved_share = 1")
+    tested = arbiter(f"max_in_motion_share = {share}\n[arbiter.breaker]\nmax_moved_share = 1")
     standing = Standing(groups=groups)
-    verdicts = decide(rails, offers, standing)
+    verdicts = decide(tested, offers, standing)
     targets = Counter(target_of(v.action) for v in verdicts if v.granted)
     assert set(targets.values()) <= {1}
     moving = standing.groups_in_motion() & standing.training_groups()
@@ -73,12 +73,12 @@ def test_one_grant_a_target_never_too_many_in_motion_and_every_verdict_names_a_r
 def test_the_order_in_which_proposals_come_in_does_not_matter(offers, order: random.Random):
     other = list(offers)
     order.shuffle(other)
-    rails = "holdout = 0.3\nmax_in_motion_share = 0.5"
-    assert decide(arbiter(rails), offers) == decide(arbiter(rails), other)
+    tested = "holdout = 0.3\nmax_in_motion_share = 0.5"
+    assert decide(arbiter(tested), offers) == decide(arbiter(tested), other)
 
 
 @given(offers=offers)
-def test_of_the_grantable_on_one_target_the_best_wins(offers):
+def test_the_best_grantable_proposal_for_a_target_wins(offers):
     verdicts = decide(arbiter("min_groups = 0\nmax_in_motion_share = 1"), offers)
     mode = {offer.proposed.id: offer.mode for offer in offers}
     for winner in (v for v in verdicts if v.granted):
@@ -93,7 +93,7 @@ def test_of_the_grantable_on_one_target_the_best_wins(offers):
 
 
 @given(offers=offers)
-def test_shadow_and_dry_run_send_nothing_and_shadow_influences_nobody(offers):
+def test_shadow_and_dry_run_send_nothing_and_shadow_has_no_influence(offers):
     verdicts = decide(arbiter(), offers)
     by_mode = {offer.proposed.id: offer.mode for offer in offers}
     assert all(by_mode[v.proposal] == "act" for v in verdicts if v.granted)
@@ -108,14 +108,14 @@ def test_shadow_and_dry_run_send_nothing_and_shadow_influences_nobody(offers):
 @given(offers=offers)
 def test_in_dry_run_nothing_is_sent_and_something_would_win_for_the_same_targets(offers):
     acting = [offer for offer in offers if offer.mode == "act"]
-    # More win than could be begun at once, and the breaker counts them all.
+    # More win than could start at once, and the breaker counts them all.
     breaker = "[arbiter.breaker]\nmax_moved_share = 1.0"
     verdicts = decide(arbiter(f"dry_run = true\n{breaker}"), acting)
     assert not any(verdict.granted for verdict in verdicts)
     granted = [v for v in decide(arbiter(breaker), acting) if v.granted]
     would = [v for v in verdicts if v.reason.startswith("would be granted")]
     assert {v.rule for v in would} <= {"dry_run"}
-    # What is not begun is in nobody's way: as many targets are won, or more, if by a better offer.
+    # An action that is not started blocks none: at least as many targets are won.
     assert {target_of(v.action) for v in granted} <= {target_of(v.action) for v in would}
 
 
@@ -129,7 +129,7 @@ def test_the_higher_net_gain_wins_and_ids_break_ties():
 
 
 @pytest.mark.parametrize("price", [{"cost_gpu_s": 150.0}, {"confidence": 0.2}])
-def test_what_promises_more_and_is_worth_less_is_outbid(price):
+def test_a_higher_gain_with_a_lower_net_gain_is_outbid(price):
     promising = candidate(MIGRATE, 1, gain_gpu_s=200.0, **price)
     worthy = candidate(DrainGroup(group="g0"), 2, gain_gpu_s=100.0)
     first, second = decide(arbiter(), [promising, worthy])
@@ -137,64 +137,64 @@ def test_what_promises_more_and_is_worth_less_is_outbid(price):
     assert (second.rule, second.reason) == ("outbid", "p1.2 has a higher net gain")
 
 
-def test_a_better_proposal_that_a_rail_stops_leaves_the_target_to_the_next():
-    rails = arbiter("[arbiter.actions.migrate]\nlimit_per_hour = 0")
+def test_a_denied_better_proposal_leaves_the_target_to_the_next():
+    tested = arbiter("[arbiter.actions.migrate]\nlimit_per_hour = 0")
     better, worse = candidate(MIGRATE, 1), candidate(DrainGroup(group="g0"), 2, gain_gpu_s=1.0)
-    assert [v.rule for v in decide(rails, [better, worse])] == ["rate_limit", "net_gain"]
+    assert [v.rule for v in decide(tested, [better, worse])] == ["rate_limit", "net_gain"]
 
 
 # --- the no-op as an arm ---
 
 
 def arms(seed: int) -> list[tuple[str, float]]:
-    rails = arbiter(f"holdout = 0.25\nseed = {seed}\ncooldown_s = 0")
+    tested = arbiter(f"holdout = 0.25\nseed = {seed}\ncooldown_s = 0")
     verdicts = []
     for number in range(400):
-        verdicts += decide(rails, [candidate(SaveCheckpoint(), number)])
+        verdicts += decide(tested, [candidate(SaveCheckpoint(), number)])
     return [(verdict.rule, verdict.propensity) for verdict in verdicts]
 
 
-def test_the_no_op_is_drawn_as_often_as_asked_and_its_propensity_is_logged():
+def test_the_no_op_is_drawn_with_the_configured_probability_and_logged():
     drawn = arms(7)
     assert set(drawn) == {("net_gain", 0.75), ("holdout", 0.25)}
     assert 70 <= drawn.count(("holdout", 0.25)) <= 130
 
 
-def test_the_draw_is_the_seeds():
+def test_the_draw_depends_on_the_seed():
     assert arms(7) == arms(7) != arms(8)
 
 
-def test_the_target_of_a_no_op_goes_to_nobody_else():
-    rails = arbiter("holdout = 1.0")
-    first, second = decide(rails, [candidate(MIGRATE, 1), candidate(MIGRATE, 2, gain_gpu_s=1.0)])
+def test_the_target_of_a_no_op_stays_reserved():
+    tested = arbiter("holdout = 1.0")
+    first, second = decide(tested, [candidate(MIGRATE, 1), candidate(MIGRATE, 2, gain_gpu_s=1.0)])
     assert (first.rule, first.propensity, second.rule) == ("holdout", 1.0, "outbid")
     assert (first.reason, second.propensity) == ("the no-op was drawn", 1.0)
 
 
-# --- a person's word ---
+# --- approval by a person ---
 
 
 def wait_for_a_person(text: str = APPROVAL, **changes: Any) -> Any:
-    rails = arbiter(text)
-    (verdict,) = decide(rails, [candidate(MIGRATE, 1, **changes)])
+    tested = arbiter(text)
+    (verdict,) = decide(tested, [candidate(MIGRATE, 1, **changes)])
     assert (verdict.granted, verdict.rule) == (False, "approval")
-    return rails
+    return tested
 
 
-def test_what_needs_approval_waits_and_is_granted_when_a_person_says_so():
-    rails = wait_for_a_person()
-    verdict = rails.approve("p1.1", "alice", Standing(), NOW_NS + SECOND_NS)
+def test_a_proposal_that_needs_approval_waits_until_a_person_approves():
+    tested = wait_for_a_person()
+    verdict = tested.approve("p1.1", "alice", Standing(), NOW_NS + SECOND_NS)
     assert (verdict.granted, verdict.rule, verdict.propensity) == (True, "person", 1.0)
     assert verdict.reason.endswith("; approved by alice")
-    assert rails.waiting == {}
+    assert tested.waiting == {}
 
 
-def test_no_lot_is_drawn_against_a_persons_word():
-    rails = wait_for_a_person(f"holdout = 1.0\n{APPROVAL}")
-    assert rails.approve("p1.1", "alice", Standing(), NOW_NS).granted
+def test_an_approved_proposal_is_not_subject_to_the_holdout():
+    tested = wait_for_a_person(f"holdout = 1.0\n{APPROVAL}")
+    assert tested.approve("p1.1", "alice", Standing(), NOW_NS).granted
 
 
-def test_a_persons_own_request_waits_for_nobody():
+def test_a_persons_own_request_needs_no_approval():
     (verdict,) = decide(arbiter(APPROVAL), [candidate(MIGRATE, policy=PERSON)])
     assert (verdict.granted, verdict.rule) == (True, "person")
 
@@ -209,63 +209,63 @@ def test_a_person_comes_before_any_policy_and_a_shadow_after_all():
     assert third.reason == "would be denied by in_progress: p1.3 is under way on group:g0"
 
 
-def test_what_nobody_approves_expires_with_a_verdict():
-    rails = wait_for_a_person(expires_s=5.0)
-    assert rails.expired(NOW_NS + 5 * SECOND_NS) == []
-    (verdict,) = rails.expired(NOW_NS + 5 * SECOND_NS + 1)
+def test_a_proposal_without_approval_expires_with_a_verdict():
+    tested = wait_for_a_person(expires_s=5.0)
+    assert tested.expired(NOW_NS + 5 * SECOND_NS) == []
+    (verdict,) = tested.expired(NOW_NS + 5 * SECOND_NS + 1)
     assert (verdict.proposal, verdict.granted, verdict.rule) == ("p1.1", False, "expiry")
     assert verdict.reason == "not approved in time"
-    assert rails.expired(NOW_NS + 99 * SECOND_NS) == []
+    assert tested.expired(NOW_NS + 99 * SECOND_NS) == []
 
 
-def test_an_approval_meets_the_rails_of_its_own_moment():
-    rails = wait_for_a_person()
-    verdict = rails.approve("p1.1", "alice", Standing(stopped=True), NOW_NS)
+def test_an_approval_is_checked_against_the_present_limits():
+    tested = wait_for_a_person()
+    verdict = tested.approve("p1.1", "alice", Standing(stopped=True), NOW_NS)
     assert (verdict.granted, verdict.rule) == (False, "kill_switch")
 
 
-def test_only_one_proposal_a_target_waits():
-    rails = wait_for_a_person()
-    (verdict,) = decide(rails, [candidate(MIGRATE, 2)])
+def test_only_one_proposal_per_target_waits():
+    tested = wait_for_a_person()
+    (verdict,) = decide(tested, [candidate(MIGRATE, 2)])
     assert (verdict.rule, verdict.reason) == ("approval", "p1.1 already waits for approval")
-    assert list(rails.waiting) == ["p1.1"]
+    assert list(tested.waiting) == ["p1.1"]
 
 
 @pytest.mark.parametrize(
     ("text", "mode", "rule"), [(APPROVAL, "act", "approval"), ("", "dry_run", "dry_run")]
 )
-def test_what_waits_or_is_only_tried_outbids_as_what_is_granted_does(text, mode, rule):
+def test_waiting_and_dry_run_proposals_outbid_as_granted_ones_do(text, mode, rule):
     better, worse = candidate(MIGRATE, 1, mode=mode), candidate(DRAIN, 2, gain_gpu_s=1.0)
     assert [v.rule for v in decide(arbiter(text), [better, worse])] == [rule, "outbid"]
 
 
 def test_proposals_for_two_targets_both_wait():
-    rails = wait_for_a_person()
-    decide(rails, [candidate(Migrate(group="g1"), 2)])
-    assert list(rails.waiting) == ["p1.1", "p1.2"]
+    tested = wait_for_a_person()
+    decide(tested, [candidate(Migrate(group="g1"), 2)])
+    assert list(tested.waiting) == ["p1.1", "p1.2"]
 
 
 def test_a_shadow_never_waits():
-    rails = arbiter(APPROVAL)
-    decide(rails, [candidate(MIGRATE, 1, mode="shadow")])
-    assert rails.waiting == {}
+    tested = arbiter(APPROVAL)
+    decide(tested, [candidate(MIGRATE, 1, mode="shadow")])
+    assert tested.waiting == {}
 
 
 # --- the breaker ---
 
 
 def test_the_breaker_opens_after_failures_and_closes_with_time():
-    rails = arbiter("cooldown_s = 0\n[arbiter.breaker]\nfailures = 2\nmax_moved_share = 1")
+    tested = arbiter("cooldown_s = 0\n[arbiter.breaker]\nfailures = 2\nmax_moved_share = 1")
     for number in range(2):
-        (verdict,) = decide(rails, [candidate(MIGRATE, number)])
+        (verdict,) = decide(tested, [candidate(MIGRATE, number)])
         assert verdict.granted
-        rails.failed(verdict.proposal)
-    (verdict,) = decide(rails, [candidate(MIGRATE, 3)])
+        tested.failed(verdict.proposal)
+    (verdict,) = decide(tested, [candidate(MIGRATE, 3)])
     assert verdict.rule == "breaker"
     later_ns = NOW_NS + 300 * SECOND_NS
     fresh: Candidate = candidate(MIGRATE, 4, ts_ns=later_ns)
-    assert decide(rails, [fresh], now_ns=later_ns)[0].granted
+    assert decide(tested, [fresh], now_ns=later_ns)[0].granted
 
 
-def test_the_breaker_holds_high_impact_actions_only():
+def test_the_breaker_denies_only_high_impact_actions():
     assert {"drain", "evict", "knobs", "migrate", "pause", "rewind"} == HIGH_IMPACT

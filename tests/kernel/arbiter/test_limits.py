@@ -1,4 +1,4 @@
-"""Each rail objects to one proposal and lets another pass."""
+"""Each safety limit denies one proposal and allows another."""
 
 from dataclasses import dataclass, field
 
@@ -162,28 +162,28 @@ TRIALS = [
 
 
 def judge(trial: Trial, proposed: Candidate) -> Verdict:
-    rails = arbiter(trial.config)
-    rails.restore(trial.past, NOW_NS)
+    tested = arbiter(trial.config)
+    tested.restore(trial.past, NOW_NS)
     before = dict(trial.standing.under_way)
-    (verdict,) = decide(rails, [proposed], trial.standing)
+    (verdict,) = decide(tested, [proposed], trial.standing)
     trial.standing.under_way = before
     return verdict
 
 
 @pytest.mark.parametrize("trial", TRIALS, ids=lambda trial: trial.rule)
-def test_a_rail_objects_by_its_name(trial):
+def test_a_limit_denies_under_its_name(trial):
     verdict = judge(trial, trial.objects)
     assert (verdict.granted, verdict.rule) == (False, trial.rule)
     assert verdict.reason == trial.reason
 
 
 @pytest.mark.parametrize("trial", TRIALS, ids=lambda trial: trial.rule)
-def test_a_rail_lets_pass_what_keeps_to_it(trial):
+def test_a_limit_allows_a_proposal_within_it(trial):
     verdict = judge(trial, trial.passes)
     assert (verdict.granted, verdict.rule) == (True, "net_gain"), verdict.reason
 
 
-def test_the_kill_switch_refuses_everything_and_everyone():
+def test_the_kill_switch_denies_policies_and_people():
     stopped = Standing(stopped=True)
     for policy in ("p", PERSON):
         for action in (MIGRATE, SAVE, Alert(worker="w", text="x"), CollectDump(worker="w")):
@@ -192,7 +192,7 @@ def test_the_kill_switch_refuses_everything_and_everyone():
             assert verdict.reason == "actions are stopped: resume them first"
 
 
-def test_a_stopped_run_is_the_reason_whatever_else_is_in_the_way():
+def test_the_kill_switch_is_the_first_reason_of_several():
     stopped = Standing(stopped=True, obstacles={"group:g0": "no standby is left"})
     for policy in ("p", PERSON):
         (verdict,) = decide(arbiter(), [candidate(MIGRATE, policy=policy, ts_ns=0)], stopped)
@@ -200,27 +200,27 @@ def test_a_stopped_run_is_the_reason_whatever_else_is_in_the_way():
 
 
 @pytest.mark.parametrize("rule", ["limit_per_hour = 1", "budget_gpu_s_per_hour = 10"])
-def test_rates_and_budgets_are_of_one_hour_however_long_grants_are_remembered(rule):
+def test_rates_and_budgets_count_one_hour_of_stored_grants(rule):
     text = (
         f"cooldown_s = 0\n[arbiter.breaker]\nwindow_s = 7_200\n[arbiter.actions.checkpoint]\n{rule}"
     )
     for ago_s, fits in ((3_600.0, True), (3_599.0, False)):
-        rails = arbiter(text)
-        rails.restore([granted(SAVE, ago_s, cost_gpu_s=6.0)], NOW_NS)
-        (verdict,) = decide(rails, [candidate(SAVE, cost_gpu_s=6.0)])
+        tested = arbiter(text)
+        tested.restore([granted(SAVE, ago_s, cost_gpu_s=6.0)], NOW_NS)
+        (verdict,) = decide(tested, [candidate(SAVE, cost_gpu_s=6.0)])
         assert verdict.granted == fits
 
 
-def test_every_rail_of_a_policy_is_tried_here():
+def test_every_limit_of_a_policy_is_tested_here():
     tried = {trial.rule for trial in TRIALS} | {"kill_switch"}
-    assert tried == {rail.__name__ for rail in POLICY_LIMITS}
+    assert tried == {limit.__name__ for limit in POLICY_LIMITS}
 
 
 PERSONS = {"expiry", "impossible", "in_progress", "quorum_minimum", "in_motion_share"}
 
 
 @pytest.mark.parametrize("trial", TRIALS, ids=lambda trial: trial.rule)
-def test_a_person_is_held_by_what_would_break_the_run_and_by_nothing_else(trial):
+def test_a_person_is_bound_only_by_limits_that_protect_the_run(trial):
     mine = Candidate(
         candidate(trial.objects.proposed.proposal.action, policy=PERSON, gain_gpu_s=0.0).proposed,
         "act",
@@ -231,37 +231,37 @@ def test_a_person_is_held_by_what_would_break_the_run_and_by_nothing_else(trial)
     assert verdict.rule == (trial.rule if trial.rule in PERSONS else "person")
 
 
-def test_what_a_policy_may_not_trigger_is_one_kind_of_action():
-    rails = arbiter('forbidden = [{policy = "rough", action = "migrate"}]')
-    (verdict,) = decide(rails, [candidate(DRAIN, policy="rough")])
+def test_a_forbidden_pair_denies_one_kind_of_action():
+    tested = arbiter('forbidden = [{policy = "rough", action = "migrate"}]')
+    (verdict,) = decide(tested, [candidate(DRAIN, policy="rough")])
     assert verdict.granted
 
 
-def test_a_cooldown_is_of_one_action_on_its_target():
-    rails = arbiter()
-    rails.restore([granted(MIGRATE, 1.0)], NOW_NS)
-    assert decide(rails, [candidate(DRAIN)])[0].granted
+def test_a_cooldown_applies_to_one_action_on_its_target():
+    tested = arbiter()
+    tested.restore([granted(MIGRATE, 1.0)], NOW_NS)
+    assert decide(tested, [candidate(DRAIN)])[0].granted
 
 
 def test_failures_of_actions_that_move_nothing_do_not_open_the_breaker():
-    rails = arbiter()
-    rails.restore([granted(SAVE, 100.0 + number, failed=True) for number in range(3)], NOW_NS)
-    assert decide(rails, [candidate(MIGRATE)])[0].granted
+    tested = arbiter()
+    tested.restore([granted(SAVE, 100.0 + number, failed=True) for number in range(3)], NOW_NS)
+    assert decide(tested, [candidate(MIGRATE)])[0].granted
 
 
 def test_only_groups_count_as_moved():
-    rails = arbiter()
-    rails.restore([granted(PauseRun(), 100.0), granted(MIGRATE, 100.0)], NOW_NS)
-    assert decide(rails, [candidate(Migrate(group="g1"))])[0].granted
+    tested = arbiter()
+    tested.restore([granted(PauseRun(), 100.0), granted(MIGRATE, 100.0)], NOW_NS)
+    assert decide(tested, [candidate(Migrate(group="g1"))])[0].granted
 
 
-def test_where_no_group_trains_no_share_of_them_has_moved():
-    rails = arbiter()
-    rails.restore([granted(MIGRATE, 100.0)], NOW_NS)
-    assert decide(rails, [candidate(Migrate(group="g1"))], Standing(groups=0))[0].granted
+def test_without_training_groups_the_moved_share_is_zero():
+    tested = arbiter()
+    tested.restore([granted(MIGRATE, 100.0)], NOW_NS)
+    assert decide(tested, [candidate(Migrate(group="g1"))], Standing(groups=0))[0].granted
 
 
-def test_the_first_node_may_always_be_cordoned_however_small_the_share():
+def test_one_node_may_always_be_cordoned():
     for marked, fits in ((frozenset(), True), (frozenset({"n1"}), False)):
         wanted = [candidate(CordonNode(node="n0"))]
         (verdict,) = decide(arbiter("max_cordoned_share = 0"), wanted, Standing(marked=marked))
@@ -273,46 +273,46 @@ def test_an_alert_needs_no_gain():
     assert verdict.granted
 
 
-def test_the_first_group_may_always_move_however_small_the_share():
-    rails = arbiter("max_in_motion_share = 0\n[arbiter.breaker]\nmax_moved_share = 0")
-    first, second = decide(rails, [candidate(MIGRATE, 1), candidate(Migrate(group="g1"), 2)])
+def test_one_group_may_always_move():
+    tested = arbiter("max_in_motion_share = 0\n[arbiter.breaker]\nmax_moved_share = 0")
+    first, second = decide(tested, [candidate(MIGRATE, 1), candidate(Migrate(group="g1"), 2)])
     assert (first.granted, second.rule) == (True, "breaker")
 
 
 def test_a_share_is_counted_in_whole_groups_without_float_noise():
-    rails = arbiter("max_in_motion_share = 0.29\n[arbiter.breaker]\nmax_moved_share = 1")
+    tested = arbiter("max_in_motion_share = 0.29\n[arbiter.breaker]\nmax_moved_share = 1")
     wanted = [candidate(Migrate(group=f"g{n}"), n) for n in range(100)]
-    assert sum(v.granted for v in decide(rails, wanted, Standing(groups=100))) == 29
+    assert sum(v.granted for v in decide(tested, wanted, Standing(groups=100))) == 29
 
 
-def test_a_cooldown_of_more_than_a_day_is_kept():
-    rails = arbiter("[arbiter.actions.migrate]\ncooldown_s = 200_000")
-    rails.restore([granted(MIGRATE, 199_999.0)], NOW_NS)
-    (verdict,) = decide(rails, [candidate(MIGRATE)])
+def test_a_cooldown_of_more_than_a_day_is_enforced():
+    tested = arbiter("[arbiter.actions.migrate]\ncooldown_s = 200_000")
+    tested.restore([granted(MIGRATE, 199_999.0)], NOW_NS)
+    (verdict,) = decide(tested, [candidate(MIGRATE)])
     assert verdict.rule == "cooldown"
 
 
-def test_a_cooldown_of_more_than_an_hour_for_all_actions_is_kept():
-    rails = arbiter("cooldown_s = 7_200")
-    rails.restore([granted(MIGRATE, 7_199.0)], NOW_NS)
-    (verdict,) = decide(rails, [candidate(MIGRATE)])
+def test_a_cooldown_of_more_than_an_hour_for_all_actions_is_enforced():
+    tested = arbiter("cooldown_s = 7_200")
+    tested.restore([granted(MIGRATE, 7_199.0)], NOW_NS)
+    (verdict,) = decide(tested, [candidate(MIGRATE)])
     assert verdict.rule == "cooldown"
 
 
 def test_a_breaker_looks_back_over_more_than_an_hour_where_its_window_is_longer():
-    rails = arbiter("[arbiter.breaker]\nfailures = 1\nwindow_s = 7_200")
-    rails.restore([granted(MIGRATE, 7_199.0, failed=True)], NOW_NS)
-    (verdict,) = decide(rails, [candidate(Migrate(group="g1"))])
+    tested = arbiter("[arbiter.breaker]\nfailures = 1\nwindow_s = 7_200")
+    tested.restore([granted(MIGRATE, 7_199.0, failed=True)], NOW_NS)
+    (verdict,) = decide(tested, [candidate(Migrate(group="g1"))])
     assert verdict.rule == "breaker"
 
 
-def test_what_no_rail_asks_for_any_more_is_forgotten():
-    rails = arbiter()
-    rails.restore([granted(MIGRATE, 3601.0), granted(SAVE, 3599.0)], NOW_NS)
-    decide(rails, [])
-    assert [grant.action for grant in rails.grants.values()] == ["checkpoint"]
+def test_grants_that_no_limit_needs_are_dropped():
+    tested = arbiter()
+    tested.restore([granted(MIGRATE, 3601.0), granted(SAVE, 3599.0)], NOW_NS)
+    decide(tested, [])
+    assert [grant.action for grant in tested.grants.values()] == ["checkpoint"]
 
 
-def test_a_knob_and_a_group_do_not_hinder_each_other():
+def test_a_knob_and_a_group_are_different_targets():
     knob = ChangeKnob(knob="lr", value=0.1)
     assert all(v.granted for v in decide(arbiter(), [candidate(knob, 1), candidate(MIGRATE, 2)]))

@@ -60,7 +60,7 @@ class ActionKind(ABC, Generic[A]):
         Whether a newer one supersedes one that is under way on the same target.
     all_or_none : bool
         Whether it is undone on all workers if one fails.
-    is_set_back : bool
+    rolls_back : bool
         Whether a fenced change is rolled back on all ranks if it failed on one.
     side_by_side : bool
         Whether all stages are issued at once.
@@ -76,7 +76,7 @@ class ActionKind(ABC, Generic[A]):
     is_alarm: ClassVar[bool] = False
     replaces: ClassVar[bool] = False
     all_or_none: ClassVar[bool] = False
-    is_set_back: ClassVar[bool] = False
+    rolls_back: ClassVar[bool] = False
     side_by_side: ClassVar[bool] = False
 
     # --- what it acts on ---

@@ -27,7 +27,7 @@ class KnobKind(ActionKind[ChangeKnob]):
     message = ChangeKnob
     operations = (SetKnob,)
     replaces = True
-    is_set_back = True
+    rolls_back = True
 
     def target(self, action: ChangeKnob) -> str:
         """Return the knob."""

@@ -27,7 +27,7 @@ class KnobsKind(ActionKind[ChangeKnobs]):
     operations = (FencedChange,)
     high_impact = True
     replaces = True
-    is_set_back = True
+    rolls_back = True
 
     def target(self, action: ChangeKnobs) -> str:
         """Return the knobs."""

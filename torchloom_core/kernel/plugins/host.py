@@ -64,11 +64,11 @@ class PolicyHost:
             if active.name in self.quarantined:
                 continue
             on_tick = partial(active.policy.on_tick, view.twin())
-            wanted = self._call(active, "on_tick", seq, partial(_collect_from, on_tick))
-            if isinstance(wanted, PolicyFailed):
-                failures.append(wanted)
+            result = self._call(active, "on_tick", seq, partial(_collect_from, on_tick))
+            if isinstance(result, PolicyFailed):
+                failures.append(result)
             else:
-                proposals += [(active, proposal) for proposal in wanted]
+                proposals += [(active, proposal) for proposal in result]
         return proposals, failures
 
     def lapsed(self, proposed: Proposed, view: FleetView, seq: int) -> str | PolicyFailed:
@@ -115,9 +115,9 @@ def _collect_from(on_tick: Callable[[], Any]) -> list[Proposal]:
         return []
     if not isinstance(result, Iterable):
         raise GarbageError(f"need proposals, was {type(result).__name__} {shown(result)}")
-    wanted: list[Proposal] = []
+    proposals: list[Proposal] = []
     for proposal in result:
-        if len(wanted) == MAX_PROPOSALS:
+        if len(proposals) == MAX_PROPOSALS:
             raise GarbageError(f"need at most {MAX_PROPOSALS} proposals a tick, were more")
-        wanted.append(checked_proposal(proposal))
-    return wanted
+        proposals.append(checked_proposal(proposal))
+    return proposals

@@ -1,4 +1,4 @@
-"""A short made-up history of a fleet in which everything happens that a plugin must bear."""
+"""A short synthetic history of a fleet with all the events that a plugin must handle."""
 
 from collections.abc import Sequence
 
@@ -20,13 +20,13 @@ _LINKS = (1.0, 6e6, 125e6, 1e15)
 _EXTREMES = (0.0, -1.0, 1e300, np.inf, -np.inf)
 
 
-def story(needs: Sequence[PolicyNeed], seed: int = 0) -> list[FleetView]:
+def history(needs: Sequence[PolicyNeed], seed: int = 0) -> list[FleetView]:
     """Return the views of ``TICKS`` successive ticks.
 
-    Six workers at first, ten in the end, two a group, four a rack, one group standing by.
-    Metrics jitter, rise, spike, take extreme values, have holes and disappear; a worker falls
-    silent, one hangs, one drains and leaves, one dies; faults and forecasts come in, and links are
-    measured, one of them no more once it is slow. Two stories with the same arguments are equal.
+    There are six workers at first and ten at the end, two per group, four per rack, and one
+    standby group. Metrics have noise, trends, spikes, extreme values, gaps, and one disappears. A
+    worker becomes unreachable, one hangs, one drains and leaves, one dies. There are faults,
+    forecasts and link measurements. The same arguments give the same history.
     """
     random = np.random.default_rng(seed)
     windows = windows_s(needs)
@@ -74,19 +74,19 @@ def story(needs: Sequence[PolicyNeed], seed: int = 0) -> list[FleetView]:
 
 
 def examples(needs: Sequence[PolicyNeed], seed: int = 0) -> list[Example]:
-    """Return the same history with what came of it, as ``torchloom fit`` would show it.
+    """Return the same history as examples with outcomes, as in ``torchloom fit``.
 
-    The worker whose metrics rise fails, so do the one whose metrics spike and the one that
-    dies; nothing is known of who drains, has died, or has failed.
+    The workers with rising and with spiking metrics fail, and so does the one that dies; the
+    outcome is unknown for a worker that drains, and after a failure.
     """
-    views = story(needs, seed)
+    views = history(needs, seed)
     return [
         Example(view=view, outcome=_outcomes(tick)[: len(view)]) for tick, view in enumerate(views)
     ]
 
 
 def blank(needs: Sequence[PolicyNeed], workers: int, tick: int = 0) -> FleetView:
-    """Return a view of ``workers`` that have measured nothing."""
+    """Return a view of ``workers`` without any sample."""
     tick_s = _tick_s(needs)
     metrics = {
         metric: np.full((workers, samples_in(window_s, tick_s)), np.nan)
@@ -103,7 +103,7 @@ def blank(needs: Sequence[PolicyNeed], workers: int, tick: int = 0) -> FleetView
 
 
 def _tick_s(needs: Sequence[PolicyNeed]) -> float:
-    """Return a tick so long that no window has more than ``_MOST_SAMPLES``."""
+    """Return a tick length for which no window exceeds ``_MOST_SAMPLES``."""
     return max(1.0, max(windows_s(needs).values(), default=0.0) / _MOST_SAMPLES)
 
 
@@ -135,7 +135,7 @@ def _states(tick: int) -> list[str]:
 
 
 def _outcomes(tick: int) -> Floats:
-    """Return ``(workers,)``: 1 before a failure, NaN where nobody knows, else 0."""
+    """Return ``(workers,)``: 1 before a failure, NaN if unknown, else 0."""
     outcome = np.zeros(_WORKERS)
     outcome[1] = 1.0 if tick >= 6 else 0.0
     outcome[3] = 1.0 if 6 <= tick < 15 else 0.0
@@ -152,34 +152,34 @@ def _since(tick: int, start: int, row: int, workers: int) -> Floats:
 
 
 def _forecast(predictor: str, tick: int, hazards: Floats) -> Forecast:
-    """Return a forecast that also judges a worker nobody knows."""
+    """Return a forecast that also judges an unknown worker."""
     return Forecast(
         id=f"{predictor}-{tick}",
         predictor=predictor,
         horizon_s=60.0,
         hazard={f"g{i // 2}-{i % 2}": float(p) for i, p in enumerate(hazards)},
-        why={"g0-0": "it is told so"},
+        why={"g0-0": "a reason"},
     )
 
 
 def _notes(kind: str, tick: int, now_s: float) -> dict[int, Note]:
-    """Return the newest notes of a kind: one worker sends it now and then, with odd fields."""
+    """Return the newest notes of a kind: one worker sends it at times, with unusual fields."""
     if tick < 6:
         return {}
     return {
         1: Note(
-            run="story",
+            run="history",
             worker="g0-1",
             incarnation=1,
             kind=kind,
-            fields={"number": float("nan"), "words": "it is told so"},
+            fields={"number": float("nan"), "words": "a text"},
             ts_ns=round((now_s - tick % 3) * 1e9),
         )
     }
 
 
 def _links(bytes_per_s: Floats, tick: int, tick_s: float) -> dict[tuple[str, str], LinkSample]:
-    """Return what was measured until ``tick``: of each link from a worker to the next at times."""
+    """Return the measurements until ``tick`` of the links from each worker to the next."""
     links = {}
     for then in range(tick + 1):
         for i in range(_WORKERS - 1):
