@@ -155,7 +155,7 @@ events = st.one_of(
 
 @settings(max_examples=examples(200))
 @given(script=st.lists(events, min_size=5, max_size=50))
-def test_columns_are_what_plain_bookkeeping_says(script):
+def test_columns_equal_those_of_a_simple_reference(script):
     fleet, reference, now_ns = make_fleet(), Reference(), START_NS
     for event in [*script, ("tick", 1)]:
         match event:
@@ -223,7 +223,7 @@ def test_each_value_is_as_old_as_its_own_batch_where_others_of_the_tick_have_non
     assert view.age_s("loss").tolist() == [2.0, 1.0, 0.0]
 
 
-def test_what_was_last_known_stays_as_it_was_told():
+def test_a_returned_array_of_last_values_does_not_change():
     fleet = make_fleet()
     fleet.register(hello("a-0"), START_NS)
     fleet.receive(batch("a-0", 1, ("heat",), [[1.0]]), START_NS)
@@ -234,7 +234,7 @@ def test_what_was_last_known_stays_as_it_was_told():
     assert told == [1.0]
 
 
-def test_a_new_life_inherits_no_past():
+def test_a_new_incarnation_inherits_no_values():
     fleet = make_fleet()
     fleet.register(hello("a-0"), START_NS)
     fleet.receive(batch("a-0", 1, ("heat",), [[9.0]]), START_NS)
@@ -252,7 +252,7 @@ def test_a_new_life_inherits_no_past():
     assert view.step == [-1]
 
 
-def test_the_past_says_since_when_a_value_is_there_when_it_moved_and_when_it_last_changed():
+def test_the_past_has_the_times_of_first_value_first_change_and_last_change():
     fleet = make_fleet()
     fleet.register(hello("a-0"), START_NS)
     for second, value in enumerate([5.0, 5.0, NAN, 6.0, 6.0, 5.0, 5.0]):
@@ -274,14 +274,14 @@ def test_a_value_is_the_latest_until_it_is_older_than_stale():
         assert np.isnan(view_at(START_NS + 3 * SECOND_NS + 1).latest("heat"))
 
 
-def test_of_a_batch_no_more_is_kept_than_its_newest_sample():
+def test_a_pending_batch_is_reduced_to_its_newest_sample():
     fleet = make_fleet()
     fleet.receive(batch("a-0", 1, ("heat", "loss"), [[1.0, 2.0]] * 50), START_NS)
     ((kept, _),) = fleet._intake._pending
     assert (len(kept.ts_ns), len(kept.values)) == (8, 16)
 
 
-def test_whoever_comes_late_changes_nothing_of_the_others():
+def test_a_late_worker_does_not_change_the_others():
     fleet = make_fleet()
     for worker in (f"g{number}-0" for number in range(16)):
         fleet.register(hello(worker), START_NS)

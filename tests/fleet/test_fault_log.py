@@ -14,7 +14,7 @@ def fault(ts_s: int, name: str = "", node: str = "n1") -> Fault:
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 9)), max_size=30), st.integers(0, 60))
-def test_what_is_told_is_remembered_in_order_and_once_as_long_as_the_memory_lasts(told, now_s):
+def test_faults_are_remembered_in_order_and_once_for_memory_s(told, now_s):
     log, known = FaultLog(memory_s=20.0), {}
     for ts_s, number in told:
         name = f"e{number}"
@@ -32,7 +32,7 @@ def test_what_is_told_is_remembered_in_order_and_once_as_long_as_the_memory_last
     assert sorted(f.id for f in log.table.values()) == sorted(f.id for f in log.faults)
 
 
-def test_a_fault_that_was_forgotten_can_be_told_again():
+def test_a_forgotten_fault_can_be_added_again():
     log = FaultLog(memory_s=20.0)
     log.add(fault(1))
     log.forget_old(100 * SECOND_NS)
@@ -40,7 +40,7 @@ def test_a_fault_that_was_forgotten_can_be_told_again():
     assert log.add(fault(1))
 
 
-def test_the_same_tuple_is_told_until_something_changes():
+def test_the_same_tuple_is_returned_until_something_changes():
     log = FaultLog(memory_s=20.0)
     log.add(fault(1))
     before = log.faults
@@ -65,7 +65,7 @@ def test_the_faults_of_a_place_are_the_same_tuple_until_something_changes_there(
     assert set(before) - set(log.faults_of) == {"n1"}
 
 
-def test_the_places_are_told_in_the_order_in_which_something_happened_there():
+def test_places_come_in_the_order_of_their_changes():
     log, nodes = FaultLog(memory_s=20.0), [f"n{number}" for number in (3, 1, 4, 0, 5, 9, 2, 6)]
     for second, node in enumerate(nodes, start=1):
         log.add(fault(second, node=node))
@@ -76,7 +76,7 @@ times = st.integers(0, 50)
 
 
 @given(st.lists(st.tuples(times, st.booleans()), max_size=40), st.integers(1, 30))
-def test_what_was_added_since_is_told_whatever_was_forgotten_and_however_old_it_is(told, memory_s):
+def test_added_faults_are_returned_whatever_was_forgotten(told, memory_s):
     log, before, now_s = FaultLog(memory_s=memory_s), (), 0
     for number, (ts_s, is_looked_at) in enumerate(told):
         log.add(fault(ts_s, f"e{number}"))
@@ -102,14 +102,14 @@ def test_nothing_older_than_the_news_is_looked_at():
     assert Counting.looked_at < 20
 
 
-def test_what_is_told_of_a_place_is_copied_when_it_is_asked_and_only_where_something_happened():
+def test_faults_of_a_place_are_copied_on_read_and_only_after_a_change():
     log = FaultLog(memory_s=1000.0)
     for number in range(5):
         log.add(fault(number))
         log.add(fault(number, f"x{number}", node="n2"))
     before = log.faults_of
     log.add(fault(9))
-    assert log._told_of["n1"] is before["n1"]
+    assert log._tuple_of["n1"] is before["n1"]
     now = log.faults_of
     assert now["n2"] is before["n2"]
     assert [f.id for f in now["n1"]] == ["e0", "e1", "e2", "e3", "e4", "e9"]

@@ -126,7 +126,7 @@ def test_what_came_before_a_tick_in_which_nothing_came_is_the_newest():
         view.changed_s("heat")
 
 
-def test_a_stretch_of_someone_who_never_said_hello_is_an_error():
+def test_a_stretch_of_a_worker_without_a_hello_is_an_error():
     one = SampleStretch(
         workers=("stranger",),
         metrics=("heat",),

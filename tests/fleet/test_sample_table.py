@@ -116,7 +116,7 @@ def test_a_table_without_state_and_step_leaves_them_as_they_were():
     assert view.step[:2].tolist() == [7, 8]
 
 
-def test_what_a_table_brought_of_a_life_before_is_not_in_the_column_of_the_next():
+def test_values_of_an_earlier_incarnation_are_not_in_the_next_column():
     former = fleet()
     former.receive_table(SampleTable(WORKERS, ("heat",), np.ones((4, 1))), START_NS)
     former.register(hello("a-0", incarnation=2), START_NS)
@@ -125,6 +125,6 @@ def test_what_a_table_brought_of_a_life_before_is_not_in_the_column_of_the_next(
     assert np.isnan(newest).tolist() == [True, False, False, False]
 
 
-def test_a_table_of_someone_who_never_said_hello_is_an_error():
+def test_a_table_of_a_worker_without_a_hello_is_an_error():
     with pytest.raises(KeyError, match="stranger"):
         fleet().receive_table(SampleTable(("stranger",), ("heat",), np.ones((1, 1))), START_NS)

@@ -49,7 +49,7 @@ def test_what_has_ended_is_not_brought_back_by_late_telemetry(fleet):
     assert fleet.state[2] == "training"
 
 
-def test_who_has_joined_does_not_stand_by_again_by_late_telemetry(fleet):
+def test_late_telemetry_does_not_make_a_joined_worker_a_standby(fleet):
     fleet.register(hello("s-0", state="standby"), START_NS)
     hear(fleet, "s-0", state="standby")
     assert fleet.state[3] == "standby"
@@ -66,7 +66,7 @@ def test_an_unexpected_exit_is_a_fault_and_an_expected_one_is_not(fleet):
     assert (fault.worker, fault.node, fault.kind) == ("a-0", "node-a", "exit")
 
 
-def test_the_newest_note_of_a_kind_that_is_read_is_kept_for_a_life():
+def test_the_newest_note_of_a_declared_kind_is_stored_per_incarnation():
     needs = (NeedNotes(("dump",)),)
     fleet = FleetState(needs, tick_s=1.0, stale_after_s=10.0, costs=Costs())
     fleet.register(hello("a-0"), START_NS)
@@ -94,7 +94,7 @@ def test_faults_are_remembered_for_a_day(fleet):
     assert fleet.view(START_NS, {}).faults == ()
 
 
-def test_ages_count_from_what_was_heard_and_from_the_last_step(fleet):
+def test_ages_count_from_the_last_report_and_from_the_last_step(fleet):
     hear(fleet, "a-0", progress_age_s=4.0, step=7)
     view = fleet.view(START_NS + 2 * SECOND_NS, {})
     assert view.heartbeat_age_s[0] == 2.0
@@ -176,7 +176,7 @@ def test_the_greatest_incarnation_there_can_be_does_not_burn_a_name(fleet):
     assert is_here(fleet, "a-0", 1, after_s=10.5)
 
 
-def test_a_life_that_was_seen_to_end_does_not_come_back_however_late_its_hello(fleet):
+def test_an_ended_incarnation_does_not_come_back_by_a_late_hello(fleet):
     fleet.end(gone("a-0"), START_NS)
     assert is_here(fleet, "a-0", 5)
     assert not is_here(fleet, "a-0", 1, after_s=60.0)
@@ -184,7 +184,7 @@ def test_a_life_that_was_seen_to_end_does_not_come_back_however_late_its_hello(f
     assert not is_here(fleet, "b-0", 8, after_s=60.0)
 
 
-def test_a_silent_workers_other_life_is_a_stranger_and_one_that_ended_is_not(fleet):
+def test_an_unknown_incarnation_needs_a_hello_but_an_ended_one_does_not(fleet):
     def strangers(incarnation: int, after_s: float) -> list[str]:
         when_ns = START_NS + round(after_s * SECOND_NS)
         fleet.receive(telemetry("a-0", incarnation=incarnation), when_ns)
@@ -196,7 +196,7 @@ def test_a_silent_workers_other_life_is_a_stranger_and_one_that_ended_is_not(fle
     assert strangers(-5, after_s=12.0) == []
 
 
-def test_only_so_many_lives_of_a_worker_are_remembered(fleet):
+def test_the_number_of_remembered_incarnations_is_limited(fleet):
     for incarnation in range(2, 1000):
         assert is_here(fleet, "a-0", incarnation)
-    assert sum(map(len, fleet._lives._past.values())) <= 16
+    assert sum(map(len, fleet._incarnations._past.values())) <= 16

@@ -1,1 +1,1 @@
-"""The fleet as columns: who is there, what they measured, and the view policies get of it."""
+"""The state of the fleet in columns: workers, their telemetry, and the view for policies."""

@@ -1,23 +1,23 @@
-"""Why a group or a worker that is named cannot be acted on."""
+"""Errors for a named group or worker that an action cannot apply to."""
 
 from torchloom_core.fleet.state import FleetState
 from torchloom_core.suggest import nearest
 
 
 def why_not_training(fleet: FleetState, group: str) -> str:
-    """Return why the group cannot be acted on as one that trains, or nothing."""
+    """Return why the group is not training; "" if it is."""
     if group in fleet.groups("training", "paused"):
         return ""
     rows = [row for row, hello in enumerate(fleet.hello) if hello.group == group]
     if not rows:
-        known = {hello.group for hello in fleet.hello}
-        return f"no group is called {group!r}{nearest(group, known)}"
+        names = {hello.group for hello in fleet.hello}
+        return f"no group is called {group!r}{nearest(group, names)}"
     ended = all(map(fleet.is_over, rows))
     return f"group {group} {'has ended' if ended else 'is not training'}"
 
 
 def why_not_present(fleet: FleetState, worker: str) -> str:
-    """Return why the worker cannot be acted on, or nothing."""
+    """Return why the worker is not present; "" if it is."""
     row = fleet.row_of.get(worker)
     if row is None:
         return f"no worker is called {worker!r}{nearest(worker, fleet.row_of)}"

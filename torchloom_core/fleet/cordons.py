@@ -1,4 +1,4 @@
-"""The nodes on which nobody new is put, and until when; the fleet state keeps it."""
+"""The cordoned nodes, and until when; part of the fleet state."""
 
 from collections.abc import Iterable, Mapping
 
@@ -9,21 +9,21 @@ from torchloom_core.persistent_table import PersistentTable
 
 
 class Cordon(msgspec.Struct, frozen=True, kw_only=True):
-    """One cordoned node, until a moment (Unix epoch) or until somebody uncordons it."""
+    """One cordoned node, until a moment (Unix epoch) or until it is uncordoned."""
 
     node: str
     until_ns: int | None = None
 
 
 class Cordons:
-    """Cordoned nodes, each for a time or until somebody uncordons it.
+    """Cordoned nodes, each for a time or until it is uncordoned.
 
     Attributes
     ----------
     cordons : PersistentTable of Cordon
         By node.
     nodes : frozenset of str
-        What is cordoned.
+        The cordoned nodes.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Cordons:
         self.nodes |= {node}
 
     def lasts(self, node: str, for_s: float | None, now_ns: int) -> bool:
-        """Say whether the node is cordoned for at least so long already."""
+        """Return whether the node is already cordoned for at least that long."""
         cordon = self.cordons.get(node)
         if cordon is None:
             return False
@@ -55,14 +55,14 @@ class Cordons:
         self.nodes -= {node}
 
     def lift_over(self, now_ns: int) -> list[str]:
-        """Uncordon the nodes whose time is over, and return them."""
+        """Uncordon the nodes whose cordon has expired, and return them."""
         over = sorted(node for node, end_ns in self.until_ns.items() if end_ns <= now_ns)
         for node in over:
             self.lift(node)
         return over
 
     def restore(self, nodes: Iterable[str], until_ns: Mapping[str, int]) -> None:
-        """Take over what an earlier Weaver left."""
+        """Restore the cordons of an earlier Weaver."""
         for node in nodes:
             self.cordons[node] = Cordon(node=node, until_ns=until_ns.get(node))
         self.nodes = frozenset(self.cordons)

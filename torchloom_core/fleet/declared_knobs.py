@@ -1,4 +1,4 @@
-"""What each knob is for all workers at once; the fleet state keeps it."""
+"""The specs of knobs across all workers; part of the fleet state."""
 
 from collections.abc import Iterable, Sequence
 
@@ -8,13 +8,13 @@ from torchloom_core.wire.knobs import agrees, takes
 from torchloom_core.wire.messages import Hello, KnobSpec, KnobValues
 
 _NAMED = 3
-"""How many workers a message names."""
+"""The most workers that a message names."""
 
 
 class DeclaredKnobs:
-    """Counts how many workers declare each knob how.
+    """Counts the specs that workers declare for each knob.
 
-    A knob is for all what most of them declare it to be, of as many the one declared first.
+    The spec of a knob is the one that most workers declare; in a tie, the one declared first.
     """
 
     def __init__(self) -> None:
@@ -22,16 +22,16 @@ class DeclaredKnobs:
         self._specs: dict[str, KnobSpec] | None = None
 
     def add(self, knobs: Iterable[KnobSpec]) -> None:
-        """Count what a worker declares."""
+        """Count the declarations of a worker."""
         self._count(knobs, 1)
 
     def remove(self, knobs: Iterable[KnobSpec]) -> None:
-        """Count no more what a worker declared."""
+        """Discount the declarations of a worker."""
         self._count(knobs, -1)
 
     @property
     def specs(self) -> dict[str, KnobSpec]:
-        """Every knob by its name, in a dict of the caller's own."""
+        """Every knob by its name, in a new dict."""
         if self._specs is None:
             self._specs = {
                 name: max(ways.values(), key=lambda way: way[0])[1]
@@ -40,9 +40,9 @@ class DeclaredKnobs:
         return self._specs.copy()
 
     def by_use(self) -> list[KnobSpec]:
-        """Return every knob: what most workers declare first, of as many what was declared first.
+        """Return every knob, those declared by most workers first, in a tie the earliest.
 
-        Where not all can be told, no worker's own crowd out those of the run.
+        If the list is cut off, the knobs of single workers are dropped first.
         """
         workers = {
             name: sum(count for count, _ in ways.values()) for name, ways in self._declared.items()
@@ -62,40 +62,40 @@ class DeclaredKnobs:
 
 
 def check_all_have(spec: KnobSpec, hellos: Sequence[Hello]) -> None:
-    """Check that all of these workers declare a run-fenced knob alike.
+    """Check that all of these workers declare a run-fenced knob with the same spec.
 
     Raises
     ------
     KnobError
-        If one has it not, or declares it otherwise.
+        If a worker does not declare it, or with another spec.
     """
     without = [h.worker for h in hellos if all(own.name != spec.name for own in h.knobs)]
     otherwise = [h.worker for h in hellos if not agrees(h.knobs, spec)]
     if without:
-        has = "has" if len(without) == 1 else "have"
+        does = "does" if len(without) == 1 else "do"
         raise KnobError(
-            f"knob {spec.name} lands on all ranks at one step, "
-            f"and {listed(without, _NAMED)} {has} none"
+            f"knob {spec.name} has to change on all ranks at the same step, "
+            f"but {listed(without, _NAMED)} {does} not have it"
         )
     if otherwise:
         declares = "declares" if len(otherwise) == 1 else "declare"
         raise KnobError(
-            f"knob {spec.name} lands on all ranks at one step, "
-            f"and {listed(otherwise, _NAMED)} {declares} it otherwise"
+            f"knob {spec.name} has to change on all ranks at the same step, "
+            f"but {listed(otherwise, _NAMED)} {declares} it differently"
         )
 
 
 def left_out(spec: KnobSpec | None, hellos: Iterable[Hello]) -> str:
-    """Return a clause that names the workers which declare the knob otherwise, or nothing."""
+    """Return a clause that names the workers which declare the knob differently, or ""."""
     names = [hello.worker for hello in hellos if spec and not agrees(hello.knobs, spec)]
     if not names:
         return ""
-    whose = "declares" if len(names) == 1 else "declare"
-    return f"not on {listed(names, _NAMED)}, which {whose} it otherwise"
+    declares = "declares" if len(names) == 1 else "declare"
+    return f"not on {listed(names, _NAMED)}, which {declares} it differently"
 
 
 def first_values(knobs: Iterable[str], present: Iterable[KnobValues]) -> KnobValues:
-    """Return what the knobs are on the first worker that has them: on all the same."""
+    """Return the values of knobs on the first worker that has each; they are equal on all."""
     values: KnobValues = {}
     for own in present:
         values = {**own, **values}

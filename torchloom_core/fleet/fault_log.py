@@ -1,4 +1,4 @@
-"""The faults of the last while, in the order in which they happened; the fleet state keeps it."""
+"""The recent faults, in time order; part of the fleet state."""
 
 import bisect
 from collections import Counter
@@ -8,12 +8,12 @@ from torchloom_core.persistent_table import PersistentTable
 from torchloom_core.plugin.faults import _when
 from torchloom_core.wire.events import Fault
 
-FAULTS_KEPT = 1000
-"""How many faults outlive the process."""
+MAX_FAULTS = 1000
+"""Faults that are stored for a restarted Weaver."""
 
 
 def fault_of_worker(worker: str, node: str, kind: str, ts_ns: int, suffix: str) -> Fault:
-    """Return what a worker's exit or note tells of; what is only noted as a fault is a warning."""
+    """Return the fault of a worker's exit or note; a note of kind ``fault`` is not fatal."""
     return Fault(
         worker=worker,
         node=node,
@@ -27,13 +27,13 @@ def fault_of_worker(worker: str, node: str, kind: str, ts_ns: int, suffix: str) 
 class FaultLog:
     """Faults by time, each id once, for ``memory_s`` seconds.
 
-    What it tells is the same tuple until something happens; what it tells of a place, until
-    something happens there.
+    The returned tuples stay the same objects until a fault is added, those of a place until a
+    fault is added there.
 
     Attributes
     ----------
     table : PersistentTable of Fault
-        The newest :data:`FAULTS_KEPT`, by a number each.
+        The newest :data:`MAX_FAULTS`, by a number each.
     """
 
     def __init__(self, memory_s: float) -> None:
@@ -41,73 +41,73 @@ class FaultLog:
         self._faults: list[Fault] = []
         self._ids: set[str] = set()
         self._of: dict[str, list[Fault]] = {}
-        self._told_of: dict[str, tuple[Fault, ...]] = {}
-        # In the order told, which is the same in every process.
+        self._tuple_of: dict[str, tuple[Fault, ...]] = {}
+        # A dict, as the order of a set differs between processes.
         self._changed: dict[str, None] = {}
-        self._told: tuple[Fault, ...] | None = ()
+        self._tuple: tuple[Fault, ...] | None = ()
         self._numbered = 0
         self._key_of: dict[str, str] = {}
         self.table: PersistentTable[Fault] = PersistentTable("fault")
 
     def add(self, fault: Fault) -> bool:
-        """Remember a fault; return False for one that is known."""
+        """Add a fault; return False if its id is known already."""
         if fault.id in self._ids:
             return False
         self._ids.add(fault.id)
         bisect.insort(self._faults, fault, key=_when)
         bisect.insort(self._of.setdefault(fault.place, []), fault, key=_when)
         self._changed[fault.place] = None
-        self._told = None
-        self._keep(fault)
+        self._tuple = None
+        self._store(fault)
         return True
 
-    def _keep(self, fault: Fault) -> None:
-        if len(self._faults) > FAULTS_KEPT and fault.ts_ns < self._faults[-FAULTS_KEPT].ts_ns:
+    def _store(self, fault: Fault) -> None:
+        if len(self._faults) > MAX_FAULTS and fault.ts_ns < self._faults[-MAX_FAULTS].ts_ns:
             return
         self._numbered += 1
         key = self._key_of[fault.id] = str(self._numbered)
         self.table[key] = fault
-        if len(self.table) > FAULTS_KEPT:
-            oldest = self._faults[-FAULTS_KEPT - 1]
+        if len(self.table) > MAX_FAULTS:
+            oldest = self._faults[-MAX_FAULTS - 1]
             if oldest.id not in self._key_of:
                 oldest = min(self.table.values(), key=_when)
-            self._let_go(oldest)
+            self._drop(oldest)
 
-    def _let_go(self, fault: Fault) -> None:
+    def _drop(self, fault: Fault) -> None:
         key = self._key_of.pop(fault.id, None)
         if key is not None:
             del self.table[key]
 
     def forget_old(self, now_ns: int) -> None:
-        """Drop what happened longer ago than the memory lasts."""
+        """Drop faults older than ``memory_s``."""
         old = bisect.bisect_left(self._faults, now_ns - self._memory_ns, key=_when)
         if not old:
             return
         for fault in self._faults[:old]:
             self._ids.remove(fault.id)
-            self._let_go(fault)
+            self._drop(fault)
         for place, count in Counter(fault.place for fault in self._faults[:old]).items():
             del self._of[place][:count]
             self._changed[place] = None
         del self._faults[:old]
-        self._told = None
+        self._tuple = None
 
     @property
     def faults(self) -> tuple[Fault, ...]:
-        """What is remembered, oldest first."""
-        if self._told is None:
-            self._told = tuple(self._faults)
-        return self._told
+        """All faults, oldest first."""
+        if self._tuple is None:
+            self._tuple = tuple(self._faults)
+        return self._tuple
 
     @property
     def faults_of(self) -> dict[str, tuple[Fault, ...]]:
-        """The same by place, in a dict of the caller's own; only places that had one are in it."""
+        """The same by place, in a new dict; places without faults are not in it."""
         for place in self._changed:
             there = self._of[place]
             if there:
-                self._told_of[place] = tuple(there)
+                self._tuple_of[place] = tuple(there)
             else:
                 del self._of[place]
-                self._told_of.pop(place, None)
+                self._tuple_of.pop(place, None)
         self._changed.clear()
-        return self._told_of.copy()
+        return self._tuple_of.copy()

@@ -1,4 +1,4 @@
-"""When each predictor is asked, and what each said last; the kernel keeps it."""
+"""Schedule forecasts, and store the newest one of each predictor; part of the kernel."""
 
 from collections.abc import Callable, Mapping
 
@@ -12,26 +12,26 @@ _NEVER_NS = -(1 << 62)
 
 
 class Forecasts:
-    """The active predictors: one question at a time to each, none to the quarantined.
+    """The active predictors: one request at a time to each, none to quarantined ones.
 
-    A forecast is about a worker where it sat when the question was asked: once it says hello
-    from another node, nothing is forecast of it until the next answer.
+    A forecast applies to a worker on its node at the time of the request: after a hello from
+    another node the worker has no forecast until the next answer.
 
     Attributes
     ----------
     newest : dict of str to Forecast
-        The newest forecast of every predictor that gave one.
+        The newest forecast of each predictor.
     failed : dict of str to PredictorFailed
         The quarantined predictors, and why.
     silent : set of str
-        Those of the others that never gave a probability of anybody.
+        Predictors that have not yet forecast a probability.
     """
 
     def __init__(self, predictors: Mapping[str, Predictor]) -> None:
         self._every_ns = {
             name: round(predictor.every_s * SECOND_NS) for name, predictor in predictors.items()
         }
-        self._last_asked_ns: dict[str, int] = {}
+        self._last_request_ns: dict[str, int] = {}
         self._waiting: set[str] = set()
         self._node_of: dict[str, str] = {}
         self._moved: dict[str, set[str]] = {}
@@ -39,14 +39,14 @@ class Forecasts:
         self.failed: dict[str, PredictorFailed] = {}
         self.silent = set(predictors)
 
-    def ask(self, now_ns: int, number: Callable[[], str]) -> list[Output]:
-        """Return the questions that are due; ``number`` makes their ids."""
+    def request(self, now_ns: int, number: Callable[[], str]) -> list[Output]:
+        """Return the requests that are due; ``number`` makes their ids."""
         outputs: list[Output] = []
         for name, every_ns in self._every_ns.items():
-            rest_ns = now_ns - self._last_asked_ns.get(name, _NEVER_NS)
+            rest_ns = now_ns - self._last_request_ns.get(name, _NEVER_NS)
             if name in self._waiting or name in self.failed or rest_ns < every_ns:
                 continue
-            self._last_asked_ns[name] = now_ns
+            self._last_request_ns[name] = now_ns
             self._waiting.add(name)
             self._moved[name] = set()
             outputs.append(ForecastWanted(id=number(), predictor=name))
@@ -66,7 +66,7 @@ class Forecasts:
         return [Notice(kind="predictor_failed", text=text)]
 
     def settle(self, worker: str, node: str) -> None:
-        """Take note of where a worker sits; what was forecast of it elsewhere holds no more."""
+        """Set a worker's node; forecasts for it on another node are dropped."""
         before = self._node_of.get(worker, node)
         self._node_of[worker] = node
         if before == node:

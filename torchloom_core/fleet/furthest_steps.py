@@ -1,4 +1,4 @@
-"""How far the workers of a run have come, by which it is seen that a run began anew."""
+"""The furthest step of each worker, to detect that a run started over."""
 
 import numpy as np
 
@@ -6,13 +6,12 @@ from torchloom_core.plugin.arrays import Ints
 
 
 class FurthestSteps:
-    """The highest step of each row, over all of its lives.
+    """The highest step of each row, over all of its incarnations.
 
     Attributes
     ----------
     most : int
-        The highest that half of those who are heard have come to at once, -1 before any: not what
-        a single one claims, as it outlives its worker.
+        The highest median step so far, -1 before any: a single wrong report does not move it.
     """
 
     def __init__(self) -> None:
@@ -20,18 +19,18 @@ class FurthestSteps:
         self.most = -1
 
     def went_back(self, rows: Ints, steps: Ints) -> bool:
-        """Take the steps that rows are at; say whether each is at an earlier one than it was.
+        """Take the current steps of rows; return whether all of them are earlier than before.
 
-        One that comes back alone is behind the others for a while; a run that began anew has
-        nobody who is as far as before. What was before is forgotten then.
+        A worker that rejoins alone is behind the others for a while; if all are behind, the run
+        started over, and the steps so far are dropped.
         """
         if not len(rows):
             return False
         more = int(rows.max()) + 1 - len(self._of_row)
         if more > 0:
             self._of_row = np.pad(self._of_row, (0, more), constant_values=-1)
-        known = self._of_row[rows]
-        back = bool(np.all(steps < np.where(known < 0, self.most, known)))
+        before = self._of_row[rows]
+        back = bool(np.all(steps < np.where(before < 0, self.most, before)))
         if back:
             self._of_row[:] = self.most = -1
         self._of_row[rows] = np.maximum(self._of_row[rows], steps)

@@ -1,9 +1,9 @@
-"""Watch over what was changed, whether the run got worse by it, beside its own noise.
+"""Compare a metric before and after a change, to roll back a change that made the run worse.
 
-Of each metric that may be watched the median over the workers that train is kept, one value a
-tick. What it was before a change is measured when the change lands; when its window is over, or
-as soon as there can be no doubt, the values since are held against it. What was measured before a
-run began anew is held against nothing that comes after.
+Each guard metric has one value per tick: the median over training workers. Its level and noise
+before a change are measured when the change is applied, and compared with the values since when
+its window ends, or as soon as the result is clear. Values from before a run started over are not
+compared with later ones.
 """
 
 import statistics
@@ -24,62 +24,62 @@ from torchloom_core.wire.events import Judged
 from torchloom_core.wire.messages import KnobValues
 from torchloom_core.wire.plans import Plan, Watch
 
-_KEPT = 4096
+_MAX_VALUES = 4096
 _FEWEST = 5
-"""Values, before and after, on which a judgement rests."""
+"""Least values before and after a change for a verdict."""
 _JITTER_NS = SECOND_NS // 4
-"""By how much what is heard of one and the same step may differ."""
-_NO_DOUBT = 3.0
-"""So many times beyond its band, a change is judged before its window is over."""
-_FORGETS = 0.99
-"""How much of the share of workers that report a metric is usual a tick later."""
+"""Largest difference between reports of the same step."""
+_CLEAR = 3.0
+"""A change is judged before its window ends if the metric is this multiple of the band off."""
+_DECAY = 0.99
+"""Decay per tick of the usual share of workers that report a metric."""
 _LARGEST = 1e100
-"""What is larger is no measurement, and its square no number."""
+"""Larger values are no measurements, and their squares overflow."""
 _AGAIN_NS = 10 * SECOND_NS
 TRIES = 5
-"""How often it is tried to take back what hurt, the second time so much later, each further one
-after twice as long."""
+"""Attempts of a rollback; the second one comes after ``_AGAIN_NS``, each further one after twice
+as long."""
 _LEAST_NOISE = 1e-3
-"""Of the level: below that a difference is not worth a rollback, however quiet the run is."""
+"""Least noise relative to the level: smaller differences are not worth a rollback."""
 
 
 class Guards:
-    """What is watched in a run, and over which changes.
+    """The guard metrics of a run, and the changes that they watch.
 
     Attributes
     ----------
     watches : PersistentTable of Watch
-        By the verdict whose change is, or is about to be, watched over.
+        By the verdict whose change is, or will be, watched.
     """
 
     def __init__(self, fleet: FleetState, config: schema.Guard) -> None:
         self._fleet = fleet
         self._default = config
         self._seen: dict[str, deque[tuple[int, float]]] = {
-            metric: deque(maxlen=_KEPT) for metric in config.metrics
+            metric: deque(maxlen=_MAX_VALUES) for metric in config.metrics
         }
         self._share: dict[str, float] = {}
-        self._steps_ns: deque[int] = deque(maxlen=_KEPT)
+        self._steps_ns: deque[int] = deque(maxlen=_MAX_VALUES)
         self._progress_ns = 0
         self._furthest = FurthestSteps()
         self.watches: PersistentTable[Watch] = PersistentTable("watch")
 
     def obstacle(self, guard: Guard | None) -> str:
-        """Return why there is nothing that the guard could watch, or nothing."""
+        """Return why the guard cannot watch its metric, or ""."""
         if guard is None:
             return ""
         seen = self._seen.get(guard.metric)
         if seen is None:
-            known = ", ".join(self._seen)
-            return f"guard: need a metric of guard.metrics ({known}), was {guard.metric!r}"
+            metrics = ", ".join(self._seen)
+            return f"guard: need a metric of guard.metrics ({metrics}), was {guard.metric!r}"
         if not seen:
-            return f"guard: no worker that trains reports {guard.metric}, so nothing can be watched"
+            return f"guard: no training worker reports {guard.metric}"
         return ""
 
     def look(self, now_ns: int) -> list[Judged]:
-        """Take one value of each metric: its median over the workers that train.
+        """Add one value of each metric: its median over training workers.
 
-        Return the changes that are watched over no more, since the run began anew.
+        Return the watches that end because the run started over.
         """
         if not self._seen:
             return []
@@ -87,7 +87,7 @@ class Guards:
         if not rows:
             return []
         was_at = self._furthest.most
-        went_back = self._furthest.went_back(*self._fleet.steps_heard(rows, now_ns))
+        went_back = self._furthest.went_back(*self._fleet.current_steps(rows, now_ns))
         ended = self._begin_anew(was_at) if went_back else []
         progress_ns = self._fleet.progress_ns(rows)
         if progress_ns > self._progress_ns + _JITTER_NS:
@@ -96,24 +96,24 @@ class Guards:
         for metric, seen in self._seen.items():
             values = self._fleet.last_column(metric)[rows]
             values = values[~np.isnan(values)]
-            # Of a few the median would not say that the others' is no number any more.
+            # The median of a few would hide that the others report NaN.
             share, usual = len(values) / len(rows), self._share.get(metric, 0.0)
-            self._share[metric] = max(share, usual * _FORGETS)
+            self._share[metric] = max(share, usual * _DECAY)
             if len(values) and share >= usual / 2:
                 seen.append((now_ns, float(np.median(values))))
         return ended
 
     def newest(self, metric: str) -> float | None:
-        """Return the newest median of a metric that may be watched, None where there is none."""
+        """Return the newest median of a guard metric, or None."""
         seen = self._seen.get(metric)
         return seen[-1][1] if seen else None
 
     def _begin_anew(self, was_at: int) -> list[Judged]:
-        """Drop what was measured so far, and end the watches that rest on it."""
+        """Drop all measurements, and end the watches that depend on them."""
         self._steps_ns.clear()
         for seen in self._seen.values():
             seen.clear()
-        text = f"not watched over: the run went back from step {was_at} to {self._furthest.most}"
+        text = f"not watched: the run went back from step {was_at} to {self._furthest.most}"
         ended = []
         for watch in [watch for watch in self.watches.values() if not watch.hurt]:
             if watch.since_ns:
@@ -125,9 +125,9 @@ class Guards:
         return ended
 
     def expect(self, plan: Plan, before: KnobValues, now_ns: int) -> None:
-        """Remember what the knobs and the metric are before a change that is to be offered.
+        """Store the knobs and the metric before a change is offered.
 
-        Measured now: a Weaver that hears of its landing may have begun after it.
+        The Weaver that learns that it was applied may have started after it.
         """
         guard = self._guard_of(plan.action)
         if guard is None or not before:
@@ -143,9 +143,9 @@ class Guards:
         )
 
     def begin(self, verdict: str, now_ns: int) -> None:
-        """Watch over a change that has landed, and over an earlier one that still is watched.
+        """Watch a change that was applied, together with an earlier one that is still watched.
 
-        What was before the earlier one is what both are held against, and what both go back to.
+        Both are compared with, and roll back to, the state before the earlier one.
         """
         watch = self.watches.get(verdict)
         if watch is None:
@@ -163,21 +163,21 @@ class Guards:
         )
 
     def text(self, verdict: str) -> str:
-        """Return, to go on with, how the change that has just landed is watched over."""
+        """Return a clause on how the change that was just applied is watched."""
         watch = self.watches.get(verdict)
         if watch is None:
             return ""
         guard = watch.guard
         if not watch.noise:
-            return f"; not watched over, too little was seen of {guard.metric} before"
+            return f"; not watched: too few values of {guard.metric} before the change"
         return f"; {guard.metric} is watched for {guard.window_s:g} s"
 
     def forget(self, verdict: str) -> None:
-        """Watch no more over a change that was not made."""
+        """Drop the watch of a change that was not made."""
         self.watches.pop(verdict, None)
 
     def judge(self, now_ns: int) -> list[Judged]:
-        """Judge the changes whose window is over, or of which there is no doubt."""
+        """Judge the changes whose window is over, or whose result is clear."""
         watched = [w for w in self.watches.values() if w.since_ns and not w.hurt]
         judged = [j for watch in watched if (j := self._judge(watch, now_ns))]
         for judgement in judged:
@@ -187,7 +187,7 @@ class Guards:
         return judged
 
     def to_take_back(self, now_ns: int) -> list[Watch]:
-        """Return what hurt and is to be taken back now: again a while after it was denied."""
+        """Return the changes to roll back now; a denied rollback is retried later."""
         due = []
         for watch in [watch for watch in self.watches.values() if watch.hurt]:
             if watch.tries and now_ns < watch.tried_ns + _AGAIN_NS * 2 ** (watch.tries - 1):
@@ -201,13 +201,13 @@ class Guards:
         return due
 
     def taken_back(self, values: KnobValues) -> None:
-        """Note that what hurt has been taken back."""
+        """Drop the watches whose change has been rolled back."""
         for watch in [watch for watch in self.watches.values() if watch.hurt]:
             if watch.before == values:
                 del self.watches[watch.verdict]
 
     def restore(self, watches: Iterable[Watch], now_ns: int) -> None:
-        """Take over what an earlier Weaver watched, of the metrics that still may be.
+        """Restore the watches of an earlier Weaver, if their metrics are still guard metrics.
 
         Its clock may have been ahead.
         """
@@ -223,18 +223,18 @@ class Guards:
         guard, window_ns = watch.guard, round(watch.guard.window_s * SECOND_NS)
         over = now_ns >= watch.since_ns + window_ns
         if watch.noise <= 0:
-            return _unjudged(watch, f"too little was seen of {guard.metric} before it")
+            return _unjudged(watch, f"too few values of {guard.metric} before it")
         values = self._values(guard, watch.since_ns, now_ns)
-        # What was reported often enough to be judged, and then no more, has not become harmless.
+        # A metric that stops being reported within the window counts as worse.
         enough = len(values) >= _FEWEST
         if over and self._is_silent(guard, now_ns - window_ns // (2 if enough else 1), now_ns):
-            text = f"{guard.metric} was {watch.level:.4g} before it, and is reported no more"
+            text = f"{guard.metric} was {watch.level:.4g} before it, and is no longer reported"
             return Judged(verdict=watch.verdict, hurt=True, text=text, before=watch.before)
         if not enough:
             return None
         after = statistics.median(values)
         times = (after - watch.level) / watch.noise
-        if not over and times <= _NO_DOUBT * guard.band:
+        if not over and times <= _CLEAR * guard.band:
             return None
         hurt = not times <= guard.band
         text = (
@@ -242,13 +242,13 @@ class Guards:
             f"{times:+.1f} times its noise of {watch.noise:.2g}, band {guard.band:g}"
         )
         if watch.upon:
-            text += f"; with it, as still watched: {listed(watch.upon)}"
+            text += f"; rolled back with it, as still watched: {listed(watch.upon)}"
         return Judged(verdict=watch.verdict, hurt=hurt, text=text, before=watch.before)
 
     def _is_silent(self, guard: Guard, since_ns: int, now_ns: int) -> bool:
-        """Say whether steps go on and nothing is reported of them.
+        """Return whether steps go on but the metric is not reported.
 
-        A run that stands still, or is not heard, reports nothing either.
+        A stalled or unreachable run reports nothing either, and does not count.
         """
         steps = sum(at > since_ns for at in self._steps_ns)
         return steps >= _FEWEST and not self._values(guard, since_ns, now_ns)
@@ -272,9 +272,9 @@ def _unjudged(watch: Watch, why: str) -> Judged:
 
 
 def _level(values: list[float]) -> tuple[float, float]:
-    """Return where a series ends, and its noise: what is left of it beside a straight line.
+    """Return the level at the end of a series, and its noise around a straight line.
 
-    A noise of 0 says that there is too little to tell.
+    The noise is 0 if there are too few values.
     """
     series = np.asarray([value for value in values if abs(value) < _LARGEST])
     if len(series) < _FEWEST:

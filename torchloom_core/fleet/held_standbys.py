@@ -1,7 +1,7 @@
-"""Standbys that may make their Manager before they join, since the lighthouse holds them back.
+"""Standbys that prepare their Manager before they join, held back by the lighthouse.
 
-Making a Manager is what joins a quorum. So nobody is told to prepare before the lighthouse has
-heard whom to hold, and whoever is told to join is held no more.
+Making a Manager joins a quorum. So no standby gets a prepare command before the lighthouse has
+confirmed to hold its group back, and a group that gets a join command is released.
 """
 
 from collections.abc import Iterator, Set
@@ -13,11 +13,11 @@ from torchloom_core.wire.messages import Command, Prepare
 from torchloom_core.wire.steering import name_of_replica
 
 _CAN_BE_HELD = frozenset({"prepare", "prepared"})
-"""What a worker says whose group bears its own name in the lighthouse."""
+"""Actuators of a worker whose group has its own name in the lighthouse."""
 
 
 class HeldStandbys:
-    """Who is held back, and who has been told to prepare."""
+    """The standbys that are held back, and their answers to prepare commands."""
 
     def __init__(self, fleet: FleetState, steering: Steering) -> None:
         self._fleet = fleet
@@ -25,9 +25,9 @@ class HeldStandbys:
         self._answered: dict[str, int] = {}
 
     def hold_back(self, joining: Set[str]) -> list[Output]:
-        """Have all standbys held back but the workers that are told to join.
+        """Hold back all standbys but the groups of ``joining`` workers.
 
-        Whom an earlier Weaver held stays held until the group says hello.
+        Groups held back by an earlier Weaver stay so until their hello.
         """
         view = self._steering.view
         if view is None:
@@ -37,7 +37,7 @@ class HeldStandbys:
         return self._steering.hold_back(held.union(group for group, _ in self._waiting(joining)))
 
     def to_prepare(self, busy: Set[str]) -> list[int]:
-        """Return the rows of those that are held back, are not prepared and have not refused."""
+        """Return the rows of held-back workers that are not prepared and have not refused."""
         held, hello = self._steering.held, self._fleet.hello
         return [
             row
@@ -49,7 +49,7 @@ class HeldStandbys:
         ]
 
     def settled(self, command: Command, status: str) -> None:
-        """Take note of who has answered, for good or ill; one whose time ran out is asked again."""
+        """Record an answer to a prepare command; an expired command is sent again."""
         if isinstance(command.do, Prepare) and status != "expired":
             self._answered[command.worker] = command.incarnation
 

@@ -1,30 +1,29 @@
-"""The lives that workers had before their present one; the fleet state asks who may begin."""
+"""The earlier incarnations of workers, to decide which one may follow; part of the fleet state."""
 
-_KEPT = 16
+_MAX_PAST = 16
 
 
-class Lives:
-    """The last lives of every worker, and which of them were seen to end.
+class Incarnations:
+    """The last incarnations of every worker, and whether each is known to have ended.
 
-    A life is known by its incarnation alone: the clock that numbers them may go back, so a
-    smaller number says nothing of which came first.
+    Their numbers come from a clock that may go back, so they do not give the order.
     """
 
     def __init__(self) -> None:
         self._past: dict[int, dict[int, bool]] = {}
 
     def note(self, row: int, incarnation: int, *, ended: bool) -> None:
-        """Remember a life of the worker in ``row``, and whether it was seen to end."""
+        """Record an incarnation of the worker in ``row``, and whether it has ended."""
         past = self._past.setdefault(row, {})
         past[incarnation] = past.pop(incarnation, False) or ended
-        if len(past) > _KEPT:
+        if len(past) > _MAX_PAST:
             del past[next(iter(past))]
 
     def may_follow(self, row: int, incarnation: int, present: int, *, vacant: bool) -> bool:
-        """Say whether a life may take the place of the ``present`` one.
+        """Return whether an incarnation may replace the ``present`` one.
 
-        None that was seen to end may. Where the place is ``vacant``, the present life being over
-        or silent, any other may; else only one that is later and was not there before.
+        One that has ended may not. If the row is ``vacant``, as the present one ended or is
+        unreachable, any other may; else only one with a higher number that is new.
         """
         past = self._past.get(row, {})
         if incarnation == present or past.get(incarnation, False):

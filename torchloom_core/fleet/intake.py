@@ -1,4 +1,4 @@
-"""What was received since the last tick, and the rings it goes to; the fleet state keeps it."""
+"""Collect the telemetry of a tick, and write it to the rings; part of the fleet state."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -13,24 +13,24 @@ from torchloom_core.plugin.needs import PolicyNeed, metrics_with_past, windows_s
 from torchloom_core.wire.messages import Hello, Telemetry
 
 _INT64_BYTES = _FLOAT64_BYTES = 8
-_KNOWN_HEADERS = 1000
+_CACHED_HEADERS = 1000
 
 Batches = tuple[list[int], list[bytes], list[int]]
 """Rows, newest samples and times of the batches that share a header."""
 
 _Columns = tuple[NDArray[np.intp], NDArray[np.intp]]
 
-Heard = dict[int, tuple[Telemetry, int]]
-"""Row to the last batch of the tick, and when it came."""
+NewestBatches = dict[int, tuple[Telemetry, int]]
+"""Row to the last batch of the tick, and its arrival time."""
 
 
 class Intake:
-    """Telemetry on its way into the columns of the metrics that somebody needs.
+    """Telemetry on its way into the columns of the metrics in use.
 
     Attributes
     ----------
     metrics : Rings
-        The columns, as a view reads them.
+        The columns that views read.
     """
 
     def __init__(self, needs: Iterable[PolicyNeed], tick_s: float, stale_after_s: float) -> None:
@@ -45,9 +45,9 @@ class Intake:
         )
 
     def take(self, batch: Telemetry, ts_ns: int) -> None:
-        """Keep a batch until the tick closes; only its newest sample is needed."""
+        """Store a batch until the tick closes, reduced to its newest sample."""
         if len(batch.ts_ns) > _INT64_BYTES:
-            # A tick's worth of whole batches would be kept in memory fresh from the system.
+            # Whole batches of a tick would take much more memory.
             newest = batch.values[-_FLOAT64_BYTES * len(batch.metrics) :]
             batch = replace(batch, ts_ns=batch.ts_ns[-_INT64_BYTES:], values=newest)
         self._pending.append((batch, ts_ns))
@@ -55,7 +55,7 @@ class Intake:
     def put(
         self, rows: NDArray[np.intp], metrics: tuple[str, ...], values: Floats, ts_ns: Ints
     ) -> None:
-        """Write ``(rows, metrics)`` values, come at ``(rows,)``, into the coming column."""
+        """Write ``(rows, metrics)`` values that arrived at ``(rows,)`` into the next column."""
         columns, numbers = self._wanted(metrics)
         self.metrics.put(numbers, rows, values[:, columns].T, ts_ns)
 
@@ -63,24 +63,24 @@ class Intake:
         """Write the columns of several ticks; ``rows`` are those of the stretch's workers."""
         columns, numbers = self._wanted(stretch.metrics)
         shape = (len(self.metrics.number_of), len(stretch.ts_ns), workers)
-        told: Floats = np.full(shape, np.nan)
+        table: Floats = np.full(shape, np.nan)
         place = slice(0, workers) if np.array_equal(rows, np.arange(workers)) else rows
         all_reported = stretch.reported.all()
         for column, number in zip(columns, numbers, strict=True):
             values = stretch.values[column]
-            told[number][:, place] = (
+            table[number][:, place] = (
                 values if all_reported else np.where(stretch.reported, values, np.nan)
             )
-        self.metrics.extend(told, stretch.ts_ns)
+        self.metrics.extend(table, stretch.ts_ns)
 
     def _wanted(self, metrics: tuple[str, ...]) -> _Columns:
-        """Return which columns of a header are wanted, and the numbers of their metrics."""
+        """Return the columns of a header that are in use, and the numbers of their metrics."""
         known = self._columns_of.get(metrics)
         if known is None:
             number_of = self.metrics.number_of
             pairs = [(i, number_of[m]) for i, m in enumerate(metrics) if m in number_of]
             columns, numbers = np.array(pairs, dtype=np.intp).reshape(-1, 2).T
-            if len(self._columns_of) >= _KNOWN_HEADERS:
+            if len(self._columns_of) >= _CACHED_HEADERS:
                 self._columns_of.clear()
             known = self._columns_of[metrics] = (columns, numbers)
         return known
@@ -90,23 +90,23 @@ class Intake:
         row_of: Mapping[str, int],
         hello: Sequence[Hello],
         may_begin: Callable[[int, int], bool],
-    ) -> tuple[Heard, list[str]]:
-        """Write what is pending and end the column.
+    ) -> tuple[NewestBatches, list[str]]:
+        """Write the pending batches and close the column.
 
         Parameters
         ----------
         may_begin : callable
-            ``(row, incarnation)``: whether that life may take the place of the known one.
+            ``(row, incarnation)``: whether that incarnation may replace the known one.
 
         Returns
         -------
         newest : dict of int to (Telemetry, int)
             The last batch of every known worker that sent one.
         strangers : list of str
-            Workers that nobody introduced, or of which a life may begin that said no hello.
+            Workers without a hello, of any or of this incarnation.
         """
         strangers: dict[str, None] = {}
-        newest: Heard = {}
+        newest: NewestBatches = {}
         by_header: dict[tuple[str, ...], Batches] = {}
         headers: dict[int, tuple[str, ...]] = {}
         for batch, ts_ns in self._pending:
@@ -120,7 +120,7 @@ class Intake:
             if metrics and batch.ts_ns:
                 known = headers.setdefault(row, metrics)
                 if known is not metrics and known != metrics:
-                    # What a worker sent first is written first, under whatever header.
+                    # Batches of a worker are written in order, also if the header changes.
                     self._write_all(by_header)
                     headers = {row: metrics}
                 header = by_header.get(metrics)
@@ -149,7 +149,7 @@ class Intake:
         self.put(row_index, metrics, table, ts_ns)
 
     def forget(self, row: int) -> None:
-        """Clear one worker's past: another life must not inherit it."""
+        """Clear one worker's values for its next incarnation."""
         self.metrics.forget(row)
 
     def grow(self, workers: int) -> None:

@@ -1,4 +1,4 @@
-"""Which launches are of the run's present job, so that a new job is told from a restart."""
+"""The launches of the run's present job, to distinguish a new job from a restart."""
 
 from collections.abc import Iterable, Iterator
 
@@ -10,16 +10,16 @@ from torchloom_core.wire.events import KnobDesired, Launched
 from torchloom_core.wire.messages import Hello
 
 AT_WORK = frozenset({"joining", "training", "paused", "draining"})
-"""States of those that a job goes on with; a standby is none of them."""
+"""States of workers that take part in a job; a standby does not."""
 
 
 class Launches:
-    """The launches of the present job; what was wanted of an earlier one waits.
+    """The launches of the present job; desired values of an earlier job wait.
 
     Attributes
     ----------
     table : PersistentTable of Launched
-        By their ids.
+        By launch id.
     """
 
     def __init__(self, fleet: FleetState, desired: DesiredKnobs, stale_after_s: float) -> None:
@@ -31,42 +31,42 @@ class Launches:
         self.table: PersistentTable[Launched] = PersistentTable("launch")
 
     def restore(self, launches: Iterable[Launched], now_ns: int) -> None:
-        """Take over what an earlier Weaver left; this one has yet to hear who is there."""
+        """Restore the launches of an earlier Weaver, before workers send a hello to this one."""
         self.table.update((one.launch, one) for one in launches)
         if self._desired.table:
             self._all_are_here_ns = now_ns + self._stale_ns
 
     def knows(self, hello: Hello) -> bool:
-        """Say whether the worker is of the present job; one that names no launch is."""
+        """Return whether the worker is part of the present job; one without a launch id is."""
         return not hello.launch or hello.launch in self.table
 
     def register(
         self, hello: Hello, before: str, now_ns: int
     ) -> tuple[list[Hello], list[KnobDesired]]:
-        """Take a hello, where ``before`` was the launch of the worker's earlier life.
+        """Take a hello, where ``before`` was the launch of the worker's earlier incarnation.
 
-        Who comes back under another launch says that the earlier one is over. Returns as
-        :meth:`look` does.
+        If a worker comes back under another launch, the earlier launch is over. Returns the same
+        as :meth:`look`.
         """
         if before != hello.launch:
             self.table.pop(before, None)
         if self.knows(hello):
             return [], []
         self._came_ns.setdefault(hello.launch, now_ns)
-        # Of many that come at once, and that cannot be judged yet, not each looks at all others.
+        # With many hellos at once that cannot be judged yet, comparing all pairs would be slow.
         if len(self._came_ns) > 1 and hello.resumes is None:
             return [], []
         return self._judge([hello], now_ns)
 
     def look(self, now_ns: int) -> tuple[list[Hello], list[KnobDesired]]:
-        """Judge the launches that are not known, once a tick.
+        """Judge unknown launches, once per tick.
 
         Returns
         -------
         list of Hello
-            Of workers that belong to the present job from now on.
+            Workers that are part of the present job from now on.
         list of KnobDesired
-            What waits from now on, since the first of them begins a new job.
+            Desired values that wait from now on, as the first of them begins a new job.
         """
         if not self._came_ns:
             return [], []
@@ -81,32 +81,32 @@ class Launches:
     def _judge(
         self, unknown: Iterable[Hello], now_ns: int
     ) -> tuple[list[Hello], list[KnobDesired]]:
-        known: list[Hello] = []
-        held: list[KnobDesired] = []
+        accepted: list[Hello] = []
+        waiting: list[KnobDesired] = []
         goes_on = any(map(self.knows, self._at_work(now_ns)))
         for hello in unknown:
             if not goes_on:
-                if not self._may_begin(hello) or not self._is_told(hello, now_ns):
+                if not self._may_begin(hello) or not self._is_decided(hello, now_ns):
                     continue
                 if not hello.resumes:
-                    held = self._desired.set_waiting(self._came_ns.get(hello.launch, now_ns))
+                    waiting = self._desired.set_waiting(self._came_ns.get(hello.launch, now_ns))
                     self.table.clear()
                 goes_on = True
             self.table[hello.launch] = Launched(launch=hello.launch)
             self._came_ns.pop(hello.launch, None)
-            known.append(hello)
-        return known, held
+            accepted.append(hello)
+        return accepted, waiting
 
     def _at_work(self, now_ns: int) -> Iterator[Hello]:
         fleet, since_ns = self._fleet, now_ns - self._stale_ns
         for row, hello in enumerate(fleet.hello):
-            if fleet.state[row] in AT_WORK and fleet.heard_ns_of(row) >= since_ns:
+            if fleet.state[row] in AT_WORK and fleet.last_seen_ns(row) >= since_ns:
                 yield hello
 
     def _may_begin(self, hello: Hello) -> bool:
         return self._fleet.state[self._fleet.row_of[hello.worker]] in AT_WORK
 
-    def _is_told(self, hello: Hello, now_ns: int) -> bool:
-        """Say whether it is known if a job begins with this worker, as no other is at work."""
+    def _is_decided(self, hello: Hello, now_ns: int) -> bool:
+        """Return whether it is decided if this worker begins a job, as no other is at work."""
         is_new = hello.resumes is False and now_ns >= self._all_are_here_ns
         return bool(hello.resumes) or is_new or not self._desired.table

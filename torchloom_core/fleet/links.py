@@ -1,4 +1,4 @@
-"""What probes measured of the links between workers; the fleet state keeps it."""
+"""Probe measurements of the links between workers; part of the fleet state."""
 
 from collections.abc import Iterable
 
@@ -7,15 +7,15 @@ import msgspec
 from torchloom_core.persistent_table import PersistentTable
 from torchloom_core.wire.links import Link
 
-LINKS_KEPT = 65_536
-"""How many links are remembered: all pairs of 256 workers."""
+MAX_LINKS = 65_536
+"""The most links in the table: all pairs of 256 workers."""
 
 
 class MeasuredLinks:
-    """The last measurement of each link; of too many the oldest are forgotten.
+    """The last measurement of each link; beyond the limit the oldest are dropped.
 
-    What was measured from one node, or to it, says nothing of another: it is forgotten once a
-    worker says hello from elsewhere. Of workers that are gone it stays.
+    Measurements apply to nodes: they are dropped once a worker sends a hello from another node.
+    Those of workers that are gone stay.
 
     Attributes
     ----------
@@ -31,17 +31,17 @@ class MeasuredLinks:
         self.table: PersistentTable[Link] = PersistentTable("link")
 
     def add(self, link: Link) -> None:
-        """Remember what was measured, in place of what was before."""
+        """Store a measurement, in place of an earlier one."""
         self._forget(link.sender, link.receiver)
         self.table[_key(link.sender, link.receiver)] = link
         self.of[link.sender] = {**self.of.get(link.sender, {}), link.receiver: link}
         self._senders_to.setdefault(link.receiver, {})[link.sender] = None
-        if len(self.table) > LINKS_KEPT:
+        if len(self.table) > MAX_LINKS:
             oldest = self.table[next(iter(self.table))]
             self._forget(oldest.sender, oldest.receiver)
 
     def settle(self, worker: str, node: str) -> None:
-        """Take note of where a worker sits; what was measured of it elsewhere holds no more."""
+        """Set a worker's node; measurements of it on another node are dropped."""
         from_it = self.of.get(worker, {}).values()
         to_it = [self.of[sender][worker] for sender in self._senders_to.get(worker, ())]
         moved = [link for link in from_it if link.sender_node != node]
@@ -50,7 +50,7 @@ class MeasuredLinks:
             self._forget(link.sender, link.receiver)
 
     def restore(self, links: Iterable[Link], now_ns: int) -> None:
-        """Take over what an earlier Weaver knew, by a clock that may have been ahead."""
+        """Restore the measurements of an earlier Weaver, whose clock may have been ahead."""
         for link in sorted(links, key=lambda link: (link.ts_ns, link.sender, link.receiver)):
             self.add(msgspec.structs.replace(link, ts_ns=min(link.ts_ns, now_ns)))
 

@@ -1,4 +1,4 @@
-"""The newest value of every metric and worker, and when it came; the rings keep it."""
+"""The newest value of every metric and worker, and its time; part of the rings."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +12,9 @@ class Newest:
     Attributes
     ----------
     value : (metrics, workers) float64
-        NaN where there was none.
+        NaN without a value.
     ts_ns : (metrics, workers) int64
-        When it came, 0 where there was none.
+        Its arrival, 0 without a value.
     """
 
     def __init__(self, metrics: int) -> None:
@@ -22,7 +22,7 @@ class Newest:
         self.ts_ns: Ints = np.zeros((metrics, 0), dtype=np.int64)
 
     def put(self, metric: int, rows: NDArray[np.intp], values: Floats, ts_ns: Ints) -> None:
-        """Take ``(n,)`` values, come at ``(n,)``; of several for one row the last stays."""
+        """Store ``(n,)`` values that arrived at ``(n,)``; for repeated rows the last one."""
         known = ~np.isnan(values)
         if not known.all():
             rows, values, ts_ns = rows[known], values[known], ts_ns[known]
@@ -30,12 +30,12 @@ class Newest:
         self.ts_ns[metric, rows] = ts_ns
 
     def extend(self, values: Floats, known: NDArray[np.bool_], ts_ns: Ints) -> None:
-        """Take ``(metrics, ticks, n)`` values of the first workers, come at ``(ticks,)``.
+        """Store ``(metrics, ticks, n)`` values of the first workers, arrived at ``(ticks,)``.
 
         Parameters
         ----------
         known : (metrics, ticks, n) bool
-            Which are not NaN.
+            False for NaN.
         """
         workers = values.shape[2]
         if known[:, -1].all():
@@ -49,18 +49,18 @@ class Newest:
         np.copyto(self.ts_ns[:, :workers], ts_ns[last], where=came)
 
     def copy(self, metrics: NDArray[np.intp]) -> "Newest":
-        """Return those of some metrics, that stay as they are when these go on."""
+        """Return an independent copy for some metrics."""
         twin = Newest(0)
         twin.value, twin.ts_ns = self.value[metrics], self.ts_ns[metrics]
         return twin
 
     def forget(self, row: int) -> None:
-        """Clear one worker's past."""
+        """Clear one worker's values."""
         self.value[:, row] = np.nan
         self.ts_ns[:, row] = 0
 
     def grow(self, workers: int) -> None:
-        """Make room for ``workers`` rows, of which nothing came."""
+        """Make room for ``workers`` rows without values."""
         more = ((0, 0), (0, workers - self.value.shape[1]))
         self.value = np.pad(self.value, more, constant_values=np.nan)
         self.ts_ns = np.pad(self.ts_ns, more)

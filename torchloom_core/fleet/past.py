@@ -1,4 +1,4 @@
-"""When the values of a metric first and last became other ones; the rings keep it."""
+"""Times of the first and last change of every metric's value; part of the rings."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,14 +8,14 @@ from torchloom_core.plugin.arrays import Floats, Ints
 
 
 class Past:
-    """When the values of some metrics, from tick to tick, changed.
+    """Change times of the values of some metrics, from tick to tick.
 
     Attributes
     ----------
     began_ns : (metrics, workers) int64
-        When the first value came, 0 before.
+        Arrival of the first value, 0 before.
     moved_ns, changed_ns : (metrics, workers) int64
-        The first time and the last, 0 where all were the same.
+        The first and the last change, 0 without a change.
     """
 
     def __init__(self, metrics: int) -> None:
@@ -28,7 +28,7 @@ class Past:
         return len(self._value)
 
     def note(self, newest: Newest) -> None:
-        """Take the newest values as a tick ends; the metrics are the first of them."""
+        """Compare with the newest values at the end of a tick; uses the first ``len(self)``."""
         value, ts_ns = newest.value[: len(self)], newest.ts_ns[: len(self)]
         is_first = self.began_ns == 0
         changed = (value != self._value) & ~is_first
@@ -38,23 +38,23 @@ class Past:
         np.copyto(self._value, value)
 
     def extend(self, values: Floats, known: NDArray[np.bool_], ts_ns: Ints) -> None:
-        """Take ``(metrics, ticks, n)`` values of the first workers, come at ``(ticks,)``.
+        """Compare ``(metrics, ticks, n)`` values of the first workers, arrived at ``(ticks,)``.
 
         Parameters
         ----------
         known : (metrics, ticks, n) bool
-            Which are not NaN.
+            False for NaN.
         """
         metrics, ticks, workers = values.shape
         began_ns, moved_ns, changed_ns, before = (
-            kept[:, :workers]
-            for kept in (self.began_ns, self.moved_ns, self.changed_ns, self._value)
+            table[:, :workers]
+            for table in (self.began_ns, self.moved_ns, self.changed_ns, self._value)
         )
         former: Floats = np.empty((metrics, ticks + 1, workers))
         former[:, 0] = before
         former[:, 1:] = values
         if not known.all():
-            # What is missing is as it was in the last tick that has a value.
+            # A missing value is that of the last tick with one.
             at = np.where(known, np.arange(1, ticks + 1)[:, None], 0)
             np.maximum.accumulate(at, axis=1, out=at)
             former[:, 1:] = np.take_along_axis(former, at, axis=1)
@@ -70,19 +70,19 @@ class Past:
         np.copyto(changed_ns, ts_ns[last], where=changes)
 
     def copy(self, metrics: NDArray[np.intp]) -> "Past":
-        """Return that of some metrics, which stays as it is when this one goes on."""
+        """Return an independent copy for some metrics."""
         twin = Past(0)
         twin.began_ns, twin.moved_ns = self.began_ns[metrics], self.moved_ns[metrics]
         twin.changed_ns, twin._value = self.changed_ns[metrics], self._value[metrics]
         return twin
 
     def forget(self, row: int) -> None:
-        """Clear one worker's past."""
+        """Clear one worker's times."""
         self.began_ns[:, row] = self.moved_ns[:, row] = self.changed_ns[:, row] = 0
         self._value[:, row] = np.nan
 
     def grow(self, workers: int) -> None:
-        """Make room for ``workers`` rows, in which nothing has changed."""
+        """Make room for ``workers`` rows without changes."""
         more = ((0, 0), (0, workers - self._value.shape[1]))
         self.began_ns = np.pad(self.began_ns, more)
         self.moved_ns = np.pad(self.moved_ns, more)

@@ -1,4 +1,4 @@
-"""Who is in which quorum, as the workers say; and how the lighthouse calls a replica group."""
+"""The quorum of each worker, as reported, and the replica ids of groups in the lighthouse."""
 
 from collections.abc import Iterable, Sequence
 
@@ -8,28 +8,28 @@ from torchloom_core.plugin.view import LighthouseRows
 from torchloom_core.wire.messages import Hello
 from torchloom_core.wire.steering import LighthouseView
 
-_NOBODY = ""
+_AMBIGUOUS = ""
 
 
 class Quorums:
-    """What the present lives of workers say of their quorums.
+    """The quorums that the present incarnations of workers report.
 
-    ``hellos`` is what the worker in each row last said of itself.
+    ``hellos`` has the last hello of each row.
     """
 
     def __init__(self, hellos: Sequence[Hello]) -> None:
         self._hellos = hellos
         self._group_of: dict[str, str] = {}
 
-    def hear(self, hello: Hello, before: Hello | None) -> None:
-        """Take what a worker says of itself, and what it said before."""
+    def register(self, hello: Hello, before: Hello | None) -> None:
+        """Add a worker's hello, given its hello before."""
         if before and before.replica_id != hello.replica_id:
             self._group_of.pop(before.replica_id, None)
         if self._group_of.setdefault(hello.replica_id, hello.group) != hello.group:
-            self._group_of[hello.replica_id] = _NOBODY  # of two that say it is theirs one lies
+            self._group_of[hello.replica_id] = _AMBIGUOUS  # two groups report the same id
 
     def seen_by(self, seen: LighthouseView) -> LighthouseRows:
-        """Return by row what the lighthouse sees."""
+        """Return the lighthouse's view by row."""
         found = [self._present(row) for row in range(len(self._hellos))]
         replicas = [one.replica_id if one else "" for one in found]
         member, failed, silent, lost = (
@@ -39,7 +39,7 @@ class Quorums:
         return LighthouseRows(seen.quorum_id, seen.waiting_s, member, failed, silent, lost)
 
     def latest(self, rows: Iterable[int]) -> int:
-        """Return the latest quorum that these rows were in, -1 where none is known."""
+        """Return the latest quorum of these rows, -1 if unknown."""
         return max((one.quorum_id for one in self._all(rows)), default=-1)
 
     def replicas(self, rows: Iterable[int]) -> set[str]:
@@ -51,5 +51,6 @@ class Quorums:
 
     def _present(self, row: int) -> Hello | None:
         hello = self._hellos[row]
-        known = hello.replica_id and hello.quorum_id >= 0
-        return hello if known and self._group_of.get(hello.replica_id) == hello.group else None
+        has_quorum = hello.replica_id and hello.quorum_id >= 0
+        is_own = self._group_of.get(hello.replica_id) == hello.group
+        return hello if has_quorum and is_own else None

@@ -1,4 +1,4 @@
-"""A ring buffer of one metric: a column a tick, read without a copy; the rings write it."""
+"""A ring buffer of one metric: one column per tick, read without a copy."""
 
 import numpy as np
 
@@ -19,11 +19,11 @@ class Ring:
 
     def extend(self, values: Floats) -> None:
         """Add the columns of several ticks: ``(ticks, n)`` values of the first workers."""
-        kept = values[-self.columns :]
+        last = values[-self.columns :]
         head = self._head + len(values)
-        start = (head - len(kept) + 1) % self.columns
+        start = (head - len(last) + 1) % self.columns
         until_end = self.columns - start
-        for at, part in ((start, kept[:until_end]), (0, kept[until_end:])):
+        for at, part in ((start, last[:until_end]), (0, last[until_end:])):
             for half in (at, at + self.columns):
                 self._store[half : half + len(part), : values.shape[1]] = part
         self._head = head % self.columns
@@ -34,16 +34,16 @@ class Ring:
         return frozen(self._store[end - samples : end].T)
 
     def copy(self) -> "Ring":
-        """Return a ring that stays as it is when this one goes on."""
+        """Return an independent copy."""
         twin = Ring(self.columns)
         twin._store, twin._head = self._store.copy(), self._head
         return twin
 
     def forget(self, row: int) -> None:
-        """Clear one worker's past: another life must not inherit it."""
+        """Clear one worker's values for its next incarnation."""
         self._store[:, row] = np.nan
 
     def grow(self, workers: int) -> None:
-        """Make room for ``workers`` rows; the new ones hold NaN."""
+        """Make room for ``workers`` rows; the new ones are NaN."""
         more = workers - self._store.shape[1]
         self._store = np.pad(self._store, ((0, 0), (0, more)), constant_values=np.nan)

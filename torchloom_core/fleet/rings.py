@@ -1,4 +1,4 @@
-"""What was measured of all declared metrics, as the intake writes it and a view reads it."""
+"""The values of all declared metrics, written by the intake and read by views."""
 
 from collections.abc import Collection, Iterable, Mapping
 
@@ -14,21 +14,21 @@ from torchloom_core.plugin.needs import PolicyNeed, windows_s
 
 
 class Rings:
-    """A ring, the newest value and, where somebody needs it, the past of every metric.
+    """A ring, the newest value and, if needed, the change times of every metric.
 
-    It is read at one moment: ``now_ns``, for the first ``workers`` rows.
+    Reads are at one moment, ``now_ns``, for the first ``workers`` rows.
 
     Parameters
     ----------
     columns : mapping of str to int
-        How many ticks of each metric are kept.
+        Ticks to store of each metric.
     with_past : collection of str
-        Those of which it is kept when their values changed.
+        Metrics whose change times are stored.
 
     Attributes
     ----------
     number_of : dict of str to int
-        Metric to its place in what is put.
+        Metric to its index.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Rings:
         tick_s: float,
         stale_after_s: float,
     ) -> None:
-        # Those with a past come first, so that they are a slice of all.
+        # Metrics with a past come first, so they are a slice of all.
         names = sorted(columns, key=lambda metric: (metric not in with_past, metric))
         self.number_of = {metric: number for number, metric in enumerate(names)}
         self._rings = [Ring(columns[metric]) for metric in names]
@@ -54,17 +54,17 @@ class Rings:
     def put(
         self, metrics: NDArray[np.intp], rows: NDArray[np.intp], values: Floats, ts_ns: Ints
     ) -> None:
-        """Take ``(metrics, n)`` values for the coming column, come at ``(n,)``.
+        """Store ``(metrics, n)`` values that arrived at ``(n,)`` for the next column.
 
-        Of several for one row the last stays, and is newest unless it is NaN.
+        For repeated rows the last value stays, and is the newest unless it is NaN.
         """
-        # One after the other, as the columns of a large fleet do not all fit the cache.
+        # Column by column, as those of a large fleet do not fit in the cache together.
         for metric, column in zip(metrics.tolist(), values, strict=True):
             self._coming[metric, rows] = column
             self._newest.put(metric, rows, column, ts_ns)
 
     def close_column(self) -> None:
-        """End the tick: what was put becomes the newest column, NaN where nothing was."""
+        """End the tick: the stored values become the newest column, with NaN for missing ones."""
         for ring, column in zip(self._rings, self._coming, strict=True):
             ring.extend(column[None])
         self._coming.fill(np.nan)
@@ -78,7 +78,7 @@ class Rings:
         values : (metrics, ticks, n) float64
             Of all metrics and the first workers.
         ts_ns : (ticks,) int64
-            When each tick ended.
+            The end of each tick.
         """
         for ring, columns in zip(self._rings, values, strict=True):
             ring.extend(columns)
@@ -87,17 +87,17 @@ class Rings:
         if not came.any():
             return
         if not came.all():
-            # What is newest stays so in a tick without a value.
+            # Ticks without values leave the newest values unchanged.
             values, known, ts_ns = values[:, came], known[:, came], ts_ns[came]
         self._newest.extend(values, known, ts_ns)
         with_past = len(self._past)
-        if len(ts_ns) == 1:  # which takes half as long
+        if len(ts_ns) == 1:  # takes half the time
             self._past.note(self._newest)
         elif with_past:
             self._past.extend(values[:with_past], known[:with_past], ts_ns)
 
     def forget(self, row: int) -> None:
-        """Clear one worker's past: another life must not inherit it."""
+        """Clear one worker's values for its next incarnation."""
         for ring in self._rings:
             ring.forget(row)
         self._coming[:, row] = np.nan
@@ -172,7 +172,7 @@ class Rings:
         return frozen(np.where(ns > 0, (self.now_ns - ns) / SECOND_NS, np.nan))
 
     def copy(self, needs: Iterable[PolicyNeed]) -> "Rings":
-        """Return rings that stay as they are, for the needs of one predictor."""
+        """Return an independent copy with the metrics that one predictor needs."""
         wanted = windows_s(needs)
         names = [metric for metric in self.number_of if metric in wanted]
         twin = Rings({}, (), tick_s=self._tick_s, stale_after_s=self._stale_ns / SECOND_NS)

@@ -1,4 +1,4 @@
-"""The samples of several ticks at once: how a recorded trace is passed over quickly."""
+"""The samples of several ticks at once, for a fast pass over a recorded trace."""
 
 from dataclasses import dataclass
 
@@ -10,19 +10,19 @@ from torchloom_core.plugin.arrays import Floats, Ints
 
 @dataclass(frozen=True, eq=False)
 class SampleStretch:
-    """What the scrapes of several ticks brought, between which nothing else happened.
+    """The scrapes of consecutive ticks, without other inputs between them.
 
     Attributes
     ----------
     workers : tuple of str
-        All must have said hello. Handing in the same tuple again is fast.
+        All must have sent a hello. Passing the same tuple again is fast.
     metrics : tuple of str
     ts_ns : (ticks,) int64
-        When each tick ended; at least one.
+        The end of each tick; at least one.
     values : (metrics, ticks, workers) float64
-        NaN where a value is missing or not valid.
+        NaN for a value that is missing or not valid.
     reported : (ticks, workers) bool
-        False where nothing came of the worker itself; its values do not count then.
+        False if the worker itself sent nothing; its values do not count then.
     """
 
     workers: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""One sample of many workers at once: how a recorded trace or the fleet model reports."""
+"""One sample of many workers at once, as in a recorded trace or the fleet model."""
 
 from dataclasses import dataclass
 
@@ -10,24 +10,24 @@ from torchloom_core.plugin.arrays import Floats, Ints
 
 @dataclass(frozen=True, eq=False)
 class SampleTable:
-    """What one scrape brought; live, the same comes as one telemetry batch a worker.
+    """The values of one scrape; live, they come as one telemetry batch per worker.
 
     Attributes
     ----------
     workers : tuple of str
-        One a row; all must have said hello. Handing in the same tuple again is fast.
+        One per row; all must have sent a hello. Passing the same tuple again is fast.
     metrics : tuple of str
-        One a column.
+        One per column.
     values : (workers, metrics) float64
-        NaN where a value is missing or not valid.
+        NaN for a value that is missing or not valid.
     reported : (workers,) bool, optional
-        False where nothing at all came; absent: everybody was heard.
+        False if a worker sent nothing; by default all have reported.
     state : sequence of str, optional
-        What each worker says it does; absent: as before.
+        The state that each worker reports; by default unchanged.
     step : (workers,) int64, optional
-        Last finished step; absent: as before.
+        Last finished step; by default unchanged.
     progress_age_s : float
-        Seconds since the workers heard last finished a step.
+        Seconds since the reporting workers last finished a step.
     """
 
     workers: tuple[str, ...]

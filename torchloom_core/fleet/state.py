@@ -1,4 +1,4 @@
-"""The fleet as the kernel keeps it: who is there, where, in which state, and what they measured."""
+"""The state of the fleet in the kernel: workers, their nodes, states and telemetry."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Costs
 from torchloom_core.fleet.cordons import Cordons
+from torchloom_core.fleet.crash_loops import NOTE as RESTART
+from torchloom_core.fleet.crash_loops import CrashLoops
 from torchloom_core.fleet.declared_knobs import DeclaredKnobs
 from torchloom_core.fleet.fault_log import FaultLog, fault_of_worker
-from torchloom_core.fleet.incarnations import Lives
-from torchloom_core.fleet.intake import Heard, Intake
+from torchloom_core.fleet.incarnations import Incarnations
+from torchloom_core.fleet.intake import Intake, NewestBatches
 from torchloom_core.fleet.links import MeasuredLinks
 from torchloom_core.fleet.quorums import Quorums
-from torchloom_core.fleet.restarts_in_vain import NOTE as RESTART
-from torchloom_core.fleet.restarts_in_vain import RestartsInVain
 from torchloom_core.fleet.rings import Rings
 from torchloom_core.fleet.sample_stretch import SampleStretch
 from torchloom_core.fleet.sample_table import SampleTable
@@ -48,7 +48,7 @@ from torchloom_core.wire.messages import (
 from torchloom_core.wire.steering import LighthouseView
 
 _OVER = frozenset({"left", "gone"})
-"""States that no life of a worker comes back from."""
+"""Final states of an incarnation."""
 _STATE_AFTER: dict[type, str] = {
     Drain: "left",
     Join: "joining",
@@ -62,31 +62,31 @@ _Where = tuple[_Names, _Names, _Names, _Names, _Labels, NDArray[np.bool_]]
 _FAULT_NOTES = frozenset({"fault", "hang"})
 
 _GAP_NS = 5 * SECOND_NS
-"""Silence after which what was said meanwhile may still be on its way, for as long."""
+"""After a longer gap in a worker's reports, earlier messages may still arrive for as long."""
 
 
 class FleetState:
-    """Every worker that ever registered, one row each, and what was last heard of it.
+    """Every worker that ever registered, one row each, with its last reports.
 
     Attributes
     ----------
     row_of : dict of str to int
         Worker to its row.
     hello, state, knobs : list
-        Of each row, what it last said of itself.
+        The last report of each row.
     ending : list of str
-        Of each row, how its life ended: ``drained``, or the word of
-        :func:`~torchloom_core.wire.endings.in_a_word`; empty before.
+        How each row's incarnation ended: ``drained``, or the word of
+        :func:`~torchloom_core.wire.endings.in_a_word`; "" before.
     cordons : Cordons
-        Nodes on which nobody new is put.
+        Cordoned nodes.
     fault_log : FaultLog
-        What went wrong of late, on whatever node.
+        Recent faults of workers and nodes.
     links : MeasuredLinks
-        What was measured of the links between them.
+        Measured links between workers.
     quorums : Quorums
-        Who is in which quorum.
-    restarts_in_vain : RestartsInVain
-        Launchers that start ranks again which end before they attach.
+        The quorum of each worker.
+    crash_loops : CrashLoops
+        Ranks that the launcher restarts and that end before they attach.
     """
 
     def __init__(
@@ -104,14 +104,14 @@ class FleetState:
         self._stale_ns = round(stale_after_s * SECOND_NS)
         self._costs = costs
         self._capacity = 0
-        self._heard_ns: Ints = np.zeros(0, dtype=np.int64)
-        self._audible_ns: Ints = np.zeros(0, dtype=np.int64)
+        self._seen_ns: Ints = np.zeros(0, dtype=np.int64)
+        self._since_ns: Ints = np.zeros(0, dtype=np.int64)
         self._progress_ns: Ints = np.zeros(0, dtype=np.int64)
         self._step: Ints = np.zeros(0, dtype=np.int64)
         self._first_ns: Ints = np.zeros(0, dtype=np.int64)
         self._table_rows: tuple[tuple[str, ...], NDArray[np.intp]] = ((), np.zeros(0, np.intp))
         self._where: _Where | None = None
-        self._lives = Lives()
+        self._incarnations = Incarnations()
         self._declared = DeclaredKnobs()
         self.row_of: dict[str, int] = {}
         self.hello: list[Hello] = []
@@ -122,13 +122,13 @@ class FleetState:
         self.fault_log = FaultLog(fault_memory_s(needs))
         self.links = MeasuredLinks()
         self.quorums = Quorums(self.hello)
-        self.restarts_in_vain = RestartsInVain()
+        self.crash_loops = CrashLoops()
 
     def register(self, hello: Hello, ts_ns: int) -> bool:
-        """Enter a worker, or another life of it; return whether a life begins with this hello.
+        """Register a hello; return whether it begins an incarnation.
 
-        A hello of a life that may not follow the known one is ignored, and so is one of a new
-        worker where there are as many as there may be.
+        A hello is ignored if its incarnation may not follow the known one, or if it is a new
+        worker's and the run is full.
         """
         row = self.row_of.get(hello.worker)
         if row is None and self.is_full:
@@ -137,20 +137,20 @@ class FleetState:
         if row is None:
             row = self._add_row(hello)
         elif begins:
-            self._lives.note(row, self.hello[row].incarnation, ended=self.is_over(row))
+            self._incarnations.note(row, self.hello[row].incarnation, ended=self.is_over(row))
             self._intake.forget(row)
         elif self.hello[row].incarnation != hello.incarnation:
             return False
         if self.state[row] != "gone":
             self._declared.remove(self.hello[row].knobs)
-        self.quorums.hear(hello, self.hello[row])
+        self.quorums.register(hello, self.hello[row])
         self.links.settle(hello.worker, hello.node)
         self.hello[row] = hello
         self.knobs[row] = dict(hello.values)
         self._where = None
-        self._note_heard(row, ts_ns)
+        self._mark_seen(row, ts_ns)
         if begins:
-            self.restarts_in_vain.forget(row)
+            self.crash_loops.forget(row)
             self.state[row] = hello.state
             self.ending[row] = ""
             self._progress_ns[row] = ts_ns
@@ -163,7 +163,7 @@ class FleetState:
 
     @property
     def is_full(self) -> bool:
-        """Whether the run has had as many workers as it may ever have."""
+        """Whether the run has reached its limit of workers, counting all that ever registered."""
         return len(self.hello) >= MAX_WORKERS
 
     def _add_row(self, hello: Hello) -> int:
@@ -176,18 +176,18 @@ class FleetState:
         return row
 
     def _may_begin(self, row: int, incarnation: int, ts_ns: int) -> bool:
-        """Say whether a life of the worker in ``row`` may take the place of the known one."""
-        vacant = self.is_over(row) or self._heard_ns[row] < ts_ns - self._stale_ns
+        """Return whether an incarnation may replace the known one in ``row``."""
+        vacant = self.is_over(row) or self._seen_ns[row] < ts_ns - self._stale_ns
         present = self.hello[row].incarnation
-        return self._lives.may_follow(row, incarnation, present, vacant=bool(vacant))
+        return self._incarnations.may_follow(row, incarnation, present, vacant=bool(vacant))
 
     def end(self, message: Exit, ts_ns: int) -> bool:
-        """Mark a worker's process as ended; return False if that life is not the known one."""
+        """Mark a worker's process as ended; return False if it is not the known incarnation."""
         row = self.row_of.get(message.worker)
         if row is None:
             return False
         if not self.knows(message.worker, message.incarnation):
-            self._lives.note(row, message.incarnation, ended=True)
+            self._incarnations.note(row, message.incarnation, ended=True)
             return False
         if self.state[row] == "gone":
             return False
@@ -196,13 +196,13 @@ class FleetState:
         self.ending[row] = self.ending[row] or in_a_word(
             message.status, expected=message.expected, error=message.error
         )
-        self._heard_ns[row] = ts_ns
+        self._seen_ns[row] = ts_ns
         if not message.expected:
             self._add_fault(message.worker, "exit", ts_ns, f"exit:{message.incarnation}")
         return True
 
     def apply(self, worker: str, operation: Operation) -> None:
-        """Take note of what a worker has just done; its telemetry says the same only later."""
+        """Apply an operation that a worker has just done, before its telemetry shows it."""
         row = self.row_of[worker]
         done = done_by(operation, self.hello[row].group)
         if isinstance(done, Drain):
@@ -215,7 +215,7 @@ class FleetState:
             self.state[row] = _STATE_AFTER.get(type(done), self.state[row])
 
     def last_column(self, metric: str) -> Floats:
-        """Return ``(workers,)`` values of the last tick of a metric that is kept, NaN: none."""
+        """Return ``(workers,)`` values of a declared metric at the last tick, NaN if missing."""
         metrics = self._intake.metrics
         metrics.workers = len(self.hello)
         return metrics.window(metric, self._tick_s)[:, -1]
@@ -226,20 +226,20 @@ class FleetState:
         return "" if row is None else self.hello[row].group
 
     def launch_of(self, worker: str) -> str:
-        """Return the launch of a worker's known life; empty before its hello."""
+        """Return the launch of a worker's known incarnation; "" before its hello."""
         row = self.row_of.get(worker)
         return "" if row is None else self.hello[row].launch
 
     def note(self, note: Note, ts_ns: int) -> list[Notice]:
-        """Take a note of a known life; return what people are told of it, if it is news."""
+        """Apply a note of a known incarnation; return notices for people."""
         if not self.knows(note.worker, note.incarnation):
             return []
         if note.kind in self._notes:
             self._notes[note.kind][self.row_of[note.worker]] = note
         row = self.row_of[note.worker]
         if note.kind == RESTART and self.state[row] == "gone":
-            loop = self.restarts_in_vain.hear(row, self.hello[row], note)
-            self._heard_ns[row] = ts_ns
+            loop = self.crash_loops.add(row, self.hello[row], note)
+            self._seen_ns[row] = ts_ns
             return [notices.of_crash_loop(loop.text, note.worker)]
         if note.kind not in _FAULT_NOTES:
             return []
@@ -247,7 +247,7 @@ class FleetState:
         return [notices.of_fault(fault)] if fault else []
 
     def note_fault(self, message: NodeFault) -> Fault | None:
-        """Remember a fault that was told of a node, whether or not a worker sits there."""
+        """Add a fault reported for a node, with or without workers on it."""
         fault = Fault(
             worker="",
             node=message.node,
@@ -264,7 +264,7 @@ class FleetState:
         return fault if self.fault_log.add(fault) else None
 
     def note_link(self, sender: str, probe: Probe, measured: Measured, ts_ns: int) -> None:
-        """Remember what a probe of a known sender measured, unless its receiver has gone since."""
+        """Store the result of a probe by a known sender, unless its receiver has changed since."""
         row = self.row_of.get(probe.receiver)
         if row is None or self.hello[row].probe_address != probe.probe_address:
             return
@@ -279,16 +279,16 @@ class FleetState:
         self.links.add(link)
 
     def is_over(self, row: int) -> bool:
-        """Say whether the worker in ``row`` has left or its process has ended."""
+        """Return whether the worker in ``row`` has left or its process has ended."""
         return self.state[row] in _OVER
 
     def is_training(self, worker: str) -> bool:
-        """Say whether the worker is known, and trains."""
+        """Return whether the worker is known and training."""
         row = self.row_of.get(worker)
         return row is not None and self.state[row] == "training"
 
     def is_gone(self, worker: str, incarnation: int | None = None) -> bool:
-        """Say whether the worker, or this life of it, is known to have ended."""
+        """Return whether the worker, or this incarnation of it, is known to have ended."""
         row = self.row_of.get(worker)
         if row is None:
             return False
@@ -296,13 +296,13 @@ class FleetState:
         return another or self.state[row] == "gone"
 
     def nodes(self) -> set[str]:
-        """Return every node that is known: workers sat there, or somebody told of a fault."""
-        known = {hello.node for hello in self.hello}
-        known.update(faults[0].node for faults in self.fault_log.faults_of.values())
-        return known - {""}
+        """Return every known node: those of workers, and those with faults."""
+        nodes = {hello.node for hello in self.hello}
+        nodes.update(faults[0].node for faults in self.fault_log.faults_of.values())
+        return nodes - {""}
 
     def knows(self, worker: str, incarnation: int) -> bool:
-        """Say whether this is the life of the worker that is registered."""
+        """Return whether this is the registered incarnation of the worker."""
         row = self.row_of.get(worker)
         return row is not None and self.hello[row].incarnation == incarnation
 
@@ -316,14 +316,15 @@ class FleetState:
         Raises
         ------
         KeyError
-            If a worker of the table never said hello.
+            If a worker of the table never sent a hello.
         """
         rows = self._rows_of(table.workers)
-        reported = np.arange(len(rows)) if table.reported is None else np.flatnonzero(table.reported)
+        mask = slice(None) if table.reported is None else table.reported
+        reported = np.arange(len(rows))[mask]
         rows = rows[reported]
         stamps: Ints = np.full(len(rows), ts_ns, dtype=np.int64)
         self._intake.put(rows, table.metrics, table.values[reported], stamps)
-        self._heard_ns[rows] = ts_ns
+        self._seen_ns[rows] = ts_ns
         self._first_ns[rows[self._first_ns[rows] == 0]] = ts_ns
         self._progress_ns[rows] = ts_ns - round(table.progress_age_s * SECOND_NS)
         if table.step is not None:
@@ -338,13 +339,13 @@ class FleetState:
         Raises
         ------
         KeyError
-            If a worker of the stretch never said hello.
+            If a worker of the stretch never sent a hello.
         """
         rows, reported, ts_ns = self._rows_of(stretch.workers), stretch.reported, stretch.ts_ns
         self._intake.extend(rows, stretch, len(self.hello))
         came = reported.any(axis=0)
         rows, first, last = rows[came], reported.argmax(axis=0), reported[::-1].argmax(axis=0)
-        self._heard_ns[rows] = self._progress_ns[rows] = ts_ns[len(ts_ns) - 1 - last[came]]
+        self._seen_ns[rows] = self._progress_ns[rows] = ts_ns[len(ts_ns) - 1 - last[came]]
         new = self._first_ns[rows] == 0
         self._first_ns[rows[new]] = ts_ns[first[came][new]]
         self.fault_log.forget_old(int(ts_ns[-1]))
@@ -356,32 +357,32 @@ class FleetState:
         return self._table_rows[1]
 
     def close_tick(self, now_ns: int) -> list[str]:
-        """Write what was received into the columns; return workers nobody introduced."""
+        """Write the tick's telemetry into the columns; return workers that have to send a hello."""
         newest, strangers = self._intake.close_column(
-            self.row_of, self.hello, lambda row, life: self._may_begin(row, life, now_ns)
+            self.row_of, self.hello, lambda row, one: self._may_begin(row, one, now_ns)
         )
-        self._hear(newest)
+        self._apply(newest)
         self.fault_log.forget_old(now_ns)
-        # Whoever may not enter is not asked to say hello.
+        # New workers of a full run are not asked for a hello.
         return [w for w in strangers if w in self.row_of] if self.is_full else strangers
 
-    def _hear(self, newest: Heard) -> None:
+    def _apply(self, newest: NewestBatches) -> None:
         for row, (batch, ts_ns) in newest.items():
             self._see(row, batch.state)
-            self._note_heard(row, ts_ns)
+            self._mark_seen(row, ts_ns)
             self._step[row] = batch.step
             self._progress_ns[row] = ts_ns - round(batch.progress_age_s * SECOND_NS)
         rows = np.fromiter(newest, np.intp, len(newest))
         for row in rows[self._first_ns[rows] == 0].tolist():
             self._first_ns[row] = newest[row][1]
 
-    def _note_heard(self, row: int, ts_ns: int) -> None:
-        if ts_ns > self._heard_ns[row] + _GAP_NS:
-            self._audible_ns[row] = ts_ns
-        self._heard_ns[row] = ts_ns
+    def _mark_seen(self, row: int, ts_ns: int) -> None:
+        if ts_ns > self._seen_ns[row] + _GAP_NS:
+            self._since_ns[row] = ts_ns
+        self._seen_ns[row] = ts_ns
 
     def _see(self, row: int, state: str) -> None:
-        """Take the state that a worker reports, unless the report is from before the known one."""
+        """Set the state that a worker reports, unless the report is outdated."""
         present = self.state[row]
         if present not in _OVER and (state != "standby" or present == "standby"):
             self.state[row] = state
@@ -392,14 +393,14 @@ class FleetState:
         forecasts: Mapping[str, Forecast],
         lighthouse: LighthouseView | None = None,
     ) -> FleetView:
-        """Return what policies see at this tick."""
+        """Return the view for policies at this tick."""
         view = self._view(now_ns, forecasts, self._intake.metrics, tuple(self.knobs))
         if lighthouse is not None:
             view.lighthouse = self.quorums.seen_by(lighthouse)
         return view
 
     def view_copy(self, now_ns: int, needs: Iterable[PolicyNeed]) -> FleetView:
-        """Return a view that stays as it is, for a predictor that runs off the loop."""
+        """Return an independent view, for a predictor that runs in another thread."""
         metrics = self._intake.metrics
         metrics.now_ns, metrics.workers = now_ns, len(self.hello)
         knobs = tuple(dict(values) for values in self.knobs)
@@ -437,7 +438,7 @@ class FleetState:
             labels=labels,
             state=tuple(self.state),
             step=frozen(self._step[:workers].copy()),
-            heartbeat_age_s=frozen((now_ns - self._heard_ns[:workers]) / SECOND_NS),
+            heartbeat_age_s=frozen((now_ns - self._seen_ns[:workers]) / SECOND_NS),
             progress_age_s=frozen((now_ns - self._progress_ns[:workers]) / SECOND_NS),
             watched_s=self._watched_s(now_ns, workers),
             metrics=metrics,
@@ -460,11 +461,11 @@ class FleetState:
 
     @property
     def knob_specs(self) -> dict[str, KnobSpec]:
-        """Every knob that some present worker has, as most of them declare it."""
+        """Every knob of present workers, with the spec that most of them declare."""
         return self._declared.specs
 
     def knob_specs_by_use(self) -> list[KnobSpec]:
-        """Return the same, what most of them declare first."""
+        """Return the same, those declared by most workers first."""
         return self._declared.by_use()
 
     def groups(self, *states: str) -> dict[str, list[int]]:
@@ -480,30 +481,30 @@ class FleetState:
         }
 
     def alive(self, worker: str, now_ns: int) -> int | None:
-        """Return the worker's incarnation if it was heard of lately and has not ended."""
+        """Return the worker's incarnation if it is reachable and has not ended."""
         row = self.row_of.get(worker)
         if row is None or self.state[row] == "gone":
             return None
-        if self._heard_ns[row] < now_ns - self._stale_ns:
+        if self._seen_ns[row] < now_ns - self._stale_ns:
             return None
         return self.hello[row].incarnation
 
-    def heard_ns_of(self, row: int) -> int:
-        """Return when the worker in ``row`` was last heard of."""
-        return int(self._heard_ns[row])
+    def last_seen_ns(self, row: int) -> int:
+        """Return the time of the last message from the worker in ``row``."""
+        return int(self._seen_ns[row])
 
-    def is_audible(self, row: int, now_ns: int) -> bool:
-        """Say whether the worker has been heard for so long that what it said before has come."""
-        return bool(self._audible_ns[row] <= now_ns - _GAP_NS <= self._heard_ns[row])
+    def is_settled(self, row: int, now_ns: int) -> bool:
+        """Return whether the worker has reported long enough for earlier messages to arrive."""
+        return bool(self._since_ns[row] <= now_ns - _GAP_NS <= self._seen_ns[row])
 
-    def steps_heard(self, rows: Sequence[int], now_ns: int) -> tuple[Ints, Ints]:
-        """Return those of the rows that are heard and have told a step, and the steps."""
+    def current_steps(self, rows: Sequence[int], now_ns: int) -> tuple[Ints, Ints]:
+        """Return the reachable ones of the rows that have reported a step, and the steps."""
         at = np.asarray(rows, dtype=np.int64)
-        at = at[(self._heard_ns[at] >= now_ns - self._stale_ns) & (self._step[at] >= 0)]
+        at = at[(self._seen_ns[at] >= now_ns - self._stale_ns) & (self._step[at] >= 0)]
         return at, self._step[at]
 
     def progress_ns(self, rows: Sequence[int]) -> int:
-        """Return when the workers in these rows last finished a step, by the median of them."""
+        """Return the median time at which the workers in these rows last finished a step."""
         return int(np.median(self._progress_ns[rows]))
 
     def _grow(self, workers: int) -> None:
@@ -511,8 +512,8 @@ class FleetState:
             return
         self._capacity = max(16, 2 * self._capacity)
         more = self._capacity - len(self._step)
-        self._heard_ns = np.pad(self._heard_ns, (0, more))
-        self._audible_ns = np.pad(self._audible_ns, (0, more))
+        self._seen_ns = np.pad(self._seen_ns, (0, more))
+        self._since_ns = np.pad(self._since_ns, (0, more))
         self._progress_ns = np.pad(self._progress_ns, (0, more))
         self._step = np.pad(self._step, (0, more), constant_values=-1)
         self._first_ns = np.pad(self._first_ns, (0, more))

@@ -21,7 +21,7 @@ from torchloom_core.plugin.arrays import Floats
 from torchloom_core.plugin.needs import Need, NeedFaults, NeedLabels, NeedPast, PredictorNeed
 from torchloom_core.plugin.view import FleetView
 
-_HEARTBEAT_AGE = "seconds since anything was heard"  # stored in models
+_HEARTBEAT_AGE = "seconds since anything was heard"  # a name stored in models
 _IN_SERVICE = "seconds in service, where its first sample was seen"
 _OF_SEASON = ("sine of the time, period {}", "cosine of the time, period {}")
 _RECURRED = 4

@@ -43,7 +43,7 @@ def parts(
     """
     with opened(path) as file:
         for group in range(file.num_row_groups):
-            if not _may_hold(file, group, start_ns, end_ns):
+            if not _may_overlap(file, group, start_ns, end_ns):
                 continue
             for batch in file.iter_batches(PART_ROWS, row_groups=[group]):
                 table = conform(pa.Table.from_batches([batch]), str(path))
@@ -133,7 +133,9 @@ def _plain(kind: pa.DataType) -> str:
     return str(kind.value_type if pa.types.is_dictionary(kind) else kind)
 
 
-def _may_hold(file: pq.ParquetFile, group: int, start_ns: int | None, end_ns: int | None) -> bool:
+def _may_overlap(
+    file: pq.ParquetFile, group: int, start_ns: int | None, end_ns: int | None
+) -> bool:
     column = file.metadata.row_group(group).column(file.metadata.schema.names.index("t_avail"))
     statistics = column.statistics
     if statistics is None or not statistics.has_min_max or not isinstance(statistics.min, int):
