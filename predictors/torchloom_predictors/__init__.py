@@ -1,1 +1,1 @@
-"""The predictors that come with torchLoom, one a file; each is a plugin like anyone's."""
+"""The predictors of torchLoom, one per module, loaded like any third-party plugin."""

@@ -1,4 +1,4 @@
-"""Judge a worker by how unlike anything usual its telemetry is, all features taken together."""
+"""Predict failures from anomalies in a worker's telemetry, over all features together."""
 
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
@@ -32,10 +32,10 @@ from torchloom_core.plugin import (
 )
 
 _POWER = 8.0
-"""The odds double where the score rises by a tenth."""
+"""The odds double if the score rises by a tenth."""
 
 _FAR = 10.0
-"""More spreads than this from the median count no more."""
+"""Values are clipped at this many spreads from the median."""
 
 _LEAST_SCORE = 1e-6
 
@@ -45,16 +45,16 @@ _TRUSTED = ("sklearn.tree._tree.Tree",)
 
 
 class Learned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What was learned beside the numbers.
+    """The model's fields other than arrays.
 
     Attributes
     ----------
     method : "pca" or "forest"
-        What the score comes from.
+        Method of the score.
     features : tuple of str
-        Columns of the numbers.
+        Names of the columns.
     rare_score : float
-        The score that a share ``rare`` of what was learned from exceeds.
+        Score that a share ``rare`` of the training rows exceeds.
     """
 
     method: Literal["pca", "forest"]
@@ -63,23 +63,22 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class AnomalyPredictor:
-    """Score how far a worker's features are from those of all workers in the past.
+    """Score the distance of a worker's features from those of all workers in the past.
 
-    Features are taken in spreads from their median, unknown ones are put at the median, and
-    ``method`` says what comes of them:
+    Features are scaled to spreads from their median, unknown ones are set to the median, and
+    ``method`` selects the score:
 
-    - ``pca``: the root mean square of what the principal components that explain ``explained``
-      of the variance do not reproduce (Jackson and Mudholkar, "Control Procedures for Residuals
+    - ``pca``: the root mean square of the residual from the principal components that explain
+      ``explained`` of the variance (Jackson and Mudholkar, "Control Procedures for Residuals
       Associated with Principal Component Analysis", Technometrics 21, 1979);
-    - ``forest``: how few random cuts set the worker apart, 2^(-mean depth / expected depth) (Liu,
-      Ting and Zhou, "Isolation Forest", ICDM 2008).
+    - ``forest``: the isolation score 2^(-mean depth / expected depth) (Liu, Ting and Zhou,
+      "Isolation Forest", ICDM 2008).
 
-    Either way, with the rare score the one that a share ``rare`` of what was learned from
-    exceeds,
+    With the rare score, which a share ``rare`` of the training rows exceeds,
 
         odds = (score / rare score)^8
 
-    No failures are learned, so this is no frequency until ``torchloom fit`` calibrates it.
+    It learns without failures, so this is no probability until ``torchloom fit`` calibrates it.
     """
 
     name = "anomaly"
@@ -92,23 +91,23 @@ class AnomalyPredictor:
         method : "pca" or "forest"
             See the class.
         metrics : tuple of str
-            What is looked at.
+            Metrics to read.
         spans_s : tuple of float
-            Over how long each metric is summed up, seconds.
+            Spans over which each metric is aggregated, seconds.
         max_rows : int
-            How many moments of workers are kept to learn from.
+            Most moments of workers to learn from.
         explained : float
-            Share of the variance that is usual.
+            Share of the variance that the components explain.
         trees : int
-            In the forest.
+            Number of trees.
         rare : float
             The share of worker moments whose probability is above 1/2.
         seed : int
             Of the sample and of the forest.
         horizon_s : float
-            How far ahead the probability looks, seconds.
+            Horizon of the probability, seconds.
         every_s : float
-            How often to forecast, seconds.
+            Forecast interval, seconds.
         """
 
         method: Literal["pca", "forest"] = "pca"
@@ -132,7 +131,7 @@ class AnomalyPredictor:
         self._scale = Scale(np.empty(0), np.empty(0))
         self._mean, self._components = np.empty(0), np.empty((0, 0))
         self._forest: Any = None
-        self._forest_kept = b""
+        self._forest_bytes = b""
         self.horizon_s = options.horizon_s
         self.every_s = options.every_s
         self.needs = self._features.needs
@@ -157,7 +156,7 @@ class AnomalyPredictor:
         return np.where(np.isnan(z), 0.0, z).clip(-_FAR, _FAR)
 
     def _score(self, z: Floats) -> Floats:
-        """Return ``(rows,)``: higher is more unusual."""
+        """Return ``(rows,)`` scores, higher for more unusual rows."""
         if self._options.method == "forest":
             scores: Floats = -self._forest.score_samples(z)
             return scores
@@ -167,7 +166,7 @@ class AnomalyPredictor:
         return score
 
     def _explain(self, features: Floats, z: Floats) -> str:
-        """Return a sentence on the feature that is farthest off."""
+        """Return a sentence on the feature furthest from its median."""
         column = int(np.abs(z).argmax())
         away = "or more " if abs(z[column]) == _FAR else ""
         return (
@@ -177,7 +176,7 @@ class AnomalyPredictor:
         )
 
     def fit(self, examples: Iterable[Example]) -> None:
-        """Learn what is usual; a moment that a failure followed is not."""
+        """Learn from the moments that no failure followed."""
         options = self._options
         sample = RowSample(options.max_rows, options.seed)
         for example in examples:
@@ -189,7 +188,7 @@ class AnomalyPredictor:
         z = self._scaled(rows)
         self._mean, self._components = z.mean(axis=0), np.empty((0, z.shape[1]))
         if options.method == "forest":
-            self._plant(z)
+            self._grow_forest(z)
         else:
             self._find_components(z)
         rare = float(np.quantile(self._score(z), 1 - options.rare))
@@ -200,54 +199,54 @@ class AnomalyPredictor:
         )
 
     def learning_bytes(self, size: FitSize) -> int:
-        """Return how much memory learning takes at most."""
+        """Return the most memory that learning takes, bytes."""
         return size.sample_bytes(self._options.max_rows, len(self._features.names))
 
-    def _plant(self, z: Floats) -> None:
+    def _grow_forest(self, z: Floats) -> None:
         from sklearn.ensemble import IsolationForest
 
         options = self._options
         self._forest = IsolationForest(n_estimators=options.trees, random_state=options.seed)
         self._forest.fit(z)
-        self._forest_kept = estimator_bytes(self._forest)
+        self._forest_bytes = estimator_bytes(self._forest)
 
     def _find_components(self, z: Floats) -> None:
         from sklearn.decomposition import PCA
         from threadpoolctl import threadpool_limits
 
         if (z != self._mean).any():
-            with threadpool_limits(limits=1):  # sums in another order are other components
+            with threadpool_limits(limits=1):  # another order of sums would give other components
                 pca = PCA(n_components=self._options.explained, svd_solver="full").fit(z)
             self._components = np.ascontiguousarray(pca.components_)
 
     def parts(self) -> Mapping[str, bytes]:
-        """Return the numbers as safetensors, a forest as skops, and the rest as JSON."""
+        """Return arrays as safetensors, a forest as skops, and the rest as JSON."""
         numbers = (self._scale.middle, self._scale.spread, self._mean, self._components)
         parts = {
             _CARD: msgspec.json.encode(self._learned),
             _ARRAYS: arrays_bytes(dict(zip(_NUMBERS, numbers, strict=True))),
         }
-        return parts | ({_FOREST: self._forest_kept} if self._forest else {})
+        return parts | ({_FOREST: self._forest_bytes} if self._forest else {})
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
-        """Become what :meth:`parts` was taken from.
+        """Restore the state that :meth:`parts` returned.
 
         Raises
         ------
         ModelError
-            If a part is missing or damaged, or was learned with other options.
+            If a part is missing or damaged, or was fitted with other options.
         """
         learned = json_part(parts, _CARD, Learned)
         if (learned.method, learned.features) != (self._options.method, self._features.names):
             raise ModelError(
-                f"{_CARD}: need the options' {len(self._features.names)} features for "
+                f"{_CARD}: need the {len(self._features.names)} features of the options for "
                 f"{self._options.method}, was {len(learned.features)} for {learned.method}"
             )
         columns = len(learned.features)
         shapes = dict.fromkeys(("middle", "spread", "mean"), (columns,))
         arrays = arrays_part(parts, _ARRAYS, {**shapes, "components": (None, columns)})
         if learned.method == "forest":
-            self._forest_kept = part_of(parts, _FOREST)
+            self._forest_bytes = part_of(parts, _FOREST)
             self._forest = estimator_part(parts, _FOREST, _TRUSTED)
             check_forest(self._forest, columns, _FOREST)
         middle, spread, self._mean, self._components = arrays
@@ -256,11 +255,11 @@ class AnomalyPredictor:
 
 
 def _measured(features: Floats) -> NDArray[np.bool_]:
-    """Return ``(workers,)``: whether more is known than when a worker was last heard."""
+    """Return ``(workers,)``: whether any feature but the heartbeat age is known."""
     return np.asarray(np.isfinite(features[:, 1:]).any(axis=1))
 
 
 @hookimpl
 def torchloom_register(registry: Registry) -> None:
-    """Offer the predictor."""
+    """Register the predictor."""
     registry.predictor(AnomalyPredictor)

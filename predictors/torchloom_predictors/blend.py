@@ -1,4 +1,4 @@
-"""Learn which workers fail soon, with several predictors at once, and take the mean of them."""
+"""Predict failures with the mean of several predictors."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
@@ -16,14 +16,14 @@ _MEMBERS: Mapping[str, type[RowLearner]] = {
     cls.name: cls for cls in (BoostingPredictor, ForestPredictor, LogisticPredictor)
 }
 _SURE = 12.0
-"""Log odds of a member that is sure altogether, as a forest may be whose trees all agree."""
+"""Limit of a member's log odds, which are infinite if all trees of a forest agree."""
 
 
 class BlendPredictor(RowLearner):
-    """Judge every worker by the mean of several predictors' log odds.
+    """Average the log odds of several predictors.
 
-    The members learn from the same rows with their own defaults. Where each of them errs in its own
-    way the mean errs less; where one of them is far better than the rest it is better alone.
+    The members learn from the same rows with their own defaults. The mean is better if their errors
+    are independent, and worse than the best member if that is far better than the rest.
     """
 
     name = "blend"
@@ -36,29 +36,29 @@ class BlendPredictor(RowLearner):
         Attributes
         ----------
         metrics : tuple of str
-            What is looked at; none: the history of faults only.
+            Metrics to read; () for the fault history only.
         spans_s : tuple of float
-            Over how long each metric is summed up, seconds.
+            Spans over which each metric is aggregated, seconds.
         attributes : tuple of str
-            Numbers that do not change of a component, such as its size.
+            Numeric labels of a component, such as its size.
         groups : tuple of str
-            What components have in common beside their rack, such as their model.
+            Labels that components have in common besides their rack, such as their model.
         half_lives_s : tuple of float
-            Ages at which a fault counts half, seconds; none: no history of faults.
+            Ages at which a fault counts half, seconds; () for no fault history.
         seasons_s : tuple of float
-            Periods, seconds: where in each a moment is; none: it is not looked at.
+            Periods of the time features, seconds; () for none.
         incident_s : float
             Faults on one node closer together than this are one incident, seconds.
         max_healthy : int
-            How many moments of workers that did not fail are kept to learn from.
+            Most healthy moments of workers to learn from.
         members : tuple of str
-            Whose mean it is, each once: boosting, forest, logistic.
+            The predictors, each once: boosting, forest, logistic.
         seed : int
             Of the sample and of the members.
         horizon_s : float
-            How far ahead the probability looks, seconds.
+            Horizon of the probability, seconds.
         every_s : float
-            How often to forecast, seconds.
+            Forecast interval, seconds.
         """
 
         members: tuple[Literal["boosting", "forest", "logistic"], ...] = (
@@ -68,7 +68,7 @@ class BlendPredictor(RowLearner):
         )
 
         def __post_init__(self) -> None:
-            """Refuse no member, and one that is named twice."""
+            """Refuse an empty or repeated list of members."""
             if not self.members or len({*self.members}) < len(self.members):
                 named = ", ".join(self.members) or "none"
                 raise ValueError(f"members: need one or more, each once, was {named}")
@@ -83,50 +83,50 @@ class BlendPredictor(RowLearner):
 
     @property
     def part(self) -> str:
-        """Name of the part that holds the members."""
+        """Name of the part with the members."""
         return f"{self.name}.msgpack"
 
     def grow(self, rows: Rows) -> Any:
-        """Let each member learn from the rows."""
+        """Fit each member on the rows."""
         return {name: member.grow(rows) for name, member in self._members.items()}
 
     def grow_again(self, trees: Any, rows: Rows) -> Any:
-        """Let each member learn again."""
+        """Fit each member again."""
         return {
             name: member.grow_again(trees[name], rows) for name, member in self._members.items()
         }
 
     def log_odds(self, trees: Any, features: Floats) -> Floats:
-        """Return ``(rows,)``, the mean of the members'."""
+        """Return ``(rows,)`` means of the members' log odds."""
         each = [member.log_odds(trees[name], features) for name, member in self._members.items()]
         mean: Floats = np.nan_to_num(each, posinf=_SURE, neginf=-_SURE).mean(axis=0)
         return mean
 
     def to_bytes(self, trees: Any) -> bytes:
-        """Return each member as it is kept, by name."""
+        """Serialise each member, by name."""
         return msgspec.msgpack.encode(
             {name: member.to_bytes(trees[name]) for name, member in self._members.items()}
         )
 
     def from_bytes(self, data: bytes, columns: int) -> Any:
-        """Return the members that were kept, checked; else raise a ModelError."""
+        """Return the members that :meth:`to_bytes` serialised, or raise a ModelError."""
         try:
-            kept = msgspec.msgpack.decode(data, type=dict[str, bytes])
+            parts = msgspec.msgpack.decode(data, type=dict[str, bytes])
         except msgspec.MsgspecError as error:
             raise ModelError(f"{self.part}: need the members as msgpack: {error}") from None
-        if kept.keys() != self._members.keys():
+        if parts.keys() != self._members.keys():
             raise ModelError(
-                f"{self.part}: need {', '.join(self._members)}, was {', '.join(kept) or 'none'}"
+                f"{self.part}: need {', '.join(self._members)}, was {', '.join(parts) or 'none'}"
             )
         return {
-            name: member.from_bytes(kept[name], columns) for name, member in self._members.items()
+            name: member.from_bytes(parts[name], columns) for name, member in self._members.items()
         }
 
     def check(self, trees: Any, columns: int) -> None:
-        """Refuse nothing: each member is checked as it is restored."""
+        """Do nothing: each member checks itself when it is restored."""
 
 
 @hookimpl
 def torchloom_register(registry: Registry) -> None:
-    """Offer the predictor."""
+    """Register the predictor."""
     registry.predictor(BlendPredictor)

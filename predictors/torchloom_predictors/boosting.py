@@ -1,4 +1,4 @@
-"""Learn from telemetry and fault history which workers fail soon, with boosted trees."""
+"""Predict failures from telemetry and fault history with boosted trees."""
 
 from importlib import import_module
 from typing import Annotated, Any, ClassVar, Literal
@@ -11,23 +11,22 @@ from torchloom_core.plugin import ConfigError, Floats, ModelError, NotNegative, 
 from torchloom_predictors.lightgbm_trees import LightGBMTrees
 
 _LATER = 0.2
-"""The last share of the examples' time, on which the number of trees is chosen."""
+"""The last share of the training time, on which the number of trees is chosen."""
 
 _PATIENCE = 20
-"""So many trees without a better likelihood there end the growth."""
+"""Trees without a better likelihood there after which growth stops."""
 
 _TREES_UNTRIED = 50
-"""How many trees where one part or the other has no failure to choose the number by."""
+"""Number of trees if one of the two parts has no failure."""
 
 
 class BoostingPredictor(RowLearner):
     """Boost decision trees on the features of every worker.
 
     Histogram-based gradient boosting (Ke et al., "LightGBM", NeurIPS 2017; by scikit-learn's
-    HistGradientBoostingClassifier or by LightGBM itself), which takes unknown values as they are.
-    Trees are added until 20 in a row have not bettered the likelihood on the last fifth of the
-    examples' time, a horizon after the rest; then as many, those 20 with them, are grown again on
-    everything.
+    HistGradientBoostingClassifier or by LightGBM itself), which handles missing values. Trees are
+    added until 20 in a row have not improved the likelihood on the last fifth of the training time,
+    a horizon after the rest; then as many, with those 20, are grown on all rows.
     """
 
     name = "boosting"
@@ -43,39 +42,39 @@ class BoostingPredictor(RowLearner):
         Attributes
         ----------
         metrics : tuple of str
-            What is looked at; none: the history of faults only.
+            Metrics to read; () for the fault history only.
         spans_s : tuple of float
-            Over how long each metric is summed up, seconds.
+            Spans over which each metric is aggregated, seconds.
         attributes : tuple of str
-            Numbers that do not change of a component, such as its size.
+            Numeric labels of a component, such as its size.
         groups : tuple of str
-            What components have in common beside their rack, such as their model.
+            Labels that components have in common besides their rack, such as their model.
         half_lives_s : tuple of float
-            Ages at which a fault counts half, seconds; none: no history of faults.
+            Ages at which a fault counts half, seconds; () for no fault history.
         seasons_s : tuple of float
-            Periods, seconds: where in each a moment is; none: it is not looked at.
+            Periods of the time features, seconds; () for none.
         incident_s : float
             Faults on one node closer together than this are one incident, seconds.
         max_healthy : int
-            How many moments of workers that did not fail are kept to learn from.
+            Most healthy moments of workers to learn from.
         library : {"scikit-learn", "lightgbm"}
-            Which grows the trees; LightGBM comes with the extra ``lightgbm``.
+            Library for the trees; LightGBM needs the extra ``lightgbm``.
         learning_rate : float
-            How much each tree adds.
+            Weight of each tree.
         max_trees : int
-            The most trees that are tried.
+            Most trees.
         max_leaves : int
-            Leaves a tree.
+            Most leaves per tree.
         min_leaf_rows : int
-            Rows a leaf.
+            Least rows per leaf.
         l2 : float
             Ridge penalty on a leaf's log odds.
         seed : int
             Of the sample.
         horizon_s : float
-            How far ahead the probability looks, seconds.
+            Horizon of the probability, seconds.
         every_s : float
-            How often to forecast, seconds.
+            Forecast interval, seconds.
         """
 
         library: Literal["scikit-learn", "lightgbm"] = "scikit-learn"
@@ -100,19 +99,19 @@ class BoostingPredictor(RowLearner):
 
     @property
     def part(self) -> str:
-        """Name of the part that holds the trees."""
+        """Name of the part with the trees."""
         return f"{self.name}.txt" if self._with_lightgbm else super().part
 
     def grow(self, rows: Rows) -> Any:
-        """Grow as many trees as grew until the later part said to stop."""
+        """Grow the number of trees that early stopping on the later part finds."""
         return self._boost(rows, self._number(rows))
 
     def grow_again(self, trees: Any, rows: Rows) -> Any:
-        """Grow as many trees on more rows: to choose their number takes most of the time."""
+        """Grow as many trees on more rows, as choosing the number takes most of the time."""
         return self._boost(rows, trees.n_iter_)
 
     def _number(self, rows: Rows) -> int:
-        """Return how many trees grow on the earlier part until the later one says to stop."""
+        """Return the number of trees by early stopping on the later part."""
         earlier, later = rows.split(_LATER, self.horizon_s)
         if not (earlier.has_both_outcomes and later.has_both_outcomes):
             return min(_TREES_UNTRIED, self._options.max_trees)
@@ -146,39 +145,39 @@ class BoostingPredictor(RowLearner):
             random_state=options.seed,
         )
         check = {} if later is None else {"X_val": later.features, "y_val": later.failed}
-        with threadpool_limits(limits=1):  # a thread more waits longer than it works
+        with threadpool_limits(limits=1):  # the work is too small for more threads
             return grower.fit(fill_unknown_columns(rows.features), rows.failed, **check)
 
     def log_odds(self, trees: Any, features: Floats) -> Floats:
-        """Return ``(rows,)``, the sum of all leaves."""
+        """Return ``(rows,)`` sums over all trees."""
         log_odds: Floats = trees.decision_function(features)
         return log_odds
 
     def to_bytes(self, trees: Any) -> bytes:
-        """Return the trees as skops keeps them, or as LightGBM's text."""
+        """Serialise the trees with skops, or as LightGBM's text."""
         return trees.text.encode() if self._with_lightgbm else super().to_bytes(trees)
 
     def from_bytes(self, data: bytes, columns: int) -> Any:
-        """Return the trees that :meth:`to_bytes` kept, checked; else raise a ModelError."""
+        """Return the trees that :meth:`to_bytes` serialised, or raise a ModelError."""
         if self._with_lightgbm:
             return LightGBMTrees.restore(data, columns, self.part)
         return super().from_bytes(data, columns)
 
     def check(self, trees: Any, columns: int) -> None:
-        """Refuse trees that point outside themselves: they are followed without a look."""
+        """Refuse trees with indices out of range, which scikit-learn does not check."""
         for (tree,) in trees._predictors:
             nodes = tree.nodes
             inner = nodes[nodes["is_leaf"] == 0]
             children = np.concatenate([inner["left"], inner["right"]])
             own = np.tile(np.flatnonzero(nodes["is_leaf"] == 0), 2)
             inside = len(nodes) and (children > own).all() and (children < len(nodes)).all()
-            known = (inner["feature_idx"] >= 0) & (inner["feature_idx"] < columns)
-            # Of categories none is learned: their bits would be looked up where none are.
-            if not (inside and known.all()) or inner["is_categorical"].any():
-                raise ModelError(f"{self.name}.skops: need trees whose nodes are in them, was not")
+            in_range = (inner["feature_idx"] >= 0) & (inner["feature_idx"] < columns)
+            # Categorical splits are never learned, and would read a bit set that does not exist.
+            if not (inside and in_range.all()) or inner["is_categorical"].any():
+                raise ModelError(f"{self.name}.skops: need node and feature indices in range")
 
 
 @hookimpl
 def torchloom_register(registry: Registry) -> None:
-    """Offer the predictor."""
+    """Register the predictor."""
     registry.predictor(BoostingPredictor)

@@ -1,4 +1,4 @@
-"""Judge a worker by how far its newest sample jumps above its own recent past."""
+"""Predict failures from jumps of a metric above a worker's own recent past."""
 
 from typing import Annotated
 
@@ -8,10 +8,10 @@ import numpy as np
 from torchloom_core.plugin import FleetView, Floats, Hazard, Need, Positive, Registry, hookimpl
 
 _HALF_LIVES = 5
-"""How much of the past is looked at; what is older weighs less than 1/32."""
+"""Length of the window in half lives; older samples weigh less than 1/32."""
 
 _LEAST_RELATIVE_SIGMA = 0.01
-"""A spread of less than this share of the mean is taken for rounding."""
+"""Least standard deviation relative to the mean, to ignore rounding."""
 
 
 class EwmaPredictor:
@@ -24,7 +24,7 @@ class EwmaPredictor:
         p = 1 / (1 + (1 - prior) / prior x exp(sigmas^2 / 2 - sigmas z))
 
     which is linear discriminant analysis with two classes of equal variance (Hastie, Tibshirani
-    and Friedman, "The Elements of Statistical Learning", section 4.3). It answers to a jump: a
+    and Friedman, "The Elements of Statistical Learning", section 4.3). It reacts to a jump: a
     metric that stays high becomes the new mean within a few half lives.
     """
 
@@ -40,18 +40,17 @@ class EwmaPredictor:
         half_life_s : float
             Age at which a sample weighs half, seconds.
         sigmas : float
-            How many standard deviations above its mean a failing worker's metric lies.
+            Expected rise of a failing worker's metric, in standard deviations.
         min_sigma : float
-            Smallest standard deviation that is believed, in the metric's unit. One hundredth of
-            the mean is the least in any case.
+            Least standard deviation, in the metric's unit; in any case 1/100 of the mean.
         min_samples : int
-            Past samples without which a worker is not judged.
+            Least past samples for a forecast.
         prior : float
-            Probability that a worker nothing is known of fails within ``horizon_s``.
+            Prior probability of a failure within ``horizon_s``.
         horizon_s : float
-            How far ahead the probability looks, seconds.
+            Horizon of the probability, seconds.
         every_s : float
-            How often to forecast, seconds.
+            Forecast interval, seconds.
         """
 
         metric: str = "gpu_temp_celsius"
@@ -71,7 +70,7 @@ class EwmaPredictor:
         self.needs = (Need(options.metric, self._window_s),)
 
     def forecast(self, view: FleetView) -> Hazard:
-        """Return ``(workers,)`` probabilities, NaN where there are too few or no fresh samples."""
+        """Return ``(workers,)`` probabilities, NaN with too few or no fresh samples."""
         options = self._options
         past = np.array(view.window(options.metric, self._window_s))
         past[~np.isfinite(past)] = np.nan
@@ -111,5 +110,5 @@ class EwmaPredictor:
 
 @hookimpl
 def torchloom_register(registry: Registry) -> None:
-    """Offer the predictor."""
+    """Register the predictor."""
     registry.predictor(EwmaPredictor)

@@ -1,4 +1,4 @@
-"""Judge a node by the faults it had: what failed lately fails again sooner than its peers."""
+"""Predict failures from a node's fault history: nodes that failed recently fail again sooner."""
 
 import math
 from collections import Counter
@@ -41,13 +41,13 @@ _DAY_S = 86_400.0
 _HALF_LIVES_S = tuple(days * _DAY_S for days in (0.25, 1, 4, 10, 20, 40, 100, 400, 1000))
 _PRIOR_DAYS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 _LATER = 0.5
-"""The last share of the examples' time, by which half life and the prior's worth are chosen."""
+"""The last share of the training time, on which half life and prior are chosen."""
 
 _PART = "fault_history.json"
 
 
 class Learned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What :meth:`FaultHistoryPredictor.fit` finds; the options of the same names before."""
+    """The parameters from :meth:`FaultHistoryPredictor.fit`, or before from the options."""
 
     half_life_s: Positive
     prior_faults_per_day: NotNegative
@@ -57,19 +57,18 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class FaultHistoryPredictor(GatheredLearner):
     """Turn an exponentially decayed count of a node's faults into its hazard.
 
-    Faults are taken for a Poisson process whose rate has a gamma prior worth ``prior_days`` of
-    observation at ``prior_faults_per_day``. Each incident counts 2^(-age / half_life_s), so all
-    the past is worth half_life_s / ln 2 of observation, and the rate's posterior mean is
+    Faults are modelled as a Poisson process whose rate has a gamma prior worth ``prior_days`` of
+    observation at ``prior_faults_per_day``. Each incident counts 2^(-age / half_life_s), so the
+    whole past is worth half_life_s / ln 2 of observation, and the posterior mean of the rate is
 
         rate = (prior_faults_per_day x prior_days + sum of weights)
                / (prior_days + half_life_days / ln 2)
 
     (gamma-Poisson conjugacy, Gelman et al., "Bayesian Data Analysis", 3rd ed., section 2.6).
-    A node's rate is shared evenly by its workers, so that they have it together:
-    hazard = 1 - exp(-rate / workers x horizon).
+    A node's rate is split evenly among its workers: hazard = 1 - exp(-rate / workers x horizon).
 
-    ``fit`` takes the prior rate from the examples' earlier part, and the half life and the
-    prior's worth under which the later half of their time is most likely.
+    ``fit`` takes the prior rate from the earlier half of the training time, and the half life and
+    ``prior_days`` that maximise the likelihood of the later half.
     """
 
     name = "fault_history"
@@ -80,24 +79,24 @@ class FaultHistoryPredictor(GatheredLearner):
         Attributes
         ----------
         half_life_s : float
-            Age at which a fault counts half, seconds, before anything was learned.
+            Age at which a fault counts half, seconds, before fitting.
         fit_half_lives_s : tuple of float
-            What fitting chooses from beside it, seconds; empty: it is kept. Faults are
-            remembered for five times the longest.
+            Other half lives to choose from when fitting, seconds. Faults are remembered for five
+            times the longest.
         prior_faults_per_day : float
-            Faults of a node in a day before anything is known of it; 0.0065 is what Meta
-            measured on RSC-1 (Kokolis et al., "Revisiting Reliability", 2024).
+            Prior faults of a node per day; Meta measured 0.0065 on RSC-1 (Kokolis et al.,
+            "Revisiting Reliability", 2024).
         prior_days : float
-            How many days of observation that prior is worth.
+            Weight of the prior, in days of observation.
         incident_s : float
-            Faults on one node closer together than this are one incident, seconds: a node that
-            dies takes all its workers along.
+            Faults on one node closer together than this are one incident, seconds: a failing node
+            ends all its workers.
         max_healthy : int
-            How many moments of workers that did not fail are kept to learn from.
+            Most healthy moments of workers to learn from.
         horizon_s : float
-            How far ahead the probability looks, seconds.
+            Horizon of the probability, seconds.
         every_s : float
-            How often to forecast, seconds.
+            Forecast interval, seconds.
         """
 
         half_life_s: Positive = 6 * 3600.0
@@ -131,21 +130,21 @@ class FaultHistoryPredictor(GatheredLearner):
         struck = np.flatnonzero((history.faults > 0) & ~np.isnan(probability))
         places, memory_s = places_of(view), known_s(view, self._faults.memory_s)
 
-        def told(at: NDArray[np.intp]) -> list[str]:
+        def explain(at: NDArray[np.intp]) -> list[str]:
             return [
                 f"{places[row]} had {faults_in_words(history.faults[row], memory_s)}"
-                f", which count {weighed[row]:.2g} now"
+                f", decayed to {weighed[row]:.2g}"
                 for row in struck[at].tolist()
             ]
 
-        return Hazard(probability=probability, why=Reasons(struck, probability, 0.0, told))
+        return Hazard(probability=probability, why=Reasons(struck, probability, 0.0, explain))
 
     def _history(self, view: FleetView) -> tuple[History, Floats]:
-        """Return what :meth:`_looked_up` does, once of each view."""
-        return view.once(self, self._looked_up)
+        """Return what :meth:`_compute_history` does, cached by view."""
+        return view.once(self, self._compute_history)
 
-    def _looked_up(self, view: FleetView) -> tuple[History, Floats]:
-        """Return each node's history, and ``(workers,)`` how many workers share its rate.
+    def _compute_history(self, view: FleetView) -> tuple[History, Floats]:
+        """Return each node's history, and ``(workers,)`` numbers of workers on the same node.
 
         The latter is NaN for workers that left or are gone.
         """
@@ -157,16 +156,16 @@ class FaultHistoryPredictor(GatheredLearner):
         return self._faults.history(self._faults.compute(view)), workers
 
     def learning_bytes(self, size: FitSize) -> int:
-        """Return how much memory learning takes at most."""
+        """Return the most memory that learning takes, bytes."""
         return size.sample_bytes(self._max_healthy, len(self._half_lives_s) + 1)
 
     @property
     def sampled(self) -> Hashable:
-        """Tell which rows it learns from."""
+        """A key of its rows."""
         return self.name, self._half_lives_s, self._incident_s, self._max_healthy
 
     def gathering(self) -> Gathering:
-        """Return what gathers its rows: each node's weighed faults, and who shares them."""
+        """Return a new gathering of its rows: decayed faults, and workers per node."""
         return _Histories(self._history, self._max_healthy)
 
     def learn(self, rows: Rows) -> None:
@@ -192,11 +191,11 @@ class FaultHistoryPredictor(GatheredLearner):
         return float(failing + np.log1p(-hazard[~rows.failed]).sum() / rows.share)
 
     def parts(self) -> Mapping[str, bytes]:
-        """Return what was learned, as JSON."""
+        """Return the parameters, as JSON."""
         return {_PART: msgspec.json.encode(self._learned)}
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
-        """Become what :meth:`parts` was taken from.
+        """Restore the state that :meth:`parts` returned.
 
         Raises
         ------
@@ -207,14 +206,13 @@ class FaultHistoryPredictor(GatheredLearner):
         if learned.half_life_s not in self._half_lives_s:
             allowed = ", ".join(f"{s:g}" for s in self._half_lives_s)
             raise ModelError(
-                f"{_PART}: need half_life_s among the options' {allowed}, was "
-                f"{learned.half_life_s:g}"
+                f"{_PART}: need half_life_s of the options, {allowed}, was {learned.half_life_s:g}"
             )
         self._learned = learned
 
 
 class _Histories:
-    """Keeps what the faults of nodes looked like, with how many workers share them."""
+    """Gathers the decayed faults of nodes, with the numbers of workers per node."""
 
     def __init__(
         self, history: Callable[[FleetView], tuple[History, Floats]], max_healthy: int
@@ -223,19 +221,19 @@ class _Histories:
         self._sample = RowSample(max_healthy, seed=0)
 
     def add(self, example: Example) -> None:
-        """Take one example."""
-        history, workers = self._history(example.view.with_labels(()))  # as a forecast sees it
+        """Add one example."""
+        history, workers = self._history(example.view.with_labels(()))  # as in a forecast
         outcome = np.where(np.isnan(workers), np.nan, example.outcome)
         rows = np.concatenate([history.decayed, workers[:, None]], axis=1)
         self._sample.add(example.view.now_ns, rows, outcome)
 
     def rows(self, predictor: str) -> Rows:
-        """Return what was kept, or raise a PluginError."""
+        """Return the rows, or raise a PluginError."""
         return self._sample.rows(predictor)
 
 
 def _hazard(learned: Learned, weighed: Floats, workers: Floats, horizon_s: float) -> Floats:
-    """Return each worker's probability, as the class's docstring says."""
+    """Return each worker's probability by the formula of the class."""
     days = learned.prior_days + learned.half_life_s / math.log(2) / _DAY_S
     expected = learned.prior_faults_per_day * learned.prior_days
     rate = (expected + weighed) / days / workers
@@ -244,7 +242,7 @@ def _hazard(learned: Learned, weighed: Floats, workers: Floats, horizon_s: float
 
 
 def _faults_per_day(rows: Rows, horizon_s: float) -> float:
-    """Return a node's mean rate that fits the share of moments that a failure followed."""
+    """Return a node's mean rate, from the share of positive moments."""
     failures = float(rows.failed.sum())
     share = failures / (failures + (~rows.failed).sum() / rows.share)
     per_worker = -math.log1p(-min(share, 1 - 1e-9)) / (horizon_s / _DAY_S)
@@ -253,5 +251,5 @@ def _faults_per_day(rows: Rows, horizon_s: float) -> float:
 
 @hookimpl
 def torchloom_register(registry: Registry) -> None:
-    """Offer the predictor."""
+    """Register the predictor."""
     registry.predictor(FaultHistoryPredictor)

@@ -1,4 +1,4 @@
-"""Learn from telemetry and fault history which workers fail soon, with a random forest."""
+"""Predict failures from telemetry and fault history with a random forest."""
 
 from typing import Annotated, Any, ClassVar
 
@@ -10,11 +10,11 @@ from torchloom_core.plugin import Floats, Registry, hookimpl
 
 
 class ForestPredictor(RowLearner):
-    """Average decision trees, each grown on its own draw of the rows and of the features.
+    """Average decision trees, each grown on a random sample of the rows and the features.
 
     A random forest (Breiman, "Random Forests", Machine Learning 45, 2001; scikit-learn's
-    RandomForestClassifier), which takes unknown values as they are. With few failures to learn
-    from it holds up where boosting follows single rows.
+    RandomForestClassifier), which handles missing values. With few failures it overfits less than
+    boosting.
     """
 
     name = "forest"
@@ -27,31 +27,31 @@ class ForestPredictor(RowLearner):
         Attributes
         ----------
         metrics : tuple of str
-            What is looked at; none: the history of faults only.
+            Metrics to read; () for the fault history only.
         spans_s : tuple of float
-            Over how long each metric is summed up, seconds.
+            Spans over which each metric is aggregated, seconds.
         attributes : tuple of str
-            Numbers that do not change of a component, such as its size.
+            Numeric labels of a component, such as its size.
         groups : tuple of str
-            What components have in common beside their rack, such as their model.
+            Labels that components have in common besides their rack, such as their model.
         half_lives_s : tuple of float
-            Ages at which a fault counts half, seconds; none: no history of faults.
+            Ages at which a fault counts half, seconds; () for no fault history.
         seasons_s : tuple of float
-            Periods, seconds: where in each a moment is; none: it is not looked at.
+            Periods of the time features, seconds; () for none.
         incident_s : float
             Faults on one node closer together than this are one incident, seconds.
         max_healthy : int
-            How many moments of workers that did not fail are kept to learn from.
+            Most healthy moments of workers to learn from.
         trees : int
-            In the forest.
+            Number of trees.
         min_leaf_rows : int
-            Rows a leaf.
+            Least rows per leaf.
         seed : int
             Of the sample and of the forest.
         horizon_s : float
-            How far ahead the probability looks, seconds.
+            Horizon of the probability, seconds.
         every_s : float
-            How often to forecast, seconds.
+            Forecast interval, seconds.
         """
 
         max_healthy: Annotated[int, msgspec.Meta(ge=100)] = 50_000
@@ -63,7 +63,7 @@ class ForestPredictor(RowLearner):
         self._options = options
 
     def grow(self, rows: Rows) -> Any:
-        """Grow all trees on everything."""
+        """Grow all trees on all rows."""
         from sklearn.ensemble import RandomForestClassifier
 
         options = self._options
@@ -75,22 +75,22 @@ class ForestPredictor(RowLearner):
         return forest.fit(fill_unknown_columns(rows.features), rows.failed)
 
     def log_odds(self, trees: Any, features: Floats) -> Floats:
-        """Return ``(rows,)`` of the mean over the trees; infinite where all are sure."""
+        """Return ``(rows,)`` log odds of the mean over trees, infinite if all agree."""
         shares = np.zeros((len(features), 2))
         with np.errstate(divide="ignore", over="ignore"):
             rows = features.astype(np.float32)
-            for tree in trees.estimators_:  # predict_proba looks at the rows again for each
+            for tree in trees.estimators_:  # predict_proba validates the rows for each tree
                 shares += tree.tree_.predict(rows)
             sure, failed = (shares / len(trees.estimators_)).T
             log_odds: Floats = np.log(failed) - np.log(sure)
         return log_odds
 
     def check(self, trees: Any, columns: int) -> None:
-        """Refuse trees that point outside themselves."""
+        """Refuse trees with indices out of range."""
         check_forest(trees, columns, f"{self.name}.skops")
 
 
 @hookimpl
 def torchloom_register(registry: Registry) -> None:
-    """Offer the predictor."""
+    """Register the predictor."""
     registry.predictor(ForestPredictor)

@@ -1,8 +1,7 @@
-"""LightGBM's trees for ``boosting``, kept as its text.
+"""LightGBM's trees for ``boosting``, stored as its text format.
 
-LightGBM follows the trees in a text blindly, and reads past the end of a broken one. So it is
-given none but what is written here: a text that is kept is taken apart, checked and written again,
-and must come out the same.
+LightGBM does not check a text, and reads out of bounds in a broken one. So a stored text is parsed,
+checked and written again, and must come out the same, before LightGBM gets it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,7 +14,7 @@ from torchloom_core.learning import Rows, fill_unknown_columns
 from torchloom_core.plugin import Floats, ModelError
 
 _Tree = Mapping[str, NDArray[Any]]
-"""What LightGBM needs of a tree, under its own names; a child below 0 is the leaf ``~child``."""
+"""LightGBM's arrays of a tree, under its own names; a child below 0 is the leaf ``~child``."""
 
 _INNER = {
     "split_feature": np.int64,
@@ -24,22 +23,22 @@ _INNER = {
     "left_child": np.int64,
     "right_child": np.int64,
 }
-_KEPT = {**_INNER, "leaf_value": np.float64}
+_STORED = {**_INNER, "leaf_value": np.float64}
 _COUNTS = {"internal_count": np.int64, "leaf_count": np.int64}
 
 _WITH_UNKNOWN = _UNKNOWN_TO_RIGHT, _UNKNOWN_TO_LEFT = 8, 10
-"""Values of ``decision_type``: a comparison of numbers, and where it sends what is unknown."""
+"""Values of ``decision_type`` for numeric splits: the side of missing values."""
 
 
 class LightGBMTrees:
-    """Trees that answer as those of scikit-learn's HistGradientBoostingClassifier do.
+    """Trees with the interface of scikit-learn's HistGradientBoostingClassifier.
 
     Attributes
     ----------
     text : str
-        LightGBM's, of the trees alone.
+        LightGBM's text, of the trees alone.
     n_iter_ : int
-        How many there are.
+        Number of trees.
     """
 
     def __init__(self, text: str) -> None:
@@ -53,24 +52,24 @@ class LightGBMTrees:
     def grow(
         cls, rows: Rows, trees: int, later: Rows | None, patience: int, **settings: Any
     ) -> "LightGBMTrees":
-        """Grow trees, the same for the same rows.
+        """Grow trees, deterministically.
 
         Parameters
         ----------
         trees : int
-            How many; fewer where there is nothing left to tell apart.
+            Number of trees; fewer if there is nothing left to split.
         later : Rows, optional
-            Stop once ``patience`` trees in a row have not bettered the likelihood there.
+            Stop once ``patience`` trees in a row have not improved the likelihood there.
         **settings
-            LightGBM's own.
+            LightGBM's parameters.
         """
         import lightgbm
 
-        known = lightgbm.Dataset(fill_unknown_columns(rows.features), rows.failed)
+        training = lightgbm.Dataset(fill_unknown_columns(rows.features), rows.failed)
         check: dict[str, Any] = {}
         if later is not None:
             check = {
-                "valid_sets": [known.create_valid(later.features, later.failed)],
+                "valid_sets": [training.create_valid(later.features, later.failed)],
                 "callbacks": [lightgbm.early_stopping(patience, verbose=False)],
             }
         fixed = {
@@ -82,43 +81,43 @@ class LightGBMTrees:
         }
         booster = lightgbm.train(
             {**fixed, **settings},
-            known,
+            training,
             trees,
-            keep_training_booster=True,  # else what came after the best tree is cut off
+            keep_training_booster=True,  # else the trees after the best one are cut off
             **check,
         )
-        grown = _read(booster.model_to_string(num_iteration=-1), {**_KEPT, **_COUNTS})
+        grown = _read(booster.model_to_string(num_iteration=-1), {**_STORED, **_COUNTS})
         return cls(_written([_where_unknown(tree) for tree in grown], rows.features.shape[1]))
 
     @classmethod
     def restore(cls, data: bytes, columns: int, part: str) -> "LightGBMTrees":
-        """Return the trees whose text was kept in ``part``.
+        """Return the trees from the text in ``part``.
 
         Raises
         ------
         ModelError
-            If it is anything else, or they point outside themselves.
+            If the text was changed, or has indices out of range.
         """
         try:
             text = data.decode()
-            trees = list(_read(text, _KEPT))
-            as_kept = _written(trees, columns) == text
+            trees = list(_read(text, _STORED))
+            is_same = _written(trees, columns) == text
         except (KeyError, ValueError, OverflowError):
-            as_kept = False
-        if not as_kept:
-            raise ModelError(f"{part}: need LightGBM's text as it was kept, was another")
+            is_same = False
+        if not is_same:
+            raise ModelError(f"{part}: need LightGBM's text as torchLoom writes it")
         if not all(_is_sound(tree, columns) for tree in trees):
-            raise ModelError(f"{part}: need trees whose nodes are in them, was not")
+            raise ModelError(f"{part}: need node and feature indices in range")
         return cls(text)
 
     def decision_function(self, features: Floats) -> Floats:
-        """Return ``(rows,)``, the sum of all leaves."""
+        """Return ``(rows,)`` sums over all trees."""
         log_odds: Floats = self._booster.predict(features, raw_score=True, num_threads=1)
         return log_odds
 
 
 def _read(text: str, kinds: Mapping[str, type]) -> Iterator[_Tree]:
-    """Yield the arrays of these names of every tree."""
+    """Yield the named arrays of every tree."""
     for block in text.split("\n\nTree=")[1:]:
         _, *lines = block.partition("\n\n")[0].strip().split("\n")
         values = dict(line.split("=", 1) for line in lines)
@@ -139,7 +138,7 @@ def _written(trees: list[_Tree], columns: int) -> str:
     }
     blocks = ["tree\n" + _lines(head)]
     for number, tree in enumerate(trees):
-        arrays = {name: " ".join(map(repr, tree[name].tolist())) for name in _KEPT}
+        arrays = {name: " ".join(map(repr, tree[name].tolist())) for name in _STORED}
         leaves = {"num_leaves": len(tree["leaf_value"]), "num_cat": 0}
         blocks.append(_lines({"Tree": number, **leaves, **arrays}))
     return "\n\n".join([*blocks, "end of trees\n"])
@@ -150,9 +149,9 @@ def _lines(values: Mapping[str, Any]) -> str:
 
 
 def _where_unknown(tree: _Tree) -> _Tree:
-    """Return the tree with a side for the unknown where all was known: that of most rows.
+    """Return the tree with a side for missing values also where training had none.
 
-    So does scikit-learn; LightGBM would take the unknown for 0.
+    That is the side of most rows, as in scikit-learn; LightGBM would treat them as 0.
     """
     rows = np.concatenate([tree["internal_count"], tree["leaf_count"][::-1]])  # -1 is leaf 0
     most = np.where(
@@ -163,7 +162,7 @@ def _where_unknown(tree: _Tree) -> _Tree:
 
 
 def _is_sound(tree: _Tree, columns: int) -> bool:
-    """Whether following the tree never leaves it, nor a row of so many columns."""
+    """Return whether all node and feature indices are in range."""
     inner = len(tree["leaf_value"]) - 1
     if any(len(tree[name]) != inner for name in _INNER):
         return False

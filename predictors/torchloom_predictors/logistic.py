@@ -1,4 +1,4 @@
-"""Learn from telemetry and fault history which workers fail soon, with a logistic regression."""
+"""Predict failures from telemetry and fault history with a logistic regression."""
 
 from typing import Any, ClassVar
 
@@ -8,22 +8,21 @@ from torchloom_predictors.regression import Regression, RegressionLearner, signe
 
 
 class LogisticPredictor(RegressionLearner):
-    """Weigh the features of every worker, each by its logarithm.
+    """Fit a logistic regression on the signed logarithms of the features.
 
-    A logistic regression with a ridge penalty: of what is unknown a column says so, and it counts
-    as the median. What it cannot find is what only two features together tell, so that it is what
-    more elaborate predictors have to beat.
+    It has a ridge penalty; an unknown value counts as the median, with an indicator column. It
+    cannot learn interactions of features, and is a baseline for predictors that can.
     """
 
     name = "logistic"
     variants: ClassVar = ({"seasons_s": [86_400.0, 604_800.0]},)
 
     def grow(self, rows: Rows) -> Any:
-        """Fit the coefficients on everything."""
+        """Fit the coefficients on all rows."""
         return Regression.fit(signed_log(rows.features), rows.failed, self.l2)
 
 
 @hookimpl
 def torchloom_register(registry: Registry) -> None:
-    """Offer the predictor."""
+    """Register the predictor."""
     registry.predictor(LogisticPredictor)

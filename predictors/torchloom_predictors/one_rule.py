@@ -1,4 +1,4 @@
-"""Learn which one feature tells best who fails soon: what anything more has to beat."""
+"""Predict failures from the single best feature, as a baseline."""
 
 from typing import Any
 
@@ -10,17 +10,16 @@ from torchloom_predictors.regression import Regression, RegressionLearner, signe
 
 
 class OneRulePredictor(RegressionLearner):
-    """Judge every worker by one feature alone, the one that ranks best in the examples.
+    """Use only the feature with the highest average precision, ascending or descending.
 
-    As Holte has it, "Very simple classification rules perform well on most commonly used
-    datasets", Machine Learning 11, 1993; ranked by average precision, either way round. Its
-    probability is that of a logistic regression on that feature.
+    Holte, "Very simple classification rules perform well on most commonly used datasets", Machine
+    Learning 11, 1993. The probability is that of a logistic regression on that feature.
     """
 
     name = "one_rule"
 
     def grow(self, rows: Rows) -> Any:
-        """Fit a regression of which all coefficients but one are 0."""
+        """Fit a regression in which all coefficients but one are 0."""
         alone = np.zeros_like(rows.features)
         best = _best(rows)
         alone[:, best] = signed_log(rows.features[:, best])
@@ -28,7 +27,7 @@ class OneRulePredictor(RegressionLearner):
 
 
 def _best(rows: Rows) -> int:
-    """Return the column that ranks best, whichever way round; of those alike the first."""
+    """Return the first column with the highest average precision, ascending or descending."""
 
     def reached(column: Floats) -> float:
         ranks = (np.where(np.isnan(column), -np.inf, one) for one in (column, -column))
@@ -39,5 +38,5 @@ def _best(rows: Rows) -> int:
 
 @hookimpl
 def torchloom_register(registry: Registry) -> None:
-    """Offer the predictor."""
+    """Register the predictor."""
     registry.predictor(OneRulePredictor)

@@ -1,4 +1,4 @@
-"""Judge a worker by how far its metrics are from what is usual for it at this time of the day."""
+"""Predict failures from metrics that deviate from a worker's usual values at the time of day."""
 
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal
@@ -31,24 +31,24 @@ from torchloom_core.plugin import (
 )
 
 _POWER = 8.0
-"""The odds double where the score rises by a tenth."""
+"""The odds double if the score rises by a tenth."""
 
 _CARD, _ARRAYS = "seasonal_residual.json", "seasonal_residual.safetensors"
 
 
 class Learned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What was learned beside the numbers of each worker.
+    """The model's fields other than arrays.
 
     Attributes
     ----------
     metrics : tuple of str
-        Columns of the numbers.
+        Columns of the arrays.
     workers : tuple of str
-        Rows of the numbers; one more, the last, is for workers that are not among them.
+        Rows of the arrays; one more row, the last, is for unknown workers.
     seasons_s : tuple of float
-        Lengths of the seasons that were found, seconds.
+        Lengths of the learned seasons, seconds.
     rare_score : float
-        The score that a share ``rare`` of what was learned from exceeds.
+        Score that a share ``rare`` of the training samples exceeds.
     """
 
     metrics: tuple[str, ...]
@@ -58,19 +58,19 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class SeasonalResidualPredictor:
-    """Compare each metric with its level and seasonal profile, and add up what is unusual.
+    """Compare each metric with its level and seasonal profile, and combine the deviations.
 
-    Metrics are averaged over ``step_s``. With z how far that is from what
-    :class:`~torchloom_core.learning.seasonal_profiles.SeasonalProfiles` call usual, in spreads,
+    Metrics are averaged over ``step_s``. With z the deviation from the usual value of
+    :class:`~torchloom_core.learning.seasonal_profiles.SeasonalProfiles`, in spreads,
 
         z = z now - median of z over the ``follow_s`` before
         score = sqrt(mean over metrics of min(|z|, cap)^2), or the largest min(|z|, cap)
         odds = (score / rare score)^8
 
-    with the rare score the one that a share ``rare`` of what was learned from exceeds, at least
-    1. The first line is for levels that move for good: they become usual after a while, as does
-    an anomaly that goes on for half of ``follow_s``. No failures are learned, so this is no
-    frequency until ``torchloom fit`` calibrates it.
+    with the rare score, at least 1, which a share ``rare`` of the training samples exceeds. The
+    first line adapts to permanent changes of the level, and to an anomaly that lasts for half of
+    ``follow_s``. It learns without failures, so this is no probability until ``torchloom fit``
+    calibrates it.
     """
 
     name = "seasonal_residual"
@@ -81,23 +81,23 @@ class SeasonalResidualPredictor:
         Attributes
         ----------
         metrics : tuple of str
-            What is looked at.
+            Metrics to read.
         seasons_s : tuple of float
-            Lengths of the seasons, seconds; a week needs some weeks of examples.
+            Lengths of the seasons, seconds; a week needs several weeks of examples.
         step_s : float
-            Over how long metrics are averaged, seconds; a season has that many phases.
+            Averaging time of metrics, seconds, which is also the length of a phase.
         follow_s : float
-            Over how long the level is followed, seconds; 0: it stays what was learned.
+            Time over which the level adapts, seconds; 0 for the learned level.
         cap : float
-            More than so many spreads away counts no more.
+            Limit of a metric's deviation, in spreads.
         combine : "mean" or "max"
-            Whether all metrics count, by the mean of their squares, or the farthest alone.
+            Root mean square over all metrics, or the largest deviation.
         rare : float
             The share of worker moments whose probability is above 1/2.
         horizon_s : float
-            How far ahead the probability looks, seconds.
+            Horizon of the probability, seconds.
         every_s : float
-            How often to forecast, seconds.
+            Forecast interval, seconds.
         """
 
         metrics: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] = (
@@ -124,7 +124,7 @@ class SeasonalResidualPredictor:
         self.needs = tuple(Need(metric, window_s) for metric in options.metrics)
 
     def forecast(self, view: FleetView) -> Hazard:
-        """Return ``(workers,)`` probabilities, NaN before fitting and for who measured nothing."""
+        """Return ``(workers,)`` probabilities, NaN before fitting and without a sample."""
         learned = self._learned
         if learned is None:
             return Hazard(probability=np.full(len(view), np.nan))
@@ -148,13 +148,13 @@ class SeasonalResidualPredictor:
         return Hazard(probability=probability, why=why)
 
     def _measured(self, view: FleetView, steps: int) -> Floats:
-        """Return ``(steps, workers, metrics)`` means over the last ones, NaN where nothing came."""
+        """Return ``(steps, workers, metrics)`` means over the last steps, NaN without samples."""
         window_s = steps * self._options.step_s
         windows = [view.window(need.metric, window_s) for need in self.needs]
         return np.stack([step_means(window, steps).T for window in windows], axis=-1)
 
     def _explain(self, z: Floats, measured: Floats, usual: Floats) -> str:
-        """Return a sentence on the metric that is farthest off."""
+        """Return a sentence on the metric with the largest deviation."""
         column = int(np.nanargmax(np.abs(z)))
         return (
             f"{self._options.metrics[column]} was {measured[column]:.6g}, {abs(z[column]):.3g} "
@@ -162,9 +162,9 @@ class SeasonalResidualPredictor:
         )
 
     def fit(self, examples: Iterable[Example]) -> None:
-        """Learn what is usual; a moment that a failure followed is not.
+        """Learn the usual values from moments that no failure followed.
 
-        A step is as long as from one example to the next, or ``step_s`` if that is longer.
+        A step is the time between examples, or ``step_s`` if that is longer.
         """
         past, workers, start_ns, step_s = self._gathered(examples)
         if not len(past):
@@ -188,21 +188,21 @@ class SeasonalResidualPredictor:
         )
 
     def learning_bytes(self, size: FitSize) -> int:
-        """Return how much memory learning takes at most: it follows the values there are."""
+        """Return the most memory that learning takes, bytes; it grows with the values."""
         metrics = len(self.needs)
         step_s = max(self._options.step_s, self.every_s, size.every_s)
         rows = min(size.values, size.components * size.moments)
         steps = size.moments * size.every_s / step_s
         phases = (round(season_s / step_s) for season_s in self._options.seasons_s)
-        kept = 3 + sum(n for n in phases if 2 <= n < steps / 2)
-        a_row = 2 * metrics + 7  # its values twice, where it stands, and its score
-        numbers = rows * a_row + 4 * kept * size.components * metrics
+        arrays = 3 + sum(n for n in phases if 2 <= n < steps / 2)
+        per_row = 2 * metrics + 7  # its values twice, its position, and its score
+        numbers = rows * per_row + 4 * arrays * size.components * metrics
         return 8 * numbers + 8 * MeasuredSteps.TABLE_BYTES
 
     def _gathered(
         self, examples: Iterable[Example]
     ) -> tuple[MeasuredSteps, tuple[str, ...], int, float]:
-        """Return what was measured, by whom, since when, and the length of a step, seconds."""
+        """Return the samples, the workers, the start time, and the length of a step, seconds."""
         past = MeasuredSteps(len(self.needs))
         workers: tuple[str, ...] = ()
         step_s = max(self._options.step_s, self.every_s)
@@ -230,7 +230,7 @@ class SeasonalResidualPredictor:
         start_ns: int,
         step_s: float,
     ) -> Floats:
-        """Return the scores of some workers' past, of what is known."""
+        """Return the known scores of some workers' past."""
         step_ns = round(step_s * SECOND_NS)
         followed = round(self._options.follow_s / step_s)
         z = np.stack(
@@ -246,21 +246,21 @@ class SeasonalResidualPredictor:
         return scores[~np.isnan(scores)]
 
     def parts(self) -> Mapping[str, bytes]:
-        """Return the numbers as safetensors, and what goes with them as JSON."""
-        made = self._profiles
-        profiles = {f"profile_{i}": profile for i, profile in enumerate(made.profiles)}
+        """Return arrays as safetensors, and the rest as JSON."""
+        usual = self._profiles
+        profiles = {f"profile_{i}": profile for i, profile in enumerate(usual.profiles)}
         return {
             _CARD: msgspec.json.encode(self._learned),
-            _ARRAYS: arrays_bytes({"level": made.level, "spread": made.spread, **profiles}),
+            _ARRAYS: arrays_bytes({"level": usual.level, "spread": usual.spread, **profiles}),
         }
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
-        """Become what :meth:`parts` was taken from.
+        """Restore the state that :meth:`parts` returned.
 
         Raises
         ------
         ModelError
-            If a part is missing or damaged, or was learned from other metrics.
+            If a part is missing or damaged, or has other metrics.
         """
         learned = json_part(parts, _CARD, Learned)
         if learned.metrics != self._options.metrics:
@@ -277,7 +277,7 @@ class SeasonalResidualPredictor:
 
 
 def _level(past: Floats) -> Floats:
-    """Return the median over the first axis, 0 where nothing is known."""
+    """Return the median over the first axis, 0 without values."""
     known = ~np.isnan(past).all(axis=0)
     level = np.zeros(past.shape[1:])
     level[known] = np.nanmedian(past[:, known], axis=0)
@@ -285,7 +285,7 @@ def _level(past: Floats) -> Floats:
 
 
 def _score(z: Floats, options: SeasonalResidualPredictor.Options) -> Floats:
-    """Return what the last axis comes to, NaN where nothing is known."""
+    """Return the combined score over the last axis, NaN without values."""
     known = ~np.isnan(z)
     off = np.where(known, np.minimum(np.abs(z), options.cap), 0.0)
     if options.combine == "max":
@@ -297,5 +297,5 @@ def _score(z: Floats, options: SeasonalResidualPredictor.Options) -> Floats:
 
 @hookimpl
 def torchloom_register(registry: Registry) -> None:
-    """Offer the predictor."""
+    """Register the predictor."""
     registry.predictor(SeasonalResidualPredictor)

@@ -1,4 +1,4 @@
-"""Learn how the risk of failing changes with the time since the last fault and its history."""
+"""Predict failures by a survival model: hazard by time since the last fault, and fault history."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,31 +31,31 @@ from torchloom_core.plugin import (
 from torchloom_predictors.regression import Regression, signed_log
 
 _SINCE_BINS = 10
-"""Time since the last fault, in so many bins, each reaching four times as far as the one before."""
+"""Bins of the time since the last fault, each reaching four times as far as the one before."""
 
 _MOST_STEPS = 32
-"""How many intervals ahead are computed; of more, each stands for several."""
+"""Most intervals that are computed; beyond that, each stands for several."""
 
 _EVEN = 0.01
-"""By how much the time between two examples may differ from the first two's."""
+"""Largest relative difference between the intervals of examples."""
 
 _OF_ALL = "faults a node of the others in the fleet"
-"""How what is not judged by begins: it is the same of all, and goes on while nothing fails here."""
+"""Prefix of features that are not used, as they are nearly equal for all workers."""
 
 _MODEL, _CARD = "survival.skops", "survival.json"
 
 
 class Learned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What was learned beside the coefficients.
+    """The model's fields other than coefficients.
 
     Attributes
     ----------
     features : tuple of str
-        Names of the columns that were computed from a view.
+        Names of the feature columns.
     interval_s : float
-        Time between two examples, for which the hazard holds, seconds.
+        Time between two examples, to which the hazard applies, seconds.
     share : float
-        How many of the intervals without a failure were learned from.
+        Share of the intervals without a failure in the training sample.
     """
 
     features: tuple[str, ...]
@@ -64,21 +64,20 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class SurvivalPredictor:
-    """Estimate the hazard of every interval to come, and what they make together.
+    """Estimate the hazard of every future interval, and combine them over the horizon.
 
     The hazard of an interval is a logistic regression, with a ridge penalty, on the time since
     the node's last fault (in bins), its faults so far and decayed by several half lives, those
     of its rack, and metrics if any are named (discrete-time survival: Allison, "Discrete-Time
     Methods for the Analysis of Event Histories", 1982; Singer and Willett, "It's About Time",
-    1993). Each interval of each worker is one row to learn from. The history goes on into the
-    future: with no fault meanwhile, k intervals ahead the last one is k intervals older and has
-    decayed by as much, hence
+    1993). Each interval of each worker is one training row. Without a fault in between, k intervals
+    ahead the last fault is k intervals older and has decayed accordingly, so
 
         probability = 1 - prod over k < horizon / interval of (1 - hazard(history k ahead))
 
-    Numbers enter by their signed logarithm, so a metric that counts hours in service is an age
-    as in a Weibull model. It needs no telemetry. Only a sample of the intervals without a
-    failure is kept, of share s; log s is added to the log odds to make up for it.
+    Columns enter as signed logarithms, so a metric of hours in service acts as the age in a Weibull
+    model. Telemetry is optional. Only a share s of the intervals without a failure is sampled;
+    log s is added to the log odds to correct for that.
     """
 
     name = "survival"
@@ -89,27 +88,27 @@ class SurvivalPredictor:
         Attributes
         ----------
         metrics : tuple of str
-            What is looked at beside faults; none: nothing.
+            Metrics to read; () for the fault history only.
         spans_s : tuple of float
-            Over how long each metric is summed up, seconds; none: its present value only.
+            Spans over which each metric is aggregated, seconds; () for its newest value only.
         attributes : tuple of str
-            Numbers that do not change of a component, such as its size.
+            Numeric labels of a component, such as its size.
         groups : tuple of str
-            What components have in common beside their rack, such as their model.
+            Labels that components have in common besides their rack, such as their model.
         half_lives_s : tuple of float
             Ages at which a fault counts half, seconds.
         incident_s : float
             Faults on one node closer together than this are one incident, seconds.
         max_healthy : int
-            How many intervals without a failure are kept to learn from.
+            Most intervals without a failure to learn from.
         l2 : float
             Ridge penalty on the standardised coefficients.
         seed : int
             Of the sample.
         horizon_s : float
-            How far ahead the probability looks, seconds.
+            Horizon of the probability, seconds.
         every_s : float
-            How often to forecast, seconds.
+            Forecast interval, seconds.
         """
 
         metrics: tuple[str, ...] = ()
@@ -146,7 +145,7 @@ class SurvivalPredictor:
         self.needs = self._features.needs
 
     def forecast(self, view: FleetView) -> Hazard:
-        """Return ``(workers,)`` probabilities, NaN before fitting and for who left or is gone."""
+        """Return ``(workers,)`` probabilities, NaN before fitting and for workers left or gone."""
         probability = np.full(len(view), np.nan)
         rows = np.flatnonzero(~view.is_in("left", "gone"))
         if self._regression is None or not len(rows):
@@ -164,7 +163,7 @@ class SurvivalPredictor:
         return Hazard(probability=probability, why=self._reasons(rows, features, view))
 
     def _reasons(self, rows: NDArray[np.intp], features: Floats, view: FleetView) -> dict[int, str]:
-        """Return row to what its node's history is, for those that have one."""
+        """Return a text on the node's fault history, for each row with one."""
         history = self._features.history(features)
         memory_s = known_s(view, self._features.fault_memory_s)
         reasons = {}
@@ -175,7 +174,7 @@ class SurvivalPredictor:
         return reasons
 
     def _designs(self, features: Floats, aheads_s: Iterable[float]) -> Iterator[Floats]:
-        """Yield ``(rows, columns)`` for the regression, each so long without a fault from now."""
+        """Yield ``(rows, columns)`` for the regression, after each further time without a fault."""
         history = self._features.history(features)
         half_lives_s = np.array(self._options.half_lives_s)
         edges_s = self._features.fault_memory_s / 4.0 ** np.arange(_SINCE_BINS - 1, 0, -1)
@@ -190,10 +189,10 @@ class SurvivalPredictor:
             yield np.column_stack([lasting, signed_log(faded), one_hot])
 
     def fit(self, examples: Iterable[Example]) -> None:
-        """Learn the hazard of the time between two examples, which have to be evenly spaced.
+        """Learn the hazard of the interval between two examples, which have to be evenly spaced.
 
-        A worker failed in that time if a failure was to come and then is to come no more, or a
-        fault of its node was seen meanwhile.
+        A worker failed in an interval if its outcome is 1 before and not after it, or if its node
+        had a fault in the interval.
         """
         sample = RowSample(self._options.max_healthy, self._options.seed)
         before: tuple[int, Floats, Floats] | None = None
@@ -223,35 +222,35 @@ class SurvivalPredictor:
         )
 
     def learning_bytes(self, size: FitSize) -> int:
-        """Return how much memory learning takes at most."""
+        """Return the most memory that learning takes, bytes."""
         columns = len(self._features.names) + len(self._options.half_lives_s) + _SINCE_BINS
         return size.sample_bytes(self._options.max_healthy, columns)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What it judges by, in words."""
+        """Names of the features that it uses."""
         return tuple(name for name in self._learned.features if not name.startswith(_OF_ALL))
 
     def parts(self) -> Mapping[str, bytes]:
-        """Return the regression as skops keeps it, and what goes with it as JSON."""
+        """Return the regression as safetensors, and the rest as JSON."""
         return {
             _MODEL: self._regression.to_bytes(),
             _CARD: msgspec.json.encode(self._learned),
         }
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
-        """Become what :meth:`parts` was taken from.
+        """Restore the state that :meth:`parts` returned.
 
         Raises
         ------
         ModelError
-            If a part is missing or damaged, or was learned from other features.
+            If a part is missing or damaged, or has other features.
         """
         learned = json_part(parts, _CARD, Learned)
         if learned.features != self._features.names:
             raise ModelError(
-                f"{_CARD}: need the {len(self._features.names)} features that the options ask "
-                f"for, was {len(learned.features)} of other options"
+                f"{_CARD}: need the {len(self._features.names)} features of the options, was "
+                f"{len(learned.features)} of other options"
             )
         # The time since the last fault is in bins.
         columns = len(learned.features) - 1 - len(self._options.half_lives_s) + _SINCE_BINS
@@ -261,5 +260,5 @@ class SurvivalPredictor:
 
 @hookimpl
 def torchloom_register(registry: Registry) -> None:
-    """Offer the predictor."""
+    """Register the predictor."""
     registry.predictor(SurvivalPredictor)

@@ -1,4 +1,4 @@
-"""Learn from the shape of recent telemetry which workers fail soon, with a small neural network."""
+"""Predict failures from the course of recent telemetry with a small neural network."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -34,38 +34,38 @@ from torchloom_core.plugin import (
 )
 
 _LATER = 0.2
-"""The last share of the examples' time, on which the number of epochs is chosen."""
+"""The last share of the training time, on which the number of epochs is chosen."""
 
 _MOST_EPOCHS, _PATIENCE = 50, 10
-"""The search ends after so many epochs, or so many without a lower loss there."""
+"""Most epochs of the search, and epochs without a lower loss there that end it."""
 
 _EPOCHS_UNTRIED = 10
-"""How many epochs where one part or the other has no failure to choose the number by."""
+"""Number of epochs if one of the two parts has no failure."""
 
 _KERNEL, _BATCH, _RATE = 3, 256, 3e-3
 
 _AT_ONCE = 4096
-"""Workers that are judged at once, at most."""
+"""Workers per batch of a forecast."""
 
 _FAR = 10.0
-"""More spreads than this from the median count no more."""
+"""Values are clipped at this many spreads from the median."""
 
 _CARD, _ARRAYS = "temporal_conv.json", "temporal_conv.safetensors"
 
 
 class Learned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What was learned beside the weights.
+    """The model's fields other than weights.
 
     Attributes
     ----------
     metrics : tuple of str
         The inputs.
     steps : int
-        How many of each.
+        Steps of each input.
     prior : float
-        Share of worker moments that a failure followed.
+        Share of positive worker moments.
     shift : float
-        What is added to the network's log odds.
+        Correction of the network's log odds.
     """
 
     metrics: tuple[str, ...]
@@ -79,14 +79,14 @@ class TemporalConvPredictor:
 
     Dilated causal convolutions (Bai, Kolter and Koltun, "An Empirical Evaluation of Generic
     Convolutional and Recurrent Networks for Sequence Modeling", arXiv 1803.01271), doubling the
-    dilation until the last output sees the whole window. Each metric comes as two channels: how
-    many spreads it is from its median, averaged over ``step_s``, and whether it was there.
+    dilation until the last output covers the whole window. Each metric has two channels: its
+    deviation from the median in spreads, averaged over ``step_s``, and whether it was present.
 
-    Of workers that did not fail only a sample is kept, of share s, and failures weigh w times as
-    much, so that both sides weigh the same. The odds that the network learns are w/s times too
-    high, so log(s/w) is added to its log odds (King and Zeng, "Logistic Regression in Rare
-    Events Data", 2001, section 4.1). The number of epochs is the one with the lowest loss on
-    the last fifth of the examples' time, a horizon after the rest; then it learns from all.
+    Only a share s of the healthy moments is sampled, and failures have the weight w, so that both
+    classes weigh the same. The odds that the network learns are w/s times too high, so log(s/w) is
+    added to its log odds (King and Zeng, "Logistic Regression in Rare Events Data", 2001, section
+    4.1). The number of epochs is the one with the lowest loss on the last fifth of the training
+    time, a horizon after the rest; then the network is trained on all rows.
     """
 
     name = "temporal_conv"
@@ -97,21 +97,21 @@ class TemporalConvPredictor:
         Attributes
         ----------
         metrics : tuple of str
-            What is looked at.
+            Metrics to read.
         window_s : float
-            How far back, seconds.
+            Length of the window, seconds.
         step_s : float
-            Over how long metrics are averaged, seconds.
+            Averaging time of metrics, seconds.
         channels : int
             Width of the network.
         max_healthy : int
-            How many moments of workers that did not fail are kept to learn from.
+            Most healthy moments of workers to learn from.
         seed : int
-            Of the sample, the first weights and the order.
+            Of the sample, the initial weights and the order.
         horizon_s : float
-            How far ahead the probability looks, seconds.
+            Horizon of the probability, seconds.
         every_s : float
-            How often to forecast, seconds.
+            Forecast interval, seconds.
         """
 
         metrics: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] = (
@@ -127,7 +127,7 @@ class TemporalConvPredictor:
         every_s: Positive = 60.0
 
     def __init__(self, options: Options) -> None:
-        # Here and not above: it takes seconds, which only who activates it should pay.
+        # Imported here, as it takes seconds that only a run with this predictor should pay.
         import torch
 
         self._torch: Any = torch
@@ -153,12 +153,12 @@ class TemporalConvPredictor:
         return Hazard(probability=probability, why=why)
 
     def _windows(self, view: FleetView) -> Floats:
-        """Return ``(workers, metrics x steps)`` means over each step, NaN where nothing came."""
+        """Return ``(workers, metrics x steps)`` means over each step, NaN without samples."""
         windows = [view.window(need.metric, need.window_s) for need in self.needs]
         return np.concatenate([step_means(window, self._steps) for window in windows], axis=1)
 
     def _inputs(self, windows: Floats) -> Floats:
-        """Return ``(rows, 2 x metrics, steps)``: spreads from the median, and what is known."""
+        """Return ``(rows, 2 x metrics, steps)``: deviations in spreads, and whether known."""
         by_metric = windows.reshape(len(windows), len(self.needs), self._steps)
         z = self._scale.spreads_off(by_metric.swapaxes(1, 2)).swapaxes(1, 2)
         known = ~np.isnan(z)
@@ -170,14 +170,14 @@ class TemporalConvPredictor:
         assert self._learned is not None
         log_odds = np.empty(len(inputs))
         with self._alone(), self._torch.no_grad():
-            for start in range(0, len(inputs), _AT_ONCE):  # each layer takes far more than it
+            for start in range(0, len(inputs), _AT_ONCE):  # limits the memory of the layers
                 part = self._torch.from_numpy(inputs[start : start + _AT_ONCE])
                 log_odds[start : start + _AT_ONCE] = self._network(part)[:, 0, -1].double().numpy()
         probability: Floats = 0.5 * (1 + np.tanh((log_odds + self._learned.shift) / 2))
         return probability
 
     def _explain(self, inputs: Floats) -> list[str]:
-        """Return for each row the metric without whose course it would be judged best."""
+        """Return for each row the metric whose usual course would lower the probability most."""
         judged = []
         for metric in range(len(self.needs)):
             otherwise = inputs.copy()
@@ -187,13 +187,13 @@ class TemporalConvPredictor:
         best = np.argmin(judged, axis=0)
         past = in_words(self._options.window_s)
         return [
-            f"{self._options.metrics[metric]} went unlike usual in the last {past}: had it "
-            f"not, it would be {judged[metric][row]:.2g}"
+            f"{self._options.metrics[metric]} had an unusual course in the last {past}: without "
+            f"that it would be {judged[metric][row]:.2g}"
             for row, metric in enumerate(best.tolist())
         ]
 
     def fit(self, examples: Iterable[Example]) -> None:
-        """Train the network; moments without a sample teach nothing."""
+        """Train the network; moments without a sample are left out."""
         sample = RowSample(self._options.max_healthy, self._options.seed)
         for example in examples:
             windows = self._windows(example.view)
@@ -214,11 +214,11 @@ class TemporalConvPredictor:
         )
 
     def learning_bytes(self, size: FitSize) -> int:
-        """Return how much memory learning takes at most."""
+        """Return the most memory that learning takes, bytes."""
         return size.sample_bytes(self._options.max_healthy, len(self.needs) * self._steps)
 
     def _best_number(self, rows: Rows, weight: float) -> int:
-        """Return the number of epochs that is best on the later part."""
+        """Return the number of epochs with the lowest loss on the later part."""
         earlier, later = rows.split(_LATER, self.horizon_s)
         if not (earlier.has_both_outcomes and later.has_both_outcomes):
             return _EPOCHS_UNTRIED
@@ -273,7 +273,7 @@ class TemporalConvPredictor:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Use one thread: sums in another order are other weights."""
+        """Use one thread, as another order of sums would give other weights."""
         threads = self._torch.get_num_threads()
         self._torch.set_num_threads(1)
         try:
@@ -288,18 +288,20 @@ class TemporalConvPredictor:
         return {_CARD: msgspec.json.encode(self._learned), _ARRAYS: arrays_bytes(arrays)}
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
-        """Become what :meth:`parts` was taken from.
+        """Restore the state that :meth:`parts` returned.
 
         Raises
         ------
         ModelError
-            If a part is missing or damaged, or was learned with other options.
+            If a part is missing or damaged, or was fitted with other options.
         """
         learned = json_part(parts, _CARD, Learned)
         wanted = (self._options.metrics, self._steps)
         found = (learned.metrics, learned.steps)
         if found != wanted:
-            raise ModelError(f"{_CARD}: need the options' metrics, steps {wanted}, was {found}")
+            raise ModelError(
+                f"{_CARD}: need metrics and steps of the options, {wanted}, was {found}"
+            )
         network = self._build()
         own = {name: tuple(weight.shape) for name, weight in network.state_dict().items()}
         scale = dict.fromkeys(("middle", "spread"), (len(self.needs),))
@@ -313,5 +315,5 @@ class TemporalConvPredictor:
 
 @hookimpl
 def torchloom_register(registry: Registry) -> None:
-    """Offer the predictor."""
+    """Register the predictor."""
     registry.predictor(TemporalConvPredictor)

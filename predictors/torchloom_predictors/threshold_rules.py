@@ -1,4 +1,4 @@
-"""Judge a worker by rules of your own, each with the precision it had on what was recorded."""
+"""Predict failures by threshold rules, each with its precision on a trace."""
 
 import operator
 from collections.abc import Iterable, Mapping
@@ -27,10 +27,10 @@ from torchloom_core.plugin import (
 _COMPARE = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 
 _PRIOR_MATCHES = 10.0
-"""So many matches the share of all moments that a failure followed is worth."""
+"""Weight of the prevalence, in matches of a rule."""
 
 _ENOUGH = 0.5
-"""The share of samples without which nobody knows whether a value was held."""
+"""Least share of samples to decide on a condition over time."""
 
 _CARD = "threshold_rules.json"
 
@@ -41,15 +41,15 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     Attributes
     ----------
     metric : str
-        What is compared.
+        The metric to compare.
     of : "value", "rise" or "age"
-        Its value; how much higher it is than ``over_s`` ago; or seconds since the last sample.
+        Its value; its rise over ``over_s``; or seconds since its last sample.
     comparison : ">", ">=", "<" or "<="
-        How.
+        The operator.
     level : float
-        With what, in the metric's unit, or seconds for the age.
+        The threshold, in the metric's unit, or seconds for an age.
     over_s : float
-        For a value, how long it must have been so, seconds, 0: now. For a rise, since when.
+        For a value, how long the condition has to be true, seconds; for a rise, its time span.
     """
 
     metric: Annotated[str, msgspec.Meta(min_length=1)]
@@ -75,14 +75,14 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Conditions that must all hold, ``[[predictors.threshold_rules.rules]]``.
+    """Conditions that must all be true, ``[[predictors.threshold_rules.rules]]``.
 
     Attributes
     ----------
     when : tuple of Condition
         The conditions.
     probability : float
-        Of a failure within ``horizon_s`` if they hold, before it is measured.
+        Probability of a failure within ``horizon_s`` if they are true, before fitting.
     """
 
     when: Annotated[tuple[Condition, ...], msgspec.Meta(min_length=1)]
@@ -97,16 +97,16 @@ _ECC = Rule(when=(Condition(metric="gpu_ecc_uncorrected_total", of="rise", over_
 
 
 class Learned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What was measured.
+    """The fitted probabilities.
 
     Attributes
     ----------
     rules : tuple of str
-        The rules, in words.
+        The rules, as text.
     probabilities : tuple of float
-        Of a failure when the rule holds.
+        Probability of a failure if the rule matches.
     otherwise : float
-        Of a failure when no rule holds.
+        Probability of a failure if no rule matches.
     """
 
     rules: tuple[str, ...]
@@ -115,17 +115,17 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class ThresholdRulesPredictor:
-    """Give a worker the highest probability of the rules that hold for it.
+    """Use the highest probability of the rules that match a worker.
 
-    Before it has learned, a rule's probability is the one in the options, and 0 where none
-    holds. ``fit`` measures it: of the n moments in which the rule held, k were followed by a
-    failure, and with the share p of all moments that were,
+    Before fitting, probabilities are those of the options, and 0 if no rule matches. ``fit``
+    estimates them: of n moments that match a rule, k were followed by a failure; with the
+    prevalence p,
 
         probability = (k + 10 p) / (n + 10)
 
     which is Laplace's estimate with the prior at p (Cestnik, "Estimating probabilities: a
-    crucial task in machine learning", ECAI 1990). No two rules are taken for independent: what
-    should count more together is a rule of its own.
+    crucial task in machine learning", ECAI 1990). Rules are not combined: a combination that
+    matters needs a rule of its own.
     """
 
     name = "threshold_rules"
@@ -136,11 +136,11 @@ class ThresholdRulesPredictor:
         Attributes
         ----------
         rules : tuple of Rule
-            The rules; those of the default are for NVIDIA GPUs.
+            The rules; the defaults are for NVIDIA GPUs.
         horizon_s : float
-            How far ahead the probability looks, seconds.
+            Horizon of the probability, seconds.
         every_s : float
-            How often to forecast, seconds.
+            Forecast interval, seconds.
         """
 
         rules: Annotated[tuple[Rule, ...], msgspec.Meta(min_length=1)] = (_XID, _ECC)
@@ -157,11 +157,11 @@ class ThresholdRulesPredictor:
         self.needs = tuple(Need(condition.metric, condition.over_s) for condition in conditions)
 
     def forecast(self, view: FleetView) -> Hazard:
-        """Return ``(workers,)`` probabilities, NaN where nobody knows whether any rule holds."""
+        """Return ``(workers,)`` probabilities, NaN if no rule can be decided."""
         holds, known = self._judge(view)
-        said = np.where(holds, self._probabilities, -1.0)
-        best = said.argmax(axis=1)
-        probability = np.where(holds.any(axis=1), said.max(axis=1), self._otherwise)
+        matched = np.where(holds, self._probabilities, -1.0)
+        best = matched.argmax(axis=1)
+        probability = np.where(holds.any(axis=1), matched.max(axis=1), self._otherwise)
         probability[~known.any(axis=1)] = np.nan
         why = {
             row: str(self._rules[best[row]]) for row in np.flatnonzero(holds.any(axis=1)).tolist()
@@ -169,7 +169,7 @@ class ThresholdRulesPredictor:
         return Hazard(probability=probability, why=why)
 
     def _judge(self, view: FleetView) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return ``(workers, rules)``: whether each holds, and whether that can be known."""
+        """Return ``(workers, rules)``: whether each matches, and whether that is known."""
         holds = np.ones((len(view), len(self._rules)), dtype=bool)
         known = np.ones_like(holds)
         for column, rule in enumerate(self._rules):
@@ -180,7 +180,7 @@ class ThresholdRulesPredictor:
         return holds, known
 
     def fit(self, examples: Iterable[Example]) -> None:
-        """Measure the precision of each rule, and how many fail for whom none holds."""
+        """Measure the precision of each rule, and the failure rate without a match."""
         moments = np.zeros(len(self._rules) + 2)
         failures = np.zeros_like(moments)
         for example in examples:
@@ -192,14 +192,14 @@ class ThresholdRulesPredictor:
         if not failures[-1]:
             raise PluginError(
                 f"{self.name}: need a failure to learn from, was none in {moments[-1]:.0f} "
-                "moments of workers"
+                "labelled moments of workers"
             )
         prior = failures[-1] / moments[-1]
         share = (failures + _PRIOR_MATCHES * prior) / (moments + _PRIOR_MATCHES)
         self._probabilities, self._otherwise = share[:-2], float(share[-2])
 
     def parts(self) -> Mapping[str, bytes]:
-        """Return what was measured, as JSON."""
+        """Return the fitted probabilities, as JSON."""
         learned = Learned(
             rules=tuple(map(str, self._rules)),
             probabilities=tuple(self._probabilities.tolist()),
@@ -208,18 +208,18 @@ class ThresholdRulesPredictor:
         return {_CARD: msgspec.json.encode(learned)}
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
-        """Become what :meth:`parts` was taken from.
+        """Restore the state that :meth:`parts` returned.
 
         Raises
         ------
         ModelError
-            If the part is missing or damaged, or was measured with other rules.
+            If the part is missing or damaged, or has other rules.
         """
         learned = json_part(parts, _CARD, Learned)
         rules = tuple(map(str, self._rules))
         if learned.rules != rules or len(learned.probabilities) != len(rules):
             raise ModelError(
-                f"{_CARD}: need the options' rules, {'; '.join(rules)}, was "
+                f"{_CARD}: need the rules of the options, {'; '.join(rules)}, was "
                 f"{'; '.join(learned.rules)}"
             )
         self._probabilities = np.array(learned.probabilities)
@@ -227,7 +227,7 @@ class ThresholdRulesPredictor:
 
 
 def _compared(view: FleetView, condition: Condition) -> Floats:
-    """Return ``(workers,)``: what is to be compared with the level, NaN where unknown."""
+    """Return ``(workers,)`` values to compare with the level, NaN where unknown."""
     if condition.of == "age":
         return view.age_s(condition.metric)
     if condition.of == "value" and not condition.over_s:
@@ -237,8 +237,8 @@ def _compared(view: FleetView, condition: Condition) -> Floats:
     if condition.of == "value":
         highest = np.where(seen, past, -np.inf).max(axis=1)
         lowest = np.where(seen, past, np.inf).min(axis=1)
-        held = lowest if condition.comparison.startswith(">") else highest
-        return np.where(seen.mean(axis=1) >= _ENOUGH, held, np.nan)
+        extreme = lowest if condition.comparison.startswith(">") else highest
+        return np.where(seen.mean(axis=1) >= _ENOUGH, extreme, np.nan)
     rows = np.arange(len(past))
     first = past[rows, seen.argmax(axis=1)]
     last = past[rows, past.shape[1] - 1 - seen[:, ::-1].argmax(axis=1)]
@@ -249,5 +249,5 @@ def _compared(view: FleetView, condition: Condition) -> Floats:
 
 @hookimpl
 def torchloom_register(registry: Registry) -> None:
-    """Offer the predictor."""
+    """Register the predictor."""
     registry.predictor(ThresholdRulesPredictor)

@@ -1,4 +1,4 @@
-"""Say when a rising metric crosses a level: a straight line through each worker's recent past."""
+"""Predict when a rising metric crosses a level, by a straight line through its recent past."""
 
 import math
 import sys
@@ -12,10 +12,10 @@ from torchloom_core.learning import in_words
 from torchloom_core.plugin import FleetView, Floats, Hazard, Need, Positive, Registry, hookimpl
 
 _RISING_T = 3.0
-"""A slope of fewer standard errors than this is no rise."""
+"""A slope below this many standard errors is not a rise."""
 
 _OUT_OF_REACH = 6.0
-"""A level this many standard deviations above the prediction is not reached: p < 1e-9."""
+"""A level this many standard deviations above the prediction counts as unreachable: p < 1e-9."""
 
 
 class TrendPredictor:
@@ -42,15 +42,15 @@ class TrendPredictor:
         metric : str
             A metric that rises before a failure.
         level : float
-            Where the worker counts as failed, in the metric's unit.
+            Value from which the worker counts as failed, in the metric's unit.
         window_s : float
-            How much of the past the line is drawn through, seconds.
+            Length of the past for the line, seconds.
         min_samples : int
-            Samples without which a worker is not judged.
+            Least samples for a forecast.
         horizon_s : float
-            How far ahead the probability looks, seconds.
+            Horizon of the probability, seconds.
         every_s : float
-            How often to forecast, seconds.
+            Forecast interval, seconds.
         """
 
         metric: str = "gpu_temp_celsius"
@@ -61,7 +61,7 @@ class TrendPredictor:
         every_s: Positive = 5.0
 
     def __init__(self, options: Options) -> None:
-        # Here and not above: it takes a second, which only who activates it should pay.
+        # Imported here, as it takes a second that only a run with this predictor should pay.
         from statsmodels.regression.linear_model import OLS
 
         self._ols = OLS
@@ -71,7 +71,7 @@ class TrendPredictor:
         self.needs = (Need(options.metric, options.window_s),)
 
     def forecast(self, view: FleetView) -> Hazard:
-        """Return ``(workers,)`` probabilities, NaN where there are too few or no fresh samples."""
+        """Return ``(workers,)`` probabilities, NaN with too few or no fresh samples."""
         options = self._options
         past = view.window(options.metric, options.window_s)
         past = np.where(np.isfinite(past), past, np.nan)
@@ -117,9 +117,9 @@ def _with_constant(seconds: Floats) -> Floats:
 
 
 def _may_reach(past: Floats, seconds: Floats, horizon_s: float, level: float) -> NDArray[np.bool_]:
-    """Return ``(workers,)``: whose line rises for sure, and can be near the level in time.
+    """Return ``(workers,)``: whether the line rises significantly and may reach the level in time.
 
-    The same least squares as in the class's docstring, for all rows at once, NaNs left out.
+    The same least squares as in the class, for all rows at once, without NaNs.
     """
     seen = ~np.isnan(past)
     n = seen.sum(axis=1)
@@ -141,5 +141,5 @@ def _may_reach(past: Floats, seconds: Floats, horizon_s: float, level: float) ->
 
 @hookimpl
 def torchloom_register(registry: Registry) -> None:
-    """Offer the predictor."""
+    """Register the predictor."""
     registry.predictor(TrendPredictor)

@@ -64,7 +64,7 @@ def test_pca_finds_what_breaks_the_relation_of_two_metrics():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["pca", "forest"])
-def test_a_worker_far_from_all_others_stands_out_and_is_told_why(method):
+def test_a_worker_far_from_all_others_stands_out_with_a_reason(method):
     watts, temp, _ = fleet(seed=2)
     watts[3, -4:], temp[3, -4:] = 50.0, 99.0
     hazard = fitted(method=method).forecast(views(watts, temp)[-1])
@@ -100,7 +100,7 @@ def test_moments_before_a_failure_do_not_become_usual():
     assert wary.forecast(view).probability[7] > credulous.forecast(view).probability[7]
 
 
-def test_who_measured_nothing_is_not_judged():
+def test_a_worker_without_samples_gets_no_forecast():
     watts, temp, _ = fleet(seed=2)
     watts[0], temp[0] = np.nan, np.nan
     nobody = views(watts[:1], temp[:1])[-1]
@@ -108,7 +108,7 @@ def test_who_measured_nothing_is_not_judged():
 
 
 def test_a_model_of_other_options_is_refused():
-    with pytest.raises(ModelError, match=r"features for forest, was \d+ for pca"):
+    with pytest.raises(ModelError, match=r"features of the options for forest, was \d+ for pca"):
         predictor(method="forest").restore(fitted().parts())
     with pytest.raises(ModelError, match=r"need the options' \d+ features"):
         predictor(spans_s=(2.0,)).restore(fitted().parts())

@@ -34,14 +34,14 @@ def log_odds(predictor):
 
 
 @pytest.mark.slow
-def test_it_says_the_mean_of_what_its_members_say():
+def test_the_blend_is_the_mean_of_its_members():
     blend = learned(BlendPredictor, members=("logistic", "boosting"))
     members = [log_odds(learned(cls)) for cls in (LogisticPredictor, BoostingPredictor)]
     np.testing.assert_allclose(log_odds(blend), np.mean(members, axis=0), rtol=1e-6)
 
 
 @pytest.mark.slow
-def test_of_one_member_it_says_what_that_says():
+def test_a_blend_of_one_member_equals_it():
     alone = log_odds(learned(LogisticPredictor))
     np.testing.assert_allclose(log_odds(learned(BlendPredictor, members=("logistic",))), alone)
 
@@ -60,7 +60,7 @@ def test_no_member_or_one_twice_is_refused(members, was):
         (msgspec.msgpack.encode({"logistic": b"x"}), "logistic.safetensors"),
     ],
 )
-def test_members_that_are_no_members_are_refused_in_one_line(kept, problem):
+def test_unknown_members_are_refused_in_one_line(kept, problem):
     blend = learned(BlendPredictor, members=("logistic",))
     parts = {**blend.parts(), "blend.msgpack": kept}
     with pytest.raises(ModelError, match=problem) as error:

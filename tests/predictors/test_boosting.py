@@ -77,7 +77,7 @@ def test_a_sample_of_the_healthy_keeps_the_prior(library):
     assert said == pytest.approx(true, rel=0.4)
 
 
-def test_trees_stop_where_later_time_says_so(fitted, library):
+def test_growth_stops_early_on_later_time(fitted, library):
     chance = predictor(library=library)
     chance.fit(warming(warns=False))
     assert chance._trees.n_iter_ < fitted._trees.n_iter_
@@ -91,7 +91,7 @@ def test_what_cannot_be_checked_in_later_time_gets_few_trees(library):
     assert learner._trees.n_iter_ == 50
 
 
-def test_a_metric_nobody_measured_so_far_does_not_matter(library):
+def test_a_metric_without_samples_in_training_does_not_matter(library):
     learner = predictor(metrics=("temp", "noise", "later"), library=library)
     nothing = {"later": np.full((WORKERS, 10), np.nan)}
     learner.fit(Example(view=_with(e.view, nothing), outcome=e.outcome) for e in warming()[:60])
@@ -103,7 +103,7 @@ def test_a_metric_nobody_measured_so_far_does_not_matter(library):
     )
 
 
-def test_what_is_unknown_for_the_first_time_is_judged_as_most_were(library):
+def test_a_first_missing_value_follows_the_majority_of_rows(library):
     learner = predictor(library=library, max_trees=10)
     low = np.arange(1000) % 10 == 0
     trees = learner.grow(rows_of(np.where(low, 0.0, 50.0), low))
@@ -138,7 +138,7 @@ def _with(view, more):
     return view_of({**metrics, **more}, now_s=view.now_s)
 
 
-def test_who_left_or_is_gone_is_not_judged_and_teaches_nothing(fitted):
+def test_workers_left_or_gone_get_no_forecast_and_are_not_learned_from(fitted):
     view = view_of(
         {"temp": np.full((3, 10), 66.0), "noise": np.zeros((3, 10))},
         state=["gone", "left", "training"],
@@ -148,7 +148,7 @@ def test_who_left_or_is_gone_is_not_judged_and_teaches_nothing(fitted):
         predictor().fit([Example(view=view, outcome=np.array([1.0, 1.0, 0.0]))])
 
 
-def test_before_it_has_learned_it_judges_nobody():
+def test_before_fitting_there_is_no_forecast():
     assert np.isnan(predictor().forecast(warming()[0].view).probability).all()
 
 

@@ -20,7 +20,7 @@ def noisy(workers=1, mean=50.0):
     return mean + np.random.default_rng(7).normal(size=(workers, SAMPLES))
 
 
-def test_a_jump_of_many_sigmas_is_a_likely_failure_and_says_why():
+def test_a_jump_of_many_sigmas_is_a_likely_failure_with_a_reason():
     values = noisy(3)
     values[1, -1] = 60.0
     hazard = forecast(values)
@@ -64,7 +64,7 @@ def test_the_first_error_ever_counted_stands_out():
     assert forecast(values).probability[0] == pytest.approx(1.0)
 
 
-def test_min_sigma_says_what_change_is_too_small_to_matter():
+def test_changes_below_min_sigma_do_not_matter():
     values = np.zeros(SAMPLES)
     values[-1] = 1.0
     assert forecast(values, min_sigma=1.0).probability[0] < 1e-3

@@ -44,7 +44,7 @@ def test_a_node_with_a_fault_is_worse_than_its_peers():
     hazard = forecast([fault("b", 60.0, "w2")])
     assert hazard.probability[2] > 10 * hazard.probability[0]
     assert hazard.probability[2] == hazard.probability[3]
-    text = "b had 1 fault in the last 1 min, which count 1 now"
+    text = "b had 1 fault in the last 1 min, decayed to 1"
     assert hazard.why == {2: text, 3: text}
 
 
@@ -71,13 +71,13 @@ def test_a_node_that_took_all_its_workers_along_failed_once():
     assert two.probability[0] > 1.5 * one.probability[0]
 
 
-def test_a_worker_whose_node_is_unknown_stands_for_itself():
+def test_a_worker_without_a_node_counts_as_its_own_node():
     hazard = forecast([fault("", 0.0, "w1")], workers=2, node=("", ""))
     assert hazard.probability[1] > 10 * hazard.probability[0]
     assert list(hazard.why) == [1]
 
 
-def test_who_has_gone_is_not_judged_and_takes_no_share():
+def test_a_gone_worker_gets_no_forecast_and_no_share_of_the_rate():
     hazard = forecast([fault("a", 0.0)], state=["gone", "training", "left", "training"])
     assert np.isnan(hazard.probability).tolist() == [True, False, True, False]
     assert rate_per_day(hazard.probability[1], 1) == pytest.approx(1.0065 / EXPOSURE_DAYS)
@@ -106,7 +106,7 @@ def test_a_fitted_rate_comes_true_on_average():
 
 
 @pytest.mark.slow
-def test_a_sample_of_the_healthy_keeps_the_rate_and_the_half_life():
+def test_sampling_healthy_rows_does_not_change_rate_and_half_life():
     whole, sampled = days_fitted(), days_fitted(max_healthy=3000)
     whole.fit(grid(10.0))
     sampled.fit(grid(10.0))
@@ -115,7 +115,7 @@ def test_a_sample_of_the_healthy_keeps_the_rate_and_the_half_life():
     assert (other.half_life_s, other.prior_days) == (one.half_life_s, one.prior_days)
 
 
-def test_without_others_to_choose_from_the_half_life_stays_but_the_prior_is_learned():
+def test_without_other_half_lives_only_the_prior_is_learned():
     learner = days_fitted(half_life_s=3 * DAY_S, fit_half_lives_s=())
     learner.fit(grid(20.0, days=60))
     assert learner._learned.half_life_s == 3 * DAY_S
@@ -152,7 +152,7 @@ def test_nothing_is_learned_without_a_failure():
                 "fault_history.json": b'{"half_life_s": 5.0, "prior_days": 1.0,'
                 b' "prior_faults_per_day": 0.1}'
             },
-            "need half_life_s among the options' 21600, 86400, .* was 5",
+            "need half_life_s of the options, 21600, 86400, .* was 5",
         ),
     ],
 )
@@ -161,7 +161,7 @@ def test_a_damaged_part_is_refused(parts, message):
         predictor().restore(parts)
 
 
-def test_what_is_gathered_of_a_view_is_not_computed_again_where_it_is_asked_about(monkeypatch):
+def test_the_history_of_a_view_is_computed_once(monkeypatch):
     asked = []
     compute = FaultColumns.compute
     monkeypatch.setattr(FaultColumns, "compute", lambda *of: asked.append(of) or compute(*of))

@@ -34,7 +34,7 @@ def restored(text):
     return LightGBMTrees.restore(text.encode(), COLUMNS, "boosting.txt")
 
 
-def test_they_say_what_lightgbm_says_to_the_bit(text):
+def test_forecasts_equal_those_of_lightgbm_exactly(text):
     learned, asked = rows(), rows(seed=1).features
     usual = LGBMClassifier(n_estimators=5, num_leaves=4, learning_rate=0.2, verbose=-1)
     usual.fit(learned.features, learned.failed)
@@ -81,18 +81,20 @@ def test_trees_that_point_outside_themselves_are_refused(text, was, becomes):
         ("tree\n", "\xe9\n"),
     ],
 )
-def test_any_other_text_than_was_kept_is_refused(text, was, becomes):
+def test_a_changed_text_is_refused(text, was, becomes):
     assert was in text
-    with pytest.raises(ModelError, match=r"^boosting.txt: need LightGBM's text as it was kept"):
+    with pytest.raises(
+        ModelError, match=r"^boosting.txt: need LightGBM's text as torchLoom writes it"
+    ):
         restored(text.replace(was, becomes, 1))
 
 
 def test_trees_of_other_features_are_refused(text):
-    with pytest.raises(ModelError, match="need LightGBM's text as it was kept"):
+    with pytest.raises(ModelError, match="need LightGBM's text as torchLoom writes it"):
         LightGBMTrees.restore(text.encode(), COLUMNS + 1, "boosting.txt")
 
 
-def test_without_lightgbm_it_says_which_extra_is_needed(monkeypatch):
+def test_without_lightgbm_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "lightgbm", None)
     message = (
         r"^predictors.boosting.library: need the extra lightgbm, "

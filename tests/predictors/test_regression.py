@@ -51,7 +51,7 @@ def test_it_leaves_the_numbers_it_is_given_as_they_were(regression):
     assert numbers.tobytes() == before
 
 
-def test_what_is_kept_of_it_says_the_same_to_the_bit(regression):
+def test_a_restored_regression_gives_the_same_bits(regression):
     parts = {"it.safetensors": regression.to_bytes()}
     restored = Regression.restore(parts, "it.safetensors", COLUMNS)
     numbers = rows(50, seed=1)

@@ -94,7 +94,7 @@ def test_what_is_usual_by_day_is_unusual_by_night():
         assert (learner.forecast(view(unusual, hour)).probability > 0.99).all()
 
 
-def test_it_says_which_metric_was_how_far_from_what():
+def test_the_reason_names_the_metric_and_its_deviation():
     learner = fitted(load(240, workers=1))
     why = learner.forecast(view([40.0], 246)).why
     assert list(why) == [0]
@@ -211,7 +211,7 @@ def test_memory_follows_the_values_and_not_the_steps_between_them():
     assert usual < 0.5 < odd
 
 
-def test_steps_without_a_value_are_kept_as_few_as_they_are():
+def test_steps_without_values_take_no_memory():
     table = np.full((50, 4, 2), np.nan)
     table[3, 1, 0], table[49, 3] = 7.0, (8.0, 9.0)
     past = MeasuredSteps.of(table)

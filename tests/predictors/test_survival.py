@@ -109,7 +109,7 @@ def test_a_sample_of_the_quiet_intervals_keeps_the_prior(bursts, fitted):
 
 
 @pytest.mark.slow
-def test_examples_after_a_gap_say_nothing_of_the_gap(bursts):
+def test_examples_after_a_gap_are_not_an_interval(bursts):
     whole, holed = predictor(), predictor()
     whole.fit(bursts[:160])
     holed.fit(bursts[:100] + bursts[103:160])

@@ -81,12 +81,12 @@ def test_its_probabilities_add_up_to_the_failures_though_healthy_rows_were_left_
     assert said.mean() == pytest.approx(came.mean(), rel=0.5)
 
 
-def test_suspects_are_told_which_metric_went_unlike_usual(fitted):
+def test_the_reason_names_the_metric_with_an_unusual_course(fitted):
     temp, fails = fleet(seed=1)
     worker, tick = next((w, t) for w, t in np.argwhere(fails) if t > WINDOW)
     hazard = fitted.forecast(view(temp, tick - 1))
     assert hazard.probability[worker] > 0.1
-    assert hazard.why[int(worker)].startswith("temp went unlike usual in the last 16 s: had it")
+    assert hazard.why[int(worker)].startswith("temp had an unusual course in the last 16 s: ")
 
 
 def test_an_output_sees_the_whole_window_and_nothing_after():
@@ -100,7 +100,7 @@ def test_an_output_sees_the_whole_window_and_nothing_after():
     assert not seen[25:].any()
 
 
-def test_who_measured_nothing_is_not_judged_and_gaps_are_borne(fitted):
+def test_a_worker_without_samples_gets_no_forecast_and_gaps_are_allowed(fitted):
     temp, _ = fleet(seed=2)
     temp[0] = np.nan
     temp[1, ::2] = np.nan
@@ -117,7 +117,7 @@ def test_it_runs_on_one_thread_and_gives_the_others_back():
 
 
 def test_a_model_of_other_options_is_refused(fitted):
-    with pytest.raises(ModelError, match="need the options' metrics, steps"):
+    with pytest.raises(ModelError, match="need metrics and steps of the options"):
         predictor(step_s=2.0).restore(fitted.parts())
     with pytest.raises(ModelError, match=r"need 1\.weight of shape 4 x 2 x 3, was"):
         predictor(channels=4).restore(fitted.parts())

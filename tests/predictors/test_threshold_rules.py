@@ -37,7 +37,7 @@ def probability(when, metrics, **view):
     return predictor((0.3, when)).forecast(view_of(metrics, **view)).probability.tolist()
 
 
-def test_before_it_has_learned_a_rule_says_what_the_options_say():
+def test_before_fitting_a_rule_has_the_probability_of_the_options():
     both = [{"metric": "smart_5"}, {"metric": "smart_197"}]
     rules = predictor((0.1, {"metric": "smart_5"}), (0.4, *both), (0.2, {"metric": "smart_197"}))
     hazard = rules.forecast(
@@ -66,7 +66,7 @@ def test_for_how_long_means_without_exception():
     assert probability(when, metrics) == [0.3, 0.0, 0.0, 0.3]
 
 
-def test_with_most_samples_missing_nobody_knows_for_how_long():
+def test_with_most_samples_missing_a_duration_is_unknown():
     when = {"metric": "temp", "level": 80, "over_s": 4}
     found = probability(when, {"temp": [[NAN, NAN, NAN, 90.0], [NAN, NAN, 90.0, 90.0]]})
     assert np.isnan(found).tolist() == [True, False]
@@ -86,7 +86,7 @@ def test_a_metric_that_disappears_is_a_rule_too():
     assert probability(when, metrics) == [0.0, 0.3, 0.3]
 
 
-def test_who_cannot_be_compared_by_any_rule_is_not_judged():
+def test_a_worker_that_no_rule_can_decide_gets_no_forecast():
     rules = predictor((0.1, {"metric": "a"}), (0.2, {"metric": "b"}))
     hazard = rules.forecast(view_of({"a": [NAN, 1.0, 0.0], "b": [NAN, NAN, NAN]}))
     assert np.isnan(hazard.probability).tolist() == [True, False, False]
@@ -106,7 +106,7 @@ def test_fitting_puts_the_measured_precision_in_the_place_of_the_options():
     assert hazard.probability == pytest.approx(expected)
 
 
-def test_a_rule_that_never_held_is_worth_what_everybody_is():
+def test_a_rule_that_never_matched_gets_the_prevalence():
     rules = predictor((0.9, {"metric": "a", "level": 100}))
     outcome = np.r_[np.ones(3), np.zeros(97)]
     rules.fit([Example(view=view_of({"a": np.zeros(100)}), outcome=outcome)])
@@ -116,13 +116,13 @@ def test_a_rule_that_never_held_is_worth_what_everybody_is():
 def test_a_model_of_other_rules_is_refused():
     fitted, other = predictor((0.1, {"metric": "a"})), predictor((0.1, {"metric": "b"}))
     fitted.fit([Example(view=view_of({"a": [0.0, 1.0]}), outcome=np.array([0.0, 1.0]))])
-    with pytest.raises(ModelError, match="need the options' rules, b > 0, was a > 0"):
+    with pytest.raises(ModelError, match="need the rules of the options, b > 0, was a > 0"):
         other.restore(fitted.parts())
 
 
 def test_without_a_failure_there_is_no_precision_to_measure():
     example = Example(view=view_of({"a": [0.0, 1.0]}), outcome=np.array([0.0, NAN]))
-    with pytest.raises(PluginError, match="was none in 1 moments of workers"):
+    with pytest.raises(PluginError, match="was none in 1 labelled moments of workers"):
         predictor((0.1, {"metric": "a"})).fit([example])
 
 
