@@ -54,9 +54,7 @@ def logistic():
     return found
 
 
-def test_all_that_the_topology_says_is_judged_by_and_what_knows_the_future_is_named(
-    disks, logistic
-):
+def test_all_attributes_are_used_and_leaky_ones_are_named(disks, logistic):
     model = fit(disks, logistic, {"horizon_s": 10 * 86_400.0}, SETTINGS)
     assert model.info.options["attributes"] == ["size"]
     assert model.info.options["groups"] == ["model", "status"]
@@ -76,7 +74,7 @@ def test_the_card_names_what_it_judges_by_and_a_model_that_fails_more_is_found(d
     assert card.score.auprc.value > 1.5 * blind.score.auprc.value
 
 
-def test_an_attribute_may_be_declared_as_known_before(disks, logistic):
+def test_an_attribute_can_be_declared_as_known_before(disks, logistic):
     known = FitSettings(**{**vars(SETTINGS), "known_before": ("status",)})
     assert fit(disks, logistic, {"horizon_s": 10 * 86_400.0}, known).card.score.flags == ()
 

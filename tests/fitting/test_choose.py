@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 HORIZON = {"horizon_s": 86_400.0}
 
 
-def test_a_part_of_a_trace_knows_nothing_that_was_told_later(tmp_path):
+def test_an_earlier_part_has_nothing_that_became_known_later(tmp_path):
     bundle, _ = bundle_of(tmp_path / "disks.tltrace", 0)
     end_ns = bundle.manifest.start_ns + 60 * DAY_NS
     part = EarlierPart(bundle, end_ns)
@@ -32,7 +32,7 @@ def test_a_part_of_a_trace_knows_nothing_that_was_told_later(tmp_path):
     assert part.metrics == bundle.metrics
 
 
-def test_an_end_that_was_not_known_yet_is_none(tmp_path):
+def test_an_end_that_is_not_known_yet_is_none(tmp_path):
     whole = write_bundle(tmp_path / "t.tltrace", days=4, nodes=2, rate=0.0)[0]
     whole.events = lambda: (event("n00000", 10, 40),)
     whole.actions = lambda: (drain("n00000", 5, 50),)
@@ -60,7 +60,7 @@ def test_without_telemetry_each_is_tried_once_but_for_its_variants():
     assert tried == {"", "min_leaf_rows 20", "min_leaf_rows 100"}
 
 
-def test_options_that_a_predictor_names_are_tried_beside_its_defaults_unless_one_is_told():
+def test_variants_are_tried_beside_the_defaults_unless_one_of_their_options_is_given():
     def tried(**told):
         among = candidates(discover(), {**HORIZON, **told}, tick_s=3600.0, has_metrics=True)
         return {one.what: one.options for one in among if one.info.name == "boosting"}
@@ -86,12 +86,12 @@ def test_options_that_a_predictor_names_are_tried_beside_its_defaults_unless_one
         ({**HORIZON, "tress": 3}, "need one of a predictor that learns, was 'tress'; did you"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(told, wrong):
+def test_invalid_options_are_refused(told, wrong):
     with pytest.raises(ConfigError, match=wrong):
         candidates(discover(), told, tick_s=3600.0, has_metrics=True)
 
 
-def test_the_best_on_earlier_time_is_chosen_and_all_that_was_tried_is_said(bundle, settings):
+def test_the_best_on_earlier_time_is_chosen_and_all_candidates_are_listed(bundle, settings):
     among = [Candidate(info(Blind), {}, ""), Candidate(info(Heat), {}, "")]
     chosen, tried, _ = choose(bundle, among, settings)
     assert chosen.info.name == "heat"
@@ -137,7 +137,7 @@ def test_what_came_after_the_training_time_does_not_change_what_is_reached(
     assert whole == early
 
 
-def test_a_candidate_that_cannot_be_judged_is_told_why_and_not_chosen(bundle, settings):
+def test_a_candidate_without_a_score_is_listed_with_the_reason_and_not_chosen(bundle, settings):
     broken = Candidate(info(Heat), {"nonsense": 1}, "broken")
     chosen, tried, _ = choose(bundle, [broken, Candidate(info(Heat), {}, "")], settings)
     assert chosen.name == "heat"
@@ -145,18 +145,18 @@ def test_a_candidate_that_cannot_be_judged_is_told_why_and_not_chosen(bundle, se
     assert "nonsense" in tried[0].why
 
 
-def test_a_fold_on_which_none_can_be_judged_is_told_once_and_is_none(bundle, settings):
+def test_a_fold_without_any_score_is_reported_once_and_left_out(bundle, settings):
     short = replace(settings, until_ns=19 * DAY_NS)  # its first fold has 7.6 days to learn from
     among = [Candidate(info(Heat), {}, ""), Candidate(info(Blind), {}, "")]
-    _, tried, (remark,) = choose(bundle, among, short)
+    _, tried, (limit,) = choose(bundle, among, short)
     assert [len(one.auprc) for one in tried] == [2, 2]
     assert [one.why for one in tried] == ["", ""]
-    assert "judged on fold 1 of 3, and it was not chosen by: " in remark
-    assert "by: need two horizons and four moments before the end of the training time" in remark
-    assert remark.endswith(" or less, or a later --until.")
+    assert limit.startswith("Fold 1 of 3 was not used to choose the predictor: ")
+    assert "need two horizons and four moments before --until" in limit
+    assert limit.endswith(" or less, or a later --until.")
 
 
-def test_what_cannot_learn_without_telemetry_is_told_so(tmp_path, settings):
+def test_a_candidate_that_needs_telemetry_gets_none_without_it(tmp_path, settings):
     bare, _ = write_bundle(tmp_path / "b.tltrace", rate=0.03)
     plugins = [one for one in discover() if one.name in {"fault_history", "seasonal_residual"}]
     among = candidates(plugins, HORIZON, tick_s=settings.tick_s, has_metrics=False)
@@ -173,7 +173,7 @@ def test_a_name_that_the_trace_has_not_is_refused_before_anything_is_tried(
         fit_best(bundle, discover(), HORIZON, replace(settings, kinds=("crash", "nonsense")))
 
 
-def test_without_a_failure_to_choose_by_one_line_says_so(tmp_path, settings):
+def test_without_a_failure_the_choice_is_refused_in_one_line(tmp_path, settings):
     calm, _ = write_bundle(tmp_path / "c.tltrace", rate=0.0, metrics={"heat": warm()})
     with pytest.raises(TraceError, match="need failures in the folds of the training time"):
         choose(calm, [Candidate(info(Heat), {}, "")], settings)
@@ -187,9 +187,7 @@ def test_where_no_event_counts_nothing_is_tried(tmp_path, settings, monkeypatch)
         fit_best(calm, discover(), HORIZON, settings)
 
 
-def test_a_metric_that_is_misspelt_is_told_once_and_before_all_is_tried(
-    bundle, settings, monkeypatch, caplog
-):
+def test_a_misspelt_metric_is_reported_once_before_the_folds(bundle, settings, monkeypatch, caplog):
     never = "torchloom_core.fitting.choose.choose"
     monkeypatch.setattr(never, lambda *_, **__: pytest.fail("it was tried"))
     with pytest.raises(pytest.fail.Exception, match="it was tried"):

@@ -81,7 +81,7 @@ def detecting():
     )
 
 
-def test_the_card_tells_each_with_its_prevalence_and_what_chance_finds(bundle, detecting):
+def test_the_card_has_each_detector_with_prevalence_and_recall_by_chance(bundle, detecting):
     card = fit(bundle, info(Heat), {}, detecting, baselines=PLUGINS).card
     names = ["random", *BASELINES, *DETECTORS]
     assert [one.predictor for one in card.baselines] == names
@@ -99,7 +99,7 @@ def test_the_card_tells_each_with_its_prevalence_and_what_chance_finds(bundle, d
     assert " late |" in to_markdown(card)
 
 
-def test_who_is_told_what_it_is_to_tell_need_not_detect_it(tmp_path, detecting):
+def test_a_detection_does_not_see_the_events_to_detect(tmp_path, detecting):
     (logistic,) = (one for one in PLUGINS if one.name == "logistic")
     silent = servers(tmp_path / "silent.tltrace", shift=0.0, at_once=True)
     card = fit(silent, logistic, {}, detecting).card
@@ -126,7 +126,7 @@ def test_the_row_rule_is_beside_the_predictor_that_it_is_made_of(bundle, detecti
     assert "No comparison with logistic: it is not installed." in card.limits
 
 
-def test_a_detector_that_cannot_learn_is_a_remark_and_no_refusal(bundle, detecting):
+def test_a_detector_that_cannot_learn_is_a_limit_and_no_error(bundle, detecting):
     (seasonal,) = (one for one in PLUGINS if one.name == "seasonal_residual")
     with mock.patch.object(seasonal.cls, "fit", side_effect=PluginError("deaf")):
         card = fit(bundle, info(Heat), {}, detecting, baselines=[seasonal]).card
@@ -135,9 +135,7 @@ def test_a_detector_that_cannot_learn_is_a_remark_and_no_refusal(bundle, detecti
         assert f"No comparison with {name}: deaf." in card.limits
 
 
-def test_the_command_has_them_on_its_card_and_says_how_it_stands_to_the_hardest(
-    bundle, tmp_path, monkeypatch, capsys
-):
+def test_the_command_compares_with_the_detectors_on_its_card(bundle, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     words = ["fit", str(bundle.path), "--predictor", "anomaly", "--until", "30d"]
     words += ["--task", "detect", "--tick-s", "3600", "--option", "every_s=3600", "--json"]

@@ -22,7 +22,7 @@ def times_h(tables):
     return sorted({at // HOUR_NS for table in tables for at in table["t_avail"].to_pylist()})
 
 
-def test_what_was_told_before_the_end_is_in_it_and_what_was_told_at_it_is_not(whole):
+def test_events_known_before_the_end_are_included_and_those_at_it_are_not(whole):
     before, late, at = (
         event("n00000", 1),
         event("n00001", 2, known_h=48),
@@ -37,7 +37,7 @@ def test_what_was_told_before_the_end_is_in_it_and_what_was_told_at_it_is_not(wh
 
 
 @pytest.mark.parametrize(("end_h", "known"), [(47, True), (48, False), (60, False)])
-def test_an_end_is_known_if_it_comes_before_that_of_the_part(whole, end_h, known):
+def test_an_end_is_known_if_it_is_before_the_end_of_the_part(whole, end_h, known):
     whole.events = lambda: (event("n00000", 1, end_h), event("n00001", 1))
     whole.actions = lambda: (drain("n00000", 1, end_h), drain("n00001", 1))
     there = Component(id="n00000", kind="node", until_ns=end_h * HOUR_NS)
@@ -59,7 +59,7 @@ def test_what_comes_later_is_not_there(whole):
     assert [one.from_ns for one in found] == [None, 0, END_NS - 1]
 
 
-def test_the_telemetry_ends_with_it_whatever_is_asked_for(whole):
+def test_telemetry_ends_with_the_part(whole):
     part = EarlierPart(whole, END_NS)
     assert times_h(whole.telemetry()) == [0, 24, 48, 72]
     assert times_h(part.telemetry()) == [0, 24]

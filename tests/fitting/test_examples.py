@@ -39,7 +39,7 @@ def examples_of(bundle, metrics=(), cls=Blind, progress=lambda _: None, **more):
     return Examples(bundle, plugin, TASK, progress=progress, **TOLD | more)
 
 
-def test_the_outcomes_are_those_that_were_known_at_each_of_many_moments(measured):
+def test_outcomes_are_those_known_at_each_moment(measured):
     shares = []
     examples = examples_of(measured, progress=shares.append)
     assert (examples.moments, examples.positives) == (0, 0)
@@ -72,7 +72,7 @@ def test_the_outcomes_are_those_that_were_known_at_each_of_many_moments(measured
 
 
 @pytest.mark.parametrize("every_s", [2 * HOUR_S, 12 * HOUR_S])
-def test_who_looks_at_them_twice_sees_the_same_and_it_counts_once(measured, every_s):
+def test_a_second_pass_gives_the_same_examples_and_counts_once(measured, every_s):
     examples = examples_of(measured, every_s=every_s)
     once = [(one.view.now_ns, one.outcome) for one in examples]
     counted = examples.moments, examples.positives
@@ -83,7 +83,7 @@ def test_who_looks_at_them_twice_sees_the_same_and_it_counts_once(measured, ever
     assert (examples.moments, examples.positives) == counted
 
 
-def test_a_column_that_tells_the_failures_apart_is_flagged_of_those_that_are_read(measured):
+def test_a_read_column_that_separates_the_failures_is_flagged(measured):
     examples = examples_of(measured, ("heat", "told"), Quiet, every_s=24 * HOUR_S)
     assert examples.metrics == ("heat", "told")
     assert examples.flags() == ()
@@ -125,7 +125,7 @@ def late(tmp_path_factory):
     return small_bundle(path, nodes, samples, seconds=10.0)
 
 
-def test_nothing_is_learned_of_who_is_not_heard_of_as_far_as_that_is_known(tmp_path):
+def test_components_known_to_be_silent_are_not_learned_from(tmp_path):
     samples = [(t_h * HOUR_S, node, "heat", 1.0) for t_h in range(240) for node in "ab"]
     samples = [one for one in samples if one[1] == "a" or one[0] < 120 * HOUR_S]
     trace = small_bundle(tmp_path / "t.tltrace", (), samples, seconds=240 * HOUR_S)
@@ -152,14 +152,14 @@ def of_seconds(bundle, kind="forecast", **more):
     return Examples(bundle, plugin, asked, **{"progress": lambda _: None, **SECONDS, **more})
 
 
-def test_of_a_trace_that_begins_long_after_1970_its_own_time_is_told(late):
+def test_progress_is_relative_to_the_start_of_the_trace(late):
     shares = []
     seen = [*of_seconds(late, progress=shares.append)]
     assert [one.view.now_ns - START_NS for one in seen] == [n * 10**9 for n in range(1, 11)]
     assert shares == [n / 10 for n in range(1, 11)]
 
 
-def test_what_somebody_elses_learner_does_to_its_view_costs_nobody_but_itself(tmp_path):
+def test_a_third_party_learner_that_changes_its_view_affects_only_itself(tmp_path):
     trace = small_bundle(tmp_path / "t.tltrace", [Component(id="a", kind="node")], seconds=10.0)
     shares = []
     for one in of_seconds(trace, progress=shares.append):
@@ -167,7 +167,7 @@ def test_what_somebody_elses_learner_does_to_its_view_costs_nobody_but_itself(tm
     assert shares == [n / 10 for n in range(1, 11)]
 
 
-def test_who_goes_is_censored_before_it_went(late):
+def test_a_component_that_leaves_is_censored_before(late):
     came = {one.view.now_ns: dict(zip(one.view.workers, one.outcome.tolist(), strict=True))
             for one in of_seconds(late)}  # fmt: skip
     assert came[at(4)]["b"] == 0.0
@@ -175,7 +175,7 @@ def test_who_goes_is_censored_before_it_went(late):
     assert came[at(7)]["a"] == 0.0
 
 
-def test_who_came_meanwhile_is_not_there_yet_when_they_are_looked_at_again(tmp_path):
+def test_a_second_pass_starts_with_the_workers_of_the_first_moment(tmp_path):
     samples = [(t_s + 0.5, name, "heat", 1.0) for t_s in range(10) for name in "ab"]
     nodes = [Component(id="a", kind="node"), Component(id="b", kind="node", from_ns=at(5))]
     trace = small_bundle(tmp_path / "t.tltrace", nodes, samples, seconds=10.0)
@@ -206,7 +206,7 @@ def test_what_passes_after_the_last_to_learn_from_has_no_outcome(late):
     assert (examples.moments, examples.positives) == (learned.moments, learned.positives)
 
 
-def test_in_a_detection_nobody_is_shown_what_is_to_be_detected(late):
+def test_a_detection_hides_its_events_from_all_predictors(late):
     others = (NeedFaults(60.0),)
     passing = of_seconds(late, "detect").passing(at(10), others=others, progress=lambda _: None)
     assert [{*one.view.faults_of} for one in passing] == [set()] * 10

@@ -63,7 +63,7 @@ def test_a_predictor_that_is_no_better_than_a_baseline_is_weak_and_is_compared(
     assert {score.samples for score in (card.score, *card.baselines)} == {card.score.samples}
 
 
-def test_each_stage_is_told_as_it_begins_and_how_far_it_is(bundle, settings, baselines):
+def test_each_stage_reports_its_start_and_progress(bundle, settings, baselines):
     told = {}
 
     def begin(name):
@@ -78,7 +78,7 @@ def test_each_stage_is_told_as_it_begins_and_how_far_it_is(bundle, settings, bas
     assert all(list(shares) == sorted(shares) for shares in told.values())
 
 
-def test_a_trace_of_which_a_file_was_changed_is_not_learned_from(tmp_path, settings):
+def test_a_trace_with_a_changed_file_is_refused(tmp_path, settings):
     mine, _ = write_bundle(tmp_path / "t.tltrace", rate=0.03)
     with (mine.path / "events.jsonl").open("a") as file:
         file.write("\n")
@@ -100,7 +100,7 @@ def test_a_baseline_learns_what_it_would_alone(bundle, settings, baselines):
     assert "newest heat" in alone.columns
 
 
-def test_whoever_is_not_there_to_be_compared_with_is_named(bundle, settings, baselines):
+def test_baselines_that_are_not_installed_are_named(bundle, settings, baselines):
     card = fit(bundle, info(Heat), {}, settings, baselines=baselines[1:]).card
     absent = baselines[0].name
     assert f"No comparison with {absent}: it is not installed." in card.limits
@@ -126,7 +126,7 @@ def test_a_baseline_that_does_better_is_named_in_the_sentence(bundle, settings, 
     assert ", but below that of " in card.verdict.sentence
 
 
-def test_a_predictor_that_says_the_same_of_all_has_none_and_it_is_said(bundle, settings):
+def test_a_constant_predictor_has_no_skill_and_the_card_shows_it(bundle, settings):
     card = fit(bundle, info(Blind), {}, settings).card
     assert card.verdict.level == "no skill"
     assert card.verdict.sentence.startswith(
@@ -192,7 +192,7 @@ class Shyer(Heat):
 
 
 @pytest.mark.slow
-def test_who_is_less_sure_once_it_has_learned_again_raises_as_many_alarms(bundle, settings):
+def test_a_less_confident_refit_raises_as_many_alarms(bundle, settings):
     often = replace(settings, every_s=6 * 3600.0, tick_s=6 * 3600.0)
     heat, shyer = (fit(bundle, info(cls), {}, often) for cls in (Heat, Shyer))
     was, now = heat.card.score, shyer.card.score
@@ -209,9 +209,7 @@ def test_nothing_after_the_end_of_training_changes_what_was_learned(bundle, sett
     assert now.card.score != heat.card.score
 
 
-def test_a_failure_that_was_told_only_after_the_end_of_training_is_not_learned_from(
-    tmp_path, settings
-):
+def test_a_failure_known_only_after_training_is_not_learned_from(tmp_path, settings):
     late, _ = write_bundle(
         tmp_path / "d.tltrace", rate=0.05, metrics={"heat": warm()}, delay_h=24 * 20
     )
@@ -230,7 +228,7 @@ def test_the_same_seed_gives_the_same_model_to_the_byte(bundle, settings, baseli
         assert one.read_bytes() == two.read_bytes()
 
 
-def test_metrics_that_nobody_names_are_those_of_the_trace(bundle, settings):
+def test_metrics_default_to_those_of_the_trace(bundle, settings):
     assert fit(bundle, info(Quiet), {}, settings).info.options["metrics"] == ["heat"]
     absent = fit(bundle, info(Blind), {"metrics": ["power"]}, settings)
     assert absent.info.options["metrics"] == ["power"]
@@ -255,7 +253,7 @@ def test_the_threshold_keeps_about_the_budget_on_the_time_after(bundle, settings
 
 
 @pytest.mark.parametrize("allowed", [0.01, 0.001])
-def test_a_budget_of_less_than_one_false_alarm_is_remarked(bundle, settings, allowed):
+def test_a_budget_below_one_false_alarm_is_a_limit(bundle, settings, allowed):
     asked = replace(settings, false_alarms_per_node_day=allowed)
     remarks = fit(bundle, info(Heat), {}, asked).card.limits
     said = [one for one in remarks if one.startswith("The threshold allows no false")]
@@ -289,7 +287,7 @@ def test_a_column_that_knows_the_failures_is_named_in_the_card(tmp_path, setting
     assert "Suspicious: suspicious_feature: hours_left." in card.verdict.sentence
 
 
-def test_a_predictor_that_reads_the_failures_elsewhere_is_doubted_in_its_card(bundle, settings):
+def test_a_predictor_that_reads_the_failures_directly_is_suspicious_on_its_card(bundle, settings):
     def announced(view):
         until_ns = view.now_ns + 2 * DAY_NS
         soon = {e.component for e in bundle.events() if view.now_ns < e.t_event <= until_ns}
@@ -302,7 +300,7 @@ def test_a_predictor_that_reads_the_failures_elsewhere_is_doubted_in_its_card(bu
     assert card.verdict.level == "useful"
 
 
-def test_a_detection_is_fitted_too_and_its_card_tells_incidents_and_no_failures(tmp_path, settings):
+def test_the_card_of_a_fitted_detection_has_incidents_instead_of_failures(tmp_path, settings):
     trace, _ = write_bundle(tmp_path / "d.tltrace", rate=0.03, metrics={"heat": warm()})
     asked = replace(settings, task="detect")
     model = fit(trace, info(Quiet), {"every_s": 43_200.0}, asked)
@@ -314,7 +312,7 @@ def test_a_detection_is_fitted_too_and_its_card_tells_incidents_and_no_failures(
     assert "failure" not in page
 
 
-def test_a_detection_is_fitted_too_and_is_not_told_what_goes_on(bundle, settings):
+def test_a_detection_is_fitted_without_the_current_events(bundle, settings):
     class Deaf(Quiet):
         def __init__(self, options):
             super().__init__(options)
@@ -451,7 +449,7 @@ def silent_before(until_ns):
     return info(saying(lambda view: np.full(len(view), 0.5 if view.now_ns >= until_ns else np.nan)))
 
 
-def test_who_judges_nobody_in_the_time_to_calibrate_on_is_refused_by_its_name(bundle, settings):
+def test_a_predictor_without_forecasts_in_the_calibration_time_is_refused_by_name(bundle, settings):
     with pytest.raises(PluginError, match=r"^predictor says: need a probability at some labelled"):
         fit(bundle, silent_before(settings.until_ns), {}, settings)
 
@@ -472,7 +470,7 @@ def test_a_predictor_that_breaks_its_contract_is_refused(bundle, settings, proba
     assert problem in one_line(error)
 
 
-def test_a_metric_that_the_trace_does_not_have_is_remarked(bundle, settings):
+def test_a_metric_that_the_trace_does_not_have_is_a_limit(bundle, settings):
     def remarks(*metrics):
         return fit(bundle, info(Heat), {"metrics": list(metrics)}, settings).card.limits
 
@@ -553,7 +551,7 @@ def test_a_wrong_option_is_refused_with_its_name(bundle, settings, source):
     assert one_line(error).startswith(f"{said}: predictors.heat.horizon: ")
 
 
-def test_asking_too_often_for_memory_is_refused_before_it_learns(bundle, settings):
+def test_too_many_forecasts_for_memory_are_refused_before_learning(bundle, settings):
     """Of the 76 days from the calibration on, and no others: they are what is kept."""
     often, plugin = replace(settings, tick_s=1.0, every_s=1.0), Quiet(Quiet.Options())
     with pytest.raises(PluginError, match=r"raise every_s, was 1$"):
@@ -566,7 +564,7 @@ def test_asking_too_often_for_memory_is_refused_before_it_learns(bundle, setting
     [(None, 86_400.0), (130_000.0, 129_600.0), (60.0, 43_200.0)],
     ids=["as it says", "as is asked", "more often than there are samples"],
 )
-def test_it_is_asked_every_so_many_whole_ticks_from_the_calibration_on(
+def test_forecasts_come_every_whole_number_of_ticks_from_the_calibration_on(
     bundle, settings, asked_s, every_s
 ):
     asked = []
@@ -587,7 +585,7 @@ def test_it_is_asked_every_so_many_whole_ticks_from_the_calibration_on(
     ]
 
 
-def test_a_failure_without_an_end_lasts_as_long_as_is_told_and_the_model_keeps_it(bundle, settings):
+def test_a_failure_without_an_end_lasts_repair_s_which_the_model_stores(bundle, settings):
     class Open(Bundle):
         def events(self):
             return tuple(structs.replace(one, t_resolved=None) for one in super().events())
@@ -618,7 +616,9 @@ def test_a_name_that_the_trace_has_not_is_refused(bundle, settings, names, probl
     assert one_line(error) == f"{bundle.path}: need {problem}"
 
 
-def test_a_model_keeps_which_of_its_failures_were_known_when_training_ended(bundle, settings, heat):
+def test_a_model_stores_the_fingerprint_of_failures_known_when_training_ends(
+    bundle, settings, heat
+):
     """Neither what is no failure, nor one that was told at the very end."""
     until_h = settings.until_ns / HOUR_NS
 
@@ -633,9 +633,7 @@ def test_a_model_keeps_which_of_its_failures_were_known_when_training_ended(bund
     assert len(heat.info.event_prints) == len(known)
 
 
-def test_what_is_said_to_be_known_beforehand_is_in_the_model_and_on_its_card(
-    bundle, settings, heat
-):
+def test_inputs_declared_as_known_before_are_in_the_model_and_on_its_card(bundle, settings, heat):
     model = fit(bundle, info(Heat), {}, replace(settings, known_before=("heat", "crash")))
     assert model.info.known_before == ("heat", "crash")
     remark = "Declared as known beforehand, so not checked for leaks: heat, crash."
@@ -644,7 +642,7 @@ def test_what_is_said_to_be_known_beforehand_is_in_the_model_and_on_its_card(
 
 
 @pytest.mark.parametrize("synthetic", [True, False])
-def test_the_limits_of_what_a_card_says_stand_on_it(bundle, settings, synthetic):
+def test_the_card_lists_its_limits(bundle, settings, synthetic):
     loads = ("power", "heat", "fan")
     manifest = structs.replace(bundle.manifest, synthetic=synthetic, load_dependent=loads)
     fitting = Fitting(

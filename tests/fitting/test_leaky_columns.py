@@ -61,7 +61,7 @@ def test_what_ranks_well_by_such_a_column_is_refused_for_it(disks):
 
 
 @pytest.mark.slow
-def test_the_card_says_what_it_is_worth_without_them(disks):
+def test_the_card_has_the_score_without_leaky_columns(disks):
     card = fitted(disks, ["wear", "length"])
     (without,) = (remark for remark in card.limits if remark.startswith("Without length: "))
     alone = fitted(disks, ["wear"])
@@ -71,7 +71,7 @@ def test_the_card_says_what_it_is_worth_without_them(disks):
 
 
 @pytest.mark.slow
-def test_a_column_that_is_said_to_be_known_beforehand_is_believed_and_that_is_said(disks):
+def test_a_column_declared_as_known_before_is_accepted_and_listed(disks):
     card = fitted(disks, ["wear", "fails"], known_before=["fails"])
     assert card.verdict.level == "useful"
     assert not any("leaky" in flag for flag in card.score.flags)
@@ -130,12 +130,12 @@ def constant(bundle, metrics, *, until_d=70, stages=lambda _: lambda _: None, **
     ],
     ids=["it says", "an option"],
 )
-def test_what_cannot_be_fitted_without_the_column_says_so(disks, metrics, unfit, said):
+def test_a_predictor_that_is_unfit_without_the_column_is_reported(disks, metrics, unfit, said):
     _, remarks = constant(disks, metrics, unfit=unfit)
     assert remarks == [f"It cannot be fitted without {said}"]
 
 
-def test_the_fit_without_the_column_is_told_in_stages_too_and_few_failures_have_no_interval(disks):
+def test_the_fit_without_the_column_reports_stages_and_few_failures_have_no_interval(disks):
     begun = []
 
     def begin(name):
@@ -195,7 +195,7 @@ def judged_by_events(bundle, *known_before, by="logistic"):
 
 
 @pytest.mark.slow
-def test_a_kind_of_event_that_was_noted_afterwards_gives_no_skill_and_it_is_said_what_is_left(
+def test_a_kind_of_event_noted_afterwards_is_refused_with_the_score_without_it(
     noted,
 ):
     card = judged_by_events(noted)
@@ -206,13 +206,13 @@ def test_a_kind_of_event_that_was_noted_afterwards_gives_no_skill_and_it_is_said
     assert judged_by_events(noted, "return opened").verdict.level in ("weak", "useful")
 
 
-def test_a_fault_that_no_option_leaves_out_is_said_to_stay(noted):
+def test_a_leaky_fault_that_no_option_leaves_out_is_reported(noted):
     card = judged_by_events(noted, by="fault_history")
     text = "It cannot be fitted without return opened: fault_history has no option for that."
     assert text in card.limits
 
 
-def test_what_no_option_leaves_out_is_said_to_stay(tmp_path):
+def test_a_column_that_no_option_leaves_out_is_reported(tmp_path):
     fleet = fleet_of_disks(1, count=400)
     fleet.came = np.where(fleet.failed, np.fmax(fleet.ended - 30, 0), 0)
     fleet.__post_init__()

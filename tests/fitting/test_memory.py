@@ -37,7 +37,7 @@ def built(bundle, settings):
 
 
 @pytest.mark.slow
-def test_every_learner_says_what_it_takes_and_takes_no_more(bundle, settings, built):
+def test_every_learner_estimates_its_memory_and_takes_no_more(bundle, settings, built):
     """All that learn from rows say the same; threshold_rules keeps a few counts."""
     settings = replace(settings, until_ns=30 * DAY_NS)
     usual = {plugin.name: plugin for _, plugin in reversed(built)}
@@ -70,7 +70,7 @@ def test_what_there_is_no_room_for_is_left_out_by_name_with_the_figure(
     assert without_room(bundle, settings, built, 0).keys() == takes.keys()
 
 
-def test_a_predictor_that_was_asked_for_and_has_no_room_is_refused_in_one_line(bundle, settings):
+def test_a_named_predictor_that_does_not_fit_in_memory_is_refused_in_one_line(bundle, settings):
     (info,) = (one for one in discover() if one.name == "boosting")
     plugin, _ = build(bundle, info, {}, tick_s=settings.tick_s, source="--option")
     refuse_without_room(bundle, settings, plugin, ROOM)

@@ -61,7 +61,7 @@ def test_a_model_is_json_parts_and_a_card_and_no_pickle(path):
     }
 
 
-def test_the_predictor_that_is_loaded_says_what_the_fitted_one_said(model, path):
+def test_a_loaded_predictor_makes_the_same_forecasts_as_the_fitted_one(model, path):
     fitted, _ = load_fitted(path, Heat)
     view = view_of({"heat": [0.0, 1.0, 5.0, np.nan]})
     own = Heat(Heat.Options(metrics=("heat",)))
@@ -142,7 +142,7 @@ def test_what_a_model_is_that_was_changed_is_refused(path):
         ("threshold", 5.0, r"0\.\d+"),
     ],
 )
-def test_a_model_whose_card_says_otherwise_is_refused(model, tmp_path, what, value, told):
+def test_a_model_that_contradicts_its_card_is_refused(model, tmp_path, what, value, told):
     path = tmp_path / "heat.tlmodel"
     Model(replace(model.info, **{what: value}), model.parts, model.card).save(path)
     text = rf": need {what} {told} in model\.json, as in card\.json, was {value!r}"
@@ -238,7 +238,7 @@ def test_a_model_is_replaced_only_if_that_is_wanted_and_it_is_one(model, path, t
     assert sorted(p.name for p in tmp_path.iterdir()) == ["heat.tlmodel", "thesis.tlmodel"]
 
 
-def test_a_model_that_came_there_meanwhile_is_not_replaced_unasked(model, tmp_path, monkeypatch):
+def test_a_model_that_appeared_meanwhile_is_replaced_only_with_force(model, tmp_path, monkeypatch):
     path, to_markdown = tmp_path / "heat.tlmodel", model_module.to_markdown
 
     def beside(card):  # another has written one to the same place meanwhile

@@ -89,7 +89,7 @@ def passes_of(bundle, settings):
     return made
 
 
-def test_all_learn_once_from_all_the_time_and_are_asked_of_the_time_after(passes_of):
+def test_all_learn_once_from_the_training_time_and_forecast_the_time_after(passes_of):
     plugins = (Blind(Options()), Gathers(), Heat(Options(metrics=("heat",))))
     passes, begun = passes_of(*plugins)
     passes.learn()
@@ -101,14 +101,14 @@ def test_all_learn_once_from_all_the_time_and_are_asked_of_the_time_after(passes
     assert {*said[1].score[~np.isnan(said[1].score)]} == {0.57}
 
 
-def test_who_comes_after_the_first_sees_what_it_needs(passes_of):
+def test_later_predictors_see_what_they_need(passes_of):
     learner = Gathers()
     passes, _ = passes_of(Blind(Options()), learner)
     passes.learn()
     assert (passes.refused, learner.learned) == ({}, [57.0])
 
 
-def test_who_learns_from_rows_does_so_without_the_time_to_calibrate_on_and_then_with_it(passes_of):
+def test_row_learners_are_fitted_without_the_calibration_time_and_then_with_it(passes_of):
     learner = Gathers()
     passes, _ = passes_of(learner)
     (said,) = passes.learn_twice().values()
@@ -117,7 +117,7 @@ def test_who_learns_from_rows_does_so_without_the_time_to_calibrate_on_and_then_
 
 
 @pytest.mark.parametrize("cls", [Never, lambda: NeverAlone(Options(metrics=("heat",)))])
-def test_who_cannot_learn_is_tried_once_and_costs_nobody_else_anything(passes_of, cls):
+def test_a_predictor_that_cannot_learn_is_tried_once_and_affects_no_other(passes_of, cls):
     broken, other = cls(), Gathers()
     passes, _ = passes_of(broken, other)
     assert [*passes.learn_twice()] == [*passes.forecast()] == [1]
@@ -126,14 +126,14 @@ def test_who_cannot_learn_is_tried_once_and_costs_nobody_else_anything(passes_of
     assert passes.unfitted == {}
 
 
-def test_who_has_something_to_say_without_having_learned_is_asked_anyway(passes_of):
+def test_a_predictor_usable_without_a_fit_makes_forecasts(passes_of):
     passes, _ = passes_of(Never(), Gathers(), usable_unfitted={0})
     assert [*passes.learn_twice()] == [*passes.forecast()] == [0, 1]
     assert [*passes.unfitted] == [0]
     assert passes.refused == {}
 
 
-def test_who_cannot_learn_again_is_asked_no_more_nor_heard_of_before(passes_of):
+def test_a_predictor_that_cannot_be_refitted_makes_no_forecasts(passes_of):
     passes, _ = passes_of(NoMore(), Gathers())
     assert [*passes.learn_twice()] == [1]
     assert str(passes.refused[0]).startswith("predictor gathers: cannot fit: ValueError: once is")
@@ -145,7 +145,7 @@ def test_what_is_wrong_with_the_first_is_raised_if_it_is_for_the_first(passes_of
         passes.learn()
 
 
-def test_where_nobody_can_be_asked_nobody_is(passes_of):
+def test_without_a_usable_predictor_there_are_no_forecasts(passes_of):
     passes, begun = passes_of(Never())
     passes.learn()
     assert passes.forecast() == {}

@@ -72,7 +72,7 @@ class Unhashable(Gathers):
         (Unhashable, "cannot fit: TypeError: unhashable type: 'list'"),
     ],
 )
-def test_who_breaks_as_it_gathers_is_refused_and_beside_another_remarked_on(
+def test_an_error_while_gathering_is_an_error_and_for_a_baseline_a_limit(
     bundle, settings, cls, why
 ):
     with pytest.raises(PluginError) as error:
@@ -120,7 +120,7 @@ def test_what_broke_as_it_gathered_is_shown_no_more():
     assert len(shown) == 1
 
 
-def test_who_has_learned_from_fewer_before_is_told_that_it_learns_again():
+def test_a_refit_calls_learn_again():
     taught = []
 
     class Notes(Gathers):
@@ -160,7 +160,7 @@ def test_learners_of_ours_are_given_the_same_rows_and_of_more_examples_more(monk
     assert second is third
 
 
-def test_somebody_elses_learner_has_rows_of_its_own_to_spoil():
+def test_a_third_party_learner_gets_a_copy_of_the_rows():
     class Imputes(Given):
         def learn(self, rows):
             super().learn(rows)
@@ -178,7 +178,7 @@ def test_somebody_elses_learner_has_rows_of_its_own_to_spoil():
             assert (rows.failed.tolist(), rows.informative.tolist()) == ([False, True], [0])
 
 
-def test_who_gathers_otherwise_teaches_nobody_who_calls_the_rows_the_same():
+def test_another_gathering_is_not_shared_though_its_key_is_equal():
     class Turned(Given):
         def gathering(self):
             gathering = Sample()

@@ -53,7 +53,7 @@ def test_the_last_quarter_of_what_two_horizons_leave_is_to_calibrate_on(whole):
     assert days_of(divided(whole, 60.0)) == pytest.approx([0, 42, 44, 58, 60, 100])
 
 
-def test_calibration_begins_at_a_moment_that_is_asked_about(whole):
+def test_calibration_begins_at_a_forecast_moment(whole):
     found = days_of(divided(whole, 60.0, every=0.7))
     assert found == pytest.approx([0, 41.4, 43.4, 58, 60, 100])
 
@@ -148,7 +148,7 @@ def test_too_little_time_is_refused_with_what_would_help(whole, until, more, tex
 
 @settings(deadline=None)
 @given(st.floats(1.0, 99.0), st.floats(0.1, 40.0), st.floats(0.01, 3.0))
-def test_what_is_said_to_help_does(whole, until, horizon, every):
+def test_the_recommended_options_help(whole, until, horizon, every):
     try:
         divided(whole, until, horizon=horizon, every=every)
     except TraceError as error:

@@ -7,7 +7,7 @@ from torchloom_core.learning import RowSample, arrays_bytes, arrays_part
 ARRAYS = {"wide": np.arange(6.0).reshape(2, 3).T, "none": np.empty((0, 4))}
 
 
-def test_arrays_come_back_in_the_order_that_is_wanted_whatever_their_layout():
+def test_arrays_are_returned_in_the_given_order_whatever_their_layout():
     data = arrays_bytes(ARRAYS)
     assert data == arrays_bytes({name: ARRAYS[name].copy() for name in reversed(ARRAYS)})
     none, wide = arrays_part({"a": data}, "a", {"none": (None, 4), "wide": (3, 2)})

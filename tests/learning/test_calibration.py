@@ -83,7 +83,7 @@ def test_one_failure_with_many_moments_leaves_probabilities_moderate():
     assert calibrate(said, came, prevalence=0.01).apply(np.array([0.15]))[0] > 0.9
 
 
-def test_asking_more_often_changes_nothing():
+def test_more_moments_per_failure_change_nothing():
     random = np.random.default_rng(0)
     said = random.random(500)
     came = (random.random(500) < said * 0.2).astype(float)
@@ -94,7 +94,7 @@ def test_asking_more_often_changes_nothing():
     assert often.apply(said) == pytest.approx(once.apply(said), rel=1e-4)
 
 
-def test_moments_of_which_something_is_not_known_are_left_out_and_nan_stays():
+def test_moments_with_unknown_values_are_left_out_and_nan_stays():
     random = np.random.default_rng(0)
     said = random.random(500)
     came = (random.random(500) < said).astype(float)
@@ -103,7 +103,7 @@ def test_moments_of_which_something_is_not_known_are_left_out_and_nan_stays():
     assert np.isnan(more.apply(np.array([np.nan]))).all()
 
 
-def test_a_usual_slope_raises_no_doubt():
+def test_a_usual_slope_is_not_flagged():
     random = np.random.default_rng(0)
     said = random.random(500)
     calibration = calibrate(said, (random.random(500) < said).astype(float))
@@ -138,7 +138,7 @@ probabilities = arrays(np.float64, 60, elements=st.floats(0, 1))
 
 @settings(deadline=None, max_examples=30)
 @given(probabilities, arrays(np.bool_, 60))
-def test_who_is_likelier_to_fail_stays_likelier_whatever_came(said, came):
+def test_calibration_preserves_the_ranking(said, came):
     calibration = calibrate(said, came.astype(float))
     assert calibration.slope > 0
     after = calibration.apply(np.sort(said))
@@ -155,9 +155,7 @@ SAID = arrays(np.float64, 40, elements=st.floats(0.01, 0.99))
 
 
 @given(SAID, st.floats(0.3, 3.0), st.floats(-3.0, 3.0))
-def test_who_is_surer_of_everything_once_it_has_learned_again_is_taken_at_its_former_word(
-    said, surer, higher
-):
+def test_a_more_confident_refit_is_mapped_to_the_first_fit(said, surer, higher):
     former = Calibration(slope=0.7, intercept=-0.4, positives=3, failures=2)
     said = np.tile(said, 100)
     again = expit(surer * logit(said) + higher)
@@ -170,7 +168,7 @@ def test_who_is_surer_of_everything_once_it_has_learned_again_is_taken_at_its_fo
 
 
 @given(SAID, SAID)
-def test_whatever_it_says_once_it_has_learned_again_the_order_is_kept(said, again):
+def test_the_ranking_of_a_refit_is_preserved(said, again):
     found = Calibration().carried_over(said, again)
     levels = np.sort(again)
     assert (np.diff(found.apply(levels)) >= 0.0).all()

@@ -89,7 +89,7 @@ def test_every_span_is_described_as_the_textbook_does(values, level, tick_s):
 
 
 @pytest.mark.parametrize("workers", [3, 3000])
-def test_several_metrics_are_told_as_each_is_by_itself(workers):
+def test_features_of_several_metrics_equal_those_of_each_alone(workers):
     random = np.random.default_rng(0)
     values = {name: random.normal(size=(workers, 9)) for name in ("a", "b", "c")}
     values["a"][random.random((workers, 9)) < 0.3] = np.nan
@@ -101,7 +101,7 @@ def test_several_metrics_are_told_as_each_is_by_itself(workers):
             np.testing.assert_array_equal(told, of_all[column])
 
 
-def test_the_newest_value_its_age_and_its_distance_to_the_fleet_are_told():
+def test_the_newest_value_its_age_and_its_distance_to_the_fleet_are_features():
     named = telemetry([[1.0, 5.0], [2.0, 7.0], [9.0, np.nan], [np.nan, np.nan]], 1.0)
     assert named["newest m"][:3].tolist() == [5.0, 7.0, 9.0]
     assert named["age of m in s"][:3].tolist() == [0.0, 0.0, 1.0]
@@ -117,7 +117,7 @@ def test_a_metric_that_disappears_on_one_worker_is_missing_there_only():
     assert missing.tolist() == [0.0, 1.0, 0.0]
 
 
-def test_a_scrape_gap_of_the_whole_fleet_is_nobodys_missing_metric():
+def test_a_scrape_gap_of_the_whole_fleet_is_no_missing_metric_of_a_worker():
     values = np.ones((3, 8))
     values[:, 5:7] = np.nan
     missing = telemetry(values, 4.0)["share of scrapes without m over 4 s"]
@@ -145,7 +145,7 @@ def test_a_fault_counts_for_all_workers_of_its_node_and_fades_by_half():
     assert np.isnan(since_s[2])
 
 
-def test_faults_nobody_was_to_remember_so_long_do_not_count():
+def test_faults_beyond_the_memory_do_not_count():
     features = Features(half_lives_s=(DAY_S,))
     named = table(
         features,
@@ -157,7 +157,7 @@ def test_faults_nobody_was_to_remember_so_long_do_not_count():
     assert named["faults in the last 5 d"].tolist() == [1.0]
 
 
-def test_what_is_told_only_when_it_changes_is_still_so_long_after():
+def test_a_value_sent_only_on_change_stays_valid():
     values = np.full((2, 24), np.nan)
     values[0, [0, 9]] = 3.0, 5.0
     view = view_of({"m": values}, tick_s=1.0, stale_after_s=3.0)
@@ -173,7 +173,7 @@ def test_what_is_told_only_when_it_changes_is_still_so_long_after():
     assert np.isnan([values[1] for name, values in named.items() if " m" in name]).all()
 
 
-def test_it_is_told_for_how_long_a_counter_has_moved_and_how_long_it_has_rested():
+def test_features_have_the_times_since_a_counters_first_and_last_change():
     counters = [[0.0] * 8, [0.0, 0.0, 1.0, 1.0, 4.0, 4.0, 4.0, 4.0], [7.0] + [np.nan] * 7]
     never_at_rest = [0.0, 1.0, 2.0, 3.0, 3.0, 3.0, 4.0, 4.0]
     named = telemetry([*counters, never_at_rest], 7200.0, tick_s=3600.0)
@@ -182,7 +182,7 @@ def test_it_is_told_for_how_long_a_counter_has_moved_and_how_long_it_has_rested(
     assert np.isnan([moved[0], rests[0], moved[2], rests[2], moved[3]]).all()
 
 
-def test_what_is_only_to_know_the_usual_is_not_told_for_how_long_things_have_been_so():
+def test_without_past_there_are_no_age_features():
     features = Features(metrics=("m",), spans_s=(2.0,), past=False)
     assert features.needs == (Need("m", 4.0),)
     named = table(features, view_of({"m": [[1.0, 2.0, 3.0, 5.0]]}))
@@ -190,7 +190,7 @@ def test_what_is_only_to_know_the_usual_is_not_told_for_how_long_things_have_bee
     assert not any(name.endswith(" ago") for name in named)
 
 
-def test_what_a_metric_was_a_span_ago_is_the_last_that_was_told_before():
+def test_the_value_a_span_ago_is_the_last_one_before_the_span():
     rows = [[np.nan, 2.0, np.nan, np.nan, 5.0, 9.0, np.nan, 9.0], [1.0] * 8, [np.nan] * 7 + [1.0]]
     above = telemetry(rows, 2.0, 4.0)
     assert above["newest m above that 4 s ago"][:2].tolist() == [7.0, 0.0]
@@ -228,7 +228,7 @@ def test_the_others_of_a_group_count_a_node_at_every_half_life():
     assert shorter[4] == pytest.approx((0.125 + 0.25 + 0.5) / 3, abs=1e-8)
 
 
-def test_what_others_had_is_told_as_if_they_had_been_watched_all_along():
+def test_faults_of_others_are_scaled_up_for_unobserved_time():
     def of_the_fleet(watched_s):
         named = history([fault("a", DAY_S)], workers=3, node=("a", "b", "c"), watched_s=watched_s)
         return [
@@ -255,7 +255,7 @@ def test_what_was_no_more_than_a_warning_counts_by_itself_too():
     assert named["warnings, halved every 1 d"] == pytest.approx([0.5])
 
 
-def test_a_view_after_another_is_told_as_if_it_were_the_first():
+def test_a_later_view_gives_the_same_features_as_a_first_one():
     features = Features(half_lives_s=(DAY_S,))
     here = {"workers": 2, "node": ("a", "b"), "now_s": NOW_S}
     views = [
@@ -267,7 +267,7 @@ def test_a_view_after_another_is_told_as_if_it_were_the_first():
     assert np.array_equal([features.compute(view) for view in views], again, equal_nan=True)
 
 
-def test_what_is_not_asked_of_others_is_not_computed_and_the_rest_is_the_same():
+def test_without_groups_faults_of_others_are_not_computed_and_the_rest_is_the_same():
     view = view_of(workers=2, node=("a", "b"), now_s=NOW_S, faults=[fault("a", DAY_S)])
     alone = FaultColumns([DAY_S, 2 * DAY_S], incident_s=60.0, groups=None)
     own = alone.compute(view)
@@ -283,7 +283,7 @@ def test_a_worker_without_a_node_stands_for_itself():
     assert named["faults"].tolist() == [0.0, 1.0]
 
 
-def test_faults_of_a_node_where_no_worker_sits_count_for_nobody():
+def test_faults_of_a_node_without_workers_do_not_count():
     named = history([fault("spare", 60.0), fault("b", 30.0)], workers=2, node=("a", "b"))
     assert named["faults"].tolist() == [0.0, 1.0]
 
@@ -295,7 +295,7 @@ def test_faults_close_together_are_one_incident():
     assert named["faults"].tolist() == [2.0, 1.0]
 
 
-def test_without_half_lives_nothing_about_faults_is_looked_at():
+def test_without_half_lives_there_are_no_fault_features():
     features = Features(metrics=("m",))
     assert not any("fault" in name for name in features.names)
     assert features.needs == (Need("m"), NeedPast(("m",)))
@@ -321,7 +321,7 @@ def test_what_makes_no_sense_is_refused_in_one_line(arguments, message):
     assert str(refusal.value) == message
 
 
-def test_seconds_are_said_in_the_unit_a_person_would_use():
+def test_durations_are_printed_in_a_readable_unit():
     assert [in_words(s) for s in (30.0, 3600.0, 21_600.0, 1.8e6)] == [
         "30 s",
         "1 h",
@@ -330,7 +330,7 @@ def test_seconds_are_said_in_the_unit_a_person_would_use():
     ]
 
 
-def test_an_attribute_is_told_as_it_is_and_a_word_by_the_faults_of_those_who_share_it():
+def test_a_numeric_attribute_is_a_feature_and_a_text_gives_the_faults_of_others_with_it():
     features = Features(attributes=("size", "model"), groups=("model",), half_lives_s=(DAY_S,))
     labels = [
         {"model": "x", "size": 4.0},
@@ -357,7 +357,7 @@ def test_labels_that_change_with_a_hello_are_looked_at_again():
         assert table(features, view)["its size"].tolist() == [labels[0]["size"]]
 
 
-def test_who_looks_at_faults_alone_does_not_ask_when_a_worker_was_heard():
+def test_fault_features_alone_do_not_include_the_heartbeat_age():
     """In a trace that depends on whether somebody else reads telemetry."""
     faults = Features(half_lives_s=(DAY_S,))
     assert not any("heard" in name for name in faults.names)

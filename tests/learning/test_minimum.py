@@ -4,7 +4,7 @@ from threadpoolctl import threadpool_info
 from torchloom_core.learning import minimum
 
 
-def test_whatever_library_is_there_works_on_one_thread_meanwhile():
+def test_loaded_libraries_use_one_thread_meanwhile():
     seen = []
 
     def loss(at):
@@ -16,7 +16,7 @@ def test_whatever_library_is_there_works_on_one_thread_meanwhile():
     assert set(seen) == {1}
 
 
-def test_bounds_are_kept():
+def test_bounds_are_respected():
     def loss(at):
         return float(((at - 3.0) ** 2).sum()), 2.0 * (at - 3.0)
 

@@ -47,7 +47,7 @@ def filled(outcomes, max_healthy=1000, seed=0):
     ),
     st.integers(1, 50),
 )
-def test_every_failure_is_kept_and_of_the_others_no_more_than_may_be(outcomes, most):
+def test_every_failure_is_sampled_and_healthy_rows_up_to_the_limit(outcomes, most):
     flat = np.concatenate([np.array(outcome) for outcome in outcomes])
     failures, healthy = np.flatnonzero(flat == 1.0), np.flatnonzero(flat == 0.0)
     if not (len(failures) and len(healthy)):
@@ -63,7 +63,7 @@ def test_every_failure_is_kept_and_of_the_others_no_more_than_may_be(outcomes, m
     assert (np.diff(rows.at_ns) >= 0).all()
 
 
-def test_also_of_a_single_example_no_more_are_kept_than_may_be():
+def test_a_single_large_example_does_not_exceed_the_sample_size():
     assert len(filled([[1.0, *[0.0] * 9]], 4).rows("mine").failed) == 1 + 4
 
 
@@ -75,14 +75,14 @@ def test_the_same_seed_keeps_the_same_rows_and_another_one_others():
     assert not np.array_equal(one, other)
 
 
-def test_each_moment_has_the_same_chance_to_be_kept():
+def test_each_moment_has_the_same_chance_to_be_sampled():
     outcomes = [[1.0], *[[0.0] * 10] * 50]
     kept = [filled(outcomes, 50, seed).rows("mine").at_ns[1:] // DAY_NS for seed in range(200)]
     early = np.mean(np.concatenate(kept) <= 25)
     assert early == pytest.approx(0.5, abs=0.02)
 
 
-def test_who_learns_beside_a_predictor_computes_none_of_its_features_again(monkeypatch):
+def test_features_shared_by_predictors_are_computed_once(monkeypatch):
     computed = []
     compute = Features.compute
     monkeypatch.setattr(Features, "compute", lambda *of: computed.append(of) or compute(*of))
@@ -102,7 +102,7 @@ COLUMN = st.one_of(
 
 
 @given(st.lists(COLUMN, min_size=1, max_size=8))
-def test_each_column_that_varies_is_told_once_and_one_that_does_not_never(columns):
+def test_each_varying_column_is_informative_once_and_a_constant_one_never(columns):
     features = np.array(columns).T
     rows = Rows(features, np.arange(12) > 5, np.arange(12), share=1.0)
     told = rows.informative.tolist()
@@ -115,7 +115,7 @@ def test_each_column_that_varies_is_told_once_and_one_that_does_not_never(column
     np.testing.assert_array_equal(rows.narrowed.features, features[:, told])
 
 
-def test_two_columns_that_differ_in_one_row_of_many_are_both_told():
+def test_two_columns_that_differ_in_one_row_are_both_informative():
     column = np.arange(10_000.0)
     other = column.copy()
     other[4_321] += 1.0
@@ -129,7 +129,7 @@ def test_a_column_that_has_minus_nought_where_another_has_nought_repeats_it():
     assert rows.informative.tolist() == [0]
 
 
-def test_a_column_of_nothing_is_not_told_and_where_none_varies_the_first_is():
+def test_an_empty_column_is_not_informative_and_without_any_the_first_is_used():
     nothing, same, varies = np.full(4, np.nan), np.ones(4), np.arange(4.0)
     for columns, told in (((same, nothing, varies), [2]), ((nothing, same), [0])):
         rows = Rows(np.column_stack(columns), np.arange(4) > 2, np.arange(4), share=1.0)
@@ -139,7 +139,7 @@ def test_a_column_of_nothing_is_not_told_and_where_none_varies_the_first_is():
 @pytest.mark.parametrize(
     ("failed", "both"), [([0, 1], True), ([0, 0], False), ([1, 1], False), ([], False)]
 )
-def test_rows_tell_apart_if_some_failed_and_some_did_not(failed, both):
+def test_rows_have_both_outcomes_if_some_failed_and_some_did_not(failed, both):
     failed = np.array(failed, dtype=bool)
     rows = Rows(np.zeros((len(failed), 1)), failed, np.zeros(len(failed), dtype=int), share=1.0)
     assert rows.has_both_outcomes is both
@@ -152,7 +152,7 @@ def test_what_is_usual_is_the_median_of_those_that_did_not_fail_if_most_know_it(
     np.testing.assert_array_equal(usual, [5.5, np.nan, 2.0])
 
 
-def test_a_season_that_has_not_recurred_is_unknown_in_the_rows():
+def test_a_season_that_did_not_recur_is_nan_in_the_rows():
     features = Features(half_lives_s=(86_400.0,), seasons_s=(86_400.0, 604_800.0))
     gathering = RowGathering(features, max_healthy=100, seed=0)
     for hour in range(0, 24 * 6, 7):
@@ -173,7 +173,7 @@ def test_a_season_has_recurred_once_there_were_four_from_the_first_row_to_the_la
         assert np.isfinite(gathering.rows("mine").features[:, :2]).all() == recurred
 
 
-def test_who_left_or_is_gone_is_in_no_row_and_no_more_are_kept_than_may_be():
+def test_workers_left_or_gone_are_in_no_row_and_the_sample_is_limited():
     gathering = RowGathering(Features(half_lives_s=(86_400.0,)), max_healthy=2, seed=7)
     view = view_of(workers=8, state=["left", "gone", *["training"] * 6])
     gathering.add(Example(view=view, outcome=np.array([1.0, 1.0, 1.0, *[0.0] * 5])))
@@ -294,6 +294,6 @@ print(torch.zeros(1).tolist())
 
 @pytest.mark.long
 @pytest.mark.integration
-def test_an_estimator_is_kept_and_read_without_torch_which_stays_to_be_had():
+def test_an_estimator_is_serialised_and_read_without_importing_torch():
     ran = subprocess.run([sys.executable, "-c", KEPT], capture_output=True, text=True, check=True)
     assert ran.stdout.splitlines() == ["False", "[0.0]"]

@@ -40,7 +40,7 @@ def test_any_change_of_a_column_that_never_moved_is_many_spreads():
 
 
 @pytest.mark.parametrize("other", [1.0, NAN])
-def test_a_column_that_nobody_knows_stays_unknown(other):
+def test_a_column_without_values_stays_nan(other):
     scale = Scale.of(np.array([[NAN, other], [NAN, other]]))
     unknown = np.isnan(scale.spreads_off(np.ones((3, 2))))
     assert unknown.tolist() == [[True, np.isnan(other)]] * 3

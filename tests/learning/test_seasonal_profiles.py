@@ -37,14 +37,14 @@ def test_each_worker_has_level_profile_and_spread_of_its_own():
         assert usual_at(profiles, hour)[:2] == pytest.approx(expected, abs=0.3)
 
 
-def test_the_time_of_the_first_row_says_where_in_the_day_it_is():
+def test_the_time_of_the_first_row_gives_the_phase_of_the_day():
     hours = np.arange(20 * 24) + 7.5
     series = (10 + 5 * wave(hours, 24))[:, None]
     profiles = learn(series + noise(series.shape), DAY_S, start_hour=7.5)
     assert usual_at(profiles, 1000 * 24 + 6)[0] == pytest.approx(15, abs=0.3)
 
 
-def test_two_seasons_are_told_apart():
+def test_two_seasons_are_separated():
     hours = np.arange(42 * 24)
     weekend = np.where(hours // 24 % 7 >= 5, -4.0, 0.0)
     series = (20 + 5 * wave(hours, 24) + weekend)[:, None]
@@ -72,7 +72,7 @@ def test_incidents_do_not_become_usual():
         assert usual_at(profiles, hour)[0] == pytest.approx(10 + 5 * wave(hour, 24), abs=0.5)
 
 
-def test_who_was_hardly_seen_has_what_the_others_have():
+def test_a_worker_with_few_samples_gets_the_median_of_the_others():
     hours = np.arange(20 * 24)
     series = np.column_stack([10 + 5 * wave(hours, 24)] * 3) + noise((len(hours), 3))
     series[23:, 2] = np.nan
@@ -81,7 +81,7 @@ def test_who_was_hardly_seen_has_what_the_others_have():
     assert usual[2] == usual[3] == np.median(usual[:2])
 
 
-def test_a_metric_that_nobody_measured_is_unknown():
+def test_a_metric_without_samples_is_nan():
     series = np.stack([np.full((100, 2), np.nan), 10 + noise((100, 2))], axis=2)
     profiles = SeasonalProfiles.learn(series, START_NS, HOUR_S, (DAY_S,))
     assert np.isnan(profiles.usual(START_NS)).tolist() == [[True, False]] * 3

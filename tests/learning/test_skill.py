@@ -68,7 +68,7 @@ def test_what_is_above_every_baseline_and_finds_a_tenth_at_the_allowed_false_ala
         ),
     ],
 )  # fmt: skip
-def test_what_ranks_better_than_chance_and_lacks_the_rest_is_weak_and_says_what(lacks, why):
+def test_a_ranking_better_than_chance_with_shortfalls_is_weak_and_lists_them(lacks, why):
     level, sentence = verdict(judged(**lacks))
     assert level == "weak"
     assert sentence.startswith("Weak: AUPRC is above that of a random score by +")
@@ -95,7 +95,7 @@ def test_more_false_alarms_than_allowed_are_reported_at_every_level():
         assert "15 false alarms per 1,000 component-days, more than the 10" in found.sentence
 
 
-def test_a_few_alarms_more_than_a_small_budget_may_be_chance_and_are_not_held_against_it():
+def test_a_few_alarms_above_a_small_budget_may_be_chance_and_are_accepted():
     few = {"false_alarms_per_node_day": exact_rate(1, 50.0), "allowed_per_node_day": 0.001}
     assert verdict(judged(**few)).level == "useful"
 
@@ -122,14 +122,14 @@ def test_an_interval_that_begins_within_a_tenth_of_chance_is_not_clear_of_0(low,
         (Interval(value=-0.01, low=-0.02, high=0.0), "not significantly above "),
     ],
 )
-def test_what_does_not_rank_better_than_a_random_score_has_no_skill(above, said):
+def test_a_ranking_no_better_than_random_has_no_skill(above, said):
     level, sentence = verdict(judged(above))
     assert level == "no skill"
     assert sentence.startswith(f"No skill: AUPRC is {said}")
     assert "it found 10 of 20 failures (50 %, by chance 3.1 %)" in sentence
 
 
-def test_a_doubt_is_told_and_changes_no_level():
+def test_a_suspicion_is_named_and_changes_no_level():
     doubted = verdict(judged(flags=("partly_unjudged", "suspicious_feature: hours_left")))
     assert doubted.level == "useful"
     assert doubted.sentence.endswith(" Suspicious: suspicious_feature: hours_left.")
@@ -177,11 +177,11 @@ def test_with_few_incidents_no_skill_is_shown(task, count, what):
         ),
     ],
 )
-def test_of_the_baselines_beside_it_the_nearest_is_named(versus, said):
+def test_the_nearest_baseline_is_named(versus, said):
     assert said in verdict(judged(versus={"random": CLEAR, **versus})).sentence
 
 
-def test_nothing_random_beside_it_leaves_nothing_to_say():
+def test_without_a_random_score_there_is_no_verdict_sentence():
     assert verdict(judged(versus={})) == ("no skill", "")
 
 
@@ -194,7 +194,7 @@ def test_what_reads_a_column_that_knows_the_future_is_refused_and_the_column_is_
     assert ": a: length, b; " in verdict(both).sentence
 
 
-def test_an_older_score_without_budget_and_chance_is_held_to_the_same_rule():
+def test_an_older_score_without_budget_and_chance_is_judged_by_the_same_rule():
     older = msgspec.json.decode(msgspec.json.encode(judged()))
     for new in ("by_chance", "allowed_per_node_day", "verdict"):
         del older[new]

@@ -119,7 +119,9 @@ def plain(feed: Feed, until_ns: int) -> list[tuple[int, str]]:
         if isinstance(message, SampleTable):
             values, reported = message.values, message.reported
             assert reported is not None
-            text = f"{message.workers} {message.metrics} {values.tobytes()!r} {reported.tobytes()!r}"
+            text = (
+                f"{message.workers} {message.metrics} {values.tobytes()!r} {reported.tobytes()!r}"
+            )
         lines.append((ts_ns, text))
     return lines
 

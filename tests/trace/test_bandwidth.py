@@ -75,6 +75,6 @@ def test_the_command_takes_levels_and_refuses_what_is_none(tmp_path, capsys):
         app([str(tmp_path / "y.tltrace"), "--mbit-per-s", "-5"])
 
 
-def test_more_values_than_anybody_needs_are_refused(tmp_path):
+def test_too_many_values_are_refused(tmp_path):
     with pytest.raises(TraceError, match="need at most 50,000,000 values"):
         made(tmp_path / "x.tltrace", duration_s=1e8)

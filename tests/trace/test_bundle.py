@@ -61,7 +61,7 @@ def test_only_the_manifest_and_the_events_are_needed(tmp_path):
     assert (opened.topology(), opened.jobs(), opened.placement(), opened.actions()) == ((),) * 4
 
 
-def test_a_frame_has_the_unknown_columns_and_keeps_whole_numbers_whole(tmp_path):
+def test_a_frame_has_the_unknown_columns_and_integer_columns_stay_integers(tmp_path):
     large = 2**60 + 1
     frame = bundle(tmp_path / "b", [fault(1, extra={"n": large}), fault(2)]).frame(EVENTS)
     assert frame["n"].tolist()[0] == large
@@ -118,7 +118,7 @@ def test_row_groups_of_another_time_are_not_read(tmp_path):
         values(opened, at(7), at(8))
 
 
-def test_who_wants_no_metric_reads_no_file(tmp_path):
+def test_without_metrics_no_file_is_read(tmp_path):
     opened = bundle(tmp_path / "b", NODES, [(1, "a", "x", 1.0)])
     damage(opened.parquet_files[0], row_group=0)
     assert list(opened.telemetry(metrics=())) == []
@@ -151,7 +151,7 @@ def test_files_are_read_in_the_order_of_their_names(tmp_path):
     assert (opened.metrics, opened.measured) == (("x", "y"), ("a", "b"))
 
 
-def test_unknown_columns_of_the_telemetry_are_kept_after_the_others(tmp_path):
+def test_unknown_columns_of_the_telemetry_come_after_the_others(tmp_path):
     opened = bundle(tmp_path / "b", NODES, [(1, "a", "x", 1.0)])
     (path,) = opened.parquet_files
     rows = table([(1, "a", "x", 1.0)])
@@ -242,7 +242,7 @@ def test_a_manifest_of_another_schema_is_refused(tmp_path, change, message):
 
 
 @pytest.mark.parametrize("change", [{"start_ns": -(2**63)}, {"end_ns": 2**63 - 1}])
-def test_a_span_in_which_times_cannot_be_told_from_one_another_is_refused(tmp_path, change):
+def test_a_span_beyond_64_bit_differences_is_refused(tmp_path, change):
     path = bundle(tmp_path / "b", [fault(1)]).path / MANIFEST
     path.write_bytes(msgspec.json.encode({**msgspec.json.decode(path.read_bytes()), **change}))
     with pytest.raises(
@@ -308,7 +308,7 @@ def test_a_column_called_extra_is_a_column_like_others(tmp_path):
     assert bundle(tmp_path / "b", [event]).events() == (event,)
 
 
-def test_an_extra_column_cannot_take_the_place_of_a_known_one(tmp_path):
+def test_an_extra_column_cannot_replace_a_schema_column(tmp_path):
     rows: list[Row] = [fault(1, extra={"kind": "other"})]
     with pytest.raises(TraceError, match="rename the extra column 'kind': the schema has it"):
         bundle(tmp_path / "b", rows)

@@ -51,7 +51,7 @@ def test_a_delimiter_is_detected_or_set_in_the_mapping(tmp_path, caplog, mark, n
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
-def test_a_byte_order_mark_says_how_a_file_is_encoded(tmp_path, encoding, pack):
+def test_a_byte_order_mark_sets_the_encoding(tmp_path, encoding, pack):
     path = tmp_path / ("events.csv.gz" if pack is gzip.compress else "events.csv")
     path.write_bytes(pack(EVENTS.encode(encoding)))
     import_csv(path, tmp_path / "out.tltrace")
@@ -101,7 +101,7 @@ def test_marks_for_nothing_are_empty_and_those_of_the_mapping_in_every_column(tm
         imported(tmp_path, text)
 
 
-def test_decimal_commas_are_read_where_the_mapping_says_so_and_thousands_refused(tmp_path):
+def test_decimal_commas_are_read_if_the_mapping_sets_them_and_thousands_refused(tmp_path):
     wide = "time;component;temp\n2026-01-01;n1;1,5\n2026-01-02;n1;-20\n"
     with pytest.raises(TraceError, match=r"wide.csv:2: need a number for temp \(or decimal"):
         imported(tmp_path, EVENTS, TELEMETRY, wide=wide)
@@ -111,7 +111,7 @@ def test_decimal_commas_are_read_where_the_mapping_says_so_and_thousands_refused
         imported(tmp_path, EVENTS, mapping, wide=wide + "2026-01-03;n1;1.234\n")
 
 
-def test_what_may_be_damaged_is_refused_or_told_and_never_taken_in_silence(tmp_path, caplog):
+def test_possibly_damaged_input_is_refused_or_warned_of(tmp_path, caplog):
     whole = imported(tmp_path, EVENTS).events()
     with pytest.raises(TraceError, match=r"events.csv: the last row is cut off: need 4 cells as "):
         imported(tmp_path, EVENTS + "2026-01-03T0")

@@ -15,7 +15,7 @@ from torchloom_core.trace.importers.infinitehbd import import_infinitehbd
 DAY_S = 86_400
 
 
-def test_counts_rates_and_repairs_are_told(tmp_path):
+def test_counts_rates_and_repairs_are_reported(tmp_path):
     found = describe(
         bundle(
             tmp_path / "b",
@@ -61,7 +61,7 @@ def test_the_interval_of_a_rate_is_the_exact_one():
     assert math.isnan(failure_rate(0, 0.0).per_day)
 
 
-def test_prevalence_is_told_of_a_horizon_of_ones_own_as_well(tmp_path):
+def test_prevalence_is_reported_for_a_custom_horizon_too(tmp_path):
     rows = [*NODES, fault(5 * DAY_S, "a", resolved_s=6 * DAY_S)]
     opened = bundle(tmp_path / "b", rows, seconds=11 * DAY_S)
     own = describe(opened, horizon_s=1.5 * DAY_S).prevalence
@@ -101,7 +101,7 @@ def test_a_trace_without_a_failure_is_described(tmp_path):
 # --- telemetry ---
 
 
-def test_intervals_gaps_and_what_is_missing_are_told(tmp_path):
+def test_intervals_gaps_and_missing_samples_are_reported(tmp_path):
     # Node a every 10 s with a gap of 40 s, node b throughout; y only on b, once not valid.
     samples = [(t_s, "a", "x", 1.0) for t_s in (0, 10, 50, 60, 70, 80, 90)]
     samples += [(t_s, "b", "x", 1.0) for t_s in range(0, 100, 10)]
@@ -132,7 +132,7 @@ def daily(node, days):
 
 
 @pytest.mark.parametrize("kind", ["disk", "node"])
-def test_who_died_or_came_late_counts_for_the_time_in_service(tmp_path, kind):
+def test_failed_or_late_components_count_for_their_time_in_service(tmp_path, kind):
     rows = [*(Component(id=name, kind=kind) for name in "abcd"), fault(4 * DAY_S, "b")]
     samples = [
         *daily("a", range(20)),
@@ -149,7 +149,7 @@ def test_who_died_or_came_late_counts_for_the_time_in_service(tmp_path, kind):
     assert found.prevalence["1 d"] == pytest.approx(2 / (19 + 4 + 4 + 19))
 
 
-def test_who_falls_silent_is_in_service_until_then_and_counted(tmp_path):
+def test_a_component_that_stops_reporting_is_in_service_until_then_and_counted(tmp_path):
     days = {"a": range(60), "gone": range(30), "away": (*range(20), *range(40, 60))}
     samples = [one for name, own in days.items() for one in daily(name, own)]
     found = describe(bundle(tmp_path / "b", (), samples, seconds=60 * DAY_S))
@@ -158,7 +158,7 @@ def test_who_falls_silent_is_in_service_until_then_and_counted(tmp_path):
     assert describe(bundle(tmp_path / "c", (), daily("a", range(60)))).silent == 0
 
 
-def test_what_the_topology_says_of_a_component_stands(tmp_path):
+def test_times_of_the_topology_take_precedence(tmp_path):
     rows = [
         Component(id="a", kind="disk"),
         Component(id="b", kind="disk", until_ns=at(12 * DAY_S)),
@@ -200,7 +200,7 @@ def test_a_plot_of_another_kind_or_place_is_refused(tmp_path):
         draw_faults(opened, tmp_path / "file" / "plot.svg")
 
 
-def test_infinitehbd_has_the_figures_that_are_known_of_it(tmp_path):
+def test_infinitehbd_has_its_published_figures(tmp_path):
     import_infinitehbd(shared_data("infinitehbd"), tmp_path / "i.tltrace")
     found = describe(Bundle.open(tmp_path / "i.tltrace"))
     assert found.fatal == 584

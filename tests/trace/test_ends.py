@@ -40,7 +40,7 @@ def test_a_node_whose_gpu_failed_is_back_once_anything_of_it_reports(tmp_path):
     assert ends(trace) == [30]
 
 
-def test_a_disk_does_not_come_back_unless_something_is_told_of_it(tmp_path):
+def test_a_disk_does_not_come_back_unless_it_reports(tmp_path):
     failed = bundle(tmp_path / "failed.tltrace", [*DISKS, fault(5)])
     assert ends(failed) == [60]
     again = bundle(tmp_path / "again.tltrace", [*DISKS, fault(5), fault(41, fatal=False)])

@@ -54,7 +54,7 @@ def same(left: list[float], right: list[float]) -> bool:
 # --- who is there ---
 
 
-def test_everybody_says_hello_and_every_tick_brings_a_sample_and_a_tick(tmp_path):
+def test_every_component_sends_a_hello_and_every_tick_has_a_sample_and_a_tick(tmp_path):
     feed = feed_of(bundle(tmp_path / "t.tltrace", NODES), tick_s=20)
     kinds = [(ts_ns, type(message)) for ts_ns, message in feed]
     per_tick = [(at(s), kind) for s in (20, 40, 60) for kind in (SampleTable, Tick)]
@@ -64,7 +64,7 @@ def test_everybody_says_hello_and_every_tick_brings_a_sample_and_a_tick(tmp_path
     assert hello.state == "training"
 
 
-def test_a_fatal_fault_ends_a_life_and_the_next_begins_when_it_is_resolved(tmp_path):
+def test_a_fatal_fault_ends_an_incarnation_and_the_next_begins_when_it_is_resolved(tmp_path):
     rows = [*NODES, fault(5, avail_s=12, resolved_s=33)]
     feed = feed_of(bundle(tmp_path / "t.tltrace", rows), tick_s=10)
     assert told(feed)[2:] == [
@@ -76,7 +76,7 @@ def test_a_fatal_fault_ends_a_life_and_the_next_begins_when_it_is_resolved(tmp_p
     assert (told_fault.ts_ns, told_fault.kind) == (at(5), "xid")
 
 
-def test_what_is_not_to_be_shown_is_told_by_no_fault_and_by_no_death_and_is_away_all_the_same(
+def test_a_hidden_event_causes_no_fault_and_an_expected_exit(
     tmp_path,
 ):
     rows = [*NODES, fault(5, avail_s=12, resolved_s=33), fault(8, kind="note", fatal=False)]
@@ -89,13 +89,13 @@ def test_what_is_not_to_be_shown_is_told_by_no_fault_and_by_no_death_and_is_away
     ]
 
 
-def test_what_nobody_saw_repaired_is_away_for_as_long_as_is_assumed(tmp_path):
+def test_a_failure_without_an_end_lasts_repair_s(tmp_path):
     rows = [*NODES, fault(5)]
     feed = feed_of(bundle(tmp_path / "t.tltrace", rows), tick_s=10, repair_s=30)
     assert told(feed)[-1] == (35, "hello", "a", 2)
 
 
-def test_a_fault_that_is_not_fatal_is_told_and_ends_nothing(tmp_path):
+def test_a_fault_that_is_not_fatal_is_a_message_and_ends_nothing(tmp_path):
     rows = [*NODES, fault(5, fatal=False)]
     assert told(feed_of(bundle(tmp_path / "t.tltrace", rows), tick_s=10))[2:] == [
         (5, "fault", "a", "a@5")
@@ -129,7 +129,7 @@ def test_a_fault_of_a_rack_is_one_of_every_node_in_it_and_of_a_gpu_one_of_its_no
     assert lines[6:8] == [(20, "fault", "a", "a/gpu-1@20"), (20, "dies", "a", 2)]
 
 
-def test_what_was_known_before_the_start_comes_first_and_who_was_away_comes_late(tmp_path):
+def test_earlier_faults_come_first_and_components_away_at_the_start_come_later(tmp_path):
     rows = [*NODES, fault(2, "b", resolved_s=4), fault(10, resolved_s=45)]
     trace = bundle(tmp_path / "t.tltrace", rows)
     assert told(feed_of(trace, tick_s=10, start_ns=at(30))) == [
@@ -140,7 +140,7 @@ def test_what_was_known_before_the_start_comes_first_and_who_was_away_comes_late
     ]
 
 
-def test_what_is_known_after_the_last_tick_is_told_at_the_end(tmp_path):
+def test_messages_after_the_last_tick_come_at_the_end(tmp_path):
     trace = bundle(tmp_path / "t.tltrace", [*NODES, fault(57)])
     assert told(feed_of(trace, tick_s=25))[2:] == [(57, "fault", "a", "a@57"), (57, "dies", "a", 1)]
 
@@ -160,7 +160,7 @@ def test_components_appear_and_vanish(tmp_path):
     assert [list(tick) for tick in samples(feed)][:2] == [["early"], ["early", "late"]]
 
 
-def test_a_group_is_the_jobs_while_it_sits_there_and_a_change_keeps_the_life(tmp_path):
+def test_a_group_follows_the_placement_within_an_incarnation(tmp_path):
     rows = [
         *NODES,
         Placement(job="j", group="g0", rank=1, component="a/gpu-1", from_ns=at(0)),
@@ -219,7 +219,7 @@ def test_the_newest_valid_value_of_a_tick_counts_and_every_tick_begins_anew(tmp_
     assert same(third["a"][1], [NAN, NAN])
 
 
-def test_parts_of_a_node_tell_the_highest_and_a_rack_tells_all_its_nodes(tmp_path):
+def test_a_node_has_the_maximum_of_its_parts_and_rack_metrics_apply_to_all_nodes(tmp_path):
     trace = bundle(
         tmp_path / "t.tltrace",
         NODES,
@@ -238,7 +238,7 @@ def test_parts_of_a_node_tell_the_highest_and_a_rack_tells_all_its_nodes(tmp_pat
     assert (tick["a"][0], tick["b"][0]) == (True, False)
 
 
-def test_a_fleet_of_nodes_without_parts_is_told_as_it_is(tmp_path):
+def test_telemetry_of_nodes_without_parts_is_unchanged(tmp_path):
     nodes = [Component(id=name, kind="node") for name in "ab"]
     rows = [(1, "b", "temp", 5.0), (2, "b", "power", 6.0), (3, "nobody", "temp", 99.0)]
     rows.append((4, "b", "fan", 7.0))
@@ -248,7 +248,7 @@ def test_a_fleet_of_nodes_without_parts_is_told_as_it_is(tmp_path):
     assert same(tick["a"][1], [NAN, NAN, NAN])
 
 
-def test_only_the_wanted_metrics_are_read_and_unknown_ones_are_left_out(tmp_path):
+def test_only_the_given_metrics_are_read_and_unknown_ones_are_left_out(tmp_path):
     trace = bundle(
         tmp_path / "t.tltrace", NODES, [(1, "a", "temp", 1.0), (2, "a", "power", 2.0)], seconds=10
     )
@@ -456,7 +456,7 @@ def tick_by_tick(feed: Feed, from_ns: int, every_ns: int) -> list[tuple[int, str
     from_s=st.integers(0, 59),
     every_ticks=st.integers(1, 9),
 )
-def test_a_stretch_brings_what_its_ticks_bring_one_by_one(past, told, from_s, every_ticks):
+def test_a_stretch_equals_its_single_ticks(past, told, from_s, every_ticks):
     with tempfile.TemporaryDirectory() as folder:
         trace = bundle(Path(folder) / "t.tltrace", [*NODES, PASSING, *past.events], past.samples)
         feed = feed_of(trace, **told)

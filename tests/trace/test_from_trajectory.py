@@ -151,7 +151,7 @@ def test_every_verdict_is_the_same_to_the_byte(tmp_path):
 
 @settings(max_examples=examples(60))
 @given(script=scripts, hot=st.floats(80, 99))
-def test_whatever_was_fed_in_comes_out_again_to_the_bit(script, hot, tmp_path_factory):
+def test_recorded_inputs_are_returned_exactly(script, hot, tmp_path_factory):
     folder = tmp_path_factory.mktemp("incarnation")
     # A Weaver's clock does not run backwards, and JSON, of which the record is, has no infinity.
     forward = [(m, max(0, delay_ns)) for m, delay_ns in script if "inf" not in repr(m)]
@@ -162,7 +162,7 @@ def test_whatever_was_fed_in_comes_out_again_to_the_bit(script, hot, tmp_path_fa
     assert again(trace) == said
 
 
-def test_the_rows_tell_what_happened(tmp_path):
+def test_the_rows_contain_what_happened(tmp_path):
     record(tmp_path / "run", LIFE)
     trace = exported(tmp_path)
     topology = {part.id: part for part in trace.topology()}
@@ -193,7 +193,7 @@ def test_the_rows_tell_what_happened(tmp_path):
     assert placed == {("a", 1, None), ("b", 1, 6), ("b", 17, None), ("s", 1, 22)}
 
 
-def test_a_life_that_a_clock_gone_back_has_numbered_is_placed_like_any_other(tmp_path):
+def test_an_incarnation_numbered_by_a_clock_that_went_back_is_placed_like_any_other(tmp_path):
     back = [(hello("b-0", rack="r0", incarnation=0), 10 * S) if m is LIFE[-3][0] else (m, after)
             for m, after in LIFE]  # fmt: skip
     record(tmp_path / "run", back)
@@ -238,7 +238,7 @@ def test_it_feeds_like_any_other_trace(tmp_path):
     assert died == ["node-b", "node-s"]
 
 
-def test_the_newest_life_is_taken_unless_another_is_named(tmp_path):
+def test_the_newest_incarnation_is_used_unless_an_epoch_is_given(tmp_path):
     for epoch in (1, 2, 4):
         record(tmp_path / "run", LIFE[: 3 * epoch], epoch=epoch)
     assert "epoch 4" in exported(tmp_path).manifest.source
@@ -247,7 +247,7 @@ def test_the_newest_life_is_taken_unless_another_is_named(tmp_path):
         exported(tmp_path, epoch=3, force=True)
 
 
-def test_the_command_writes_the_bundle_and_says_what_it_holds(tmp_path, capsys):
+def test_the_command_writes_the_bundle_and_prints_its_manifest(tmp_path, capsys):
     record(tmp_path / "run", LIFE)
     app = App()
     app.default(command)
@@ -276,7 +276,7 @@ def test_a_policy_that_took_too_long_does_so_again(tmp_path):
     assert again(trace) == [encode(slow)]
 
 
-def test_a_life_with_a_gap_in_its_record_is_a_trace_too(tmp_path):
+def test_an_incarnation_with_a_recording_gap_is_a_trace_too(tmp_path):
     writer = TrajectoryWriter(tmp_path / "run", "run", 1, CONFIG, {}, START_NS)
     ticks = [(Tick(), START_NS + number * S) for number in range(1, 8)]
     for number, (tick, ts_ns) in enumerate(ticks):

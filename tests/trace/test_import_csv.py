@@ -82,7 +82,7 @@ def test_time_component_and_kind_are_enough(tmp_path):
     assert not opened.manifest.synthetic
 
 
-def test_times_are_utc_unless_they_say_otherwise_and_unknown_columns_stay(tmp_path):
+def test_times_are_utc_without_an_offset_and_unknown_columns_stay(tmp_path):
     first, second, third = imported(tmp_path, events=PLAIN).events()
     assert (first.t_event, first.t_resolved, first.extra) == (utc(1), utc(1, 10), {"slot": "4"})
     assert (second.t_event, second.kind, second.extra) == (utc(2), "hang", {})
@@ -100,7 +100,7 @@ def test_times_are_utc_unless_they_say_otherwise_and_unknown_columns_stay(tmp_pa
         ("kinds", []),
     ],
 )
-def test_a_column_that_is_almost_a_known_one_is_kept_and_told(tmp_path, caplog, header, told):
+def test_a_column_almost_named_like_a_known_one_gets_a_warning(tmp_path, caplog, header, told):
     """Not where the one it resembles is there: ``kinds`` beside ``kind`` is no slip."""
     text = f"time,component,kind,{header}\n2026-01-01,n1,x,a\n2026-01-02,n1,x,b\n"
     first, _ = imported(tmp_path, events=text).events()
@@ -120,7 +120,7 @@ def test_every_column_of_an_event_can_be_given(tmp_path):
     assert (second.id, second.fatal, second.follows) == ("e0", True, "fabric")
 
 
-def test_a_trace_is_called_as_its_bundle_unless_the_mapping_or_the_caller_says(tmp_path):
+def test_a_trace_has_the_name_of_its_bundle_unless_the_mapping_or_the_caller_sets_one(tmp_path):
     """Two months of one source, under one name, would be one trace to a model."""
     assert imported(tmp_path, events=PLAIN).manifest.name == "out"
     assert imported(tmp_path, "name = 'fleet 2026'\n", events=PLAIN).manifest.name == "fleet 2026"
@@ -176,7 +176,7 @@ def test_times_are_exact(tmp_path, unit, origin, cell, expected):
     assert imported(tmp_path, mapping, events=text).events()[0].t_event == expected
 
 
-def test_a_row_that_is_a_copy_is_taken_once_and_told(tmp_path, caplog):
+def test_a_duplicate_row_is_used_once_with_a_warning(tmp_path, caplog):
     text = (
         "time,component,kind,resolved,slot\n"
         "2026-01-01,n1,x,2026-01-02,4\n"
@@ -192,7 +192,7 @@ def test_a_row_that_is_a_copy_is_taken_once_and_told(tmp_path, caplog):
     assert caplog.messages == [warning]
 
 
-def test_a_topology_says_what_was_watched(tmp_path):
+def test_a_topology_lists_the_watched_components(tmp_path):
     mapping = f'[times]\n{WATCHED}[topology]\nfile = "topology.csv"\n'
     opened = imported(tmp_path, mapping, events=PLAIN, topology=TOPOLOGY)
     assert opened.topology() == (
@@ -252,7 +252,7 @@ def test_a_table_that_is_read_in_parts_is_the_same_bundle(tmp_path, request, lay
 
 
 @pytest.mark.slow
-def test_what_is_wrong_is_told_with_its_row_whatever_part_it_is_in(tmp_path, in_parts):
+def test_faults_have_their_row_in_every_part(tmp_path, in_parts):
     mapping = "[topology]\nfile = 'topology.csv'\n[telemetry]\nfile = 'wide.csv'\n"
     tables = {"events": PLAIN, "topology": "id,kind\nn1,node\nn2,node\n"}
     row = "2026-01-01T00:10:00,n1,{}\n"
@@ -321,7 +321,7 @@ OF_DAYS = (
 )
 
 
-def test_events_after_the_telemetry_ends_are_left_out_and_told(tmp_path, caplog):
+def test_events_after_the_telemetry_ends_are_left_out_with_a_warning(tmp_path, caplog):
     """Not one of its last interval, nor one from before it: those were to be seen coming."""
     hours = ("01T00", "05T20", "06T00", "06T01", "08T00", "09T00")
     events = "time,component,kind\n" + "".join(f"2026-01-{hour},n1,x\n" for hour in hours)
@@ -340,7 +340,7 @@ def test_events_after_the_telemetry_ends_are_left_out_and_told(tmp_path, caplog)
     assert caplog.messages == [OF_DAYS]
 
 
-def test_who_is_never_heard_is_told(tmp_path, caplog):
+def test_components_without_telemetry_are_warned_of(tmp_path, caplog):
     hours = [f"2026-01-01T{hour:02}:30" for hour in range(24)]
     tables = {
         "events": "time,component,kind\n2026-01-01T01:00,n1,x\n",
@@ -356,7 +356,7 @@ def test_who_is_never_heard_is_told(tmp_path, caplog):
     ]
 
 
-def test_what_lies_outside_the_span_that_was_watched_is_left_out_and_told(tmp_path, caplog):
+def test_rows_outside_the_span_are_left_out_with_a_warning(tmp_path, caplog):
     events = (
         "time,component,kind,available\n2026-01-01,n1,x,\n2026-01-03,n1,x,2026-01-05\n"
         "2026-01-03,n1,y,\n" + "".join(f"2026-01-{day},n1,x,\n" for day in range(10, 18))
@@ -472,7 +472,7 @@ def refusal(folder: Path, mapping: str = "", **files: str) -> list[str]:
     return str(refused.value).replace(f"{folder}/", "").splitlines()
 
 
-def test_all_rows_that_cannot_be_are_told_file_by_file(tmp_path):
+def test_all_invalid_rows_are_reported_file_by_file(tmp_path):
     mapping = "[topology]\nfile = 'topology.csv'\n[telemetry]\nfile = 'wide.csv'\n"
     events = "time,component,kind,fatal\n2026-01-01,n1,x,maybe\nsoon,n1,x,\n2026-01-02,,x,\n"
     topology = "id,kind,gpus\nn1,node,many\n"
@@ -501,7 +501,7 @@ def test_a_parent_without_a_row_is_one_fault_of_the_first_that_names_it(tmp_path
     ]
 
 
-def test_of_many_faults_the_first_ten_are_told_and_how_many_there_are(tmp_path):
+def test_of_many_faults_the_first_ten_and_the_total_are_reported(tmp_path):
     events = "time,component,kind,fatal\n" + "soon,n1,x,maybe\n" * 3
     events += "".join(f"soon,n1,x{number},\n" for number in range(497))
     lines = refusal(tmp_path, events=events)
@@ -706,7 +706,7 @@ def test_events_of_several_severities_that_all_count_as_fatal_are_warned_of(tmp_
     assert line in bundle.manifest.notes
 
 
-def test_a_mapping_says_which_events_are_fatal(tmp_path, caplog):
+def test_a_mapping_selects_the_fatal_events(tmp_path, caplog):
     bundle = imported(tmp_path, '[events.fatal_if]\nseverity = ["FATAL"]\n', events=LOG)
     assert [event.fatal for event in bundle.events()] == [False, True]
     assert not caplog.messages
@@ -730,7 +730,7 @@ def test_numbers_read_as_the_first_years_after_1970_are_warned_of(tmp_path, capl
 
 
 @pytest.mark.parametrize(("unit", "scale"), [("s", 1), ("ms", 1000), ("us", 1_000_000)])
-def test_a_number_counts_what_its_unit_says(tmp_path, caplog, unit, scale):
+def test_a_number_is_read_in_its_unit(tmp_path, caplog, unit, scale):
     events = f"time,component,kind\n{1_700_000_000 * scale},n1,x\n{1_700_000_060 * scale},n1,x\n"
     bundle = imported(tmp_path, f'[times]\nunit = "{unit}"\n', events=events)
     assert [event.t_event for event in bundle.events()] == [

@@ -179,7 +179,7 @@ def test_a_drive_fails_at_the_end_of_its_last_day_and_one_that_vanishes_does_not
     assert event.t_event == event.t_avail == day(3)
 
 
-def test_a_days_values_are_known_at_its_end(tmp_path):
+def test_a_days_values_are_available_at_its_end(tmp_path):
     opened = backblaze(tmp_path, scrapes((1, "a", 0, 3.0), (2, "a", 0, None)))
     rows = pa.concat_tables(opened.telemetry()).to_pandas()
     assert rows["t_event"].tolist() == [day(1), day(2)]

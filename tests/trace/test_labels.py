@@ -23,7 +23,7 @@ def test_columns_are_numbers_dates_or_words():
     assert labels.of[2] == {"model": "x1", "cage": 4.0}
 
 
-def test_what_is_the_same_of_all_or_different_of_each_tells_nothing_but_is_kept():
+def test_labels_equal_or_unique_for_all_are_uninformative_but_stored():
     labels = labels_from([{"maker": "m", "serial": "s1"}, {"maker": "m", "serial": "s2"}])
     assert (labels.numbers, labels.words) == ((), ())
     assert labels.of[1] == {"maker": "m", "serial": "s2"}
@@ -50,7 +50,7 @@ def test_what_a_component_hangs_on_beside_its_rack_is_a_word_by_its_kind(tmp_pat
     )
 
 
-def test_a_hello_of_a_trace_says_the_labels(tmp_path):
+def test_a_hello_of_a_trace_has_the_labels(tmp_path):
     parts = [*NODES[:4], Component(id="b", kind="node", parents=("r0",), extra={"model": "y"})]
     feed = Feed(bundle(tmp_path / "t.tltrace", parts), tick_s=10, repair_s=86_400.0)
     hellos = {m.worker: m.labels for _, m in feed if isinstance(m, Hello)}

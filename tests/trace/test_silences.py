@@ -38,7 +38,7 @@ def silent(path, samples, *parts, known_d=DAYS):
     ]
 
 
-def test_who_reports_no_more_is_silent_from_the_second_missed_report_to_beyond_the_end(tmp_path):
+def test_a_component_that_stops_reporting_is_silent_from_the_second_missed_report_on(tmp_path):
     days = {"a": range(DAYS), "b": range(40)}
     assert silent(tmp_path / "t", reports(days)) == [("b", 41.0, 60.0)]
 
@@ -48,12 +48,12 @@ def test_ten_reports_that_are_missing_at_the_end_are_no_silence_yet_and_eleven_a
     assert silent(tmp_path / "t", reports(days)) == [("c", 50.0, 60.0)]
 
 
-def test_who_reported_for_a_few_days_and_no_more_is_silent_and_who_reported_twice_is_not(tmp_path):
+def test_a_component_is_silent_only_if_it_had_reported_for_long(tmp_path):
     days = {"a": range(DAYS), "few": range(5), "twice": (0, 20), "z": range(DAYS)}
     assert silent(tmp_path / "t", reports(days)) == [("few", 6.0, 60.0)]
 
 
-def test_who_comes_late_or_is_away_for_long_is_silent_meanwhile_and_not_for_ten_reports(tmp_path):
+def test_a_long_absence_is_a_silence_and_ten_missed_reports_are_not(tmp_path):
     days = {
         "a": range(DAYS),
         "came": range(30, DAYS),
@@ -69,12 +69,12 @@ def test_a_silence_begins_a_day_after_the_last_report_at_the_earliest(tmp_path):
     assert found == [("b", 10.9, 20.0)]  # the last of c was 21 hours before the end
 
 
-def test_nobody_is_silent_while_the_telemetry_of_all_is_missing(tmp_path):
+def test_no_component_is_silent_while_all_telemetry_is_missing(tmp_path):
     days = (*range(10), *range(40, 50))
     assert silent(tmp_path / "t", reports({"a": days, "b": days})) == []
 
 
-def test_when_the_topology_says_that_one_came_or_went_nobody_waits_for_it(tmp_path):
+def test_time_outside_the_topologys_span_is_no_silence(tmp_path):
     days = {"a": range(DAYS), "came": range(30, DAYS), "went": range(30)}
     came = Component(id="came", kind="node", from_ns=at(29 * DAY_S))
     went = Component(id="went", kind="node", until_ns=at(31 * DAY_S))
@@ -83,7 +83,7 @@ def test_when_the_topology_says_that_one_came_or_went_nobody_waits_for_it(tmp_pa
     assert silent(tmp_path / "u", reports(days), came, long_gone) == [("went", 31.0, 55.0)]
 
 
-def test_who_tells_only_what_changes_is_not_silent(tmp_path):
+def test_a_component_that_reports_only_changes_is_not_silent(tmp_path):
     random = np.random.default_rng(0)
     days = {f"d{i}": {0, *random.integers(0, DAYS, 3).tolist()} for i in range(40)}
     # Counters that move daily once they have begun to, of a few.
@@ -91,12 +91,12 @@ def test_who_tells_only_what_changes_is_not_silent(tmp_path):
     assert silent(tmp_path / "t", reports(days)) == []
 
 
-def test_who_reports_seldom_among_others_that_report_often_is_not_silent(tmp_path):
+def test_a_component_that_reports_rarely_is_not_silent(tmp_path):
     days = {"a": range(DAYS), "b": range(DAYS), "now and then": range(0, 56, 14), "z": range(DAYS)}
     assert silent(tmp_path / "t", reports(days)) == []
 
 
-def test_a_node_is_heard_of_by_its_gpus(tmp_path):
+def test_a_node_reports_by_its_gpus(tmp_path):
     parts = [
         *(Component(id=name, kind="node") for name in "ab"),
         *(Component(id=f"b/{i}", kind="gpu", parents=("b",)) for i in range(2)),
@@ -120,7 +120,7 @@ def test_a_rack_that_reports_is_no_sign_of_its_nodes(tmp_path):
     assert [silence.row for silence in found] == [0, 1]
 
 
-def test_what_was_not_known_yet_is_no_silence(tmp_path):
+def test_a_silence_that_is_not_known_yet_is_none(tmp_path):
     samples = reports({"a": range(DAYS), "b": range(40)})
     assert silent(tmp_path / "t", samples, known_d=50) == []
     assert silent(tmp_path / "u", samples, known_d=53) == [("b", 41.0, 60.0)]
@@ -137,7 +137,7 @@ def test_a_trace_without_telemetry_has_no_silence(tmp_path):
     st.integers(0, 2),
     st.integers(1, DAYS),
 )
-def test_no_silence_holds_a_report_nor_depends_on_what_was_told_later(seed, shares, gone, known_d):
+def test_no_silence_contains_a_report_or_depends_on_later_reports(seed, shares, gone, known_d):
     random = np.random.default_rng(seed)
     days = {
         f"n{i}": sorted({*np.flatnonzero(random.random(DAYS) < share).tolist(), i})

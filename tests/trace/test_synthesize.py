@@ -49,14 +49,14 @@ def test_the_same_seed_gives_the_same_bytes_and_another_one_others(tmp_path):
     }
 
 
-def test_it_says_that_it_is_synthetic_and_of_what_parameters(tmp_path):
+def test_the_manifest_has_the_parameters_and_is_synthetic(tmp_path):
     manifest = made(tmp_path / "x.tltrace", RESTLESS).manifest
     assert manifest.synthetic
     assert msgspec.json.decode(manifest.notes, type=Parameters) == RESTLESS
     assert manifest.load_dependent == ("gpu_temp_celsius", "gpu_power_watts")
 
 
-def test_the_topology_is_as_asked_for_and_the_job_sits_on_it(tmp_path):
+def test_the_topology_follows_the_parameters_and_has_the_job(tmp_path):
     trace = made(tmp_path / "x.tltrace", SMALL)
     kinds = [part.kind for part in trace.topology()]
     counts = {kind: kinds.count(kind) for kind in sorted(set(kinds))}
@@ -69,7 +69,7 @@ def test_the_topology_is_as_asked_for_and_the_job_sits_on_it(tmp_path):
     assert job.groups == len(trace.placement()) == 15
 
 
-def test_all_lies_in_the_span_and_nobody_knows_before_it_happens(tmp_path):
+def test_all_rows_lie_in_the_span_and_are_available_after_they_happen(tmp_path):
     trace = made(tmp_path / "x.tltrace", RESTLESS)
     start, end = trace.manifest.start_ns, trace.manifest.end_ns
     assert end - start == 3 * 86_400 * SECOND_NS
@@ -85,7 +85,7 @@ def test_all_lies_in_the_span_and_nobody_knows_before_it_happens(tmp_path):
         assert frame.t_avail.max() <= end
 
 
-def test_nodes_fail_as_often_as_asked_for_and_lemons_far_more_often():
+def test_nodes_fail_at_the_configured_rate_and_lemons_far_more_often():
     parameters = Parameters(
         nodes=400, days=400.0, repair_median_s=60.0, power_per_feed_day=0.0, switch_per_rack_day=0.0
     )
@@ -101,7 +101,7 @@ def test_nodes_fail_as_often_as_asked_for_and_lemons_far_more_often():
     assert np.mean(worst) > 5 * np.median(list(counts.values()))
 
 
-def test_intervals_spread_as_the_weibull_shape_says():
+def test_intervals_follow_the_weibull_shape():
     def spread(shape: float) -> float:
         parameters = Parameters(
             nodes=1, days=20_000.0, weibull_shape=shape, repair_median_s=1.0, lemon_share=0.0,

@@ -183,7 +183,7 @@ def test_a_file_that_the_manifest_lists_must_be_there(sound):
     assert f"{JOBS}: need this file of the manifest, was none" in faults(sound)
 
 
-def test_a_file_that_the_manifest_does_not_list_is_a_remark(tmp_path):
+def test_a_file_that_the_manifest_does_not_list_is_a_warning(tmp_path):
     path = bundle(tmp_path / "b", [fault(2)]).path
     (path / JOBS).touch()
     warning = f"{path / JOBS}: is not listed in the manifest"
@@ -203,7 +203,7 @@ def test_what_cannot_be_opened_is_one_fault(tmp_path):
     assert found.endswith("need a trace bundle, was nothing: there is no such folder")
 
 
-def test_a_trace_without_a_failure_is_sound_with_a_remark(tmp_path):
+def test_a_trace_without_a_failure_is_valid_with_a_warning(tmp_path):
     for name, rows in (("none", [*NODES]), ("harmless", [*NODES, fault(1, fatal=False)])):
         path = bundle(tmp_path / name, rows, SAMPLES).path
         warning = f"{path / EVENTS}: has no failures: no event is fatal"
@@ -215,7 +215,7 @@ def test_an_empty_trace_is_a_fault(tmp_path):
     assert faults(path) == [f"{EVENTS}: need an event or telemetry, was an empty trace"]
 
 
-def test_a_cause_that_is_no_event_is_a_remark(tmp_path):
+def test_a_cause_that_is_not_an_event_is_a_warning(tmp_path):
     path = bundle(tmp_path / "b", [fault(1, cause="storm")]).path
     warning = f"{path / EVENTS}: cause 'storm' of 'a@1' is not an event"
     assert validate(path) == Findings(faults=(), warnings=(warning,))
@@ -302,14 +302,14 @@ def test_a_truncated_parquet_file_is_named(sound, kept):
     assert "\n" not in found
 
 
-def test_reading_is_told_how_far_it_is(sound):
+def test_reading_reports_its_progress(sound):
     told: list[tuple[str, int, int]] = []
     validate(sound, lambda path, done, rows: told.append((path.name, done, rows)))
     assert told == [("000000.parquet", len(SAMPLES), len(SAMPLES))]
 
 
 @pytest.mark.slow
-def test_a_file_is_never_held_whole(sound):
+def test_a_file_is_never_in_memory_completely(sound):
     """Values that do not compress, in row groups of a part each."""
     values = np.random.default_rng(0).normal(size=16 * PART_ROWS)
     rows = table([(1, "a", "x", 1.0)]).take(np.zeros(len(values), dtype=np.int64))

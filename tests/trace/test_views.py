@@ -30,14 +30,14 @@ def test_a_view_comes_every_so_many_ticks_from_the_start_on(tmp_path):
     ]
 
 
-def test_no_view_is_of_the_start_itself_whatever_is_told_just_after_it(tmp_path):
+def test_no_view_is_of_the_start_itself(tmp_path):
     trace = bundle(tmp_path / "t.tltrace", [*NODES, fault(31)])
     late = {"start_ns": at(30), "end_ns": at(50), "every_s": 10}
     seen = [view.now_ns for view in look(trace, [Need("temp", window_s=20)], **late)]
     assert seen == [at(40), at(50)]
 
 
-def test_a_value_is_seen_for_three_ticks_and_costs_and_events_are_as_told(tmp_path):
+def test_a_value_is_valid_for_three_ticks_and_costs_and_events_are_those_given(tmp_path):
     rows = [(1.0, "a", "temp", 5.0)]
     trace = bundle(tmp_path / "t.tltrace", [*NODES, fault(2, "b", fatal=False)], rows)
     costs = Costs(checkpoint_s=77.0)
@@ -48,7 +48,7 @@ def test_a_value_is_seen_for_three_ticks_and_costs_and_events_are_as_told(tmp_pa
     assert repr(latest) == repr([5.0] * 4 + [NAN])
 
 
-def test_a_view_shows_who_is_there_where_and_what_they_measure(tmp_path):
+def test_a_view_has_workers_nodes_and_metrics(tmp_path):
     trace = bundle(tmp_path / "t.tltrace", [*NODES, fault(22, resolved_s=33)], TEMP)
     seen = [
         (view.state, view.latest("temp").tolist(), len(view.faults))
@@ -80,7 +80,7 @@ def test_the_first_window_is_as_full_as_the_last(tmp_path):
     assert repr(first.window("temp", 20)[0].tolist()) == repr([NAN, 5.0, 10.0, 15.0])
 
 
-def test_the_past_is_told_from_the_beginning_of_the_trace_on(tmp_path):
+def test_the_past_begins_with_the_trace(tmp_path):
     rows = [(1.0, "a", "errors", 0.0), (12.0, "a", "errors", 2.0), (31.0, "b", "errors", 7.0)]
     trace = bundle(tmp_path / "t.tltrace", NODES, rows)
     needs = [Need("errors"), NeedPast(("errors",))]
@@ -114,7 +114,7 @@ def test_a_view_of_every_few_ticks_is_that_of_every_tick(tmp_path):
     assert repr(seen(late)) == every[at(60)]
 
 
-def test_faults_from_long_before_the_start_are_remembered_as_long_as_asked_for(tmp_path):
+def test_faults_before_the_start_are_remembered_as_long_as_declared(tmp_path):
     rows = [*NODES, fault(2, fatal=False)]
     trace = bundle(tmp_path / "t.tltrace", rows, seconds=3 * DAY_S)
     late = {"tick_s": 600.0, "start_ns": at(2 * DAY_S)}
@@ -123,7 +123,7 @@ def test_faults_from_long_before_the_start_are_remembered_as_long_as_asked_for(t
     assert next(look(trace, **late)).faults == ()
 
 
-def test_faults_of_the_last_day_are_seen_by_who_needs_none_as_in_the_weaver(tmp_path):
+def test_faults_of_the_last_day_are_in_a_view_without_needs_as_in_the_weaver(tmp_path):
     trace = bundle(tmp_path / "t.tltrace", [*NODES, fault(2, fatal=False)])
     for needs in ((), [NeedFaults(30.0)]):
         first = next(look(trace, needs, start_ns=at(40)))

@@ -23,7 +23,7 @@ def test_an_event_touches_the_node_above_or_the_nodes_below(tmp_path):
     assert watched.rows_of("elsewhere") == ()
 
 
-def test_without_a_topology_whatever_is_named_is_a_node(tmp_path):
+def test_without_a_topology_every_named_component_is_a_node(tmp_path):
     watched = watch(bundle(tmp_path / "b", [fault(1, "n7")], [(1, "n3", "x", 1.0)]))
     assert (watched.ids, watched.kind, watched.rack) == (("n3", "n7"), "node", ("", ""))
     assert watched.rows_of("n7") == (1,)
@@ -52,7 +52,7 @@ def test_without_a_rack_what_is_nearest_above_and_no_node_is_the_group(tmp_path)
     assert watched.rack == ("", "cage", "r")
 
 
-def test_what_a_component_says_of_its_gpus_comes_before_counting(tmp_path):
+def test_listed_gpus_take_precedence_over_counting(tmp_path):
     parts = [Component(id="a", kind="node", gpus=8), Component(id="g", kind="gpu", parents=("a",))]
     assert watch(bundle(tmp_path / "b", parts)).gpus == (8,)
 
