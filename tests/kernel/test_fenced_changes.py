@@ -117,7 +117,7 @@ def test_a_knob_that_differs_or_is_missing_on_one_rank_is_refused(run):
     assert "but d-0 does not have it" in reason(run, ChangeKnobs(values={"mode": "bf16"}))
     wider = KnobSpec(name="lr", kind="float", low=0.0, high=9.0, fence="run")
     run.feed(rank_hello("d-0", knobs=(wider, MODE)))
-    assert "and d-0 declares it differently" in reason(run, ChangeKnobs(values={"lr": 0.2}))
+    assert "but d-0 declares it differently" in reason(run, ChangeKnobs(values={"lr": 0.2}))
 
 
 def test_a_change_that_one_rank_rejects_is_withdrawn_and_undone(run):
