@@ -44,7 +44,7 @@ sys.addaudithook(_note_start)
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark what has a server, and begin with the files that start processes: they take longest."""
+    """Mark tests with a server, and run files that start processes first, as they take longest."""
     for item in items:
         if not _SERVERS.isdisjoint(item.fixturenames):
             item.add_marker("integration")
@@ -53,8 +53,8 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture(autouse=True)
-def only_what_is_marked_so_starts_processes(request):
-    """Keep ``make quick`` quick: what starts a process is no unit test."""
+def only_marked_tests_start_processes(request):
+    """Keep ``make quick`` quick: a test that starts a process is no unit test."""
     before = len(_started)
     yield
     if request.node.get_closest_marker("integration") is None:
@@ -72,7 +72,7 @@ async def broker(tmp_path):
 
 @pytest.fixture
 def logged(caplog):
-    """What is logged from here on, to wait for."""
+    """The log records from here on, to wait for."""
     handler = Logged()
     logging.getLogger().addHandler(handler)
     yield handler

@@ -1,12 +1,12 @@
-"""How long a test waits for what must happen: longer where the machine is slow or busy.
+"""Deadlines of tests, longer on a slow or busy machine.
 
-A deadline passes only where something is broken, so it is generous, and it measures no speed.
+A deadline only detects failures, so it is generous, and measures no speed.
 """
 
 import os
 import time
 
-_VARIABLE = "TORCHLOOM_TEST_SLOWNESS"  # what is measured once holds for all processes of a session
+_VARIABLE = "TORCHLOOM_TEST_SLOWNESS"  # measured once for all processes of a session
 _COUNT = 2_000_000
 _QUIET_S = 0.1  # counting so far takes less on a quiet machine of today
 

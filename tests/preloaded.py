@@ -1,6 +1,6 @@
-"""Trainers in processes of their own, forked from one that has loaded torch already.
+"""Trainers in their own processes, forked from one that has loaded torch already.
 
-To load torch, torchft and what an optimizer wants of torch takes three seconds of a core, longer
+To load torch, torchft and the optimizers takes three seconds of a core, longer
 than most trainers of the tests train. Nothing of torchLoom's is loaded before the fork, and what a
 trainer does from its first line on, it does as if Python had been started with it.
 """
@@ -23,7 +23,7 @@ _STATUS = 4
 
 
 class Preloaded:
-    """One of them, with what the tests use of :class:`subprocess.Popen`.
+    """One of them, with the part of :class:`subprocess.Popen` that the tests use.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class Preloaded:
         self.send_signal(signal.SIGKILL)
 
     def communicate(self):
-        """Close what leads to it and from it, and wait for its end."""
+        """Close its pipes, and wait for its end."""
         for pipe in filter(None, (self.stdin, self.stdout)):
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()
@@ -86,11 +86,13 @@ class Preloaded:
         if self.returncode is None:
             self._line.settimeout(timeout)
             try:
-                told = self._line.recv(_STATUS)
+                status = self._line.recv(_STATUS)
             except (BlockingIOError, TimeoutError):
                 return None
             self._line.close()
-            self.returncode = int.from_bytes(told, "big", signed=True) if told else -signal.SIGKILL
+            self.returncode = (
+                int.from_bytes(status, "big", signed=True) if status else -signal.SIGKILL
+            )
         return self.returncode
 
 
@@ -127,13 +129,13 @@ def _server():
 def _load():
     import torch
     import torch._dynamo  # for an optimizer's first step
-    import torchft  # noqa: F401 - registers what a trainer looks for
+    import torchft  # noqa: F401 - registers what a trainer uses
 
     return torch
 
 
 def _serve(listening):
-    """Fork one for each request, and tell how each ended; return in the child, with its request."""
+    """Fork a process per request, and report how each ended; return in the child."""
     lines = {}
     news, wake = os.pipe()
     os.set_blocking(wake, False)
@@ -148,7 +150,7 @@ def _serve(listening):
                 sys.exit()
             if news in ready:
                 os.read(news, _REQUEST)
-                _tell_ends(lines)
+                _report_ends(lines)
             if listening in ready:
                 line, request, files = _request_of(listening)
                 pid = os.fork()
@@ -166,7 +168,7 @@ def _serve(listening):
                 line.sendall(pid.to_bytes(_STATUS, "big"))
 
 
-def _tell_ends(lines):
+def _report_ends(lines):
     while lines:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if not pid:
@@ -185,7 +187,7 @@ def _request_of(listening):
 
 
 def _become(request, files):
-    """Be the script or module that was asked for."""
+    """Run the requested script or module."""
     for place, file in enumerate(files):
         os.dup2(file, place)
         os.close(file)

@@ -1,4 +1,4 @@
-"""A short life of a Weaver, recorded as the Weaver records it."""
+"""A short epoch of a Weaver, recorded as the Weaver records it."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ START_NS = 1_700_000_000 * SECOND_NS
 
 
 class Recorder:
-    """A kernel whose life is recorded as the Weaver records it."""
+    """A kernel whose inputs are recorded as the Weaver records them."""
 
     def __init__(self, root: Path, epoch: int) -> None:
         self._kernel = Kernel(Config(), ActivePlugins(), RecordedGuard())
@@ -25,7 +25,7 @@ class Recorder:
         self._now_ns = START_NS + epoch * 1000 * SECOND_NS
 
     def step(self, message: Telemetry | Input, *, lose: int = 0) -> list[Output]:
-        """Record what the kernel does, but for the last ``lose`` outputs."""
+        """Record the kernel's outputs, except the last ``lose`` ones."""
         self._now_ns += SECOND_NS
         outputs = list(self._kernel.step(message, self._now_ns))
         if isinstance(message, Telemetry):
@@ -35,30 +35,32 @@ class Recorder:
         return outputs
 
     def issue(self, command: str, worker: str, verb: str) -> None:
-        """Record that a worker was told to do something, though this kernel has not told it."""
+        """Record a command to a worker that this kernel has not issued."""
         self._now_ns += SECOND_NS
-        whose = {"command": command, "worker": worker, "incarnation": 1}
-        whose |= {"verb": verb, "cause": f"p{command}"}
-        self.writer.event(Tick(), self._now_ns, [CommandStatus(**whose, status="issued")])
+        fields = {"command": command, "worker": worker, "incarnation": 1}
+        fields |= {"verb": verb, "cause": f"p{command}"}
+        self.writer.event(Tick(), self._now_ns, [CommandStatus(**fields, status="issued")])
 
 
 def record_epoch(root: Path, *, epoch: int = 1, lose: int = 0) -> None:
-    """A worker comes, gets a knob set by a person, hangs, is dumped and dies."""
+    """A worker joins, gets a knob set by a person, hangs, is dumped and exits."""
     recorder = Recorder(root, epoch)
-    who = {"run": "run", "worker": "g0-0", "incarnation": 1}
+    process = {"run": "run", "worker": "g0-0", "incarnation": 1}
     knobs = (KnobSpec(name="lr", kind="float"),)
     recorder.step(Recovered(epoch=epoch))
-    recorder.step(Hello(**who, group="g0", rank=0, node="node7", knobs=knobs, values={"lr": 0.5}))
-    recorder.step(Telemetry(**who, seq=1, state="training", step=3, progress_age_s=0.1))
+    recorder.step(
+        Hello(**process, group="g0", rank=0, node="node7", knobs=knobs, values={"lr": 0.5})
+    )
+    recorder.step(Telemetry(**process, seq=1, state="training", step=3, progress_age_s=0.1))
     recorder.step(Tick())
     outputs = recorder.step(
         Request(id="r1", want=Propose(action=ChangeKnob(knob="lr", value=0.25)), by="alice"),
         lose=lose,
     )
     (command,) = [output.command for output in outputs if isinstance(output, Issue)]
-    recorder.step(Ack(**who, command=command.id, epoch=epoch, status="applied", step=4))
+    recorder.step(Ack(**process, command=command.id, epoch=epoch, status="applied", step=4))
     recorder.step(Request(id="r2", want=Propose(action=Migrate(group="g0"))))
     recorder.step(Request(id="r3", want=StopActions(), by="bob"))
-    recorder.step(Note(**who, kind="hang", step=4))
-    recorder.step(Exit(**who, status=-9, expected=False, step=4))
+    recorder.step(Note(**process, kind="hang", step=4))
+    recorder.step(Exit(**process, status=-9, expected=False, step=4))
     recorder.writer.close()

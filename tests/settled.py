@@ -4,6 +4,6 @@ from tests.deadlines import DEADLINE_S
 
 
 async def settle(client):
-    """Wait until the server has handled what was sent; a first PING overtakes the buffer."""
+    """Wait until the server has handled all messages; a first PING overtakes the buffer."""
     await client.flush(DEADLINE_S)
     await client.flush(DEADLINE_S)

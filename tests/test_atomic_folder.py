@@ -77,8 +77,8 @@ def test_the_draft_of_a_killed_writer_is_removed_by_the_next_at_that_path(place,
     after = AtomicFolder(place)
     after.put_in_place(replace=False)
     after.discard()
-    kept, whole = sorted(place.parent.iterdir())
-    assert kept.name.startswith(".other.tltrace.draft-")
+    other, whole = sorted(place.parent.iterdir())
+    assert other.name.startswith(".other.tltrace.draft-")
     assert whole == place
     assert [*whole.iterdir()] == []
     (line,) = caplog.messages

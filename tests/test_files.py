@@ -15,7 +15,7 @@ def test_two_that_write_one_file_at_once_are_not_in_each_others_way(tmp_path, mo
     replace, path = os.replace, tmp_path / "run.json"
     other = threading.Thread(target=write_whole, args=[path, b"theirs"], daemon=True)
 
-    def beside(part, path):  # somebody else begins to write the same file
+    def beside(part, path):  # another process starts to write the same file
         monkeypatch.setattr(os, "replace", replace)
         other.start()
         replace(part, path)
@@ -28,7 +28,7 @@ def test_two_that_write_one_file_at_once_are_not_in_each_others_way(tmp_path, mo
 
 
 def interrupted_at(step, monkeypatch):
-    """Have the next call of a function end as if somebody pressed a key just then."""
+    """Interrupt the next call of a function."""
     owner, name = step
     real = getattr(owner, name)
 
@@ -54,7 +54,7 @@ def test_a_write_succeeds_although_its_part_file_was_replaced(tmp_path, monkeypa
 
     def beside(part, path):
         replace(part, path)
-        part.mkdir()  # which cannot be opened, as a file of somebody else's
+        part.mkdir()  # which cannot be opened, like another user's file
 
     monkeypatch.setattr(os, "replace", beside)
     write_whole(tmp_path / "run.json", b"ours")

@@ -1,4 +1,4 @@
-"""What is stored follows what is kept, one entry a key, and says nothing of what never was."""
+"""Stored entries follow the table, one per key, without keys that never existed."""
 
 import msgspec
 from hypothesis import example, given

@@ -1,4 +1,4 @@
-"""What goes wrong is told once a minute a key, and not of more keys than anyone reads."""
+"""Warnings are logged once per minute and key, for a limited number of keys."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""What is forked from a process that has torch loaded is a process as any other."""
+"""A process forked from one with torch loaded is like any other."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Waits for what must happen, none longer than the one deadline."""
+"""Waits for conditions, up to one deadline."""
 
 import asyncio
 import inspect
@@ -12,7 +12,7 @@ POLL_S = 0.05
 
 
 def until(what):
-    """Return ``what()`` once it is true: for what nothing tells, as another process's files."""
+    """Return ``what()`` once it is true; polls, such as for another process's files."""
     end = time.monotonic() + DEADLINE_S
     while not (found := what()):
         assert time.monotonic() < end, f"not true after {DEADLINE_S:g} s"
@@ -33,7 +33,7 @@ async def eventually(what):
 
 
 async def soon(awaitable):
-    """Return what comes of ``awaitable``."""
+    """Return the result of ``awaitable``."""
     async with asyncio.timeout(DEADLINE_S):
         return await awaitable
 

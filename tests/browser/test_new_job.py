@@ -4,7 +4,7 @@ import pytest
 
 from tests.browser.person import apart, drive
 from tests.integration.conftest import until
-from tests.integration.guest import Dashboard
+from tests.integration.browser import Dashboard
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 

@@ -10,10 +10,10 @@ from safetensors.torch import save_file
 
 from tests.browser.person import apart, drive, leave
 from tests.dashboard.test_backtest import write
-from tests.integration.guest import Dashboard
-from tests.integration.lookout import NEWEST, network
-from tests.integration.rehearser import NEWEST as REHEARSED
-from tests.integration.rehearser import Script
+from tests.integration.browser import Dashboard
+from tests.integration.landscape_trainer import NEWEST, network
+from tests.integration.preview_trainer import NEWEST as REHEARSED
+from tests.integration.preview_trainer import Script
 from tests.recorded_epoch import Recorder
 from torchloom_core.wire.events import Recovered
 from torchloom_core.wire.messages import Hello, Note
@@ -496,7 +496,7 @@ def test_the_page_says_when_the_dashboard_is_gone_and_goes_on_when_it_is_back(ru
 
 def test_a_landscape_is_asked_for_and_drawn_as_it_is_found(tab, run):
     save_file(network().state_dict(), run.folder / NEWEST)
-    lookout = run.start_lookout("v0")
+    lookout = run.start_landscape_trainer("v0")
     page = tab.page
     page.get_by_role("tab", name="Landscape").click()
     look = page.get_by_role("button", name="look", exact=True)
@@ -536,7 +536,7 @@ def test_a_landscape_is_asked_for_and_drawn_as_it_is_found(tab, run):
 
 def test_a_change_is_tried_out_beside_its_knob_and_both_curves_are_drawn(tab, run):
     Script().save(run.folder / REHEARSED)
-    standby = run.start_rehearser("w0")
+    standby = run.start_preview_trainer("w0")
     page = tab.page
     page.get_by_role("tab", name="Knobs").click()
     row = page.get_by_role("row", name=re.compile("^x "))

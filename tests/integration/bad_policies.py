@@ -1,4 +1,4 @@
-"""Two policies as nobody should write them."""
+"""Two examples of bad policies."""
 
 import msgspec
 

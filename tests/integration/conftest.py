@@ -22,18 +22,18 @@ from torchloom_core.trajectory.layout import run_folder
 from torchloom_core.trajectory.reader import read_epochs
 from torchloom_core.wire import subjects
 
-ANSWER_S = DEADLINE_S / 10  # asked again, should the answer be lost with a kill
-SAID_CHARS = 2000
+ANSWER_S = DEADLINE_S / 10  # repeated, as a kill may lose the answer
+LOG_CHARS = 2000
 HERE = Path(__file__).parent
 WEAVER = (sys.executable, "-m", "torchloom_core.cli", "weaver")
 LIGHT_TRAINER = HERE.parent / "threadlet" / "trainer.py"
 TORCHFT_TRAINER = HERE / "trainer.py"
-LOOKOUT = HERE / "lookout.py"
-REHEARSER = HERE / "rehearser.py"
+LANDSCAPE_TRAINER = HERE / "landscape_trainer.py"
+PREVIEW_TRAINER = HERE / "preview_trainer.py"
 
 
 def until(what):
-    """Return ``what()`` once it is true; an error of a broker that is away counts as not yet."""
+    """Return ``what()`` once it is true; an error of the broker counts as false."""
 
     def found():
         with contextlib.suppress(nats.errors.Error, OSError):
@@ -44,7 +44,7 @@ def until(what):
 
 
 class Trainer:
-    """One worker in a process of its own; ``rows`` are its steps, ``journal`` what it was told."""
+    """One worker in its own process; ``rows`` are its steps, ``journal`` its commands."""
 
     def __init__(self, folder, group, start, command, environment):
         self.group = group
@@ -122,7 +122,7 @@ class Run:
         return self.weavers[-1]
 
     def start_weaver(self, *arguments, command=WEAVER):
-        """Start a Weaver and wait until it says that it is ready."""
+        """Start a Weaver and wait until it is ready."""
         number = len(self.weavers) + 1
         out, err = self.folder / f"weaver-{number}.out", self.folder / f"weaver-{number}.err"
         with out.open("w") as stdout, err.open("w") as stderr:
@@ -156,19 +156,19 @@ class Run:
         return self._start(group, subprocess.Popen, command, environment)
 
     def start_torchft(self, group, lighthouse, **environment):
-        """Start a torchft trainer that goes on until it is ended."""
+        """Start a torchft trainer that runs until it is stopped."""
         command = [TORCHFT_TRAINER, "--lighthouse", lighthouse]
         command += ["--steps", "1000000", "--step-ms", "40", "--log", f"{group}.jsonl"]
         command += ["--result", f"{group}.json", "--checkpoint", f"{group}.pt"]
         return self._start(group, Preloaded, command, environment)
 
-    def start_lookout(self, group, **environment):
+    def start_landscape_trainer(self, group, **environment):
         """Start a standby that offers to look at the loss."""
-        return self._start_standby(group, LOOKOUT, environment)
+        return self._start_standby(group, LANDSCAPE_TRAINER, environment)
 
-    def start_rehearser(self, group, **environment):
+    def start_preview_trainer(self, group, **environment):
         """Start a standby that offers to try changes out."""
-        return self._start_standby(group, REHEARSER, environment)
+        return self._start_standby(group, PREVIEW_TRAINER, environment)
 
     def _start_standby(self, group, script, environment):
         own = {"TORCHLOOM_ROLE": "standby", **environment}
@@ -244,7 +244,7 @@ class Run:
         return run_folder(self.state, self.name)
 
     def records(self, *kinds):
-        """Return ``(epoch, body)`` of every record of these kinds, over all lives."""
+        """Return ``(epoch, body)`` of every record of these kinds, over all epochs."""
         return [
             (record.meta.epoch, msgspec.json.decode(line.body))
             for record in read_epochs(self.trajectory)
@@ -252,10 +252,10 @@ class Run:
             if line.kind in kinds
         ]
 
-    def said(self):
-        """Return the end of what each process wrote to its stderr, by the file's name."""
+    def logs(self):
+        """Return the end of each process's stderr, by the file's name."""
         files = [path for path in sorted(self.folder.glob("*.err")) if path.stat().st_size]
-        return [(path.name, path.read_text(errors="replace")[-SAID_CHARS:]) for path in files]
+        return [(path.name, path.read_text(errors="replace")[-LOG_CHARS:]) for path in files]
 
     def close(self):
         for trainers in self.trainers.values():
@@ -293,11 +293,11 @@ def _rows(path):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item):
-    """Show beside a failure what the processes of its run said: it may not come again."""
+    """Show the stderr of a failed run's processes: the failure may not be repeatable."""
     report = yield
     if report.failed:
         for run in (value for value in item.funcargs.values() if isinstance(value, Run)):
-            report.sections += run.said()
+            report.sections += run.logs()
     return report
 
 

@@ -1,4 +1,4 @@
-"""A run with torchLoom's own lighthouse, whose replica groups come and go."""
+"""A run with torchLoom's own lighthouse, whose replica groups join and leave."""
 
 import json
 import os
@@ -25,7 +25,7 @@ max_moved_share = 1.0
 
 
 class Moves:
-    """A run with a lighthouse of its own, whose groups come and go."""
+    """A run with its own lighthouse, whose groups join and leave."""
 
     def __init__(self, run, until):
         self.run = run

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 def weaver(tmp_path):
-    """Run a Weaver that cannot start; return its exit status and what it said."""
+    """Run a Weaver that cannot start; return its exit status and error."""
 
     def run(config, **environment):
         (tmp_path / "torchloom.toml").write_text(config)
@@ -74,9 +74,9 @@ def weaver(tmp_path):
     ],
 )
 def test_a_wrong_config_is_one_line_with_its_place(weaver, config, line):
-    status, said = weaver(config)
+    status, error = weaver(config)
     assert status == 2
-    assert said.startswith(f"torchloom: {line}")
+    assert error.startswith(f"torchloom: {line}")
 
 
 @pytest.mark.long
@@ -84,9 +84,9 @@ def test_an_unreachable_broker_is_one_line(weaver):
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         url = f"nats://127.0.0.1:{closed.getsockname()[1]}"
-        status, said = weaver(f"[broker]\nurl = '{url}'\n")
+        status, error = weaver(f"[broker]\nurl = '{url}'\n")
     assert status == 3
-    assert said.startswith(f"torchloom: {url}: no NATS server can be reached: ")
+    assert error.startswith(f"torchloom: {url}: no NATS server can be reached: ")
 
 
 @pytest.mark.long
@@ -95,9 +95,9 @@ def test_an_occupied_port_is_one_line(weaver):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        status, said = weaver(f"[broker]\nport = {port}\n")
+        status, error = weaver(f"[broker]\nport = {port}\n")
     assert status == 3
-    assert said == (
+    assert error == (
         f"torchloom: broker: cannot listen on 127.0.0.1:{port}: Address already in use; "
         "set broker.port to another port, or to 0 for any free one"
     )
@@ -108,17 +108,17 @@ def test_a_server_program_that_is_too_old_is_one_line(weaver, tmp_path):
     old = tmp_path / "nats-server"
     old.write_text("#!/bin/sh\necho nats-server: v2.9.25\n")
     old.chmod(0o755)
-    status, said = weaver("", TORCHLOOM_NATS_SERVER=str(old))
+    status, error = weaver("", TORCHLOOM_NATS_SERVER=str(old))
     assert status == 3
-    assert said == f"torchloom: {old}: need nats-server >= 2.11, was 2.9.25"
+    assert error == f"torchloom: {old}: need nats-server >= 2.11, was 2.9.25"
 
 
 @pytest.mark.long
 def test_a_running_server_that_is_too_old_is_one_line(weaver):
     with old_server() as url:
-        status, said = weaver(f"[broker]\nurl = '{url}'\n")
+        status, error = weaver(f"[broker]\nurl = '{url}'\n")
     assert status == 3
-    assert said == f"torchloom: {url}: need nats-server >= 2.11, was 2.9.25"
+    assert error == f"torchloom: {url}: need nats-server >= 2.11, was 2.9.25"
 
 
 @contextlib.contextmanager
@@ -144,10 +144,10 @@ def old_server():
 @pytest.mark.parametrize("place", ["file/state", "/proc/torchloom"])
 def test_a_state_folder_that_cannot_be_written_is_one_line(weaver, tmp_path, place):
     (tmp_path / "file").write_text("")
-    status, said = weaver(f"[weaver]\nstate_dir = '{place}'\n")
+    status, error = weaver(f"[weaver]\nstate_dir = '{place}'\n")
     assert status == 4
-    assert place in said
-    assert said.startswith("torchloom: ")
+    assert place in error
+    assert error.startswith("torchloom: ")
 
 
 @pytest.mark.long

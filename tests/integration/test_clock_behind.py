@@ -29,8 +29,8 @@ def test_a_weaver_without_state_an_hour_behind_takes_a_higher_epoch_and_is_obeye
     until(lambda: run.worker("g0-0"))
     until(lambda: run.ask("status")["epoch"] > obeyed)
     until(lambda: run.worker("g0-0"))
-    said = run.torchloom("knob", "set", "x", "3")
-    assert said.returncode == 0, said
+    result = run.torchloom("knob", "set", "x", "3")
+    assert result.returncode == 0, result
     assert [row["value"] for row in trainer.journal("set")] == [2.0, 3.0]
     log = weaver.errors.read_text()
     assert f"g0-0 has obeyed epoch {obeyed}, above this Weaver" in log

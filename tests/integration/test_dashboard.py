@@ -1,4 +1,4 @@
-"""The dashboard of a real run: what its pages see, and what they may have done."""
+"""The dashboard of a real run: what its pages show, and which requests they may send."""
 
 import json
 import signal
@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tests.deadlines import DEADLINE_S
-from tests.integration.guest import Dashboard, Guest, may_listen
+from tests.integration.browser import Browser, Dashboard, may_listen
 from tests.waiting import until
 from torchloom_core.dashboard.app import PAGE
 from torchloom_core.dashboard.requests import MOST_BYTES, VERBS
@@ -47,69 +47,69 @@ def dashboard(run):
 
 
 @pytest.fixture
-def guest(dashboard):
-    guest = Guest(dashboard.links[-1])
-    assert guest.let_in
-    yield guest
-    guest.ask("actions.resume")
-    guest.ask("control.release")
-    guest.close()
+def browser(dashboard):
+    browser = Browser(dashboard.links[-1])
+    assert browser.let_in
+    yield browser
+    browser.ask("actions.resume")
+    browser.ask("control.release")
+    browser.close()
 
 
-def drive(guest):
-    assert guest.ask("control.take", lease_s=600)["ok"]
+def drive(browser):
+    assert browser.ask("control.take", lease_s=600)["ok"]
 
 
-def test_the_page_and_all_that_it_needs_come_from_the_dashboard(guest):
-    status, _, page = guest.request("GET", "/")
+def test_the_page_and_all_that_it_needs_come_from_the_dashboard(browser):
+    status, _, page = browser.request("GET", "/")
     assert status == 200
     assert b"//" not in page
     for path in sorted(PAGE.rglob("*.*")):
-        status, _, data = guest.request("GET", f"/page/{path.relative_to(PAGE)}")
+        status, _, data = browser.request("GET", f"/page/{path.relative_to(PAGE)}")
         assert (status, data) == (200, path.read_bytes())
     for path in ("/page/../dashboard/keys.py", "/page/%2e%2e/app.py", "/page/", "/etc/passwd"):
-        assert guest.request("GET", path)[0] == 404
+        assert browser.request("GET", path)[0] == 404
 
 
-def test_the_workers_progress_is_shown(guest):
-    guest.listen(metric="loss", series=["loss"], worker="g0-0")
-    guest.until(lambda g: {g.state("g0-0"), g.state("g1-0")} == {"training"})
-    guest.until(lambda g: len(g.values) == 2 and g.values.all())
-    guest.until(lambda g: len(g.known["series"].get("loss", ())) > 0)
-    worker = guest.until(lambda g: g.known.get("worker"))
+def test_the_workers_progress_is_shown(browser):
+    browser.listen(metric="loss", series=["loss"], worker="g0-0")
+    browser.until(lambda g: {g.state("g0-0"), g.state("g1-0")} == {"training"})
+    browser.until(lambda g: len(g.values) == 2 and g.values.all())
+    browser.until(lambda g: len(g.known["series"].get("loss", ())) > 0)
+    worker = browser.until(lambda g: g.known.get("worker"))
     assert (worker["worker"], worker["group"], worker["node"]) == ("g0-0", "g0", "node-g0")
     step = worker["step"]
-    guest.until(lambda g: g.known["worker"]["step"] > step)
-    guest.until(lambda g: g.known["run"]["time_account"].get("useful", 0) > 0)
-    knobs = guest.until(lambda g: g.known.get("knobs"))
+    browser.until(lambda g: g.known["worker"]["step"] > step)
+    browser.until(lambda g: g.known["run"]["time_account"].get("useful", 0) > 0)
+    knobs = browser.until(lambda g: g.known.get("knobs"))
     assert {knob["name"] for knob in knobs} == {"x", "fenced_change", "log_level"}
 
 
-def test_a_knob_is_set_and_its_progress_shown_rank_by_rank(guest):
-    guest.listen()
-    drive(guest)
-    answer = guest.ask("knob.set", knob="x", value=2.0)
+def test_a_knob_is_set_and_its_progress_shown_rank_by_rank(browser):
+    browser.listen()
+    drive(browser)
+    answer = browser.ask("knob.set", knob="x", value=2.0)
     assert answer["ok"], answer
 
     def applied(g):
         stories = [s for s in g.known["stories"].values() if s["outcome"].startswith("done")]
         return [s for s in stories if "x = 2" in s["summary"]]
 
-    (story,) = guest.until(applied)
+    (story,) = browser.until(applied)
     assert story["by"] == "person"
     assert story["reason"] == "requested by ann (operator)"
     assert story["commands"] == {"applied": 2}
     assert sum(story["steps"].values()) == 2
     assert {"proposed", "verdict", "issued", "applied", "outcome"} <= set(story["moments"])
-    guest.until(
+    browser.until(
         lambda g: [k["values"] for k in g.known["knobs"] if k["name"] == "x"] == [[[2.0, 2]]]
     )
-    guest.ask("knob.set", knob="x", value=1.0)
+    browser.ask("knob.set", knob="x", value=1.0)
 
 
-def test_a_session_without_control_can_only_stop_all_actions(run, dashboard, guest):
-    drive(guest)
-    other = Guest(dashboard.links[-1], name="bob")
+def test_a_session_without_control_can_only_stop_all_actions(run, dashboard, browser):
+    drive(browser)
+    other = Browser(dashboard.links[-1], name="bob")
     bodies = {
         "knob.set": {"knob": "x", "value": 2.0},
         "knob.unset": {"knob": "x"},
@@ -125,38 +125,38 @@ def test_a_session_without_control_can_only_stop_all_actions(run, dashboard, gue
         assert "does not have control, ann." in answer["text"]
     assert other.ask("actions.stop")["ok"]
     assert run.ask("status")["stopped"]
-    assert guest.ask("actions.resume")["ok"]
+    assert browser.ask("actions.resume")["ok"]
 
 
-def test_no_client_can_use_another_session(dashboard, guest):
-    drive(guest)
-    other = Guest(dashboard.links[-1], name="ann")
-    session = guest.ask("control.take", lease_s=600)["text"].split()[0]
+def test_no_client_can_use_another_session(dashboard, browser):
+    drive(browser)
+    other = Browser(dashboard.links[-1], name="ann")
+    session = browser.ask("control.take", lease_s=600)["text"].split()[0]
     for body in ({"knob": "x", "value": 2.0, "session": session}, {"knob": "x", "value": 2.0}):
         assert "does not have control" in other.ask("knob.set", **body)["text"]
     other.name = session
     assert not other.ask("knob.set", knob="x", value=2.0)["ok"]
 
 
-def test_two_dashboards_show_the_same_and_one_controller(run, dashboard, guest):
+def test_two_dashboards_show_the_same_and_one_controller(run, dashboard, browser):
     second = Dashboard(run, number=2)
     try:
-        other = Guest(second.links[-1], name="bob")
-        for one in (guest, other):
+        other = Browser(second.links[-1], name="bob")
+        for one in (browser, other):
             one.listen()
-        drive(guest)
+        drive(browser)
         other.until(lambda g: g.controller.startswith("ann."))
         assert not other.ask("control.take")["ok"]
         assert other.ask("control.take", force=True)["ok"]
-        guest.until(lambda g: g.controller.startswith("bob."))
+        browser.until(lambda g: g.controller.startswith("bob."))
         other.ask("control.release")
     finally:
         assert second.end() == 0
 
 
-def test_every_request_is_in_the_trajectory_with_its_session(run, guest):
-    drive(guest)
-    guest.ask("propose", action={"kind": "checkpoint"})
+def test_every_request_is_in_the_trajectory_with_its_session(run, browser):
+    drive(browser)
+    browser.ask("propose", action={"kind": "checkpoint"})
     sessions = until(
         lambda: [
             body["session"]
@@ -169,18 +169,18 @@ def test_every_request_is_in_the_trajectory_with_its_session(run, guest):
 
 def test_a_dashboard_that_is_killed_takes_nothing_with_it_and_the_next_lets_the_browser_in(run):
     first = Dashboard(run, number=3)
-    guest = Guest(first.links[-1])
-    drive(guest)
+    browser = Browser(first.links[-1])
+    drive(browser)
     first.process.send_signal(signal.SIGKILL)
     first.process.wait()
     step = run.worker("g0-0")["step"]
     until(lambda: run.worker("g0-0")["step"] > step)
     second = Dashboard(run, number=4)
-    guest.host = second.links[-1].split("/")[2]
-    guest.origin = f"http://{guest.host}"
-    guest.listen()
-    guest.until(lambda g: g.state("g0-0") == "training")
-    assert guest.ask("control.release")["ok"]
+    browser.host = second.links[-1].split("/")[2]
+    browser.origin = f"http://{browser.host}"
+    browser.listen()
+    browser.until(lambda g: g.state("g0-0") == "training")
+    assert browser.ask("control.release")["ok"]
     assert second.end() == 0
 
 
@@ -190,27 +190,29 @@ def test_a_dashboard_started_by_a_weaver_ends_when_its_standard_input_is_closed(
     assert dashboard.process.wait(DEADLINE_S) == 0
 
 
-def test_a_page_shows_when_the_weaver_is_away_and_when_it_is_back(run, guest):
-    guest.listen()
-    guest.until(lambda g: g.known.get("run", {}).get("age_s") is not None)
+def test_a_page_shows_when_the_weaver_is_away_and_when_it_is_back(run, browser):
+    browser.listen()
+    browser.until(lambda g: g.known.get("run", {}).get("age_s") is not None)
     run.kill_weaver()
-    guest.until(lambda g: g.known["run"]["age_s"] > 3 and "Weaver" in g.known["run"]["trouble"])
-    assert not guest.ask("control.take")["ok"]
+    browser.until(lambda g: g.known["run"]["age_s"] > 3 and "Weaver" in g.known["run"]["trouble"])
+    assert not browser.ask("control.take")["ok"]
     run.start_weaver()
-    guest.until(lambda g: g.known["run"]["age_s"] < 3 and not g.known["run"]["trouble"])
-    guest.until(lambda g: g.state("g0-0") == "training")
+    browser.until(lambda g: g.known["run"]["age_s"] < 3 and not g.known["run"]["trouble"])
+    browser.until(lambda g: g.state("g0-0") == "training")
 
 
-def test_an_unauthenticated_client_gets_nothing_over_the_network_either(dashboard, guest):
-    host = guest.host
-    assert guest.request("GET", "/", cookie="")[0] == 401
-    assert not Guest(dashboard.links[0]).let_in  # it was used
-    assert may_listen(guest, cookie=guest.cookie, origin=guest.origin)
-    for cookie, origin in (("", guest.origin), (guest.cookie, "http://evil.example")):
-        assert not may_listen(guest, cookie=cookie, origin=origin)
+def test_an_unauthenticated_client_gets_nothing_over_the_network_either(dashboard, browser):
+    host = browser.host
+    assert browser.request("GET", "/", cookie="")[0] == 401
+    assert not Browser(dashboard.links[0]).let_in  # it was used
+    assert may_listen(browser, cookie=browser.cookie, origin=browser.origin)
+    for cookie, origin in (("", browser.origin), (browser.cookie, "http://evil.example")):
+        assert not may_listen(browser, cookie=cookie, origin=origin)
     data = json.dumps({"name": "ann", "body": {}})
-    assert guest.request("POST", "/ask/actions.stop", data, origin="http://evil.example")[0] == 403
-    assert guest.request("POST", "/ask/actions.stop", data, origin=f"http://{host}x")[0] == 403
+    assert (
+        browser.request("POST", "/ask/actions.stop", data, origin="http://evil.example")[0] == 403
+    )
+    assert browser.request("POST", "/ask/actions.stop", data, origin=f"http://{host}x")[0] == 403
 
 
 @pytest.mark.parametrize(
@@ -228,27 +230,27 @@ def test_an_unauthenticated_client_gets_nothing_over_the_network_either(dashboar
         ("knob.set", b"x" * (MOST_BYTES + 1), 413),
     ],
 )
-def test_an_invalid_request_of_a_page_is_answered_in_a_line(guest, verb, data, status):
-    found, _, text = guest.request("POST", f"/ask/{verb}", data)
+def test_an_invalid_request_of_a_page_is_answered_in_a_line(browser, verb, data, status):
+    found, _, text = browser.request("POST", f"/ask/{verb}", data)
     assert found == status
     answer = json.loads(text)
     assert not answer["ok"]
     assert "\n" not in answer["text"]
 
 
-def test_a_browser_with_invalid_messages_is_disconnected_and_others_are_not(dashboard, guest):
-    guest.listen()
-    other = Guest(dashboard.links[-1])
+def test_a_browser_with_invalid_messages_is_disconnected_and_others_are_not(dashboard, browser):
+    browser.listen()
+    other = Browser(dashboard.links[-1])
     for said in ("{", '{"metric": "<b>"}', '{"look": 1}', "x" * 60_000, b"bytes"):
         other.listen()
         other.socket.send(said)
         other.is_let_go()
-    guest.until(lambda g: g.state("g0-0") == "training")
+    browser.until(lambda g: g.state("g0-0") == "training")
 
 
 def test_a_port_that_is_taken_and_a_certificate_that_is_none_are_one_line(run, dashboard, tmp_path):
     port = dashboard.links[-1].split(":")[2].partition("/")[0]
-    for table, told in (
+    for table, error in (
         (
             f"port = {port}",
             f"[dashboard]: cannot listen on 127.0.0.1:{port}: Address already in use; ",
@@ -272,5 +274,5 @@ def test_a_port_that_is_taken_and_a_certificate_that_is_none_are_one_line(run, d
             check=False,
         )
         assert ended.returncode in (2, 12)
-        assert told in ended.stderr
+        assert error in ended.stderr
         assert "Traceback" not in ended.stderr

@@ -1,4 +1,4 @@
-"""Real demos that are ended early: nothing that they started goes on, for whatever scenario."""
+"""Real demos that are ended early leave no process running, in any scenario."""
 
 import signal
 import subprocess

@@ -52,8 +52,8 @@ def test_with_a_full_disk_the_weaver_continues_and_records_again_once_there_is_s
 
     ((_, gap),) = run.records("recording_gap")
     assert gap["last"] > gap["first"] > 1
-    asked = [body["want"]["want"] for _, body in run.records("request")]
-    assert asked == ["resume_actions", "propose"]
+    requests = [body["want"]["want"] for _, body in run.records("request")]
+    assert requests == ["resume_actions", "propose"]
     replayed = run.torchloom("trajectory", "replay").stdout
     missing = f"all the same up to a gap: inputs {gap['first']} to {gap['last']} are missing"
     assert missing in " ".join(replayed.split())

@@ -28,7 +28,7 @@ least_s = 3
 
 @pytest.fixture(name="start_with")
 def start_with_fixture(start_run, lighthouse):
-    """Return a function that starts a Weaver, and returns its run and what starts trainers."""
+    """Return a function that starts a Weaver, and returns its run and a starter of trainers."""
     runs = []
 
     def start_with(config):
@@ -83,7 +83,7 @@ def test_the_group_that_the_others_wait_for_is_evicted_and_they_go_on(start_with
 
     dumps = {n["worker"]: n["fields"] for _, n in run.records("note") if n["kind"] == "dump"}
     culprit = dumps.pop("g1-0")
-    victim = next(iter(dumps.values()))  # who waited longest, at one tick or the next
+    victim = next(iter(dumps.values()))  # the worker that waited longest, at one tick or the next
     assert (culprit["phase"], victim["phase"]) == ("compute", "allreduce")
     assert culprit["enqueued_seq"] == victim["enqueued_seq"] - 1
     assert culprit["quorum_id"] == victim["quorum_id"]
@@ -137,8 +137,8 @@ def test_a_group_that_takes_long_over_a_step_and_is_well_is_left_alone(
     assert [trainer.process.poll() for trainer in groups] == [None] * 3
     assert not evictions(run)
     assert all(row["committed"] for trainer in groups for row in trainer.rows)
-    (told,) = [plugin["detail"] for plugin in run.ask("status")["plugins"]]
-    assert re.match(rf"patience \d+ s \(.*longest step {for_s}", told), told
+    (detail,) = [plugin["detail"] for plugin in run.ask("status")["plugins"]]
+    assert re.match(rf"patience \d+ s \(.*longest step {for_s}", detail), detail
 
 
 def evictions(run):

@@ -1,4 +1,4 @@
-"""Standbys that wait with their Manager made, since the lighthouse holds them back."""
+"""Standbys that wait with a running Manager, as the lighthouse holds them back."""
 
 import logging
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.long]
 _logger = logging.getLogger(__name__)
 
 NEVER_S = 10 * DEADLINE_S
-"""A standby that counts holds up each change of the quorum for so long: then the test fails."""
+"""A standby that counts as a member delays each quorum by this time, and fails the test."""
 
 
 @pytest.fixture(scope="module")
@@ -36,16 +36,16 @@ def g0(moves):
 
 
 def held(moves):
-    """Return the groups whose Manager is there and held back, as the lighthouse said last."""
+    """Return the groups that are held back in the lighthouse's last view."""
     return {name_of_replica(name) for name in moves.run.records("lighthouse")[-1][1]["held"]}
 
 
 def verbs(moves, group, status="issued"):
-    """Return what the group's worker was told, as far as it came to this status, in order."""
-    told = [body for _, body in moves.run.records("command_status")]
+    """Return the operations of the group's worker that reached this status, in order."""
+    statuses = [body for _, body in moves.run.records("command_status")]
     return [
         record["verb"]
-        for record in told
+        for record in statuses
         if (record["worker"], record["status"]) == (f"{group}-0", status)
     ]
 
@@ -137,8 +137,8 @@ def test_one_that_is_drained_ends_with_status_0_and_the_lighthouse_knows(moves, 
     (trainer,) = moves.run.trainers["g3"]
     assert trainer.process.wait(DEADLINE_S) == 0
     until(lambda: held(moves) == set())
-    told = (moves.run.folder / "g3.err").read_text()
-    assert "standby g3-0 is dismissed: exiting with status 0" in told
+    statuses = (moves.run.folder / "g3.err").read_text()
+    assert "standby g3-0 is dismissed: exiting with status 0" in statuses
     g0.goes_on()
 
 

@@ -1,8 +1,8 @@
-"""A standby whose script does not come back from a preview is not taken for one that is there."""
+"""A standby whose script hangs in a preview does not count as available."""
 
 import pytest
 
-from tests.integration.rehearser import NEWEST, Script
+from tests.integration.preview_trainer import NEWEST, Script
 
 pytestmark = pytest.mark.integration
 
@@ -29,9 +29,9 @@ def run(start_run):
     return run
 
 
-def who_began(run):
-    told = [body for _, body in run.records("command_status")]
-    return [life["worker"] for life in told if life["status"] == "accepted"]
+def accepted_by(run):
+    statuses = [body for _, body in run.records("command_status")]
+    return [status["worker"] for status in statuses if status["status"] == "accepted"]
 
 
 def silent(run, worker):
@@ -40,16 +40,16 @@ def silent(run, worker):
 
 @pytest.mark.long
 def test_it_is_silent_until_it_is_back_and_another_is_used_meanwhile(run, until):
-    hung = run.start_rehearser("v0")
+    hung = run.start_preview_trainer("v0")
     until(lambda: (run.worker("v0-0") or {}).get("state") == "standby")
     hung.hold.touch()
     assert run.ask("propose", TRIAL)["ok"]
     until(lambda: silent(run, "v0-0"))
     until(lambda: run.records("outcome"))
-    run.start_rehearser("v1")
+    run.start_preview_trainer("v1")
     until(lambda: (run.worker("v1-0") or {}).get("state") == "standby")
     assert run.ask("propose", TRIAL)["ok"]
-    until(lambda: who_began(run) == ["v0-0", "v1-0"])
+    until(lambda: accepted_by(run) == ["v0-0", "v1-0"])
     hung.hold.unlink()
     until(lambda: not silent(run, "v0-0"))
     assert run.worker("v0-0")["state"] == "standby"

@@ -1,4 +1,4 @@
-"""Everything of ours is killed with -9, one after the other, during one live torchft run."""
+"""Each process of torchLoom is killed with SIGKILL in turn during one live torchft run."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ TRAINING = ("g0", "g1", "g2")
 
 @pytest.fixture(scope="module")
 def run(start_run, lighthouse, until):
-    """Three groups that train and one that stands by."""
+    """Three training groups and one standby."""
     run = start_run(CONFIG)
     run.start_weaver()
     for group in TRAINING:
@@ -53,8 +53,8 @@ def all_applied(run, until, ids):
     """Wait until the record has the end of each command, and return how each ended."""
 
     def ends():
-        lives_of = run.records("command_status")
-        found = {i: [b["status"] for _, b in lives_of if b["command"] == i] for i in ids}
+        statuses = run.records("command_status")
+        found = {i: [b["status"] for _, b in statuses if b["command"] == i] for i in ids}
         final = {i: [s for s in seen if s in FINAL_STATUSES] for i, seen in found.items()}
         return final if all(final.values()) else None
 
@@ -78,8 +78,8 @@ def set_in_flight(run, value, stopped):
 
 
 def assert_once(trainers, value, saves_before):
-    told = [[row["value"] for row in trainer.journal("tally")] for trainer in trainers]
-    assert [values.count(value) for values in told] == [1] * len(trainers)
+    values_set = [[row["value"] for row in trainer.journal("tally")] for trainer in trainers]
+    assert [values.count(value) for values in values_set] == [1] * len(trainers)
     assert saves(trainers) == [count + 1 for count in saves_before]
 
 
@@ -140,7 +140,7 @@ def test_a_migration_cut_short_by_the_weavers_death_is_carried_to_its_end(run, t
     answer = run.ask("propose", {"action": {"kind": "migrate", "group": "g0"}})
     assert answer["ok"], answer
     (join,) = answer["ids"]
-    # The join is done, the standby is held before it trains: nothing is in flight.
+    # The join is done and the standby waits before it trains: nothing is in flight.
     assert all_applied(run, until, [join]) == {join: ["applied"]}
     run.kill_weaver()
     assert not [b for _, b in run.records("issue") if b["command"]["do"]["verb"] == "drain"]

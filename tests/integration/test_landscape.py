@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from tests.integration.lookout import NEWEST, network, pinned
+from tests.integration.landscape_trainer import NEWEST, network, pinned
 
 pytestmark = pytest.mark.integration
 
@@ -44,12 +44,12 @@ def v0(run, until):
 
 
 def _standing_by(run, until, group, **environment):
-    lookout = run.start_lookout(group, **environment)
+    trainer = run.start_landscape_trainer(group, **environment)
     worker = f"{group}-0"
     until(lambda: (run.worker(worker) or {}).get("state") == "standby")
-    yield lookout
-    lookout.process.kill()  # its sidecar tells of it
-    lookout.process.wait()
+    yield trainer
+    trainer.process.kill()  # its sidecar reports it
+    trainer.process.wait()
     until(lambda: run.worker(worker)["state"] == "gone")
 
 
@@ -65,11 +65,11 @@ def test_the_landscape_equals_a_direct_evaluation_and_is_recorded(run, v0):
     way = [-gradient for gradient in torch.autograd.grad(loss, weights)]
     assert seen["bend"]["loss"] == loss.item()
     assert len(seen["line"]) == 5
-    for share, told in seen["line"]:
+    for share, loss in seen["line"]:
         with torch.no_grad():
             for weight, start, part in zip(weights, own, way, strict=True):
                 weight.copy_(start).add_(part, alpha=share)
-            assert told == float(pinned(model))
+            assert loss == float(pinned(model))
     assert len(seen["cells"]) == 25
     assert seen["end"]["why"] == ""
     assert (run.folder / "seen.svg").stat().st_size > 10_000
@@ -98,10 +98,10 @@ def test_two_standbys_together_compute_what_one_computes(run, v0, until):
 @pytest.mark.long
 def test_a_loss_that_is_another_each_time_is_one_line_and_the_stand_by_waits_on(run, until):
     save_file(newest().state_dict(), run.folder / NEWEST)
-    for lookout in _standing_by(run, until, "n0", TEST_NOISE="1"):
+    for trainer in _standing_by(run, until, "n0", TEST_NOISE="1"):
         result = run.torchloom("landscape")
         assert result.returncode == 5
         assert "need the same loss twice at the same weights, was " in result.stderr
         assert result.stderr.count("\n") == 1
-        assert lookout.process.poll() is None
+        assert trainer.process.poll() is None
         assert run.worker("n0-0")["state"] == "standby"

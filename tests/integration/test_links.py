@@ -22,9 +22,9 @@ def test_a_person_has_a_link_measured_and_the_next_weaver_knows_it(start_run, un
         return {hello["worker"] for _, hello in run.records("hello") if hello["probe_address"]}
 
     until(lambda: takes_probes() == {"g0-0", "g1-0"})
-    told = run.torchloom("probe", "g0-0", "g1-0")
-    assert told.returncode == 0, told.stderr
-    assert re.search(r"^done: g0-0 -> g1-0: \S+ .*B/s.*, \S+ ms$", told.stdout, re.MULTILINE)
+    result = run.torchloom("probe", "g0-0", "g1-0")
+    assert result.returncode == 0, result.stderr
+    assert re.search(r"^done: g0-0 -> g1-0: \S+ .*B/s.*, \S+ ms$", result.stdout, re.MULTILINE)
 
     refused = run.torchloom("probe", "g0-0", "g2-0")
     assert "worker g2-0 cannot be probed: need TORCHLOOM_LINK_ADDRESS" in refused.stderr

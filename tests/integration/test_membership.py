@@ -36,9 +36,9 @@ def test_standbys_beyond_the_warm_number_are_admitted_and_a_person_admits_the_re
     run.ticks(10)
     assert _states(run) == {"training": 2, "standby": 1}
 
-    (kept,) = {"g1", "g2"} - {admitted}
-    told = run.torchloom("admit", kept)
-    assert told.stdout.endswith(f"done: {kept} joined\n"), told.stderr
+    (remaining,) = {"g1", "g2"} - {admitted}
+    result = run.torchloom("admit", remaining)
+    assert result.stdout.endswith(f"done: {remaining} joined\n"), result.stderr
     participants = {"g0", "g1", "g2"}
     run.training(*participants)
     until(lambda: trains.rows[-1]["participants"] == 3)

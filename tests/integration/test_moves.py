@@ -1,4 +1,4 @@
-"""Moves of replica groups under torchLoom's own lighthouse, also where somebody dies meanwhile."""
+"""Moves of replica groups under torchLoom's own lighthouse, also with a failure meanwhile."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ def moves(start_run, until):
     moves.start("g2", "g3", standby=True)
     run.training("g0", "g1")
     moves.in_state("standby", "g2", "g3")
-    moves.began_s = time.time()  # how they came together is not what is looked at
+    moves.began_s = time.time()  # how they joined is not tested here
     yield moves
     moves.close()
 
@@ -46,8 +46,8 @@ def test_a_trainer_started_again_on_the_node_it_was_moved_from_is_not_wanted_the
     steps = len(first.rows)
     (again,) = moves.start("g1", TORCHELASTIC_RESTART_COUNT="1")  # as torchrun starts it again
     assert again.process.wait(DEADLINE_S) == 0
-    told = (moves.run.folder / "g1.err").read_text()
-    assert "g1-0 is not readmitted: node node-g1 is cordoned" in told
+    errors = (moves.run.folder / "g1.err").read_text()
+    assert "g1-0 is not readmitted: node node-g1 is cordoned" in errors
     assert len(again.rows) == steps
 
 

@@ -21,9 +21,9 @@ def test_a_new_job_requests_confirmation_of_earlier_knobs_and_a_restart_inherits
     second = Job(run, "second")
     second.trains_at(0.001, steps=60)
     assert set(second.rates(0)) == set(second.rates(1)) == {0.001}
-    told = "set in an earlier job: lr = 0.005"
-    assert told in second.log
-    assert told in run.weaver.errors.read_text()
+    text = "set in an earlier job: lr = 0.005"
+    assert text in second.log
+    assert text in run.weaver.errors.read_text()
     assert "lr = 0.005" in run.torchloom("status").stdout
     (waiting,) = run.ask("status")["knobs_waiting"]
     assert (waiting["knob"], waiting["value"]) == ("lr", 0.005)
@@ -56,6 +56,6 @@ def test_a_job_whose_ranks_end_before_they_attach_is_shown_as_crash_looping(star
     job.process.wait()
     until(lambda: run.ask("status")["crash_loops"][0]["gave_up"])
     (loop,) = run.ask("status")["crash_loops"]
-    # On a busy machine a restart may be over before anybody looks.
+    # On a busy machine a restart may be over before the first check.
     assert (loop["restart"], loop["most"]) == (2, 2)
     assert "crash-looping: " in run.weaver.errors.read_text()

@@ -27,8 +27,8 @@ def test_a_run_survives_the_loss_of_a_server_and_nothing_shows_the_password(clus
     run = start_run(SETTINGS.format(*free_ports(1)), {"NATS_URL": urls})
     run.start_weaver()
     plain = ",".join(f"nats://{address}" for address in addresses)
-    said = (run.folder / "weaver-1.out").read_text()
-    assert f"is ready on {plain}" in said
+    output = (run.folder / "weaver-1.out").read_text()
+    assert f"is ready on {plain}" in output
     trainer = run.start_light("g0")
     until(lambda: "x" in run.torchloom("knob", "list").stdout)
 

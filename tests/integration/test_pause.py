@@ -1,4 +1,4 @@
-"""A pause of a live torchft run is for all groups or for none, whoever is stopped or killed."""
+"""A pause of a live torchft run applies to all groups or to none, also after a kill or stop."""
 
 import pytest
 
@@ -39,7 +39,7 @@ def trainers(run):
 
 
 def outcome(run, until, answer):
-    """Return what came of the action whose request was answered so."""
+    """Return the outcome of the action that was granted in the answer."""
     assert answer["ok"], answer
 
     def ended():
@@ -51,7 +51,7 @@ def outcome(run, until, answer):
 
 
 def pause(run, until):
-    """Pause all at one step, and return what came of it."""
+    """Pause all at one step, and return the outcome."""
     found = outcome(run, until, run.ask("propose", {"action": {"kind": "pause"}}))
     assert found["result"] == "done", found
     return found["detail"]
@@ -62,7 +62,7 @@ def test_a_pause_lasts_until_it_is_resumed(run, trainers, until):
     detail = pause(run, until)
     assert detail.startswith("2 workers paused at step ")
     done = [len(trainer.rows) for trainer in trainers]
-    run.ticks(20)  # of 0.25 s: longer than anybody waits for a word of the Weaver's
+    run.ticks(20)  # of 0.25 s: longer than a worker waits for the Weaver's pause message
     assert [len(trainer.rows) for trainer in trainers] == done
     assert run.ask("propose", {"action": {"kind": "resume"}})["ok"]
     for trainer in trainers:
@@ -73,11 +73,11 @@ def test_a_pause_lasts_until_it_is_resumed(run, trainers, until):
 def test_a_group_that_misses_the_pause_delays_no_other(run, trainers, until):
     deaf = trainers[1].sidecar
     deaf.suspend()
-    asked = run.ask("propose", {"action": {"kind": "pause"}})
+    answer = run.ask("propose", {"action": {"kind": "pause"}})
     for trainer in trainers:
         trainer.goes_on()
     deaf.resume()
-    found = outcome(run, until, asked)
+    found = outcome(run, until, answer)
     assert found["detail"].startswith("2 workers paused at step ")
     assert run.ask("propose", {"action": {"kind": "resume"}})["ok"]
     for trainer in trainers:

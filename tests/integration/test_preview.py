@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from tests.deadlines import DEADLINE_S
-from tests.integration.guest import Dashboard, Guest
-from tests.integration.rehearser import NEWEST, Script
+from tests.integration.browser import Browser, Dashboard
+from tests.integration.preview_trainer import NEWEST, Script
 
 pytestmark = pytest.mark.integration
 
@@ -53,18 +53,18 @@ def v0(run, until):
 
 
 def _standing_by(run, until, group, **environment):
-    standby = run.start_rehearser(group, **environment)
+    standby = run.start_preview_trainer(group, **environment)
     worker = f"{group}-0"
     until(lambda: (run.worker(worker) or {}).get("state") == "standby")
     yield standby
-    standby.process.kill()  # its sidecar tells of it
+    standby.process.kill()  # its sidecar reports it
     standby.process.wait()
     until(lambda: run.worker(worker)["state"] == "gone")
 
 
 @pytest.fixture
 def trying(run, v0, until):
-    """A person who has asked for a preview, held up at its first step, and waits for its end."""
+    """A person's request for a preview that is stopped at its first step, awaiting its end."""
     before = len(v0.journal("step"))
     v0.hold.touch()
     command = [sys.executable, "-m", "torchloom_core.cli", "preview", "x=20", "--json"]
@@ -77,9 +77,13 @@ def trying(run, v0, until):
     v0.hold.unlink(missing_ok=True)
 
 
-def lives(run, verb, status):
-    told = [body for _, body in run.records("command_status")]
-    return [life for life in told if (life["verb"], life["status"]) == (verb, status)]
+def statuses_of(run, verb, status):
+    recorded = [body for _, body in run.records("command_status")]
+    return [
+        recorded_status
+        for recorded_status in recorded
+        if (recorded_status["verb"], recorded_status["status"]) == (verb, status)
+    ]
 
 
 @pytest.mark.long
@@ -112,8 +116,8 @@ def test_the_preview_equals_training_on_and_is_recorded(run, v0):
             script.set_rate(times)
             torch.manual_seed(3 + repeat)
             arms[repeat, arm] = [script.step().item() for _ in range(8)]
-    told = {(curve["repeat"], curve["arm"]): curve["losses"] for curve in seen["curves"]}
-    assert told == arms
+    recorded = {(curve["repeat"], curve["arm"]): curve["losses"] for curve in seen["curves"]}
+    assert recorded == arms
     assert seen["setup"]["before"] == {"x": pytest.approx(1.0)}
     assert seen["judgement"]["pairs"] == 5
     assert seen["end"]["why"] == ""
@@ -130,14 +134,14 @@ def test_a_dashboard_started_later_shows_the_preview(run, v0):
     result = run.torchloom("preview", "x=20", "--steps", "2", "--repeats", "1", "--json")
     dashboard = Dashboard(run)
     try:
-        guest = Guest(dashboard.links[-1])
-        guest.listen(preview=True)
-        guest.until(lambda g: "preview" in g.known)
-        guest.close()
+        browser = Browser(dashboard.links[-1])
+        browser.listen(preview=True)
+        browser.until(lambda g: "preview" in g.known)
+        browser.close()
     finally:
         assert dashboard.end() == 0, dashboard.err.read_text()
-    assert guest.known["preview"]["command"] == json.loads(result.stdout)["command"]
-    assert dict(guest.known["preview"]["words"])["tried"].startswith("8 steps in ")
+    assert browser.known["preview"]["command"] == json.loads(result.stdout)["command"]
+    assert dict(browser.known["preview"]["words"])["tried"].startswith("8 steps in ")
 
 
 @pytest.mark.long
@@ -146,8 +150,8 @@ def test_the_training_rank_gets_no_command_and_the_cost_is_recorded_before(run, 
     before = len(run.records("command_status"))
     result = run.torchloom("preview", "x=100", "--steps", "40", "--json")
     assert json.loads(result.stdout)["judgement"]["says"] == "worse"
-    told = [body for _, body in run.records("command_status")][before:]
-    assert {life["worker"] for life in told} == {"v0-0"}
+    recorded = [body for _, body in run.records("command_status")][before:]
+    assert {recorded_status["worker"] for recorded_status in recorded} == {"v0-0"}
     assert trainer.journal("set") == []
     proposed = [body for _, body in run.records("proposed")][-1]["proposal"]
     assert 0 < proposed["cost_gpu_s"] <= 120.0
@@ -184,8 +188,8 @@ def test_no_change_is_none_to_the_bit(run, v0):
 @pytest.mark.long
 def test_a_person_can_cancel_it_within_a_step(run, v0, until, trying):
     assert run.torchloom("preview", "--end").returncode == 0
-    issued = len(lives(run, "rehearse", "issued"))
-    until(lambda: len(lives(run, "rehearse", "accepted")) == issued)
+    issued = len(statuses_of(run, "rehearse", "issued"))
+    until(lambda: len(statuses_of(run, "rehearse", "accepted")) == issued)
     v0.hold.unlink()
     out, err = trying.communicate(timeout=DEADLINE_S)
     assert (trying.returncode, err) == (0, "")
@@ -196,9 +200,9 @@ def test_a_person_can_cancel_it_within_a_step(run, v0, until, trying):
 
 @pytest.mark.long
 def test_ctrl_c_ends_it_and_shows_the_results_so_far(run, v0, until, trying):
-    ended = len(lives(run, "rehearse", "issued"))
+    ended = len(statuses_of(run, "rehearse", "issued"))
     trying.send_signal(signal.SIGINT)
-    until(lambda: len(lives(run, "rehearse", "accepted")) == ended + 1)
+    until(lambda: len(statuses_of(run, "rehearse", "accepted")) == ended + 1)
     v0.hold.unlink()
     out, err = trying.communicate(timeout=DEADLINE_S)
     assert (trying.returncode, err) == (130, "")
@@ -207,9 +211,9 @@ def test_ctrl_c_ends_it_and_shows_the_results_so_far(run, v0, until, trying):
 
 @pytest.mark.long
 def test_the_kill_switch_ends_it_on_the_stand_by_too(run, v0, until, trying):
-    issued = len(lives(run, "rehearse", "issued"))
+    issued = len(statuses_of(run, "rehearse", "issued"))
     assert run.torchloom("actions", "stop").returncode == 0
-    until(lambda: len(lives(run, "rehearse", "accepted")) == issued + 1)
+    until(lambda: len(statuses_of(run, "rehearse", "accepted")) == issued + 1)
     v0.hold.unlink()
     _, err = trying.communicate(timeout=DEADLINE_S)
     assert (trying.returncode, err) == (5, "torchloom: undone: actions were stopped\n")
@@ -219,7 +223,7 @@ def test_the_kill_switch_ends_it_on_the_stand_by_too(run, v0, until, trying):
 @pytest.mark.long
 def test_a_stand_by_that_is_wanted_joins_at_the_next_step(run, v0, until, trying):
     assert run.ask("propose", {"action": {"kind": "admit", "group": "v0"}})["ok"]
-    until(lambda: lives(run, "join", "accepted"))
+    until(lambda: statuses_of(run, "join", "accepted"))
     v0.hold.unlink()
     run.training("v0")
     out, err = trying.communicate(timeout=DEADLINE_S)

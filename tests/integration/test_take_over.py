@@ -56,7 +56,7 @@ def test_a_weaver_of_another_folder_is_refused_without_take_over(start_on):
     second.terminate()
     assert second.wait(DEADLINE_S) == 0
     here.start_weaver()
-    here.kill_weaver()  # it gives nothing back, and answers nobody
+    here.kill_weaver()  # it releases nothing, and answers no query
     there.start_weaver()
 
 
@@ -73,7 +73,7 @@ def test_two_supervisors_of_one_folder_take_the_run_once_and_a_trainer_gets_in(s
     running = [first, None]
 
     def start_again():
-        """Start each again that has ended, whatever its status was; say whether some have."""
+        """Restart each process that has ended; return whether there was one."""
         for number, process in enumerate(running):
             if process is None or process.poll() is not None:
                 ended.extend([] if process is None else [process.returncode])

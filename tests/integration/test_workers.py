@@ -1,4 +1,4 @@
-"""What happens to workers reaches the Weaver, and what a person asks for reaches the workers."""
+"""Events of workers reach the Weaver, and requests of a person reach the workers."""
 
 import asyncio
 import json
@@ -131,8 +131,8 @@ def test_the_kill_of_a_trainer_is_recorded_and_its_next_incarnation_gets_the_des
 def test_a_person_needs_nothing_but_nats_requests(run, until, g0):
     status = run.ask("status")
     assert {"g0-0", "g1-0"} <= {row["worker"] for row in status["workers"]}
-    told = json.loads(run.torchloom("status", "--json").stdout)
-    assert told.keys() == status.keys()
+    printed = json.loads(run.torchloom("status", "--json").stdout)
+    assert printed.keys() == status.keys()
     knobs = run.ask("knobs")
     assert {spec["name"] for spec in knobs["specs"]} == {"x", "fenced_change", "log_level"}
 

@@ -1,4 +1,4 @@
-"""The digits trainer, which also writes down what is done to it and can be held before it joins."""
+"""The digits trainer, which also logs its commands and can be stopped before it joins."""
 
 import json
 import os

@@ -1,3 +1,3 @@
 import os
 
-os.environ.setdefault("RUST_LOG", "error")  # torchft's own lighthouse says several lines a step
+os.environ.setdefault("RUST_LOG", "error")  # torchft's own lighthouse logs several lines per step

@@ -1,4 +1,4 @@
-"""Whatever is said in whatever order: what must hold of every quorum."""
+"""Invariants of every quorum, for any calls in any order."""
 
 from collections.abc import Iterable
 
@@ -14,7 +14,7 @@ from torchloom_core.wire.steering import Evict, Expect, HoldBack, Leave, Order
 
 RULES = Rules(min_replicas=1, join_timeout_s=10.0, heartbeat_timeout_s=5.0)
 NAMES = ("a", "b", "c", "d")
-replicas = st.sampled_from([f"{name}:{life}" for name in NAMES for life in (1, 2)])
+replicas = st.sampled_from([f"{name}:{number}" for name in NAMES for number in (1, 2)])
 
 
 def asks(electorate, *replica_ids, now_s=0.0, **fields):
@@ -31,14 +31,14 @@ def ids(quorum) -> Iterable[str] | None:
 
 
 class AnyHistory(RuleBasedStateMachine):
-    """Managers and a Weaver do what they like; the lighthouse is started again now and then."""
+    """Random calls of Managers and a Weaver; the lighthouse is restarted at random."""
 
     def __init__(self):
         super().__init__()
         self.now_s = 0.0
         self.electorate = Electorate(RULES, SavedState(quorum_id=0), self.now_s)
         self.ids_given = [0]
-        self.out = set()  # evicted or left, and not asked since
+        self.out = set()  # evicted or left, without a request since
         self.held = frozenset()
         self.lost = set()
         self.requests = ()
@@ -313,8 +313,8 @@ def test_a_new_order_of_ranks_takes_a_new_id_so_that_all_configure_anew():
 @given(st.integers(1, 3000))
 def test_names_that_left_for_good_are_forgotten_in_the_end(count):
     electorate = Electorate(RULES, SavedState(quorum_id=0), 0.0)
-    for life in range(count):
-        electorate.steer(Leave(replicas=(f"a:{life}",)), 0.0)
+    for number in range(count):
+        electorate.steer(Leave(replicas=(f"a:{number}",)), 0.0)
     assert len(electorate.aside) == min(count, quorum_module._MOST_ASIDE)
     assert f"a:{count - 1}" in electorate.aside
 

@@ -33,11 +33,11 @@ class Process:
 
     def ready(self):
         until(lambda: "is ready" in self._out.read_text() or self.process.poll() is not None)
-        assert self.process.poll() is None, self.said
+        assert self.process.poll() is None, self.output
         return self
 
     @property
-    def said(self):
+    def output(self):
         return self._err.read_text()
 
     @property
@@ -58,7 +58,7 @@ class Process:
     def fails(self):
         """Return the one line with which it ends."""
         assert self.process.wait() not in (0, None)
-        (line,) = self.said.splitlines()
+        (line,) = self.output.splitlines()
         return line
 
 
@@ -90,8 +90,8 @@ def ask(port):
 
         async def ask():
             calls = [Calls(f"127.0.0.1:{port}") for _ in replica_ids]
-            asked = [c.ask(r, **fields) for c, r in zip(calls, replica_ids, strict=True)]
-            answers = [await soon(call) for call in asked]
+            calls_made = [c.ask(r, **fields) for c, r in zip(calls, replica_ids, strict=True)]
+            answers = [await soon(call) for call in calls_made]
             for call in calls:
                 await call.close()
             return answers[-1]
@@ -137,7 +137,7 @@ def test_a_standby_takes_over_with_the_state_at_the_address(start, ask, tmp_path
     first = start(*state).ready()
     quorum_id = ask("a:1", "b:1").quorum_id
     standby = start(*state, "--standby")
-    until(lambda: "standing by" in standby.said)
+    until(lambda: "standing by" in standby.output)
     first.end(signal.SIGKILL)
     standby.ready()
     assert ask("a:1", "b:1", step=1).quorum_id == quorum_id
@@ -148,7 +148,7 @@ def test_a_standby_that_is_not_needed_any_more_ends_in_peace(start, tmp_path):
     state = ("--state", str(tmp_path / "state.json"))
     start(*state).ready()
     standby = start(*state, "--standby")
-    until(lambda: "standing by" in standby.said)
+    until(lambda: "standing by" in standby.output)
     assert standby.end() == 0
 
 
@@ -161,13 +161,13 @@ def test_at_a_signal_it_ends_and_saves_the_members(start, ask, tmp_path, number)
     assert process.end(number) == 0
     assert json.loads(path.read_text())["kept"]["quorum_id"] == quorum_id
     assert json.loads(path.read_text())["kept"]["members"] == ["a:1", "b:1"]
-    assert "Traceback" not in process.said
+    assert "Traceback" not in process.output
 
 
 @pytest.mark.long
 def test_a_lighthouse_serves_although_its_output_is_not_read(start, ask):
     full = start(out="/dev/full")
-    until(lambda: "standard output cannot be written: No space left" in full.said)
+    until(lambda: "standard output cannot be written: No space left" in full.output)
     assert ask("a:1").replicas == ("a:1",)
     assert full.end() == 0
 
@@ -183,7 +183,7 @@ def test_an_occupied_port_is_one_line(start, port):
 def test_an_occupied_port_of_the_page_is_one_warning_and_it_serves(start, port):
     page = start().ready().page
     other = start("--bind", "127.0.0.1:0", "--status_bind", page, bind=False).ready()
-    (line,) = other.said.splitlines()
+    (line,) = other.output.splitlines()
     assert f"--status_bind: cannot listen on {page}: Address already in use" in line
     assert other.get("/health") == (200, "text/plain; charset=utf-8", "ok\n")
 
@@ -211,7 +211,7 @@ def test_a_connection_that_is_over_leaves_no_descriptor_behind(start, port):
     lighthouse = start().ready()
     descriptors = Path(f"/proc/{lighthouse.process.pid}/fd")
     where = f"http://127.0.0.1:{port}"
-    for _ in range(3):  # what is made once is there by then
+    for _ in range(3):  # one-time resources exist by then
         assert urlopen(f"{where}/health").read() == b"ok\n"
     before = len(list(descriptors.iterdir()))
     for _ in range(20):
@@ -241,7 +241,7 @@ def test_idle_or_invalid_connections_block_no_others(start, port):
     finally:
         for one in silent:
             one.close()
-    assert lighthouse.said == ""
+    assert lighthouse.output == ""
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""Where nobody steers, who is in which quorum is as torchft's own lighthouse has it.
+"""Without steering, quorums are those of torchft's own lighthouse.
 
 ``experiments/lighthouse/run.py histories`` plays thousands.
 """
@@ -13,7 +13,7 @@ from experiments.lighthouse.histories import histories, is_decidable, ours, play
 AT_ONCE = 25
 
 
-# A smaller batch takes as long, and what differs is said.
+# A smaller batch takes as long, and differences are reported.
 @settings(max_examples=2, phases=[Phase.explicit, Phase.generate])
 @given(st.lists(histories, min_size=AT_ONCE, max_size=AT_ONCE))
 def test_any_history_gives_the_quorums_of_torchfts_own_lighthouse(batch):

@@ -1,4 +1,4 @@
-"""Calls of Managers over real gRPC: what they are answered, when, and what their ends mean."""
+"""Calls of Managers over real gRPC: their answers, the timing, and the effect of their ends."""
 
 import asyncio
 import random
@@ -41,7 +41,7 @@ class Lighthouse:
 
     async def hang_up(self):
         for calls in self.calls:
-            await calls.close(DEADLINE_S)  # what the server's end answers is on its way
+            await calls.close(DEADLINE_S)  # the answers of the server's end are in flight
 
     @property
     def electorate(self):
@@ -205,9 +205,9 @@ async def test_a_foreign_request_that_is_cut_off_does_not_remove_a_groups_reques
         waits = light.manager().ask("a:1")
         await eventually(lambda: "a:1" in light.electorate.requests)
         stranger = light.manager()
-        asked = stranger.ask("a:1")
+        calls = stranger.ask("a:1")
         await eventually(lambda: light.service.counters.requests == 2)
-        asked.cancel()
+        calls.cancel()
         await stranger.close()
         await soon(light.manager().ask("b:1"))
         assert (await soon(waits)).replicas == ("a:1", "b:1")
@@ -231,12 +231,12 @@ async def test_fields_that_a_newer_torchft_adds_are_given_to_all_as_they_were_wr
     extra = b"\x9a\x06\x05handy"  # field 99, a text
     raw = {r: member_bytes(r, step=4, extra=extra) for r in ("a:1", "b:1")}
     async with lighthouse(saved=SavedState(quorum_id=0, members=("a:1", "b:1"))) as light:
-        asked = [light.manager().ask(r, step=4, extra=extra) for r in raw]
-        for call in asked:
+        calls = [light.manager().ask(r, step=4, extra=extra) for r in raw]
+        for call in calls:
             assert (await soon(call)).raw == tuple(raw.values())
         light.electorate.steer(Order(names=("b", "a")), asyncio.get_running_loop().time())
-        asked = [light.manager().ask(r, step=4, extra=extra) for r in raw]
-        for call in asked:
+        calls = [light.manager().ask(r, step=4, extra=extra) for r in raw]
+        for call in calls:
             assert all(extra in member for member in (await soon(call)).raw)
 
 
@@ -246,8 +246,8 @@ async def test_ranks_go_by_the_order_that_was_given():
     async with lighthouse(
         saved=SavedState(quorum_id=0, members=members, order=("c", "a"))
     ) as light:
-        asked = {r: light.manager().ask(r, step=ord(r[0])) for r in members}
-        for replica_id, call in asked.items():
+        calls = {r: light.manager().ask(r, step=ord(r[0])) for r in members}
+        for replica_id, call in calls.items():
             answer = await soon(call)
             ranked = sorted(zip(answer.replicas, answer.steps, strict=True))
             assert [chr(step) for _, step in ranked] == ["c", "a", "b", "d"]
@@ -284,8 +284,8 @@ async def test_a_request_of_an_ended_caller_is_no_member():
         await eventually(lambda: "a:1" in light.electorate.requests)
         gone.cancel()
         await eventually(lambda: "a:1" not in light.electorate.requests)
-        asked = [light.manager().ask(r) for r in ("b:1", "a:1")]
-        assert (await soon(asked[0])).replicas == ("a:1", "b:1")
+        calls = [light.manager().ask(r) for r in ("b:1", "a:1")]
+        assert (await soon(calls[0])).replicas == ("a:1", "b:1")
 
 
 @pytest.mark.parametrize(
@@ -318,8 +318,8 @@ async def test_a_malformed_call_is_refused_in_a_line(method, data, code, says):
         assert error.value.code().name == code
         assert says in error.value.details()
         assert error.value.details().isprintable()
-        asked = [light.manager().ask(r) for r in ("a:1", "b:1")]
-        assert (await soon(asked[0])).quorum_id == 0
+        calls = [light.manager().ask(r) for r in ("a:1", "b:1")]
+        assert (await soon(calls[0])).quorum_id == 0
 
 
 @pytest.mark.slow
@@ -334,8 +334,8 @@ async def test_a_quorum_forms_despite_any_bytes_sent():
             sent = [sender.raw(*message) for message in messages(rng, 50)]
             await asyncio.gather(*sent, return_exceptions=True)
         assert light.service.counters.malformed
-        asked = [light.manager().ask(r, step=9) for r in ("a:1", "b:1")]
-        assert (await soon(asked[0])).steps == (9, 9)
+        calls = [light.manager().ask(r, step=9) for r in ("a:1", "b:1")]
+        assert (await soon(calls[0])).steps == (9, 9)
 
 
 async def test_a_group_too_many_is_refused_and_harms_no_other(monkeypatch):
@@ -344,8 +344,8 @@ async def test_a_group_too_many_is_refused_and_harms_no_other(monkeypatch):
         for call in (light.manager().heartbeat("c:1"), light.manager().ask("c:1")):
             with pytest.raises(grpc.aio.AioRpcError, match="RESOURCE_EXHAUSTED"):
                 await soon(call)
-        asked = [light.manager().ask(r) for r in ("a:1", "b:1")]
-        assert (await soon(asked[0])).quorum_id == 0
+        calls = [light.manager().ask(r) for r in ("a:1", "b:1")]
+        assert (await soon(calls[0])).quorum_id == 0
 
 
 async def test_a_lighthouse_that_ends_removes_no_group_and_answers_all_calls(caplog):
@@ -399,8 +399,8 @@ async def test_a_lighthouse_that_was_frozen_does_not_take_the_others_for_silent(
         assert (await soon(asking)).replicas == (await soon(other)).replicas == ("a:1", "b:1")
 
 
-async def next_life(path: Path, **more):
-    """Return what ``lighthouse`` takes of the life before."""
+async def next_process(path: Path, **more):
+    """Return the arguments of ``lighthouse`` from the previous process."""
     state = StateFile(path, "run")
     saved, _ = state.load()
     return {"state": state, "saved": saved, "requests": last_requests(state, saved), **more}
@@ -411,14 +411,14 @@ async def test_a_quorum_sent_to_some_members_is_sent_to_the_others_after_a_resta
     members = ("a:1", "b:1", "c:1")
     state = StateFile(path, "run")
     async with lighthouse(saved=SavedState(quorum_id=0, members=members), state=state) as light:
-        asked = [light.manager().ask(r, step=6) for r in members]
-        told = await soon(asked[0])
-    async with lighthouse(**await next_life(path)) as light:
+        calls = [light.manager().ask(r, step=6) for r in members]
+        first_answer = await soon(calls[0])
+    async with lighthouse(**await next_process(path)) as light:
         await soon(light.manager().heartbeat("a:1"))  # it trains, and waits for the others
         again = [light.manager().ask(r, step=6) for r in ("b:1", "c:1")]
         for call in again:
             answer = await soon(call)
-            assert (answer.quorum_id, answer.raw) == (told.quorum_id, told.raw)
+            assert (answer.quorum_id, answer.raw) == (first_answer.quorum_id, first_answer.raw)
         further = [light.manager().ask(r, step=7) for r in members]
         assert (await soon(further[0])).steps == (7, 7, 7)
 
@@ -429,7 +429,7 @@ async def test_no_answer_is_sent_before_the_quorum_is_saved(tmp_path):
     async with lighthouse(state=state) as light:
         for step in range(3):
             answer = await soon(light.manager().ask("a:1", step=step))
-            later = await next_life(path)
+            later = await next_process(path)
             assert later["saved"].quorum_id == answer.quorum_id == 1
             assert [member.raw for member in later["requests"]] == list(answer.raw)
 
@@ -442,7 +442,7 @@ async def test_a_disk_that_takes_nothing_stops_no_quorum_and_is_complained_of(tm
         assert any("continues without its state saved" in line for line in logged.lines)
         path.parent.mkdir(exist_ok=True)
         await soon(light.manager().ask("a:1", step=1))
-        assert (await next_life(path))["saved"].quorum_id == 1
+        assert (await next_process(path))["saved"].quorum_id == 1
 
 
 async def test_a_disk_that_hangs_is_waited_for_once(tmp_path, monkeypatch, logged):
@@ -458,4 +458,4 @@ async def test_a_disk_that_hangs_is_waited_for_once(tmp_path, monkeypatch, logge
         go_on.set()
         await eventually(lambda: light.service._writing.done())
         await soon(light.manager().ask("a:1", step=9))
-        assert (await next_life(tmp_path / "lighthouse.json"))["requests"][0].step == 9
+        assert (await next_process(tmp_path / "lighthouse.json"))["requests"][0].step == 9

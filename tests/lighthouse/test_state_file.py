@@ -1,4 +1,4 @@
-"""What a lighthouse finds of its last life, and what it makes of what it cannot use."""
+"""The saved state of a lighthouse, and its handling of invalid files."""
 
 import asyncio
 import json
@@ -85,9 +85,9 @@ def test_a_state_that_cannot_be_read_is_refused(path):
         StateFile(path, "run").load()
 
 
-@pytest.mark.parametrize("told", [b"", b"\xff\xff", b"\x0a\x04\x08\x0c\x12\x00"])
-def test_last_requests_that_are_none_are_as_good_as_not_known(saved, told):
-    saved.with_name("lighthouse.json.last").write_bytes(told)
+@pytest.mark.parametrize("reply_bytes", [b"", b"\xff\xff", b"\x0a\x04\x08\x0c\x12\x00"])
+def test_last_requests_that_are_none_are_as_good_as_not_known(saved, reply_bytes):
+    saved.with_name("lighthouse.json.last").write_bytes(reply_bytes)
     assert last_requests(StateFile(saved, "run"), STATE) == ()
 
 

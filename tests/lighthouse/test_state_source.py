@@ -1,4 +1,4 @@
-"""Whose state a joiner takes, as torchft's own Managers work it out from our answers."""
+"""The source of a joiner's state, as torchft's own Managers compute it from our answers."""
 
 import asyncio
 from datetime import timedelta
@@ -46,12 +46,12 @@ def ask(server, step):
 )
 async def test_a_joiner_takes_the_state_of_the_first_in_the_order_that_has_it(order, source):
     steps = {"a": 5, "b": 5, "c": 5, "d": 0}
-    members = tuple(f"{name}:1" for name in steps)  # so that the first to ask waits for the rest
+    members = tuple(f"{name}:1" for name in steps)  # so that the first request waits for the rest
     async with lighthouse(saved=SavedState(quorum_id=0, members=members, order=order)) as light:
         servers = {name: await asyncio.to_thread(start, name, light.target) for name in steps}
         try:
-            asked = [asyncio.to_thread(ask, servers[name], step) for name, step in steps.items()]
-            answers = dict(zip(steps, await asyncio.gather(*asked), strict=True))
+            calls = [asyncio.to_thread(ask, servers[name], step) for name, step in steps.items()]
+            answers = dict(zip(steps, await asyncio.gather(*calls), strict=True))
         finally:
             for server in servers.values():
                 await asyncio.to_thread(server.shutdown)

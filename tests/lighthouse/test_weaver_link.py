@@ -1,4 +1,4 @@
-"""A broker that goes at the worst moment ends no lighthouse."""
+"""A lighthouse survives a broker that ends at any moment."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ async def test_a_connection_lost_before_its_first_message_is_made_again(monkeypa
     made = []
 
     class Lost:
-        """What is left of a connection whose server has gone."""
+        """A connection whose server has ended."""
 
         def __init__(self):
             self.client = self

@@ -42,7 +42,7 @@ def a_batch(number: int) -> Telemetry:
 
 
 def write_epoch(root: Path, epoch: int = 1) -> list[Recorded]:
-    """Six inputs, each flushed by itself: even ones telemetry, odd ones ticks."""
+    """Six inputs, each flushed separately: even ones telemetry, odd ones ticks."""
     writer = TrajectoryWriter(root, "demo", epoch, Config(), {}, 5)
     for number in range(1, 7):
         if number % 2:
@@ -185,7 +185,7 @@ def drop_fourth_line_on(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "error"),
     [
         (flip_in_second_line, r"events-000001.jsonl:2: JSON is malformed"),
         (drop_second_line, r"events-000001.jsonl:2: need output 1.1, was 1.2"),
@@ -193,12 +193,12 @@ def drop_fourth_line_on(data: bytes) -> bytes:
     ],
 )
 def test_damage_in_the_middle_of_the_events_is_named(
-    damage: Callable[[bytes], bytes], said: str, tmp_path: Path
+    damage: Callable[[bytes], bytes], error: str, tmp_path: Path
 ) -> None:
     write_epoch(tmp_path)
     path = only_part(tmp_path, "events")
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(StateError, match=said):
+    with pytest.raises(StateError, match=error):
         read(tmp_path)
 
 

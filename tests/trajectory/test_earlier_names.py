@@ -1,4 +1,4 @@
-"""What format 1 recorded and stored is read under the names of today."""
+"""Records and state of format 1 are read under the present names."""
 
 import msgspec
 

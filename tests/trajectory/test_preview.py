@@ -1,4 +1,4 @@
-"""A preview is put together from its pieces, and says in words what they say."""
+"""A preview is put together from its pieces, and described in sentences."""
 
 import math
 
@@ -56,7 +56,7 @@ def test_endless_curves_of_a_worker_are_cut_to_the_size_of_a_preview():
 
 
 @pytest.mark.parametrize(
-    "lie",
+    "change",
     [
         {"for_change": 50},
         {"diverged": 6},
@@ -65,9 +65,14 @@ def test_endless_curves_of_a_worker_are_cut_to_the_size_of_a_preview():
         {"difference": 1.7e308},
     ],
 )
-def test_an_impossible_judgement_is_ignored(lie):
-    said = {**msgspec.to_builtins(judged()), **lie}
-    fields = {"command": "c1.1", "points": 5, "of": 9, "piece": msgspec.json.encode(said).decode()}
+def test_an_impossible_judgement_is_ignored(change):
+    judgement = {**msgspec.to_builtins(judged()), **change}
+    fields = {
+        "command": "c1.1",
+        "points": 5,
+        "of": 9,
+        "piece": msgspec.json.encode(judgement).decode(),
+    }
     preview = seen(curve([1.0]))
     take(preview, Note(**WHO, kind="preview", fields=fields))
     assert preview.judged is None

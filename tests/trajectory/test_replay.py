@@ -1,4 +1,4 @@
-"""A recorded life fed to a kernel again is compared bit for bit."""
+"""A recorded epoch is replayed into a kernel and compared bit for bit."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,7 +26,7 @@ BATCH = Telemetry(
 
 
 class CountingKernel:
-    """Tell at every tick how many batches there were, and by how much it is off."""
+    """Output at every tick the number of batches, plus an error."""
 
     def __init__(self, off_at: int = 0) -> None:
         self._batches = 0

@@ -1,4 +1,4 @@
-"""What the writer takes is what the reader gives: bit for bit, in order."""
+"""The reader returns what was written, bit for bit and in order."""
 
 import math
 import tempfile
@@ -124,7 +124,7 @@ def write(writer: TrajectoryWriter, message: Any, ts_ns: int) -> tuple[Any, tupl
 
 
 def bits(message: Any) -> bytes:
-    """What distinguishes even 0.0 from -0.0."""
+    """A key that distinguishes even 0.0 from -0.0."""
     return encode_telemetry(message) if isinstance(message, Telemetry) else encode(message)
 
 

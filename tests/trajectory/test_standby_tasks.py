@@ -1,4 +1,4 @@
-"""A standby task is shown of the worker that was asked for it, and the newest one alone."""
+"""Only the newest standby task of the commanded worker is shown."""
 
 import msgspec
 import pytest
@@ -21,7 +21,7 @@ def note(
     return Note(run="run", worker=worker, incarnation=incarnation, kind=kind, fields=fields)
 
 
-def asked(standby_tasks, command, worker, verb):
+def issue(standby_tasks, command, worker, verb):
     standby_tasks.add_command(command, worker, 1, verb, f"p{command}")
 
 
@@ -33,7 +33,7 @@ def landscape():
 @pytest.fixture
 def standby_tasks(landscape):
     standby_tasks = StandbyTasks(landscape, Preview())
-    asked(standby_tasks, "c1.1", "v0-0", "survey")
+    issue(standby_tasks, "c1.1", "v0-0", "survey")
     standby_tasks.take(note(1.0))
     return standby_tasks
 
@@ -61,14 +61,14 @@ def test_an_unrequested_landscape_is_not_shown(standby_tasks, landscape, forged)
 
 
 def test_a_command_of_another_verb_is_no_standby_task(standby_tasks, landscape):
-    asked(standby_tasks, "c1.2", "v0-0", "set_knob")
+    issue(standby_tasks, "c1.2", "v0-0", "set_knob")
     standby_tasks.take(note(9.0, "c1.2"))
     assert landscape.line == {0.5: 1.0}
 
 
 def test_a_landscape_command_admits_no_preview(standby_tasks):
     preview = standby_tasks._by_note["preview"]
-    asked(standby_tasks, "c1.2", "w1", "survey")
+    issue(standby_tasks, "c1.2", "w1", "survey")
     piece = msgspec.json.encode(End(points=1, seconds=1.0)).decode()
     fields = {"command": "c1.2", "points": 1, "of": 9, "piece": piece}
     forged = {"run": "run", "worker": "w1", "incarnation": 1, "kind": "preview"}
@@ -89,21 +89,21 @@ def test_all_parts_of_a_task_are_shown_despite_commands_in_between(standby_tasks
 
 
 def test_an_older_one_is_not_shown_again(standby_tasks, landscape):
-    asked(standby_tasks, "c1.2", "w1", "survey")
+    issue(standby_tasks, "c1.2", "w1", "survey")
     standby_tasks.take(note(2.0, "c1.2", "w1"))
     standby_tasks.take(note(9.0))
     assert landscape.line == {0.5: 2.0}
 
 
 def test_a_cancelled_task_stays_until_another_starts(standby_tasks, landscape):
-    asked(standby_tasks, "c1.2", "v0-0", "survey")
+    issue(standby_tasks, "c1.2", "v0-0", "survey")
     standby_tasks.take(note(3.0))
     assert landscape.line == {0.5: 3.0}
 
 
 def test_notes_before_their_command_is_known_are_stored(standby_tasks, landscape):
     standby_tasks.take(note(2.0, "c1.2", "w1"))
-    asked(standby_tasks, "c1.2", "w1", "survey")
+    issue(standby_tasks, "c1.2", "w1", "survey")
     assert landscape.line == {0.5: 2.0}
 
 
@@ -111,7 +111,7 @@ def test_a_worker_with_many_notes_displaces_no_others(standby_tasks, landscape):
     standby_tasks.take(note(2.0, "c1.2", "w1"))
     for number in range(1000):
         standby_tasks.take(note(9.0, f"c9.{number}", "w9"))
-    asked(standby_tasks, "c1.2", "w1", "survey")
+    issue(standby_tasks, "c1.2", "w1", "survey")
     assert landscape.line == {0.5: 2.0}
 
 
@@ -120,7 +120,7 @@ def test_an_oversized_piece_is_not_stored(standby_tasks, landscape):
     long.fields["piece"] += " " * 70_000
     for _ in range(2):
         standby_tasks.take(long)
-        asked(standby_tasks, "c1.2", "w1", "survey")
+        issue(standby_tasks, "c1.2", "w1", "survey")
     assert landscape.line == {0.5: 1.0}
 
 
@@ -128,14 +128,14 @@ def test_only_the_piece_of_an_early_note_is_stored(standby_tasks):
     long = note(2.0, "c1.2", "w1")
     long.fields["more"] = "x" * 100_000
     standby_tasks.take(long)
-    ((kept,),) = standby_tasks._early.values()
-    assert kept.fields.keys() == {"command", "points", "of", "piece"}
+    ((stored,),) = standby_tasks._early.values()
+    assert stored.fields.keys() == {"command", "points", "of", "piece"}
 
 
 def test_endless_notes_take_bounded_memory(standby_tasks, landscape):
     for number in range(10_000):
         standby_tasks.take(note(9.0, f"c9.{number}", "w9"))
-        asked(standby_tasks, f"c1.{number + 2}", "v0-0", "survey")
+        issue(standby_tasks, f"c1.{number + 2}", "v0-0", "survey")
     standby_tasks.take(note(2.0, "c1.10001"))
     assert landscape.line == {0.5: 2.0}
     assert sum(map(len, standby_tasks._early.values())) <= 8 * 64

@@ -1,4 +1,4 @@
-"""What a record says in one line."""
+"""The one-line summary of a record."""
 
 import msgspec
 
@@ -13,6 +13,6 @@ def line_of(proposal):
 
 
 def test_the_text_of_an_alert_is_shown_once():
-    said = "the links cannot be probed"
-    proposal = Proposal(action=Alert(worker="g0-0", text=said), reason=said)
-    assert line_of(proposal) == f"p1.2 tuner proposes alert on g0-0: {said}"
+    alert_text = "the links cannot be probed"
+    proposal = Proposal(action=Alert(worker="g0-0", text=alert_text), reason=alert_text)
+    assert line_of(proposal) == f"p1.2 tuner proposes alert on g0-0: {alert_text}"

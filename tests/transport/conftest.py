@@ -18,7 +18,7 @@ from torchloom_core.wire.messages import Ack, Command, Hello, Note, Pause, Telem
 
 
 class Arrivals:
-    """What a bus handed on, and a way to wait for more."""
+    """The messages that a bus passed on, and a way to wait for more."""
 
     def __init__(self):
         self.messages = []
@@ -43,7 +43,7 @@ class Arrivals:
 
 
 class Member:
-    """A bare client that holds somebody's own credentials: a worker's, a person's, a joiner's."""
+    """A bare client with the credentials of a worker, a person or a joiner."""
 
     def __init__(self, name, incarnation=0):
         self.name = name
@@ -55,7 +55,7 @@ class Member:
         self.denials.append(str(error))
 
     async def is_denied(self, act):
-        """Return whether the server refused ``act``, which it says before its next PONG."""
+        """Return whether the server refused ``act``, reported before its next PONG."""
         self.denials.clear()
         await act
         await settle(self.client)
@@ -100,7 +100,7 @@ async def bus(connect_bus, arrivals):
 
 @pytest.fixture
 async def connect(broker):
-    """Return a function that connects with the text of somebody's credentials."""
+    """Return a function that connects with the text of credentials."""
     opened = []
 
     async def connect(name, creds, inbox_prefix="_INBOX", incarnation=0):

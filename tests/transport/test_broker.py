@@ -1,4 +1,4 @@
-"""The embedded broker: start, adoption, supervision, and what it says when it cannot."""
+"""The embedded broker: start, adoption, supervision, and its errors."""
 
 import asyncio
 import contextlib
@@ -189,7 +189,7 @@ async def test_a_server_that_hangs_is_restarted(broker, caplog, logged, monkeypa
 async def test_a_slow_server_is_not_ended_while_it_serves_others(
     broker, connect_person, monkeypatch
 ):
-    """It stands still at most of the looks, and never greets anybody in time."""
+    """It uses no CPU time at most of the checks, and greets no client in time."""
     monkeypatch.setattr(health, "_ANSWER_S", 0.05)
     client = (await connect_person("alice")).client
     looks = health.Health(broker._store)

@@ -1,4 +1,4 @@
-"""What the Weaver's bus takes in, keeps and refuses, on a real server."""
+"""What the Weaver's bus receives, stores and refuses, on a real server."""
 
 import asyncio
 import logging
@@ -357,13 +357,13 @@ async def test_a_bus_knows_whether_another_weaver_was_there_when_it_connected(
 
 async def test_a_weaver_learns_that_it_was_superseded(connect_bus, arrivals):
     first, second = await connect_bus(arrivals), await connect_bus(arrivals)
-    told = asyncio.Queue()
+    epochs = asyncio.Queue()
     epoch = await first.claim_epoch()
-    await first.on_epoch(told.put_nowait)
+    await first.on_epoch(epochs.put_nowait)
     assert await second.claim_epoch() == epoch + 1
-    await second.on_epoch(lambda epoch: told.put_nowait(("the newest", epoch)))
-    assert await soon(told.get()) == epoch + 1
-    assert told.empty()
+    await second.on_epoch(lambda epoch: epochs.put_nowait(("the newest", epoch)))
+    assert await soon(epochs.get()) == epoch + 1
+    assert epochs.empty()
 
 
 async def test_no_two_weavers_claim_one_epoch(connect_bus, arrivals):

@@ -1,4 +1,4 @@
-"""Who may have which name."""
+"""Granting of worker names."""
 
 import pytest
 from hypothesis import given

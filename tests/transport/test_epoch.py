@@ -1,4 +1,4 @@
-"""The epoch: one Weaver at a time, whatever stands in its key."""
+"""The epoch: one Weaver at a time, for any value of its key."""
 
 import asyncio
 import logging
@@ -58,16 +58,16 @@ async def test_an_epoch_claimed_while_a_weaver_is_disconnected_ends_it_when_it_i
     broker, cable, connect_bus
 ):
     first = await NatsBus.connect(cable.url, "run", broker.credentials.weaver_creds)
-    told = asyncio.Queue()
+    epochs = asyncio.Queue()
     epoch = await first.claim_epoch()
-    await first.on_epoch(told.put_nowait)
+    await first.on_epoch(epochs.put_nowait)
     await cable.pull_out()
     await eventually(lambda: not first.is_connected)
     second = await connect_bus()
     assert await second.claim_epoch() == epoch + 1
-    assert told.empty()
+    assert epochs.empty()
     await cable.plug_in(cable.port)
-    assert await soon(told.get()) == epoch + 1
+    assert await soon(epochs.get()) == epoch + 1
     await first.close()
 
 
@@ -75,9 +75,9 @@ async def test_a_claim_that_arrives_before_the_bucket_has_it_is_not_missed(
     connect_bus, monkeypatch
 ):
     first, second = await connect_bus(), await connect_bus()
-    told = asyncio.Queue()
+    epochs = asyncio.Queue()
     epoch = await first.claim_epoch()
-    await first.on_epoch(told.put_nowait)
+    await first.on_epoch(epochs.put_nowait)
     fresh, stale = first._state.epoch, [epoch]
 
     async def late():
@@ -85,7 +85,7 @@ async def test_a_claim_that_arrives_before_the_bucket_has_it_is_not_missed(
 
     monkeypatch.setattr(first._state, "epoch", late)
     await second.claim_epoch()
-    assert await soon(told.get()) == epoch + 1
+    assert await soon(epochs.get()) == epoch + 1
 
 
 @pytest.mark.parametrize("garbage", [b"soon", b"-1", b"0", b"1_0", b"9" * 18, b"\xff" * 999])
@@ -109,14 +109,14 @@ async def test_an_epoch_is_above_every_one_on_record(bus):
 async def test_a_weaver_ignores_an_invalid_epoch(connect_bus, caplog, logged):
     caplog.set_level(logging.WARNING)
     first, second = await connect_bus(), await connect_bus()
-    told = asyncio.Queue()
+    epochs = asyncio.Queue()
     epoch = await first.claim_epoch()
-    await first.on_epoch(told.put_nowait)
+    await first.on_epoch(epochs.put_nowait)
     await first._state._bucket.put("epoch", b"soon")
     await logged.eventually(bool)
-    assert told.empty()
+    assert epochs.empty()
     newest = await second.claim_epoch(above=epoch)
-    assert await soon(told.get()) == newest
+    assert await soon(epochs.get()) == newest
 
 
 async def test_the_first_epoch_after_a_lost_state_is_above_every_one_of_it(bus, monkeypatch):

@@ -1,4 +1,4 @@
-"""What one sender can take from the others by sending much: nothing that matters."""
+"""A flood of one sender does not affect the others."""
 
 import asyncio
 import json
@@ -116,11 +116,11 @@ async def still_bus(broker, arrivals):
 async def test_a_person_over_the_rate_limit_is_not_answered_and_may_still_stop_all(
     still_bus, connect_person, caplog
 ):
-    asked = []
+    requests = []
 
     def noting(verb):
         async def note(body, by):
-            asked.append((verb, by))
+            requests.append((verb, by))
             return b"{}"
 
         return note
@@ -134,11 +134,11 @@ async def test_a_person_over_the_rate_limit_is_not_answered_and_may_still_stop_a
         stop = subjects.control("run", person.name, "actions.stop")
         await person.client.request(stop, b"", timeout=DEADLINE_S)
     await bob.client.request(subjects.control("run", "bob", "status"), b"", timeout=DEADLINE_S)
-    assert asked.count(("status", "mallory")) == 500
-    assert asked.count(("actions.stop", "mallory")) == 1
-    assert {("actions.stop", "bob"), ("status", "bob")} <= set(asked)
-    told = [r.getMessage() for r in caplog.records if "mallory" in r.getMessage()]
-    assert told == ["mallory sends too many requests (status): not answered (1 so far)"]
+    assert requests.count(("status", "mallory")) == 500
+    assert requests.count(("actions.stop", "mallory")) == 1
+    assert {("actions.stop", "bob"), ("status", "bob")} <= set(requests)
+    logged = [r.getMessage() for r in caplog.records if "mallory" in r.getMessage()]
+    assert logged == ["mallory sends too many requests (status): not answered (1 so far)"]
 
 
 async def test_a_flood_of_one_kind_is_not_in_the_way_of_another(bus, broker):
@@ -173,13 +173,13 @@ def small_streams(monkeypatch):
 async def test_a_flood_by_one_worker_takes_no_report_of_another_s(
     connect_bus, connect_worker, arrivals, make, small_streams, subject
 ):
-    """No Weaver is there meanwhile. The flood is more than all of the streams hold."""
+    """No Weaver runs meanwhile. The flood exceeds all of the streams."""
     await (await connect_bus()).close()
     victim, flood = await connect_worker("g0-0"), await connect_worker("g1-0")
     large = make.note(kind="dump", fields={"stacks": "x" * 100_000})
     ended = Exit(run="run", worker="g0-0", incarnation=1, status=1, expected=False)
-    said = [make.ack(), large, ended]
-    for message in said:
+    reports = [make.ack(), large, ended]
+    for message in reports:
         how = {Ack: subjects.ack, Note: subjects.bulk}.get(type(message), subjects.event)
         await victim.client.publish(how("run", "g0-0", 1), codec.encode(message))
     await settle(victim.client)
@@ -188,8 +188,8 @@ async def test_a_flood_by_one_worker_takes_no_report_of_another_s(
             await flood.client.publish(subject("run", "g1-0", 1), b"x" * size)
         await settle(flood.client)
     await connect_bus(arrivals)
-    await arrivals.until(lambda a: len(a.messages) == len(said))
-    assert sorted(map(repr, arrivals.messages)) == sorted(map(repr, said))
+    await arrivals.until(lambda a: len(a.messages) == len(reports))
+    assert sorted(map(repr, arrivals.messages)) == sorted(map(repr, reports))
 
 
 async def test_of_one_workers_reports_the_oldest_go_and_the_newest_stay(
@@ -209,8 +209,8 @@ async def test_the_streams_of_an_earlier_version_are_brought_up_to_date_and_lose
     connect_bus, connect_worker, weaver_client, arrivals, make
 ):
     streams, name = weaver_client.jetstream(), "TL_REPORT_run"
-    heard = [subjects.ack("run"), subjects.event("run")]
-    old = StreamConfig(name=name, subjects=heard, max_msgs_per_subject=20_000, max_bytes=1 << 30)
+    accepted = [subjects.ack("run"), subjects.event("run")]
+    old = StreamConfig(name=name, subjects=accepted, max_msgs_per_subject=20_000, max_bytes=1 << 30)
     await streams.add_stream(old)
     dump = make.note(kind="dump", fields={"stacks": "x" * 100_000})
     await streams.publish(subjects.event("run", "g0-0", 1), codec.encode(dump))

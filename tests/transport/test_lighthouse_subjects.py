@@ -1,4 +1,4 @@
-"""Who may steer a lighthouse, and who may say what it sees."""
+"""Permissions to steer a lighthouse, and to publish its view."""
 
 import pytest
 
@@ -20,22 +20,22 @@ async def lighthouse(broker, connect):
     return await connect("lighthouse", creds, subjects.lighthouse_inbox("run"))
 
 
-async def heard_by(member, subject):
-    heard = []
+async def received_by(member, subject):
+    received = []
 
-    async def hear(message):
-        heard.append(message)
+    async def receive(message):
+        received.append(message)
 
-    await member.client.subscribe(subject, cb=hear)
+    await member.client.subscribe(subject, cb=receive)
     await settle(member.client)
-    return heard
+    return received
 
 
 async def test_steering_by_the_weaver_reaches_the_lighthouse(bus, lighthouse):
-    heard = await heard_by(lighthouse, subjects.steer("run"))
+    received = await received_by(lighthouse, subjects.steer("run"))
     bus.steer(STEER)
-    await eventually(lambda: heard)
-    assert decode_json(Steer, heard[0].data, "steering") == STEER
+    await eventually(lambda: received)
+    assert decode_json(Steer, received[0].data, "steering") == STEER
 
 
 async def test_a_view_of_the_lighthouse_reaches_the_weaver(bus, arrivals, lighthouse):
@@ -95,8 +95,8 @@ async def test_a_worker_may_neither_steer_nor_publish_a_view(bus, connect_worker
 
 async def test_a_person_receives_both_and_may_publish_neither(bus, connect_person, lighthouse):
     person = await connect_person("alice")
-    steers = await heard_by(person, subjects.steer("run"))
-    views = await heard_by(person, subjects.lighthouse("run"))
+    steers = await received_by(person, subjects.steer("run"))
+    views = await received_by(person, subjects.lighthouse("run"))
     bus.steer(STEER)
     await lighthouse.client.publish(subjects.lighthouse("run"), encode(lighthouse_view()))
     await eventually(lambda: steers and views)

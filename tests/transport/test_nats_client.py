@@ -27,17 +27,17 @@ async def test_a_late_answer_to_a_flush_does_not_deafen_the_client(broker):
         server.resume()
     heard = asyncio.Event()
 
-    async def hear(message):
+    async def receive(message):
         heard.set()
 
-    await client.subscribe("tl.out.run.notice", cb=hear)
+    await client.subscribe("tl.out.run.notice", cb=receive)
     await client.publish("tl.out.run.notice", b"")
     await soon(heard.wait())
     await client.close()
 
 
 class WatchedTransport:
-    """A connection that tells when its end is waited for."""
+    """A connection that signals when its end is awaited."""
 
     def __init__(self, transport):
         self._transport = transport
@@ -76,7 +76,7 @@ async def test_a_client_that_reconnects_from_a_server_that_hangs_can_be_closed(b
     assert client.is_closed
 
 
-# What nobody can read: a status, a header, a reply subject.
+# Unreadable: a status, a header, a reply subject.
 UNREADABLE = {
     "status": (b"", b"NATS/1.0 503 \xff\xfe\r\n\r\n"),
     "description": (b"", b"NATS/1.0 100 \xff\r\na: b\r\n\r\n"),
@@ -103,7 +103,7 @@ async def test_an_unreadable_message_does_not_stop_the_weaver_from_receiving(
 
 
 async def _send(client, subjects_on_the_wire, header, data):
-    """Publish what nats-py would not."""
+    """Publish bytes that nats-py refuses."""
     sizes = b"%d %d" % (len(header), len(header) + len(data)) if header else b"%d" % len(data)
     verb = b"HPUB" if header else b"PUB"
     line = b" ".join((verb, subjects_on_the_wire, sizes))
@@ -112,10 +112,10 @@ async def _send(client, subjects_on_the_wire, header, data):
 
 
 async def test_messages_that_are_not_admitted_delay_no_others(broker):
-    asked = []
+    checked = []
 
     def admits(subject, size):
-        asked.append((subject, size))
+        checked.append((subject, size))
         return subject == "tl.ctl.run.bob.status"
 
     client = GuardedClient(admits)
@@ -126,7 +126,7 @@ async def test_messages_that_are_not_admitted_delay_no_others(broker):
     message = await heard.next_msg(DEADLINE_S)
     assert message.subject == "tl.ctl.run.bob.status"
     assert (heard._received, heard.pending_msgs) == (1, 0)
-    assert asked == [(f"tl.ctl.run.{name}.status", 2) for name in ("mallory", "mallory", "bob")]
+    assert checked == [(f"tl.ctl.run.{name}.status", 2) for name in ("mallory", "mallory", "bob")]
     await client.close()
 
 

@@ -32,10 +32,10 @@ async def test_a_verb_is_answered(bus, person):
 
 
 async def test_the_handler_gets_the_persons_name(bus, broker, tmp_path):
-    asked = []
+    requests = []
 
     async def note(body, by):
-        asked.append(by)
+        requests.append(by)
         return b""
 
     await bus.serve({"status": note})
@@ -45,7 +45,7 @@ async def test_the_handler_gets_the_persons_name(bus, broker, tmp_path):
         client = await ControlClient.connect(broker.url, "run", path)
         await client.ask("status")
         await client.close()
-    assert asked == ["alice", "operator", "weaver"]
+    assert requests == ["alice", "operator", "weaver"]
 
 
 async def test_a_name_that_is_none_is_refused_in_one_line(bus, weaver_client):
@@ -128,18 +128,18 @@ async def test_a_weaver_that_hangs_is_one_clear_line(bus, broker, person):
 
 
 async def test_a_request_without_an_answer_in_time_is_sent_again_unchanged(broker, person):
-    asked = []
+    requests = []
 
     async def answer_the_second(message):
-        asked.append(message.data)
-        if len(asked) == 2:
+        requests.append(message.data)
+        if len(requests) == 2:
             await message.respond(b"at last")
 
     client = await nats.connect(broker.url, user_credentials=str(broker.credentials.weaver_creds))
     await client.subscribe("tl.ctl.run.operator.propose", cb=answer_the_second)
     await settle(client)
     assert await person.ask("propose", b"{}", timeout_s=0.5, tries=2) == b"at last"
-    assert asked == [b"{}"] * 2
+    assert requests == [b"{}"] * 2
     await client.close()
 
 
@@ -155,26 +155,28 @@ async def test_a_plain_nats_client_finds_and_calls_the_service(bus, broker):
 
 
 async def test_a_request_without_reply_is_carried_out(bus, broker):
-    asked = asyncio.Queue()
+    requests = asyncio.Queue()
 
     async def stop(body, by):
-        asked.put_nowait(body)
+        requests.put_nowait(body)
         return b""
 
     await bus.serve({"actions.stop": stop})
     client = await nats.connect(broker.url, user_credentials=str(broker.credentials.operator_creds))
     await client.publish("tl.ctl.run.operator.actions.stop", b"")
-    assert await soon(asked.get()) == b""
+    assert await soon(requests.get()) == b""
     await client.close()
 
 
 async def test_the_weavers_messages_arrive_in_order(bus, person, make):
-    heard = asyncio.Queue()
-    await person.listen(lambda kind, data: heard.put_nowait((kind, json.loads(data)["rank"])))
+    received = asyncio.Queue()
+    await person.listen(lambda kind, data: received.put_nowait((kind, json.loads(data)["rank"])))
     for rank in range(100):
         bus.publish("notice", make.hello(rank=rank))
     async with asyncio.timeout(DEADLINE_S):
-        assert [await heard.get() for _ in range(100)] == [("notice", rank) for rank in range(100)]
+        assert [await received.get() for _ in range(100)] == [
+            ("notice", rank) for rank in range(100)
+        ]
 
 
 async def test_the_command_line_reports_a_missing_broker():

@@ -1,4 +1,4 @@
-"""What each identity can and cannot do, tried on the running server."""
+"""The permissions of each identity, tested on the running server."""
 
 import contextlib
 
@@ -140,8 +140,8 @@ async def test_credentials_without_an_incarnation_give_no_permission_of_a_worker
     claims = nats_jwt.scoped_user_claims(nats_jwt.public_key(keys.workers))
     jwt = nats_jwt.sign(keys.threadlets, nats_jwt.public_key(seed), MINE, claims, keys.made_s)
     worker = await connect(MINE, nats_jwt.creds_text(jwt, seed))
-    for life in (1, "", "{{tag(life)}}"):
-        own = rights.worker_rights("run", MINE, life)
+    for incarnation in (1, "", "{{tag(incarnation)}}"):
+        own = rights.worker_rights("run", MINE, incarnation)
         for subject in own.publish:
             publish = worker.client.publish(subject.replace(">", "1"), b"")
             assert await worker.is_denied(publish), subject
@@ -155,28 +155,28 @@ def keys(broker):
 
 
 @pytest.fixture
-async def heard(bus):
-    """What people and joiners ask, and the epoch that nobody may touch."""
-    heard = []
+async def received(bus):
+    """The requests of people and joiners, and the epoch, which they must not change."""
+    received = []
 
     def note(verb):
         async def answer(body, by):
-            heard.append((verb, by))
+            received.append((verb, by))
             return b"{}"
 
         return answer
 
     async def join(request):
-        heard.append(("join", request.worker))
+        received.append(("join", request.worker))
         return JoinReply(error="no")
 
     await bus.serve({verb: note(verb) for verb in ("status", "actions.stop")})
     await bus.serve_join(join)
     await bus._state._bucket.put("epoch", b"7")
-    return heard
+    return received
 
 
-# What somebody may aim an answer at by the reply subject of a question of their own.
+# Subjects to which a client may direct an answer by its request's reply subject.
 AIMS = [
     "$KV.TL_run.epoch",
     subjects.control("run", "bob", "actions.stop"),
@@ -191,7 +191,9 @@ AIMS = [
 PULL = f"$JS.API.CONSUMER.MSG.NEXT.TL_CMD_run.{MINE}_1"
 
 
-async def test_no_answer_to_a_threadlet_is_anybodys_question(threadlet, bus, arrivals, make, heard):
+async def test_no_answer_to_a_threadlet_is_anybodys_question(
+    threadlet, bus, arrivals, make, received
+):
     client, ack = threadlet.client, codec.encode(make.ack())
     for aim in AIMS:
         await client.publish(subjects.ack("run", MINE, 1), ack, reply=aim)
@@ -204,12 +206,12 @@ async def test_no_answer_to_a_threadlet_is_anybodys_question(threadlet, bus, arr
     await client.request(PULL, nothing_waits, timeout=DEADLINE_S)
     await settle(client)
     await arrivals.until(lambda a: len(a.messages) == len(AIMS) + 1)
-    await nothing_was_written(bus, heard)
+    await nothing_was_written(bus, received)
     assert not arrivals.malformed
     assert {type(message).__name__ for message in arrivals.messages} == {"Ack"}
 
 
-async def test_no_answer_to_a_joiner_is_anybodys_question(connect_joiner, bus, arrivals, heard):
+async def test_no_answer_to_a_joiner_is_anybodys_question(connect_joiner, bus, arrivals, received):
     joiner = await connect_joiner()
     request = codec.encode(
         JoinRequest(run="run", worker="g7-0", incarnation=1, public_key="U" * 56)
@@ -218,13 +220,13 @@ async def test_no_answer_to_a_joiner_is_anybodys_question(connect_joiner, bus, a
         await joiner.client.publish(subjects.join("run"), request, reply=aim)
     await joiner.client.request(subjects.join("run"), request, timeout=DEADLINE_S)
     await bus._link.settle()
-    assert heard == [("join", "g7-0")] * (len(AIMS) + 1)
-    heard.clear()
-    await nothing_was_written(bus, heard)
+    assert received == [("join", "g7-0")] * (len(AIMS) + 1)
+    received.clear()
+    await nothing_was_written(bus, received)
     assert not arrivals.malformed + arrivals.messages
 
 
-async def test_no_answer_to_a_person_is_anybodys_question(connect_person, bus, arrivals, heard):
+async def test_no_answer_to_a_person_is_anybodys_question(connect_person, bus, arrivals, received):
     alice = await connect_person("alice")
     questions = [
         subjects.control("run", "alice", "status"),
@@ -238,18 +240,18 @@ async def test_no_answer_to_a_person_is_anybodys_question(connect_person, bus, a
             await alice.client.publish(question, b"", reply=aim)
         await alice.client.request(question, b"", timeout=DEADLINE_S)
     await bus._link.settle()
-    assert heard == [("status", "alice")] * (len(AIMS) + 1)
-    heard.clear()
-    await nothing_was_written(bus, heard)
+    assert received == [("status", "alice")] * (len(AIMS) + 1)
+    received.clear()
+    await nothing_was_written(bus, received)
     assert not alice.denials
     assert not arrivals.malformed + arrivals.messages
 
 
-async def nothing_was_written(bus, heard):
+async def nothing_was_written(bus, received):
     assert await bus._state.get("epoch") == b"7"
     stream = await bus._streams.context.stream_info("TL_CMD_run")
     assert stream.state.messages == 0
-    assert not heard
+    assert not received
 
 
 async def test_a_worker_cannot_acknowledge_for_another(
@@ -360,10 +362,10 @@ async def test_a_joiner_may_not_subscribe(connect_joiner, subject):
 
 
 async def test_a_person_sends_requests_under_their_own_name(connect_person, bus):
-    asked = []
+    persons = []
 
     async def status(body, by):
-        asked.append(by)
+        persons.append(by)
         return b"fine"
 
     await bus.serve({"status": status})
@@ -371,7 +373,7 @@ async def test_a_person_sends_requests_under_their_own_name(connect_person, bus)
     for person in (alice, bob):
         subject = subjects.control("run", person.name, "status")
         assert (await person.client.request(subject, timeout=DEADLINE_S)).data == b"fine"
-    assert asked == ["alice", "bob"]
+    assert persons == ["alice", "bob"]
     assert not alice.denials + bob.denials
 
 
@@ -466,7 +468,7 @@ async def test_a_connection_has_a_limit_of_subscriptions(
         await settle(member.client)
         assert not member.denials
         await member.client.subscribe(f"{inbox}.more")
-        with contextlib.suppress(nats.errors.Error):  # nats-py closes when it is told
+        with contextlib.suppress(nats.errors.Error):  # nats-py closes on request
             await settle(member.client)
         assert "maximum subscriptions exceeded" in str(member.client.last_error)
 

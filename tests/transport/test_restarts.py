@@ -75,7 +75,7 @@ async def test_the_state_is_read_completely_although_the_servers_answers_overtak
 async def test_telemetry_and_events_flow_again(bus, restart, connect_worker, arrivals, make):
     worker = await connect_worker("g0-0")
     await restart()
-    # What is published while the Weaver reconnects is lost, as telemetry may be.
+    # Messages published while the Weaver reconnects are lost, as telemetry may be.
 
     async def both_are_heard():
         await worker.client.publish(
@@ -122,12 +122,12 @@ async def test_an_ack_sent_while_the_weaver_reconnects_is_received(
 
 async def test_a_superseded_weaver_learns_it_over_a_restart(connect_bus, restart, arrivals):
     first, second = await connect_bus(arrivals), await connect_bus(arrivals)
-    told = asyncio.Queue()
+    epochs = asyncio.Queue()
     epoch = await first.claim_epoch()
-    await first.on_epoch(told.put_nowait)
+    await first.on_epoch(epochs.put_nowait)
     await restart()
     await second.claim_epoch()
-    assert await soon(told.get()) == epoch + 1
+    assert await soon(epochs.get()) == epoch + 1
 
 
 async def test_a_graceful_stop_of_the_broker_is_survived_too(bus, broker):

@@ -1,4 +1,4 @@
-"""What the JWTs of the embedded broker grant, read as its server reads them."""
+"""The permissions in the JWTs of the embedded broker, as its server reads them."""
 
 import base64
 import json
@@ -21,7 +21,7 @@ OWN_COMMANDS = [
     "$JS.API.CONSUMER.MSG.NEXT.TL_CMD_run.{name}_{life}",
     "$JS.ACK.TL_CMD_run.{name}_{life}.>",
 ]
-SAID_BY_WORKERS = [
+PUBLISHED_BY_WORKERS = [
     *("tl.telemetry.run.{name}.{life}", "tl.evt.run.{name}.{life}"),
     *("tl.bulk.run.{name}.{life}", "tl.ack.run.{name}.{life}"),
 ]
@@ -46,18 +46,16 @@ def keys_file(state):
     return state / "broker" / "keys" / "keys.json"
 
 
-def said_of(name, life, *subjects_of):
-    return [
-        s.replace("{name}", name).replace("{life}", life) for group in subjects_of for s in group
-    ]
+def filled(name, life, *templates):
+    return [s.replace("{name}", name).replace("{life}", life) for group in templates for s in group]
 
 
-def own(*subjects_of):
-    return said_of("{{name()}}", "{{tag(life)}}", *subjects_of)
+def own(*templates):
+    return filled("{{name()}}", "{{tag(life)}}", *templates)
 
 
-def of_any(*subjects_of):
-    return said_of("*", "*", *subjects_of)
+def of_any(*templates):
+    return filled("*", "*", *templates)
 
 
 def permitted(publish, subscribe, subscriptions=-1):
@@ -72,7 +70,7 @@ def names(keys):
 
 
 def claims_in(jwt: str, keys: Keys) -> dict[str, Any]:
-    """Return what a JWT claims, with the names of keys for keys, once its signature was seen."""
+    """Return a JWT's claims, with names in place of keys, after checking its signature."""
     signed, _, signature = jwt.rpartition(".")
     body = json.loads(decoded(signed.partition(".")[2]))
     issuer = names(keys)[body["iss"]]
@@ -91,7 +89,7 @@ def decoded(part):
 
 
 def user(creds, keys):
-    """Return whose a credentials file is, who says so, and what it may do."""
+    """Return name, issuer and permissions of a credentials file."""
     jwt, seed = re.findall(r"^[\w.-]{40,}$", creds, re.MULTILINE)
     claims = claims_in(jwt, keys)
     assert claims["sub"] == names(keys).get(nats_jwt.public_key(seed), nats_jwt.public_key(seed))
@@ -115,7 +113,7 @@ def trusted(credentials, keys):
 
 
 def passes(account, way):
-    """Return what an account shows others, or takes in of whom under which name."""
+    """Return an account's exports, or its imports with their accounts and names."""
     return [
         (
             claim["type"],
@@ -146,32 +144,32 @@ def test_only_the_runs_account_keeps_streams(credentials, keys):
 
 def test_the_subjects_between_the_accounts_are_listed(credentials, keys):
     accounts = trusted(credentials, keys)
-    told = ["tl.roll.run", "tl.hold.run", "tl.steer.run"]
-    heard = ["tl.cmd.run.*.*", *told, "tl.out.run.>"]
+    for_workers = ["tl.roll.run", "tl.hold.run", "tl.steer.run"]
+    streams = ["tl.cmd.run.*.*", *for_workers, "tl.out.run.>"]
     to_weaver = ["tl.telemetry.run.*.*", "tl.lighthouse.run"]
-    said = [*to_weaver, "tl.evt.run.*.*", "tl.bulk.run.*.*", "tl.ack.run.*.*"]
+    by_workers = [*to_weaver, "tl.evt.run.*.*", "tl.bulk.run.*.*", "tl.ack.run.*.*"]
     assert passes(accounts["account"], "exports") == [
         ("service", ">"),
-        *[("stream", subject) for subject in heard],
+        *[("stream", subject) for subject in streams],
     ]
     assert accounts["account"]["exports"][0]["response_type"] == "Stream"
     assert passes(accounts["account"], "imports") == [
         ("stream", "workers", subject) for subject in to_weaver
     ]
-    assert passes(accounts["workers"], "exports") == [("stream", subject) for subject in said]
-    asked = [
+    assert passes(accounts["workers"], "exports") == [("stream", subject) for subject in by_workers]
+    services = [
         *("tl.ack.run.*.*", "tl.evt.run.*.*", "tl.bulk.run.*.*", "tl.join.run"),
         *("$JS.ACK.TL_CMD_run.*.>", "$JS.API.CONSUMER.MSG.NEXT.TL_CMD_run.*"),
     ]
     assert passes(accounts["workers"], "imports") == [
-        *[("service", "account", subject) for subject in asked],
-        *[("stream", "account", subject) for subject in told],
+        *[("service", "account", subject) for subject in services],
+        *[("stream", "account", subject) for subject in for_workers],
     ]
     assert passes(accounts["people"], "exports") == []
     assert passes(accounts["people"], "imports") == [
         *[("service", "account", subject) for subject in ["tl.ctl.run.*.>", *READ_BY_PEOPLE]],
-        *[("stream", "account", subject) for subject in heard],
-        *[("stream", "workers", subject) for subject in said],
+        *[("stream", "account", subject) for subject in streams],
+        *[("stream", "workers", subject) for subject in by_workers],
         ("service", "account", BUCKET, "tl.bucket.run"),
     ]
     assert accounts["people"]["mappings"] == {BUCKET: [{"subject": "tl.bucket.run"}]}
@@ -194,7 +192,7 @@ def test_a_signing_key_gives_each_worker_its_own_name_and_incarnation_only(crede
     (scope,) = accounts["workers"]["signing_keys"]
     assert (scope["kind"], scope["key"], scope["role"]) == ("user_scope", "threadlets", "threadlet")
     assert scope["template"] == permitted(
-        own(SAID_BY_WORKERS, OWN_COMMANDS),
+        own(PUBLISHED_BY_WORKERS, OWN_COMMANDS),
         ["tl.roll.run", "tl.hold.run", "_INBOX_run_{{name()}}_{{tag(life)}}.>"],
         64,
     )
@@ -223,7 +221,7 @@ def test_only_the_run_and_system_accounts_sign_for_themselves(credentials, keys)
 
 def test_the_rights_of_a_named_worker_and_person_are_those_of_the_scope():
     worker, person = rights.worker_rights("run", "g0-0", 7), rights.person_rights("run", "alice")
-    assert worker.publish == said_of("g0-0", "7", SAID_BY_WORKERS, OWN_COMMANDS)
+    assert worker.publish == filled("g0-0", "7", PUBLISHED_BY_WORKERS, OWN_COMMANDS)
     assert worker.subscribe[-1] == "_INBOX_run_g0-0_7.>"
     assert person.publish[0] == "tl.ctl.run.alice.>"
 
@@ -254,7 +252,7 @@ def test_a_workers_jwt_has_only_the_name_and_the_incarnation(credentials, keys):
     assert claims["nats"] == {**scoped, "tags": ["life:7"]}
 
 
-# --- how keys are kept ---
+# --- storage of keys ---
 
 
 def test_each_key_is_of_its_kind_and_there_is_no_second_of_it(keys):
@@ -276,7 +274,7 @@ def test_the_same_keys_are_found_again_and_say_the_same(credentials, tmp_path):
 
 
 def _written(path):
-    """Which file it is and when it was written; that it was read since then says nothing."""
+    """Inode and write time of the file, without its access time."""
     status = path.stat()
     return status.st_ino, status.st_mtime_ns, status.st_size
 
@@ -395,9 +393,9 @@ def test_a_folder_that_cannot_be_made_is_one_clear_line(tmp_path):
 
 def test_the_lighthouse_may_publish_views_and_receive_steering(credentials, keys):
     name, issuer, may = user(credentials.lighthouse_creds.read_text(), keys)
-    heard = ["tl.steer.run", "tl.roll.run", "_INBOX_LIGHTHOUSE_run.>"]
+    streams = ["tl.steer.run", "tl.roll.run", "_INBOX_LIGHTHOUSE_run.>"]
     assert (name, issuer, may) == (
         "lighthouse",
         "workers",
-        permitted(["tl.lighthouse.run"], heard, 8),
+        permitted(["tl.lighthouse.run"], streams, 8),
     )

@@ -1,4 +1,4 @@
-"""What makes a worker say hello: the Weaver's roll call, and nothing else on its subject."""
+"""A worker answers the Weaver's roll call, and nothing else on its subject, with a hello."""
 
 import asyncio
 
@@ -17,8 +17,8 @@ ROLL = subjects.roll_call("run")
 PULL = f"$JS.API.CONSUMER.MSG.NEXT.TL_CMD_run.{OTHER}_1"
 
 
-class Heard:
-    """A worker that hears the roll, and counts its hellos."""
+class Member:
+    """A worker that receives roll calls, and counts its hellos."""
 
     def __init__(self, every_s=0.0):
         self.hellos = 0
@@ -30,7 +30,7 @@ class Heard:
         self.hellos += 1
         self._news.set()
 
-    async def hear(self, client):
+    async def subscribe(self, client):
         async def take(message):
             self.messages.append(message)
             await self.roll.take(message)
@@ -47,23 +47,23 @@ class Heard:
 
 
 @pytest.fixture
-async def heard(bus, connect_worker):
+async def member(bus, connect_worker):
     await bus.add_workers([(MINE, 1), (OTHER, 1)])
-    heard = Heard()
-    await heard.hear((await connect_worker(MINE)).client)
-    return heard
+    member = Member()
+    await member.subscribe((await connect_worker(MINE)).client)
+    return member
 
 
-async def test_a_roll_call_of_the_weaver_is_answered(heard, bus):
+async def test_a_roll_call_of_the_weaver_is_answered(member, bus):
     await bus.roll_call(4)
-    await heard.until(lambda: heard.hellos == 1)
+    await member.until(lambda: member.hellos == 1)
     await bus.roll_call(4, [OTHER])
     await bus.roll_call(4, [OTHER, MINE])
-    await heard.until(lambda: len(heard.messages) == 3)
-    await heard.until(lambda: heard.hellos == 2)
+    await member.until(lambda: len(member.messages) == 3)
+    await member.until(lambda: member.hellos == 2)
 
 
-async def test_an_answer_of_the_servers_is_no_roll_call(heard, bus, connect_worker, make):
+async def test_an_answer_of_the_servers_is_no_roll_call(member, bus, connect_worker, make):
     attacker = (await connect_worker(OTHER)).client
     ack = encode(make.ack(worker=OTHER))
     await attacker.publish(subjects.ack("run", OTHER, 1), ack, reply=ROLL)
@@ -71,16 +71,16 @@ async def test_an_answer_of_the_servers_is_no_roll_call(heard, bus, connect_work
     await attacker.publish(PULL, b'{"batch": 1, "no_wait": true}', reply=ROLL)
     beats = b'{"batch": 1, "expires": 700000000, "idle_heartbeat": 100000000}'
     await attacker.publish(PULL, beats, reply=ROLL)
-    await heard.until(lambda: len(heard.messages) >= 6)  # PubAcks, statuses, heartbeats
+    await member.until(lambda: len(member.messages) >= 6)  # PubAcks, statuses, heartbeats
     await bus.send([make.command(worker=OTHER)])
     await attacker.publish(PULL, b"1", reply=ROLL)
-    await heard.until(lambda: any(b'"command"' in message.data for message in heard.messages))
-    assert heard.hellos == 0
+    await member.until(lambda: any(b'"command"' in message.data for message in member.messages))
+    assert member.hellos == 0
     await bus.roll_call(4)
-    await heard.until(lambda: heard.hellos == 1)
+    await member.until(lambda: member.hellos == 1)
 
 
-async def test_an_answer_to_a_joiner_is_no_roll_call(heard, bus, connect_joiner):
+async def test_an_answer_to_a_joiner_is_no_roll_call(member, bus, connect_joiner):
     async def refuse(request):
         return JoinReply(error='{"type": "roll_call", "run": "run", "epoch": 9}')
 
@@ -89,8 +89,8 @@ async def test_an_answer_to_a_joiner_is_no_roll_call(heard, bus, connect_joiner)
     request = JoinRequest(run="run", worker="g7-0", incarnation=1, public_key="U")
     for body in (encode(request), b"", b'{"type": "roll_call", "run": "run", "epoch": 9}'):
         await joiner.client.publish(subjects.join("run"), body, reply=ROLL)
-    await heard.until(lambda: len(heard.messages) == 3)
-    assert heard.hellos == 0
+    await member.until(lambda: len(member.messages) == 3)
+    assert member.hellos == 0
 
 
 class Message:
@@ -105,29 +105,29 @@ async def takes(roll, call):
 
 
 async def test_another_runs_call_and_garbage_are_not_answered_and_a_lower_epoch_is():
-    heard = Heard(every_s=0.0)
-    heard.roll.saw(5)
+    member = Member(every_s=0.0)
+    member.roll.saw(5)
     garbage = (b"", b"\xff", b"{}", b"[" * 100_000, b'{"type":"roll_call","run":"run"}')
     others = RollCall(run="other", epoch=9)
     named = RollCall(run="run", epoch=6, workers=(OTHER,))
     for call in (*garbage, others, named):
-        await takes(heard.roll, call)
-    assert heard.hellos == 0
-    await takes(heard.roll, RollCall(run="run", epoch=4))  # it learns the epoch from the hello
-    await heard.until(lambda: heard.hellos == 1)
-    assert heard.roll.epoch == 6
+        await takes(member.roll, call)
+    assert member.hellos == 0
+    await takes(member.roll, RollCall(run="run", epoch=4))  # the hello has the epoch
+    await member.until(lambda: member.hellos == 1)
+    assert member.roll.epoch == 6
 
 
 async def test_of_many_calls_the_first_is_answered_and_the_last_at_the_windows_end():
-    heard = Heard(every_s=1.0)
+    member = Member(every_s=1.0)
     loop = asyncio.get_running_loop()
     call = Message(encode(RollCall(run="run", epoch=1)))
-    await heard.roll.take(call)
-    await heard.until(lambda: heard.hellos == 1)
+    await member.roll.take(call)
+    await member.until(lambda: member.hellos == 1)
     answered_s = loop.time()
     for _ in range(1000):
-        await heard.roll.take(call)
-    assert heard.hellos == 1
-    await heard.until(lambda: heard.hellos == 2)
+        await member.roll.take(call)
+    assert member.hellos == 1
+    await member.until(lambda: member.hellos == 2)
     assert loop.time() - answered_s > 0.9
-    assert heard.roll._waiting is None
+    assert member.roll._waiting is None

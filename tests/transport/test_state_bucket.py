@@ -124,6 +124,6 @@ async def test_an_entry_that_the_server_will_never_take_is_one_clear_line(weaver
 async def test_an_invalid_epoch_of_the_state_is_one_clear_line(weavers):
     bus, _ = await weavers()
     await bus._state._bucket.put(WHOLE_KEY, b"\xff" * 1000)
-    with pytest.raises(BrokerError, match=r"key whole: need a whole number, was b'\\xff") as said:
+    with pytest.raises(BrokerError, match=r"key whole: need a whole number, was b'\\xff") as caught:
         await bus.left()
-    assert len(str(said.value)) < 200
+    assert len(str(caught.value)) < 200

@@ -12,7 +12,7 @@ from torchloom_core.weaver import run
 
 @pytest.fixture
 async def start_weaver(tmp_path):
-    """Return a function that starts a Weaver that has enrolled nobody yet, and tells where."""
+    """Return a function that starts a fresh Weaver, and returns its URL."""
     running = []
 
     async def start(settings=""):

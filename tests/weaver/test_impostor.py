@@ -1,4 +1,4 @@
-"""Whoever had a worker's name before, and has its credentials still, does nothing in its name."""
+"""An earlier holder of a worker's name, with its credentials, cannot act under it."""
 
 import asyncio
 import contextlib
@@ -26,12 +26,12 @@ PULL = b'{"batch": 1, "no_wait": true}'
 
 
 class Worker:
-    """One life of the worker, on credentials that it enrolled for."""
+    """One incarnation of the worker, with credentials from its enrolment."""
 
     def __init__(self, incarnation):
         self.incarnation = incarnation
         self.denials = []
-        self._who = {"run": "run", "worker": WORKER, "incarnation": incarnation}
+        self._identity = {"run": "run", "worker": WORKER, "incarnation": incarnation}
         self.own = ("run", WORKER, incarnation)
         self.inbox = subjects.inbox_prefix(*self.own)
         self.consumer = subjects.command_consumer(WORKER, incarnation)
@@ -39,9 +39,9 @@ class Worker:
         self.seed = nats_jwt.new_seed("user")
 
     async def enrol(self, joiner):
-        """Ask for credentials until there are some: the name may be held."""
+        """Request credentials until granted: the name may still be in use."""
         key = nats_jwt.public_key(self.seed)
-        request = codec.encode(JoinRequest(**self._who, public_key=key))
+        request = codec.encode(JoinRequest(**self._identity, public_key=key))
 
         async def jwt():
             answer = await joiner.request(subjects.join("run"), request, timeout=DEADLINE_S)
@@ -71,48 +71,48 @@ class Worker:
         consumer = await js.pull_subscribe_bind(self.consumer, stream="TL_CMD_run")
         return (await consumer.fetch(1, timeout=DEADLINE_S))[0]
 
-    async def say(self, message, as_life=None):
-        """Send a message on its own subject, or on that of the life given."""
+    async def send(self, message, as_incarnation=None):
+        """Send a message on its own subject, or on that of the given incarnation."""
         subject, encode = {
             Telemetry: (subjects.telemetry, codec.encode_telemetry),
             Ack: (subjects.ack, codec.encode),
         }.get(type(message), (subjects.event, codec.encode))
-        own = self.own if as_life is None else as_life.own
+        own = self.own if as_incarnation is None else as_incarnation.own
         await self.client.publish(subject(*own), encode(message))
 
     def hello(self):
-        return Hello(**self._who, group="g0", rank=0, node="n0", state="training")
+        return Hello(**self._identity, group="g0", rank=0, node="n0", state="training")
 
     def exit(self):
-        return Exit(**self._who, status=-9, expected=False)
+        return Exit(**self._identity, status=-9, expected=False)
 
     def hang(self):
-        return Note(**self._who, kind="hang", ts_ns=1)
+        return Note(**self._identity, kind="hang", ts_ns=1)
 
     def telemetry(self, step=1):
-        return Telemetry(**self._who, seq=0, state="training", step=step, progress_age_s=0.0)
+        return Telemetry(**self._identity, seq=0, state="training", step=step, progress_age_s=0.0)
 
     def ack(self, command, status="applied"):
-        return Ack(**self._who, command=command.id, epoch=command.epoch, status=status)
+        return Ack(**self._identity, command=command.id, epoch=command.epoch, status=status)
 
     async def beat(self):
         while True:
-            await self.say(self.telemetry())
+            await self.send(self.telemetry())
             await asyncio.sleep(STALE_S / 20)
 
 
 class Person:
-    """Asks the Weaver, and keeps what it tells."""
+    """Sends requests to the Weaver, and stores what it publishes."""
 
     def __init__(self, client):
         self._client = client
-        self.told = []
+        self.published = []
         self._news = asyncio.Event()
 
     async def listen(self):
         async def take(message):
             kind = message.subject.removeprefix(subjects.out("run", ""))
-            self.told.append((kind, msgspec.json.decode(message.data)))
+            self.published.append((kind, msgspec.json.decode(message.data)))
             self._news.set()
 
         await self._client.subscribe(subjects.out("run"), cb=take)
@@ -125,8 +125,8 @@ class Person:
     async def status(self):
         return msgspec.json.decode(await self.ask("status"), type=Status)
 
-    def all_told(self, kind):
-        return [body for told, body in self.told if told == kind]
+    def all_published(self, kind):
+        return [body for told, body in self.published if told == kind]
 
     async def until(self, condition):
         async with asyncio.timeout(DEADLINE_S):
@@ -165,8 +165,8 @@ async def test_an_earlier_holder_of_a_name_does_not_affect_its_present_incarnati
     impostor, real = Worker(earlier), Worker(present)
     for number, worker in enumerate((impostor, real)):
         await worker.connect(url, await worker.enrol(joiner))
-        await worker.say(worker.hello())
-        await person.until(lambda number=number: len(person.all_told("notice")) > number)
+        await worker.send(worker.hello())
+        await person.until(lambda number=number: len(person.all_published("notice")) > number)
     beating = asyncio.create_task(real.beat())
 
     dump = b'{"action": {"kind": "dump", "worker": "g0-0"}}'
@@ -174,24 +174,24 @@ async def test_an_earlier_holder_of_a_name_does_not_affect_its_present_incarnati
     pulled = await real.pull()
     command = codec.decode_command(pulled.data)
 
-    # What the server refuses: to hear, pull, acknowledge or say anything in the present life.
+    # The server refuses to subscribe, pull, acknowledge or publish as the present incarnation.
     client = impostor.client
     assert await impostor.is_denied(client.subscribe(f"{real.inbox}.>"))
     aim = f"{impostor.inbox}.x"
     assert await impostor.is_denied(client.publish(real.pull_subject, PULL, reply=aim))
     assert await impostor.is_denied(client.publish(pulled.reply, b"+ACK"))
     for forged in (real.exit(), real.telemetry(99), real.ack(command, "failed"), real.hang()):
-        assert await impostor.is_denied(impostor.say(forged, as_life=real))
+        assert await impostor.is_denied(impostor.send(forged, as_incarnation=real))
     # Its own consumer is gone, and never had the command.
     with pytest.raises(nats.errors.NoRespondersError):
         await client.request(impostor.pull_subject, PULL, timeout=DEADLINE_S)
-    # What the Weaver drops or the kernel passes over, in its own life.
+    # The Weaver or the kernel ignores these, as its own incarnation.
     for late in (impostor.hello(), impostor.exit(), impostor.hang(), impostor.telemetry(99)):
-        await impostor.say(late)
-    await impostor.say(impostor.ack(command, "failed"))
-    await impostor.say(impostor.hello())
+        await impostor.send(late)
+    await impostor.send(impostor.ack(command, "failed"))
+    await impostor.send(impostor.hello())
     for forged in (real.telemetry(99), real.exit(), real.ack(command, "failed"), real.hello()):
-        await impostor.say(forged)
+        await impostor.send(forged)
     status = await person.until_status(
         lambda status: status.malformed == 4 and status.workers[0].step >= 0
     )
@@ -199,11 +199,11 @@ async def test_an_earlier_holder_of_a_name_does_not_affect_its_present_incarnati
     assert (row.incarnation, row.state, row.step) == (present, "training", 1)
     assert [flight.status for flight in status.flights] == ["issued"]
 
-    await real.say(real.ack(command))
-    await person.until(lambda: person.all_told("outcome"))
-    (outcome,) = person.all_told("outcome")
+    await real.send(real.ack(command))
+    await person.until(lambda: person.all_published("outcome"))
+    (outcome,) = person.all_published("outcome")
     assert outcome["result"] == "done"
-    assert [notice["kind"] for notice in person.all_told("notice")] == ["hello", "hello"]
+    assert [notice["kind"] for notice in person.all_published("notice")] == ["hello", "hello"]
     beating.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await beating
@@ -217,11 +217,11 @@ async def test_an_incarnation_that_never_started_cannot_take_the_name_from_the_n
     impostor, real = Worker(2000), Worker(1000)
     for worker in (impostor, real):
         await worker.connect(url, await worker.enrol(joiner))
-    await real.say(real.hello())
-    await person.until(lambda: person.all_told("notice"))
-    await impostor.say(impostor.hello())
+    await real.send(real.hello())
+    await person.until(lambda: person.all_published("notice"))
+    await impostor.send(impostor.hello())
     await settle(impostor.client)
-    await real.say(real.telemetry(5))
+    await real.send(real.telemetry(5))
     status = await person.until_status(lambda status: status.workers[0].step == 5)
     assert [row.incarnation for row in status.workers] == [real.incarnation]
     for worker in (impostor, real):
@@ -244,10 +244,10 @@ async def test_a_worker_without_its_consumer_gets_it_back_with_its_next_hello(
         return await consumers(weaver) == ["g0-0_1000"]
 
     for _ in range(2):
-        await worker.say(worker.hello())
+        await worker.send(worker.hello())
         await eventually(has_its_consumer)
         await weaver.jetstream().delete_consumer("TL_CMD_run", "g0-0_1000")
-    assert len(person.all_told("notice")) <= 1
+    assert len(person.all_published("notice")) <= 1
     for client in (weaver, worker.client):
         await client.close()
 

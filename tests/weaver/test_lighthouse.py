@@ -1,4 +1,4 @@
-"""A Weaver's lighthouse: started, adopted, started again, and left to those who train."""
+"""A Weaver's lighthouse: started, adopted, restarted, and left running for training groups."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.integration
 TABLE = "[lighthouse]\nport = {}\nstatus_port = 0\nheartbeat_timeout_s = {}\n"
 
 
-class Lives:
+class LighthouseRuns:
     """Weavers on one state folder, one after the other."""
 
     def __init__(self, folder):
@@ -60,8 +60,8 @@ class Lives:
 
 
 @pytest.fixture
-async def lives(tmp_path):
-    begun = Lives(tmp_path)
+async def lighthouse_runs(tmp_path):
+    begun = LighthouseRuns(tmp_path)
     yield begun
     if begun.task and not begun.task.done():
         await begun.stop()
@@ -73,10 +73,10 @@ async def lives(tmp_path):
 
 
 @pytest.fixture
-async def group(lives):
-    """A replica group that lives: its heartbeat is held, and it is in a quorum."""
-    await lives.start()
-    calls = Calls(lives.lighthouse_url.removeprefix("http://"))
+async def group(lighthouse_runs):
+    """A living replica group in a quorum, with a pending heartbeat."""
+    await lighthouse_runs.start()
+    calls = Calls(lighthouse_runs.lighthouse_url.removeprefix("http://"))
     beating = asyncio.create_task(beat(calls))
     answer = await asyncio.wait_for(calls.ask("g0:uuid"), DEADLINE_S)
     yield answer
@@ -86,7 +86,7 @@ async def group(lives):
 
 
 async def asked_again(url):
-    """Ask as a Manager does while the lighthouse is away."""
+    """Send requests as a Manager does while the lighthouse is away."""
     calls = Calls(url.removeprefix("http://"))
     try:
         async with asyncio.timeout(DEADLINE_S):
@@ -107,42 +107,46 @@ async def beat(calls):
             await asyncio.sleep(0.1)
 
 
-async def test_an_unused_lighthouse_ends_with_its_weaver(lives):
-    await lives.start()
-    assert lives.runs
-    await lives.stop()
-    assert not lives.runs
+async def test_an_unused_lighthouse_ends_with_its_weaver(lighthouse_runs):
+    await lighthouse_runs.start()
+    assert lighthouse_runs.runs
+    await lighthouse_runs.stop()
+    assert not lighthouse_runs.runs
 
 
 @pytest.mark.long
-async def test_a_killed_lighthouse_is_restarted_at_its_address_with_its_state(lives, group):
-    url, pid = lives.lighthouse_url, lives.pid
+async def test_a_killed_lighthouse_is_restarted_at_its_address_with_its_state(
+    lighthouse_runs, group
+):
+    url, pid = lighthouse_runs.lighthouse_url, lighthouse_runs.pid
     os.kill(pid, signal.SIGKILL)
-    await eventually(lambda: lives.pid != pid)
-    assert lives.lighthouse_url == url
+    await eventually(lambda: lighthouse_runs.pid != pid)
+    assert lighthouse_runs.lighthouse_url == url
     again = await asked_again(url)
     assert (again.quorum_id, again.replicas) == (group.quorum_id, group.replicas)
 
 
 @pytest.mark.long
 async def test_a_lighthouse_in_use_keeps_running_and_the_next_weaver_adopts_it(
-    lives, group, caplog
+    lighthouse_runs, group, caplog
 ):
-    pid = lives.pid
-    await lives.stop()
-    assert lives.runs
+    pid = lighthouse_runs.pid
+    await lighthouse_runs.stop()
+    assert lighthouse_runs.runs
     assert (
         f"the lighthouse keeps running for the groups that train: kill {pid} ends it" in caplog.text
     )
     caplog.clear()
     caplog.set_level(logging.INFO)
-    await lives.start()
-    assert lives.pid == pid
+    await lighthouse_runs.start()
+    assert lighthouse_runs.pid == pid
     await eventually(lambda: "a lighthouse started without earlier state" in caplog.text)
 
 
 @pytest.mark.long
-async def test_a_lighthouse_whose_last_group_ends_with_the_weaver_ends_too(lives, monkeypatch):
+async def test_a_lighthouse_whose_last_group_ends_with_the_weaver_ends_too(
+    lighthouse_runs, monkeypatch
+):
     sent, kill = [], os.kill
 
     def spy(pid, number):
@@ -150,83 +154,83 @@ async def test_a_lighthouse_whose_last_group_ends_with_the_weaver_ends_too(lives
         sent.append(number)
 
     monkeypatch.setattr(os, "kill", spy)
-    await lives.start()
-    calls = Calls(lives.lighthouse_url.removeprefix("http://"))
+    await lighthouse_runs.start()
+    calls = Calls(lighthouse_runs.lighthouse_url.removeprefix("http://"))
     beating = asyncio.create_task(beat(calls))
     await asyncio.wait_for(calls.ask("g0:uuid"), DEADLINE_S)
-    stopping = asyncio.create_task(lives.stop())
+    stopping = asyncio.create_task(lighthouse_runs.stop())
     await eventually(lambda: signal.SIGUSR1 in sent)
-    assert lives.runs
+    assert lighthouse_runs.runs
     beating.cancel()
     await asyncio.gather(beating, return_exceptions=True)
     await calls.close()
     await stopping
-    assert not lives.runs
+    assert not lighthouse_runs.runs
 
 
-async def test_a_frozen_lighthouse_is_left_running_and_logged(lives, monkeypatch, caplog):
+async def test_a_frozen_lighthouse_is_left_running_and_logged(lighthouse_runs, monkeypatch, caplog):
     monkeypatch.setattr(lighthouse_process, "_STOP_S", 0.3)
-    await lives.start()
-    pid = lives.pid
+    await lighthouse_runs.start()
+    pid = lighthouse_runs.pid
     os.kill(pid, signal.SIGSTOP)
-    await lives.stop()
+    await lighthouse_runs.stop()
     assert f"the lighthouse is frozen: kill -9 {pid} ends it" in caplog.text
 
 
 @pytest.mark.long
-async def test_a_lighthouse_with_another_config_is_restarted_with_its_state(lives, group):
-    pid = lives.pid
-    await lives.stop()
-    await lives.start(heartbeat_timeout_s=7.0)
-    assert lives.pid != pid
-    again = await asked_again(lives.lighthouse_url)
+async def test_a_lighthouse_with_another_config_is_restarted_with_its_state(lighthouse_runs, group):
+    pid = lighthouse_runs.pid
+    await lighthouse_runs.stop()
+    await lighthouse_runs.start(heartbeat_timeout_s=7.0)
+    assert lighthouse_runs.pid != pid
+    again = await asked_again(lighthouse_runs.lighthouse_url)
     assert again.quorum_id == group.quorum_id
 
 
-async def test_a_lighthouse_that_cannot_be_recorded_is_stopped(lives):
-    in_the_way = lives.folder / "lighthouse" / "lighthouse.json.new"
+async def test_a_lighthouse_that_cannot_be_recorded_is_stopped(lighthouse_runs):
+    in_the_way = lighthouse_runs.folder / "lighthouse" / "lighthouse.json.new"
     in_the_way.mkdir(parents=True)
     with pytest.raises(StateError, match=r"lighthouse\.json"):
-        await lives.start()
+        await lighthouse_runs.start()
     in_the_way.rmdir()
-    await lives.start()
-    assert lives.runs
+    await lighthouse_runs.start()
+    assert lighthouse_runs.runs
 
 
 @pytest.mark.long
-async def test_any_port_is_another_one_where_the_last_was_taken_meanwhile(lives):
-    await lives.start()
-    await lives.stop()
-    port = int(lives.lighthouse_url.rpartition(":")[2])
+async def test_any_port_is_another_one_where_the_last_was_taken_meanwhile(lighthouse_runs):
+    await lighthouse_runs.start()
+    await lighthouse_runs.stop()
+    port = int(lighthouse_runs.lighthouse_url.rpartition(":")[2])
     listener = await asyncio.start_server(lambda *_: None, "127.0.0.1", port)
     async with listener:
-        await lives.start()
-        assert int(lives.lighthouse_url.rpartition(":")[2]) != port
+        await lighthouse_runs.start()
+        assert int(lighthouse_runs.lighthouse_url.rpartition(":")[2]) != port
 
 
 @pytest.mark.long
-async def test_an_unrecorded_lighthouse_is_named_and_the_record_retained(lives):
-    await lives.start()
-    record = lives.folder / "lighthouse" / "lighthouse.json"
+async def test_an_unrecorded_lighthouse_is_named_and_the_record_retained(lighthouse_runs):
+    await lighthouse_runs.start()
+    record = lighthouse_runs.folder / "lighthouse" / "lighthouse.json"
     known = record.read_text()
-    await lives.stop()
+    await lighthouse_runs.stop()
     command = [sys.executable, "-m", "torchloom_core.cli", "lighthouse", "--min_replicas", "1"]
     command += ["--bind", "127.0.0.1:0", "--status_bind", ""]
-    command += ["--state", str(lives.folder / "lighthouse" / "state.json")]
+    command += ["--state", str(lighthouse_runs.folder / "lighthouse" / "state.json")]
     started = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
     assert b"is ready" in await soon(started.stdout.readline())
     try:
         with pytest.raises(LighthouseError, match=f"uses this state, pid {started.pid};"):
-            await lives.start()
+            await lighthouse_runs.start()
         assert record.read_text() == known
     finally:
         started.kill()
         await started.wait()
 
 
-async def test_an_occupied_port_is_one_line_and_no_weaver(lives):
+async def test_an_occupied_port_is_one_line_and_no_weaver(lighthouse_runs):
     listener = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
     port = listener.sockets[0].getsockname()[1]
     async with listener:
         with pytest.raises(LighthouseError, match=f"cannot listen on 127.0.0.1:{port}: Address"):
-            await lives.start(port=port)
+            await lighthouse_runs.start(port=port)

@@ -1,4 +1,4 @@
-"""People's requests at the desk: who asks, and what they call it."""
+"""People's requests: their sender, session and id."""
 
 import asyncio
 import logging
@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from torchloom_core.errors import MessageError
-from torchloom_core.weaver import operator_service as desk_module
+from torchloom_core.weaver import operator_service as service_module
 from torchloom_core.weaver.operator_service import OperatorService
 from torchloom_core.wire.actions import ChangeKnob, ChangeKnobs, Guard, PauseRun
 from torchloom_core.wire.events import Reply
@@ -29,41 +29,41 @@ OF_KNOB = "a name of letters, digits, - and _, and dots between them"
 
 
 @pytest.fixture
-def asked():
+def requests():
     return []
 
 
 @pytest.fixture
-def desk(asked):
-    """A desk whose kernel agrees to everything."""
+def service(requests):
+    """A service whose kernel grants everything."""
 
     def enter(request):
-        asked.append(request)
+        requests.append(request)
         made.reply(Reply(request=request.id, ok=True, text=""))
 
     made = OperatorService(1, enter, *2 * [None])
     return made
 
 
-async def test_a_request_names_its_sender_and_so_does_the_log(desk, asked, caplog):
+async def test_a_request_names_its_sender_and_so_does_the_log(service, requests, caplog):
     caplog.set_level(logging.INFO)
-    await desk.verbs["actions.stop"](b"", "alice")
-    await desk.verbs["propose"](b'{"action": {"kind": "drain", "group": "g1"}}', "bob")
-    assert [request.by for request in asked] == ["alice", "bob"]
+    await service.verbs["actions.stop"](b"", "alice")
+    await service.verbs["propose"](b'{"action": {"kind": "drain", "group": "g1"}}', "bob")
+    assert [request.by for request in requests] == ["alice", "bob"]
     assert [record.getMessage() for record in caplog.records] == [
         "request: r1.1 alice: stop_actions",
         "request: r1.2 bob requests drain group g1",
     ]
 
 
-async def test_two_people_may_call_their_requests_alike(desk, asked):
+async def test_two_people_may_call_their_requests_alike(service, requests):
     for person in ("alice", "bob", "bob"):
-        await desk.verbs["approve"](b'{"proposal": "p1.1", "id": "1"}', person)
-    alices, bobs, again = (request.sent_as for request in asked)
+        await service.verbs["approve"](b'{"proposal": "p1.1", "id": "1"}', person)
+    alices, bobs, again = (request.sent_as for request in requests)
     assert alices != bobs
     assert bobs == again
-    await desk.verbs["approve"](b'{"proposal": "p1.1"}', "bob")
-    assert asked[-1].sent_as == ""
+    await service.verbs["approve"](b'{"proposal": "p1.1"}', "bob")
+    assert requests[-1].sent_as == ""
 
 
 PAUSE = '"action": {"kind": "pause"}'
@@ -116,9 +116,9 @@ PAUSE = '"action": {"kind": "pause"}'
         ("actions.resume", "", ResumeActions(), ""),
     ],
 )
-async def test_each_verb_is_one_request_to_the_kernel(desk, asked, verb, body, want, called):
-    await desk.verbs[verb](body.encode(), "alice")
-    (request,) = asked
+async def test_each_verb_is_one_request_to_the_kernel(service, requests, verb, body, want, called):
+    await service.verbs[verb](body.encode(), "alice")
+    (request,) = requests
     assert (request.id, request.want, request.by) == ("r1.1", want, "alice")
     assert bool(request.sent_as) == bool(called)
     assert request.sent_as.endswith(called)
@@ -129,12 +129,12 @@ async def test_each_verb_is_one_request_to_the_kernel(desk, asked, verb, body, w
 )
 @pytest.mark.parametrize("body", [b"{", b"7", b'{"knob": "\xff"}'])
 async def test_a_request_that_cannot_be_read_is_one_line_that_names_its_verb(
-    desk, asked, verb, body
+    service, requests, verb, body
 ):
     with pytest.raises(MessageError, match=f"^{verb}: .") as raised:
-        await desk.verbs[verb](body, "alice")
+        await service.verbs[verb](body, "alice")
     assert "\n" not in str(raised.value)
-    assert not asked
+    assert not requests
 
 
 @pytest.mark.parametrize(
@@ -148,11 +148,11 @@ async def test_a_request_that_cannot_be_read_is_one_line_that_names_its_verb(
     ],
 )
 async def test_a_field_that_a_verb_does_not_have_is_refused_and_not_passed_over(
-    desk, asked, verb, body
+    service, requests, verb, body
 ):
     with pytest.raises(MessageError, match=f"^{verb}: Object contains unknown field "):
-        await desk.verbs[verb](body.encode(), "alice")
-    assert not asked
+        await service.verbs[verb](body.encode(), "alice")
+    assert not requests
 
 
 @pytest.mark.parametrize(
@@ -165,36 +165,36 @@ async def test_a_field_that_a_verb_does_not_have_is_refused_and_not_passed_over(
         ('"guard": {"metric": "loss", "window_s": 3601}', r"<= 3600.0 - at `\$.guard.window_s`"),
     ],
 )
-async def test_knobs_that_cannot_be_set_together_are_refused(desk, asked, more, why):
+async def test_knobs_that_cannot_be_set_together_are_refused(service, requests, more, why):
     with pytest.raises(MessageError, match=why):
-        await desk.verbs["knob.set"](f'{{"knob": "lr", "value": 0.1, {more}}}'.encode(), "alice")
-    assert not asked
+        await service.verbs["knob.set"](f'{{"knob": "lr", "value": 0.1, {more}}}'.encode(), "alice")
+    assert not requests
 
 
 async def test_the_kernels_answer_goes_to_the_sender_once():
-    asked = []
-    desk = OperatorService(1, asked.append, *2 * [None])
-    answers = [asyncio.create_task(desk.verbs["actions.stop"](b"", name)) for name in "ab"]
-    await asyncio.sleep(0)  # both have asked
-    first, second = asked
-    desk.reply(Reply(request=second.id, ok=False, text="no", ids=("c1.1",)))
-    desk.reply(Reply(request=first.id, ok=True, text="yes"))
-    desk.reply(Reply(request=first.id, ok=False, text="twice"))
-    desk.reply(Reply(request="r9.9", ok=False, text="nobody asked"))
-    said = [msgspec.json.decode(await answer, type=Answer) for answer in answers]
-    assert said == [
+    requests = []
+    service = OperatorService(1, requests.append, *2 * [None])
+    answers = [asyncio.create_task(service.verbs["actions.stop"](b"", name)) for name in "ab"]
+    await asyncio.sleep(0)  # both have sent a request
+    first, second = requests
+    service.reply(Reply(request=second.id, ok=False, text="no", ids=("c1.1",)))
+    service.reply(Reply(request=first.id, ok=True, text="yes"))
+    service.reply(Reply(request=first.id, ok=False, text="twice"))
+    service.reply(Reply(request="r9.9", ok=False, text="nobody requests"))
+    text = [msgspec.json.decode(await answer, type=Answer) for answer in answers]
+    assert text == [
         Answer(ok=True, text="yes", ids=()),
         Answer(ok=False, text="no", ids=("c1.1",)),
     ]
 
 
 async def test_a_request_without_an_answer_times_out(monkeypatch):
-    monkeypatch.setattr(desk_module, "_PATIENCE_S", 0.01)
-    asked = []
-    desk = OperatorService(1, asked.append, *2 * [None])
+    monkeypatch.setattr(service_module, "_PATIENCE_S", 0.01)
+    requests = []
+    service = OperatorService(1, requests.append, *2 * [None])
     with pytest.raises(TimeoutError):
-        await desk.verbs["actions.stop"](b"", "alice")
-    desk.reply(Reply(request=asked[0].id, ok=True, text="too late"))
+        await service.verbs["actions.stop"](b"", "alice")
+    service.reply(Reply(request=requests[0].id, ok=True, text="too late"))
 
 
 async def test_reading_verbs_are_answered_page_by_page():
@@ -204,10 +204,10 @@ async def test_reading_verbs_are_answered_page_by_page():
         pages.append(after)
         return KnobTable(specs=(), desired=(), values={})
 
-    desk = OperatorService(1, lambda request: None, page, page)
+    service = OperatorService(1, lambda request: None, page, page)
     for verb in ("status", "knobs"):
-        await desk.verbs[verb](b"", "alice")
-        await desk.verbs[verb](b'{"after": "a-0"}', "alice")
+        await service.verbs[verb](b"", "alice")
+        await service.verbs[verb](b'{"after": "a-0"}', "alice")
     assert pages == 2 * [Page(), Page(after="a-0")]
 
 
@@ -224,17 +224,17 @@ async def test_reading_verbs_are_answered_page_by_page():
         ("control.release", "{", ReleaseControl()),
     ],
 )
-async def test_a_request_names_the_session_of_its_page(desk, asked, verb, body, want):
-    await desk.verbs[verb](f'{body}"session": "ann.3f2a"}}'.encode(), "operator")
-    assert [(request.want, request.session, request.by) for request in asked] == [
+async def test_a_request_names_the_session_of_its_page(service, requests, verb, body, want):
+    await service.verbs[verb](f'{body}"session": "ann.3f2a"}}'.encode(), "operator")
+    assert [(request.want, request.session, request.by) for request in requests] == [
         (want, "ann.3f2a", "operator")
     ]
     with pytest.raises(MessageError):
-        await desk.verbs["control.take"](b'{"session": "ann <b>"}', "operator")
+        await service.verbs["control.take"](b'{"session": "ann <b>"}', "operator")
 
 
 @pytest.mark.parametrize(
-    ("verb", "body", "said"),
+    ("verb", "body", "text"),
     [
         ("annotate", {"text": "x" * 2001}, "need at most 2000 characters in text"),
         ("knob.set", {"knob": "l r", "value": 1}, f"need {OF_KNOB} in knob"),
@@ -247,13 +247,13 @@ async def test_a_request_names_the_session_of_its_page(desk, asked, verb, body, 
         ),
     ],
 )
-async def test_a_name_or_a_text_that_is_none_is_one_clear_sentence(desk, verb, body, said):
+async def test_a_name_or_a_text_that_is_none_is_one_clear_sentence(service, verb, body, text):
     with pytest.raises(MessageError) as told:
-        await desk.verbs[verb](msgspec.json.encode(body), "operator")
-    assert str(told.value) == f"{verb}: {said}"
+        await service.verbs[verb](msgspec.json.encode(body), "operator")
+    assert str(told.value) == f"{verb}: {text}"
 
 
-async def test_the_kill_switch_works_with_any_body(desk, asked):
+async def test_the_kill_switch_works_with_any_body(service, requests):
     for body in (b"", b"please", b'{"session": 7}', b'{"session": "ann", "now": true}'):
-        await desk.verbs["actions.stop"](body, "alice")
-    assert [request.want for request in asked] == 4 * [StopActions()]
+        await service.verbs["actions.stop"](body, "alice")
+    assert [request.want for request in requests] == 4 * [StopActions()]

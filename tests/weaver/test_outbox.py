@@ -18,11 +18,11 @@ from torchloom_core.wire.plans import Granted
 
 
 class Bus:
-    """Writes down what the outbox asks of it, and fails as often as it is told."""
+    """Logs the outbox's calls, and fails as often as configured."""
 
     def __init__(self):
         self.done = []
-        self.told = []
+        self.published = []
         self.failures = []
         self.attempts = 0
         self._news = asyncio.Event()
@@ -49,15 +49,15 @@ class Bus:
     async def withdraw(self, worker, commands):
         await self._do(("withdraw", worker, list(commands)))
 
-    async def add_workers(self, lives):
-        if lives:
-            await self._do(("add", list(lives)))
+    async def add_workers(self, workers):
+        if workers:
+            await self._do(("add", list(workers)))
 
     async def roll_call(self, epoch, workers):
         await self._do(("roll", epoch, list(workers)))
 
     def publish(self, kind, message):
-        self.told.append(kind)
+        self.published.append(kind)
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ async def test_the_state_is_stored_before_the_commands_of_its_moment(outbox, bus
     assert entries["plan.p0"] is None
     assert entries[AT_KEY] == b'{"seq":5}'
     assert sent == ("send", ["c1", "c2"])
-    assert bus.told == ["issue", "issue"]
+    assert bus.published == ["issue", "issue"]
 
 
 async def test_a_command_posted_while_something_is_stored_waits_for_its_own_state(
@@ -396,7 +396,7 @@ async def test_only_the_newest_unpublished_messages_wait(bus, clock, monkeypatch
     outbox.post([Withdrawal(command="c1", worker="w1"), *[stranger("x-0")] * 2], {}, seq=2)
     async with running(outbox):
         await outbox.drained()
-    assert bus.told == ["recall", "notice", "notice"]
+    assert bus.published == ["recall", "notice", "notice"]
 
 
 async def test_an_input_without_outputs_is_neither_stored_nor_awaited(outbox, bus):
@@ -474,7 +474,7 @@ async def test_while_many_messages_are_published_other_tasks_run(outbox, bus, mo
 
     async def others():
         while True:
-            bus.told.append("turn")
+            bus.published.append("turn")
             await asyncio.sleep(0)
 
     outbox.post([stranger("x-0")] * 6, {}, seq=1)
@@ -482,5 +482,5 @@ async def test_while_many_messages_are_published_other_tasks_run(outbox, bus, mo
         task = asyncio.create_task(others())
         await outbox.drained()
         task.cancel()
-    between = "".join("." if told == "turn" else "n" for told in bus.told).strip(".")
+    between = "".join("." if told == "turn" else "n" for told in bus.published).strip(".")
     assert max(map(len, between.split("."))) == 2

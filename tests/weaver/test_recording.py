@@ -1,4 +1,4 @@
-"""Recording ends ahead of the last free bytes, and a disk that fills up is told of in time."""
+"""Recording pauses before the last free bytes, and a disk that fills up is warned of in time."""
 
 import pytest
 

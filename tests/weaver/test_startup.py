@@ -51,7 +51,7 @@ class Start:
         self.was_ready = False
 
     async def run(self):
-        """Run a Weaver that is told to end as soon as it is ready."""
+        """Run a Weaver that is stopped as soon as it is ready."""
 
         def ready(url, lighthouse):
             self.was_ready = True
@@ -136,11 +136,11 @@ async def test_a_broker_that_stays_away_ends_the_start_with_one_line(start, monk
 
     monkeypatch.setattr(EmbeddedBroker, "supervise", gone)
     plant(monkeypatch, NatsBus, "open", lambda: start.server.kill())
-    with pytest.raises(BrokerError, match=r"need an answer within 0\.3 s") as said:
+    with pytest.raises(BrokerError, match=r"need an answer within 0\.3 s") as caught:
         await start.run()
     folder = start.state / "broker"
     remedy = f"{folder}/nats.log; to start the run afresh, delete its store {folder}/jetstream"
-    assert remedy in str(said.value)
+    assert remedy in str(caught.value)
     assert not start.was_ready
 
 
@@ -234,7 +234,7 @@ async def test_a_kernel_that_fails_ends_the_weaver_with_one_line_and_the_input_o
     assert [line.kind for line in last] == ["tick", "input_failed"]
     assert b"Traceback" in bytes(last[1].body)
     monkeypatch.setattr(Kernel, "step", step)
-    await start.run()  # the next life starts clean
+    await start.run()  # the next Weaver starts cleanly
     assert start.was_ready
 
 
@@ -247,9 +247,9 @@ def test_a_weaver_whose_output_cannot_be_written_continues(tmp_path):
             command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True
         ) as weaver,
     ):
-        said = ""
-        while "standard output cannot be written: No space left" not in said:
-            said = weaver.stderr.readline()
-            assert said, "the Weaver has ended"
+        line = ""
+        while "standard output cannot be written: No space left" not in line:
+            line = weaver.stderr.readline()
+            assert line, "the Weaver has ended"
         weaver.terminate()
         assert weaver.wait(DEADLINE_S) == 0

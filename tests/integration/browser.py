@@ -1,4 +1,4 @@
-"""A browser as the dashboard sees it: one that opens the link, listens, and asks."""
+"""A browser as the dashboard sees it: it opens the link, listens, and sends requests."""
 
 import contextlib
 import http.client
@@ -47,13 +47,13 @@ class Dashboard:
         return re.findall(r"https?://\S+", self.out.read_text())
 
     def end(self):
-        """Ask it to end, and return how it did."""
+        """Stop it, and return its exit status."""
         self.process.terminate()
         return self.process.wait(DEADLINE_S)
 
 
-class Guest:
-    """One browser; ``name`` is what its person gives."""
+class Browser:
+    """One browser; ``name`` is its person's name."""
 
     def __init__(self, link, name="ann"):
         parts = urlsplit(link)
@@ -79,18 +79,18 @@ class Guest:
             headers |= {"origin": origin or self.origin, "content-type": "application/json"}
         connection.request(method, path, body, headers)
         answer = connection.getresponse()
-        told = {name.lower(): value for name, value in answer.getheaders()}
+        news = {name.lower(): value for name, value in answer.getheaders()}
         data = answer.read()
         connection.close()
-        return answer.status, told, data
+        return answer.status, news, data
 
     def ask(self, verb, **body):
-        """Return the answer to what the page asks for."""
+        """Return the answer to a request of the page."""
         data = json.dumps({"name": self.name, "body": body})
         return json.loads(self.request("POST", f"/ask/{verb}", data)[2])
 
     def listen(self, **look):
-        """Open the socket, and say what is looked at."""
+        """Open the socket, and send what the page shows."""
         opened = connect(
             f"ws://{self.host}/live",
             origin=self.origin,
@@ -106,7 +106,7 @@ class Guest:
         self.socket.send(json.dumps(look))
 
     def until(self, what):
-        """Take what comes until ``what(self)`` is true, and return it."""
+        """Receive messages until ``what(self)`` is true, and return it."""
         while not (found := what(self)):
             self.take(self.socket.recv(timeout=DEADLINE_S))
         return found
@@ -127,15 +127,15 @@ class Guest:
             else:
                 self.states = after
             return
-        told = json.loads(message)
-        places = told.pop("places", None)
+        news = json.loads(message)
+        places = news.pop("places", None)
         if places:
             rows = zip(*places["columns"], strict=True)
             self.known["places"] |= dict(enumerate(rows, places["first"]))
-        self.known["stories"] |= {story["id"]: story for story in told.pop("stories", ())}
-        self.known["lines"] += told.pop("lines", [])
-        self.known["series"] |= told.pop("series", {})
-        self.known |= told
+        self.known["stories"] |= {story["id"]: story for story in news.pop("stories", ())}
+        self.known["lines"] += news.pop("lines", [])
+        self.known["series"] |= news.pop("series", {})
+        self.known |= news
 
     def state(self, worker):
         """Return a worker's state as the page would paint it."""
@@ -149,10 +149,10 @@ class Guest:
         return self.known.get("run", {}).get("status", {}).get("controller", "")
 
 
-def may_listen(guest, *, cookie, origin):
-    """Return whether a socket is opened for somebody who says so."""
+def may_listen(browser, *, cookie, origin):
+    """Return whether a socket is opened for this cookie and origin."""
     headers = {"cookie": cookie} if cookie else {}
-    url = f"ws://{guest.host}/live"
+    url = f"ws://{browser.host}/live"
     try:
         with connect(url, origin=origin, additional_headers=headers, open_timeout=DEADLINE_S):
             return True

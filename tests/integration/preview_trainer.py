@@ -1,4 +1,4 @@
-"""A script whose standby offers to try changes out, and writes down each step that it takes."""
+"""A script whose standby offers previews, and logs each step."""
 
 import os
 import time
@@ -36,22 +36,22 @@ class Script:
         return loss
 
     def save(self, path):
-        """Write what the run has come to."""
+        """Save the run's state."""
         torch.save([self.model.state_dict(), self.optimizer.state_dict()], path)
 
     def load(self, path=NEWEST):
-        """Load what the run has come to, and return at which step that was."""
+        """Load the run's state, and return its step."""
         model, optimizer = torch.load(path, weights_only=True)
         self.model.load_state_dict(model)
         self.optimizer.load_state_dict(optimizer)
         return SAVED_AT
 
     def rate(self):
-        """Return how many times as high as it was at first the rate is."""
+        """Return the rate relative to the initial one."""
         return self.optimizer.param_groups[0]["lr"] / RATE
 
     def set_rate(self, times):
-        """Have the rate so many times as high as it was at first."""
+        """Set the rate relative to the initial one."""
         self.optimizer.param_groups[0]["lr"] = RATE * times
 
 

@@ -1,4 +1,4 @@
-"""A script whose standby offers to look at the loss, and writes down each time that it does."""
+"""A script whose standby offers loss landscapes, and logs each computed loss."""
 
 import os
 import time
