@@ -106,7 +106,7 @@ async def takes(roll, call):
 
 async def test_another_runs_call_and_garbage_are_not_answered_and_a_lower_epoch_is():
     member = Member(every_s=0.0)
-    member.roll.saw(5)
+    member.roll.record_epoch(5)
     garbage = (b"", b"\xff", b"{}", b"[" * 100_000, b'{"type":"roll_call","run":"run"}')
     others = RollCall(run="other", epoch=9)
     named = RollCall(run="run", epoch=6, workers=(OTHER,))

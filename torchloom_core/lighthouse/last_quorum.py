@@ -44,7 +44,7 @@ class LastQuorum:
         return frozenset(self._missing_members)
 
     def unanswered(
-        self, asking: Mapping[str, Member], waiting_s: float
+        self, requests: Mapping[str, Member], waiting_s: float
     ) -> tuple[Member, ...] | None:
         """Return the members of the last quorum if it is still valid for the groups that wait.
 
@@ -53,7 +53,7 @@ class LastQuorum:
         """
         if not self._requests or self._missing_members or waiting_s < _OTHERS_S:
             return None
-        again = [asking[replica_id] for replica_id in self._members if replica_id in asking]
+        again = [requests[replica_id] for replica_id in self._members if replica_id in requests]
         if not again or any(m.raw != self._requests[m.replica_id].raw for m in again):
             return None
         return tuple(self._requests[replica_id] for replica_id in sorted(self._members))

@@ -4,8 +4,8 @@
 kind                  id                  cause                                worker
 ====================  ==================  ===================================  ==================
 hello                                                                          the sender
-exit, note            the fault it tells of                                    the sender
-node_fault            the fault it tells of
+exit, note            the reported fault                                       the sender
+node_fault            the reported fault
 ack                                       the command                          the sender
 tick, recovered
 withheld, backlog

@@ -96,8 +96,8 @@ class Preview(Pieces):
             return ""
         before, values = self.setup.before, self.setup.values
         was = {name: shown(before[name]) if name in before else "?" for name in values}
-        told = (f"{name} {was[name]} -> {shown(values[name])}" for name in values)
-        return ", ".join(told) or "no change"
+        changes = (f"{name} {was[name]} -> {shown(values[name])}" for name in values)
+        return ", ".join(changes) or "no change"
 
     def words(self) -> Iterator[tuple[str, str]]:
         """Yield the result as lines of a name and a sentence."""

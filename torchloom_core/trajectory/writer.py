@@ -34,32 +34,32 @@ _ROWS_AT_ONCE = 512
 class TrajectoryWriter:
     """The record of one epoch: every kernel input, and all of its outputs.
 
-    Records are held, not many of them, until :meth:`flush`; whoever acts on an output flushes
-    first. Once a write has failed, recording is paused: the files end with a whole record, and
-    what comes is dropped until :meth:`resume`.
+    Records are buffered until :meth:`flush`, which has to precede acting on an output. After a
+    failed write recording is paused: the files end with a complete record, and inputs are dropped
+    until :meth:`resume`.
 
     Parameters
     ----------
     root : Path
         Folder of the run, see :func:`~torchloom_core.trajectory.layout.run_folder`.
     epoch : int
-        Fencing epoch of this life; its folder must not exist yet.
+        The Weaver's epoch; its folder must not exist yet.
     plugins : mapping of str to str
         Names and versions of the active plugins.
     started_ns : int
-        When this life began, nanoseconds since the Unix epoch.
+        Start of this epoch, nanoseconds since the Unix epoch.
     part_bytes : int
         Size at which a file gets a new part.
 
     Attributes
     ----------
     paused : str
-        Why recording is paused, in one line; empty where it is not.
+        Why recording is paused, in one line; empty if it is not.
 
     Raises
     ------
     StateError
-        If the folder cannot be written, or holds this epoch already.
+        If the folder cannot be written, or has this epoch already.
     """
 
     def __init__(

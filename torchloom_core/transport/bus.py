@@ -63,7 +63,7 @@ class NatsBus:
     ----------
     owner : Ownership
         Which Weaver controls the run.
-    untold : int
+    unpublished : int
         Messages that were lost before they were published.
     """
 

@@ -148,18 +148,18 @@ class Connection:
             If the credentials lack a right, or it has not succeeded after ``RETRY_S``.
         """
         self._denied = asyncio.Event()
-        asking = asyncio.create_task(self.persist(what, call))
+        call_task = asyncio.create_task(self.persist(what, call))
         denied = asyncio.create_task(self._denied.wait())
         try:
-            await asyncio.wait({asking, denied}, return_when=asyncio.FIRST_COMPLETED)
-            if asking.done():
-                return asking.result()
+            await asyncio.wait({call_task, denied}, return_when=asyncio.FIRST_COMPLETED)
+            if call_task.done():
+                return call_task.result()
             need = "need credentials with a Weaver's permissions"
             raise BrokerError(f"{self._url}: {need}: {_one_line(self._last_error or Exception())}")
         finally:
-            asking.cancel()
+            call_task.cancel()
             denied.cancel()
-            await asyncio.gather(asking, denied, return_exceptions=True)
+            await asyncio.gather(call_task, denied, return_exceptions=True)
             self._denied = None
 
     async def settle(self) -> None:

@@ -10,10 +10,10 @@ pass, and an answer goes back to the account of the request.
 identity          may publish                            may subscribe
 ================  =====================================  =======================================
 Weaver            everything in the run's account        everything in the run's account
-person NAME       ``tl.ctl.<run>.NAME.>``, ``$SRV.*``,   what is said on the run, ``_INBOX.>``
+person NAME       ``tl.ctl.<run>.NAME.>``, ``$SRV.*``,   all messages of the run, ``_INBOX.>``
                   reads of the key-value bucket
 worker NAME,      its own telemetry, events, acks;       ``tl.roll.<run>``, ``tl.hold.<run>``,
-one life of it    pulls and acknowledges its own         its own inbox
+one incarnation   pulls and acknowledges its own         its own inbox
                   commands
 joiner            ``tl.join.<run>``                      ``_INBOX_JOIN_<run>.>``
 lighthouse        ``tl.lighthouse.<run>``                ``tl.steer.<run>``, ``tl.roll.<run>``,
