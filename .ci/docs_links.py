@@ -1,4 +1,4 @@
-"""A hook of mkdocs: on the site, a link out of docs/ becomes the path that it names."""
+"""A hook of mkdocs: on the site, a link out of docs/ becomes the path of its target."""
 
 import re
 from pathlib import Path
@@ -16,6 +16,6 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 def _as_path(link: re.Match[str]) -> str:
     text, path = link[1], link[2]
     if not (_ROOT / path).exists():
-        raise FileNotFoundError(f"{path}: need a file of the repository, is none")
+        raise FileNotFoundError(f"{path}: no such file in the repository")
     plain = text.strip("`")
     return f"`{path}`" if plain in path else f"{text} (`{path}`)"

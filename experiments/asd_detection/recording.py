@@ -29,7 +29,7 @@ def import_asd(folder: Path, out: Path) -> None:
     """Write the recording as a bundle; the labelled part follows the other without a gap.
 
     A server whose unlabelled part is shorter appears later, so that all are labelled at the same
-    time. An incident is a run of labelled steps; nobody knows of it before it is over.
+    time. An incident is a run of labelled steps, unknown before it is over.
 
     Raises
     ------

@@ -32,4 +32,4 @@ class PlainBoosting(RowLearner):
         return log_odds
 
     def check(self, trees: Any, columns: int) -> None:
-        """Accept them: nobody keeps this one."""
+        """Do nothing: this model is never stored."""

@@ -29,7 +29,7 @@ _WATCHING: dict[str, dict[str, Any]] = {
 _FORECASTING = _WATCHING | {"failure_forecast": {"predictor": "fault_history"}}
 _PREDICTORS: dict[str, dict[str, Any]] = {"fault_history": {}}
 
-_BARE = Arm(name="bare", kind="baseline", what="nobody watches")
+_BARE = Arm(name="bare", kind="baseline", what="no policy watches")
 _WATCHED = Arm(
     name="watched", kind="candidate", what="policies watch", interval="first", policies=_WATCHING
 )

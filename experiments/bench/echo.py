@@ -1,4 +1,4 @@
-"""The other end of a bare NATS request: answers at once with what it was asked.
+"""The other end of a bare NATS request: echoes it at once.
 
 ``python echo.py URL CREDS SUBJECT`` prints one line of JSON when it is ready.
 """
@@ -8,7 +8,7 @@ import sys
 
 import nats
 from nats.aio.msg import Msg
-from scene import say
+from scene import report
 
 
 async def main() -> None:
@@ -21,7 +21,7 @@ async def main() -> None:
 
     await client.subscribe(subject, cb=answer)
     await client.flush()
-    say(ready=True)
+    report(ready=True)
     await asyncio.Event().wait()
 
 

@@ -29,12 +29,12 @@ async def measure(repeats: int, *, tiny: bool) -> list[Figure]:
     """Start three trainers per repeat; they take turns once the telemetry of all arrives here."""
     turns, steps = (1, 5) if tiny else (8, 20)
     arrivals = Arrivals()
-    heard: set[str] = set()
+    attached_ids: set[str] = set()
 
     def receive(message: object, ts_ns: int) -> bool:
         del ts_ns
         if isinstance(message, Telemetry):
-            heard.add(message.worker)
+            attached_ids.add(message.worker)
             arrivals.notify()
         return True
 
@@ -45,7 +45,7 @@ async def measure(repeats: int, *, tiny: bool) -> list[Figure]:
         for repeat in range(repeats):
             groups = [f"{group}{repeat}" for group in GROUPS]  # no place is taken twice
             workers = {f"{group}-0" for group in groups}
-            attached = arrivals.until(partial(workers.issubset, heard))
+            attached = arrivals.until(partial(workers.issubset, attached_ids))
             rows = await _one(str(join), groups, turns, steps, attached)
             for arm in ARMS:
                 took[arm] += rows[arm]
@@ -77,13 +77,13 @@ async def _one(
         await attached
         for trainer in trainers:
             trainer.go()
-        told = [await trainer.hear() for trainer in trainers]
+        answers = [await trainer.hear() for trainer in trainers]
         for trainer in trainers:
             trainer.go()
         for trainer in trainers:
             await trainer.ended()
     # In lockstep, each waits for the slowest: one group's times are the run's.
-    return told[0]
+    return answers[0]
 
 
 @asynccontextmanager

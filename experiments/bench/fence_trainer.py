@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-from scene import say
+from scene import report
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
 
@@ -138,7 +138,7 @@ def main() -> None:
         if turn >= 0 and within == steps - 1:
             took[arm].append(sum(seconds) / len(seconds))
             seconds.clear()
-    say(**took)
+    report(**took)
     sys.stdin.readline()  # peers may still read from this process
     loom.close()
     manager.shutdown(wait=False)

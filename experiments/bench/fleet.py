@@ -15,7 +15,7 @@ from torchloom_core.wire.messages import Hello, Telemetry
 
 RUN = "bench"
 ROUND = "round_total"
-"""The metric that says in which round of batches a sample was sent."""
+"""The metric with the round of batches of a sample."""
 
 METRICS = (
     "step_time_s",
@@ -83,7 +83,7 @@ def names(workers: int) -> list[str]:
 
 
 def hello(worker: str) -> Hello:
-    """Return what ``worker`` says first."""
+    """Return the hello of ``worker``."""
     group, _, rank = worker.partition("-")
     return Hello(
         run=RUN,

@@ -49,10 +49,10 @@ async def _imported(mapping: Path) -> Mapping[str, float]:
     process = await asyncio.create_subprocess_exec(
         sys.executable, _PROCESS, mapping, stdout=asyncio.subprocess.PIPE
     )
-    said, _ = await process.communicate()
+    answer, _ = await process.communicate()
     if process.returncode:
         raise SystemExit(process.returncode)
-    took: Mapping[str, float] = json.loads(said)
+    took: Mapping[str, float] = json.loads(answer)
     return took
 
 

@@ -1,4 +1,4 @@
-"""Import a table as ``torchloom trace import csv`` does, and say what that took.
+"""Import a table as ``torchloom trace import csv`` does, and print time and memory.
 
 It imports nothing else of the benchmarks, which would count for its memory.
 """

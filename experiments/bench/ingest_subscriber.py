@@ -18,7 +18,7 @@ import nats
 import numpy as np
 from fleet import ROUND, RUN, config, plugins
 from nats.aio.msg import Msg
-from scene import say
+from scene import report
 
 from torchloom_core.clock import SystemClock
 from torchloom_core.kernel.plugins.host import ActivePolicy
@@ -56,7 +56,7 @@ class Stopwatch:
     def stop(self) -> None:
         """Take the time and print it."""
         wall_s, cpu_s = time.perf_counter() - self._wall_s, time.process_time() - self._cpu_s
-        say(messages=self.messages, wall_s=wall_s, cpu_s=cpu_s)
+        report(messages=self.messages, wall_s=wall_s, cpu_s=cpu_s)
         self.over.set()
 
 
@@ -81,7 +81,7 @@ async def bare(url: str, creds: Path, expected: int) -> None:
         pending_bytes_limit=_PENDING_BYTES,
     )
     await client.flush()
-    say(ready=True)
+    report(ready=True)
     await watch.over.wait()
     await client.close()
 
@@ -106,7 +106,7 @@ class Witness:
 
 
 class WatchedWeaver(Weaver):
-    """A Weaver that tells how far it is, and ticks once more when the last batch is in.
+    """A Weaver that reports its progress, and ticks once more after the last batch.
 
     The ticks of its loop go on beside that, once a second; waiting for the next of them would
     measure the clock and not the Weaver.
@@ -150,7 +150,7 @@ async def weaver(url: str, creds: Path, state_dir: Path, workers: int, rounds: i
     controller.bus = bus
     await controller.start(Recovered(epoch=epoch))
     gc.freeze()  # as a Weaver does before it serves
-    say(ready=True)
+    report(ready=True)
     await controller.run(controller.watch.over)
     trajectory.close()
     await bus.close()

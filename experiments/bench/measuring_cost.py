@@ -1,4 +1,4 @@
-"""What it adds to a step to measure its allreduces, and to tell of each bucket."""
+"""The cost of measuring a step's allreduces and reporting each bucket."""
 
 import asyncio
 import time
@@ -25,7 +25,7 @@ ARMS = ("measured", "silent")
 
 
 class SilentOverlap(Overlap):
-    """Told of waits, and takes no note."""
+    """Ignores waits."""
 
     def begin(self, what: str) -> None:
         """Take no note."""

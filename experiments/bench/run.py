@@ -1,6 +1,6 @@
 """Measure torchLoom's speed: benchmarks, each side by side with what it is compared with.
 
-``make bench`` calls this; ``python experiments/bench/run.py --help`` says what else it takes.
+``make bench`` calls this; ``python experiments/bench/run.py --help`` lists its options.
 """
 
 import argparse
@@ -40,7 +40,7 @@ PLOT = Path(__file__).parent / "speed.png"
 
 
 def main() -> None:
-    """Run the benchmarks that were asked for, and report."""
+    """Run the requested benchmarks, and report."""
     options = _options()
     described = machine.describe()
     figures: list[Figure] = []
@@ -65,7 +65,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="write what was measured to this file")
     parser.add_argument("--plot", type=Path, default=PLOT, help=f"where the plot goes [{PLOT}]")
     parser.add_argument(
-        "--tiny", action="store_true", help="see that it runs; what it measures says nothing"
+        "--tiny",
+        action="store_true",
+        help="only check that it runs; ignore the measurements",
     )
     return parser.parse_args()
 

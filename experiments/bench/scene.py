@@ -69,7 +69,7 @@ class Arrivals:
         self._changed = asyncio.Event()
 
     def notify(self) -> None:
-        """Say that something is new."""
+        """Notify the waiters."""
         self._changed.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -81,7 +81,7 @@ class Arrivals:
 
 
 class Actor:
-    """A process of a benchmark, which says what it has to say in lines of JSON."""
+    """A process of a benchmark, which reports in lines of JSON."""
 
     def __init__(self, process: asyncio.subprocess.Process, name: str) -> None:
         self._process = process
@@ -94,8 +94,8 @@ class Actor:
         line = await asyncio.wait_for(self._process.stdout.readline(), PATIENCE_S)
         if not line:
             raise RuntimeError(f"{self._name} ended, status {await self._process.wait()}")
-        said: dict[str, Any] = json.loads(line)
-        return said
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
     def go(self) -> None:
         """Let the process begin: it waits for a line."""
@@ -128,6 +128,6 @@ async def actor(script: str, *arguments: object, **environment: str) -> AsyncIte
             await process.wait()
 
 
-def say(**fields: Any) -> None:
-    """Say something to whoever started this process."""
+def report(**fields: Any) -> None:
+    """Print fields as a line of JSON for the parent process."""
     print(json.dumps(fields), flush=True)

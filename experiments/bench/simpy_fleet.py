@@ -5,14 +5,14 @@ from typing import Any, Literal
 
 import simpy
 
-Lives = Iterable[tuple[float, float]]
+Lifetimes = Iterable[tuple[float, float]]
 """How long a node lasts, and how long its repair then takes, seconds; again and again."""
 
 Processes = Generator[simpy.Event, Any, None]
 
 
 class Books:
-    """What a backtest wants of it: what happened when, and in which state GPUs spent their time.
+    """The accounting of a backtest: events with their times, and GPU time by state.
 
     Attributes
     ----------
@@ -39,13 +39,13 @@ class Books:
 
 
 def booked(
-    names: Sequence[str], lives: Sequence[Lives], gpus_per_node: int, until_s: float
+    names: Sequence[str], lifetimes: Sequence[Lifetimes], gpus_per_node: int, until_s: float
 ) -> Books:
     """Let the nodes fail and be repaired until ``until_s``, and keep books."""
     env = simpy.Environment()
     books = Books(gpus_per_node * len(names))
 
-    def node(name: str, own: Lives) -> Processes:
+    def node(name: str, own: Lifetimes) -> Processes:
         for lasts_s, repair_s in own:
             yield env.timeout(lasts_s)
             books.record.append((env.now, "fault", name))
@@ -54,19 +54,19 @@ def booked(
             books.record.append((env.now, "repaired", name))
             books.move(-gpus_per_node, env.now)
 
-    for name, own in zip(names, lives, strict=True):
+    for name, own in zip(names, lifetimes, strict=True):
         env.process(node(name, own))
     env.run(until=until_s)
     books.move(0, until_s)
     return books
 
 
-def bare(lives: Sequence[Lives], until_s: float) -> tuple[int, int]:
+def bare(lifetimes: Sequence[Lifetimes], until_s: float) -> tuple[int, int]:
     """Do the same but only count; return failures and repairs."""
     env = simpy.Environment()
     failures = repairs = 0
 
-    def node(own: Lives) -> Processes:
+    def node(own: Lifetimes) -> Processes:
         nonlocal failures, repairs
         for lasts_s, repair_s in own:
             yield env.timeout(lasts_s)
@@ -74,7 +74,7 @@ def bare(lives: Sequence[Lives], until_s: float) -> tuple[int, int]:
             yield env.timeout(repair_s)
             repairs += 1
 
-    for own in lives:
+    for own in lifetimes:
         env.process(node(own))
     env.run(until=until_s)
     return failures, repairs

@@ -10,12 +10,12 @@ async def measure(repeats: int, *, tiny: bool) -> list[Figure]:
     """Start a trainer per repeat; it measures itself once its telemetry arrives here."""
     rounds, paced_calls = (5, 50) if tiny else (1000, 3000)
     arrivals = Arrivals()
-    heard: set[int] = set()
+    incarnations: set[int] = set()
 
     def receive(message: object, ts_ns: int) -> bool:
         del ts_ns
         if isinstance(message, Telemetry):
-            heard.add(message.incarnation)
+            incarnations.add(message.incarnation)
             arrivals.notify()
         return True
 
@@ -26,7 +26,7 @@ async def measure(repeats: int, *, tiny: bool) -> list[Figure]:
             arguments = ("step_trainer.py", rounds, paced_calls)
             environment = {"TORCHLOOM_JOIN": str(join), "TORCHLOOM_RANK": str(repeat)}
             async with actor(*arguments, **environment) as trainer:
-                await arrivals.until(lambda: len(heard) > len(rows))
+                await arrivals.until(lambda: len(incarnations) > len(rows))
                 trainer.go()
                 rows.append(await trainer.hear())
                 await trainer.ended()

@@ -11,7 +11,7 @@ from itertools import repeat
 from statistics import median
 
 from figure import percentile
-from scene import say
+from scene import report
 
 import torchloom_threadlet
 
@@ -59,7 +59,7 @@ def main() -> None:
     empty, appended, stepped = (median(column) for column in zip(*blocks, strict=True))
     close = single_calls_ns(step, rounds * _BLOCK, 0)
     paced = single_calls_ns(step, paced_calls, _PACE_S)
-    say(
+    report(
         append_ns=appended - empty,
         step_ns=stepped - empty,
         close_p50_ns=median(close),

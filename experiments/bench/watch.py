@@ -1,4 +1,4 @@
-"""Watch one trace with tick policies, and say what that took; a process of its own each time.
+"""Run tick policies on one trace in a separate process, and print time and memory.
 
 ``long_trace.py`` starts it, so that the peak of one trace's memory is not that of another.
 """
@@ -95,7 +95,7 @@ def watching(tick_s: float) -> tuple[Config, ActivePlugins]:
 
 
 def _peak_rss_mib() -> float:
-    """Return the peak of this program alone, of which ``VmHWM`` tells.
+    """Return the peak of this program alone, from ``VmHWM``.
 
     The ``ru_maxrss`` of a process on Linux includes that of the one it was forked from.
     """

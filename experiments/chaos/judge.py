@@ -212,9 +212,7 @@ def _look_at_ends(findings: Findings, folder: Path, timeline: Sequence[Row]) -> 
         elif row["event"] in ("orphan", "left_over"):
             findings.faults["orphans"].append(row["command"])
         elif row["event"] == "settled" and not (row["at_rest"] and row["controlled"]):
-            line = (
-                f"at rest {row['at_rest']}, controlled {row['controlled']}"
-            )
+            line = f"at rest {row['at_rest']}, controlled {row['controlled']}"
             findings.faults["not settled"].append(line)
         elif row["event"] == "stopped" and row["status"] != 0:
             line = f"recorded to stop, it ended with status {row['status']}"

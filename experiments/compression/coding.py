@@ -23,7 +23,7 @@ _WAIT_S = 120.0
 
 
 def work(
-    rank: int, steps: int, seats: "list[Queue[str]]", told: "Queue[tuple[str, float]]"
+    rank: int, steps: int, queues: "list[Queue[str]]", results: "Queue[tuple[str, float]]"
 ) -> None:
     """Reduce random numbers, some of them much larger than others, in each mode in turn."""
     torch.set_num_threads(1)
@@ -32,40 +32,40 @@ def work(
     for number, mode in enumerate(MODES, 1):
         pg = CompressedProcessGroup(ProcessGroupGloo(), mode=mode, parameters=model)
         opts = ReconfigureOptions()
-        for seat in seats:
-            seat.put(f"{rank} {pg.get_reconfigure_handle()}")
-        handles = dict(seats[rank].get(timeout=_WAIT_S).split(" ", 1) for _ in seats)
-        opts.uuid, opts.handles = number, [handles[str(other)] for other in range(len(seats))]
+        for queue in queues:
+            queue.put(f"{rank} {pg.get_reconfigure_handle()}")
+        handles = dict(queues[rank].get(timeout=_WAIT_S).split(" ", 1) for _ in queues)
+        opts.uuid, opts.handles = number, [handles[str(other)] for other in range(len(queues))]
         pg.reconfigure(opts).wait()
         taken = []
         for step in range(steps):
-            torch.manual_seed(len(seats) * step + rank)
+            torch.manual_seed(len(queues) * step + rank)
             gradient = torch.randn(numbers) * torch.rand(numbers) ** 4
             pg.allreduce([gradient], AllreduceOptions()).wait()
             taken.append(pg.take_figures().metrics()["compress_s"] / gradient.nbytes)
-        told.put((mode, statistics.median(taken[_WARM:])))
-        for seat in seats:
-            seat.put(f"{rank} done")
-        for _ in seats:
-            seats[rank].get(timeout=_WAIT_S)
+        results.put((mode, statistics.median(taken[_WARM:])))
+        for queue in queues:
+            queue.put(f"{rank} done")
+        for _ in queues:
+            queues[rank].get(timeout=_WAIT_S)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--steps", type=int, default=12)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     context = multiprocessing.get_context("spawn")
-    seats = [context.Queue() for _ in range(asked.ranks)]
-    told = context.Queue()
+    queues = [context.Queue() for _ in range(args.ranks)]
+    results = context.Queue()
     ranks = [
-        context.Process(target=work, args=(rank, asked.steps, seats, told), daemon=True)
-        for rank in range(asked.ranks)
+        context.Process(target=work, args=(rank, args.steps, queues, results), daemon=True)
+        for rank in range(args.ranks)
     ]
     for process in ranks:
         process.start()
     for mode in MODES:
-        each = [told.get(timeout=_WAIT_S)[1] for _ in ranks]
+        each = [results.get(timeout=_WAIT_S)[1] for _ in ranks]
         print(f"{mode:10} {statistics.median(each) * 1e9:6.2f} ns a byte", flush=True)
     for process in ranks:
         process.join()

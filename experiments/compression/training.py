@@ -152,11 +152,11 @@ def _counted(
     answer: Tensor | None = None
     while True:
         try:
-            asked = next(reduction) if answer is None else reduction.send(answer)
+            call = next(reduction) if answer is None else reduction.send(answer)
         except StopIteration as stop:
             return stop.value
-        counts[rank] += asked.sent_bytes(RANKS)
-        answer = yield asked
+        counts[rank] += call.sent_bytes(RANKS)
+        answer = yield call
 
 
 def every_mode() -> Iterator[str]:

@@ -51,7 +51,7 @@ def shoot(page: Page, name: str) -> None:
 
 
 def play(page: Page, link: str) -> None:
-    """Drive as the documents tell it, and take a picture of each screen."""
+    """Operate the page as the manual describes, and take a picture of each screen."""
     page.goto(link)
     page.get_by_label("you are").fill("ann")
     page.get_by_role("button", name="take control").click()

@@ -1,7 +1,7 @@
 """The dashboard with thousands of ranks and many pages: what it costs, and how soon it shows.
 
 ``python experiments/dashboard_scale/run.py --workers 10000 --pages 20``; the ranks are one process
-that tells eight metrics a second for each, with a real Weaver and its broker on the same machine.
+that sends eight metrics a second for each, with a real Weaver and its broker on the same machine.
 With ``--browser`` a real Chromium is shown the map of them, too.
 """
 
@@ -37,7 +37,7 @@ MARK = 1e6
 """A value far from all others: paints the highest byte."""
 
 ON_REQUEST = "plotly-gl3d.min.js"
-"""What a browser loads once somebody wants a landscape in 3-D."""
+"""Loaded by a browser only for a landscape in 3-D."""
 
 HEADER = struct.Struct("<BBHIdd")
 STATES, VALUES = 0, 1
@@ -46,7 +46,7 @@ console = Console(width=None if sys.stdout.isatty() else 110)
 
 
 class Talkers(Workers):
-    """Workers that tell eight metrics a second each, spread over the second."""
+    """Workers that send eight metrics a second each, spread over the second."""
 
     def __init__(self, client: Client, count: int, seed: int) -> None:
         super().__init__(client, count)
@@ -56,11 +56,11 @@ class Talkers(Workers):
 
     @property
     def beats(self) -> int:
-        """How often all have told."""
+        """Number of complete rounds of messages."""
         return self._beats
 
     async def beat(self) -> None:
-        """Tell of all, for ever."""
+        """Send the metrics of all, forever."""
         names = list(self._value)
         while True:
             began = time.monotonic()
@@ -104,16 +104,16 @@ class Page:
         self.frames = 0
 
     async def listen(self) -> None:
-        """Take what comes, for ever."""
+        """Read all messages, forever."""
         await self._socket.send(json.dumps({"metric": "loss", "series": ["loss"]}))
         async for message in self._socket:
             if isinstance(message, bytes):
                 self._paint(message)
                 continue
-            told = json.loads(message)
-            if "places" in told:
-                first = told["places"]["first"]
-                names = told["places"]["columns"][0]
+            message = json.loads(message)
+            if "places" in message:
+                first = message["places"]["first"]
+                names = message["places"]["columns"][0]
                 self.places |= {name: first + n for n, name in enumerate(names)}
 
     def _paint(self, frame: bytes) -> None:
@@ -214,9 +214,9 @@ async def play(folder: Path, options: argparse.Namespace) -> dict[str, float]:
         "[weaver]\nstate_dir = 'state'\nshow = ['loss']\n[dashboard]\nport = 0\n"
     )
     await weaver.start()
-    everybody = await weaver.connect("weaver")
+    connection = await weaver.connect("weaver")
     person = Person(await weaver.connect("operator"))
-    talkers = Talkers(everybody, options.workers, options.seed)
+    talkers = Talkers(connection, options.workers, options.seed)
     await talkers.start()
     beating = asyncio.create_task(talkers.beat())
     with console.status("waiting until all train"):
@@ -313,7 +313,7 @@ class Counting:
 
 
 async def change(talkers: Talkers, page: Page, worker: str) -> float:
-    """Return how long after a worker told another value the page had it."""
+    """Return the delay from a worker's new value to the page."""
     row, began = page.places[worker], time.monotonic()
     talkers.marked_s, talkers.marked = 0.0, worker
     while not talkers.marked_s or page.values[row] != 255:
@@ -340,7 +340,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, default=10_000, help="how many [10000]")
     parser.add_argument("--pages", type=int, default=1, help="how many look at it [1]")
-    parser.add_argument("--freeze", action="store_true", help="one of them takes nothing")
+    parser.add_argument("--freeze", action="store_true", help="one of them reads nothing")
     parser.add_argument("--browser", action="store_true", help="and a real Chromium")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long [60]")
     parser.add_argument("--seed", type=int, default=0)

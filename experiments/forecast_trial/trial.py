@@ -1,9 +1,9 @@
 """Choose a predictor on the earlier part of a trace, then score it once on the rest.
 
-The experiments on recorded traces say what is to be tried; here is how. Everything up to ``cut_d``
-may be looked at as often as one likes. In each fold a candidate learns up to the fold's cut and
-is scored on the time after it; the candidate with the best mean is taken. It learns again from
-all the earlier time, and is scored on the later time beside the rows it is to be compared with.
+The experiments on recorded traces define the candidates. The time up to ``cut_d`` may be used any
+number of times. In each fold a candidate learns up to the fold's cut and is scored on the time
+after it; the candidate with the best mean is chosen. It learns again from all the earlier time,
+and is scored on the later time beside the rows to compare with.
 """
 
 from collections.abc import Callable, Mapping
@@ -34,7 +34,7 @@ from torchloom_core.trace import Bundle
 DAY_S = 86_400.0
 DAY_NS = 86_400 * SECOND_NS
 
-Tell = Callable[[str], None]
+Show = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class Fold:
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """What is to be tried on one trace.
+    """One trial on a trace.
 
     Attributes
     ----------
@@ -77,15 +77,15 @@ class Trial:
     cut_d : float
         From here on everything is scored once, days into the trace.
     candidates : tuple of Candidate
-        Of whom one is chosen.
+        The candidates for the choice.
     row : str
         The candidate that is the best row of the data's own README.
     beside : tuple of str
         Candidates that are scored beside it.
     baselines : tuple of Candidate
-        Others that are scored beside it and that nobody may choose.
+        Others that are scored beside it and cannot be chosen.
     published : float
-        The AUPRC that stands in that row.
+        The AUPRC of that row.
     false_alarms_per_node_day : float
         The budget for thresholds.
     """
@@ -161,24 +161,24 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     verdict: str
 
 
-def run(trial: Trial, bundle: Bundle, tell: Tell = lambda _: None) -> Outcome:
+def run(trial: Trial, bundle: Bundle, show: Show = lambda _: None) -> Outcome:
     """Choose on the earlier part, and score on the later one."""
-    validated = tuple(_validate(trial, bundle, candidate, tell) for candidate in trial.candidates)
+    validated = tuple(_validate(trial, bundle, candidate, show) for candidate in trial.candidates)
     chosen = max(validated, key=lambda one: one.mean).candidate
-    tell(f"chosen: {chosen}")
+    show(f"chosen: {chosen}")
     cut_ns = _moment(bundle, trial.cut_d)
     known = {one.name: one for one in (*trial.candidates, *trial.baselines)}
     beside = (*trial.beside, *(one.name for one in trial.baselines))
     names = tuple(dict.fromkeys((chosen, trial.row, *beside)))
-    said = {name: _final(trial, bundle, known[name], cut_ns) for name in names}
+    forecasts = {name: _final(trial, bundle, known[name], cut_ns) for name in names}
     thresholds = {one.candidate: one.threshold for one in validated}
     for one in trial.baselines:
         judged = judge_fold(trial, bundle, one, trial.folds[-1])
         thresholds[one.name] = threshold_for(judged, trial.false_alarms_per_node_day)
-    guessed = random_scores(said[chosen].score.shape, trial.seed)
-    said[RANDOM] = said[chosen].with_score(guessed)
+    guessed = random_scores(forecasts[chosen].score.shape, trial.seed)
+    forecasts[RANDOM] = forecasts[chosen].with_score(guessed)
     thresholds[RANDOM] = _random_threshold(trial, bundle)
-    scores = tuple(_score(trial, bundle, name, said, thresholds) for name in said)
+    scores = tuple(_score(trial, bundle, name, forecasts, thresholds) for name in forecasts)
     # Of one and the same predictor the difference is nought, whatever is drawn.
     above_row = scores[0].versus.get(trial.row, Interval(value=0.0, low=0.0, high=0.0))
     return Outcome(
@@ -199,23 +199,23 @@ def run(trial: Trial, bundle: Bundle, tell: Tell = lambda _: None) -> Outcome:
 
 
 def verdict_of(chosen: str, row: str, above: Interval) -> str:
-    """Say plainly what the paired interval says."""
+    """Return the conclusion from the paired interval in words."""
     if chosen == row:
         return f"{chosen} was chosen, which is the README's row itself: neither better nor worse."
     if above.low is None or above.high is None:
-        return f"Too few incidents to tell {chosen} from {row}."
+        return f"There are too few incidents to compare {chosen} with {row}."
     if above.low > 0:
         return f"{chosen} is better than {row}: the whole interval is above 0."
     if above.high < 0:
         return f"{chosen} is worse than {row}: the whole interval is below 0."
-    return f"{chosen} is not worse than {row}, as far as the interval tells, nor surely better."
+    return f"{chosen} does not differ significantly from {row}: the interval contains 0."
 
 
 def _moment(bundle: Bundle, days: float) -> int:
     return bundle.manifest.start_ns + round(days * DAY_NS)
 
 
-def _validate(trial: Trial, bundle: Bundle, candidate: Candidate, tell: Tell) -> Validated:
+def _validate(trial: Trial, bundle: Bundle, candidate: Candidate, show: Show) -> Validated:
     judged = [judge_fold(trial, bundle, candidate, fold) for fold in trial.folds]
     found = Validated(
         candidate=candidate.name,
@@ -223,16 +223,16 @@ def _validate(trial: Trial, bundle: Bundle, candidate: Candidate, tell: Tell) ->
         threshold=threshold_for(judged[-1], trial.false_alarms_per_node_day),
     )
     each = " ".join(f"{value:.4f}" for value in found.auprc)
-    tell(f"{candidate.name}: {found.mean:.4f} ({each})")
+    show(f"{candidate.name}: {found.mean:.4f} ({each})")
     return found
 
 
 def judge_fold(trial: Trial, bundle: Bundle, candidate: Candidate, fold: Fold) -> Judged:
-    """Judge by what was known at the fold's end, so that the last horizon is left out."""
+    """Score with the outcomes known at the fold's end, so without the last horizon."""
     cut_ns, until_ns = _moment(bundle, fold.cut_d), _moment(bundle, fold.until_d)
     predictor = learn(trial, bundle, candidate, cut_ns)
-    said = _ask(trial, bundle, predictor, cut_ns, until_ns - trial.task.horizon_ns)
-    return judge(bundle, said, trial.task, known_until_ns=until_ns)
+    forecasts = _forecast(trial, bundle, predictor, cut_ns, until_ns - trial.task.horizon_ns)
+    return judge(bundle, forecasts, trial.task, known_until_ns=until_ns)
 
 
 def learn(trial: Trial, bundle: Bundle, candidate: Candidate, cut_ns: int) -> Predictor:
@@ -258,13 +258,13 @@ def learn(trial: Trial, bundle: Bundle, candidate: Candidate, cut_ns: int) -> Pr
     return predictor
 
 
-def _ask(
+def _forecast(
     trial: Trial, bundle: Bundle, predictor: Predictor, from_ns: int, until_ns: int
 ) -> BacktestForecasts:
-    asked = FittedPredictor(predictor, every_s=trial.every_s)
+    fitted_predictor = FittedPredictor(predictor, every_s=trial.every_s)
     return backtest_forecasts(
         bundle,
-        asked,
+        fitted_predictor,
         tick_s=trial.tick_s,
         repair_s=trial.task.repair_s,
         start_ns=from_ns,
@@ -275,11 +275,11 @@ def _ask(
 
 def _final(trial: Trial, bundle: Bundle, candidate: Candidate, cut_ns: int) -> BacktestForecasts:
     predictor = learn(trial, bundle, candidate, cut_ns)
-    return _ask(trial, bundle, predictor, cut_ns, bundle.manifest.end_ns)
+    return _forecast(trial, bundle, predictor, cut_ns, bundle.manifest.end_ns)
 
 
 def _random_threshold(trial: Trial, bundle: Bundle) -> float:
-    """Return the threshold of a score that knows nothing, set where the others' are."""
+    """Return the threshold of an uninformative score, set like the others'."""
     judged = judge_fold(trial, bundle, trial.candidates[0], trial.folds[-1])
     guessed = random_scores(judged.score.shape, trial.seed + 1)
     return threshold_for(replace(judged, score=guessed), trial.false_alarms_per_node_day)
@@ -289,16 +289,16 @@ def _score(
     trial: Trial,
     bundle: Bundle,
     name: str,
-    said: Mapping[str, BacktestForecasts],
+    forecasts: Mapping[str, BacktestForecasts],
     thresholds: Mapping[str, float],
 ) -> ForecastScore:
     scored = score(
-        judge(bundle, said[name], trial.task),
+        judge(bundle, forecasts[name], trial.task),
         predictor=name,
         threshold=thresholds[name],
         threshold_from=(
             f"for {trial.false_alarms_per_node_day:g} false alarms a node-day on the last fold"
         ),
-        others={other: of.score for other, of in said.items() if other != name},
+        others={other: of.score for other, of in forecasts.items() if other != name},
     )
     return with_verdict(scored)

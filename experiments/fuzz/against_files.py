@@ -1,4 +1,4 @@
-"""Mutated files to the commands that read them, each run in a process that may die or hang."""
+"""Run commands on mutated files, each in a process that may die or hang."""
 
 import functools
 import hashlib
@@ -7,7 +7,7 @@ from pathlib import Path
 import calls
 import msgspec
 from calls import Case, fuzz_cases, must
-from found import Found, Tell
+from found import Found, Show
 from msgspec.structs import replace
 from mutation import Mutator
 from templates import RUN, events, telemetry
@@ -61,10 +61,10 @@ faults_per_node_day = 0.3
 """
 
 
-def fuzz_files(folder: Path, count: int, seed: int, tell: Tell) -> Found:
-    """Mutate one file at a time, call what reads it, and put it back."""
+def fuzz_files(folder: Path, count: int, seed: int, show: Show) -> Found:
+    """Mutate one file at a time, call its reader, and restore the file."""
     found, mutator = Found("files"), Mutator(seed)
-    fuzz_cases(found, folder, _scene(folder), mutator, count, tell)
+    fuzz_cases(found, folder, _scene(folder), mutator, count, show)
     return found
 
 
@@ -83,15 +83,15 @@ def _scene(folder: Path) -> list[Case]:
     )
     record = {"pid": 1, "port": 1, "url": "nats://127.0.0.1:1", "monitor_url": "http://a"}
     (broker / "broker.json").write_bytes(msgspec.json.encode(record))
-    asks = command(["status", "--config", str(config)])
+    status = command(["status", "--config", str(config)])
     cases: list[Case] = [
         (config, command(["plugins", "--config", str(config)])),
-        (config, asks),
+        (config, status),
         (config, command(["trajectory", "show", "--config", str(config)])),
         (state / "join.json", functools.partial(read_join, state / "join.json")),
-        (broker / "broker.json", asks),
+        (broker / "broker.json", status),
         (broker / "broker.json", functools.partial(_last_record, state)),
-        (broker / "keys" / "operator.creds", asks),
+        (broker / "keys" / "operator.creds", status),
         *((path, functools.partial(Credentials.ensure, state, RUN)) for path in _keys(broker)),
     ]
     root = _trajectory(state, config)
@@ -156,18 +156,18 @@ def _last_record(state: Path) -> object:
 
 
 def _load_model(model: Path, mutated: Path) -> object:
-    """Load a model, its sums made right where that is possible: else nothing else is looked at."""
+    """Load a model with corrected checksums if possible, so that not only they are tested."""
     info = model / "model.json"
     name = str(mutated.relative_to(model))
     before = info.read_bytes()
     try:
-        told = msgspec.json.decode(before, type=ModelInfo)
-        if name in told.files:
-            told.files[name] = hashlib.sha256(mutated.read_bytes()).hexdigest()
-        own = hashlib.sha256(_encode(replace(told, sha256=""))).hexdigest()
-        info.write_bytes(_encode(replace(told, sha256=own)))
+        card = msgspec.json.decode(before, type=ModelInfo)
+        if name in card.files:
+            card.files[name] = hashlib.sha256(mutated.read_bytes()).hexdigest()
+        own = hashlib.sha256(_encode(replace(card, sha256=""))).hexdigest()
+        info.write_bytes(_encode(replace(card, sha256=own)))
     except UNREADABLE:
-        pass  # of a file that is no model's any more there are no sums
+        pass  # the file is no longer a model and has no checksums
     try:
         cls = next(plugin.cls for plugin in discover() if plugin.name == "boosting")
         return load_fitted(model, cls)

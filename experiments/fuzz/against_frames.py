@@ -9,12 +9,12 @@ import sys
 import time
 from pathlib import Path
 
-from found import Found, Tell
+from found import Found, Show
 from mutation import Mutator, as_msgpack
 from templates import RUN, to_link, to_sidecar
 
 from torchloom_core.errors import MessageError
-from torchloom_core.wire.messages import Command, Hello, PauseState, JoinFile
+from torchloom_core.wire.messages import Command, Hello, JoinFile, PauseState
 from torchloom_threadlet import ipc
 from torchloom_threadlet.trainer.sidecar_link import SidecarLink
 
@@ -26,7 +26,7 @@ HELLO = Hello(run=RUN, worker=WORKER, incarnation=1, group="g0", rank=0, node="n
 
 
 class Sidecar:
-    """A sidecar whose trainer is this process, and whose broker nobody has started."""
+    """A sidecar whose trainer is this process, without a running broker."""
 
     def __init__(self, folder: Path, log: Path) -> None:
         self.socket, theirs = socket.socketpair()
@@ -72,8 +72,8 @@ class Sidecar:
         self.process.wait()
 
 
-def fuzz_sidecar(folder: Path, count: int, seed: int, tell: Tell) -> Found:
-    """Send mutated frames; one whose length is wrong has to end the sidecar, with one line."""
+def fuzz_sidecar(folder: Path, count: int, seed: int, show: Show) -> Found:
+    """Send mutated frames; a wrong length has to end the sidecar with one line."""
     found = Found("sidecar")
     mutator = Mutator(seed)
     log = folder / "log"
@@ -98,7 +98,7 @@ def fuzz_sidecar(folder: Path, count: int, seed: int, tell: Tell) -> Found:
             sidecar.socket.sendall(struct.pack(">I", len(body)) + body)
             if number % _LOOK_EVERY == 0 or number == count:
                 sidecar.beats()
-                tell(number)
+                show(number)
         except TimeoutError:
             found.hang(f"after {number} frames, the last {body[:200]!r}")
             sidecar.close()
@@ -115,7 +115,7 @@ def fuzz_sidecar(folder: Path, count: int, seed: int, tell: Tell) -> Found:
 
 
 class Trainer:
-    """What a link needs of the loom."""
+    """The part of the loom that a link needs."""
 
     unset = ""
 
@@ -123,7 +123,7 @@ class Trainer:
         self.commands = 0
 
     def hello(self) -> Hello:
-        """Return who this is."""
+        """Return the identity of the worker."""
         return HELLO
 
     def report(self) -> None:
@@ -141,10 +141,10 @@ class Trainer:
         """Have nothing to pause."""
 
     def admitted(self, unwanted: str) -> None:
-        """Be admitted whatever is said."""
+        """Accept any answer."""
 
     def unlinked(self) -> None:
-        """Go on alone."""
+        """Do nothing."""
 
 
 class HeldLink(SidecarLink):
@@ -153,7 +153,7 @@ class HeldLink(SidecarLink):
     def _spawn(self) -> tuple[subprocess.Popen[bytes], ipc.Wire]:
         self.peer, theirs = socket.socketpair()
         self.peer.settimeout(_PATIENCE_S)
-        # It ends with us, whatever becomes of us.
+        # It ends with this process in any case.
         waits = [sys.executable, "-c", "input()"]
         self.child = subprocess.Popen(
             waits, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -161,7 +161,7 @@ class HeldLink(SidecarLink):
         return self.child, ipc.Wire(theirs)
 
 
-def fuzz_link(folder: Path, count: int, seed: int, tell: Tell) -> Found:
+def fuzz_link(folder: Path, count: int, seed: int, show: Show) -> Found:
     """Send mutated frames to a link, and mutated values through it."""
     found = Found("link")
     mutator = Mutator(seed)
@@ -182,7 +182,7 @@ def fuzz_link(folder: Path, count: int, seed: int, tell: Tell) -> Found:
             link.send(_odd_frame(mutator))
             if number % _LOOK_EVERY == 0 or number == count:
                 _answers(link, unpacker, f"look {number}")
-                tell(number)
+                show(number)
         except TimeoutError:
             found.hang(f"after {number} frames, the last {body[:200]!r}")
             break
@@ -204,8 +204,8 @@ def fuzz_link(folder: Path, count: int, seed: int, tell: Tell) -> Found:
 
 def _odd_frame(mutator: Mutator) -> ipc.Goodbye:
     """Return what a trainer would say if nobody had cleaned it."""
-    said = mutator.structure({"error": "boom"})
-    return ipc.Goodbye(error=said.get("error", "") if isinstance(said, dict) else said)
+    fields = mutator.structure({"error": "boom"})
+    return ipc.Goodbye(error=fields.get("error", "") if isinstance(fields, dict) else fields)
 
 
 def _answers(link: HeldLink, unpacker: ipc.Unpacker, mark: str) -> None:

@@ -1,7 +1,7 @@
-"""Mutated tables, mappings and bundles to the commands that read them: import, check, look, fit.
+"""Run commands on mutated tables, mappings and bundles: import, validate, describe, fit.
 
-What is refused has to be said in lines that each have a place, and what is taken has to make a
-bundle that is sound.
+A refusal must consist of lines that each name a location, and an accepted import must be a valid
+bundle.
 """
 
 import functools
@@ -18,8 +18,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from calls import Case, fuzz_cases, must, said
-from found import Found, Tell
+from calls import Case, fuzz_cases, must, run_command
+from found import Found, Show
 from mutation import Mutator
 
 _DAYS, _NODES = 24, 6
@@ -52,14 +52,14 @@ load_dependent = ["heat"]
 
 
 class Wrong(Exception):
-    """Something was said in a way that a person cannot use, or not at all."""
+    """A message is missing, or a user cannot act on it."""
 
 
-def fuzz_traces(folder: Path, count: int, seed: int, tell: Tell) -> Found:
-    """Mutate one file at a time, have it imported or looked at, and put it back."""
+def fuzz_traces(folder: Path, count: int, seed: int, show: Show) -> Found:
+    """Mutate one file at a time, import or describe it, and restore it."""
     found, mutator = Found("traces"), _TraceMutator(seed)
     cases = [*_tables(folder), *_bundle(folder, summed=False), *_bundle(folder, summed=True)]
-    fuzz_cases(found, folder, cases, mutator, count, tell)
+    fuzz_cases(found, folder, cases, mutator, count, show)
     return found
 
 
@@ -239,14 +239,14 @@ def _look(folder: Path, bundle: Path) -> None:
 
 def _run(folder: Path, arguments: list[str]) -> int:
     """Run a command, and raise Wrong if what it says is nothing that a person can use."""
-    status, out, words = said(arguments)
+    status, out, words = run_command(arguments)
     verb = " ".join(arguments[:2])
-    told = [line for line in words.splitlines() if not _BESIDE.match(line)]
+    lines = [line for line in words.splitlines() if not _BESIDE.match(line)]
     if arguments[1] == "validate":
-        told = json.loads(out)["faults"]
-    elif status and not (told and told[0].startswith("torchloom: ")):
+        lines = json.loads(out)["faults"]
+    elif status and not (lines and lines[0].startswith("torchloom: ")):
         raise Wrong(f"{verb}: status {status} and no word: {words[:200]!r}")
-    for line in told:
+    for line in lines:
         places = (str(folder), "--", *(f"torchloom: {name}: " for name in _PREDICTORS))
         if not (_COUNT.fullmatch(line) or any(place in line for place in places)):
             raise Wrong(f"{verb}: no place: {line[:200]!r}")

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import nats.errors
 import psutil
-from found import Found, Tell
+from found import Found, Show
 from mutation import Mutator, as_json, as_msgpack
 from nats.aio.client import RawCredentials
 from templates import RUN, ack, bodies, events, join_request, telemetry
@@ -40,9 +40,9 @@ cooldown_s = 0.0
 [predictors.fault_history]
 """
 WORKER = "w-0"
-LIVES = (1, 2, 3)
+INCARNATIONS = (1, 2, 3)
 PEOPLE = tuple(f"person{number}" for number in range(16))
-"""So many, since the Weaver drops what one sender says beyond its quota unread."""
+"""Number of people, because the Weaver drops messages beyond a sender's quota."""
 GROUPS = ("g0", "g1")
 _OBSERVER = "observer"
 _FLUSH_EVERY = 50
@@ -89,7 +89,7 @@ class Scene:
 
     @property
     def join(self) -> JoinFile:
-        """What trainers find the Weaver by."""
+        """The file by which trainers find the Weaver."""
         data = (self.folder / "state" / "join.json").read_bytes()
         return msgspec.json.decode(data, type=JoinFile)
 
@@ -99,7 +99,7 @@ class Scene:
         return credentials.person_creds_text(name, nats_jwt.new_seed("user"))
 
     async def end(self, found: Found) -> None:
-        """Stop all; a Weaver that does not end when it is asked to is counted as a hang."""
+        """Stop all; a Weaver that does not end on SIGTERM counts as a hang."""
         self.weaver.terminate()
         try:
             status = await asyncio.to_thread(self.weaver.wait, _PATIENCE_S)
@@ -123,18 +123,18 @@ class Scene:
 
 
 class Parties:
-    """Each life of a worker, a joiner and people, each on a connection of its own.
+    """Each incarnation of a worker, a joiner and people, each on a connection of its own.
 
     Who asks for the status is one who sends nothing else.
     """
 
-    lives: dict[int, NatsClient]
+    incarnations: dict[int, NatsClient]
     joiner: NatsClient
     people: dict[str, NatsClient]
     observer: NatsClient
 
     async def connect(self, scene: Scene) -> None:
-        """Connect all; the worker enrols as any other does, for each life."""
+        """Connect all; the worker enrols as any other does, for each incarnation."""
         join = scene.join
         inbox = f"_INBOX_JOIN_{RUN}"
         self.joiner = await _connect(join.url, join.creds, inbox)
@@ -144,22 +144,24 @@ class Parties:
         self.observer = await _connect(join.url, scene.person_creds(_OBSERVER), "_INBOX")
         seed = nats_jwt.new_seed("user")
         self._key = nats_jwt.public_key(seed)
-        self.lives = {}
-        for life in LIVES:
-            request = as_json(join_request(WORKER, self._key, life))
+        self.incarnations = {}
+        for incarnation in INCARNATIONS:
+            request = as_json(join_request(WORKER, self._key, incarnation))
             answer = await self.joiner.request(subjects.join(RUN), request, timeout=_PATIENCE_S)
             creds = nats_jwt.creds_text(decode_join_reply(answer.data).jwt, seed)
-            prefix = subjects.inbox_prefix(RUN, WORKER, life)
-            self.lives[life] = await _connect(join.url, creds, prefix)
+            prefix = subjects.inbox_prefix(RUN, WORKER, incarnation)
+            self.incarnations[incarnation] = await _connect(join.url, creds, prefix)
 
     async def send(self, mutator: Mutator, number: int) -> None:
         """Send one mutated message of one party, in turns."""
         choose = mutator.random.choice
-        life = choose(LIVES)
+        incarnation = choose(INCARNATIONS)
         match number % 3:
             case 0:
-                subject, template, encode = choose(self._of_worker(life))
-                await _publish(self.lives[life], subject, mutator.message(template, encode))
+                subject, template, encode = choose(self._of_worker(incarnation))
+                await _publish(
+                    self.incarnations[incarnation], subject, mutator.message(template, encode)
+                )
             case 1:
                 template = join_request(choose((WORKER, "w-1", "g0-0")), self._key)
                 data = mutator.message(template, as_json)
@@ -170,22 +172,22 @@ class Parties:
                 name = choose(PEOPLE)
                 await _publish(self.people[name], subjects.control(RUN, name, verb), data)
 
-    def _of_worker(self, life: int) -> list[tuple[str, Any, Any]]:
-        own = RUN, WORKER, life
-        batch = telemetry(WORKER, life)
+    def _of_worker(self, incarnation: int) -> list[tuple[str, Any, Any]]:
+        own = RUN, WORKER, incarnation
+        batch = telemetry(WORKER, incarnation)
         return [
             *((subjects.telemetry(*own), batch, as_msgpack) for _ in range(4)),
-            *((subjects.event(*own), e, as_json) for e in events(WORKER, life)),
-            *((subjects.ack(*own), ack(WORKER, life), as_json) for _ in range(2)),
+            *((subjects.event(*own), e, as_json) for e in events(WORKER, incarnation)),
+            *((subjects.ack(*own), ack(WORKER, incarnation), as_json) for _ in range(2)),
         ]
 
     async def flush(self) -> None:
-        """Wait until the broker has taken all in."""
+        """Wait until the broker has received all messages."""
         for client in self._clients():
             await client.flush(timeout=_PATIENCE_S)
 
     async def status(self) -> Status:
-        """Ask the Weaver how the run is."""
+        """Request the Weaver's status."""
         subject = subjects.control(RUN, _OBSERVER, "status")
         answer = await self.observer.request(subject, b"", timeout=_PATIENCE_S)
         return msgspec.json.decode(answer.data, type=Status)
@@ -196,11 +198,11 @@ class Parties:
             await client.close()
 
     def _clients(self) -> list[NatsClient]:
-        return [*self.lives.values(), self.joiner, *self.people.values(), self.observer]
+        return [*self.incarnations.values(), self.joiner, *self.people.values(), self.observer]
 
 
-async def fuzz_weaver(folder: Path, count: int, seed: int, tell: Tell) -> Found:
-    """Send ``count`` mutated messages, a third by each party, and see who is left."""
+async def fuzz_weaver(folder: Path, count: int, seed: int, show: Show) -> Found:
+    """Send ``count`` mutated messages, a third by each party, and check what has survived."""
     found = Found("weaver")
     mutator = Mutator(seed)
     scene = Scene(folder)
@@ -216,7 +218,7 @@ async def fuzz_weaver(folder: Path, count: int, seed: int, tell: Tell) -> Found:
             found.sent += 1
             if number % _FLUSH_EVERY == 0:
                 await parties.flush()
-                tell(found.sent)
+                show(found.sent)
             if number % _ASK_EVERY == 0 or number == count - 1:
                 if scene.weaver.poll() is not None:
                     found.death(f"the Weaver, after {number} messages")
@@ -249,24 +251,24 @@ async def _asked(parties: Parties, found: Found, number: int) -> float:
 
 
 async def _trains(parties: Parties, found: Found) -> None:
-    """Wait until both sidecars have been heard of just now."""
+    """Wait for recent heartbeats of both sidecars."""
     deadline = time.monotonic() + _READY_S
     wanted = {f"{group}-0" for group in GROUPS}
     while time.monotonic() < deadline:
         status = await parties.status()
-        heard = {
+        alive = {
             row.worker
             for row in status.workers
             if row.heartbeat_age_s is not None and row.heartbeat_age_s < _FRESH_S
         }
-        if wanted <= heard:
+        if wanted <= alive:
             return
         await asyncio.sleep(0.2)
-    found.hang(f"need heartbeats of {sorted(wanted)}, were of {sorted(heard)}")
+    found.hang(f"need heartbeats of {sorted(wanted)}, were of {sorted(alive)}")
 
 
 async def _publish(client: NatsClient, subject: str, data: bytes) -> None:
-    # The server hangs up on a longer one before anyone sees it.
+    # The server closes the connection of a longer message.
     await client.publish(subject, data[:MAX_MESSAGE_BYTES])
 
 

@@ -1,4 +1,4 @@
-"""Call what reads a mutated file in a process that may die or hang, and judge what came of it."""
+"""Call the reader of a mutated file in a process that may die or hang, and check the result."""
 
 import contextlib
 import io
@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
-from found import Found, Tell
+from found import Found, Show
 from mutation import Mutator
 
 from torchloom_core import cli
@@ -21,7 +21,7 @@ _DEADLINE_S = 120.0
 _SHOWN = 200
 
 Case = tuple[Path, Callable[[], object]]
-"""A file, and what reads it: it may raise one of torchLoom's errors, of one line, and no other."""
+"""A file and its reader, which may raise only torchLoom's errors, each of one line."""
 
 
 def fuzz_cases(
@@ -30,9 +30,9 @@ def fuzz_cases(
     cases: Sequence[Case],
     mutator: Mutator,
     count: int,
-    tell: Tell,
+    show: Show,
 ) -> None:
-    """Mutate one file at a time, call what reads it, and put it back."""
+    """Mutate one file at a time, call its reader, and restore the file."""
     pool = _pool()
     slowest_s = 0.0
     try:
@@ -56,7 +56,7 @@ def fuzz_cases(
             slowest_s = max(slowest_s, time.monotonic() - began)
             path.write_bytes(whole)
             found.sent += 1
-            tell(found.sent)
+            show(found.sent)
     finally:
         _end(pool)
     found.numbers["slowest_s"] = round(slowest_s, 2)
@@ -67,8 +67,8 @@ def command(arguments: Sequence[str]) -> None:
     cli._run(list(arguments))
 
 
-def said(arguments: Sequence[str]) -> tuple[int, str, str]:
-    """Run a command of torchLoom's; return its status, and what it said on stdout and stderr."""
+def run_command(arguments: Sequence[str]) -> tuple[int, str, str]:
+    """Run a torchLoom command; return its status, stdout and stderr."""
     out, words = io.StringIO(), io.StringIO()
     log = logging.StreamHandler(words)
     log.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
@@ -91,14 +91,14 @@ def must(arguments: Sequence[str]) -> None:
 
 
 def _run(call: Callable[[], object]) -> str:
-    """Return what a call raised that is no word to a person, empty where it raised none."""
+    """Return an error of a call that is not a message for users, empty if there is none."""
     words = io.StringIO()
     try:
         with contextlib.redirect_stdout(words), contextlib.redirect_stderr(words):
             call()
     except TorchloomError as error:
         return "" if "\n" not in str(error) else f"more than a line: {str(error)[:_SHOWN]}"
-    except BaseException as error:  # noqa: BLE001 - whatever it is, it is what we look for
+    except BaseException as error:  # noqa: BLE001 - any error is a finding
         place = traceback.extract_tb(error.__traceback__)[-3:]
         lines = " < ".join(f"{Path(p.filename).name}:{p.lineno}" for p in reversed(place))
         return f"{type(error).__name__}: {str(error)[:_SHOWN]} ({lines})"

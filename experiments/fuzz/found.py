@@ -1,10 +1,10 @@
-"""What a part of the fuzz sent, and what it broke."""
+"""The messages that a part of the fuzz test sent, and its findings."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-Tell = Callable[[int], None]
-"""Called with how many have been sent so far."""
+Show = Callable[[int], None]
+"""Called with the number sent so far."""
 
 _KEPT = 300
 
@@ -23,7 +23,7 @@ class Found:
 
     @property
     def bad(self) -> int:
-        """How much was found."""
+        """Number of findings."""
         return self.deaths + self.hangs + self.tracebacks
 
     def death(self, text: str) -> None:
@@ -37,7 +37,7 @@ class Found:
         self._keep(f"hang: {text}")
 
     def traceback(self, text: str) -> None:
-        """Count an error that was nobody's message."""
+        """Count an error without a message for users."""
         self.tracebacks += 1
         self._keep(f"traceback: {text}")
 

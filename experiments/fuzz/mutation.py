@@ -215,7 +215,7 @@ def _nested(value: Any, depth: int) -> Any:
 
 
 def as_json(value: Any) -> bytes:
-    """Return ``value`` as JSON, also where that has no word for it."""
+    """Return ``value`` as JSON, even if JSON cannot represent it."""
     try:
         return json.dumps(value, default=repr, ensure_ascii=False).encode(errors="surrogatepass")
     except (RecursionError, ValueError):
@@ -223,7 +223,7 @@ def as_json(value: Any) -> bytes:
 
 
 def as_msgpack(value: Any) -> bytes:
-    """Return ``value`` as msgpack, also what no sane packer would write."""
+    """Return ``value`` as msgpack, including forms that no packer writes."""
     try:
         return _packed(value)
     except RecursionError:

@@ -14,7 +14,7 @@ from against_files import fuzz_files
 from against_frames import fuzz_link, fuzz_sidecar
 from against_traces import fuzz_traces
 from against_weaver import fuzz_weaver
-from found import Found, Tell
+from found import Found, Show
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -23,7 +23,7 @@ _LONGEST_FAULT = 200
 
 
 def main() -> int:
-    """Run the parts that were asked for; return 1 where anything was found."""
+    """Run the requested parts; return 1 if there is any finding."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=300_000, help="to the Weaver")
     parser.add_argument("--frames", type=int, default=5_000, help="to the sidecar, and to the link")
@@ -43,7 +43,7 @@ def main() -> int:
     ):
         folder = options.keep or Path(temporary)
 
-        def part(name: str, count: int, work: Callable[[Path, Tell], Found]) -> None:
+        def part(name: str, count: int, work: Callable[[Path, Show], Found]) -> None:
             if count:
                 task = progress.add_task(name, total=count)
                 place = folder / name
@@ -55,16 +55,16 @@ def main() -> int:
         part(
             "weaver",
             options.messages,
-            lambda place, tell: asyncio.run(fuzz_weaver(place, options.messages, seed, tell)),
+            lambda place, show: asyncio.run(fuzz_weaver(place, options.messages, seed, show)),
         )
         part(
             "sidecar",
             options.frames,
-            lambda place, tell: fuzz_sidecar(place, options.frames, seed, tell),
+            lambda place, show: fuzz_sidecar(place, options.frames, seed, show),
         )
-        part("link", options.frames, lambda p, tell: fuzz_link(p, options.frames, seed, tell))
-        part("files", options.files, lambda p, tell: fuzz_files(p, options.files, seed, tell))
-        part("traces", options.traces, lambda p, tell: fuzz_traces(p, options.traces, seed, tell))
+        part("link", options.frames, lambda p, show: fuzz_link(p, options.frames, seed, show))
+        part("files", options.files, lambda p, show: fuzz_files(p, options.files, seed, show))
+        part("traces", options.traces, lambda p, show: fuzz_traces(p, options.traces, seed, show))
     _show(found, options.seed)
     if options.json:
         options.json.write_text(json.dumps([vars(part) for part in found], indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""A whole message of every kind, as plain values; the worker's name is put in by who sends it."""
+"""A complete message of every kind, as plain values; the sender fills in the worker's name."""
 
 import struct
 import time
@@ -28,12 +28,12 @@ from torchloom_core.wire.messages import (
     Command,
     Exit,
     Hello,
-    PauseState,
     JoinFile,
     JoinReply,
     JoinRequest,
     KnobSpec,
     Note,
+    PauseState,
     RollCall,
     SetKnob,
     Telemetry,
@@ -63,12 +63,12 @@ def telemetry(worker: str, incarnation: int = 1) -> dict[str, Any]:
 
 def events(worker: str, incarnation: int = 1) -> list[dict[str, Any]]:
     """Return a hello, an exit, and notes."""
-    who: dict[str, Any] = {"run": RUN, "worker": worker, "incarnation": incarnation}
+    sender: dict[str, Any] = {"run": RUN, "worker": worker, "incarnation": incarnation}
     now_ns = time.time_ns()
     lr = KnobSpec(name="lr", kind="float", low=0.0, high=1.0, unit="1", doc="rate")
     mode = KnobSpec(name="mode", kind="choice", choices=("bf16", "fp32"), fence="run")
     hello = Hello(
-        **who,
+        **sender,
         group=worker.rpartition("-")[0] or worker,
         rank=0,
         node=f"node-{worker}",
@@ -82,9 +82,9 @@ def events(worker: str, incarnation: int = 1) -> list[dict[str, Any]]:
         framework="fuzz",
         ts_ns=now_ns,
     )
-    note = Note(**who, kind="hang", step=3, fields={"age": 1.5, "stacks": "s"}, ts_ns=now_ns)
-    fault = Note(**who, kind="fault", step=3, fields={"xid": 79, "none": None}, ts_ns=now_ns)
-    ended = Exit(**who, status=-9, expected=False, step=4, error="boom", ts_ns=now_ns)
+    note = Note(**sender, kind="hang", step=3, fields={"age": 1.5, "stacks": "s"}, ts_ns=now_ns)
+    fault = Note(**sender, kind="fault", step=3, fields={"xid": 79, "none": None}, ts_ns=now_ns)
+    ended = Exit(**sender, status=-9, expected=False, step=4, error="boom", ts_ns=now_ns)
     return [_plain(message) for message in (hello, hello, note, fault, ended)]
 
 
@@ -179,7 +179,7 @@ def to_sidecar(worker: str) -> list[dict[str, Any]]:
 
 def to_link(worker: str) -> list[dict[str, Any]]:
     """Return every frame that a sidecar sends."""
-    told = (
+    lines = (
         ipc.Keys(seed="SUAAA", jwt="eyJ"),
         ipc.Sent(batches=3, dropped=1),
         ipc.Stored(command="c1.1", epoch=1),
@@ -188,7 +188,7 @@ def to_link(worker: str) -> list[dict[str, Any]]:
         PauseState(run=RUN, epoch=1, verdict="p1.1", over="p1.2"),
     )
     pause = {**command(worker), "do": _plain(Checkpoint())}
-    return [*map(_plain, told), command(worker), pause]
+    return [*map(_plain, lines), command(worker), pause]
 
 
 def rest() -> list[tuple[str, dict[str, Any]]]:

@@ -84,9 +84,9 @@ def torchloom(*words: object) -> None:
 def fit(name: str, trace: Path, out: Path) -> str:
     """Fit a predictor on the earlier time; return it as ``--predictor`` wants it."""
     model = out / f"{name}.tlmodel"
-    told = [word for option in PREDICTORS[name] for word in ("--option", option)]
+    given = [word for option in PREDICTORS[name] for word in ("--option", option)]
     torchloom(
-        *("fit", trace, "--predictor", name, "--until", UNTIL, *told),
+        *("fit", trace, "--predictor", name, "--until", UNTIL, *given),
         *("--tick-s", DAY_S // 24, "--every-s", DAY_S // 2, "--out", model, "--force"),
         *("--config", HERE / "restart.toml"),
     )
@@ -96,7 +96,7 @@ def fit(name: str, trace: Path, out: Path) -> str:
 def evaluate(
     scenario: str, trace: Path, models: Iterable[str], options: argparse.Namespace
 ) -> Facts:
-    """Play all arms, and return what is kept of the report."""
+    """Play all arms, and return a summary of the report."""
     out = options.out / scenario
     torchloom(
         *("evaluate", trace, "--config", HERE / f"{scenario}.toml"),
@@ -104,12 +104,12 @@ def evaluate(
         *(word for model in models for word in ("--predictor", model)),
         *("--seeds", options.seeds, "--jobs", options.jobs, "--out", out),
     )
-    return kept(results_of(out))
+    return summary_of(results_of(out))
 
 
 def sweep(part: str, trace: Path, models: Iterable[str], options: argparse.Namespace) -> Facts:
-    """Play the job with more and more spares, and return what is kept of the report."""
-    del models  # nobody forecasts
+    """Play the job with more and more spares, and return a summary of the report."""
+    del models  # no policy forecasts
     out = options.out / part
     torchloom(
         *("evaluate", trace, "--config", HERE / f"{part}.toml", "--until", PLAYED_FROM),
@@ -132,7 +132,7 @@ def results_of(out: Path) -> Facts:
     return results
 
 
-def kept(report: Facts) -> Facts:
+def summary_of(report: Facts) -> Facts:
     """Leave out the timelines and what single runs did, but for their goodput."""
     simulation = report["simulation"]
     goodput: dict[str, list[float]] = {}

@@ -1,4 +1,4 @@
-"""A Manager's calls to any lighthouse, torchft's or ours, from outside."""
+"""A Manager's calls to any lighthouse, torchft's or torchLoom's."""
 
 import asyncio
 from typing import Any
@@ -31,7 +31,7 @@ def request_bytes(member: bytes) -> bytes:
 
 
 class Answer:
-    """A quorum as a Manager is told it."""
+    """A quorum as a Manager receives it."""
 
     def __init__(self, data: bytes) -> None:
         response = MESSAGES["LighthouseQuorumResponse"].FromString(data)
@@ -55,8 +55,10 @@ class Calls:
         """Call, and return the call."""
         return self._heartbeat(heartbeat_bytes(replica_id), timeout=LONGEST_S)
 
-    def ask(self, replica_id: str, *, extra: bytes = b"", **fields: Any) -> "asyncio.Task[Answer]":
-        """Ask for a quorum, and return what will be its answer."""
+    def request(
+        self, replica_id: str, *, extra: bytes = b"", **fields: Any
+    ) -> "asyncio.Task[Answer]":
+        """Request a quorum, and return a task with the answer."""
         data = request_bytes(member_bytes(replica_id, extra=extra, **fields))
 
         async def call() -> Answer:

@@ -1,4 +1,4 @@
-"""Messages that no Manager sends, while two groups go on asking for quorums."""
+"""Send malformed messages, while two groups continue to request quorums."""
 
 import asyncio
 import random
@@ -21,7 +21,7 @@ _MEMBERS = ("a:1", "b:1")
 
 @dataclass(frozen=True)
 class Fuzzed:
-    """What came of it; ``quorums`` were formed beside, each of both members."""
+    """The results; ``quorums`` were formed meanwhile, each of both members."""
 
     sent: int
     quorums: int
@@ -31,14 +31,14 @@ class Fuzzed:
     log_lines: int
 
 
-def play(folder: Path, count: int, seed: int, tell: Callable[[int], None]) -> Fuzzed:
+def play(folder: Path, count: int, seed: int, show: Callable[[int], None]) -> Fuzzed:
     """Send ``count`` messages to a lighthouse in a process of its own."""
     folder.mkdir(parents=True)
     lighthouse = Lighthouse(folder, ARM)
     lighthouse.start()
     try:
         assert lighthouse.process is not None
-        quorums, harmed = asyncio.run(_send(lighthouse.port, count, random.Random(seed), tell))
+        quorums, harmed = asyncio.run(_send(lighthouse.port, count, random.Random(seed), show))
         return Fuzzed(
             sent=count,
             quorums=quorums,
@@ -52,25 +52,25 @@ def play(folder: Path, count: int, seed: int, tell: Callable[[int], None]) -> Fu
 
 
 async def _send(
-    port: int, count: int, rng: random.Random, tell: Callable[[int], None]
+    port: int, count: int, rng: random.Random, show: Callable[[int], None]
 ) -> tuple[int, int]:
     target = f"localhost:{port}"
     sender, *members = (Calls(target) for _ in range(1 + len(_MEMBERS)))
     quorums = harmed = 0
-    # Whoever only heartbeats is waited for, except by the whole of the last quorum.
-    await asyncio.gather(*(m.ask(r) for m, r in zip(members, _MEMBERS, strict=True)))
+    # The lighthouse waits for groups that only send heartbeats, unless the last quorum is complete.
+    await asyncio.gather(*(m.request(r) for m, r in zip(members, _MEMBERS, strict=True)))
     for sent in range(0, count, _AT_ONCE):
         batch = messages(rng, min(_AT_ONCE, count - sent))
-        asked = [m.ask(r, step=sent) for m, r in zip(members, _MEMBERS, strict=True)]
+        requests = [m.request(r, step=sent) for m, r in zip(members, _MEMBERS, strict=True)]
         calls = [sender.raw(*message) for message in batch]
-        for answer in await asyncio.gather(*asked):
+        for answer in await asyncio.gather(*requests):
             quorums += 1
             harmed += answer.steps != (sent,) * len(_MEMBERS)
         for call in calls:
             call.cancel()  # what looked like a heartbeat is held
         with suppress(asyncio.CancelledError, grpc.aio.AioRpcError):
             await asyncio.gather(*calls, return_exceptions=True)
-        tell(sent)
+        show(sent)
     for connection in (sender, *members):
         await connection.close()
     return quorums, harmed

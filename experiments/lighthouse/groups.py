@@ -1,4 +1,4 @@
-"""The processes of one live run: a lighthouse, replica groups, and a Weaver where asked for."""
+"""The processes of one live run: a lighthouse, replica groups, and optionally a Weaver."""
 
 import json
 import os
@@ -28,12 +28,12 @@ _POLL_S = 0.02
 
 
 class NotReadyError(Exception):
-    """The run did not get to where it can be struck, or did not go on after it."""
+    """The run did not start training, or did not continue after a strike."""
 
 
 @dataclass(frozen=True)
 class Arm:
-    """Whose lighthouse, how long a group may be silent, and whether a Weaver steers."""
+    """The lighthouse, the heartbeat timeout, and whether a Weaver steers."""
 
     name: str
     active: bool
@@ -47,7 +47,7 @@ class Lighthouse:
     def __init__(self, folder: Path, arm: Arm) -> None:
         self._folder = folder
         self._arm = arm
-        self._lives = 0
+        self._starts = 0
         with socket.socket(socket.AF_INET6) as probe:
             probe.bind(("::", 0))
             self.port: int = probe.getsockname()[1]
@@ -78,13 +78,13 @@ class Lighthouse:
     def stand_by(self) -> "subprocess.Popen[bytes]":
         """Start another that waits until this one has ended."""
         process = self._started([*self.command(), "--standby"])
-        waits = self._folder / f"lighthouse-{self._lives}.err"
+        waits = self._folder / f"lighthouse-{self._starts}.err"
         until(lambda: "standby: waiting" in waits.read_text(), "standby")
         return process
 
     def _started(self, command: list[str]) -> "subprocess.Popen[bytes]":
-        self._lives += 1
-        return _spawn(self._folder, f"lighthouse-{self._lives}", command, {})
+        self._starts += 1
+        return _spawn(self._folder, f"lighthouse-{self._starts}", command, {})
 
     def kill_as_it_answers(self) -> None:
         """Have it end once it has answered one of several members of a quorum."""
@@ -105,7 +105,7 @@ class Lighthouse:
 
 
 class Trainer:
-    """One life of a replica group."""
+    """One incarnation of a replica group."""
 
     def __init__(self, folder: Path, name: str, url: str, environment: dict[str, str]) -> None:
         self.name = name
@@ -152,7 +152,7 @@ class Run:
         self.trainers: dict[str, Trainer] = {}
         self.ended: list[Trainer] = []
         self._folder = folder
-        self._lives = 0
+        self._starts = 0
         self._environment = {}
         if arm.steered:
             self._environment["TORCHLOOM_JOIN"] = str(folder / "state" / "join.json")
@@ -164,9 +164,9 @@ class Run:
         subprocess.run([sys.executable, *words], cwd=self._folder, check=True, capture_output=True)
 
     def add(self, group: str) -> Trainer:
-        """Start a group, or its next life."""
-        self._lives += 1
-        name = f"{group}.{self._lives}"
+        """Start a group, or its next incarnation."""
+        self._starts += 1
+        name = f"{group}.{self._starts}"
         if group in self.trainers:
             self.ended.append(self.trainers[group])
         environment = {**self._environment, "TORCHLOOM_NODE": f"node-{group}"}
@@ -175,8 +175,8 @@ class Run:
         return trainer
 
     @property
-    def lives(self) -> list[Trainer]:
-        """Every life of every group."""
+    def incarnations(self) -> list[Trainer]:
+        """Every incarnation of every group."""
         return [*self.ended, *self.trainers.values()]
 
     @property
@@ -219,7 +219,7 @@ def started(folder: Path, arm: Arm, groups: int) -> Iterator[Run]:
         run.all_train()
         yield run
     finally:
-        processes = [trainer.process for trainer in run.lives]
+        processes = [trainer.process for trainer in run.incarnations]
         processes += [p for p in (lighthouse.process, weaver) if p is not None]
         for process in processes:
             _end(process)

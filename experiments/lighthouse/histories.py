@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from torchft.coordination import LighthouseServer
 
 from experiments.lighthouse.calls import Answer, Calls
-from torchloom_core.lighthouse.membership import SavedState, Member, Rules
+from torchloom_core.lighthouse.membership import Member, Rules, SavedState
 from torchloom_core.lighthouse.quorum import Electorate
 
 JOIN_S = 0.4
@@ -36,7 +36,7 @@ class Operation(NamedTuple):
     """What a replica group does, or nobody for a while."""
 
     what: str  # ask, beat, leave or wait
-    who: str = ""
+    replica: str = ""
     step: int = 0
     shrink_only: bool = False
     commit_failures: int = 0
@@ -56,7 +56,7 @@ Answers = dict[str, list[Told]]
 
 @dataclass
 class Played:
-    """What was done, when, and who was answered what.
+    """The operations with their times, and the answers.
 
     ``lag_s`` is how long torchft took at most to hear of an operation.
     """
@@ -70,24 +70,24 @@ class Played:
 
 @st.composite
 def _one(draw: st.DrawFn) -> list[Operation]:
-    what = draw(st.sampled_from(["ask", "ask", "beat", "leave", "wait"]))
+    what = draw(st.sampled_from(["request", "request", "beat", "leave", "wait"]))
     if what == "wait":
         return [Operation("wait", wait_s=draw(st.sampled_from(PAUSES_S)))]
-    who = draw(st.sampled_from(NAMES))
-    return [draw(_asks(who)) if what == "ask" else Operation(what, who)]
+    replica = draw(st.sampled_from(NAMES))
+    return [draw(_requests(replica)) if what == "request" else Operation(what, replica)]
 
 
 @st.composite
 def _round(draw: st.DrawFn) -> list[Operation]:
-    askers = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=len(NAMES), unique=True))
-    return [draw(_asks(who)) for who in askers]
+    replicas = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=len(NAMES), unique=True))
+    return [draw(_requests(replica)) for replica in replicas]
 
 
 @st.composite
-def _asks(draw: st.DrawFn, who: str) -> Operation:
+def _requests(draw: st.DrawFn, replica: str) -> Operation:
     return Operation(
-        "ask",
-        who,
+        "request",
+        replica,
         step=draw(st.integers(0, 3)),
         shrink_only=draw(st.sampled_from([False] * 5 + [True])),
         commit_failures=draw(st.sampled_from([0] * 4 + [1])),
@@ -125,33 +125,33 @@ async def play(history: History) -> Played:
     started_s = time.monotonic()
 
     def collect() -> None:
-        for who, call in list(open_calls.items()):
+        for replica, call in list(open_calls.items()):
             if call.done():
-                del open_calls[who]
+                del open_calls[replica]
                 answer = call.result()
                 told = Told(answer.quorum_id, answer.replicas)
-                played.answers.setdefault(who, []).append(told)
+                played.answers.setdefault(replica, []).append(told)
 
     for operation in operations:
         sent_s = time.monotonic()
         if operation.what == "wait":
             await asyncio.sleep(operation.wait_s)
         elif operation.what == "leave":
-            if operation.who not in open_calls:
+            if operation.replica not in open_calls:
                 continue
-            open_calls.pop(operation.who).cancel()
+            open_calls.pop(operation.replica).cancel()
         elif operation.what == "beat":
-            await calls.heartbeat(operation.who)
-        elif operation.who in open_calls:
+            await calls.heartbeat(operation.replica)
+        elif operation.replica in open_calls:
             continue
         else:
-            open_calls[operation.who] = calls.ask(
-                operation.who,
+            open_calls[operation.replica] = calls.request(
+                operation.replica,
                 step=operation.step,
                 shrink_only=operation.shrink_only,
                 commit_failures=operation.commit_failures,
             )
-            await _seen(port, operation.who, sent_s)
+            await _seen(port, operation.replica, sent_s)
         if operation.what != "wait":
             played.lag_s = max(played.lag_s, time.monotonic() - sent_s)
         played.done.append((sent_s - started_s, operation))
@@ -168,15 +168,15 @@ async def play(history: History) -> Played:
     return played
 
 
-async def _seen(port: int, who: str, sent_s: float) -> None:
-    """Wait until torchft's page says that it heard of ``who`` after ``sent_s``."""
+async def _seen(port: int, replica: str, sent_s: float) -> None:
+    """Wait until torchft's page shows a message of ``replica`` after ``sent_s``."""
     while True:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET /status HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         requested_s = time.monotonic()
         page = (await reader.read()).decode()
         writer.close()
-        ages = re.findall(rf"\b{who}: seen ([0-9.e-]+)s ago", page)
+        ages = re.findall(rf"\b{replica}: seen ([0-9.e-]+)s ago", page)
         if ages and float(ages[0]) <= requested_s - sent_s + 0.001:
             return
         await asyncio.sleep(0.005)
@@ -206,18 +206,18 @@ def ours(played: Played, join_s: float = JOIN_S, heartbeat_s: float = HEARTBEAT_
             now_s = min(at_s, now_s + TICK_MS / 1000)
             advance(now_s)
         if operation.what == "beat":
-            electorate.beat(operation.who, now_s)
+            electorate.beat(operation.replica, now_s)
         elif operation.what == "leave":
-            waiting.pop(operation.who, None)  # torchft counts it in until it has been silent
-        elif operation.what == "ask":
+            waiting.pop(operation.replica, None)  # torchft counts it in until it has been silent
+        elif operation.what == "request":
             member = Member(
                 b"",
-                operation.who,
+                operation.replica,
                 step=operation.step,
                 shrink_only=operation.shrink_only,
                 commit_failures=operation.commit_failures,
             )
-            waiting[operation.who] = member
+            waiting[operation.replica] = member
             electorate.request(member, now_s)
             advance(now_s)
     return answers

@@ -1,4 +1,4 @@
-"""Tables, plots, and what must hold of the results."""
+"""Tables, plots, and requirements."""
 
 import os
 import platform
@@ -27,7 +27,7 @@ _OURS = "torchLoom"
 
 
 def machine() -> dict[str, Any]:
-    """Return what it was measured on."""
+    """Return the machine and the versions."""
     return {
         "system": platform.system(),
         "processor": platform.machine(),
@@ -110,7 +110,7 @@ _TABLES = {
 
 
 def broken(results: Results) -> list[str]:
-    """Return in a sentence each what must hold and does not."""
+    """Return a sentence for each requirement that is not met."""
     found = []
     for (strike, arm), of in _by(results.get("stalls", ()), "strike", "arm").items():
         stalls, failed = [s["stall_s"] for s in of], max(s["failed"] for s in of)

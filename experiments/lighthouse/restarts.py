@@ -50,7 +50,7 @@ class Result:
     Attributes
     ----------
     ids_back : int
-        Times that a group was given a lower quorum id than before.
+        Times that a group received a lower quorum id than before.
     unequal : int
         Steps after which the weights of two groups were not bitwise equal.
     compared : int
@@ -65,24 +65,24 @@ class Result:
 
 
 def play(
-    folder: Path, arm: Arm, kills: int, rng: random.Random, tell: Callable[[str], None]
+    folder: Path, arm: Arm, kills: int, rng: random.Random, show: Callable[[str], None]
 ) -> Result:
     """Kill the lighthouse ``kills`` times, in one scene after the other."""
     restarts: list[Restart] = []
-    tell(f"{arm.name}: starting")
+    show(f"{arm.name}: starting")
     with started(folder, arm, GROUPS) as run:
-        scenes = SCENES if arm.active else SCENES[:-1]  # torchft's cannot be told when to die
+        scenes = SCENES if arm.active else SCENES[:-1]  # torchft's cannot die at a set time
         for number in range(kills):
             scene = scenes[number % len(scenes)]
-            tell(f"{arm.name}: killed {scene}")
+            show(f"{arm.name}: killed {scene}")
             try:
                 restarts.append(_SCENES[scene](run, rng))
             except NotReadyError:
                 restarts.append(Restart(scene, 0, 0, _RECOVERY_S, stood_still=True))
                 break
-        lives = run.lives
-    unequal, compared = weights(lives)
-    return Result(arm.name, tuple(restarts), ids_back(lives), unequal, compared)
+        incarnations = run.incarnations
+    unequal, compared = weights(incarnations)
+    return Result(arm.name, tuple(restarts), ids_back(incarnations), unequal, compared)
 
 
 def take_over(folder: Path, arm: Arm) -> float:
@@ -181,16 +181,16 @@ def _counted(scene: str, trainers: Iterable[Trainer], at_s: float, alive: int) -
     )
 
 
-def ids_back(lives: Iterable[Trainer]) -> int:
+def ids_back(incarnations: Iterable[Trainer]) -> int:
     """Return how often a group was given a lower id than before."""
-    ids = [[row["quorum_id"] for row in trainer.journal("quorum_id")] for trainer in lives]
+    ids = [[row["quorum_id"] for row in trainer.journal("quorum_id")] for trainer in incarnations]
     return sum(later < sooner for of in ids for sooner, later in pairwise(of))
 
 
-def weights(lives: Iterable[Trainer]) -> tuple[int, int]:
+def weights(incarnations: Iterable[Trainer]) -> tuple[int, int]:
     """Return at how many steps weights differed, and at how many there were two to compare."""
     seen: dict[int, list[str]] = defaultdict(list)
-    for trainer in lives:
+    for trainer in incarnations:
         for row in trainer.journal("weights"):
             seen[row["step"]].append(row["weights"])
     compared = {step: digests for step, digests in seen.items() if len(digests) > 1}

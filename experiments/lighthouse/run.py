@@ -1,9 +1,9 @@
-"""torchLoom's lighthouse beside torchft's own: stalls, restarts, scale, equal quorums, bad input.
+"""Compare torchLoom's lighthouse with torchft's: stalls, restarts, scale, quorums, bad input.
 
     python experiments/lighthouse/run.py all
     python experiments/lighthouse/run.py stalls --runs 3
 
-The exit status is 1 if something that must hold did not.
+The exit status is 1 if a requirement is not met.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-os.environ.setdefault("RUST_LOG", "error")  # before torchft is imported, which says much
+os.environ.setdefault("RUST_LOG", "error")  # before torchft is imported, which logs much
 
 from experiments.lighthouse import fuzz, histories, report, restarts, scale, stalls
 
@@ -30,11 +30,11 @@ HERE = Path(__file__).parent
 SIZES = (100, 300, 1000)
 _AT_ONCE = 30
 
-Tell = Callable[[str], None]
+Show = Callable[[str], None]
 
 
 class Trials:
-    """What the command line asks for, shown as it goes on."""
+    """The requested trials, with their progress."""
 
     def __init__(self, options: argparse.Namespace, progress: Progress) -> None:
         self._options = options
@@ -42,34 +42,34 @@ class Trials:
         self._rng = random.Random(options.seed)
 
     def stalls(self) -> list[dict[str, Any]]:
-        """Strike a group of three again and again, by each lighthouse in turn."""
+        """Strike one of three groups repeatedly, alternating the lighthouses."""
         found: list[stalls.Stall] = []
-        tell, step = self._bar("stalls", self._options.runs * len(stalls.ARMS))
+        show, step = self._bar("stalls", self._options.runs * len(stalls.ARMS))
         for number in range(self._options.runs):
             for arm in stalls.ARMS:
                 found += stalls.play(
-                    self._folder(f"stalls/{number}-{arm.name}"), arm, self._rng, tell
+                    self._folder(f"stalls/{number}-{arm.name}"), arm, self._rng, show
                 )
                 step()
         return [asdict(stall) for stall in found]
 
     def restarts(self) -> list[dict[str, Any]]:
-        """Kill the lighthouse again and again, ours often and torchft's a few times."""
+        """Kill the lighthouse repeatedly, torchLoom's often and torchft's a few times."""
         found = []
         plan = [(stalls.OURS, self._options.kills), (stalls.THEIRS, self._options.their_kills)]
-        tell, step = self._bar("restarts", len(plan))
+        show, step = self._bar("restarts", len(plan))
         for arm, kills in plan:
             folder = self._folder(f"restarts/{arm.name}")
-            found.append(asdict(restarts.play(folder, arm, kills, self._rng, tell)))
+            found.append(asdict(restarts.play(folder, arm, kills, self._rng, show)))
             step()
         return found
 
     def takeovers(self) -> list[float]:
-        """Kill a lighthouse for which another stands by."""
-        tell, step = self._bar("takeovers", self._options.runs)
+        """Kill a lighthouse that has a standby."""
+        show, step = self._bar("takeovers", self._options.runs)
         found = []
         for number in range(self._options.runs):
-            tell("a standby takes over")
+            show("a standby takes over")
             found.append(restarts.take_over(self._folder(f"takeovers/{number}"), stalls.OURS))
             step()
         return found
@@ -77,11 +77,11 @@ class Trials:
     def scale(self) -> list[dict[str, Any]]:
         """Measure both at each size."""
         found = []
-        tell, step = self._bar("scale", len(SIZES) * len(scale.ARMS))
+        show, step = self._bar("scale", len(SIZES) * len(scale.ARMS))
         for size in SIZES:
             for arm in scale.ARMS:
                 folder = self._folder(f"scale/{size}-{arm.name}")
-                found.append(asdict(scale.measure(folder, arm, size, self._options.rounds, tell)))
+                found.append(asdict(scale.measure(folder, arm, size, self._options.rounds, show)))
                 step()
         return found
 
@@ -108,11 +108,11 @@ class Trials:
         return total
 
     def fuzz(self) -> dict[str, Any]:
-        """Send what no Manager sends."""
-        tell, _ = self._bar("fuzz", self._options.messages)
+        """Send malformed messages."""
+        show, _ = self._bar("fuzz", self._options.messages)
         folder = self._folder("fuzz")
         done = fuzz.play(
-            folder, self._options.messages, self._options.seed, lambda n: tell(f"{n} messages")
+            folder, self._options.messages, self._options.seed, lambda n: show(f"{n} messages")
         )
         return asdict(done)
 
@@ -122,7 +122,7 @@ class Trials:
         folder.parent.mkdir(parents=True, exist_ok=True)
         return folder
 
-    def _bar(self, name: str, total: int) -> tuple[Tell, Callable[[], None]]:
+    def _bar(self, name: str, total: int) -> tuple[Show, Callable[[], None]]:
         task = self._progress.add_task(name, total=total)
         return (
             lambda text: self._progress.update(task, description=f"{name}: {text}"),
@@ -134,11 +134,11 @@ TRIALS = ("stalls", "restarts", "takeovers", "scale", "histories", "fuzz")
 
 
 def main() -> int:
-    """Try, show, draw, and keep what came of it."""
+    """Run, print, draw and store the trials."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("trial", choices=[*TRIALS, "all"])
     parser.add_argument("--runs", type=int, default=10, help="of stalls and takeovers")
-    parser.add_argument("--kills", type=int, default=50, help="of our lighthouse")
+    parser.add_argument("--kills", type=int, default=50, help="of torchLoom's lighthouse")
     parser.add_argument("--their-kills", type=int, default=9, help="of torchft's")
     parser.add_argument("--rounds", type=int, default=10, help="quorum rounds of each size")
     parser.add_argument("--histories", type=int, default=5000)
@@ -148,8 +148,8 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=HERE, help="results.json and plots")
     options = parser.parse_args()
     console = Console(width=None if sys.stdout.isatty() else 110)
-    kept = options.results / "results.json"
-    results = json.loads(kept.read_text()) if kept.exists() else {}
+    path = options.results / "results.json"
+    results = json.loads(path.read_text()) if path.exists() else {}
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
         trials = Trials(options, progress)
@@ -157,12 +157,12 @@ def main() -> int:
             results[name] = getattr(trials, name)()
             results["machine"] = report.machine()
             options.results.mkdir(parents=True, exist_ok=True)
-            kept.write_text(json.dumps(results, indent=1) + "\n")
+            path.write_text(json.dumps(results, indent=1) + "\n")
     report.show(results, console)
     report.draw(results, options.results)
     broken = report.broken(results)
     for line in broken:
-        console.print(f"does not hold: {line}", markup=False)
+        console.print(f"not met: {line}", markup=False)
     return int(bool(broken))
 
 

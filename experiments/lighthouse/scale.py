@@ -61,11 +61,11 @@ class Load:
         return statistics.median(self.rounds_s) if self.rounds_s else float("inf")
 
 
-def measure(folder: Path, arm: Arm, groups: int, rounds: int, tell: Callable[[str], None]) -> Load:
-    """Let real Managers' servers heartbeat, then ask for all of them at once."""
+def measure(folder: Path, arm: Arm, groups: int, rounds: int, show: Callable[[str], None]) -> Load:
+    """Let real Manager servers send heartbeats, then request quorums for all of them at once."""
     folder.mkdir(parents=True)
     lighthouse = Lighthouse(folder, arm)
-    tell(f"{arm.name}, {groups} groups: heartbeats")
+    show(f"{arm.name}, {groups} groups: heartbeats")
     lighthouse.start()
     managers, far = _managers(lighthouse.url, groups)
     try:
@@ -76,7 +76,7 @@ def measure(folder: Path, arm: Arm, groups: int, rounds: int, tell: Callable[[st
         time.sleep(_MEASURED_S)
         after = process.cpu_times()
         cpu = (after.user + after.system - before.user - before.system) / _MEASURED_S
-        tell(f"{arm.name}, {groups} groups: quorums")
+        show(f"{arm.name}, {groups} groups: quorums")
         took = asyncio.run(_rounds(f"localhost:{lighthouse.port}", groups, rounds))
         return Load(arm.name, groups, cpu, process.memory_info().rss / 1e6, tuple(took))
     finally:
@@ -140,7 +140,7 @@ async def _rounds(target: str, groups: int, rounds: int) -> list[float]:
     finally:
         for channel in channels:
             await channel.close()
-    return took[1:]  # the first waits for whoever is late
+    return took[1:]  # the first waits for late groups
 
 
 def _name(number: int) -> str:

@@ -31,12 +31,12 @@ ARMS = (
     Arm("torchLoom, 5000 ms, Weaver", active=True, steered=True),
 )
 DETECTED_S = 0.5 + 3 * 0.1 + 0.1
-"""What ``torchloom.toml`` asks of a hang: the time without a step, two ticks in a row and one more
-for the evidence, and a heartbeat."""
+"""The time to detect a hang by ``torchloom.toml``: the time without a step, two ticks in a row and
+one more for the evidence, and a heartbeat."""
 _USUAL_STEPS = 40
 _STEPS_AFTER = 12
 _A_HOLD_S = 2.2
-"""A strike falls anywhere in the time for which a heartbeat's answer is kept back."""
+"""A strike occurs at any time during the delay of a heartbeat's answer."""
 
 _RECOVERY_S = 60.0
 
@@ -62,13 +62,13 @@ class Stall:
     back_s: float = 0.0
 
 
-def play(folder: Path, arm: Arm, rng: random.Random, tell: Callable[[str], None]) -> list[Stall]:
+def play(folder: Path, arm: Arm, rng: random.Random, show: Callable[[str], None]) -> list[Stall]:
     """Strike one of three groups in each of the ways, one after the other."""
     found = []
-    tell(f"{arm.name}: starting")
+    show(f"{arm.name}: starting")
     with started(folder, arm, GROUPS) as run:
         for strike, number in STRIKES.items():
-            tell(f"{arm.name}: {strike}")
+            show(f"{arm.name}: {strike}")
             _let_pass(run, rng.uniform(0, _A_HOLD_S))
             victim = run.trainers[f"g{rng.randrange(GROUPS)}"]
             if strike == FREEZE:
@@ -106,7 +106,7 @@ def _frozen(run: Run, arm: Arm, victim: Trainer) -> Stall:
 
 
 def _let_pass(run: Run, seconds: float) -> None:
-    """Go on until everybody has taken some steps, and a moment more."""
+    """Continue until every group has taken some steps, and a moment more."""
     one = run.alive[0]
     first_s = one.rows[-1]["t"]
     run.all_train(first_s, _USUAL_STEPS)

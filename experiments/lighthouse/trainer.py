@@ -1,4 +1,4 @@
-"""The digits trainer, which can be struck at a known moment, and writes down what it trains with.
+"""The digits trainer, which can be struck at a known moment, and records quorums and weights.
 
 SIGUSR1 has it leave at the end of its step as a drain does; at SIGUSR2 it dies in its next
 allreduce, while its peers are in it.
@@ -35,7 +35,7 @@ def _note(number: int, _: FrameType | None) -> None:
 
 
 class MortalGloo(ProcessGroupGloo):  # type: ignore[misc]  # torchft has no types
-    """A process group that takes its process with it when it is told to."""
+    """A process group that ends its process on a signal."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         super().__init__(timeout=timedelta(seconds=PROCESS_GROUP_TIMEOUT_S))
@@ -60,7 +60,7 @@ class WatchedLoom(adapter.TorchftLoom):
         self._optimizer = optimizer
 
     def step(self, step: int | None = None, **metrics: Any) -> bool:
-        """Take a step, and leave after it if that was asked for."""
+        """Take a step, and leave after it if requested."""
         manager = self._manager
         if manager._quorum_id != self._told_id:
             self._told_id = manager._quorum_id

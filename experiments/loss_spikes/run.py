@@ -1,8 +1,8 @@
-"""Provoke spikes of a loss, do something about them or nothing, and see what that was worth.
+"""Provoke loss spikes, and compare remedies with no action.
 
 python experiments/loss_spikes/run.py [--seeds 12] [--jobs 2] [--out FOLDER]
 
-The exit status is 1 if the guard is worse than nothing by more than chance, whatever the fault.
+The exit status is 1 if the guard is significantly worse than no action for any fault.
 """
 
 import argparse
@@ -49,7 +49,7 @@ LONG_STEPS = 12_000
 LONG_SEEDS = 2
 NOISE_HOURS = 10
 LOST = 9.0
-"""Nats that a loss stands for which is no number, or as good as none."""
+"""Nats that count for a loss that is not finite, or nearly so."""
 LAST = 3
 """The end of a curve is the mean of so many tries."""
 
@@ -139,7 +139,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     optimizers = [optimizer for optimizer, _ in cases]
     parallel = Parallel(args.jobs)
     trials = parallel(delayed(trial)(optimizer, seed, ARMS) for optimizer, seed in cases)
-    calm = parallel(
+    quiet = parallel(
         delayed(undisturbed)(optimizer, seed, LONG_STEPS)
         for optimizer in OPTIMIZERS
         for seed in range(FIRST_SEED, FIRST_SEED + LONG_SEEDS)
@@ -190,13 +190,13 @@ def main(argv: Sequence[str] | None = None) -> int:
                     "{:+.3f} [{:+.3f}, {:+.3f}]".format(row["lower"], *row["lower_interval"]),
                     f"{row['lost']} of {len(ours)}",
                 )
-    hours = len(calm) * LONG_STEPS * STEP_S / 3600
+    hours = len(quiet) * LONG_STEPS * STEP_S / 3600
     results = {
         "steps": STEPS,
         "seeds": list(seeds),
         "arms": rows,
         "undisturbed_hours": hours,
-        "undisturbed_proposals": sum(ran.proposed for ran in calm),
+        "undisturbed_proposals": sum(ran.proposed for ran in quiet),
         "noise_hours": NOISE_HOURS,
         "noise_rises": dict(zip(kinds, rises, strict=True)),
     }

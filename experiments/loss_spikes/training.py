@@ -1,4 +1,4 @@
-"""A small language model that is trained while things go wrong, and a Weaver that looks on."""
+"""A small language model trained with injected faults, and a Weaver that watches it."""
 
 import copy
 import math
@@ -81,9 +81,9 @@ class Ran:
     curve : list of float
         Held-out loss, nats a character, after each ``TRY_STEPS`` steps.
     done : list of str
-        What was carried out, with the step.
+        The actions carried out, with the step.
     proposed : int
-        How often the guard spoke up.
+        Number of the guard's proposals.
     """
 
     curve: list[float] = field(default_factory=list)
@@ -105,13 +105,13 @@ def corpus() -> tuple[Tensor, Tensor, int]:
 class Hasty(LossGuardPolicy):
     """Sees a spike as the guard does, and does the one step it has at once, at any price."""
 
-    def _priced(self, *told: Any) -> Proposal:
-        proposal = super()._priced(*told)
+    def _priced(self, *arguments: Any) -> Proposal:
+        proposal = super()._priced(*arguments)
         return msgspec.structs.replace(proposal, gain_gpu_s=1e6, cost_gpu_s=0.0, confidence=1.0)
 
 
 class Weaver:
-    """The kernel with the policy, told of one worker, and obeyed at once."""
+    """The kernel with the policy and one worker, which carries out commands at once."""
 
     def __init__(self, options: dict[str, Any], training: "Training") -> None:
         kind = Hasty if len(options.get("steps", ())) == 1 else LossGuardPolicy
@@ -139,9 +139,9 @@ class Weaver:
         )
 
     def look(self, step: int, metrics: dict[str, float]) -> None:
-        """Let the Weaver see the run, and do what it says."""
+        """Show the run to the Weaver, and carry out its commands."""
         self._now_ns += round(STEPS_A_TICK * STEP_S * SECOND_NS)
-        told = {name: value for name, value in metrics.items() if not math.isnan(value)}
+        reported = {name: value for name, value in metrics.items() if not math.isnan(value)}
         self._feed(
             Telemetry(
                 run="run",
@@ -151,9 +151,9 @@ class Weaver:
                 state="training",
                 step=step,
                 progress_age_s=0.0,
-                metrics=tuple(told),
-                ts_ns=struct.pack("<q", self._now_ns) if told else b"",
-                values=struct.pack(f"<{len(told)}d", *told.values()),
+                metrics=tuple(reported),
+                ts_ns=struct.pack("<q", self._now_ns) if reported else b"",
+                values=struct.pack(f"<{len(reported)}d", *reported.values()),
             )
         )
         self._feed(Tick())
@@ -238,7 +238,7 @@ class Training:
         return self.ran
 
     def obey(self, operation: Any) -> None:
-        """Do as a trainer would."""
+        """Train as a trainer would."""
         match operation:
             case SetKnobs(values=values):
                 if "clip_norm" in values:
@@ -316,6 +316,6 @@ def trial(
 
 
 def undisturbed(optimizer: str, seed: int, steps: int) -> Ran:
-    """Train for long with nothing wrong, under the guard."""
+    """Train for long without a fault, under the guard."""
     torch.set_num_threads(1)
     return Training(optimizer, seed).go_wrong(NO_FAULT, {}).run(steps)

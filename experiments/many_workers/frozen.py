@@ -40,23 +40,23 @@ from torchloom_core.wire.messages import FINAL_STATUSES, Exit
 console = Console(soft_wrap=True)
 
 
-class HeldWorkers(Workers):
+class WaitingWorkers(Workers):
     """Keep their commands until they are let go; then some obey, and all end."""
 
     def __init__(self, client: Client, count: int) -> None:
         super().__init__(client, count)
-        self.held: list[Msg] = []
+        self.waiting: list[Msg] = []
         self.has_ended = False
 
     async def _on_command(self, message: Msg) -> None:
         if not self.has_ended:  # a successor sends its commands again
-            self.held.append(message)
+            self.waiting.append(message)
 
     async def _on_roll(self, message: Msg) -> None:
         if not self.has_ended:
             await super()._on_roll(message)
 
-    async def obey(self, messages: list[Msg]) -> None:
+    async def apply(self, messages: list[Msg]) -> None:
         """Do these commands and acknowledge them."""
         for message in messages:
             await super()._on_command(message)
@@ -65,7 +65,7 @@ class HeldWorkers(Workers):
     async def end(self) -> None:
         """End all."""
         self.has_ended = True
-        for message in self.held:
+        for message in self.waiting:
             worker = decode_command(message.data).worker
             last = Exit(run=RUN, worker=worker, incarnation=LIFE, status=-9, expected=False)
             await self._client.publish(subjects.event(RUN, worker, LIFE), encode(last))
@@ -76,7 +76,7 @@ class HeldWorkers(Workers):
 class Round:
     """What is on record of one round: how many commands ended otherwise than the workers did."""
 
-    obeyed: int
+    applied: int
     workers: int
     untrue: int
     result: str
@@ -85,16 +85,16 @@ class Round:
     @property
     def is_true(self) -> bool:
         """Whether all ends and the outcome agree with what the workers did."""
-        true = {0: "undone", self.workers: "done"}.get(self.obeyed, "partial")
+        true = {0: "undone", self.workers: "done"}.get(self.applied, "partial")
         return not self.untrue and self.result == true
 
 
-async def play(folder: Path, count: int, obeyed: int) -> Round:
-    """Play one round of ``count`` workers, of which ``obeyed`` do the command."""
+async def play(folder: Path, count: int, applied: int) -> Round:
+    """Play one round of ``count`` workers, of which ``applied`` do the command."""
     weaver = Weaver(folder)
     await weaver.start()
-    everybody, person = await weaver.connect("weaver"), Person(await weaver.connect(PERSON))
-    workers = HeldWorkers(everybody, count)
+    connection, person = await weaver.connect("weaver"), Person(await weaver.connect(PERSON))
+    workers = WaitingWorkers(connection, count)
     await workers.start()
     beating = asyncio.create_task(workers.beat())
     began = time.monotonic()
@@ -102,11 +102,11 @@ async def play(folder: Path, count: int, obeyed: int) -> Round:
         give_up(began)
         await asyncio.sleep(0.1)
     await person.ask("knob.set", {"knob": "lr", "value": 0.2})
-    while len(workers.held) < count:
+    while len(workers.waiting) < count:
         give_up(began)
         await asyncio.sleep(0.02)
     weaver.freeze()
-    await workers.obey(random.sample(workers.held, obeyed))
+    await workers.apply(random.sample(workers.waiting, applied))
     beating.cancel()
     await asyncio.sleep(0.5)  # the server sends the acks on to the frozen Weaver
     weaver.kill()
@@ -119,10 +119,10 @@ async def play(folder: Path, count: int, obeyed: int) -> Round:
     took_s = time.monotonic() - killed
     ends = {e.command: e for e in recorded(weaver, CommandStatus) if e.status in FINAL_STATUSES}
     untrue = sum((end.status == "applied") != (name in workers.done) for name, end in ends.items())
-    await everybody.close()
+    await connection.close()
     await person.close()
     weaver.end()
-    return Round(obeyed, count, untrue + (count - len(ends)), outcomes[0].result, took_s)
+    return Round(applied, count, untrue + (count - len(ends)), outcomes[0].result, took_s)
 
 
 @contextmanager
@@ -147,12 +147,12 @@ def main() -> None:
     wrong = 0
     with busy_loops(options.busy):
         for number in range(1, options.rounds + 1):
-            obeyed = random.randint(1, options.workers)
+            applied = random.randint(1, options.workers)
             with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-                came = asyncio.run(play(Path(folder), options.workers, obeyed))
+                came = asyncio.run(play(Path(folder), options.workers, applied))
             wrong += not came.is_true
             console.print(
-                f"round {number}: {came.obeyed} of {came.workers} obeyed, {came.result} after "
+                f"round {number}: {came.applied} of {came.workers} applied, {came.result} after "
                 f"{came.took_s:.1f} s, {came.untrue} untrue ends"
             )
     console.print(f"{options.rounds - wrong} of {options.rounds} rounds are true to the workers")

@@ -1,4 +1,4 @@
-"""Tell a knob to thousands of pretended workers by a real Weaver, and kill it half-way.
+"""Set a knob on thousands of simulated workers with a real Weaver, and kill it half-way.
 
 ``python experiments/many_workers/run.py --workers 10000 --kill``; the workers are one process that
 answers for all of them, so that what is measured is the Weaver and its broker.
@@ -112,7 +112,7 @@ class Weaver:
 
 
 class Workers:
-    """Answers for every worker: its hello, a sign of life now and then, and each command once."""
+    """Acts for every worker: its hello, periodic heartbeats, and each command once."""
 
     def __init__(self, client: Client, count: int) -> None:
         self._client = client
@@ -121,13 +121,13 @@ class Workers:
         self.done: Counter[str] = Counter()
 
     async def start(self) -> None:
-        """Hear the roll and the commands, and say hello."""
+        """Subscribe to the roll call and the commands, and send the hellos."""
         await self._client.subscribe(subjects.roll_call(RUN), cb=self._on_roll)
         await self._client.subscribe(subjects.command(RUN), cb=self._on_command)
         await self.say_hello()
 
     async def say_hello(self) -> None:
-        """Say hello for all."""
+        """Send the hello of each worker."""
         for number, (worker, value) in enumerate(self._value.items()):
             group, _, rank = worker.partition("-")
             hello = Hello(
@@ -144,7 +144,7 @@ class Workers:
             await self._breathe(number)
 
     async def beat(self) -> None:
-        """Tell that all are alive, for ever."""
+        """Send heartbeats of all, forever."""
         while True:
             began = time.monotonic()
             for number, worker in enumerate(self._value):
@@ -192,7 +192,7 @@ class Workers:
 
 
 class Person:
-    """Asks the Weaver, and keeps how long the kill switch took to answer at worst."""
+    """Sends requests to the Weaver, and records the slowest answer of the kill switch."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -229,11 +229,11 @@ class Person:
 
 
 async def play(folder: Path, count: int, *, kill: bool) -> None:
-    """Play one run and say what came of it."""
+    """Play one run and print the results."""
     weaver = Weaver(folder)
     console.print(f"the Weaver is ready after {await weaver.start():.1f} s")
-    everybody, person = await weaver.connect("weaver"), Person(await weaver.connect(PERSON))
-    workers = Workers(everybody, count)
+    connection, person = await weaver.connect("weaver"), Person(await weaver.connect(PERSON))
+    workers = Workers(connection, count)
     await workers.start()
     beating = asyncio.create_task(workers.beat())
     with console.status("waiting until all train and can be sent commands"):
@@ -242,24 +242,24 @@ async def play(folder: Path, count: int, *, kill: bool) -> None:
             give_up(began)
             await asyncio.sleep(0.5)
         console.print(f"{count:,} workers train after {time.monotonic() - began:.1f} s")
-        while await consumers(everybody) < count:
+        while await consumers(connection) < count:
             give_up(began)
             await asyncio.sleep(0.5)
     console.print(f"all can be sent commands after {time.monotonic() - began:.1f} s")
     began = time.monotonic()
     await person.ask("knob.set", {"knob": "lr", "value": 0.2})
-    with console.status("telling the knob"):
+    with console.status("setting the knob"):
         while len(workers.done) < count:
             if kill and len(workers.done) > count // 4:
                 kill = False
                 weaver.kill()
-                console.print(f"the Weaver was killed when {len(workers.done):,} had been told")
+                console.print(f"the Weaver was killed when {len(workers.done):,} had the command")
                 console.print(f"its successor is ready after {await weaver.start():.1f} s")
                 person.worst_s = 0.0
             await person.press()
             give_up(began)
             await asyncio.sleep(0.1)
-        console.print(f"all were told after {time.monotonic() - began:.1f} s")
+        console.print(f"all have the command after {time.monotonic() - began:.1f} s")
         while not recorded(weaver, Outcome):
             give_up(began)
             await asyncio.sleep(0.5)
@@ -267,7 +267,9 @@ async def play(folder: Path, count: int, *, kill: bool) -> None:
     console.print(f"the kill switch answered within {person.worst_s:.2f} s, all along")
     console.print(f"the Weaver ended with status {weaver.end()}")
     ends = Counter(
-        record.command for record in recorded(weaver, CommandStatus) if record.status in FINAL_STATUSES
+        record.command
+        for record in recorded(weaver, CommandStatus)
+        if record.status in FINAL_STATUSES
     )
     again = sum(number > 1 for number in ends.values())
     console.print(f"commands with one end on record: {len(ends) - again:,}, with more: {again}")

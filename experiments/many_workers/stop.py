@@ -1,4 +1,4 @@
-"""Throw the kill switch just after a knob was set on thousands of pretended workers.
+"""Activate the kill switch just after a knob was set on thousands of simulated workers.
 
 ``python experiments/many_workers/stop.py --workers 1000 2000 3000``: for each size a real Weaver
 with its own nats-server; the outcome on record, and the value that stays wanted, are compared with
@@ -70,8 +70,8 @@ async def play(folder: Path, count: int, *, after_s: float, within_s: float) -> 
     """Set the knob, stop actions ``after_s`` later, and wait for the outcome."""
     weaver = Weaver(folder)
     await weaver.start()
-    everybody, person = await weaver.connect("weaver"), Person(await weaver.connect(PERSON))
-    workers = SlowWorkers(everybody, count, within_s)
+    connection, person = await weaver.connect("weaver"), Person(await weaver.connect(PERSON))
+    workers = SlowWorkers(connection, count, within_s)
     await workers.start()
     beating = asyncio.create_task(workers.beat())
     began = time.monotonic()
@@ -87,10 +87,10 @@ async def play(folder: Path, count: int, *, after_s: float, within_s: float) -> 
         give_up(stopped)
         await asyncio.sleep(0.2)
     outcome_s = time.monotonic() - stopped
-    await asyncio.sleep(within_s + 1.0)  # whoever still obeys would show the outcome to be untrue
+    await asyncio.sleep(within_s + 1.0)  # a later application would show the outcome to be wrong
     beating.cancel()
     applied = len(workers.done)
-    await everybody.close()
+    await connection.close()
     await person.close()
     weaver.end()
     wanted = recorded(weaver, KnobDesired)[-1].value == VALUE

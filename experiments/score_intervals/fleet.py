@@ -1,4 +1,4 @@
-"""Fleets that are made up: nodes that differ, racks that are hit at once, scores that know some."""
+"""Synthetic fleets: nodes that differ, racks that are hit at once, partly informative scores."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,20 +25,20 @@ HIT = 0.6
 
 @dataclass(frozen=True)
 class Setting:
-    """How large a fleet is, and what is asked of it.
+    """The size of a fleet, and its task.
 
     Attributes
     ----------
     days, learned_d : int
         The length of a trace, and of the part on which thresholds are set.
     horizon_d, every_d : float
-        Of the task, and how often a score is said.
+        The horizon of the task, and the time between scores.
     rate : float
         Failures of a node and day, of its own.
     hits : float
         Hits of a rack and day.
     kind : "forecast" or "detect"
-        Whether a failure is to be told before it begins, or while it goes on; then it takes up to
+        Whether a failure is predicted before it begins, or detected during it; then it takes up to
         a day, and half a day otherwise.
     """
 
@@ -54,12 +54,12 @@ class Setting:
 
     @property
     def task(self) -> Task:
-        """What is to be told."""
+        """The task."""
         return Task(horizon_s=self.horizon_d * DAY_S, kind=self.kind, repair_s=DAY_S, merge_s=0.0)
 
     @property
     def times_ns(self) -> Ints:
-        """When a score is said."""
+        """The times of the scores."""
         times: Ints = np.arange(0, self.days, self.every_d) * DAY_NS
         return times.astype(np.int64)
 
@@ -109,8 +109,8 @@ class Fleet:
             for part in parts
         )
 
-    def telling(self, random: np.random.Generator) -> Floats:
-        """Return a score that knows some: the node's frailty, and a rise before some failures.
+    def informative(self, random: np.random.Generator) -> Floats:
+        """Return an informative score: the node's frailty, and a rise before some failures.
 
         What else it follows drifts, node by node, so that false alarms come in runs.
         """
@@ -144,7 +144,7 @@ def draw(setting: Setting, seed: int) -> Fleet:
         gpus=(8,) * setting.nodes,
         rows={name: (row,) for row, name in enumerate(ids)},
     )
-    told = [
+    failures = [
         Event(
             id=str(number),
             t_event=round(day * DAY_NS),
@@ -157,9 +157,15 @@ def draw(setting: Setting, seed: int) -> Fleet:
     ]
     end_ns = setting.days * DAY_NS
     came = outcomes(
-        told, (), watched, setting.times_ns, setting.task, known_until_ns=end_ns, span=(0, end_ns)
+        failures,
+        (),
+        watched,
+        setting.times_ns,
+        setting.task,
+        known_until_ns=end_ns,
+        span=(0, end_ns),
     )
-    found = incidents(told, watched, setting.task, known_until_ns=end_ns)
+    found = incidents(failures, watched, setting.task, known_until_ns=end_ns)
     return Fleet(setting, frailty, came, found, np.array([day for day, _ in events]))
 
 

@@ -1,8 +1,8 @@
-"""How often 95 % intervals of scores hold the truth, and how often what knows nothing has skill.
+"""Measure the coverage of 95 % intervals, and how often uninformative scores have skill.
 
     python experiments/score_intervals/run.py [--draws 800]
 
-Both on fleets that are made up, with torchLoom's own labels, scores and rule for skill. Writes
+Both on synthetic fleets, with torchLoom's own labels, scores and rule for skill. Writes
 results.json and coverage.png.
 """
 
@@ -34,14 +34,14 @@ from torchloom_core.plugin import Floats
 
 HERE = Path(__file__).parent
 LEAST, MOST = 0.92, 0.98
-"""What the share of intervals that hold the truth has to be between."""
+"""Limits of the coverage."""
 FALSE_SKILL = 0.05
 FALSE_ALARMS = 0.01
 FIGURES = ("AUPRC", "above random", "AUPRC of the clock", "precision", "recall", "false alarms")
 
 
 def knowing_nothing(fleet: Fleet, random: np.random.Generator) -> dict[str, Floats]:
-    """Return scores that know no more than the time, the node's name, or nothing."""
+    """Return scores that use only the time, the node's name, or nothing."""
     days = fleet.setting.times_ns / DAY_NS
     shape = len(days), len(fleet)
     records = np.searchsorted(fleet.starts, days)
@@ -64,9 +64,9 @@ def knowing_nothing(fleet: Fleet, random: np.random.Generator) -> dict[str, Floa
     }
 
 
-def scored(fleet: Fleet, said: Floats, seed: int) -> ForecastScore:
+def scored(fleet: Fleet, scores: Floats, seed: int) -> ForecastScore:
     """Set the threshold on the time before, and score the time after."""
-    earlier, later = fleet.judged(said)
+    earlier, later = fleet.judged(scores)
     return with_verdict(
         score(
             later,
@@ -81,10 +81,10 @@ def scored(fleet: Fleet, said: Floats, seed: int) -> ForecastScore:
 def figures_of(fleet: Fleet, seed: int) -> dict[str, Interval]:
     """Return the intervals of one draw; the threshold is the same in all of them."""
     random = np.random.default_rng([seed, 1])
-    _, later = fleet.judged(fleet.telling(random))
+    _, later = fleet.judged(fleet.informative(random))
     found = score(
         later,
-        predictor="telling",
+        predictor="informative",
         threshold=2.0,
         threshold_from="a constant",
         others={RANDOM: random_scores(later.score.shape, seed)},
@@ -113,13 +113,13 @@ class Truth:
             self._add(draw(setting, seed), seed)
 
     def _add(self, fleet: Fleet, seed: int) -> None:
-        _, later = fleet.judged(fleet.telling(np.random.default_rng([seed, 1])))
+        _, later = fleet.judged(fleet.informative(np.random.default_rng([seed, 1])))
         known = ~np.isnan(later.outcome)
         self._came.append(later.outcome[known] == 1.0)
         self._said["AUPRC"].append(later.score[known])
         at = np.broadcast_to(later.times_ns[:, None] * 1.0, known.shape)
         self._said["AUPRC of the clock"].append(at[known])
-        found = score(later, predictor="telling", threshold=2.0, threshold_from="a constant")
+        found = score(later, predictor="informative", threshold=2.0, threshold_from="a constant")
         false = round(found.false_alarms_per_node_day.value * found.component_days)
         self._counts += (len(found.leads_s), found.incidents, false, found.component_days)
 
@@ -127,8 +127,8 @@ class Truth:
         """Return the truth of each figure; a random score's AUPRC is the prevalence."""
         came = np.concatenate(self._came)
         values = {
-            name: average_precision(np.concatenate(said), came).value
-            for name, said in self._said.items()
+            name: average_precision(np.concatenate(scores), came).value
+            for name, scores in self._said.items()
         }
         found, incidents, false, days = self._counts
         return {
@@ -143,7 +143,7 @@ class Truth:
 def play(setting: Setting, draws: int, console: Console) -> dict[str, object]:
     """Return what came of one setting."""
     truth = Truth(setting, range(draws)).figures()
-    held: dict[str, list[bool]] = defaultdict(list)
+    covered: dict[str, list[bool]] = defaultdict(list)
     skilled: dict[str, list[bool]] = defaultdict(list)
     failures = []
     with Progress(console=console) as bar:
@@ -151,25 +151,29 @@ def play(setting: Setting, draws: int, console: Console) -> dict[str, object]:
             fleet = draw(setting, seed)
             for name, interval in figures_of(fleet, seed).items():
                 if interval.low is not None and interval.high is not None:
-                    held[name].append(interval.low <= truth[name] <= interval.high)
-            for name, said in knowing_nothing(fleet, np.random.default_rng([seed, 2])).items():
-                found = scored(fleet, said, seed)
+                    covered[name].append(interval.low <= truth[name] <= interval.high)
+            for name, scores in knowing_nothing(fleet, np.random.default_rng([seed, 2])).items():
+                found = scored(fleet, scores, seed)
                 skilled[name].append(found.verdict in ("weak", "useful"))
             failures.append(found.incidents)
     return {
         "setting": setting.name,
         "failures": [min(failures), float(np.median(failures)), max(failures)],
         "truth": truth,
-        "held": {name: [int(sum(each)), len(each)] for name, each in held.items()},
+        "held": {name: [int(sum(each)), len(each)] for name, each in covered.items()},
         "skilled": {name: [int(sum(each)), len(each)] for name, each in skilled.items()},
     }
 
 
 def show(results: Sequence[Mapping[str, object]], console: Console) -> bool:
-    """Print both tables; return whether all is as promised."""
+    """Print both tables; return whether all limits are met."""
     good = True
     for title, key, holds in (
-        ("intervals of 95 % that hold the truth", "held", lambda share: LEAST <= share <= MOST),
+        (
+            "95 % intervals with the true value",
+            "held",
+            lambda share: LEAST <= share <= MOST,
+        ),
         ("draws in which it has skill", "skilled", lambda share: share <= FALSE_SKILL),
     ):
         table = Table(title=title, title_justify="left")
@@ -190,21 +194,21 @@ def show(results: Sequence[Mapping[str, object]], console: Console) -> bool:
 
 
 def draw_coverage(results: Sequence[Mapping[str, object]], path: Path) -> None:
-    """Draw how often intervals hold, with intervals of that."""
+    """Draw the coverage of the intervals, with its own interval."""
     figure = Figure(figsize=(8, 3.5), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     axes.axhspan(LEAST, MOST, color="0.9", label=f"{LEAST:g} to {MOST:g}")
     axes.axhline(0.95, color="0.5", linewidth=0.8)
     for number, result in enumerate(results):
-        held = [result["held"].get(name, (0, 1)) for name in FIGURES]  # type: ignore[attr-defined]
+        covered = [result["held"].get(name, (0, 1)) for name in FIGURES]  # type: ignore[attr-defined]
         at = np.arange(len(FIGURES)) + 0.2 * (number - 1)
-        shares = np.array([count / of for count, of in held])
-        ends = np.array([proportion_confint(count, of, method="wilson") for count, of in held])
+        shares = np.array([count / of for count, of in covered])
+        ends = np.array([proportion_confint(count, of, method="wilson") for count, of in covered])
         off = np.abs(ends.T - shares)
         axes.errorbar(at, shares, off, fmt="o", capsize=2, label=str(result["setting"]))
     axes.set_xticks(range(len(FIGURES)), FIGURES)
-    axes.set_ylabel("intervals that hold the truth")
+    axes.set_ylabel("intervals that contain the true value")
     axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, 1.14), ncols=4)
     figure.savefig(path, dpi=150)
 

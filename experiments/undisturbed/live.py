@@ -1,4 +1,4 @@
-"""The rank that trains while something is asked of others: it writes down how long its steps take.
+"""The rank that trains meanwhile, and records how long its steps take.
 
 ``python live.py JOURNAL`` with a join file in ``TORCHLOOM_JOIN``; a line a step, its end and its
 time in seconds of the machine's monotonic clock.

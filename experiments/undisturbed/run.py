@@ -1,9 +1,9 @@
-"""Is training disturbed by what is asked of others? Blocks with it and without, in turns.
+"""Measure whether standby tasks or dashboards slow training, in alternating blocks.
 
 ``python experiments/undisturbed/run.py`` plays scenes with a real Weaver, its broker and a rank
 that trains: a standby that computes a landscape, one that previews a change, and a dashboard
 with twenty pages, one of which takes nothing, among two hundred pretended ranks. In each, blocks
-with it and without follow each other as ABBA; what is told is the geometric mean of the ratios of
+with it and without follow each other as ABBA; the result is the geometric mean of the ratios of
 their medians, with the 95 % interval of Student's t over the pairs.
 """
 
@@ -117,9 +117,9 @@ class Scene:
         await asyncio.sleep(SETTLE_S)
         began = time.monotonic()
         while time.monotonic() - began < seconds:
-            asked = time.monotonic()
+            sent = time.monotonic()
             await self.person.ask("status", {"workers": False})
-            found.status.append(time.monotonic() - asked)
+            found.status.append(time.monotonic() - sent)
             if change_of is not None:
                 name = f"g{random.randrange(PRETENDED // 8)}-0"
                 found.change.append(await change_of(name))
@@ -234,7 +234,7 @@ def ratio(measured: list[tuple[Block, Block]], what: str) -> tuple[float, float,
 
 
 def main() -> None:
-    """Play the scenes in folders that go away, and say what came of them."""
+    """Play the scenes in temporary folders, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--scenes", default=",".join(SCENES), help="which")
     parser.add_argument("--pairs", type=int, default=12, help="of blocks [12]")

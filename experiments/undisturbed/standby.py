@@ -1,4 +1,4 @@
-"""The standby that is asked to look and to try out: a model as large as the live rank's."""
+"""The standby that computes landscapes and previews: a model as large as the live rank's."""
 
 import torch
 from torch import nn
@@ -22,10 +22,10 @@ def main() -> None:
 
     def step() -> torch.Tensor:
         optimizer.zero_grad()
-        told = loss(torch.randint(len(inputs), (BATCH,)))
-        told.backward()  # type: ignore[no-untyped-call]
+        value = loss(torch.randint(len(inputs), (BATCH,)))
+        value.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-        return told
+        return value
 
     attach(
         landscape=Landscape(model, loss, lambda: None),

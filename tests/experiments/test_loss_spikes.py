@@ -24,9 +24,9 @@ def test_a_bit_flip_ruins_a_run_and_the_guard_takes_it_back():
     training = Training("sgd", 0)
     training.run(130)
     alone, guarded = (training.go_wrong("bit flip", o).run(190) for o in (None, {}))
-    calm = training.go_wrong(NO_FAULT, None).run(190)
+    quiet = training.go_wrong(NO_FAULT, None).run(190)
     assert math.isnan(alone.curve[-1])
-    assert guarded.curve[-1] == pytest.approx(calm.curve[-1], abs=0.3)
+    assert guarded.curve[-1] == pytest.approx(quiet.curve[-1], abs=0.3)
     assert guarded.done == ["done: 1 worker rewound at step 100, skipping 148 batches"]
 
 

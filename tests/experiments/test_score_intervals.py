@@ -21,8 +21,8 @@ def small(monkeypatch):
 @pytest.mark.usefixtures("small")
 def test_both_tables_are_printed_and_written_down(tmp_path, capsys):
     run.main(["--draws", "2", "--out", str(tmp_path)])
-    told = capsys.readouterr().out
-    assert "intervals of 95 % that hold the truth" in told
+    printed = capsys.readouterr().out
+    assert "95 % intervals with the true value" in printed
     (result,) = json.loads((tmp_path / "results.json").read_text())["results"]
     assert set(result["held"]) <= set(run.FIGURES)
     assert result["skilled"]["noise"][1] == 2

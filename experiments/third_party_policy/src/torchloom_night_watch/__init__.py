@@ -1,7 +1,7 @@
 """Save a checkpoint when the whole room gets hot at night, before it trips.
 
 When the cooling fails, all nodes warm up together: there is nowhere to migrate to, and at
-night nobody is there to open a door. What can be saved is the work.
+night no person is on site. Only the work can be saved.
 """
 
 from collections.abc import Iterable
@@ -85,7 +85,7 @@ class NightWatch:
             )
 
     def _is_night(self, now_s: float) -> bool:
-        """Say whether it is night; time comes from the view, never from a clock."""
+        """Return whether it is night; time comes from the view, never from a clock."""
         hour = int(now_s // 3600) % 24
         since_dusk = (hour - self._options.from_hour) % 24
         return since_dusk < (self._options.to_hour - self._options.from_hour) % 24
@@ -93,5 +93,5 @@ class NightWatch:
 
 @hookimpl
 def torchloom_register(registry: Registry) -> None:
-    """Offer the policy; ``[policies.night_watch]`` in torchloom.toml switches it on."""
+    """Offer the policy; ``[policies.night_watch]`` in torchloom.toml enables it."""
     registry.policy(NightWatch)
