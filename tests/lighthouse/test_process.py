@@ -90,7 +90,7 @@ def ask(port):
 
         async def ask():
             calls = [Calls(f"127.0.0.1:{port}") for _ in replica_ids]
-            calls_made = [c.ask(r, **fields) for c, r in zip(calls, replica_ids, strict=True)]
+            calls_made = [c.request(r, **fields) for c, r in zip(calls, replica_ids, strict=True)]
             answers = [await soon(call) for call in calls_made]
             for call in calls:
                 await call.close()

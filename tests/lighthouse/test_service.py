@@ -88,7 +88,7 @@ async def test_a_group_whose_delayed_call_is_cut_is_removed_at_once():
         stays, goes = light.manager(), light.manager()
         call = goes.heartbeat("b:1")
         await eventually(lambda: "b:1" in light.electorate.heartbeats)
-        answer = stays.ask("a:1")
+        answer = stays.request("a:1")
         await eventually(lambda: "a:1" in light.electorate.requests)
         await goes.close()
         assert (await soon(answer)).replicas == ("a:1",)
@@ -101,7 +101,7 @@ async def test_a_group_that_ends_between_two_heartbeats_is_removed_once_the_next
     async with lighthouse(hold_s=0.01) as light:
         stays, goes = light.manager(), light.manager()
         await soon(goes.heartbeat("b:1"))
-        answer = stays.ask("a:1")
+        answer = stays.request("a:1")
         await asyncio.sleep(2 * gaps_module._OVERDUE_S)
         assert not answer.done()
         await goes.close()
@@ -128,7 +128,7 @@ async def test_a_connected_group_without_heartbeats_is_removed_after_a_while(
         leaver = light.manager()
         for _ in range(2):
             await soon(leaver.heartbeat("b:1"))
-        assert (await soon(light.manager().ask("a:1"))).replicas == ("a:1",)
+        assert (await soon(light.manager().request("a:1"))).replicas == ("a:1",)
         assert light.service.counters.lost == 1
 
 
@@ -153,7 +153,7 @@ async def test_a_call_replaced_by_a_newer_one_does_not_end_the_group():
         await eventually(lambda: light.service.counters.heartbeats == 2)
         first.cancel()
         await older.close()
-        await soon(newer.ask("a:1"))
+        await soon(newer.request("a:1"))
         assert light.service.counters.lost == 0
         second.cancel()
         await newer.close()
@@ -178,7 +178,7 @@ async def test_a_request_over_another_connection_outlasts_the_first():
     async with lighthouse(hold_s=0.01) as light:
         first, second = light.manager(), light.manager()
         await soon(first.heartbeat("a:1"))
-        await soon(second.ask("a:1"))
+        await soon(second.request("a:1"))
         await first.close()
         await asyncio.sleep(2 * gaps_module._OVERDUE_S)
         assert light.service.counters.lost == 0
@@ -195,21 +195,21 @@ async def test_a_foreign_connection_that_closes_does_not_end_a_group():
             said = stranger.heartbeat("a:1")
             await eventually(lambda number=number: light.service.counters.heartbeats == number + 2)
             said.cancel()
-        await soon(light.manager().ask("a:1"))
+        await soon(light.manager().request("a:1"))
         assert light.service.counters.lost == 0
         own.cancel()
 
 
 async def test_a_foreign_request_that_is_cut_off_does_not_remove_a_groups_request():
     async with lighthouse(saved=SavedState(quorum_id=0, members=("a:1", "b:1"))) as light:
-        waits = light.manager().ask("a:1")
+        waits = light.manager().request("a:1")
         await eventually(lambda: "a:1" in light.electorate.requests)
         stranger = light.manager()
-        calls = stranger.ask("a:1")
+        calls = stranger.request("a:1")
         await eventually(lambda: light.service.counters.requests == 2)
         calls.cancel()
         await stranger.close()
-        await soon(light.manager().ask("b:1"))
+        await soon(light.manager().request("b:1"))
         assert (await soon(waits)).replicas == ("a:1", "b:1")
 
 
@@ -231,11 +231,11 @@ async def test_fields_that_a_newer_torchft_adds_are_given_to_all_as_they_were_wr
     extra = b"\x9a\x06\x05handy"  # field 99, a text
     raw = {r: member_bytes(r, step=4, extra=extra) for r in ("a:1", "b:1")}
     async with lighthouse(saved=SavedState(quorum_id=0, members=("a:1", "b:1"))) as light:
-        calls = [light.manager().ask(r, step=4, extra=extra) for r in raw]
+        calls = [light.manager().request(r, step=4, extra=extra) for r in raw]
         for call in calls:
             assert (await soon(call)).raw == tuple(raw.values())
         light.electorate.steer(Order(names=("b", "a")), asyncio.get_running_loop().time())
-        calls = [light.manager().ask(r, step=4, extra=extra) for r in raw]
+        calls = [light.manager().request(r, step=4, extra=extra) for r in raw]
         for call in calls:
             assert all(extra in member for member in (await soon(call)).raw)
 
@@ -246,7 +246,7 @@ async def test_ranks_go_by_the_order_that_was_given():
     async with lighthouse(
         saved=SavedState(quorum_id=0, members=members, order=("c", "a"))
     ) as light:
-        calls = {r: light.manager().ask(r, step=ord(r[0])) for r in members}
+        calls = {r: light.manager().request(r, step=ord(r[0])) for r in members}
         for replica_id, call in calls.items():
             answer = await soon(call)
             ranked = sorted(zip(answer.replicas, answer.steps, strict=True))
@@ -257,34 +257,34 @@ async def test_ranks_go_by_the_order_that_was_given():
 
 async def test_of_two_requests_of_a_group_the_newer_one_counts():
     async with lighthouse(saved=SavedState(quorum_id=0, members=("a:1", "b:1"))) as light:
-        first = light.manager().ask("a:1", step=1)
+        first = light.manager().request("a:1", step=1)
         await eventually(lambda: light.service.counters.requests == 1)
-        second = light.manager().ask("a:1", step=2)
+        second = light.manager().request("a:1", step=2)
         await eventually(lambda: light.service.counters.requests == 2)
-        other = light.manager().ask("b:1", step=2)
+        other = light.manager().request("b:1", step=2)
         for call in (first, second, other):
             assert (await soon(call)).steps == (2, 2)
 
 
 async def test_a_group_that_repeats_its_request_and_drops_the_first_still_waits():
     async with lighthouse(saved=SavedState(quorum_id=0, members=("a:1", "b:1"))) as light:
-        first = light.manager().ask("a:1", step=1)
+        first = light.manager().request("a:1", step=1)
         await eventually(lambda: light.service.counters.requests == 1)
-        second = light.manager().ask("a:1", step=1)
+        second = light.manager().request("a:1", step=1)
         await eventually(lambda: light.service.counters.requests == 2)
         first.cancel()
-        other = light.manager().ask("b:1", step=1)
+        other = light.manager().request("b:1", step=1)
         for call in (second, other):
             assert (await soon(call)).steps == (1, 1)
 
 
 async def test_a_request_of_an_ended_caller_is_no_member():
     async with lighthouse(saved=SavedState(quorum_id=0, members=("a:1", "b:1"))) as light:
-        gone = light.manager().ask("a:1")
+        gone = light.manager().request("a:1")
         await eventually(lambda: "a:1" in light.electorate.requests)
         gone.cancel()
         await eventually(lambda: "a:1" not in light.electorate.requests)
-        calls = [light.manager().ask(r) for r in ("b:1", "a:1")]
+        calls = [light.manager().request(r) for r in ("b:1", "a:1")]
         assert (await soon(calls[0])).replicas == ("a:1", "b:1")
 
 
@@ -318,7 +318,7 @@ async def test_a_malformed_call_is_refused_in_a_line(method, data, code, says):
         assert error.value.code().name == code
         assert says in error.value.details()
         assert error.value.details().isprintable()
-        calls = [light.manager().ask(r) for r in ("a:1", "b:1")]
+        calls = [light.manager().request(r) for r in ("a:1", "b:1")]
         assert (await soon(calls[0])).quorum_id == 0
 
 
@@ -334,17 +334,17 @@ async def test_a_quorum_forms_despite_any_bytes_sent():
             sent = [sender.raw(*message) for message in messages(rng, 50)]
             await asyncio.gather(*sent, return_exceptions=True)
         assert light.service.counters.malformed
-        calls = [light.manager().ask(r, step=9) for r in ("a:1", "b:1")]
+        calls = [light.manager().request(r, step=9) for r in ("a:1", "b:1")]
         assert (await soon(calls[0])).steps == (9, 9)
 
 
 async def test_a_group_too_many_is_refused_and_harms_no_other(monkeypatch):
     monkeypatch.setattr(quorum_module, "MAX_REPLICAS", 2)
     async with lighthouse(saved=SavedState(quorum_id=0, members=("a:1", "b:1"))) as light:
-        for call in (light.manager().heartbeat("c:1"), light.manager().ask("c:1")):
+        for call in (light.manager().heartbeat("c:1"), light.manager().request("c:1")):
             with pytest.raises(grpc.aio.AioRpcError, match="RESOURCE_EXHAUSTED"):
                 await soon(call)
-        calls = [light.manager().ask(r) for r in ("a:1", "b:1")]
+        calls = [light.manager().request(r) for r in ("a:1", "b:1")]
         assert (await soon(calls[0])).quorum_id == 0
 
 
@@ -354,7 +354,7 @@ async def test_a_lighthouse_that_ends_removes_no_group_and_answers_all_calls(cap
     ) as light:
         held = light.manager().heartbeat("b:1")
         await eventually(lambda: light.service.counters.heartbeats == 1)
-        asking = light.manager().ask("a:1")
+        asking = light.manager().request("a:1")
         await eventually(lambda: "a:1" in light.electorate.requests)
     assert await soon(held) == b""
     with pytest.raises(grpc.aio.AioRpcError, match="UNAVAILABLE"):
@@ -392,10 +392,10 @@ async def test_a_lighthouse_that_was_frozen_does_not_take_the_others_for_silent(
     async with lighthouse(hold_s=0, silent_s=5.0) as light:
         await soon(light.manager().heartbeat("b:1"))
         monkeypatch.setattr(service_module, "time", Later(service_module.time))
-        asking = light.manager().ask("a:1")
+        asking = light.manager().request("a:1")
         await eventually(lambda: "a:1" in light.electorate.requests)
         assert light.service.counters.quorums == 0
-        other = light.manager().ask("b:1")
+        other = light.manager().request("b:1")
         assert (await soon(asking)).replicas == (await soon(other)).replicas == ("a:1", "b:1")
 
 
@@ -411,15 +411,15 @@ async def test_a_quorum_sent_to_some_members_is_sent_to_the_others_after_a_resta
     members = ("a:1", "b:1", "c:1")
     state = StateFile(path, "run")
     async with lighthouse(saved=SavedState(quorum_id=0, members=members), state=state) as light:
-        calls = [light.manager().ask(r, step=6) for r in members]
+        calls = [light.manager().request(r, step=6) for r in members]
         first_answer = await soon(calls[0])
     async with lighthouse(**await next_process(path)) as light:
         await soon(light.manager().heartbeat("a:1"))  # it trains, and waits for the others
-        again = [light.manager().ask(r, step=6) for r in ("b:1", "c:1")]
+        again = [light.manager().request(r, step=6) for r in ("b:1", "c:1")]
         for call in again:
             answer = await soon(call)
             assert (answer.quorum_id, answer.raw) == (first_answer.quorum_id, first_answer.raw)
-        further = [light.manager().ask(r, step=7) for r in members]
+        further = [light.manager().request(r, step=7) for r in members]
         assert (await soon(further[0])).steps == (7, 7, 7)
 
 
@@ -428,7 +428,7 @@ async def test_no_answer_is_sent_before_the_quorum_is_saved(tmp_path):
     state = StateFile(path, "run")
     async with lighthouse(state=state) as light:
         for step in range(3):
-            answer = await soon(light.manager().ask("a:1", step=step))
+            answer = await soon(light.manager().request("a:1", step=step))
             later = await next_process(path)
             assert later["saved"].quorum_id == answer.quorum_id == 1
             assert [member.raw for member in later["requests"]] == list(answer.raw)
@@ -437,11 +437,11 @@ async def test_no_answer_is_sent_before_the_quorum_is_saved(tmp_path):
 async def test_a_disk_that_takes_nothing_stops_no_quorum_and_is_complained_of(tmp_path, logged):
     path = tmp_path / "gone" / "lighthouse.json"
     async with lighthouse(state=StateFile(path, "run")) as light:
-        assert (await soon(light.manager().ask("a:1"))).quorum_id == 1
+        assert (await soon(light.manager().request("a:1"))).quorum_id == 1
         assert light.service.counters.unsaved >= 1
         assert any("continues without its state saved" in line for line in logged.lines)
         path.parent.mkdir(exist_ok=True)
-        await soon(light.manager().ask("a:1", step=1))
+        await soon(light.manager().request("a:1", step=1))
         assert (await next_process(path))["saved"].quorum_id == 1
 
 
@@ -453,9 +453,9 @@ async def test_a_disk_that_hangs_is_waited_for_once(tmp_path, monkeypatch, logge
     monkeypatch.setattr(state, "save", lambda *a: (go_on.wait(30), save(*a)))
     async with lighthouse(state=state) as light:
         for step in range(5):
-            assert (await soon(light.manager().ask("a:1", step=step))).quorum_id == 1
+            assert (await soon(light.manager().request("a:1", step=step))).quorum_id == 1
         assert any("the disk took longer" in line for line in logged.lines)
         go_on.set()
         await eventually(lambda: light.service._writing.done())
-        await soon(light.manager().ask("a:1", step=9))
+        await soon(light.manager().request("a:1", step=9))
         assert (await next_process(tmp_path / "lighthouse.json"))["requests"][0].step == 9

@@ -78,7 +78,7 @@ async def group(lighthouse_runs):
     await lighthouse_runs.start()
     calls = Calls(lighthouse_runs.lighthouse_url.removeprefix("http://"))
     beating = asyncio.create_task(beat(calls))
-    answer = await asyncio.wait_for(calls.ask("g0:uuid"), DEADLINE_S)
+    answer = await asyncio.wait_for(calls.request("g0:uuid"), DEADLINE_S)
     yield answer
     beating.cancel()
     await asyncio.gather(beating, return_exceptions=True)
@@ -92,7 +92,7 @@ async def asked_again(url):
         async with asyncio.timeout(DEADLINE_S):
             while True:
                 try:
-                    return await calls.ask("g0:uuid")
+                    return await calls.request("g0:uuid")
                 except grpc.aio.AioRpcError:
                     await asyncio.sleep(0.1)
     finally:
@@ -157,7 +157,7 @@ async def test_a_lighthouse_whose_last_group_ends_with_the_weaver_ends_too(
     await lighthouse_runs.start()
     calls = Calls(lighthouse_runs.lighthouse_url.removeprefix("http://"))
     beating = asyncio.create_task(beat(calls))
-    await asyncio.wait_for(calls.ask("g0:uuid"), DEADLINE_S)
+    await asyncio.wait_for(calls.request("g0:uuid"), DEADLINE_S)
     stopping = asyncio.create_task(lighthouse_runs.stop())
     await eventually(lambda: signal.SIGUSR1 in sent)
     assert lighthouse_runs.runs
