@@ -82,8 +82,8 @@ def test_a_model_without_skill_is_no_error(folder):
     [
         ("--predictor fault_histroy", 2, "did you mean fault_history?"),
         ("--until 60", 2, "--until: need a date such as 2024-06-30, 2024-06 or 2024, or a"),
-        ("--until 600d", 6, "need an end of the training time in the trace's 120 days"),
-        ("--until 1970-01-01", 6, "need an end of the training time"),
+        ("--until 600d", 6, "need --until within the 120 days of the trace, 1970-01-01 to"),
+        ("--until 1970-01-01", 6, "need --until within the 120 days of the trace"),
         ("--kind crahs", 6, "need a kind of its events, was 'crahs'; did you mean crash?"),
         ("--option horizon=3", 2, "--option: predictors.fault_history.horizon: unknown key"),
         (

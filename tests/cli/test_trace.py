@@ -171,5 +171,5 @@ def test_the_next_command_removes_files_of_a_killed_one(folder, half_written):
     small = ("large.tltrace", "--nodes", "2", "--days", "1")
     result = folder.torchloom("trace", "synthesize", *small)
     assert result.returncode == 0
-    assert result.stderr.endswith("removed what was left of a write that was killed\n")
+    assert result.stderr.endswith("removed the draft of a killed process\n")
     assert [path.name for path in folder.path.iterdir()] == ["large.tltrace"]
