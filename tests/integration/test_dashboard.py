@@ -241,9 +241,9 @@ def test_an_invalid_request_of_a_page_is_answered_in_a_line(browser, verb, data,
 def test_a_browser_with_invalid_messages_is_disconnected_and_others_are_not(dashboard, browser):
     browser.listen()
     other = Browser(dashboard.links[-1])
-    for said in ("{", '{"metric": "<b>"}', '{"look": 1}', "x" * 60_000, b"bytes"):
+    for invalid in ("{", '{"metric": "<b>"}', '{"look": 1}', "x" * 60_000, b"bytes"):
         other.listen()
-        other.socket.send(said)
+        other.socket.send(invalid)
         other.is_let_go()
     browser.until(lambda g: g.state("g0-0") == "training")
 

@@ -70,7 +70,7 @@ def set_in_flight(run, value, stopped):
     """Set a knob everywhere and save a checkpoint, while some sidecars are stopped."""
     for trainer in stopped:
         trainer.sidecar.suspend()
-    knob = run.ask("knob.set", {"knob": "tally", "value": value})
+    knob = run.ask("knob.set", {"knob": "counter", "value": value})
     save = run.ask("propose", {"action": {"kind": "checkpoint"}})
     assert knob["ok"], knob
     assert save["ok"], save
@@ -78,7 +78,7 @@ def set_in_flight(run, value, stopped):
 
 
 def assert_once(trainers, value, saves_before):
-    values_set = [[row["value"] for row in trainer.journal("tally")] for trainer in trainers]
+    values_set = [[row["value"] for row in trainer.journal("counter")] for trainer in trainers]
     assert [values.count(value) for values in values_set] == [1] * len(trainers)
     assert saves(trainers) == [count + 1 for count in saves_before]
 
@@ -102,7 +102,7 @@ def test_a_killed_weaver_loses_no_command_and_its_successor_repeats_none(run, tr
     outcomes = [body for epoch, body in run.records("outcome") if epoch == second]
     assert sorted(o["action"]["kind"] for o in outcomes) == ["checkpoint", "knob"]
     assert {o["result"] for o in outcomes} == {"done"}
-    assert [(k["knob"], k["value"]) for k in run.ask("knobs")["desired"]] == [("tally", 11)]
+    assert [(k["knob"], k["value"]) for k in run.ask("knobs")["desired"]] == [("counter", 11)]
 
 
 def test_a_killed_broker_comes_back_and_no_command_is_lost_or_repeated(run, trainers, until):
@@ -136,7 +136,7 @@ def test_a_killed_sidecar_is_replaced_and_no_command_is_lost_or_repeated(run, tr
 @pytest.mark.long
 def test_a_migration_cut_short_by_the_weavers_death_is_carried_to_its_end(run, trainers, until):
     leaver, others, joiner = trainers[0], trainers[1:], run.trainers["g3"][0]
-    assert all_applied(run, until, run.ask("knob.set", {"knob": "tally", "value": 44})["ids"])
+    assert all_applied(run, until, run.ask("knob.set", {"knob": "counter", "value": 44})["ids"])
     answer = run.ask("propose", {"action": {"kind": "migrate", "group": "g0"}})
     assert answer["ok"], answer
     (join,) = answer["ids"]
@@ -156,8 +156,8 @@ def test_a_migration_cut_short_by_the_weavers_death_is_carried_to_its_end(run, t
     assert (outcome["result"], outcome["detail"]) == ("done", "g3-0 joined, then g0 drained")
     assert leaver.process.wait(DEADLINE_S) == 0
     joiner.goes_on()
-    until(lambda: run.ask("knobs")["values"].get("g3-0", {}).get("tally") == 44)
-    assert [row["value"] for row in joiner.journal("tally")] == [44]
+    until(lambda: run.ask("knobs")["values"].get("g3-0", {}).get("counter") == 44)
+    assert [row["value"] for row in joiner.journal("counter")] == [44]
     verdicts = [b["proposal"] for _, b in run.records("verdict") if b["granted"]]
     outcomes = [b["verdict"] for _, b in run.records("outcome")]
     assert sorted(verdicts) == sorted(outcomes)

@@ -28,17 +28,17 @@ class WatchedLoom(adapter.TorchftLoom):
 
     def manage(self, manager, optimizer=None):
         super().manage(manager, optimizer)
-        values = {"tally": 0}
+        values = {"counter": 0}
 
         def write(**fields):
             with Path(os.environ["TEST_JOURNAL"]).open("a") as journal:
                 journal.write(json.dumps(fields) + "\n")
 
-        def set_tally(value):
-            values["tally"] = value
-            write(event="tally", value=value)
+        def set_counter(value):
+            values["counter"] = value
+            write(event="counter", value=value)
 
-        self.knob("tally", lambda: values["tally"], set_tally, kind="int", low=0, high=1000)
+        self.knob("counter", lambda: values["counter"], set_counter, kind="int", low=0, high=1000)
         self.on_checkpoint(lambda: write(event="checkpoint", step=manager.current_step()))
 
 

@@ -137,7 +137,7 @@ def test_a_standby_takes_over_with_the_state_at_the_address(start, ask, tmp_path
     first = start(*state).ready()
     quorum_id = ask("a:1", "b:1").quorum_id
     standby = start(*state, "--standby")
-    until(lambda: "standing by" in standby.output)
+    until(lambda: "standby: waiting for" in standby.output)
     first.end(signal.SIGKILL)
     standby.ready()
     assert ask("a:1", "b:1", step=1).quorum_id == quorum_id
@@ -148,7 +148,7 @@ def test_a_standby_that_is_not_needed_any_more_ends_in_peace(start, tmp_path):
     state = ("--state", str(tmp_path / "state.json"))
     start(*state).ready()
     standby = start(*state, "--standby")
-    until(lambda: "standing by" in standby.output)
+    until(lambda: "standby: waiting for" in standby.output)
     assert standby.end() == 0
 
 
@@ -246,15 +246,15 @@ def test_idle_or_invalid_connections_block_no_others(start, port):
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "error"),
     [
         (["--bind", "nowhere"], "--bind: need host:port, such as [::]:29510, was 'nowhere'"),
         (["--bind", "127.0.0.1:0", "--heartbeat_hold_ms", "4000"], "need at most half"),
         (["--bind", "127.0.0.1:0", "--state", "/proc/no/state"], "/proc/no/state: cannot be"),
     ],
 )
-def test_invalid_options_are_one_line(start, options, says):
-    assert says in start("--status_bind", "", *options, bind=False).fails()
+def test_invalid_options_are_one_line(start, options, error):
+    assert error in start("--status_bind", "", *options, bind=False).fails()
 
 
 @pytest.mark.long

@@ -192,9 +192,9 @@ async def test_a_foreign_connection_that_closes_does_not_end_a_group():
         own = group.heartbeat("a:1")
         await eventually(lambda: light.service.counters.heartbeats == 1)
         for number in range(3):
-            said = stranger.heartbeat("a:1")
+            call = stranger.heartbeat("a:1")
             await eventually(lambda number=number: light.service.counters.heartbeats == number + 2)
-            said.cancel()
+            call.cancel()
         await soon(light.manager().request("a:1"))
         assert light.service.counters.lost == 0
         own.cancel()
@@ -289,7 +289,7 @@ async def test_a_request_of_an_ended_caller_is_no_member():
 
 
 @pytest.mark.parametrize(
-    ("method", "data", "code", "says"),
+    ("method", "data", "code", "detail"),
     [
         (f"/{SERVICE}/Heartbeat", b"\xff\xff", "INVALID_ARGUMENT", "LighthouseHeartbeatRequest"),
         (f"/{SERVICE}/Heartbeat", b"", "INVALID_ARGUMENT", "need a replica id"),
@@ -311,12 +311,12 @@ async def test_a_request_of_an_ended_caller_is_no_member():
         ("/another.Service/Quorum", b"", "UNIMPLEMENTED", ""),
     ],
 )
-async def test_a_malformed_call_is_refused_in_a_line(method, data, code, says):
+async def test_a_malformed_call_is_refused_in_a_line(method, data, code, detail):
     async with lighthouse(saved=SavedState(quorum_id=0, members=("a:1", "b:1"))) as light:
         with pytest.raises(grpc.aio.AioRpcError) as error:
             await soon(light.manager().raw(method, data))
         assert error.value.code().name == code
-        assert says in error.value.details()
+        assert detail in error.value.details()
         assert error.value.details().isprintable()
         calls = [light.manager().request(r) for r in ("a:1", "b:1")]
         assert (await soon(calls[0])).quorum_id == 0

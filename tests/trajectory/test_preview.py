@@ -13,13 +13,13 @@ from torchloom_core.wire.messages import Note
 from torchloom_core.wire.preview import Curve, Judgement
 from torchloom_core.wire.standby_task import MOST_POINTS, End
 
-WHO = {"run": "run", "worker": "v0-0", "incarnation": 1}
+SENDER = {"run": "run", "worker": "v0-0", "incarnation": 1}
 
 
 def note(piece, command="c1.1", points=5):
     text = msgspec.json.encode(piece).decode()
     fields = {"command": command, "points": points, "of": 9, "piece": text}
-    return Note(**WHO, kind="preview", fields=fields)
+    return Note(**SENDER, kind="preview", fields=fields)
 
 
 def curve(losses, repeat=0, arm="control", first=0):
@@ -74,7 +74,7 @@ def test_an_impossible_judgement_is_ignored(change):
         "piece": msgspec.json.encode(judgement).decode(),
     }
     preview = seen(curve([1.0]))
-    take(preview, Note(**WHO, kind="preview", fields=fields))
+    take(preview, Note(**SENDER, kind="preview", fields=fields))
     assert preview.judged is None
 
 

@@ -101,7 +101,7 @@ def test_a_decision_is_followed_from_forecast_to_outcome(tmp_path: Path) -> None
     assert ack["status"] == "applied"
     assert list(frame[frame.worker == "g0-0"].epoch) == [1, 1, 1, 1, 2, 2]
     assert list(events(tmp_path, kind="outcome").body.map(lambda body: body["result"])) == ["done"]
-    assert list(events(tmp_path, worker="nobody").kind) == []
+    assert list(events(tmp_path, worker="unknown").kind) == []
 
 
 def test_samples_are_one_row_a_value_and_missing_ones_have_none(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_samples_are_one_row_a_value_and_missing_ones_have_none(tmp_path: Path) 
     ]
     assert list(telemetry(tmp_path, worker="g0-0", metric="loss").value) == [1.0, 2.0, 3.0]
     assert telemetry(tmp_path, metric="nothing").empty
-    assert telemetry(tmp_path, worker="nobody").empty
+    assert telemetry(tmp_path, worker="unknown").empty
 
 
 def test_an_empty_trajectory_gives_empty_frames_with_all_columns(tmp_path: Path) -> None:

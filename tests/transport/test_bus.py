@@ -114,11 +114,11 @@ async def test_an_exit_without_a_weaver_is_reported_to_the_next_one(
 async def test_an_unacknowledged_hello_is_not_redelivered_to_the_next_weaver_but_an_ack_is(
     connect_bus, arrivals, connect_worker, make
 ):
-    heard = []
+    received = []
 
     class Killed:
         def receive(self, message, ts_recv_ns):
-            heard.append(message)
+            received.append(message)
             return False
 
         def reject(self, subject, reason):
@@ -128,7 +128,7 @@ async def test_an_unacknowledged_hello_is_not_redelivered_to_the_next_weaver_but
     worker = await connect_worker("g0-0")
     await worker.client.publish(subjects.event("run", "g0-0", 1), codec.encode(make.hello()))
     await worker.client.publish(subjects.ack("run", "g0-0", 1), codec.encode(make.ack()))
-    await eventually(lambda: heard)
+    await eventually(lambda: received)
     await first.close()
     bus = await connect_bus(arrivals)
     await arrivals.until(lambda a: make.ack() in a.messages)
@@ -171,18 +171,18 @@ async def test_reports_that_were_lost_with_the_connection_are_read_before_later_
     stream = worker.client.jetstream()
     acks = [make.ack(command=f"c{number}") for number in range(4)]
     lost = []
-    (heard,) = (s for s in bus._link.client._subs.values() if s.subject.endswith(".reports"))
+    (subscription,) = (s for s in bus._link.client._subs.values() if s.subject.endswith(".reports"))
 
     async def lose(msg):
         lost.append(msg)
 
-    taking, heard._cb = heard._cb, lose
+    taking, subscription._cb = subscription._cb, lose
     for ack in acks[:2]:
         await stream.publish(subjects.ack("run", "g0-0", 1), codec.encode(ack))
     await eventually(lambda: len(lost) == 2)
     began_ns = bus._clock.now_ns()
     assert await bus.reports_taken_until_ns() < began_ns
-    heard._cb = taking
+    subscription._cb = taking
     for ack in acks[2:]:
         await stream.publish(subjects.ack("run", "g0-0", 1), codec.encode(ack))
     await arrivals.until(lambda a: len(a.messages) >= 4)

@@ -25,14 +25,14 @@ async def test_a_late_answer_to_a_flush_does_not_deafen_the_client(broker):
             await client.flush(timeout=0.2)
     finally:
         server.resume()
-    heard = asyncio.Event()
+    received = asyncio.Event()
 
     async def receive(message):
-        heard.set()
+        received.set()
 
     await client.subscribe("tl.out.run.notice", cb=receive)
     await client.publish("tl.out.run.notice", b"")
-    await soon(heard.wait())
+    await soon(received.wait())
     await client.close()
 
 
@@ -120,12 +120,12 @@ async def test_messages_that_are_not_admitted_delay_no_others(broker):
 
     client = GuardedClient(admits)
     await client.connect(broker.url, user_credentials=str(broker.credentials.weaver_creds))
-    heard = await client.subscribe("tl.ctl.run.*.status")
+    received = await client.subscribe("tl.ctl.run.*.status")
     for name in ("mallory", "mallory", "bob"):
         await client.publish(f"tl.ctl.run.{name}.status", b"xx")
-    message = await heard.next_msg(DEADLINE_S)
+    message = await received.next_msg(DEADLINE_S)
     assert message.subject == "tl.ctl.run.bob.status"
-    assert (heard._received, heard.pending_msgs) == (1, 0)
+    assert (received._received, received.pending_msgs) == (1, 0)
     assert checked == [(f"tl.ctl.run.{name}.status", 2) for name in ("mallory", "mallory", "bob")]
     await client.close()
 

@@ -22,13 +22,13 @@ async def person(broker):
 
 
 async def echo(body, by):
-    return b"you said " + body
+    return b"you sent " + body
 
 
 async def test_a_verb_is_answered(bus, person):
     await bus.serve({"status": echo, "actions.stop": echo})
-    assert await person.ask("status") == b"you said "
-    assert await person.ask("actions.stop", b"now") == b"you said now"
+    assert await person.ask("status") == b"you sent "
+    assert await person.ask("actions.stop", b"now") == b"you sent now"
 
 
 async def test_the_handler_gets_the_persons_name(bus, broker, tmp_path):
@@ -150,7 +150,7 @@ async def test_a_plain_nats_client_finds_and_calls_the_service(bus, broker):
     assert [endpoint["subject"] for endpoint in info["endpoints"]] == ["tl.ctl.run.*.status"]
     assert (
         await client.request("tl.ctl.run.operator.status", b"hi", timeout=DEADLINE_S)
-    ).data == b"you said hi"
+    ).data == b"you sent hi"
     await client.close()
 
 

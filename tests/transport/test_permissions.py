@@ -61,10 +61,10 @@ async def test_a_threadlet_hears_the_roll_call(threadlet, bus):
 
 
 async def test_a_threadlet_receives_the_pause_in_force(threadlet, bus):
-    said = await threadlet.client.subscribe(subjects.pause_state("run"))
+    published = await threadlet.client.subscribe(subjects.pause_state("run"))
     await settle(threadlet.client)
     bus.publish_pause(PauseState(run="run", epoch=4, verdict="p4.1"))
-    message = await said.next_msg(timeout=DEADLINE_S)
+    message = await published.next_msg(timeout=DEADLINE_S)
     assert codec.decode_pause_state(message.data).verdict == "p4.1"
 
 
@@ -379,7 +379,7 @@ async def test_a_person_sends_requests_under_their_own_name(connect_person, bus)
 
 async def test_a_person_receives_the_messages_of_the_run(connect_person, connect_worker, bus, make):
     alice, worker = await connect_person("alice"), await connect_worker(MINE)
-    said = {
+    published = {
         subjects.telemetry("run", MINE, 1): codec.encode_telemetry(make.telemetry()),
         subjects.event("run", MINE, 1): codec.encode(make.hello()),
         subjects.ack("run", MINE, 1): codec.encode(make.ack()),
@@ -388,15 +388,15 @@ async def test_a_person_receives_the_messages_of_the_run(connect_person, connect
         subjects.roll_call("run"): codec.encode(RollCall(run="run", epoch=4)),
         subjects.pause_state("run"): codec.encode(PauseState(run="run", epoch=4)),
     }
-    ears = [await alice.client.subscribe(subject) for subject in said]
+    ears = [await alice.client.subscribe(subject) for subject in published]
     await settle(alice.client)
     for subject in (subjects.telemetry, subjects.event, subjects.ack):
-        await worker.client.publish(subject("run", MINE, 1), said[subject("run", MINE, 1)])
-    await bus.send([codec.decode_command(said[subjects.command("run", MINE, 1)])])
+        await worker.client.publish(subject("run", MINE, 1), published[subject("run", MINE, 1)])
+    await bus.send([codec.decode_command(published[subjects.command("run", MINE, 1)])])
     bus.publish("notice", make.hello())
     await bus.roll_call(4)
     bus.publish_pause(PauseState(run="run", epoch=4))
-    assert [(await ear.next_msg(DEADLINE_S)).data for ear in ears] == list(said.values())
+    assert [(await ear.next_msg(DEADLINE_S)).data for ear in ears] == list(published.values())
     assert not alice.denials
 
 
@@ -437,7 +437,7 @@ async def test_a_person_reads_keys_as_a_plain_client_does(connect_person, bus):
         f"$JS.API.CONSUMER.MSG.NEXT.TL_CMD_run.{MINE}_1",
         f"$JS.ACK.TL_CMD_run.{MINE}_1.1.1.1.1.0",
         "_INBOX_WEAVER_run.reports",
-        "_INBOX.somebody",
+        "_INBOX.other",
     ],
 )
 async def test_a_person_may_not_publish(connect_person, subject):

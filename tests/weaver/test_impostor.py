@@ -126,7 +126,7 @@ class Person:
         return msgspec.json.decode(await self.ask("status"), type=Status)
 
     def all_published(self, kind):
-        return [body for told, body in self.published if told == kind]
+        return [body for each, body in self.published if each == kind]
 
     async def until(self, condition):
         async with asyncio.timeout(DEADLINE_S):

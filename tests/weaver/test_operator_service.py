@@ -180,7 +180,7 @@ async def test_the_kernels_answer_goes_to_the_sender_once():
     service.reply(Reply(request=second.id, ok=False, text="no", ids=("c1.1",)))
     service.reply(Reply(request=first.id, ok=True, text="yes"))
     service.reply(Reply(request=first.id, ok=False, text="twice"))
-    service.reply(Reply(request="r9.9", ok=False, text="nobody requests"))
+    service.reply(Reply(request="r9.9", ok=False, text="no request"))
     text = [msgspec.json.decode(await answer, type=Answer) for answer in answers]
     assert text == [
         Answer(ok=True, text="yes", ids=()),
@@ -248,9 +248,9 @@ async def test_a_request_names_the_session_of_its_page(service, requests, verb, 
     ],
 )
 async def test_a_name_or_a_text_that_is_none_is_one_clear_sentence(service, verb, body, text):
-    with pytest.raises(MessageError) as told:
+    with pytest.raises(MessageError) as caught:
         await service.verbs[verb](msgspec.json.encode(body), "operator")
-    assert str(told.value) == f"{verb}: {text}"
+    assert str(caught.value) == f"{verb}: {text}"
 
 
 async def test_the_kill_switch_works_with_any_body(service, requests):

@@ -460,8 +460,8 @@ async def test_commands_and_withdrawals_are_sent_in_batches(outbox, bus, monkeyp
         at_work.discard(worker)
 
     monkeypatch.setattr(bus, "withdraw", withdraw)
-    recalls = [Withdrawal(command=f"c{n}", worker=f"w{n}") for n in range(5)]
-    outbox.post([*recalls, *map(issue, range(5))], {}, seq=1)
+    withdrawals = [Withdrawal(command=f"c{n}", worker=f"w{n}") for n in range(5)]
+    outbox.post([*withdrawals, *map(issue, range(5))], {}, seq=1)
     async with running(outbox):
         await outbox.drained()
     assert max(most) == 2
@@ -482,5 +482,5 @@ async def test_while_many_messages_are_published_other_tasks_run(outbox, bus, mo
         task = asyncio.create_task(others())
         await outbox.drained()
         task.cancel()
-    between = "".join("." if told == "turn" else "n" for told in bus.published).strip(".")
+    between = "".join("." if kind == "turn" else "n" for kind in bus.published).strip(".")
     assert max(map(len, between.split("."))) == 2

@@ -42,7 +42,7 @@ def test_a_disk_that_fills_within_hours_is_warned_of_once_an_hour(writer, disk, 
         clock.advance_s(60)
     first, second = [record.getMessage() for record in caplog.records]
     assert first == (
-        f"the disk of {writer.folder} fills in about 3 h: 97.0 MiB free, 0.5 MiB a minute; "
+        f"the disk of {writer.folder} fills in about 3 h: 97.0 MiB free, 0.5 MiB per minute; "
         "recording pauses at 2.0 MiB"
     )
     assert " fills in about " in second

@@ -147,9 +147,9 @@ def test_every_command_and_every_grant_has_one_end_on_record(known, unstored, sh
             do(run, world, want, pick)
         recorder.store()
         # From here inputs are recorded but not all state is stored: nothing was sent.
-        told = len(run.all(Issue))
+        issued = len(run.all(Issue))
         for want, pick in unstored:
-            do(run, world, want, min(pick, told))
+            do(run, world, want, min(pick, issued))
         recorder.store(share)
         successor = succeed(run, recorder)
         recorder.close()
@@ -222,11 +222,11 @@ def test_an_end_by_a_weaver_that_never_took_over_is_not_repeated(recorder):
     run = three_groups(make_kernel(config=CONFIG))
     files = recorder(run)
     run.ask(Migrate(group="a"))
-    heard = files.inheritance().recovered(2)
+    recovered = files.inheritance().recovered(2)
     cut_short = make_kernel(config=CONFIG)
     with closing(TrajectoryWriter(files.root, "run", 2, Config(), {}, START_NS)) as writer:
-        outputs = cut_short.step(heard, run.now_ns)
-        writer.event(heard, run.now_ns, outputs)
+        outputs = cut_short.step(recovered, run.now_ns)
+        writer.event(recovered, run.now_ns, outputs)
     assert of(Outcome, outputs)
     recovered = files.inheritance().recovered(3)
     assert (recovered.unsent, recovered.unstarted) == ((), ())

@@ -51,7 +51,7 @@ def status(run, page=Page()):  # noqa: B008 - it is frozen
 class PolicyWithStatus:
     """A policy with a line of its own for people, or something odd in its place."""
 
-    name = "says"
+    name = "reporter"
     needs = ()
 
     def __init__(self, status):
@@ -63,7 +63,7 @@ class PolicyWithStatus:
 
 def test_a_policys_status_text_is_shown_and_other_types_are_not():
     for status_line, text in (("patience 40 s\n(3 x 10 s)", "patience 40 s (3 x 10 s)"), (7, "")):
-        one = ActivePolicy("says", PolicyWithStatus(status_line))
+        one = ActivePolicy("reporter", PolicyWithStatus(status_line))
         run = Run(make_kernel([one]))
         run.tick()
         shown = describe(
@@ -74,7 +74,7 @@ def test_a_policys_status_text_is_shown_and_other_types_are_not():
             malformed=0,
             log="",
         )
-        assert [(p.name, p.state, p.detail) for p in shown.plugins] == [("says", "act", text)]
+        assert [(p.name, p.state, p.detail) for p in shown.plugins] == [("reporter", "act", text)]
 
 
 @pytest.mark.slow
@@ -129,8 +129,8 @@ def test_a_small_run_comes_in_one_page():
 
 def test_a_page_after_an_unknown_worker_begins_at_the_start():
     run = run_of(3)
-    assert status(run, Page(after="nobody")).workers == status(run).workers
-    assert msgspec.structs.asdict(describe_knobs(run.kernel, Page(after="nobody")))["values"]
+    assert status(run, Page(after="unknown")).workers == status(run).workers
+    assert msgspec.structs.asdict(describe_knobs(run.kernel, Page(after="unknown")))["values"]
 
 
 def exit_of(worker: str, status: int, expected: bool) -> Exit:
@@ -259,7 +259,7 @@ def test_the_step_time_is_shown_once_a_worker_reports_it():
 def test_a_pending_approval_shows_its_action_and_its_deadline():
     policy = ScriptedPolicy()
     text = "[arbiter.actions.migrate]\napproval = true"
-    run = three_groups(make_kernel([active("says", policy)], text))
+    run = three_groups(make_kernel([active("reporter", policy)], text))
     policy.next = [proposal(Migrate(group="a"), expires_s=60.0)]
     run.tick()
     (waiting,) = status(run).waiting
