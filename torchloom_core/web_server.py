@@ -1,8 +1,7 @@
 """Serve a web application in a process that has other tasks; the dashboard and lighthouse do.
 
-uvicorn is subclassed for three reasons: it installs signal handlers of its own, has no limit on
-connections that send no request (each costs memory and a file descriptor), and closes no request
-that stays incomplete.
+uvicorn is subclassed because it installs its own signal handlers, has no limit on connections
+without a request (each costs memory and a file descriptor), and closes no incomplete request.
 """
 
 import asyncio

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from torchloom_core.trajectory.landscape import Landscape
-from torchloom_core.wire.landscape import Bend, Cells, Plane
+from torchloom_core.wire.landscape import Cells, Curvature, Plane
 from torchloom_core.wire.messages import Note
 from torchloom_core.wire.standby_task import End
 
@@ -20,7 +20,7 @@ def note(worker, piece, points=4):
 @pytest.fixture
 def seen():
     landscape = Landscape()
-    landscape.take(note("v0-0", Bend(loss=1.0, along="step", length=0.5)), "p1")
+    landscape.take(note("v0-0", Curvature(loss=1.0, along="step", length=0.5)), "p1")
     landscape.take(note("v0-0", PLANE), "p1")
     landscape.take(note("v1-0", PLANE), "p1")
     landscape.take(note("v0-0", Cells(cells=((0, 0, 1.0),))), "p1")
@@ -63,7 +63,7 @@ def test_a_cell_beyond_the_plane_is_left_out(seen):
 @pytest.mark.parametrize(
     "lie",
     [
-        Bend(loss=2.0, along="step", length=-1.0),
+        Curvature(loss=2.0, along="step", length=-1.0),
         msgspec.structs.replace(PLANE, reach=0.0),
         msgspec.structs.replace(PLANE, reach=-1.0),
     ],

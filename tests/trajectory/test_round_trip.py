@@ -24,7 +24,7 @@ from torchloom_core.wire.actions import ProbeLinks
 from torchloom_core.wire.codec import encode, encode_telemetry
 from torchloom_core.wire.events import Input, Output, PolicyFailed, Tick
 from torchloom_core.wire.messages import Telemetry, WorkerState
-from torchloom_core.wire.preview import MOST_REPEATS, MOST_STEPS, Trial
+from torchloom_core.wire.preview import MOST_REPEATS, MOST_STEPS, PreviewRequest
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +47,7 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         hints = typing.get_type_hints(kind, include_extras=True)
         fields = {name: values_of(hints[name]) for name in kind.__struct_fields__}
-        if issubclass(kind, Trial):
+        if issubclass(kind, PreviewRequest):
             fields["steps"] = st.integers(0, MOST_STEPS // MOST_REPEATS)
         return st.builds(kind, **fields)
     origin, args = get_origin(kind), get_args(kind)

@@ -27,9 +27,8 @@ _REFRESH_S = 2
 class Group(msgspec.Struct, frozen=True, kw_only=True):
     """A replica group as the lighthouse sees it.
 
-    ``state`` is ``member`` (of the last quorum), ``asking`` (requests the next quorum), ``heard``
-    (heartbeats without a request), ``held`` (held back), ``aside`` (left or evicted) or ``lost``
-    (since the last quorum). ``heard_s`` is the age of the last heartbeat.
+    ``state``: ``member`` of the last quorum, ``asking`` for the next, ``heard`` (heartbeats only),
+    ``held`` back, ``aside`` (left or evicted) or ``lost``; ``heard_s``: age of the last heartbeat.
     """
 
     replica_id: str

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from torchloom_core.trajectory.pieces import Pieces
-from torchloom_core.wire.landscape import LANDSCAPE, MOST_SIDE, Bend, Cells, Line, Piece, Plane
+from torchloom_core.wire.landscape import LANDSCAPE, MOST_SIDE, Cells, Curvature, Line, Piece, Plane
 from torchloom_core.wire.messages import Survey
 from torchloom_core.wire.standby_task import Loss
 
@@ -26,7 +26,7 @@ class Landscape(Pieces):
 
     def reset(self) -> None:
         """Reset for another landscape."""
-        self.bend: Bend | None = None
+        self.bend: Curvature | None = None
         self._planes: dict[str, Plane] = {}
         self.plane: Plane | None = None
         self.line: dict[float, Loss] = {}
@@ -43,10 +43,10 @@ class Landscape(Pieces):
         others = [command for command, plane in self._planes.items() if plane != self.plane]
         return tuple(self.commands[command] for command in others)
 
-    def add(self, piece: Bend | Line | Plane | Cells, command: str) -> None:
+    def add(self, piece: Curvature | Line | Plane | Cells, command: str) -> None:
         """Add a piece; a line is cut to its maximum size."""
         match piece:
-            case Bend():
+            case Curvature():
                 self.bend = piece
             case Line(points=found):
                 self.line.update(found[: MOST_SIDE - len(self.line)])

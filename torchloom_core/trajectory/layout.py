@@ -51,8 +51,7 @@ TELEMETRY_SCHEMA = pa.schema(
         ("v", pa.int64()),
     ]
 )
-"""A telemetry row: the batch as received; ``values`` are sample by sample, ``batch_seq`` is its
-sequence number."""
+"""A telemetry row: the batch as received, ``values`` sample by sample, ``batch_seq`` its number."""
 
 
 class Meta(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,9 +12,9 @@ from torchloom_core.wire.preview import (
     FEWEST_PAIRS,
     MOST_STEPS,
     PREVIEW,
-    Ahead,
     Arm,
     Curve,
+    Extrapolation,
     Judgement,
     Piece,
     Setup,
@@ -169,7 +169,7 @@ def warning_text(steps: int | None) -> str:
     )
 
 
-def _ahead_text(ahead: Ahead) -> str:
+def _ahead_text(ahead: Extrapolation) -> str:
     losses = f"{_spread(ahead.control)} {WITHOUT}, {_spread(ahead.change)} {WITH}"
     return f"at step {ahead.steps}, extrapolated from both curves: {losses}"
 

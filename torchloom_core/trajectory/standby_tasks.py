@@ -84,9 +84,7 @@ class StandbyTasks:
             return
         key = _Command(progress.command, note.worker, note.incarnation, pieces.verb)
         if key not in self._commands:
-            self._store_early(
-                msgspec.structs.replace(note, fields=msgspec.structs.asdict(progress))
-            )
+            self._add_early(msgspec.structs.replace(note, fields=msgspec.structs.asdict(progress)))
             return
         number, standby_task = self._commands[key]
         if number >= self._newest[note.kind]:
@@ -94,7 +92,7 @@ class StandbyTasks:
             parts = sum(task == standby_task for _, task in self._commands.values())
             pieces.take(note, standby_task, parts)
 
-    def _store_early(self, note: Note) -> None:
+    def _add_early(self, note: Note) -> None:
         if note.worker not in self._early and len(self._early) == _MOST_WORKERS:
             self._early.popitem(last=False)
         self._early.setdefault(note.worker, deque(maxlen=_MOST_EARLY)).append(note)

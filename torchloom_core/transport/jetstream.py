@@ -130,9 +130,8 @@ class JetStream:
     async def add_worker(self, worker: str, incarnation: int) -> None:
         """Create the durable consumer from which an incarnation pulls its commands.
 
-        The previous incarnation's consumer is deleted. The server deletes one that is idle for
-        an hour; it is created again, with all commands of that incarnation, when the worker is
-        back.
+        The previous incarnation's consumer is deleted. An idle one expires after an hour; it is
+        created again, with all commands of that incarnation, when the worker is back.
         """
         before, made_s = self._incarnations.get(worker, (incarnation, -math.inf))
         now_s = time.monotonic()
@@ -160,9 +159,8 @@ class JetStream:
     async def withdraw(self, worker: str, names: Iterable[str]) -> None:
         """Delete stored commands to ``worker``, by the ids under which they were sent.
 
-        A command that was not sent by this Weaver came from an earlier one: all commands of
-        earlier Weavers are deleted. If the server never confirmed a command, it is unknown
-        whether it is stored: all commands to the worker are deleted.
+        For a command of an earlier Weaver, all commands of earlier Weavers are deleted; for one
+        that the server never confirmed, all commands to the worker.
         """
         stream, task = subjects.command_stream(self._run), f"withdraw commands to {worker}"
         names = list(names)

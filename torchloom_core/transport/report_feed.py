@@ -119,8 +119,7 @@ class ReportFeed:
     async def taken_until_ns(self, now_ns: Callable[[], int]) -> int | None:
         """Return a time before which all stored reports were handled; None: that is now.
 
-        It waits briefly for reports in flight. Without a broker it returns the last such time, or
-        0.
+        It waits briefly for reports in flight. Without a broker: the last such time, or 0.
         """
         began_ns = now_ns()
         with suppress(TimeoutError, nats.errors.Error):

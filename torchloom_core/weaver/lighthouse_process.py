@@ -85,8 +85,7 @@ class LighthouseProcess:
         url, creds
             The broker's URL, and the lighthouse's own credentials there.
         expected : callable
-            Returns the names of the replica groups that train; a lighthouse without state waits
-            for them.
+            Returns the replica groups that train; a lighthouse without state waits for them.
 
         Raises
         ------

@@ -129,52 +129,52 @@ class OperatorService:
     async def _on_knob_set(self, body: bytes, by: str) -> bytes:
         message = codec.decode_json(KnobSet, body, "knob.set")
         want = Propose(action=message.action(), sure=message.sure)
-        return await self._enter_request(want, by, message.session, message.id)
+        return await self._submit(want, by, message.session, message.id)
 
     async def _on_knob_unset(self, body: bytes, by: str) -> bytes:
         message = codec.decode_json(KnobUnset, body, "knob.unset")
         want = ForgetKnob(knob=message.knob, worker=message.worker)
-        return await self._enter_request(want, by, message.session, message.id)
+        return await self._submit(want, by, message.session, message.id)
 
     async def _on_propose(self, body: bytes, by: str) -> bytes:
         message = codec.decode_json(_Proposal, body, "propose")
         want = Propose(action=message.action, sure=message.sure)
-        return await self._enter_request(want, by, message.session, message.id)
+        return await self._submit(want, by, message.session, message.id)
 
     async def _on_approve(self, body: bytes, by: str) -> bytes:
         message = codec.decode_json(_Approval, body, "approve")
-        return await self._enter_request(
+        return await self._submit(
             Approve(proposal=message.proposal), by, message.session, message.id
         )
 
     async def _on_deny(self, body: bytes, by: str) -> bytes:
         message = codec.decode_json(_Denial, body, "deny")
         want = Deny(proposal=message.proposal, reason=message.reason)
-        return await self._enter_request(want, by, message.session, message.id)
+        return await self._submit(want, by, message.session, message.id)
 
     async def _on_stop(self, body: bytes, by: str) -> bytes:
         session = ""
         with suppress(MessageError):  # the kill switch works with any body
             session = _session(body, "actions.stop")
-        return await self._enter_request(StopActions(), by, session)
+        return await self._submit(StopActions(), by, session)
 
     async def _on_resume(self, body: bytes, by: str) -> bytes:
-        return await self._enter_request(ResumeActions(), by, _session(body, "actions.resume"))
+        return await self._submit(ResumeActions(), by, _session(body, "actions.resume"))
 
     async def _on_annotate(self, body: bytes, by: str) -> bytes:
         note = codec.decode_json(Annotation, body, "annotate")
-        return await self._enter_request(Annotate(text=note.text), by, note.session, note.id)
+        return await self._submit(Annotate(text=note.text), by, note.session, note.id)
 
     async def _on_control_take(self, body: bytes, by: str) -> bytes:
         message = codec.decode_json(ControlTaken, body, "control.take")
-        return await self._enter_request(
+        return await self._submit(
             TakeControl(lease_s=message.lease_s, force=message.force), by, message.session
         )
 
     async def _on_control_release(self, body: bytes, by: str) -> bytes:
-        return await self._enter_request(ReleaseControl(), by, _session(body, "control.release"))
+        return await self._submit(ReleaseControl(), by, _session(body, "control.release"))
 
-    async def _enter_request(self, want: Want, by: str, session: str, called: str = "") -> bytes:
+    async def _submit(self, want: Want, by: str, session: str, called: str = "") -> bytes:
         number = f"r{self._epoch}.{next(self._numbers)}"
         # Ids are unique per person: two people may use the same one.
         sent_as = f"{by}.{called}" if called else ""
