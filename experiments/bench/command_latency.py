@@ -61,7 +61,7 @@ async def measure(repeats: int, *, tiny: bool) -> list[Figure]:
         await echo.hear()
         await end.until(lambda: end.hello is not None and bool(end.hello.knobs))
         if end.hello is None:
-            raise RuntimeError("the trainer said no hello")
+            raise RuntimeError("the trainer sent no hello")
         await bus.add_workers([(end.hello.worker, end.hello.incarnation)])
         numbers = iter(range(10**9))
         await _turns(_WARM_UP, numbers, bus, client, end)

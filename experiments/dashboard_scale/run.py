@@ -25,7 +25,7 @@ from rich.table import Table
 from websockets.asyncio.client import ClientConnection, connect
 
 from experiments.dashboard_scale.chromium import Chromium, cpu_s
-from experiments.many_workers.run import LIFE, RUN, Person, Weaver, Workers, give_up
+from experiments.many_workers.run import INCARNATION, RUN, Person, Weaver, Workers, give_up
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import encode_telemetry
 from torchloom_core.wire.messages import Telemetry
@@ -74,7 +74,7 @@ class Talkers(Workers):
                 batch = Telemetry(
                     run=RUN,
                     worker=worker,
-                    incarnation=LIFE,
+                    incarnation=INCARNATION,
                     seq=self._beats,
                     state="training",
                     step=self._beats,
@@ -84,7 +84,7 @@ class Talkers(Workers):
                     values=row.tobytes(),
                 )
                 await self._client.publish(
-                    subjects.telemetry(RUN, worker, LIFE), encode_telemetry(batch)
+                    subjects.telemetry(RUN, worker, INCARNATION), encode_telemetry(batch)
                 )
                 if number % AT_ONCE == 0:
                     due = began + BEAT_S * number / len(names)

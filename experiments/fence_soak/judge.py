@@ -281,7 +281,7 @@ def _look_at_changes(
                 f"{change.detail}"
             )
         if change.outcome == "undone" and makers and not steps:
-            findings.counts["changes lost with all who had made them"] += 1
+            findings.counts["changes lost with all ranks that had made them"] += 1
         for ack in change.acks:
             step = ack["step"]
             if ack["status"] == "applied" and steps and not any(step in step for step in steps):

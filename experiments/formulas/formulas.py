@@ -3,7 +3,7 @@
 Those that a running job needs as well, Young's and Daly's interval and the exact ETTR,
 are in :mod:`torchloom_core.plugin.checkpointing`.
 
-Symbols, all in seconds unless said otherwise:
+Symbols, in seconds unless noted otherwise:
 
 =================  ==============================================================================
 ``mtbf_s``         M or mu, mean time between the failures of the whole job
@@ -163,7 +163,7 @@ def migration_waste(
 def migrate_pays(
     *, precision: float, detect_s: float, restart_s: float, unsaved_s: float, pause_s: float
 ) -> bool:
-    """Tell whether a migration gains on average: ``p (D + R + unsaved work) > G``."""
+    """Return whether a migration gains on average: ``p (D + R + unsaved work) > G``."""
     return precision * (detect_s + restart_s + unsaved_s) > pause_s
 
 

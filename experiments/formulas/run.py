@@ -26,8 +26,8 @@ HERE = Path(__file__).parent
 class Process:
     """One published row: the process, what was published, and the closed form where it is exact.
 
-    ``failures`` are those of one run, on average; ``runs`` runs are played. ``is_waste`` tells
-    that the figures are shares lost, not shares used.
+    ``failures`` are those of one run, on average; ``runs`` runs are played. ``is_waste``
+    marks figures that are shares lost, not shares used.
     """
 
     name: str
@@ -151,7 +151,7 @@ PROCESSES = (
 
 
 def compare(process: Process, scale: float, jobs: int) -> dict[str, Any]:
-    """Play one process and say how far it is from what was published, in standard errors."""
+    """Play one process, and return its distance from the published figure in standard errors."""
     failures = max(10, math.ceil(process.failures * scale))
     results = Parallel(n_jobs=jobs)(
         delayed(process.play)(seed, failures, **process.inputs) for seed in range(process.runs)

@@ -128,7 +128,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _trajectory(state: Path, config_path: Path) -> Path:
-    """Record a short life as a Weaver does, and return the run's folder."""
+    """Record a short run as a Weaver does, and return its folder."""
     config = load(config_path, {})
     plugins = activate(config, discover(), str(config_path))
     kernel = Kernel(config, plugins, DeadlineGuard(60.0))

@@ -203,7 +203,7 @@ def fuzz_link(folder: Path, count: int, seed: int, show: Show) -> Found:
 
 
 def _odd_frame(mutator: Mutator) -> ipc.Goodbye:
-    """Return what a trainer would say if nobody had cleaned it."""
+    """Return a trainer's goodbye without cleaning."""
     fields = mutator.structure({"error": "boom"})
     return ipc.Goodbye(error=fields.get("error", "") if isinstance(fields, dict) else fields)
 

@@ -125,7 +125,7 @@ class Scene:
 class Parties:
     """Each incarnation of a worker, a joiner and people, each on a connection of its own.
 
-    Who asks for the status is one who sends nothing else.
+    One more client requests the status and sends nothing else.
     """
 
     incarnations: dict[int, NatsClient]

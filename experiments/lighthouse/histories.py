@@ -33,7 +33,7 @@ NAMES = "abc"
 
 
 class Operation(NamedTuple):
-    """What a replica group does, or nobody for a while."""
+    """An operation of a replica group, or a wait."""
 
     what: str  # ask, beat, leave or wait
     replica: str = ""
@@ -43,14 +43,14 @@ class Operation(NamedTuple):
     wait_s: float = 0.0
 
 
-class Told(NamedTuple):
+class Quorum(NamedTuple):
     """An answer: the quorum."""
 
     quorum_id: int
     replicas: tuple[str, ...]
 
 
-Answers = dict[str, list[Told]]
+Answers = dict[str, list[Quorum]]
 """What each replica group was answered, in order."""
 
 
@@ -129,8 +129,8 @@ async def play(history: History) -> Played:
             if call.done():
                 del open_calls[replica]
                 answer = call.result()
-                told = Told(answer.quorum_id, answer.replicas)
-                played.answers.setdefault(replica, []).append(told)
+                received = Quorum(answer.quorum_id, answer.replicas)
+                played.answers.setdefault(replica, []).append(received)
 
     for operation in operations:
         sent_s = time.monotonic()
@@ -193,10 +193,10 @@ def ours(played: Played, join_s: float = JOIN_S, heartbeat_s: float = HEARTBEAT_
         quorum = electorate.form(now_s)
         if quorum is None:
             return
-        told = Told(quorum.quorum_id, tuple(m.replica_id for m in quorum.members))
-        for replica_id in told.replicas:
+        received = Quorum(quorum.quorum_id, tuple(m.replica_id for m in quorum.members))
+        for replica_id in received.replicas:
             if waiting.pop(replica_id, None):
-                answers.setdefault(replica_id, []).append(told)
+                answers.setdefault(replica_id, []).append(received)
         for member in waiting.values():
             electorate.request_again(member, now_s)
 

@@ -1,9 +1,9 @@
 """Kill a frozen Weaver after workers have acknowledged a command, and let the workers end.
 
 ``python experiments/many_workers/frozen.py --rounds 20 --busy 3``: each round has a real Weaver
-with its own nats-server. It is frozen once the workers have a command; some of them obey and
-acknowledge it; the Weaver is killed; all workers end; a successor is started. What it puts on
-record must be what the workers did, though it hears of their end as soon as of their acks.
+with its own nats-server. It is frozen once the workers have a command; some of them carry it out
+and acknowledge it; the Weaver is killed; all workers end; a successor is started. Its record must
+match what the workers did, although their exits arrive as early as their acks.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from nats.aio.msg import Msg
 from rich.console import Console
 
 from experiments.many_workers.run import (
-    LIFE,
+    INCARNATION,
     PERSON,
     RUN,
     Person,
@@ -67,8 +67,8 @@ class WaitingWorkers(Workers):
         self.has_ended = True
         for message in self.waiting:
             worker = decode_command(message.data).worker
-            last = Exit(run=RUN, worker=worker, incarnation=LIFE, status=-9, expected=False)
-            await self._client.publish(subjects.event(RUN, worker, LIFE), encode(last))
+            last = Exit(run=RUN, worker=worker, incarnation=INCARNATION, status=-9, expected=False)
+            await self._client.publish(subjects.event(RUN, worker, INCARNATION), encode(last))
         await self._client.flush()
 
 

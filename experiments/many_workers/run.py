@@ -42,7 +42,7 @@ from torchloom_core.wire.messages import (
 )
 
 RUN = "run"
-LIFE = 1
+INCARNATION = 1
 PERSON = "operator"
 LR = KnobSpec(name="lr", kind="float", low=0.0, high=1.0)
 STAGES: tuple[AckStatus, ...] = ("delivered", "accepted", "applied")
@@ -133,14 +133,14 @@ class Workers:
             hello = Hello(
                 run=RUN,
                 worker=worker,
-                incarnation=LIFE,
+                incarnation=INCARNATION,
                 group=group,
                 rank=int(rank),
                 node=f"node-{group}",
                 knobs=(LR,),
                 values={"lr": value},
             )
-            await self._client.publish(subjects.event(RUN, worker, LIFE), encode(hello))
+            await self._client.publish(subjects.event(RUN, worker, INCARNATION), encode(hello))
             await self._breathe(number)
 
     async def beat(self) -> None:
@@ -151,13 +151,13 @@ class Workers:
                 batch = Telemetry(
                     run=RUN,
                     worker=worker,
-                    incarnation=LIFE,
+                    incarnation=INCARNATION,
                     seq=self._beats,
                     state="training",
                     step=self._beats,
                     progress_age_s=0.0,
                 )
-                subject = subjects.telemetry(RUN, worker, LIFE)
+                subject = subjects.telemetry(RUN, worker, INCARNATION)
                 await self._client.publish(subject, encode_telemetry(batch))
                 await self._breathe(number)
             self._beats += 1
@@ -180,11 +180,11 @@ class Workers:
             command=command.id,
             run=RUN,
             worker=command.worker,
-            incarnation=LIFE,
+            incarnation=INCARNATION,
             epoch=command.epoch,
             status=status,
         )
-        await self._client.publish(subjects.ack(RUN, command.worker, LIFE), encode(ack))
+        await self._client.publish(subjects.ack(RUN, command.worker, INCARNATION), encode(ack))
 
     async def _breathe(self, number: int) -> None:
         if number % AT_ONCE == 0:

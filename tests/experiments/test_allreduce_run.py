@@ -9,13 +9,13 @@ from experiments.allreduce import judge, quality, record, schedule
 from experiments.allreduce.arm import TUNER, Played
 from experiments.allreduce.schedule import steps
 
-CALM = steps((None, 50.0), (20.0, 20.0), 1)
+STEADY = steps((None, 50.0), (20.0, 20.0), 1)
 
 
 def played(arm, step_s, fall, *, seed=1, modes=None, failed=0):
     """Return an arm whose step takes ``step_s`` in each phase, and whose loss falls evenly."""
     rows, at_s, number = [], 0.0, 0
-    for place, phase in enumerate(CALM):
+    for place, phase in enumerate(STEADY):
         while at_s < phase.end_s:
             at_s += step_s[place]
             number += 1
@@ -52,12 +52,12 @@ def test_a_schedule_comes_back_from_its_trace_bundle(tmp_path):
 
 def test_what_does_not_hold_is_said_to_not_hold():
     best = [played("none", (0.1, 1.0), 0.02), played("int8", (0.2, 0.4), 0.02)]
-    good = judge.checks_of_changing([*best, played(TUNER, (0.1, 0.4), 0.04)], CALM, {})
+    good = judge.checks_of_changing([*best, played(TUNER, (0.1, 0.4), 0.04)], STEADY, {})
     assert [check.holds for check in good] == [True] * 7
     slow = played(TUNER, (0.1, 0.5), 0.02, failed=1)
-    slow = judge.checks_of_changing([*best, slow], CALM, {})
+    slow = judge.checks_of_changing([*best, slow], STEADY, {})
     assert [check.holds for check in slow] == [False, True, True, False, False, True, False]
-    assert judge.checks_of_changing(best, CALM, {}) == []
+    assert judge.checks_of_changing(best, STEADY, {}) == []
 
 
 def test_a_mode_trains_from_where_none_was_and_its_quality_is_written(tmp_path):

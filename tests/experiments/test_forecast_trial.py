@@ -61,7 +61,7 @@ def trace(path, late_seed=0):
         name="made-up",
         start_ns=START_NS,
         end_ns=START_NS + DAYS * DAY_NS,
-        source="nobody",
+        source="synthetic",
         licence="none",
         synthetic=True,
     ) as bundle:
