@@ -237,11 +237,12 @@ class AnomalyPredictor:
             If a part is missing or damaged, or was fitted with other options.
         """
         learned = json_part(parts, _CARD, Learned)
-        if (learned.method, learned.features) != (self._options.method, self._features.names):
+        if learned.method != self._options.method:
             raise ModelError(
-                f"{_CARD}: need the {len(self._features.names)} features of the options for "
-                f"{self._options.method}, was {len(learned.features)} for {learned.method}"
+                f"{_CARD}: need method {self._options.method} of the options, was {learned.method}"
             )
+        if learned.features != self._features.names:
+            raise ModelError(f"{_CARD}: need the features of the options, was other features")
         columns = len(learned.features)
         shapes = dict.fromkeys(("middle", "spread", "mean"), (columns,))
         arrays = arrays_part(parts, _ARRAYS, {**shapes, "components": (None, columns)})
