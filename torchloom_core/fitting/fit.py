@@ -174,7 +174,7 @@ def warn_missing_metrics(bundle: Bundle, name: str, plugins: Iterable[Predictor]
     """Warn of metrics that a predictor, or its candidates, read and the trace does not have."""
     known = {*bundle.metrics}
     unseen = {metric for plugin in plugins for metric in missing(plugin.needs, known)}
-    warn_missing(f"predictor {name}", unseen, known, "the trace has not")
+    warn_missing(f"predictor {name}", unseen, known, "the trace")
 
 
 def _without(
