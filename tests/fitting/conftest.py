@@ -7,7 +7,7 @@ from torchloom_core.fitting.stages import FitSettings
 
 @pytest.fixture(scope="session")
 def bundle(tmp_path_factory):
-    """120 days of 20 nodes whose heat tells of failures, if not surely."""
+    """120 days of 20 nodes whose heat rises before most failures."""
     path = tmp_path_factory.mktemp("traces") / "t.tltrace"
     return write_bundle(path, rate=0.03, metrics={"heat": warm(strength=2.0)})[0]
 

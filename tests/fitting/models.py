@@ -8,6 +8,6 @@ from torchloom_core.learning.model import Model
 def changed(model, **changes):
     """Return a model as if it were another in some of ``model.info``, its card as well."""
     score = model.card.score
-    told = {name: value for name, value in changes.items() if name in score.__struct_fields__}
-    card = replace(model.card, score=replace(score, **told))
+    of_score = {name: value for name, value in changes.items() if name in score.__struct_fields__}
+    card = replace(model.card, score=replace(score, **of_score))
     return Model(replace(model.info, **changes), model.parts, card)

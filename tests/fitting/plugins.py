@@ -32,7 +32,7 @@ class Quiet:
 
 
 class Heat(Quiet):
-    """Learns the mean heat before failures, and is sure of what is as hot."""
+    """Learns the mean heat before failures, and is certain of failure at that heat."""
 
     name = "heat"
     level = 1.0
@@ -56,7 +56,7 @@ class Heat(Quiet):
 
 
 class Blind(Quiet):
-    """Says the same of all."""
+    """Returns the same probability for all."""
 
     name = "blind"
 
@@ -64,16 +64,16 @@ class Blind(Quiet):
         return Hazard(probability=np.full(len(view), 0.25))
 
 
-def saying(probability):
-    """Return a predictor class that answers with what the function makes of a view."""
+def answering(probability):
+    """Return a predictor class that returns the function's probabilities for a view."""
 
-    class Says(Quiet):
+    class Answering(Quiet):
         name = "says"
 
         def forecast(self, view):
             return Hazard(probability=probability(view))
 
-    return Says
+    return Answering
 
 
 def info(cls):

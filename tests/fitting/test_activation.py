@@ -46,7 +46,7 @@ class Wary(Trusting):
 
 
 class Tolerant(Wary):
-    """One that wants skill unless it is told otherwise."""
+    """A policy that needs a skilled model unless its options say otherwise."""
 
     name = "tolerant"
 
@@ -139,8 +139,8 @@ def test_a_policy_shows_only_what_it_would_do_on_a_model_that_is_not_useful(fold
         "torchloom.toml:5: policies.wary: need a useful model to act on, was "
         f"{folder}/blind.tlmodel: No skill: AUPRC is not significantly above that of a random score"
     )
-    (remark,) = (line for line in active.warnings if "useful" in line)
-    assert remark == f"{held(active)} The policy is in dry run until then."
+    (warning,) = (line for line in active.warnings if "useful" in line)
+    assert warning == f"{held(active)} The policy is in dry run until then."
 
 
 def test_a_policy_in_dry_run_names_the_option_to_act_and_then_acts(folder):
@@ -148,14 +148,14 @@ def test_a_policy_in_dry_run_names_the_option_to_act_and_then_acts(folder):
         "torchloom.toml:5: policies.tolerant: need a useful model to act on, or accept_unskilled = "
         "true under [policies.tolerant] in a config file that --config names, was "
     ) in held(start(models(folder, "tolerant")))
-    told = start(models(folder, "trusting"))
-    assert [(p.mode, p.dry_run_reason) for p in told.policies] == [("act", "")]
+    started = start(models(folder, "trusting"))
+    assert [(p.mode, p.dry_run_reason) for p in started.policies] == [("act", "")]
 
 
 def test_without_a_config_file_no_table_of_one_is_named_as_the_place(folder):
     config = parse(models(folder, "tolerant"))
-    told = held(activate(config, INFOS, "command line"))
-    assert told.startswith("policy tolerant: need a useful model to act on")
+    warning = held(activate(config, INFOS, "command line"))
+    assert warning.startswith("policy tolerant: need a useful model to act on")
 
 
 def old_card(folder, tmp_path, **fields):
@@ -174,7 +174,7 @@ def old_card(folder, tmp_path, **fields):
 
 
 def test_an_older_card_is_judged_by_the_current_rule(folder, tmp_path):
-    """It says of itself what the rule was when it was written."""
+    """The card holds the rule of the time it was written."""
     text = old_card(folder, tmp_path, recall=exact_share(0, 50), leads_s=())
     assert re.search(r"old\.tlmodel: Weak: .* found none of", held(start(text)))
 
@@ -225,6 +225,6 @@ def test_a_model_that_detects_is_taken_for_no_forecast(folder, tmp_path):
     with pytest.raises(ModelError) as error:
         start(f"[predictors.heat]\nmodel = '{path}'\n")
     assert str(error.value) == (
-        f"{path}: need a model that was fitted with --task forecast, was detect: it tells that "
-        f"an incident goes on, not that a failure is coming"
+        f"{path}: need a model that was fitted with --task forecast, was detect: it "
+        f"detects present incidents, but does not forecast failures"
     )

@@ -1,4 +1,4 @@
-"""What does not change of a component is judged by, unless it knows what became of it."""
+"""Attributes are learned from, unless they reveal what became of the component."""
 
 import numpy as np
 import pytest
@@ -37,12 +37,12 @@ def disks(tmp_path_factory):
         synthetic=True,
     ) as writer:
         for disk in range(DISKS):
-            told = {
+            extra = {
                 "model": f"m{model[disk]}",
                 "size": float(4 * (1 + model[disk] % 2)),
                 "status": "retired" if lasts[disk] < DAYS else "in use",
             }
-            writer.add(Component(id=f"d{disk:03}", kind="disk", extra=told))
+            writer.add(Component(id=f"d{disk:03}", kind="disk", extra=extra))
         for disk in np.flatnonzero(lasts < DAYS).tolist():
             writer.add(event(f"d{disk:03}", 24 * int(lasts[disk])))
     return Bundle.open(path)
@@ -60,7 +60,7 @@ def test_all_attributes_are_used_and_leaky_ones_are_named(disks, logistic):
     assert model.info.options["groups"] == ["model", "status"]
     assert [flag.split(": ")[1] for flag in model.card.score.flags] == ["status"]
     assert model.card.verdict.level != "useful"
-    assert any(remark.startswith("Without status: AUPRC ") for remark in model.card.limits)
+    assert any(limit.startswith("Without status: AUPRC ") for limit in model.card.limits)
 
 
 def test_the_card_names_what_it_judges_by_and_a_model_that_fails_more_is_found(disks, logistic):

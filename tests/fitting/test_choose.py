@@ -61,8 +61,8 @@ def test_without_telemetry_each_is_tried_once_but_for_its_variants():
 
 
 def test_variants_are_tried_beside_the_defaults_unless_one_of_their_options_is_given():
-    def tried(**told):
-        among = candidates(discover(), {**HORIZON, **told}, tick_s=3600.0, has_metrics=True)
+    def tried(**options):
+        among = candidates(discover(), {**HORIZON, **options}, tick_s=3600.0, has_metrics=True)
         return {one.what: one.options for one in among if one.info.name == "boosting"}
 
     found = tried()
@@ -77,18 +77,18 @@ def test_variants_are_tried_beside_the_defaults_unless_one_of_their_options_is_g
 
 
 @pytest.mark.parametrize(
-    ("told", "wrong"),
+    ("options", "wrong"),
     [
         ({}, "need horizon_s=SECONDS > 0 for all candidates, was none"),
-        ({"horizon_s": "soon"}, "horizon_s=SECONDS > 0, .* was 'soon'"),
-        ({"horizon_s": -1}, "horizon_s=SECONDS > 0, .* was -1"),
-        ({"horizon_s": float("nan")}, "horizon_s=SECONDS > 0, .* was nan"),
-        ({**HORIZON, "tress": 3}, "need one of a predictor that learns, was 'tress'; did you"),
+        ({"horizon_s": "soon"}, "horizon_s=SECONDS > 0 .*, was 'soon'"),
+        ({"horizon_s": -1}, "horizon_s=SECONDS > 0 .*, was -1"),
+        ({"horizon_s": float("nan")}, "horizon_s=SECONDS > 0 .*, was nan"),
+        ({**HORIZON, "tress": 3}, "need an option of a candidate, was 'tress'; did you"),
     ],
 )
-def test_invalid_options_are_refused(told, wrong):
+def test_invalid_options_are_refused(options, wrong):
     with pytest.raises(ConfigError, match=wrong):
-        candidates(discover(), told, tick_s=3600.0, has_metrics=True)
+        candidates(discover(), options, tick_s=3600.0, has_metrics=True)
 
 
 def test_the_best_on_earlier_time_is_chosen_and_all_candidates_are_listed(bundle, settings):
@@ -121,11 +121,11 @@ def test_a_baseline_is_taken_before_what_is_better_by_no_more_than_the_folds_err
     )
     logistic = info(type("Logistic", (Heat,), {"name": "logistic"}))
     among = [Candidate(info(Heat), {}, ""), Candidate(logistic, {}, "")]
-    chosen, tried, remarks = choose(bundle, among, settings)
+    chosen, tried, limits = choose(bundle, among, settings)
     assert chosen.info.name == taken
-    said = [one for one in remarks if one.endswith("the simpler one was chosen.")]
-    assert bool(said) == (taken == "logistic" and tried[0].mean >= tried[1].mean)
-    assert all(one.startswith("heat is above logistic by") for one in said)
+    found = [one for one in limits if one.endswith("the simpler one was chosen.")]
+    assert bool(found) == (taken == "logistic" and tried[0].mean >= tried[1].mean)
+    assert all(one.startswith("heat is above logistic by") for one in found)
 
 
 def test_what_came_after_the_training_time_does_not_change_what_is_reached(
@@ -193,7 +193,7 @@ def test_a_misspelt_metric_is_reported_once_before_the_folds(bundle, settings, m
     with pytest.raises(pytest.fail.Exception, match="it was tried"):
         fit_best(bundle, discover(), {**HORIZON, "metrics": ["heta"]}, settings)
     assert caplog.messages == [
-        "predictor auto reads what the trace has not: it sees no heta; did you mean heat?"
+        "predictor auto reads metrics that the trace lacks: heta; did you mean heat?"
     ]
 
 

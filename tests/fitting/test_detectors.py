@@ -52,8 +52,8 @@ def servers(path, *, shift, at_once=False):
         for name in ids:
             writer.add(Component(id=name, kind="node"))
         for number, (start, end, name) in enumerate(sorted(spans)):
-            told = {"id": str(number), "kind": "odd", "fatal": False}
-            writer.add(event(name, start, end, known_h=start if at_once else end, **told))
+            fields = {"id": str(number), "kind": "odd", "fatal": False}
+            writer.add(event(name, start, end, known_h=start if at_once else end, **fields))
         writer.telemetry(
             pa.table(
                 {

@@ -15,7 +15,7 @@ from torchloom_core.trace.feed.watched import watch
 
 UNTIL_NS, KNOWN_NS = 30 * 24 * HOUR_NS, 32 * 24 * HOUR_NS
 TASK = Task(horizon_s=48 * HOUR_S, repair_s=24 * HOUR_S)
-TOLD = {
+SETTINGS = {
     "tick_s": 2 * HOUR_S,
     "every_s": 2 * HOUR_S,
     "until_ns": UNTIL_NS,
@@ -25,18 +25,18 @@ TOLD = {
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
-    """Forty days of which each failure is told a day late."""
+    """Forty days of which each failure is known a day late."""
     path = tmp_path_factory.mktemp("traces") / "t.tltrace"
     metrics = {
         "heat": warm(),
-        "told": lambda failed: failed | np.vstack([failed[1:], failed[:1]]),
+        "reported": lambda failed: failed | np.vstack([failed[1:], failed[:1]]),
     }
     return write_bundle(path, days=40, nodes=6, rate=0.1, metrics=metrics, delay_h=24)[0]
 
 
 def examples_of(bundle, metrics=(), cls=Blind, progress=lambda _: None, **more):
     plugin = cls(cls.Options(metrics=metrics))
-    return Examples(bundle, plugin, TASK, progress=progress, **TOLD | more)
+    return Examples(bundle, plugin, TASK, progress=progress, **SETTINGS | more)
 
 
 def test_outcomes_are_those_known_at_each_moment(measured):
@@ -84,8 +84,8 @@ def test_a_second_pass_gives_the_same_examples_and_counts_once(measured, every_s
 
 
 def test_a_read_column_that_separates_the_failures_is_flagged(measured):
-    examples = examples_of(measured, ("heat", "told"), Quiet, every_s=24 * HOUR_S)
-    assert examples.metrics == ("heat", "told")
+    examples = examples_of(measured, ("heat", "reported"), Quiet, every_s=24 * HOUR_S)
+    assert examples.metrics == ("heat", "reported")
     assert examples.flags() == ()
     for _ in examples:
         pass
@@ -94,7 +94,7 @@ def test_a_read_column_that_separates_the_failures_is_flagged(measured):
         pass
     assert none.flags() == ()
     assert none.moments > 0
-    assert examples.flags() == ("suspicious_feature: told",)
+    assert examples.flags() == ("suspicious_feature: reported",)
 
 
 def test_without_a_metric_or_a_failure_nothing_is_flagged(tmp_path, measured):
@@ -132,7 +132,7 @@ def test_components_known_to_be_silent_are_not_learned_from(tmp_path):
     for known_h, moments in ((230, 18 + 10), (130, 9 + 9)):
         pace = {"tick_s": 12 * HOUR_S, "every_s": 12 * HOUR_S}
         known_ns = at(known_h * HOUR_S)
-        asked = Examples(
+        some = Examples(
             trace,
             Blind(Blind.Options()),
             Task(horizon_s=12 * HOUR_S, repair_s=HOUR_S),
@@ -141,15 +141,15 @@ def test_components_known_to_be_silent_are_not_learned_from(tmp_path):
             known_until_ns=known_ns,
             **pace,
         )
-        for _ in asked:
+        for _ in some:
             pass
-        assert asked.moments == moments
+        assert some.moments == moments
 
 
 def of_seconds(bundle, kind="forecast", **more):
     plugin = Blind(Blind.Options())
-    asked = Task(horizon_s=2.0, repair_s=1.0, kind=kind)
-    return Examples(bundle, plugin, asked, **{"progress": lambda _: None, **SECONDS, **more})
+    some = Task(horizon_s=2.0, repair_s=1.0, kind=kind)
+    return Examples(bundle, plugin, some, **{"progress": lambda _: None, **SECONDS, **more})
 
 
 def test_progress_is_relative_to_the_start_of_the_trace(late):

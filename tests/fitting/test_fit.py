@@ -1,4 +1,4 @@
-"""Fitting learns from the past alone, measures on the time after, and says plainly what it is."""
+"""Fitting learns from the past only, and measures the model on the time after."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -10,7 +10,7 @@ from msgspec import structs
 
 from tests.evaluate.report.reports import interval, score
 from tests.evaluate.traces import HOUR_NS, event, watched, write_bundle
-from tests.fitting.plugins import Blind, Heat, Quiet, info, saying, warm
+from tests.fitting.plugins import Blind, Heat, Quiet, answering, info, warm
 from torchloom_core.activation.discovery import PluginInfo, discover
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import ConfigError, LeakError, PluginError, TraceError
@@ -36,7 +36,7 @@ def baselines():
 
 @pytest.fixture(scope="module")
 def heat(bundle, settings):
-    """What is learned of heat, beside nobody."""
+    """A model fitted to heat, without baselines."""
     return fit(bundle, info(Heat), {}, settings)
 
 
@@ -64,18 +64,18 @@ def test_a_predictor_that_is_no_better_than_a_baseline_is_weak_and_is_compared(
 
 
 def test_each_stage_reports_its_start_and_progress(bundle, settings, baselines):
-    told = {}
+    reported = {}
 
     def begin(name):
-        return told.setdefault(name, []).append
+        return reported.setdefault(name, []).append
 
     fit(bundle, info(Heat), {}, settings, baselines=baselines, stages=begin)
     on_the_way = [f"fit {name}" for name in BASELINES]
     passes = ["fit heat to calibrate", "calibrate heat", "fit heat", "forecast heat"]
-    assert [*told] == [*passes[:2], *on_the_way, *passes[2:], "score heat"]
-    assert all(told[name][-1] > 0.97 for name in passes)
-    assert all(told[name] == [0.0] for name in [*on_the_way, "score heat"])
-    assert all(list(shares) == sorted(shares) for shares in told.values())
+    assert [*reported] == [*passes[:2], *on_the_way, *passes[2:], "score heat"]
+    assert all(reported[name][-1] > 0.97 for name in passes)
+    assert all(reported[name] == [0.0] for name in [*on_the_way, "score heat"])
+    assert all(list(shares) == sorted(shares) for shares in reported.values())
 
 
 def test_a_trace_with_a_changed_file_is_refused(tmp_path, settings):
@@ -88,12 +88,12 @@ def test_a_trace_with_a_changed_file_is_refused(tmp_path, settings):
 
 @pytest.mark.slow
 def test_a_baseline_learns_what_it_would_alone(bundle, settings, baselines):
-    """The moments it sees beside another predictor are those that it is fitted on by itself."""
+    """A baseline is fitted on the same moments beside another predictor as alone."""
     (logistic,) = (plugin for plugin in baselines if plugin.name == "logistic")
     (boosting,) = (plugin for plugin in discover() if plugin.name == "boosting")
-    told = {"horizon_s": 172_800.0, "spans_s": [172_800.0]}
-    beside = fit(bundle, boosting, told, settings, baselines=[logistic]).card
-    alone = fit(bundle, logistic, {**told, "max_healthy": 20_000}, settings).card
+    options = {"horizon_s": 172_800.0, "spans_s": [172_800.0]}
+    beside = fit(bundle, boosting, options, settings, baselines=[logistic]).card
+    alone = fit(bundle, logistic, {**options, "max_healthy": 20_000}, settings).card
     (found,) = (score for score in beside.baselines if score.predictor == "logistic")
     assert found.auprc == alone.score.auprc
     assert found.threshold == alone.score.threshold
@@ -247,18 +247,20 @@ def test_one_that_does_not_learn_is_calibrated_and_has_no_parts(bundle, settings
 
 def test_the_threshold_keeps_about_the_budget_on_the_time_after(bundle, settings):
     for budget in (0.02, 0.2):
-        asked = replace(settings, false_alarms_per_node_day=budget)
-        found = fit(bundle, info(Heat), {}, asked).card.score.false_alarms_per_node_day
+        changed = replace(settings, false_alarms_per_node_day=budget)
+        found = fit(bundle, info(Heat), {}, changed).card.score.false_alarms_per_node_day
         assert budget / 4 < found.value < budget * 2.5
 
 
 @pytest.mark.parametrize("allowed", [0.01, 0.001])
 def test_a_budget_below_one_false_alarm_is_a_limit(bundle, settings, allowed):
-    asked = replace(settings, false_alarms_per_node_day=allowed)
-    remarks = fit(bundle, info(Heat), {}, asked).card.limits
-    said = [one for one in remarks if one.startswith("The threshold allows no false")]
-    assert len(said) == (allowed == 0.001)
-    assert all("1 false alarms per 1,000 node-days are less than one in the" in one for one in said)
+    changed = replace(settings, false_alarms_per_node_day=allowed)
+    limits = fit(bundle, info(Heat), {}, changed).card.limits
+    found = [one for one in limits if one.startswith("The threshold allows no false")]
+    assert len(found) == (allowed == 0.001)
+    assert all(
+        "1 false alarms per 1,000 node-days are less than one in the" in one for one in found
+    )
 
 
 def test_a_card_counts_false_alarms_by_what_is_watched(tmp_path, settings):
@@ -276,11 +278,11 @@ def test_a_card_counts_false_alarms_by_what_is_watched(tmp_path, settings):
 
 
 def test_a_column_that_knows_the_failures_is_named_in_the_card(tmp_path, settings):
-    def told(failed):
+    def hours_left(failed):
         return 5.0 * (failed | np.vstack([failed[1:], failed[-1:]]))
 
     leaky, _ = write_bundle(
-        tmp_path / "l.tltrace", rate=0.03, metrics={"heat": warm(), "hours_left": told}
+        tmp_path / "l.tltrace", rate=0.03, metrics={"heat": warm(), "hours_left": hours_left}
     )
     card = fit(leaky, info(Heat), {}, settings).card
     assert card.score.flags == ("suspicious_feature: hours_left",)
@@ -293,7 +295,7 @@ def test_a_predictor_that_reads_the_failures_directly_is_suspicious_on_its_card(
         soon = {e.component for e in bundle.events() if view.now_ns < e.t_event <= until_ns}
         return np.array([float(worker in soon) for worker in view.workers])
 
-    card = fit(bundle, info(saying(announced)), {}, settings).card
+    card = fit(bundle, info(answering(announced)), {}, settings).card
     doubt = "suspicious_score: AUPRC 1 is suspiciously high; look for a leak"
     assert doubt in card.score.flags
     assert card.verdict.sentence.endswith(f"Suspicious: {doubt}.")
@@ -302,8 +304,8 @@ def test_a_predictor_that_reads_the_failures_directly_is_suspicious_on_its_card(
 
 def test_the_card_of_a_fitted_detection_has_incidents_instead_of_failures(tmp_path, settings):
     trace, _ = write_bundle(tmp_path / "d.tltrace", rate=0.03, metrics={"heat": warm()})
-    asked = replace(settings, task="detect")
-    model = fit(trace, info(Quiet), {"every_s": 43_200.0}, asked)
+    changed = replace(settings, task="detect")
+    model = fit(trace, info(Quiet), {"every_s": 43_200.0}, changed)
     assert (model.info.task, model.card.score.task) == ("detect", "detect")
     page = to_markdown(model.card)
     assert "| incidents | " in page
@@ -322,8 +324,8 @@ def test_a_detection_is_fitted_without_the_current_events(bundle, settings):
             assert not view.faults
             return super().forecast(view)
 
-    asked = replace(settings, task="detect", kinds=("crash",), lead_s=3600.0)
-    model = fit(bundle, info(Deaf), {"every_s": 43_200.0}, asked)
+    changed = replace(settings, task="detect", kinds=("crash",), lead_s=3600.0)
+    model = fit(bundle, info(Deaf), {"every_s": 43_200.0}, changed)
     for made in (model.info, model.card.score):
         assert (made.task, made.lead_s) == ("detect", 3600.0)
     assert model.info.kinds == ("crash",)
@@ -350,9 +352,9 @@ def test_a_detection_is_fitted_without_the_current_events(bundle, settings):
     ],
 )
 def test_an_end_that_leaves_too_little_time_is_refused(bundle, settings, until_day, problem):
-    asked = replace(settings, until_ns=until_day * DAY_NS)
+    changed = replace(settings, until_ns=until_day * DAY_NS)
     with pytest.raises(TraceError) as error:
-        fit(bundle, info(Heat), {}, asked)
+        fit(bundle, info(Heat), {}, changed)
     assert problem in one_line(error)
 
 
@@ -439,14 +441,16 @@ def test_a_baseline_that_cannot_be_built_is_left_out_and_named(bundle, settings)
     broken = PluginInfo("fault_history", "predictor", "x", "tests", "1.0", problem="is broken")
     card = fit(bundle, info(Heat), {}, settings, baselines=[broken]).card
     assert [score.predictor for score in card.baselines] == ["random"]
-    (remark,) = (one for one in card.limits if "fault_history" in one)
-    assert remark.startswith("No comparison with fault_history: ")
-    assert remark.endswith("is broken.")
+    (limit,) = (one for one in card.limits if "fault_history" in one)
+    assert limit.startswith("No comparison with fault_history: ")
+    assert limit.endswith("is broken.")
 
 
 def silent_before(until_ns):
-    """Return what judges nobody before a moment."""
-    return info(saying(lambda view: np.full(len(view), 0.5 if view.now_ns >= until_ns else np.nan)))
+    """Return a predictor without probabilities before a moment."""
+    return info(
+        answering(lambda view: np.full(len(view), 0.5 if view.now_ns >= until_ns else np.nan))
+    )
 
 
 def test_a_predictor_without_forecasts_in_the_calibration_time_is_refused_by_name(bundle, settings):
@@ -465,18 +469,18 @@ def test_a_predictor_without_forecasts_in_the_calibration_time_is_refused_by_nam
 )
 def test_a_predictor_that_breaks_its_contract_is_refused(bundle, settings, probability, problem):
     with pytest.raises(PluginError) as error:
-        fit(bundle, info(saying(probability)), {}, settings)
+        fit(bundle, info(answering(probability)), {}, settings)
     assert one_line(error).startswith("predictor says: ")
     assert problem in one_line(error)
 
 
 def test_a_metric_that_the_trace_does_not_have_is_a_limit(bundle, settings):
-    def remarks(*metrics):
+    def limits(*metrics):
         return fit(bundle, info(Heat), {"metrics": list(metrics)}, settings).card.limits
 
-    remark = "It reads metrics that the trace does not have: cold."
-    assert remark in remarks("heat", "cold")
-    assert remark not in remarks("heat")
+    limit = "It reads metrics that the trace does not have: cold."
+    assert limit in limits("heat", "cold")
+    assert limit not in limits("heat")
 
 
 def test_a_learner_that_raises_is_refused(bundle, settings):
@@ -502,14 +506,14 @@ def test_a_predictor_that_ends_the_process_is_refused(bundle, settings):
         def parts(self):
             raise SystemExit(0)
 
-    for cls, said in (
+    for cls, message in (
         (Leaves, "cannot fit"),
         (NeverThere, "cannot be built"),
         (LeavesLater, "cannot read its parts"),
     ):
         with pytest.raises(PluginError) as error:
             fit(bundle, info(cls), {}, settings)
-        assert one_line(error) == f"predictor heat: {said}: SystemExit: 0"
+        assert one_line(error) == f"predictor heat: {message}: SystemExit: 0"
 
 
 @pytest.mark.parametrize(
@@ -543,16 +547,18 @@ def test_a_trace_that_knows_an_event_before_it_happens_is_not_learned_from(tmp_p
         fit(early, info(Quiet), {}, settings)
 
 
-@pytest.mark.parametrize("source", [{}, {"source": "--option"}], ids=["unsaid", "said"])
+@pytest.mark.parametrize(
+    "source", [{}, {"source": "--option"}], ids=["without a source", "with a source"]
+)
 def test_a_wrong_option_is_refused_with_its_name(bundle, settings, source):
     with pytest.raises(ConfigError) as error:
         fit(bundle, info(Heat), {"horizon": 1.0}, settings, **source)
-    said = source.get("source", "options")
-    assert one_line(error).startswith(f"{said}: predictors.heat.horizon: ")
+    prefix = source.get("source", "options")
+    assert one_line(error).startswith(f"{prefix}: predictors.heat.horizon: ")
 
 
 def test_too_many_forecasts_for_memory_are_refused_before_learning(bundle, settings):
-    """Of the 76 days from the calibration on, and no others: they are what is kept."""
+    """Of the 76 days from the calibration on, and no others: only these are stored."""
     often, plugin = replace(settings, tick_s=1.0, every_s=1.0), Quiet(Quiet.Options())
     with pytest.raises(PluginError, match=r"raise every_s, was 1$"):
         Fitting(bundle, often, plugin)
@@ -562,24 +568,24 @@ def test_too_many_forecasts_for_memory_are_refused_before_learning(bundle, setti
 @pytest.mark.parametrize(
     ("asked_s", "every_s"),
     [(None, 86_400.0), (130_000.0, 129_600.0), (60.0, 43_200.0)],
-    ids=["as it says", "as is asked", "more often than there are samples"],
+    ids=["of the predictor", "of the settings", "more often than there are samples"],
 )
 def test_forecasts_come_every_whole_number_of_ticks_from_the_calibration_on(
     bundle, settings, asked_s, every_s
 ):
-    asked = []
+    moments = []
 
     def hot(view):
-        asked.append(view.now_ns)
+        moments.append(view.now_ns)
         return np.clip(view.latest("heat"), 0.0, 1.0)
 
-    model = fit(bundle, info(saying(hot)), {}, replace(settings, every_s=asked_s))
+    model = fit(bundle, info(answering(hot)), {}, replace(settings, every_s=asked_s))
     assert model.info.every_s == every_s
     every_ns = round(every_s * SECOND_NS)
     from_ns = model.card.calibrated_from_ns + every_ns
-    unseen_ns = next(ns for ns in asked if ns > model.card.fitted_until_ns)
+    unseen_ns = next(ns for ns in moments if ns > model.card.fitted_until_ns)
     assert unseen_ns - every_ns <= model.card.fitted_until_ns
-    assert asked == [
+    assert moments == [
         *range(from_ns, settings.until_ns, every_ns),
         *range(unseen_ns, 120 * DAY_NS + 1, every_ns),
     ]
@@ -592,8 +598,8 @@ def test_a_failure_without_an_end_lasts_repair_s_which_the_model_stores(bundle, 
 
     moments = []
     for repair_s in (0.0, 86_400.0, 4 * 86_400.0):
-        asked = replace(settings, repair_s=repair_s)
-        model = fit(Open(bundle.path, bundle.manifest), info(Heat), {}, asked)
+        changed = replace(settings, repair_s=repair_s)
+        model = fit(Open(bundle.path, bundle.manifest), info(Heat), {}, changed)
         assert model.info.repair_s == repair_s
         moments.append(model.card.score.samples)
     assert moments[0] > moments[1] > moments[2]
@@ -619,7 +625,7 @@ def test_a_name_that_the_trace_has_not_is_refused(bundle, settings, names, probl
 def test_a_model_stores_the_fingerprint_of_failures_known_when_training_ends(
     bundle, settings, heat
 ):
-    """Neither what is no failure, nor one that was told at the very end."""
+    """Neither an event that is no failure, nor one that became known at the very end."""
     until_h = settings.until_ns / HOUR_NS
 
     class Noted(Bundle):
@@ -636,8 +642,8 @@ def test_a_model_stores_the_fingerprint_of_failures_known_when_training_ends(
 def test_inputs_declared_as_known_before_are_in_the_model_and_on_its_card(bundle, settings, heat):
     model = fit(bundle, info(Heat), {}, replace(settings, known_before=("heat", "crash")))
     assert model.info.known_before == ("heat", "crash")
-    remark = "Declared as known beforehand, so not checked for leaks: heat, crash."
-    assert remark in model.card.limits
+    limit = "Declared as known beforehand, so not checked for leaks: heat, crash."
+    assert limit in model.card.limits
     assert heat.info.known_before is msgspec.UNSET
 
 
@@ -650,13 +656,13 @@ def test_the_card_lists_its_limits(bundle, settings, synthetic):
         Quiet(Quiet.Options()),
     )  # fmt: skip
 
-    asked = SimpleNamespace(
+    changed = SimpleNamespace(
         earlier=SimpleNamespace(component_days=100.0), calibration=Calibration()
     )
 
     def limits(*metrics, **found):
         examples = SimpleNamespace(moments=9, positives=2, metrics=metrics)
-        return [*_limits(fitting, examples, asked, score(**{"incidents": FEW, **found}))]
+        return [*_limits(fitting, examples, changed, score(**{"incidents": FEW, **found}))]
 
     made_up = "The trace is synthetic: the score does not apply to a real fleet."
     least = [

@@ -1,4 +1,4 @@
-"""A fit on columns that know the future shows no skill, names them, and says what it is without."""
+"""A fit on columns that know the future shows no skill, names them, and gives the skill without."""
 
 from typing import Annotated
 
@@ -63,7 +63,7 @@ def test_what_ranks_well_by_such_a_column_is_refused_for_it(disks):
 @pytest.mark.slow
 def test_the_card_has_the_score_without_leaky_columns(disks):
     card = fitted(disks, ["wear", "length"])
-    (without,) = (remark for remark in card.limits if remark.startswith("Without length: "))
+    (without,) = (limit for limit in card.limits if limit.startswith("Without length: "))
     alone = fitted(disks, ["wear"])
     assert f"AUPRC {alone.score.auprc.value:.3g} [" in without
     assert without.endswith(alone.verdict.sentence)
@@ -75,17 +75,17 @@ def test_a_column_declared_as_known_before_is_accepted_and_listed(disks):
     card = fitted(disks, ["wear", "fails"], known_before=["fails"])
     assert card.verdict.level == "useful"
     assert not any("leaky" in flag for flag in card.score.flags)
-    assert any("Declared as known beforehand" in remark for remark in card.limits)
+    assert any("Declared as known beforehand" in limit for limit in card.limits)
 
 
 @pytest.mark.slow
 def test_a_metric_that_the_trace_has_not_is_no_obstacle(disks):
     card = fitted(disks, ["wear", "length", "smell"])
-    assert any(remark.startswith("Without length: AUPRC") for remark in card.limits)
+    assert any(limit.startswith("Without length: AUPRC") for limit in card.limits)
 
 
 class Constant(Heat):
-    """Reads the metrics that it is told of, and says the same of all."""
+    """Reads the metrics of its options, and returns the same for all."""
 
     name = "constant"
     unfit = ()
@@ -110,7 +110,7 @@ class Constant(Heat):
 
 
 def constant(bundle, metrics, *, until_d=70, stages=lambda _: lambda _: None, **changes):
-    """Return the remarks on what the predictor is worth without what knows the future."""
+    """Return the limits on the predictor's worth without the columns that know the future."""
     until_ns = bundle.manifest.start_ns + until_d * DAY_NS
     settings = FitSettings(until_ns=until_ns, tick_s=86_400.0, repair_s=86_400.0)
     cls = type("Constant", (Constant,), changes)
@@ -119,7 +119,7 @@ def constant(bundle, metrics, *, until_d=70, stages=lambda _: lambda _: None, **
 
 
 @pytest.mark.parametrize(
-    ("metrics", "unfit", "said"),
+    ("metrics", "unfit", "problem"),
     [
         (["length", "wear"], [("wear",)], "length: needs length."),
         (
@@ -128,11 +128,11 @@ def constant(bundle, metrics, *, until_d=70, stages=lambda _: lambda _: None, **
             "length, fails: options: predictors.constant.metrics: expected `array` of length >= 1.",
         ),
     ],
-    ids=["it says", "an option"],
+    ids=["of the class", "of an option"],
 )
-def test_a_predictor_that_is_unfit_without_the_column_is_reported(disks, metrics, unfit, said):
-    _, remarks = constant(disks, metrics, unfit=unfit)
-    assert remarks == [f"It cannot be fitted without {said}"]
+def test_a_predictor_that_is_unfit_without_the_column_is_reported(disks, metrics, unfit, problem):
+    _, limits = constant(disks, metrics, unfit=unfit)
+    assert limits == [f"It cannot be fitted without {problem}"]
 
 
 def test_the_fit_without_the_column_reports_stages_and_few_failures_have_no_interval(disks):
@@ -142,12 +142,12 @@ def test_the_fit_without_the_column_reports_stages_and_few_failures_have_no_inte
         begun.append(name)
         return lambda _: None
 
-    card, (remark,) = constant(disks, ["length", "wear"], until_d=110, stages=begin)
+    card, (limit,) = constant(disks, ["length", "wear"], until_d=110, stages=begin)
     stages = ["fit constant to calibrate", "calibrate constant", "fit constant"]
     stages += ["forecast constant", "score constant"]
     assert begun == [*stages, *(f"{stage} without length" for stage in stages)]
     assert card.score.incidents < FEW
-    assert remark.startswith(f"Without length: AUPRC {card.score.auprc.value:.3g}. No skill shown")
+    assert limit.startswith(f"Without length: AUPRC {card.score.auprc.value:.3g}. No skill shown")
 
 
 def test_without_telemetry_a_metric_that_is_named_knows_nothing(tmp_path):
@@ -167,7 +167,7 @@ def test_a_name_that_is_no_metric_is_refused_in_one_line(disks):
 
 @pytest.fixture(scope="module")
 def noted(tmp_path_factory):
-    """Disks of which a return was opened some days before each failure, as somebody wrote later."""
+    """Disks of which a return was opened some days before each failure, as was written later."""
     fleet = fleet_of_disks(1, count=300)
     days = fleet.random.uniform(2, 6, len(fleet.failures))
     fleet.notes += [
@@ -199,10 +199,10 @@ def test_a_kind_of_event_noted_afterwards_is_refused_with_the_score_without_it(
     noted,
 ):
     card = judged_by_events(noted)
-    told = "Refused: it reads leaky columns: return opened; "
-    assert card.verdict.sentence.startswith(told)
+    refusal = "Refused: it reads leaky columns: return opened; "
+    assert card.verdict.sentence.startswith(refusal)
     text = "Without return opened and any other fault: AUPRC "
-    assert any(remark.startswith(text) for remark in card.limits)
+    assert any(limit.startswith(text) for limit in card.limits)
     assert judged_by_events(noted, "return opened").verdict.level in ("weak", "useful")
 
 
@@ -218,7 +218,7 @@ def test_a_column_that_no_option_leaves_out_is_reported(tmp_path):
     fleet.__post_init__()
     fleet.metrics, fleet.attributes = {"temperature": fleet.random.normal(size=len(fleet.at))}, {}
     card = judged_by_events(fleet.write(tmp_path / "t.tltrace"))
-    told = "Refused: it reads leaky columns: time in service; "
-    assert card.verdict.sentence.startswith(told)
+    refusal = "Refused: it reads leaky columns: time in service; "
+    assert card.verdict.sentence.startswith(refusal)
     text = "It cannot be fitted without time in service: logistic has no option for that."
     assert text in card.limits

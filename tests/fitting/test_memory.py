@@ -31,20 +31,20 @@ LOOSE_BYTES = 4 << 20
 
 @pytest.fixture(scope="module")
 def built(bundle, settings):
-    told = {"horizon_s": HORIZON_S, "max_healthy": 500, "trees": 10}
-    among = candidates(discover(), told, tick_s=settings.tick_s, has_metrics=True)
+    options = {"horizon_s": HORIZON_S, "max_healthy": 500, "trees": 10}
+    among = candidates(discover(), options, tick_s=settings.tick_s, has_metrics=True)
     return [(one.name, plugin) for one, plugin in _built(bundle, among, settings)]
 
 
 @pytest.mark.slow
 def test_every_learner_estimates_its_memory_and_takes_no_more(bundle, settings, built):
-    """All that learn from rows say the same; threshold_rules keeps a few counts."""
+    """All that learn from rows agree; threshold_rules stores a few counts."""
     settings = replace(settings, until_ns=30 * DAY_NS)
     usual = {plugin.name: plugin for _, plugin in reversed(built)}
     for name in ("fault_history", "logistic", "seasonal_residual", "survival", "temporal_conv"):
         plugin = usual[name]
-        said = own_bytes(plugin, size_of(bundle, settings, plugin))
-        assert said > 0, name
+        estimate = own_bytes(plugin, size_of(bundle, settings, plugin))
+        assert estimate > 0, name
         fitting = Fitting(bundle, settings, plugin)
         plugin.fit(fitting.examples(plugin))  # modules that it imports are none of it
         tracemalloc.start()
@@ -53,7 +53,7 @@ def test_every_learner_estimates_its_memory_and_takes_no_more(bundle, settings, 
             _, most = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        assert most < said + LOOSE_BYTES, f"{name}: {most} of {said}"
+        assert most < estimate + LOOSE_BYTES, f"{name}: {most} of {estimate}"
 
 
 def test_what_there_is_no_room_for_is_left_out_by_name_with_the_figure(

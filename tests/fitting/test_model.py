@@ -132,7 +132,7 @@ def test_what_a_model_is_that_was_changed_is_refused(path):
 
 
 @pytest.mark.parametrize(
-    ("what", "value", "told"),
+    ("what", "value", "needed"),
     [
         ("predictor", "blind", "'heat'"),
         ("task", "detect", "'forecast'"),
@@ -142,10 +142,10 @@ def test_what_a_model_is_that_was_changed_is_refused(path):
         ("threshold", 5.0, r"0\.\d+"),
     ],
 )
-def test_a_model_that_contradicts_its_card_is_refused(model, tmp_path, what, value, told):
+def test_a_model_that_contradicts_its_card_is_refused(model, tmp_path, what, value, needed):
     path = tmp_path / "heat.tlmodel"
     Model(replace(model.info, **{what: value}), model.parts, model.card).save(path)
-    text = rf": need {what} {told} in model\.json, as in card\.json, was {value!r}"
+    text = rf": need {what} {needed} in model\.json, as in card\.json, was {value!r}"
     assert re.fullmatch(text, refused(path))
 
 

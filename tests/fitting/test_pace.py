@@ -1,4 +1,4 @@
-"""Who looks at a trace, or asks, far more often than it tells anything is told so."""
+"""A pace far above the one at which the trace has samples gives a warning."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Who learns from one trace in passes that are shared, and what becomes of who cannot."""
+"""Predictors learn from one trace in shared passes; one that fails does not stop the others."""
 
 import numpy as np
 import pytest
@@ -93,12 +93,12 @@ def test_all_learn_once_from_the_training_time_and_forecast_the_time_after(passe
     plugins = (Blind(Options()), Gathers(), Heat(Options(metrics=("heat",))))
     passes, begun = passes_of(*plugins)
     passes.learn()
-    said = passes.forecast()
+    predicted = passes.forecast()
     assert plugins[1].learned == [57.0]
     assert plugins[2].level != Heat.level
     assert begun == ["pass blind", "learn", "fit heat", "forecast blind"]
-    assert [*said] == [0, 1, 2]
-    assert {*said[1].score[~np.isnan(said[1].score)]} == {0.57}
+    assert [*predicted] == [0, 1, 2]
+    assert {*predicted[1].score[~np.isnan(predicted[1].score)]} == {0.57}
 
 
 def test_later_predictors_see_what_they_need(passes_of):
@@ -111,9 +111,9 @@ def test_later_predictors_see_what_they_need(passes_of):
 def test_row_learners_are_fitted_without_the_calibration_time_and_then_with_it(passes_of):
     learner = Gathers()
     passes, _ = passes_of(learner)
-    (said,) = passes.learn_twice().values()
+    (predicted,) = passes.learn_twice().values()
     assert learner.learned == [42.0, 57.0]
-    assert {*said.score[~np.isnan(said.score)]} == {0.42}
+    assert {*predicted.score[~np.isnan(predicted.score)]} == {0.42}
 
 
 @pytest.mark.parametrize("cls", [Never, lambda: NeverAlone(Options(metrics=("heat",)))])

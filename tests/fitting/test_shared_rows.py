@@ -1,4 +1,4 @@
-"""What somebody else's learner does as it gathers rows costs nobody but itself."""
+"""An error in one predictor while it gathers rows does not affect the others."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Windows, ages and staleness are what a slow and plain bookkeeping says they are."""
+"""Windows, ages and staleness equal those of a slow, plain implementation."""
 
 import math
 import struct
@@ -27,12 +27,14 @@ def make_fleet(tick_s: float = TICK_S) -> FleetState:
     return FleetState(NEEDS, tick_s=tick_s, stale_after_s=STALE_S, costs=Costs())
 
 
-def batch(worker: str, life: int, metrics: tuple[str, ...], rows: list[list[float]]) -> Telemetry:
+def batch(
+    worker: str, incarnation: int, metrics: tuple[str, ...], rows: list[list[float]]
+) -> Telemetry:
     flat = [value for row in rows for value in row]
     return Telemetry(
         run="run",
         worker=worker,
-        incarnation=life,
+        incarnation=incarnation,
         seq=0,
         state="training",
         step=1,
@@ -45,10 +47,10 @@ def batch(worker: str, life: int, metrics: tuple[str, ...], rows: list[list[floa
 
 @dataclass
 class Row:
-    """One worker's life, kept the plain way: a column a tick, and the newest valid value."""
+    """One incarnation of a worker: a list of values per tick, and the newest valid value."""
 
-    life: int
-    heard_ns: int
+    incarnation: int
+    seen_ns: int
     former: set[int] = field(default_factory=set)
     columns: dict[str, list[float]] = field(default_factory=lambda: {"heat": [], "loss": []})
     newest: dict[str, tuple[float, int]] = field(default_factory=dict)
@@ -57,26 +59,28 @@ class Row:
 
 
 class Reference:
-    """What :class:`FleetState` should say, one number at a time."""
+    """What :class:`FleetState` should return, computed one number at a time."""
 
     def __init__(self) -> None:
         self.rows: dict[str, Row] = {}
         self.ticks = 0
         self._pending: list[tuple[Telemetry, int]] = []
 
-    def register(self, worker: str, life: int, now_ns: int) -> None:
+    def register(self, worker: str, incarnation: int, now_ns: int) -> None:
         row = self.rows.get(worker)
-        if row is None or self.may_begin(row, life, now_ns):
-            former = {row.life, *row.former} if row else set()
-            self.rows[worker] = Row(life, now_ns, former)
+        if row is None or self.may_begin(row, incarnation, now_ns):
+            former = {row.incarnation, *row.former} if row else set()
+            self.rows[worker] = Row(incarnation, now_ns, former)
             for column in self.rows[worker].columns.values():
                 column += [NAN] * self.ticks
-        elif life == row.life:
-            row.heard_ns = now_ns
+        elif incarnation == row.incarnation:
+            row.seen_ns = now_ns
 
-    def may_begin(self, row: Row, life: int, now_ns: int) -> bool:
-        silent = row.heard_ns < now_ns - round(STALE_S * SECOND_NS)
-        return life != row.life and (silent or (life > row.life and life not in row.former))
+    def may_begin(self, row: Row, incarnation: int, now_ns: int) -> bool:
+        silent = row.seen_ns < now_ns - round(STALE_S * SECOND_NS)
+        return incarnation != row.incarnation and (
+            silent or (incarnation > row.incarnation and incarnation not in row.former)
+        )
 
     def receive(self, batch: Telemetry, ts_ns: int) -> None:
         self._pending.append((batch, ts_ns))
@@ -91,7 +95,7 @@ class Reference:
             known = self.rows.get(got.worker)
             if known is None or self.may_begin(known, got.incarnation, now_ns):
                 strangers.add(got.worker)
-            elif got.incarnation == known.life and got.ts_ns:
+            elif got.incarnation == known.incarnation and got.ts_ns:
                 last = np.frombuffer(got.values).reshape(-1, len(got.metrics))[-1]
                 for metric, value in zip(got.metrics, last.tolist(), strict=True):
                     if metric in known.columns:
@@ -105,8 +109,8 @@ class Reference:
                     row.changes_ns[metric].append(at_ns)
         for got, ts_ns in self._pending:
             known = self.rows.get(got.worker)
-            if known is not None and got.incarnation == known.life:
-                known.heard_ns = ts_ns
+            if known is not None and got.incarnation == known.incarnation:
+                known.seen_ns = ts_ns
         self._pending.clear()
         self.ticks += 1
         return strangers
@@ -138,7 +142,7 @@ class Reference:
 headers = st.sampled_from([("heat",), ("loss", "heat"), ("other",), ("heat", "other"), ()])
 values = st.floats(width=64) | st.just(NAN)
 arrivals = st.builds(
-    lambda worker, life, metrics, draw: ("batch", worker, life, metrics, draw),
+    lambda worker, incarnation, metrics, draw: ("batch", worker, incarnation, metrics, draw),
     st.sampled_from([*WORKERS, "x-0"]),
     st.integers(1, 2),
     headers,
@@ -159,14 +163,14 @@ def test_columns_equal_those_of_a_simple_reference(script):
     fleet, reference, now_ns = make_fleet(), Reference(), START_NS
     for event in [*script, ("tick", 1)]:
         match event:
-            case "hello", worker, life:
-                fleet.register(hello(worker, incarnation=life), now_ns)
-                reference.register(worker, life, now_ns)
-            case "batch", worker, life, metrics, drawn:
+            case "hello", worker, incarnation:
+                fleet.register(hello(worker, incarnation=incarnation), now_ns)
+                reference.register(worker, incarnation, now_ns)
+            case "batch", worker, incarnation, metrics, drawn:
                 width = len(metrics)
                 rows = [drawn[i : i + width] for i in range(0, len(drawn), 3)] if width else []
                 for receiver in (fleet, reference):
-                    receiver.receive(batch(worker, life, metrics, rows), now_ns)
+                    receiver.receive(batch(worker, incarnation, metrics, rows), now_ns)
             case _, seconds:
                 now_ns += seconds * SECOND_NS
                 strangers = fleet.close_tick(now_ns)
@@ -189,9 +193,9 @@ def test_columns_equal_those_of_a_simple_reference(script):
                     np.testing.assert_array_equal(
                         view.last_known(metric), reference.last_known(metric)
                     )
-                for which, told in ((0, view.moved_s), (-1, view.changed_s)):
+                for which, since in ((0, view.moved_s), (-1, view.changed_s)):
                     np.testing.assert_array_equal(
-                        told("heat"), reference.since_s("heat", which, now_ns)
+                        since("heat"), reference.since_s("heat", which, now_ns)
                     )
                 rested = np.subtract(
                     reference.began_s("heat", now_ns), reference.since_s("heat", 0, now_ns)
@@ -228,10 +232,10 @@ def test_a_returned_array_of_last_values_does_not_change():
     fleet.register(hello("a-0"), START_NS)
     fleet.receive(batch("a-0", 1, ("heat",), [[1.0]]), START_NS)
     fleet.close_tick(START_NS)
-    told = fleet.view(START_NS, {}).last_known("heat")
+    before = fleet.view(START_NS, {}).last_known("heat")
     fleet.receive(batch("a-0", 1, ("heat",), [[2.0]]), START_NS)
     fleet.close_tick(START_NS)
-    assert told == [1.0]
+    assert before == [1.0]
 
 
 def test_a_new_incarnation_inherits_no_values():
@@ -244,8 +248,8 @@ def test_a_new_incarnation_inherits_no_values():
     assert fleet.view(START_NS, {}).moved_s("heat") == [0.0]
     fleet.register(hello("a-0", incarnation=2), START_NS)
     view = fleet.view(START_NS, {})
-    for told in (view.moved_s, view.changed_s, view.rested_s):
-        assert np.isnan(told("heat")).all()
+    for method in (view.moved_s, view.changed_s, view.rested_s):
+        assert np.isnan(method("heat")).all()
     assert np.isnan(view.window("heat", 4.0)).all()
     assert np.isnan(view.latest("heat")).all()
     assert view.age_s("heat") == [math.inf]
@@ -277,8 +281,8 @@ def test_a_value_is_the_latest_until_it_is_older_than_stale():
 def test_a_pending_batch_is_reduced_to_its_newest_sample():
     fleet = make_fleet()
     fleet.receive(batch("a-0", 1, ("heat", "loss"), [[1.0, 2.0]] * 50), START_NS)
-    ((kept, _),) = fleet._intake._pending
-    assert (len(kept.ts_ns), len(kept.values)) == (8, 16)
+    ((pending, _),) = fleet._intake._pending
+    assert (len(pending.ts_ns), len(pending.values)) == (8, 16)
 
 
 def test_a_late_worker_does_not_change_the_others():
@@ -294,14 +298,14 @@ def test_a_late_worker_does_not_change_the_others():
     after = fleet.view(START_NS, {})
     assert before.window("heat", 4.0)[0].tolist()[1:] == [1.0, 2.0, 3.0]
     for name in ("heat", "loss"):
-        for told in ("latest", "age_s", "last_known"):
-            was, now = getattr(before, told)(name), getattr(after, told)(name)
+        for method in ("latest", "age_s", "last_known"):
+            was, now = getattr(before, method)(name), getattr(after, method)(name)
             np.testing.assert_array_equal(was, now[:16])
         np.testing.assert_array_equal(before.window(name, 1.0), after.window(name, 1.0)[:16])
     np.testing.assert_array_equal(before.window("heat", 4.0), after.window("heat", 4.0)[:16])
-    for told in ("moved_s", "changed_s", "rested_s"):
+    for method in ("moved_s", "changed_s", "rested_s"):
         np.testing.assert_array_equal(
-            getattr(before, told)("heat"), getattr(after, told)("heat")[:16]
+            getattr(before, method)("heat"), getattr(after, method)("heat")[:16]
         )
 
 

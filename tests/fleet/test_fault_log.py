@@ -14,16 +14,16 @@ def fault(ts_s: int, name: str = "", node: str = "n1") -> Fault:
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 9)), max_size=30), st.integers(0, 60))
-def test_faults_are_remembered_in_order_and_once_for_memory_s(told, now_s):
+def test_faults_are_remembered_in_order_and_once_for_memory_s(faults, now_s):
     log, known = FaultLog(memory_s=20.0), {}
-    for ts_s, number in told:
+    for ts_s, number in faults:
         name = f"e{number}"
-        told_now = fault(ts_s, name, node=("n0", "n1", "")[number % 3])
-        assert log.add(told_now) == (name not in known)
+        new = fault(ts_s, name, node=("n0", "n1", "")[number % 3])
+        assert log.add(new) == (name not in known)
         known.setdefault(name, ts_s)
     log.forget_old(now_s * SECOND_NS)
-    kept = {name: ts_s for name, ts_s in known.items() if ts_s >= now_s - 20}
-    assert {f.id: f.ts_ns // SECOND_NS for f in log.faults} == kept
+    expected = {name: ts_s for name, ts_s in known.items() if ts_s >= now_s - 20}
+    assert {f.id: f.ts_ns // SECOND_NS for f in log.faults} == expected
     assert [f.ts_ns for f in log.faults] == sorted(f.ts_ns for f in log.faults)
     for place in ("n0", "n1", "w1"):
         there = tuple(f for f in log.faults if (f.node or f.worker) == place)
@@ -76,9 +76,9 @@ times = st.integers(0, 50)
 
 
 @given(st.lists(st.tuples(times, st.booleans()), max_size=40), st.integers(1, 30))
-def test_added_faults_are_returned_whatever_was_forgotten(told, memory_s):
+def test_added_faults_are_returned_whatever_was_forgotten(faults, memory_s):
     log, before, now_s = FaultLog(memory_s=memory_s), (), 0
-    for number, (ts_s, is_looked_at) in enumerate(told):
+    for number, (ts_s, is_looked_at) in enumerate(faults):
         log.add(fault(ts_s, f"e{number}"))
         if is_looked_at:
             now_s = max(now_s, ts_s)

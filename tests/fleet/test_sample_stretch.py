@@ -1,4 +1,4 @@
-"""A stretch of samples says what the same samples say tick by tick."""
+"""A stretch of samples has the same effect as the same samples tick by tick."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ numbers = st.sampled_from(
 
 @st.composite
 def stretches(draw):
-    """Return who reports, and of up to 9 ticks what each reported and the values."""
+    """Return which workers report, and of up to 9 ticks what each reported and the values."""
     some = st.lists(st.sampled_from(WORKERS), unique=True, min_size=1)
     workers = draw(st.just(WORKERS) | some.map(tuple))
     metrics = draw(st.just(METRICS) | st.lists(st.sampled_from(METRICS), unique=True).map(tuple))
@@ -49,7 +49,7 @@ def stretches(draw):
 events = st.one_of(
     stretches(),
     stretches(),
-    st.tuples(st.just("life"), st.sampled_from(WORKERS)),
+    st.tuples(st.just("hello"), st.sampled_from(WORKERS)),
     st.tuples(st.just("fault"), st.sampled_from(WORKERS)),
 )
 
@@ -77,13 +77,13 @@ def seen(fleet, now_ns):
     needs=st.sampled_from([NEEDS, (*NEEDS, Need("unmeasured"))]),
 )
 def test_a_stretch_gives_the_same_view_as_its_samples_tick_by_tick(story, needs):
-    at_once, by_tick, now_ns, lives = fleet(needs), fleet(needs), START_NS, 1
+    at_once, by_tick, now_ns, incarnation = fleet(needs), fleet(needs), START_NS, 1
     for event in story:
         match event:
-            case "life", worker:
-                lives += 1
+            case "hello", worker:
+                incarnation += 1
                 for each in (at_once, by_tick):
-                    each.register(hello(worker, incarnation=lives), now_ns)
+                    each.register(hello(worker, incarnation=incarnation), now_ns)
             case "fault", node:
                 fault = NodeFault(node=node, kind="xid", ts_ns=now_ns, id=f"{node}{now_ns}")
                 for each in (at_once, by_tick):
@@ -108,8 +108,8 @@ def test_what_a_stretch_ended_with_is_what_the_next_one_begins_from():
         if values[0] == 1.0:
             seen_first.receive_stretch(SampleStretch(WORKERS, ("loss",), ts_ns, of_all, reported))
     now_ns = int(ts_ns[-1])
-    for told in ("moved_s", "changed_s", "rested_s"):
-        was, now = (getattr(f.view(now_ns, {}), told)("loss") for f in (seen_first, seen_last))
+    for method in ("moved_s", "changed_s", "rested_s"):
+        was, now = (getattr(f.view(now_ns, {}), method)("loss") for f in (seen_first, seen_last))
         np.testing.assert_array_equal(was, now)
 
 

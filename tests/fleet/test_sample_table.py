@@ -1,4 +1,4 @@
-"""A table of many workers' samples says what the same samples say as telemetry."""
+"""A table of many workers' samples has the same effect as the samples as telemetry."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Who is there, in which state, and what faults are remembered."""
+"""Which workers are there, in which state, and which faults are remembered."""
 
 import pytest
 
@@ -70,9 +70,11 @@ def test_the_newest_note_of_a_declared_kind_is_stored_per_incarnation():
     needs = (NeedNotes(("dump",)),)
     fleet = FleetState(needs, tick_s=1.0, stale_after_s=10.0, costs=Costs())
     fleet.register(hello("a-0"), START_NS)
-    for number, (kind, life) in enumerate((("dump", 1), ("dump", 1), ("other", 1), ("dump", 9))):
-        said = Note(run="run", worker="a-0", incarnation=life, kind=kind, step=number)
-        fleet.note(said, START_NS)
+    for number, (kind, incarnation) in enumerate(
+        (("dump", 1), ("dump", 1), ("other", 1), ("dump", 9))
+    ):
+        note = Note(run="run", worker="a-0", incarnation=incarnation, kind=kind, step=number)
+        fleet.note(note, START_NS)
     view = fleet.view(START_NS, {})
     assert view.note("dump", 0).step == 1
     with pytest.raises(KeyError, match="other: need a NeedNotes of it in needs"):
@@ -149,7 +151,7 @@ def test_a_view_and_its_reader_cannot_spoil_what_knobs_there_are(fleet):
 
 
 def is_here(fleet: FleetState, worker: str, incarnation: int, after_s: float = 0.0) -> bool:
-    """Say hello, and return whether this life of the worker is the one that is known then."""
+    """Send a hello, and return whether this incarnation is then the known one."""
     when_ns = START_NS + round(after_s * SECOND_NS)
     fleet.register(hello(worker, incarnation=incarnation), when_ns)
     return fleet.knows(worker, incarnation) and not fleet.is_over(fleet.row_of[worker])

@@ -69,7 +69,7 @@ def test_every_span_is_described_as_the_textbook_does(values, level, tick_s):
             here = naive(mine, tick_s)
             known = values[row][np.isfinite(values[row])]
             if not np.isfinite(mine).any() and len(known):
-                same = known[-1]  # nothing new was told
+                same = known[-1]  # no new value came
                 still = {"mean": same, "lowest": same, "highest": same}
                 here = {**dict.fromkeys(here, 0.0), **still}
             for what, expected in here.items():
@@ -97,8 +97,8 @@ def test_features_of_several_metrics_equal_those_of_each_alone(workers):
     of_all = table(Features(metrics=("a", "b", "c"), spans_s=(2.0, 4.0)), view_of(values))
     for name in values:
         alone = Features(metrics=(name,), spans_s=(2.0, 4.0))
-        for column, told in table(alone, view_of({name: values[name]})).items():
-            np.testing.assert_array_equal(told, of_all[column])
+        for column, computed in table(alone, view_of({name: values[name]})).items():
+            np.testing.assert_array_equal(computed, of_all[column])
 
 
 def test_the_newest_value_its_age_and_its_distance_to_the_fleet_are_features():
@@ -232,8 +232,8 @@ def test_faults_of_others_are_scaled_up_for_unobserved_time():
     def of_the_fleet(watched_s):
         named = history([fault("a", DAY_S)], workers=3, node=("a", "b", "c"), watched_s=watched_s)
         return [
-            named[f"faults a node of the others in the fleet, halved every {life} d"][1].item()
-            for life in (1, 10)
+            named[f"faults a node of the others in the fleet, halved every {days} d"][1].item()
+            for days in (1, 10)
         ]
 
     seen, for_long = of_the_fleet(np.nan), of_the_fleet(1000 * DAY_S)
@@ -358,7 +358,7 @@ def test_labels_that_change_with_a_hello_are_looked_at_again():
 
 
 def test_fault_features_alone_do_not_include_the_heartbeat_age():
-    """In a trace that depends on whether somebody else reads telemetry."""
+    """In a trace that depends on whether another reader needs telemetry."""
     faults = Features(half_lives_s=(DAY_S,))
     assert not any("heard" in name for name in faults.names)
     assert faults.compute(view_of(workers=2)).shape == (2, len(faults.names))

@@ -1,4 +1,4 @@
-"""Precision, recall and their average are those of scikit-learn, which nobody has to wait for."""
+"""Precision, recall and their average equal those of scikit-learn, and take less time."""
 
 import subprocess
 import sys

@@ -56,10 +56,10 @@ def test_every_failure_is_sampled_and_healthy_rows_up_to_the_limit(outcomes, mos
         return
     rows = filled(outcomes, most).rows("mine")
     assert rows.features[rows.failed, 0].tolist() == failures.tolist()
-    kept = rows.features[~rows.failed, 0]
-    assert set(kept) <= set(healthy)
-    assert len(kept) == min(most, len(healthy))
-    assert rows.share == len(kept) / len(healthy)
+    selected = rows.features[~rows.failed, 0]
+    assert set(selected) <= set(healthy)
+    assert len(selected) == min(most, len(healthy))
+    assert rows.share == len(selected) / len(healthy)
     assert (np.diff(rows.at_ns) >= 0).all()
 
 
@@ -77,8 +77,8 @@ def test_the_same_seed_keeps_the_same_rows_and_another_one_others():
 
 def test_each_moment_has_the_same_chance_to_be_sampled():
     outcomes = [[1.0], *[[0.0] * 10] * 50]
-    kept = [filled(outcomes, 50, seed).rows("mine").at_ns[1:] // DAY_NS for seed in range(200)]
-    early = np.mean(np.concatenate(kept) <= 25)
+    selected = [filled(outcomes, 50, seed).rows("mine").at_ns[1:] // DAY_NS for seed in range(200)]
+    early = np.mean(np.concatenate(selected) <= 25)
     assert early == pytest.approx(0.5, abs=0.02)
 
 
@@ -105,14 +105,14 @@ COLUMN = st.one_of(
 def test_each_varying_column_is_informative_once_and_a_constant_one_never(columns):
     features = np.array(columns).T
     rows = Rows(features, np.arange(12) > 5, np.arange(12), share=1.0)
-    told = rows.informative.tolist()
+    informative = rows.informative.tolist()
     varies = [len(np.unique(column)) > 1 for column in columns]
-    assert all(varies[place] for place in told) or (told == [0] and not any(varies))
+    assert all(varies[place] for place in informative) or (informative == [0] and not any(varies))
     for place in np.flatnonzero(varies):
-        at_or_before = [at for at in told if at <= place]
+        at_or_before = [at for at in informative if at <= place]
         same = [np.array_equal(columns[at], columns[place], equal_nan=True) for at in at_or_before]
         assert sum(same) == 1
-    np.testing.assert_array_equal(rows.narrowed.features, features[:, told])
+    np.testing.assert_array_equal(rows.narrowed.features, features[:, informative])
 
 
 def test_two_columns_that_differ_in_one_row_are_both_informative():
@@ -131,9 +131,9 @@ def test_a_column_that_has_minus_nought_where_another_has_nought_repeats_it():
 
 def test_an_empty_column_is_not_informative_and_without_any_the_first_is_used():
     nothing, same, varies = np.full(4, np.nan), np.ones(4), np.arange(4.0)
-    for columns, told in (((same, nothing, varies), [2]), ((nothing, same), [0])):
+    for columns, expected in (((same, nothing, varies), [2]), ((nothing, same), [0])):
         rows = Rows(np.column_stack(columns), np.arange(4) > 2, np.arange(4), share=1.0)
-        assert rows.informative.tolist() == told
+        assert rows.informative.tolist() == expected
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_a_part_in_json_is_what_it_should_be_or_refused():
             json_part({"card.json": data}, "card.json", Card)
 
 
-KEPT = """
+SCRIPT = """
 import sys
 from sklearn.linear_model import LogisticRegression
 from torchloom_core.learning import estimator_bytes, estimator_part
@@ -295,5 +295,5 @@ print(torch.zeros(1).tolist())
 @pytest.mark.long
 @pytest.mark.integration
 def test_an_estimator_is_serialised_and_read_without_importing_torch():
-    ran = subprocess.run([sys.executable, "-c", KEPT], capture_output=True, text=True, check=True)
+    ran = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
     assert ran.stdout.splitlines() == ["False", "[0.0]"]

@@ -1,4 +1,4 @@
-"""Four levels: refused, no skill, weak and useful; what lacks for a higher one is said."""
+"""Four levels: refused, no skill, weak and useful; the sentence says what a higher one needs."""
 
 import msgspec
 import pytest
@@ -111,7 +111,7 @@ def test_an_interval_that_begins_within_a_tenth_of_chance_is_not_clear_of_0(low,
 
 
 @pytest.mark.parametrize(
-    ("above", "said"),
+    ("above", "expected"),
     [
         (
             HARDLY,
@@ -122,10 +122,10 @@ def test_an_interval_that_begins_within_a_tenth_of_chance_is_not_clear_of_0(low,
         (Interval(value=-0.01, low=-0.02, high=0.0), "not significantly above "),
     ],
 )
-def test_a_ranking_no_better_than_random_has_no_skill(above, said):
+def test_a_ranking_no_better_than_random_has_no_skill(above, expected):
     level, sentence = verdict(judged(above))
     assert level == "no skill"
-    assert sentence.startswith(f"No skill: AUPRC is {said}")
+    assert sentence.startswith(f"No skill: AUPRC is {expected}")
     assert "it found 10 of 20 failures (50 %, by chance 3.1 %)" in sentence
 
 
@@ -155,7 +155,7 @@ def test_with_few_incidents_no_skill_is_shown(task, count, what):
 
 
 @pytest.mark.parametrize(
-    ("versus", "said"),
+    ("versus", "expected"),
     [
         ({}, ", with no baseline to compare with;"),
         (
@@ -177,8 +177,8 @@ def test_with_few_incidents_no_skill_is_shown(task, count, what):
         ),
     ],
 )
-def test_the_nearest_baseline_is_named(versus, said):
-    assert said in verdict(judged(versus={"random": CLEAR, **versus})).sentence
+def test_the_nearest_baseline_is_named(versus, expected):
+    assert expected in verdict(judged(versus={"random": CLEAR, **versus})).sentence
 
 
 def test_without_a_random_score_there_is_no_verdict_sentence():

@@ -1,4 +1,4 @@
-"""A blend is the mean of its members, and is kept and refused as they are."""
+"""A blend is the mean of its members, and is stored and refused as they are."""
 
 from typing import ClassVar
 
@@ -53,16 +53,16 @@ def test_no_member_or_one_twice_is_refused(members, was):
 
 
 @pytest.mark.parametrize(
-    ("kept", "problem"),
+    ("part", "problem"),
     [
         (b"\xff", "need the members as msgpack"),
         (msgspec.msgpack.encode({"forest": b""}), "need logistic, was forest"),
         (msgspec.msgpack.encode({"logistic": b"x"}), "logistic.safetensors"),
     ],
 )
-def test_unknown_members_are_refused_in_one_line(kept, problem):
+def test_unknown_members_are_refused_in_one_line(part, problem):
     blend = learned(BlendPredictor, members=("logistic",))
-    parts = {**blend.parts(), "blend.msgpack": kept}
+    parts = {**blend.parts(), "blend.msgpack": part}
     with pytest.raises(ModelError, match=problem) as error:
         blend.restore(parts)
     assert "\n" not in str(error.value)

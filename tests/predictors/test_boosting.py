@@ -52,10 +52,10 @@ def rows_of(features, failed):
 
 def test_it_finds_what_warns_and_its_probabilities_come_true(fitted):
     later = warming(seed=1)
-    said = np.concatenate([fitted.forecast(e.view).probability for e in later])
+    predicted = np.concatenate([fitted.forecast(e.view).probability for e in later])
     true = np.concatenate([e.outcome for e in later])
-    assert average_precision_score(true, said) > 10 * true.mean()
-    assert said.mean() == pytest.approx(true.mean(), rel=0.3)
+    assert average_precision_score(true, predicted) > 10 * true.mean()
+    assert predicted.mean() == pytest.approx(true.mean(), rel=0.3)
 
 
 def test_the_reason_is_the_feature_without_which_it_would_be_judged_better(fitted):
@@ -73,8 +73,8 @@ def test_a_sample_of_the_healthy_keeps_the_prior(library):
     true = np.mean([e.outcome for e in unforeseen])
     assert sampled._learned.share < 0.15
     assert sampled._learned.prior == pytest.approx(true)
-    said = np.mean([sampled.forecast(e.view).probability for e in warming(seed=2)])
-    assert said == pytest.approx(true, rel=0.4)
+    predicted = np.mean([sampled.forecast(e.view).probability for e in warming(seed=2)])
+    assert predicted == pytest.approx(true, rel=0.4)
 
 
 def test_growth_stops_early_on_later_time(fitted, library):
@@ -96,10 +96,10 @@ def test_a_metric_without_samples_in_training_does_not_matter(library):
     nothing = {"later": np.full((WORKERS, 10), np.nan)}
     learner.fit(Example(view=_with(e.view, nothing), outcome=e.outcome) for e in warming()[:60])
     view = warming(seed=1)[0].view
-    told = _with(view, {"later": np.full((WORKERS, 10), 7.0)})
-    untold = _with(view, nothing)
-    assert learner.forecast(told).probability == pytest.approx(
-        learner.forecast(untold).probability, abs=0
+    with_later = _with(view, {"later": np.full((WORKERS, 10), 7.0)})
+    without = _with(view, nothing)
+    assert learner.forecast(with_later).probability == pytest.approx(
+        learner.forecast(without).probability, abs=0
     )
 
 
@@ -121,8 +121,8 @@ def test_no_option_is_lost_on_either_library(library, option):
     usual, other = (
         predictor(library=library, **{"max_trees": 5, **options}) for options in ({}, option)
     )
-    said = usual.log_odds(usual.grow(rows), rows.features)
-    assert np.abs(other.log_odds(other.grow(rows), rows.features) - said).max() > 0.01
+    predicted = usual.log_odds(usual.grow(rows), rows.features)
+    assert np.abs(other.log_odds(other.grow(rows), rows.features) - predicted).max() > 0.01
 
 
 def test_twenty_trees_in_vain_are_the_last(library):
@@ -203,7 +203,7 @@ def test_trees_grow_on_one_thread_though_the_library_comes_only_as_they_do(monke
         return self
 
     monkeypatch.setattr(HistGradientBoostingClassifier, "fit", fit)
-    # What learn() limits is what is loaded by then, and here that is done by nobody.
+    # What learn() limits is what is loaded by then, and nothing does that here.
     predictor()._boost(rows_of([1.0, 2.0, 3.0], [False, True, False]), trees=2)
     assert seen
     assert set(seen) == {1}

@@ -101,8 +101,8 @@ def test_fitting_finds_how_fast_the_past_fades(truth_days, allowed):
 def test_a_fitted_rate_comes_true_on_average():
     learner, examples = days_fitted(), grid(10.0)
     learner.fit(examples[:150])
-    said = np.mean([learner.forecast(e.view).probability for e in examples[157:]])
-    assert said == pytest.approx(np.mean([e.outcome for e in examples[157:]]), rel=0.35)
+    predicted = np.mean([learner.forecast(e.view).probability for e in examples[157:]])
+    assert predicted == pytest.approx(np.mean([e.outcome for e in examples[157:]]), rel=0.35)
 
 
 @pytest.mark.slow
@@ -162,11 +162,11 @@ def test_a_damaged_part_is_refused(parts, message):
 
 
 def test_the_history_of_a_view_is_computed_once(monkeypatch):
-    asked = []
+    calls = []
     compute = FaultColumns.compute
-    monkeypatch.setattr(FaultColumns, "compute", lambda *of: asked.append(of) or compute(*of))
+    monkeypatch.setattr(FaultColumns, "compute", lambda *of: calls.append(of) or compute(*of))
     live = predictor()
     view = view_of(workers=2, labels=({"owner": "a"}, {"owner": "b"}))
     live.gathering().add(Example(view=view, outcome=np.array([0.0, 1.0])))
     live.forecast(view.with_labels(labels_read(live.needs)))
-    assert len(asked) == 1
+    assert len(calls) == 1

@@ -33,18 +33,18 @@ def fitted():
 
 def test_it_finds_what_warns_and_its_probabilities_come_true(fitted):
     later = warming(seed=1)
-    said = np.concatenate([fitted.forecast(e.view).probability for e in later])
+    predicted = np.concatenate([fitted.forecast(e.view).probability for e in later])
     true = np.concatenate([e.outcome for e in later])
-    assert average_precision_score(true, said) > 10 * true.mean()
-    assert said.mean() == pytest.approx(true.mean(), rel=0.3)
+    assert average_precision_score(true, predicted) > 10 * true.mean()
+    assert predicted.mean() == pytest.approx(true.mean(), rel=0.3)
 
 
 def test_a_sample_of_the_healthy_keeps_the_prior():
     sampled = predictor(max_healthy=500)
     sampled.fit(warming())
     later = warming(seed=1)
-    said = np.mean([sampled.forecast(e.view).probability for e in later])
-    assert said == pytest.approx(np.mean([e.outcome for e in later]), rel=0.5)
+    predicted = np.mean([sampled.forecast(e.view).probability for e in later])
+    assert predicted == pytest.approx(np.mean([e.outcome for e in later]), rel=0.5)
 
 
 def test_where_all_trees_are_sure_it_is_certain_and_no_number_is_lost():

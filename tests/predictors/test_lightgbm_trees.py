@@ -13,7 +13,7 @@ COLUMNS = 3
 
 
 def rows(seed=0):
-    """Return rows of which the first column tells most, and the second is often unknown."""
+    """Return rows of which the first column decides most, and the second is often unknown."""
     random = np.random.default_rng(seed)
     features = random.normal(size=(2000, COLUMNS))
     failed = features[:, 0] + random.normal(size=2000) > 1.5
@@ -35,11 +35,11 @@ def restored(text):
 
 
 def test_forecasts_equal_those_of_lightgbm_exactly(text):
-    learned, asked = rows(), rows(seed=1).features
+    learned, features = rows(), rows(seed=1).features
     usual = LGBMClassifier(n_estimators=5, num_leaves=4, learning_rate=0.2, verbose=-1)
     usual.fit(learned.features, learned.failed)
-    expected = usual.booster_.predict(asked, raw_score=True)
-    assert np.array_equal(restored(text).decision_function(asked), expected)
+    expected = usual.booster_.predict(features, raw_score=True)
+    assert np.array_equal(restored(text).decision_function(features), expected)
 
 
 def test_the_same_rows_and_seed_give_the_same_text(text):

@@ -38,10 +38,10 @@ def learned(cls, **options):
 def test_it_finds_what_warns_and_its_probabilities_come_true(cls):
     predictor = learned(cls)
     later = warming(seed=1)
-    said = np.concatenate([predictor.forecast(e.view).probability for e in later])
+    predicted = np.concatenate([predictor.forecast(e.view).probability for e in later])
     true = np.concatenate([e.outcome for e in later])
-    assert average_precision_score(true, said) > 8 * true.mean()
-    assert said.mean() == pytest.approx(true.mean(), rel=0.3)
+    assert average_precision_score(true, predicted) > 8 * true.mean()
+    assert predicted.mean() == pytest.approx(true.mean(), rel=0.3)
 
 
 @BOTH
@@ -107,8 +107,8 @@ def test_a_rule_on_the_greatest_numbers_there_are_is_learned_without_a_warning()
     options = {"metrics": (), "horizon_s": 60.0, "every_s": 1.0}
     predictor = OneRulePredictor(OneRulePredictor.Options(**options))
     rule = predictor.grow(Rows(features, failed, np.arange(100), share=1.0))
-    told = rule.log_odds(np.array([[0.0, 700.0], [0.0, -700.0]]))
-    assert told[0] > 0 > told[1]
+    log_odds = rule.log_odds(np.array([[0.0, 700.0], [0.0, -700.0]]))
+    assert log_odds[0] > 0 > log_odds[1]
 
 
 @BOTH

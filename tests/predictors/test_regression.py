@@ -65,7 +65,7 @@ def test_a_regression_on_other_columns_is_refused(regression):
 
 
 def test_a_regression_that_flags_more_than_it_weighs_is_refused(regression):
-    kept = {**regression._asdict(), "flagged": np.ones(COLUMNS)}
-    parts = {"it.safetensors": arrays_bytes(kept)}
+    arrays = {**regression._asdict(), "flagged": np.ones(COLUMNS)}
+    parts = {"it.safetensors": arrays_bytes(arrays)}
     with pytest.raises(ModelError, match=r"it.safetensors: need mean of shape 12, was \(10,\)"):
         Regression.restore(parts, "it.safetensors", COLUMNS)

@@ -144,19 +144,19 @@ def test_a_level_that_moved_for_good_becomes_usual_where_it_is_followed():
     values[:, 240:] += 100
     for follow_s, after_a_day in ((0.0, True), (DAY_S, False)):
         learner = fitted(values[:, :240], follow_s=follow_s)
-        said = [
+        predicted = [
             learner.forecast(view(values[:, hour - 24 : hour + 1], hour)).probability[0] > 0.99
             for hour in (241, 280)
         ]
-        assert said == [True, after_a_day]
+        assert predicted == [True, after_a_day]
 
 
 @pytest.mark.slow
 def test_about_a_share_rare_of_what_it_learned_from_is_above_one_half():
     values = load(480)
     learner = fitted(values, rare=0.05)
-    said = [learner.forecast(example.view).probability for example in examples(values)]
-    assert np.mean(np.array(said) > 0.5) == pytest.approx(0.05, abs=0.01)
+    predicted = [learner.forecast(example.view).probability for example in examples(values)]
+    assert np.mean(np.array(predicted) > 0.5) == pytest.approx(0.05, abs=0.01)
 
 
 def test_moments_before_a_failure_do_not_become_usual():
@@ -176,8 +176,8 @@ def test_faults_it_never_saw_stand_out_in_later_time():
     random = np.random.default_rng(4)
     wrong = random.random((6, 180)) < 0.05
     later = values[:, 300:] + 6 * wrong * random.choice([-1, 1], size=wrong.shape)
-    said = [learner.forecast(view(later[:, i], 300 + i)).probability for i in range(180)]
-    assert average_precision_score(wrong.T.ravel(), np.ravel(said)) > 0.9
+    predicted = [learner.forecast(view(later[:, i], 300 + i)).probability for i in range(180)]
+    assert average_precision_score(wrong.T.ravel(), np.ravel(predicted)) > 0.9
 
 
 def test_a_model_of_other_metrics_is_refused():

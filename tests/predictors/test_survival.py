@@ -58,8 +58,8 @@ def test_the_risk_falls_with_the_time_since_the_last_fault(fitted):
 
 def test_its_probabilities_come_true_on_average(fitted, bursts):
     later = bursts[167:]
-    said = np.mean([fitted.forecast(e.view).probability for e in later])
-    assert said == pytest.approx(np.mean([e.outcome for e in later]), rel=0.25)
+    predicted = np.mean([fitted.forecast(e.view).probability for e in later])
+    assert predicted == pytest.approx(np.mean([e.outcome for e in later]), rel=0.25)
 
 
 def test_a_horizon_twice_as_long_leaves_the_survivors_of_both_halves(fitted):
@@ -83,19 +83,19 @@ def test_a_failure_counts_in_the_interval_it_happened_in():
     """Each worker that fails does so once: the hazard is failures by intervals survived."""
     workers, days, horizon = 300, 40, 5
     random = np.random.default_rng(2)
-    dies = random.geometric(0.02, workers)
+    failure_day = random.geometric(0.02, workers)
     examples = []
     for day in range(days):
-        outcome = np.where((dies > day) & (dies <= day + horizon), 1.0, 0.0)
-        outcome[dies <= day] = np.nan
+        outcome = np.where((failure_day > day) & (failure_day <= day + horizon), 1.0, 0.0)
+        outcome[failure_day <= day] = np.nan
         view = view_of(workers=workers, now_s=START_S + day * DAY_S, tick_s=DAY_S)
         examples.append(Example(view=view, outcome=outcome))
     learner = predictor(horizon_s=DAY_S)
     learner.fit(examples)
-    at_risk = sum(int((dies > day).sum()) for day in range(days - 1))
-    failures = int((dies <= days - 1).sum())
-    said = learner.forecast(examples[-1].view).probability
-    assert said == pytest.approx(np.full(workers, failures / at_risk), rel=0.02)
+    at_risk = sum(int((failure_day > day).sum()) for day in range(days - 1))
+    failures = int((failure_day <= days - 1).sum())
+    predicted = learner.forecast(examples[-1].view).probability
+    assert predicted == pytest.approx(np.full(workers, failures / at_risk), rel=0.02)
 
 
 def test_a_sample_of_the_quiet_intervals_keeps_the_prior(bursts, fitted):

@@ -63,22 +63,22 @@ def fitted():
     return learner
 
 
-def said_and_came(learner, seed):
+def predicted_and_actual(learner, seed):
     shown = examples(seed)
-    said = np.concatenate([learner.forecast(example.view).probability for example in shown])
-    return said, np.concatenate([example.outcome for example in shown])
+    predicted = np.concatenate([learner.forecast(example.view).probability for example in shown])
+    return predicted, np.concatenate([example.outcome for example in shown])
 
 
 def test_it_learns_a_shape_that_no_level_shows(fitted):
-    said, came = said_and_came(fitted, seed=1)
-    assert average_precision_score(came, said) > 10 * came.mean()
+    predicted, actual = predicted_and_actual(fitted, seed=1)
+    assert average_precision_score(actual, predicted) > 10 * actual.mean()
 
 
 def test_its_probabilities_add_up_to_the_failures_though_healthy_rows_were_left_out():
     learner = predictor(max_healthy=500)
     learner.fit(examples(seed=0))
-    said, came = said_and_came(learner, seed=0)
-    assert said.mean() == pytest.approx(came.mean(), rel=0.5)
+    predicted, actual = predicted_and_actual(learner, seed=0)
+    assert predicted.mean() == pytest.approx(actual.mean(), rel=0.5)
 
 
 def test_the_reason_names_the_metric_with_an_unusual_course(fitted):

@@ -9,7 +9,7 @@ TICKS, WORKERS, HORIZON = 160, 40, 10
 
 
 def warming(seed=0, warns=True):
-    """Return an example a tick; who fails warms up before, unless nothing warns."""
+    """Return an example a tick; a worker warms up before it fails, unless nothing warns."""
     random = np.random.default_rng(seed)
     temp = 60 + random.normal(size=(WORKERS, TICKS))
     noise = random.normal(size=(WORKERS, TICKS))
@@ -26,7 +26,7 @@ def warming(seed=0, warns=True):
 
 
 def one_hot():
-    """Return a view of twenty workers, of whom the fourth has just warmed up."""
+    """Return a view of twenty workers, of which the fourth has just warmed up."""
     temp = 60 + np.random.default_rng(5).normal(size=(20, 10))
     temp[3, -6:] += 4.0
     return view_of({"temp": temp, "noise": np.zeros((20, 10))})

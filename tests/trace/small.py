@@ -81,8 +81,8 @@ def bundle(
     return Bundle.open(path)
 
 
-def told(feed: Feed) -> list[tuple[Any, ...]]:
-    """Return everything but samples and ticks, in a few words each."""
+def lines_of(feed: Feed) -> list[tuple[Any, ...]]:
+    """Return everything but samples and ticks, as a short tuple each."""
     lines: list[tuple[Any, ...]] = []
     for ts_ns, message in feed:
         when = (ts_ns - START_NS) / SECOND_NS
@@ -90,7 +90,7 @@ def told(feed: Feed) -> list[tuple[Any, ...]]:
             case Hello():
                 lines.append((when, "hello", message.worker, message.incarnation))
             case Exit(expected=expected):
-                kind = "leaves" if expected else "dies"
+                kind = "leaves" if expected else "fails"
                 lines.append((when, kind, message.worker, message.incarnation))
             case NodeFault():
                 lines.append((when, "fault", message.node, message.id))

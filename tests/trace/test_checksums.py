@@ -28,11 +28,11 @@ def test_a_file_that_was_changed_is_refused_in_one_line(sound, file):
     with (sound.path / file).open("ab") as changing:
         changing.write(b"\n")
     was = sha256_of(sound.path / file)
-    told = f"{sound.path / file}: need sha256 {before[:12]}..., was {was[:12]}..."
-    assert list(changed(sound.path, sound.manifest.files)) == [told]
+    message = f"{sound.path / file}: need sha256 {before[:12]}..., was {was[:12]}..."
+    assert list(changed(sound.path, sound.manifest.files)) == [message]
     with pytest.raises(TraceError) as refused:
         refuse_changed(sound.path, sound.manifest.files)
-    assert str(refused.value) == f"{told}; the file changed after the bundle was written"
+    assert str(refused.value) == f"{message}; the file changed after the bundle was written"
 
 
 def test_a_file_that_is_gone_or_cannot_be_read_is_a_fault(sound):

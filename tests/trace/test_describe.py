@@ -136,9 +136,9 @@ def test_failed_or_late_components_count_for_their_time_in_service(tmp_path, kin
     rows = [*(Component(id=name, kind=kind) for name in "abcd"), fault(4 * DAY_S, "b")]
     samples = [
         *daily("a", range(20)),
-        *daily("b", range(4)),  # dies after 4 days
+        *daily("b", range(4)),  # gone after 4 days
         *daily("c", range(15, 20)),  # comes after 15 days
-        *daily("d", (*range(6), *range(10, 20))),  # fails, and is heard of again
+        *daily("d", (*range(6), *range(10, 20))),  # fails, and reports again
     ]
     rows.append(fault(6 * DAY_S, "d"))
     found = describe(bundle(tmp_path / "b", rows, samples, seconds=20 * DAY_S))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.trace.small import NODES, START_NS, bundle, fault, told
+from tests.trace.small import NODES, START_NS, bundle, fault, lines_of
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.trace.bundle.schema import Component
 from torchloom_core.trace.feed.ends import events_with_ends
@@ -13,7 +13,7 @@ DISKS = (Component(id="a", kind="disk"), Component(id="b", kind="disk"))
 
 
 def ends(trace, repair_s=10.0):
-    """Return when each failure was over, seconds after the start, None where nobody knows."""
+    """Return when each failure was over, seconds after the start, None where it is unknown."""
     return [
         event.t_resolved and (event.t_resolved - START_NS) // SECOND_NS
         for event in events_with_ends(trace, watch(trace), repair_s)
@@ -30,8 +30,8 @@ def test_what_reports_again_is_back_then_and_what_never_does_is_gone_for_good(tm
     trace = bundle(tmp_path / "t.tltrace", rows, seen)
     assert ends(trace) == [33, 60]
     assert ends(trace, repair_s=6.0) == [12, 16]
-    lives = [line for line in told(Feed(trace, tick_s=5, repair_s=10.0)) if line[1] != "fault"]
-    assert lives[2:] == [(5, "dies", "a", 1), (7, "dies", "b", 1), (33, "hello", "a", 2)]
+    lines = [line for line in lines_of(Feed(trace, tick_s=5, repair_s=10.0)) if line[1] != "fault"]
+    assert lines[2:] == [(5, "fails", "a", 1), (7, "fails", "b", 1), (33, "hello", "a", 2)]
 
 
 def test_a_node_whose_gpu_failed_is_back_once_anything_of_it_reports(tmp_path):

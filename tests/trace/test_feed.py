@@ -1,4 +1,4 @@
-"""A trace is told as a live run would have told it, and nothing before it was known."""
+"""A feed gives a trace's inputs as a live run would have, and none before it was known."""
 
 import math
 import tempfile
@@ -21,11 +21,11 @@ from tests.trace.small import (
     at,
     bundle,
     fault,
+    lines_of,
     plain,
     samples,
     table,
     ticks,
-    told,
 )
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import TraceError
@@ -42,16 +42,16 @@ from torchloom_core.wire.messages import Hello
 NAN = math.nan
 
 
-def feed_of(trace, **told):
-    """Return a feed in which whoever fails is away for a day, unless it is known otherwise."""
-    return Feed(trace, **{"repair_s": 86_400.0, **told})
+def feed_of(trace, **options):
+    """Return a feed in which a failed component is away for a day, unless it is known otherwise."""
+    return Feed(trace, **{"repair_s": 86_400.0, **options})
 
 
 def same(left: list[float], right: list[float]) -> bool:
     return repr(left) == repr(right)
 
 
-# --- who is there ---
+# --- which components are there ---
 
 
 def test_every_component_sends_a_hello_and_every_tick_has_a_sample_and_a_tick(tmp_path):
@@ -67,9 +67,9 @@ def test_every_component_sends_a_hello_and_every_tick_has_a_sample_and_a_tick(tm
 def test_a_fatal_fault_ends_an_incarnation_and_the_next_begins_when_it_is_resolved(tmp_path):
     rows = [*NODES, fault(5, avail_s=12, resolved_s=33)]
     feed = feed_of(bundle(tmp_path / "t.tltrace", rows), tick_s=10)
-    assert told(feed)[2:] == [
+    assert lines_of(feed)[2:] == [
         (12, "fault", "a", "a@5"),
-        (12, "dies", "a", 1),
+        (12, "fails", "a", 1),
         (33, "hello", "a", 2),
     ]
     (told_fault,) = [message for _, message in feed if isinstance(message, NodeFault)]
@@ -82,7 +82,7 @@ def test_a_hidden_event_causes_no_fault_and_an_expected_exit(
     rows = [*NODES, fault(5, avail_s=12, resolved_s=33), fault(8, kind="note", fatal=False)]
     trace = bundle(tmp_path / "t.tltrace", rows)
     feed = feed_of(trace, tick_s=10, shows=lambda event: event.kind == "note")
-    assert told(feed)[2:] == [
+    assert lines_of(feed)[2:] == [
         (8, "fault", "a", "a@8"),
         (12, "leaves", "a", 1),
         (33, "hello", "a", 2),
@@ -92,47 +92,47 @@ def test_a_hidden_event_causes_no_fault_and_an_expected_exit(
 def test_a_failure_without_an_end_lasts_repair_s(tmp_path):
     rows = [*NODES, fault(5)]
     feed = feed_of(bundle(tmp_path / "t.tltrace", rows), tick_s=10, repair_s=30)
-    assert told(feed)[-1] == (35, "hello", "a", 2)
+    assert lines_of(feed)[-1] == (35, "hello", "a", 2)
 
 
 def test_a_fault_that_is_not_fatal_is_a_message_and_ends_nothing(tmp_path):
     rows = [*NODES, fault(5, fatal=False)]
-    assert told(feed_of(bundle(tmp_path / "t.tltrace", rows), tick_s=10))[2:] == [
+    assert lines_of(feed_of(bundle(tmp_path / "t.tltrace", rows), tick_s=10))[2:] == [
         (5, "fault", "a", "a@5")
     ]
 
 
 def test_a_fault_of_the_job_takes_no_node_away(tmp_path):
     rows = [*NODES, fault(5, follows="job")]
-    assert told(feed_of(bundle(tmp_path / "t.tltrace", rows), tick_s=10))[3:] == [
-        (5, "dies", "a", 1),
+    assert lines_of(feed_of(bundle(tmp_path / "t.tltrace", rows), tick_s=10))[3:] == [
+        (5, "fails", "a", 1),
         (5, "hello", "a", 2),
     ]
 
 
 def test_faults_that_overlap_are_one_absence(tmp_path):
     rows = [*NODES, fault(5, resolved_s=30), fault(10, resolved_s=20), fault(25, resolved_s=50)]
-    lives = [line for line in told(feed_of(bundle(tmp_path / "t.tltrace", rows), tick_s=10))[2:]
+    lines = [line for line in lines_of(feed_of(bundle(tmp_path / "t.tltrace", rows), tick_s=10))[2:]
              if line[1] != "fault"]  # fmt: skip
-    assert lives == [(5, "dies", "a", 1), (50, "hello", "a", 2)]
+    assert lines == [(5, "fails", "a", 1), (50, "hello", "a", 2)]
 
 
 def test_a_fault_of_a_rack_is_one_of_every_node_in_it_and_of_a_gpu_one_of_its_node(tmp_path):
     rows = [*NODES, fault(5, "r0", resolved_s=8), fault(20, "a/gpu-1", resolved_s=30)]
-    lines = told(feed_of(bundle(tmp_path / "t.tltrace", rows), tick_s=10))[2:]
+    lines = lines_of(feed_of(bundle(tmp_path / "t.tltrace", rows), tick_s=10))[2:]
     assert lines[:4] == [
         (5, "fault", "a", "r0@5/a"),
         (5, "fault", "b", "r0@5/b"),
-        (5, "dies", "a", 1),
-        (5, "dies", "b", 1),
+        (5, "fails", "a", 1),
+        (5, "fails", "b", 1),
     ]
-    assert lines[6:8] == [(20, "fault", "a", "a/gpu-1@20"), (20, "dies", "a", 2)]
+    assert lines[6:8] == [(20, "fault", "a", "a/gpu-1@20"), (20, "fails", "a", 2)]
 
 
 def test_earlier_faults_come_first_and_components_away_at_the_start_come_later(tmp_path):
     rows = [*NODES, fault(2, "b", resolved_s=4), fault(10, resolved_s=45)]
     trace = bundle(tmp_path / "t.tltrace", rows)
-    assert told(feed_of(trace, tick_s=10, start_ns=at(30))) == [
+    assert lines_of(feed_of(trace, tick_s=10, start_ns=at(30))) == [
         (30, "fault", "b", "b@2"),
         (30, "fault", "a", "a@10"),
         (30, "hello", "b", 1),
@@ -142,7 +142,10 @@ def test_earlier_faults_come_first_and_components_away_at_the_start_come_later(t
 
 def test_messages_after_the_last_tick_come_at_the_end(tmp_path):
     trace = bundle(tmp_path / "t.tltrace", [*NODES, fault(57)])
-    assert told(feed_of(trace, tick_s=25))[2:] == [(57, "fault", "a", "a@57"), (57, "dies", "a", 1)]
+    assert lines_of(feed_of(trace, tick_s=25))[2:] == [
+        (57, "fault", "a", "a@57"),
+        (57, "fails", "a", 1),
+    ]
 
 
 def test_components_appear_and_vanish(tmp_path):
@@ -152,7 +155,7 @@ def test_components_appear_and_vanish(tmp_path):
         Component(id="later", kind="node", from_ns=at(90)),
     ]
     feed = feed_of(bundle(tmp_path / "t.tltrace", rows), tick_s=10)
-    assert told(feed) == [
+    assert lines_of(feed) == [
         (0, "hello", "early", 1),
         (15, "hello", "late", 1),
         (25, "leaves", "early", 1),
@@ -446,7 +449,7 @@ def tick_by_tick(feed: Feed, from_ns: int, every_ns: int) -> list[tuple[int, str
 @settings(max_examples=examples(60))
 @given(
     past=pasts(),
-    told=st.fixed_dictionaries(
+    options=st.fixed_dictionaries(
         {
             "tick_s": st.sampled_from([1.0, 4.0, 7.0]),
             "start_ns": st.sampled_from([at(0), at(13)]),
@@ -456,11 +459,11 @@ def tick_by_tick(feed: Feed, from_ns: int, every_ns: int) -> list[tuple[int, str
     from_s=st.integers(0, 59),
     every_ticks=st.integers(1, 9),
 )
-def test_a_stretch_equals_its_single_ticks(past, told, from_s, every_ticks):
+def test_a_stretch_equals_its_single_ticks(past, options, from_s, every_ticks):
     with tempfile.TemporaryDirectory() as folder:
         trace = bundle(Path(folder) / "t.tltrace", [*NODES, PASSING, *past.events], past.samples)
-        feed = feed_of(trace, **told)
-        every_ns = every_ticks * round(told["tick_s"] * SECOND_NS)
+        feed = feed_of(trace, **options)
+        every_ns = every_ticks * round(options["tick_s"] * SECOND_NS)
         assert tick_by_tick(feed, at(from_s), every_ns) == plain(feed, at(60))
 
 
@@ -478,7 +481,7 @@ def test_another_future_changes_no_input_before_it(past, other, now_s, tick_s):
 
 
 def test_another_future_is_seen_as_soon_as_it_has_come(tmp_path):
-    """Else the test above would hold of a future that is none, or of a feed that tells nothing."""
+    """Else the test above would hold of a future that is none, or of a feed without inputs."""
     past = Past(
         (fault(20, "a", id="old", t_resolved=at(50)), fault(33, "b", id="e0")),
         ((0.0, "a", "temp", 1.0), (33.0, "a", "temp", 2.0)),

@@ -48,7 +48,7 @@ CONFIG = parse("[arbiter]\ncooldown_s = 1.0\nmin_groups = 0\nmax_in_motion_share
 
 
 def worry(view: FleetView) -> list[Proposal]:
-    """Alert of whoever is hot, and lower its learning rate."""
+    """Alert about a hot worker, and lower its learning rate."""
     hot = [w for w, heat in zip(view.workers, view.latest("heat"), strict=True) if heat > 90]
     alerts = [proposal(Alert(worker=worker, text="hot")) for worker in hot]
     knobs = [proposal(ChangeKnob(knob="lr", value=0.05, worker=worker)) for worker in hot]
@@ -68,20 +68,20 @@ def record(
     epoch: int = 1,
     config: Config = CONFIG,
 ) -> list[bytes]:
-    """Drive a kernel through ``(message, delay)`` as a Weaver does; return what it gave out."""
+    """Drive a kernel through ``(message, delay)`` as a Weaver does; return its outputs."""
     kernel = make_kernel(config, RecordedGuard())
     writer = TrajectoryWriter(root, "run", epoch, config, {"calls": "1"}, START_NS)
-    now_ns, said = START_NS, []
+    now_ns, written = START_NS, []
     for message, delay_ns in [(Recovered(epoch=epoch), 0), *script]:
         now_ns += delay_ns
         outputs = kernel.step(message, now_ns)
-        said += list(map(encode, outputs))
+        written += list(map(encode, outputs))
         if isinstance(message, Telemetry):
             writer.telemetry(message, now_ns)
         else:
             writer.event(message, now_ns, outputs)
     writer.close()
-    return said
+    return written
 
 
 def again(trace: Bundle) -> list[bytes]:
@@ -116,7 +116,7 @@ def decoded(line: bytes) -> Output:
 
 
 S = SECOND_NS
-LIFE: list[tuple[Telemetry | Input, int]] = [
+SCRIPT: list[tuple[Telemetry | Input, int]] = [
     (hello("a-0", rack="r0"), S),
     (hello("b-0", rack="r0"), 0),
     (hello("s-0", state="standby"), 0),
@@ -143,10 +143,10 @@ def seconds(ts_ns: int | None) -> float | None:
 
 
 def test_every_verdict_is_the_same_to_the_byte(tmp_path):
-    said = record(tmp_path / "run", LIFE)
-    verdicts = [o for o in map(decoded, said) if isinstance(o, Verdict)]
+    written = record(tmp_path / "run", SCRIPT)
+    verdicts = [o for o in map(decoded, written) if isinstance(o, Verdict)]
     assert any(verdict.granted for verdict in verdicts)
-    assert again(exported(tmp_path)) == said
+    assert again(exported(tmp_path)) == written
 
 
 @settings(max_examples=examples(60))
@@ -155,15 +155,15 @@ def test_recorded_inputs_are_returned_exactly(script, hot, tmp_path_factory):
     folder = tmp_path_factory.mktemp("incarnation")
     # A Weaver's clock does not run backwards, and JSON, of which the record is, has no infinity.
     forward = [(m, max(0, delay_ns)) for m, delay_ns in script if "inf" not in repr(m)]
-    said = record(folder / "run", [*forward, (heat("a-0", hot), 0), (Tick(), S)])
+    written = record(folder / "run", [*forward, (heat("a-0", hot), 0), (Tick(), S)])
     trace = exported(folder)
     inputs = [(r.ts_recv_ns, r.message) for r in read_epochs(folder / "run")[0].inputs()]
     assert repr(list(recorded_inputs(trace))) == repr(inputs)
-    assert again(trace) == said
+    assert again(trace) == written
 
 
 def test_the_rows_contain_what_happened(tmp_path):
-    record(tmp_path / "run", LIFE)
+    record(tmp_path / "run", SCRIPT)
     trace = exported(tmp_path)
     topology = {part.id: part for part in trace.topology()}
     assert set(topology) == {
@@ -194,15 +194,15 @@ def test_the_rows_contain_what_happened(tmp_path):
 
 
 def test_an_incarnation_numbered_by_a_clock_that_went_back_is_placed_like_any_other(tmp_path):
-    back = [(hello("b-0", rack="r0", incarnation=0), 10 * S) if m is LIFE[-3][0] else (m, after)
-            for m, after in LIFE]  # fmt: skip
+    back = [(hello("b-0", rack="r0", incarnation=0), 10 * S) if m is SCRIPT[-3][0] else (m, after)
+            for m, after in SCRIPT]  # fmt: skip
     record(tmp_path / "run", back)
     placed = {(p.group, seconds(p.from_ns)) for p in exported(tmp_path).placement()}
     assert ("b", 17) in placed
 
 
 def test_what_was_granted_is_an_action_on_every_worker_it_was_about(tmp_path):
-    record(tmp_path / "run", LIFE)
+    record(tmp_path / "run", SCRIPT)
     actions = exported(tmp_path).actions()
     assert {(a.kind, a.component) for a in actions} == {
         ("alert", "node-a/a-0"),
@@ -215,7 +215,7 @@ def test_what_was_granted_is_an_action_on_every_worker_it_was_about(tmp_path):
 
 
 def test_telemetry_is_there_by_the_time_it_was_received(tmp_path):
-    record(tmp_path / "run", LIFE)
+    record(tmp_path / "run", SCRIPT)
     (table,) = exported(tmp_path).telemetry()
     rows = [
         (seconds(row["t_event"]), seconds(row["t_avail"]), row["component"], row["valid"])
@@ -230,7 +230,7 @@ def test_telemetry_is_there_by_the_time_it_was_received(tmp_path):
 
 
 def test_it_feeds_like_any_other_trace(tmp_path):
-    record(tmp_path / "run", LIFE)
+    record(tmp_path / "run", SCRIPT)
     feed = Feed(exported(tmp_path), tick_s=1.0, repair_s=60.0)
     assert feed.watched.ids == ("elsewhere", "node-a", "node-b", "node-s")
     assert feed.metrics == ("heat",)
@@ -240,7 +240,7 @@ def test_it_feeds_like_any_other_trace(tmp_path):
 
 def test_the_newest_incarnation_is_used_unless_an_epoch_is_given(tmp_path):
     for epoch in (1, 2, 4):
-        record(tmp_path / "run", LIFE[: 3 * epoch], epoch=epoch)
+        record(tmp_path / "run", SCRIPT[: 3 * epoch], epoch=epoch)
     assert "epoch 4" in exported(tmp_path).manifest.source
     assert "epoch 2" in exported(tmp_path, epoch=2, force=True).manifest.source
     with pytest.raises(TraceError, match=r"need a recorded epoch \(1, 2, 4\), was 3"):
@@ -248,14 +248,14 @@ def test_the_newest_incarnation_is_used_unless_an_epoch_is_given(tmp_path):
 
 
 def test_the_command_writes_the_bundle_and_prints_its_manifest(tmp_path, capsys):
-    record(tmp_path / "run", LIFE)
+    record(tmp_path / "run", SCRIPT)
     app = App()
     app.default(command)
     out = str(tmp_path / "x.tltrace")
     app([str(tmp_path / "run"), out, "--life", "1", "--json"], result_action="return_value")
-    told = msgspec.json.decode(capsys.readouterr().out)
-    assert told["files"]["inputs.jsonl"]["rows"] == len(LIFE) + 2
-    assert told["synthetic"] is False
+    printed = msgspec.json.decode(capsys.readouterr().out)
+    assert printed["files"]["inputs.jsonl"]["rows"] == len(SCRIPT) + 2
+    assert printed["synthetic"] is False
 
 
 def test_no_trajectory_is_one_clear_line(tmp_path):
@@ -309,7 +309,7 @@ def test_an_incarnation_with_a_recording_gap_is_a_trace_too(tmp_path):
     ],
 )
 def test_damaged_inputs_are_named(tmp_path, spoil, error):
-    record(tmp_path / "run", LIFE)
+    record(tmp_path / "run", SCRIPT)
     trace = exported(tmp_path)
     path = trace.path / "inputs.jsonl"
     path.write_bytes(b"".join(spoil(path.read_bytes().splitlines(keepends=True))))
@@ -318,7 +318,7 @@ def test_damaged_inputs_are_named(tmp_path, spoil, error):
 
 
 def test_a_bundle_that_came_from_elsewhere_has_no_inputs(tmp_path):
-    record(tmp_path / "run", LIFE)
+    record(tmp_path / "run", SCRIPT)
     trace = exported(tmp_path)
     (trace.path / "inputs.jsonl").unlink()
     with pytest.raises(TraceError, match="made by torchloom trace from-trajectory"):

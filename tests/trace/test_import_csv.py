@@ -91,7 +91,7 @@ def test_times_are_utc_without_an_offset_and_unknown_columns_stay(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("header", "told"),
+    ("header", "warnings"),
     [
         ("resolvd", ["'resolvd' is stored as an extra column; did you mean 'resolved'?"]),
         ("RESOLVED", ["'RESOLVED' is stored as an extra column; did you mean 'resolved'?"]),
@@ -100,12 +100,12 @@ def test_times_are_utc_without_an_offset_and_unknown_columns_stay(tmp_path):
         ("kinds", []),
     ],
 )
-def test_a_column_almost_named_like_a_known_one_gets_a_warning(tmp_path, caplog, header, told):
+def test_a_column_almost_named_like_a_known_one_gets_a_warning(tmp_path, caplog, header, warnings):
     """Not where the one it resembles is there: ``kinds`` beside ``kind`` is no slip."""
     text = f"time,component,kind,{header}\n2026-01-01,n1,x,a\n2026-01-02,n1,x,b\n"
     first, _ = imported(tmp_path, events=text).events()
     assert first.extra == {header: "a"}
-    assert caplog.messages == [f"{tmp_path}/events.csv:1: column {line}" for line in told]
+    assert caplog.messages == [f"{tmp_path}/events.csv:1: column {line}" for line in warnings]
 
 
 def test_every_column_of_an_event_can_be_given(tmp_path):
@@ -303,7 +303,7 @@ def test_a_day_without_its_hyphens_is_a_time(tmp_path):
 
 
 def clipped(folder: Path, caplog: pytest.LogCaptureFixture, mapping: str, **files: str) -> Bundle:
-    """Return what is imported; what stderr says stands in the manifest's notes, too."""
+    """Return the imported bundle; the manifest's notes repeat what was printed to stderr."""
     opened = imported(folder, mapping, **files)
     assert opened.manifest.notes.splitlines() == caplog.messages
     return opened
@@ -557,9 +557,9 @@ def test_a_compressed_table_that_was_cut_or_damaged_is_one_line(tmp_path, suffix
     path.write_bytes(broken)
     with pytest.raises(TraceError) as refused:
         import_csv(path, tmp_path / "out.tltrace")
-    said = str(refused.value)
-    assert said.startswith(f"{path}: cannot be read: ")
-    assert "\n" not in said
+    message = str(refused.value)
+    assert message.startswith(f"{path}: cannot be read: ")
+    assert "\n" not in message
 
 
 def test_a_table_with_an_open_quote_is_refused_with_its_row(tmp_path):

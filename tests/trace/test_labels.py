@@ -1,4 +1,4 @@
-"""What a topology says of components beyond a bundle's own columns becomes their labels."""
+"""A topology's columns beyond a bundle's own become labels of the components."""
 
 from tests.trace.small import NODES, bundle
 from torchloom_core.trace.bundle.schema import Component
@@ -9,12 +9,12 @@ from torchloom_core.wire.messages import Hello
 
 
 def test_columns_are_numbers_dates_or_words():
-    told = [
+    attributes = [
         {"model": "x1", "size_gb": "4000", "installed": "2024-01-01", "cage": 3, "odd": [1]},
         {"model": "x2", "size_gb": "8e3", "installed": "2024-01-02T00:00:00Z", "cage": "3"},
         {"model": "x1", "size_gb": "", "cage": 4},
     ]
-    labels = labels_from(told)
+    labels = labels_from(attributes)
     assert labels.numbers == ("cage", "installed", "size_gb")
     assert labels.words == ("model",)
     day = labels.of[0]["installed"]

@@ -1,4 +1,4 @@
-"""Who is not heard of for long is not healthy: nobody knows."""
+"""The state of a component that has not reported for long is unknown, not healthy."""
 
 import tempfile
 from pathlib import Path

@@ -60,8 +60,8 @@ def edit(path: Path, line: int, **change: Any) -> None:
     """Change columns of one line; None takes a column away."""
     lines = path.read_text().splitlines()
     row = {**json.loads(lines[line - 1]), **change}
-    kept = {name: value for name, value in row.items() if value is not None}
-    lines[line - 1] = json.dumps(kept)
+    present = {name: value for name, value in row.items() if value is not None}
+    lines[line - 1] = json.dumps(present)
     path.write_text("\n".join(lines) + "\n")
 
 
@@ -293,19 +293,19 @@ def test_times_are_in_order_across_files(sound):
     assert faults(sound) == [f"{TELEMETRY}/000001.parquet:1: {fault}"]
 
 
-@pytest.mark.parametrize("kept", [0, 100, -1])
-def test_a_truncated_parquet_file_is_named(sound, kept):
+@pytest.mark.parametrize("length", [0, 100, -1])
+def test_a_truncated_parquet_file_is_named(sound, length):
     data = (sound / PARQUET).read_bytes()
-    (sound / PARQUET).write_bytes(data[:kept])
+    (sound / PARQUET).write_bytes(data[:length])
     (found,) = faults(sound)
     assert found.startswith(f"{PARQUET}: need a complete Parquet file: ")
     assert "\n" not in found
 
 
 def test_reading_reports_its_progress(sound):
-    told: list[tuple[str, int, int]] = []
-    validate(sound, lambda path, done, rows: told.append((path.name, done, rows)))
-    assert told == [("000000.parquet", len(SAMPLES), len(SAMPLES))]
+    reported: list[tuple[str, int, int]] = []
+    validate(sound, lambda path, done, rows: reported.append((path.name, done, rows)))
+    assert reported == [("000000.parquet", len(SAMPLES), len(SAMPLES))]
 
 
 @pytest.mark.slow

@@ -17,8 +17,8 @@ TEMP = [(float(s), "a", "temp", float(s)) for s in range(60)]
 
 
 def look(trace, needs=(), tick_s=5.0, every_s=5.0, repair_s=DAY_S, **span):
-    told = {"tick_s": tick_s, "every_s": every_s, "repair_s": repair_s}
-    return views(trace, needs=needs, **told, **span)
+    options = {"tick_s": tick_s, "every_s": every_s, "repair_s": repair_s}
+    return views(trace, needs=needs, **options, **span)
 
 
 def test_a_view_comes_every_so_many_ticks_from_the_start_on(tmp_path):
