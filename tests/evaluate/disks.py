@@ -1,4 +1,4 @@
-"""A trace of disks that are gone once they failed, with columns that know it and others."""
+"""A trace of disks that end at their failure, with leaky columns and honest ones."""
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,7 @@ def lives(seed, count=DISKS, rate=0.004):
 
 
 def columns(seed, **fleet):
-    """Return columns by name, ``(days, disks)``: those that know the future, and honest ones."""
+    """Return columns by name, ``(days, disks)``: leaky ones, and honest ones."""
     random = np.random.default_rng([seed, 1])
     began, ended, failed = lives(seed, **fleet)
     count = len(began)

@@ -1,4 +1,4 @@
-"""Small traces to run a backtest in, and what it is asked."""
+"""Small traces for backtests, and their settings."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,7 +46,7 @@ accept_unskilled = true
 
 def event(number: int, hours: float, node: str, **fields: Any) -> Event:
     at_ns = START_NS + round(hours * HOUR_NS)
-    known = {
+    defaults = {
         "id": f"e{number}",
         "t_event": at_ns,
         "t_avail": at_ns,
@@ -55,7 +55,7 @@ def event(number: int, hours: float, node: str, **fields: Any) -> Event:
         "follows": "component",
         "t_resolved": at_ns + 5 * HOUR_NS,
     }
-    return Event(**{**known, **fields})
+    return Event(**{**defaults, **fields})
 
 
 def some_events(seed: int = 0, count: int = 30) -> list[Event]:
@@ -131,7 +131,7 @@ def candidate(**fields: Any) -> Arm:
     arm = Arm(
         name="by_history",
         kind="candidate",
-        what="failure_forecast, told by fault_history",
+        what="failure_forecast, with forecasts of fault_history",
         needs_forecast=True,
         policies={"failure_forecast": {"predictor": "fault_history", "min_probability": 0.0}},
         predictors={

@@ -1,4 +1,4 @@
-"""Fleets as they might be, and what somebody who knows how they fared would add to their tables."""
+"""Synthetic fleets, and leaky columns that are added to them in hindsight."""
 
 from dataclasses import dataclass, field
 
@@ -62,11 +62,11 @@ class Fleet:
             for name in dict.fromkeys(racks):
                 writer.add(Component(id=name, kind="rack"))
             for row, name in enumerate(ids.tolist()):
-                told = {what: cells[row] for what, cells in self.attributes.items()}
+                rows = {what: cells[row] for what, cells in self.attributes.items()}
                 parents = (racks[row],) if racks else ()
-                writer.add(Component(id=name, kind="disk", parents=parents, extra=told))
-            told = [(day, row, "broke") for day, row in self.failures] + self.notes
-            for number, (day, row, kind) in enumerate(told):
+                writer.add(Component(id=name, kind="disk", parents=parents, extra=rows))
+            rows = [(day, row, "broke") for day, row in self.failures] + self.notes
+            for number, (day, row, kind) in enumerate(rows):
                 at_ns = START_NS + round(day * DAY_NS)
                 fate = {"kind": kind, "fatal": kind == "broke", "t_resolved": at_ns + DAY_NS // 4}
                 times = {"t_event": at_ns, "t_avail": at_ns}
@@ -92,7 +92,7 @@ class Fleet:
 
 
 def needs_of(bundle):
-    """Return what a predictor asks for that reads all there is."""
+    """Return the needs of a predictor that reads everything."""
     labels = watch(bundle).labels
     metrics = tuple(Need(metric) for metric in bundle.metrics)
     named = NeedLabels((*labels.numbers, *labels.words))
@@ -105,7 +105,7 @@ def disks(seed, count=150):
     """Return disks that are gone once they failed: of models, lots and racks that differ.
 
     Some come later; new ones fail up to ten times as often; a rack loses its power, or goes down
-    bit by bit. They are told by what goes up before some failures, and by noise.
+    bit by bit. Some metrics rise before some failures, others are noise.
     """
     random = np.random.default_rng(seed)
     later = random.random(count) < random.choice([0.0, 0.3, 0.7])

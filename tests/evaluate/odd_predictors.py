@@ -1,4 +1,4 @@
-"""Predictors of somebody else's, installed for a test, each odd in another way."""
+"""Third-party predictors for a test, each faulty in another way."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Mute:
-    """Never says anything."""
+    """Gives no forecast."""
 
     name = "mute"
     horizon_s = 21_600.0
@@ -33,7 +33,7 @@ class Mute:
 
 
 class Remembering:
-    """Says of every node how often it failed in all that the process was ever shown."""
+    """Forecasts from all failures that the process has ever seen."""
 
     name = "remembering"
     horizon_s = 21_600.0
@@ -52,7 +52,7 @@ class Remembering:
 
 
 class Wandering:
-    """Goes to another folder, and talks; says the same of all."""
+    """Changes the working folder, and prints; gives a constant forecast."""
 
     name = "wandering"
     horizon_s = 21_600.0
@@ -65,7 +65,7 @@ class Wandering:
 
     def forecast(self, view):
         os.chdir("/")
-        print("here I am")  # noqa: T201 - as somebody might
+        print("here I am")  # noqa: T201 - a careless plugin
         return Hazard(probability=np.full(len(view), 0.5))
 
 

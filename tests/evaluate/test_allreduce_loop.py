@@ -1,4 +1,4 @@
-"""The kernel on simulated trainers: what they report, when a mode changes, and who knows what."""
+"""The kernel on simulated trainers: their reports, and changes of the mode."""
 
 import itertools
 
@@ -45,7 +45,7 @@ ALL = (
 
 
 class Scripted:
-    """A policy that proposes what a function of the view says."""
+    """A policy whose proposals come from a function of the view."""
 
     name = "scripted"
 
@@ -55,7 +55,7 @@ class Scripted:
 
     def on_tick(self, view):
         for action in self._wanted(view):
-            yield Proposal(action=action, reason="told to", gain_gpu_s=1e6)
+            yield Proposal(action=action, reason="test", gain_gpu_s=1e6)
 
 
 class BelowInt8:
@@ -156,18 +156,18 @@ def test_nothing_is_seen_before_its_heartbeat(tmp_path):
     assert [np.isnan(value) for _, value in seen[:8]] == 4 * [True, False]
 
 
-def test_a_step_that_takes_longer_than_a_tick_is_told_once(tmp_path):
-    told = []
+def test_a_step_longer_than_a_tick_is_reported_once(tmp_path):
+    samples = []
 
     def look(view):
-        told.append(float(view.window("step_time_s", 1.0)[0, -1]))
+        samples.append(float(view.window("step_time_s", 1.0)[0, -1]))
         return []
 
     drive(steady(tmp_path, mbit_per_s=25.0), Scripted(look), goal=4.0)
     step_s = 0.2 + 12e6 / (25 * MBIT)
-    values = [value for value in told if not np.isnan(value)]
+    values = [value for value in samples if not np.isnan(value)]
     assert values == pytest.approx([step_s] * 3)  # the run is over with the fourth
-    assert len(told) == int(4 * step_s)
+    assert len(samples) == int(4 * step_s)
 
 
 # --- a change ---
@@ -184,7 +184,7 @@ def test_a_mode_changes_with_the_step_after_the_one_in_which_it_was_offered(tmp_
         assert trainers.decisions == 1
 
 
-def test_nothing_changes_that_is_no_mode_and_the_reason_is_told(tmp_path):
+def test_an_unknown_mode_is_rejected_with_a_reason(tmp_path):
     action = ChangeKnobs(values={"compression": "int9"})
     loop, _, run = drive(steady(tmp_path), Scripted(once(action, 3)))
     (verdict,) = [verdict for _, verdict in loop.verdicts]
@@ -203,10 +203,10 @@ def test_what_the_trainers_cannot_do_is_refused_and_leaves_the_run_as_it_is(tmp_
 def test_a_second_change_waits_for_the_first_and_lands_too(tmp_path):
     back = ChangeKnobs(values={"compression": "none"})
     ticks = itertools.count(1)
-    asked = {3: SET_INT8, 4: back}
+    proposals = {3: SET_INT8, 4: back}
 
     def wanted(view):
-        return [asked[tick]] if (tick := next(ticks)) in asked else []
+        return [proposals[tick]] if (tick := next(ticks)) in proposals else []
 
     _, _, run = drive(steady(tmp_path), Scripted(wanted))
     assert [stretch.mode for stretch in run.stretches] == ["none", "int8", "none"]
@@ -264,7 +264,7 @@ def test_a_probe_measures_the_slower_of_the_two_links_as_it_is_at_that_moment(tm
         assert np.isfinite(links.bytes_per_s).sum() == 1
 
 
-def test_what_a_probe_found_is_known_once_it_is_over_and_no_sooner(tmp_path):
+def test_the_result_of_a_probe_arrives_at_its_end(tmp_path):
     known_at = {}
     for probe_bytes in (1 << 20, 8 << 20):  # of 50 Mbit/s: 0.17 and 1.34 s
         ask = probe_at(2, ("w0", "w1"), probe_bytes=probe_bytes)
@@ -354,7 +354,7 @@ def until(verdicts, ns):
 
 
 class Slower(Bundle):
-    """The same bundle, whose links carry a tenth from a moment on."""
+    """The same bundle with a tenth of the bandwidth from a given time on."""
 
     def __init__(self, bundle, after_ns):
         super().__init__(bundle.path, bundle.manifest)

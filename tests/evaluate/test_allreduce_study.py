@@ -140,7 +140,7 @@ def test_a_policy_that_switches_below_a_bandwidth_beats_both_modes(tmp_path):
 # --- what it is measured by ---
 
 
-def test_unless_told_otherwise_all_go_as_far_as_the_best_mode_in_the_time_of_the_trace(tmp_path):
+def test_the_default_goal_is_the_progress_of_the_best_mode_within_the_trace(tmp_path):
     bundle = scheduled(tmp_path / "x.tltrace", [(0.0, 300.0)], span_s=60.0)
     simulation = study(bundle, msgspec.structs.replace(JOB, steps=None))
     int8_s = 0.15 + 0.06 + 0.254 * RING / (300 * MBIT) + HOPS_S
@@ -150,7 +150,7 @@ def test_unless_told_otherwise_all_go_as_far_as_the_best_mode_in_the_time_of_the
     )
 
 
-def test_a_mode_that_takes_too_long_is_given_up_and_ranked_by_what_it_made(tmp_path):
+def test_a_mode_that_takes_too_long_is_stopped_and_ranked_by_its_progress(tmp_path):
     modes = {"none": AllreduceMode(), "topk": AllreduceMode()}
     job = msgspec.structs.replace(JOB, modes=modes)
     simulation = study(scheduled(tmp_path / "x.tltrace", [(0.0, 1.0)], span_s=60.0), job)
@@ -191,7 +191,7 @@ def test_a_trace_in_which_no_step_ends_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         (
             {"compute_s": 1e-9, "gradient_bytes": 1, "latency_s": 0.0},
@@ -203,15 +203,15 @@ def test_a_trace_in_which_no_step_ends_is_refused(tmp_path):
         ),
     ],
 )
-def test_a_workload_of_more_steps_than_can_be_simulated_is_refused(tmp_path, changes, said):
+def test_a_workload_of_more_steps_than_can_be_simulated_is_refused(tmp_path, changes, message):
     bundle = scheduled(tmp_path / "x.tltrace", [(0.0, 300.0)], span_s=60.0)
     modes = {"none": AllreduceMode(), **changes.get("modes", {})}
     job = msgspec.structs.replace(JOB, **{"steps": None, **changes, "modes": modes})
-    with pytest.raises(ConfigError, match=f"need at most 20,000,000 steps, .*{said}"):
+    with pytest.raises(ConfigError, match=f"need at most 20,000,000 steps, .*{message}"):
         study(bundle, job)
 
 
-def test_what_a_mode_sends_is_what_the_manual_says():
+def test_the_bytes_of_a_mode_match_the_manual():
     text = (ROOT / "docs" / "compression.md").read_text()
     shares = dict(re.findall(r"(?m)^\| `(\w+)` \| .*? \| (\d*\.?\d+)(?: at 1 %)? \|", text))
     assert {*SENT} == {*SENT_BY_FORMULA}
@@ -269,7 +269,7 @@ def test_the_report_is_written_as_table_json_and_page(folder, capsys):
     assert (folder / "again" / "report.json").read_bytes() == before
 
 
-def test_a_policy_that_reads_what_no_trainer_reports_is_named(folder, caplog):
+def test_a_policy_that_reads_an_unreported_metric_is_named(folder, caplog):
     (folder / "hot.toml").write_text(
         CONFIG + "[policies.thresholds]\nrules = [{metric = 'heat', level = 1.0}]\n"
     )
@@ -277,7 +277,7 @@ def test_a_policy_that_reads_what_no_trainer_reports_is_named(folder, caplog):
     assert "reads metrics that the simulated run lacks: heat" in caplog.text
 
 
-def test_what_a_policy_alerts_of_is_in_the_report(folder, capsys):
+def test_alerts_of_a_policy_are_in_the_report(folder, capsys):
     tuned = '[policies.allreduce_tuner]\nmodes = ["none", "bf17"]\n'
     (folder / "tuned.toml").write_text(CONFIG + tuned)
     assert evaluate("net.tltrace", "--config", "tuned.toml", "--seeds", "1") == 0
@@ -285,13 +285,13 @@ def test_what_a_policy_alerts_of_is_in_the_report(folder, capsys):
     assert "! alert of " in printed
     assert "bf17" in printed
     (report,) = json.loads((folder / "net-evaluation" / "report.json").read_bytes())["traces"]
-    (told,) = report["allreduce"]["arms"][-1]["operations"]["alerts"]
-    assert "bf17" in told
+    (expected,) = report["allreduce"]["arms"][-1]["operations"]["alerts"]
+    assert "bf17" in expected
     assert "bf17" in (folder / "net-evaluation" / "report.html").read_text()
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "expected"),
     [
         (("hot.tltrace", "--config", "net.toml"), "need link_bytes_per_s in the telemetry of"),
         (("misnamed.tltrace", "--config", "net.toml"), "was none; did you mean link_bytes?"),
@@ -303,12 +303,12 @@ def test_what_a_policy_alerts_of_is_in_the_report(folder, capsys):
         (("net.tltrace", "--config", "net.toml", "--scores", "a=b.csv"), "need --mode replay"),
     ],
 )
-def test_what_cannot_be_had_is_told_in_one_line(folder, words, told):
-    assert told in problem(*words)
+def test_an_invalid_request_is_one_line(folder, words, expected):
+    assert expected in problem(*words)
 
 
 @pytest.mark.parametrize(
-    ("was", "now", "told"),
+    ("was", "now", "expected"),
     [
         ("compute_s", "start = 'fp8'\ncompute_s", "start: need one of modes (none, int8), was"),
         ("modes.int8", "modes.int9", "modes.int9: need sent: there is no formula for its bytes"),
@@ -316,9 +316,9 @@ def test_what_cannot_be_had_is_told_in_one_line(folder, words, told):
         ("= 0.06", "= -1", "need a number >= 0 and <= 1e+09, was -1"),
     ],
 )
-def test_a_mistake_in_the_config_is_told_with_its_place(folder, was, now, told):
+def test_a_config_error_names_its_place(folder, was, now, expected):
     (folder / "net.toml").write_text(CONFIG.replace(was, now))
-    assert told in problem("net.tltrace", "--config", "net.toml")
+    assert expected in problem("net.tltrace", "--config", "net.toml")
 
 
 def test_a_trace_with_links_and_failures_is_still_one_of_failures(folder, caplog):

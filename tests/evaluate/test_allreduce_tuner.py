@@ -1,4 +1,4 @@
-"""The allreduce tuner on planted links: it beats every mode alone, and knows nothing of later."""
+"""The allreduce tuner on planted links: it beats every static mode, without future data."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What was available by a moment stays as it was, and all that came later is another."""
+"""Data available by a given time is unchanged, and all later data is altered."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def events_of(bundle, after_ns=AFTER_NS):
     return {one.id: one for one in OtherFuture(bundle, after_ns).events()}
 
 
-def test_what_was_told_and_over_by_then_stays_and_an_end_that_comes_later_is_another(bundle):
+def test_past_events_stay_and_later_ends_are_altered(bundle):
     found = events_of(bundle)
     assert found[EARLY.id] == EARLY
     assert found[JUST_TOLD.id] == JUST_TOLD
@@ -41,7 +41,7 @@ def test_what_was_told_and_over_by_then_stays_and_an_end_that_comes_later_is_ano
     assert ends_now[GOES_ON.id] == GOES_ON
 
 
-def test_what_was_told_later_happens_later_and_is_of_another_kind(bundle):
+def test_events_available_later_happen_later_with_another_kind(bundle):
     found = events_of(bundle)
     for was in (TOLD_LATER, LATER):
         now = found[was.id]
@@ -85,7 +85,7 @@ def test_every_later_value_is_another_and_no_earlier_one(bundle):
     assert now["t_avail"].equals(was["t_avail"])
 
 
-def test_only_what_is_asked_for_is_read(bundle):
+def test_only_the_requested_telemetry_is_read(bundle):
     other = OtherFuture(bundle, AFTER_NS)
     (part,) = other.telemetry(24 * HOUR_NS, 72 * HOUR_NS, ["heat"])
     (wanted,) = bundle.telemetry(24 * HOUR_NS, 72 * HOUR_NS, ["heat"])

@@ -22,8 +22,8 @@ def spec(name, config=CONFIG):
     return job_spec(ARMS[name], config, MTBF_S)
 
 
-def arms(config=CONFIG, **asked):
-    return candidates(Selection(**asked), config, policies())
+def arms(config=CONFIG, **selected):
+    return candidates(Selection(**selected), config, policies())
 
 
 def test_every_baseline_and_oracle_of_the_method_is_there():
@@ -46,24 +46,24 @@ def test_every_baseline_and_oracle_of_the_method_is_there():
 
 
 @pytest.mark.parametrize("name", ["daly", "elastic", "oracle", "random_alarms"])
-def test_no_candidate_is_called_as_an_arm_of_the_method(name, tmp_path):
-    said = f"need a name other than the built-in arms', was '{name}'"
-    with pytest.raises(ConfigError, match=f"^--policy: {said}$"):
+def test_a_candidate_cannot_have_the_name_of_a_built_in_arm(name, tmp_path):
+    message = f"need a name other than the built-in arms', was '{name}'"
+    with pytest.raises(ConfigError, match=f"^--policy: {message}$"):
         arms(policies=(name,))
     config = replace(CONFIG, policies={"straggler": {}})
-    with pytest.raises(ConfigError, match=f"^--config .*: {said}$"):
+    with pytest.raises(ConfigError, match=f"^--config .*: {message}$"):
         arms(config, config_path=tmp_path / f"{name}.toml")
 
 
 @pytest.mark.parametrize("was", [{"a": 1}, 0, ["ewma"]])
 def test_a_policy_that_names_no_predictor_by_a_text_is_refused(was):
     config = replace(CONFIG, policies={"failure_forecast": {"predictor": was}})
-    said = "^policies.failure_forecast.predictor: need the name of a predictor, was "
-    with pytest.raises(ConfigError, match=said):
+    message = "^policies.failure_forecast.predictor: need the name of a predictor, was "
+    with pytest.raises(ConfigError, match=message):
         arms(config, policies=("failure_forecast",))
 
 
-def test_what_acts_through_a_policy_is_left_out_where_that_is_not_installed():
+def test_arms_whose_policy_is_missing_are_left_out():
     names = {arm.name for arm in baselines({}, JOB)}
     assert "static_1h" in names
     assert names.isdisjoint({"daly_online", "always_alarm", "oracle"})
@@ -76,7 +76,7 @@ def test_only_a_job_that_recovers_per_step_can_be_elastic():
 
 
 @pytest.mark.parametrize(("size", "standbys", "spares"), [(1, 3, 0), (2, 2, 0), (3, 1, 2)])
-def test_an_elastic_run_has_all_that_is_paid_for_stand_by(size, standbys, spares):
+def test_in_an_elastic_run_all_spare_nodes_are_standbys(size, standbys, spares):
     job = replace(PER_STEP.evaluate, nodes_per_group=size)
     config = replace(PER_STEP, evaluate=job)
     spec = job_spec(elastic(), config, MTBF_S)
@@ -90,8 +90,8 @@ def test_every_arm_pays_for_the_same_nodes(name):
 
 
 def test_only_an_arm_that_needs_no_forecast_can_be_the_reference():
-    told = {arm.name for arm in ARMS.values() if arm.kind == "baseline" and arm.needs_forecast}
-    assert told == {"always_alarm"}
+    tables = {arm.name for arm in ARMS.values() if arm.kind == "baseline" and arm.needs_forecast}
+    assert tables == {"always_alarm"}
 
 
 def test_each_arm_has_its_own_interval():
@@ -106,7 +106,7 @@ def test_each_arm_has_its_own_interval():
     assert spec("static_1h", given).durable.interval_s == 3600.0
 
 
-def test_recovery_and_stand_bys_are_the_arms_own_where_they_say_so():
+def test_an_arm_may_set_its_own_recovery_and_standbys():
     assert (spec("restart").standbys, spec("restart").spares) == (0, 3)
     assert spec("per_step").recovery == "per_step"
     assert spec("daly").recovery == JOB.recovery
@@ -128,7 +128,7 @@ def test_a_policy_prices_what_the_job_would_lose():
     assert (costs.inspect_s, costs.repair_s) == (JOB.inspect_s, JOB.repair_s)
 
 
-def test_the_job_of_the_trace_is_taken_where_the_config_asks_for_no_other(tmp_path):
+def test_the_job_of_the_trace_is_used_unless_the_config_sets_another(tmp_path):
     with BundleWriter(
         tmp_path / "a.tltrace", name="a", start_ns=0, end_ns=10**15, source="", licence="",
         synthetic=True,
@@ -138,10 +138,10 @@ def test_the_job_of_the_trace_is_taken_where_the_config_asks_for_no_other(tmp_pa
     config = of_trace(Config(), bundle)
     assert (config.evaluate.groups, config.evaluate.gpus_per_node) == (3, 4)
     assert config.costs == Costs(checkpoint_s=7.0)
-    asked = Config(evaluate=Evaluate(groups=5), costs=Costs(checkpoint_s=9.0))
-    assert of_trace(asked, bundle) == asked
+    selected = Config(evaluate=Evaluate(groups=5), costs=Costs(checkpoint_s=9.0))
+    assert of_trace(selected, bundle) == selected
     without = write(tmp_path / "b.tltrace", [])
-    assert of_trace(asked, without) == asked
+    assert of_trace(selected, without) == selected
 
 
 # --- candidates ---
@@ -161,8 +161,8 @@ def test_a_policy_takes_its_options_from_the_config_but_acts_whatever_its_mode()
 
 
 def test_each_predictor_makes_an_arm_of_a_policy_that_reads_forecasts(tmp_path):
-    asked = (("ewma", ""), ("trend", str(tmp_path / "m.tlmodel")))
-    first, second = arms(policies=("failure_forecast",), predictors=asked)
+    selected = (("ewma", ""), ("trend", str(tmp_path / "m.tlmodel")))
+    first, second = arms(policies=("failure_forecast",), predictors=selected)
     assert first.name == "failure_forecast(ewma)"
     assert first.policies == {"failure_forecast": {"predictor": "ewma"}}
     assert list(first.predictors) == ["ewma"]
@@ -197,15 +197,15 @@ def test_a_whole_config_is_one_arm_and_takes_one_model_of_a_predictor(tmp_path):
         arms(config, predictors=TWO_MODELS, config_path=path)
 
 
-def test_a_policy_of_the_config_that_is_told_nobody_reads_what_was_asked_for(tmp_path):
-    told = {"failure_forecast": {}, "checkpoint_interval": {}, "straggler": {}}
-    config = replace(CONFIG, policies=told)
+def test_a_config_policy_without_a_predictor_reads_the_selected_one(tmp_path):
+    tables = {"failure_forecast": {}, "checkpoint_interval": {}, "straggler": {}}
+    config = replace(CONFIG, policies=tables)
     path = tmp_path / "mine.toml"
     (arm,) = arms(config, predictors=(("ewma", ""),), config_path=path)
-    assert arm.policies == {**told, "failure_forecast": {"predictor": "ewma"}}
+    assert arm.policies == {**tables, "failure_forecast": {"predictor": "ewma"}}
     assert arm.what == "all of mine.toml, with forecasts of ewma"
     (alone,) = arms(config, config_path=path)
-    assert (alone.policies, alone.what) == (told, "all of mine.toml")
+    assert (alone.policies, alone.what) == (tables, "all of mine.toml")
     with pytest.raises(ConfigError) as refused:
         arms(config, predictors=(("ewma", ""), ("trend", "")), config_path=path)
     assert str(refused.value) == (
@@ -224,7 +224,7 @@ def test_a_policy_that_can_do_without_forecasts_is_given_none():
     assert not arm.predictors
 
 
-def test_what_the_config_says_of_a_policys_predictor_comes_first():
+def test_the_predictor_set_in_the_config_has_priority():
     config = replace(CONFIG, policies={"failure_forecast": {"predictor": "trend"}})
     (arm,) = arms(config, policies=("failure_forecast",), predictors=(("ewma", ""),))
     assert list(arm.predictors) == ["trend"]
@@ -237,7 +237,7 @@ def test_a_config_file_alone_is_one_arm_with_all_that_is_active_in_it(tmp_path):
     assert arm.policies == config.policies
 
 
-def test_a_policy_that_nobody_has_is_one_line_with_the_nearest_name():
+def test_an_unknown_policy_is_one_line_with_the_nearest_name():
     with pytest.raises(ConfigError, match=r"no installed policy has this name.*straggler"):
         arms(policies=("stragler",))
 

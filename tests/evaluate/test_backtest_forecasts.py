@@ -1,4 +1,4 @@
-"""What a predictor would have said is asked at its own pace, of everybody, with what was known."""
+"""Backtest forecasts are made at the predictor's interval, from data available at the time."""
 
 import numpy as np
 import pytest
@@ -24,9 +24,9 @@ from torchloom_core.trace.bundle.schema import Component
 
 
 class Stub:
-    """Says of each node its number in tenths, but of the last nothing; notes what it was shown."""
+    """Forecasts each node's number in tenths, except for the last; records its views."""
 
-    name = "asked"
+    name = "stub"
     horizon_s = 48 * HOUR_S
 
     def __init__(self, every_h=12, needs=(), says=None):
@@ -40,8 +40,8 @@ class Stub:
         self.views.append((view.now_ns, view.costs))
         self.faults |= {*view.faults_of}
         number = np.array([int(worker[1:]) for worker in view.workers], dtype=float) / 10
-        said = np.where(number == 0.2, np.nan, number)
-        return Hazard(probability=said if self.says is None else np.full(len(view), self.says))
+        answer = np.where(number == 0.2, np.nan, number)
+        return Hazard(probability=answer if self.says is None else np.full(len(view), self.says))
 
 
 class Learns(Stub):
@@ -69,10 +69,10 @@ def bundle(tmp_path_factory):
     return write_bundle(path, days=4, nodes=3, rate=0.0, metrics={"heat": lambda f: 1.0 * f})[0]
 
 
-def test_it_is_asked_at_its_own_pace_over_all_of_the_span_and_shown_the_prices(bundle):
+def test_a_predictor_runs_at_its_own_interval_and_sees_the_prices(bundle):
     predictor, shares = Stub(), []
     costs = Costs(restart_s=7.0)
-    said = backtest_forecasts(
+    answer = backtest_forecasts(
         bundle,
         predictor,
         tick_s=6 * HOUR_S,
@@ -80,11 +80,11 @@ def test_it_is_asked_at_its_own_pace_over_all_of_the_span_and_shown_the_prices(b
         costs=costs,
         progress=shares.append,
     )
-    assert said.times_ns.tolist() == [12 * HOUR_NS * n for n in range(1, 9)]
-    assert predictor.views == [(ts_ns, costs) for ts_ns in said.times_ns.tolist()]
-    assert said.every_s == 12 * HOUR_S
-    assert said.watched.ids == watched(3).ids
-    assert np.array_equal(said.score, [[0.0, 0.1, np.nan]] * 8, equal_nan=True)
+    assert answer.times_ns.tolist() == [12 * HOUR_NS * n for n in range(1, 9)]
+    assert predictor.views == [(ts_ns, costs) for ts_ns in answer.times_ns.tolist()]
+    assert answer.every_s == 12 * HOUR_S
+    assert answer.watched.ids == watched(3).ids
+    assert np.array_equal(answer.score, [[0.0, 0.1, np.nan]] * 8, equal_nan=True)
     assert shares == [n / 8 for n in range(1, 9)]
     part = backtest_forecasts(
         bundle, Stub(), tick_s=6 * HOUR_S, repair_s=24 * HOUR_S, start_ns=24 * HOUR_NS,
@@ -104,27 +104,27 @@ def knowing(bundle, *events):
     return other
 
 
-def test_it_is_told_of_the_events_that_are_shown_whatever_a_foreign_one_before_it_did(bundle):
-    known = knowing(
+def test_visible_events_do_not_depend_on_other_predictors(bundle):
+    trace_with_faults = knowing(
         bundle, event("n00001", 60, 61), event("n00002", 70, kind="hidden", fatal=False)
     )
     need = (NeedFaults(48 * HOUR_S),)
     first, second, third = Spoils(needs=need), Stub(needs=need), Stub(needs=need)
-    backtest_forecasts_of_all(known, [first, second], **PACE)
-    backtest_forecasts(known, third, shows=lambda one: one.kind != "hidden", **PACE)
+    backtest_forecasts_of_all(trace_with_faults, [first, second], **PACE)
+    backtest_forecasts(trace_with_faults, third, shows=lambda one: one.kind != "hidden", **PACE)
     assert (first.faults, second.faults) == (set(), {"n00001", "n00002"})
     assert third.faults == {"n00001"}
 
 
-def test_of_a_trace_that_begins_long_after_1970_its_own_time_is_asked_about(tmp_path):
+def test_forecast_times_are_within_the_trace(tmp_path):
     late = small_bundle(tmp_path / "t.tltrace", [Component(id="n0", kind="node")], seconds=10.0)
-    said = backtest_forecasts(late, Stub(every_h=1 / HOUR_S), tick_s=1.0, repair_s=5.0)
-    assert ((said.times_ns - START_NS) // 10**9).tolist() == [*range(1, 11)]
+    answer = backtest_forecasts(late, Stub(every_h=1 / HOUR_S), tick_s=1.0, repair_s=5.0)
+    assert ((answer.times_ns - START_NS) // 10**9).tolist() == [*range(1, 11)]
     assert day_text(late, START_NS + 36 * HOUR_NS) == "1.5 d"
 
 
 @pytest.mark.parametrize(("every_h", "pace_h"), [(12, 12), (13, 12), (16, 18), (1, 6)])
-def test_it_is_asked_every_so_many_whole_ticks(every_h, pace_h):
+def test_the_forecast_interval_is_whole_ticks(every_h, pace_h):
     assert pace_s(Stub(every_h), 6 * HOUR_S) == pace_h * HOUR_S
 
 
@@ -133,11 +133,11 @@ def test_it_is_asked_every_so_many_whole_ticks(every_h, pace_h):
 )
 def test_a_part_of_it_has_both_its_ends(from_h, until_h, found):
     score = np.array([[1.0], [2.0], [3.0]])
-    said = BacktestForecasts(watched(1), np.array([1, 2, 3]) * HOUR_NS, HOUR_S, score)
-    part = said.between(from_h * HOUR_NS, until_h * HOUR_NS)
+    answer = BacktestForecasts(watched(1), np.array([1, 2, 3]) * HOUR_NS, HOUR_S, score)
+    part = answer.between(from_h * HOUR_NS, until_h * HOUR_NS)
     assert (part.times_ns // HOUR_NS).tolist() == part.score[:, 0].tolist() == found
-    assert (part.watched.ids, part.every_s) == (said.watched.ids, HOUR_S)
-    assert said.with_score(-score).score.tolist() == (-score).tolist()
+    assert (part.watched.ids, part.every_s) == (answer.watched.ids, HOUR_S)
+    assert answer.with_score(-score).score.tolist() == (-score).tolist()
 
 
 @pytest.mark.parametrize(
@@ -156,17 +156,17 @@ def test_one_that_never_judges_is_refused_with_the_likely_cause(bundle, predicto
     with pytest.raises(PluginError) as caught:
         backtest_forecasts(bundle, predictor, tick_s=6 * HOUR_S, repair_s=24 * HOUR_S)
     assert str(caught.value) == (
-        "predictor asked: need a probability of some worker at some time, was none in 8 views"
+        "predictor stub: need a probability of some worker at some time, was none in 8 views"
         + cause
     )
 
 
 def test_one_that_breaks_its_contract_is_refused_by_name(bundle):
-    with pytest.raises(PluginError, match=r"^predictor asked: garbage: need probabilities in"):
+    with pytest.raises(PluginError, match=r"^predictor stub: garbage: need probabilities in"):
         backtest_forecasts(bundle, Stub(says=2.0), tick_s=6 * HOUR_S, repair_s=24 * HOUR_S)
 
 
-def test_nobody_asks_a_predictor_why_it_judges_so(bundle):
+def test_a_backtest_requests_no_reasons(bundle):
     class Explains(Stub):
         def forecast(self, view):
             return Hazard(probability=np.full(len(view), 0.5), why={len(view): "of nobody"})
@@ -174,7 +174,7 @@ def test_nobody_asks_a_predictor_why_it_judges_so(bundle):
     assert (backtest_forecasts(bundle, Explains(), **PACE).score == 0.5).all()
 
 
-def test_a_hundred_million_forecasts_are_kept_and_no_more():
+def test_at_most_a_hundred_million_forecasts_are_stored():
     refuse_too_many("p", 10**8 * 10**9, 2.0, 2)
     with pytest.raises(PluginError) as caught:
         refuse_too_many("p", (10**8 + 2) * 10**9, 2.0, 2)
@@ -184,7 +184,7 @@ def test_a_hundred_million_forecasts_are_kept_and_no_more():
     )
 
 
-def test_a_span_of_too_many_is_refused_before_anything_is_asked(bundle):
+def test_too_many_forecasts_are_refused_before_the_first(bundle):
     predictor = Stub(every_h=0.005 / 3600)
     with pytest.raises(PluginError, match="need at most 100000000 forecasts, was"):
         backtest_forecasts(bundle, predictor, tick_s=0.005, repair_s=86_400.0)
@@ -192,18 +192,18 @@ def test_a_span_of_too_many_is_refused_before_anything_is_asked(bundle):
 
 
 @pytest.mark.parametrize(("known_h", "positives"), [(None, 4), (90, 4), (59, 0)])
-def test_what_came_of_it_is_what_was_known_then(bundle, known_h, positives):
-    known = knowing(bundle, event("n00001", 60, 61))
-    said = backtest_forecasts(known, Stub(), tick_s=6 * HOUR_S, repair_s=24 * HOUR_S)
+def test_outcomes_are_those_known_at_the_time(bundle, known_h, positives):
+    trace_with_faults = knowing(bundle, event("n00001", 60, 61))
+    answer = backtest_forecasts(trace_with_faults, Stub(), tick_s=6 * HOUR_S, repair_s=24 * HOUR_S)
     until_ns = None if known_h is None else known_h * HOUR_NS
-    judged = judge(known, said, task(48), known_until_ns=until_ns)
+    judged = judge(trace_with_faults, answer, task(48), known_until_ns=until_ns)
     assert np.count_nonzero(judged.outcome[:, 1] == 1.0) == positives - (known_h == 90)
     assert len(judged.incidents.row) == (positives > 0)
     assert judged.every_s == 12 * HOUR_S
-    assert judged.score is said.score
+    assert judged.score is answer.score
 
 
-def test_who_is_gone_is_not_judged(bundle):
+def test_an_absent_component_is_not_scored(bundle):
     gone = knowing(bundle)
     ends_ns = [None, 84 * HOUR_NS, None]
     nodes = zip(watched(3).ids, ends_ns, strict=True)
@@ -214,7 +214,7 @@ def test_who_is_gone_is_not_judged(bundle):
     assert np.flatnonzero(np.isnan(judged.outcome[:, 0])).tolist() == [6, 7]
 
 
-def test_who_is_not_heard_of_any_more_is_not_judged(tmp_path):
+def test_a_silent_component_is_not_scored(tmp_path):
     samples = [(t_h * HOUR_S, node, "x", 1.0) for t_h in range(240) for node in ("n0", "n1")]
     samples = [one for one in samples if one[1] == "n0" or one[0] < 120 * HOUR_S]
     trace = small_bundle(tmp_path / "t.tltrace", (), samples, seconds=240 * HOUR_S)
@@ -230,14 +230,14 @@ def test_who_is_not_heard_of_any_more_is_not_judged(tmp_path):
 
 
 @pytest.mark.parametrize(("kind", "until_ns"), [("forecast", 96 * HOUR_NS + 1), ("detect", None)])
-def test_who_failed_is_away_until_it_is_heard_of_again_but_in_a_detection(bundle, kind, until_ns):
+def test_a_failed_component_is_away_until_it_reports_except_in_a_detection(bundle, kind, until_ns):
     (found,) = events_to_judge(
         knowing(bundle, event("n00001", 60)), watched(3), task(24, kind=kind)
     )
     assert found.t_resolved == until_ns
 
 
-def test_random_scores_are_the_same_for_a_seed_and_know_nothing():
+def test_random_scores_are_the_same_for_a_seed():
     one, again, other = (random_scores((50, 40), seed) for seed in (1, 1, 2))
     assert np.array_equal(one, again)
     assert not np.array_equal(one, other)
@@ -245,7 +245,7 @@ def test_random_scores_are_the_same_for_a_seed_and_know_nothing():
     assert 0.99 < one.max() < 1.0
 
 
-def test_a_moment_is_told_as_the_days_since_the_trace_began(bundle):
+def test_a_time_is_shown_as_days_since_the_start(bundle):
     assert day_text(bundle, 36 * HOUR_NS) == "1.5 d"
     assert day_text(bundle, 9999 * 24 * HOUR_NS) == "9999 d"
     assert day_text(bundle, 86_442_768 * 10**6) == "1 d"

@@ -1,4 +1,4 @@
-"""Scores that know the time and nothing else have no skill where failures know no time.
+"""Scores that depend only on time have no skill where failures do not depend on time.
 
 The failures of every node are a Poisson process of the same rate throughout. What is seen of
 them is not: a trace ends, nodes are drained or taken away in numbers, labels are in doubt.
@@ -70,7 +70,7 @@ def taken_away():
 
 
 def doubted():
-    """Most nodes have an event that nobody understands, all at once."""
+    """Most nodes have an unexplained event at the same time."""
     odd = tuple(event(name, DAY_H * THEN_D, label="uncertain", id=name) for name in MOST)
     return Seen((*failures(), *odd))
 
@@ -130,7 +130,7 @@ def scored(seen, values):
 
 @pytest.mark.parametrize("part", PART)
 @pytest.mark.parametrize("name", planted(whole()))
-def test_what_knows_the_time_alone_has_no_skill(name, part):
+def test_a_score_that_depends_only_on_time_has_no_skill(name, part):
     seen = PART[part]()
     found = scored(seen, np.repeat(planted(seen)[name][:, None] * 1.0, NODES, axis=1))
     assert found.incidents >= FEW

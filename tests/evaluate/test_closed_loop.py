@@ -62,7 +62,7 @@ def bundle(tmp_path_factory):
 
 
 class Scripted:
-    """A policy that proposes what a function of the view says."""
+    """A policy whose proposals come from a function of the view."""
 
     name = "scripted"
 
@@ -103,7 +103,7 @@ def once(action, tick=3):
 
     def wanted(view):
         age = round((view.now_ns - wanted.start_ns) / (600 * SECOND_NS))
-        return [Proposal(action=action, reason="told to", gain_gpu_s=1e9)] if age == tick else []
+        return [Proposal(action=action, reason="test", gain_gpu_s=1e9)] if age == tick else []
 
     return wanted
 
@@ -135,7 +135,7 @@ def test_another_future_leaves_every_decision_before_it_the_same(bundle, seed, h
     after_ns = stage.start_ns + round(hours * HOUR_NS)
     other = scene_of(OtherFuture(bundle, after_ns), seed=seed)
     assert other.nodes == stage.nodes
-    # An interval for the failures that came is one thing that the arm is told: the same here.
+    # Daly's interval depends on the failures of the episode, so it is fixed here.
     other = dataclasses.replace(other, failures=stage.failures)
     was, _, _ = drive(stage, real(arm, stage, bundle), arm)
     now, _, _ = drive(other, real(arm, other, bundle), arm)
@@ -143,7 +143,7 @@ def test_another_future_leaves_every_decision_before_it_the_same(bundle, seed, h
 
 
 @pytest.mark.slow
-def test_what_is_told_the_future_decides_otherwise_in_another(bundle):
+def test_an_oracle_decides_differently_in_another_future(bundle):
     oracle = next(arm for arm in baselines(policies(), JOB) if arm.name == "oracle")
     stage = scene_of(bundle)
     after_ns = stage.hits[1].ts_ns - HOUR_NS
@@ -217,10 +217,10 @@ def test_a_forecast_is_there_once_the_time_that_it_takes_has_passed(tmp_path, ta
     config = replace(CONFIG, evaluate=replace(JOB, forecast_s=takes_s, days=0.2))
     bundle = write(tmp_path / "quiet.tltrace", [event(0, 1.0, "n0", fatal=False)])
     stage = scene_of(bundle, evaluate=config.evaluate)
-    known = []
+    answers = []
 
     def look(view):
-        known.append(view.forecast("sure"))
+        answers.append(view.forecast("sure"))
         return []
 
     policy = Scripted(look)
@@ -228,9 +228,9 @@ def test_a_forecast_is_there_once_the_time_that_it_takes_has_passed(tmp_path, ta
     plugins = ActivePlugins((ActivePolicy("scripted", policy),), {"sure": Sure()})
     loop, _, _ = drive(stage, plugins, config=config)
     assert not loop.quarantined
-    # It is asked at the first tick, once the policies have looked.
-    assert [one is not None for one in known[: ticks + 1]] == [False] * ticks + [True]
-    assert known[ticks].latency_s == takes_s
+    # It is requested at the first tick, after the policies have run.
+    assert [one is not None for one in answers[: ticks + 1]] == [False] * ticks + [True]
+    assert answers[ticks].latency_s == takes_s
 
 
 @pytest.mark.parametrize(("after_s", "right"), [(60.0, 1), (3600.0, 1), (3601.0, 0)])
@@ -244,7 +244,7 @@ def test_a_move_is_right_if_a_node_it_left_is_hit_within_the_horizon(tmp_path, a
     assert (fleet.moves, fleet.right_moves) == (1, right)
 
 
-def test_a_checkpoint_that_all_workers_are_told_to_save_is_saved_once(tmp_path):
+def test_a_checkpoint_command_to_all_workers_saves_once(tmp_path):
     stage = scene_of(write(tmp_path / "quiet.tltrace", [event(0, 1.0, "n0", fatal=False)]))
     wanted = once(SaveCheckpoint())
     wanted.start_ns = stage.start_ns
@@ -279,7 +279,7 @@ def test_the_kernel_learns_of_a_lost_worker_and_of_the_one_that_takes_its_place(
     assert all(fault.ts_ns == stage.hits[0].ts_ns for fault in after[2])
 
 
-def test_a_cordoned_node_is_told_to_the_model(tmp_path):
+def test_a_cordon_reaches_the_model(tmp_path):
     stage = scene_of(write(tmp_path / "quiet.tltrace", [event(0, 1.0, "n0", fatal=False)]))
     standby = stage.nodes[4]
     proposals = (CordonNode(node=standby), Migrate(group="g0"))
@@ -287,7 +287,7 @@ def test_a_cordoned_node_is_told_to_the_model(tmp_path):
     def wanted(view):
         age = round((view.now_ns - stage.start_ns) / (600 * SECOND_NS))
         action = {3: proposals[0], 6: proposals[1]}.get(age)
-        return [Proposal(action=action, reason="told to", gain_gpu_s=1e9)] if action else []
+        return [Proposal(action=action, reason="test", gain_gpu_s=1e9)] if action else []
 
     loop, _, result = drive(stage, Scripted(wanted))
     assert [verdict.granted for _, verdict in loop.verdicts] == [True, False]
@@ -299,7 +299,7 @@ def test_a_cordoned_node_is_told_to_the_model(tmp_path):
     [(None, False, 5), (None, True, 4), (1200.0, False, 4)],
     ids=["never", "by somebody", "by itself"],
 )
-def test_the_model_is_told_when_a_cordon_is_over(tmp_path, lasts_s, lifts, taken):
+def test_the_end_of_a_cordon_reaches_the_model(tmp_path, lasts_s, lifts, taken):
     empty = scene_of(write(tmp_path / "empty.tltrace", []))
     start_h = (empty.start_ns - START_NS) / HOUR_NS
     lost = event(0, start_h + 5.0, empty.nodes[1])
@@ -314,13 +314,13 @@ def test_the_model_is_told_when_a_cordon_is_over(tmp_path, lasts_s, lifts, taken
         if lifts:
             actions[6] = UncordonNode(node=standby)
         if age in actions:
-            yield Proposal(action=actions[age], reason="told to", gain_gpu_s=1e9)
+            yield Proposal(action=actions[age], reason="test", gain_gpu_s=1e9)
 
     drive(stage, Scripted(wanted))
     assert trains[40] == {stage.nodes[row] for row in (0, 2, 3, taken)}
 
 
-def test_a_standby_that_is_admitted_trains_beside_the_others_where_recovery_is_per_step(tmp_path):
+def test_an_admitted_standby_trains_if_recovery_is_per_step(tmp_path):
     config = replace(CONFIG, evaluate=replace(JOB, recovery="per_step"))
     bundle = write(tmp_path / "quiet.tltrace", [event(0, 1.0, "n0", fatal=False)])
     stage = scene_of(bundle, evaluate=config.evaluate)
@@ -361,8 +361,8 @@ def test_a_run_that_loses_only_a_step_is_saved_less_often_than_one_that_rolls_ba
         arm = next(a for a in baselines(policies(), JOB) if a.name == "daly_online")
         stage = scene_of(bundle, evaluate=config.evaluate, seed=2)
         loop, _, result = drive(stage, real(arm, stage, bundle, config), arm, config)
-        told = [verdict.reason for _, verdict in loop.verdicts][-1]
-        watched, back = map(int, re.search(r"of (\d+) watched (\d+) took", told).groups())
+        reason_text = [verdict.reason for _, verdict in loop.verdicts][-1]
+        watched, back = map(int, re.search(r"of (\d+) watched (\d+) took", reason_text).groups())
         assert watched > 0
         assert back == (watched if recovery == "restart" else 0)
         saves[recovery] = result.saves
@@ -380,8 +380,8 @@ def test_a_decision_on_a_worker_that_sits_elsewhere_than_recorded_is_counted_as_
         heat.append(view.latest("gpu_temp_celsius"))
         age = round((view.now_ns - stage.start_ns) / (600 * SECOND_NS))
         group = {3: "g0", 30: "g4"}.get(age)
-        told = Proposal(action=Migrate(group=group or ""), reason="told to", gain_gpu_s=1e9)
-        return [told] if group else []
+        reason_text = Proposal(action=Migrate(group=group or ""), reason="test", gain_gpu_s=1e9)
+        return [reason_text] if group else []
 
     _, fleet, result = drive(stage, Scripted(wanted, METRICS))
     assert result.migrations == 2
@@ -401,11 +401,11 @@ def test_a_metric_that_does_not_depend_on_the_load_goes_with_the_node(bundle):
         return []
 
     _, fleet, _ = drive(stage, Scripted(wanted, ["ecc_total"]))
-    assert fleet.invalid_decisions is None  # nobody asked whether a decision rests on such a one
+    assert fleet.invalid_decisions is None  # no load-dependent metric was read
     assert np.isfinite(counts[5]).all()
 
 
-def test_every_worker_tells_what_was_measured_of_its_node(bundle):
+def test_every_worker_reports_the_telemetry_of_its_node(bundle):
     (table,) = bundle.telemetry(metrics=["ecc_total"])
     came = [table[name].to_pylist() for name in ("t_avail", "component", "value")]
     newest: dict[str, list[tuple[int, float]]] = {}
@@ -444,7 +444,7 @@ def test_an_alert_is_no_decision(bundle):
     assert fleet.decisions == 0
 
 
-# --- those who know the future ---
+# --- oracles ---
 
 
 @pytest.mark.slow
@@ -456,6 +456,6 @@ def test_the_oracle_avoids_what_can_be_avoided_and_the_clairvoyant_loses_next_to
     }
     mean = {name: np.mean([run.goodput for run in of]) for name, of in runs.items()}
     assert mean["no_failures"] > mean["clairvoyant"] > mean["oracle"] > mean["daly"]
-    told = sum(run.right_moves for run in runs["oracle"])
-    assert told == sum(run.moves for run in runs["oracle"])
+    reason_text = sum(run.right_moves for run in runs["oracle"])
+    assert reason_text == sum(run.moves for run in runs["oracle"])
     assert sum(run.failures for run in runs["oracle"]) < sum(run.failures for run in runs["daly"])

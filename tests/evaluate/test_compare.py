@@ -1,4 +1,4 @@
-"""What became of every arm is a mean over seeds, with an interval that covers what it says."""
+"""The result of an arm is a mean over seeds, with an interval of nominal coverage."""
 
 import msgspec
 import numpy as np
@@ -12,8 +12,8 @@ from torchloom_core.evaluate.results import RunResult
 
 
 def run(goodput, **fields):
-    known = {"arm": "a", "seed": 0, "wall_s": 10.0, "gpus": 4, "job_gpus": 2, "buckets": {}}
-    return RunResult(**{**known, "ettr": goodput / 2, **fields}, goodput=goodput)
+    defaults = {"arm": "a", "seed": 0, "wall_s": 10.0, "gpus": 4, "job_gpus": 2, "buckets": {}}
+    return RunResult(**{**defaults, "ettr": goodput / 2, **fields}, goodput=goodput)
 
 
 def arm(name, kind="baseline", **fields):
@@ -51,7 +51,7 @@ def test_the_reference_is_the_best_baseline_that_could_be_the_jobs_own():
         arm("best"),
         arm("own", recovery="restart"),
         arm("worse"),
-        arm("told", needs_forecast=True),
+        arm("forecast", needs_forecast=True),
         arm("otherwise", recovery="per_step"),
         arm("candidate", kind="candidate"),
         arm("bound", kind="bound"),
@@ -74,8 +74,8 @@ def summary():
         one = one or arm("mine", kind="candidate")
         runs = {"daly": [run(0.4)] * len(own), one.name: own}
         runs |= {"oracle": [run(value) for value in oracle]} if oracle else {}
-        told = {one.name: without} if without else {}
-        named = {"reference": "daly", "oracle": "oracle", "without": told}
+        controls = {one.name: without} if without else {}
+        named = {"reference": "daly", "oracle": "oracle", "without": controls}
         (found,) = compare.summarize([one], runs, **named)
         return found
 
@@ -115,7 +115,7 @@ def test_one_run_is_its_own_mean(summary):
     assert found.goodput.value == 0.5
 
 
-def test_an_arm_is_held_against_the_reference_the_job_without_it_and_the_oracle(summary):
+def test_an_arm_is_compared_with_reference_control_and_oracle(summary):
     found = summary([run(0.5), run(0.7)], without=[run(0.5), run(0.6)])
     assert found.versus_reference.value == pytest.approx(0.2)
     assert (found.versus_reference.ahead, found.versus_reference.behind) == (2, 0)
@@ -125,7 +125,7 @@ def test_an_arm_is_held_against_the_reference_the_job_without_it_and_the_oracle(
     assert found.invalid_share is None
 
 
-def test_what_cannot_be_held_against_something_is_not(summary):
+def test_missing_comparisons_are_none(summary):
     own = [run(0.5), run(0.7)]
     assert summary(own).versus_without is None
     assert summary(own, arm("daly")).versus_reference is None
@@ -134,7 +134,7 @@ def test_what_cannot_be_held_against_something_is_not(summary):
     assert summary(own, oracle=(0.4, 0.4)).to_oracle is None
 
 
-def test_groups_beyond_the_plan_count_for_nothing_where_that_is_asked(summary):
+def test_groups_beyond_the_plan_count_nothing_as_planned(summary):
     grows = msgspec.structs.replace(elastic(), kind="candidate")
     found = summary([run(0.9, as_planned=0.5), run(0.7)], grows)
     assert found.goodput.value == pytest.approx(0.8)

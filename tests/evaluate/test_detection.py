@@ -1,4 +1,4 @@
-"""Detections: what chance finds, and what knows nothing has no skill, however it is scored."""
+"""Detections: recall by chance, and no skill for random scores."""
 
 from dataclasses import replace
 
@@ -37,7 +37,7 @@ def test_chance_is_what_the_alarms_find_wherever_in_time_they_were():
     assert found_by_chance(judged, judged.alarms(0.5)) == pytest.approx((6 / 10 + 2 / 10) / 2)
 
 
-def test_incidents_too_few_for_an_interval_are_told_as_incidents():
+def test_too_few_incidents_are_reported_as_incidents():
     judged = detection(np.zeros(10), (4, 6))
     few = score_of(judged, predictor="a", threshold=0.5, threshold_from="")
     assert few.auprc.method == "none: 1 incident is fewer than 20"
@@ -69,8 +69,8 @@ def test_of_a_forecast_chance_is_the_mean_over_all_places_of_all_components(alar
     """What is not judged, as while n00000 is under repair, is no place for an alarm."""
     events = [event(f"n0000{at}", start, start + 1) for at, start in enumerate(starts)]
     judged = judge(alarms.astype(float), events, task(2), span_h=100)
-    heard = [alarms[~np.isnan(came), at] for at, came in enumerate(judged.outcome.T)]
-    places = [np.roll(one, by) for one in heard for by in range(len(one))]
+    columns = [alarms[~np.isnan(came), at] for at, came in enumerate(judged.outcome.T)]
+    places = [np.roll(one, by) for one in columns for by in range(len(one))]
     shares = [
         np.mean([place[: len(due)].any() for place in places])
         for due in due_moments(judged)
@@ -98,24 +98,24 @@ def detection_of(by_chance, **more):
     return score(**given)
 
 
-def test_alarms_that_find_no_more_than_at_other_times_are_weak_and_it_is_said():
+def test_alarms_that_find_no_more_than_at_other_times_are_weak():
     assert verdict(detection_of(0.4)).level == "useful"
     assert verdict(detection_of(0.5)).level == "weak"
-    said = verdict(detection_of(0.55)).sentence
-    assert said.startswith("Weak: AUPRC is above that of a random score")
-    assert "its recall is not significantly above chance" in said
-    assert "(60 %, by chance 55 %)" in said
+    message = verdict(detection_of(0.55)).sentence
+    assert message.startswith("Weak: AUPRC is above that of a random score")
+    assert "its recall is not significantly above chance" in message
+    assert "(60 %, by chance 55 %)" in message
 
 
-def test_a_detection_is_held_to_whom_it_is_least_above():
+def test_a_detection_is_compared_with_the_strongest_baseline():
     hard = Interval(value=-0.01, low=-0.03, high=0.02)
-    said = verdict(
+    message = verdict(
         detection_of(
             0.1, versus={"random": interval(0.3), "logistic": interval(0.2), "row_rule": hard}
         )
     ).sentence
-    assert "but not significantly above that of the farthest metric alone (-0.01" in said
-    assert "logistic" not in said
+    assert "but not significantly above that of the farthest metric alone (-0.01" in message
+    assert "logistic" not in message
 
 
 @pytest.fixture(scope="module")
@@ -129,16 +129,18 @@ def test_a_random_score_and_a_constant_one_have_no_skill_in_a_detection(fleets):
     """At most 5 in 100 are allowed; of so few draws none is to be expected, and one may be."""
     skilled = dict.fromkeys(("noise", "one constant", "a constant a node", "a walk a node"), 0)
     for seed, fleet in enumerate(fleets):
-        said = knowing_nothing(fleet, np.random.default_rng([seed, 2]))
+        message = knowing_nothing(fleet, np.random.default_rng([seed, 2]))
         for name in skilled:
-            skilled[name] += scored(fleet, said[name], seed).verdict in ("weak", "useful")
+            skilled[name] += scored(fleet, message[name], seed).verdict in ("weak", "useful")
     assert max(skilled.values()) <= 1, skilled
     assert skilled["one constant"] == 0
 
 
 def test_a_score_that_rises_while_it_goes_on_has_skill_in_a_detection(fleets):
     found = [
-        scored(fleet, np.where(fleet.outcome == 1.0, 3.0, 0.0) + fleet.telling(_random(seed)), seed)
+        scored(
+            fleet, np.where(fleet.outcome == 1.0, 3.0, 0.0) + fleet.informative(_random(seed)), seed
+        )
         for seed, fleet in enumerate(fleets)
     ]
     assert sum(one.verdict in ("weak", "useful") for one in found) >= DRAWS - 1

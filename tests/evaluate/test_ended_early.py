@@ -1,4 +1,4 @@
-"""What ``torchloom evaluate`` says and keeps where it is ended before its time, for real."""
+"""``torchloom evaluate`` reports and saves finished runs when it is ended early."""
 
 import os
 import signal
@@ -39,8 +39,8 @@ def started(runs, *words):
     return process
 
 
-def said(process, runs):
-    """Return what it says at its end, and how many runs are kept; nothing is half-written."""
+def end_of(process, runs):
+    """Return its last message and the number of saved runs; check that none is incomplete."""
     text = process.communicate(timeout=DEADLINE_S)[1]
     assert os.listdir(runs.parent) == ["runs"]
     assert not list(runs.glob(".*"))
@@ -54,27 +54,27 @@ def said(process, runs):
     ids=["keyboard", "Slurm", "closed terminal"],
 )
 @pytest.mark.parametrize("jobs", ["1", "2"])
-def test_an_interruption_keeps_what_is_finished_and_says_how_to_go_on(runs, number, status, jobs):
-    """With more processes than one they are all told, as a terminal and Slurm do."""
+def test_an_interrupt_saves_finished_runs_and_reports_how_to_continue(runs, number, status, jobs):
+    """With several processes all of them get the signal, as from a terminal or Slurm."""
     process = started(runs, "--jobs", jobs)
     os.killpg(process.pid, number)
-    text, kept = said(process, runs)
+    text, saved = end_of(process, runs)
     assert process.returncode == status
     assert text == (
-        f"torchloom: interrupted; {kept} finished runs are saved in small-evaluation/runs: the "
+        f"torchloom: interrupted; {saved} finished runs are saved in small-evaluation/runs: the "
         "same command continues\n"
     )
 
 
 @pytest.mark.long
-def test_a_worker_that_is_killed_is_one_line_that_says_how_to_go_on(runs):
+def test_a_killed_worker_is_one_line_with_how_to_continue(runs):
     process = started(runs, "--jobs", "2")
     children = psutil.Process(process.pid).children()
     next(child for child in children if "loky.backend.popen" in " ".join(child.cmdline())).kill()
-    text, kept = said(process, runs)
+    text, saved = end_of(process, runs)
     assert process.returncode == 9
     assert text == (
-        f"torchloom: a worker process died: killed, or out of memory; {kept} finished runs are "
+        f"torchloom: a worker process died: killed, or out of memory; {saved} finished runs are "
         "saved in small-evaluation/runs: the same command continues; fewer --jobs need less "
         "memory\n"
     )

@@ -1,4 +1,4 @@
-"""What a seed stands for: when the run is, on which nodes, and what of the trace concerns it."""
+"""The episode of a seed: the time of the run, its nodes, and its failures."""
 
 import dataclasses
 import itertools
@@ -26,8 +26,8 @@ def drawn(path, events=(), *, evaluate=ALL, seed=0, topology=None, **more):
     bundle = write(path / f"{next(_NUMBERS)}.tltrace", events)
     if topology is not None:
         bundle.topology = lambda: topology
-    told = {"unknown": "component", "from_ns": FROM_NS, **more}
-    return draw(bundle, watch(bundle), evaluate, seed, **told)
+    options = {"unknown": "component", "from_ns": FROM_NS, **more}
+    return draw(bundle, watch(bundle), evaluate, seed, **options)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def empty(tmp_path_factory):
         (9.0, END_NS - 1, (END_NS - 1, END_NS, 1)),
     ],
 )
-def test_a_run_lasts_as_long_as_it_is_asked_to_or_as_there_is_trace(empty, days, from_ns, wanted):
+def test_a_run_lasts_for_its_days_or_to_the_end_of_the_trace(empty, days, from_ns, wanted):
     assert span_ns(empty, replace(JOB, days=days), from_ns) == wanted
 
 
@@ -144,12 +144,12 @@ def test_a_node_that_is_not_there_at_the_start_comes_last(tmp_path, there, away)
     assert found == ((*usual[:2], *usual[3:], usual[2]) if away else usual)
 
 
-def test_a_node_that_is_not_heard_of_at_the_start_comes_last(tmp_path):
+def test_a_silent_node_at_the_start_is_drawn_last(tmp_path):
     usual = [NODES[i] for i in rng(0, "nodes").permutation(8).tolist()]
     for silent in ("", usual[2]):
         hours = {node: 12 if node == silent else 24 * DAYS for node in NODES}
-        heard = [(h * 3600, node, "x", 1.0) for node in NODES for h in range(hours[node])]
-        trace = bundle(tmp_path / f"t{silent}", [], heard, seconds=24 * 3600 * DAYS)
+        reports = [(h * 3600, node, "x", 1.0) for node in NODES for h in range(hours[node])]
+        trace = bundle(tmp_path / f"t{silent}", [], reports, seconds=24 * 3600 * DAYS)
         stage = draw(trace, watch(trace), ALL, 0, unknown="component", from_ns=FROM_NS)
         assert stage.nodes == tuple(sorted(usual, key=lambda node: node == silent))
 
@@ -170,13 +170,13 @@ def test_only_failures_of_its_own_nodes_in_its_own_time_concern_a_run(tmp_path):
         event(6, 102.0, usual[1], follows="unknown"),
         event(7, 103.0, usual[2], fatal=False),
     ]
-    told = {"evaluate": replace(JOB, days=2.0, repair_s=60.0), "from_ns": START_NS + 4 * DAY_NS}
-    stage = drawn(tmp_path, events, **told)
+    options = {"evaluate": replace(JOB, days=2.0, repair_s=60.0), "from_ns": START_NS + 4 * DAY_NS}
+    stage = drawn(tmp_path, events, **options)
     assert [hit.id for hit in stage.hits] == ["e1", "e2", "e4", "e6"]
     assert (stage.failures, stage.mtbf_s) == (3, 2 * 86_400.0 / 3)
     assert dataclasses.replace(stage, failures=0).mtbf_s == 2 * 86_400.0
     assert stage.hits[3].nodes == (usual[1],)
-    other = drawn(tmp_path / "other", events, unknown="job", **told)
+    other = drawn(tmp_path / "other", events, unknown="job", **options)
     assert other.hits[3].nodes == ()
     faults = stage.observable_faults
     assert [message.id for _, message in faults] == [f"e{number}" for number in range(8)]
@@ -189,17 +189,17 @@ def test_only_failures_of_its_own_nodes_in_its_own_time_concern_a_run(tmp_path):
     assert stage.racks == dict.fromkeys(NODES, "")
 
 
-def test_how_long_a_failure_lasts_whose_end_nobody_knows_is_the_settings(tmp_path):
+def test_an_unknown_end_takes_the_configured_repair(tmp_path):
     first = drawn(tmp_path).nodes[0]
     (hit,) = drawn(tmp_path, [event(0, 60.0, first, t_resolved=None)]).hits
     assert hit.repair_ns == 7200 * 10**9
 
 
 def test_an_episode_is_that_of_its_bundle_and_drawn_once(empty):
-    told = {"unknown": "component", "from_ns": FROM_NS}
-    stage = episode_of(empty.path, ALL, 3, **told)
-    assert episode_of(empty.path, ALL, 3, **told) is stage
+    options = {"unknown": "component", "from_ns": FROM_NS}
+    stage = episode_of(empty.path, ALL, 3, **options)
+    assert episode_of(empty.path, ALL, 3, **options) is stage
     bundle, watched = opened(empty.path)
     assert opened(empty.path)[0] is bundle
-    assert stage == draw(bundle, watched, ALL, 3, **told)
+    assert stage == draw(bundle, watched, ALL, 3, **options)
     assert stage.start_ns == FROM_NS

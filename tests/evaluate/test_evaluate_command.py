@@ -1,4 +1,4 @@
-"""``torchloom evaluate`` as a person types it."""
+"""``torchloom evaluate`` on the command line."""
 
 import json
 import shutil
@@ -32,8 +32,8 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "bare.toml").write_text("[evaluate]\ngroups = 4\n")
     deaf = "[evaluate]\ngroups = 4\n[policies.silence]\n[policies.lemon_nodes]\n"
     (tmp_path / "deaf.toml").write_text(deaf)
-    told = "[policies.failure_forecast]\npredictor = 'fault_history'\n"
-    (tmp_path / "told.toml").write_text(told)
+    expected = "[policies.failure_forecast]\npredictor = 'fault_history'\n"
+    (tmp_path / "named.toml").write_text(expected)
     return tmp_path
 
 
@@ -72,7 +72,7 @@ def test_a_policy_is_tested_and_the_report_is_written_as_table_json_and_page(fol
     assert json.loads(capsys.readouterr().out) == json.loads(before)
 
 
-def test_a_predictor_alone_is_scored_in_replay_and_nobody_acts_on_it(folder, capsys):
+def test_a_predictor_alone_is_scored_in_replay_without_a_policy(folder, capsys):
     words = ("--mode", "replay", "--predictor", "fault_history")
     assert evaluate("small.tltrace", *words) == 0
     report = reported(folder)
@@ -80,7 +80,7 @@ def test_a_predictor_alone_is_scored_in_replay_and_nobody_acts_on_it(folder, cap
     assert report["policies"] == []
 
 
-def test_two_models_of_one_predictor_are_held_against_each_other(folder, capsys):
+def test_two_models_of_one_predictor_are_compared(folder, capsys):
     """In replay and in simulate, each under its own name, on time that neither was fitted on."""
     for name, days in (("old", "2d"), ("new", "3d")):
         fit(folder, name, days)
@@ -123,33 +123,33 @@ def test_a_model_that_is_not_useful_is_refused_with_what_to_do_though_no_config_
     words = ("small.tltrace", "--policy", "failure_forecast", "--seeds", "1", "--days", "1")
     words += ("--predictor", "fault_history=old.tlmodel")
     (folder / "bare.toml").write_text("[evaluate]\ngroups = 4\nspares = 2\n")
-    told = problem(*words, "--config", "bare.toml")
-    assert told.startswith(
+    expected = problem(*words, "--config", "bare.toml")
+    assert expected.startswith(
         "policy failure_forecast: need a useful model to act on, or accept_unskilled = true under "
         "[policies.failure_forecast] in a config file that --config names, was "
     )
-    assert "old.tlmodel: No skill shown: need 20 failures in the scored time" in told
-    assert problem(*words) == told
+    assert "old.tlmodel: No skill shown: need 20 failures in the scored time" in expected
+    assert problem(*words) == expected
     with (folder / "bare.toml").open("a") as file:
         file.write("[policies.failure_forecast]\naccept_unskilled = true\n")
     assert evaluate(*words, "--config", "bare.toml") == 0
-    # As the config says of it what it takes, the policy need not be named.
+    # The config names the policy, so the command line need not.
     words = (*words[:1], *words[3:])
     assert evaluate(*words, "--config", "bare.toml") == 0
     (arm,) = (arm for arm in reported(folder)["simulation"]["arms"] if arm["kind"] == "candidate")
-    assert arm["what"] == "all of bare.toml, told by fault_history"
+    assert arm["what"] == "all of bare.toml, with forecasts of fault_history"
 
 
-def test_a_predictor_beside_a_config_is_the_one_that_its_policies_read(folder):
-    words = ("--config", "heard.toml", "--predictor", "fault_history", "--seeds", "1")
-    (folder / "heard.toml").write_text(
+def test_a_predictor_with_a_config_is_read_by_its_policies(folder):
+    words = ("--config", "history.toml", "--predictor", "fault_history", "--seeds", "1")
+    (folder / "history.toml").write_text(
         "[evaluate]\ngroups = 4\ndays = 0.5\n"
         "[predictors.fault_history]\nevery_s = 3600.0\nhorizon_s = 21600.0\n"
         "[policies.silence]\n[policies.failure_forecast]\npredictor = 'fault_history'\n"
     )
     assert evaluate("small.tltrace", *words) == 0
     (arm,) = (arm for arm in reported(folder)["simulation"]["arms"] if arm["kind"] == "candidate")
-    assert arm["name"] == "heard"
+    assert arm["name"] == "history"
 
 
 def test_nothing_before_until_is_played_and_no_model_was_fitted_after_it(folder):
@@ -176,18 +176,18 @@ def test_days_that_the_trace_does_not_have_are_refused(folder):
 def test_metrics_that_a_policy_needs_and_the_trace_has_not_are_named_once(folder, caplog):
     rules = "[[policies.thresholds.rules]]\nmetric = 'no_such_celsius'\nlevel = 1.0\n"
     silent = "[policies.silence]\nmetrics = ['no_such_total', 'gpu_temp_celsius']\n"
-    optional = "[policies.checkpoint_interval]\n"  # reads what a wire costs, where it is told
+    optional = "[policies.checkpoint_interval]\n"  # reads the checkpoint time, if it is reported
     (folder / "blind.toml").write_text("[evaluate]\ngroups = 4\n" + rules + silent + optional)
     words = ("--config", "blind.toml", "--seeds", "1", "--days", "1", "--no-sensitivity")
     assert evaluate("small.tltrace", *words) == 0
-    said = "{} reads what the trace has not: it sees no {}"
+    message = "{} reads what the trace has not: it sees no {}"
     assert [line for line in caplog.messages if "has not" in line] == [
-        said.format("policy thresholds", "no_such_celsius"),
-        said.format("policy silence", "gpu_temp_celsius, no_such_total"),
+        message.format("policy thresholds", "no_such_celsius"),
+        message.format("policy silence", "gpu_temp_celsius, no_such_total"),
     ]
 
 
-def test_what_a_policy_says_before_until_is_not_counted(folder):
+def test_proposals_before_until_are_not_counted(folder):
     words = ("small.tltrace", "--mode", "replay", "--policy", "failure_forecast")
     words += ("--predictor", "fault_history")
     counts = []
@@ -229,15 +229,15 @@ def test_a_trace_that_is_replaced_meanwhile_is_refused(folder, monkeypatch, word
     assert not (folder / "small-evaluation" / "report.json").exists()
 
 
-def test_a_trace_that_knows_things_before_they_happen_is_refused(folder):
+def test_a_trace_with_rows_available_too_early_is_refused(folder):
     early = [replace(one, t_avail=one.t_event - HOUR_NS) for one in some_events(count=5)]
     write(folder / "early.tltrace", early)
-    told = "early.tltrace/events.jsonl: future_feature: need t_avail >= t_event 2023-11-"
-    assert told in problem("early.tltrace")
+    expected = "early.tltrace/events.jsonl: future_feature: need t_avail >= t_event 2023-11-"
+    assert expected in problem("early.tltrace")
 
 
 def never(*_, **__):
-    pytest.fail("a forecast was asked for")
+    pytest.fail("a forecast was requested")
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def never(*_, **__):
         ),
     ],
 )
-def test_what_cannot_be_scored_is_refused_before_another_is_asked(folder, monkeypatch, words, text):
+def test_invalid_predictors_are_refused_before_the_first_forecast(folder, monkeypatch, words, text):
     fit(folder, "old", "3d")
     (folder / "early.csv").write_text(f"t,component,score\n{START_NS},{NODES[0]},0.5\n")
     (folder / "old.toml").write_text(
@@ -272,21 +272,19 @@ def test_what_cannot_be_scored_is_refused_before_another_is_asked(folder, monkey
     assert text in problem("small.tltrace", "--mode", "replay", *before, *words.split())
 
 
-def test_a_metric_that_a_predictor_reads_and_the_trace_has_not_is_told_before_it_is_asked(
-    folder, caplog, monkeypatch
-):
+def test_a_missing_metric_is_reported_before_the_first_forecast(folder, caplog, monkeypatch):
     write(folder / "warm.tltrace", some_events(), metrics=("heat",))
     (folder / "torchloom.toml").write_text("[predictors.trend]\nmetric = 'heta'\n")
-    asked = "torchloom_core.evaluate.forecasts.scoring.backtest_forecasts"
-    monkeypatch.setattr(asked, lambda *_, **__: pytest.fail(caplog.text))
+    target = "torchloom_core.evaluate.forecasts.scoring.backtest_forecasts"
+    monkeypatch.setattr(target, lambda *_, **__: pytest.fail(caplog.text))
     words = ("--mode", "replay", "--predictor", "trend", "--policy", "failure_forecast")
     with pytest.raises(pytest.fail.Exception):
         evaluate("warm.tltrace", *words)
-    said = "predictor trend reads what the trace has not: it sees no heta; did you mean heat?"
-    assert caplog.messages == [said]
+    message = "predictor trend reads what the trace has not: it sees no heta; did you mean heat?"
+    assert caplog.messages == [message]
 
 
-def test_unless_asked_for_costs_are_not_varied_and_the_rest_is_the_same(folder):
+def test_without_sensitivity_costs_are_not_varied_and_the_rest_is_the_same(folder):
     words = ("small.tltrace", "--policy", "silence", "--seeds", "1")
     assert evaluate(*words, "--no-sensitivity") == 0
     without = reported(folder)["simulation"]
@@ -298,7 +296,7 @@ def test_unless_asked_for_costs_are_not_varied_and_the_rest_is_the_same(folder):
     assert without == {**simulation, "sensitivity": []}
 
 
-def test_a_sweep_stands_in_the_report_and_its_picture_beside_it(folder, capsys):
+def test_a_sweep_is_in_the_report_with_its_plot_in_the_folder(folder, capsys):
     words = ("small.tltrace", "--seeds", "1", "--no-sensitivity")
     assert evaluate(*words) == 0
     without = reported(folder)["simulation"]
@@ -336,20 +334,22 @@ def test_replay_scores_the_predictor_and_counts_what_the_policy_proposed(folder,
     assert report["simulation"] is None
 
 
-def test_replay_says_whose_forecasts_a_policy_read(folder, capsys):
-    """Those that the config names, though another predictor is asked for and scored."""
+def test_replay_names_the_predictor_that_a_policy_reads(folder, capsys):
+    """The config's predictor, though another one is selected and scored."""
     words = ("--mode", "replay", "--predictor", "fault_history")
-    words += ("--policy", "failure_forecast", "--config", "told.toml")
-    told = "[policies.failure_forecast]\npredictor = 'ewma'\n[predictors.ewma]\nmetric = 'heat'\n"
-    (folder / "told.toml").write_text(TORCHLOOM_TOML.partition("[policies")[0] + told)
+    words += ("--policy", "failure_forecast", "--config", "named.toml")
+    expected = (
+        "[policies.failure_forecast]\npredictor = 'ewma'\n[predictors.ewma]\nmetric = 'heat'\n"
+    )
+    (folder / "named.toml").write_text(TORCHLOOM_TOML.partition("[policies")[0] + expected)
     assert evaluate("small.tltrace", *words) == 0
     (policy,) = reported(folder)["policies"]
     assert (policy["policy"], policy["what"]) == (
         "failure_forecast",
-        "failure_forecast, told by ewma",
+        "failure_forecast, with forecasts of ewma",
     )
     assert (
-        "failure_forecast, told by ewma: "
+        "failure_forecast, with forecasts of ewma: "
         in (folder / "small-evaluation" / "report.html").read_text()
     )
 
@@ -368,12 +368,12 @@ def test_forecasts_that_were_made_elsewhere_are_scored(folder, capsys):
     assert "need each name once, was 'mine' 2 times" in problem("small.tltrace", *words, *again)
 
 
-def test_a_report_says_what_it_takes_for_granted(folder):
+def test_a_report_lists_its_assumptions(folder):
     evaluate("small.tltrace", "--seeds", "1")
     report = reported(folder)
-    said = " ".join(report["assumptions"])
+    message = " ".join(report["assumptions"])
     for text in ("made up, CC0-1.0", "4 groups of 1 x 8 GPUs", "Not modelled", "Daly's"):
-        assert text in said
+        assert text in message
     assert {*TraceResults.__struct_fields__} - {*report} == {
         "allreduce"
     }  # of another kind of trace
@@ -403,7 +403,7 @@ def test_a_report_says_what_it_takes_for_granted(folder):
             "--predictor fault_history: need a --policy that reads it, was silence and lemon_nodes",
         ),
         (
-            "small.tltrace --config told.toml --policy failure_forecast --predictor ewma",
+            "small.tltrace --config named.toml --policy failure_forecast --predictor ewma",
             "--predictor ewma: need a --policy that reads it, was failure_forecast, which reads "
             "fault_history by the config",
         ),

@@ -1,4 +1,4 @@
-"""What became of components, and what who has the same as whom tells of it."""
+"""The failure history of components, and leaks in shared values."""
 
 import numpy as np
 
@@ -20,7 +20,7 @@ def failing(days):
     return FailureHistory(days * DAY_NS, np.zeros(len(days)), np.zeros(len(days)))
 
 
-def test_who_failed_first_when_and_how_often_in_each_half_is_told_of_all():
+def test_the_history_has_first_failures_and_counts_per_half():
     row, start_ns = np.array([1, 0, 1, 1]), np.array([5, 10, 10, 20])
     found = Incidents(row, start_ns, start_ns + 1, np.ones(4, dtype=np.int64))
     history = failure_history_of(found, 3, middle_ns=10)
@@ -38,13 +38,13 @@ def test_others_share_the_fates_of_what_they_hang_on():
     assert (of.early.tolist(), of.late.tolist()) == ([1, 0, 0, 0], [3, 0, 0, 1])
 
 
-def test_of_nobody_nothing_is_told():
+def test_no_components_give_no_leak():
     assert leak_by_group([], failing([])) == ""
     assert leak_by_total(np.zeros(0), failing([])) == ""
 
 
-def test_the_others_of_a_group_tell_of_those_that_are_not_alone():
-    """Each fails a day and more after the others; two that failed have nobody beside them."""
+def test_failures_of_others_in_a_group_are_a_leak():
+    """Failures are more than a day apart; two failed components share their value with no other."""
     cells = ["bad"] * 25 + ["good"] * 60 + ["alone", "alone too"]
     days = [*(2.0 * np.arange(25)), *[NAN] * 60, 100.0, 102.0]
     assert leak_by_group(cells, failing(days)) == (

@@ -1,4 +1,4 @@
-"""Intervals of what is alike in time and component are what their formulas say, term by term."""
+"""Clustered intervals match their formulas, term by term."""
 
 import math
 
@@ -20,23 +20,23 @@ from torchloom_core.evaluate.forecasts.intervals import (
 DAY_S = 86_400.0
 
 
-def of(known, horizon_s=DAY_S / 2, every_h=24):
-    known = np.asarray(known, dtype=bool)
-    return Clusters(hours(every_h * len(known), every_h), known, horizon_s)
+def of(is_sample, horizon_s=DAY_S / 2, every_h=24):
+    is_sample = np.asarray(is_sample, dtype=bool)
+    return Clusters(hours(every_h * len(is_sample), every_h), is_sample, horizon_s)
 
 
 def some(seed, times=14, components=6):
     """Return clusters of stretches of two days, with gaps, and pulls of their samples."""
     random = np.random.default_rng(seed)
-    known = random.random((times, components)) < 0.7
-    known[:2], known[:, 0] = False, False  # a stretch and a component without a sample
-    pulls = [random.normal(size=known.sum()) + random.normal(size=7)[np.nonzero(known)[0] // 2]
-             for _ in range(2)]  # fmt: skip
-    return of(known, DAY_S), known, [one - one.mean() for one in pulls]
+    is_sample = random.random((times, components)) < 0.7
+    is_sample[:2], is_sample[:, 0] = False, False  # a stretch and a component without a sample
+    count, group = is_sample.sum(), np.nonzero(is_sample)[0] // 2
+    influence = [random.normal(size=count) + random.normal(size=7)[group] for _ in range(2)]
+    return of(is_sample, DAY_S), is_sample, [one - one.mean() for one in influence]
 
 
 def variance(sums):
-    """Return that of a figure whose pulls were summed by cluster, and its degrees of freedom."""
+    """Return the variance from influences summed by cluster, and its degrees of freedom."""
     squares, count = np.square(list(sums)), len(sums)
     few, spread = max(count - 1, 1), count * squares.var()
     freedom = 2 * squares.sum() ** 2 / spread if spread else math.inf
@@ -45,8 +45,8 @@ def variance(sums):
 
 @pytest.mark.parametrize("seed", range(12))
 def test_the_reach_is_that_of_both_ways_and_no_less_than_of_either(seed):
-    clusters, known, (pulls, _) = some(seed)
-    time, component = np.nonzero(known)
+    clusters, is_sample, (pulls, _) = some(seed)
+    time, component = np.nonzero(is_sample)
     stretches, components = sorted(set(time // 2)), sorted(set(component))
     assert (clusters.stretches, clusters.components) == (len(stretches), len(components)) == (6, 5)
     of_time = variance([pulls[time // 2 == one].sum() for one in stretches])
@@ -93,7 +93,7 @@ def correlation(clusters, one, other):
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("common", [-0.9, -0.3, 0.3, 0.9])
-def test_a_difference_is_told_from_both_intervals_and_how_they_move_together(seed, common):
+def test_a_difference_combines_both_intervals_and_their_correlation(seed, common):
     clusters, _, (pulls, others) = some(seed)
     others = common * pulls + (1 - abs(common)) * others
     one, other = Estimate(0.4, 0.02 * pulls), Estimate(0.3, 0.01 * others)

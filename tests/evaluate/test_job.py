@@ -1,4 +1,4 @@
-"""The fleet model and the kernel are given the job of the config, or that of the trace."""
+"""The fleet model and the kernel get the job of the config, or that of the trace."""
 
 import dataclasses
 import math
@@ -97,26 +97,26 @@ def test_a_local_checkpoint_that_takes_no_time_is_none():
     assert job_spec(ARM, with_job(local_checkpoint_s=0.5), 1e4).local is not None
 
 
-@pytest.mark.parametrize(("asked", "min_groups"), [(0, 1), (1, 1), (2, 2)])
-def test_a_run_has_one_group_at_the_least(asked, min_groups):
-    config = replace(CONFIG, arbiter=Arbiter(min_groups=asked))
+@pytest.mark.parametrize(("requested", "min_groups"), [(0, 1), (1, 1), (2, 2)])
+def test_a_run_has_one_group_at_the_least(requested, min_groups):
+    config = replace(CONFIG, arbiter=Arbiter(min_groups=requested))
     assert job_spec(ARM, config, 1e4).min_groups == min_groups
 
 
 @pytest.mark.parametrize(("standbys", "found"), [(None, (2, 7)), (0, (0, 13)), (4, (4, 1))])
-def test_what_does_not_stand_by_is_spare(standbys, found):
+def test_nodes_outside_job_and_standbys_are_spares(standbys, found):
     spec = job_spec(replace(ARM, standbys=standbys), CONFIG, 1e4)
     assert (spec.standbys, spec.spares) == found
 
 
-def test_all_that_can_stand_by_are_the_stand_bys_and_what_the_spares_make():
+def test_all_standbys_include_those_made_of_spares():
     assert standbys_of(elastic(), EVALUATE) == 2 + 7 // 3
     assert job_spec(elastic(), CONFIG, 1e4).spares == 1
     exact = with_job(spares=6)
     assert job_spec(elastic(), exact, 1e4).spares == 0
 
 
-def test_an_arm_with_more_stand_bys_than_nodes_is_one_line():
+def test_an_arm_with_more_standbys_than_nodes_is_one_line():
     with pytest.raises(TraceError) as caught:
         job_spec(replace(ARM, standbys=5), CONFIG, 1e4)
     assert str(caught.value) == "arm a: need 15 standby nodes, was 13"
@@ -148,7 +148,7 @@ def test_the_interval_is_the_arms_the_configs_or_that_of_a_formula(interval, cha
     assert spec.durable.interval_s == pytest.approx(wanted_s)
 
 
-def test_dalys_interval_is_shorter_than_youngs_and_the_one_for_who_names_none():
+def test_dalys_interval_is_shorter_than_youngs_and_the_default():
     daly, base = (
         job_spec(replace(ARM, interval=name), CONFIG, 1e4).durable.interval_s
         for name in ("daly", "base")
@@ -190,7 +190,7 @@ def test_the_kernel_has_the_arms_plugins_and_counts_in_the_ticks_of_the_backtest
     assert given.arbiter == CONFIG.arbiter
 
 
-# --- the trace's, and what is told of it ---
+# --- the job of the trace, and its report ---
 
 
 def bundle_of(path, *jobs):
@@ -216,19 +216,19 @@ def test_the_largest_job_of_a_trace_is_taken_and_of_equals_the_last_by_name(tmp_
     assert found.costs == Costs(checkpoint_s=4.0, restart_s=5.0)
 
 
-def test_who_asks_for_another_job_gets_its_shape_and_the_traces_pace(tmp_path):
+def test_another_job_shape_keeps_the_step_time_of_the_trace(tmp_path):
     job = Job(id="x", start_ns=0, groups=9, nodes_per_group=2, step_s=1.5, restart_s=5.0)
     bundle = bundle_of(tmp_path, job)
     for key in ("groups", "nodes_per_group", "gpus_per_node"):
-        asked = Evaluate(**{key: 4})
-        found = of_trace(Config(evaluate=asked), bundle)
-        assert found.evaluate == replace(asked, step_s=1.5)
+        requested = Evaluate(**{key: 4})
+        found = of_trace(Config(evaluate=requested), bundle)
+        assert found.evaluate == replace(requested, step_s=1.5)
         assert found.costs == Costs(restart_s=5.0)
     own = Config(evaluate=Evaluate(groups=4, step_s=7.0), costs=Costs(restart_s=8.0))
     assert of_trace(own, bundle) == own
 
 
-def test_what_a_job_does_not_say_stays_as_it_is(tmp_path):
+def test_keys_missing_in_the_job_stay_unchanged(tmp_path):
     job = Job(id="x", start_ns=0, groups=0, gpus_per_node=2, restart_s=0.5)
     found = of_trace(Config(), bundle_of(tmp_path, job))
     assert found == Config(evaluate=Evaluate(gpus_per_node=2), costs=Costs(restart_s=0.5))

@@ -1,4 +1,4 @@
-"""A moment is positive, negative, or nobody knows; the rules are those of the field."""
+"""A sample is positive, negative or unknown, by the usual rules of survival analysis."""
 
 import numpy as np
 import pytest
@@ -44,13 +44,13 @@ def test_a_node_under_repair_is_neither_positive_nor_negative():
     assert same(came, [1, 1, NAN, NAN, NAN, 0, 0, 0, 0, 0])
 
 
-def test_an_end_nobody_knows_lasts_as_long_as_assumed_unless_the_failure_was_the_jobs():
+def test_an_unknown_end_takes_the_assumed_repair_unless_the_failure_follows_the_job():
     of = task(3, repair_s=2 * 3600.0)
     assert same(judged([event("n00000", 2)], of=of), [1, 1, NAN, NAN, 0, 0, 0, 0, 0, 0])
     assert judged([event("n00000", 2, follows="job")], of=of)[2:] == [0.0] * 8
 
 
-def test_an_outage_is_known_once_it_is_told():
+def test_an_outage_counts_once_it_is_available():
     late = [event("n00000", 1, 8, known_h=6)]
     assert judged(late, of=task(1), known_h=5)[:5] == [0.0] * 5
     assert same(judged(late, of=task(1), known_h=6)[:5], [1, NAN, NAN, NAN, NAN])
@@ -66,7 +66,7 @@ def test_the_end_of_the_span_censors_the_horizon_before_it():
     assert same(came, [0, 0, 0, 0, 0, 0, NAN, NAN, NAN, NAN])
 
 
-def test_a_failure_that_was_told_only_later_is_not_known_and_what_is_not_known_is_censored():
+def test_a_failure_available_later_is_ignored_and_the_unknown_time_is_censored():
     late = event("n00000", 4, 4, known_h=9)
     assert same(judged([late], known_h=8), [0, 0, 0, 0, 0, 0, NAN, NAN, NAN, NAN])
     assert judged([late], known_h=9)[1:4] == [1, 1, 1]
@@ -119,7 +119,7 @@ def test_a_silent_component_is_not_judged():
     assert same(found, [0, 0, 0, 0, 0, 0, NAN, NAN, 0, 0])
 
 
-def test_who_falls_silent_for_good_was_not_seen_to_its_end_unless_it_failed():
+def test_a_component_that_falls_silent_for_good_is_censored_unless_it_failed():
     silent = [Silence(0, 6 * HOUR_NS, 101 * HOUR_NS)]
     assert same(judged(silences=silent), [0, 0, 0, NAN, NAN, NAN, NAN, NAN, NAN, NAN])
     failed = judged([event("n00000", 5, 9)], silences=silent)
@@ -134,7 +134,7 @@ def test_a_rack_event_touches_every_node_and_others_touch_only_theirs():
     assert came[:, 1].tolist() == [0, 0, 1, 1, 1, 1, 1, 1, 0, 0]
 
 
-def test_what_is_not_fatal_counts_only_where_its_kind_is_asked_for():
+def test_a_nonfatal_event_counts_only_if_its_kind_is_selected():
     mild = event("n00000", 5, 5, fatal=False, kind="slow")
     assert judged([mild]) == [0.0] * 10
     assert judged([mild], of=task(3, kinds=("slow",)))[2:5] == [1, 1, 1]
@@ -146,7 +146,7 @@ def test_a_detection_is_positive_while_the_incident_goes_on():
     assert same(judged([mild], of=of, end_h=8), [0, 0, 1, 1, 1, 0, 0, 0, 0, NAN])
 
 
-def test_a_detection_is_censored_by_nothing_but_absence_and_what_is_known():
+def test_a_detection_is_censored_only_by_absence_and_unknown_time():
     of = task(3, kind="detect")
     there = Component(id="n00000", kind="node", from_ns=HOUR_NS, until_ns=7 * HOUR_NS)
     doubtful = event("n00000", 4, 5, label="uncertain")
@@ -167,8 +167,8 @@ def test_events_closer_than_the_merge_time_are_one_incident():
 
 
 def test_an_alarm_of_a_forecast_is_due_before_the_lead_and_one_of_a_detection_while_it_goes_on():
-    told = task(4, lead_s=2 * 3600.0).due_ns(10 * HOUR_NS, 12 * HOUR_NS)
-    assert told == (6 * HOUR_NS, 8 * HOUR_NS)
+    due_ns_span = task(4, lead_s=2 * 3600.0).due_ns(10 * HOUR_NS, 12 * HOUR_NS)
+    assert due_ns_span == (6 * HOUR_NS, 8 * HOUR_NS)
     seen = task(4, lead_s=2 * 3600.0, kind="detect").due_ns(10 * HOUR_NS, 12 * HOUR_NS)
     assert seen == (10 * HOUR_NS, 12 * HOUR_NS)
 
@@ -191,7 +191,7 @@ starts = st.lists(st.integers(0, 40), max_size=6)
 
 
 @given(starts, st.integers(1, 8), st.integers(0, 7), st.integers(5, 45))
-def test_outcomes_are_what_their_definition_says_moment_by_moment(at, horizon, lead, end):
+def test_outcomes_match_their_definition_sample_by_sample(at, horizon, lead, end):
     lead = min(lead, horizon - 1)
     events = [event("n00000", start, start, id=str(i)) for i, start in enumerate(at)]
     came = judged(events, of=task(horizon, lead_s=lead * 3600.0), count=45, end_h=end)
@@ -223,6 +223,6 @@ def test_nothing_that_is_available_later_changes_an_outcome(at, later, known):
         ({"kinds": ("note",)}, ["crash", "note"]),
     ],
 )
-def test_only_a_detection_is_not_shown_what_it_is_to_tell(of, shown):
+def test_target_events_are_hidden_only_from_a_detection(of, shown):
     events = [event("n00000", 5), event("n00000", 6, kind="note", fatal=False)]
     assert [one.kind for one in events if task(3, **of).shows(one)] == shown

@@ -1,4 +1,4 @@
-"""Every leak that is planted is caught by its name, and clean forecasts are not."""
+"""Every planted leak is detected by name, and clean forecasts pass."""
 
 import gzip
 
@@ -38,7 +38,7 @@ def bundle(tmp_path_factory):
 
 @pytest.fixture
 def table(bundle):
-    """Honest forecasts: what is said has to do with failures that were told before."""
+    """Honest forecasts, which depend on failures that were available before."""
     random = np.random.default_rng(3)
     count = np.zeros(20)
     rows = []
@@ -131,16 +131,16 @@ def test_a_threshold_that_is_best_on_what_is_scored_is_flagged(table, bundle, tm
     assert scored(table.assign(alarm=alarm), bundle, tmp_path).flags == ()
     test = table["part"] == "test"
     truth = outcome_of(table, bundle)
-    known = test & ~np.isnan(truth)
-    levels = np.sort(table["score"][known].unique())
-    f1 = [f1_of(truth[known] == 1, table["score"][known] >= level) for level in levels]
+    valid = test & ~np.isnan(truth)
+    levels = np.sort(table["score"][valid].unique())
+    f1 = [f1_of(truth[valid] == 1, table["score"][valid] >= level) for level in levels]
     tuned = (table["score"] >= levels[np.argmax(f1)]).astype(int)
     assert scored(table.assign(alarm=tuned), bundle, tmp_path).flags == ("test_tuned_threshold",)
 
 
 def test_given_scores_that_are_the_outcomes_are_too_good_to_be_true(table, bundle, tmp_path):
-    told = table.assign(score=np.nan_to_num(outcome_of(table, bundle)))
-    found = scored(told, bundle, tmp_path)
+    leaky = table.assign(score=np.nan_to_num(outcome_of(table, bundle)))
+    found = scored(leaky, bundle, tmp_path)
     assert found.flags == (TOO_GOOD,)
     assert found.skill.endswith(f" Suspicious: {TOO_GOOD}.")
 
@@ -196,24 +196,24 @@ def test_a_node_that_is_always_alarmed_is_not_point_adjusted():
     assert not is_point_adjusted(judged, judged.alarms(0.5))
 
 
-def test_what_is_known_as_it_happens_is_taken_and_what_is_known_before_is_refused(bundle):
-    known, early = event("n00001", 5), event("n00001", 7, known_h=6.5)
+def test_rows_available_before_their_event_are_refused(bundle):
+    valid, early = event("n00001", 5), event("n00001", 7, known_h=6.5)
     done = drain("n00002", 5)
     too_soon = replace(done, id="d", t_avail=done.t_event - 1)
     for events, actions, problem in (
-        ((known,), (done,), ""),
-        ((known, early), (done,), "events.jsonl: future_feature: need t_avail >= t_event "
+        ((valid,), (done,), ""),
+        ((valid, early), (done,), "events.jsonl: future_feature: need t_avail >= t_event "
          "1970-01-01T07:00Z of 'n00001@7', was 1970-01-01T06:30Z"),
-        ((known,), (done, too_soon), "actions.jsonl: future_feature: need t_avail >= t_event "
+        ((valid,), (done, too_soon), "actions.jsonl: future_feature: need t_avail >= t_event "
          "1970-01-01T05:00Z of 'd', was 1970-01-01T04:59:59.999999999Z"),
     ):  # fmt: skip
-        told = Bundle.open(bundle.path)
-        told.events, told.actions = (lambda rows=events: rows), (lambda rows=actions: rows)
+        leaky = Bundle.open(bundle.path)
+        leaky.events, leaky.actions = (lambda rows=events: rows), (lambda rows=actions: rows)
         if not problem:
-            refuse_early_availability(told)
+            refuse_early_availability(leaky)
             continue
         with pytest.raises(LeakError) as caught:
-            refuse_early_availability(told)
+            refuse_early_availability(leaky)
         assert str(caught.value) == f"{bundle.path}/{problem}"
 
 
@@ -228,16 +228,16 @@ def test_a_model_is_not_scored_on_the_time_it_was_fitted_on():
     )
 
 
-def test_a_column_that_knows_the_failures_is_flagged_and_a_good_one_is_not():
+def test_a_column_that_equals_the_label_is_flagged_and_a_good_one_is_not():
     random = np.random.default_rng(1)
     failed = random.random(2000) < 0.02
-    told = failed + 0.1 * random.random(2000)
+    leaky = failed + 0.1 * random.random(2000)
     good = failed + random.normal(size=2000)
     gone = np.where(failed, np.nan, 1.0)
     flags = suspicious_features(
-        np.column_stack([told, -told, good, gone]), failed, ["told", "lack", "good", "gone"]
+        np.column_stack([leaky, -leaky, good, gone]), failed, ["leak", "lack", "good", "gone"]
     )
-    assert flags == tuple(f"suspicious_feature: {name}" for name in ("told", "lack", "gone"))
+    assert flags == tuple(f"suspicious_feature: {name}" for name in ("leak", "lack", "gone"))
 
 
 class Level:
@@ -273,8 +273,8 @@ def measured(tmp_path_factory):
 
 def refuse(measured, forecasts):
     """Make forecasts of the trace, and again up to day 20 of one that goes on otherwise."""
-    said = forecasts(measured)
-    refuse_future("mine", said, measured, forecasts, after_ns=20 * DAY_NS)
+    message = forecasts(measured)
+    refuse_future("mine", message, measured, forecasts, after_ns=20 * DAY_NS)
 
 
 def test_a_predictor_that_sees_the_future_is_refused_and_one_that_does_not_is_not(measured):
@@ -295,11 +295,11 @@ def test_a_predictor_that_sees_the_future_is_refused_and_one_that_does_not_is_no
 
 def test_a_mean_over_past_and_future_is_a_feature_from_the_future(measured):
     def centred(of, end_ns=None):
-        said = backtest_forecasts(
+        message = backtest_forecasts(
             of, Level(), tick_s=6 * HOUR_S, repair_s=24 * HOUR_S, end_ns=end_ns
         )
-        after = np.vstack([said.score[1:], said.score[-1:]])
-        return said.with_score((said.score + after) / 2)
+        after = np.vstack([message.score[1:], message.score[-1:]])
+        return message.with_score((message.score + after) / 2)
 
     with pytest.raises(LeakError, match="future_feature"):
         refuse(measured, centred)

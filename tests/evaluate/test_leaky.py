@@ -1,4 +1,4 @@
-"""What somebody made who knew how each fared is flagged by name, and what was there before is not.
+"""Columns made in hindsight are flagged by name, and honest ones are not.
 
 Of each sort twenty fleets are drawn.
 """
@@ -85,20 +85,20 @@ def test_what_was_noted_afterwards_of_each_failure_is_flagged(seed, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS[:5])
-def test_what_begins_to_tell_only_later_is_flagged(seed, tmp_path):
+def test_a_leak_in_later_values_only_is_flagged(seed, tmp_path):
     fleet = disks(seed, count=400)
     row, failed, left = fleet.of, fleet.failed[fleet.of], fleet.ended[fleet.of] - fleet.at
     any_left = fleet.random.integers(1, 120, len(row))
-    known = fleet.at - fleet.came[row] >= 33
+    is_old = fleet.at - fleet.came[row] >= 33
     fleet.metrics |= {
-        "fails": np.where(known, 1.0 * failed, 0.0),
-        "days_left": np.where(known, np.where(failed, left, any_left), 0),
+        "fails": np.where(is_old, 1.0 * failed, 0.0),
+        "days_left": np.where(is_old, np.where(failed, left, any_left), 0),
     }
     assert flagged(fleet, tmp_path) == ["days_left", "fails"]
 
 
 @pytest.mark.parametrize("seed", SEEDS[:5])
-def test_who_shares_what_others_have_alone_is_flagged(seed, tmp_path):
+def test_shared_values_among_unique_ones_are_flagged(seed, tmp_path):
     fleet = disks(seed, count=200)
     case = np.arange(len(fleet)) + 1000
     fails = fleet.random.permutation(np.flatnonzero(fleet.failed))
@@ -110,7 +110,7 @@ def test_who_shares_what_others_have_alone_is_flagged(seed, tmp_path):
 
 
 @pytest.mark.parametrize("seed", SEEDS[:5])
-def test_two_columns_that_tell_together_who_fails_are_one_flag(seed, tmp_path):
+def test_two_columns_that_leak_together_are_one_flag(seed, tmp_path):
     fleet = disks(seed, count=200)
     x = fleet.random.normal(0, 10, len(fleet.at))
     noise = fleet.random.normal(0, 0.3, len(fleet.at))
@@ -120,7 +120,7 @@ def test_two_columns_that_tell_together_who_fails_are_one_flag(seed, tmp_path):
 
 
 @pytest.mark.parametrize("seed", SEEDS[:5])
-def test_a_kind_of_event_of_which_those_that_fail_have_more_all_along_is_flagged(seed, tmp_path):
+def test_a_kind_of_event_that_is_always_more_frequent_before_failures_is_flagged(seed, tmp_path):
     fleet = disks(seed, count=200)
     for row, fails in enumerate(fleet.failed):
         days = fleet.random.uniform(0, fleet.ended[row], 12 if fails else 3)
@@ -138,7 +138,7 @@ def test_totals_of_the_whole_trace_are_flagged_where_all_fail(seed, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS[:5])
-def test_a_column_that_knows_the_next_failure_is_flagged_where_nodes_fail_again(seed, tmp_path):
+def test_a_column_that_predicts_the_next_failure_is_flagged(seed, tmp_path):
     fleet = nodes(seed)
     at, of = fleet.at, fleet.of
     last, coming, faults = np.array([

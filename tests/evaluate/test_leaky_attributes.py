@@ -1,4 +1,4 @@
-"""An attribute that knows what became of a component is told from one that was known before."""
+"""A leaky attribute is distinguished from one that was known before."""
 
 from types import SimpleNamespace
 
@@ -39,7 +39,7 @@ def flagged(path, column, seed):
                 kind="disk",
                 from_ns=START_NS + int(began[disk]) * DAY_NS if began[disk] else None,
                 until_ns=START_NS + (int(ended[disk]) + 1) * DAY_NS if failed[disk] else None,
-                extra={} if cell is None else {"told": cell},
+                extra={} if cell is None else {"leak": cell},
             )
             writer.add(part)
     trace = Bundle.open(path / f"{seed}.tltrace")
@@ -48,7 +48,7 @@ def flagged(path, column, seed):
     failed_ns[rows] = START_NS + (ended[rows] + 1) * DAY_NS
     never = np.full(DISKS, np.nan)
     history = FailureHistory(failed_ns, np.zeros(DISKS), np.zeros(DISKS))
-    return leaky_attributes(trace, watch(trace), ["told"], history, never, horizon_ns=7 * DAY_NS)
+    return leaky_attributes(trace, watch(trace), ["leak"], history, never, horizon_ns=7 * DAY_NS)
 
 
 FUTURE = {
@@ -77,14 +77,14 @@ HONEST = {
 
 
 @pytest.mark.parametrize("column", FUTURE.values(), ids=FUTURE)
-def test_one_that_knows_the_future_is_flagged_by_name(tmp_path, column):
+def test_a_leaky_input_is_flagged_by_name(tmp_path, column):
     for seed in range(3):
         (flag,) = flagged(tmp_path, column, seed)
-        assert flag.startswith("leaky_column: told: ")
+        assert flag.startswith("leaky_column: leak: ")
 
 
 @pytest.mark.parametrize("column", HONEST.values(), ids=HONEST)
-def test_one_that_was_known_before_is_not(tmp_path, column):
+def test_an_input_known_before_is_not_flagged(tmp_path, column):
     for seed in range(10):
         assert flagged(tmp_path, column, seed) == ()
 
@@ -97,8 +97,8 @@ def at(days):
     return START_NS + np.asarray(days, dtype=float) * DAY_NS
 
 
-def told(columns, failed=None, *, rack=None, came=NAN, began=None, until=None):
-    """Return what is said of each attribute that is flagged.
+def flags_by_name(columns, failed=None, *, rack=None, came=NAN, began=None, until=None):
+    """Return the reason for each flagged attribute.
 
     Of how many days since the trace began each failed, its telemetry came, and it was there first
     and last, NaN is none.
@@ -139,16 +139,16 @@ def apart_in_time(failing, days=24):
     return np.where(failing, days, NAN)
 
 
-def test_a_group_that_tells_is_told_as_such_though_it_is_a_number_and_what_follows_is_asked_too():
+def test_a_leaky_group_is_flagged_also_if_numeric_and_others_are_still_checked():
     failing = np.arange(200) % 20 < 10
     batch = np.arange(200) // 10
     number = np.where(failing, 100.0, 0.0) + np.random.default_rng(0).random(200)
     odd = (batch * 7 % 20).astype(float)
     columns = {"word": ["x"] * 200, "batch": odd.tolist(), "number": number.tolist(), GROUP: odd}
-    said = told(columns, apart_in_time(failing), rack=[f"r{one}" for one in batch])
-    assert [*said] == ["batch", "number", GROUP]
+    message = flags_by_name(columns, apart_in_time(failing), rack=[f"r{one}" for one in batch])
+    assert [*message] == ["batch", "number", GROUP]
     for name in ("batch", GROUP):
-        assert said[name].startswith(
+        assert message[name].startswith(
             "failures of others with the same value separate the 100 components"
         )
-    assert said["number"].startswith("it separates the 100 components that failed at any time")
+    assert message["number"].startswith("it separates the 100 components that failed at any time")

@@ -1,4 +1,4 @@
-"""Columns that know how a component ends are named, and honest ones are not."""
+"""Columns that reveal the end of a component are named, and honest ones are not."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from torchloom_core.trace.bundle.schema import Component
 
 
 def flagged(bundle, failed, metrics, horizon_d=3, horizon_ns=None):
-    """Return the flags of metrics, of a trace in which who failed did so with the last row."""
+    """Return the flags of metrics, on a trace in which components fail at their last row."""
     summary = summarize_telemetry(bundle, metrics, bundle.measured)
     return leaky_columns(
         summary,
@@ -29,14 +29,14 @@ def flagged(bundle, failed, metrics, horizon_d=3, horizon_ns=None):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_columns_that_know_the_future_are_named_and_honest_ones_are_not(seed, tmp_path):
+def test_leaky_columns_are_named_and_honest_ones_are_not(seed, tmp_path):
     future, honest = columns(seed)
     bundle, failed = bundle_of(tmp_path / "disks.tltrace", seed)
     found = flagged(bundle, failed, sorted({**future, **honest}))
     assert [flag.split(": ")[1] for flag in found] == sorted(future)
 
 
-def test_the_flag_says_what_the_column_knows(tmp_path):
+def test_the_flag_has_the_reason(tmp_path):
     bundle, failed = bundle_of(tmp_path / "disks.tltrace", 0)
     dates, length, fails = flagged(bundle, failed, ["last_date", "length", "fails"])
     assert dates.startswith("leaky_column: last_date: ")
@@ -46,7 +46,7 @@ def test_the_flag_says_what_the_column_knows(tmp_path):
     assert "that failed at any time from the others" in fails
 
 
-def test_of_how_old_one_will_be_the_flag_names_the_age_that_tells_the_rest(tmp_path):
+def test_of_two_ages_the_one_that_predicts_the_lifetime_is_flagged(tmp_path):
     bundle, failed = bundle_of(tmp_path / "disks.tltrace", 0)
     (flag,) = flagged(bundle, failed, ["age_when_it_came", "age_when_it_goes", "serial"])
     assert flag.startswith("leaky_column: age_when_it_goes: given age_when_it_came, its ")
@@ -54,14 +54,14 @@ def test_of_how_old_one_will_be_the_flag_names_the_age_that_tells_the_rest(tmp_p
     assert flagged(bundle, failed, ["age_when_it_goes", "serial"]) == ()
 
 
-def test_beside_what_is_flagged_already_nobody_is_blamed(tmp_path):
-    """When it came tells how long it is there, once it is known when it goes."""
+def test_a_column_is_not_flagged_given_one_that_is_flagged_already(tmp_path):
+    """Given the date of the end, the date of the start determines the lifetime."""
     bundle, failed = bundle_of(tmp_path / "disks.tltrace", 0)
     (flag,) = flagged(bundle, failed, ["came_at", "last_date"])
     assert flag.startswith("leaky_column: last_date: ")
 
 
-def test_of_few_that_ended_nothing_is_said(tmp_path):
+def test_few_ended_components_give_no_flag(tmp_path):
     bundle, _ = bundle_of(tmp_path / "disks.tltrace", 0)
     nobody = np.zeros(DISKS, dtype=bool)
     assert flagged(bundle, nobody, ["length", "fails"], horizon_d=115) == ()

@@ -1,4 +1,4 @@
-"""A kind of event, or being new, that comes to none but those that fail is flagged, few are not."""
+"""A kind of event, or a late start, that only failing components have is flagged."""
 
 import numpy as np
 
@@ -28,20 +28,20 @@ def kinds(events, failed_ns=FAILED_NS, of=None, begin_h=0, **more):
     return leaky_kinds(events, watched(len(failed_ns)), of, failed_ns, **spans, **more)
 
 
-def test_a_kind_that_comes_to_all_that_fail_and_to_no_others_is_flagged():
+def test_a_kind_of_event_on_exactly_the_failing_components_is_flagged():
     assert kinds(TICKETS) == (FLAG,)
     assert kinds(TICKETS, known_before=["ticket"]) == ()
     (flag,) = kinds(TICKETS, np.r_[FAILED_NS, [np.nan] * 5])
     assert flag.endswith("20 of 20 components before they failed and on 0 of 25 others")
 
 
-def test_what_is_to_be_told_itself_is_not_asked_about():
+def test_the_target_events_are_not_checked():
     assert kinds(TICKETS, of=task(24, kinds=("ticket",))) == ()
     assert kinds(TICKETS, of=task(24, kind="detect", kinds=("crash",))) == (FLAG,)
     assert kinds(TICKETS, of=task(24, kind="detect")) == ()
 
 
-def test_a_warning_that_is_often_wrong_or_often_does_not_come_is_none_of_those():
+def test_a_warning_that_is_often_wrong_or_missing_is_not_flagged():
     assert kinds(notes("ticket", range(23))) == ()
     (flag,) = kinds(notes("ticket", range(22)))
     assert " occurred on 20 of 20 components before they failed and on 2 of 20 " in flag
@@ -72,7 +72,7 @@ def test_a_kind_that_begins_with_what_is_to_be_detected_is_flagged_in_a_detectio
     assert kinds(incidents(200, "down") + incidents(200, "ticket", 90), none_failed, detect) == ()
 
 
-def test_what_comes_to_all_or_to_none_that_fail_tells_of_nobody():
+def test_events_on_all_or_on_no_failing_components_are_not_flagged():
     assert kinds(notes("born", range(ROWS))) == ()
     assert kinds(notes("fine", range(20, ROWS))) == ()
     assert kinds(TICKETS, np.where(np.arange(ROWS) < 19, FAILED_NS, np.nan)) == ()
@@ -106,7 +106,7 @@ def test_an_extract_in_which_none_but_new_ones_fail_is_flagged():
     )
 
 
-def test_where_old_ones_fail_too_or_there_are_few_of_them_nothing_is_said():
+def test_no_flag_if_old_components_fail_too_or_are_few():
     assert extract(50, 30, old=100, new=40, old_failures=20) == ()
     assert extract(50, 30, old=10, new=40) == ()
     assert extract(50, 30, old=100, new=19) == ()

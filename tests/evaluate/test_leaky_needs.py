@@ -1,4 +1,4 @@
-"""Of what knows the future that is flagged which is read, unless it was known beforehand."""
+"""Leaky inputs are flagged if they are read and were not known before."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def named(bundle, needs, *known_before):
 
 
 @pytest.mark.slow
-def test_only_what_is_read_is_flagged_and_of_that_nothing_that_was_known_beforehand(tmp_path):
+def test_only_inputs_that_are_read_and_not_known_before_are_flagged(tmp_path):
     fleet = disks(0, count=200)
     fleet.metrics |= {"fails": 1.0 * fleet.failed[fleet.of]}
     fleet.rack = np.where(fleet.failed, 99, np.arange(200) % 4)
@@ -29,12 +29,12 @@ def test_only_what_is_read_is_flagged_and_of_that_nothing_that_was_known_beforeh
     all_of_it = {"fails", "its rack", "return opened"}
     assert named(bundle, needs) == all_of_it
     assert named(bundle, without) == {"fails"}
-    for known in all_of_it:
-        assert named(bundle, needs, known) == all_of_it - {known}
+    for skipped in all_of_it:
+        assert named(bundle, needs, skipped) == all_of_it - {skipped}
     assert named(bundle, []) == set()
 
 
-def test_how_long_it_is_in_service_is_flagged_of_who_reads_what_is_past(tmp_path):
+def test_time_in_service_is_flagged_for_predictors_that_read_the_past(tmp_path):
     fleet = disks(0, count=400)
     days = fleet.random.integers(30, 31, len(fleet))
     fleet.came = np.where(fleet.failed, np.fmax(fleet.ended - days, 0), 0)

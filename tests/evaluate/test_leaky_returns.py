@@ -1,4 +1,4 @@
-"""The times between the failures of a component, and what its first value in each tells."""
+"""The times between failures of a component, and leaks in the first value of each."""
 
 from types import SimpleNamespace
 
@@ -41,9 +41,9 @@ class Recorded:
         ).drop(columns="second")
 
     def telemetry(self, metrics):
-        asked = self._frame[self._frame["metric"].isin(metrics)]
-        for first in range(0, len(asked), 2):
-            part = asked.iloc[first : first + 2]
+        selected = self._frame[self._frame["metric"].isin(metrics)]
+        for first in range(0, len(selected), 2):
+            part = selected.iloc[first : first + 2]
             yield conform(pa.table({name: part[name].to_numpy() for name in part}), "here")
 
 
@@ -78,7 +78,7 @@ def test_of_each_time_the_first_value_of_each_metric_is_taken():
 
 
 def left(count, horizon_s=10.0):
-    """Return the flags of a metric that tells how far the next failure is, of some returns."""
+    """Return the flags of a metric that predicts the next failure, with some returns."""
     random = np.random.default_rng(0)
     rows, failed, back = [], [], []
     for node in range(2):
@@ -103,7 +103,7 @@ def left(count, horizon_s=10.0):
     )  # fmt: skip
 
 
-def test_a_metric_that_tells_how_far_the_next_failure_is_is_flagged_from_twenty_returns_on():
+def test_a_metric_that_predicts_the_next_failure_is_flagged_from_twenty_returns_on():
     assert left(19) == ()
     assert left(20) == (
         "leaky_column: left: its first value after each of 22 returns predicts the time to the "

@@ -1,4 +1,4 @@
-"""The price of a move is what the fleet model charges, and holds back what is not worth it."""
+"""The price of a move matches the fleet model, and prevents moves that do not pay."""
 
 import numpy as np
 import pytest
@@ -24,11 +24,11 @@ def idle_gpu_s(moves, **changes):
     if moves:
         assert model.join("g4") == ""
         assert model.drain("g3") == ""
-    spent = gpu_s(model.finish())
-    return spent["restart"] + spent.get("waiting", 0.0), job
+    gpu_time = gpu_s(model.finish())
+    return gpu_time["restart"] + gpu_time.get("waiting", 0.0), job
 
 
-def test_a_failure_that_finds_no_stand_by_costs_the_fleet_model_what_the_price_says():
+def test_a_failure_without_a_standby_costs_its_price():
     idle, job = idle_gpu_s(moves=False)
     short, _ = idle_gpu_s(moves=True)
     costs = kernel_config(candidate(), CONFIG, job).costs
@@ -36,7 +36,7 @@ def test_a_failure_that_finds_no_stand_by_costs_the_fleet_model_what_the_price_s
     assert short - idle == certain.away_gpu_s(GPUS, 0.0) == 40 * 4 * GPUS
 
 
-def test_the_inspection_costs_the_fleet_model_nothing_while_a_stand_by_idles():
+def test_an_inspection_costs_nothing_while_a_standby_is_idle():
     useful = []
     for inspect_s in (0.0, 100.0, 500.0):
         job = plain_job(groups=4, standbys=2, durable=DURABLE, **SPARED | {"inspect_s": inspect_s})
@@ -50,7 +50,7 @@ def test_the_inspection_costs_the_fleet_model_nothing_while_a_stand_by_idles():
 
 
 class Crier:
-    """Says every hour that one group is more likely to fail than the others; nothing ever does."""
+    """Forecasts every hour that one group is more likely to fail; no group ever fails."""
 
     name = "crier"
     needs = ()
@@ -87,13 +87,13 @@ def cried_wolf(calm, suspected, standbys):
     return fleet_of.moves, loop.verdict_counts.operations().granted.get("cordon", 0)
 
 
-def test_a_forecast_with_poor_precision_is_held_back_where_stand_bys_are_few(calm):
+def test_a_forecast_with_poor_precision_is_ignored_with_few_standbys(calm):
     assert cried_wolf(calm, 0.08, standbys=1) == (0, 0)
     moves, cordons = cried_wolf(calm, 0.08, standbys=3)
     assert moves > 0
     assert cordons > 0
 
 
-def test_a_sure_forecast_is_acted_on_with_the_last_stand_by(calm):
+def test_a_certain_forecast_uses_the_last_standby(calm):
     moves, _ = cried_wolf(calm, 0.9, standbys=1)
     assert moves > 0

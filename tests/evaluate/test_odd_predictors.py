@@ -1,4 +1,4 @@
-"""``torchloom evaluate`` with predictors of somebody else's, installed as a package is."""
+"""``torchloom evaluate`` with third-party predictors, installed as a package."""
 
 import json
 import os
@@ -37,11 +37,11 @@ def evaluate(folder, *words):
 
 @pytest.mark.integration
 @pytest.mark.slow
-def test_a_predictor_that_says_nothing_in_all_of_a_run_is_named(folder):
-    said = evaluate(folder, "--predictor", "mute", "--seeds", "2", "--out", "mute")
+def test_a_predictor_without_a_forecast_in_a_run_is_named(folder):
+    message = evaluate(folder, "--predictor", "mute", "--seeds", "2", "--out", "mute")
     complaint = "failure_forecast: mute gave no probability for any worker in 2 of 2 runs"
-    assert said.returncode == 0, said.stderr
-    assert f"! {complaint}" in said.stdout
+    assert message.returncode == 0, message.stderr
+    assert f"! {complaint}" in message.stdout
     assert f'<p class="warn">{complaint}</p>' in (folder / "mute" / "report.html").read_text()
     (report,) = json.loads((folder / "mute" / "report.json").read_bytes())["traces"]
     silent = {arm["name"]: arm["silent"] for arm in report["simulation"]["arms"] if arm["silent"]}
@@ -50,26 +50,26 @@ def test_a_predictor_that_says_nothing_in_all_of_a_run_is_named(folder):
 
 @pytest.mark.long
 @pytest.mark.integration
-def test_what_a_policy_was_told_nothing_by_is_named_in_replay(folder):
+def test_a_predictor_without_a_forecast_is_named_in_replay(folder):
     (folder / "mute.toml").write_text(f"{CONFIG}[policies.failure_forecast]\npredictor = 'mute'\n")
     words = ("--mode", "replay", "--policy", "failure_forecast", "--config", "mute.toml")
-    said = evaluate(folder, *words, "--predictor", "fault_history")
-    assert said.returncode == 0, said.stderr
-    assert "false alarms per 1,000 node-days. mute gave no forecast." in said.stdout
+    message = evaluate(folder, *words, "--predictor", "fault_history")
+    assert message.returncode == 0, message.stderr
+    assert "false alarms per 1,000 node-days. mute gave no forecast." in message.stdout
 
 
 @pytest.mark.long
 @pytest.mark.integration
 def test_a_predictor_whose_forecasts_rest_on_what_came_later_is_refused_by_name(folder):
-    """It remembers what it saw, so that a second look at the same past says more."""
+    """It keeps state, so that a second pass over the same data gives other forecasts."""
     words = ("--mode", "replay")
-    said = evaluate(folder, *words, "--predictor", "remembering")
-    assert said.returncode == 8
-    assert said.stderr.startswith(
+    message = evaluate(folder, *words, "--predictor", "remembering")
+    assert message.returncode == 8
+    assert message.stderr.startswith(
         "torchloom: predictor remembering: future_feature: need forecasts up to 2023-11-"
     )
-    assert said.stderr.endswith(": it reads the future, or keeps state outside the instance\n")
-    assert said.stderr.count("\n") == 1
+    assert message.stderr.endswith(": it reads the future, or keeps state outside the instance\n")
+    assert message.stderr.count("\n") == 1
 
 
 @pytest.mark.long
@@ -77,10 +77,10 @@ def test_a_predictor_whose_forecasts_rest_on_what_came_later_is_refused_by_name(
 def test_a_predictor_that_reads_the_future_from_a_file_passes_and_is_too_good_to_be_true(folder):
     """Its file is the same in the trace with another future, and so are its forecasts."""
     words = ("--mode", "replay", "--out", "foreknowing")
-    said = evaluate(folder, *words, "--predictor", "foreknowing")
-    assert said.returncode == 0, said.stderr
+    message = evaluate(folder, *words, "--predictor", "foreknowing")
+    assert message.returncode == 0, message.stderr
     doubt = "suspicious_score: AUPRC 1 is suspiciously high; look for a leak"
-    assert f"! foreknowing: {doubt}" in said.stdout
+    assert f"! foreknowing: {doubt}" in message.stdout
     (results,) = json.loads((folder / "foreknowing" / "report.json").read_bytes())["traces"]
     (score,) = results["forecasts"]
     assert score["skill"].startswith("Useful: AUPRC is above that of a random score by +")
@@ -88,23 +88,23 @@ def test_a_predictor_that_reads_the_future_from_a_file_passes_and_is_too_good_to
 
 
 @pytest.mark.integration
-def test_what_is_wrong_is_told_though_a_predictor_closed_what_it_prints_to(folder):
-    said = evaluate(folder, "--mode", "replay", "--predictor", "closing")
-    assert said.returncode == 2
-    assert said.stderr.startswith("torchloom: predictor closing: raised: RuntimeError: nothing")
+def test_errors_are_reported_though_a_predictor_closed_stderr(folder):
+    message = evaluate(folder, "--mode", "replay", "--predictor", "closing")
+    assert message.returncode == 2
+    assert message.stderr.startswith("torchloom: predictor closing: raised: RuntimeError: nothing")
 
 
 @pytest.mark.long
 @pytest.mark.integration
-def test_the_report_is_where_it_was_asked_for_though_a_predictor_goes_elsewhere(folder):
-    """What it prints is no part of what is told for machines."""
+def test_the_report_folder_is_independent_of_a_predictors_chdir(folder):
+    """Its printed text is not part of the JSON output."""
     trace = str(folder / "small.tltrace")
     command = [sys.executable, "-m", "torchloom_core.cli", "evaluate", trace, "--json"]
     command += ["--mode", "replay", "--predictor", "wandering", "--out", "wandered"]
     path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "PYTHONPATH": path}
-    said = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-    assert said.returncode == 0, said.stderr
-    assert "here I am" in said.stderr
-    assert json.loads(said.stdout)["mode"] == "replay"
+    message = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert message.returncode == 0, message.stderr
+    assert "here I am" in message.stderr
+    assert json.loads(message.stdout)["mode"] == "replay"
     assert (folder / "wandered" / "report.html").is_file()

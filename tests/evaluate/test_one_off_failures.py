@@ -1,4 +1,4 @@
-"""Whom a failure ended is at risk no more: neither in what is shown nor in what is judged."""
+"""A component that a failure ended is no longer at risk, neither in views nor in scores."""
 
 import numpy as np
 import pyarrow as pa
@@ -62,20 +62,20 @@ def disks(tmp_path):
     return Bundle.open(tmp_path / "disks.tltrace")
 
 
-def test_who_failed_is_judged_again_only_once_it_reports(disks):
+def test_a_failed_component_is_scored_again_only_once_it_reports(disks):
     watched, times_ns = watch(disks), np.arange(DAYS, dtype=np.int64) * DAY_NS
     score = np.zeros((DAYS, len(watched.ids)))
     came = judge(disks, BacktestForecasts(watched, times_ns, DAY_S, score), TASK).outcome
     back, gone, well = (came[:, watched.ids.index(name)] for name in ("back", "gone", "well"))
-    known = DAYS - 1  # less the horizon at the end
+    last = DAYS - 1  # less the horizon at the end
     assert np.isnan(gone[FAILS:]).all()
     assert np.isnan(back[FAILS : BACK + 1]).all()
-    assert back[BACK + 1 : known].tolist() == [0.0] * (known - BACK - 1)
+    assert back[BACK + 1 : last].tolist() == [0.0] * (last - BACK - 1)
     assert gone[:FAILS].tolist() == [0.0] * (FAILS - 2) + [1.0, 1.0]
-    assert well[:known].tolist() == [0.0] * known
+    assert well[:last].tolist() == [0.0] * last
 
 
-def test_who_failed_is_gone_in_what_a_predictor_learns_from(disks):
+def test_a_failed_component_is_absent_from_training_examples(disks):
     examples = Examples(
         disks,
         Reader(),

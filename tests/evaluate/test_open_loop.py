@@ -70,7 +70,7 @@ def live(folder, config):
     """Let a kernel live through rising and falling heat, and record it."""
     kernel = Kernel(config, activate(config, discover(), "test"), RecordedGuard())
     writer = TrajectoryWriter(folder / "run", "run", 1, config, {}, START_NS)
-    said, now_ns = [], START_NS
+    shown, now_ns = [], START_NS
     script = [Recovered(epoch=1), hello("a-0"), hello("b-0")]
     for number in range(40):
         for worker, phase in (("a-0", 0.0), ("b-0", 2.0)):
@@ -81,7 +81,7 @@ def live(folder, config):
         script.append(Tick())
     for message in script:
         outputs = kernel.step(message, now_ns)
-        said += [output for output in outputs if isinstance(output, Verdict)]
+        shown += [output for output in outputs if isinstance(output, Verdict)]
         if isinstance(message, Telemetry):
             writer.telemetry(message, now_ns)
         else:
@@ -89,25 +89,25 @@ def live(folder, config):
         now_ns += isinstance(message, Tick) * SECOND_NS
     writer.close()
     from_trajectory(folder / "run", folder / "life.tltrace")
-    return said, Bundle.open(folder / "life.tltrace")
+    return shown, Bundle.open(folder / "life.tltrace")
 
 
-def test_a_policy_says_in_replay_what_it_said_live(tmp_path):
+def test_a_policy_proposes_the_same_in_replay_as_live(tmp_path):
     config = parse(HOT)
-    said, recorded = live(tmp_path, config)
-    assert any(verdict.granted for verdict in said)
-    assert any(not verdict.granted for verdict in said)
+    shown, recorded = live(tmp_path, config)
+    assert any(verdict.granted for verdict in shown)
+    assert any(not verdict.granted for verdict in shown)
     life = recorded_incarnation(recorded)
     kernel = Kernel(
         life.config, activate(life.config, discover(), "test"), RecordedGuard(life.overruns)
     )
     again = [v for step in recorded_verdicts(kernel, recorded) for v in step.verdicts]
-    assert list(map(msgspec.json.encode, again)) == list(map(msgspec.json.encode, said))
+    assert list(map(msgspec.json.encode, again)) == list(map(msgspec.json.encode, shown))
 
     arm = Arm(name="hot", kind="candidate", what="", policies=config.policies)
     replayed = replay_policies(recorded, arm, CONFIG, TASK)
-    assert replayed.granted == sum(verdict.granted for verdict in said)
-    assert sum(replayed.denied_by.values()) == sum(not verdict.granted for verdict in said)
+    assert replayed.granted == sum(verdict.granted for verdict in shown)
+    assert sum(replayed.denied_by.values()) == sum(not verdict.granted for verdict in shown)
 
 
 def test_proposals_count_as_alarms_of_the_nodes_they_are_about(tmp_path):
@@ -132,7 +132,7 @@ def test_what_a_forecast_takes_too_long_for_is_never_proposed(bundle, takes_h, p
     assert (replayed.proposals > 0) is proposals
 
 
-def test_a_migration_is_denied_where_the_trace_has_no_stand_by(bundle):
+def test_a_migration_is_denied_if_the_trace_has_no_standby(bundle):
     table = {"rules": [{"metric": "heat", "level": 1.0, "action": "migrate", "gain_gpu_s": 1.0}]}
     arm = Arm(name="sure", kind="candidate", what="", policies={"thresholds": table})
     replayed = replay_policies(bundle, arm, CONFIG, TASK)
@@ -160,7 +160,7 @@ def test_only_the_time_after_the_split_is_scored(bundle):
     assert score.from_ns >= until_ns
 
 
-def test_predictors_that_are_asked_at_the_same_moments_are_held_against_each_other(bundle):
+def test_predictors_with_the_same_times_are_compared(bundle):
     trend = {"metric": "heat", "window_s": 7200.0, "level": 70.0, **HISTORY}
     tested = of(fault_history=HISTORY, trend=trend)
     shares = []
@@ -171,7 +171,7 @@ def test_predictors_that_are_asked_at_the_same_moments_are_held_against_each_oth
     assert second.versus["fault_history"].value == pytest.approx(-first.versus["trend"].value)
 
 
-def test_the_threshold_knows_nothing_of_what_was_told_after_the_split(tmp_path, bundle):
+def test_the_threshold_ignores_events_available_after_the_split(tmp_path, bundle):
     """The same trace, but for what came after the split, has the same threshold."""
     until_ns = split_ns(bundle)
     events = [
@@ -267,16 +267,14 @@ def test_a_model_that_detects_is_scored_and_no_policy_acts_on_it(bundle, fitted,
     table = {"model": str(path)}
     (score,) = scorer_of(bundle, of(fault_history=table), CONFIG, Scoring()).scores()
     assert score.task == "detect"
-    told = {"predictor": "fault_history", "accept_unskilled": True}
-    arm = candidate(policies={"failure_forecast": told}, predictors={"fault_history": table})
+    options = {"predictor": "fault_history", "accept_unskilled": True}
+    arm = candidate(policies={"failure_forecast": options}, predictors={"fault_history": table})
     with pytest.raises(ModelError, match=r"now\.tlmodel: need .* --task forecast, was detect"):
         replay_policies(bundle, arm, CONFIG, TASK)
 
 
-def test_a_model_is_scored_by_its_own_repair_and_it_is_said_where_the_config_has_another(
-    bundle, fitted, tmp_path, caplog
-):
-    """Failures here have a known end, but for one: what is taken for it decides who is judged."""
+def test_a_model_is_scored_with_its_own_repair_time_and_a_note(bundle, fitted, tmp_path, caplog):
+    """All failures but one have a known end; the assumed repair decides which samples count."""
     open_end = replace(event(200, 24 * 5.0, "n7"), t_resolved=None)
     trace = write(tmp_path / "open.tltrace", [*some_events(count=60), open_end])
     model = Model.load(fitted)
@@ -289,21 +287,21 @@ def test_a_model_is_scored_by_its_own_repair_and_it_is_said_where_the_config_has
         tested = of(fault_history={"model": str(path)})
         (score,) = scorer_of(trace, tested, CONFIG, Scoring()).scores()
         samples[own_s] = score.samples
-        said = [line for line in caplog.messages if "repair" in line]
+        shown = [line for line in caplog.messages if "repair" in line]
         differs = own_s != CONFIG.evaluate.repair_s
-        assert said == [
+        assert shown == [
             "fault_history: scored with the model's repair_s of 3600 s for failures without a "
             "known end; [evaluate] repair_s is 86400."
         ] * differs  # fmt: skip
-        assert (said[:1] == list(of_replay(tested, CONFIG))[:1]) == differs
+        assert (shown[:1] == list(of_replay(tested, CONFIG))[:1]) == differs
     assert samples[3600.0] > samples[86_400.0]
 
 
-def test_a_replay_says_what_the_card_of_a_model_says_beside_baselines(fitted):
+def test_a_replay_quotes_the_verdict_of_the_model_card(fitted):
     card = Model.load(fitted).card
-    said = " ".join(of_replay(of(fault_history={"model": str(fitted)}), CONFIG))
+    shown = " ".join(of_replay(of(fault_history={"model": str(fitted)}), CONFIG))
     assert (
         f"verdict of its model card, against baselines on {card.trace}: {card.verdict.sentence}"
-        in said
+        in shown
     )
     assert "the card of its model" not in " ".join(of_replay(of(fault_history={}), CONFIG))

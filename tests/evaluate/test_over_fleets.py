@@ -1,4 +1,4 @@
-"""What several traces say together: each is one fleet and counts once."""
+"""Results over several traces, each of which is one fleet with equal weight."""
 
 import numpy as np
 import pytest
@@ -26,13 +26,13 @@ def test_the_interval_is_students_t_over_fleets():
     assert found.method == "Student's t over 4 traces, equally weighted"
 
 
-def test_two_fleets_are_too_few_to_tell_and_their_mean_is_told_all_the_same():
+def test_two_fleets_have_a_mean_but_no_interval():
     found = mean_over_fleets([0.1, 0.3], 2)
     assert (found.value, found.low, found.high) == (pytest.approx(0.2), None, None)
     assert found.method == "none: need 3 traces, was 2 traces"
 
 
-def test_a_fleet_without_a_figure_is_left_out_and_said_to_be():
+def test_a_fleet_without_a_value_is_excluded_and_counted_in_the_method():
     assert "3 of 5 traces" in mean_over_fleets([0.1, 0.2, 0.3], 5).method
     assert mean_over_fleets([], 5).method == "none: need 3 traces, was 0 of 5 traces"
 
@@ -52,13 +52,13 @@ def test_fleets_that_do_not_differ_are_no_certainty(over_fleets, figure):
     assert found.method == "none: need figures that differ, was one value in all"
 
 
-def test_a_difference_says_in_how_many_fleets_it_is_ahead_and_behind():
+def test_a_difference_counts_the_fleets_ahead_and_behind():
     found = difference_over_fleets([0.1, -0.2, 0.0, 0.4], 4)
     assert (found.ahead, found.behind) == (2, 1)
 
 
 def test_the_interval_holds_the_mean_of_fleets_that_differ():
-    """Of five fleets, 2,000 times: what lies within one trace has no say in it."""
+    """For five fleets, 2,000 times; the variation within a trace does not matter."""
     random = np.random.default_rng(1)
     drawn = random.normal(0.2, 0.1, (2000, 5))
     found = [mean_over_fleets(figures, 5) for figures in drawn]

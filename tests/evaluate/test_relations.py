@@ -1,4 +1,4 @@
-"""What hangs together with who failed is told from what chance makes of it."""
+"""Relations between columns and failures are distinguished from chance."""
 
 import numpy as np
 import pytest
@@ -29,13 +29,13 @@ def test_the_share_is_of_the_others_and_not_of_those_that_failed_within_a_day():
     assert np.isnan(share[6])
 
 
-def test_a_rack_that_went_down_at_once_tells_nothing_of_its_own():
+def test_a_simultaneous_outage_of_a_rack_is_no_evidence():
     share = share_of_others(np.array([0, 0, 0, 1, 1]), np.array([5.0, 6.0, 7.0, NAN, NAN]))
     assert np.isnan(share[:3]).all()
     assert share[3:].tolist() == [0.0, 0.0]
 
 
-def test_what_is_above_is_told_from_what_is_apart_and_of_few_nothing_is_said():
+def test_auc_has_a_direction_and_is_one_half_with_few_values():
     low, high = np.zeros(20), np.ones(20)
     assert (auc(high, low), auc(low, high)) == (1.0, 0.0)
     assert (auc_either_way(high, low), auc_either_way(low, high)) == (1.0, 1.0)
@@ -76,7 +76,7 @@ def test_chance_passes_no_bar(count):
         assert opposite_correlation(first, early, late) == 0.0
 
 
-def test_the_end_and_the_length_are_asked_about_beside_when_each_began():
+def test_ends_and_lifetimes_are_correlated_given_the_start():
     random = np.random.default_rng(0)
     began, length = 100 * random.random(60), np.exp(3 * random.normal(size=60))
     ended = began + length
@@ -90,7 +90,7 @@ def test_the_end_and_the_length_are_asked_about_beside_when_each_began():
 
 
 @pytest.mark.filterwarnings("error")
-def test_beside_the_greatest_numbers_there_are_nothing_overflows():
+def test_the_largest_floats_do_not_overflow():
     ended = np.arange(1.0, 41.0) * 1e18
     huge = np.where(np.arange(40) % 2, 1e308, -1e308)
     age = np.random.default_rng(0).random(40) * 1e3
@@ -99,7 +99,7 @@ def test_beside_the_greatest_numbers_there_are_nothing_overflows():
     assert [name for name, why in found.items() if why] == ["goes"]
 
 
-def test_of_two_that_know_it_together_who_tells_more_is_blamed_and_of_equals_each():
+def test_of_two_columns_that_leak_together_the_better_one_is_flagged_or_both_if_equal():
     age = np.r_[NAN, np.tile(np.arange(32.0), 2), NAN]
     failed = np.arange(66) < 33
     first = {"less": age - 0.1 * failed, "more": age + 0.1 * failed}
@@ -108,7 +108,7 @@ def test_of_two_that_know_it_together_who_tells_more_is_blamed_and_of_equals_eac
     assert [name for name in first if separation_given(name, first, failed)] == ["more"]
 
 
-def test_of_what_comes_next_only_what_tells_it_beside_time_and_owner_is_related():
+def test_correlation_within_owners_ignores_time_and_owner():
     random = np.random.default_rng(0)
     owner = np.repeat(np.arange(5), 8)
     left = random.permutation(40) * (1.0 + owner)

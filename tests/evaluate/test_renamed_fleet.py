@@ -1,4 +1,4 @@
-"""Whoever knows no more than which names still report has no skill."""
+"""A score that depends only on the reporting names has no skill."""
 
 import numpy as np
 
@@ -18,7 +18,7 @@ DAY_S = 86_400
 DAYS, RENAMED, NODES = 160, 100, 250
 
 
-def lives(random):
+def draw_components(random):
     """Yield each name with the days on which it reports, and that on which it fails, if it does."""
     for node in range(NODES):
         for name, began, ended in ((f"old{node}", 0, RENAMED), (f"new{node}", RENAMED, DAYS)):
@@ -26,20 +26,20 @@ def lives(random):
             yield name, range(began, max(began + 1, min(failed, ended))), failed < ended and failed
 
 
-def test_noise_has_no_skill_on_a_fleet_of_which_all_nodes_were_renamed(tmp_path):
+def test_noise_has_no_skill_on_a_fleet_with_all_nodes_renamed(tmp_path):
     random = np.random.default_rng(0)
-    told = [*lives(random)]
-    reports = [(day * DAY_S, name, "x", 1.0) for name, days, _ in told for day in days]
-    failures = [fault(day * DAY_S + 3600, name) for name, _, day in told if day]
+    components = [*draw_components(random)]
+    reports = [(day * DAY_S, name, "x", 1.0) for name, days, _ in components for day in days]
+    failures = [fault(day * DAY_S + 3600, name) for name, _, day in components if day]
     trace = bundle(tmp_path / "t.tltrace", failures, reports, seconds=DAYS * DAY_S)
     watched, task = watch(trace), Task(horizon_s=7.0 * DAY_S, repair_s=1.0 * DAY_S)
-    heard = {name: days for name, days, _ in told}
+    days_of = {name: days for name, days, _ in components}
 
-    def judged(days, **known):
-        there = np.array([[day - 1 in heard[name] for name in watched.ids] for day in days])
-        said = np.where(there, random.random(there.shape), np.nan)
+    def judged(days, **options):
+        there = np.array([[day - 1 in days_of[name] for name in watched.ids] for day in days])
+        message = np.where(there, random.random(there.shape), np.nan)
         times_ns = np.array([at(day * DAY_S) for day in days])
-        return judge(trace, BacktestForecasts(watched, times_ns, DAY_S, said), task, **known)
+        return judge(trace, BacktestForecasts(watched, times_ns, DAY_S, message), task, **options)
 
     earlier = judged(range(1, RENAMED - 7), known_until_ns=at(RENAMED * DAY_S))
     later = judged(range(RENAMED, DAYS))

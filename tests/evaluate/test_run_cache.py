@@ -23,7 +23,7 @@ def plugin(tmp_path, monkeypatch):
     return package
 
 
-def test_a_module_that_a_plugin_has_beside_it_changes_the_digest(tmp_path, monkeypatch):
+def test_a_second_module_of_a_plugin_changes_the_digest(tmp_path, monkeypatch):
     package = plugin(tmp_path, monkeypatch)
     before = digest()
     assert digest() == before

@@ -1,4 +1,4 @@
-"""Scores by hand, against scikit-learn, and with what a random score must come to."""
+"""Scores computed by hand, against scikit-learn, and for random scores."""
 
 import numpy as np
 import pytest
@@ -75,12 +75,12 @@ def test_an_alarm_under_repair_or_before_a_drain_is_neither_right_nor_wrong():
     assert not judged.false_alarms(judged.alarms(0.5)).any()
 
 
-def test_an_incident_with_no_moment_to_tell_it_at_is_not_asked_for():
+def test_an_incident_without_a_scored_sample_does_not_count():
     judged = one_node([0] * 8, [event("n00000", 0, 1), event("n00000", 5, 6)], task(2))
     assert scored_incidents(judged, judged.alarms(0.5)).incident.tolist() == [1]
 
 
-def test_a_moment_whose_horizon_was_not_wholly_seen_tells_no_failure():
+def test_a_sample_with_a_partly_observed_horizon_has_no_outcome():
     events = [event("n00000", 8, 9), event("n00000", 13, 14)]
     values = [0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 1, 1, 1, 1]
     judged = one_node(values, events, task(3), actions=[drain("n00000", 10)], span_h=15)
@@ -98,7 +98,7 @@ def test_what_is_scored_ends_a_horizon_before_the_trace():
     assert found.auprc.method.startswith("Student's t, clustered by 30 stretches of 4 d")
 
 
-def test_a_detection_tells_how_late_it_was():
+def test_a_detection_has_its_delay():
     of = task(2, kind="detect")
     judged = one_node([0, 0, 0, 0, 1, 1, 0, 0], [event("n00000", 2, 6, fatal=False)], of)
     assert leads_s(judged, scored_incidents(judged, judged.alarms(0.5))) == (-2 * HOUR_S,)
@@ -125,9 +125,9 @@ cells = arrays(np.float64, (12, 3), elements=st.sampled_from([0.0, 0.1, 0.5, 0.9
 
 def test_a_moment_without_a_forecast_ranks_below_all_others():
     events = [event("n00000", 5, 6)]
-    said = scored(one_node([0.1, 0.2, 0.8, 0.9, 0.7, 0.1, 0.3, 0.2], events, task(3)))
+    message = scored(one_node([0.1, 0.2, 0.8, 0.9, 0.7, 0.1, 0.3, 0.2], events, task(3)))
     silent = scored(one_node([0.1, 0.2, NAN, 0.9, 0.7, 0.1, 0.3, 0.2], events, task(3)))
-    assert said.auprc.value == 1.0
+    assert message.auprc.value == 1.0
     assert silent.auprc.value == pytest.approx((1 + 1 + 3 / 7) / 3)
     assert silent.flags == ("partly_unjudged",)
 
@@ -159,10 +159,10 @@ def test_a_score_that_sees_something_is_above_random_and_a_random_one_is_not():
     assert none.auprc.low < none.prevalence < none.auprc.high
 
 
-def test_the_judged_moments_are_in_the_order_of_time_and_what_was_not_said_is_last():
+def test_samples_are_in_order_of_time_and_missing_forecasts_rank_last():
     judged = judge([[0.1, 0.2], [NAN, 0.4], [0.5, 0.6]], [event("n00001", 1, 2)], task(1))
-    said, came = samples_of(judged)
-    assert said.tolist() == [0.1, 0.2, -np.inf, 0.5, 0.6]
+    message, came = samples_of(judged)
+    assert message.tolist() == [0.1, 0.2, -np.inf, 0.5, 0.6]
     assert came.tolist() == [False, True, False, False, False]
 
 
@@ -195,7 +195,7 @@ def test_twenty_failures_are_enough_for_an_interval(count, has_interval):
     assert (found.versus["r"].low is not None) is has_interval
 
 
-def test_that_all_failures_were_found_is_not_told_as_sure():
+def test_a_recall_of_one_has_an_interval():
     events, of, _, noise = many()
     judged = judged_many(noise, events, of)
     due = judged.outcome == 1.0
@@ -276,8 +276,8 @@ def test_only_components_that_were_judged_are_counted():
     assert scored(judged).components == 2
 
 
-def test_the_curve_is_that_of_what_was_said_among_all_that_failed():
-    """The failure that nobody said anything of is missed at each threshold."""
+def test_the_curve_has_recall_over_all_failures():
+    """The failure without a forecast is missed at each threshold."""
     of = task(1)
     events = [event("n00000", at, at) for at in (1, 3, 5)]
     found = scored(one_node([0.9, 0.8, 0.7, 0.6, NAN, NAN], events, of))
@@ -291,7 +291,7 @@ def test_the_curve_is_that_of_what_was_said_among_all_that_failed():
     ]
 
 
-def test_where_no_moment_could_be_judged_there_is_nothing_to_tell():
+def test_without_scored_samples_all_results_are_empty():
     judged = judge(np.full((8, 2), 0.6), [], task(3), span_h=2)
     found = scored(judged, others={"random": np.zeros((8, 2))})
     assert np.isnan(judged.outcome).all()
@@ -307,8 +307,8 @@ def test_calibration_bins_are_as_many_samples_each_and_brier_is_the_mean_square(
     events, of, good, _ = many()
     judged = judged_many(good, events, of)
     found = scored(judged)
-    known = ~np.isnan(judged.outcome)
-    assert found.brier == pytest.approx(np.mean((good[known] - judged.outcome[known]) ** 2))
+    valid = ~np.isnan(judged.outcome)
+    assert found.brier == pytest.approx(np.mean((good[valid] - judged.outcome[valid]) ** 2))
     assert len(found.calibration) == 10
     assert max(b.samples for b in found.calibration) - min(b.samples for b in found.calibration) < 2
     assert sum(b.observed * b.samples for b in found.calibration) == pytest.approx(found.positives)
@@ -335,8 +335,8 @@ def test_the_threshold_is_the_lowest_that_keeps_the_budget(values, budget):
     assert rate(threshold) <= budget
     lower = values[values < threshold]
     if len(lower):
-        known = ~np.isnan(judged.outcome)
-        lower = values[known & (values < threshold)]
+        valid = ~np.isnan(judged.outcome)
+        lower = values[valid & (values < threshold)]
         assert not len(lower) or rate(lower.max()) > budget
 
 
@@ -354,8 +354,8 @@ def test_exact_intervals_are_those_of_the_books():
 
 
 def clusters_of(times, components, horizon_s, every_h=24):
-    known = np.ones((times, components), dtype=bool)
-    return Clusters(hours(every_h * times, every_h), known, horizon_s)
+    valid = np.ones((times, components), dtype=bool)
+    return Clusters(hours(every_h * times, every_h), valid, horizon_s)
 
 
 def test_a_stretch_is_two_horizons_or_a_day_and_there_are_five_at_the_least():
@@ -394,7 +394,7 @@ def test_what_is_alike_in_a_stretch_or_a_component_counts_once(axis):
     assert error == pytest.approx(effect.std() / np.sqrt(100), rel=0.02)
 
 
-def test_an_interval_of_a_share_covers_the_truth_about_as_often_as_it_says():
+def test_an_interval_of_a_share_has_its_nominal_coverage():
     """Components that differ, and days on which all of them do."""
     random = np.random.default_rng(0)
     covered = 0
@@ -407,7 +407,7 @@ def test_an_interval_of_a_share_covers_the_truth_about_as_often_as_it_says():
     assert 0.92 <= covered / 300 <= 0.98
 
 
-def test_a_difference_of_what_moves_together_is_told_closer_than_either():
+def test_a_difference_of_correlated_scores_has_a_narrow_interval():
     events, of, good, noise = many()
     judged = judged_many(good, events, of)
     near = np.clip(good + 0.01 * noise, 0, 1)

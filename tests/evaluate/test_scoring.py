@@ -1,4 +1,4 @@
-"""Forecasts that are scored are made again from another future, a twentieth of them."""
+"""A twentieth of the scored forecasts is repeated on a trace with an altered future."""
 
 import sys
 from types import SimpleNamespace
@@ -26,7 +26,7 @@ from torchloom_core.learning.skill import leaky, verdict
 from torchloom_core.trace.bundle.bundle import Bundle
 
 LATE = '''
-"""Says nothing at first, then the same each time, and then what it never said before."""
+"""Gives no forecast at first, then a constant one, and then a different one."""
 
 import itertools
 
@@ -50,13 +50,13 @@ class Late:
 
     def __init__(self, options):
         self.options = options
-        self.asked = 0
+        self.calls = 0
 
     def forecast(self, view):
-        self.asked += 1
+        self.calls += 1
         if view.costs.restart_s != 240.0:
             raise ValueError("need the prices of the config")
-        judged = self.asked - self.options.silent
+        judged = self.calls - self.options.silent
         another = next(CALLS) / 1e6
         says = np.nan if judged < 1 else 0.5 if judged <= self.options.same else another
         return Hazard(probability=np.full(len(view), says))
@@ -103,13 +103,13 @@ def test_a_twentieth_of_the_forecasts_from_the_first_on_is_looked_at(bundle, sil
 
 @pytest.mark.usefixtures("late")
 @pytest.mark.parametrize("silent", [0, 10])
-def test_what_is_said_after_that_is_not_looked_at(bundle, silent):
+def test_later_forecasts_are_ignored(bundle, silent):
     (score,) = scored(bundle, silent=silent, same=8)
     assert (score.predictor, score.threshold_from) == ("late", "before 3.6 d")
 
 
 @pytest.mark.slow
-def test_what_a_predictor_without_a_model_reads_is_asked_whether_it_knows_the_future(tmp_path):
+def test_the_inputs_of_a_predictor_without_a_model_are_checked_for_leaks(tmp_path):
     fleet = disks(0)
     share = (fleet.at - fleet.came[fleet.of]) / np.fmax(fleet.ended - fleet.came, 1)[fleet.of]
     fleet.metrics = {"share": share, "temperature": fleet.metrics["temperature"]}
@@ -128,12 +128,12 @@ def weekly(fleet, path, *, known_before=()):
     """Return a logistic regression fitted on a fleet's trace, with what it was saved as."""
     trace = fleet.write(path.with_suffix(".tltrace"))
     (logistic,) = (info for info in installed() if info.name == "logistic")
-    told = {"horizon_s": 7 * 86_400.0, "every_s": 86_400.0, "attributes": [], "groups": []}
+    settings_of = {"horizon_s": 7 * 86_400.0, "every_s": 86_400.0, "attributes": [], "groups": []}
     settings = FitSettings(
         until_ns=trace.manifest.start_ns + 60 * 24 * HOUR_NS, tick_s=86_400.0,
         repair_s=86_400.0, known_before=known_before,
     )  # fmt: skip
-    fit(trace, logistic, told, settings).save(path.with_suffix(".tlmodel"))
+    fit(trace, logistic, settings_of, settings).save(path.with_suffix(".tlmodel"))
     return trace, {"name": "logistic", "model": str(path.with_suffix(".tlmodel"))}
 
 
@@ -143,10 +143,8 @@ def with_only(fleet, **metrics):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("known_before", [(), ("x",)], ids=["unsaid", "known before"])
-def test_what_a_model_of_another_fleet_reads_is_asked_whether_it_knows_the_future_here(
-    tmp_path, known_before
-):
+@pytest.mark.parametrize("known_before", [(), ("x",)], ids=["undeclared", "known before"])
+def test_the_inputs_of_a_model_of_another_fleet_are_checked_for_leaks(tmp_path, known_before):
     few, many = disks(1, count=40), disks(2)
     noise = few.random.normal(0, 1, len(few.at))
     _, table = weekly(with_only(few, x=noise), tmp_path / "few", known_before=known_before)
@@ -161,7 +159,7 @@ def test_what_a_model_of_another_fleet_reads_is_asked_whether_it_knows_the_futur
 HISTORY = {"name": "fault_history", "every_s": 3600.0, "horizon_s": 21_600.0}
 
 
-def test_the_progress_is_told_to_its_end(bundle):
+def test_the_progress_is_reported_to_its_end(bundle):
     shares = []
     scored(bundle, progress=shares.append, **HISTORY)
     assert shares[-1] == 1.0
@@ -174,7 +172,7 @@ def with_events(bundle, events):
     return other
 
 
-def test_a_node_is_away_as_long_as_the_config_says_where_nobody_knows(bundle):
+def test_a_node_with_an_unknown_end_is_away_for_the_configured_repair(bundle):
     unknown = with_events(bundle, (replace(one, t_resolved=None) for one in bundle.events()))
     short, long = (
         scored(unknown, config=replace(CONFIG, evaluate=replace(JOB, repair_s=away_s)), **HISTORY)[
@@ -185,23 +183,23 @@ def test_a_node_is_away_as_long_as_the_config_says_where_nobody_knows(bundle):
     assert short.samples > long.samples
 
 
-def test_the_threshold_knows_no_failure_that_was_told_after_the_split(bundle):
+def test_the_threshold_ignores_failures_available_after_the_split(bundle):
     until_ns = split_ns(bundle)
-    told, hidden = [], []
+    settings_of, hidden = [], []
     for number, one in enumerate(bundle.events()):
         late = number % 2 and one.t_event < until_ns
-        told.append(replace(one, t_avail=until_ns + HOUR_NS) if late else one)
+        settings_of.append(replace(one, t_avail=until_ns + HOUR_NS) if late else one)
         hidden += [] if late else [one]
     budget = Scoring(false_alarms_per_node_day=0.05)
     known, unknown, soon = (
         scored(with_events(bundle, of), scoring=budget, **HISTORY)[0].threshold
-        for of in (told, hidden, bundle.events())
+        for of in (settings_of, hidden, bundle.events())
     )
     assert known == unknown
     assert known != soon
 
 
-def test_who_is_asked_at_other_moments_is_not_held_against_and_a_pool_takes_each(bundle):
+def test_predictors_with_other_times_are_not_compared_but_pooled(bundle):
     tables = {f"{hours} h": {"every_s": 3600.0 * hours, "horizon_s": 21_600.0} for hours in (1, 2)}
     tested = [Forecaster(label=label, name="fault_history", table=table)
               for label, table in tables.items()]  # fmt: skip
@@ -211,7 +209,7 @@ def test_who_is_asked_at_other_moments_is_not_held_against_and_a_pool_takes_each
     assert [pool.auprc(label) for label in tables] == [one.auprc.value for one in scores]
 
 
-def test_what_knows_the_future_where_it_was_fitted_is_flagged_once_and_the_others_beside_it():
+def test_leaks_of_the_training_trace_are_flagged_once_with_those_of_the_scored_one():
     flags = ("leaky_column: x: at home", "suspicious_score: y")
     model = SimpleNamespace(card=SimpleNamespace(score=SimpleNamespace(flags=flags)))
     here = ("leaky_column: x: here", "leaky_column: z: here")
@@ -225,7 +223,7 @@ def test_a_predictor_is_scored_without_the_policies_of_the_config(bundle):
 
 def history(bundle, until_h, every_s=3600.0, **table):
     table = table or {"every_s": every_s, "horizon_s": 21_600.0}
-    tested = [Forecaster(label="told", name="fault_history", table=table)]
+    tested = [Forecaster(label="scored", name="fault_history", table=table)]
     config = replace(CONFIG, evaluate=replace(JOB, tick_s=every_s))
     from_ns = bundle.manifest.start_ns + round(until_h * HOUR_NS)
     return scorer_of(bundle, tested, config, Scoring(until_ns=from_ns))
@@ -235,7 +233,7 @@ def history(bundle, until_h, every_s=3600.0, **table):
 def test_a_split_that_leaves_no_moment_before_it_or_after_it_is_refused(bundle, until_h, found):
     """Of 144 hours, and six that a forecast is for."""
     day = f"{until_h / 24:.4g} d"
-    need = f"told needs forecasts at least a horizon before {day}, and from {day} to a horizon"
+    need = f"scored needs forecasts at least a horizon before {day}, and from {day} to a horizon"
     with pytest.raises(TraceError, match=f": {need} before the end; the trace allows {found}$"):
         history(bundle, until_h)
     history(bundle, until_h + (1 if until_h < 72 else -1))
@@ -243,13 +241,13 @@ def test_a_split_that_leaves_no_moment_before_it_or_after_it_is_refused(bundle, 
 
 @pytest.fixture(scope="module")
 def models(bundle, tmp_path_factory):
-    """A model that forecasts, and one that tells what goes on, fitted on half of the trace."""
+    """A forecasting model and a detecting one, fitted on half of the trace."""
     folder = tmp_path_factory.mktemp("models")
     (history,) = (info for info in installed() if info.name == "fault_history")
     until_ns = bundle.manifest.start_ns + 72 * HOUR_NS
     settings = FitSettings(until_ns=until_ns, tick_s=3600.0, repair_s=86_400.0)
-    told = {"every_s": 3600.0, "horizon_s": 21_600.0}
-    model = fit(bundle, history, told, settings)
+    settings_of = {"every_s": 3600.0, "horizon_s": 21_600.0}
+    model = fit(bundle, history, settings_of, settings)
     changed(model, task="forecast").save(folder / "forecast.tlmodel")
     changed(model, task="detect").save(folder / "detect.tlmodel")
     return folder
@@ -259,22 +257,22 @@ def models(bundle, tmp_path_factory):
     ("task", "last_h", "need"),
     [("forecast", 137, "a horizon before the end"), ("detect", 143, "the end")],
 )
-def test_a_model_is_scored_to_the_last_moment_of_which_it_can_be_known_what_came(
+def test_a_model_is_scored_to_the_last_time_with_a_known_outcome(
     bundle, models, task, last_h, need
 ):
-    """What goes on is known at once; what comes, six hours later, and 144 hours are watched."""
+    """A detection has its outcome at once, a forecast six hours later; 144 hours are watched."""
     model = str(models / f"{task}.tlmodel")
     history(bundle, last_h, model=model)
     day = f"{(last_h + 0.5) / 24:.4g} d"
     with pytest.raises(
-        TraceError, match=f"told needs forecasts from {day} to {need}; the trace allows none$"
+        TraceError, match=f"scored needs forecasts from {day} to {need}; the trace allows none$"
     ):
         history(bundle, last_h + 0.5, model=model)
 
 
-def test_who_is_to_tell_what_goes_on_is_not_told_that_it_has_begun(bundle, models):
-    told = with_events(bundle, (replace(one, fatal=False) for one in bundle.events()))
-    (score,) = history(told, 72, model=str(models / "detect.tlmodel")).scores()
+def test_a_detector_does_not_see_its_target_events(bundle, models):
+    settings_of = with_events(bundle, (replace(one, fatal=False) for one in bundle.events()))
+    (score,) = history(settings_of, 72, model=str(models / "detect.tlmodel")).scores()
     assert score.auprc.value == pytest.approx(score.prevalence)
 
 

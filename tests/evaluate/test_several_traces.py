@@ -1,4 +1,4 @@
-"""``torchloom evaluate A.tltrace B.tltrace``: one study, and each trace a fleet of it."""
+"""``torchloom evaluate A.tltrace B.tltrace``: one study, in which each trace is a fleet."""
 
 import json
 import re
@@ -81,7 +81,7 @@ def test_a_time_since_the_start_is_each_traces_own(folder):
         assert one["forecasts"][0]["from_ns"] >= START_NS + 4 * DAY_NS
 
 
-def test_traces_of_one_name_are_told_apart_by_their_place(folder):
+def test_traces_with_equal_names_are_named_by_their_path(folder):
     (folder / "other").mkdir()
     write(folder / "other" / "a.tltrace", some_events(seed=7))
     evaluate("a.tltrace", "other/a.tltrace", *REPLAY)
@@ -90,12 +90,14 @@ def test_traces_of_one_name_are_told_apart_by_their_place(folder):
 
 
 def test_the_same_trace_twice_is_refused_whatever_it_is_called(folder):
-    said = "{}: need different traces, was identical in content to a.tltrace"
-    assert problem("a.tltrace", "a.tltrace", *REPLAY) == said.format("a.tltrace")
+    message = "{}: need different traces, was identical in content to a.tltrace"
+    assert problem("a.tltrace", "a.tltrace", *REPLAY) == message.format("a.tltrace")
     shutil.copytree("a.tltrace", "copy.tltrace")
     manifest = json.loads((folder / "copy.tltrace" / "manifest.json").read_bytes())
     (folder / "copy.tltrace" / "manifest.json").write_text(json.dumps({**manifest, "name": "new"}))
-    assert problem("b.tltrace", "a.tltrace", "copy.tltrace", *REPLAY) == said.format("copy.tltrace")
+    assert problem("b.tltrace", "a.tltrace", "copy.tltrace", *REPLAY) == message.format(
+        "copy.tltrace"
+    )
 
 
 def test_traces_of_other_things_do_not_go_together(folder):
@@ -121,7 +123,7 @@ def test_a_metric_that_only_one_trace_has_is_refused_where_a_predictor_needs_it(
     )
 
 
-def test_policies_are_held_against_each_other_on_each_trace_and_over_fleets(folder, capsys):
+def test_policies_are_compared_on_each_trace_and_over_fleets(folder, capsys):
     words = ("--policy", "failure_forecast", "--predictor", "fault_history", "--no-sensitivity")
     assert evaluate("a.tltrace", "b.tltrace", *words, "--seeds", "1") == 0
     report = reported(folder, "a+1")
@@ -147,6 +149,6 @@ def test_what_one_trace_cannot_give_is_refused_before_any_is_played(folder):
         writer.add(event(1, 3.0, "n0"))
     words = ("--policy", "failure_forecast", "--predictor", "fault_history", "--days", "6.5")
     assert problem("a.tltrace", "few.tltrace", *words).startswith("--days: need at most 6 days")
-    said = problem("a.tltrace", "few.tltrace", *words[:-2])
-    assert "few.tltrace: need 7 nodes for the job, its standbys and spares, was 1" in said
+    message = problem("a.tltrace", "few.tltrace", *words[:-2])
+    assert "few.tltrace: need 7 nodes for the job, its standbys and spares, was 1" in message
     assert not (folder / "a+1-evaluation" / "runs").exists()

@@ -74,11 +74,11 @@ def test_an_interrupted_study_goes_on_where_it_was_and_loses_none(bundle, simula
 
     with pytest.raises(KeyboardInterrupt):
         study(bundle, tmp_path / "runs", progress=interrupt)
-    kept = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "runs").glob("*.json")}
-    assert len(kept) >= 8
+    saved = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "runs").glob("*.json")}
+    assert len(saved) >= 8
     again = study(bundle, tmp_path / "runs")
     assert bytes_of(again) == bytes_of(simulation)
-    for name, written_ns in kept.items():
+    for name, written_ns in saved.items():
         assert (tmp_path / "runs" / name).stat().st_mtime_ns == written_ns
 
 
@@ -124,7 +124,7 @@ def test_a_run_has_another_key_once_anything_it_rests_on_is_another(bundle, tmp_
 
 
 class Replacing(msgspec.Struct):
-    """A run in which somebody replaces what it is played with."""
+    """A run whose inputs are replaced meanwhile."""
 
     path: Path
     seed: int = 0
@@ -139,7 +139,7 @@ class Replacing(msgspec.Struct):
         return runs_of(0.5)[0]
 
 
-def test_a_run_in_which_what_it_rests_on_was_replaced_is_not_kept(tmp_path):
+def test_a_run_with_a_replaced_input_is_not_saved(tmp_path):
     (tmp_path / "model").write_text("one")
     store = RunCache(tmp_path / "runs", RunResult)
     runner = Runner(store, Workforce(), 1, lambda over, total: None)
@@ -168,13 +168,13 @@ def test_many_at_once_give_what_one_by_one_gives(bundle):
 
 
 @pytest.mark.slow
-def test_the_progress_ends_at_the_number_that_was_told(bundle, tmp_path):
-    told = []
-    study(bundle, tmp_path, seeds=1, progress=lambda done, total: told.append((done, total)))
-    done, total = told[-1]
+def test_the_progress_ends_at_the_announced_total(bundle, tmp_path):
+    reported = []
+    study(bundle, tmp_path, seeds=1, progress=lambda done, total: reported.append((done, total)))
+    done, total = reported[-1]
     assert done == total
-    assert all(before[0] <= after[0] for before, after in itertools.pairwise(told))
-    assert {total for _, total in told} == {total}
+    assert all(before[0] <= after[0] for before, after in itertools.pairwise(reported))
+    assert {total for _, total in reported} == {total}
 
 
 def test_the_reference_is_the_best_baseline_that_needs_no_forecast(simulation):
@@ -208,7 +208,7 @@ def test_gains_are_paired_by_seed(simulation):
     assert min(gains) - 1e-12 <= again.low <= again.value <= again.high <= max(gains) + 1e-12
 
 
-def test_a_policy_is_held_against_its_own_job_without_it(bundle, simulation):
+def test_a_policy_is_compared_with_the_same_job_without_it(bundle, simulation):
     arm = next(a for a in simulation.arms if a.kind == "candidate")
     own = {run.seed: run for run in simulation.runs if run.arm == arm.name}
     setting = setting_of(bundle, QUICK)
@@ -242,7 +242,7 @@ def test_the_mean_shares_of_the_buckets_add_up_to_one(simulation):
         assert sum(arm.buckets.values()) == pytest.approx(1.0, rel=1e-9)
 
 
-def test_failures_that_follow_nobody_knows_what_are_taken_both_ways(simulation):
+def test_failures_of_unknown_cause_are_evaluated_under_both_assumptions(simulation):
     ways = simulation.unknown_follows
     assert set(ways) == {"component", "job"}
     names = {way: [arm.name for arm in arms] for way, arms in ways.items()}
@@ -324,30 +324,32 @@ def test_a_gain_counts_the_runs_that_were_ahead_and_behind():
 
 
 @pytest.mark.slow
-def test_unless_asked_for_no_cost_is_varied_and_the_rest_is_the_same(bundle, simulation, tmp_path):
-    told = []
+def test_without_vary_costs_no_cost_is_varied_and_the_rest_is_the_same(
+    bundle, simulation, tmp_path
+):
+    reported = []
     alone = run_study(
         setting_of(bundle, QUICK),
         [candidate()],
         seeds=SEEDS,
         store=RunCache(tmp_path, RunResult),
         workforce=Workforce(),
-        progress=lambda done, total: told.append((done, total)),
+        progress=lambda done, total: reported.append((done, total)),
         vary_costs=False,
     )
     assert alone.sensitivity == ()
     assert bytes_of(replace(simulation, sensitivity=())) == bytes_of(alone)
-    assert told[-1][0] == told[-1][1]
+    assert reported[-1][0] == reported[-1][1]
 
 
 @pytest.mark.parametrize("seeds", [1, compare.MIN_SEEDS - 1])
-def test_few_seeds_have_no_interval_and_say_how_many_it_takes(seeds):
+def test_few_seeds_have_no_interval_and_state_the_minimum(seeds):
     interval = compare.interval([0.5] * seeds)
     assert interval.low is interval.high is None
     assert f"need {compare.MIN_SEEDS} seeds, was {seeds}" in interval.method
 
 
-def test_an_interval_is_the_same_each_time_whichever_thread_asks():
+def test_an_interval_is_the_same_in_every_thread():
     values = [0.1, 0.5, 0.3, 0.9, 0.2, 0.7]
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(compare.interval, [values, values])
@@ -380,7 +382,7 @@ def named(simulation, name):
 
 
 @pytest.mark.slow
-def test_an_elastic_run_trains_on_what_would_stand_by_and_says_what_that_is_without_a_larger_batch(
+def test_an_elastic_run_trains_on_standbys_and_reports_goodput_as_planned(
     growing,
 ):
     elastic, per_step = named(growing, "elastic"), named(growing, "per_step")
@@ -394,7 +396,7 @@ def test_an_elastic_run_trains_on_what_would_stand_by_and_says_what_that_is_with
     assert elastic.as_planned.goodput.value == pytest.approx(elastic.ettr.value * 4 / 7)
 
 
-def test_what_is_kept_warm_does_not_train(growing):
+def test_warm_standbys_do_not_train(growing):
     grows, elastic = named(growing, "grows"), named(growing, "elastic")
     assert grows.operations.granted["admit"] < elastic.operations.granted["admit"]
     assert grows.buckets["spare"] > elastic.buckets["spare"]
@@ -403,10 +405,10 @@ def test_what_is_kept_warm_does_not_train(growing):
 def test_a_run_that_grows_is_neither_the_reference_nor_measured_by_the_oracle(growing):
     assert named(growing, growing.reference).as_planned is msgspec.UNSET
     assert named(growing, "grows").to_oracle is None
-    told = findings(TraceResults(trace={"failures": 1}, config={}, assumptions=(),
+    reported = findings(TraceResults(trace={"failures": 1}, config={}, assumptions=(),
                                  simulation=growing))  # fmt: skip
-    assert sum("is between the two" in sentence for sentence in told) == 2
-    assert not any("elastic, with another recovery mode" in sentence for sentence in told)
+    assert sum("is between the two" in sentence for sentence in reported) == 2
+    assert not any("elastic, with another recovery mode" in sentence for sentence in reported)
     assert warnings(growing) == [one for one in warnings(growing) if "grows" not in one]
 
 

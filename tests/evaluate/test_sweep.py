@@ -43,7 +43,7 @@ def swept(setting):
 
 
 def made_up(goodput_by_value):
-    """Return a sweep of one arm whose goodput is given: value to goodput of each seed."""
+    """Return a sweep of one arm, from value to goodput per seed."""
 
     class GivenRuns:
         def play(self, setting, arms, most=None):
@@ -107,7 +107,7 @@ def test_what_one_more_brings_is_the_difference_to_the_value_before_seed_by_seed
         assert line[0].more_gpu_h_per_day is None
 
 
-def test_a_step_of_several_is_told_by_the_one():
+def test_the_progress_of_one_of_several_parts_is_scaled():
     line = made_up({0: [0.5] * SEEDS, 4: [0.5] * SEEDS}).lines["restart"]
     assert line[1].more_gpu_h_per_day.value == pytest.approx(0.5 * 8 * 24)
 
@@ -129,12 +129,12 @@ def test_the_fewest_pay_with_which_goodput_is_not_clearly_lower():
     })  # fmt: skip
     assert found.best == {"restart": 2}
     assert enough(found, "restart").value == 1
-    (said,) = recommendations(found, SEEDS)
-    assert said.startswith(
+    (message,) = recommendations(found, SEEDS)
+    assert message.startswith(
         "restart: pay for 1 to 2 spares in addition to 1 standbys. Goodput is highest at 2, 0.801"
     )
-    assert "not clearly lower at 1, 0.800" in said
-    assert "; one more than 2 adds " in said
+    assert "not clearly lower at 1, 0.800" in message
+    assert "; one more than 2 adds " in message
 
 
 def test_where_goodput_only_falls_none_pay_and_where_it_only_rises_more_were_not_tried():
@@ -159,9 +159,9 @@ def test_with_too_few_seeds_no_number_is_named_to_pay_for():
 
 
 def test_of_a_run_that_grows_no_number_is_named_but_what_each_brings(swept):
-    said = next(one for one in recommendations(swept, SEEDS) if one.startswith("elastic:"))
-    assert "all spares train" in said
-    assert "see elastic as planned" in said
+    message = next(one for one in recommendations(swept, SEEDS) if one.startswith("elastic:"))
+    assert "all spares train" in message
+    assert "see elastic as planned" in message
     assert any(
         one.startswith("elastic as planned: pay for") for one in recommendations(swept, SEEDS)
     )

@@ -1,4 +1,4 @@
-"""A model is known on what it was fitted on, whatever that is called."""
+"""The training data of a model is recognized, whatever its name."""
 
 import numpy as np
 import pandas as pd
@@ -42,12 +42,12 @@ def test_the_same_data_under_another_name_are_not_scored_on_what_was_learned_fro
     assert score.from_ns >= UNTIL_NS
 
 
-def test_the_events_tell_it_without_the_telemetry_and_with_other_ids(model, tmp_path):
+def test_training_data_is_recognized_by_events_alone(model, tmp_path):
     events = [replace(one, id=f"x{one.id}", kind="other") for one in EVENTS]
     assert was_fitted_on(model, write(tmp_path / "t.tltrace", events))
 
 
-def test_the_telemetry_tells_it_where_the_events_are_others(model, tmp_path):
+def test_training_data_is_recognized_by_telemetry_alone(model, tmp_path):
     others = some_events(seed=1, count=60)
     assert was_fitted_on(model, write(tmp_path / "t.tltrace", others, metrics=("heat",)))
 
@@ -88,13 +88,13 @@ def colder(frame):
         (lambda frame: frame[frame["t_avail"] >= UNTIL_NS], False),
     ],
 )
-def test_telemetry_is_known_again_by_what_was_measured_in_the_time(model, tmp_path, change, same):
+def test_telemetry_is_recognized_by_values_of_the_training_time(model, tmp_path, change, same):
     others = some_events(seed=1, count=60)
     bundle = write(tmp_path / "t.tltrace", others, metrics=("heat",))
     assert was_fitted_on(model, Changed(bundle, change)) == same
 
 
-def test_a_longer_recording_of_the_same_fleet_is_known(model, tmp_path):
+def test_a_longer_recording_of_the_same_fleet_is_recognized(model, tmp_path):
     assert was_fitted_on(model, write(tmp_path / "t.tltrace", [*EVENTS, *LATER]))
 
 
@@ -126,7 +126,7 @@ def test_another_fleets_trace_of_the_same_name_is_another_one(model, tmp_path):
         "begins later",
     ],
 )
-def test_what_is_nearly_the_same_is_known(model, tmp_path, events):
+def test_a_nearly_identical_trace_is_recognized(model, tmp_path, events):
     bundle = write(tmp_path / "t.tltrace", events, metrics=("heat", "cold"))
     assert was_fitted_on(model, bundle)
     assert not was_fitted_on(

@@ -49,13 +49,13 @@ def test_every_proposal_is_granted_or_denied_by_one_rule(verdicts):
 
 
 @given(VERDICTS)
-def test_each_alert_that_was_granted_is_kept_once(verdicts):
+def test_each_granted_alert_is_stored_once(verdicts):
     granted = [one.action for one in verdicts if one.granted]
     texts = [action.text for action in granted if isinstance(action, Alert)]
     assert operations_of(verdicts).alerts == tuple(dict.fromkeys(texts))
 
 
-def test_of_many_alerts_the_first_are_kept():
+def test_only_the_first_alerts_are_stored():
     alerts = [verdict(Alert(worker="w0", text=f"{n} K")) for n in range(100)]
     runs = [operations_of(alerts), operations_of(alerts[50:])]
     assert mean_verdicts(runs).alerts == runs[0].alerts == tuple(f"{n} K" for n in range(5))

@@ -1,4 +1,4 @@
-"""Small traces in memory, for tests: components are called a, b, c ..., times are hours."""
+"""Small traces in memory, for tests: components are named a, b, c ..., times are hours."""
 
 import numpy as np
 import pyarrow as pa
@@ -87,8 +87,8 @@ def write_bundle(
 ):
     """Write a trace of nodes that fail at random; return it and its failures.
 
-    Half of the failures are on a tenth of the nodes; each is told ``delay_h`` later. ``metrics``
-    maps a name to a function of ``(days, nodes)``, who failed on which day, that gives its daily
+    Half of the failures are on a tenth of the nodes; each is available ``delay_h`` later.
+    ``metrics`` maps a name to a function of the failures, ``(days, nodes)``, that gives its daily
     values.
     """
     random = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""Bundles of links to try a run on."""
+"""Bundles with links, for test runs."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A standby that is admitted trains beside the groups that the run began with."""
+"""An admitted standby trains with the groups that the run began with."""
 
 import dataclasses
 
@@ -42,7 +42,7 @@ def test_an_admitted_standby_takes_part_from_the_step_after_it_has_rejoined():
     }
 
 
-def test_nobody_takes_part_twice():
+def test_a_group_is_admitted_once():
     model = fleet(stepping(standbys=1), [], 100)
     assert [model.admit("g2"), model.admit("g2"), model.admit("g0")] == ["", "", ""]
     model.advance(50 * S)
@@ -58,7 +58,7 @@ def test_only_a_warm_standby_can_be_admitted():
     assert model.admit("g2") == "g2 is not a warm standby"
 
 
-def test_a_run_that_restarts_as_a_whole_admits_nobody():
+def test_a_run_that_restarts_as_a_whole_admits_no_group():
     model = fleet(plain_job(groups=2, standbys=1), [], 100)
     assert model.admit("g2").startswith("a run that restarts as a whole")
     assert states(model)["g2-0"] == "standby"
@@ -124,7 +124,7 @@ def test_work_beyond_the_plan_that_is_lost_again_is_not_counted():
     ),
     admitted=st.lists(st.tuples(st.integers(0, 290_000), st.integers(0, 7)), max_size=6),
 )
-def test_the_books_hold_what_whoever_counts_the_groups_of_every_step_finds(
+def test_the_accounts_match_a_count_of_groups_per_step(
     groups, standbys, rejoin_s, struck, admitted
 ):
     """The group on the first node is never struck, so that steps end every 10 s."""
@@ -136,7 +136,7 @@ def test_the_books_hold_what_whoever_counts_the_groups_of_every_step_finds(
     model = fleet(job, hits, 300)
     useful = planned = 0
     for start_s in range(0, 300, 10):
-        kept = model.step
+        saved = model.step
         for ts_ms, group in sorted(admitted):
             if start_s <= ts_ms / 1000 < start_s + 10:
                 model.advance(ts_ms * S // 1000)
@@ -144,7 +144,7 @@ def test_the_books_hold_what_whoever_counts_the_groups_of_every_step_finds(
         model.advance((start_s + 10) * S - 1)
         count = list(states(model).values()).count("training")
         model.advance((start_s + 10) * S)
-        if model.step > kept:
+        if model.step > saved:
             useful += 10 * count
             planned += 10 * min(count, groups)
     result = model.finish()
@@ -155,7 +155,7 @@ def test_the_books_hold_what_whoever_counts_the_groups_of_every_step_finds(
 # --- two groups that lack a node are put together to one whole ---
 
 
-def test_of_two_groups_that_lack_a_node_one_is_made_whole():
+def test_of_two_incomplete_groups_one_is_completed():
     job = dataclasses.replace(stepping(groups=3, rejoin_s=5.0), nodes_per_group=2)
     hits = [lost_node(13, "n0", repair_s=500), lost_node(33, "n2", repair_s=500)]
     model = fleet(job, hits, 100)
@@ -172,7 +172,7 @@ def test_of_two_groups_that_lack_a_node_one_is_made_whole():
     assert sum(result.buckets.values()) == result.wall_ns * result.gpus
 
 
-def test_whoever_gave_its_nodes_away_begins_anew_on_those_that_are_repaired():
+def test_a_group_that_gave_its_nodes_away_restarts_on_repaired_ones():
     job = dataclasses.replace(stepping(groups=3, rejoin_s=5.0), nodes_per_group=2)
     hits = [lost_node(13, "n0", repair_s=37), lost_node(33, "n2", repair_s=47)]
     model = fleet(job, hits, 200)
@@ -182,10 +182,10 @@ def test_whoever_gave_its_nodes_away_begins_anew_on_those_that_are_repaired():
     assert {members["g0-0"][0], members["g0-1"][0]} == {"n0", "n2"}
 
 
-# --- who stands still for it ---
+# --- stalls of the other groups ---
 
 
-def test_those_that_go_on_stand_still_once_for_all_that_join_them():
+def test_other_groups_stall_once_for_all_that_join():
     model = fleet(stepping(standbys=2, rejoin_s=5.0, join_stall_s=3.0), [], 103)
     for group in ("g2", "g3"):
         model.admit(group)
@@ -198,7 +198,7 @@ def test_those_that_go_on_stand_still_once_for_all_that_join_them():
     assert result.surplus == 90 * 2 * GPUS * S
 
 
-def test_those_that_go_on_stand_still_after_the_step_that_a_death_spoils():
+def test_other_groups_stall_after_the_step_that_a_death_spoils():
     hits = [lost_node(23, "n0", repair_s=1000)]
     result = fleet(stepping(groups=3, kill_stall_s=4.0), hits, 104).finish()
     assert gpu_s(result) == {
@@ -210,7 +210,7 @@ def test_those_that_go_on_stand_still_after_the_step_that_a_death_spoils():
     assert result.steps_committed == 9
 
 
-def test_those_that_go_on_stand_still_before_the_step_after_one_has_left():
+def test_other_groups_stall_before_the_step_after_one_has_left():
     model = fleet(stepping(groups=3, leave_stall_s=4.0, inspect_s=1000.0), [], 104)
     model.advance(25 * S)
     assert model.drain("g0") == ""
@@ -219,7 +219,7 @@ def test_those_that_go_on_stand_still_before_the_step_after_one_has_left():
     assert result.steps_committed == 10
 
 
-def test_a_death_in_a_stall_holds_the_others_up_again():
+def test_a_death_in_a_stall_stalls_the_others_again():
     hits = [lost_node(23, "n0", repair_s=1000), lost_node(32, "n1", repair_s=1000)]
     result = fleet(stepping(groups=3, kill_stall_s=4.0), hits, 108).finish()
     assert gpu_s(result)["detect"] == (2 * 2 + 2 * 1 + 4 * 1) * GPUS
@@ -262,7 +262,7 @@ def test_a_run_that_is_drained_below_the_minimum_waits_after_its_step():
 
 
 @pytest.mark.parametrize(("seen_on", "group"), [("n0", "g0"), ("n1", "g0"), ("n3", "g1")])
-def test_a_fault_of_the_job_strikes_who_has_the_rank_that_it_was_seen_on(seen_on, group):
+def test_a_fault_of_the_job_hits_the_rank_that_it_was_recorded_on(seen_on, group):
     hit = replace(job_fault(25), seen_on=(seen_on,))
     model = fleet(dataclasses.replace(stepping(standbys=2), nodes_per_group=2), [hit], 100)
     for standby in ("g2", "g3"):

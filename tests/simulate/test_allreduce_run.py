@@ -1,4 +1,4 @@
-"""A run whose steps wait for the network takes as long as its closed form says."""
+"""The step time of a run that waits for the network matches its closed form."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The failures of a trace, as the model takes them."""
+"""Failures of a trace as hits of the fleet model."""
 
 import itertools
 
@@ -29,12 +29,12 @@ def test_a_gpus_failure_strikes_its_node_until_it_is_resolved(tmp_path):
     assert (hit.ts_ns, hit.nodes, hit.repair_ns) == (at(5), ("a",), 20 * SECOND_NS)
 
 
-def test_a_failure_whose_end_nobody_knows_lasts_as_long_as_assumed(tmp_path):
+def test_a_failure_with_an_unknown_end_takes_the_assumed_repair(tmp_path):
     [hit] = found(tmp_path, [fault(5, "a", follows="component")])
     assert hit.repair_ns == 30 * SECOND_NS
 
 
-def test_a_repair_begins_with_the_failure_however_late_that_is_told(tmp_path):
+def test_a_repair_begins_with_the_failure_however_late_it_is_known(tmp_path):
     late = [
         fault(5, "a", avail_s=15, follows="component"),
         fault(7, "b", avail_s=15, follows="component", resolved_s=17),
@@ -66,7 +66,7 @@ def test_causes_in_a_circle_come_to_an_end(tmp_path):
     assert len(found(tmp_path, events)) == 2
 
 
-def test_a_cause_in_a_circle_that_does_not_come_back_to_it_comes_to_an_end(tmp_path):
+def test_a_circle_of_causes_beyond_the_event_ends(tmp_path):
     events = [
         fault(5, "a", id="x", cause="y"),
         fault(6, "b", id="y", cause="x"),
@@ -88,7 +88,7 @@ def test_an_unknown_failure_follows_what_is_assumed(tmp_path, unknown, nodes, se
     assert (hit.follows, hit.nodes, hit.seen_on) == (unknown, nodes, seen_on)
 
 
-def test_what_is_not_fatal_outside_the_span_or_of_nobody_is_no_failure(tmp_path):
+def test_nonfatal_outside_or_unwatched_events_are_no_failures(tmp_path):
     events = [
         fault(5, "a", fatal=False),
         fault(9, "a", id="early"),

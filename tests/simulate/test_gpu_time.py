@@ -14,7 +14,7 @@ def time():
 
 
 def booked(time):
-    return {bucket: spent for bucket, spent in time.totals.items() if spent}
+    return {bucket: gpu_ns for bucket, gpu_ns in time.totals.items() if gpu_ns}
 
 
 def test_nothing_is_booked_before_it_has_passed(time):
@@ -33,7 +33,7 @@ def test_each_account_has_its_bucket(time):
     assert booked(time) == {"useful": 8, "restart": 3, "waiting": 5, "spare": 2}
 
 
-def test_what_was_spent_before_gpus_moved_stays_where_it_was_spent(time):
+def test_time_before_a_move_of_gpus_stays_in_its_bucket(time):
     time.active.give(3, time.away, 120)
     time.settle(130)
     assert booked(time) == {"useful": 8 * 20 + 5 * 10, "restart": 3 * 10, "spare": 60}
@@ -77,7 +77,7 @@ def test_work_that_is_lost_is_taken_from_what_was_useful(time):
     assert booked(time) == {"useful": 70, "lost": 10, "spare": 20}
 
 
-def test_a_step_that_is_spoilt_is_lost_by_all_who_work(time):
+def test_a_spoiled_step_is_lost_by_all_active_groups(time):
     time.settle(110)
     time.spoil(3)
     assert booked(time) == {"useful": 80 - 24, "lost": 24, "spare": 20}

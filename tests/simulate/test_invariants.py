@@ -1,4 +1,4 @@
-"""What holds in every run, whatever strikes it and whatever is asked of it."""
+"""Invariants of every run, under any failures and commands."""
 
 import pytest
 from hypothesis import given, settings
@@ -163,12 +163,12 @@ def test_looking_more_often_changes_nothing(scene, looks):
 
 @settings(max_examples=examples(150), deadline=None)
 @given(scenes(), st.lists(st.integers(0, END_S * S), min_size=1, max_size=20))
-def test_who_has_looked_before_sees_the_same_workers_as_who_looks_for_the_first_time(scene, looks):
+def test_reading_the_workers_earlier_does_not_change_them(scene, looks):
     job, hits, commands = scene
     looking, late = fleet(job, hits, END_S), fleet(job, hits, END_S)
     until_ns = max(looks)
-    told = [(ts, command) for ts, command in commands if ts <= until_ns and command[0] != "migrate"]
-    for ts_ns, command in sorted([*told, *((ts, None) for ts in looks)], key=lambda one: one[0]):
+    sent = [(ts, command) for ts, command in commands if ts <= until_ns and command[0] != "migrate"]
+    for ts_ns, command in sorted([*sent, *((ts, None) for ts in looks)], key=lambda one: one[0]):
         for model in (looking, late):
             model.advance(ts_ns)
             if command is not None:

@@ -1,4 +1,4 @@
-"""What a simulated probe measures, and the time that it takes."""
+"""Measurement and duration of a simulated probe."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def test_a_slow_link_is_measured_for_two_seconds_and_no_longer():
     assert measured.spread is None  # one burst has come in part, and no other
 
 
-def test_noise_is_told_as_spread_and_leaves_the_rate_right_on_the_mean():
+def test_noise_is_reported_as_spread_and_keeps_the_mean_rate():
     found = [probed(25e6, noise=0.1, seed=seed)[0] for seed in range(300)]
     rates = np.array([each.bytes_per_s for each in found])
     assert rates.mean() == pytest.approx(25e6, rel=0.02)

@@ -1,4 +1,4 @@
-"""What the slowest link of a trace carries, and which traces say too little of it."""
+"""The slowest link of a trace, and traces with invalid links."""
 
 import itertools
 
@@ -22,7 +22,7 @@ PIECES = st.lists(
 
 
 @given(PIECES, st.floats(0.0, 1000.0), st.floats(0.0, 1e10))
-def test_what_is_sent_from_a_moment_on_is_carried_by_when_it_says(pieces, from_s, sent_bytes):
+def test_sent_bytes_arrive_at_the_computed_time(pieces, from_s, sent_bytes):
     lengths, rates = pieces
     ends = list(itertools.accumulate(lengths, initial=0.0))
     wire = Bottleneck(ends[:-1], rates, ends[-1])
@@ -32,7 +32,7 @@ def test_what_is_sent_from_a_moment_on_is_carried_by_when_it_says(pieces, from_s
     )
 
 
-def test_the_recording_begins_anew_where_it_ends():
+def test_the_recording_is_repeated_at_its_end():
     wire = Bottleneck([0.0, 10.0], [100.0, 10.0], 20.0)
     assert wire.carried(20.0) == 1100.0
     assert wire.carried(25.0) == 1600.0
@@ -47,7 +47,7 @@ def test_the_slowest_link_of_each_moment_sets_the_pace(tmp_path):
     assert links.bottleneck.bytes_per_s == (80.0, 30.0, 10.0, 90.0)
 
 
-def test_each_link_carries_what_was_measured_last_and_begins_anew_with_the_recording(tmp_path):
+def test_each_link_has_its_last_value_and_repeats_the_recording(tmp_path):
     values = [*BOTH, (2.0, "w0", 30.0), (3.0, "w1", 10.0)]
     own = links_of(write_links(tmp_path / "x.tltrace", values, span_s=10.0)).own
     at_s = (0.0, 1.9, 2.0, 3.5, 9.9, 10.0, 12.0)
@@ -57,7 +57,7 @@ def test_each_link_carries_what_was_measured_last_and_begins_anew_with_the_recor
     assert [late.bytes_per_s(row, 0.0) for row in (0, 1)] == [30, 10]
 
 
-def test_a_link_is_no_faster_than_the_slowest_of_what_it_hangs_on(tmp_path):
+def test_a_link_is_no_faster_than_its_slowest_component(tmp_path):
     values = [*BOTH, (2.0, "rack", 50.0), (4.0, "rack", 90.0)]
     nodes = [Component(id=name, kind="node", parents=("rack",)) for name in ("w0", "w1")]
     path = tmp_path / "x.tltrace"
@@ -70,7 +70,7 @@ def test_a_link_is_no_faster_than_the_slowest_of_what_it_hangs_on(tmp_path):
     assert [own.bytes_per_s(1, ts_s) for ts_s in (0.0, 2.0)] == [50, 80]
 
 
-def test_a_run_begins_when_all_links_are_known(tmp_path):
+def test_a_run_begins_when_all_links_have_a_value(tmp_path):
     values = [(0.0, "w0", 100.0), (1.0, "w0", 50.0), (4.0, "w1", 80.0), (6.0, "w0", 20.0)]
     links = links_of(write_links(tmp_path / "x.tltrace", values, span_s=10.0))
     assert links.start_ns == START_NS + 4 * SECOND_NS
@@ -79,7 +79,7 @@ def test_a_run_begins_when_all_links_are_known(tmp_path):
     assert links.bottleneck.span_s == 6.0
 
 
-def test_nothing_before_a_moment_is_played_if_so_asked(tmp_path):
+def test_nothing_before_the_requested_start_is_played(tmp_path):
     bundle = write_links(tmp_path / "x.tltrace", [*BOTH, (2.0, "w0", 30.0)], span_s=10.0)
     links = links_of(bundle, START_NS + 5 * SECOND_NS)
     assert links.bottleneck.bytes_per_s == (30.0,)
@@ -87,7 +87,7 @@ def test_nothing_before_a_moment_is_played_if_so_asked(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("values", "nodes", "told"),
+    ("values", "nodes", "expected"),
     [
         (BOTH, ("w0", "w1", "w2"), "need link_bytes_per_s of every worker, was none for w2"),
         ([], ("w0", "w1"), "was none for w0, w1"),
@@ -98,9 +98,9 @@ def test_nothing_before_a_moment_is_played_if_so_asked(tmp_path):
     ],
     ids=["missing", "all missing", "one alone", "zero", "negative", "endless"],
 )
-def test_links_that_are_of_no_use_are_refused_in_one_line(tmp_path, values, nodes, told):
+def test_invalid_links_are_refused_in_one_line(tmp_path, values, nodes, expected):
     bundle = write_links(tmp_path / "x.tltrace", values, span_s=10.0, nodes=nodes)
     with pytest.raises(TraceError) as error:
         links_of(bundle)
-    assert told in str(error.value)
+    assert expected in str(error.value)
     assert "\n" not in str(error.value)

@@ -78,7 +78,7 @@ def test_a_standby_trains_once_it_has_joined_and_its_place_is_refilled(recovery)
 
 
 @BOTH
-def test_what_cannot_be_done_is_answered_with_why(recovery):
+def test_an_impossible_command_returns_the_reason(recovery):
     model = fleet(spared(recovery), [], 1000)
     assert model.join("g0") == "g0 is not a warm standby"
     assert model.join("none") == "unknown group 'none'"
@@ -185,7 +185,7 @@ def test_a_node_that_is_away_at_the_end_is_booked_as_repaired_until_then(recover
     assert buckets["spare"] == (60 + 90) * GPUS
 
 
-def test_a_spare_that_is_struck_is_repaired_and_fails_nobody():
+def test_a_hit_spare_is_repaired_without_a_failure():
     model = fleet(spared("restart"), [lost_node(10, "n3", repair_s=90)], 1000)
     result = model.finish()
     assert result.failures == 0
@@ -241,7 +241,7 @@ def test_all_workers_of_a_group_that_left_start_anew(recovery):
     }
 
 
-def test_a_drain_that_is_asked_for_twice_is_done_once():
+def test_a_repeated_drain_is_done_once():
     job = plain_job(groups=2, spares=2, durable=DURABLE, inspect_s=100.0)
     model = fleet(job, [], 2000)
     model.advance(1005 * S)

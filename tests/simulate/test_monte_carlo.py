@@ -36,7 +36,7 @@ def wastes(results):
     ("row", "failures", "largest_error"),
     list(zip(DALY, (800, 1200, 3000), (6e-4, 8e-4, 2e-3), strict=True)),
 )
-def test_periodic_checkpoints_waste_what_daly_says(row, failures, largest_error):
+def test_periodic_checkpoints_waste_as_in_dalys_formula(row, failures, largest_error):
     interval_s = daly_s(save_s=row.save_s, mtbf_s=row.mtbf_s)
     costs = {
         "mtbf_s": row.mtbf_s,
@@ -54,7 +54,7 @@ def test_periodic_checkpoints_waste_what_daly_says(row, failures, largest_error)
 
 
 @pytest.mark.parametrize("row", PREDICTION, ids=["long", "short"])
-def test_proactive_checkpoints_waste_what_the_published_monte_carlo_says(row):
+def test_proactive_checkpoints_waste_as_in_the_published_monte_carlo(row):
     period_s = formulas.prediction_period_s(**row.inputs)
     results = [
         monte_carlo.play_predictions(seed, 1500, **row.inputs, period_s=period_s)
@@ -68,7 +68,7 @@ def test_proactive_checkpoints_waste_what_the_published_monte_carlo_says(row):
     ("row", "failures", "largest_error"),
     list(zip(MIGRATION, (1000, 200), (7e-4, 3e-3), strict=True)),
 )
-def test_migrations_waste_what_the_published_monte_carlo_says(row, failures, largest_error):
+def test_migrations_waste_as_in_the_published_monte_carlo(row, failures, largest_error):
     inputs = row.inputs
     period_s = formulas.migration_period_s(
         save_s=inputs["save_s"], mtbf_s=inputs["mtbf_s"], recall=inputs["recall"]
@@ -85,7 +85,7 @@ def test_migrations_waste_what_the_published_monte_carlo_says(row, failures, lar
     assert monte_carlo.estimate(useful)[0] == pytest.approx(inputs["precision"], abs=0.02)
 
 
-def test_two_levels_of_checkpoints_waste_what_the_published_monte_carlo_says():
+def test_two_levels_of_checkpoints_waste_as_in_the_published_monte_carlo():
     segments = round(formulas.two_level_count(**TWO_LEVELS_SAVES) - 0.5)
     pattern = {
         "segments": segments,
@@ -99,7 +99,7 @@ def test_two_levels_of_checkpoints_waste_what_the_published_monte_carlo_says():
     assert_is_near(ettrs, exact, largest_error=9e-4)
 
 
-def test_steps_are_lost_as_the_published_monte_carlo_says():
+def test_steps_are_lost_as_in_the_published_monte_carlo():
     ettrs = [monte_carlo.play_steps(seed, 2500, **STEPS).ettr for seed in range(20)]
     assert_is_near(ettrs, STEPS_EFFICIENCY[1], largest_error=1e-3)
     assert_is_near(ettrs, formulas.per_step_efficiency(**STEPS), largest_error=1e-3)

@@ -24,7 +24,7 @@ def struck_rank(model):
     return next(one for one, state in states(model).items() if state == "gone")
 
 
-def test_nobody_commits_the_step_in_which_a_group_fails():
+def test_a_step_in_which_a_group_fails_is_not_committed():
     model = fleet(stepping(rejoin_s=12.0), [job_fault(24)], 100)
     model.advance(25 * S)
     assert model.step == 2
@@ -91,7 +91,7 @@ def test_a_drain_without_a_standby_leaves_the_others_going_on():
     assert gpu_s(result)["useful"] == (20 * 2 + 80) * GPUS
 
 
-def test_checkpoints_are_saved_after_whole_steps_and_only_where_asked_for():
+def test_checkpoints_are_saved_after_whole_steps_and_only_with_an_interval():
     saving = Tier(save_s=7.0, restart_s=15.0, interval_s=25.0)
     result = fleet(stepping(durable=saving), [], 37 * 3).finish()
     assert (result.saves, result.steps_committed) == (3, 9)
@@ -143,7 +143,7 @@ def test_a_shorter_interval_saves_at_the_next_step():
     assert kinds(model.advance(70 * S), "committed") == [(67, "committed", "")]
 
 
-def test_a_lost_group_shows_in_who_is_there():
+def test_a_lost_group_shows_in_the_workers():
     model = fleet(stepping(groups=2, rejoin_s=12.0), [lost_node(5, "n1", repair_s=0)], 100)
     before = model.version
     model.advance(6 * S)
@@ -153,7 +153,7 @@ def test_a_lost_group_shows_in_who_is_there():
     assert [one.incarnation for one in model.workers()] == [1, 2]
 
 
-def test_the_step_that_a_checkpoint_on_demand_falls_in_is_not_kept_by_it():
+def test_a_checkpoint_on_demand_excludes_its_current_step():
     job = stepping(groups=1, proactive_save_s=6.0, rejoin_s=1.0)
     model = fleet(job, [lost_node(45, "n0", repair_s=0)], 62)
     model.advance(33 * S)

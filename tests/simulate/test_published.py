@@ -1,4 +1,4 @@
-"""The fleet model against what was published of real runs, where the inputs are known."""
+"""The fleet model against published results of real runs with known inputs."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Restart mode: any failure stops the run, and what no checkpoint keeps is lost."""
+"""Restart mode: any failure stops the run, and unsaved work is lost."""
 
 from msgspec.structs import replace
 
@@ -155,13 +155,13 @@ def test_a_rack_takes_the_standby_with_it():
     assert model.finish().failures == 1
 
 
-def test_a_hit_on_nodes_of_others_is_no_concern_of_the_job():
+def test_a_hit_of_other_nodes_does_not_hit_the_job():
     model = fleet(plain_job(), [lost_node(10, "elsewhere")], 100)
     assert model.advance(100 * S) == []
     assert gpu_s(model.finish()) == {"useful": 100 * GPUS}
 
 
-def test_a_fault_seen_on_nodes_of_others_is_no_concern_of_the_job():
+def test_a_fault_recorded_on_other_nodes_does_not_hit_the_job():
     job = plain_job(groups=2, durable=EVERY_100)
     elsewhere = replace(job_fault(10), seen_on=("elsewhere",))
     here = replace(job_fault(20), seen_on=("n1",))
@@ -185,7 +185,7 @@ def test_a_paused_run_waits_and_a_checkpoint_is_ended_first():
     assert gpu_s(result)["waiting"] == 40 * GPUS
 
 
-def test_steps_are_whole_steps_of_work_that_is_kept():
+def test_steps_are_whole_steps_of_saved_work():
     job = plain_job(step_s=30.0, durable=EVERY_100)
     model = fleet(job, [job_fault(170)], 1000)
     model.advance(100 * S)

@@ -1,4 +1,4 @@
-"""Reports to show, as an evaluation would make them."""
+"""Example reports, as an evaluation makes them."""
 
 import numpy as np
 

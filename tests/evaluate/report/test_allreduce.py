@@ -1,4 +1,4 @@
-"""What is said of runs that waited for their network."""
+"""Findings on runs whose step time depends on the network."""
 
 import io
 
@@ -77,7 +77,7 @@ def simulation(*more, **fields):
 
 
 @pytest.mark.parametrize(
-    ("speedup", "said"),
+    ("speedup", "message"),
     [
         (ratio(1.2, 1.3), "tuner is faster than static int8 (speedup 1.250 [1.200, 1.300] in"),
         (ratio(0.7, 0.9), "tuner is slower than static int8"),
@@ -88,15 +88,15 @@ def simulation(*more, **fields):
         ),
     ],
 )
-def test_nothing_is_called_faster_whose_interval_holds_one(speedup, said):
+def test_nothing_is_called_faster_whose_interval_holds_one(speedup, message):
     first = next(findings(simulation(tuner(speedup=speedup))))
-    assert first.startswith(said)
+    assert first.startswith(message)
     assert "240.0 [239.0, 241.0] s for the progress of 441 steps of mode none" in first
     assert "80% of the gain of oracle" in first
     assert "It switched 4 times per run; time per mode: int8 75%, none 25%" in first
 
 
-def test_a_policy_that_changed_nothing_is_not_praised_for_how_the_run_fared():
+def test_a_policy_without_actions_gets_no_credit_for_the_run():
     denied = Verdicts(proposed=3.0, denied={"no_gain": 3.0})
     first = next(findings(simulation(tuner(decisions=0.0, switches=0.0, operations=denied))))
     assert first.startswith("tuner took no action: ")

@@ -1,4 +1,4 @@
-"""A report on several traces: each by its name, and what all say together."""
+"""A report on several traces: each by name, and results over all."""
 
 import io
 import re
@@ -70,7 +70,7 @@ def printed(report):
     return out.getvalue()
 
 
-def test_a_gain_on_every_fleet_is_told_and_one_that_differs_too_much_is_not():
+def test_a_consistent_gain_over_fleets_is_a_finding_and_a_varying_one_is_not():
     (sure,) = findings(over(forecasts(0.2, 0.21, 0.22)))
     assert "It is above a random score on fleets like these (+0.210 [" in sure
     assert "ahead on 3 traces, behind on 0" in sure
@@ -79,12 +79,12 @@ def test_a_gain_on_every_fleet_is_told_and_one_that_differs_too_much_is_not():
     assert "], need the whole interval above +0.0" in unsure
 
 
-def test_two_traces_are_too_few_to_tell_and_it_is_said():
-    (said,) = findings(over(forecasts(0.2, 0.2)))
-    assert said.endswith("need 3 with failures, was 2 in total.")
-    said = " ".join(findings(over(simulations=played(0.02, 0.03))))
-    assert "need 3, was 2." in said
-    assert "better" not in said
+def test_two_traces_are_reported_as_too_few():
+    (message,) = findings(over(forecasts(0.2, 0.2)))
+    assert message.endswith("need 3 with failures, was 2 in total.")
+    message = " ".join(findings(over(simulations=played(0.02, 0.03))))
+    assert "need 3, was 2." in message
+    assert "better" not in message
 
 
 def test_the_reference_is_one_for_all_fleets_and_gains_are_over_it():
@@ -97,7 +97,7 @@ def test_the_reference_is_one_for_all_fleets_and_gains_are_over_it():
     assert next(one for one in found.arms if one.name == "young").versus_reference is None
 
 
-def test_a_candidate_is_better_over_fleets_only_where_the_whole_interval_says_so():
+def test_a_candidate_is_better_over_fleets_only_if_the_whole_interval_is():
     clear = " ".join(findings(over(simulations=played(0.02, 0.021, 0.022))))
     assert "mine, over 3 traces: better on the mean over fleets than the same job" in clear
     unclear = " ".join(findings(over(simulations=played(0.04, -0.03, 0.02))))

@@ -71,13 +71,13 @@ def test_a_replay_has_no_goodput_and_a_simulation_without_forecasts_no_curves():
     assert 'id="forecasts"' not in closed
 
 
-def test_a_synthetic_trace_says_so():
+def test_a_synthetic_trace_is_marked():
     assert "synthetic trace" in page()
     recorded = {**TRACE, "synthetic": False}
     assert "synthetic trace" not in page_text(report(trace=recorded))
 
 
-def test_the_page_tells_what_each_policy_did_and_why_not():
+def test_the_page_has_proposals_and_denials_of_each_policy():
     text = page()
     assert "migrate 3, cordon 2" in text
     assert "cordoned_share: need at most 10 % of nodes cordoned" in text
@@ -85,7 +85,7 @@ def test_the_page_tells_what_each_policy_did_and_why_not():
     assert "node cordoned" in text
 
 
-def test_a_trace_without_a_failure_shows_nothing_and_says_so():
+def test_a_trace_without_a_failure_is_reported():
     text = page_text(report(trace={**TRACE, "failures": 0}))
     assert "The trace has no failures, so no effect shows." in text
     assert "The trace has no failure" not in page()

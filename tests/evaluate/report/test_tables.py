@@ -56,23 +56,25 @@ def changed(**fields):
     return results(simulation=simulation(arms=(*others, replace(last, **fields))))
 
 
-def test_a_candidate_is_held_first_against_the_same_job_without_it():
-    said = next(text for text in findings(changed()) if text.startswith("failure_"))
-    assert said.startswith(
+def test_a_candidate_is_first_compared_with_the_same_job_without_it():
+    message = next(text for text in findings(changed()) if text.startswith("failure_"))
+    assert message.startswith(
         "failure_forecast is better than the same job without it (+2.50 [+2.00, +3.00] points), "
         "and is better than daly (+1.50 [+1.00, +2.00] points): goodput 0.920"
     )
-    assert "Granted per run: migrate 3, cordon 2; denied by cordoned_share 2; cordoned n3 1" in said
+    assert (
+        "Granted per run: migrate 3, cordon 2; denied by cordoned_share 2; cordoned n3 1" in message
+    )
 
 
 def test_a_gain_whose_interval_holds_zero_is_not_called_better():
     held = Interval(value=0.01, low=-0.002, high=0.02)
-    said = " ".join(findings(changed(versus_reference=held, versus_without=held)))
-    assert "not clearly different from the same job without it, here daly (+1.00 [-0.20" in said
-    assert "is better than" not in said
+    message = " ".join(findings(changed(versus_reference=held, versus_without=held)))
+    assert "not clearly different from the same job without it, here daly (+1.00 [-0.20" in message
+    assert "is better than" not in message
 
 
-def test_a_candidate_as_good_as_who_knows_the_future_is_a_complaint():
+def test_a_candidate_as_good_as_the_oracle_gets_a_warning():
     def warned(to_oracle):
         return warnings(changed(to_oracle=to_oracle).simulation)
 
@@ -81,12 +83,12 @@ def test_a_candidate_as_good_as_who_knows_the_future_is_a_complaint():
     assert "failure_forecast reaches 99% of the gain of oracle, which knows the future" in text
 
 
-def test_a_policy_that_did_nothing_is_not_blamed_for_its_job():
+def test_a_policy_without_actions_is_not_blamed_for_its_job():
     worse = Interval(value=-0.01, low=-0.02, high=-0.002)
     idle = changed(decisions=0.0, operations=Verdicts(), versus_reference=worse)
-    said = " ".join(findings(idle))
-    assert "failure_forecast took no action in 2 runs: it proposed nothing. Its goodput" in said
-    assert "worse than" not in said
+    message = " ".join(findings(idle))
+    assert "failure_forecast took no action in 2 runs: it proposed nothing. Its goodput" in message
+    assert "worse than" not in message
 
 
 def test_an_estimate_without_an_interval_stands_alone():
@@ -105,9 +107,9 @@ def test_a_run_that_grows_has_a_row_for_what_it_is_worth_as_planned():
     assert lines[row + 1].split()[:3] == ["as", "planned", "0.905"]
     assert "as planned" not in printed(report())
     assert "as planned</td><td>0.905 [0.895, 0.915]" in page_text(shown)
-    (said,) = [one for one in findings(shown.traces[0]) if one.startswith("elastic trains")]
-    assert "+5.00 [+4.00, +6.00] points over daly" in said
-    assert "and +0.00 [-1.00, +1.00] if groups beyond the plan count nothing" in said
+    (message,) = [one for one in findings(shown.traces[0]) if one.startswith("elastic trains")]
+    assert "+5.00 [+4.00, +6.00] points over daly" in message
+    assert "and +0.00 [-1.00, +1.00] if groups beyond the plan count nothing" in message
 
 
 def test_false_alarms_are_counted_by_what_is_watched():
