@@ -154,7 +154,7 @@ def is_here(fleet: FleetState, worker: str, incarnation: int, after_s: float = 0
     """Send a hello, and return whether this incarnation is then the known one."""
     when_ns = START_NS + round(after_s * SECOND_NS)
     fleet.register(hello(worker, incarnation=incarnation), when_ns)
-    return fleet.knows(worker, incarnation) and not fleet.is_over(fleet.row_of[worker])
+    return fleet.is_registered(worker, incarnation) and not fleet.is_over(fleet.row_of[worker])
 
 
 def test_a_worker_that_comes_back_by_a_clock_an_hour_back_is_there_again(fleet):
@@ -162,7 +162,7 @@ def test_a_worker_that_comes_back_by_a_clock_an_hour_back_is_there_again(fleet):
     fleet.end(gone("a-0", incarnation=7_200_000), START_NS)
     assert is_here(fleet, "a-0", 3_600_000)
     assert not is_here(fleet, "a-0", 7_200_000)
-    assert fleet.knows("a-0", 3_600_000)
+    assert fleet.is_registered("a-0", 3_600_000)
 
 
 def test_a_smaller_incarnation_takes_over_from_one_that_fell_silent_and_not_before(fleet):

@@ -36,7 +36,7 @@ class Launches:
         if self._desired.table:
             self._all_are_here_ns = now_ns + self._stale_ns
 
-    def knows(self, hello: Hello) -> bool:
+    def is_in_job(self, hello: Hello) -> bool:
         """Return whether the worker is part of the present job; one without a launch id is."""
         return not hello.launch or hello.launch in self.table
 
@@ -50,7 +50,7 @@ class Launches:
         """
         if before != hello.launch:
             self.table.pop(before, None)
-        if self.knows(hello):
+        if self.is_in_job(hello):
             return [], []
         self._came_ns.setdefault(hello.launch, now_ns)
         # With many hellos at once that cannot be judged yet, comparing all pairs would be slow.
@@ -72,9 +72,9 @@ class Launches:
             return [], []
         fleet = self._fleet
         present = [hello for row, hello in enumerate(fleet.hello) if not fleet.is_over(row)]
-        unknown = [hello for hello in present if not self.knows(hello)]
+        unknown = [hello for hello in present if not self.is_in_job(hello)]
         judged = self._judge(unknown, now_ns)
-        still = {hello.launch for hello in unknown if not self.knows(hello)}
+        still = {hello.launch for hello in unknown if not self.is_in_job(hello)}
         self._came_ns = {launch: ns for launch, ns in self._came_ns.items() if launch in still}
         return judged
 
@@ -83,7 +83,7 @@ class Launches:
     ) -> tuple[list[Hello], list[KnobDesired]]:
         accepted: list[Hello] = []
         waiting: list[KnobDesired] = []
-        goes_on = any(map(self.knows, self._at_work(now_ns)))
+        goes_on = any(map(self.is_in_job, self._at_work(now_ns)))
         for hello in unknown:
             if not goes_on:
                 if not self._may_begin(hello) or not self._is_decided(hello, now_ns):

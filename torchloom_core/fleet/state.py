@@ -186,7 +186,7 @@ class FleetState:
         row = self.row_of.get(message.worker)
         if row is None:
             return False
-        if not self.knows(message.worker, message.incarnation):
+        if not self.is_registered(message.worker, message.incarnation):
             self._incarnations.note(row, message.incarnation, ended=True)
             return False
         if self.state[row] == "gone":
@@ -232,7 +232,7 @@ class FleetState:
 
     def note(self, note: Note, ts_ns: int) -> list[Notice]:
         """Apply a note of a known incarnation; return notices for people."""
-        if not self.knows(note.worker, note.incarnation):
+        if not self.is_registered(note.worker, note.incarnation):
             return []
         if note.kind in self._notes:
             self._notes[note.kind][self.row_of[note.worker]] = note
@@ -301,7 +301,7 @@ class FleetState:
         nodes.update(faults[0].node for faults in self.fault_log.faults_of.values())
         return nodes - {""}
 
-    def knows(self, worker: str, incarnation: int) -> bool:
+    def is_registered(self, worker: str, incarnation: int) -> bool:
         """Return whether this is the registered incarnation of the worker."""
         row = self.row_of.get(worker)
         return row is not None and self.hello[row].incarnation == incarnation

@@ -372,7 +372,7 @@ class Execution:
         outputs: list[Output] = []
         for hello in hellos:
             worker, row = hello.worker, fleet.row_of[hello.worker]
-            if fleet.is_over(row) or not self._run.launches.knows(hello):
+            if fleet.is_over(row) or not self._run.launches.is_in_job(hello):
                 continue
             on_the_way = self._commands.knobs_in_flight(worker)
             present = fleet.knobs[row]
@@ -389,7 +389,7 @@ class Execution:
             return {}
         rows, hello = run.voters(), run.fleet.hello
         incarnations = [(hello[row].worker, hello[row].incarnation) for row in rows]
-        if not all(run.launches.knows(hello[row]) for row in rows):
+        if not all(run.launches.is_in_job(hello[row]) for row in rows):
             return {}
         present = [run.fleet.knobs[row] for row in rows]
         return run.desired.nowhere(run.fleet.knob_specs, incarnations, present)

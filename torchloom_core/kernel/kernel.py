@@ -254,7 +254,7 @@ class Kernel:
         before = self.fleet.launch_of(hello.worker)
         is_new = self.fleet.register(hello, self.run.now_ns)
         before = before if is_new else hello.launch  # one incarnation, one launch
-        if not self.fleet.knows(hello.worker, hello.incarnation):
+        if not self.fleet.is_registered(hello.worker, hello.incarnation):
             return self._refused.notices(hello, self.fleet, self.run.now_ns)
         self.forecasts.settle(hello.worker, hello.node)
         outputs: list[Output] = []
@@ -304,7 +304,7 @@ class Kernel:
         outputs = self.commands.acknowledge(ack)
         if flight is None or ack.command in self.commands.flights:
             return outputs
-        if ack.status == "applied" and self.fleet.knows(ack.worker, ack.incarnation):
+        if ack.status == "applied" and self.fleet.is_registered(ack.worker, ack.incarnation):
             self.fleet.apply(ack.worker, flight.command.do)
             match done_by(flight.command.do, self.fleet.group_of(ack.worker)):
                 case SetKnob() as operation:

@@ -160,7 +160,7 @@ class Weaver:
 
     def _add_worker(self, hello: Hello) -> None:
         # At each hello, as NATS deletes a consumer that was idle for long.
-        if self._kernel.fleet.knows(hello.worker, hello.incarnation):
+        if self._kernel.fleet.is_registered(hello.worker, hello.incarnation):
             self._outbox.add_worker(hello.worker, hello.incarnation)
 
     def enter(self, message: Input) -> None:
