@@ -8,7 +8,7 @@ import pytest
 from tests.recorded_epoch import Recorder
 from torchloom_core.trajectory.layout import run_folder
 from torchloom_core.wire.events import Recovered
-from torchloom_core.wire.landscape import Bend, Cells, Line, Plane
+from torchloom_core.wire.landscape import Cells, Curvature, Line, Plane
 from torchloom_core.wire.messages import Hello, Note
 from torchloom_core.wire.standby_task import End
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.integration
 WHO = {"run": "run", "worker": "v0-0", "incarnation": 1}
 
 PIECES = (
-    Bend(
+    Curvature(
         loss=2.0,
         along="step",
         length=0.5,

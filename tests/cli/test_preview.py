@@ -9,7 +9,7 @@ from tests.recorded_epoch import Recorder
 from torchloom_core.trajectory.layout import run_folder
 from torchloom_core.wire.events import Recovered
 from torchloom_core.wire.messages import Hello, Note
-from torchloom_core.wire.preview import Ahead, Curve, Judgement, Setup
+from torchloom_core.wire.preview import Curve, Extrapolation, Judgement, Setup
 from torchloom_core.wire.standby_task import End
 
 pytestmark = pytest.mark.integration
@@ -43,7 +43,7 @@ PIECES = (
         low=0.5,
         high=1.25,
         confidence=0.9375,
-        ahead=Ahead(steps=8, control=(0.9, 1.0, 1.1), change=None),
+        ahead=Extrapolation(steps=8, control=(0.9, 1.0, 1.1), change=None),
     ),
     End(points=44, seconds=1.25, why="its 1.25 s were used up"),
 )

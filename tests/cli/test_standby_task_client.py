@@ -13,14 +13,14 @@ from torchloom_core.errors import RequestError
 from torchloom_core.trajectory.landscape import Landscape
 from torchloom_core.wire.actions import MapLandscape
 from torchloom_core.wire.events import CommandStatus, Outcome
-from torchloom_core.wire.landscape import Bend
+from torchloom_core.wire.landscape import Curvature
 from torchloom_core.wire.messages import Note
 from torchloom_core.wire.operator import Answer
 from torchloom_core.wire.standby_task import End
 
 ACTION, END_REQUEST = MapLandscape(points=9), MapLandscape(points=0)
 BOTH = [msgspec.to_builtins(ACTION), msgspec.to_builtins(END_REQUEST)]
-BEND = Bend(loss=1.0, along="step", length=0.5)
+BEND = Curvature(loss=1.0, along="step", length=0.5)
 STATUS = CommandStatus(
     command="c1", worker="v0-0", incarnation=1, status="accepted", verb="survey", cause="p1"
 )

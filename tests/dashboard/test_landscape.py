@@ -1,14 +1,14 @@
 """A browser is told each point of a landscape once, and of another look from its beginning."""
 
 import msgspec
+from tests.dashboard.test_recorded_run import read
 
-from tests.dashboard.test_past import read
 from tests.pieces import take
 from tests.recorded_epoch import Recorder
 from torchloom_core.dashboard.landscape import LandscapeNews
 from torchloom_core.trajectory.landscape import Landscape
 from torchloom_core.wire.events import Recovered
-from torchloom_core.wire.landscape import MOST_SIDE, Bend, Cells, Line, Plane
+from torchloom_core.wire.landscape import MOST_SIDE, Cells, Curvature, Line, Plane
 from torchloom_core.wire.messages import Note
 from torchloom_core.wire.standby_task import End
 
@@ -24,7 +24,7 @@ def note(piece, command="c1.1", points=5):
 def test_what_came_since_is_told_and_nothing_twice():
     landscape, news = Landscape(), LandscapeNews()
     assert news.take(landscape) is None
-    take(landscape, note(Bend(loss=1.0, along="step", length=0.5)))
+    take(landscape, note(Curvature(loss=1.0, along="step", length=0.5)))
     take(landscape, note(Line(points=((0.5, 2.0),))))
     first = news.take(landscape)
     assert (first["new"], first["worker"], first["points"]) == (True, "v0-0", 5)

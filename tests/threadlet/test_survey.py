@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from torchloom_core.wire.landscape import Bend, Cells, Line, Look, Piece, Plane
+from torchloom_core.wire.landscape import Cells, Curvature, LandscapeRequest, Line, Piece, Plane
 from torchloom_core.wire.messages import Survey
 from torchloom_core.wire.standby_task import End
 from torchloom_threadlet.landscape import Landscape
@@ -72,7 +72,9 @@ class Recorded:
         self, landscape, look=None, seconds=ALWAYS, should_stop=lambda: False, worker="v0-0"
     ):
         self.pieces, self.progress = [], []
-        self.outcome = landscape.run(look or Look(side=5), worker, seconds, self._take, should_stop)
+        self.outcome = landscape.run(
+            look or LandscapeRequest(side=5), worker, seconds, self._take, should_stop
+        )
 
     def _take(self, points, of, piece):
         self.progress.append((points, of))
@@ -96,7 +98,7 @@ class Recorded:
 
 def test_the_curvature_of_a_quadratic_loss_is_exact():
     bowl = Bowl()
-    (bend,) = Recorded(Landscape(bowl, bowl.loss, bowl.load)).of(Bend)
+    (bend,) = Recorded(Landscape(bowl, bowl.loss, bowl.load)).of(Curvature)
     gradient = bowl.hessian @ bowl.newest
     steepness, bent = float(gradient @ gradient), float(gradient @ bowl.hessian @ gradient)
     assert bend.along == "gradient"
@@ -134,7 +136,7 @@ def test_line_and_plane_equal_a_slow_direct_evaluation():
     assert len(results.cells) == 25
     for (row, column), loss in results.cells.items():
         assert loss == direct((first, along[row]), (second, along[column]))
-    (bend,) = results.of(Bend)
+    (bend,) = results.of(Curvature)
     assert bend.loss == direct()
     assert sorted(results.line) == pytest.approx(
         [bend.critical_step * x for x in (-1, -0.25, 0.5, 1.25, 2)]
@@ -145,7 +147,7 @@ def test_line_and_plane_equal_a_slow_direct_evaluation():
 def test_cheap_and_informative_results_come_first():
     results = Recorded(Net().landscape())
     kinds = list(dict.fromkeys(type(piece) for piece in results.pieces))
-    assert kinds == [Bend, Line, Plane, Cells, End]
+    assert kinds == [Curvature, Line, Plane, Cells, End]
     assert results.end.why == ""
     assert results.outcome == f"{results.end.points} points in {results.end.seconds:.1f} s"
     points = [points for points, _ in results.progress]
@@ -156,7 +158,7 @@ def test_cheap_and_informative_results_come_first():
 @pytest.mark.parametrize("points", [1, 2, 3, 20, 40])
 def test_no_more_points_are_evaluated_than_granted(points):
     net = Net()
-    results = Recorded(net.landscape(), Look(points=points, side=5))
+    results = Recorded(net.landscape(), LandscapeRequest(points=points, side=5))
     assert net.evaluations == points == results.end.points
     assert results.end.why == f"the limit of {points} points was reached"
 
@@ -190,8 +192,8 @@ def test_the_optimizer_s_own_step_is_the_update_if_the_script_can_take_one():
         optimizer.step()
 
     results = Recorded(net.landscape(step=step))
-    (bend,) = results.of(Bend)
-    (other,) = Recorded(Net().landscape()).of(Bend)
+    (bend,) = results.of(Curvature)
+    (other,) = Recorded(Net().landscape()).of(Curvature)
     assert (modes, bend.along) == ([True], "step")
     assert bend.length == pytest.approx(0.25 * other.length)
     assert bend.critical_step == pytest.approx(4.0 * other.critical_step, rel=1e-6)
@@ -253,13 +255,13 @@ def test_the_runs_path_is_in_the_plane_with_most_of_its_variance():
             net.model.load_state_dict(state)
             yield
 
-    results = Recorded(net.landscape(path=path), Look(side=5, plane="path"))
+    results = Recorded(net.landscape(path=path), LandscapeRequest(side=5, plane="path"))
     (plane,) = results.of(Plane)
     assert len(plane.path) == 4
     assert plane.path[-1] == (0.0, 0.0, 0.0)
     assert sum(plane.variance_explained) == pytest.approx(1.0)
     assert plane.reach == pytest.approx(1.25 * max(abs(x) for x, *_ in plane.path))
-    (bend,) = results.of(Bend)
+    (bend,) = results.of(Curvature)
     assert results.cells[2, 2] == bend.loss
     assert len(set(plane.prints)) == len(plane.path)
     assert plane.prints[-1] == bend.at
@@ -268,9 +270,13 @@ def test_the_runs_path_is_in_the_plane_with_most_of_its_variance():
 @pytest.mark.parametrize("parts", [2, 3])
 def test_a_divided_plane_has_the_same_cells(parts):
     among = tuple(f"v{part}-0" for part in range(parts))
-    whole = Recorded(Net().landscape(), Look(side=5, seed=3))
+    whole = Recorded(Net().landscape(), LandscapeRequest(side=5, seed=3))
     looks = [
-        Recorded(Net().landscape(), Look(side=5, seed=3, over=parts, among=among), worker=worker)
+        Recorded(
+            Net().landscape(),
+            LandscapeRequest(side=5, seed=3, over=parts, among=among),
+            worker=worker,
+        )
         for worker in among
     ]
     cells = {}
@@ -278,12 +284,12 @@ def test_a_divided_plane_has_the_same_cells(parts):
         assert not cells.keys() & results.cells.keys()
         cells |= results.cells
     assert cells == whole.cells
-    assert [len(results.of(Bend)) for results in looks] == [1, *[0] * (parts - 1)]
+    assert [len(results.of(Curvature)) for results in looks] == [1, *[0] * (parts - 1)]
     assert [len(results.line) for results in looks] == [5, *[0] * (parts - 1)]
     planes = [plane for results in looks for plane in results.of(Plane)]
     assert len(planes) == parts
     assert len(set(planes)) == 1
-    assert (planes[0].parts, planes[0].at) == (parts, whole.of(Bend)[0].at)
+    assert (planes[0].parts, planes[0].at) == (parts, whole.of(Curvature)[0].at)
 
 
 def test_only_a_standby_whose_script_offers_a_landscape_surveys():

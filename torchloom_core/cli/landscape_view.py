@@ -8,7 +8,7 @@ from rich.text import Text
 
 from torchloom_core.plain_text import plain_line
 from torchloom_core.trajectory.landscape import Landscape
-from torchloom_core.wire.landscape import Bend, Plane
+from torchloom_core.wire.landscape import Curvature, Plane
 from torchloom_core.wire.standby_task import Loss
 
 
@@ -47,7 +47,7 @@ def _rows(seen: Landscape) -> Iterator[tuple[str, str]]:
         yield "evaluated", f"{seen.end.points} points in {seen.end.seconds:.1f} s{why}"
 
 
-def _of_bend(bend: Bend) -> Iterator[tuple[str, str]]:
+def _of_bend(bend: Curvature) -> Iterator[tuple[str, str]]:
     if bend.of_step >= 0:
         yield "from", f"step {bend.of_step} of the run"
     yield "loss", f"{bend.loss:.6g}"

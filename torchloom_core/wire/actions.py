@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from torchloom_core.wire.landscape import Look
+from torchloom_core.wire.landscape import LandscapeRequest
 from torchloom_core.wire.limits import KnobName, MetricName, Target, Text
 from torchloom_core.wire.links import MAX_PAIRS, ProbeBytes
 from torchloom_core.wire.messages import KnobValue, KnobValues, Rehearse, Survey
-from torchloom_core.wire.preview import Trial
+from torchloom_core.wire.preview import PreviewRequest
 
 
 class Migrate(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="migrate"):
@@ -234,7 +234,12 @@ class ProbeLinks(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
 
 
 class MapLandscape(
-    Look, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="landscape"
+    LandscapeRequest,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    tag_field="kind",
+    tag="landscape",
 ):
     """A standby maps the loss around the run's newest weights; the trainers are not involved.
 
@@ -255,7 +260,7 @@ class MapLandscape(
 
 
 class PreviewChange(
-    Trial, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="preview"
+    PreviewRequest, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="preview"
 ):
     """A standby trains with changed knobs and, as a control, without; the run is not affected.
 

@@ -76,7 +76,7 @@ def _check_order(spec: KnobSpec, value: KnobValue) -> str:
     wrong = next((name for name in names if not re.search(NAME, name)), None)
     if wrong is not None:
         raise KnobError(
-            f"knob {spec.name}: need group names separated by commas, {shown(wrong)} is none"
+            f"knob {spec.name}: need group names separated by commas, was {shown(wrong)}"
         )
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:

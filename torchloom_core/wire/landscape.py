@@ -35,7 +35,7 @@ Place = Annotated[int, msgspec.Meta(ge=0, lt=MOST_SIDE)]
 Ways = Literal["random", "path"]
 
 
-class Look(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class LandscapeRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The size and plane of a loss landscape.
 
     Attributes
@@ -79,8 +79,10 @@ class Look(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
         Examples
         --------
-        >>> Look(among=("v0-0", "v1-0")).share_of("v1-0"), Look().share_of("v1-0")
-        ((1, 2), (0, 1))
+        >>> LandscapeRequest(among=("v0-0", "v1-0")).share_of("v1-0")
+        (1, 2)
+        >>> LandscapeRequest().share_of("v1-0")
+        (0, 1)
         """
         if worker not in self.among:
             return 0, 1
@@ -91,7 +93,7 @@ class Look(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.seconds * self.over
 
 
-class Bend(
+class Curvature(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="part", tag="bend"
 ):
     """The curvature of the loss along the update.
@@ -172,4 +174,4 @@ class Cells(msgspec.Struct, frozen=True, kw_only=True, tag_field="part", tag="ce
     cells: Annotated[tuple[tuple[Place, Place, Loss], ...], msgspec.Meta(max_length=MOST_AT_ONCE)]
 
 
-Piece = Bend | Line | Plane | Cells | End
+Piece = Curvature | Line | Plane | Cells | End

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from torchloom_core.wire.landscape import Look
+from torchloom_core.wire.landscape import LandscapeRequest
 from torchloom_core.wire.limits import (
     MAX_CHOICES,
     MAX_FIELDS,
@@ -44,7 +44,7 @@ from torchloom_core.wire.limits import (
 from torchloom_core.wire.limits import KnobValue as KnobValue
 from torchloom_core.wire.limits import KnobValues as KnobValues
 from torchloom_core.wire.links import Measured, ProbeAddress, ProbeBytes
-from torchloom_core.wire.preview import Trial
+from torchloom_core.wire.preview import PreviewRequest
 
 SCHEMA_VERSION = 2
 """The version of all messages; a Weaver and its Threadlets must have the same one."""
@@ -297,7 +297,9 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="pr
     probe_bytes: ProbeBytes
 
 
-class Survey(Look, frozen=True, kw_only=True, omit_defaults=True, tag_field="verb", tag="survey"):
+class Survey(
+    LandscapeRequest, frozen=True, kw_only=True, omit_defaults=True, tag_field="verb", tag="survey"
+):
     """Map the loss around the run's newest weights, on a standby; 0 points: end the task.
 
     The result comes in notes of the kind ``landscape``. Any other command to the standby ends it.
@@ -305,7 +307,7 @@ class Survey(Look, frozen=True, kw_only=True, omit_defaults=True, tag_field="ver
 
 
 class Rehearse(
-    Trial, frozen=True, kw_only=True, omit_defaults=True, tag_field="verb", tag="rehearse"
+    PreviewRequest, frozen=True, kw_only=True, omit_defaults=True, tag_field="verb", tag="rehearse"
 ):
     """Train with a change and without it, on a standby; 0 steps: end the task.
 

@@ -37,7 +37,7 @@ Repeats = Annotated[int, msgspec.Meta(ge=0, le=MOST_REPEATS)]
 Steps = Annotated[int, msgspec.Meta(ge=0, le=MOST_STEPS)]
 
 
-class Trial(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PreviewRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The change that is tried, and for how long.
 
     Attributes
@@ -89,7 +89,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
         Examples
         --------
-        >>> trial = Trial(steps=50, repeats=5, seconds=60.0)
+        >>> trial = PreviewRequest(steps=50, repeats=5, seconds=60.0)
         >>> trial.price_s(0.02), trial.price_s(None)
         (10.0, 60.0)
         """
@@ -129,7 +129,7 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True, tag_field="part", tag="cu
     losses: Annotated[tuple[Loss, ...], msgspec.Meta(max_length=MOST_AT_ONCE)]
 
 
-class Ahead(msgspec.Struct, frozen=True, kw_only=True):
+class Extrapolation(msgspec.Struct, frozen=True, kw_only=True):
     """The extrapolated loss of both arms, ``steps`` steps after their start.
 
     For each the minimum, median and maximum over the pairs; None: its loss was NaN or infinite.
@@ -184,7 +184,7 @@ class Judgement(
     confidence: Number
     alike: bool = False
     diverged: Repeats = 0
-    ahead: Ahead | None = None
+    ahead: Extrapolation | None = None
 
     def __post_init__(self) -> None:
         """Refuse counts above the pairs, and a difference outside its interval."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from torchloom_core.wire.landscape import Bend, Cells, Line, Piece, Plane
+from torchloom_core.wire.landscape import Cells, Curvature, Line, Piece, Plane
 from torchloom_core.wire.standby_task import Loss
 from torchloom_threadlet.landscape.grid import Cell
 from torchloom_threadlet.standby_tasks.pace import Pace, finite
@@ -16,7 +16,7 @@ class Point(NamedTuple):
     loss: float
 
 
-Found = Bend | Point | Plane | Cell
+Found = Curvature | Point | Plane | Cell
 
 
 class Report:

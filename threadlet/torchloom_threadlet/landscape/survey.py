@@ -14,7 +14,13 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from torchloom_core.wire.landscape import MOST_CHECKPOINTS, Bend, Look, Piece, Plane
+from torchloom_core.wire.landscape import (
+    MOST_CHECKPOINTS,
+    Curvature,
+    LandscapeRequest,
+    Piece,
+    Plane,
+)
 from torchloom_core.wire.standby_task import End
 from torchloom_threadlet.landscape.curvature import critical_sharpness, curvature
 from torchloom_threadlet.landscape.directions import (
@@ -85,7 +91,7 @@ class Landscape:
         """No knobs: a survey changes none."""
         return ()
 
-    def refusal(self, look: Look) -> str | None:
+    def refusal(self, look: LandscapeRequest) -> str | None:
         """Return why the survey cannot be run, or None if it can."""
         if look.plane == "path" and self._path is None:
             return "the script's Landscape has no checkpoints: pass path= to it"
@@ -93,7 +99,7 @@ class Landscape:
 
     def run(
         self,
-        look: Look,
+        look: LandscapeRequest,
         worker: str,
         seconds: float,
         send: Callable[[int, int, Piece], object],
@@ -103,7 +109,7 @@ class Landscape:
 
         Parameters
         ----------
-        look : Look
+        look : LandscapeRequest
             The survey to run.
         worker : str
             This worker, which computes its part of a divided plane.
@@ -143,7 +149,7 @@ class Landscape:
         return f"{end.points} points in {end.seconds:.1f} s" + (f": {why}" if why else "")
 
     def _found(
-        self, look: Look, step: object, budget: Budget, part: int, parts: int
+        self, look: LandscapeRequest, step: object, budget: Budget, part: int, parts: int
     ) -> Iterator[Found]:
         weights = [weight for weight in self._model.parameters() if weight.requires_grad]
         surface = Surface(weights, budget)
@@ -161,7 +167,7 @@ class Landscape:
         yield from plane(surface, first, second, along_both, own)
 
     def _along_the_update(
-        self, look: Look, surface: Surface, loss: float, begin: Loaded, budget: Budget
+        self, look: LandscapeRequest, surface: Surface, loss: float, begin: Loaded, budget: Budget
     ) -> Iterator[Found]:
         along, way = self._update(list(surface.parameters), budget)
         bend = _bend(surface, loss, along, way, begin)
@@ -191,7 +197,7 @@ class Landscape:
         return "gradient", [torch.zeros_like(w) if g is None else -g for w, g in pairs]
 
     def _path_plane(
-        self, look: Look, weights: list[nn.Parameter], budget: Budget
+        self, look: LandscapeRequest, weights: list[nn.Parameter], budget: Budget
     ) -> tuple[Plane, Direction, Direction]:
         newest, checkpoints = _copies(weights), []
         with restoring(self._model):
@@ -222,7 +228,9 @@ class Landscape:
         return drawn, *found.directions
 
 
-def _random_plane(look: Look, weights: list[nn.Parameter]) -> tuple[Plane, Direction, Direction]:
+def _random_plane(
+    look: LandscapeRequest, weights: list[nn.Parameter]
+) -> tuple[Plane, Direction, Direction]:
     generator = torch.Generator().manual_seed(look.seed)
     first = filter_normalised(weights, generator)
     if norm(first) == 0.0:
@@ -237,14 +245,14 @@ def _bend(
     along: Literal["step", "gradient"],
     way: Direction,
     begin: Loaded,
-) -> Bend:
+) -> Curvature:
     length = norm(way)
     if not 0.0 < length < math.inf:
         raise ValueError(f"need an update that changes the weights, was one of norm {length:g}")
     found = critical_sharpness(surface, way)
     step = finite(found.critical_step)
     bent = curvature(surface, way, step / 2 if step else 1.0)
-    return Bend(
+    return Curvature(
         loss=loss,
         along=along,
         length=length,

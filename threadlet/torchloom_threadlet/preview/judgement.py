@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from torchloom_core.wire.preview import FEWEST_PAIRS, Ahead, Judgement
+from torchloom_core.wire.preview import FEWEST_PAIRS, Extrapolation, Judgement
 from torchloom_threadlet.preview.forecast import predict
 from torchloom_threadlet.standby_tasks.pace import finite
 
@@ -83,7 +83,7 @@ def _verdict(pairs: int, low: float, high: float) -> Literal["better", "worse", 
     return "same"
 
 
-def _ahead(pairs: Sequence[Pair], steps: int) -> Ahead | None:
+def _ahead(pairs: Sequence[Pair], steps: int) -> Extrapolation | None:
     far = 2 * steps
     both = [
         _spread([predict(losses, far) for losses in arms if math.isfinite(losses[-1])])
@@ -92,7 +92,7 @@ def _ahead(pairs: Sequence[Pair], steps: int) -> Ahead | None:
     control, change = both
     if control is None and change is None:
         return None
-    return Ahead(steps=far, control=control, change=change)
+    return Extrapolation(steps=far, control=control, change=change)
 
 
 def _spread(found: Sequence[float | None]) -> tuple[float, float, float] | None:
