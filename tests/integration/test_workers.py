@@ -167,7 +167,7 @@ def test_a_person_needs_nothing_but_nats_requests(run, until, g0):
             "denied by impossible: no worker is called 'g0-00'; did you mean g0-0",
         ),
         ("drain g9", "denied by impossible: no group is called 'g9'; there are g0, g1"),
-        ("migrate g0", "denied by impossible: this run cannot migrate: it has no stand"),
+        ("migrate g0", "denied by impossible: this run cannot migrate: need a standby"),
     ],
 )
 def test_an_impossible_request_is_one_line(run, words, line):

@@ -204,7 +204,7 @@ async def test_a_command_that_passes_its_deadline_waiting_is_sent_no_more(
     assert bus.done[1:] == [("send", ["c2"])]
 
 
-async def test_newcomers_get_their_consumers_before_their_commands(outbox, bus):
+async def test_new_workers_get_their_consumers_before_their_commands(outbox, bus):
     for incarnation in (1, 2):
         outbox.add_worker("w1", incarnation)
     outbox.post([issue(1)], {}, seq=1)
@@ -251,14 +251,14 @@ async def test_a_worker_without_a_hello_gets_a_roll_call_but_not_at_every_tick(o
     assert calls == [("roll", 7, ["g0-0", "g1-0"]), ("roll", 7, ["g2-0"])]
 
 
-async def test_of_too_many_strangers_none_is_named(outbox, bus):
+async def test_too_many_workers_without_a_hello_are_not_named(outbox, bus):
     async with running(outbox):
         outbox.post([stranger(f"g{number}-0") for number in range(1001)], {}, 1)
         await outbox.drained()
     assert [done for done in bus.done if done[0] == "roll"] == [("roll", 7, [])]
 
 
-async def test_as_many_strangers_as_one_message_names_are_named(outbox, bus):
+async def test_workers_without_a_hello_are_named_up_to_the_limit(outbox, bus):
     names = [f"g{number}-0" for number in range(1000)]
     async with running(outbox):
         outbox.post([stranger(name) for name in names], {}, 1)
@@ -302,7 +302,7 @@ async def test_a_failure_of_the_broker_is_one_line_in_the_log_and_delays_nothing
     assert [record.getMessage() for record in caplog.records] == ["not now"]
 
 
-async def test_newcomers_that_the_broker_refuses_for_good_are_not_offered_again(
+async def test_new_workers_that_the_broker_refuses_are_not_added_again(
     outbox, bus, monkeypatch
 ):
     async def refuse(workers):

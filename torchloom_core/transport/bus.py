@@ -268,9 +268,9 @@ class NatsBus:
         """Call ``callback(epoch)`` once when another Weaver has claimed a later epoch than ours."""
         self._superseded = callback
         await self._subscribe(f"$KV.{subjects.bucket(self._run)}.{EPOCH_KEY}", self._epoch_moved)
-        self._link.on_reconnect(self._look_around)
+        self._link.on_reconnect(self._catch_up)
         await self._link.settle()
-        await self._look_at_epoch()
+        await self._check_epoch()
 
     async def serve(self, handlers: Mapping[str, operator.Handler]) -> None:
         """Answer people's requests, each verb with its handler."""
@@ -377,19 +377,19 @@ class NatsBus:
         # arrive before the bucket has it, so the read is repeated.
         for wait_s in _EPOCH_LOOKS_S:
             await asyncio.sleep(wait_s)
-            await self._look_at_epoch()
+            await self._check_epoch()
             if self._superseded is None:
                 return
 
-    async def _look_around(self) -> None:
+    async def _catch_up(self) -> None:
         """Catch up on what was missed while the connection was down."""
-        await self._look_at_epoch()
+        await self._check_epoch()
         if self._superseded is not None:
             await self._reports.begin_again()
             await self._bulk.begin_again()
             await self.roll_call(self._epoch)
 
-    async def _look_at_epoch(self) -> None:
+    async def _check_epoch(self) -> None:
         if self._superseded is None or not self._epoch:
             return
         newest = await self._state.epoch()

@@ -85,7 +85,7 @@ class EpochWatch:
         self._newest = newest
         self._end = end
         self._warn = warn
-        self._looking: asyncio.Task[None] | None = None
+        self._checking: asyncio.Task[None] | None = None
 
     def is_outranked_by(self, message: Hello | LighthouseView) -> bool:
         """Return whether this Weaver ends because of the message; the next Weaver handles it."""
@@ -99,11 +99,11 @@ class EpochWatch:
                 f"which cannot be raised that far: {sender} rejects commands; restart {sender}",
             )
             return False
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look(sender, message.epoch))
+        if self._checking is None or self._checking.done():
+            self._checking = asyncio.create_task(self._check(sender, message.epoch))
         return True
 
-    async def _look(self, sender: str, epoch: int) -> None:
+    async def _check(self, sender: str, epoch: int) -> None:
         try:
             if await self._newest() > self._epoch:
                 return  # a later Weaver of this run: the bus ends this one

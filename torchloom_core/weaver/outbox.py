@@ -93,8 +93,8 @@ class Outbox:
         self._unsent: set[str] = set()
         self._entries: dict[str, bytes | None] = {}
         self._waiting: deque[Issue | Withdrawal] = deque()
-        self._newcomers: dict[str, int] = {}
-        self._strangers: dict[str, None] = {}
+        self._new_workers: dict[str, int] = {}
+        self._without_hello: dict[str, None] = {}
         self._call_ns = 0
         self._unpublished: deque[Output] = deque(maxlen=_MOST_UNPUBLISHED)
         self._some = asyncio.Event()
@@ -117,14 +117,14 @@ class Outbox:
                     self._waiting.append(output)
                     self._taken_back.add(command_id)
                 case Notice(kind="stranger", worker=worker):
-                    self._strangers[worker] = None
+                    self._without_hello[worker] = None
         self._unpublished.extend(outputs)
         self._idle.clear()
         self._some.set()
 
     def add_worker(self, worker: str, incarnation: int) -> None:
         """Make the consumer of a worker's present incarnation, before more commands are sent."""
-        self._newcomers[worker] = incarnation
+        self._new_workers[worker] = incarnation
         self._idle.clear()
         self._some.set()
 
@@ -142,7 +142,7 @@ class Outbox:
             # What is posted while this is stored is not sent before its own state is stored.
             waiting, self._waiting = self._waiting, deque()
             await self.store()
-            await self._add_newcomers()
+            await self._add_new_workers()
             await self._carry_out(self._in_time(waiting))
             await self._publish_all()
             if not self._some.is_set():
@@ -167,27 +167,27 @@ class Outbox:
                 newer, self._entries = self._entries, {}
                 entries = {key: data for key, data in entries.items() if key not in newer} | newer
 
-    async def _add_newcomers(self) -> None:
-        newcomers, self._newcomers = self._newcomers, {}
+    async def _add_new_workers(self) -> None:
+        new_workers, self._new_workers = self._new_workers, {}
         try:
-            await self._bus.add_workers(list(newcomers.items()))
+            await self._bus.add_workers(list(new_workers.items()))
         except RefusedByBrokerError as error:
             log.warning("%s", error)
         except BrokerError as error:
             log.warning("%s", error)
-            self._newcomers = newcomers | self._newcomers
-        await self._call_strangers()
+            self._new_workers = new_workers | self._new_workers
+        await self._call_without_hello()
 
-    async def _call_strangers(self) -> None:
+    async def _call_without_hello(self) -> None:
         """Request a hello from workers that report without one; the kernel repeats them."""
-        strangers, self._strangers = list(self._strangers), {}
+        without_hello, self._without_hello = list(self._without_hello), {}
         now_ns = self._clock.now_ns()
-        if not strangers or now_ns < self._call_ns:
+        if not without_hello or now_ns < self._call_ns:
             return
         self._call_ns = now_ns + _CALL_EVERY_NS
         try:
             await self._bus.roll_call(
-                self._epoch, strangers if len(strangers) <= CALLED_AT_ONCE else ()
+                self._epoch, without_hello if len(without_hello) <= CALLED_AT_ONCE else ()
             )
         except BrokerError as error:
             log.warning("%s", error)
