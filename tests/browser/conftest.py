@@ -67,9 +67,9 @@ class Tab:
         self.page.get_by_text(text).first.wait_for()
 
     @property
-    def said(self):
+    def message(self):
         """What stands in the message line."""
-        return self.page.locator("#said").inner_text()
+        return self.page.locator("#message").inner_text()
 
     def waits(self, what):
         """Wait until ``what()`` is true, and let the browser tell meanwhile what happens there."""

@@ -11,11 +11,11 @@ def apart(what):
 
 def drive(tab, name="ann"):
     page = tab.page
-    page.get_by_label("you are").fill(name)
+    page.get_by_label("Your name").fill(name)
     page.get_by_role("button", name="take control").click()
     tab.sees("You are in control")
 
 
 def leave(tab):
     tab.page.get_by_role("button", name="release control").click()
-    tab.sees("No one is in control")
+    tab.sees("control is free")

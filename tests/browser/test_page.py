@@ -75,9 +75,14 @@ def ask(run, verb):
 def test_the_first_screen_says_whether_the_run_is_well(tab):
     page = tab.page
     assert "token" not in page.url
-    well = page.get_by_label("Is the run well?")
-    well.get_by_text("training").wait_for()
-    assert "3training" in well.inner_text().replace("\n", "")
+    well = page.get_by_label("Run health")
+    well.get_by_text("3 ranks train; none is slow, stalled, failed or unreachable").wait_for()
+    page.locator("#health").get_by_text("Healthy").wait_for()
+    vitals = page.locator("#vitals")
+    tab.waits(lambda: "3 of 3 ranks" in vitals.inner_text())
+    tab.waits(lambda: re.search(r"Goodput\n\d+\.\d %", vitals.inner_text()))
+    assert "-1" not in vitals.inner_text()
+    assert "g1 training" in page.get_by_role("group", name="Health by replica group").inner_text()
     page.locator("canvas").first.wait_for()
     tab.until("[...document.querySelectorAll('canvas')].some(c => c.width > 100)")
     painted = page.evaluate(
@@ -94,12 +99,12 @@ def test_a_knob_is_turned_seen_to_land_and_turned_back(tab):
     drive(tab)
     page.get_by_label("new value of x").fill("2.5")
     page.get_by_role("row", name=re.compile("^x ")).get_by_role("button", name="set").click()
-    tab.waits(lambda: "knob x = 2.5 on all is done: x = 2.5 on" in tab.said)
+    tab.waits(lambda: "knob x = 2.5 on all is done: x = 2.5 on" in tab.message)
     page.get_by_role("row", name=re.compile("^x .* 2.5 2.5 ")).wait_for()
     page.get_by_role("tab", name="Record").click()
     page.get_by_text(re.compile(r"applied at step \d+ on \d ranks?")).first.wait_for()
     page.get_by_role("tab", name="Knobs").click()
-    page.get_by_role("button", name="back to 1").click()
+    page.get_by_role("button", name="Undo: back to 1").click()
     page.get_by_role("row", name=re.compile("^x .* 1 1 ")).wait_for()
     leave(tab)
 
@@ -110,7 +115,7 @@ def test_what_is_far_from_what_is_in_use_is_asked_back(tab, run):
     tab.page.get_by_label("new value of x").fill("90")
     tab.page.keyboard.press("Enter")  # the question is answered with yes
     tab.waits(lambda: ask(run, "knobs")["values"]["g0-0"]["x"] == 90)
-    tab.page.get_by_role("button", name="back to").click()
+    tab.page.get_by_role("button", name="Undo: back to").click()
     tab.page.get_by_role("row", name=re.compile("^x .* 1 1 ")).wait_for()
     leave(tab)
 
@@ -127,11 +132,11 @@ def test_by_keys_alone_a_worker_is_found_a_knob_turned_and_all_stopped(tab, run)
     keys.press("Enter")
     page.get_by_role("heading", name="g1-0").wait_for()
     keys.press("Escape")
-    page.locator("canvas.heat").focus()
+    page.locator("canvas.heatmap").focus()
     keys.press("Home")
     keys.press("ArrowRight")
-    tab.waits(lambda: "group" in tab.said)
-    worker = tab.said.partition(",")[0]
+    tab.waits(lambda: "group" in tab.message)
+    worker = tab.message.partition(",")[0]
     keys.press("Enter")
     page.get_by_role("heading", name=worker).wait_for()
     keys.press("3")
@@ -140,15 +145,15 @@ def test_by_keys_alone_a_worker_is_found_a_knob_turned_and_all_stopped(tab, run)
     keys.type("1.5")
     keys.press("Enter")
     tab.waits(lambda: ask(run, "knobs")["values"]["g0-0"]["x"] == 1.5)
-    page.get_by_role("button", name="back to 1", exact=True).wait_for()
+    page.get_by_role("button", name="Undo: back to 1", exact=True).wait_for()
     page.get_by_role("row", name=re.compile("^x .* 1.5 1.5 ")).wait_for()  # what it goes back to
     keys.press("Control+a")  # it is still in the field
     keys.type("2.5")
     keys.press("Enter")
     tab.waits(lambda: ask(run, "knobs")["values"]["g0-0"]["x"] == 2.5)
-    page.get_by_role("button", name="back to 1.5").press("Enter")
+    page.get_by_role("button", name="Undo: back to 1.5").press("Enter")
     tab.waits(lambda: ask(run, "knobs")["values"]["g0-0"]["x"] == 1.5)
-    tab.until("document.activeElement.textContent === 'set'")
+    tab.until("document.activeElement.getAttribute('aria-label') === 'new value of x'")
     keys.press("Escape")
     keys.press("!")
     tab.waits(lambda: ask(run, "status")["stopped"])
@@ -178,7 +183,7 @@ def test_who_does_not_drive_sees_who_does_and_can_stop_everything(tab, dashboard
     assert resume.get_attribute("title") == "take control first"
     tab.page.get_by_role("button", name="resume actions").click()
     tab.waits(lambda: not ask(run, "status")["stopped"])
-    assert tab.questions == ["Actions are stopped. Have them granted again?"]
+    assert tab.questions == ["Actions are stopped. Resume them?"]
     other.page.get_by_role("button", name="stop all actions").wait_for()
     leave(tab)
 
@@ -191,9 +196,9 @@ def test_who_loses_control_is_told_who_has_it(tab, dashboard, new_tab):
     drive(other)
     assert "has control. Take it from them?" in other.questions[0]
     tab.sees("another ann is in control")
-    assert tab.said == "another ann has taken control from you"
+    assert tab.message == "another ann has taken control from you"
     leave(other)
-    assert other.said != "you do not have control any more"
+    assert other.message != "you do not have control any more"
 
 
 def test_a_click_on_take_takes_control_though_the_name_just_typed_already_holds_it(
@@ -210,7 +215,7 @@ def test_a_click_on_take_takes_control_though_the_name_just_typed_already_holds_
             document.getElementById("control-button").click();
         }"""
     )
-    tab.waits(lambda: "control" in tab.said)
+    tab.waits(lambda: "control" in tab.message)
     tab.sees("You are in control")
     assert ask(run, "status")["controller"] == held
     leave(tab)
@@ -224,9 +229,9 @@ def test_back_leads_to_the_screen_before(tab):
     page.keyboard.press("3")
     page.go_back()
     page.get_by_role("heading", name="Timeline").wait_for()
-    page.get_by_label("how long a stretch").select_option("an hour")
+    page.get_by_label("length of the time range").select_option("1 hour")
     page.go_back()
-    tab.waits(lambda: page.get_by_label("how long a stretch").input_value() == "900")
+    tab.waits(lambda: page.get_by_label("length of the time range").input_value() == "900")
     page.go_back()
     page.get_by_role("heading", name="Workers").wait_for()
     page.go_forward()
@@ -243,25 +248,25 @@ def test_a_worker_is_found_by_a_part_of_its_name_or_by_its_group(tab):
     keys.press("Control+a")
     keys.type("-0")
     keys.press("Enter")
-    tab.waits(lambda: re.match(r"g0-0, the first of \d+ that -0 may mean", tab.said))
+    tab.waits(lambda: re.match(r"g0-0, the first of \d+ that -0 may mean", tab.message))
     page.get_by_role("heading", name="g0-0").wait_for()
     keys.press("Control+a")
     keys.type("nobody")
     keys.press("Enter")
-    tab.waits(lambda: "no worker, group or node is called anything like nobody" in tab.said)
+    tab.waits(lambda: "no worker, group or node matches nobody" in tab.message)
     keys.press("1")  # what is typed in a field is no key
     keys.press("Escape")
     page.get_by_label("find a worker").fill("")
     keys.press("Escape")
     keys.press("1")
     keys.press("2")
-    assert tab.said == ""
+    assert tab.message == ""
 
 
 def test_what_cannot_be_taken_back_by_a_click_is_asked_back(tab, run):
     page = tab.page
     page.keyboard.press("3")
-    pause = page.get_by_role("button", name="pause")
+    pause = page.get_by_role("button", name="Pause")
     assert pause.get_attribute("title") == "take control first"
     assert page.get_by_label("new value of x").get_attribute("title") == "take control first"
     drive(tab)
@@ -271,29 +276,30 @@ def test_what_cannot_be_taken_back_by_a_click_is_asked_back(tab, run):
     page.get_by_role("button", name="rewind to the last checkpoint").click()
     page.get_by_label("new value of x").fill("90")
     page.keyboard.press("Enter")
-    tab.waits(lambda: tab.said == "x was not set")
+    tab.waits(lambda: tab.message == "x was not set")
     page.keyboard.press("Escape")
     page.keyboard.press("/")
     page.keyboard.type("g2")
     page.keyboard.press("Enter")
-    for name in ("move g2 to a standby", "drain g2", "evict g2", "cordon"):
+    for name in ("Migrate g2 to a standby", "Drain g2", "Evict g2", "Cordon"):
         page.get_by_role("button", name=re.compile(f"^{name}")).click()
     tab.waits(lambda: len(tab.questions) == 7)
-    assert tab.said == "nothing was asked for"
+    assert tab.message == "Nothing was requested."
     leave(tab)
     kinds = [body["want"].get("action", {}).get("kind") for _, body in run.records("request")]
     assert not {"pause", "rewind", "migrate", "drain", "evict", "cordon"} & set(kinds)
 
 
 def test_the_first_screen_shows_the_loss_and_not_what_comes_first_by_name(tab):
-    series = tab.page.get_by_label("Series")
-    tab.page.get_by_role("img", name=re.compile("^loss: the newest median is ")).wait_for()
-    shown = series.get_by_role("heading", level=3).all_inner_texts()
-    assert shown[0] == "loss"
-    assert set(shown) <= {"loss", "step_time_s", "grad_norm"}
-    other = series.get_by_label("and").locator("option").last.get_attribute("value")
-    series.get_by_label("and").select_option(other)
-    tab.page.get_by_role("img", name=re.compile(f"^{other}: the newest median is ")).wait_for()
+    series = tab.page.get_by_label("Metrics", exact=True)
+    tab.page.get_by_role("img", name=re.compile("^Loss: latest median ")).wait_for()
+    shown = series.locator("figcaption b").all_inner_texts()
+    assert shown[0] == "Loss"
+    assert set(shown) <= {"Loss", "Step time (s)", "Gradient norm"}
+    last = series.get_by_label("Also show").locator("option").last
+    title = last.inner_text()
+    series.get_by_label("Also show").select_option(last.get_attribute("value"))
+    tab.page.get_by_role("img", name=re.compile(f"^{re.escape(title)}: latest median ")).wait_for()
 
 
 def test_by_keys_alone_a_mark_of_the_timeline_opens_what_it_stands_for(tab):
@@ -303,19 +309,19 @@ def test_by_keys_alone_a_mark_of_the_timeline_opens_what_it_stands_for(tab):
     keys.press("3")
     page.get_by_label("new value of x").fill("3")
     keys.press("Enter")
-    tab.waits(lambda: "knob x = 3" in tab.said)
+    tab.waits(lambda: "knob x = 3" in tab.message)
     keys.press("Escape")
     keys.press("4")
-    page.get_by_label("something for the record").fill("look <b>here</b>")
+    page.get_by_label("New annotation").fill("look <b>here</b>")
     keys.press("Enter")
     page.get_by_text("look <b>here</b>").wait_for()
     keys.press("Escape")
     keys.press("6")
-    lanes = {name: page.get_by_role("group", name=name) for name in ("notes", "verdicts")}
+    lanes = {name: page.get_by_role("group", name=name) for name in ("annotations", "verdicts")}
     for lane in lanes.values():
         lane.get_by_role("button").first.wait_for()
-    opened = page.get_by_label("What the mark stands for")
-    lanes["notes"].get_by_role("button").last.focus()
+    opened = page.get_by_label("Details of the mark")
+    lanes["annotations"].get_by_role("button").last.focus()
     keys.press("Enter")
     opened.get_by_text("look <b>here</b>").wait_for()
     lanes["verdicts"].get_by_role("button").last.focus()
@@ -326,7 +332,7 @@ def test_by_keys_alone_a_mark_of_the_timeline_opens_what_it_stands_for(tab):
     keys.press("ArrowRight")
     assert page.evaluate("document.activeElement.getAttribute('aria-label')") != first
     page.get_by_role("tab", name="Knobs").click()
-    page.get_by_role("button", name="back to").click()
+    page.get_by_role("button", name="Undo: back to").click()
     page.get_by_role("row", name=re.compile("^x .* 1 1 ")).wait_for()
     leave(tab)
 
@@ -337,7 +343,7 @@ def test_the_address_leads_back_to_a_stretch_of_the_timeline(tab):
     chart = page.locator(".chart .u-over").first
     chart.wait_for()
     assert page.url.endswith("#timeline")
-    page.get_by_label("how long a stretch").select_option("an hour")
+    page.get_by_label("length of the time range").select_option("1 hour")
     assert page.url.endswith("#timeline/now/3600")
     page.get_by_role("button", name="earlier").click()
     whole = page.url
@@ -355,9 +361,9 @@ def test_the_address_leads_back_to_a_stretch_of_the_timeline(tab):
     tab.sees("data as of")
     page.get_by_role("heading", name="Timeline").wait_for()
     assert page.url == part
-    assert page.get_by_role("link", name="link to this stretch").get_attribute("href") in part
+    assert page.get_by_role("link", name="link to this range").get_attribute("href") in part
     page.evaluate(f"location.hash = '{whole.partition('#')[2]}'")
-    tab.waits(lambda: page.get_by_label("how long a stretch").input_value() == "3600")
+    tab.waits(lambda: page.get_by_label("length of the time range").input_value() == "3600")
     page.evaluate("location.hash = '#timeline/yesterday/1'")
     tab.sees("need #timeline/TIME/SECONDS")
 
@@ -368,7 +374,7 @@ def test_a_recorded_run_has_the_same_timeline(tab, run, new_tab):
     tab.page.get_by_label("new value of x").fill("2")
     tab.page.keyboard.press("Enter")
     tab.waits(lambda: any(body["granted"] for _, body in run.records("verdict")))
-    tab.page.get_by_role("button", name="back to").click()
+    tab.page.get_by_role("button", name="Undo: back to").click()
     tab.page.get_by_role("row", name=re.compile("^x .* 1 1 ")).wait_for()
     leave(tab)
     past = Dashboard(run, 4, run.trajectory)
@@ -376,10 +382,10 @@ def test_a_recorded_run_has_the_same_timeline(tab, run, new_tab):
     back.page.goto(f"{past.links[-1]}#timeline/all")
     back.sees("a recorded run")
     assert back.page.get_by_role("heading", level=1).inner_text() == "torchLoom live"
-    back.page.get_by_label("you are").wait_for(state="hidden")
-    for screen, button in (("Record", "put on record"), ("Run", "stop all actions")):
+    back.page.get_by_label("Your name").wait_for(state="hidden")
+    for screen, button in (("Record", "Add"), ("Run", "stop all actions")):
         back.page.get_by_role("tab", name=screen).click()
-        assert "on record" in back.page.get_by_role("button", name=button).get_attribute("title")
+        assert "recorded run" in back.page.get_by_role("button", name=button).get_attribute("title")
         assert back.page.get_by_role("button", name=button).is_disabled()
     back.page.get_by_role("tab", name="Knobs").click()
     back.sees("A recorded run shows no knobs")
@@ -387,7 +393,7 @@ def test_a_recorded_run_has_the_same_timeline(tab, run, new_tab):
     back.page.go_back()
     back.page.go_back()
     back.page.get_by_role("group", name="verdicts").get_by_role("button").last.click()
-    back.page.get_by_label("What the mark stands for").get_by_text("granted by").first.wait_for()
+    back.page.get_by_label("Details of the mark").get_by_text("granted").first.wait_for()
     back.page.locator(".chart .u-over").first.wait_for()
     assert back.page.url.endswith("#timeline/all")
     past.end()
@@ -418,29 +424,29 @@ def test_what_a_worker_writes_is_never_taken_for_markup(tmp_path, run, new_tab):
 def test_what_a_backtest_promised_stands_beside_what_came_of_it(tab):
     tab.page.get_by_role("tab", name="Policies").click()
     row = tab.page.get_by_role("row", name=re.compile("^mover "))
-    row.get_by_text("+2 [+1, +3] points of goodput").wait_for()
-    row.get_by_text("nothing was proposed").wait_for()
+    row.get_by_text("+2 [+1, +3] percentage points of goodput").wait_for()
+    row.get_by_text("No proposals yet").wait_for()
     tab.sees("small-evaluation")
 
 
 def test_where_the_time_went_is_on_the_first_screen(tab):
-    told = tab.page.get_by_label("Where the ranks' time went")
-    told.get_by_text("in steps that were kept").wait_for()
-    tab.page.get_by_label("Is the run well?").get_by_text("of time in kept steps").wait_for()
+    account = tab.page.get_by_label("Goodput", exact=True)
+    account.get_by_text("% useful steps").wait_for()
+    account.get_by_text(re.compile(r"^Goodput \d+\.\d %$")).wait_for()
 
 
 def test_a_worker_that_dies_is_marked_and_named_and_counted(tab, run):
     trainer = run.start_light("g7", "--step-s", "0.05")
     tab.waits(lambda: "g7-0" in [row["worker"] for row in ask(run, "status")["workers"]])
     tab.page.get_by_role("tab", name="Fleet").click()
-    tab.sees("None.")
+    tab.page.get_by_label("Failed or unreachable").get_by_text("None.").wait_for()
     trainer.process.send_signal(signal.SIGKILL)
     tab.page.get_by_role("button", name="g7-0 failed").click()
     tab.page.get_by_role("heading", name="g7-0").wait_for()
-    tab.page.get_by_label("Its values").locator("canvas").wait_for()
-    tab.page.get_by_label("Said of it").get_by_text("g7-0").first.wait_for()
-    tab.page.get_by_label("painted by").select_option("loss")
-    tab.page.get_by_label("Farthest out").get_by_role("button").first.wait_for()
+    tab.page.get_by_label("Metrics of the worker").locator("canvas").wait_for()
+    tab.page.get_by_label("Events of the worker").get_by_text("g7-0").first.wait_for()
+    tab.page.get_by_label("Colour by").select_option("loss")
+    tab.page.get_by_label("Highest and lowest").get_by_role("button").first.wait_for()
 
 
 def test_the_page_says_when_it_is_stale_and_locks_what_acts(tab, run):
@@ -449,7 +455,7 @@ def test_the_page_says_when_it_is_stale_and_locks_what_acts(tab, run):
     field = tab.page.get_by_label("new value of x")
     tab.waits(field.is_enabled)
     run.kill_weaver()
-    tab.sees("no word of the Weaver")
+    tab.sees("no answer from the Weaver")
     tab.waits(field.is_disabled)
     run.start_weaver()
     tab.sees("data as of")
@@ -472,9 +478,9 @@ def test_a_browser_that_is_shut_out_is_told_how_to_get_in_again(dashboard, run, 
     tab.sees("data as of")
     (run.folder / "state" / "dashboard" / "cookie.key").unlink()
     again = Dashboard(run, 4, "--port", killed(dashboard))
-    tab.sees("this browser is not let in any more: open the link that the dashboard has printed")
+    tab.sees("this browser has no access any more: open the link that the dashboard has printed")
     tab.page.get_by_role("button", name="stop all actions").click()
-    tab.waits(lambda: "not let in any more" in tab.said)
+    tab.waits(lambda: "no access any more" in tab.message)
     tab.page.goto(again.links[-1])
     tab.sees("data as of")
     again.end()
@@ -499,11 +505,11 @@ def test_a_landscape_is_asked_for_and_drawn_as_it_is_found(tab, run):
     lookout = run.start_landscape_trainer("v0")
     page = tab.page
     page.get_by_role("tab", name="Landscape").click()
-    look = page.get_by_role("button", name="look", exact=True)
+    look = page.get_by_role("button", name="Compute", exact=True)
     assert look.is_disabled()
     drive(tab)
     tab.waits(lambda: "v0-0" in [row["worker"] for row in ask(run, "status")["workers"]])
-    page.get_by_label("points a side").fill("9")
+    page.get_by_label("Points per side").fill("9")
     look.click()
     page.get_by_role("row", name="critical step").wait_for()
     page.get_by_text("81 of 81 points").wait_for()
@@ -515,7 +521,7 @@ def test_a_landscape_is_asked_for_and_drawn_as_it_is_found(tab, run):
     assert painted > 20
     loaded = "performance.getEntriesByType('resource').some((one) => one.name.includes('plotly'))"
     assert not page.evaluate(loaded)
-    page.get_by_role("button", name="in 3-D").click()
+    page.get_by_role("button", name="3-D").click()
     tab.until("document.querySelector('.surface canvas')?.width > 100")
     surface = page.locator(".surface")
     tab.waits(lambda: colours_of(surface.screenshot()) > 200)
@@ -524,11 +530,11 @@ def test_a_landscape_is_asked_for_and_drawn_as_it_is_found(tab, run):
     surface.focus()
     page.keyboard.press("ArrowRight")
     tab.until(f"{eye} !== {before}")
-    page.get_by_role("button", name="in 3-D").click()
+    page.get_by_role("button", name="3-D").click()
     assert surface.is_hidden()
-    page.get_by_text(re.compile(r"^landscape, asked for at \d\d:\d\d:\d\d, .* ago: ")).wait_for()
-    end = page.get_by_role("button", name="end it")
-    tab.waits(lambda: end.get_attribute("title") == "no look is under way")
+    page.get_by_text(re.compile(r"^landscape, requested at \d\d:\d\d:\d\d, .* ago: ")).wait_for()
+    end = page.get_by_role("button", name="End")
+    tab.waits(lambda: end.get_attribute("title") == "no landscape is under way")
     assert end.is_disabled()
     leave(tab)
     lookout.end()
@@ -540,34 +546,34 @@ def test_a_change_is_tried_out_beside_its_knob_and_both_curves_are_drawn(tab, ru
     page = tab.page
     page.get_by_role("tab", name="Knobs").click()
     row = page.get_by_role("row", name=re.compile("^x "))
-    try_out = row.get_by_role("button", name="preview")
+    try_out = row.get_by_role("button", name="Preview")
     assert try_out.is_disabled()
     drive(tab)
     tab.waits(lambda: "w0-0" in [row["worker"] for row in ask(run, "status")["workers"]])
-    what_if = page.get_by_role("region", name="What if")
+    what_if = page.get_by_role("region", name="Preview")
     what_if.get_by_text("of one standby").wait_for()
     what_if.get_by_label("steps", exact=True).fill("40")
     row.get_by_label("new value of x").fill("100")
     try_out.click()
     what_if.get_by_role("cell", name=re.compile("^worse: the change moves the loss by")).wait_for()
-    tab.waits(lambda: "preview x = 100: worse: the loss with the change" in tab.said)
+    tab.waits(lambda: "preview x = 100: worse: the loss with the change" in tab.message)
     what_if.get_by_role("cell", name=re.compile("^valid for 40")).wait_for()
     what_if.get_by_role("cell", name=re.compile("^x 1.0 -> 100")).wait_for()
     begun = re.compile(
-        r"^preview x = 100, asked for .*; from the weights of step 1, \d+ steps ago$"
+        r"^preview x = 100, requested .*; from the weights of step 1, \d+ steps ago$"
     )
     what_if.get_by_text(begun).wait_for()
-    tab.until("document.querySelector('[aria-label=\"What if\"] canvas')?.width > 100")
+    tab.until("document.querySelector('[aria-label=\"Preview\"] canvas')?.width > 100")
     assert what_if.get_by_text("with the change").count()
     level = page.get_by_role("row", name=re.compile("^log_level "))
-    assert level.get_by_role("button", name="preview").is_disabled()
+    assert level.get_by_role("button", name="Preview").is_disabled()
     (run.folder / REHEARSED).unlink()
     row.get_by_label("new value of x").fill("7")
     try_out.click()
-    what_if.get_by_text("The newest try came to nothing: preview x = 7").wait_for()
-    what_if.get_by_text(re.compile("^preview x = 100, asked for at ")).wait_for()
-    tab.waits(lambda: "is undone: w0-0 failed: FileNotFoundError" in tab.said)
-    end = what_if.get_by_role("button", name="end it")
+    what_if.get_by_text("The newest one failed: preview x = 7").wait_for()
+    what_if.get_by_text(re.compile("^preview x = 100, requested at ")).wait_for()
+    tab.waits(lambda: "is undone: w0-0 failed: FileNotFoundError" in tab.message)
+    end = what_if.get_by_role("button", name="End")
     tab.waits(lambda: end.get_attribute("title") == "no preview is under way")
     leave(tab)
     standby.end()

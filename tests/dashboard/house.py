@@ -16,7 +16,7 @@ from tests.waiting import soon
 from torchloom_core.config.schema import Dashboard
 from torchloom_core.dashboard import app, serve
 from torchloom_core.dashboard.board import Board
-from torchloom_core.dashboard.seen import Seen
+from torchloom_core.dashboard.run_state import RunState
 from torchloom_core.dashboard.session_keys import SessionKeys
 from torchloom_core.web_server import served, url_of
 
@@ -41,7 +41,7 @@ class House:
     """A dashboard's application that is served in this process, and who comes to it."""
 
     def __init__(self, seen, url, keys, open_sockets):
-        self.seen = seen
+        self.state = seen
         self._url = url
         self._keys = keys
         self._cookie = self.let_in()
@@ -91,17 +91,17 @@ class House:
 
     def change(self, text):
         """Have something new to show, and a lot of it."""
-        self.seen.trouble = text
-        self.seen.knobs = [{"name": "x", "doc": BULK}]
-        self.seen.knobs_version += 1
+        self.state.trouble = text
+        self.state.knobs = [{"name": "x", "doc": BULK}]
+        self.state.knobs_version += 1
 
 
 @contextlib.asynccontextmanager
 async def open_house(folder, **options):
-    keys, seen = SessionKeys(folder), Seen(1e9, "")
+    keys, seen = SessionKeys(folder), RunState(1e9, "")
     seen.board = Counted()
     for worker in ("g0-0", "g1-0"):
-        seen.board.meet(hello(worker), seen.now_s)
+        seen.board.add(hello(worker), seen.now_s)
     with serve._listener(Dashboard(port=0)) as found:
         url = url_of(found)
         hosts = serve.hosts_of("127.0.0.1", ())

@@ -76,7 +76,7 @@ def preview():
 
 @pytest.fixture
 async def recalled(tmp_path, preview, monkeypatch):
-    monkeypatch.setattr(backfill, "_ON_ITS_WAY_S", 0.0)
+    monkeypatch.setattr(backfill, "_DELAY_S", 0.0)
     found = backfill.Backfill(tmp_path, Landscape(), preview)
     following = asyncio.create_task(found.follow())
     yield found
@@ -139,12 +139,12 @@ async def test_a_record_that_is_behind_takes_nothing_from_what_was_heard(
     found = backfill.Backfill(tmp_path, preview)
     found.compare(status())
     found._is_due.clear()
-    await found._look()
+    await found._read()
     assert preview.curves == {(0, "control"): [2.0, 1.0]}
     assert found._is_due.is_set()
 
 
-async def test_one_that_has_no_end_is_looked_for_once(recorder, recalled, preview):
+async def test_one_that_has_no_end_is_searched_once(recorder, recalled, preview):
     recorder.issue("c1.1", "v0-0", "rehearse")
     record(recorder, curve(0, 2.0))
     for under_way in (["c1.1"], []):
@@ -170,14 +170,14 @@ async def test_a_record_that_cannot_be_read_is_one_line(recorder, recalled, tmp_
     (events,) = tmp_path.glob("epoch-*/events-*.jsonl")
     events.write_bytes(b"damaged\n")
     recalled.compare(status())
-    await eventually(lambda: "what was tried before is not shown: " in caplog.text)
+    await eventually(lambda: "earlier previews and landscapes are not shown: " in caplog.text)
     assert "Traceback" not in caplog.text
 
 
 async def test_who_goes_on_telling_has_the_record_read_ever_less_often(
     recorder, tmp_path, preview, monkeypatch
 ):
-    monkeypatch.setattr(backfill, "_ON_ITS_WAY_S", 0.001)
+    monkeypatch.setattr(backfill, "_DELAY_S", 0.001)
     goes_on, reads = True, []
 
     def read(root, *kinds):
@@ -190,9 +190,9 @@ async def test_who_goes_on_telling_has_the_record_read_ever_less_often(
     following = asyncio.create_task(found.follow())
     found.compare(status())
     await eventually(lambda: len(reads) >= 6)
-    assert found._rest_s >= 0.032
+    assert found._pause_s >= 0.032
     goes_on = False
-    await eventually(lambda: found._rest_s == 0.001)
+    await eventually(lambda: found._pause_s == 0.001)
     following.cancel()
 
 
@@ -210,12 +210,12 @@ def test_a_page_is_told_anew_of_a_look_of_which_more_is_known():
 
 
 async def test_a_folder_that_nobody_may_read_is_told_and_ends_nothing(monkeypatch, logged):
-    monkeypatch.setattr(backfill, "_ON_ITS_WAY_S", 0.0)
+    monkeypatch.setattr(backfill, "_DELAY_S", 0.0)
     found = backfill.Backfill(Path("x" * 300), Preview())
     found.compare(status())
     following = asyncio.create_task(found.follow())
     await eventually(
-        lambda: "what was tried before is not shown" in str(logged.lines) or following.done()
+        lambda: "earlier previews and landscapes are not shown" in str(logged.lines) or following.done()
     )
     assert not following.done()
     following.cancel()

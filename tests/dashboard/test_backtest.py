@@ -70,9 +70,9 @@ def test_reports_are_read_as_they_are_written():
 @pytest.mark.parametrize(("patience", "same"), [(3, True), (4, False)])
 def test_the_promise_of_each_candidate_is_told(tmp_path, patience, same):
     path = write(tmp_path / "small-evaluation", {"patience": patience})
-    told = Backtest(None, tmp_path, POLICIES).told()
+    told = Backtest(None, tmp_path, POLICIES).shown()
     assert (told["path"], told["at_s"]) == (str(path), 1000.0)
-    assert told["promises"] == [
+    assert told["expectations"] == [
         {
             "arm": "mover",
             "trace": "small",
@@ -90,19 +90,19 @@ def test_the_promise_of_each_candidate_is_told(tmp_path, patience, same):
 
 def test_the_newest_one_is_shown_also_if_it_comes_later(tmp_path):
     backtest = Backtest(None, tmp_path, POLICIES)
-    assert backtest.told() == {}
+    assert backtest.shown() == {}
     write(tmp_path / "b-evaluation", {}, 2000.0)
     write(tmp_path / "a-evaluation", {}, 1000.0)
-    assert "b-evaluation" in backtest.told()["path"]
+    assert "b-evaluation" in backtest.shown()["path"]
     write(tmp_path / "c-evaluation", {}, 3000.0)
-    assert "c-evaluation" in backtest.told()["path"]
+    assert "c-evaluation" in backtest.shown()["path"]
 
 
 def test_a_report_that_is_given_comes_before_all_others(tmp_path):
     given = write(tmp_path / "given", {}, 1000.0)
     write(tmp_path / "newer-evaluation", {}, 2000.0)
     for path in (given, given.parent):
-        assert Backtest(path, tmp_path, POLICIES).told()["path"] == str(given)
+        assert Backtest(path, tmp_path, POLICIES).shown()["path"] == str(given)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_what_is_no_report_is_one_line(tmp_path, text, told):
     path = folder / "report.json"
     if text is not None:
         path.write_text(text)
-        assert told in Backtest(None, tmp_path, POLICIES).told()["trouble"]
+        assert told in Backtest(None, tmp_path, POLICIES).shown()["trouble"]
     with pytest.raises(DashboardError, match=told.split(":")[0]) as refused:
         Backtest(folder, tmp_path, POLICIES)
     assert str(refused.value).startswith(f"{path}: ")
@@ -132,12 +132,12 @@ def test_what_never_ends_is_not_read(tmp_path):
     folder = tmp_path / "small-evaluation"
     folder.mkdir()
     os.mkfifo(folder / "report.json")
-    assert "Not a regular file" in Backtest(None, tmp_path, POLICIES).told()["trouble"]
+    assert "Not a regular file" in Backtest(None, tmp_path, POLICIES).shown()["trouble"]
 
 
 def test_a_folder_whose_name_is_no_text_can_be_told(tmp_path):
     write(tmp_path / "\udcff-evaluation", {})
-    told = Backtest(None, tmp_path, POLICIES).told()
+    told = Backtest(None, tmp_path, POLICIES).shown()
     assert "\\udcff-evaluation" in told["path"]
     json.dumps(told, ensure_ascii=False).encode()
 
@@ -147,4 +147,4 @@ def test_other_fields_of_a_report_do_no_harm(tmp_path):
     report = json.loads(path.read_text())
     report["of a later day"] = report["traces"][0]["also"] = [1]
     path.write_text(json.dumps(report))
-    assert Backtest(path, tmp_path, POLICIES).told()["promises"]
+    assert Backtest(path, tmp_path, POLICIES).shown()["expectations"]

@@ -21,7 +21,7 @@ def status(worker, state="training", ending="", **more):
 @pytest.fixture
 def board():
     board = Board(stale_after_s=10.0)
-    board.meet(hello(), NOW_S)
+    board.add(hello(), NOW_S)
     return board
 
 
@@ -30,7 +30,7 @@ def state_of(board, now_s=NOW_S):
 
 
 def test_a_worker_is_where_its_hello_says_and_what_its_telemetry_says(board):
-    board.hear(batch([{"loss": 2.0, "lr": 0.1}], step=7), NOW_S)
+    board.take(batch([{"loss": 2.0, "lr": 0.1}], step=7), NOW_S)
     told = board.worker(0, NOW_S + 1.0)
     assert told == {
         "worker": "g0-0",
@@ -40,15 +40,15 @@ def test_a_worker_is_where_its_hello_says_and_what_its_telemetry_says(board):
         "state": "training",
         "step": 7,
         "incarnation": 1,
-        "heard_s": 1.0,
+        "seen_s": 1.0,
         "metrics": {"loss": 2.0, "lr": 0.1},
     }
 
 
 def test_each_metric_has_its_column_whatever_order_workers_send_them_in(board):
-    board.meet(hello("g1-0"), NOW_S)
-    board.hear(batch([{"loss": 1.0, "lr": 2.0}]), NOW_S)
-    board.hear(batch([{"lr": 3.0, "other": 4.0, "loss": 5.0}], worker="g1-0"), NOW_S)
+    board.add(hello("g1-0"), NOW_S)
+    board.take(batch([{"loss": 1.0, "lr": 2.0}]), NOW_S)
+    board.take(batch([{"lr": 3.0, "other": 4.0, "loss": 5.0}], worker="g1-0"), NOW_S)
     assert board.values("loss").tolist() == [1.0, 5.0]
     assert board.values("lr").tolist() == [2.0, 3.0]
     assert np.isnan(board.values("other")[0])
@@ -56,7 +56,7 @@ def test_each_metric_has_its_column_whatever_order_workers_send_them_in(board):
 
 
 def test_a_worker_that_nobody_introduced_is_a_stranger_until_the_weaver_tells_of_it(board):
-    board.hear(batch([{"loss": 1.0}], worker="g7-0"), NOW_S)
+    board.take(batch([{"loss": 1.0}], worker="g7-0"), NOW_S)
     assert board.strangers == {"g7-0"}
     assert len(board) == 1
     board.learn([status("g7-0", metrics={"loss": 4.0})], NOW_S)
@@ -65,57 +65,57 @@ def test_a_worker_that_nobody_introduced_is_a_stranger_until_the_weaver_tells_of
 
 
 def test_another_life_does_not_inherit_values(board):
-    board.hear(batch([{"loss": 1.0}]), NOW_S)
-    board.meet(hello(incarnation=2, node="n9"), NOW_S)
+    board.take(batch([{"loss": 1.0}]), NOW_S)
+    board.add(hello(incarnation=2, node="n9"), NOW_S)
     assert np.isnan(board.values("loss")).all()
     assert board.steps().tolist() == [-1]
-    board.hear(batch([{"loss": 9.0}], incarnation=1), NOW_S)
+    board.take(batch([{"loss": 9.0}], incarnation=1), NOW_S)
     assert np.isnan(board.values("loss")).all()
-    board.bury(Exit(run="run", worker="g0-0", incarnation=1, status=1, expected=False), NOW_S)
+    board.end(Exit(run="run", worker="g0-0", incarnation=1, status=1, expected=False), NOW_S)
     assert state_of(board) == ["training"]
     assert board.places[0].node == "n9"
 
 
 def test_an_older_life_that_says_hello_again_takes_nobodys_place(board):
-    board.meet(hello(incarnation=2000, node="n9"), NOW_S)
-    board.hear(batch([{"loss": 1.0}], incarnation=2000, step=50), NOW_S)
+    board.add(hello(incarnation=2000, node="n9"), NOW_S)
+    board.take(batch([{"loss": 1.0}], incarnation=2000, step=50), NOW_S)
     for incarnation in (1, 1000):
-        board.meet(hello(incarnation=incarnation, node="old"), NOW_S)
-        board.hear(batch([{"loss": 666.0}], incarnation=incarnation, step=7), NOW_S)
+        board.add(hello(incarnation=incarnation, node="old"), NOW_S)
+        board.take(batch([{"loss": 666.0}], incarnation=incarnation, step=7), NOW_S)
     told = board.worker(0, NOW_S)
     assert (told["node"], told["step"], told["metrics"]) == ("n9", 50, {"loss": 1.0})
 
 
 def test_an_older_life_that_goes_on_telling_is_no_stranger(board):
-    board.meet(hello(incarnation=1), 100.0)
-    board.meet(hello(incarnation=2), 101.0)
-    board.hear(batch([{"loss": 9.0}], incarnation=1), 102.0)
+    board.add(hello(incarnation=1), 100.0)
+    board.add(hello(incarnation=2), 101.0)
+    board.take(batch([{"loss": 9.0}], incarnation=1), 102.0)
     assert not board.strangers
-    board.hear(batch([{"loss": 9.0}], incarnation=3), 102.0)
+    board.take(batch([{"loss": 9.0}], incarnation=3), 102.0)
     assert board.strangers == {"g0-0"}
 
 
 def test_a_life_stays_where_it_has_begun(board):
-    board.meet(hello(node="n0"), 100.0)
+    board.add(hello(node="n0"), 100.0)
     version = board.version
-    board.meet(hello(node="n1"), 101.0)
+    board.add(hello(node="n1"), 101.0)
     assert (board.places[0].node, board.version) == ("n0", version)
-    board.meet(hello(node="n1", incarnation=2), 102.0)
+    board.add(hello(node="n1", incarnation=2), 102.0)
     assert (board.places[0].node, board.version) == ("n1", version + 1)
 
 
 def test_a_life_whose_clock_went_back_follows_one_that_is_over(board):
-    board.meet(hello(incarnation=2000), NOW_S)
-    board.bury(Exit(run="run", worker="g0-0", incarnation=2000, status=1, expected=False), NOW_S)
-    board.meet(hello(incarnation=1000, node="n9"), NOW_S)
+    board.add(hello(incarnation=2000), NOW_S)
+    board.end(Exit(run="run", worker="g0-0", incarnation=2000, status=1, expected=False), NOW_S)
+    board.add(hello(incarnation=1000, node="n9"), NOW_S)
     assert board.places[0].node == "n9"
-    board.meet(hello(incarnation=2000, node="old"), NOW_S)
+    board.add(hello(incarnation=2000, node="old"), NOW_S)
     assert board.places[0].node == "n9"
 
 
 @pytest.mark.parametrize(("expected", "state"), [(True, "ended"), (False, "failed")])
 def test_an_end_is_told_apart_by_whether_it_was_meant(board, expected, state):
-    board.bury(Exit(run="run", worker="g0-0", incarnation=1, status=1, expected=expected), NOW_S)
+    board.end(Exit(run="run", worker="g0-0", incarnation=1, status=1, expected=expected), NOW_S)
     assert state_of(board, NOW_S + 1e6) == [state]
 
 
@@ -137,73 +137,73 @@ def test_what_the_weaver_says_of_a_worker_is_shown(state, ending, shown):
 
 
 def test_who_is_not_heard_of_is_silent_and_who_has_ended_is_not(board):
-    board.meet(hello("g1-0"), NOW_S)
-    board.bury(Exit(run="run", worker="g1-0", incarnation=1, status=0, expected=True), NOW_S)
+    board.add(hello("g1-0"), NOW_S)
+    board.end(Exit(run="run", worker="g1-0", incarnation=1, status=0, expected=True), NOW_S)
     assert state_of(board, NOW_S + 10.0) == ["training", "ended"]
-    assert state_of(board, NOW_S + 10.1) == ["silent", "ended"]
+    assert state_of(board, NOW_S + 10.1) == ["unreachable", "ended"]
 
 
 def test_who_fell_silent_is_silent_though_the_clock_went_back(board):
-    board.hear(batch([{"loss": 1.0}]), NOW_S)
-    assert state_of(board, NOW_S - 3600.0) == ["silent"]
-    board.hear(batch([{"loss": 1.0}]), NOW_S - 3600.0)
+    board.take(batch([{"loss": 1.0}]), NOW_S)
+    assert state_of(board, NOW_S - 3600.0) == ["unreachable"]
+    board.take(batch([{"loss": 1.0}]), NOW_S - 3600.0)
     assert state_of(board, NOW_S - 3600.0) == ["training"]
 
 
 def test_a_spike_between_two_looks_is_in_the_series(board):
-    board.hear(batch([{"loss": 1.0}, {"loss": 50.0}, {"loss": -3.0}, {"loss": 2.0}]), NOW_S)
+    board.take(batch([{"loss": 1.0}, {"loss": 50.0}, {"loss": -3.0}, {"loss": 2.0}]), NOW_S)
     board.close_second(NOW_S)
     assert board.series["loss"].since(0.0).tolist() == [[NOW_S, -3.0, 2.0, 50.0]]
-    board.hear(batch([{"loss": 2.0}]), NOW_S + 1)
+    board.take(batch([{"loss": 2.0}]), NOW_S + 1)
     board.close_second(NOW_S + 1)
     assert board.series["loss"].since(NOW_S + 1).tolist() == [[NOW_S + 1, 2.0, 2.0, 2.0]]
 
 
 def test_nothing_is_put_to_a_series_of_which_nothing_was_heard(board):
-    board.hear(batch([{"loss": 1.0}]), NOW_S)
+    board.take(batch([{"loss": 1.0}]), NOW_S)
     board.close_second(NOW_S)
     board.close_second(NOW_S + 60.0)
     assert len(board.series["loss"].since(0.0)) == 1
 
 
 def test_numbers_that_are_none_do_no_harm(board):
-    board.hear(batch([{"a": float("nan"), "b": float("inf"), "c": 1e308}]), NOW_S)
+    board.take(batch([{"a": float("nan"), "b": float("inf"), "c": 1e308}]), NOW_S)
     board.close_second(NOW_S)
     assert set(board.worker(0, NOW_S)["metrics"]) == {"c"}
 
 
 def test_ever_new_metrics_do_not_fill_the_memory(board):
-    board.meet(hello("g1-0"), NOW_S)
-    board.meet(hello("g2-0"), NOW_S)
+    board.add(hello("g1-0"), NOW_S)
+    board.add(hello("g2-0"), NOW_S)
     for number in range(1000):
-        board.hear(batch([{f"m{number}": 1.0, "loss": 2.0}]), NOW_S)
+        board.take(batch([{f"m{number}": 1.0, "loss": 2.0}]), NOW_S)
     assert len(board.metrics) == MOST_OF_ONE
     assert board.leaves_out
     for number in range(1000):
-        board.hear(batch([{f"n{number}": 1.0, "loss": 3.0}], worker="g1-0"), NOW_S)
-        board.hear(batch([{f"o{number}": 1.0, "loss": 4.0}], worker="g2-0"), NOW_S)
+        board.take(batch([{f"n{number}": 1.0, "loss": 3.0}], worker="g1-0"), NOW_S)
+        board.take(batch([{f"o{number}": 1.0, "loss": 4.0}], worker="g2-0"), NOW_S)
     assert len(board.metrics) == MOST_METRICS
     assert board.values("loss").tolist() == [2.0, 3.0, 4.0]
 
 
 def test_a_worker_that_brings_all_it_can_leaves_dashboard_for_the_others(board):
-    board.meet(hello("g1-0"), NOW_S)
+    board.add(hello("g1-0"), NOW_S)
     honest = {"loss": 2.0, "grad_norm": 1.0}
     for number in range(1000):
-        board.hear(batch([{f"m{number}": 1.0}]), NOW_S)
-    board.hear(batch([honest]), NOW_S)
+        board.take(batch([{f"m{number}": 1.0}]), NOW_S)
+    board.take(batch([honest]), NOW_S)
     assert "loss" not in board.metrics
-    board.hear(batch([honest], worker="g1-0"), NOW_S)
-    board.hear(batch([honest]), NOW_S)
+    board.take(batch([honest], worker="g1-0"), NOW_S)
+    board.take(batch([honest]), NOW_S)
     assert board.values("loss").tolist() == [2.0, 2.0]
 
 
 def test_ten_thousand_workers_keep_their_rows():
     board = Board(stale_after_s=10.0)
     for number in range(10_000):
-        board.meet(hello(f"g{number}-0"), NOW_S)
+        board.add(hello(f"g{number}-0"), NOW_S)
     for number in range(0, 10_000, 7):
-        board.hear(batch([{"loss": float(number)}], worker=f"g{number}-0"), NOW_S)
+        board.take(batch([{"loss": float(number)}], worker=f"g{number}-0"), NOW_S)
     values = board.values("loss")
     assert (values[::7] == np.arange(0, 10_000, 7)).all()
     assert np.isnan(np.delete(values, np.arange(0, 10_000, 7))).all()

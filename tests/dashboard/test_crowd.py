@@ -107,7 +107,7 @@ async def test_nothing_more_is_made_for_a_frozen_browser_and_the_others_are_show
     async with open_house(tmp_path) as house:
         others = [await house.enter() for _ in range(19)]
         await house.freeze({"worker": "g1-0"})
-        told = house.seen.board.told
+        told = house.state.board.told
         await eventually(lambda: told["g1-0"] > 0)
 
         async def show(numbers):
@@ -129,12 +129,12 @@ async def test_a_frozen_browser_is_let_go_and_another_has_its_place(tmp_path, mo
     patient = serve if who == "the dashboard" else browser
     for module in (serve, browser):
         monkeypatch.setattr(module, "PATIENCE_S", 1e5 if module is patient else 0.2)
-    monkeypatch.setattr(browser, "_FAREWELL_S", 0.1 if who == "the dashboard" else 1e9)
+    monkeypatch.setattr(browser, "_CLOSE_S", 0.1 if who == "the dashboard" else 1e9)
     monkeypatch.setattr(browser, "_EVERY_S", 0.01)
     monkeypatch.setattr(app, "MOST_BROWSERS", 1)
     async with open_house(tmp_path) as house:
         await house.freeze({"worker": "g1-0"})
-        await eventually(lambda: house.seen.board.told["g1-0"] > 0)
+        await eventually(lambda: house.state.board.told["g1-0"] > 0)
 
         async def another():
             house.change("more")
@@ -145,36 +145,39 @@ async def test_a_frozen_browser_is_let_go_and_another_has_its_place(tmp_path, mo
 
 async def test_a_page_that_paints_a_metric_is_told_the_true_values_farthest_out(tmp_path):
     async with open_house(tmp_path) as house:
-        board = house.seen.board
+        board = house.state.board
         for worker, loss in (("g0-0", 2.0), ("g1-0", 1e6)):
-            board.hear(batch([{"loss": loss, "lr": 0.1}], worker=worker), house.seen.now_s)
+            board.take(batch([{"loss": loss, "lr": 0.1}], worker=worker), house.state.now_s)
         page = await house.enter()
         await page.send(json.dumps({"metric": "loss"}))
-        told = await sees(page, lambda told: "farthest" in told)
-        assert told["farthest"] == [[1, 1e6], [0, 2.0]]
+        told = await sees(page, lambda told: "extremes" in told)
+        assert told["extremes"] == [[1, 1e6], [0, 2.0]]
         await page.send(json.dumps({"metric": "lr"}))
-        told = await sees(page, lambda told: "farthest" in told)
-        assert told["farthest"] == [[0, 0.1], [1, 0.1]]
+        told = await sees(page, lambda told: "extremes" in told)
+        assert told["extremes"] == [[0, 0.1], [1, 0.1]]
 
 
 async def test_a_page_is_told_which_ranks_finish_no_step(tmp_path):
     async with open_house(tmp_path) as house:
-        now_s = house.seen.now_s
+        now_s = house.state.now_s
         frozen = replace(batch([], worker="g1-0", step=7), progress_age_s=60.0)
         for told in (batch([], step=9), frozen):
-            house.seen.board.hear(told, now_s)
+            house.state.board.take(told, now_s)
         page = await house.enter()
         told = await sees(page, lambda told: "run" in told)
-        assert told["run"]["stalled"].endswith("finished no step for over 10 s: g1-0 at step 7")
-        assert told["run"]["slow"] == ""
+        assert told["run"]["health"]["reasons"][0][1].endswith(
+            "finished no step for over 10 s: g1-0 at step 7"
+        )
+        assert told["run"]["health"]["level"] == "unhealthy"
+        assert told["run"]["slow"] == []
 
 
-async def test_a_page_is_told_the_run_s_step_and_not_the_farthest_of_a_rank(tmp_path):
+async def test_a_page_is_told_the_run_s_step_and_not_the_extremes_of_a_rank(tmp_path):
     async with open_house(tmp_path) as house:
-        board, now_s = house.seen.board, house.seen.now_s
-        board.meet(hello("g2-0"), now_s)
+        board, now_s = house.state.board, house.state.now_s
+        board.add(hello("g2-0"), now_s)
         for worker, step in (("g0-0", 9), ("g1-0", 9), ("g2-0", 2**53)):
-            board.hear(batch([], worker=worker, step=step), now_s)
+            board.take(batch([], worker=worker, step=step), now_s)
         board.close_second(now_s)
         page = await house.enter()
         told = await sees(page, lambda told: "run" in told)

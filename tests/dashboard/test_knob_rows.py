@@ -30,7 +30,7 @@ def test_a_whole_number_of_a_knob_that_takes_any_is_one_value_with_its_like():
 
 def test_a_row_says_whether_a_stand_by_tries_its_knob_out():
     told = knob_rows(KnobTable(specs=SPECS, tried=("lr",)), {}, ())
-    assert [row["is_tried"] for row in told] == [True, False, False]
+    assert [row["has_preview"] for row in told] == [True, False, False]
 
 
 def test_values_beyond_so_many_are_counted_together():
@@ -52,5 +52,5 @@ def test_what_is_wanted_is_told_of_all_and_of_single_workers():
         KnobDesired(knob="mode", value=None, worker=None),
     )
     told = rows({}, desired=desired)
-    assert told["lr"]["wanted"] == {"": 0.2, "g1-0": 0.3}
-    assert (told["lr"]["since_s"], told["mode"]["wanted"]) == (3.0, {})
+    assert told["lr"]["desired"] == {"": 0.2, "g1-0": 0.3}
+    assert (told["lr"]["since_s"], told["mode"]["desired"]) == (3.0, {})

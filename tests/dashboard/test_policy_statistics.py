@@ -48,7 +48,7 @@ def test_verdicts_outcomes_and_what_the_guard_said_are_counted_by_policy(record)
     for number, hurt in enumerate((False, True, None)):
         tell(record, Judged(verdict=f"p1.{number}", hurt=hurt, text="loss 2.1", before={}))
     decide(record, 5, policy="other")
-    assert record.tallies.of == {
+    assert record.statistics.of == {
         "mover": PolicyCounts(
             granted=4,
             denied=1,
@@ -67,14 +67,14 @@ def test_verdicts_outcomes_and_what_the_guard_said_are_counted_by_policy(record)
 def test_what_changes_nothing_is_not_counted(record):
     decide(record, 1, action=Alert(worker="g1-0", text="look"))
     end(record, 1, "done", action=Alert(worker="g1-0", text="look"))
-    assert record.tallies.of == {"mover": PolicyCounts()}
+    assert record.statistics.of == {"mover": PolicyCounts()}
 
 
 def test_counts_outlive_the_stories_and_are_of_so_many_policies_at_most(record):
     for number in range(2 * MOST_STORIES):
         decide(record, number, policy=f"policy{number % (2 * MOST_POLICIES)}")
-    assert len(record.tallies.of) == MOST_POLICIES
-    assert {tally.granted for tally in record.tallies.of.values()} == {
+    assert len(record.statistics.of) == MOST_POLICIES
+    assert {tally.granted for tally in record.statistics.of.values()} == {
         2 * MOST_STORIES // (2 * MOST_POLICIES)
     }
 
@@ -83,4 +83,4 @@ def test_what_people_ask_for_is_no_policy_s(record):
     decide(record, 1, policy="person")
     decide(record, 2)
     tell(record, Judged(verdict="p1.1", hurt=True, text="loss 9", before={}))
-    assert list(record.tallies.of) == ["mover"]
+    assert list(record.statistics.of) == ["mover"]

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from tests.dashboard.test_past import read
+from tests.dashboard.test_recorded_run import read
 from tests.pieces import take
 from tests.recorded_epoch import Recorder
 from torchloom_core.dashboard.preview import PreviewShown

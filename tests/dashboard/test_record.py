@@ -249,7 +249,7 @@ def test_what_waited_for_a_person_waits_no_more_once_another_weaver_decides(reco
     record.forget_waiting({"p1.1", "p1.7"})
     (story,) = record.stories_since(before)
     assert (story.id, story.granted, story.rule) == ("p1.1", False, "expiry")
-    assert story.detail == "the Weaver was started anew before anybody approved it"
+    assert story.detail == "the Weaver restarted before it was approved"
 
 
 def test_a_story_whose_beginning_was_not_heard_is_told_from_where_it_was(record):
@@ -323,3 +323,16 @@ def test_a_trainers_own_lines_are_kept_apart(record):
     for number in range(2 * MOST_LINES):
         record.log(Note(**who, kind="log", fields={"text": f"{number}"}), NOW_S)
     assert len(record.logs_since(0)) <= MOST_LINES + MOST_LINES // 4
+
+
+def test_a_change_keeps_the_values_to_go_back_to(record):
+    record.knob_values = {"lr": 0.1, "momentum": 0.9}
+    propose(record)
+    decide(record)
+    (story,) = record.stories_since(0)
+    assert (story.action["kind"], story.action["values"]) == ("knobs", {"lr": 0.5})
+    assert story.before == {"lr": 0.1}
+    tell(record, Judged(verdict="p1.1", hurt=False, text="loss 2.1", before={"lr": 0.2}))
+    assert story.before == {"lr": 0.2}
+    propose(record, 2, action=Migrate(group="g1"))
+    assert record.stories_since(story.version)[0].before == {}

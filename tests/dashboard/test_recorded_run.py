@@ -41,7 +41,7 @@ async def test_what_was_seen_decided_and_done_is_all_there(tmp_path):
     stories = past.record.stories_since(0)
     assert [story.granted for story in stories] == [True, False]
     assert stories[0].steps == {4: 1}
-    assert (stories[0].reason, stories[0].said) == ("requested by alice", "")
+    assert (stories[0].reason, stories[0].detail) == ("requested by alice", "")
     assert {"verdict", "issued", "applied"} <= set(stories[0].moments)
     assert sum(past.board.time_account.shares[kind] for kind in KINDS) > 0
     lines = [line.text for line in past.record.lines_since(0)]

@@ -27,7 +27,7 @@ def weaver():
 
 
 async def flood(asks, verb, session):
-    return [await asks.pass_on(verb, BODY, session) for _ in range(FLOOD)]
+    return [await asks.forward(verb, BODY, session) for _ in range(FLOOD)]
 
 
 async def test_a_browser_that_asks_without_end_is_not_passed_on_and_all_others_are(weaver):
@@ -37,20 +37,20 @@ async def test_a_browser_that_asks_without_end_is_not_passed_on_and_all_others_a
     assert answers[-1].text == "control.release: need at most 10 requests a second"
     assert not answers[-1].ok
     for verb, session in (("knob.set", "bbbb"), ("actions.stop", "bbbb"), ("actions.stop", "aaaa")):
-        assert (await asks.pass_on(verb, BODY, session)).ok
+        assert (await asks.forward(verb, BODY, session)).ok
         assert weaver.asked[-1] == (verb, f"ann.{session}")
 
 
 async def test_ever_new_browsers_do_not_fill_the_memory(weaver):
     asks = PageRequests(weaver)
     for number in range(3000):
-        assert (await asks.pass_on("annotate", BODY, f"{number:08x}")).ok
+        assert (await asks.forward("annotate", BODY, f"{number:08x}")).ok
     assert len(asks._allowances) <= 1000
 
 
 @pytest.mark.parametrize("verb", ["status", "knobs", "keys.add", "control", "", "knob.set.x"])
 async def test_only_verbs_on_the_list_are_passed_on(weaver, verb):
-    answer = await PageRequests(weaver).pass_on(verb, BODY, "aaaa")
+    answer = await PageRequests(weaver).forward(verb, BODY, "aaaa")
     assert not answer.ok
-    assert answer.text.startswith("need a verb that a page may say")
+    assert answer.text.startswith("need one of the page's verbs")
     assert weaver.asked == []

@@ -6,7 +6,7 @@ import numpy as np
 
 from tests.dashboard.house import open_house, sees
 from torchloom_core.dashboard import browser
-from torchloom_core.dashboard.downsampling import POINTS, Tiers
+from torchloom_core.dashboard.downsampling import POINTS, Downsampled
 
 LONG_S = 20_000
 
@@ -28,7 +28,7 @@ async def look(socket, since_s):
 
 async def test_a_stretch_is_told_by_the_finest_tier_that_has_all_of_it(tmp_path):
     async with open_house(tmp_path) as house:
-        series = house.seen.board.series["loss"] = Tiers()
+        series = house.state.board.series["loss"] = Downsampled()
         for second in range(LONG_S):
             series.add(float(second), 1.0, 2.0, 3.0)
         page = await house.enter()
@@ -39,7 +39,7 @@ async def test_a_stretch_is_told_by_the_finest_tier_that_has_all_of_it(tmp_path)
 async def test_a_page_that_is_left_open_is_told_all_again_now_and_then(tmp_path, monkeypatch):
     monkeypatch.setattr(browser, "_EVERY_S", 0.01)
     async with open_house(tmp_path) as house:
-        series = house.seen.board.series["loss"] = Tiers()
+        series = house.state.board.series["loss"] = Downsampled()
         series.add(0.0, 1.0, 2.0, 3.0)
         page = await house.enter()
         await look(page, 0)

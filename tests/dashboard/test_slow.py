@@ -1,4 +1,4 @@
-"""Whoever needs longer for a step than the others, and for a while, is told of by name."""
+"""A rank that takes longer for a step than its peers, and for a while, is named."""
 
 import pytest
 from msgspec.structs import replace
@@ -10,14 +10,14 @@ NOW_S = 1000.0
 
 
 class Ranks:
-    """A board of ranks that tell what they take for a step, a second after the other."""
+    """A board of ranks that report the time of their steps every second."""
 
     def __init__(self, count=3):
         self.board = Board(stale_after_s=30.0)
         self.now_s = NOW_S
         self.names = [f"g{number}-0" for number in range(count)]
         for name in self.names:
-            self.board.meet(hello(name), self.now_s)
+            self.board.add(hello(name), self.now_s)
 
     def train(self, seconds, own_s=None, step_s=None, **more):
         for _ in range(seconds):
@@ -26,69 +26,71 @@ class Ranks:
                 row = {"step_time_s": (step_s or {}).get(name, 0.2)}
                 if own_s is not None:
                     row["compute_s"] = own_s.get(name, 0.1)
-                self.board.hear(batch([row], worker=name, **more), self.now_s)
+                self.board.take(batch([row], worker=name, **more), self.now_s)
             self.board.close_second(self.now_s)
 
     @property
-    def told(self):
-        return self.board.slow.told(lambda row: self.names[row])
+    def summary(self):
+        return self.board.slow.summary(lambda row: self.names[row])
 
 
 def test_a_rank_that_the_others_wait_for_is_named_once_it_was_slow_for_a_while():
     ranks = Ranks()
     ranks.train(20, own_s={})
     ranks.train(10, own_s={"g1-0": 0.19})
-    assert ranks.told == ""
+    assert ranks.summary == ""
     ranks.train(1, own_s={"g1-0": 0.19})
-    said = "1 rank is slower than the others: for a step's own work g1-0 takes 0.19 s"
-    assert ranks.told == f"{said}, the median is 0.1 s"
+    text = "1 slow rank: g1-0 0.19 s (1.9x the median)"
+    assert ranks.summary == f"{text}; median own work in a step 0.1 s"
     ranks.train(1, own_s={})
-    assert ranks.told == ""
+    assert ranks.summary == ""
     ranks.train(10, own_s={"g1-0": 0.19})
-    assert ranks.told == ""
+    assert ranks.summary == ""
 
 
-def test_where_nobody_tells_of_its_own_work_whole_steps_are_compared():
+def test_without_reports_of_own_work_step_times_are_compared():
     ranks = Ranks()
     ranks.train(11, step_s={"g2-0": 0.5})
-    said = "1 rank is slower than the others: for a step g2-0 takes 0.5 s, the median is 0.2 s"
-    assert ranks.told == said
+    text = "1 slow rank: g2-0 0.5 s (2.5x the median); median step time 0.2 s"
+    assert ranks.summary == text
 
 
 def test_of_many_the_slowest_are_named():
     ranks = Ranks(12)
     ranks.train(11, own_s={f"g{number}-0": 0.2 + number / 100 for number in range(5)})
-    assert ranks.told.startswith("5 ranks are slower than the others: for a step's own work g4-0")
-    assert "g2-0 takes 0.22 s and 2 more, the median is 0.1 s" in ranks.told
+    assert ranks.summary.startswith("5 slow ranks: g4-0 0.24 s (2.4x the median), ")
+    assert (
+        "g2-0 0.22 s (2.2x the median) and 2 more; median own work in a step 0.1 s" in ranks.summary
+    )
 
 
 @pytest.mark.parametrize("state", ["paused", "draining", "joining", "standby"])
-def test_who_does_not_train_is_not_slow(state):
+def test_a_rank_that_does_not_train_is_not_slow(state):
     ranks = Ranks(4)
     ranks.train(11, own_s={"g1-0": 0.19})
     ranks.train(1, own_s={"g1-0": 0.19}, state=state)
-    assert ranks.told == ""
+    assert ranks.summary == ""
 
 
-def test_who_stands_still_is_told_of_as_that():
+def test_a_stalled_rank_is_not_slow():
     ranks = Ranks(4)
     ranks.train(30, own_s={"g1-0": 0.19})
-    told = replace(batch([], worker="g1-0"), progress_age_s=10.5)
-    ranks.board.hear(told, ranks.now_s)
+    report = replace(batch([], worker="g1-0"), progress_age_s=10.5)
+    ranks.board.take(report, ranks.now_s)
     ranks.board.close_second(ranks.now_s)
-    assert ranks.told == ""
+    assert ranks.summary == ""
 
 
 def test_of_two_neither_is_slow():
     ranks = Ranks(2)
     ranks.train(20, own_s={"g1-0": 0.9})
-    assert ranks.told == ""
+    assert ranks.summary == ""
 
 
 def test_a_rank_that_comes_later_is_looked_at_from_then_on():
     ranks = Ranks()
     ranks.train(20, own_s={})
     ranks.names.append("g9-0")
-    ranks.board.meet(hello("g9-0"), ranks.now_s)
+    ranks.board.add(hello("g9-0"), ranks.now_s)
     ranks.train(11, own_s={"g9-0": 0.4})
-    assert "g9-0 takes 0.4 s" in ranks.told
+    assert "g9-0 0.4 s" in ranks.summary

@@ -1,4 +1,4 @@
-"""Whoever should train and finishes no step is told of by name."""
+"""A rank that should train and finishes no step is named."""
 
 import msgspec
 import pytest
@@ -22,7 +22,7 @@ class Ranks:
         self.values = {}
         self.stood_s = dict.fromkeys(self.names, 0.0)
         for name in self.names:
-            self.board.meet(hello(name), self.now_s)
+            self.board.add(hello(name), self.now_s)
 
     def train(self, seconds, frozen=(), **more):
         for _ in range(seconds):
@@ -32,11 +32,11 @@ class Ranks:
                 step = int((self.now_s - NOW_S - self.stood_s[name]) / self.step_s)
                 told = batch(self.values.get(name, []), worker=name, **{"step": step, **more})
                 age_s = self.stood_s[name]
-                self.board.hear(msgspec.structs.replace(told, progress_age_s=age_s), self.now_s)
+                self.board.take(msgspec.structs.replace(told, progress_age_s=age_s), self.now_s)
             self.board.close_second(self.now_s)
 
     @property
-    def told(self):
+    def summary(self):
         return stalled(self.board, self.now_s)
 
 
@@ -44,25 +44,25 @@ def test_a_frozen_rank_is_named_while_the_others_go_on():
     ranks = Ranks()
     ranks.train(20)
     ranks.train(10, frozen=("g1-0",))
-    assert ranks.told == ""
+    assert ranks.summary == ""
     ranks.train(1, frozen=("g1-0",))
-    said = "1 of 3 ranks that train have finished no step for over 10 s: g1-0 at step 20"
-    assert ranks.told == said
+    said = "1 of 3 training ranks have finished no step for over 10 s: g1-0 at step 20"
+    assert ranks.summary == said
     ranks.train(1)
-    assert ranks.told == ""
+    assert ranks.summary == ""
 
 
-def test_a_run_that_stands_still_is_told_and_names_a_few():
+def test_a_stalled_run_names_a_few_ranks():
     ranks = Ranks(5)
     ranks.train(20)
     ranks.train(11, frozen=ranks.names)
-    assert ranks.told.startswith(
-        "5 of 5 ranks that train have finished no step for over 10 s: g0-0 at"
+    assert ranks.summary.startswith(
+        "5 of 5 training ranks have finished no step for over 10 s: g0-0 at"
     )
-    assert ranks.told.endswith("g2-0 at step 20 and 2 more")
+    assert ranks.summary.endswith("g2-0 at step 20 and 2 more")
 
 
-def test_whom_the_others_wait_for_is_named_first():
+def test_the_rank_that_stalls_its_peers_is_named_first():
     ranks = Ranks(5)
     ranks.train(20)
     for name in ranks.names:
@@ -70,46 +70,46 @@ def test_whom_the_others_wait_for_is_named_first():
     ranks.values["g3-0"] = [{"trainer_waiting_s": 0.0, "trainer_stopped": 0.0}]
     ranks.values["g4-0"] = [{"trainer_waiting_s": 3.0, "trainer_stopped": 1.0}]
     ranks.train(11, frozen=ranks.names)
-    stopped, computes, waits = ranks.told.partition(": ")[2].split(", ")
-    assert stopped == "g4-0 at step 20 (its process is stopped)"
+    stopped, computes, waits = ranks.summary.partition(": ")[2].split(", ")
+    assert stopped == "g4-0 at step 20 (process stopped)"
     assert computes == "g3-0 at step 20"
     assert waits == "g0-0 at step 20 (waits for others) and 2 more"
 
 
-def test_who_lags_behind_is_named_before_the_others():
+def test_a_rank_that_is_behind_is_named_before_the_others():
     ranks = Ranks(5)
     ranks.train(20)
     ranks.train(1, frozen=("g4-0",))
     ranks.train(11, frozen=ranks.names)
-    assert ": g4-0 at step 20, g0-0 at step 21," in ranks.told
+    assert ": g4-0 at step 20, g0-0 at step 21," in ranks.summary
 
 
-def test_steps_that_take_long_are_no_standstill():
+def test_long_steps_are_no_stall():
     ranks = Ranks(step_s=20.0)
     for _ in range(3):
         ranks.train(19, frozen=ranks.names)
         ranks.train(1)
     ranks.train(99, frozen=("g1-0",))
-    assert ranks.told == ""
+    assert ranks.summary == ""
     ranks.train(6, frozen=("g1-0",))
-    assert ranks.told.startswith("1 of 3 ranks that train have finished no step for over")
+    assert ranks.summary.startswith("1 of 3 training ranks have finished no step for over")
 
 
 @pytest.mark.parametrize("state", ["standby", "paused", "draining", "joining"])
-def test_who_need_not_step_does_not_stand_still(state):
+def test_a_rank_that_does_not_train_is_not_stalled(state):
     ranks = Ranks()
     ranks.train(20)
     ranks.train(60, frozen=("g1-0",), state=state)
-    assert ranks.told == ""
+    assert ranks.summary == ""
 
 
-def test_who_has_finished_no_step_yet_may_be_loading():
+def test_a_rank_before_its_first_step_may_be_loading():
     ranks = Ranks(1)
     ranks.train(60, frozen=ranks.names, step=-1)
-    assert ranks.told == ""
+    assert ranks.summary == ""
 
 
-def test_who_is_silent_is_told_of_as_that():
+def test_an_unreachable_rank_is_not_stalled():
     ranks = Ranks()
     ranks.train(20)
     assert stalled(ranks.board, ranks.now_s + STALE_S + 1.0) == ""

@@ -17,7 +17,7 @@ from starlette.websockets import WebSocket
 from torchloom_core.dashboard.auth import SESSION, Auth
 from torchloom_core.dashboard.browser import Browser
 from torchloom_core.dashboard.requests import MOST_BYTES, PageRequests
-from torchloom_core.dashboard.seen import Seen
+from torchloom_core.dashboard.run_state import RunState
 from torchloom_core.dashboard.session_keys import SessionKeys
 from torchloom_core.web_server import PROMPT_S
 from torchloom_core.wire.operator import Answer
@@ -25,14 +25,14 @@ from torchloom_core.wire.operator import Answer
 PAGE = Path(__file__).parent / "page"
 MOST_OF_ONE = 40
 MOST_BROWSERS = 200
-"""Pages that are open at once; whoever comes after them is told so, and to come again."""
+"""Pages open at once; a further one is refused, and tries again."""
 
 _TRY_AGAIN = 1013
 
 
 def application(
-    seen: Seen,
-    asks: PageRequests | None,
+    state: RunState,
+    requests: PageRequests | None,
     keys: SessionKeys,
     run: str,
     hosts: tuple[str, ...],
@@ -40,8 +40,8 @@ def application(
     secure: bool,
     on_entry: Callable[[], None],
 ) -> ASGIApp:
-    """Return what is served; parameters as of :class:`Auth`. Without ``asks`` none are taken."""
-    there: dict[WebSocket, str] = {}
+    """Return the application, read-only without ``requests``; parameters as of :class:`Auth`."""
+    open_pages: dict[WebSocket, str] = {}
 
     async def page(_: Request) -> Response:
         return FileResponse(PAGE / "index.html", media_type="text/html")
@@ -58,40 +58,42 @@ def application(
         except ClientDisconnect:
             return Response(status_code=400)
         except TimeoutError:
-            return _answer(Answer(ok=False, text=f"need all of it within {PROMPT_S:g} s"), 408)
+            return _answer(
+                Answer(ok=False, text=f"need the whole request within {PROMPT_S:g} s"), 408
+            )
         if request.headers.get("content-type", "").partition(";")[0] != "application/json":
             return _answer(Answer(ok=False, text="need application/json"), 415)
-        if asks is None:
-            return _answer(Answer(ok=False, text=seen.trouble), 200)
-        answer = await asks.pass_on(request.path_params["verb"], data, request.scope[SESSION])
+        if requests is None:
+            return _answer(Answer(ok=False, text=state.trouble), 200)
+        answer = await requests.forward(request.path_params["verb"], data, request.scope[SESSION])
         return _answer(answer, 200)  # a refusal is an answer
 
-    async def look(socket: WebSocket) -> None:
-        session, sessions = socket.scope[SESSION], list(there.values())
+    async def live(socket: WebSocket) -> None:
+        session, sessions = socket.scope[SESSION], list(open_pages.values())
         for count, most, where in (
             (len(sessions), MOST_BROWSERS, ""),
             (sessions.count(session), MOST_OF_ONE, " in one browser"),
         ):
             if count >= most:
-                await socket.accept()  # a page is not told why its socket was not opened
+                await socket.accept()  # only an open socket can carry a reason
                 await socket.close(_TRY_AGAIN, f"need at most {most} pages open at once{where}")
                 return
-        there[socket] = session
+        open_pages[socket] = session
         try:
-            await Browser(socket, seen, session).serve()
+            await Browser(socket, state, session).serve()
         finally:
-            del there[socket]
+            del open_pages[socket]
 
     app = Starlette(
         routes=[
             Route("/", page),
             Route("/ask/{verb}", ask, methods=["POST"]),
-            WebSocketRoute("/live", look),
+            WebSocketRoute("/live", live),
             Mount("/page", StaticFiles(directory=PAGE)),
         ]
     )
-    packed = GZipMiddleware(app, minimum_size=1000)
-    return Auth(packed, keys, run, hosts, secure=secure, on_entry=on_entry)
+    compressed = GZipMiddleware(app, minimum_size=1000)
+    return Auth(compressed, keys, run, hosts, secure=secure, on_entry=on_entry)
 
 
 def _answer(answer: Answer, status: int) -> Response:

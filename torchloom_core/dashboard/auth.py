@@ -1,8 +1,11 @@
-"""Authentication of the dashboard: who is let in, and what a browser may do with the page.
+"""Authentication of the dashboard: token, cookie, and checks of ``Host`` and ``Origin``.
 
-A page on another site can have a visitor's browser send anything here, and a name that it owns can
-be made to mean this host. So the host has to be one of ours by name, whatever may act has to come
-from our own page, and nobody gets anything without the cookie that the printed link has left.
+A page on another site can make a visitor's browser send requests here, and a DNS name of another
+party can point to this host. So ``Host`` has to be a known name, every request that acts has to
+come from our own page, and nothing is served without the cookie that the printed link sets.
+
+Starlette's middleware does not cover this: ``TrustedHostMiddleware`` ignores the port's form and
+does not check ``Origin`` on sockets, and ``SessionMiddleware`` has no token that works once.
 """
 
 import re
@@ -17,7 +20,7 @@ from torchloom_core.dashboard.session_keys import COOKIE_S, SessionKeys
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 SESSION = "torchloom.session"
-"""Under which a scope says which browser it is."""
+"""Key of a scope under which the browser's session stands."""
 
 _HOST = re.compile(r"(?P<name>\[[0-9a-f:.]{2,45}\]|[a-z0-9._-]{1,253})(:\d{1,5})?")
 _READS = frozenset({"GET", "HEAD"})
@@ -31,22 +34,22 @@ _HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
-_CLOSED = "This page opens by the link that `torchloom dashboard` has printed; each is good once.\n"
+_CLOSED = "Open the link that `torchloom dashboard` has printed; each link works once.\n"
 
 
 class Auth:
-    """Middleware before everything that the dashboard serves, pages and sockets alike.
+    """Middleware in front of everything that the dashboard serves, pages and sockets.
 
     Parameters
     ----------
     run : str
-        Whose page it is: a browser may have the cookies of several.
+        The run's name: a browser may have the cookies of several runs.
     hosts : iterable of str
         The names by which browsers may reach it; an IPv6 address in brackets.
     secure : bool
-        Whether it is served by TLS, so that the cookie is for TLS alone.
+        Whether it is served over TLS: the cookie is then ``Secure``.
     on_entry : callable
-        Called once a link was used, and is good no more.
+        Called after a link was used.
     """
 
     def __init__(
@@ -67,7 +70,7 @@ class Auth:
         self._on_entry = on_entry
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request through, or answer it."""
+        """Pass a request on, or refuse it."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
@@ -86,23 +89,23 @@ class Auth:
                 for name, value in _HEADERS.items():
                     headers[name] = value
                 if refusal is not None:
-                    headers["connection"] = "close"  # no place is kept for who is not let in
+                    headers["connection"] = "close"  # no connection stays open without a cookie
             await send(message)
 
         await (refusal or self._app)(scope, receive, guarded)
 
     def _refusal(self, scope: Scope) -> Response | None:
-        """Return the answer to somebody who is not let in, and let the others in."""
+        """Return the refusal of a request; None if it is allowed."""
         headers = Headers(scope=scope)
         hosts = headers.getlist("host")
         host = hosts[0].lower() if len(hosts) == 1 else ""
         named = _HOST.fullmatch(host)
         if named is None or named["name"] not in self._hosts:
-            return PlainTextResponse("need a host of ours; see [dashboard] names\n", 421)
+            return PlainTextResponse("unknown Host: add the name to [dashboard] names\n", 421)
         origins = headers.getlist("origin")
         reads = scope["type"] == "http" and scope["method"] in _READS
         if (origins or not reads) and origins not in ([f"http://{host}"], [f"https://{host}"]):
-            return PlainTextResponse("need our own page as the origin\n", 403)
+            return PlainTextResponse("Origin has to be the dashboard's own page\n", 403)
         session = self._keys.session(_cookie_of(headers, self._cookie))
         if session:
             scope[SESSION] = session
@@ -113,7 +116,7 @@ class Auth:
         return None if session else PlainTextResponse(_CLOSED, 401)
 
     def _enter(self, token: str, *, known: bool) -> Response:
-        """Take a token, and send the browser to where no token is to be seen."""
+        """Redeem a token, and redirect to an address without it."""
         cookie = self._keys.redeem(token)
         if not cookie:
             return RedirectResponse("/", 303) if known else PlainTextResponse(_CLOSED, 401)
@@ -132,15 +135,15 @@ class Auth:
 
 def _token_of(scope: Scope) -> str:
     try:
-        said: str = scope["query_string"].decode("latin-1")
-        query = parse_qs(said, max_num_fields=16)
-    except ValueError:  # of more fields than a link of ours has
+        text: str = scope["query_string"].decode("latin-1")
+        query = parse_qs(text, max_num_fields=16)
+    except ValueError:  # more fields than a printed link has
         return ""
     return query.get("token", [""])[0]
 
 
 def _cookie_of(headers: Headers, name: str) -> str:
-    # Ours needs no quotes; what takes quotes off takes a while for a line of nothing else.
+    # Our cookie needs no quotes, and the standard parser is slow on a line of quotes.
     for line in headers.getlist("cookie"):
         for pair in line.split(";"):
             own, _, value = pair.strip().partition("=")

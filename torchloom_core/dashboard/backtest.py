@@ -1,4 +1,4 @@
-"""The newest backtest beside the run: what ``torchloom evaluate`` promised of its policies."""
+"""The newest backtest beside the run: the gains that ``torchloom evaluate`` expected."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +13,7 @@ from torchloom_core.wire.codec import UNREADABLE
 
 _MOST_BYTES = 16 << 20
 BESIDE = "*-evaluation/report.json"
-"""Where `torchloom evaluate` leaves its report unless told otherwise."""
+"""Where `torchloom evaluate` writes its report by default."""
 
 VERSION = 2
 """Of the reports that are read."""
@@ -21,7 +21,7 @@ VERSION = 2
 LOOK_EVERY_S = 10.0
 
 _MODE = "mode"
-"""A policy's key that is the Weaver's: a backtest has those act that are named."""
+"""The Weaver's own key of a policy's table: in a backtest every named policy acts."""
 
 
 class _Interval(msgspec.Struct, frozen=True):
@@ -71,7 +71,7 @@ class _Report(msgspec.Struct, frozen=True):
 
 
 class Backtest:
-    """Finds the report, and reads it again once there is a newer one.
+    """Finds the report, and reads it again when there is a newer one.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ class Backtest:
     Raises
     ------
     DashboardError
-        If what is given is no report.
+        If ``given`` is no report.
     """
 
     def __init__(
@@ -96,16 +96,16 @@ class Backtest:
         self._beside = beside
         self._policies = policies
         self._read: tuple[Path, int] | None = None
-        self._told: dict[str, Any] = {}
+        self._shown: dict[str, Any] = {}
         if given is not None:
-            _promised(self._newest() or given, policies)
+            _expectations(self._newest() or given, policies)
 
-    def told(self) -> dict[str, Any]:
-        """Return what there is to show, nothing where there is no report.
+    def shown(self) -> dict[str, Any]:
+        """Return what to show; empty if there is no report.
 
-        ``path``, ``at_s`` when it was written, and ``promises``: for each candidate and trace its
-        ``arm``, ``policies``, ``gain`` as value, low and high in what ``unit`` says, and whether
-        they had the ``same`` options as in this config. Or ``trouble``: why it cannot be read.
+        ``path``, ``at_s`` when it was written, and ``expectations``: for each candidate and trace
+        its ``arm``, ``policies``, ``gain`` as value, low and high in ``unit``, and whether they
+        had the ``same`` options as in this config. Or ``trouble``: why it cannot be read.
         """
         try:
             path = self._newest()
@@ -118,16 +118,16 @@ class Backtest:
             if (path, written_ns) != self._read:
                 shown: dict[str, Any] = {"path": _text(path), "at_s": written_ns / 1e9}
                 try:
-                    self._told = shown | {"promises": _promised(path, self._policies)}
+                    self._shown = shown | {"expectations": _expectations(path, self._policies)}
                 except DashboardError as error:
-                    self._told = shown | {"trouble": printable(str(error))}
+                    self._shown = shown | {"trouble": printable(str(error))}
                 self._read = path, written_ns
         except OSError as error:
             return {
                 "path": _text(path),
                 "trouble": f"{_text(path)}: cannot be read: {error.strerror}",
             }
-        return self._told
+        return self._shown
 
     def _newest(self) -> Path | None:
         if self._given is not None:
@@ -136,7 +136,7 @@ class Backtest:
 
 
 def _text(path: Path) -> str:
-    """Return a path as a message can have it, whatever bytes it is made of."""
+    """Return a path as printable text, whatever bytes it has."""
     return printable(str(path))
 
 
@@ -147,8 +147,8 @@ def _written_ns(path: Path) -> int:
         return 0
 
 
-def _promised(path: Path, policies: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return what each candidate of a report promises; DashboardError if it is none of ours."""
+def _expectations(path: Path, policies: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the expected gain of each candidate; DashboardError if it is no report."""
     try:
         with open_regular(path) as file:
             data = file.read(_MOST_BYTES + 1)
@@ -164,7 +164,7 @@ def _promised(path: Path, policies: Mapping[str, dict[str, Any]]) -> list[dict[s
     except UNREADABLE as error:
         raise DashboardError(f"{path}: need a report of torchloom evaluate: {error}") from None
     return [
-        _promise(trace, study, arm, policies)
+        _expectation(trace, study, arm, policies)
         for trace in report.traces
         for study in (trace.simulation, trace.allreduce)
         if study is not None
@@ -173,7 +173,7 @@ def _promised(path: Path, policies: Mapping[str, dict[str, Any]]) -> list[dict[s
     ]
 
 
-def _promise(
+def _expectation(
     trace: _Trace, study: _Study, arm: _Arm, policies: Mapping[str, dict[str, Any]]
 ) -> dict[str, Any]:
     plugins = trace.config.arms.get(arm.name, _Plugins()).policies

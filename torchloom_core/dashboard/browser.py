@@ -1,7 +1,7 @@
-"""One browser at the page: is sent what is new to it, as fast as it takes it and no faster.
+"""One open page: sends it what is new, as fast as it takes it and no faster.
 
-What a browser lacks is computed when it is sent, from the newest state: a slow or frozen browser
-costs nothing but its own connection.
+An update is computed when it is sent, from the newest state: a slow or frozen browser costs only
+its own connection.
 """
 
 import asyncio
@@ -19,31 +19,31 @@ from torchloom_core.dashboard.board import STATES
 from torchloom_core.dashboard.downsampling import POINTS
 from torchloom_core.dashboard.landscape import LandscapeNews
 from torchloom_core.dashboard.rate_limit import RateLimit
-from torchloom_core.dashboard.seen import Seen
-from torchloom_core.dashboard.stalled import stalled
+from torchloom_core.dashboard.run_state import RunState
 from torchloom_core.plugin.arrays import Floats
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.limits import MAX_COUNT, MetricName, Name
 
 _EVERY_S = 0.5
 PATIENCE_S = 30.0
-"""How long one message may wait for a browser that does not take it."""
+"""How long one message may wait for a browser that does not take it, seconds."""
 
-_FAREWELL_S = 1.0
-"""How long it may take to tell a browser that it is let go: a frozen one hears nothing of it."""
+_CLOSE_S = 1.0
+"""How long closing may take, seconds: a frozen browser does not answer."""
 
 _PLACES_AT_ONCE = 2000
 _MOST_SHOWN = 12
-_LOOKS_PER_S = 50
+_MOST_SLOW = 100
+_SELECTIONS_PER_S = 50
 
 _BURST = 100
 
 
-class Look(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a browser looks at: the metric of its heat map, one worker, series, standby_tasks.
+class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a page shows: the metric of its heatmap, one worker, series, standby tasks.
 
-    ``since_s``, seconds since the epoch, is from when on it wants the series. ``mark`` is told back
-    with what is made after it was heard: by when it sent it, a page knows how old that may be.
+    ``since_s``, seconds since the epoch, is where its series begin. ``mark`` is sent back with the
+    next update: a page knows by it how old that update can be at most.
     """
 
     metric: MetricName | None = None
@@ -61,19 +61,19 @@ class Browser:
     Parameters
     ----------
     session : str
-        What the page's requests are sent as, after the name that its person gives.
+        The session of the page's requests, added to the name that its user gives.
     """
 
-    def __init__(self, socket: WebSocket, seen: Seen, session: str) -> None:
+    def __init__(self, socket: WebSocket, state: RunState, session: str) -> None:
         self._socket = socket
-        self._seen = seen
+        self._state = state
         self._session = session
-        self._look = Look()
-        self._new_look = asyncio.Event()
+        self._selection = Selection()
+        self._is_changed = asyncio.Event()
         self._states = heatmap.Painter(heatmap.STATES)
         self._values = heatmap.Painter(heatmap.VALUES)
         self._scale: heatmap.Scale | None = None
-        self._farthest: list[tuple[int, float]] = []
+        self._extremes: list[tuple[int, float]] = []
         self._places = 0
         self._places_version = -1
         self._record_version = 0
@@ -85,7 +85,7 @@ class Browser:
         self._preview_version = 0
 
     async def serve(self) -> None:
-        """Send until the browser leaves, or does not take what it is sent."""
+        """Send until the browser leaves, or takes no data."""
         await self._socket.accept()
         listening = asyncio.create_task(self._listen())
         sending = asyncio.create_task(self._send())
@@ -97,35 +97,38 @@ class Browser:
             await asyncio.gather(listening, sending, return_exceptions=True)
             if self._socket.application_state is WebSocketState.CONNECTED:
                 with suppress(TimeoutError, WebSocketDisconnect, RuntimeError, OSError):
-                    async with asyncio.timeout(_FAREWELL_S):
+                    async with asyncio.timeout(_CLOSE_S):
                         await self._socket.close(1008)
 
     async def _listen(self) -> None:
-        """Take what the browser looks at; one that says anything else is let go."""
-        allowance = RateLimit(_LOOKS_PER_S, _BURST)
+        """Take the page's selections; a browser that sends anything else is closed."""
+        allowance = RateLimit(_SELECTIONS_PER_S, _BURST)
         with suppress(WebSocketDisconnect, KeyError, TypeError, *UNREADABLE):
             while True:
                 data = await self._socket.receive_text()
                 if not allowance.is_taken():
                     return
-                marked = msgspec.json.decode(data, type=Look)
-                self._mark, look = marked.mark, msgspec.structs.replace(marked, mark=0)
-                if look == self._look:
+                marked = msgspec.json.decode(data, type=Selection)
+                self._mark, selection = marked.mark, msgspec.structs.replace(marked, mark=0)
+                if selection == self._selection:
                     continue
-                if look.metric != self._look.metric:
+                if selection.metric != self._selection.metric:
                     self._values.forget()
                     self._scale = None
-                    self._farthest = []
-                if (look.series, look.since_s) != (self._look.series, self._look.since_s):
+                    self._extremes = []
+                if (selection.series, selection.since_s) != (
+                    self._selection.series,
+                    self._selection.since_s,
+                ):
                     self._points.clear()
-                self._look = look
-                self._new_look.set()
+                self._selection = selection
+                self._is_changed.set()
 
     async def _send(self) -> None:
         with suppress(WebSocketDisconnect, TimeoutError, RuntimeError, OSError):
             while True:
-                self._new_look.clear()
-                for message in self._news():
+                self._is_changed.clear()
+                for message in self._updates():
                     async with asyncio.timeout(PATIENCE_S):
                         if isinstance(message, bytes):
                             await self._socket.send_bytes(message)
@@ -133,83 +136,89 @@ class Browser:
                             await self._socket.send_text(msgspec.json.encode(message).decode())
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_EVERY_S):
-                        await self._new_look.wait()
+                        await self._is_changed.wait()
 
-    # --- what is new ---
+    # --- updates ---
 
-    def _news(self) -> Iterator[dict[str, Any] | bytes]:
-        seen, board, now_s = self._seen, self._seen.board, self._seen.now_s
+    def _updates(self) -> Iterator[dict[str, Any] | bytes]:
+        state, board, now_s = self._state, self._state.board, self._state.now_s
         yield self._run_now(now_s)
         yield from self._places_now()
         frame = self._states.frame(board.states(now_s)[: self._places])
         if frame:
             yield frame
-        if self._look.metric:
-            values = board.values(self._look.metric)[: self._places]
+        if self._selection.metric:
+            values = board.values(self._selection.metric)[: self._places]
             self._scale = heatmap.scale_of(values, self._scale)
             frame = self._values.frame(heatmap.bytes_of(values, self._scale), self._scale)
             if frame:
                 yield frame
-            farthest = heatmap.farthest_of(values)
-            if farthest != self._farthest:
-                self._farthest = farthest
-                yield {"farthest": farthest}
-        if seen.knobs_version != self._knobs_version:
-            self._knobs_version = seen.knobs_version
-            yield {"knobs": seen.knobs}
-        if seen.record.version != self._record_version:
-            before, self._record_version = self._record_version, seen.record.version
+            extremes = heatmap.extremes_of(values)
+            if extremes != self._extremes:
+                self._extremes = extremes
+                yield {"extremes": extremes, "median": _median(values)}
+        if state.knobs_version != self._knobs_version:
+            self._knobs_version = state.knobs_version
+            yield {"knobs": state.knobs}
+        if state.record.version != self._record_version:
+            before, self._record_version = self._record_version, state.record.version
             yield {
-                "taken_in": [one.id for one in seen.record.taken_in_since(before)],
-                "stories": [asdict(story) for story in seen.record.stories_since(before)],
-                "lines": [asdict(line) for line in seen.record.lines_since(before)],
-                "logs": [asdict(line) for line in seen.record.logs_since(before)],
-                "tallies": {name: asdict(one) for name, one in seen.record.tallies.of.items()},
+                "merged": [one.id for one in state.record.merged_since(before)],
+                "stories": [asdict(story) for story in state.record.stories_since(before)],
+                "lines": [asdict(line) for line in state.record.lines_since(before)],
+                "logs": [asdict(line) for line in state.record.logs_since(before)],
+                "statistics": {
+                    name: asdict(one) for name, one in state.record.statistics.of.items()
+                },
             }
-        if seen.backtest != self._backtest:
-            self._backtest = seen.backtest
-            yield {"backtest": seen.backtest}
-        points = {name: self._points_of(name) for name in self._look.series[:_MOST_SHOWN]}
-        told = {name: point.tolist() for name, point in points.items() if len(point)}
-        if told:
-            yield {"series": told}
-        if self._look.landscape and (landscape := self._landscape.take(seen.landscape)):
+        if state.backtest != self._backtest:
+            self._backtest = state.backtest
+            yield {"backtest": state.backtest}
+        points = {name: self._points_of(name) for name in self._selection.series[:_MOST_SHOWN]}
+        series = {name: point.tolist() for name, point in points.items() if len(point)}
+        if series:
+            yield {"series": series}
+        if self._selection.landscape and (landscape := self._landscape.take(state.landscape)):
             yield {"landscape": landscape}
-        if self._look.preview and self._preview_version != seen.preview_shown.version:
-            self._preview_version = seen.preview_shown.version
-            yield {"preview": seen.preview_shown.told()}
-        row = board.row_of.get(self._look.worker or "", -1)
+        if self._selection.preview and self._preview_version != state.preview_shown.version:
+            self._preview_version = state.preview_shown.version
+            yield {"preview": state.preview_shown.shown()}
+        row = board.row_of.get(self._selection.worker or "", -1)
         if row >= 0:
             yield {"worker": board.worker(row, now_s)}
 
     def _run_now(self, now_s: float) -> dict[str, Any]:
-        """Return what is told each time, which is little: also that the dashboard is there."""
-        seen, board = self._seen, self._seen.board
+        """Return what every update has: the run at a glance."""
+        state, board = self._state, self._state.board
         counts = np.bincount(board.states(now_s), minlength=len(STATES))
-        told: dict[str, Any] = {
+        run: dict[str, Any] = {
             "now_s": now_s,
             "mark": self._mark,
-            "name": seen.run,
-            "is_recorded": seen.is_recorded,
-            "age_s": seen.age_s,
-            "trouble": seen.trouble,
+            "name": state.run,
+            "is_recorded": state.is_recorded,
+            "age_s": state.age_s,
+            "trouble": state.trouble,
             "session": self._session,
             "workers": len(board),
             "counts": dict(zip(STATES, counts.tolist(), strict=True)),
-            "step": board.spent.run_step,
+            "step": board.time_account.run_step,
+            "steps_per_s": board.time_account.steps_per_s,
+            "loss": _median(board.values("loss")),
+            "started_s": state.started_s,
             "metrics": board.metrics,
             "leaves_out": board.leaves_out,
-            "spent": board.spent.told,
-            "stalled": stalled(board, now_s),
-            "slow": board.slow.told(lambda row: board.places[row].worker),
+            "time_account": board.time_account.shares,
+            "health": state.health(),
+            "slow": board.slow.rows()[:_MOST_SLOW],
+            "slow_ratio": board.slow.ratio,
         }
-        if seen.status is not None:
-            told["status"] = seen.status
-        return {"run": told}
+        if state.status is not None:
+            run["status"] = state.status
+        return {"run": run}
 
     def _places_now(self) -> Iterator[dict[str, Any]]:
-        """Yield where workers sit, all of it again where somebody has moved."""
-        board = self._seen.board
+        """Yield the placements, all of them again if one has changed."""
+        board = self._state.board
         if board.version == self._places_version and self._places == len(board):
             return
         if self._places_version != board.version - (len(board) - self._places):
@@ -217,23 +226,29 @@ class Browser:
         self._places_version = board.version
         while self._places < len(board):
             some = board.places[self._places : self._places + _PLACES_AT_ONCE]
-            columns = list(zip(*some, strict=True))  # alike next to alike is packed far smaller
+            columns = list(zip(*some, strict=True))  # columns compress far better
             yield {"places": {"first": self._places, "columns": columns}}
             self._places += len(some)
 
     def _points_of(self, metric: str) -> Floats:
         """Return the points of a series that the browser lacks, and the last one again.
 
-        Once many were told one by one it is all of them again, by a tier that fits: what the
-        browser has stays bounded, and still begins where it wants it to.
+        After many single points all are sent again at a coarser resolution: the browser's memory
+        stays bounded, and its series still begin at ``since_s``.
         """
-        series = self._seen.board.series.get(metric)
+        series = self._state.board.series.get(metric)
         if series is None:
             return np.zeros((0, 4))
-        begin_s, told = self._points.get(metric, (self._look.since_s, 0))
-        if told >= 2 * POINTS:
-            begin_s, told = self._look.since_s, 0
+        begin_s, sent = self._points.get(metric, (self._selection.since_s, 0))
+        if sent >= 2 * POINTS:
+            begin_s, sent = self._selection.since_s, 0
         points = series.since(begin_s)
         if len(points):
-            self._points[metric] = float(points[-1, 0]), told + len(points) - 1
+            self._points[metric] = float(points[-1, 0]), sent + len(points) - 1
         return points
+
+
+def _median(values: Floats) -> float | None:
+    """Return the median of the values that are finite, None if none is."""
+    finite = values[np.isfinite(values)]
+    return float(np.median(finite)) if len(finite) else None

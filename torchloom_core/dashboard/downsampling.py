@@ -1,4 +1,4 @@
-"""A run's series at several spans a point, in none of which a spike of one sample is lost."""
+"""Series at several resolutions; a spike of one sample is visible in each of them."""
 
 import math
 
@@ -7,14 +7,14 @@ import numpy as np
 from torchloom_core.plugin.arrays import Floats
 
 SPANS_S = (1.0, 10.0, 60.0, 600.0)
-"""What one point of a tier stands for."""
+"""The span of one point, seconds, of each resolution."""
 
 POINTS = 900
-"""That a tier keeps: of the finest a quarter of an hour, of the coarsest six days."""
+"""Stored at each resolution: a quarter of an hour of the finest, six days of the coarsest."""
 
 
-class _Tier:
-    """The newest points of one span, the last of which is not over yet."""
+class _Resolution:
+    """The newest points of one resolution; the last one is still growing."""
 
     def __init__(self, span_s: float) -> None:
         self.span_s = span_s
@@ -37,31 +37,35 @@ class _Tier:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing was forgotten yet."""
+        """Whether it has all points since the beginning."""
         return self._count <= POINTS
 
 
-class Tiers:
-    """One series; each tier has the least and the most of all that was told within a point."""
+class Downsampled:
+    """One series; each point has the smallest and the largest value within its span."""
 
     def __init__(self) -> None:
-        self._tiers = [_Tier(span_s) for span_s in SPANS_S]
+        self._resolutions = [_Resolution(span_s) for span_s in SPANS_S]
 
     def add(self, t_s: float, low: float, middle: float, high: float) -> None:
-        """Take what was told at ``t_s``, no earlier than what was told before."""
-        for tier in self._tiers:
-            tier.add(t_s, low, middle, high)
+        """Add values of ``t_s``, which is no earlier than the last."""
+        for resolution in self._resolutions:
+            resolution.add(t_s, low, middle, high)
 
     def since(self, t_s: float) -> Floats:
-        """Return the points that begin at ``t_s`` or later, of the finest tier that has them all.
+        """Return the points from ``t_s`` on, of the finest resolution that has them all.
 
         Returns
         -------
         array of float
-            ``(points, 4)``: when a point begins, the least, the last middle and the most within it.
+            ``(points, 4)``: a point's begin, its smallest value, its last median and its largest.
         """
-        for tier in self._tiers:
-            points = tier.points()
-            if tier.is_whole or (len(points) and points[0, 0] <= t_s) or tier is self._tiers[-1]:
+        for resolution in self._resolutions:
+            points = resolution.points()
+            if (
+                resolution.is_whole
+                or (len(points) and points[0, 0] <= t_s)
+                or resolution is self._resolutions[-1]
+            ):
                 return points[points[:, 0] >= t_s]
-        raise AssertionError("there is a last tier")
+        raise AssertionError("there is a last resolution")

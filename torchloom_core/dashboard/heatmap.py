@@ -1,8 +1,9 @@
-"""A byte a worker: what a heat map is painted from, whole or as what has changed.
+"""A byte for each worker: the frames that a heatmap is painted from, whole or as a change.
 
-A frame is little-endian: kind (1 whole, 2 change), channel (0 states, 1 values), two bytes of
-nothing, the number of rows as ``uint32``, the values of the bytes 1 and 255 as ``float64`` each,
-and then a byte a row, or a bit a row that says whether it has changed and a byte for each that has.
+A frame is little-endian: kind (1 whole, 2 change), channel (0 states, 1 values), two zero
+bytes, the number of rows as ``uint32``, the values of the bytes 1 and 255 as ``float64`` each,
+and then a byte for each row, or a bit for each row (changed or not) and a byte for each that has
+changed.
 """
 
 import struct
@@ -20,14 +21,18 @@ STATES, VALUES = 0, 1
 _HEADER = struct.Struct("<BBHIdd")
 _OUTLIERS_PERCENT = 1.0
 _FAR = 1e300
-"""Differences beyond this are no numbers any more."""
+"""Larger values are clipped."""
 
 _NARROW = 0.3
-"""A scale of which so little is used is made anew."""
+"""A scale of which a smaller share is used is replaced."""
+
+_LOW_RATIO, _HIGH_RATIO = 0.5, 2.0
+"""A scale of positive values reaches from and to these multiples of their median: a small
+difference looks small."""
 
 _SMALL = 64
 _ENDS = 5
-"""Of a fleet that is larger than ``_SMALL``, so many with the least and the most."""
+"""Rows at each end that are listed of a fleet larger than ``_SMALL``."""
 
 
 class Scale(NamedTuple):
@@ -38,16 +43,19 @@ class Scale(NamedTuple):
 
 
 def scale_of(values: Floats, before: Scale | None) -> Scale:
-    """Return a scale on which the values can be told apart, the one of before as long as it does.
+    """Return a scale for the values: the one before while they fit it.
 
-    What lies beyond the first and the last percent does not stretch it: those are painted as far
-    as it reaches.
+    It covers the values but for the first and the last percent, and of positive values at least
+    ``_LOW_RATIO`` to ``_HIGH_RATIO`` times the median. Values outside are clipped to its ends.
     """
     finite = np.clip(values[np.isfinite(values)], -_FAR, _FAR)
     if not len(finite):
         return before or Scale(0.0, 1.0)
     low, high = np.percentile(finite, [_OUTLIERS_PERCENT, 100.0 - _OUTLIERS_PERCENT])
     low, high = float(low), float(high)
+    median = float(np.median(finite))
+    if median > 0.0 <= low:
+        low, high = min(low, _LOW_RATIO * median), max(high, _HIGH_RATIO * median)
     if before is not None:
         width = before.high - before.low
         inside = before.low <= low and high <= before.high
@@ -60,21 +68,21 @@ def scale_of(values: Floats, before: Scale | None) -> Scale:
 
 
 def bytes_of(values: Floats, scale: Scale) -> Bytes:
-    """Return each value as 1 to 255 on a scale, 0 where there is none."""
+    """Return each value as 1 to 255 on a scale, 0 for NaN."""
     width = scale.high - scale.low
     share = (np.clip(values, scale.low, scale.high) - scale.low) / (width or 1.0)
     painted = 1.0 + np.rint(254.0 * share)
     return np.where(np.isnan(values), 0.0, painted).astype(np.uint8)
 
 
-def farthest_of(values: Floats) -> list[tuple[int, float]]:
-    """Return rows and their values as they are: all of a small fleet, else the ends.
+def extremes_of(values: Floats) -> list[tuple[int, float]]:
+    """Return rows and their exact values, the largest first: all of a small fleet, else the ends.
 
-    From the most down; what is no number is left out.
+    Values that are not finite are left out.
 
     Examples
     --------
-    >>> farthest_of(np.array([0.1, np.nan, 7.0]))
+    >>> extremes_of(np.array([0.1, np.nan, 7.0]))
     [(2, 7.0), (0, 0.1)]
     """
     rows = np.flatnonzero(np.isfinite(values))
@@ -86,7 +94,7 @@ def farthest_of(values: Floats) -> list[tuple[int, float]]:
 
 
 class Painter:
-    """One channel of one browser: knows what it has, and makes what it lacks.
+    """One channel of one browser: computes the frame that the browser lacks.
 
     Parameters
     ----------
@@ -100,7 +108,7 @@ class Painter:
         self._scale = Scale(0.0, 0.0)
 
     def frame(self, rows: Bytes, scale: Scale = Scale(0.0, 0.0)) -> bytes:  # noqa: B008
-        """Return the frame that makes what the browser has into ``rows``, empty if it is that."""
+        """Return the frame that updates the browser to ``rows``, empty if nothing has changed."""
         before, self._sent = self._sent, rows
         is_other = before is None or len(before) != len(rows) or scale != self._scale
         self._scale = scale
@@ -116,7 +124,7 @@ class Painter:
         return self._header(CHANGE, len(rows)) + which + rows[changed].tobytes()
 
     def forget(self) -> None:
-        """Send all of it next time: the browser looks at another metric."""
+        """Send a whole frame next time: the browser shows another metric."""
         self._sent = None
 
     def _header(self, kind: int, count: int) -> bytes:

@@ -1,4 +1,4 @@
-"""The table of knobs for people: what each takes, what is wanted, and who has which value."""
+"""The table of knobs for people: ranges, desired values, and how many workers have which value."""
 
 from collections import Counter
 from collections.abc import Container, Mapping
@@ -10,42 +10,42 @@ from torchloom_core.wire.messages import KnobSpec, KnobValue
 from torchloom_core.wire.operator import KnobTable
 
 _MOST_VALUES = 8
-"""Of one knob that are told apart; how many workers have another is counted."""
+"""Values of one knob that are listed; workers with other values are counted together."""
 
 
 def knob_rows(
     table: KnobTable, values: Mapping[str, Mapping[str, KnobValue]], standbys: Container[str]
 ) -> list[dict[str, Any]]:
-    """Return a row a knob: what it takes, what is wanted, and how many workers have which value.
+    """Return a row for each knob: range, desired value, and how many workers have which value.
 
-    A standby is given the run's values once it joins: those of ``standbys`` are counted apart.
+    A standby takes the run's values when it joins: ``standbys`` are counted separately.
     """
-    wanted: dict[str, dict[str, KnobValue]] = {}
+    desired: dict[str, dict[str, KnobValue]] = {}
     since_ns: dict[str, int] = {}
-    for wish in table.desired:
-        if wish.value is not None and not wish.waits:
-            wanted.setdefault(wish.knob, {})[wish.worker or ""] = wish.value
-            since_ns[wish.knob] = max(since_ns.get(wish.knob, 0), wish.since_ns)
-    run, aside = _Counts(table.specs), _Counts(table.specs)
+    for one in table.desired:
+        if one.value is not None and not one.waits:
+            desired.setdefault(one.knob, {})[one.worker or ""] = one.value
+            since_ns[one.knob] = max(since_ns.get(one.knob, 0), one.since_ns)
+    run, waiting = _Counts(table.specs), _Counts(table.specs)
     for worker, own in values.items():
-        (aside if worker in standbys else run).add(own)
+        (waiting if worker in standbys else run).add(own)
     return [
         {
             **msgspec.to_builtins(spec),
             "fence": spec.fence,
-            "wanted": wanted.get(spec.name, {}),
+            "desired": desired.get(spec.name, {}),
             "since_s": since_ns.get(spec.name, 0) / 1e9,
             "values": run.most(spec.name),
             "others": run.others(spec.name),
-            "standbys": aside.most(spec.name),
-            "is_tried": spec.name in table.tried,
+            "standbys": waiting.most(spec.name),
+            "has_preview": spec.name in table.tried,
         }
         for spec in table.specs
     ]
 
 
 class _Counts:
-    """How many workers have which value of which knob."""
+    """Counts workers by knob and value."""
 
     def __init__(self, specs: tuple[KnobSpec, ...]) -> None:
         self._floats = {spec.name for spec in specs if spec.kind == "float"}
@@ -53,9 +53,9 @@ class _Counts:
         self._shown: dict[str, KnobValue] = {}
 
     def add(self, own: Mapping[str, KnobValue]) -> None:
-        for knob, told in own.items():
-            is_float = knob in self._floats and isinstance(told, int)
-            value = float(told) if is_float else told  # 3 and 3.0 are one
+        for knob, reported in own.items():
+            is_float = knob in self._floats and isinstance(reported, int)
+            value = float(reported) if is_float else reported  # 3 and 3.0 are one
             key = msgspec.json.encode(value).decode()
             self._shown[key] = value
             self._have.setdefault(knob, Counter())[key] += 1

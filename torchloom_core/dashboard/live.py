@@ -1,4 +1,4 @@
-"""The run as the dashboard knows it: fed by what all people may hear, and by asking the Weaver."""
+"""The state of a live run: from the run's public subjects, and from the Weaver's answers."""
 
 import asyncio
 import math
@@ -10,11 +10,12 @@ from typing import TypeVar
 import msgspec
 from nats.aio.msg import Msg
 
-from torchloom_core.clock import SystemClock
+from torchloom_core.clock import SECOND_NS, SystemClock
 from torchloom_core.dashboard.backfill import Backfill
 from torchloom_core.dashboard.knob_rows import knob_rows
-from torchloom_core.dashboard.seen import Seen
+from torchloom_core.dashboard.run_state import RunState
 from torchloom_core.errors import RequestError
+from torchloom_core.trajectory.layout import META, Meta, epoch_folder, epochs
 from torchloom_core.transport.inbound import Inlet
 from torchloom_core.transport.operator import ControlClient
 from torchloom_core.wire import subjects
@@ -35,48 +36,49 @@ from torchloom_core.wire.steering import LighthouseView
 _ASK_EVERY_S = 1.0
 _ANSWER_S = 3.0
 _KNOBS_EVERY_S = 2.0
-_MEET_EVERY_S = 5.0
+_TABLE_EVERY_S = 5.0
 _OF_KNOBS = frozenset({"knob_desired", "outcome", "judged"})
 _PENDING_MESSAGES = 200_000
 
 _T = TypeVar("_T")
 
 
-class Live(Seen):
-    """What there is to know of a run now; never asks for anything to be done.
+class Live(RunState):
+    """The state of a live run; only reads.
 
-    ``root`` is where its trajectory is, if it is on this host.
+    ``root`` is the run's trajectory, if it is on this host.
     """
 
     def __init__(self, client: ControlClient, run: str, stale_after_s: float, root: Path) -> None:
         super().__init__(stale_after_s, "the Weaver has not answered yet", run)
         self._client = client
-        self._recall = Backfill(root, self.landscape, self.preview)
+        self._root = root
+        self._backfill = Backfill(root, self.landscape, self.preview)
         self._status_s = -math.inf
         self._inlet = Inlet(run, SystemClock(), self._receive, lambda subject, reason: None)
         self._knobs_due = True
         self._knobs_s = -math.inf
         self._standbys: frozenset[str] = frozenset()
-        self._met_s = -math.inf
+        self._table_s = -math.inf
         self._epoch = -1
 
     async def listen(self) -> None:
-        """Hear what is told from now on."""
+        """Subscribe to everything from now on."""
         client, run = self._client, self.run
         await client.subscribe(subjects.telemetry(run), self._take_telemetry, _PENDING_MESSAGES)
         await client.subscribe(subjects.event(run), self._take_report, _PENDING_MESSAGES)
         await client.subscribe(subjects.bulk(run), self._take_report, _PENDING_MESSAGES)
-        await client.subscribe(subjects.out(run), self._take_told, _PENDING_MESSAGES)
+        await client.subscribe(subjects.out(run), self._take_public_output, _PENDING_MESSAGES)
         await client.settle()
-        client.on_reconnect(self._recall.miss)
+        client.on_reconnect(self._backfill.miss)
 
     async def follow(self) -> None:
-        """Ask the Weaver now and again, and close each second, for ever."""
+        """Poll the Weaver, and close each second, for ever."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._keep_asking())
-            tasks.create_task(self._recall.follow())
+            tasks.create_task(self._poll())
+            tasks.create_task(self._backfill.follow())
 
-    async def _keep_asking(self) -> None:
+    async def _poll(self) -> None:
         loop = asyncio.get_running_loop()
         due = loop.time()
         while True:
@@ -87,10 +89,10 @@ class Live(Seen):
 
     @property
     def age_s(self) -> float | None:
-        """How old the Weaver's last word is; None where there was none."""
+        """The age of the Weaver's last answer, seconds; None before the first."""
         return None if self.status is None else time.monotonic() - self._status_s
 
-    # --- what is heard ---
+    # --- subscriptions ---
 
     async def _take_telemetry(self, msg: Msg) -> None:
         self._inlet.take_telemetry(msg)
@@ -98,57 +100,59 @@ class Live(Seen):
     async def _take_report(self, msg: Msg) -> None:
         self._inlet.take_report(msg)
 
-    async def _take_told(self, msg: Msg) -> None:
+    async def _take_public_output(self, msg: Msg) -> None:
         kind = msg.subject.removeprefix(subjects.out(self.run, ""))
-        self.hear_told(kind, msg.data, time.time())
+        self.take_output(kind, msg.data, time.time())
         self._knobs_due |= kind in _OF_KNOBS
 
     def _receive(self, message: Telemetry | WorkerEvent | Ack | LighthouseView, _: int) -> bool:
         now_s = time.time()
         match message:
             case Telemetry():
-                self.board.hear(message, now_s)
+                self.board.take(message, now_s)
             case Hello():
-                self.board.meet(message, now_s)
+                self.board.add(message, now_s)
                 self._knobs_due = True
             case Exit():
-                self.board.bury(message, now_s)
+                self.board.end(message, now_s)
             case Note(kind=kind) if kind == LOG:
                 self.record.log(message, now_s)
             case Note():
                 self.standby_tasks.take(message)
         return True
 
-    # --- what is asked ---
+    # --- polling ---
 
     async def _ask(self) -> None:
         try:
             status = await self._of("status", Status, Page(workers=False))
-            rested = time.monotonic() - self._met_s >= _MEET_EVERY_S
-            if status.epoch != self._epoch or (self.board.strangers and rested):
-                # Another Weaver, or workers of before this dashboard: the whole table, once.
-                self._met_s = time.monotonic()
-                await self._meet_all()
+            is_due = time.monotonic() - self._table_s >= _TABLE_EVERY_S
+            if status.epoch != self._epoch or (self.board.strangers and is_due):
+                # Another Weaver, or workers older than this dashboard: the whole table, once.
+                self._table_s = time.monotonic()
+                await self._read_table()
             if self.status is not None and status.epoch != self._epoch:
                 self.record.forget_waiting(_waiting(self.status) - _waiting(status))
+            if status.epoch != self._epoch:
+                self.started_s = await asyncio.to_thread(_started_s, self._root)
             self._epoch = status.epoch
             self.status, self._status_s, self.trouble = status, time.monotonic(), ""
             for flight in status.flights:
                 whose = flight.id, flight.worker, flight.incarnation
                 self.standby_tasks.add_command(*whose, flight.verb, flight.cause)
-            self._recall.compare(status)
-            for said in forecasts_of(status):
-                self.record.foresee(said, time.time())
+            self._backfill.compare(status)
+            for forecast in forecasts_of(status):
+                self.record.add_forecast(forecast, time.time())
             standbys = self.board.workers_in("standby")
             if standbys != self._standbys:
                 self._standbys, self._knobs_due = standbys, True
             if self._knobs_due and time.monotonic() - self._knobs_s >= _KNOBS_EVERY_S:
                 self._knobs_due, self._knobs_s = False, time.monotonic()
-                await self._look_at_knobs()
+                await self._read_knobs()
         except RequestError as error:
             self.trouble = str(error)
 
-    async def _meet_all(self) -> None:
+    async def _read_table(self) -> None:
         page = await self._of("status", Status)
         self.board.learn(page.workers, time.time())
         while page.more and page.workers:
@@ -157,15 +161,18 @@ class Live(Seen):
         self.board.strangers.clear()
         self._knobs_due = True
 
-    async def _look_at_knobs(self) -> None:
+    async def _read_knobs(self) -> None:
         first = page = await self._of("knobs", KnobTable)
         values = dict(first.values)
         while page.more and page.values:
             page = await self._of("knobs", KnobTable, Page(after=list(page.values)[-1]))
             values |= page.values
-        told = knob_rows(first, values, self._standbys)
-        if told != self.knobs:
-            self.knobs, self.knobs_version = told, self.knobs_version + 1
+        rows = knob_rows(first, values, self._standbys)
+        self.record.knob_values = {
+            row["name"]: row["values"][0][0] for row in rows if row["values"]
+        }
+        if rows != self.knobs:
+            self.knobs, self.knobs_version = rows, self.knobs_version + 1
 
     async def _of(self, verb: str, answer: type[_T], page: Page | None = None) -> _T:
         body = b"" if page is None else msgspec.json.encode(page)
@@ -175,7 +182,15 @@ class Live(Seen):
         except UNREADABLE:
             with suppress(*UNREADABLE):
                 raise RequestError(msgspec.json.decode(reply, type=Answer).text) from None
-            raise RequestError(f"{verb}: need a {answer.__name__} for an answer") from None
+            raise RequestError(f"{verb}: need a {answer.__name__} as the answer") from None
+
+
+def _started_s(root: Path) -> float:
+    """Return when the record began, seconds since the epoch; 0 if it is not on this host."""
+    with suppress(OSError, IndexError, *UNREADABLE):
+        meta = (epoch_folder(root, epochs(root)[0]) / META).read_bytes()
+        return msgspec.json.decode(meta, type=Meta).started_ns / SECOND_NS
+    return 0.0
 
 
 def _waiting(status: Status) -> frozenset[str]:
@@ -183,12 +198,12 @@ def _waiting(status: Status) -> frozenset[str]:
 
 
 def forecasts_of(status: Status) -> list[Forecast]:
-    """Return what each active predictor says now, also of one that has nobody at risk."""
-    said: dict[str, list[AtRisk]] = {
+    """Return the newest forecast of each active predictor, also where no worker is at risk."""
+    at_risk: dict[str, list[AtRisk]] = {
         plugin.name: [] for plugin in status.plugins if plugin.kind == "predictor"
     }
     for one in status.at_risk:
-        said.setdefault(one.predictor, []).append(one)
+        at_risk.setdefault(one.predictor, []).append(one)
     return [
         Forecast(
             id="",
@@ -197,5 +212,5 @@ def forecasts_of(status: Status) -> list[Forecast]:
             hazard={one.worker: one.hazard for one in some},
             why={one.worker: one.why for one in some},
         )
-        for name, some in said.items()
+        for name, some in at_risk.items()
     ]

@@ -1,4 +1,4 @@
-"""What came of each policy's proposals so far: counts beside what a backtest promised."""
+"""What came of each policy's proposals so far: counts, beside what a backtest expected."""
 
 from dataclasses import dataclass
 
@@ -11,9 +11,9 @@ MOST_POLICIES = 100
 
 @dataclass
 class PolicyCounts:
-    """Of one policy: granted actions that change something, and what became of them.
+    """Verdicts and outcomes of one policy's actions that change something.
 
-    ``net_gpu_s`` is what the granted ones promised, useful GPU-seconds.
+    ``net_gpu_s`` is the expected net gain of the granted ones, useful GPU-seconds.
     """
 
     granted: int = 0
@@ -28,45 +28,45 @@ class PolicyCounts:
 
 
 class PolicyStatistics:
-    """One a policy; of more than `MOST_POLICIES` none is kept. What people ask for is none's."""
+    """Counts for up to `MOST_POLICIES` policies; requests of people are not counted."""
 
     def __init__(self) -> None:
         self.of: dict[str, PolicyCounts] = {}
 
     def decided(self, verdict: Verdict) -> None:
         """Count a verdict."""
-        tally = self._of(verdict.policy)
+        counts = self._of(verdict.policy)
         if kind_of(verdict.action).skips_price_check:
             return
         if not verdict.granted:
-            tally.denied += 1
+            counts.denied += 1
             return
-        tally.granted += 1
-        tally.net_gpu_s += verdict.net_gpu_s
+        counts.granted += 1
+        counts.net_gpu_s += verdict.net_gpu_s
 
     def ended(self, outcome: Outcome) -> None:
-        """Count what a granted action came to."""
+        """Count an outcome."""
         if kind_of(outcome.action).skips_price_check:
             return
-        tally = self._of(outcome.policy)
+        counts = self._of(outcome.policy)
         match outcome.result:
             case "done":
-                tally.done += 1
+                counts.done += 1
             case "partial":
-                tally.partial += 1
+                counts.partial += 1
             case "undone":
-                tally.undone += 1
+                counts.undone += 1
 
     def judged(self, policy: str, judgement: Judged) -> None:
-        """Count what the guard said of a change."""
-        tally = self._of(policy)
+        """Count a judgement of the guard."""
+        counts = self._of(policy)
         match judgement.hurt:
             case True:
-                tally.hurt += 1
+                counts.hurt += 1
             case False:
-                tally.harmless += 1
+                counts.harmless += 1
             case None:
-                tally.unjudged += 1
+                counts.unjudged += 1
 
     def _of(self, policy: str) -> PolicyCounts:
         known = self.of.get(policy)

@@ -1,11 +1,11 @@
-"""How often a browser may ask for something: so often a second, and some more at once."""
+"""Limit how often a browser sends requests: a rate, and a burst."""
 
 import time
 from collections.abc import Callable
 
 
 class RateLimit:
-    """Fills up with time, and is used up by asking.
+    """A token bucket.
 
     Examples
     --------
@@ -22,7 +22,7 @@ class RateLimit:
         self._left, self._at_s = self._at_once, now_s()
 
     def is_taken(self) -> bool:
-        """Say whether there was one left, and take it."""
+        """Take a token, and return whether there was one."""
         now_s = self._now_s()
         self._left = min(self._at_once, self._left + self._per_s * (now_s - self._at_s))
         self._at_s = now_s

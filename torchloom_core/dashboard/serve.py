@@ -1,4 +1,4 @@
-"""Run the dashboard: hear the run, and serve the page until told to stop."""
+"""Run the dashboard: follow the run, and serve its page until SIGINT or SIGTERM."""
 
 import asyncio
 import errno
@@ -15,9 +15,10 @@ from torchloom_core.dashboard.auth import LOOPBACK
 from torchloom_core.dashboard.backtest import LOOK_EVERY_S, Backtest
 from torchloom_core.dashboard.browser import PATIENCE_S
 from torchloom_core.dashboard.live import Live
-from torchloom_core.dashboard.past import Past
+from torchloom_core.dashboard.recorded_run import RecordedRun
 from torchloom_core.dashboard.requests import PageRequests
 from torchloom_core.dashboard.session_keys import SessionKeys
+from torchloom_core.dashboard.slow import RATIO
 from torchloom_core.errors import DashboardError
 from torchloom_core.trajectory.layout import run_folder
 from torchloom_core.transport.operator import ControlClient
@@ -38,16 +39,16 @@ Ready = Callable[[str], None]
 async def serve(
     config: Config, url: str, creds: Path | None, backtest: Backtest, ready: Ready
 ) -> None:
-    """Serve a run that goes on until SIGINT or SIGTERM.
+    """Serve a live run until SIGINT or SIGTERM.
 
     Parameters
     ----------
     url, creds
-        The run's broker, and the credentials of whoever opens the dashboard: what its pages may do.
+        The run's broker, and the credentials that decide what the pages may do.
     backtest : Backtest
-        What to hold against what comes of the policies.
+        The expected gains of the policies.
     ready : callable
-        Told the link that opens it, and another one whenever that was used.
+        Called with the link that opens the page, and with a new one whenever it was used.
 
     Raises
     ------
@@ -68,7 +69,7 @@ async def serve(
             await client.close()
 
 
-async def serve_past(config: Config, root: Path, backtest: Backtest, ready: Ready) -> None:
+async def serve_recorded(config: Config, root: Path, backtest: Backtest, ready: Ready) -> None:
     """Serve a recorded run until SIGINT or SIGTERM.
 
     Parameters
@@ -85,20 +86,21 @@ async def serve_past(config: Config, root: Path, backtest: Backtest, ready: Read
     StateError
         If there is no trajectory, or it cannot be read.
     """
-    past = Past(root, config.weaver.stale_after_s)
+    recorded = RecordedRun(root, config.weaver.stale_after_s)
     with _listener(config.dashboard) as found:
-        await _serve(config, found, past.run, past, None, backtest, ready)
+        await _serve(config, found, recorded.run, recorded, None, backtest, ready)
 
 
 async def _serve(
     config: Config,
     found: socket.socket,
     run: str,
-    seen: Live | Past,
-    asks: PageRequests | None,
+    state: Live | RecordedRun,
+    requests: PageRequests | None,
     backtest: Backtest,
     ready: Ready,
 ) -> None:
+    state.board.slow.ratio = float(config.policies.get("straggler", {}).get("ratio", RATIO))
     dashboard, loop, stop = config.dashboard, asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
@@ -106,18 +108,18 @@ async def _serve(
     where = url_of(found, secure=secure)
     keys = SessionKeys(Path(config.weaver.state_dir) / "dashboard")
 
-    def tell() -> None:
+    def print_link() -> None:
         ready(f"{where}/?token={keys.token}")
 
     hosts = hosts_of(dashboard.host, dashboard.names)
-    app = application(seen, asks, keys, run, hosts, secure=secure, on_entry=tell)
+    app = application(state, requests, keys, run, hosts, secure=secure, on_entry=print_link)
     tls = {"ssl_certfile": dashboard.certificate, "ssl_keyfile": dashboard.key} if secure else {}
     async with served(app, found, **_OPTIONS, **tls):
-        tell()
-        following = asyncio.create_task(seen.follow())
-        looking = asyncio.create_task(_look(seen, backtest))
+        print_link()
+        following = asyncio.create_task(state.follow())
+        watching = asyncio.create_task(_watch(state, backtest))
         stopping = asyncio.create_task(stop.wait())
-        tasks = {following, looking, stopping}
+        tasks = {following, watching, stopping}
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
             task.cancel()
@@ -125,10 +127,10 @@ async def _serve(
             task.result()
 
 
-async def _look(seen: Live | Past, backtest: Backtest) -> None:
-    """Have pages shown the newest backtest, for ever."""
+async def _watch(state: Live | RecordedRun, backtest: Backtest) -> None:
+    """Show the newest backtest, for ever."""
     while True:
-        seen.backtest = await asyncio.to_thread(backtest.told)
+        state.backtest = await asyncio.to_thread(backtest.shown)
         await asyncio.sleep(LOOK_EVERY_S)
 
 
@@ -145,7 +147,7 @@ def _listener(dashboard: Dashboard) -> socket.socket:
             )
         raise DashboardError(f"[dashboard]: {why}") from None
     if sys.platform == "linux":
-        # Else what was sent to a browser that takes nothing is kept for as long as that lasts.
+        # Otherwise data for a browser that takes none stays in memory for as long as that lasts.
         patience_ms = round(1000 * PATIENCE_S)
         found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, patience_ms)
     return found
@@ -177,7 +179,7 @@ def _check_tls(certificate: str, key: str) -> None:
         except OSError as error:
             raise DashboardError(f"{need}: {error.strerror}") from None
         if holds not in text:
-            raise DashboardError(f"{need}: it holds none")
+            raise DashboardError(f"{need}: there is none in it")
     try:
         # Without a password openssl would ask for one at the terminal.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")

@@ -1,4 +1,7 @@
-"""Session keys: a link that lets a browser in once, and the cookie that it leaves there."""
+"""Session keys: a token in a link that works once, and a signed cookie.
+
+itsdangerous would sign, but neither allow for a clock that was set back nor redeem a token once.
+"""
 
 import hashlib
 import hmac
@@ -11,10 +14,10 @@ from torchloom_core.errors import StateError
 from torchloom_core.files import private_folder, write_private
 
 COOKIE_S = 30 * 86_400
-"""How long a browser stays let in."""
+"""How long a cookie is valid, seconds."""
 
 _SET_BACK_S = 86_400
-"""How far this host's clock may be set back meanwhile; who sits at the page has the kill switch."""
+"""How far this host's clock may be set back: an open page keeps the kill switch."""
 
 _KEY_BYTES = 32
 _SESSION_BYTES = 4
@@ -22,13 +25,13 @@ _LONGEST_COOKIE = 200
 
 
 class SessionKeys:
-    """Tokens, each of which is good once, and cookies that outlive the dashboard's process.
+    """Tokens, each valid once, and cookies that outlive the dashboard's process.
 
     Parameters
     ----------
     folder : Path
-        Where the key is kept with which cookies are signed; it is made if it is not there. Two
-        dashboards of one folder let each other's browsers in.
+        Where the key that signs cookies is stored; it is created if missing. Two dashboards of
+        one folder accept each other's cookies.
 
     Raises
     ------
@@ -42,23 +45,23 @@ class SessionKeys:
         self.token = secrets.token_urlsafe(_KEY_BYTES)
 
     def redeem(self, token: str) -> str:
-        """Return a cookie for the token that is good now, which then is none; else nothing."""
+        """Return a cookie for the valid token, which is then used up; empty for any other."""
         if not hmac.compare_digest(token.encode(errors="replace"), self.token.encode()):
             return ""
         self.token = secrets.token_urlsafe(_KEY_BYTES)
-        said = f"{secrets.token_hex(_SESSION_BYTES)}.{int(self._now_s())}"
-        return f"{said}.{self._sign(said)}"
+        text = f"{secrets.token_hex(_SESSION_BYTES)}.{int(self._now_s())}"
+        return f"{text}.{self._sign(text)}"
 
     def session(self, cookie: str) -> str:
-        """Return which browser a cookie was given to, nothing for one that is not ours or old."""
-        said, _, signed = cookie[:_LONGEST_COOKIE].rpartition(".")
-        if not hmac.compare_digest(self._sign(said).encode(), signed.encode(errors="replace")):
+        """Return the session of a cookie; empty if the cookie is expired or not ours."""
+        text, _, signed = cookie[:_LONGEST_COOKIE].rpartition(".")
+        if not hmac.compare_digest(self._sign(text).encode(), signed.encode(errors="replace")):
             return ""
-        session, _, issued_s = said.partition(".")
+        session, _, issued_s = text.partition(".")
         return session if -_SET_BACK_S <= self._now_s() - int(issued_s) < COOKIE_S else ""
 
-    def _sign(self, said: str) -> str:
-        return hmac.new(self._key, said.encode(errors="replace"), hashlib.sha256).hexdigest()
+    def _sign(self, text: str) -> str:
+        return hmac.new(self._key, text.encode(errors="replace"), hashlib.sha256).hexdigest()
 
 
 def _key(path: Path) -> bytes:

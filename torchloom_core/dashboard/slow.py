@@ -1,7 +1,8 @@
-"""Ranks that need longer for a step than the others: the first screen says so.
+"""Find the ranks that take longer for a step than their peers.
 
-As the policy ``straggler`` does, it compares what ranks compute for themselves, where that is told:
-those that wait for each other all take as long as the slowest. The board looks once a second.
+Like the policy ``straggler``, this compares each rank's own work in a step where ranks report it:
+ranks that wait for each other all report the step time of the slowest. The board calls it once a
+second.
 """
 
 from collections.abc import Callable
@@ -13,55 +14,66 @@ from torchloom_core.plugin.arrays import Floats
 
 OWN_S, WHOLE_S = "compute_s", "step_time_s"
 
-_RATIO = 1.5
-"""Slow takes more than so many times the median."""
+RATIO = 1.5
+"""Slow means more than this many times the median, unless ``[policies.straggler]`` sets it."""
 
 _LONG_S = 10.0
-"""For so long without a break: a moment's is no news."""
+"""A rank has to be slow for this long without a break, seconds."""
 
 _FEWEST = 3
-"""Ranks below which there is no median to speak of."""
+"""Ranks below which the median means nothing."""
 
 _NAMED = 3
 
 
 class Slow:
-    """Knows since when which rank has been slow."""
+    """Records since when each rank has been slow.
+
+    Attributes
+    ----------
+    ratio : float
+        A rank is slow above this many times the median.
+    """
 
     def __init__(self) -> None:
+        self.ratio = RATIO
         self._since_s: Floats = np.zeros(0)
         self._last_s = 0.0
         self._time_s: Floats = np.zeros(0)
         self._median_s = np.nan
         self._is_own = False
 
-    def look(self, now_s: float, trains: NDArray[np.bool_], own_s: Floats, whole_s: Floats) -> None:
-        """Look at all ranks, NaN where nothing is told; the rows are those of before."""
+    def update(
+        self, now_s: float, trains: NDArray[np.bool_], own_s: Floats, whole_s: Floats
+    ) -> None:
+        """Take the times of all ranks, NaN where a rank reports none; rows stay in place."""
         own_s, whole_s = np.where(trains, own_s, np.nan), np.where(trains, whole_s, np.nan)
         self._is_own = bool(np.count_nonzero(own_s > 0) >= _FEWEST)
         self._time_s = own_s if self._is_own else whole_s
-        told_s = self._time_s[self._time_s > 0]
-        self._median_s = float(np.median(told_s)) if len(told_s) >= _FEWEST else np.nan
+        reported_s = self._time_s[self._time_s > 0]
+        self._median_s = float(np.median(reported_s)) if len(reported_s) >= _FEWEST else np.nan
         before_s = np.full(len(trains), np.nan)
         before_s[: len(self._since_s)] = self._since_s
         since_s = np.where(np.isnan(before_s), now_s, before_s)
-        self._since_s = np.where(self._time_s > _RATIO * self._median_s, since_s, np.nan)
+        self._since_s = np.where(self._time_s > self.ratio * self._median_s, since_s, np.nan)
         self._last_s = now_s
 
-    def told(self, name_of: Callable[[int], str]) -> str:
-        """Return who is slow, in one line, the slowest first; empty where nobody is.
-
-        ``name_of`` tells whose a row is.
-        """
+    def rows(self) -> list[int]:
+        """Return the rows of the slow ranks, the slowest first."""
         rows = np.flatnonzero(self._last_s - self._since_s >= _LONG_S)  # NaN compares false
-        if not len(rows):
+        return [int(row) for row in rows[np.argsort(-self._time_s[rows], kind="stable")]]
+
+    def summary(self, name_of: Callable[[int], str]) -> str:
+        """Return the slow ranks in one line, the slowest first; empty if there are none."""
+        rows = self.rows()
+        if not rows:
             return ""
-        worst = rows[np.argsort(-self._time_s[rows], kind="stable")][:_NAMED]
         named = ", ".join(
-            f"{name_of(row)} takes {self._time_s[row]:.3g} s" for row in worst.tolist()
+            f"{name_of(row)} {self._time_s[row]:.3g} s"
+            f" ({self._time_s[row] / self._median_s:.1f}x the median)"
+            for row in rows[:_NAMED]
         )
-        more = f" and {len(rows) - len(worst)} more" if len(rows) > len(worst) else ""
-        slow = "1 rank is" if len(rows) == 1 else f"{len(rows)} ranks are"
-        step = "a step's own work" if self._is_own else "a step"
-        said = f"{slow} slower than the others: for {step} {named}{more}"
-        return f"{said}, the median is {self._median_s:.3g} s"
+        more = f" and {len(rows) - _NAMED} more" if len(rows) > _NAMED else ""
+        ranks = "1 slow rank" if len(rows) == 1 else f"{len(rows)} slow ranks"
+        step = "own work in a step" if self._is_own else "step time"
+        return f"{ranks}: {named}{more}; median {step} {self._median_s:.3g} s"

@@ -1,4 +1,4 @@
-"""Ranks that should train, are heard, and finish no step: the first screen says so."""
+"""Find the ranks that train and finish no step."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,28 +11,28 @@ _TRAINS = STATES.index("training")
 
 
 def stalled(board: Board, now_s: float) -> str:
-    """Return who stands still, in one line; empty where nobody does.
+    """Return the stalled ranks in one line; empty if there are none.
 
-    A rank that has finished no step yet may still load, or compile.
+    A rank before its first step does not count: it may still load or compile.
     """
     trains = (board.states(now_s) == _TRAINS) & (board.steps() >= 0)
-    limit_s = board.spent.standstill_s
+    limit_s = board.time_account.stalled_after_s
     rows = np.flatnonzero(trains & (board.progress_age_s(now_s) > limit_s))
     if not len(rows):
         return ""
-    ranks = "rank that trains has" if trains.sum() == 1 else "ranks that train have"
-    said = f"{len(rows)} of {trains.sum()} {ranks} finished no step for over {limit_s:.0f} s: "
-    return said + _named(board, rows)
+    ranks = "training rank has" if trains.sum() == 1 else "training ranks have"
+    text = f"{len(rows)} of {trains.sum()} {ranks} finished no step for over {limit_s:.0f} s: "
+    return text + _named(board, rows)
 
 
 def _named(board: Board, rows: NDArray[np.intp]) -> str:
-    """Name a few, and first whom the others may wait for: all stand still once one of them does."""
+    """Name a few ranks, the likely cause first: one stalled rank stalls its peers."""
     step = board.steps()[rows]
     stopped = board.values(_STOPPED)[rows] > 0
     waits = board.values(_WAITED_S)[rows] > 0
     named = []
     for i in np.lexsort((step, waits, ~stopped))[:_NAMED]:
-        how = "its process is stopped" if stopped[i] else "waits for others" if waits[i] else ""
+        how = "process stopped" if stopped[i] else "waits for others" if waits[i] else ""
         at = f"{board.places[rows[i]].worker} at step {step[i]}"
         named.append(f"{at} ({how})" if how else at)
     more = len(rows) - len(named)

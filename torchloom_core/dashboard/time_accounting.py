@@ -1,9 +1,9 @@
-"""Where the ranks' time has gone so far: into steps that were kept, or into what else.
+"""Account for the ranks' time: useful steps, recomputed steps, stalls, standbys and outages.
 
-It is told from what every rank says of itself anyway, its state and its step, a look a second. It
-is not the goodput of a backtest, which knows what a checkpoint costs: here a step is worth the time
-that it took, but for one that took far longer than steps usually do, and a rank that is given the
-state of others has not made the steps that it skips.
+The account uses only the state and the step that every rank reports, once a second. It is not the
+goodput of a backtest, which knows what a checkpoint costs: here a step counts with the time it
+took, a step that took far longer than usual counts with the usual time, and a rank that receives
+its peers' state is not credited for the steps it skips.
 """
 
 from bisect import bisect_right
@@ -15,78 +15,90 @@ from numpy.typing import NDArray
 
 from torchloom_core.plugin.arrays import Floats, Ints
 
-KEPT, AGAIN, WAITING, STANDBY, DOWN = "kept", "again", "waiting", "standby", "down"
-KINDS = (KEPT, AGAIN, WAITING, STANDBY, DOWN)
-"""What time goes into: steps that were kept, steps that were made again, ranks that are there and
-make none, standbys, and ranks that are silent or failed."""
+USEFUL, RECOMPUTED, STALLED, STANDBY, DOWN = "useful", "recomputed", "stalled", "standby", "down"
+KINDS = (USEFUL, RECOMPUTED, STALLED, STANDBY, DOWN)
+"""Useful steps, steps that had to be trained again, ranks that are reachable and finish no step,
+standbys, and ranks that are unreachable or failed."""
 
 _WORK = "work"
 _OF_STATE = {
     "training": _WORK,
     "draining": _WORK,
     "standby": STANDBY,
-    "silent": DOWN,
+    "unreachable": DOWN,
     "failed": DOWN,
     "left": "",
     "ended": "",
 }
 
 _LONGEST_GAP_S = 5.0
-"""Between two looks; what is longer was not looked at."""
+"""A longer gap between two updates was not observed, and is not accounted for."""
 
 _SLOW = 2.0
 _GRAIN_S = 2.0
-"""A step counts as slow that takes `_SLOW` times as long as usual, and so much beyond."""
+"""A step is slow if it takes `_SLOW` times the usual time and this much more, seconds."""
 
 _LONG_S = 10.0
 _STEPS = 5.0
-"""No step for so long, and for as long as so many steps usually take, is a standstill."""
+"""A rank is stalled after this long, and after the usual time of this many steps."""
 
-_USUAL_LOOKS = 60
+_USUAL_SAMPLES = 60
 _BACK_S = 10.0
-"""A run whose step lies behind the one of so long ago has gone back."""
+"""A run whose step is below the one of this long ago has gone back."""
+
+_RATE_SAMPLES = 31
+"""Updates over which the rate of steps is measured, one a second."""
 
 _MOST_REACHED = 4096
 
 
 class TimeAccount:
-    """The books.
+    """Rank-seconds by kind.
 
     Attributes
     ----------
-    told : dict
-        ``since_s``, since when, seconds since the epoch, and the rank-seconds of each of ``KINDS``;
-        empty before the first look.
+    shares : dict
+        ``since_s``, when the account began, seconds since the epoch, and the rank-seconds of each
+        of ``KINDS``; empty before the first update.
     run_step : int
-        That the middle one has finished of the ranks that were at work last; -1 before the first.
+        The median of the last finished steps of the working ranks; -1 before the first.
     """
 
     def __init__(self, states: tuple[str, ...]) -> None:
-        kinds = [_OF_STATE.get(name, WAITING) for name in states]
+        kinds = [_OF_STATE.get(name, STALLED) for name in states]
         self._is = {kind: np.array([one == kind for one in kinds]) for kind in (*KINDS, _WORK)}
         self._totals = dict.fromkeys(KINDS, 0.0)
         self._step: Ints = np.zeros(0, dtype=np.int64)
         self._furthest: Ints = np.zeros(0, dtype=np.int64)
         self._present_s: Floats = np.zeros(0)
-        self._usual_s: deque[float] = deque(maxlen=_USUAL_LOOKS)
+        self._usual_s: deque[float] = deque(maxlen=_USUAL_SAMPLES)
         self._reached: list[tuple[int, float, float]] = []
+        self._rate: deque[tuple[float, int]] = deque(maxlen=_RATE_SAMPLES)
         self._since_s = self._last_s = 0.0
-        self.told: dict[str, Any] = {}
+        self.shares: dict[str, Any] = {}
         self.run_step = -1
 
     @property
     def usual_s(self) -> float:
-        """How long a step usually takes; 0 before anybody knows."""
+        """The usual time of a step; 0 before it is known."""
         return float(np.median(self._usual_s)) if self._usual_s else 0.0
 
     @property
-    def standstill_s(self) -> float:
-        """How long a rank that finishes no step has to have done so to stand still."""
+    def stalled_after_s(self) -> float:
+        """A rank that finishes no step for longer than this is stalled."""
         return max(_LONG_S, _STEPS * self.usual_s)
 
-    def book(self, now_s: float, state: NDArray[np.uint8], step: Ints) -> None:
-        """Look at all ranks, ``state`` and ``step`` of each row; the rows are those of before."""
-        if not self.told:
+    @property
+    def steps_per_s(self) -> float | None:
+        """Steps of the run per second over the last half minute; None before it is known."""
+        if len(self._rate) < 2:
+            return None
+        (begin_s, begin), (end_s, end) = self._rate[0], self._rate[-1]
+        return max(0.0, (end - begin) / (end_s - begin_s)) if end_s > begin_s else None
+
+    def update(self, now_s: float, state: NDArray[np.uint8], step: Ints) -> None:
+        """Take ``state`` and ``step`` of each row; rows stay in place."""
+        if not self.shares:
             self._since_s = self._last_s = now_s
         took_s = now_s - self._last_s
         took_s = took_s if 0.0 < took_s <= _LONGEST_GAP_S else 0.0
@@ -97,47 +109,50 @@ class TimeAccount:
         self._present_s = np.concatenate([self._present_s, np.zeros(len(step) - known)])
 
         works, down = self._is[_WORK][state], self._is[DOWN][state]
-        # Of steps that were begun and that nobody finishes.
+        # Steps that were begun and that no rank will finish.
         self._totals[DOWN] += float(self._present_s[down].sum())
-        self._totals[WAITING] += float(self._present_s[~works & ~down].sum())
-        for kind in (WAITING, STANDBY, DOWN):
+        self._totals[STALLED] += float(self._present_s[~works & ~down].sum())
+        for kind in (STALLED, STANDBY, DOWN):
             self._totals[kind] += took_s * int(self._is[kind][state].sum())
         self._present_s = np.where(works, self._present_s + took_s, 0.0)
         self._finish(works, step, took_s)
-        self._look_back(now_s, works & (step >= 0), step)
-        self._tell()
+        self._go_back(now_s, works & (step >= 0), step)
+        if self.run_step >= 0:
+            self._rate.append((now_s, self.run_step))
+        self._publish()
 
-    def _finish(self, works: NDArray[np.bool_], step: Ints, look_s: float) -> None:
-        """Book the steps that were finished since the last look, which was ``look_s`` ago."""
+    def _finish(self, works: NDArray[np.bool_], step: Ints, interval_s: float) -> None:
+        """Account for the steps finished since the last update, ``interval_s`` ago."""
         count = step - self._step
-        begun = works & (self._step < 0) & (step >= 0)  # until then it loaded and joined
+        begun = works & (self._step < 0) & (step >= 0)  # until then the rank loaded and joined
         done = works & (self._step >= 0) & (count > 0)
         if done.any():
             took_s, steps = self._present_s[done], count[done]
-            # All but the first were begun since the last look: what stood still made one at most.
-            stood_s = np.maximum(took_s - look_s, 0.0)
+            # All steps but the first began since the last update: a stall belongs to one at most.
+            stood_s = np.maximum(took_s - interval_s, 0.0)
             worth_s = np.minimum(
-                self._worth(took_s, steps), self._worth(stood_s, 1) + np.minimum(took_s, look_s)
+                self._worth(took_s, steps),
+                self._worth(stood_s, 1) + np.minimum(took_s, interval_s),
             )
             self._usual_s.append(float(np.median(took_s / steps)))
-            self._totals[KEPT] += float(worth_s.sum())
-            self._totals[WAITING] += float((took_s - worth_s).sum())
-        self._totals[WAITING] += float(self._present_s[begun].sum())
+            self._totals[USEFUL] += float(worth_s.sum())
+            self._totals[STALLED] += float((took_s - worth_s).sum())
+        self._totals[STALLED] += float(self._present_s[begun].sum())
         self._present_s[begun | done] = 0.0
         self._step = step.copy()
 
     def _worth(self, took_s: Floats, steps: Ints | int) -> Floats:
-        """Return what steps are worth: the time they took, or of slow ones what is usual."""
+        """Return what steps count for: the time they took, or the usual time of slow ones."""
         if not self._usual_s:
             return took_s
         usual_s = self.usual_s * steps
         return np.where(took_s > _SLOW * usual_s + _GRAIN_S, usual_s, took_s)
 
-    def _look_back(self, now_s: float, counts: NDArray[np.bool_], steps: Ints) -> None:
-        """Take back what was kept of steps that are made again.
+    def _go_back(self, now_s: float, counts: NDArray[np.bool_], steps: Ints) -> None:
+        """Move the time of steps that are trained again from useful to recomputed.
 
-        By most ranks: one that comes new and counts from 0, or tells of a step that nobody has
-        come to, says nothing of the run.
+        The majority of ranks decides: a new rank that counts from 0, or one that reports a step
+        that no other has reached, says nothing about the run.
         """
         step, furthest = steps[counts], self._furthest[counts]
         self._furthest[counts] = np.maximum(furthest, step)
@@ -146,7 +161,7 @@ class TimeAccount:
         run_step, reached = int(np.sort(step)[len(step) // 2]), self._reached
         self.run_step = run_step
         if not reached or run_step > reached[-1][0]:
-            reached.append((run_step, self._totals[KEPT], now_s))
+            reached.append((run_step, self._totals[USEFUL], now_s))
             if len(reached) > _MOST_REACHED:
                 del reached[-2::-2]
             return
@@ -154,20 +169,20 @@ class TimeAccount:
         if not before or run_step >= reached[before - 1][0]:
             return
         if 2 * np.count_nonzero(step < furthest) <= len(step):
-            return  # others than those who came so far
+            return  # these are not the ranks that came so far
         self._furthest = np.minimum(self._furthest, run_step)
         rest = bisect_right(reached, run_step, key=lambda one: one[0])
-        kept_s = reached[rest - 1][1] if rest else 0.0
-        lost_s = reached[-1][1] - kept_s
-        self._totals[KEPT] -= lost_s
-        self._totals[AGAIN] += lost_s
+        useful_s = reached[rest - 1][1] if rest else 0.0
+        lost_s = reached[-1][1] - useful_s
+        self._totals[USEFUL] -= lost_s
+        self._totals[RECOMPUTED] += lost_s
         del reached[rest:]
-        reached.append((run_step, self._totals[KEPT], now_s))
+        reached.append((run_step, self._totals[USEFUL], now_s))
 
-    def _tell(self) -> None:
-        """Tell it as if each rank finished now the step that it is in."""
+    def _publish(self) -> None:
+        """Set ``shares`` as if each rank finished its present step now."""
         worth_s = self._worth(self._present_s, 1)
-        told = dict(self._totals)
-        told[KEPT] += float(worth_s.sum())
-        told[WAITING] += float((self._present_s - worth_s).sum())
-        self.told = {"since_s": self._since_s, **told}
+        shares = dict(self._totals)
+        shares[USEFUL] += float(worth_s.sum())
+        shares[STALLED] += float((self._present_s - worth_s).sum())
+        self.shares = {"since_s": self._since_s, **shares}

@@ -1,5 +1,5 @@
-// Colours that people who see few of them tell apart: Okabe and Ito's for states, and cividis for
-// values, whose lightness alone says as much.
+// Colours that colour-blind people can distinguish: Okabe and Ito's for states and for values beside
+// the median, cividis for values without one.
 
 export const STATE_COLOURS = {
   unknown: "#9aa4ae",
@@ -10,22 +10,36 @@ export const STATE_COLOURS = {
   draining: "#0072b2",
   left: "#c7ccd1",
   ended: "#dfe3e7",
-  silent: "#e69f00",
+  unreachable: "#e69f00",
   failed: "#d55e00",
 };
+export const SLOW = "#e69f00";
 
 const CIVIDIS = [
   [0, 34, 78], [18, 53, 112], [59, 73, 108], [87, 93, 109], [112, 113, 115],
   [138, 134, 120], [165, 156, 116], [195, 179, 105], [225, 204, 85], [254, 232, 56],
 ];
+const NEUTRAL = [150, 158, 166], BELOW = [86, 180, 233], ABOVE = [240, 200, 60];
+const FAR = "#d55e00", LOW = 0.5;
+export const USUAL = 1.1; // times the median, and one by this: no difference to speak of
+
+function mix(one, other, share) {
+  return `rgb(${one.map((part, i) => Math.round(part + (other[i] - part) * Math.max(0, Math.min(1, share)))).join(" ")})`;
+}
 
 export function valueColour(byte) {
   if (!byte) return "transparent";
   const at = ((byte - 1) / 254) * (CIVIDIS.length - 1);
   const low = Math.floor(at);
-  const high = Math.min(low + 1, CIVIDIS.length - 1);
-  const mix = CIVIDIS[low].map((one, i) => Math.round(one + (CIVIDIS[high][i] - one) * (at - low)));
-  return `rgb(${mix.join(" ")})`;
+  return mix(CIVIDIS[low], CIVIDIS[Math.min(low + 1, CIVIDIS.length - 1)], at - low);
+}
+
+// Grey near the median; towards blue below it, towards yellow above it, and red from ``far`` on.
+export function ratioColour(ratio, far) {
+  if (ratio > far) return FAR;
+  if (ratio > USUAL) return mix(NEUTRAL, ABOVE, 0.3 + (0.7 * (ratio - USUAL)) / (far - USUAL));
+  if (ratio < 1 / USUAL) return mix(NEUTRAL, BELOW, (1 / USUAL - ratio) / (1 / USUAL - LOW));
+  return mix(NEUTRAL, NEUTRAL, 0);
 }
 
 export const VALUE_COLOURS = Array.from({ length: 256 }, (_, byte) => valueColour(byte));

@@ -1,156 +1,209 @@
-// The page: one socket, one store, some screens, control and the kill switch on each of them.
+// The page: one socket, one store, eight screens; run state, control and kill switch on each of them.
 
-import { el, lock, span } from "./dom.js";
-import { Following } from "./following.js";
-import { ask, Link, NOT_LET_IN } from "./link.js";
-import { Known } from "./known.js";
-import { Said } from "./said.js";
-import { SCREENS } from "./screens.js";
+import { el, fill, lock, number, span } from "./dom.js";
+import { drawGroups } from "./groups.js";
+import { Link, NO_ACCESS, request } from "./link.js";
+import { MessageLine } from "./message_line.js";
+import { RequestOutcomes } from "./request_outcomes.js";
+import { RunStore } from "./run_store.js";
+import { FLEET, SCREENS } from "./screens.js";
+import { goodputOf } from "./time_account.js";
 
 const STALE_S = 5;
 const LEASE_S = 60;
 const RENEW_MS = 20000;
 const EVERY_MS = 500;
-const MIDDLE_PX = 150;
 const TAKE = "Take control";
-const LEAVE = "Release control";
-const STOPS = "No action is granted or carried on until actions are resumed. Works without control.";
+const RELEASE = "Release control";
+const STOPS = "No action is granted or continued until actions are resumed; training continues. Works without control.";
+const LEVELS = { healthy: ["Healthy", "good"], starting: ["Starting", "warn"], degraded: ["Degraded", "warn"], unhealthy: ["Unhealthy", "bad"] };
 
 const at = (id) => document.getElementById(id);
-const known = new Known();
+const store = new RunStore();
 const remembered = { get: () => localStorage.getItem("session") ?? "", set: (name) => localStorage.setItem("session", name) };
-const said = new Said(at("said"));
-const following = new Following(known, (text, good) => said.say(text, good));
+const message = new MessageLine(at("message"));
+const outcomes = new RequestOutcomes(store, (text, good) => message.show(text, good));
 
 const act = {
-  say: (text, good = true) => said.say(text, good),
-  request: (verb, body) => ask(verb, at("session-name").value || "anonymous", body),
-  // Say the answer, and later how that ended which it has led to.
-  tell(answer, proposal = "") {
+  say: (text, good = true) => message.show(text, good),
+  request: (verb, body) => request(verb, at("session-name").value || "anonymous", body),
+  // Show the answer, and later how the request ended.
+  show(answer, proposal = "") {
     const ids = answer.ok && proposal ? [proposal] : answer.ids ?? [];
     act.say(answer.ok && ids.length ? `${answer.text}: it is under way` : answer.text, answer.ok);
-    following.follow(ids);
+    outcomes.follow(ids);
     return answer;
   },
-  ask: async (verb, body = {}) => act.tell(await act.request(verb, body), body.proposal),
-  // question: what a person is asked first, of what cannot be taken back by a click.
+  send: async (verb, body = {}) => act.show(await act.request(verb, body), body.proposal),
+  // question: asked first for an action that no click undoes.
   propose(action, question = "") {
-    if (!question || confirm(question)) return act.ask("propose", { action });
-    act.say("nothing was asked for");
+    if (!question || confirm(question)) return act.send("propose", { action });
+    act.say("Nothing was requested.");
     return null;
   },
-  session: () => `${at("session-name").value}.${known.run?.session ?? ""}`,
-  hasControl: () => Boolean(known.run?.status?.controller) && known.run.status.controller === act.session(),
-  isStale: () => !link.isOpen || known.ageS() === null || known.ageS() > STALE_S,
-  // Why nothing can be asked for; empty while it can.
+  // A value far from those in use is refused until the person has confirmed it.
+  async set(body) {
+    const answer = await act.request("knob.set", body());
+    if (answer.ok || !answer.text.includes('"sure": true')) return act.show(answer);
+    if (!confirm(`${answer.text.split(";")[0]}\n\nSet it anyway?`)) return act.show({ ok: true, text: `${body().knob} was not set` }) && { ok: false };
+    return act.show(await act.request("knob.set", { ...body(), sure: true }));
+  },
+  deny(proposal) {
+    const reason = prompt(`Deny ${proposal}. Reason for the record (optional):`);
+    if (reason !== null) act.request("deny", { proposal, reason }).then((answer) => act.show(answer));
+  },
+  session: () => `${at("session-name").value}.${store.run?.session ?? ""}`,
+  hasControl: () => Boolean(store.run?.status?.controller) && store.run.status.controller === act.session(),
+  isStale: () => !link.isOpen || store.ageS() === null || store.ageS() > STALE_S,
+  // Why no request is possible; empty while one is.
   lock() {
-    if (known.run?.is_recorded) return "this run is on record: nothing can be asked of it";
-    if (!link.isOpen) return "the dashboard is away: what is shown is old";
-    if (act.isStale()) return "no word of the Weaver: what is shown is old";
+    if (store.run?.is_recorded) return "a recorded run takes no requests";
+    if (!link.isOpen) return "disconnected from the dashboard: the data is old";
+    if (act.isStale()) return "no answer from the Weaver: the data is old";
     return act.hasControl() ? "" : "take control first";
   },
-  look: () => link.look({ ...screen.wanted() }),
+  select: () => link.select({ ...screen.wanted() }),
   remember: () => keepAddress("pushState"),
 };
 
-const screens = SCREENS.map(([name, Screen]) => ({ name, made: new Screen(known, act) }));
+const screens = SCREENS.map(([name, Screen]) => ({ name, made: new Screen(store, act) }));
 let current = screens[0];
 let screen = current.made;
 let controlBefore = "";
-let leaves = false; // this page has released control itself
+let releases = false; // this page has released control itself
 const link = new Link(
-  (told) => { known.take(told); draw(); },
-  (frame) => { known.takeFrame(frame); },
+  (update) => { store.take(update); draw(); },
+  (frame) => { store.takeFrame(frame); },
   (isOpen) => {
-    if (isOpen) known.forget();
+    if (isOpen) store.forget();
     draw();
   },
 );
 
 const tabs = screens.map(({ name }, number) =>
-  el("button", { role: "tab", id: `tab-${number}`, "aria-controls": "screen", onclick: () => show(number) }, name),
+  el("button", { role: "tab", id: `tab-${number}`, "aria-controls": "screen", onclick: () => open(number) }, name),
 );
-document.querySelector("nav").append(...tabs);
+at("tabs").append(...tabs);
 
-function show(number) {
-  said.clear();
-  turnTo(number);
+function open(number) {
+  message.clear();
+  show(number);
   act.remember();
 }
 
-function turnTo(number) {
+function openRow(row) {
+  open(FLEET);
+  screens[FLEET].made.open(row);
+}
+
+function show(number) {
   current = screens[number];
   screen = current.made;
   tabs.forEach((tab, other) => {
     tab.setAttribute("aria-selected", String(other === number));
     tab.tabIndex = other === number ? 0 : -1;
   });
-  tabs[0].parentElement.scrollLeft = tabs[number].offsetLeft - MIDDLE_PX; // where they do not all fit
   at("screen").replaceChildren(...screen.parts);
   at("screen").setAttribute("aria-labelledby", `tab-${number}`);
   draw();
 }
 
-// Each place is one to come back to; one that is not another is not put down twice.
+// Each place has an address; the same one is not added twice.
 function keepAddress(how) {
   const address = `#${current.name.toLowerCase()}${screen.address ?? ""}`;
   if (address !== location.hash) history[how](null, "", address);
 }
 
-function freshness() {
+function drawFreshness() {
   const place = at("fresh");
-  const age = known.ageS();
+  const age = store.ageS();
   let text = `data as of ${span(age)} ago`;
-  if (!link.isOpen && link.isShutOut) text = NOT_LET_IN;
+  if (!link.isOpen && link.hasNoAccess) text = NO_ACCESS;
   else if (!link.isOpen && link.refusal) text = `the dashboard is full: ${link.refusal}`;
-  else if (!link.isOpen) text = `disconnected from the dashboard${age === null ? "" : `; data as of ${span(age)} ago`}: knobs are locked`;
-  else if (age === null) text = known.run?.trouble ?? "waiting for the Weaver";
-  else if (age > STALE_S) text = `no word of the Weaver for ${span(age)}: knobs are locked. ${known.run.trouble}`;
+  else if (!link.isOpen) text = `disconnected from the dashboard${age === null ? "" : `; data as of ${span(age)} ago`}: controls are locked`;
+  else if (age === null) text = store.run?.trouble ?? "waiting for the Weaver";
+  else if (age > STALE_S) text = `no answer from the Weaver for ${span(age)}: controls are locked. ${store.run.trouble}`;
   if (place.textContent !== text) place.textContent = text;
-  const isOld = act.isStale() && !(known.run?.is_recorded && link.isOpen);
+  const isOld = act.isStale() && !(store.run?.is_recorded && link.isOpen);
   place.className = isOld ? "old" : "";
-  const heard = isOld ? "what is shown is old" : "what is shown is fresh";
-  if (at("heard").textContent !== heard) at("heard").textContent = heard;
+  const state = isOld ? "the data is old" : "the data is fresh";
+  if (at("fresh-state").textContent !== state) at("fresh-state").textContent = state;
+  return isOld;
+}
+
+function drawHealth(isOld) {
+  const { run } = store;
+  const place = at("health");
+  const { level, reasons } = run?.health ?? { level: "", reasons: [] };
+  const [word, tone] = isOld || !LEVELS[level] ? ["Unknown", "faint"] : LEVELS[level];
+  fill(place, word, () => word);
+  place.className = `pill ${tone}`;
+  place.title = isOld ? "the data is old" : reasons.map(([, text]) => text).join("; ");
+}
+
+function drawVitals() {
+  const { run } = store;
+  if (!run) return;
+  const goodput = goodputOf(run.time_account);
+  const waiting = run.status?.waiting?.length ?? 0;
+  const { training, standby } = run.counts;
+  const vitals = [
+    ["Training", `${training} of ${run.workers - run.counts.left - run.counts.ended - standby} ranks`, "more"],
+    ["Standby", String(standby), "more"],
+    ["Step", run.step < 0 ? "none yet" : String(run.step)],
+    ["Steps/s", number(run.steps_per_s === null ? null : Number(run.steps_per_s.toPrecision(3)))],
+    ["Loss (median)", number(run.loss === null ? null : Number(run.loss.toPrecision(3)))],
+    ["Goodput", goodput === null ? "–" : `${goodput.toFixed(1)} %`],
+    ["Run age", run.started_s ? span(run.now_s - run.started_s) : "–", "more"],
+    ["Pending approvals", String(waiting), "more"],
+  ];
+  const place = at("vitals");
+  fill(place, vitals.length, () => vitals.map(([name, , more]) => el("div", { className: more ?? "" }, el("dt", {}, name), el("dd"))));
+  vitals.forEach(([, value], n) => fill(place.children[n].lastChild, value, () => value));
+  place.lastChild.lastChild.className = waiting ? "warn" : "";
 }
 
 function draw() {
-  freshness();
-  const { run } = known;
+  drawHealth(drawFreshness());
+  const { run } = store;
   if (run?.name) {
     at("run-name").textContent = run.name;
     document.title = `${run.name} – torchLoom`;
   }
+  drawVitals();
+  drawGroups(at("groups"), store, openRow);
   drawControl(run?.status?.controller ?? "");
   drawStop();
-  said.update(`${run?.status?.controller} ${run?.status?.stopped} ${link.isOpen}`);
-  following.update();
+  message.update(`${run?.status?.controller} ${run?.status?.stopped} ${link.isOpen}`);
+  outcomes.update();
   screen.update();
-  act.look();
+  act.select();
 }
 
 function drawControl(control) {
-  at("control").hidden = Boolean(known.run?.is_recorded);
+  at("control").hidden = Boolean(store.run?.is_recorded);
   const holder = control.split(".")[0];
   const isNamesake = holder === at("session-name").value;
-  const drives = act.hasControl() ? "You are in control" : control ? `${isNamesake ? "another " : ""}${holder} is in control` : "No one is in control";
-  if (at("control-holder").textContent !== drives) at("control-holder").textContent = drives;
-  at("control-button").textContent = act.hasControl() ? LEAVE : TAKE;
-  lock(at("session-name"), act.hasControl() ? "it is this name that has control" : ""); // another would lose it
-  if (controlBefore === act.session() && control !== controlBefore && !leaves) {
+  const text = act.hasControl() ? "You are in control" : control ? `${isNamesake ? "another " : ""}${holder} is in control` : "Read-only: control is free";
+  if (at("control-holder").textContent !== text) at("control-holder").textContent = text;
+  at("control-button").textContent = act.hasControl() ? RELEASE : TAKE;
+  lock(at("session-name"), act.hasControl() ? "this name has control" : ""); // another name would lose it
+  if (controlBefore === act.session() && control !== controlBefore && !releases) {
     act.say(control ? `${isNamesake ? "another " : ""}${holder} has taken control from you` : "you do not have control any more", false);
   }
   controlBefore = control;
 }
 
-// Stopping takes nothing but the button; going on takes control, and a question.
+// Stopping takes one click from anyone; resuming takes control and a confirmation.
 function drawStop() {
-  const isStopped = Boolean(known.run?.status?.stopped);
+  const isStopped = Boolean(store.run?.status?.stopped);
   const resumes = isStopped && !act.isStale();
-  at("stopped").hidden = !isStopped;
-  at("stop").textContent = resumes ? "resume actions" : "stop all actions";
-  at("stop").className = resumes ? "" : "danger";
-  lock(at("stop"), known.run?.is_recorded || resumes ? act.lock() : "");
-  if (!at("stop").disabled) at("stop").title = resumes ? "Actions are granted again." : STOPS;
+  const button = at("stop");
+  fill(button, String(resumes), () => (resumes ? ["Resume actions", el("small", {}, "actions are stopped")] : ["Stop all actions", el("small", {}, "training continues")]));
+  button.className = resumes ? "" : "danger";
+  button.dataset.resumes = resumes ? "1" : "";
+  lock(button, store.run?.is_recorded || resumes ? act.lock() : "");
+  if (!button.disabled) button.title = resumes ? "Actions are granted again." : STOPS;
 }
 
 async function stopActions() {
@@ -158,30 +211,30 @@ async function stopActions() {
   act.say(answer.ok ? answer.text : `${answer.text}: "torchloom actions stop" in a shell does it without the dashboard`, answer.ok);
 }
 
-function turnStop() {
-  if (at("stop").textContent !== "resume actions") return stopActions();
-  return confirm("Actions are stopped. Have them granted again?") && act.ask("actions.resume");
+function pressStop() {
+  if (!at("stop").dataset.resumes) return stopActions();
+  return confirm("Actions are stopped. Resume them?") && act.send("actions.resume");
 }
 
-// A click does what the label said: a name typed since it was drawn may be one that holds a lease.
-async function turnControl() {
+// A click does what the label said: a name typed since then may be one that holds a lease.
+async function pressControl() {
   remembered.set(at("session-name").value);
-  leaves = at("control-button").textContent === LEAVE;
-  if (leaves) return act.ask("control.release");
-  at("session-name").blur(); // what is typed from now on are keys
-  const answer = await act.ask("control.take", { lease_s: LEASE_S, force: false });
+  releases = at("control-button").textContent === RELEASE;
+  if (releases) return act.send("control.release");
+  at("session-name").blur(); // from now on keys are shortcuts
+  const answer = await act.send("control.take", { lease_s: LEASE_S, force: false });
   if (answer.ok || !answer.text.endsWith("has control") || !confirm(`${answer.text}. Take it from them?`)) return answer;
-  return act.ask("control.take", { lease_s: LEASE_S, force: true });
+  return act.send("control.take", { lease_s: LEASE_S, force: true });
 }
 
 at("session-name").value = remembered.get();
-at("control").addEventListener("submit", (event) => { event.preventDefault(); turnControl(); });
-at("stop").addEventListener("click", turnStop);
-document.querySelector("nav").addEventListener("keydown", (event) => {
+at("control").addEventListener("submit", (event) => { event.preventDefault(); pressControl(); });
+at("stop").addEventListener("click", pressStop);
+at("tabs").addEventListener("keydown", (event) => {
   const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
   if (!step) return;
   const next = (tabs.indexOf(document.activeElement) + step + tabs.length) % tabs.length;
-  show(next);
+  open(next);
   tabs[next].focus();
 });
 document.addEventListener("keydown", (event) => {
@@ -190,25 +243,25 @@ document.addEventListener("keydown", (event) => {
     if (event.key === "Escape") event.target.blur();
     return;
   }
-  if (event.key >= "1" && event.key <= String(screens.length)) show(Number(event.key) - 1);
+  if (event.key >= "1" && event.key <= String(screens.length)) open(Number(event.key) - 1);
   else if (event.key === "w") (at("session-name").value ? at("control-button") : at("session-name")).focus();
   else if (event.key === "!") stopActions();
-  else if (event.key === "/") { show(1); at("find-worker").focus(); }
-  else if (event.key === "?") act.say(`1 to ${screens.length}: screens; w: to control; /: find a worker; !: stop all actions; arrows and Enter: in the heat map, among the screens and the marks of the timeline; Escape: out of a field`);
+  else if (event.key === "/") { open(FLEET); at("find-worker").focus(); }
+  else if (event.key === "?") act.say(`1 to ${screens.length}: screens; w: control; /: find a worker; !: stop all actions; arrows and Enter: in the heatmap, among the screens and the marks of the timeline; Escape: leave a field`);
   else return;
   event.preventDefault();
 });
 window.addEventListener("resize", () => draw());
 setInterval(draw, EVERY_MS);
-setInterval(() => { if (act.hasControl() && link.isOpen) ask("control.take", at("session-name").value, { lease_s: LEASE_S }); }, RENEW_MS);
+setInterval(() => { if (act.hasControl() && link.isOpen) request("control.take", at("session-name").value, { lease_s: LEASE_S }); }, RENEW_MS);
 
-// Go where the address says: to a screen, and on it to what follows its name.
+// Go where the address points: to a screen, and to the place on it.
 function followAddress() {
   const [name, ...place] = location.hash.slice(1).split("/");
   const number = Math.max(0, screens.findIndex((one) => one.name.toLowerCase() === name));
-  said.clear();
+  message.clear();
   screens[number].made.goTo?.(place);
-  turnTo(number);
+  show(number);
   keepAddress("replaceState");
 }
 

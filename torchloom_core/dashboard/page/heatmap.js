@@ -1,27 +1,28 @@
-// Every worker a cell: painted by its state or a metric, in groups of whatever it hangs on.
+// Every worker is a cell, coloured by its state or a metric, grouped by replica group, node or rack.
 
-import { STATE_COLOURS, VALUE_COLOURS } from "./colours.js";
-import { el, number } from "./dom.js";
+import { ratioColour, SLOW, STATE_COLOURS, VALUE_COLOURS } from "./colours.js";
+import { el } from "./dom.js";
+import { titleOf, valueOf } from "./metrics.js";
 
 const BY_NAME = new Intl.Collator(undefined, { numeric: true });
 const LABEL_PX = 16;
 const GAP_PX = 6;
-const LARGEST_PX = 28;
+const LARGEST_PX = matchMedia("(pointer: coarse)").matches ? 44 : 28;
 const SMALLEST_PX = 3;
 
 export class HeatMap {
-  constructor(known, onOpen, onSay) {
-    this.known = known;
+  constructor(store, onOpen, onSay) {
+    this.store = store;
     this.onOpen = onOpen;
     this.onSay = onSay;
     this.by = "group";
     this.metric = "";
     this.cursor = 0;
     this.canvas = el("canvas", {
-      className: "heat",
+      className: "heatmap",
       tabIndex: 0,
       role: "application",
-      "aria-label": "Heat map of all workers. Arrows move, Enter opens a worker.",
+      "aria-label": "Heatmap of all workers. Arrows move, Enter opens a worker.",
       onkeydown: (event) => this.press(event),
       onclick: (event) => this.click(event),
       onfocus: () => { this.say(); this.paint(); },
@@ -32,9 +33,9 @@ export class HeatMap {
     this.order = [];
   }
 
-  // Lay the cells out: a block each group, row after row.
+  // Lay the cells out: a block for each group, row after row.
   lay() {
-    const { places, placesVersion } = this.known;
+    const { places, placesVersion } = this.store;
     const width = this.canvas.clientWidth;
     const key = `${placesVersion} ${places.length} ${this.by} ${width}`;
     if (key === this.key || !width) return;
@@ -84,26 +85,31 @@ export class HeatMap {
   paint() {
     this.lay();
     if (!this.context) return;
-    const { known, context, size } = this;
-    const [states, values] = known.channels;
-    const names = Object.keys(known.run?.counts ?? {});
+    const { store, context, size } = this;
+    const [states, values] = store.channels;
+    const names = Object.keys(store.run?.counts ?? {});
     const style = getComputedStyle(document.body);
     context.clearRect(0, 0, this.canvas.clientWidth, this.height);
     const edge = size > 5 ? 1 : 0;
-    const bad = [], untold = [];
+    const bad = [], empty = [], slow = [], isSlow = new Set(store.run?.slow ?? []);
+    const colours = this.coloursOf();
     for (const row of this.order) {
-      const state = names[states[row]] ?? "unknown";
+      const state = names[states[row]] ?? "unstore";
       const [x, y] = this.cells[row];
-      context.fillStyle = this.metric ? VALUE_COLOURS[values[row] ?? 0] : STATE_COLOURS[state];
+      context.fillStyle = this.metric ? colours[values[row] ?? 0] : STATE_COLOURS[state];
       context.fillRect(x, y, size - edge, size - edge);
-      if (this.metric && !values[row]) untold.push([x, y]);
-      if (state === "failed" || state === "silent") bad.push([x, y, STATE_COLOURS[state]]);
+      if (this.metric && !values[row]) empty.push([x, y]);
+      if (isSlow.has(row)) slow.push([x, y]);
+      if (state === "failed" || state === "unreachable") bad.push([x, y, STATE_COLOURS[state]]);
     }
-    // Who has not told the metric is there all the same.
+    // A worker without a value is an outline.
     context.lineWidth = 1;
     context.strokeStyle = getComputedStyle(document.documentElement).getPropertyValue("--faint").trim();
-    for (const [x, y] of untold) if (edge) context.strokeRect(x + 0.5, y + 0.5, size - 2, size - 2);
-    // What failed is marked whatever is painted.
+    for (const [x, y] of empty) if (edge) context.strokeRect(x + 0.5, y + 0.5, size - 2, size - 2);
+    // Slow and failed workers are marked in every colouring.
+    context.lineWidth = Math.max(1, size / 8);
+    context.strokeStyle = SLOW;
+    for (const [x, y] of slow) context.strokeRect(x + context.lineWidth / 2, y + context.lineWidth / 2, size - edge - context.lineWidth, size - edge - context.lineWidth);
     context.lineWidth = Math.max(1, size / 6);
     for (const [x, y, colour] of bad) {
       context.strokeStyle = colour;
@@ -165,20 +171,32 @@ export class HeatMap {
     this.onOpen(this.order[found]);
   }
 
-  // What a cell's colour stands for is known to a part in 250, and not beyond the colours' scale.
+  // Positive values are coloured by their ratio to the median, which must be on the scale.
+  isAnchored() {
+    const { median, scale } = this.store;
+    return median > 0 && scale.low <= median && median <= scale.high;
+  }
+
+  coloursOf() {
+    if (!this.metric || !this.isAnchored()) return VALUE_COLOURS;
+    const { median, scale, run } = this.store;
+    return VALUE_COLOURS.map((none, byte) => (byte ? ratioColour((scale.low + ((byte - 1) / 254) * (scale.high - scale.low)) / median, run.slow_ratio) : none));
+  }
+
+  // A colour stands for a value to a part in 250, and not beyond the ends of the scale.
   valueOf(row) {
-    const exact = this.known.farthest.get(row);
-    if (exact !== undefined) return number(exact);
-    const about = { 0: "", 1: "at most ", 255: "at least " }[this.known.channels[1][row] ?? 0] ?? "about ";
-    return about + number(this.known.value(row));
+    const exact = this.store.extremes.get(row);
+    if (exact !== undefined) return valueOf(this.metric, exact);
+    const about = { 0: "", 1: "at most ", 255: "at least " }[this.store.channels[1][row] ?? 0] ?? "about ";
+    return about + valueOf(this.metric, Number(this.store.value(row).toPrecision(3)));
   }
 
   say() {
     const row = this.order[this.cursor];
     if (row === undefined) return;
-    const [worker, group, node, rack] = this.known.places[row];
-    const state = Object.keys(this.known.run.counts)[this.known.channels[0][row]];
-    const value = this.metric ? `, ${this.metric} ${this.valueOf(row)}` : "";
+    const [worker, group, node, rack] = this.store.places[row];
+    const state = Object.keys(this.store.run.counts)[this.store.channels[0][row]];
+    const value = this.metric ? `, ${titleOf(this.metric)} ${this.valueOf(row)}` : "";
     this.onSay(`${worker}, ${state}${value}, group ${group}, node ${node}${rack ? `, rack ${rack}` : ""}`);
   }
 }

@@ -1,14 +1,18 @@
-// The table of knobs: what each takes, what is wanted, what it is, and a way to turn it and back.
+// The table of knobs: range, desired and present values, and a form to set each of them, or back.
 
-import { button, el, fill, lock } from "./dom.js";
+import { button, el, fill, lock, table } from "./dom.js";
 import { freshId } from "./link.js";
 
-export function takes(spec) {
+export function rangeOf(spec) {
   const unit = spec.unit ? ` ${spec.unit}` : "";
   if (spec.kind === "choice") return spec.choices.join(" | ");
+  if (spec.kind === "bool") return "true | false";
   const low = spec.low ?? null, high = spec.high ?? null;
-  if (low === null && high === null) return spec.kind + unit;
-  return `${spec.kind} ${low ?? ""}..${high ?? ""}${unit}`;
+  const kind = spec.kind === "int" ? "integer" : spec.kind === "float" ? "number" : spec.kind;
+  if (low === null && high === null) return kind + unit;
+  if (high === null) return `${kind}, ${low} or more${unit}`;
+  if (low === null) return `${kind}, ${high} or less${unit}`;
+  return `${kind}, ${low} to ${high}${unit}`;
 }
 
 export function shown(value) {
@@ -22,8 +26,8 @@ function counted(values) {
 export function present(spec) {
   const one = spec.values.length === 1 && !spec.others;
   const run = one ? shown(spec.values[0][0]) : counted(spec.values) + (spec.others ? `, others on ${spec.others}` : "");
-  const aside = spec.standbys.filter(([value]) => !one || value !== spec.values[0][0]);
-  return (run || "–") + (aside.length ? `; of standbys ${counted(aside)}` : "");
+  const waiting = spec.standbys.filter(([value]) => !one || value !== spec.values[0][0]);
+  return (run || "–") + (waiting.length ? `; standby: ${counted(waiting)}, takes the run's value when it joins` : "");
 }
 
 function parsed(spec, text) {
@@ -32,34 +36,37 @@ function parsed(spec, text) {
   return text;
 }
 
-const TRY = "try";
-const NOBODY_TRIES = "no standby tries this out: a script's Preview has to offer the knob";
-const COLUMNS = ["knob", "takes", "lands", "wanted", "is", "turn it"];
+const PREVIEW = "preview";
+const NO_PREVIEW = "no standby can preview this knob: the script's Preview has to offer it";
+const ENDS_RUN = /\b(ends|stops)\b/; // a knob whose description says so
+const COLUMNS = ["Knob", "Range", "Applied", "Desired", "Current", "Set"];
 
 export class Knobs {
-  constructor(act, tryOut) {
+  constructor(act, preview) {
     this.act = act;
-    this.tryOut = tryOut;
-    this.before = new Map(); // of each knob, what it was before this page turned it
+    this.preview = preview;
+    this.before = new Map(); // of each knob, its value before this page set it
     this.rows = new Map();
     this.body = el("tbody");
-    const head = COLUMNS.map((name) => el("th", { scope: "col" }, name));
-    this.table = el("div", { className: "scroll knobs" }, el("table", {}, el("thead", {}, el("tr", {}, head)), this.body));
+    this.table = table(COLUMNS, this.body);
+    this.table.classList.add("knobs");
   }
 
-  // Each cell is made anew only where it has changed: whoever types in a field goes on typing.
+  // A cell is rebuilt only where it has changed: typing in a field goes on.
   update(knobs, why) {
     fill(this.body, knobs.map((spec) => spec.name).join(), () => knobs.map((spec) => this.rowOf(spec).row));
     for (const spec of knobs) {
       const { cells, form } = this.rowOf(spec);
-      const wanted = Object.entries(spec.wanted).map(([worker, value]) => (worker ? `${worker}: ${shown(value)}` : shown(value)));
-      const lands = spec.fence === "run" ? "on all ranks at one step" : "on each at its next step";
-      [takes(spec), lands, wanted.join(", ") || "–", present(spec)].forEach((text, i) => fill(cells[i], text, () => text));
+      const desired = Object.entries(spec.desired).map(([worker, value]) => (worker ? `${worker}: ${shown(value)}` : shown(value)));
+      const applied = spec.fence === "run" ? "on all ranks at one step" : "by each rank at its next step";
+      [rangeOf(spec), applied, desired.join(", ") || "unchanged", present(spec)].forEach((text, i) => fill(cells[i], text, () => text));
       fill(form, JSON.stringify([spec.kind, spec.choices]), () => this.form(spec.name, spec));
       this.offerBack(form, spec.name);
-      for (const one of form.querySelectorAll("input, select, button")) lock(one, why || (one.name === TRY && !spec.is_tried ? NOBODY_TRIES : ""));
       const input = form.querySelector("input, select");
-      if (input !== document.activeElement && !input.dataset.draft && spec.values.length) input.value = String(spec.values[0][0]);
+      for (const one of form.querySelectorAll("input, select, button")) {
+        const empty = one.tagName === "BUTTON" && !one.dataset.back && input.value === "" ? "enter a new value first" : "";
+        lock(one, why || (one.name === PREVIEW && !spec.has_preview ? NO_PREVIEW : empty));
+      }
       this.rows.get(spec.name).spec = spec;
     }
   }
@@ -68,7 +75,7 @@ export class Knobs {
     if (!this.rows.has(spec.name)) {
       const cells = COLUMNS.slice(1, 5).map((name) => el("td", { "data-name": name }));
       const form = el("td");
-      const name = el("th", { scope: "row" }, spec.name, spec.doc ? el("div", { className: "faint doc" }, spec.doc) : null);
+      const name = el("th", { scope: "row" }, spec.name, spec.doc ? el("div", { className: "doc" }, spec.doc) : null);
       this.rows.set(spec.name, { row: el("tr", {}, name, cells, form), cells, form, spec });
     }
     return this.rows.get(spec.name);
@@ -77,29 +84,31 @@ export class Knobs {
   form(name, spec) {
     const label = `new value of ${name}`;
     const options = spec.kind === "bool" ? ["true", "false"] : spec.choices ?? [];
-    const keep = (event) => { event.target.dataset.draft = "1"; };
+    const unlock = () => { for (const one of form.querySelectorAll("button")) if (one.title.startsWith("enter")) lock(one, ""); };
     const input = options.length
-      ? el("select", { "aria-label": label, onchange: keep }, options.map((one) => el("option", { value: one }, one)))
-      : el("input", { "aria-label": label, oninput: keep, inputmode: spec.kind === "order" ? "text" : "decimal" });
+      ? el("select", { "aria-label": label, onchange: unlock }, el("option", { value: "" }, "new value"), options.map((one) => el("option", { value: one }, one)))
+      : el("input", { "aria-label": label, placeholder: "new value", oninput: unlock, autocomplete: "off", inputmode: spec.kind === "order" ? "text" : "decimal" });
     const submit = (event) => {
       event.preventDefault();
-      this.turn(name, parsed(spec, input.value), input, false);
+      this.set(name, parsed(spec, input.value), input);
     };
-    return el("form", { className: "row", onsubmit: submit }, input, el("button", { type: "submit" }, "set"), el("button", { type: "button", name: TRY, onclick: () => this.preview(name, parsed(spec, input.value)) }, "preview"), el("span", { className: "back" }));
+    const ends = ENDS_RUN.test(spec.doc ?? "");
+    const form = el("form", { className: "row", onsubmit: submit }, input, el("button", { type: "submit", className: ends ? "danger" : "" }, "Set"), el("button", { type: "button", name: PREVIEW, onclick: () => this.tryOut(name, parsed(spec, input.value)) }, "Preview"), el("span", { className: "back" }));
+    return form;
   }
 
-  // Beside the form, which stays as it is: whoever turns by keys is still in its field.
+  // Outside the fields, so that focus stays in the field.
   offerBack(form, name) {
     const before = this.before.get(name);
-    const turnBack = () => {
-      form.querySelector("[type=submit]").focus(); // the button that is pressed is about to go
-      this.turn(name, before, form.querySelector("input, select"), true);
+    const setBack = () => {
+      form.querySelector("input, select").focus(); // the button that is pressed is about to go
+      this.set(name, before, form.querySelector("input, select"), true);
     };
-    fill(form.querySelector(".back"), JSON.stringify(before), () => (before === undefined ? [] : button(`back to ${shown(before)}`, "", turnBack)));
+    fill(form.querySelector(".back"), JSON.stringify(before), () => (before === undefined ? [] : button(`Undo: back to ${shown(before)}`, "", setBack, { "data-back": "1" })));
   }
 
-  preview(name, value) {
-    if (this.isNumber(name, value)) this.tryOut(name, value);
+  tryOut(name, value) {
+    if (this.isNumber(name, value)) this.preview(name, value);
   }
 
   isNumber(name, value) {
@@ -108,18 +117,15 @@ export class Knobs {
     return false;
   }
 
-  async turn(name, value, input, isBack) {
+  async set(name, value, input, isBack = false) {
     if (!this.isNumber(name, value)) return;
     const { spec } = this.rows.get(name);
+    const doc = spec.doc ?? "";
+    if (!isBack && ENDS_RUN.test(doc) && !confirm(`Set ${name} = ${shown(value)}? ${name}: ${doc}.`)) return this.act.say(`${name} was not set`);
     const was = spec.values.length ? spec.values[0][0] : undefined;
-    let answer = await this.act.request("knob.set", { knob: name, value, id: freshId() });
-    if (!answer.ok && answer.text.includes('"sure": true')) {
-      if (!confirm(`${answer.text.split(";")[0]}\n\nSet it all the same?`)) return this.act.say(`${name} was not set`);
-      answer = await this.act.request("knob.set", { knob: name, value, id: freshId(), sure: true });
-    }
-    this.act.tell(answer);
+    const answer = await this.act.set(() => ({ knob: name, value, id: freshId() }));
     if (!answer.ok) return;
-    delete input.dataset.draft;
+    input.value = "";
     if (isBack) this.before.delete(name);
     else if (was !== undefined) this.before.set(name, was);
   }

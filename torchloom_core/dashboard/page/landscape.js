@@ -1,8 +1,9 @@
-// The loss around the newest weights: what was found, the line along the update, and the plane.
+// The loss landscape around the newest weights: figures, the line along the update, and a plane.
 
+import { colourOf, Frame, isDark, needsLog } from "./charts.js";
 import { VALUE_COLOURS } from "./colours.js";
-import { button, el, fill, lock, number } from "./dom.js";
-import { Head } from "./standby_tasks.js";
+import { button, el, fill, lock, number, section } from "./dom.js";
+import { TaskHead } from "./standby_tasks.js";
 import { clearSurface, drawSurface, turn } from "./surface.js";
 
 const LINE_PX = 240;
@@ -10,29 +11,29 @@ const PLANE_PX = 720;
 const RING_PX = 20;
 const FAR = 1e9;
 const FINEST = 1e5;
-const FIELDS = [["points", "points", 3000, 1, 20000], ["seconds", "seconds", 60, 1, 3600], ["side", "points a side", 51, 3, 101]];
+const FIELDS = [["points", "Points", 3000, 1, 20000], ["seconds", "At most (s)", 60, 1, 3600], ["side", "Points per side", 51, 3, 101]];
 
 export class LandscapeScreen {
-  constructor(known, act) {
-    this.known = known;
+  constructor(store, act) {
+    this.store = store;
     this.act = act;
     this.inputs = FIELDS.map(([name, label, value, min, max]) => [name, el("label", {}, `${label} `, el("input", { type: "number", name, value: String(value), min: String(min), max: String(max), required: true }))]);
     this.ways = el("select", { "aria-label": "plane" }, ["random", "path"].map((name) => el("option", { value: name }, name === "path" ? "the run's path" : "random directions")));
-    this.look = el("button", { type: "submit" }, "look");
-    this.leave = button("end it", "", () => act.propose({ kind: "landscape", points: 0 }));
-    this.head = new Head(known, "landscape", "survey");
-    const form = el("form", { className: "row", onsubmit: (event) => { event.preventDefault(); this.ask(); } }, this.inputs.map(([, label]) => label), el("label", {}, "plane of ", this.ways), this.look, this.leave);
+    this.start = el("button", { type: "submit" }, "Compute");
+    this.end = button("End", "", () => act.propose({ kind: "landscape", points: 0 }));
+    this.head = new TaskHead(store, "landscape", "survey");
+    const form = el("form", { className: "row", onsubmit: (event) => { event.preventDefault(); this.request(); } }, this.inputs.map(([, label]) => label), el("label", {}, "Plane of ", this.ways), this.start, this.end);
     this.found = el("div");
-    this.line = el("div", { className: "chart", role: "img", "aria-label": "The loss along the update: nothing so far" });
-    this.canvas = el("canvas", { className: "plane", role: "img", "aria-label": "The plane: nothing was looked at yet", width: PLANE_PX, height: PLANE_PX });
+    this.line = new Frame("Loss along the update", "by multiples of the update");
+    this.canvas = el("canvas", { className: "plane", role: "img", "aria-label": "The plane: no data yet", width: PLANE_PX, height: PLANE_PX });
     this.surface = el("div", { className: "surface", role: "img", tabindex: "0", hidden: true, onkeydown: (event) => { if (turn(this.surface, event.key)) event.preventDefault(); } });
-    this.inDepth = el("button", { type: "button", "aria-pressed": "false", onclick: () => this.turnRound() }, "in 3-D");
+    this.in3d = el("button", { type: "button", "aria-pressed": "false", onclick: () => this.switch3d() }, "3-D");
     this.legend = el("p", { className: "faint" });
     this.parts = [
-      el("section", { className: "wide", "aria-label": "Look at the loss" }, el("h2", {}, "Look at the loss, on a standby"), form, this.head.place),
-      el("section", { "aria-label": "What was found" }, el("h2", {}, "What was found"), this.found),
-      el("section", { "aria-label": "Along the update" }, el("h2", {}, "Along the update"), this.line),
-      el("section", { "aria-label": "In a plane" }, el("div", { className: "row" }, el("h2", {}, "In a plane"), this.inDepth), this.canvas, this.surface, this.legend),
+      section("Loss landscape: compute it on a standby", { className: "wide" }, form, this.head.place),
+      section("Result", {}, this.found),
+      section("Along the update", {}, this.line.place),
+      el("section", { "aria-label": "In a plane" }, el("div", { className: "row" }, el("h2", {}, "In a plane"), this.in3d), this.canvas, this.surface, this.legend),
     ];
   }
 
@@ -40,22 +41,25 @@ export class LandscapeScreen {
     return { landscape: true, preview: true };
   }
 
-  ask() {
+  request() {
     const wanted = Object.fromEntries(this.inputs.map(([name, label]) => [name, Number(label.querySelector("input").value)]));
     return this.act.propose({ kind: "landscape", plane: this.ways.value, ...wanted });
   }
 
   update() {
-    const { landscape, preview } = this.known;
+    const { landscape, preview } = this.store;
     const why = this.act.lock();
-    lock(this.look, why);
-    lock(this.leave, why || (this.head.isUnderWay() ? "" : "no look is under way"));
+    lock(this.start, why);
+    lock(this.end, why || (this.head.isUnderWay() ? "" : "no landscape is under way"));
     this.head.update(landscape?.command, landscape?.bend?.of_step);
     fill(this.found, JSON.stringify([landscape?.points, landscape?.of, landscape?.bend, landscape?.plane, landscape?.end]), () => rowsOf(landscape));
+    const { parts } = this;
+    parts[2].hidden = !landscape?.line?.length;
+    parts[3].hidden = !landscape?.cells?.some(([, , loss]) => loss !== null);
     if (!landscape) return;
     this.branch = branchOf(landscape, preview);
-    const dark = matchMedia("(prefers-color-scheme: dark)").matches;
-    const width = this.line.clientWidth;
+    const dark = isDark();
+    const { width } = this.line;
     const line = `${landscape.command} ${landscape.line.length} ${width} ${dark}`;
     if (width && line !== this.drawnLine) this.drawLine(landscape, width);
     this.drawnLine = width ? line : this.drawnLine;
@@ -67,9 +71,9 @@ export class LandscapeScreen {
     this.drawnSurface = this.isTurned ? surface : null;
   }
 
-  turnRound() {
+  switch3d() {
     this.isTurned = !this.isTurned;
-    this.inDepth.setAttribute("aria-pressed", String(this.isTurned));
+    this.in3d.setAttribute("aria-pressed", String(this.isTurned));
     this.canvas.hidden = this.isTurned;
     this.surface.hidden = !this.isTurned;
     this.update();
@@ -84,31 +88,23 @@ export class LandscapeScreen {
     const path = plane.path?.length ? plane.path : [[0, 0]];
     const isLogarithmic = losses.flat().every((loss) => loss === null || loss > 0);
     this.surface.setAttribute("aria-label", `${this.canvas.getAttribute("aria-label")}; arrow keys turn it`);
-    drawSurface(this.surface, { losses, shares, path, branch: this.branch, isLogarithmic }).catch((error) => this.act.say(`no 3-D here: ${error.message}`, false));
+    drawSurface(this.surface, { losses, shares, path, branch: this.branch, isLogarithmic }).catch((error) => this.act.say(`3-D does not work in this browser: ${error.message}`, false));
   }
 
   drawLine({ line }, width) {
-    this.plot?.destroy();
-    this.plot = null;
-    this.line.setAttribute("aria-label", `The loss along the update${line.length ? `, at ${line.length} points` : ": nothing so far"}`);
     if (!line.length) return;
-    const style = getComputedStyle(document.documentElement);
-    const [ink, grid, accent] = ["--faint", "--line", "--accent"].map((name) => style.getPropertyValue(name).trim());
-    const axis = { stroke: ink, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid } };
-    const told = (_, value) => number(value);
-    const numbers = (_, ticks) => ticks.map(number);
+    this.line.canvas.setAttribute("aria-label", `The loss along the update, at ${line.length} points`);
     const sorted = apart([...line].sort((a, b) => a[0] - b[0]));
-    this.plot = new uPlot(
-      {
-        width,
-        height: LINE_PX,
-        scales: { x: { time: false } },
-        axes: [{ ...axis, values: numbers }, { ...axis, size: 64, values: numbers }],
-        series: [{ label: "x the update", value: told }, { label: "loss", stroke: accent, width: 2, value: told }],
-      },
-      [0, 1].map((column) => sorted.map((point) => point[column])),
-      this.line,
-    );
+    const isLog = needsLog(sorted.map(([, loss]) => loss));
+    fill(this.line.note, String(isLog), () => `by multiples of the update${isLog ? ", log scale" : ""}`);
+    this.line.make([0, 1].map((column) => sorted.map((point) => point[column])), {
+      width,
+      height: LINE_PX,
+      isLog,
+      x: {},
+      series: [{ stroke: colourOf("--accent"), width: 2 }],
+      text: ({ data }, n) => `${number(data[0][n])} × the update\nloss ${number(data[1][n])}`,
+    });
   }
 
   drawPlane({ plane, cells }) {
@@ -130,12 +126,12 @@ export class LandscapeScreen {
       }
     }
     this.drawPath(context, plane);
-    this.label(`loss from ${number(low)} (dark) to ${number(high)} (light), ${cells.length} of ${plane.side ** 2} points; the cross is the newest weights${this.branch ? ", the ring where the newest preview began" : ""}`);
+    this.label(`loss from ${number(low)} (dark) to ${number(high)} (light), ${cells.length} of ${plane.side ** 2} points; cross: the newest weights${this.branch ? "; ring: the start of the newest preview" : ""}`);
   }
 
   label(text) {
     fill(this.legend, text, () => text);
-    this.canvas.setAttribute("aria-label", `The plane: ${text || "nothing was looked at yet"}`);
+    this.canvas.setAttribute("aria-label", `The plane: ${text || "no data yet"}`);
   }
 
   drawPath(context, plane) {
@@ -160,15 +156,15 @@ export class LandscapeScreen {
   }
 }
 
-// Points in their order that a chart can tell apart: closer ones, or such far out, take it ages.
+// Points that a chart can draw apart: closer or farther ones would slow it down.
 function apart(points) {
   const near = points.filter(([share]) => Math.abs(share) <= FAR);
   const least = near.length ? (near.at(-1)[0] - near[0][0]) / FINEST : 0;
-  const kept = near.filter(([share], n) => n === 0 || share - near[n - 1][0] >= least);
-  return kept.length > 1 && least * FINEST > Math.abs(kept[0][0]) / FINEST ? kept : kept.slice(0, 1);
+  const drawn = near.filter(([share], n) => n === 0 || share - near[n - 1][0] >= least);
+  return drawn.length > 1 && least * FINEST > Math.abs(drawn[0][0]) / FINEST ? drawn : drawn.slice(0, 1);
 }
 
-// Row and column, in shares, of the weights at which the newest preview began; null: not in here.
+// Row and column, in shares, of the weights from which the newest preview began; null: outside.
 function branchOf({ bend, plane }, preview) {
   const at = preview?.at;
   if (!at || !plane) return null;
@@ -181,7 +177,7 @@ function knownCells(plane, cells) {
   return new Map(cells.map(([row, column, loss]) => [row * plane.side + column, loss]));
 }
 
-// A cell that was not looked at has the loss of the coarser one that it is a part of.
+// A cell that is not computed yet has the loss of the coarser cell around it.
 function lossAt(known, side, row, column) {
   for (let stride = 1; stride < 2 * side; stride *= 2) {
     const place = (row - (row % stride)) * side + column - (column % stride);
@@ -191,9 +187,9 @@ function lossAt(known, side, row, column) {
 }
 
 function rowsOf(landscape) {
-  if (!landscape?.worker) return el("p", { className: "faint" }, "Nobody has looked yet. A standby can, whose script offers it: need landscape= in its attach().");
+  if (!landscape?.worker) return el("p", { className: "faint" }, "No landscape yet: press Compute. It takes a standby whose script passes landscape= to attach().");
   const { bend, plane, end } = landscape;
-  const rows = [["on", landscape.worker], ["points", end ? `${end.points} in ${number(end.seconds)} s${end.why ? `: ${end.why}` : ""}` : `${landscape.points} of about ${landscape.of}`]];
+  const rows = [["worker", landscape.worker], ["points", end ? `${end.points} in ${number(end.seconds)} s${end.why ? `: ${end.why}` : ""}` : `${landscape.points} of about ${landscape.of}`]];
   if (bend) {
     const critical = bend.critical_step ?? null, sharpness = bend.sharpness ?? null;
     rows.push(["loss", number(bend.loss)]);

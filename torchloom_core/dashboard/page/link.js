@@ -1,14 +1,14 @@
-// The socket to the dashboard, which is opened again for as long as the page is.
+// The socket to the dashboard; it reconnects for as long as the page is open.
 
 const FIRST_WAIT_MS = 500;
 const LONGEST_WAIT_MS = 5000;
 const TRY_AGAIN = 1013;
 const MARK_EVERY_MS = 1000;
 const MOST_WAITING_BYTES = 4096;
-const SHUT_OUT = [401, 403, 421];
-const SHUT_OUT_WAIT_MS = 60_000;
+const NO_ACCESS_STATUS = [401, 403, 421];
+const NO_ACCESS_WAIT_MS = 60_000;
 
-export const NOT_LET_IN = "this browser is not let in any more: open the link that the dashboard has printed";
+export const NO_ACCESS = "this browser has no access any more: open the link that the dashboard has printed";
 
 export class Link {
   constructor(onText, onFrame, onChange) {
@@ -16,12 +16,12 @@ export class Link {
     this.onFrame = onFrame;
     this.onChange = onChange;
     this.isOpen = false;
-    this.isShutOut = false;
+    this.hasNoAccess = false;
     this.mark = 0;
-    this.sentMs = new Map(); // when each mark was sent that was not told back yet
+    this.sentMs = new Map(); // when each mark was sent that has not come back yet
     setInterval(() => this.send(), MARK_EVERY_MS);
-    this.wanted = {};
-    this.refusal = ""; // why the dashboard took no more pages, when this one came
+    this.selection = {};
+    this.refusal = ""; // why the dashboard refused another page
     this.waitMs = FIRST_WAIT_MS;
     this.open();
   }
@@ -45,34 +45,33 @@ export class Link {
       this.refusal = code === TRY_AGAIN ? reason : "";
       if (this.isOpen) this.onChange(false);
       this.isOpen = false;
-      this.comeAgain();
+      this.reconnect();
     };
     this.socket = socket;
   }
 
-  // Whether it may come in a socket does not say; a page can be asked for.
-  async comeAgain() {
+  // A socket does not report why it was refused; an HTTP request does.
+  async reconnect() {
     const answer = await fetch("/page/dashboard.css", { method: "HEAD" }).catch(() => null);
-    this.isShutOut = SHUT_OUT.includes(answer?.status);
-    setTimeout(() => this.open(), this.isShutOut ? SHUT_OUT_WAIT_MS : this.waitMs);
+    this.hasNoAccess = NO_ACCESS_STATUS.includes(answer?.status);
+    setTimeout(() => this.open(), this.hasNoAccess ? NO_ACCESS_WAIT_MS : this.waitMs);
     this.waitMs = Math.min(LONGEST_WAIT_MS, 2 * this.waitMs);
   }
 
-  // What is told was made after the dashboard had heard this page's mark: however long it was on its
-  // way, it is no older than that.
-  take(told) {
-    if (told.run) {
-      told.run.sinceMs = this.sentMs.get(told.run.mark) ?? performance.now();
-      for (const mark of this.sentMs.keys()) if (mark < told.run.mark) this.sentMs.delete(mark);
+  // An update was made after the dashboard received this page's mark, so it is no older than that.
+  take(update) {
+    if (update.run) {
+      update.run.sinceMs = this.sentMs.get(update.run.mark) ?? performance.now();
+      for (const mark of this.sentMs.keys()) if (mark < update.run.mark) this.sentMs.delete(mark);
     }
-    this.onText(told);
+    this.onText(update);
   }
 
-  // Say what the page looks at, again whenever the socket is a new one.
-  look(wanted) {
+  // Send what the page shows; a new socket sends it again.
+  select(wanted) {
     const text = JSON.stringify(wanted);
-    if (text === JSON.stringify(this.wanted)) return;
-    this.wanted = wanted;
+    if (text === JSON.stringify(this.selection)) return;
+    this.selection = wanted;
     this.send();
   }
 
@@ -80,18 +79,18 @@ export class Link {
     if (!this.isOpen || this.socket.bufferedAmount > MOST_WAITING_BYTES) return;
     this.mark += 1;
     this.sentMs.set(this.mark, performance.now());
-    this.socket.send(JSON.stringify({ ...this.wanted, mark: this.mark }));
+    this.socket.send(JSON.stringify({ ...this.selection, mark: this.mark }));
   }
 }
 
-export async function ask(verb, name, body = {}) {
+export async function request(verb, name, body = {}) {
   try {
     const answer = await fetch(`/ask/${verb}`, {
       method: "POST",
       headers: { "content-type": "application/json" },
       body: JSON.stringify({ name, body }),
     });
-    if (answer.status === 401) return { ok: false, text: NOT_LET_IN };
+    if (answer.status === 401) return { ok: false, text: NO_ACCESS };
     return await answer.json();
   } catch {
     return { ok: false, text: "the dashboard does not answer" };

@@ -1,39 +1,55 @@
-// Each policy: what a backtest promised of it, beside what came of it in this run.
+// Policies: mode, what each one watches, what it did in this run, and what a backtest expected.
 
-import { el, fill, moment, number } from "./dom.js";
+import { el, fill, moment, number, table } from "./dom.js";
 
-const COLUMNS = ["policy", "a backtest promised", "granted here", "which promised", "came to", "and by the guard"];
+const COLUMNS = ["Policy", "Mode", "Watches, and its status", "Proposals", "Expected gain", "Outcome", "Guard", "Backtest"];
+const MODES = { __proto__: null, act: "act", dry_run: "dry run: decides and records only", shadow: "shadow: records only" };
+const WATCHES = {
+  __proto__: null,
+  thresholds: "metrics, by the rules in the config",
+  straggler: "each rank's own work in a step against the median",
+  hang: "groups that others wait for",
+  silence: "workers, trainers and metrics that stop reporting",
+  failure_forecast: "failure probabilities from its predictor",
+  checkpoint_interval: "the rate of failures, and the cost of a checkpoint",
+  lemon_nodes: "nodes that fail far more often than others",
+  membership: "standbys that could train",
+  loss_guard: "loss spikes and losses that are no number",
+  uploads: "network load during uploads of checkpoints",
+  allreduce_tuner: "bandwidth and the time of the allreduce",
+};
 
 function signed(value) {
   return `${value > 0 ? "+" : ""}${number(value)}`;
 }
 
-function gain({ gain: told, unit, seeds }) {
-  if (!told) return "is what all others were held against";
-  const [scale, form, words] = unit === "goodput" ? [100, signed, "points of goodput over the same job without"] : [1, number, "times the progress of the best static mode"];
-  const [value, low, high] = told.map((one) => (one === null ? null : form(scale * one)));
+function gainOf({ gain, unit, seeds }) {
+  if (!gain) return "is what all others were compared with";
+  const [scale, form, words] = unit === "goodput" ? [100, signed, "percentage points of goodput over the same job without"] : [1, number, "times the progress of the best static mode"];
+  const [value, low, high] = gain.map((one) => (one === null ? null : form(scale * one)));
   return `${value}${low === null ? ` (too few seeds for an interval: ${seeds})` : ` [${low}, ${high}]`} ${words}`;
 }
 
-function promise(one) {
+function expectation(one) {
   const moves = one.moves ? `, ${Math.round((100 * one.right_moves) / one.moves)} % of its moves right` : "";
   const same = one.same ? "" : "; with other options than this config has";
-  return el("p", { className: one.same ? "" : "faint" }, el("b", {}, `${one.arm} on ${one.trace}: `), `${gain(one)}; ${number(one.decisions)} decisions a run${moves}${same}`);
+  return el("p", { className: one.same ? "" : "faint" }, el("b", {}, `${one.arm} on ${one.trace}: `), `${gainOf(one)}; ${number(one.decisions)} decisions per run${moves}${same}`);
 }
 
 function counts(words) {
-  return words.filter(([, count]) => count).map(([word, count]) => `${count} ${word}`).join(", ") || "–";
+  return words.filter(([, count]) => count).map(([word, count]) => `${count} ${word}`).join(", ");
 }
 
 export class PolicyScreen {
-  constructor(known) {
-    this.known = known;
+  constructor(store) {
+    this.store = store;
     this.report = el("p", { className: "faint" });
     this.body = el("tbody");
-    const head = COLUMNS.map((name) => el("th", { scope: "col" }, name));
+    this.predictors = el("tbody");
     this.parts = [
-      el("section", { className: "wide", "aria-label": "Policies: promised and come of it" }, el("h2", {}, "Policies: what a backtest promised, and what came of them here"), this.report, el("div", { className: "scroll" }, el("table", {}, el("thead", {}, el("tr", {}, head)), this.body)),
-        el("p", { className: "faint" }, "What this run would have been without a policy nobody can see in one run: a promise is of many runs, with and without. Here stands what was done, and what the guard saw.")),
+      el("section", { className: "wide", "aria-label": "Policies" }, el("h2", {}, "Policies"), table(COLUMNS, this.body), this.report,
+        el("p", { className: "faint" }, "Gains are in useful GPU-seconds. One run cannot show what would have happened without a policy; a backtest compares many runs with and without it.")),
+      el("section", { className: "wide", "aria-label": "Predictors" }, el("h2", {}, "Predictors"), table(["Predictor", "State", "Forecast now"], this.predictors)),
     ];
   }
 
@@ -42,30 +58,42 @@ export class PolicyScreen {
   }
 
   update() {
-    const { backtest, tallies, run } = this.known;
-    const active = (run?.status?.plugins ?? []).filter((one) => one.kind === "policy").map((one) => one.name);
-    const promises = backtest.promises ?? [];
-    const names = [...new Set([...active, ...promises.flatMap((one) => one.policies), ...Object.keys(tallies)])];
+    const { backtest, statistics, run } = this.store;
+    const { plugins = [], at_risk: risks = [] } = run?.status ?? {};
+    const active = new Map(plugins.filter((one) => one.kind === "policy").map((one) => [one.name, one]));
+    const expected = backtest.expectations ?? [];
+    const names = [...new Set([...active.keys(), ...expected.flatMap((one) => one.policies), ...Object.keys(statistics)])];
     fill(this.report, JSON.stringify([backtest.path, backtest.at_s, backtest.trouble]), () => this.reportOf(backtest));
     this.report.className = backtest.trouble ? "bad" : "faint";
-    fill(this.body, JSON.stringify([names, promises, tallies]), () => names.map((name) => this.row(name, promises.filter((one) => one.policies.includes(name)), tallies[name])));
+    const none = (columns, text) => el("tr", {}, el("td", { colSpan: columns, className: "faint" }, text));
+    fill(this.body, JSON.stringify([names, plugins, expected, statistics]), () => (names.length ? names.map((name) => this.row(name, active.get(name), expected.filter((one) => one.policies.includes(name)), statistics[name])) : none(COLUMNS.length, "No policy is configured. A table [policies.NAME] in the config adds one.")));
+    const predictors = plugins.filter((one) => one.kind === "predictor");
+    fill(this.predictors, JSON.stringify([predictors, risks]), () => (predictors.length ? predictors.map((one) => this.predictor(one, risks.filter((risk) => risk.predictor === one.name))) : none(3, "No predictor is configured. A table [predictors.NAME] in the config adds one.")));
   }
 
   reportOf({ path, at_s, trouble }) {
     if (trouble) return trouble;
-    if (!path) return "There is no report of a backtest: torchloom evaluate writes one, and it is found in a folder NAME-evaluation beside the config, or by torchloom dashboard --report.";
-    return `By ${path}, written ${moment(at_s)}.`;
+    if (!path) return "No backtest report found. Write one with torchloom evaluate: it is looked for in a folder NAME-evaluation beside the config, or named by torchloom dashboard --report.";
+    return `Backtest: ${path}, written ${moment(at_s)}.`;
   }
 
-  row(name, promises, tally) {
-    const cells = tally
+  row(name, plugin, expected, own) {
+    const is = plugin?.state === "quarantined" ? "bad" : "";
+    const watches = el("td", { "data-name": COLUMNS[2] }, WATCHES[name] ? el("div", {}, WATCHES[name]) : null, plugin?.detail ? el("div", { className: is || "faint" }, plugin.detail) : null);
+    const cells = own
       ? [
-          `${tally.granted}${tally.denied ? `, ${tally.denied} denied` : ""}`,
-          `${number(tally.net_gpu_s)} GPU-s`,
-          counts([["done", tally.done], ["in part", tally.partial], ["undone", tally.undone]]),
-          counts([["did no harm", tally.harmless], ["hurt", tally.hurt], ["not judged", tally.unjudged]]),
+          counts([["granted", own.granted], ["denied or waiting", own.denied]]) || "none that change the run",
+          own.granted ? `${number(own.net_gpu_s)} GPU-s` : "–",
+          counts([["done", own.done], ["partial", own.partial], ["undone", own.undone]]) || "–",
+          counts([["did no harm", own.harmless], ["did harm", own.hurt], ["not judged", own.unjudged]]) || "–",
         ]
-      : ["nothing was proposed", "–", "–", "–"];
-    return el("tr", {}, el("th", { scope: "row" }, name), el("td", {}, promises.length ? promises.map(promise) : "–"), cells.map((text) => el("td", {}, text)));
+      : ["No proposals yet", "–", "–", "–"];
+    return el("tr", {}, el("th", { scope: "row" }, name), el("td", { "data-name": COLUMNS[1], className: is }, plugin ? MODES[plugin.state] ?? plugin.state : "not active"), watches, cells.map((text, n) => el("td", { "data-name": COLUMNS[3 + n] }, text)), el("td", { "data-name": COLUMNS[7] }, expected.length ? expected.map(expectation) : "no backtest"));
+  }
+
+  predictor({ name, state, detail }, risks) {
+    const worst = risks.reduce((one, other) => (one && one.hazard >= other.hazard ? one : other), null);
+    const text = worst ? `${worst.worker}: ${(100 * worst.hazard).toFixed(0)} % within ${number(worst.horizon_s)} s${worst.why ? `, ${worst.why}` : ""}` : "no worker at risk";
+    return el("tr", {}, el("th", { scope: "row" }, name), el("td", { "data-name": "State", className: state === "quarantined" ? "bad" : "" }, state === "act" ? "active" : state), el("td", { "data-name": "Forecast now" }, detail || text));
   }
 }

@@ -1,71 +1,100 @@
-// The record: a story each proposal, from who asked to what it did, and a line for all else.
+// The record: one item for each decision, from the proposal to its effect, and a line for other events.
 
-import { clock, el, many, number } from "./dom.js";
+import { button, clock, el, many, number } from "./dom.js";
+import { undoOf } from "./undo.js";
 
+export const WAITS = "approval"; // a proposal that is denied by this rule waits for approval
 const SHOWN_HERE = /: torchloom (preview|landscape) TRAJECTORY shows it$/;
+const PERSON = "person";
+const RULES = { __proto__: null, person: "requests of people are granted", net_gain: "it gains more than it costs", expiry: "not approved in time", lapsed: "its reason no longer holds" };
 
-function landed(story) {
+function appliedAt(story) {
   const steps = Object.entries(story.steps);
   if (!steps.length) return "";
-  const told = steps.slice(0, 4).map(([step, count]) => `${step < 0 ? "before a first step" : `at step ${step}`} on ${many(count, "rank")}`);
-  const more = steps.length > 4 ? ` and at ${steps.length - 4} other steps` : "";
-  return `applied ${told.join(", ")}${more}`;
+  const parts = steps.slice(0, 4).map(([step, count]) => `${step < 0 ? "before the first step" : `at step ${step}`} on ${many(count, "rank")}`);
+  return `applied ${parts.join(", ")}${steps.length > 4 ? ` and at ${steps.length - 4} other steps` : ""}`;
 }
 
-export function state(story) {
-  if (story.judged) return story.judged;
-  if (story.outcome) return story.outcome;
-  if (landed(story)) return landed(story);
-  if (story.granted === false) return `denied by ${story.rule}${story.said && `: ${story.said}`}`;
-  if (story.granted) return `granted by ${story.rule}`;
-  return "proposed";
+function verdictOf({ granted, rule, detail, by }) {
+  if (granted === null) return "";
+  if (rule === WAITS) return "waiting for approval";
+  const why = granted && by === PERSON ? "" : ` (${RULES[rule] ? `${rule}: ${RULES[rule]}` : `rule ${rule}`})`;
+  return `${granted ? "granted" : "denied"}${why}${detail && `: ${detail}`}`;
 }
 
-// As the end of a sentence that begins with what was wished for.
-export function ended(story) {
-  if (story.granted === false) return `was denied by ${story.rule}${story.said && `: ${story.said}`}`;
-  if (story.outcome.startsWith("undone") && story.late.length) return `is undone: ${story.late[0]}`;
-  return `is ${story.outcome.replace(SHOWN_HERE, "")}`;
+export function stateOf(story) {
+  return story.judged || outcomeOf(story) || appliedAt(story) || verdictOf(story) || "proposed";
+}
+
+function outcomeOf({ outcome }) {
+  return outcome.replace(SHOWN_HERE, "");
+}
+
+// The end of a sentence that begins with the action.
+export function endOf(story) {
+  if (story.granted === false) return `was ${verdictOf(story)}`;
+  if (story.outcome.startsWith("undone") && story.failures.length) return `is undone: ${story.failures[0]}`;
+  return `is ${outcomeOf(story)}`;
 }
 
 function tone(story) {
-  if (story.judged.startsWith("hurt") || story.outcome.startsWith("undone")) return "bad";
+  if (story.judged.startsWith("did harm") || story.outcome.startsWith("undone")) return "bad";
   if (story.granted === false || story.outcome.startsWith("partial")) return "warn";
   return story.outcome.startsWith("done") ? "good" : "";
 }
 
-// Who wants what, and how often it was said so far.
-export function wished(story) {
-  return [el("b", {}, story.by), " wants ", el("b", {}, story.wish), story.times > 1 ? ` (${story.times} times)` : ""];
+export function headOf(story) {
+  return [el("b", {}, story.summary), ` by ${story.by === PERSON ? "a person" : `policy ${story.by}`}`, story.times > 1 ? ` (${story.times} times)` : ""];
 }
 
-export function storyItem(story, more = null) {
-  const price = story.gain_gpu_s
-    ? `gains ${number(story.gain_gpu_s)} GPU-s with probability ${number(story.confidence)}, costs ${number(story.cost_gpu_s)}`
-    : "";
+export function undoPart(story, act) {
+  const undo = undoOf(story);
+  if (!undo) return null;
+  if (undo.why) return el("p", { className: "faint" }, undo.why);
+  return el("p", {}, button(`Undo: ${undo.label}`, act.lock(), () => undo.press(act)));
+}
+
+// Approve and deny, for a proposal that waits for approval.
+export function approvalPart(proposal, act) {
+  return el("div", { className: "row" },
+    button(`Approve ${proposal}`, act.lock(), () => act.send("approve", { proposal })),
+    button(`Deny ${proposal}`, act.lock(), () => act.deny(proposal)));
+}
+
+export function priceOf({ gain_gpu_s, cost_gpu_s, confidence }) {
+  return `expected gain ${number(gain_gpu_s)} GPU-s with probability ${number(confidence)}, cost ${number(cost_gpu_s)} GPU-s`;
+}
+
+export function storyItem(story, act) {
   const under = Object.entries(story.commands).filter(([word]) => word !== "applied");
-  const verdict = story.granted === null ? "" : `${story.granted ? "granted" : "denied"} by ${story.rule}${story.said && `: ${story.said}`}`;
+  const result = [outcomeOf(story), story.judged].filter(Boolean).join("; ");
   return el(
     "li",
     { id: `story-${story.id}` },
-    el("p", {}, el("span", { className: "faint" }, `${clock(story.at_s)} ${story.id} `), wished(story)),
+    el("p", { title: story.id }, el("span", { className: "faint" }, `${clock(story.at_s)} `), headOf(story)),
     story.reason ? el("p", {}, story.reason) : null,
-    price ? el("p", { className: "faint" }, price) : null,
-    verdict ? el("p", {}, verdict) : null,
-    landed(story) ? el("p", {}, landed(story)) : null,
-    under.length ? el("p", { className: "faint" }, under.map(([word, count]) => `${count} ${word}`).join(", ")) : null,
-    story.late.map((text) => el("p", { className: "warn" }, text)),
-    el("p", { className: tone(story) }, [story.outcome, story.judged].filter(Boolean).join("; ")),
-    more,
+    story.gain_gpu_s ? el("p", { className: "faint" }, priceOf(story)) : null,
+    verdictOf(story) ? el("p", {}, verdictOf(story)) : null,
+    appliedAt(story) ? el("p", {}, appliedAt(story)) : null,
+    under.length ? el("p", { className: "faint" }, `commands: ${under.map(([word, count]) => `${count} ${word}`).join(", ")}`) : null,
+    story.failures.map((text) => el("p", { className: "warn" }, text)),
+    result ? el("p", { className: tone(story) }, result) : null,
+    undoPart(story, act),
   );
+}
+
+// A decision in two lines and its undo.
+export function shortItem(story, act) {
+  return el("li", {}, el("p", { title: story.id }, el("span", { className: "faint" }, `${clock(story.at_s)} `), headOf(story)), story.reason ? el("p", { className: "faint" }, story.reason) : null, el("p", { className: tone(story) }, stateOf(story)), undoPart(story, act));
 }
 
 export function lineItem(line) {
   const bad = line.kind === "fault" || line.kind.endsWith("_failed");
-  return el("li", {}, el("span", { className: "faint" }, `${clock(line.at_s)} ${line.kind} `), el("span", { className: bad ? "bad" : "" }, line.text));
+  return el("li", {}, el("span", { className: "faint" }, `${clock(line.at_s)} ${line.kind.replaceAll("_", " ")} `), el("span", { className: bad ? "bad" : "" }, line.text));
 }
 
-export function logItem(line) {
-  const tone = { __proto__: null, error: "bad", critical: "bad", warning: "warn" }[line.kind] ?? "";
-  return el("li", {}, el("span", { className: "faint" }, `${clock(line.at_s)} ${line.worker} `), el("span", { className: `${tone} lines`.trim() }, `${line.kind} ${line.text}`));
+export function logItem({ at_s, worker, kind, text, times = 1, lastS = at_s }) {
+  const tone = { __proto__: null, error: "bad", critical: "bad", warning: "warn" }[kind] ?? "";
+  const repeats = times > 1 ? el("b", {}, ` ×${times}, the last at ${clock(lastS)}`) : null;
+  return el("li", {}, el("span", { className: "faint" }, `${clock(at_s)} ${worker} `), el("span", { className: `${tone} lines`.trim() }, `${kind} ${text}`), repeats);
 }

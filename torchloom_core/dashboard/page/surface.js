@@ -1,4 +1,4 @@
-// A plane of losses in three dimensions: Plotly, which is loaded once somebody wants to see it.
+// A plane of losses in three dimensions: Plotly, which is loaded on the first request.
 
 import { VALUE_COLOURS } from "./colours.js";
 
@@ -7,7 +7,7 @@ const STOPS = 16;
 const TURN = Math.PI / 24;
 const STEEPEST = 1.4;
 const TURNS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
-const DECADES = 2; // between least and most: whole ones are enough on the axis, and no more of them
+const DECADES = 2; // from so many on, the axis has whole decades only
 const MOST_DECADES = 6;
 const BARE = { displayModeBar: false, responsive: true };
 
@@ -18,14 +18,14 @@ function plotly() {
     const script = document.createElement("script");
     script.src = PLOTLY;
     script.onload = () => resolve(globalThis.Plotly);
-    script.onerror = () => { loading = undefined; script.remove(); reject(new Error("Plotly was not to be had")); };
+    script.onerror = () => { loading = undefined; script.remove(); reject(new Error("Plotly could not be loaded")); };
     document.head.append(script);
   });
   return loading;
 }
 
 // losses: rows of columns, null where there is none; path: [row, column] in shares, the newest last;
-// branch: that of the newest preview's beginning, or null.
+// branch: where the newest preview began, or null.
 export async function drawSurface(place, { losses, shares, path, branch, isLogarithmic }) {
   const drawing = await plotly();
   if (!place.isConnected) return;
@@ -47,7 +47,7 @@ export async function drawSurface(place, { losses, shares, path, branch, isLogar
       { type: "scatter3d", mode: "markers", x: branches.map(([, column]) => column), y: branches.map(([row]) => row), z: branches.map((one) => height(...one)), marker: { color: ink, size: 10, symbol: "circle-open" }, hovertemplate: "loss %{z:.4~g}<extra>a preview began here</extra>" },
     ],
     {
-      uirevision: "kept", // where it was turned to
+      uirevision: "same", // keeps the view after an update
       showlegend: false,
       margin: { l: 0, r: 0, t: 0, b: 0 },
       paper_bgcolor: "transparent",
@@ -58,12 +58,12 @@ export async function drawSurface(place, { losses, shares, path, branch, isLogar
   );
 }
 
-// Draw none of a plane in which no loss is known.
+// Draw nothing while no loss of the plane is known.
 export function clearSurface(place) {
   globalThis.Plotly?.purge(place);
 }
 
-// Turn it by a key; say whether the key was one of those.
+// Turn it by a key, and return whether the key is one of those.
 export function turn(place, key) {
   const way = TURNS[key], eye = place._fullLayout?.scene?.camera?.eye;
   if (!way || !eye) return false;

@@ -1,27 +1,28 @@
-// One worker: all that is known of it, its values since it was chosen, and what was said of it.
+// One worker: its state and values, a chart since it was selected, its events, and actions on it.
 
 import { Chart } from "./charts.js";
-import { button, el, fill, number, span } from "./dom.js";
+import { button, el, fill, section, span } from "./dom.js";
+import { titleOf, valueOf } from "./metrics.js";
 import { lineItem, logItem, storyItem } from "./record.js";
 
 const MOST_POINTS = 1200;
-const MOST_SAID = 20;
-const HINT = "Choose a worker: with the mouse, the arrows and Enter, or by its name.";
+const MOST_EVENTS = 20;
 
 export class OneWorker {
-  constructor(known, act) {
-    this.known = known;
+  constructor(store, act) {
+    this.store = store;
     this.act = act;
     this.name = "";
-    this.facts = el("div");
+    this.head = el("h3");
+    this.facts = el("dl", { className: "facts" });
     this.acts = el("div", { className: "row" });
-    this.pick = el("select", { "aria-label": "plot of this worker", onchange: () => this.update() });
-    this.plots = el("div", {}, el("label", {}, "since it was chosen, ", this.pick));
-    this.said = el("ol", { className: "record" });
+    this.pick = el("select", { "aria-label": "metric of this worker", onchange: () => this.update() });
+    this.plots = el("div", {}, el("label", {}, "since it was selected: ", this.pick));
+    this.events = el("ol", { className: "record" });
     this.parts = [
-      el("section", { "aria-label": "One worker" }, el("h2", {}, "One worker"), this.facts, this.acts),
-      el("section", { "aria-label": "Its values" }, el("h2", {}, "Its values"), this.plots),
-      el("section", { "aria-label": "Said of it" }, el("h2", {}, "Said of it"), this.said),
+      section("Selected worker", { className: "wide" }, this.head, this.acts, this.facts),
+      section("Metrics of the worker", {}, this.plots),
+      section("Events of the worker", {}, this.events),
     ];
     this.forget();
   }
@@ -29,7 +30,7 @@ export class OneWorker {
   choose(name) {
     if (name !== this.name) this.forget();
     this.name = name;
-    this.known.worker = null;
+    this.store.worker = null;
   }
 
   forget() {
@@ -40,18 +41,21 @@ export class OneWorker {
   }
 
   update() {
-    const worker = this.known.worker?.worker === this.name ? this.known.worker : null;
-    if (worker) this.keep(worker);
+    const worker = this.store.worker?.worker === this.name ? this.store.worker : null;
+    for (const part of this.parts) part.hidden = !worker;
+    if (!worker) return;
+    this.keep(worker);
+    fill(this.head, worker.worker, () => worker.worker);
     fill(this.facts, `${this.name} ${JSON.stringify(worker)}`, () => this.factsOf(worker));
     const why = this.act.lock();
-    fill(this.acts, JSON.stringify([worker?.worker, worker?.group, worker?.node, why]), () => (worker ? this.actsOf(worker, why) : []));
+    fill(this.acts, JSON.stringify([worker.worker, worker.group, worker.node, why]), () => this.actsOf(worker, why));
     this.plot();
-    this.tell(worker);
+    this.showEvents(worker, why);
   }
 
-  // What the dashboard says of it twice a second, a point each time that it was told anew.
+  // The dashboard sends its values twice a second: a point for each new message.
   keep(worker) {
-    const now = this.known.run.now_s;
+    const now = this.store.run.now_s;
     if (this.latest === worker) return;
     this.latest = worker;
     for (const [metric, value] of Object.entries(worker.metrics)) {
@@ -68,44 +72,48 @@ export class OneWorker {
     this.plots.hidden = !metrics.length;
     const usual = ["step_time_s", "loss"].find((name) => this.points.has(name)) ?? metrics[0];
     const chosen = this.points.has(this.pick.value) ? this.pick.value : usual;
-    fill(this.pick, metrics.join(), () => metrics.map((name) => el("option", { value: name, selected: name === chosen }, name)));
+    fill(this.pick, metrics.join(), () => metrics.map((name) => el("option", { value: name, selected: name === chosen }, titleOf(name))));
     if (!chosen) return;
     if (this.chart?.metric !== chosen) {
       this.chart?.place.remove();
-      this.chart = new Chart(chosen);
+      this.chart = new Chart(chosen, { isSingle: true });
       this.plots.append(this.chart.place);
     }
     this.chart.draw(this.points.get(chosen), []);
   }
 
-  // Decisions that name it, its group or its node; lines of the record and of its own log.
-  tell(worker) {
-    const names = worker ? [worker.worker, worker.group, worker.node].filter(Boolean) : [];
+  // Decisions that name it, its group or its node; other events; and its log.
+  showEvents(worker, why) {
+    const names = [worker.worker, worker.group, worker.node].filter(Boolean);
     const has = (text) => names.length > 0 && text.split(/[\s,]+/).some((word) => names.includes(word));
-    const told = [
-      ...[...this.known.stories.values()].filter((story) => has(story.wish)).map((story) => [story, storyItem]),
-      ...this.known.lines.filter((line) => line.worker === worker?.worker || has(line.text)).map((line) => [line, lineItem]),
-      ...this.known.logs.filter((line) => line.worker === worker?.worker).map((line) => [line, logItem]),
-    ].sort(([a], [b]) => b.version - a.version).slice(0, MOST_SAID);
-    fill(this.said, told.map(([one]) => one.version).join(), () =>
-      told.length ? told.map(([one, item]) => item(one)) : el("li", { className: "faint" }, "Nothing so far."));
+    const events = [
+      ...[...this.store.stories.values()].filter((story) => has(story.summary)).map((story) => [story, (one) => storyItem(one, this.act)]),
+      ...this.store.lines.filter((line) => line.worker === worker.worker || has(line.text)).map((line) => [line, lineItem]),
+      ...this.store.logs.filter((line) => line.worker === worker.worker).map((line) => [line, logItem]),
+    ].sort(([a], [b]) => b.version - a.version).slice(0, MOST_EVENTS);
+    fill(this.events, `${why} ${events.map(([one]) => one.version)}`, () =>
+      events.length ? events.map(([one, item]) => item(one)) : el("li", { className: "faint" }, "No events yet."));
   }
 
   factsOf(worker) {
-    if (!worker) return el("p", { className: "faint" }, this.name ? `${this.name} ...` : HINT);
-    const rows = Object.entries({ state: worker.state, step: worker.step, "heard of": `${span(worker.heard_s)} ago`, group: worker.group, node: worker.node, rack: worker.rack || "–", ...Object.fromEntries(Object.entries(worker.metrics).map(([name, value]) => [name, number(value)])) });
-    return [el("h3", {}, worker.worker), el("table", {}, el("tbody", {}, rows.map(([name, value]) => el("tr", {}, el("th", { scope: "row" }, name), el("td", {}, String(value))))))];
+    const step = worker.step < 0 ? "none yet" : worker.step;
+    const rows = Object.entries({ State: worker.state, Step: step, "Last report": `${span(worker.seen_s)} ago`, "Replica group": worker.group, Node: worker.node, Rack: worker.rack || "–", ...Object.fromEntries(Object.entries(worker.metrics).map(([name, value]) => [titleOf(name), valueOf(name, value)])) });
+    return rows.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, String(value))));
   }
 
   actsOf({ worker, group, node }, why) {
     const acts = [
-      ["collect its stacks", { kind: "dump", worker }],
-      [`move ${group} to a standby`, { kind: "migrate", group }, `Have a standby take the place of ${group}? ${group} ends once that has joined.`],
-      [`drain ${group}`, { kind: "drain", group }, `Drain ${group}? It ends after its step.`],
-      [`evict ${group}`, { kind: "evict", group }, `Evict ${group}? The others go on without it.`],
-      [`cordon ${node}`, { kind: "cordon", node }, `Cordon ${node}? Nobody new is put on it.`],
-      [`uncordon ${node}`, { kind: "uncordon", node }],
+      ["Collect its stacks", "changes nothing in training", { kind: "dump", worker }],
+      [`Migrate ${group} to a standby`, `${group} ends once the standby has joined`, { kind: "migrate", group }, `Migrate ${group} to a standby? ${group} ends once the standby has joined.`],
+      [`Drain ${group}`, `${group} ends after its current step`, { kind: "drain", group }, `Drain ${group}? It ends after its current step.`],
+      [`Evict ${group}`, "its process ends, the others go on", { kind: "evict", group }, `Evict ${group}? Its process ends, and the others go on without it.`],
+      [`Cordon ${node}`, "no standby on it is used", { kind: "cordon", node }, `Cordon ${node}? No standby on it is used until it is uncordoned.`],
+      [`Uncordon ${node}`, "it may be used again", { kind: "uncordon", node }],
     ];
-    return acts.map(([text, action, question]) => button(text, why, () => this.act.propose(action, question)));
+    return acts.map(([text, consequence, action, question]) => {
+      const made = button(text, why, () => this.act.propose(action, question), { className: question ? "danger" : "" });
+      made.append(el("small", {}, consequence));
+      return made;
+    });
   }
 }

@@ -1,4 +1,4 @@
-"""A run that is on record, as its pages see it: all lives of its Weaver, to their end."""
+"""A recorded run as its pages see it: all epochs of its Weaver, to their end."""
 
 import asyncio
 import math
@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from torchloom_core.clock import SECOND_NS, moment_text
-from torchloom_core.dashboard.seen import Seen
+from torchloom_core.dashboard.run_state import RunState
 from torchloom_core.trajectory.reader import EpochRecord, Recorded, read_epochs
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.events import Forecast
@@ -16,7 +16,7 @@ from torchloom_core.wire.messages import LOG, Exit, Hello, Note, Telemetry
 from torchloom_core.wire.requests import Request
 
 _AT_ONCE = 500
-"""Inputs that are read before whoever looks has a turn."""
+"""Inputs that are read before other tasks run."""
 
 _LONGEST_GAP_S = 5.0
 
@@ -25,16 +25,17 @@ class _Tag(msgspec.Struct):
     type: str
 
 
-class Past(Seen):
-    """What a trajectory tells; raises as :func:`~torchloom_core.trajectory.reader.read_epochs`."""
+class RecordedRun(RunState):
+    """The run of a trajectory; raises as :func:`~torchloom_core.trajectory.reader.read_epochs`."""
 
     is_recorded = True
 
     def __init__(self, root: Path, stale_after_s: float) -> None:
         super().__init__(stale_after_s, "a recorded run is being read")
-        self._lives = read_epochs(root)
+        self._epochs = read_epochs(root)
         self._now_s = 0.0
-        self.run = self._lives[-1].meta.run if self._lives else root.name
+        self.run = self._epochs[-1].meta.run if self._epochs else root.name
+        self.started_s = self._epochs[0].meta.started_ns / SECOND_NS if self._epochs else 0.0
 
     @property
     def now_s(self) -> float:
@@ -42,17 +43,17 @@ class Past(Seen):
         return self._now_s
 
     async def follow(self) -> None:
-        """Read all of it, then wait for ever: what is on record does not change.
+        """Read all of it, then wait for ever: a record does not change.
 
         Raises
         ------
         StateError
             If a record is damaged.
         """
-        for epoch_record in self._lives:
+        for epoch_record in self._epochs:
             await self._read(epoch_record)
         end = moment_text(round(self._now_s) * SECOND_NS)
-        self.trouble = f"a recorded run, as it was at {end}: nothing can be asked of it"
+        self.trouble = f"a recorded run, as it was at {end}: it takes no requests"
         await asyncio.Event().wait()
 
     async def _read(self, epoch_record: EpochRecord) -> None:
@@ -70,19 +71,19 @@ class Past(Seen):
             self._now_s = at_s
         match recorded.message:
             case Telemetry() as batch:
-                self.board.hear(batch, at_s)
+                self.board.take(batch, at_s)
             case Hello() as hello:
-                self.board.meet(hello, at_s)
+                self.board.add(hello, at_s)
             case Exit() as end:
-                self.board.bury(end, at_s)
+                self.board.end(end, at_s)
             case Note(kind=kind) as note if kind == LOG:
                 self.record.log(note, at_s)
-            case Forecast() as said:
-                self.record.foresee(said, at_s)
+            case Forecast() as forecast:
+                self.record.add_forecast(forecast, at_s)
             case Note() as note:
                 self.standby_tasks.take(note)
             case Request() as request:
                 self.record.take("request", msgspec.json.encode(request), at_s)
         for output in recorded.outputs:
-            with suppress(*UNREADABLE):  # of another version: it cannot be shown
-                self.hear_told(msgspec.json.decode(output, type=_Tag).type, output, at_s)
+            with suppress(*UNREADABLE):  # another version: it cannot be shown
+                self.take_output(msgspec.json.decode(output, type=_Tag).type, output, at_s)

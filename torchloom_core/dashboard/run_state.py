@@ -1,4 +1,4 @@
-"""What pages are shown, of a run that goes on or of one that is on record."""
+"""The state of a run as pages see it, of a live run or of a recorded one."""
 
 import time
 from contextlib import suppress
@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from torchloom_core.dashboard.board import Board
+from torchloom_core.dashboard.health import health
 from torchloom_core.dashboard.preview import PreviewShown
 from torchloom_core.dashboard.record import Record
 from torchloom_core.trajectory.landscape import Landscape
@@ -16,34 +17,37 @@ from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.events import CommandStatus
 from torchloom_core.wire.operator import Status
 
-_LIFE = str(CommandStatus.__struct_config__.tag)
+_COMMAND_STATUS = str(CommandStatus.__struct_config__.tag)
 
 
-class Seen:
-    """What is known of a run.
+class RunState:
+    """The state of a run.
 
     Attributes
     ----------
     status : Status, optional
-        What the Weaver said last, without the workers.
+        The Weaver's last status, without the workers.
     knobs : list of dict
-        The table of knobs for people: each with what it takes, what is wanted and what it is.
+        A row for each knob: its range, its desired value and its present values.
     knobs_version : int
-        Another number whenever that has changed.
+        Changes whenever ``knobs`` does.
     backtest : dict
-        What :class:`~torchloom_core.dashboard.backtest.Backtest` tells.
+        What :meth:`torchloom_core.dashboard.backtest.Backtest.shown` returns.
     run : str
         Its name.
+    started_s : float
+        When the run's record began, seconds since the epoch; 0 if that is unknown.
     is_recorded : bool
-        Whether it is one on record.
+        Whether it is a recorded run.
     trouble : str
-        Why the Weaver cannot be asked at the moment; empty while it can.
+        Why the Weaver does not answer at the moment; empty while it does.
     """
 
     is_recorded = False
 
     def __init__(self, stale_after_s: float, trouble: str, run: str = "") -> None:
         self.run = run
+        self.started_s = 0.0
         self.board = Board(stale_after_s)
         self.record = Record()
         self.landscape = Landscape()
@@ -56,20 +60,24 @@ class Seen:
         self.backtest: dict[str, Any] = {}
         self.trouble = trouble
 
-    def hear_told(self, kind: str, data: bytes, now_s: float) -> None:
-        """Take what the Weaver tells."""
+    def take_output(self, kind: str, data: bytes, now_s: float) -> None:
+        """Take an output of the Weaver."""
         self.record.take(kind, data, now_s)
-        if kind == _LIFE:
+        if kind == _COMMAND_STATUS:
             with suppress(*UNREADABLE):
-                life = msgspec.json.decode(data, type=CommandStatus)
-                self.standby_tasks.take_status(life)
+                status = msgspec.json.decode(data, type=CommandStatus)
+                self.standby_tasks.take_status(status)
+
+    def health(self) -> dict[str, Any]:
+        """Return whether the run is healthy, as :func:`torchloom_core.dashboard.health.health`."""
+        return health(self.board, self.status, self.now_s)
 
     @property
     def now_s(self) -> float:
-        """The moment that is seen, seconds since the epoch."""
+        """The moment that is shown, seconds since the epoch."""
         return time.time()
 
     @property
     def age_s(self) -> float | None:
-        """How old the Weaver's last word is; None where there was none."""
+        """The age of the Weaver's last answer, seconds; None before the first."""
         return None
