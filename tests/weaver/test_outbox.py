@@ -302,9 +302,7 @@ async def test_a_failure_of_the_broker_is_one_line_in_the_log_and_delays_nothing
     assert [record.getMessage() for record in caplog.records] == ["not now"]
 
 
-async def test_new_workers_that_the_broker_refuses_are_not_added_again(
-    outbox, bus, monkeypatch
-):
+async def test_new_workers_that_the_broker_refuses_are_not_added_again(outbox, bus, monkeypatch):
     async def refuse(workers):
         raise RefusedByBrokerError("no such name")
 
