@@ -80,7 +80,7 @@ class Hooks:
 
 
 def main() -> None:
-    """Measure as the command line says."""
+    """Measure with the options of the command line."""
     lighthouse = sys.argv[1]
     turns, steps = map(int, sys.argv[2:4])
     pause_s = float(sys.argv[4])

@@ -40,7 +40,7 @@ def single_calls_ns(step: Callable[[], object], calls: int, pace_s: float) -> li
 
 
 def main() -> None:
-    """Measure as the command line says."""
+    """Measure with the options of the command line."""
     rounds, paced_calls = map(int, sys.argv[1:])
     loom = torchloom_threadlet.attach(framework="bench")
     sys.stdin.readline()

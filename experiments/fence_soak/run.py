@@ -2,7 +2,7 @@
 
     python experiments/fence_soak/run.py --changes 200 --seed 1
 
-The exit status is 1 if anything does not hold, 2 if the run did not even start.
+The exit status is 1 if any requirement is violated, 2 if the run did not even start.
 """
 
 import argparse
@@ -64,7 +64,7 @@ def report(findings: Findings, console: Console) -> None:
     console.print(counted)
     for line in findings.faults:
         console.print(line, markup=False)
-    console.print(f"{len(findings.faults)} things that do not hold")
+    console.print(f"{len(findings.faults)} violated requirements")
 
 
 def results(algorithm: str, seed: int, findings: Findings) -> dict[str, Any]:

@@ -238,7 +238,7 @@ def _look(folder: Path, bundle: Path) -> None:
 
 
 def _run(folder: Path, arguments: list[str]) -> int:
-    """Run a command, and raise Wrong if what it says is nothing that a person can use."""
+    """Run a command, and raise Wrong if its output is of no use to a person."""
     status, out, words = run_command(arguments)
     verb = " ".join(arguments[:2])
     lines = [line for line in words.splitlines() if not _BESIDE.match(line)]

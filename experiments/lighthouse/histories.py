@@ -35,7 +35,7 @@ NAMES = "abc"
 class Operation(NamedTuple):
     """An operation of a replica group, or a wait."""
 
-    what: str  # ask, beat, leave or wait
+    what: str  # request, beat, leave or wait
     replica: str = ""
     step: int = 0
     shrink_only: bool = False

@@ -55,7 +55,7 @@ class WatchedLoom(adapter.TorchftLoom):
     _optimizer: Any = None
 
     def manage(self, manager: Any, optimizer: Any = None) -> None:
-        """Keep hold of the weights."""
+        """Keep a reference to the optimizer."""
         super().manage(manager, optimizer)
         self._optimizer = optimizer
 

@@ -106,7 +106,7 @@ class Truth:
     """What the figures are of the whole population: of all draws at once."""
 
     def __init__(self, setting: Setting, seeds: Sequence[int]) -> None:
-        self._said: dict[str, list[Floats]] = defaultdict(list)
+        self._scores: dict[str, list[Floats]] = defaultdict(list)
         self._came: list[Floats] = []
         self._counts = np.zeros(4)
         for seed in seeds:
@@ -116,9 +116,9 @@ class Truth:
         _, later = fleet.judged(fleet.informative(np.random.default_rng([seed, 1])))
         known = ~np.isnan(later.outcome)
         self._came.append(later.outcome[known] == 1.0)
-        self._said["AUPRC"].append(later.score[known])
+        self._scores["AUPRC"].append(later.score[known])
         at = np.broadcast_to(later.times_ns[:, None] * 1.0, known.shape)
-        self._said["AUPRC of the clock"].append(at[known])
+        self._scores["AUPRC of the clock"].append(at[known])
         found = score(later, predictor="informative", threshold=2.0, threshold_from="a constant")
         false = round(found.false_alarms_per_node_day.value * found.component_days)
         self._counts += (len(found.leads_s), found.incidents, false, found.component_days)
@@ -128,7 +128,7 @@ class Truth:
         came = np.concatenate(self._came)
         values = {
             name: average_precision(np.concatenate(scores), came).value
-            for name, scores in self._said.items()
+            for name, scores in self._scores.items()
         }
         found, incidents, false, days = self._counts
         return {
@@ -186,7 +186,7 @@ def show(results: Sequence[Mapping[str, object]], console: Console) -> bool:
                 count, of = result[key].get(name, (0, 0))  # type: ignore[attr-defined]
                 share = count / of if of else 0.0
                 good &= holds(share)
-                mark = "" if holds(share) else " does not hold"
+                mark = "" if holds(share) else " violated"
                 cells.append(f"{count} of {of}, {share:.3f}{mark}")
             table.add_row(name, *cells)
         console.print(table)

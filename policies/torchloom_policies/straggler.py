@@ -176,7 +176,7 @@ class StragglerPolicy:
             reason = (
                 f"{view.workers[row]} on {view.node[row] or 'an unknown node'} takes "
                 f"{time_s[row]:.3g} s a step for {self._options.patience} samples, the median "
-                f"is {median_s:.3g} s: {gpus:g} GPUs wait for {waiting:.0%} of their time"
+                f"is {median_s:.3g} s: {waiting:.0%} of {gpus:g} GPUs' time is waiting"
             )
             gain_gpu_s = float(waiting * gpus * self._options.payback_s)
             less = self._less(view, row, float(share[row] * median_s / time_s[row]))
