@@ -180,8 +180,8 @@ def test_a_name_of_torchlooms_own_plugins_cannot_be_replaced(install):
     assert (kept.package, kept.problem) == ("torchloom", "")
     assert refused.problem == "the name is already used by entry point straggler (torchloom)"
     config = Config(policies={"straggler": {}})
-    (remark,) = activate(config, infos, "torchloom.toml").warnings
-    assert remark.startswith(
+    (warning,) = activate(config, infos, "torchloom.toml").warnings
+    assert warning.startswith(
         "policy straggler: the one of torchloom (straggler) is used, unknown (a_first)"
     )
 

@@ -29,7 +29,7 @@ def stop(run: Run) -> list:
 def test_only_unacknowledged_commands_are_withdrawn_and_none_has_ended():
     run = set_lr()
     outputs = stop(run)
-    taken = [recall.command for recall in of(Withdrawal, outputs)]
+    taken = [one.command for one in of(Withdrawal, outputs)]
     assert taken == [command.id for command in run.commands()[1:]]
     assert not of(CommandStatus, outputs)
     assert not of(Outcome, outputs)
