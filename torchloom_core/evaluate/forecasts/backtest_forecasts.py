@@ -13,7 +13,7 @@ from torchloom_core.evaluate.forecasts.labels import Task, incidents, outcomes
 from torchloom_core.evaluate.unmeasured import names_of
 from torchloom_core.plugin.api import Learner, Predictor
 from torchloom_core.plugin.arrays import Floats, Ints
-from torchloom_core.plugin.forecasting import ask_predictor
+from torchloom_core.plugin.forecasting import call_predictor
 from torchloom_core.plugin.foreign import is_ours
 from torchloom_core.plugin.needs import windows_s
 from torchloom_core.plugin.view import FleetView
@@ -230,7 +230,7 @@ def _forecast_of(predictor: Predictor, view: FleetView) -> Floats:
     A third-party predictor gets a copy of the view, so that it cannot alter what others see.
     """
     own_view = view if is_ours(predictor) else view.twin()
-    answer = ask_predictor(predictor.name, predictor, own_view, reasons=False)
+    answer = call_predictor(predictor.name, predictor, own_view, reasons=False)
     if isinstance(answer, PredictorFailed):
         raise PluginError(f"predictor {predictor.name}: {answer.rule}: {answer.detail}")
     probability: Floats = answer.probability
