@@ -137,12 +137,10 @@ def test_a_random_score_and_a_constant_one_have_no_skill_in_a_detection(fleets):
 
 
 def test_a_score_that_rises_while_it_goes_on_has_skill_in_a_detection(fleets):
-    found = [
-        scored(
-            fleet, np.where(fleet.outcome == 1.0, 3.0, 0.0) + fleet.informative(_random(seed)), seed
-        )
-        for seed, fleet in enumerate(fleets)
-    ]
+    found = []
+    for seed, fleet in enumerate(fleets):
+        score = np.where(fleet.outcome == 1.0, 3.0, 0.0) + fleet.informative(_random(seed))
+        found.append(scored(fleet, score, seed))
     assert sum(one.verdict in ("weak", "useful") for one in found) >= DRAWS - 1
     assert all(one.recall.value > one.by_chance for one in found)
 
