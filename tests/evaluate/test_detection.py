@@ -47,8 +47,8 @@ def test_an_alarm_that_never_ends_finds_all_by_chance_and_none_finds_nothing():
     judged = detection(np.ones(10), (4, 6), (8, 9))
     assert found_by_chance(judged, judged.alarms(0.5)) == 1.0
     assert found_by_chance(judged, judged.alarms(2.0)) == 0.0
-    calm = detection(np.ones(10))
-    assert found_by_chance(calm, calm.alarms(0.5)) == 0.0
+    quiet = detection(np.ones(10))
+    assert found_by_chance(quiet, quiet.alarms(0.5)) == 0.0
 
 
 @settings(max_examples=examples(50), deadline=None)

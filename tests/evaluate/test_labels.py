@@ -99,7 +99,7 @@ def test_a_component_is_absent_before_it_came_and_censored_before_it_went():
 def test_only_the_end_of_what_is_itself_watched_is_its_own(nodes):
     parts = [
         Component(id="rack", kind="rack", until_ns=4 * HOUR_NS),
-        Component(id="of nobody", kind="switch", until_ns=4 * HOUR_NS),
+        Component(id="unwatched", kind="switch", until_ns=4 * HOUR_NS),
     ]
     assert same(judged(topology=parts, nodes=nodes), judged(nodes=nodes))
 

@@ -88,8 +88,8 @@ def live(folder, config):
             writer.event(message, now_ns, outputs)
         now_ns += isinstance(message, Tick) * SECOND_NS
     writer.close()
-    from_trajectory(folder / "run", folder / "life.tltrace")
-    return shown, Bundle.open(folder / "life.tltrace")
+    from_trajectory(folder / "run", folder / "incarnation.tltrace")
+    return shown, Bundle.open(folder / "incarnation.tltrace")
 
 
 def test_a_policy_proposes_the_same_in_replay_as_live(tmp_path):
@@ -97,9 +97,11 @@ def test_a_policy_proposes_the_same_in_replay_as_live(tmp_path):
     shown, recorded = live(tmp_path, config)
     assert any(verdict.granted for verdict in shown)
     assert any(not verdict.granted for verdict in shown)
-    life = recorded_incarnation(recorded)
+    incarnation = recorded_incarnation(recorded)
     kernel = Kernel(
-        life.config, activate(life.config, discover(), "test"), RecordedGuard(life.overruns)
+        incarnation.config,
+        activate(incarnation.config, discover(), "test"),
+        RecordedGuard(incarnation.overruns),
     )
     again = [v for step in recorded_verdicts(kernel, recorded) for v in step.verdicts]
     assert list(map(msgspec.json.encode, again)) == list(map(msgspec.json.encode, shown))

@@ -92,13 +92,13 @@ def test_fleets_count_the_same_in_the_mean_and_by_their_size_where_they_are_pool
 
 
 def test_a_fleet_without_a_failure_has_no_auprc_and_no_recall_and_still_false_alarms():
-    calm = score(
+    quiet = score(
         positives=0, incidents=0, leads_s=(), auprc=Interval(value=0.0), prevalence=0.0,
         recall=Interval(value=0.0), false_alarms_per_node_day=interval(0.5),
         versus={"random": Interval(value=0.0)},
     )  # fmt: skip
     busy = score(auprc=interval(0.4), versus={"random": interval(0.3)})
-    found = of_fleets(busy, calm, busy)
+    found = of_fleets(busy, quiet, busy)
     assert found.auprc.value == pytest.approx(0.4)
     assert found.versus["random"].value == pytest.approx(0.3)
     assert "was 2 of 3 traces" in found.auprc.method

@@ -217,7 +217,7 @@ def test_leaks_of_the_training_trace_are_flagged_once_with_those_of_the_scored_o
 
 
 def test_a_predictor_is_scored_without_the_policies_of_the_config(bundle):
-    crowded = replace(CONFIG, policies={"nobody": {}})
+    crowded = replace(CONFIG, policies={"unknown": {}})
     assert scored(bundle, config=crowded, **HISTORY) == scored(bundle, **HISTORY)
 
 
