@@ -20,5 +20,5 @@ def sleep(seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    demo_trainer.time = SimpleNamespace(sleep=sleep, time=time.time)  # type: ignore[assignment]
+    demo_trainer.time = SimpleNamespace(sleep=sleep, time=time.time)  # type: ignore[attr-defined, assignment]
     demo_trainer.main()

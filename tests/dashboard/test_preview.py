@@ -66,7 +66,7 @@ def test_both_arms_are_drawn_at_the_same_steps_with_gaps_where_one_has_none():
         [2.0, None, None],
     ]
     assert (told["worker"], told["points"], told["of"]) == ("v0-0", 5, 9)
-    assert told["says"] == ""
+    assert told["result"] == ""
     assert ("change", "lr 0.1 -> 0.2") in told["words"]
 
 
@@ -82,7 +82,7 @@ def test_what_is_new_is_made_up_anew_and_nothing_else():
     first = board.shown()
     assert board.shown() is first
     take(preview, note(JUDGED))
-    assert board.shown()["says"] == "better"
+    assert board.shown()["result"] == "better"
     take(preview, note(End(points=5, seconds=1.0)))
     assert ("tried", "5 steps in 1.0 s") in board.shown()["words"]
 

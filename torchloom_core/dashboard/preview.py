@@ -40,7 +40,7 @@ class PreviewShown:
             "of_step": preview.setup.of_step if preview.setup else -1,
             "points": preview.points,
             "of": preview.of,
-            "says": preview.judged.result if preview.judged else "",
+            "result": preview.judged.result if preview.judged else "",
             "words": list(preview.words()),
             "is_over": preview.end is not None,
             "steps": steps,

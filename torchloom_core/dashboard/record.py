@@ -44,7 +44,7 @@ _UNDER_WAY = 200_000
 """Commands under way that are tracked; beyond this, lost ones are dropped."""
 
 _OF_STORIES = frozenset({"proposed", "verdict", "command_status", "outcome", "judged"})
-_SKIPPED = frozenset({"issue", "recall", "forecast_wanted", "reply"})
+_SKIPPED = frozenset({"issue", "withdrawal", "forecast_wanted", "reply"})
 """Outputs that repeat a story or a request."""
 
 _HAS_NOTICE = frozenset({"annotate", "take_control", "release_control"})

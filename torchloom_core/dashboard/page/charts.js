@@ -168,7 +168,7 @@ export class Chart {
       width,
       isLog,
       x: { time: true, range: this.span && (() => this.span()) },
-      series: [edge, { stroke: accent, width: 2, points: { show: data[0].length < 2 } }, edge],
+      series: [edge, { stroke: accent, width: 2, points: { show: (one) => one.data[0].length < 2 } }, edge],
       bands: [{ series: [3, 1], fill: `color-mix(in srgb, ${accent} 22%, transparent)` }],
       cursor: this.group && { sync: { key: this.group, filters: CURSOR_EVENTS } },
       hooks: { draw: [(one) => this.mark(one)], setSelect: [(one) => this.choose(one)] },
@@ -200,6 +200,8 @@ export class Chart {
     const places = visible.map(({ at }) => Math.round(plot.valToPos(at, "x", true)) + 0.5);
     ctx.save();
     ctx.font = `${10 * ratio}px system-ui, sans-serif`;
+    ctx.textAlign = "left";
+    ctx.textBaseline = "alphabetic";
     visible.forEach(({ colour, label }, n) => {
       const x = places[n];
       ctx.strokeStyle = ctx.fillStyle = colourOf(colour);

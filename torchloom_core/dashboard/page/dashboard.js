@@ -3,8 +3,7 @@
 import { el, fill, lock, number, span } from "./dom.js";
 import { drawGroups } from "./groups.js";
 import { Link, NO_ACCESS, request } from "./link.js";
-import { MessageLine } from "./message_line.js";
-import { RequestOutcomes } from "./request_outcomes.js";
+import { MessageLine, RequestOutcomes } from "./messages.js";
 import { RunStore } from "./run_store.js";
 import { FLEET, SCREENS } from "./screens.js";
 import { goodputOf } from "./time_account.js";

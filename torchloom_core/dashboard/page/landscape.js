@@ -4,7 +4,6 @@ import { colourOf, Frame, isDark, needsLog } from "./charts.js";
 import { VALUE_COLOURS } from "./colours.js";
 import { button, el, fill, lock, number, section } from "./dom.js";
 import { TaskHead } from "./standby_tasks.js";
-import { clearSurface, drawSurface, turn } from "./surface.js";
 
 const LINE_PX = 240;
 const PLANE_PX = 720;
@@ -26,7 +25,7 @@ export class LandscapeScreen {
     this.found = el("div");
     this.line = new Frame("Loss along the update", "by multiples of the update");
     this.canvas = el("canvas", { className: "plane", role: "img", "aria-label": "The plane: no data yet", width: PLANE_PX, height: PLANE_PX });
-    this.surface = el("div", { className: "surface", role: "img", tabindex: "0", hidden: true, onkeydown: (event) => { if (turn(this.surface, event.key)) event.preventDefault(); } });
+    this.surface = el("div", { className: "surface", role: "img", tabindex: "0", hidden: true, onkeydown: (event) => { if (this.threeD?.turn(this.surface, event.key)) event.preventDefault(); } });
     this.in3d = el("button", { type: "button", "aria-pressed": "false", onclick: () => this.switch3d() }, "3-D");
     this.legend = el("p", { className: "faint" });
     this.parts = [
@@ -80,7 +79,7 @@ export class LandscapeScreen {
   }
 
   drawSurface({ plane, cells }) {
-    if (!plane || cells.every(([, , loss]) => loss === null)) return clearSurface(this.surface);
+    if (!plane || cells.every(([, , loss]) => loss === null)) return this.threeD?.clearSurface(this.surface);
     const known = knownCells(plane, cells);
     const places = Array.from({ length: plane.side }, (_, n) => n);
     const losses = places.map((row) => places.map((column) => lossAt(known, plane.side, row, column)));
@@ -88,7 +87,11 @@ export class LandscapeScreen {
     const path = plane.path?.length ? plane.path : [[0, 0]];
     const isLogarithmic = losses.flat().every((loss) => loss === null || loss > 0);
     this.surface.setAttribute("aria-label", `${this.canvas.getAttribute("aria-label")}; arrow keys turn it`);
-    drawSurface(this.surface, { losses, shares, path, branch: this.branch, isLogarithmic }).catch((error) => this.act.say(`3-D does not work in this browser: ${error.message}`, false));
+    const options = { losses, shares, path, branch: this.branch, isLogarithmic };
+    import("./surface.js").then((threeD) => {
+      this.threeD = threeD;
+      return threeD.drawSurface(this.surface, options);
+    }).catch((error) => this.act.say(`3-D does not work in this browser: ${error.message}`, false));
   }
 
   drawLine({ line }, width) {

@@ -78,5 +78,5 @@ export class WhatIf {
 function wordsOf(preview) {
   if (!preview?.worker) return el("p", { className: "faint" }, "No preview yet: enter a value of a knob above, and press Preview. It takes a standby whose script passes preview= to attach().");
   const rows = [["worker", preview.worker], ...preview.words];
-  return el("table", { className: "words" }, el("tbody", {}, rows.map(([name, text]) => el("tr", {}, el("th", { scope: "row" }, name), el("td", { className: name === "verdict" ? TONES[preview.says] ?? "" : "" }, text)))));
+  return el("table", { className: "words" }, el("tbody", {}, rows.map(([name, text]) => el("tr", {}, el("th", { scope: "row" }, name), el("td", { className: name === "verdict" ? TONES[preview.result] ?? "" : "" }, text)))));
 }

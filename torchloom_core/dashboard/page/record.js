@@ -1,7 +1,7 @@
 // The record: one item for each decision, from the proposal to its effect, and a line for other events.
 
 import { button, clock, el, many, number } from "./dom.js";
-import { undoOf } from "./undo.js";
+import { freshId } from "./link.js";
 
 export const WAITS = "approval"; // a proposal that is denied by this rule waits for approval
 const SHOWN_HERE = /: torchloom (preview|landscape) TRAJECTORY shows it$/;
@@ -15,10 +15,11 @@ function appliedAt(story) {
   return `applied ${parts.join(", ")}${steps.length > 4 ? ` and at ${steps.length - 4} other steps` : ""}`;
 }
 
-function verdictOf({ granted, rule, detail, by }) {
+function verdictOf({ granted, rule, detail: text, reason }) {
   if (granted === null) return "";
+  const detail = reason && text.startsWith(reason) ? text.slice(reason.length).replace(/^[;,:\s]+/, "") : text;
   if (rule === WAITS) return "waiting for approval";
-  const why = granted && by === PERSON ? "" : ` (${RULES[rule] ? `${rule}: ${RULES[rule]}` : `rule ${rule}`})`;
+  const why = granted && rule === PERSON ? "" : ` (${RULES[rule] ? `${rule}: ${RULES[rule]}` : `rule ${rule}`})`;
   return `${granted ? "granted" : "denied"}${why}${detail && `: ${detail}`}`;
 }
 
@@ -47,9 +48,60 @@ export function headOf(story) {
   return [el("b", {}, story.summary), ` by ${story.by === PERSON ? "a person" : `policy ${story.by}`}`, story.times > 1 ? ` (${story.times} times)` : ""];
 }
 
-export function undoPart(story, act) {
+// --- how to undo a decision: a request that a button sends, or why there is none ---
+
+const NOTHING = "Nothing to undo: it changes no training state.";
+const BY_HAND = (group) => `No undo by a click: start ${group} again as a standby, then migrate back.`;
+
+const UNDO = {
+  __proto__: null,
+  knob: (action, story) => knobs({ [action.knob]: action.value }, action.worker, story),
+  knobs: (action, story) => knobs(action.values, null, story),
+  cordon: ({ node }) => propose(`uncordon ${node}`, { kind: "uncordon", node }),
+  uncordon: ({ node }) => propose(`cordon ${node}`, { kind: "cordon", node }),
+  pause: () => propose("resume training", { kind: "resume" }),
+  admit: ({ group }) => propose(`drain ${group}`, { kind: "drain", group }, `Drain ${group}? It leaves after its current step.`),
+  migrate: ({ group }) => ({ why: BY_HAND(group) }),
+  drain: ({ group }) => ({ why: BY_HAND(group) }),
+  evict: ({ group }) => ({ why: BY_HAND(group) }),
+  rewind: () => ({ why: "Cannot be undone: the steps since the checkpoint are gone." }),
+};
+for (const kind of ["checkpoint", "dump", "probe", "preview", "landscape", "alert", "resume"]) UNDO[kind] = () => ({ why: NOTHING });
+
+function propose(label, action, question = "") {
+  return { label, press: (act) => act.propose(action, question) };
+}
+
+function knobs(values, worker, story) {
+  if (story.judged.startsWith("did harm")) return { why: "Already undone: the guard rolled it back." };
+  const names = Object.keys(values);
+  if (names.some((name) => story.before[name] === undefined)) return { why: "The earlier value is not known here: set it on Knobs." };
+  const changed = names.filter((name) => story.before[name] !== values[name]);
+  if (!changed.length) return { why: "Nothing to undo: the value is the same as before." };
+  const [knob, ...others] = changed;
+  const text = changed.map((name) => `${name} = ${JSON.stringify(story.before[name])}`).join(", ");
+  return {
+    label: text,
+    press: (act) => act.set(() => ({
+      knob,
+      value: story.before[knob],
+      ...(worker && { worker }),
+      ...(others.length && { also: Object.fromEntries(others.map((name) => [name, story.before[name]])) }),
+      id: freshId(),
+    })),
+  };
+}
+
+// null: the decision has done nothing so far.
+function undoOf(story) {
+  if (!story.granted || !/^(done|partial)/.test(story.outcome)) return null;
+  return UNDO[story.action.kind]?.(story.action, story) ?? null;
+}
+
+export function undoPart(story, act, isShort = false) {
   const undo = undoOf(story);
   if (!undo) return null;
+  if (undo.why && isShort && undo.why === NOTHING) return null;
   if (undo.why) return el("p", { className: "faint" }, undo.why);
   return el("p", {}, button(`Undo: ${undo.label}`, act.lock(), () => undo.press(act)));
 }
@@ -85,7 +137,7 @@ export function storyItem(story, act) {
 
 // A decision in two lines and its undo.
 export function shortItem(story, act) {
-  return el("li", {}, el("p", { title: story.id }, el("span", { className: "faint" }, `${clock(story.at_s)} `), headOf(story)), story.reason ? el("p", { className: "faint" }, story.reason) : null, el("p", { className: tone(story) }, stateOf(story)), undoPart(story, act));
+  return el("li", {}, el("p", { title: story.id }, el("span", { className: "faint" }, `${clock(story.at_s)} `), headOf(story)), story.reason ? el("p", { className: "faint" }, story.reason) : null, el("p", { className: tone(story) }, stateOf(story)), undoPart(story, act, true));
 }
 
 export function lineItem(line) {

@@ -17,7 +17,7 @@ import { TimelineScreen } from "./timeline.js";
 
 const MOST_CHARTS = 6;
 const MOST_MARKS = 100;
-const NEWEST = 6;
+const NEWEST = 4;
 const TONES = { healthy: "good", starting: "warn", degraded: "warn", unhealthy: "bad" };
 const ANSWERS = { healthy: "Healthy", starting: "Starting: no rank trains yet", degraded: "Degraded: it trains, with problems", unhealthy: "Unhealthy" };
 
@@ -152,7 +152,7 @@ export class RunScreen {
     return waiting.map((one) => {
       const age = el("p", { className: "faint" });
       this.ages.push({ age, proposal: one.proposal });
-      return el("div", {}, el("p", {}, "Policy ", el("b", {}, one.policy), " proposes ", el("b", {}, one.wish), `: ${one.reason}`), el("p", { className: "faint" }, `${priceOf(one)}; expires at ${clock(one.until_ns / 1e9)}, or once its reason no longer holds`), age, approvalPart(one.proposal, this.act));
+      return el("div", {}, el("p", {}, "Policy ", el("b", {}, one.policy), " proposes ", el("b", {}, one.summary), `: ${one.reason}`), el("p", { className: "faint" }, `${priceOf(one)}; expires at ${clock(one.until_ns / 1e9)}, or once its reason no longer holds`), age, approvalPart(one.proposal, this.act));
     });
   }
 

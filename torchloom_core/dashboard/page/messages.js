@@ -1,9 +1,39 @@
-// Follows the requests of this page through the record, and reports how each one ended.
+// The message line, and the requests of this page whose outcomes it reports.
 
 import { endOf } from "./record.js";
 
+const LASTS_MS = 12000;
+const FRESH_MS = 3000; // a message this new is about the change itself
+
+// An answer stays for a while, and goes when the state has changed.
+export class MessageLine {
+  constructor(place) {
+    this.place = place;
+    this.shownMs = -Infinity;
+    this.state = "";
+  }
+
+  show(text, good = true) {
+    this.place.textContent = text;
+    this.place.className = good ? "" : "no";
+    this.shownMs = performance.now();
+  }
+
+  clear() {
+    if (this.place.textContent) this.place.textContent = "";
+  }
+
+  // Clear a message that is old, or that belongs to another state.
+  update(state) {
+    const age = performance.now() - this.shownMs;
+    if (age > LASTS_MS || (state !== this.state && age > FRESH_MS)) this.clear();
+    this.state = state;
+  }
+}
+
 const MOST = 20;
 
+// Follows requests through the record.
 export class RequestOutcomes {
   constructor(store, show) {
     this.store = store;
