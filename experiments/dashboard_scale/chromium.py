@@ -14,7 +14,7 @@ from experiments.many_workers.run import give_up
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"]
 PAINTED = """() => {
-  const map = document.querySelector('canvas.heat');
+  const map = document.querySelector('canvas.heatmap');
   if (!map || !map.width || !map.height) return false;
   const pixels = map.getContext('2d').getImageData(0, 0, map.width, map.height).data;
   return new Set(new Uint32Array(pixels.buffer)).size > 20;
@@ -52,7 +52,7 @@ class Chromium:
             first_paint_s = await page.evaluate(entry) / 1e3
             began = time.monotonic()
             await page.get_by_role("tab", name="Fleet").click()
-            await page.get_by_label("painted by").select_option("loss")
+            await page.get_by_label("Colour by").select_option("loss")
             while not await page.evaluate(PAINTED):
                 give_up(began)
                 await asyncio.sleep(0.02)

@@ -266,7 +266,7 @@ def test_a_worker_is_found_by_a_part_of_its_name_or_by_its_group(tab):
 def test_what_cannot_be_taken_back_by_a_click_is_asked_back(tab, run):
     page = tab.page
     page.keyboard.press("3")
-    pause = page.get_by_role("button", name="Pause")
+    pause = page.get_by_role("button", name=re.compile("^Pause"))
     assert pause.get_attribute("title") == "take control first"
     assert page.get_by_label("new value of x").get_attribute("title") == "take control first"
     drive(tab)

@@ -215,7 +215,9 @@ async def test_a_folder_that_nobody_may_read_is_told_and_ends_nothing(monkeypatc
     found.compare(status())
     following = asyncio.create_task(found.follow())
     await eventually(
-        lambda: "earlier previews and landscapes are not shown" in str(logged.lines) or following.done()
+        lambda: (
+            "earlier previews and landscapes are not shown" in str(logged.lines) or following.done()
+        )
     )
     assert not following.done()
     following.cancel()

@@ -36,7 +36,9 @@ def test_a_tls_file_that_is_none_is_named_with_what_it_has_to_hold(tmp_path):
     need = f"[dashboard] key: need a PEM file with a key in it, was {key}"
     assert refusal(**paths) == f"{need}: No such file or directory"
     other.write_bytes(b"\xff\x00no")
-    assert refusal(certificate=str(certificate), key=str(other)).endswith(f"{other}: there is none in it")
+    assert refusal(certificate=str(certificate), key=str(other)).endswith(
+        f"{other}: there is none in it"
+    )
     key.write_text("-----BEGIN PRIVATE KEY-----\nMIIB\n-----END PRIVATE KEY-----\n")
     told = refusal(**paths)
     need = "[dashboard]: need a certificate and its own key, without a password"

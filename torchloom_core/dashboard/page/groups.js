@@ -5,7 +5,9 @@ import { el, fill } from "./dom.js";
 
 const MOST = 24;
 const BY_NAME = new Intl.Collator(undefined, { numeric: true });
-const WORST_FIRST = ["failed", "unreachable", "slow", "unknown", "paused", "joining", "draining", "training", "standby", "left", "ended"];
+const MOST_SORTED = 1000;
+const WORST_FIRST = ["failed", "unreachable", "slow", "paused", "joining", "draining", "unknown", "training", "standby", "left", "ended"];
+const ORDER = Object.fromEntries(WORST_FIRST.map((state, n) => [state, n]));
 const SYMBOLS = { failed: "\u2715", unreachable: "?", slow: "\u25b2", paused: "\u2016", joining: "\u2026", draining: "\u2193", training: "\u2713", standby: "\u25cb" };
 
 // Of each replica group: its worst rank's state, and how many ranks it has.
@@ -18,15 +20,20 @@ function groupsOf({ places, channels, run }) {
     if (!known) groups.set(group, { group, state, row, ranks: 1 });
     else {
       known.ranks += 1;
-      if (WORST_FIRST.indexOf(state) < WORST_FIRST.indexOf(known.state)) Object.assign(known, { state, row });
+      if (ORDER[state] < ORDER[known.state]) Object.assign(known, { state, row });
     }
   });
-  const rank = ({ state }) => Math.min(WORST_FIRST.indexOf(state), WORST_FIRST.indexOf("unknown")) * 16 + (state === "left" || state === "ended" ? 1 : 0);
-  return [...groups.values()].sort((one, other) => rank(one) - rank(other) || BY_NAME.compare(one.group, other.group));
+  const buckets = WORST_FIRST.map(() => []);
+  for (const one of groups.values()) buckets[ORDER[one.state]].push(one);
+  for (const bucket of buckets) if (bucket.length <= MOST_SORTED) bucket.sort((one, other) => BY_NAME.compare(one.group, other.group));
+  return buckets.flat();
 }
 
 export function drawGroups(place, store, onOpen) {
   if (!store.run || !store.channels[0].length) return;
+  const state = `${store.stateFrames} ${store.placesVersion} ${store.run.slow}`;
+  if (place.dataset.state === state) return;
+  place.dataset.state = state;
   const groups = groupsOf(store);
   const shown = groups.slice(0, MOST);
   const key = `${groups.length} ${shown.map(({ group, state, ranks }) => `${group} ${state} ${ranks}`)}`;

@@ -15,6 +15,7 @@ export class RunStore {
     this.backtest = {};
     this.statistics = {};
     this.worker = null;
+    this.stateFrames = 0;
     this.forget();
   }
 
@@ -31,7 +32,6 @@ export class RunStore {
     this.scale = { low: 0, high: 1 };
     this.extremes = new Map(); // of the coloured metric: exact values by row, the largest first
     this.median = null;
-    this.frames = 0;
   }
 
   take(update) {
@@ -98,7 +98,7 @@ export class RunStore {
         if ((rest[row >> 3] >> (row & 7)) & 1) rows[row] = rest[next++];
       }
     }
-    this.frames += 1;
+    if (channel === 0) this.stateFrames += 1;
   }
 
   // The age of the Weaver's last answer at most, seconds; null before the first.

@@ -84,7 +84,8 @@ export class TimelineScreen {
 
   move(share) {
     const [from, until] = this.span();
-    this.choose(from + share * (until - from), Math.max(LEAST_S, until - from));
+    const length = Math.max(LEAST_S, this.fromS === null && this.spanS ? this.spanS : until - from);
+    this.choose(until - length + share * length, length);
   }
 
   // Twice as long a range: about its middle, or until now.
