@@ -6,8 +6,8 @@ import signal
 import pytest
 
 from tests.browser.person import apart, drive, leave
-from tests.integration.conftest import until
 from tests.integration.browser import Dashboard
+from tests.integration.conftest import until
 from tests.integration.moves import CONFIG as MOVES
 from tests.integration.moves import Moves
 

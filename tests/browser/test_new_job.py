@@ -3,8 +3,8 @@
 import pytest
 
 from tests.browser.person import apart, drive
-from tests.integration.conftest import until
 from tests.integration.browser import Dashboard
+from tests.integration.conftest import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 

@@ -1,8 +1,8 @@
 """A browser is told each point of a landscape once, and of another look from its beginning."""
 
 import msgspec
-from tests.dashboard.test_recorded_run import read
 
+from tests.dashboard.test_recorded_run import read
 from tests.pieces import take
 from tests.recorded_epoch import Recorder
 from torchloom_core.dashboard.landscape import LandscapeNews
