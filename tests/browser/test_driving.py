@@ -107,7 +107,7 @@ def test_what_nobody_approves_in_time_is_not_done(tab, run):
     tab.page.get_by_role("button", name=re.compile("^Approve p")).wait_for()
     tab.sees("No pending approvals. Proposals that nobody approves expire.")
     show(tab, "Record")
-    tab.sees("denied by expiry: not approved in time")
+    tab.sees("denied by rule expiry: not approved in time")
     assert not run.trainers["g0"][0].journal("checkpoint")
 
 
@@ -120,7 +120,7 @@ def test_a_person_denies_a_proposal_with_a_reason(tab, run):
     deny.click()
     tab.sees("No pending approvals. Proposals that nobody approves expire.")
     show(tab, "Record")
-    tab.sees(re.compile("denied by person: denied by .*: the node was just replaced"))
+    tab.sees(re.compile("denied by .*: the node was just replaced"))
     say(run, ill=0, odd=0)
 
 

@@ -6,7 +6,7 @@ import { freshId } from "./link.js";
 export const WAITS = "approval"; // a proposal that is denied by this rule waits for approval
 const SHOWN_HERE = /: torchloom (preview|landscape) TRAJECTORY shows it$/;
 const PERSON = "person";
-const RULES = { __proto__: null, person: "requests of people are granted", net_gain: "it gains more than it costs", expiry: "not approved in time", lapsed: "its reason no longer holds" };
+const RULES = { __proto__: null, net_gain: "it gains more than it costs", expiry: "not approved in time", lapsed: "its reason no longer holds" };
 
 function appliedAt(story) {
   const steps = Object.entries(story.steps);
@@ -19,8 +19,9 @@ function verdictOf({ granted, rule, detail: text, reason }) {
   if (granted === null) return "";
   const detail = reason && text.startsWith(reason) ? text.slice(reason.length).replace(/^[;,:\s]+/, "") : text;
   if (rule === WAITS) return "waiting for approval";
-  const why = granted && rule === PERSON ? "" : ` (${RULES[rule] ? `${rule}: ${RULES[rule]}` : `rule ${rule}`})`;
-  return `${granted ? "granted" : "denied"}${why}${detail && `: ${detail}`}`;
+  const why = detail || RULES[rule] || "";
+  if (rule === PERSON && why.startsWith("denied")) return why;
+  return `${granted ? "granted" : "denied"}${rule === PERSON ? "" : ` by rule ${rule}`}${why && `: ${why}`}`;
 }
 
 export function stateOf(story) {
