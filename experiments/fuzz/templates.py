@@ -196,7 +196,7 @@ def rest() -> list[tuple[str, dict[str, Any]]]:
     return [
         ("roll call", _plain(RollCall(run=RUN, epoch=1))),
         ("join reply", _plain(JoinReply(jwt="eyJ", error="no"))),
-        ("hold", _plain(PauseState(run=RUN, epoch=1, verdict="p1.1", over="p1.2"))),
+        ("pause_state", _plain(PauseState(run=RUN, epoch=1, verdict="p1.1", over="p1.2"))),
         ("join.json", _plain(JoinFile(url="nats://127.0.0.1:1", run=RUN))),
     ]
 

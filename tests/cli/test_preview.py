@@ -97,7 +97,7 @@ def test_json_has_all_results(folder, trajectory):
         {"repeat": 0, "arm": "change", "losses": [2.0, 4.0, None]},
         {"repeat": 0, "arm": "control", "losses": [2.0, 1.5, 1.25, 1.0]},
     ]
-    assert seen["judgement"]["says"] == "worse"
+    assert seen["judgement"]["result"] == "worse"
     assert seen["setup"]["before"] == {"lr": 0.1}
     assert seen["words"]["warning"].startswith("valid for 4 steps only")
 

@@ -49,7 +49,7 @@ CASES = [
     ),
     ("roll call", templates.rest()[0][1], as_json, to_json(codec.decode_roll_call)),
     ("join reply", templates.rest()[1][1], as_json, to_json(codec.decode_join_reply)),
-    ("hold", templates.rest()[2][1], as_json, to_json(codec.decode_pause_state)),
+    ("pause_state", templates.rest()[2][1], as_json, to_json(codec.decode_pause_state)),
     ("join file", templates.rest()[3][1], as_json, body_of(JoinFile)),
     ("knob set", {"knob": "x", "value": 2.5, "worker": "g"}, as_json, body_of(KnobSet)),
     ("knob unset", {"knob": "x", "worker": "g"}, as_json, body_of(KnobUnset)),

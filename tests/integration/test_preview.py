@@ -149,7 +149,7 @@ def test_the_training_rank_gets_no_command_and_the_cost_is_recorded_before(run, 
     trainer = run.trainers["g0"][-1]
     before = len(run.records("command_status"))
     result = run.torchloom("preview", "x=100", "--steps", "40", "--json")
-    assert json.loads(result.stdout)["judgement"]["says"] == "worse"
+    assert json.loads(result.stdout)["judgement"]["result"] == "worse"
     recorded = [body for _, body in run.records("command_status")][before:]
     assert {recorded_status["worker"] for recorded_status in recorded} == {"v0-0"}
     assert trainer.journal("set") == []

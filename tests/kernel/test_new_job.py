@@ -10,7 +10,7 @@ from torchloom_core.wire.requests import ForgetKnob
 
 FENCED = KnobSpec(name="lr", kind="float", low=0.0, high=1.0, fence="run")
 ALONE = KnobSpec(name="verbose", kind="int")
-OBEYS = ("drain", "fenced_change", "set_knob", "tell")
+OBEYS = ("drain", "fenced_change", "set_knob", "write_log")
 
 
 def rank_hello(worker, launch="first", incarnation=1, **fields):

@@ -69,7 +69,7 @@ async def test_only_the_present_weaver_of_this_run_is_believed(weaver, start_tra
         hello = await pause(weaver, trainer)
         await weaver.publish_pause("", epoch=0)
         await weaver.publish_pause("", run="another")
-        await weaver.client.publish("tl.hold.run", b'{"stream": "TL_CMD_run", "seq": 1}')
+        await weaver.client.publish("tl.pause.run", b'{"stream": "TL_CMD_run", "seq": 1}')
         done = len(trainer.journal("step"))
         await weaver.heartbeats(5)
         assert len(trainer.journal("step")) == done

@@ -252,7 +252,7 @@ def test_the_command_writes_the_bundle_and_prints_its_manifest(tmp_path, capsys)
     app = App()
     app.default(command)
     out = str(tmp_path / "x.tltrace")
-    app([str(tmp_path / "run"), out, "--life", "1", "--json"], result_action="return_value")
+    app([str(tmp_path / "run"), out, "--epoch", "1", "--json"], result_action="return_value")
     printed = msgspec.json.decode(capsys.readouterr().out)
     assert printed["files"]["inputs.jsonl"]["rows"] == len(SCRIPT) + 2
     assert printed["synthetic"] is False

@@ -16,9 +16,9 @@ def test_a_stored_stage_is_read():
 
 
 def test_actuators_and_the_config_are_read():
-    hello = {"actuators": ["drain", "together"], "door": {"knock": "0"}}
+    hello = {"actuators": ["drain", "together", "tell"], "door": {"knock": "0"}}
     assert msgspec.json.decode(renamed(msgspec.json.encode(hello))) == {
-        "actuators": ["drain", "fenced_change"],
+        "actuators": ["drain", "fenced_change", "write_log"],
         "probe_address": {"token": "0"},
     }
     assert renamed_config({"room": {"port": 0}}) == {"dashboard": {"port": 0}}

@@ -144,7 +144,7 @@ def test_only_the_runs_account_keeps_streams(credentials, keys):
 
 def test_the_subjects_between_the_accounts_are_listed(credentials, keys):
     accounts = trusted(credentials, keys)
-    for_workers = ["tl.roll.run", "tl.hold.run", "tl.steer.run"]
+    for_workers = ["tl.roll.run", "tl.pause.run", "tl.steer.run"]
     streams = ["tl.cmd.run.*.*", *for_workers, "tl.out.run.>"]
     to_weaver = ["tl.telemetry.run.*.*", "tl.lighthouse.run"]
     by_workers = [*to_weaver, "tl.evt.run.*.*", "tl.bulk.run.*.*", "tl.ack.run.*.*"]
@@ -193,7 +193,7 @@ def test_a_signing_key_gives_each_worker_its_own_name_and_incarnation_only(crede
     assert (scope["kind"], scope["key"], scope["role"]) == ("user_scope", "threadlets", "threadlet")
     assert scope["template"] == permitted(
         own(PUBLISHED_BY_WORKERS, OWN_COMMANDS),
-        ["tl.roll.run", "tl.hold.run", "_INBOX_run_{{name()}}_{{tag(life)}}.>"],
+        ["tl.roll.run", "tl.pause.run", "_INBOX_run_{{name()}}_{{tag(life)}}.>"],
         64,
     )
 
@@ -205,7 +205,7 @@ def test_a_signing_key_gives_each_person_their_own_name_only(credentials, keys):
     assert scope["template"] == permitted(
         ["tl.ctl.run.{{name()}}.>", *READ_BY_PEOPLE, "tl.bucket.run"],
         [
-            *("tl.cmd.run.*.*", "tl.roll.run", "tl.hold.run", "tl.steer.run", "tl.out.run.>"),
+            *("tl.cmd.run.*.*", "tl.roll.run", "tl.pause.run", "tl.steer.run", "tl.out.run.>"),
             *("tl.telemetry.run.*.*", "tl.lighthouse.run"),
             *("tl.evt.run.*.*", "tl.bulk.run.*.*", "tl.ack.run.*.*"),
             "_INBOX.>",

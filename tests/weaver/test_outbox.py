@@ -394,7 +394,7 @@ async def test_only_the_newest_unpublished_messages_wait(bus, clock, monkeypatch
     outbox.post([Withdrawal(command="c1", worker="w1"), *[stranger("x-0")] * 2], {}, seq=2)
     async with running(outbox):
         await outbox.drained()
-    assert bus.published == ["recall", "notice", "notice"]
+    assert bus.published == ["withdrawal", "notice", "notice"]
 
 
 async def test_an_input_without_outputs_is_neither_stored_nor_awaited(outbox, bus):

@@ -120,7 +120,7 @@ def from_trajectory(
     out: Path,
     /,
     *,
-    life: int | None = None,
+    epoch: int | None = None,
     licence: str = "private",
     force: Force = False,
     json: AsJson = False,
@@ -133,7 +133,7 @@ def from_trajectory(
         Trajectory of a run, .torchloom/trajectory/RUN.
     out
         Bundle to write, NAME.tltrace.
-    life
+    epoch
         Epoch, the number of the Weaver process. Default: the newest.
     licence
         Licence to write into the manifest.
@@ -143,7 +143,7 @@ def from_trajectory(
     from torchloom_core.trace.recorded.from_trajectory import from_trajectory as write
 
     with reports_output(out):
-        write(root, out, epoch=life, licence=licence, force=force)
+        write(root, out, epoch=epoch, licence=licence, force=force)
     print_bundle(out, json)
 
 

@@ -11,10 +11,11 @@ import msgspec
 from torchloom_core.trajectory.layout import Line
 
 _VALUES: dict[str, dict[str, str]] = {
-    "type": {"command_life": "command_status"},
-    "verb": {"together": "fenced_change"},
+    "type": {"command_life": "command_status", "recall": "withdrawal"},
+    "verb": {"together": "fenced_change", "tell": "write_log"},
+    "status": {"recalled": "withdrawn"},
     "want": {"remark": "annotate", "take_wheel": "take_control", "leave_wheel": "release_control"},
-    "actuators": {"together": "fenced_change"},
+    "actuators": {"together": "fenced_change", "tell": "write_log"},
     "cause": {"stand-by": "standby"},
     "kind": {"remark": "annotation", "wheel": "control"},
 }
@@ -22,7 +23,10 @@ _KEYS = {
     "deed": "operation",
     "door": "probe_address",
     "knock": "token",
+    "lives": "incarnations",
+    "says": "result",
     "seat": "session",
+    "wish": "summary",
     "room": "dashboard",
 }
 _OTHERS = frozenset(

@@ -190,7 +190,7 @@ _TEXTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "notice": lambda body: str(body["text"]),
     "issue": lambda body: f"{body['command']['id']} {body['command']['do']['verb']}",
     "pause_held": _pause_held,
-    "recall": lambda body: str(body["command"]),
+    "withdrawal": lambda body: str(body["command"]),
     "withheld": lambda body: f"{len(body['commands'])} commands were withdrawn before sending",
     "backlog": _backlog,
     "lighthouse": _lighthouse,

@@ -215,7 +215,7 @@ class Issue(msgspec.Struct, frozen=True, kw_only=True, tag="issue"):
     command: Command
 
 
-class Withdrawal(msgspec.Struct, frozen=True, kw_only=True, tag="recall"):
+class Withdrawal(msgspec.Struct, frozen=True, kw_only=True, tag="withdrawal"):
     """Withdraw a command that no worker has acknowledged."""
 
     command: str

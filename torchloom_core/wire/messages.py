@@ -387,7 +387,7 @@ class Withdraw(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag=
     number: Int64
 
 
-class WriteLog(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="tell"):
+class WriteLog(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="write_log"):
     """Write ``text`` to the trainer's own log, at once."""
 
     text: Text
@@ -489,7 +489,7 @@ class RollCall(msgspec.Struct, frozen=True, kw_only=True, tag="roll_call"):
     v: Version = SCHEMA_VERSION
 
 
-class PauseState(msgspec.Struct, frozen=True, kw_only=True, tag="hold"):
+class PauseState(msgspec.Struct, frozen=True, kw_only=True, tag="pause_state"):
     """Which pause is in force; a worker whose pause is not confirmed resumes by itself.
 
     Sent about once a second while a pause is in force, and when that changes. A worker ignores
@@ -505,7 +505,7 @@ class PauseState(msgspec.Struct, frozen=True, kw_only=True, tag="hold"):
 
     run: Name
     epoch: Count
-    verdict: OptionalId = msgspec.field(default="", name="hold")
+    verdict: OptionalId = ""
     over: OptionalId = ""
     v: Version = SCHEMA_VERSION
 

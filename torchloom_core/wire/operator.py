@@ -206,7 +206,7 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     policy: str
     action: str
     target: str
-    summary: str = msgspec.field(default="", name="wish")
+    summary: str = ""
     reason: str
     gain_gpu_s: float = 0.0
     cost_gpu_s: float = 0.0

@@ -7,7 +7,7 @@ import msgspec
 from torchloom_core.wire.actions import Action, Guard
 from torchloom_core.wire.messages import Command, KnobValues, Operation
 
-WITHDRAWN = "recalled"
+WITHDRAWN = "withdrawn"
 """The status of a withdrawn command, until it is known whether its worker got it."""
 
 ACTIONS_STOPPED = "actions were stopped"
@@ -25,7 +25,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
     """One operation for several workers; ``incarnations`` are pairs of worker and incarnation."""
 
     operation: Operation
-    incarnations: tuple[tuple[str, int], ...] = msgspec.field(name="lives")
+    incarnations: tuple[tuple[str, int], ...]
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

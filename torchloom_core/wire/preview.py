@@ -174,7 +174,7 @@ class Judgement(
         If a count exceeds the pairs, or the difference is outside its interval.
     """
 
-    result: Literal["better", "worse", "same", "few"] = msgspec.field(name="says")
+    result: Literal["better", "worse", "same", "few"]
     pairs: Repeats
     for_change: Repeats
     over: Steps

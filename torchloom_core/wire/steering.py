@@ -101,7 +101,7 @@ class LighthouseView(msgspec.Struct, frozen=True, kw_only=True, tag="lighthouse"
     """
 
     run: Name
-    incarnation: Count = msgspec.field(name="life")
+    incarnation: Count
     quorum_id: Count
     members: Replicas = ()
     failed: Replicas = ()

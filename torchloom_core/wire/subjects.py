@@ -9,7 +9,7 @@ subject                            encoding  content
 ``tl.cmd.<run>.<w>.<i>``           JSON      ``Command``, in stream ``TL_CMD_<run>``
 ``tl.ack.<run>.<w>.<i>``           JSON      ``Ack``, in stream ``TL_REPORT_<run>``
 ``tl.roll.<run>``                  JSON      ``RollCall``
-``tl.hold.<run>``                  JSON      ``PauseState``
+``tl.pause.<run>``                  JSON      ``PauseState``
 ``tl.ctl.<run>.<person>.<verb>``   JSON      a person's request to the Weaver, with a reply
 ``tl.out.<run>.<kind>``            JSON      the Weaver's inputs and outputs, as they happen
 ``tl.join.<run>``                  JSON      a new worker requests credentials
@@ -100,7 +100,7 @@ def roll_call(run: str) -> str:
 
 def pause_state(run: str) -> str:
     """Return the subject on which the Weaver confirms the pause in force."""
-    return f"tl.hold.{run}"
+    return f"tl.pause.{run}"
 
 
 def steer(run: str) -> str:

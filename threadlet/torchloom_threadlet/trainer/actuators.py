@@ -88,7 +88,7 @@ class Actuators(KnobTable):
     @property
     def names(self) -> tuple[str, ...]:
         """The verbs that this worker carries out."""
-        names = ["drain", "pause", "resume", "dump", "terminate", "tell"]
+        names = ["drain", "pause", "resume", "dump", "terminate", "write_log"]
         if self._knobs:
             names.append("set_knob")
         if self.can_agree():

@@ -119,7 +119,7 @@ class Run:
 
     def notify(self, notice: Notice, cause: str) -> list[Output]:
         """Return a notice of a worker and the command that writes it to the trainer's log."""
-        able = self.able([self.fleet.row_of[notice.worker]], "tell")
+        able = self.able([self.fleet.row_of[notice.worker]], "write_log")
         return [notice, *self.issue(self.stage(able, WriteLog(text=notice.text)), cause)]
 
     # --- obstacles that several kinds meet ---

@@ -12,7 +12,7 @@ identity          may publish                            may subscribe
 Weaver            everything in the run's account        everything in the run's account
 person NAME       ``tl.ctl.<run>.NAME.>``, ``$SRV.*``,   all messages of the run, ``_INBOX.>``
                   reads of the key-value bucket
-worker NAME,      its own telemetry, events, acks;       ``tl.roll.<run>``, ``tl.hold.<run>``,
+worker NAME,      its own telemetry, events, acks;       ``tl.roll.<run>``, ``tl.pause.<run>``,
 one incarnation   pulls and acknowledges its own         its own inbox
                   commands
 joiner            ``tl.join.<run>``                      ``_INBOX_JOIN_<run>.>``
