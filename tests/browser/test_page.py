@@ -593,4 +593,4 @@ def test_the_page_fits_a_phone_by_day_and_by_night(dashboard, new_tab, scheme):
             "[...document.querySelectorAll('.knobs')].every((one) => one.scrollWidth <= 390)"
         )
     ground = tab.page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert (ground == "rgb(255, 255, 255)") == (scheme == "light")
+    assert (ground == "rgb(243, 245, 247)") == (scheme == "light")
