@@ -239,7 +239,7 @@ def tau(losses: Mapping[str, float], progress: Mapping[str, float]) -> float:
     return float(kendalltau([-losses[arm] for arm in arms], [progress[arm] for arm in arms])[0])
 
 
-def told_apart(ends: Mapping[str, Sequence[float]]) -> list[tuple[str, str]]:
+def distinguishable_pairs(ends: Mapping[str, Sequence[float]]) -> list[tuple[str, str]]:
     """Return the pairs of arms that the seeds distinguish, the one with the lower loss first.
 
     The 95 % interval of the mean of their differences, seed by seed, leaves out 0.
@@ -271,7 +271,11 @@ def show(measured: Measured, progress: Mapping[str, float], steps: Sequence[Comp
         f"Kendall's tau: {tau(static, progress):.2f} of the static modes, "
         f"{tau(measured.losses, progress):.2f} of all arms"
     )
-    pairs = [pair for pair in told_apart(measured.ends) if all(arm in progress for arm in pair)]
+    pairs = [
+        pair
+        for pair in distinguishable_pairs(measured.ends)
+        if all(arm in progress for arm in pair)
+    ]
     other = [f"{a} before {b}" for a, b in pairs if progress[a] <= progress[b]]
     but = f", not {', '.join(other)}" if other else ""
     console.print(

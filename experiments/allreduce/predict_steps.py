@@ -38,7 +38,7 @@ class Prediction:
     """The measured median step of a mode in a run, s, and the model's prediction."""
 
     run: str
-    told_by: str
+    source: str
     mode: str
     measured_s: float
     foretold_s: float
@@ -150,7 +150,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     table = Table("run", "bandwidth from", "mode", "measured, s", "predicted, s", "error")
     for row in rows:
         times = f"{row.measured_s:.3f}", f"{row.foretold_s:.3f}"
-        table.add_row(row.run, row.told_by, row.mode, *times, f"{row.off:+.0%}")
+        table.add_row(row.run, row.source, row.mode, *times, f"{row.off:+.0%}")
     console = Console(width=None if sys.stdout.isatty() else 110)
     console.print(table)
     off = [abs(row.off) for row in rows]

@@ -271,7 +271,7 @@ async def play(folder: Path, options: argparse.Namespace) -> dict[str, float]:
             browser_rss += [chromium.rss()] if chromium else []
     spent_s = time.monotonic() - then
     figures |= {
-        "told_per_s": (talkers.beats - beats) / spent_s,
+        "updates_per_s": (talkers.beats - beats) / spent_s,
         "dashboard_core_percent": 100 * (cpu_s(dashboard.watched) - cpu) / spent_s,
         "page_kb_per_s": (counter.bytes - bytes_then) / 1e3 / spent_s,
         "change_p50_s": float(np.percentile(delays, 50)),

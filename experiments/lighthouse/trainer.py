@@ -51,7 +51,7 @@ class MortalGloo(ProcessGroupGloo):  # type: ignore[misc]  # torchft has no type
 class WatchedLoom(adapter.TorchftLoom):
     """Journals every new quorum id, and the weights of every tenth step."""
 
-    _told_id = -1
+    _reported_id = -1
     _optimizer: Any = None
 
     def manage(self, manager: Any, optimizer: Any = None) -> None:
@@ -62,9 +62,9 @@ class WatchedLoom(adapter.TorchftLoom):
     def step(self, step: int | None = None, **metrics: Any) -> bool:
         """Take a step, and leave after it if requested."""
         manager = self._manager
-        if manager._quorum_id != self._told_id:
-            self._told_id = manager._quorum_id
-            self._write(quorum_id=self._told_id)
+        if manager._quorum_id != self._reported_id:
+            self._reported_id = manager._quorum_id
+            self._write(quorum_id=self._reported_id)
         if manager.current_step() % _EVERY_STEPS == 0:
             self._write(step=manager.current_step(), weights=self._digest())
         going = super().step(step, **metrics)

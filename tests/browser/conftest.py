@@ -37,7 +37,7 @@ def chromium():
 
 
 class Tab:
-    """A page, with all that it has to complain about and asks back; it is told yes, or not."""
+    """A page, with its errors and dialogs, which are confirmed or dismissed."""
 
     def __init__(self, context):
         self.page_errors, self.questions, self.says_yes = [], [], True
@@ -85,7 +85,7 @@ class Tab:
 
 @pytest.fixture
 def new_tab(chromium):
-    """Return a function that opens a tab of a browser that is nobody's yet."""
+    """Return a function that opens a tab of a browser without a session."""
     contexts, tabs = [], []
 
     def open_tab(**options):

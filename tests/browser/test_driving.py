@@ -101,11 +101,11 @@ def test_a_knob_of_the_whole_run_lands_at_one_step_and_is_turned_back(tab, run):
     tab.waits(lambda: apart(lambda: run.ask("knobs"))["values"]["g0-0"]["lr"] == was)
 
 
-def test_what_nobody_approves_in_time_is_not_done(tab, run):
+def test_a_proposal_without_an_approval_expires(tab, run):
     show(tab, "Run")
     say(run, ill=0, odd=1)
     tab.page.get_by_role("button", name=re.compile("^Approve p")).wait_for()
-    tab.sees("No pending approvals. Proposals that nobody approves expire.")
+    tab.sees("No pending approvals. Proposals without an approval expire.")
     show(tab, "Record")
     tab.sees("denied by rule expiry: not approved in time")
     assert not run.trainers["g0"][0].journal("checkpoint")
@@ -118,7 +118,7 @@ def test_a_person_denies_a_proposal_with_a_reason(tab, run):
     deny.wait_for()
     tab.answers = "the node was just replaced"
     deny.click()
-    tab.sees("No pending approvals. Proposals that nobody approves expire.")
+    tab.sees("No pending approvals. Proposals without an approval expire.")
     show(tab, "Record")
     tab.sees(re.compile("denied by .*: the node was just replaced"))
     say(run, ill=0, odd=0)

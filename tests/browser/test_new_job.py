@@ -57,4 +57,4 @@ def test_a_knob_of_an_earlier_job_is_taken_or_dropped_by_a_click(run, dashboard,
         tab.page.get_by_role("button", name=click).click()
         tab.waits(lambda: not apart(lambda: run.ask("status"))["knobs_waiting"])
         tab.waits(lambda v=is_set: apart(lambda: run.worker("g0-0"))["knobs"]["x"] == v)
-        tab.sees("No pending approvals. Proposals that nobody approves expire.")
+        tab.sees("No pending approvals. Proposals without an approval expire.")

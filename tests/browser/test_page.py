@@ -188,7 +188,7 @@ def test_who_does_not_drive_sees_who_does_and_can_stop_everything(tab, dashboard
     leave(tab)
 
 
-def test_who_loses_control_is_told_who_has_it(tab, dashboard, new_tab):
+def test_a_session_that_loses_control_gets_the_new_holder(tab, dashboard, new_tab):
     drive(tab)
     other = new_tab()
     other.page.goto(dashboard.links[-1])
@@ -472,7 +472,7 @@ def killed(dashboard):
     return dashboard.links[-1].split(":")[2].partition("/")[0]
 
 
-def test_a_browser_that_is_shut_out_is_told_how_to_get_in_again(dashboard, run, new_tab):
+def test_a_browser_without_a_session_is_shown_how_to_log_in(dashboard, run, new_tab):
     tab = new_tab()
     tab.page.goto(dashboard.links[-1])
     tab.sees("data as of")

@@ -26,14 +26,14 @@ WITHIN_126 = 126
 
 
 class Counted(Board):
-    """A board that counts how often a page is told of a worker."""
+    """A board that counts how often a page is update of a worker."""
 
     def __init__(self):
         super().__init__(stale_after_s=1e9)
-        self.told = Counter()
+        self.update = Counter()
 
     def worker(self, row, now_s):
-        self.told[self.places[row].worker] += 1
+        self.update[self.places[row].worker] += 1
         return super().worker(row, now_s)
 
 
@@ -106,8 +106,8 @@ async def open_house(folder, **options):
         url = url_of(found)
         hosts = serve.hosts_of("127.0.0.1", ())
         made = app.application(seen, None, keys, "run", hosts, secure=False, on_entry=lambda: None)
-        told = serve._OPTIONS | options
-        async with served(made, found, **told), contextlib.AsyncExitStack() as sockets:
+        update = serve._OPTIONS | options
+        async with served(made, found, **update), contextlib.AsyncExitStack() as sockets:
             yield House(seen, url, keys, sockets)
 
 
@@ -118,5 +118,5 @@ async def sees(browser_socket, what):
     """
     while True:
         message = await soon(browser_socket.recv())
-        if isinstance(message, str) and what(told := json.loads(message)):
-            return told
+        if isinstance(message, str) and what(update := json.loads(message)):
+            return update

@@ -212,14 +212,14 @@ def test_our_own_page_acts_and_listens(guests):
 def test_every_answer_forbids_what_the_page_does_not_need(guests):
     cookie = guests.cookie()
     for headers in ([cookie], [], [("host", "evil.example")], [cookie, ("origin", "null")]):
-        told = guests.ask(headers=headers)[1]
-        policy = told["content-security-policy"]
+        update = guests.ask(headers=headers)[1]
+        policy = update["content-security-policy"]
         assert "default-src 'none'" in policy
         assert "script-src 'self';" in policy
         assert "frame-ancestors 'none'" in policy
         assert "unsafe" not in policy
-        assert told["x-content-type-options"] == "nosniff"
-        assert told["cache-control"] == "no-store"
+        assert update["x-content-type-options"] == "nosniff"
+        assert update["cache-control"] == "no-store"
 
 
 def test_a_dashboard_served_by_tls_gives_its_cookie_to_tls_alone(tmp_path):

@@ -196,7 +196,7 @@ async def test_who_goes_on_telling_has_the_record_read_ever_less_often(
     following.cancel()
 
 
-def test_a_page_is_told_anew_of_a_look_of_which_more_is_known():
+def test_a_page_gets_a_landscape_again_when_it_has_more_points():
     heard, recorded, news = Landscape(), Landscape(), LandscapeNews()
     late, early = Cells(cells=((1, 1, 3.0),)), Cells(cells=((0, 0, 1.0),))
     heard.take(note(late, kind="landscape"), "p1")
@@ -204,12 +204,12 @@ def test_a_page_is_told_anew_of_a_look_of_which_more_is_known():
     for piece in (early, late):
         recorded.take(note(piece, kind="landscape"), "p1")
     heard.take_over(recorded)
-    told = news.take(heard)
-    assert told["new"]
-    assert told["cells"] == [[0, 0, 1.0], [1, 1, 3.0]]
+    update = news.take(heard)
+    assert update["new"]
+    assert update["cells"] == [[0, 0, 1.0], [1, 1, 3.0]]
 
 
-async def test_a_folder_that_nobody_may_read_is_told_and_ends_nothing(monkeypatch, logged):
+async def test_an_unreadable_folder_is_reported_and_ends_nothing(monkeypatch, logged):
     monkeypatch.setattr(backfill, "_DELAY_S", 0.0)
     found = backfill.Backfill(Path("x" * 300), Preview())
     found.compare(status())

@@ -68,11 +68,11 @@ def test_reports_are_read_as_they_are_written():
 
 
 @pytest.mark.parametrize(("patience", "same"), [(3, True), (4, False)])
-def test_the_promise_of_each_candidate_is_told(tmp_path, patience, same):
+def test_the_expected_gain_of_each_candidate_is_shown(tmp_path, patience, same):
     path = write(tmp_path / "small-evaluation", {"patience": patience})
-    told = Backtest(None, tmp_path, POLICIES).shown()
-    assert (told["path"], told["at_s"]) == (str(path), 1000.0)
-    assert told["expectations"] == [
+    update = Backtest(None, tmp_path, POLICIES).shown()
+    assert (update["path"], update["at_s"]) == (str(path), 1000.0)
+    assert update["expectations"] == [
         {
             "arm": "mover",
             "trace": "small",
@@ -106,7 +106,7 @@ def test_a_report_that_is_given_comes_before_all_others(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "error"),
     [
         (None, "need a report.json: No such file"),
         ("{", "need a report of torchloom evaluate: "),
@@ -115,14 +115,14 @@ def test_a_report_that_is_given_comes_before_all_others(tmp_path):
         ('{"version": 2}', "need a report of torchloom evaluate: "),
     ],
 )
-def test_what_is_no_report_is_one_line(tmp_path, text, told):
+def test_what_is_no_report_is_one_line(tmp_path, text, error):
     folder = tmp_path / "x-evaluation"
     folder.mkdir()
     path = folder / "report.json"
     if text is not None:
         path.write_text(text)
-        assert told in Backtest(None, tmp_path, POLICIES).shown()["trouble"]
-    with pytest.raises(DashboardError, match=told.split(":")[0]) as refused:
+        assert error in Backtest(None, tmp_path, POLICIES).shown()["trouble"]
+    with pytest.raises(DashboardError, match=error.split(":")[0]) as refused:
         Backtest(folder, tmp_path, POLICIES)
     assert str(refused.value).startswith(f"{path}: ")
     assert "\n" not in str(refused.value)
@@ -135,11 +135,11 @@ def test_what_never_ends_is_not_read(tmp_path):
     assert "Not a regular file" in Backtest(None, tmp_path, POLICIES).shown()["trouble"]
 
 
-def test_a_folder_whose_name_is_no_text_can_be_told(tmp_path):
+def test_a_folder_whose_name_is_not_utf8_can_be_named(tmp_path):
     write(tmp_path / "\udcff-evaluation", {})
-    told = Backtest(None, tmp_path, POLICIES).shown()
-    assert "\\udcff-evaluation" in told["path"]
-    json.dumps(told, ensure_ascii=False).encode()
+    update = Backtest(None, tmp_path, POLICIES).shown()
+    assert "\\udcff-evaluation" in update["path"]
+    json.dumps(update, ensure_ascii=False).encode()
 
 
 def test_other_fields_of_a_report_do_no_harm(tmp_path):

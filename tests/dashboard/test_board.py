@@ -12,9 +12,9 @@ NOW_S = 1000.0
 
 
 def status(worker, state="training", ending="", **more):
-    told = {"step": 3, "incarnation": 1, "heartbeat_age_s": 0.5, "progress_age_s": 0.5, **more}
+    update = {"step": 3, "incarnation": 1, "heartbeat_age_s": 0.5, "progress_age_s": 0.5, **more}
     return WorkerStatus(
-        worker=worker, group="g0", node="n0", rack="", state=state, ending=ending, **told
+        worker=worker, group="g0", node="n0", rack="", state=state, ending=ending, **update
     )
 
 
@@ -31,8 +31,8 @@ def state_of(board, now_s=NOW_S):
 
 def test_a_worker_is_where_its_hello_says_and_what_its_telemetry_says(board):
     board.take(batch([{"loss": 2.0, "lr": 0.1}], step=7), NOW_S)
-    told = board.worker(0, NOW_S + 1.0)
-    assert told == {
+    update = board.worker(0, NOW_S + 1.0)
+    assert update == {
         "worker": "g0-0",
         "group": "g0",
         "node": "n0",
@@ -82,8 +82,8 @@ def test_an_older_life_that_says_hello_again_takes_nobodys_place(board):
     for incarnation in (1, 1000):
         board.add(hello(incarnation=incarnation, node="old"), NOW_S)
         board.take(batch([{"loss": 666.0}], incarnation=incarnation, step=7), NOW_S)
-    told = board.worker(0, NOW_S)
-    assert (told["node"], told["step"], told["metrics"]) == ("n9", 50, {"loss": 1.0})
+    update = board.worker(0, NOW_S)
+    assert (update["node"], update["step"], update["metrics"]) == ("n9", 50, {"loss": 1.0})
 
 
 def test_an_older_life_that_goes_on_telling_is_no_stranger(board):
@@ -114,7 +114,7 @@ def test_a_life_whose_clock_went_back_follows_one_that_is_over(board):
 
 
 @pytest.mark.parametrize(("expected", "state"), [(True, "ended"), (False, "failed")])
-def test_an_end_is_told_apart_by_whether_it_was_meant(board, expected, state):
+def test_planned_and_unplanned_ends_differ(board, expected, state):
     board.end(Exit(run="run", worker="g0-0", incarnation=1, status=1, expected=expected), NOW_S)
     assert state_of(board, NOW_S + 1e6) == [state]
 

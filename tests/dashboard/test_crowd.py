@@ -21,29 +21,29 @@ AT_ONCE = 100
 async def fate(browser_socket):
     """Return the code with which a browser is turned away, 0 of one that is shown the run."""
     try:
-        await sees(browser_socket, lambda told: "run" in told)
+        await sees(browser_socket, lambda update: "run" in update)
     except ConnectionClosed as closed:
         return closed.rcvd.code
     return 0
 
 
 def says(text):
-    return lambda told: told.get("run", {}).get("trouble") == text
+    return lambda update: update.get("run", {}).get("trouble") == text
 
 
 def tells_of(worker):
-    return lambda told: told.get("worker", {}).get("worker") == worker
+    return lambda update: update.get("worker", {}).get("worker") == worker
 
 
-async def test_a_page_is_told_its_own_mark_with_what_is_made_after_it(tmp_path):
+async def test_a_page_gets_its_own_mark_with_later_updates(tmp_path):
     async with open_house(tmp_path) as house:
         page = await house.enter()
-        assert (await sees(page, lambda told: "run" in told))["run"]["mark"] == 0
+        assert (await sees(page, lambda update: "run" in update))["run"]["mark"] == 0
         for mark in (1, 2, 7):
             house.change(f"before {mark}")
             await page.send(json.dumps({"worker": "g0-0", "mark": mark}))
-            told = await sees(page, lambda told, mark=mark: told.get("run", {}).get("mark") == mark)
-            assert told["run"]["trouble"] == f"before {mark}"
+            update = await sees(page, lambda got, mark=mark: got.get("run", {}).get("mark") == mark)
+            assert update["run"]["trouble"] == f"before {mark}"
 
 
 async def test_one_browser_takes_no_more_than_its_share(tmp_path):
@@ -73,7 +73,7 @@ async def test_a_message_beyond_its_size_ends_its_own_socket_however_it_comes(tm
 
 
 @pytest.mark.slow
-async def test_of_a_thousand_sockets_some_are_taken_and_the_rest_told_to_come_again(tmp_path):
+async def test_of_a_thousand_sockets_the_excess_is_asked_to_retry(tmp_path):
     async with open_house(tmp_path) as house:
         first = await house.enter()
         assert await fate(first) == 0
@@ -107,8 +107,8 @@ async def test_nothing_more_is_made_for_a_frozen_browser_and_the_others_are_show
     async with open_house(tmp_path) as house:
         others = [await house.enter() for _ in range(19)]
         await house.freeze({"worker": "g1-0"})
-        told = house.state.board.told
-        await eventually(lambda: told["g1-0"] > 0)
+        update = house.state.board.update
+        await eventually(lambda: update["g1-0"] > 0)
 
         async def show(numbers):
             for number in numbers:
@@ -116,9 +116,9 @@ async def test_nothing_more_is_made_for_a_frozen_browser_and_the_others_are_show
                 await asyncio.gather(*(sees(one, says(str(number))) for one in others))
 
         await show(range(40))
-        made = told["g1-0"]
+        made = update["g1-0"]
         await show(range(40, 80))
-        assert told["g1-0"] == made
+        assert update["g1-0"] == made
 
 
 LETS_GO = ["the dashboard", *(["the kernel"] if sys.platform == "linux" else [])]
@@ -134,7 +134,7 @@ async def test_a_frozen_browser_is_let_go_and_another_has_its_place(tmp_path, mo
     monkeypatch.setattr(app, "MOST_BROWSERS", 1)
     async with open_house(tmp_path) as house:
         await house.freeze({"worker": "g1-0"})
-        await eventually(lambda: house.state.board.told["g1-0"] > 0)
+        await eventually(lambda: house.state.board.update["g1-0"] > 0)
 
         async def another():
             house.change("more")
@@ -143,36 +143,36 @@ async def test_a_frozen_browser_is_let_go_and_another_has_its_place(tmp_path, mo
         await eventually(another)
 
 
-async def test_a_page_that_paints_a_metric_is_told_the_true_values_farthest_out(tmp_path):
+async def test_a_page_with_a_heatmap_gets_the_exact_outliers(tmp_path):
     async with open_house(tmp_path) as house:
         board = house.state.board
         for worker, loss in (("g0-0", 2.0), ("g1-0", 1e6)):
             board.take(batch([{"loss": loss, "lr": 0.1}], worker=worker), house.state.now_s)
         page = await house.enter()
         await page.send(json.dumps({"metric": "loss"}))
-        told = await sees(page, lambda told: "extremes" in told)
-        assert told["extremes"] == [[1, 1e6], [0, 2.0]]
+        update = await sees(page, lambda update: "extremes" in update)
+        assert update["extremes"] == [[1, 1e6], [0, 2.0]]
         await page.send(json.dumps({"metric": "lr"}))
-        told = await sees(page, lambda told: "extremes" in told)
-        assert told["extremes"] == [[0, 0.1], [1, 0.1]]
+        update = await sees(page, lambda update: "extremes" in update)
+        assert update["extremes"] == [[0, 0.1], [1, 0.1]]
 
 
-async def test_a_page_is_told_which_ranks_finish_no_step(tmp_path):
+async def test_a_page_gets_the_ranks_that_finish_no_step(tmp_path):
     async with open_house(tmp_path) as house:
         now_s = house.state.now_s
         frozen = replace(batch([], worker="g1-0", step=7), progress_age_s=60.0)
-        for told in (batch([], step=9), frozen):
-            house.state.board.take(told, now_s)
+        for update in (batch([], step=9), frozen):
+            house.state.board.take(update, now_s)
         page = await house.enter()
-        told = await sees(page, lambda told: "run" in told)
-        assert told["run"]["health"]["reasons"][0][1].endswith(
+        update = await sees(page, lambda update: "run" in update)
+        assert update["run"]["health"]["reasons"][0][1].endswith(
             "finished no step for over 10 s: g1-0 at step 7"
         )
-        assert told["run"]["health"]["level"] == "unhealthy"
-        assert told["run"]["slow"] == []
+        assert update["run"]["health"]["level"] == "unhealthy"
+        assert update["run"]["slow"] == []
 
 
-async def test_a_page_is_told_the_run_s_step_and_not_the_extremes_of_a_rank(tmp_path):
+async def test_a_page_gets_the_step_of_the_run_not_of_one_rank(tmp_path):
     async with open_house(tmp_path) as house:
         board, now_s = house.state.board, house.state.now_s
         board.add(hello("g2-0"), now_s)
@@ -180,5 +180,5 @@ async def test_a_page_is_told_the_run_s_step_and_not_the_extremes_of_a_rank(tmp_
             board.take(batch([], worker=worker, step=step), now_s)
         board.close_second(now_s)
         page = await house.enter()
-        told = await sees(page, lambda told: "run" in told)
-        assert told["run"]["step"] == 9
+        update = await sees(page, lambda update: "run" in update)
+        assert update["run"]["step"] == 9

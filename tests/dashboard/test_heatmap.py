@@ -50,7 +50,7 @@ def test_all_of_it_is_sent_again_once_it_was_forgotten():
 
 
 @given(floats)
-def test_every_number_is_painted_on_its_scale_and_no_number_is_told_apart(values):
+def test_numbers_are_painted_on_the_scale_and_nan_differs(values):
     with np.errstate(all="raise", under="ignore", over="ignore", invalid="ignore"):
         scale = scale_of(values, None)
     painted_as = bytes_of(values, scale)
@@ -96,10 +96,10 @@ def test_values_that_are_none_or_all_alike_have_a_scale(values):
 
 
 @given(arrays(np.float64, st.integers(0, 300), elements=st.floats(allow_nan=True)))
-def test_the_farthest_out_are_told_as_they_are_and_the_most_first(values):
-    told = extremes_of(values)
-    assert [values[row] for row, _ in told] == [value for _, value in told]
+def test_outliers_are_exact_and_sorted_from_the_largest(values):
+    update = extremes_of(values)
+    assert [values[row] for row, _ in update] == [value for _, value in update]
     finite = sorted(values[np.isfinite(values)], reverse=True)
     most = finite if len(finite) <= 64 else [*finite[:5], *finite[-5:]]
-    assert [value for _, value in told] == most
-    assert len({row for row, _ in told}) == len(told)
+    assert [value for _, value in update] == most
+    assert len({row for row, _ in update}) == len(update)

@@ -23,14 +23,14 @@ def test_what_a_stand_by_has_is_not_counted_to_the_run():
 
 
 def test_a_whole_number_of_a_knob_that_takes_any_is_one_value_with_its_like():
-    told = rows({"g0-0": {"lr": 3, "steps": 3}, "g1-0": {"lr": 3.0, "steps": 4}})
-    assert told["lr"]["values"] == [(3.0, 2)]
-    assert told["steps"]["values"] == [(3, 1), (4, 1)]
+    update = rows({"g0-0": {"lr": 3, "steps": 3}, "g1-0": {"lr": 3.0, "steps": 4}})
+    assert update["lr"]["values"] == [(3.0, 2)]
+    assert update["steps"]["values"] == [(3, 1), (4, 1)]
 
 
 def test_a_row_says_whether_a_stand_by_tries_its_knob_out():
-    told = knob_rows(KnobTable(specs=SPECS, tried=("lr",)), {}, ())
-    assert [row["has_preview"] for row in told] == [True, False, False]
+    update = knob_rows(KnobTable(specs=SPECS, tried=("lr",)), {}, ())
+    assert [row["has_preview"] for row in update] == [True, False, False]
 
 
 def test_values_beyond_so_many_are_counted_together():
@@ -40,17 +40,17 @@ def test_values_beyond_so_many_are_counted_together():
 
 
 def test_what_a_worker_tells_of_another_kind_is_shown_as_it_is():
-    told = rows({"g0-0": {"lr": "fast", "mode": "a"}, "g1-0": {}})
-    assert told["lr"]["values"] == [("fast", 1)]
-    assert (told["mode"]["values"], told["steps"]["values"]) == ([("a", 1)], [])
+    update = rows({"g0-0": {"lr": "fast", "mode": "a"}, "g1-0": {}})
+    assert update["lr"]["values"] == [("fast", 1)]
+    assert (update["mode"]["values"], update["steps"]["values"]) == ([("a", 1)], [])
 
 
-def test_what_is_wanted_is_told_of_all_and_of_single_workers():
+def test_desired_values_are_shown_for_all_and_for_one_worker():
     desired = (
         KnobDesired(knob="lr", value=0.2, worker=None, since_ns=10**9),
         KnobDesired(knob="lr", value=0.3, worker="g1-0", since_ns=3 * 10**9),
         KnobDesired(knob="mode", value=None, worker=None),
     )
-    told = rows({}, desired=desired)
-    assert told["lr"]["desired"] == {"": 0.2, "g1-0": 0.3}
-    assert (told["lr"]["since_s"], told["mode"]["desired"]) == (3.0, {})
+    update = rows({}, desired=desired)
+    assert update["lr"]["desired"] == {"": 0.2, "g1-0": 0.3}
+    assert (update["lr"]["since_s"], update["mode"]["desired"]) == (3.0, {})

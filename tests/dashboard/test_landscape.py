@@ -1,4 +1,4 @@
-"""A browser is told each point of a landscape once, and of another look from its beginning."""
+"""A browser is update each point of a landscape once, and of another look from its beginning."""
 
 import msgspec
 
@@ -21,7 +21,7 @@ def note(piece, command="c1.1", points=5):
     return Note(**WHO, kind="landscape", fields=fields)
 
 
-def test_what_came_since_is_told_and_nothing_twice():
+def test_only_newer_events_are_sent_each_once():
     landscape, news = Landscape(), LandscapeNews()
     assert news.take(landscape) is None
     take(landscape, note(Curvature(loss=1.0, along="step", length=0.5)))
@@ -47,15 +47,15 @@ def test_a_worker_that_tells_of_a_line_without_end_takes_no_more_dashboard_than_
     assert len(landscape.line) == MOST_SIDE
 
 
-def test_another_look_is_told_from_its_beginning():
+def test_a_new_landscape_is_sent_from_its_start():
     landscape, news = Landscape(), LandscapeNews()
     take(landscape, note(Cells(cells=((0, 0, 1.0), (0, 1, 2.0)))))
     news.take(landscape)
     take(landscape, note(Cells(cells=((1, 1, 3.0),)), "c1.9"))
-    told = news.take(landscape)
-    assert told["new"]
-    assert told["cells"] == [[1, 1, 3.0]]
-    assert told["bend"] is None
+    update = news.take(landscape)
+    assert update["new"]
+    assert update["cells"] == [[1, 1, 3.0]]
+    assert update["bend"] is None
 
 
 async def test_of_a_recorded_run_the_newest_is_there(tmp_path):

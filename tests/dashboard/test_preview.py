@@ -49,15 +49,15 @@ def shown(*pieces):
 
 
 def test_both_arms_are_drawn_at_the_same_steps_with_gaps_where_one_has_none():
-    told = shown(
+    update = shown(
         setup(),
         curve(0, "control", 1.0, 2.0, 3.0),
         curve(1, "control", 3.0, 2.0, 5.0),
         curve(0, "change", 1.0, None),
         curve(1, "change", 2.0),
     ).shown()
-    assert told["steps"] == [1, 2, 3]
-    assert told["curves"] == [
+    assert update["steps"] == [1, 2, 3]
+    assert update["curves"] == [
         [1.0, 2.0, 3.0],
         [2.0, 2.0, 4.0],
         [3.0, 2.0, 5.0],
@@ -65,9 +65,9 @@ def test_both_arms_are_drawn_at_the_same_steps_with_gaps_where_one_has_none():
         [1.5, None, None],
         [2.0, None, None],
     ]
-    assert (told["worker"], told["points"], told["of"]) == ("v0-0", 5, 9)
-    assert told["result"] == ""
-    assert ("change", "lr 0.1 -> 0.2") in told["words"]
+    assert (update["worker"], update["points"], update["of"]) == ("v0-0", 5, 9)
+    assert update["result"] == ""
+    assert ("change", "lr 0.1 -> 0.2") in update["words"]
 
 
 def test_of_one_whose_beginning_was_not_heard_the_warning_is_said_all_the_same():
@@ -93,10 +93,10 @@ def test_a_long_curve_is_no_more_than_a_page_has_dashboard_for():
         for arm in ("control", "change")
         for first in range(0, 5000, 500)
     ]
-    told = shown(setup(5000), *pieces).shown()
-    assert len(told["steps"]) <= 300
-    assert told["steps"][-1] == 5000
-    assert told["curves"][2][-1] == 4999.0
+    update = shown(setup(5000), *pieces).shown()
+    assert len(update["steps"]) <= 300
+    assert update["steps"][-1] == 5000
+    assert update["curves"][2][-1] == 4999.0
 
 
 async def test_of_a_recorded_run_the_newest_is_there(tmp_path):

@@ -61,7 +61,7 @@ async def test_who_does_not_say_all_of_a_request_is_let_go(tmp_path, said):
             await soon(reader.readexactly(1))
         writer.close()
         house.change("goes on")
-        await sees(page, lambda told: told.get("run", {}).get("trouble") == "goes on")
+        await sees(page, lambda update: update.get("run", {}).get("trouble") == "goes on")
 
 
 async def test_so_is_who_has_had_an_answer_and_says_half_of_another_request(tmp_path):
@@ -90,7 +90,7 @@ async def test_who_comes_has_the_place_of_who_waited_longest_and_asked_nothing(
         writer.write(b"\r\n")
         assert b" 401 " in await soon(reader.readline())
         house.change("goes on")
-        await sees(page, lambda told: told.get("run", {}).get("trouble") == "goes on")
+        await sees(page, lambda update: update.get("run", {}).get("trouble") == "goes on")
         for _, other in crowd:
             other.close()
 
@@ -106,7 +106,7 @@ async def test_who_is_there_and_has_asked_for_something_keeps_its_place(tmp_path
         writer.close()
         house.change("goes on")
         for page in pages:
-            await sees(page, lambda told: told.get("run", {}).get("trouble") == "goes on")
+            await sees(page, lambda update: update.get("run", {}).get("trouble") == "goes on")
 
 
 async def test_a_dashboard_without_a_file_left_takes_who_comes_once_it_has_one(
@@ -127,9 +127,9 @@ async def test_a_dashboard_without_a_file_left_takes_who_comes_once_it_has_one(
         reader, writer = await come(house, HALF + b"\r\n")
         assert b" 401 " in await soon(reader.readline())
         writer.close()
-    assert [told.getMessage() for told in caplog.records if told.name == web_server.__name__] == [
-        "cannot accept a connection: Too many open files"
-    ]
+    assert [
+        update.getMessage() for update in caplog.records if update.name == web_server.__name__
+    ] == ["cannot accept a connection: Too many open files"]
 
 
 async def test_a_crowd_that_comes_at_once_leaves_the_others_their_turn(tmp_path, monkeypatch):
@@ -198,7 +198,7 @@ async def test_who_is_not_let_in_writes_nothing_into_the_log(tmp_path, caplog):
             reader, writer = await come(house, said)
             assert status in await soon(reader.read())
             writer.close()
-    assert [told for told in caplog.records if told.name.startswith("uvicorn")] == []
+    assert [update for update in caplog.records if update.name.startswith("uvicorn")] == []
 
 
 async def test_what_is_no_json_by_its_own_word_is_asked_of_nobody(tmp_path):

@@ -95,7 +95,7 @@ def test_a_story_goes_from_the_proposal_to_what_it_did(record):
     assert story.judged == "did no harm: loss 2.1"
 
 
-def test_what_a_verdict_only_repeats_is_told_once(record):
+def test_a_repeated_verdict_is_shown_once(record):
     propose(record)
     decide(record, reason="it is slow")
     (story,) = record.stories_since(0)
@@ -104,7 +104,7 @@ def test_what_a_verdict_only_repeats_is_told_once(record):
 
 def test_a_story_says_when_each_of_its_moments_came_first(record):
     proposal = Proposal(action=RATE, reason="it is slow")
-    told = [
+    update = [
         Proposed(id="p1.1", policy="tuner", proposal=proposal),
         Verdict(
             proposal="p1.1",
@@ -124,7 +124,7 @@ def test_a_story_says_when_each_of_its_moments_came_first(record):
         Outcome(verdict="p1.1", policy="tuner", action=RATE, result="done", detail="", took_s=1.0),
         Judged(verdict="p1.1", hurt=False, text="loss 2.1", before={}),
     ]
-    for second, message in enumerate(told):
+    for second, message in enumerate(update):
         tell(record, message, NOW_S + second)
     (story,) = record.stories_since(0)
     assert {word: at_s - NOW_S for word, at_s in story.moments.items()} == {
@@ -175,7 +175,7 @@ def test_a_forecast_is_a_line_when_somebody_is_newly_at_risk(record):
     ]
 
 
-def test_only_what_has_changed_is_told_again(record):
+def test_only_changes_are_sent_again(record):
     propose(record, 1)
     propose(record, 2, policy="other")
     seen = record.version
@@ -228,14 +228,14 @@ def test_what_has_waited_for_a_person_keeps_its_reason_and_its_price(record, end
             text = f"p1.{first} already waits for approval"
             decide(record, number, granted=False, rule="approval", reason=text)
         decide(record, first, granted=granted, rule=rule)
-    told = {story.id: story for story in record.stories_since(0)}
-    assert [(story_id, story.times) for story_id, story in told.items()] == [
+    update = {story.id: story for story in record.stories_since(0)}
+    assert [(story_id, story.times) for story_id, story in update.items()] == [
         ("p1.10", 9),
         ("p1.1", 1),
         ("p1.20", 9),
         ("p1.11", 1),
     ]
-    for story in (told["p1.1"], told["p1.11"]):
+    for story in (update["p1.1"], update["p1.11"]):
         assert (story.granted, story.rule, story.reason) == (granted, rule, "it is slow")
         assert (story.gain_gpu_s, story.cost_gpu_s) == (80.0, 1.5)
         assert "proposed" in story.moments
@@ -252,7 +252,7 @@ def test_what_waited_for_a_person_waits_no_more_once_another_weaver_decides(reco
     assert story.detail == "the Weaver restarted before it was approved"
 
 
-def test_a_story_whose_beginning_was_not_heard_is_told_from_where_it_was(record):
+def test_a_decision_whose_start_was_missed_is_shown_from_there(record):
     decide(record)
     life(record, "g0-0", "applied", step=3)
     life(record, "g0-0", "applied", step=3, cause="p9.9")
@@ -281,11 +281,11 @@ def test_all_else_is_a_line_of_plain_characters(record):
     ],
 )
 def test_what_is_no_message_of_ours_is_passed_over(record, kind, body):
-    told = [msgspec.json.encode(body), b"", b"[1]", b"{", b"\xff", b"[" * 10_000]
-    for data in told:
+    update = [msgspec.json.encode(body), b"", b"[1]", b"{", b"\xff", b"[" * 10_000]
+    for data in update:
         record.take(kind, data, NOW_S)
     propose(record)
-    for data in told:
+    for data in update:
         record.take(kind, data, NOW_S)
     assert any(story.by == "tuner" for story in record.stories_since(0))
 
@@ -316,10 +316,10 @@ def test_a_trainers_own_lines_are_kept_apart(record):
     assert len(long.kind) + len(long.text) < 2000
     trace = "Traceback:\n  File 'x'\n" + "\n".join(f"\tline {n}" for n in range(900))
     record.log(Note(**who, kind="log", fields={"text": f"{trace}\nOSError: no"}), NOW_S)
-    told = record.logs_since(0)[-1].text.split("\n")
-    assert told[:2] == [": Traceback:", "  File 'x'"]
-    assert told[-2:] == ["    line 899", "OSError: no"]
-    assert len("".join(told)) < 2000
+    update = record.logs_since(0)[-1].text.split("\n")
+    assert update[:2] == [": Traceback:", "  File 'x'"]
+    assert update[-2:] == ["    line 899", "OSError: no"]
+    assert len("".join(update)) < 2000
     for number in range(2 * MOST_LINES):
         record.log(Note(**who, kind="log", fields={"text": f"{number}"}), NOW_S)
     assert len(record.logs_since(0)) <= MOST_LINES + MOST_LINES // 4

@@ -31,8 +31,8 @@ async def test_what_was_seen_decided_and_done_is_all_there(tmp_path):
     record_epoch(tmp_path)
     past = await read(tmp_path)
     assert past.run == "run"
-    told = past.board.worker(0, past.now_s)
-    assert (told["worker"], told["node"], told["state"], told["step"]) == (
+    update = past.board.worker(0, past.now_s)
+    assert (update["worker"], update["node"], update["state"], update["step"]) == (
         "g0-0",
         "node7",
         "failed",

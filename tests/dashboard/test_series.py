@@ -12,21 +12,21 @@ LONG_S = 20_000
 
 
 def begins(at_s):
-    return lambda told: told.get("series", {}).get("loss", [[None]])[0][0] == at_s
+    return lambda update: update.get("series", {}).get("loss", [[None]])[0][0] == at_s
 
 
 def ends(at_s):
-    return lambda told: told.get("series", {}).get("loss", [[None]])[-1][0] == at_s
+    return lambda update: update.get("series", {}).get("loss", [[None]])[-1][0] == at_s
 
 
 async def look(socket, since_s):
     """Return when the points of the loss begin that come of a look."""
     await socket.send(json.dumps({"series": ["loss"], "since_s": since_s}))
-    told = await sees(socket, begins(since_s))
-    return np.array(told["series"]["loss"])[:, 0]
+    update = await sees(socket, begins(since_s))
+    return np.array(update["series"]["loss"])[:, 0]
 
 
-async def test_a_stretch_is_told_by_the_finest_tier_that_has_all_of_it(tmp_path):
+async def test_a_range_uses_the_finest_resolution_that_covers_it(tmp_path):
     async with open_house(tmp_path) as house:
         series = house.state.board.series["loss"] = Downsampled()
         for second in range(LONG_S):
@@ -36,7 +36,7 @@ async def test_a_stretch_is_told_by_the_finest_tier_that_has_all_of_it(tmp_path)
             assert set(np.diff(await look(page, since_s))) == {span_s}
 
 
-async def test_a_page_that_is_left_open_is_told_all_again_now_and_then(tmp_path, monkeypatch):
+async def test_an_open_page_gets_the_full_state_now_and_then(tmp_path, monkeypatch):
     monkeypatch.setattr(browser, "_EVERY_S", 0.01)
     async with open_house(tmp_path) as house:
         series = house.state.board.series["loss"] = Downsampled()
@@ -46,8 +46,8 @@ async def test_a_page_that_is_left_open_is_told_all_again_now_and_then(tmp_path,
         for number in range(1, 100):
             for second in range(100 * (number - 1) + 1, 100 * number + 1):
                 series.add(float(second), 1.0, 2.0, 3.0)
-            told = (await sees(page, ends(100 * number)))["series"]["loss"]
-            if number > 1 and told[0][0] == 0:
+            update = (await sees(page, ends(100 * number)))["series"]["loss"]
+            if number > 1 and update[0][0] == 0:
                 break
         assert POINTS < 100 * number <= 3 * POINTS
-        assert len(told) <= POINTS
+        assert len(update) <= POINTS

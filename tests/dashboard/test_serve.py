@@ -8,10 +8,10 @@ from torchloom_core.errors import DashboardError
 
 
 def refusal(**dashboard):
-    with pytest.raises(DashboardError) as told:
+    with pytest.raises(DashboardError) as update:
         serve._listener(Dashboard(**{"port": 0, **dashboard}))
-    assert "\n" not in str(told.value)
-    return str(told.value)
+    assert "\n" not in str(update.value)
+    return str(update.value)
 
 
 def test_a_port_that_is_taken_says_how_to_take_another():
@@ -40,6 +40,6 @@ def test_a_tls_file_that_is_none_is_named_with_what_it_has_to_hold(tmp_path):
         f"{other}: there is none in it"
     )
     key.write_text("-----BEGIN PRIVATE KEY-----\nMIIB\n-----END PRIVATE KEY-----\n")
-    told = refusal(**paths)
+    update = refusal(**paths)
     need = "[dashboard]: need a certificate and its own key, without a password"
-    assert told.startswith(f"{need}, was {certificate} and {key}: ")
+    assert update.startswith(f"{need}, was {certificate} and {key}: ")

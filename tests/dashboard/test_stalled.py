@@ -30,9 +30,9 @@ class Ranks:
             for name in self.names:
                 self.stood_s[name] = self.stood_s[name] + 1.0 if name in frozen else 0.0
                 step = int((self.now_s - NOW_S - self.stood_s[name]) / self.step_s)
-                told = batch(self.values.get(name, []), worker=name, **{"step": step, **more})
+                update = batch(self.values.get(name, []), worker=name, **{"step": step, **more})
                 age_s = self.stood_s[name]
-                self.board.take(msgspec.structs.replace(told, progress_age_s=age_s), self.now_s)
+                self.board.take(msgspec.structs.replace(update, progress_age_s=age_s), self.now_s)
             self.board.close_second(self.now_s)
 
     @property

@@ -81,8 +81,8 @@ PART = {"whole": whole, "drained": drained, "taken away": taken_away, "doubted":
 def planted(seen):
     """Return scores by the day that know what one can know without looking at a node."""
     day = np.arange(DAYS)
-    told_ns = np.sort([one.t_event for one in seen.events])
-    records = np.searchsorted(told_ns, day * DAY_H * HOUR_NS)
+    reported_ns = np.sort([one.t_event for one in seen.events])
+    records = np.searchsorted(reported_ns, day * DAY_H * HOUR_NS)
     prevalence = records / np.maximum(day, 1) / NODES * 7
     return {
         "the day's number": day,

@@ -85,9 +85,9 @@ def test_moments_of_one_long_incident_are_taken_together():
     spans = [(start, start + 3) for start in range(0, 40 * 24, 24)]
     short = detection(np.zeros(40 * 24), *spans)
     long = detection(np.zeros(40 * 24), *spans[:-4], (36 * 24, 39 * 24 + 1))
-    for judged, told_d in ((short, "1 d"), (long, "6 d")):
+    for judged, reported_d in ((short, "1 d"), (long, "6 d")):
         found = score_of(judged, predictor="a", threshold=0.5, threshold_from="")
-        assert f"stretches of {told_d} " in found.auprc.method
+        assert f"stretches of {reported_d} " in found.auprc.method
 
 
 def detection_of(by_chance, **more):

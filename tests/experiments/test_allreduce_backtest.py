@@ -72,7 +72,7 @@ def test_the_config_has_the_workload_that_the_lab_has_measured(path, tmp_path):
     assert job.modes["topk"].quality == 0.6
 
 
-def test_steps_of_a_lab_in_which_the_model_is_right_are_foretold(path, tmp_path):
+def test_steps_of_a_lab_that_follows_the_model_are_predicted(path, tmp_path):
     measured = backtest.read(path)
     config = tmp_path / "lab.toml"
     config.write_text(backtest.config_of(measured))

@@ -72,8 +72,8 @@ def test_a_fatal_fault_ends_an_incarnation_and_the_next_begins_when_it_is_resolv
         (12, "fails", "a", 1),
         (33, "hello", "a", 2),
     ]
-    (told_fault,) = [message for _, message in feed if isinstance(message, NodeFault)]
-    assert (told_fault.ts_ns, told_fault.kind) == (at(5), "xid")
+    (reported_fault,) = [message for _, message in feed if isinstance(message, NodeFault)]
+    assert (reported_fault.ts_ns, reported_fault.kind) == (at(5), "xid")
 
 
 def test_a_hidden_event_causes_no_fault_and_an_expected_exit(
