@@ -180,7 +180,7 @@ def test_metrics_that_a_policy_needs_and_the_trace_has_not_are_named_once(folder
     (folder / "blind.toml").write_text("[evaluate]\ngroups = 4\n" + rules + silent + optional)
     words = ("--config", "blind.toml", "--seeds", "1", "--days", "1", "--no-sensitivity")
     assert evaluate("small.tltrace", *words) == 0
-    message = "{} reads what the trace has not: it sees no {}"
+    message = "{} reads metrics that the trace lacks: {}"
     assert [line for line in caplog.messages if "has not" in line] == [
         message.format("policy thresholds", "no_such_celsius"),
         message.format("policy silence", "gpu_temp_celsius, no_such_total"),
@@ -280,7 +280,7 @@ def test_a_missing_metric_is_reported_before_the_first_forecast(folder, caplog, 
     words = ("--mode", "replay", "--predictor", "trend", "--policy", "failure_forecast")
     with pytest.raises(pytest.fail.Exception):
         evaluate("warm.tltrace", *words)
-    message = "predictor trend reads what the trace has not: it sees no heta; did you mean heat?"
+    message = "predictor trend reads metrics that the trace lacks: heta; did you mean heat?"
     assert caplog.messages == [message]
 
 

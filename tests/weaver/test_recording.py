@@ -65,7 +65,7 @@ def test_the_last_free_bytes_are_left_to_the_broker(writer, disk, clock):
     fill.write_bytes(bytes(99 * MIB))
     writer.event(Tick(), clock.now_ns(), ())
     assert isinstance(recording.check(), Notice)
-    assert recording.trouble.startswith("paused since 2027-01-15T08:00Z, 0 inputs are not on")
+    assert recording.trouble.startswith("paused since 2027-01-15T08:00Z, 0 inputs not recorded")
     for room in (97, 90):
         clock.advance_s(10)
         writer.event(Tick(), clock.now_ns(), ())
