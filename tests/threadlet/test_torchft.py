@@ -254,9 +254,8 @@ async def test_the_learning_rate_is_a_knob_through_the_wrapper(weaver, start_gro
     )
 
 
-@pytest.mark.parametrize(
-    "name", ["train_ddp.py", pytest.param("train_diloco.py", marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["train_ddp.py", "train_diloco.py"])
 async def test_a_drained_script_of_nested_loops_ends_and_torchrun_counts_it_as_done(
     weaver, start_torchrun, name
 ):
@@ -274,9 +273,8 @@ async def test_a_drained_script_of_nested_loops_ends_and_torchrun_counts_it_as_d
     assert incarnations == {hello.incarnation}
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param("train_hsdp.py", marks=pytest.mark.long), "train_torchrun.py"]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["train_hsdp.py", "train_torchrun.py"])
 async def test_a_script_of_two_ranks_changes_and_leaves_at_one_step(weaver, start_torchrun, name):
     script, _ = attached(name)
     torchrun, _ = start_torchrun(name, script, ranks=2)
