@@ -50,3 +50,34 @@ def test_each_term_is_listed_once_with_its_home():
     terms = [row[0].strip() for row in rows if row[0].strip() != "term"]
     assert len(terms) == len(set(terms)) > 50
     assert all(len(row) == 3 and all(cell.strip() for cell in row) for row in rows)
+
+
+GONE = {
+    *(
+        "errand",
+        "errands",
+        "deed",
+        "deeds",
+        "hindcast",
+        "hindcasts",
+        "foretelling",
+        "knock",
+        "seat",
+    ),
+    *("tallies", "wish", "told", "whoever", "complaints", "door"),
+}
+SOURCES = ("torchloom_core", "threadlet", "policies", "predictors", "experiments", "docs")
+TRANSLATE = {"earlier_names.py", "glossary.md"}
+
+
+def test_no_source_has_an_earlier_name():
+    found = {
+        str(path.relative_to(ROOT)): words
+        for folder in SOURCES
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in {".py", ".js", ".css", ".html", ".md", ".toml"}
+        and "vendor" not in path.parts
+        and path.name not in TRANSLATE
+        and (words := GONE & set(re.findall(r"[a-z]+", path.read_text().lower())))
+    }
+    assert found == {}
