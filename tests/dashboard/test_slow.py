@@ -1,5 +1,7 @@
 """A rank that takes longer for a step than its peers, and for a while, is named."""
 
+import math
+
 import pytest
 from msgspec.structs import replace
 
@@ -42,10 +44,37 @@ def test_a_rank_that_the_others_wait_for_is_named_once_it_was_slow_for_a_while()
     ranks.train(1, own_s={"g1-0": 0.19})
     text = "1 slow rank: g1-0 0.19 s (1.9x the median)"
     assert ranks.summary == f"{text}; median own work in a step 0.1 s"
+
+
+def test_a_rank_that_was_below_the_threshold_meanwhile_is_not_yet_slow():
+    ranks = Ranks()
+    ranks.train(10, own_s={"g1-0": 0.19})
     ranks.train(1, own_s={})
-    assert ranks.summary == ""
     ranks.train(10, own_s={"g1-0": 0.19})
     assert ranks.summary == ""
+
+
+def test_a_slow_rank_stays_slow_until_it_was_below_the_threshold_as_long():
+    ranks = Ranks()
+    ranks.train(11, own_s={"g1-0": 0.24})
+    for _ in range(3):  # another rank's hiccup raises the median
+        ranks.train(9, own_s={"g1-0": 0.24, "g2-0": 0.2})
+        assert "g1-0 0.24 s (1.2x the median, slow until 10 s below 1.5x)" in ranks.summary
+        ranks.train(1, own_s={"g1-0": 0.24})
+        assert "g1-0 0.24 s (2.4x the median);" in ranks.summary
+    ranks.train(10, own_s={})
+    assert ranks.summary.startswith("1 slow rank: g1-0 0.1 s (1.0x")
+    ranks.train(1, own_s={})
+    assert ranks.summary == ""
+
+
+def test_a_missing_sample_is_no_recovery():
+    ranks = Ranks(4)
+    ranks.train(11, own_s={"g1-0": 0.24})
+    ranks.train(30, own_s={"g1-0": math.nan})
+    assert ranks.summary == "1 slow rank: g1-0; median own work in a step 0.1 s"
+    ranks.train(1, own_s={"g1-0": 0.24})
+    assert "(2.4x the median)" in ranks.summary
 
 
 def test_without_reports_of_own_work_step_times_are_compared():

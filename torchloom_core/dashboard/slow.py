@@ -18,7 +18,7 @@ RATIO = 1.5
 """Slow means more than this many times the median, unless ``[policies.straggler]`` sets it."""
 
 _LONG_S = 10.0
-"""A rank has to be slow for this long without a break, seconds."""
+"""A rank is slow once it was above the threshold for this long, until it was below as long."""
 
 _FEWEST = 3
 """Ranks below which the median means nothing."""
@@ -27,53 +27,82 @@ _NAMED = 3
 
 
 class Slow:
-    """Records since when each rank has been slow.
+    """Records which ranks are slow: above the threshold for a while, and not yet below as long.
 
     Attributes
     ----------
     ratio : float
         A rank is slow above this many times the median.
+    metric : str
+        The metric that is compared.
+    time_s : numpy.ndarray
+        Each rank's newest value of it, NaN where there is none to compare.
+    median_s : float
+        Their median, NaN below three values.
     """
 
     def __init__(self) -> None:
         self.ratio = RATIO
-        self._since_s: Floats = np.zeros(0)
-        self._last_s = 0.0
-        self._time_s: Floats = np.zeros(0)
-        self._median_s = np.nan
-        self._is_own = False
+        self.metric = WHOLE_S
+        self.time_s: Floats = np.zeros(0)
+        self.median_s = np.nan
+        self._above_since_s: Floats = np.zeros(0)
+        self._below_since_s: Floats = np.zeros(0)
+        self._is_slow: NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)
 
     def update(
         self, now_s: float, trains: NDArray[np.bool_], own_s: Floats, whole_s: Floats
     ) -> None:
         """Take the times of all ranks, NaN where a rank reports none; rows stay in place."""
         own_s, whole_s = np.where(trains, own_s, np.nan), np.where(trains, whole_s, np.nan)
-        self._is_own = bool(np.count_nonzero(own_s > 0) >= _FEWEST)
-        self._time_s = own_s if self._is_own else whole_s
-        reported_s = self._time_s[self._time_s > 0]
-        self._median_s = float(np.median(reported_s)) if len(reported_s) >= _FEWEST else np.nan
-        before_s = np.full(len(trains), np.nan)
-        before_s[: len(self._since_s)] = self._since_s
-        since_s = np.where(np.isnan(before_s), now_s, before_s)
-        self._since_s = np.where(self._time_s > self.ratio * self._median_s, since_s, np.nan)
-        self._last_s = now_s
+        is_own = bool(np.count_nonzero(own_s > 0) >= _FEWEST)
+        self.metric = OWN_S if is_own else WHOLE_S
+        time_s = own_s if is_own else whole_s
+        self.time_s = np.where(np.isfinite(time_s) & (time_s > 0), time_s, np.nan)
+        reported_s = self.time_s[~np.isnan(self.time_s)]
+        self.median_s = float(np.median(reported_s)) if len(reported_s) >= _FEWEST else np.nan
+
+        is_above = self.time_s > self.ratio * self.median_s  # NaN compares false
+        is_missing = np.isnan(self.time_s) & ~np.isnan(self.median_s)
+        is_below = ~is_above & ~is_missing
+        above_s = _since(now_s, self._above_since_s, is_above, is_below | ~trains)
+        below_s = _since(now_s, self._below_since_s, is_below, is_above | ~trains)
+        was_slow = np.zeros(len(trains), dtype=np.bool_)
+        was_slow[: len(self._is_slow)] = self._is_slow
+        self._is_slow = trains & (was_slow | (now_s - above_s >= _LONG_S))
+        self._is_slow &= ~(now_s - below_s >= _LONG_S)
+        self._above_since_s, self._below_since_s = above_s, below_s
 
     def rows(self) -> list[int]:
         """Return the rows of the slow ranks, the slowest first."""
-        rows = np.flatnonzero(self._last_s - self._since_s >= _LONG_S)  # NaN compares false
-        return [int(row) for row in rows[np.argsort(-self._time_s[rows], kind="stable")]]
+        rows = np.flatnonzero(self._is_slow)
+        return [int(row) for row in rows[np.argsort(-self.time_s[rows], kind="stable")]]
 
     def summary(self, name_of: Callable[[int], str]) -> str:
         """Return the slow ranks in one line, the slowest first; empty if there are none."""
         rows = self.rows()
         if not rows:
             return ""
-        named = ", ".join(
-            f"{name_of(row)} {self._time_s[row]:.3g} s"
-            f" ({self._time_s[row] / self._median_s:.1f}x the median)"
-            for row in rows[:_NAMED]
-        )
+        named = ", ".join(f"{name_of(row)}{self._extent(row)}" for row in rows[:_NAMED])
         more = f" and {len(rows) - _NAMED} more" if len(rows) > _NAMED else ""
         ranks = "1 slow rank" if len(rows) == 1 else f"{len(rows)} slow ranks"
-        step = "own work in a step" if self._is_own else "step time"
-        return f"{ranks}: {named}{more}; median {step} {self._median_s:.3g} s"
+        step = "own work in a step" if self.metric == OWN_S else "step time"
+        median = "" if np.isnan(self.median_s) else f"; median {step} {self.median_s:.3g} s"
+        return f"{ranks}: {named}{more}{median}"
+
+    def _extent(self, row: int) -> str:
+        time_s, ratio = self.time_s[row], self.time_s[row] / self.median_s
+        if np.isnan(ratio):
+            return ""
+        until = "" if ratio > self.ratio else f", slow until {_LONG_S:g} s below {self.ratio:g}x"
+        return f" {time_s:.3g} s ({ratio:.1f}x the median{until})"
+
+
+def _since(
+    now_s: float, before_s: Floats, begins: NDArray[np.bool_], ends: NDArray[np.bool_]
+) -> Floats:
+    """Return since when each row has been so, NaN where it is not; rows are only added."""
+    since_s = np.full(len(begins), np.nan)
+    since_s[: len(before_s)] = before_s
+    since_s = np.where(begins & np.isnan(since_s), now_s, since_s)
+    return np.where(ends, np.nan, since_s)
