@@ -64,6 +64,15 @@ def test_verdicts_outcomes_and_what_the_guard_said_are_counted_by_policy(record)
     }
 
 
+def test_a_proposal_counts_once_however_often_it_is_repeated(record):
+    for number in range(1, 10):
+        decide(record, number, granted=False)
+    assert record.statistics.of["mover"] == PolicyCounts(denied=1)
+    decide(record, 9)  # it is approved
+    decide(record, 9)
+    assert record.statistics.of["mover"] == PolicyCounts(granted=1, net_gpu_s=10.0)
+
+
 def test_what_changes_nothing_is_not_counted(record):
     decide(record, 1, action=Alert(worker="g1-0", text="look"))
     end(record, 1, "done", action=Alert(worker="g1-0", text="look"))

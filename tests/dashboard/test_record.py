@@ -137,6 +137,31 @@ def test_a_story_says_when_each_of_its_moments_came_first(record):
     }
 
 
+def test_a_proposal_that_waits_has_the_time_of_that_and_of_its_end(record):
+    propose(record)
+    for second, (granted, rule) in enumerate([(False, "approval"), (True, "person")]):
+        verdict = Verdict(
+            proposal="p1.1",
+            policy="tuner",
+            action=RATE,
+            granted=granted,
+            rule=rule,
+            reason="waits 300 s for approval",
+            net_gpu_s=1.0,
+        )
+        tell(record, verdict, NOW_S + 8 * second)
+        (story,) = record.stories_since(0)
+        assert "verdict" in story.moments or not granted
+    assert (story.moments["waits"], story.moments["verdict"]) == (NOW_S, NOW_S + 8)
+
+
+def test_a_proposal_that_repeats_a_waiting_one_does_not_wait(record):
+    propose(record)
+    decide(record, granted=False, rule="approval", reason="p1.0 already waits for approval")
+    (story,) = record.stories_since(0)
+    assert set(story.moments) == {"proposed", "verdict"}
+
+
 def test_a_story_names_the_command_that_it_led_to(record):
     decide(record)
     life(record, "g0-0", "issued")

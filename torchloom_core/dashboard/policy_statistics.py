@@ -13,7 +13,8 @@ MOST_POLICIES = 100
 class PolicyCounts:
     """Verdicts and outcomes of one policy's actions that change something.
 
-    ``net_gpu_s`` is the expected net gain of the granted ones, useful GPU-seconds.
+    A proposal that is repeated counts once, as on the timeline. ``net_gpu_s`` is the expected net
+    gain of the granted ones, useful GPU-seconds.
     """
 
     granted: int = 0
@@ -33,14 +34,23 @@ class PolicyStatistics:
     def __init__(self) -> None:
         self.of: dict[str, PolicyCounts] = {}
 
-    def decided(self, verdict: Verdict) -> None:
-        """Count a verdict."""
+    def decided(
+        self, verdict: Verdict, earlier: bool | None = None, *, is_repeat: bool = False
+    ) -> None:
+        """Count a verdict.
+
+        ``earlier``: whether the same proposal was granted before, None without a verdict so far.
+        ``is_repeat``: it was denied as another proposal of the same action was.
+        """
         counts = self._of(verdict.policy)
         if kind_of(verdict.action).skips_price_check:
             return
         if not verdict.granted:
-            counts.denied += 1
+            counts.denied += earlier is None and not is_repeat
             return
+        if earlier:
+            return
+        counts.denied -= earlier is False
         counts.granted += 1
         counts.net_gpu_s += verdict.net_gpu_s
 

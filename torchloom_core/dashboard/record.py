@@ -5,6 +5,7 @@ outcome, and the guard's judgement. A proposal that is repeated and denied again
 count, unless it has waited for approval.
 """
 
+import re
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
@@ -53,6 +54,8 @@ _WAITS, _EXPIRES = "approval", "expiry"
 """Rules by which a proposal waits for approval, and by which one that waited expires."""
 
 _ENDS_WAITING = frozenset({_EXPIRES, "lapsed", PERSON})
+_ALREADY = re.compile(r"^\S+ already waits for approval$")
+"""The verdict on a proposal that repeats one that waits: the repeated one does not wait itself."""
 
 _JUDGED = {True: "did harm", False: "did no harm", None: "not judged"}
 
@@ -60,6 +63,7 @@ _CHANGES = frozenset({"knob", "knobs"})
 """Kinds of action that set knobs."""
 
 _MOMENTS = frozenset({"proposed", "verdict", "issued", "applied", "outcome", "judged"})
+_WAITING = "waits"
 
 _OfStory = Proposed | Verdict | CommandStatus | Outcome | Judged
 
@@ -69,8 +73,9 @@ class Story:
     """One proposal and what became of it; ``version`` orders the changes of all stories.
 
     ``detail`` is the verdict's reason where it differs from the proposal's. ``moments`` has the
-    time of the first of each of ``_MOMENTS``, seconds since the epoch; ``command`` is the first
-    command. ``before`` has the values of the changed knobs before the change, where known.
+    time of the first of each of ``_MOMENTS``, seconds since the epoch, of the verdict that of the
+    newest, and ``waits``, since when it has waited for approval; ``command`` is the first command.
+    ``before`` has the values of the changed knobs before the change, where known.
     """
 
     id: str
@@ -231,8 +236,13 @@ class Record:
                 story.confidence = proposal.confidence
             case Verdict():
                 story = self._story(output.proposal, output.policy, output.action, now_s)
-                self._decide(story, output)
-                self.statistics.decided(output)
+                earlier, rule = story.granted, story.rule
+                is_repeat = self._decide(story, output)
+                self.statistics.decided(output, earlier, is_repeat=is_repeat)
+                if _is_waiting(story):
+                    story.moments.setdefault(_WAITING, now_s)
+                elif (output.granted, output.rule) != (earlier, rule):
+                    story.moments["verdict"] = now_s
             case CommandStatus():
                 known = self._stories.get(output.cause)
                 if known is None:
@@ -252,7 +262,7 @@ class Record:
                 story.before |= output.before
                 self.statistics.judged(story.by, output)
         moment = output.status if isinstance(output, CommandStatus) else kind
-        if moment in _MOMENTS:
+        if moment in _MOMENTS and not isinstance(output, Verdict):
             story.moments.setdefault(moment, now_s)
         self._touch(story)
 
@@ -270,14 +280,15 @@ class Record:
                 self._stories.popitem(last=False)
         return story
 
-    def _decide(self, story: Story, verdict: Verdict) -> None:
+    def _decide(self, story: Story, verdict: Verdict) -> bool:
+        """Take a verdict; return whether it repeats that on an earlier proposal."""
         if self._denied.get(_sort(story)) == story.id:
             del self._denied[_sort(story)]  # it has waited for approval
         story.granted, story.rule = verdict.granted, verdict.rule
         reason = plain_line(verdict.reason, _LONGEST)
         story.detail = "" if reason == story.reason else reason
         if story.granted or story.rule in _ENDS_WAITING:
-            return
+            return False
         # A proposal that is repeated each tick and denied by one rule is one story.
         same = _sort(story)
         earlier = self._stories.pop(self._denied.get(same, ""), None)
@@ -290,6 +301,7 @@ class Record:
         self._denied[same] = story.id
         if len(self._denied) > MOST_STORIES:
             self._denied.pop(next(iter(self._denied)))
+        return earlier is not None and earlier is not story
 
     def _count(self, story: Story, command: CommandStatus) -> None:
         story.command = story.command or command.command
@@ -329,6 +341,10 @@ def _sort(story: Story) -> tuple[str, str, str, str]:
     For those that wait for approval, or are denied as another one waits, that is the reason, too.
     """
     return story.by, story.summary, story.rule, story.detail if story.rule == _WAITS else ""
+
+
+def _is_waiting(story: Story) -> bool:
+    return story.rule == _WAITS and not story.granted and not _ALREADY.match(story.detail)
 
 
 def _since(lines: list[_Entry], version: int) -> list[_Entry]:
