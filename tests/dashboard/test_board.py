@@ -136,6 +136,25 @@ def test_what_the_weaver_says_of_a_worker_is_shown(state, ending, shown):
     assert state_of(board) == [shown]
 
 
+def test_the_median_is_that_of_the_comparison_for_slow_ranks_without_standbys(board):
+    for name, state, own_s, wait_s in (
+        ("g1-0", "training", 0.1, 0.1),
+        ("g2-0", "training", 0.24, 0.0),
+        ("g3-0", "training", 0.1, 0.1),
+        ("g4-0", "standby", 5.0, 5.0),
+    ):
+        board.add(hello(name), NOW_S)
+        row = {"compute_s": own_s, "step_time_s": 0.2, "wait_s": wait_s, "lr": own_s}
+        board.take(batch([row], worker=name, state=state), NOW_S)
+    board.close_second(NOW_S)
+    values, median = board.compared("compute_s", NOW_S)
+    assert sorted(values[-4:]) == [0.1, 0.1, 0.24, 5.0]
+    assert median == 0.1
+    assert board.compared("lr", NOW_S)[1] == 0.1
+    assert board.compared("none", NOW_S)[1] is None
+    assert board.waiting(NOW_S) == pytest.approx(1 / 3)
+
+
 def test_who_is_not_heard_of_is_silent_and_who_has_ended_is_not(board):
     board.add(hello("g1-0"), NOW_S)
     board.end(Exit(run="run", worker="g1-0", incarnation=1, status=0, expected=True), NOW_S)

@@ -34,6 +34,9 @@ STATES = (
 MOST_METRICS, MOST_OF_ONE = 128, 64
 """Metrics that are stored, and metrics that one worker may add: none can take all columns."""
 
+WAIT_S = "wait_s"
+"""Time of a step in which a rank waits for others."""
+
 _CODE = {name: code for code, name in enumerate(STATES)}
 _OVER = tuple(_CODE[name] for name in ("left", "ended", "failed"))
 _UNREACHABLE = _CODE["unreachable"]
@@ -213,6 +216,30 @@ class Board:
             return np.full(count, np.nan)
         return self._values[:count, column]
 
+    def compared(self, metric: str, now_s: float) -> tuple[Floats, float | None]:
+        """Return each row's newest value, and the median of the ranks in training.
+
+        Of the metric by which slow ranks are found, both are as of the last comparison.
+        """
+        values, slow = self.values(metric), self.slow
+        if metric == slow.metric and not np.isnan(slow.median_s):
+            values = values.copy()
+            values[: len(slow.time_s)] = np.where(
+                np.isnan(slow.time_s), values[: len(slow.time_s)], slow.time_s
+            )
+            return values, slow.median_s
+        median = median_of(values[self.states(now_s) == _CODE["training"]])
+        return values, median_of(values) if median is None else median
+
+    def waiting(self, now_s: float) -> float | None:
+        """Return the share of the step time that ranks in training wait; None if not reported."""
+        trains = self.states(now_s) == _CODE["training"]
+        wait_s, step_s = self.values(WAIT_S)[trains], self.values(WHOLE_S)[trains]
+        known = np.isfinite(wait_s) & (wait_s >= 0) & np.isfinite(step_s) & (step_s > 0)
+        if not known.any():
+            return None
+        return min(1.0, float(wait_s[known].sum() / step_s[known].sum()))
+
     def steps(self) -> Ints:
         """Return each row's last step, -1 before the first."""
         return self._step[: len(self.places)]
@@ -317,6 +344,12 @@ class Board:
         if len(stored) == len(found) or len(self.metrics) >= MOST_METRICS:  # else others may add it
             self._columns_of[metrics] = placed
         return placed
+
+
+def median_of(values: Floats) -> float | None:
+    """Return the median of the values that are finite, None if none is."""
+    finite = values[np.isfinite(values)]
+    return float(np.median(finite)) if len(finite) else None
 
 
 def _longer(array: NDArray[Any], length: int, fill: float) -> NDArray[Any]:

@@ -15,7 +15,7 @@ import numpy as np
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from torchloom_core.dashboard import heatmap
-from torchloom_core.dashboard.board import STATES
+from torchloom_core.dashboard.board import STATES, median_of
 from torchloom_core.dashboard.downsampling import POINTS
 from torchloom_core.dashboard.landscape import LandscapeNews
 from torchloom_core.dashboard.rate_limit import RateLimit
@@ -148,7 +148,8 @@ class Browser:
         if frame:
             yield frame
         if self._selection.metric:
-            values = board.values(self._selection.metric)[: self._places]
+            values, median = board.compared(self._selection.metric, now_s)
+            values = values[: self._places]
             self._scale = heatmap.scale_of(values, self._scale)
             frame = self._values.frame(heatmap.bytes_of(values, self._scale), self._scale)
             if frame:
@@ -156,7 +157,7 @@ class Browser:
             extremes = heatmap.extremes_of(values)
             if extremes != self._extremes:
                 self._extremes = extremes
-                yield {"extremes": extremes, "median": _median(values)}
+                yield {"extremes": extremes, "median": median}
         if state.knobs_version != self._knobs_version:
             self._knobs_version = state.knobs_version
             yield {"knobs": state.knobs}
@@ -203,7 +204,7 @@ class Browser:
             "counts": dict(zip(STATES, counts.tolist(), strict=True)),
             "step": board.time_account.run_step,
             "steps_per_s": board.time_account.steps_per_s,
-            "loss": _median(board.values("loss")),
+            "loss": median_of(board.values("loss")),
             "started_s": state.started_s,
             "metrics": board.metrics,
             "leaves_out": board.leaves_out,
@@ -211,6 +212,7 @@ class Browser:
             "health": state.health(),
             "slow": board.slow.rows()[:_MOST_SLOW],
             "slow_ratio": board.slow.ratio,
+            "waiting": board.waiting(now_s),
         }
         if state.status is not None:
             run["status"] = state.status
@@ -246,9 +248,3 @@ class Browser:
         if len(points):
             self._points[metric] = float(points[-1, 0]), sent + len(points) - 1
         return points
-
-
-def _median(values: Floats) -> float | None:
-    """Return the median of the values that are finite, None if none is."""
-    finite = values[np.isfinite(values)]
-    return float(np.median(finite)) if len(finite) else None
