@@ -107,7 +107,7 @@ def test_a_proposal_without_an_approval_expires(tab, run):
     tab.page.get_by_role("button", name=re.compile("^Approve p")).wait_for()
     tab.sees("No pending approvals. Proposals without an approval expire.")
     show(tab, "Record")
-    tab.sees("denied by rule expiry: not approved in time")
+    tab.sees("expired: not approved in time")
     assert not run.trainers["g0"][0].journal("checkpoint")
 
 

@@ -1,7 +1,6 @@
 // The events of a run in time: lanes of the timeline, and annotations on the charts.
 
 import { labelOf } from "./charts.js";
-import { WAITS } from "./record.js";
 
 export const LANES = ["faults", "forecasts", "verdicts", "commands", "outcomes", "annotations"];
 
@@ -12,14 +11,14 @@ const OF_LINES = {
   annotation: ["annotations", "\u270e", "--ink"],
 };
 const NOT_TRAINING = ["preview", "landscape", "alert", "dump"]; // actions that change no rank's training
+const GRANTED = "\u25cf";
+const ENDED = { __proto__: null, expiry: "expired", lapsed: "lapsed", approval: "not granted" };
 const FAILED = ["faults", "\u2715", "--danger"];
 
 const OF_STORIES = {
   __proto__: null,
-  verdict: (story) => {
-    if (story.granted) return ["verdicts", "\u25cf", "--accent", "granted"];
-    return story.rule === WAITS ? ["verdicts", "\u25d4", "--warn", "waits for approval"] : ["verdicts", "\u25cb", "--faint", "denied"];
-  },
+  waits: () => ["verdicts", "\u25d4", "--warn", "waits for approval"],
+  verdict: ({ granted, rule }) => (granted ? ["verdicts", GRANTED, "--accent", "granted"] : ["verdicts", "\u25cb", "--faint", ENDED[rule] ?? "denied"]),
   issued: () => ["commands", "\u25b7", "--accent", "first command sent"],
   applied: () => ["commands", "\u25b6", "--accent", "first command applied"],
   outcome: (story) => (story.outcome.startsWith("done") ? ["outcomes", "\u25a0", "--good", "done"] : ["outcomes", "\u25a1", "--warn", story.outcome.split(":")[0]]),
@@ -30,7 +29,7 @@ const OF_STORIES = {
 };
 
 export const SYMBOLS = new Map([
-  ["\u2715", "fault"], ["\u25b2", "worker at risk"], ["\u25cf", "granted"], ["\u25cb", "denied"], ["\u25d4", "waits for approval"], ["\u25b7", "first command sent"], ["\u25b6", "first command applied"],
+  ["\u2715", "fault"], ["\u25b2", "worker at risk"], [GRANTED, "granted"], ["\u25cb", "denied, expired or lapsed"], ["\u25d4", "waits for approval"], ["\u25b7", "first command sent"], ["\u25b6", "first command applied"],
   ["\u25a0", "done"], ["\u25a1", "partial or undone"], ["\u25c6", "guard: did no harm"], ["\u25c7", "guard: not judged"], ["\u25bc", "guard: did harm"], ["\u270e", "annotation"],
 ]);
 
@@ -53,7 +52,7 @@ export function eventsOf(store) {
 // The annotations of a chart: failed workers, people's notes, and granted actions on the run.
 export function marksOf(events) {
   return events
-    .filter(({ lane, story }) => lane === "faults" || lane === "annotations" || (lane === "verdicts" && story.granted && !NOT_TRAINING.includes(story.action.kind)))
+    .filter(({ lane, glyph, story }) => lane === "faults" || lane === "annotations" || (lane === "verdicts" && glyph === GRANTED && !NOT_TRAINING.includes(story.action.kind)))
     .map(({ at, colour, text, story, line }) => ({ at, colour, text, label: labelOf(story ? story.summary.replace(/^knobs? /, "") : line.kind === "annotation" ? line.text.replace(/^.*?: /, "") : line.worker || line.kind) }));
 }
 

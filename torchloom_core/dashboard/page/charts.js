@@ -8,8 +8,9 @@ export const GUTTER_PX = 72; // left and right of the plotted area
 export const EDGE_PX = 28;
 const LEAST_PX = 5;
 const NEAR_PX = 6;
-const LABEL_PX = 6; // a character of an annotation's label
-const LONGEST_LABEL = 22;
+const LABEL_LINE_PX = 12;
+const LABEL_LINES = 4; // above the plot, and in it
+const LONGEST_LABEL = 40;
 const LINEAR = 1, LOGARITHMIC = 3; // as uPlot numbers them
 const WIDE = 100; // largest by smallest value: from there on a linear axis hides the small ones
 const MINUTE_S = 60;
@@ -217,10 +218,33 @@ export class Chart {
       ctx.lineTo(x + 4 * ratio, bbox.top - 5 * ratio);
       ctx.lineTo(x, bbox.top + ratio);
       ctx.fill();
-      const room = Math.floor(((places[n + 1] ?? bbox.left + bbox.width + EDGE_PX * ratio) - x) / ratio / LABEL_PX) - 1;
-      if (label && room >= Math.min(label.length, 6)) ctx.fillText(label.length > room ? `${label.slice(0, room - 1)}…` : label, x + 6 * ratio, bbox.top - ratio);
     });
+    this.writeLabels(plot, visible, places, ratio);
     ctx.restore();
+  }
+
+  // Whole labels, the newest first: beside their mark, on the first line that has room for them.
+  writeLabels({ ctx, bbox }, visible, places, ratio) {
+    const lines = Array.from({ length: LABEL_LINES }, () => []);
+    const [least, most] = [bbox.left, bbox.left + bbox.width + EDGE_PX * ratio];
+    for (let n = visible.length - 1; n >= 0; n -= 1) {
+      const { label, colour } = visible[n];
+      if (!label) continue;
+      const wide = ctx.measureText(label).width;
+      const right = places[n] + 6 * ratio;
+      const begin = Math.max(least, right + wide <= most ? right : places[n] - 6 * ratio - wide);
+      const fits = (line, i) => line.every(([from, until]) => begin + wide < from || begin > until) && (i || places.every((x, other) => other === n || x + 6 * ratio < begin || x - 6 * ratio > begin + wide));
+      const i = lines.findIndex(fits);
+      if (i < 0) continue;
+      lines[i].push([begin, begin + wide + 6 * ratio]);
+      const y = bbox.top - ratio + i * LABEL_LINE_PX * ratio;
+      if (i) {
+        ctx.fillStyle = colourOf("--panel");
+        ctx.fillRect(begin - ratio, y - 9 * ratio, wide + 2 * ratio, 11 * ratio);
+      }
+      ctx.fillStyle = colourOf(colour);
+      ctx.fillText(label, begin, y);
+    }
   }
 }
 

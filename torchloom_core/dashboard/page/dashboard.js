@@ -4,8 +4,9 @@ import { el, fill, lock, number, span } from "./dom.js";
 import { drawGroups } from "./groups.js";
 import { Link, NO_ACCESS, request } from "./link.js";
 import { MessageLine, RequestOutcomes } from "./messages.js";
+import { setPending } from "./record.js";
 import { RunStore } from "./run_store.js";
-import { FLEET, SCREENS } from "./screens.js";
+import { FLEET, lacksStandby, SCREENS } from "./screens.js";
 import { goodputOf } from "./time_account.js";
 
 const STALE_S = 5;
@@ -13,6 +14,7 @@ const LEASE_S = 60;
 const RENEW_MS = 20000;
 const EVERY_MS = 500;
 const TAKE = "Take control";
+const TAKE_FIRST = "take control first";
 const RELEASE = "Release control";
 const STOPS = "No action is granted or continued until actions are resumed; training continues. Works without control.";
 const LEVELS = { healthy: ["Healthy", "good"], starting: ["Starting", "warn"], degraded: ["Degraded", "warn"], unhealthy: ["Unhealthy", "bad"] };
@@ -59,7 +61,7 @@ const act = {
     if (store.run?.is_recorded) return "a recorded run takes no requests";
     if (!link.isOpen) return "disconnected from the dashboard: the data is old";
     if (act.isStale()) return "no answer from the Weaver: the data is old";
-    return act.hasControl() ? "" : "take control first";
+    return act.hasControl() ? "" : TAKE_FIRST;
   },
   select: () => link.select({ ...screen.wanted() }),
   remember: () => keepAddress("pushState"),
@@ -145,6 +147,7 @@ function drawVitals() {
   if (!run) return;
   const goodput = goodputOf(run.time_account);
   const waiting = run.status?.waiting?.length ?? 0;
+  const hasRoom = waiting ? "" : "more"; // on a phone only what waits for a person
   const { training, standby } = run.counts;
   const vitals = [
     ["Training", `${training} of ${run.workers - run.counts.left - run.counts.ended - standby} ranks`, "more"],
@@ -154,15 +157,26 @@ function drawVitals() {
     ["Loss (median)", number(run.loss === null ? null : Number(run.loss.toPrecision(3)))],
     ["Goodput", goodput === null ? "–" : `${goodput.toFixed(1)} %`],
     ["Run age", run.started_s ? span(run.now_s - run.started_s) : "–", "more"],
-    ["Pending approvals", String(waiting), "more"],
+    ["Pending approvals", String(waiting), hasRoom],
   ];
   const place = at("vitals");
   fill(place, vitals.length, () => vitals.map(([name, , more]) => el("div", { className: more ?? "" }, el("dt", {}, name), el("dd"))));
   vitals.forEach(([, value], n) => fill(place.children[n].lastChild, value, () => value));
+  place.children[1].lastChild.className = lacksStandby(run) ? "warn" : "";
+  place.lastChild.className = hasRoom;
   place.lastChild.lastChild.className = waiting ? "warn" : "";
 }
 
+// Why buttons are disabled, in sight: a phone shows no titles.
+function drawLocked() {
+  const why = store.run ? act.lock() : "";
+  const text = !why ? "" : why === TAKE_FIRST ? "Take control to use the buttons that change the run." : `Buttons are locked: ${why}.`;
+  fill(at("locked"), text, () => text);
+}
+
 function draw() {
+  setPending((store.run?.status?.waiting ?? []).map((one) => one.proposal));
+  drawLocked();
   drawHealth(drawFreshness());
   const { run } = store;
   if (run?.name) {

@@ -2,7 +2,7 @@
 
 import { el, fill, moment, number, table } from "./dom.js";
 
-const COLUMNS = ["Policy", "Mode", "Watches, and its status", "Proposals", "Expected gain", "Outcome", "Guard", "Backtest"];
+const COLUMNS = ["Policy", "Mode", "Watches, and its status", "Proposals", "Expected net gain", "Outcome", "Guard", "Backtest"];
 const MODES = { __proto__: null, act: "act", dry_run: "dry run: decides and records only", shadow: "shadow: records only" };
 const WATCHES = {
   __proto__: null,
@@ -48,7 +48,7 @@ export class PolicyScreen {
     this.predictors = el("tbody");
     this.parts = [
       el("section", { className: "wide", "aria-label": "Policies" }, el("h2", {}, "Policies"), table(COLUMNS, this.body), this.report,
-        el("p", { className: "faint" }, "Gains are in useful GPU-seconds. One run cannot show what would have happened without a policy; a backtest compares many runs with and without it.")),
+        el("p", { className: "faint" }, "A proposal that is repeated counts once. The net gain is gain × probability − cost, in useful GPU-seconds, as expected when the action was granted. One run cannot show what would have happened without a policy; a backtest compares many runs with and without it.")),
       el("section", { className: "wide", "aria-label": "Predictors" }, el("h2", {}, "Predictors"), table(["Predictor", "State", "Forecast now"], this.predictors)),
     ];
   }
@@ -66,7 +66,7 @@ export class PolicyScreen {
     fill(this.report, JSON.stringify([backtest.path, backtest.at_s, backtest.trouble]), () => this.reportOf(backtest));
     this.report.className = backtest.trouble ? "bad" : "faint";
     const none = (columns, text) => el("tr", {}, el("td", { colSpan: columns, className: "faint" }, text));
-    fill(this.body, JSON.stringify([names, plugins, expected, statistics]), () => (names.length ? names.map((name) => this.row(name, active.get(name), expected.filter((one) => one.policies.includes(name)), statistics[name])) : none(COLUMNS.length, "No policy is configured. A table [policies.NAME] in the config adds one.")));
+    fill(this.body, JSON.stringify([names, plugins, expected, statistics, run?.status?.waiting?.length]), () => (names.length ? names.map((name) => this.row(name, active.get(name), expected.filter((one) => one.policies.includes(name)), statistics[name])) : none(COLUMNS.length, "No policy is configured. A table [policies.NAME] in the config adds one.")));
     const predictors = plugins.filter((one) => one.kind === "predictor");
     fill(this.predictors, JSON.stringify([predictors, risks]), () => (predictors.length ? predictors.map((one) => this.predictor(one, risks.filter((risk) => risk.predictor === one.name))) : none(3, "No predictor is configured. A table [predictors.NAME] in the config adds one.")));
   }
@@ -78,11 +78,13 @@ export class PolicyScreen {
   }
 
   row(name, plugin, expected, own) {
+    const waits = (this.store.run?.status?.waiting ?? []).filter((one) => one.policy === name).length;
+    const waiting = Math.min(waits, own?.denied ?? 0);
     const is = plugin?.state === "quarantined" ? "bad" : "";
     const watches = el("td", { "data-name": COLUMNS[2] }, WATCHES[name] ? el("div", {}, WATCHES[name]) : null, plugin?.detail ? el("div", { className: is || "faint" }, plugin.detail) : null);
     const cells = own
       ? [
-          counts([["granted", own.granted], ["denied or waiting", own.denied]]) || "none that change the run",
+          counts([["granted", own.granted], ["not granted", own.denied - waiting], ["waiting for approval", waiting]]) || "none that change the run",
           own.granted ? `${number(own.net_gpu_s)} GPU-s` : "–",
           counts([["done", own.done], ["partial", own.partial], ["undone", own.undone]]) || "–",
           counts([["did no harm", own.harmless], ["did harm", own.hurt], ["not judged", own.unjudged]]) || "–",

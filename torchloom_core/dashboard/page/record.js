@@ -15,11 +15,37 @@ function appliedAt(story) {
   return `applied ${parts.join(", ")}${steps.length > 4 ? ` and at ${steps.length - 4} other steps` : ""}`;
 }
 
-function verdictOf({ granted, rule, detail: text, reason }) {
+// The proposals that wait for approval now, set by the page.
+let pending = new Set();
+
+export function setPending(proposals) {
+  pending = new Set(proposals);
+}
+
+export function isPending(story) {
+  return story.rule === WAITS && pending.has(story.id);
+}
+
+// The newest change of a decision; the newest first.
+export function changedAt(story) {
+  return Math.max(story.at_s, ...Object.values(story.moments));
+}
+
+export function newestFirst(stories) {
+  return [...stories].sort((one, other) => changedAt(other) - changedAt(one) || other.version - one.version);
+}
+
+const WAITED = / already waits for approval$/;
+
+function verdictOf(story) {
+  const { granted, rule, detail: text, reason } = story;
   if (granted === null) return "";
   const detail = reason && text.startsWith(reason) ? text.slice(reason.length).replace(/^[;,:\s]+/, "") : text;
-  if (rule === WAITS) return "waiting for approval";
+  if (rule === WAITS && WAITED.test(detail)) return `not granted: ${pending.has(detail.replace(WAITED, "")) ? detail : detail.replace(WAITED, " was waiting for approval")}`;
+  if (rule === WAITS) return pending.has(story.id) ? "waiting for approval" : "no longer waiting: not approved";
   const why = detail || RULES[rule] || "";
+  if (rule === "expiry") return `expired: ${why}`;
+  if (rule === "lapsed") return `lapsed: ${RULES.lapsed}${detail ? `: ${detail.replace(`${RULES.lapsed}: `, "")}` : ""}`;
   if (rule === PERSON && why.startsWith("denied")) return why;
   return `${granted ? "granted" : "denied"}${rule === PERSON ? "" : ` by rule ${rule}`}${why && `: ${why}`}`;
 }
@@ -52,7 +78,13 @@ export function headOf(story) {
 // --- how to undo a decision: a request that a button sends, or why there is none ---
 
 const NOTHING = "Nothing to undo: it changes no training state.";
-const BY_HAND = (group) => `No undo by a click: start ${group} again as a standby, then migrate back.`;
+const STANDBY = (group) => `No undo by a click. Start ${group} again as a standby (TORCHLOOM_ROLE=standby)`;
+
+function migrateBack({ group }, story) {
+  const joined = /(\S+)-\d+ joined/.exec(story.outcome)?.[1] ?? "GROUP, the one that replaced it";
+  const slow = / on (\S+) takes /.exec(story.reason)?.[1];
+  return { why: `${STANDBY(group)}, then: torchloom migrate ${joined}.${slow ? ` ${slow} was slow.` : ""}` };
+}
 
 const UNDO = {
   __proto__: null,
@@ -62,9 +94,9 @@ const UNDO = {
   uncordon: ({ node }) => propose(`cordon ${node}`, { kind: "cordon", node }),
   pause: () => propose("resume training", { kind: "resume" }),
   admit: ({ group }) => propose(`drain ${group}`, { kind: "drain", group }, `Drain ${group}? It leaves after its current step.`),
-  migrate: ({ group }) => ({ why: BY_HAND(group) }),
-  drain: ({ group }) => ({ why: BY_HAND(group) }),
-  evict: ({ group }) => ({ why: BY_HAND(group) }),
+  migrate: migrateBack,
+  drain: ({ group }) => ({ why: `${STANDBY(group)}, then: torchloom admit ${group}.` }),
+  evict: ({ group }) => ({ why: `${STANDBY(group)}, then: torchloom admit ${group}.` }),
   rewind: () => ({ why: "Cannot be undone: the steps since the checkpoint are gone." }),
 };
 for (const kind of ["checkpoint", "dump", "probe", "preview", "landscape", "alert", "resume"]) UNDO[kind] = () => ({ why: NOTHING });
@@ -118,16 +150,25 @@ export function priceOf({ gain_gpu_s, cost_gpu_s, confidence }) {
   return `expected gain ${number(gain_gpu_s)} GPU-s with probability ${number(confidence)}, cost ${number(cost_gpu_s)} GPU-s`;
 }
 
+function madeAt(story) {
+  return clock(changedAt(story)) === clock(story.at_s) ? "" : el("span", { className: "faint" }, ` proposed at ${clock(story.at_s)}`);
+}
+
+function verdictAt({ moments, rule }) {
+  const at = rule === WAITS ? moments.waits : moments.verdict;
+  return at ? el("span", { className: "faint" }, ` ${rule === WAITS ? "since" : "at"} ${clock(at)}`) : null;
+}
+
 export function storyItem(story, act) {
   const under = Object.entries(story.commands).filter(([word]) => word !== "applied");
   const result = [outcomeOf(story), story.judged].filter(Boolean).join("; ");
   return el(
     "li",
     { id: `story-${story.id}` },
-    el("p", { title: story.id }, el("span", { className: "faint" }, `${clock(story.at_s)} `), headOf(story)),
+    el("p", { title: story.id }, el("span", { className: "faint" }, `${clock(changedAt(story))} `), headOf(story), madeAt(story)),
     story.reason ? el("p", {}, story.reason) : null,
     story.gain_gpu_s ? el("p", { className: "faint" }, priceOf(story)) : null,
-    verdictOf(story) ? el("p", {}, verdictOf(story)) : null,
+    verdictOf(story) ? el("p", {}, verdictOf(story), verdictAt(story)) : null,
     appliedAt(story) ? el("p", {}, appliedAt(story)) : null,
     under.length ? el("p", { className: "faint" }, `commands: ${under.map(([word, count]) => `${count} ${word}`).join(", ")}`) : null,
     story.failures.map((text) => el("p", { className: "warn" }, text)),
@@ -138,7 +179,7 @@ export function storyItem(story, act) {
 
 // A decision in two lines and its undo.
 export function shortItem(story, act) {
-  return el("li", {}, el("p", { title: story.id }, el("span", { className: "faint" }, `${clock(story.at_s)} `), headOf(story)), story.reason ? el("p", { className: "faint" }, story.reason) : null, el("p", { className: tone(story) }, stateOf(story)), undoPart(story, act, true));
+  return el("li", {}, el("p", { title: story.id }, el("span", { className: "faint" }, `${clock(changedAt(story))} `), headOf(story), madeAt(story)), story.reason ? el("p", { className: "faint" }, story.reason) : null, el("p", { className: tone(story) }, stateOf(story)), undoPart(story, act, true));
 }
 
 export function lineItem(line) {

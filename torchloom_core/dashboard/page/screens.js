@@ -10,7 +10,7 @@ import { freshId } from "./link.js";
 import { titleOf, USUAL_METRICS } from "./metrics.js";
 import { PolicyScreen } from "./policies.js";
 import { WhatIf } from "./preview.js";
-import { approvalPart, priceOf, shortItem, WAITS } from "./record.js";
+import { approvalPart, isPending, newestFirst, priceOf, shortItem, WAITS } from "./record.js";
 import { LogScreen, RecordScreen } from "./record_screens.js";
 import { accountKey, accountParts } from "./time_account.js";
 import { TimelineScreen } from "./timeline.js";
@@ -28,6 +28,14 @@ const FOR_ALL = [
   ["Checkpoint now", "checkpoint", "changes nothing in training", "", ""],
   ["Rewind to the last checkpoint", "rewind", "the steps since then are lost", "Rewind all ranks to the last checkpoint? The steps since then are lost and cannot be brought back.", "danger"],
 ];
+
+const MIGRATE = ["failure_forecast", "straggler", "lemon_nodes"]; // policies that need a standby
+
+// Whether a failure or a slow rank would need a standby, and none is left.
+export function lacksStandby({ counts, time_account: account, is_recorded: isRecorded, status }) {
+  if (isRecorded || counts.standby || !counts.training) return false;
+  return account?.standby > 0 || (status?.plugins ?? []).some((one) => one.state === "act" && MIGRATE.includes(one.name));
+}
 
 export class RunScreen {
   constructor(store, act) {
@@ -77,14 +85,13 @@ export class RunScreen {
     const { run } = this.store;
     if (!run) return;
     const status = run.status ?? {};
-    fill(this.account, accountKey(run.time_account), () => accountParts(run.time_account));
-    fill(this.health, JSON.stringify([run.health, run.counts, status.stopped, status.dry_run, status.cordoned, status.lighthouse, status.malformed, status.flights_in_all, status.plugins?.map((one) => one.state)]), () => this.healthParts(run, status));
+    fill(this.account, accountKey(run.time_account, run.waiting), () => accountParts(run.time_account, run.waiting));
+    fill(this.health, JSON.stringify([run.health, run.counts, run.time_account.standby > 0, status.stopped, status.dry_run, status.cordoned, status.lighthouse, status.malformed, status.flights_in_all, status.plugins?.map((one) => one.state)]), () => this.healthParts(run, status));
     const why = this.act.lock();
     fill(this.approvals, JSON.stringify([status.waiting, status.knobs_waiting, why]), () => [this.knobsWaiting(status.knobs_waiting ?? [], why), this.proposals(status.waiting ?? [])].flat());
     for (const { age, proposal } of this.ages) age.textContent = this.ageOf(this.store.stories.get(proposal));
     fill(this.risk, JSON.stringify([status.at_risk, status.plugins?.length]), () => this.riskParts(status));
-    const pending = new Set((status.waiting ?? []).map((one) => one.proposal));
-    const stories = [...this.store.stories.values()].filter((story) => story.rule !== WAITS || pending.has(story.id)).slice(-NEWEST).reverse();
+    const stories = newestFirst([...this.store.stories.values()].filter((story) => story.rule !== WAITS || isPending(story))).slice(0, NEWEST);
     fill(this.stories, `${why} ${stories.map((story) => story.version)}`, () => (stories.length ? stories.map((story) => shortItem(story, this.act)) : el("li", { className: "faint" }, "No decisions yet: no policy has proposed an action, and no person has requested one.")));
     this.drawCharts(run);
   }
@@ -97,6 +104,7 @@ export class RunScreen {
     if (status.stopped) notes.push(["bad", "All actions are stopped: none is granted until they are resumed. Training continues."]);
     if (status.dry_run) notes.push(["warn", "Dry run: actions are decided and recorded, not carried out."]);
     notes.push(["faint", policies.length ? `Automation: ${acting} of ${policies.length} policies act, the others only record (see Policies).` : "Automation: no policy is configured; people control this run."]);
+    if (lacksStandby(run)) notes.push(["warn", "No standby: no migration is possible."]);
     if (status.flights_in_all) notes.push(["faint", `${status.flights_in_all} commands are under way.`]);
     if (status.cordoned?.length) notes.push(["warn", `Cordoned nodes: ${status.cordoned.join(", ")}`]);
     const quorum = /^quorum (\d+) of (\d+)(.*)$/.exec(status.lighthouse ?? "");
@@ -148,7 +156,7 @@ export class RunScreen {
 
   proposals(waiting) {
     this.ages = [];
-    if (!waiting.length) return el("p", { className: "faint" }, "No pending approvals. Proposals that nobody approves expire.");
+    if (!waiting.length) return el("p", { className: "faint" }, "No pending approvals. Proposals without an approval expire.");
     return waiting.map((one) => {
       const age = el("p", { className: "faint" });
       this.ages.push({ age, proposal: one.proposal });
@@ -169,13 +177,12 @@ export class KnobScreen {
     this.whatIf = new WhatIf(store, act);
     this.knobs = new Knobs(act, (knob, value) => this.whatIf.try(knob, value));
     this.none = el("p", { className: "faint" });
-    this.why = el("p", { className: "warn" });
     this.run = el("div", { className: "row" }, FOR_ALL.map(([text, kind, consequence, question, tone]) => {
       const made = button(text, "", () => act.propose({ kind }, question), { className: tone });
       made.append(el("small", {}, consequence));
       return made;
     }));
-    this.parts = [section("The whole run", { className: "wide" }, this.run, this.why), section("Knobs", { className: "wide" }, this.none, this.knobs.table), this.whatIf.part];
+    this.parts = [section("The whole run", { className: "wide" }, this.run), section("Knobs", { className: "wide" }, this.none, this.knobs.table), this.whatIf.part];
   }
 
   wanted() {
@@ -185,8 +192,6 @@ export class KnobScreen {
   update() {
     const why = this.act.lock();
     for (const one of this.run.children) lock(one, why);
-    fill(this.why, why, () => why && `Locked: ${why}.`);
-    this.why.hidden = !why;
     const none = this.store.run?.is_recorded ? "A recorded run shows no knobs: the record has each change of them." : "No worker has reported a knob yet. Add one with loom.knob(...) in the training script.";
     fill(this.none, none, () => none);
     this.none.hidden = this.store.knobs.length > 0;

@@ -20,13 +20,17 @@ export function goodputOf(account) {
   return whole > 0 ? (100 * account.useful) / whole : null;
 }
 
-// Changes only when what is shown does.
-export function accountKey(account) {
-  const whole = sumOf(account);
-  return `${KINDS.map(([kind]) => Math.round((1000 * (account?.[kind] ?? 0)) / whole))} ${span(whole)} ${span(account?.standby ?? 0)}`;
+function percent(share) {
+  return share === null || share === undefined ? "" : `${(100 * share).toFixed(0)} %`;
 }
 
-export function accountParts(account) {
+// Changes only when what is shown does.
+export function accountKey(account, waiting) {
+  const whole = sumOf(account);
+  return `${KINDS.map(([kind]) => Math.round((1000 * (account?.[kind] ?? 0)) / whole))} ${span(whole)} ${span(account?.standby ?? 0)} ${percent(waiting)}`;
+}
+
+export function accountParts(account, waiting) {
   const whole = sumOf(account);
   if (!whole) return el("p", { className: "faint" }, "No rank has trained yet.");
   const shares = KINDS.map(([kind, text, colour]) => [((100 * account[kind]) / whole).toFixed(1), text, colour]);
@@ -38,6 +42,8 @@ export function accountParts(account) {
   });
   return [
     el("p", { className: "big" }, `Goodput ${shares[0][0]} %`),
+    el("p", {}, "Time in steps that were not lost. Waiting for a slower rank within a step counts as useful; standbys are not counted."),
+    percent(waiting) ? el("p", { className: waiting >= 0.2 ? "warn" : "" }, `Waiting for the slowest rank: ${percent(waiting)} of step time now, averaged over the ranks.`) : null,
     el("div", { className: "bar", "aria-hidden": "true" }, parts),
     el("ul", { className: "plain" }, shares.map(([share, text, colour]) => el("li", {}, swatch(colour), `${share} % ${text}`))),
     el("p", { className: "faint" }, `Of ${span(whole)} of rank time since ${clock(account.since_s)}, when this dashboard started.`),
