@@ -51,6 +51,7 @@ def test_a_full_file_is_read():
     [
         ("\n[weaver]\ntick = 1", ":3: weaver.tick: unknown key; did you mean tick_s?"),
         ("[wever]", ":1: wever: unknown key; did you mean weaver?"),
+        ("[room]", ":1: room: this key is named 'dashboard' now"),
         (
             "[lighthouse]\nhost = '--help'",
             ":2: lighthouse.host: need a text matching [A-Za-z0-9:][A-Za-z0-9._:%-]*, was '--help'",

@@ -5,6 +5,7 @@ import msgspec
 from torchloom_core.trajectory.earlier_names import decision_of, renamed, renamed_config
 from torchloom_core.wire.messages import FencedChange, SetKnobs
 from torchloom_core.wire.plans import Stage
+from torchloom_core.wire.steering import LighthouseView
 
 
 def test_a_stored_stage_is_read():
@@ -22,6 +23,17 @@ def test_actuators_and_the_config_are_read():
         "probe_address": {"token": "0"},
     }
     assert renamed_config({"room": {"port": 0}}) == {"dashboard": {"port": 0}}
+
+
+def test_the_lighthouse_and_the_judgement_of_a_preview_are_read():
+    view = renamed(b'{"run":"r","life":4,"quorum_id":2}')
+    assert msgspec.json.decode(view, type=LighthouseView).incarnation == 4
+    fields = {"piece": '{"part":"judgement","says":"worse"}', "life": 1}
+    note = {"kind": "preview", "fields": fields}
+    assert msgspec.json.decode(renamed(msgspec.json.encode(note)))["fields"] == {
+        "piece": '{"part":"judgement","result":"worse"}',
+        "life": 1,
+    }
 
 
 def test_only_decisions_are_compared():

@@ -41,6 +41,9 @@ class Fault(NamedTuple):
     rule: str
 
 
+_RENAMED = {"room": "dashboard"}
+
+
 def find_fault(value: Any, hint: Any) -> Fault | None:
     """Return the innermost fault of ``value`` as a ``hint``, or None.
 
@@ -159,6 +162,8 @@ def _fault_here(value: Any, hint: Any, message: str) -> Fault:
         if bare.__struct_config__.forbid_unknown_fields:
             for key in value:
                 if key not in allowed:
+                    if _RENAMED.get(key) in allowed:
+                        return Fault((key,), f"this key is named {_RENAMED[key]!r} now")
                     return Fault((key,), f"unknown key{nearest(key, allowed)}")
         for field in fields:
             if field.required and field.encode_name not in value:

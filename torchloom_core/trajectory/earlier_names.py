@@ -23,6 +23,7 @@ _KEYS = {
     "deed": "operation",
     "door": "probe_address",
     "knock": "token",
+    "life": "incarnation",
     "lives": "incarnations",
     "says": "result",
     "seat": "session",
@@ -66,9 +67,17 @@ def _renamed(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     return {
-        _KEYS.get(key, key): own if key in _OTHERS else _value(key, own)
+        _KEYS.get(key, key): _own(own) if key in _OTHERS else _value(key, own)
         for key, own in value.items()
     }
+
+
+def _own(value: Any) -> Any:
+    """Return names of users' own as they are; the judgement of a preview is JSON text in them."""
+    piece = value.get("piece") if isinstance(value, dict) else None
+    if isinstance(piece, str) and '"part":"judgement"' in piece:
+        return {**value, "piece": piece.replace('"says":', '"result":')}
+    return value
 
 
 def _value(key: str, value: Any) -> Any:
