@@ -357,6 +357,7 @@ def test_a_change_keeps_the_values_to_go_back_to(record):
     (story,) = record.stories_since(0)
     assert (story.action["kind"], story.action["values"]) == ("knobs", {"lr": 0.5})
     assert story.before == {"lr": 0.1}
+    assert record.knob_values == {"momentum": 0.9}, "a second change would go back too far"
     tell(record, Judged(verdict="p1.1", hurt=False, text="loss 2.1", before={"lr": 0.2}))
     assert story.before == {"lr": 0.2}
     propose(record, 2, action=Migrate(group="g1"))

@@ -8,8 +8,9 @@ from torchloom_core.dashboard.board import STATES, Board
 from torchloom_core.dashboard.stalled import stalled
 from torchloom_core.wire.operator import Status
 
-HEALTHY, STARTING, DEGRADED, UNHEALTHY = "healthy", "starting", "degraded", "unhealthy"
-_ORDER = (HEALTHY, STARTING, DEGRADED, UNHEALTHY)
+HEALTHY, FINISHED, STARTING, PAUSED = "healthy", "finished", "starting", "paused"
+DEGRADED, UNHEALTHY = "degraded", "unhealthy"
+_ORDER = (HEALTHY, FINISHED, STARTING, PAUSED, DEGRADED, UNHEALTHY)
 _STARTING_STATES = ("unknown", "standby", "joining", "paused", "draining")
 _NAMED = 3
 _QUARANTINED = "quarantined"
@@ -42,7 +43,10 @@ def health(board: Board, status: Status | None, now_s: float) -> dict[str, Any]:
         reasons.append((DEGRADED, f"quarantined until the Weaver restarts: {', '.join(broken)}"))
     if not training:
         others = [f"{count[name]} {name}" for name in _STARTING_STATES if count[name]]
-        reasons.append((STARTING, f"no rank trains: {', '.join(others) or 'no rank is running'}"))
+        level = PAUSED if count["paused"] else STARTING
+        if not others and (count["ended"] or count["left"]):
+            level, others = FINISHED, ["all ranks have ended"]
+        reasons.append((level, f"no rank trains: {', '.join(others) or 'no rank is running'}"))
     reasons.sort(key=lambda reason: -_ORDER.index(reason[0]))
     if not reasons:
         ranks = "1 rank trains" if training == 1 else f"{training} ranks train"

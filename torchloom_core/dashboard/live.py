@@ -168,8 +168,8 @@ class Live(RunState):
             page = await self._of("knobs", KnobTable, Page(after=list(page.values)[-1]))
             values |= page.values
         rows = knob_rows(first, values, self._standbys)
-        self.record.knob_values = {
-            row["name"]: row["values"][0][0] for row in rows if row["values"]
+        self.record.knob_values = {  # a knob that differs between workers has no one value before
+            row["name"]: row["values"][0][0] for row in rows if len(row["values"]) == 1
         }
         if rows != self.knobs:
             self.knobs, self.knobs_version = rows, self.knobs_version + 1

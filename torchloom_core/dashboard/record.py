@@ -287,6 +287,9 @@ class Record:
         story.granted, story.rule = verdict.granted, verdict.rule
         reason = plain_line(verdict.reason, _LONGEST)
         story.detail = "" if reason == story.reason else reason
+        if story.granted:
+            for name in story.before:  # known again once the table of knobs has been read
+                self.knob_values.pop(name, None)
         if story.granted or story.rule in _ENDS_WAITING:
             return False
         # A proposal that is repeated each tick and denied by one rule is one story.

@@ -17,7 +17,7 @@ const TAKE = "Take control";
 const TAKE_FIRST = "take control first";
 const RELEASE = "Release control";
 const STOPS = "No action is granted or continued until actions are resumed; training continues. Works without control.";
-const LEVELS = { healthy: ["Healthy", "good"], starting: ["Starting", "warn"], degraded: ["Degraded", "warn"], unhealthy: ["Unhealthy", "bad"] };
+const LEVELS = { healthy: ["Healthy", "good"], finished: ["Finished", "faint"], starting: ["Starting", "warn"], paused: ["Paused", "warn"], degraded: ["Degraded", "warn"], unhealthy: ["Unhealthy", "bad"] };
 
 const at = (id) => document.getElementById(id);
 const store = new RunStore();

@@ -18,8 +18,8 @@ import { TimelineScreen } from "./timeline.js";
 const MOST_CHARTS = 6;
 const MOST_MARKS = 100;
 const NEWEST = 4;
-const TONES = { healthy: "good", starting: "warn", degraded: "warn", unhealthy: "bad" };
-const ANSWERS = { healthy: "Healthy", starting: "Starting: no rank trains yet", degraded: "Degraded: it trains, with problems", unhealthy: "Unhealthy" };
+const TONES = { healthy: "good", finished: "faint", paused: "warn", unknown: "faint", starting: "warn", degraded: "warn", unhealthy: "bad" };
+const ANSWERS = { unknown: "Unknown: the data is old", healthy: "Healthy", finished: "Finished: all ranks have ended", paused: "Paused", starting: "Starting: no rank trains yet", degraded: "Degraded: it trains, with problems", unhealthy: "Unhealthy" };
 
 // What can be done to all ranks, with the consequence, and the question asked first.
 const FOR_ALL = [
@@ -86,7 +86,7 @@ export class RunScreen {
     if (!run) return;
     const status = run.status ?? {};
     fill(this.account, accountKey(run.time_account, run.waiting), () => accountParts(run.time_account, run.waiting));
-    fill(this.health, JSON.stringify([run.health, run.counts, run.time_account.standby > 0, status.stopped, status.dry_run, status.cordoned, status.lighthouse, status.malformed, status.flights_in_all, status.plugins?.map((one) => one.state)]), () => this.healthParts(run, status));
+    fill(this.health, JSON.stringify([this.isOld(run), run.health, run.counts, run.time_account.standby > 0, status.stopped, status.dry_run, status.cordoned, status.lighthouse, status.malformed, status.flights_in_all, status.plugins?.map((one) => one.state)]), () => this.healthParts(run, status));
     const why = this.act.lock();
     fill(this.approvals, JSON.stringify([status.waiting, status.knobs_waiting, why]), () => [this.knobsWaiting(status.knobs_waiting ?? [], why), this.proposals(status.waiting ?? [])].flat());
     for (const { age, proposal } of this.ages) age.textContent = this.ageOf(this.store.stories.get(proposal));
@@ -96,7 +96,12 @@ export class RunScreen {
     this.drawCharts(run);
   }
 
+  isOld(run) {
+    return this.act.isStale() && !run.is_recorded;
+  }
+
   healthParts(run, status) {
+    if (this.isOld(run)) return [el("p", { className: `big ${TONES.unknown}` }, ANSWERS.unknown), el("p", { className: "faint" }, `Last known: ${ANSWERS[run.health.level]}.`)];
     const { level, reasons } = run.health;
     const policies = (status.plugins ?? []).filter((one) => one.kind === "policy");
     const acting = policies.filter((one) => one.state === "act").length;
