@@ -94,7 +94,7 @@ def test_two_models_of_one_predictor_are_compared(folder, capsys):
     report = reported(folder)
     names = [arm["name"] for arm in report["simulation"]["arms"]]
     assert names[-2:] == [f"failure_forecast(fault_history={name})" for name in ("old", "new")]
-    assert "Runs begin no earlier than day 3.25:" in " ".join(report["assumptions"])
+    assert "Runs begin no earlier than day 3.25, after" in " ".join(report["assumptions"])
 
 
 def test_a_model_of_another_trace_is_scored_on_all_of_this_one(folder):
@@ -156,7 +156,7 @@ def test_nothing_before_until_is_played_and_no_model_was_fitted_after_it(folder)
     assert evaluate("small.tltrace", "--seeds", "3", "--until", "4d", "--days", "2") == 0
     report = reported(folder)
     assert {run["wall_s"] for run in report["simulation"]["runs"]} == {2 * 86_400.0}
-    assert "Runs begin no earlier than day 4:" in " ".join(report["assumptions"])
+    assert "Runs begin no earlier than day 4, after" in " ".join(report["assumptions"])
     fit(folder, "late", "3d")
     words = ("--predictor", "fault_history=late.tlmodel", "--until", "2d")
     assert "late.tlmodel: test_tuned_threshold" in problem("small.tltrace", *words)
@@ -225,7 +225,7 @@ def test_a_trace_that_is_replaced_meanwhile_is_refused(folder, monkeypatch, word
         return names_of(bundles)
 
     monkeypatch.setattr(evaluation, "names_of", replacing)
-    assert "stays as it is while it is read, was replaced" in problem("small.tltrace", *words)
+    assert "does not change while it is read, was replaced" in problem("small.tltrace", *words)
     assert not (folder / "small-evaluation" / "report.json").exists()
 
 
@@ -418,7 +418,7 @@ def test_a_report_lists_its_assumptions(folder):
             "--scores: need a name other than random, was 'random'",
         ),
         ("small.tltrace --mode replay --config bare.toml", "or --scores, was none"),
-        ("small.tltrace --mode replay --scores mine=a.csv", "of scores: No such file or directory"),
+        ("small.tltrace --mode replay --scores mine=a.csv", "a.csv: cannot read as Parquet or CSV: No such file"),
         ("small.tltrace --mode replay --until soon", "--until: need a date"),
         (
             "small.tltrace --until -3d",

@@ -190,7 +190,7 @@ def test_an_archive_with_a_foreign_type_is_refused(fitted):
         for name in old.namelist():
             new.writestr(name, old.read(name).replace(b'"TreePredictor"', b'"Popen"'))
     parts["boosting.skops"] = rewritten.getvalue()
-    with pytest.raises(ModelError, match=r"boosting.skops: need types that are") as refusal:
+    with pytest.raises(ModelError, match=r"boosting.skops: need trusted types only") as refusal:
         predictor().restore(parts)
     assert "\n" not in str(refusal.value)
 
