@@ -418,7 +418,10 @@ def test_a_report_lists_its_assumptions(folder):
             "--scores: need a name other than random, was 'random'",
         ),
         ("small.tltrace --mode replay --config bare.toml", "or --scores, was none"),
-        ("small.tltrace --mode replay --scores mine=a.csv", "a.csv: cannot read as Parquet or CSV: No such file"),
+        (
+            "small.tltrace --mode replay --scores mine=a.csv",
+            "a.csv: cannot read as Parquet or CSV: No such file",
+        ),
         ("small.tltrace --mode replay --until soon", "--until: need a date"),
         (
             "small.tltrace --until -3d",
