@@ -45,6 +45,8 @@ from torchloom_core.wire.actions import (
 )
 from torchloom_core.wire.events import Proposal
 
+pytestmark = pytest.mark.slow
+
 METRICS = ("ecc_total", "gpu_temp_celsius")
 TREND = {
     "metric": "gpu_temp_celsius",

@@ -9,6 +9,8 @@ import pytest
 from tests.evaluate.hindsight import SEEDS, TASK, disks, needs_of, nodes
 from torchloom_core.evaluate.forecasts.leaky import find_leaky_inputs
 
+pytestmark = pytest.mark.slow
+
 
 def flagged(fleet, path, **more):
     """Return what is flagged, by name."""

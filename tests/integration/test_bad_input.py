@@ -37,6 +37,7 @@ def weaver(tmp_path):
     return run
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("config", "line"),
     [

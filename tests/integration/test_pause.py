@@ -2,7 +2,7 @@
 
 import pytest
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 CONFIG = """
 [weaver]

@@ -12,7 +12,7 @@ from tests.deadlines import DEADLINE_S
 from tests.integration.browser import Browser, Dashboard
 from tests.integration.preview_trainer import NEWEST, Script
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 CONFIG = """
 [weaver]

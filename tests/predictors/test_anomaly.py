@@ -12,12 +12,14 @@ from torchloom_predictors.anomaly import AnomalyPredictor
 TICKS, WORKERS, WINDOW = 80, 20, 8
 
 
+@pytest.mark.slow
 class TestPcaContract(LearnerContract):
     predictor_class = AnomalyPredictor
     supervised = False
     options: ClassVar = {"metrics": ["a", "b"], "spans_s": [4, 12]}
 
 
+@pytest.mark.slow
 class TestForestContract(LearnerContract):
     predictor_class = AnomalyPredictor
     supervised = False

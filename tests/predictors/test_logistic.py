@@ -15,11 +15,13 @@ from torchloom_predictors.one_rule import OneRulePredictor
 BOTH = pytest.mark.parametrize("cls", [LogisticPredictor, OneRulePredictor])
 
 
+@pytest.mark.slow
 class TestLogistic(LearnerContract):
     predictor_class = LogisticPredictor
     options: ClassVar = {"metrics": ["temp"], "spans_s": [5.0, 20.0]}
 
 
+@pytest.mark.slow
 class TestOneRule(LearnerContract):
     predictor_class = OneRulePredictor
     options: ClassVar = {"metrics": ["temp"], "spans_s": [5.0, 20.0]}

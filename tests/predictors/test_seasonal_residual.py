@@ -16,18 +16,21 @@ HOUR_S, DAY_S = 3600.0, 86_400.0
 START_S = 1_700_006_400.0  # midnight
 
 
+@pytest.mark.slow
 class TestContract(LearnerContract):
     predictor_class = SeasonalResidualPredictor
     supervised = False
     options: ClassVar = {"metrics": ["a", "b"], "seasons_s": [8], "step_s": 1, "every_s": 1}
 
 
+@pytest.mark.slow
 class TestContractWithTwoSeasons(LearnerContract):
     predictor_class = SeasonalResidualPredictor
     supervised = False
     options: ClassVar = {"metrics": ["a"], "seasons_s": [8, 4], "step_s": 1, "every_s": 1}
 
 
+@pytest.mark.slow
 class TestContractWithALevelThatIsFollowed(LearnerContract):
     predictor_class = SeasonalResidualPredictor
     supervised = False
@@ -40,6 +43,7 @@ class TestContractWithALevelThatIsFollowed(LearnerContract):
     }
 
 
+@pytest.mark.slow
 class TestContractWithTheFarthestMetricAlone(LearnerContract):
     predictor_class = SeasonalResidualPredictor
     supervised = False

@@ -132,6 +132,7 @@ def test_a_valid_policy_passes_all_tests():
     assert broken_rules(PolicyContract, policy_class=Good) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cls", "rule"),
     [
