@@ -13,6 +13,7 @@ DEGRADED, UNHEALTHY = "degraded", "unhealthy"
 _ORDER = (HEALTHY, FINISHED, STARTING, PAUSED, DEGRADED, UNHEALTHY)
 _STARTING_STATES = ("unknown", "standby", "joining", "paused", "draining")
 _NAMED = 3
+_COMPARED = 3  # ranks, the fewest of which one is called slow
 _QUARANTINED = "quarantined"
 
 
@@ -50,7 +51,10 @@ def health(board: Board, status: Status | None, now_s: float) -> dict[str, Any]:
     reasons.sort(key=lambda reason: -_ORDER.index(reason[0]))
     if not reasons:
         ranks = "1 rank trains" if training == 1 else f"{training} ranks train"
-        reasons = [(HEALTHY, f"{ranks}; none is slow, stalled, failed or unreachable")]
+        problems = "slow, stalled, failed or unreachable"
+        if training < _COMPARED:
+            problems = f"stalled, failed or unreachable; {_COMPARED} are needed to find a slow one"
+        reasons = [(HEALTHY, f"{ranks}; none is {problems}")]
     return {"level": reasons[0][0], "reasons": reasons}
 
 
