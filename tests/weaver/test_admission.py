@@ -54,6 +54,15 @@ async def test_the_name_of_a_worker_that_an_earlier_weaver_enrolled_is_refused_t
         await client.close()
 
 
+async def test_a_worker_of_an_earlier_version_is_not_registered(url, tmp_path, logged):
+    worker = await _worker(url, Credentials.find(tmp_path, "run"), "g0-0", 7)
+    hello = Hello(run="run", worker="g0-0", incarnation=7, group="g0", rank=0, node="n0", v=1)
+    await worker.publish(subjects.event("run", "g0-0", 7), codec.encode(hello))
+    refusal = "g0-0 is not registered, restart its trainer: need wire version 2, was 1: install"
+    await logged.eventually(lambda lines: any(line.startswith(refusal) for line in lines))
+    await worker.close()
+
+
 @pytest.mark.long
 async def test_a_worker_without_a_hello_is_logged_once_and_published_at_each_tick(
     url, tmp_path, caplog

@@ -54,7 +54,14 @@ from torchloom_core.wire.events import (
     Verdict,
     Withheld,
 )
-from torchloom_core.wire.messages import Hello, JoinReply, JoinRequest, PauseState, Telemetry
+from torchloom_core.wire.messages import (
+    Hello,
+    JoinReply,
+    JoinRequest,
+    PauseState,
+    Telemetry,
+    version_fault,
+)
 from torchloom_core.wire.operator import Page, Status
 from torchloom_core.wire.requests import Request
 from torchloom_core.wire.steering import LighthouseView, Steer
@@ -151,6 +158,10 @@ class Weaver:
         return True
 
     def _expects(self, hello: Hello) -> bool:
+        if fault := version_fault(hello.v):  # it was admitted by an earlier Weaver
+            text = "%s is not registered, restart its trainer: %s"
+            self._limited_log.add(hello.worker, text % (hello.worker, fault))
+            return False
         # Credentials of an incarnation that never started stay valid after its name was reused.
         if self._enrolment is None or self._enrolment.may_begin(hello.worker, hello.incarnation):
             return True
