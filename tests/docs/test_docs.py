@@ -68,7 +68,15 @@ def run(block, module):
             value()
 
 
-@pages
+# What docs/predictor.md fits takes 20 s.
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.slow] if page.name == "predictor.md" else [])
+        for page in PAGES
+    ],
+    ids=lambda page: page.name,
+)
 def test_every_python_block_runs(page, folder, monkeypatch):
     module = None
     for number, block in enumerate(blocks(page, "python")):

@@ -63,6 +63,7 @@ def test_a_predictor_that_is_no_better_than_a_baseline_is_weak_and_is_compared(
     assert {score.samples for score in (card.score, *card.baselines)} == {card.score.samples}
 
 
+@pytest.mark.slow
 def test_each_stage_reports_its_start_and_progress(bundle, settings, baselines):
     reported = {}
 
@@ -78,6 +79,7 @@ def test_each_stage_reports_its_start_and_progress(bundle, settings, baselines):
     assert all(list(shares) == sorted(shares) for shares in reported.values())
 
 
+@pytest.mark.slow
 def test_a_trace_with_a_changed_file_is_refused(tmp_path, settings):
     mine, _ = write_bundle(tmp_path / "t.tltrace", rate=0.03)
     with (mine.path / "events.jsonl").open("a") as file:
@@ -100,6 +102,7 @@ def test_a_baseline_learns_what_it_would_alone(bundle, settings, baselines):
     assert "newest heat" in alone.columns
 
 
+@pytest.mark.slow
 def test_baselines_that_are_not_installed_are_named(bundle, settings, baselines):
     card = fit(bundle, info(Heat), {}, settings, baselines=baselines[1:]).card
     absent = baselines[0].name
@@ -107,12 +110,14 @@ def test_baselines_that_are_not_installed_are_named(bundle, settings, baselines)
     assert absent not in card.score.versus
 
 
+@pytest.mark.slow
 def test_a_predictor_is_not_compared_with_itself(bundle, settings, baselines):
     (one_rule,) = (plugin for plugin in baselines if plugin.name == "one_rule")
     card = fit(bundle, one_rule, {"horizon_s": 172_800.0}, settings, baselines=baselines).card
     assert [score.predictor for score in card.baselines] == ["random", "fault_history", "logistic"]
 
 
+@pytest.mark.slow
 def test_a_baseline_that_does_better_is_named_in_the_sentence(bundle, settings, baselines):
     class Faint(Quiet):
         name = "faint"
@@ -126,6 +131,7 @@ def test_a_baseline_that_does_better_is_named_in_the_sentence(bundle, settings, 
     assert ", but below that of " in card.verdict.sentence
 
 
+@pytest.mark.slow
 def test_a_constant_predictor_has_no_skill_and_the_card_shows_it(bundle, settings):
     card = fit(bundle, info(Blind), {}, settings).card
     assert card.verdict.level == "no skill"
@@ -134,6 +140,7 @@ def test_a_constant_predictor_has_no_skill_and_the_card_shows_it(bundle, setting
     )
 
 
+@pytest.mark.slow
 def test_with_few_failures_no_skill_is_shown(tmp_path, settings):
     rare, _ = write_bundle(tmp_path / "r.tltrace", rate=0.005, metrics={"heat": warm()})
     card = fit(rare, info(Heat), {}, settings).card
@@ -144,6 +151,7 @@ def test_with_few_failures_no_skill_is_shown(tmp_path, settings):
     )
 
 
+@pytest.mark.slow
 def test_learning_calibration_and_score_are_a_horizon_apart(heat):
     card = heat.card
     days = [
@@ -159,6 +167,7 @@ def test_learning_calibration_and_score_are_a_horizon_apart(heat):
     assert days == [0, 57, 44, 58, 60]
 
 
+@pytest.mark.slow
 def test_it_learns_without_the_time_it_is_calibrated_on_and_then_with_it(bundle, settings):
     learned = []
 
@@ -202,6 +211,7 @@ def test_a_less_confident_refit_raises_as_many_alarms(bundle, settings):
     assert now.auprc.value == pytest.approx(was.auprc.value)
 
 
+@pytest.mark.slow
 def test_nothing_after_the_end_of_training_changes_what_was_learned(bundle, settings, heat):
     now = fit(OtherFuture(bundle, settings.until_ns), info(Heat), {}, settings)
     assert now.parts == heat.parts
@@ -209,6 +219,7 @@ def test_nothing_after_the_end_of_training_changes_what_was_learned(bundle, sett
     assert now.card.score != heat.card.score
 
 
+@pytest.mark.slow
 def test_a_failure_known_only_after_training_is_not_learned_from(tmp_path, settings):
     late, _ = write_bundle(
         tmp_path / "d.tltrace", rate=0.05, metrics={"heat": warm()}, delay_h=24 * 20
@@ -228,12 +239,14 @@ def test_the_same_seed_gives_the_same_model_to_the_byte(bundle, settings, baseli
         assert one.read_bytes() == two.read_bytes()
 
 
+@pytest.mark.slow
 def test_metrics_default_to_those_of_the_trace(bundle, settings):
     assert fit(bundle, info(Quiet), {}, settings).info.options["metrics"] == ["heat"]
     absent = fit(bundle, info(Blind), {"metrics": ["power"]}, settings)
     assert absent.info.options["metrics"] == ["power"]
 
 
+@pytest.mark.slow
 def test_one_that_does_not_learn_is_calibrated_and_has_no_parts(bundle, settings, heat):
     model = fit(bundle, info(Quiet), {}, settings)
     assert model.parts == {}
@@ -245,6 +258,7 @@ def test_one_that_does_not_learn_is_calibrated_and_has_no_parts(bundle, settings
     )
 
 
+@pytest.mark.slow
 def test_the_threshold_keeps_about_the_budget_on_the_time_after(bundle, settings):
     for budget in (0.02, 0.2):
         changed = replace(settings, false_alarms_per_node_day=budget)
@@ -252,6 +266,7 @@ def test_the_threshold_keeps_about_the_budget_on_the_time_after(bundle, settings
         assert budget / 4 < found.value < budget * 2.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("allowed", [0.01, 0.001])
 def test_a_budget_below_one_false_alarm_is_a_limit(bundle, settings, allowed):
     changed = replace(settings, false_alarms_per_node_day=allowed)
@@ -263,6 +278,7 @@ def test_a_budget_below_one_false_alarm_is_a_limit(bundle, settings, allowed):
     )
 
 
+@pytest.mark.slow
 def test_a_card_counts_false_alarms_by_what_is_watched(tmp_path, settings):
     metrics = {"heat": warm()}
     disks, _ = write_bundle(tmp_path / "d.tltrace", rate=0.03, metrics=metrics, kind="disk")
@@ -277,6 +293,7 @@ def test_a_card_counts_false_alarms_by_what_is_watched(tmp_path, settings):
     assert f"{card.score.component_days:.0f} disk-days" in page
 
 
+@pytest.mark.slow
 def test_a_column_that_knows_the_failures_is_named_in_the_card(tmp_path, settings):
     def hours_left(failed):
         return 5.0 * (failed | np.vstack([failed[1:], failed[-1:]]))
@@ -289,6 +306,7 @@ def test_a_column_that_knows_the_failures_is_named_in_the_card(tmp_path, setting
     assert "Suspicious: suspicious_feature: hours_left." in card.verdict.sentence
 
 
+@pytest.mark.slow
 def test_a_predictor_that_reads_the_failures_directly_is_suspicious_on_its_card(bundle, settings):
     def announced(view):
         until_ns = view.now_ns + 2 * DAY_NS
@@ -302,6 +320,7 @@ def test_a_predictor_that_reads_the_failures_directly_is_suspicious_on_its_card(
     assert card.verdict.level == "useful"
 
 
+@pytest.mark.slow
 def test_the_card_of_a_fitted_detection_has_incidents_instead_of_failures(tmp_path, settings):
     trace, _ = write_bundle(tmp_path / "d.tltrace", rate=0.03, metrics={"heat": warm()})
     changed = replace(settings, task="detect")
@@ -314,6 +333,7 @@ def test_the_card_of_a_fitted_detection_has_incidents_instead_of_failures(tmp_pa
     assert "failure" not in page
 
 
+@pytest.mark.slow
 def test_a_detection_is_fitted_without_the_current_events(bundle, settings):
     class Deaf(Quiet):
         def __init__(self, options):
@@ -331,6 +351,7 @@ def test_a_detection_is_fitted_without_the_current_events(bundle, settings):
     assert model.info.kinds == ("crash",)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("until_day", "problem"),
     [
@@ -358,12 +379,14 @@ def test_an_end_that_leaves_too_little_time_is_refused(bundle, settings, until_d
     assert problem in one_line(error)
 
 
+@pytest.mark.slow
 def test_an_empty_trace_is_refused(tmp_path, settings):
     empty, _ = write_bundle(tmp_path / "e.tltrace", nodes=0)
     with pytest.raises(TraceError, match="need a component to watch, was none"):
         fit(empty, info(Blind), {}, settings)
 
 
+@pytest.mark.slow
 def test_no_failure_to_learn_from_is_the_learners_refusal(tmp_path, settings, baselines):
     quiet, _ = write_bundle(tmp_path / "q.tltrace", rate=0.0, nodes=3)
     (boosting,) = (plugin for plugin in discover() if plugin.name == "boosting")
@@ -390,6 +413,7 @@ def some_days(path, *events):
     return Bundle.open(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("events", "kinds", "hint"),
     [
@@ -426,6 +450,7 @@ def test_an_error_says_why_there_is_no_failure_to_learn_from(
     assert one_line(error).endswith(f" moments of workers{hint}")
 
 
+@pytest.mark.slow
 def test_a_detection_of_fatal_events_only_is_refused_with_the_reason(tmp_path, settings):
     trace = some_days(tmp_path / "t.tltrace", event("n00000", 24, 96), event("n00001", 72, 96))
     (boosting,) = (plugin for plugin in discover() if plugin.name == "boosting")
@@ -437,6 +462,7 @@ def test_a_detection_of_fatal_events_only_is_refused_with_the_reason(tmp_path, s
     )
 
 
+@pytest.mark.slow
 def test_a_baseline_that_cannot_be_built_is_left_out_and_named(bundle, settings):
     broken = PluginInfo("fault_history", "predictor", "x", "tests", "1.0", problem="is broken")
     card = fit(bundle, info(Heat), {}, settings, baselines=[broken]).card
@@ -453,11 +479,13 @@ def silent_before(until_ns):
     )
 
 
+@pytest.mark.slow
 def test_a_predictor_without_forecasts_in_the_calibration_time_is_refused_by_name(bundle, settings):
     with pytest.raises(PluginError, match=r"^predictor says: need a probability at some labelled"):
         fit(bundle, silent_before(settings.until_ns), {}, settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("probability", "problem"),
     [
@@ -474,6 +502,7 @@ def test_a_predictor_that_breaks_its_contract_is_refused(bundle, settings, proba
     assert problem in one_line(error)
 
 
+@pytest.mark.slow
 def test_a_metric_that_the_trace_does_not_have_is_a_limit(bundle, settings):
     def limits(*metrics):
         return fit(bundle, info(Heat), {"metrics": list(metrics)}, settings).card.limits
@@ -483,6 +512,7 @@ def test_a_metric_that_the_trace_does_not_have_is_a_limit(bundle, settings):
     assert limit not in limits("heat")
 
 
+@pytest.mark.slow
 def test_a_learner_that_raises_is_refused(bundle, settings):
     class Raises(Heat):
         def fit(self, examples):
@@ -493,6 +523,7 @@ def test_a_learner_that_raises_is_refused(bundle, settings):
     assert one_line(error) == "predictor heat: cannot fit: ValueError: singular matrix"
 
 
+@pytest.mark.slow
 def test_a_predictor_that_ends_the_process_is_refused(bundle, settings):
     class Leaves(Heat):
         def fit(self, examples):
@@ -516,6 +547,7 @@ def test_a_predictor_that_ends_the_process_is_refused(bundle, settings):
         assert one_line(error) == f"predictor heat: {message}: SystemExit: 0"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "was"),
     [
@@ -541,12 +573,14 @@ def test_parts_that_cannot_be_files_are_refused_once_it_has_learned(bundle, sett
     assert one_line(error).endswith(was)
 
 
+@pytest.mark.slow
 def test_a_trace_that_knows_an_event_before_it_happens_is_not_learned_from(tmp_path, settings):
     early = some_days(tmp_path / "t.tltrace", event("n00000", 40, known_h=30))
     with pytest.raises(LeakError, match="future_feature"):
         fit(early, info(Quiet), {}, settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "source", [{}, {"source": "--option"}], ids=["without a source", "with a source"]
 )
@@ -557,6 +591,7 @@ def test_a_wrong_option_is_refused_with_its_name(bundle, settings, source):
     assert one_line(error).startswith(f"{prefix}: predictors.heat.horizon: ")
 
 
+@pytest.mark.slow
 def test_too_many_forecasts_for_memory_are_refused_before_learning(bundle, settings):
     """Of the 76 days from the calibration on, and no others: only these are stored."""
     often, plugin = replace(settings, tick_s=1.0, every_s=1.0), Quiet(Quiet.Options())
@@ -565,6 +600,7 @@ def test_too_many_forecasts_for_memory_are_refused_before_learning(bundle, setti
     Fitting(bundle, replace(often, every_s=2.0), plugin)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked_s", "every_s"),
     [(None, 86_400.0), (130_000.0, 129_600.0), (60.0, 43_200.0)],
@@ -591,6 +627,7 @@ def test_forecasts_come_every_whole_number_of_ticks_from_the_calibration_on(
     ]
 
 
+@pytest.mark.slow
 def test_a_failure_without_an_end_lasts_repair_s_which_the_model_stores(bundle, settings):
     class Open(Bundle):
         def events(self):
@@ -605,6 +642,7 @@ def test_a_failure_without_an_end_lasts_repair_s_which_the_model_stores(bundle, 
     assert moments[0] > moments[1] > moments[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("names", "problem"),
     [
@@ -622,6 +660,7 @@ def test_a_name_that_the_trace_has_not_is_refused(bundle, settings, names, probl
     assert one_line(error) == f"{bundle.path}: need {problem}"
 
 
+@pytest.mark.slow
 def test_a_model_stores_the_fingerprint_of_failures_known_when_training_ends(
     bundle, settings, heat
 ):
@@ -639,6 +678,7 @@ def test_a_model_stores_the_fingerprint_of_failures_known_when_training_ends(
     assert len(heat.info.event_prints) == len(known)
 
 
+@pytest.mark.slow
 def test_inputs_declared_as_known_before_are_in_the_model_and_on_its_card(bundle, settings, heat):
     model = fit(bundle, info(Heat), {}, replace(settings, known_before=("heat", "crash")))
     assert model.info.known_before == ("heat", "crash")
@@ -647,6 +687,7 @@ def test_inputs_declared_as_known_before_are_in_the_model_and_on_its_card(bundle
     assert heat.info.known_before is msgspec.UNSET
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("synthetic", [True, False])
 def test_the_card_lists_its_limits(bundle, settings, synthetic):
     loads = ("power", "heat", "fan")

@@ -54,26 +54,31 @@ class TestFailureForecast(PolicyContract):
     options = {"predictor": "trend"}  # noqa: RUF012
 
 
+@pytest.mark.slow
 class TestCheckpointInterval(PolicyContract):
     policy_class = CheckpointIntervalPolicy
     options = {"knob": "lr", "predictor": "trend"}  # noqa: RUF012
 
 
+@pytest.mark.slow
 class TestLemonNodes(PolicyContract):
     policy_class = LemonNodesPolicy
     options = {"ratio": 1.01, "min_probability": 0.1, "incident_s": 1.0}  # noqa: RUF012
 
 
+@pytest.mark.slow
 class TestMembership(PolicyContract):
     policy_class = MembershipPolicy
     options = {"quiet_s": 2.0, "again_s": 3.0}  # noqa: RUF012
 
 
+@pytest.mark.slow
 class TestAllreduceTuner(PolicyContract):
     policy_class = AllreduceTunerPolicy
     options = {"settle_steps": 1, "probe_every_s": 1.0}  # noqa: RUF012
 
 
+@pytest.mark.slow
 class TestLossGuard(PolicyContract):
     policy_class = LossGuardPolicy
     options = {  # noqa: RUF012
@@ -85,6 +90,7 @@ class TestLossGuard(PolicyContract):
     }
 
 
+@pytest.mark.slow
 class TestUploads(PolicyContract):
     policy_class = UploadsPolicy
     options = {  # noqa: RUF012
