@@ -34,9 +34,9 @@ demo: $(READY)
 test: $(READY)
 	$(BIN)/python $(PYTEST) -m "not long and not slow" --hypothesis-profile some
 
-# The demo and the page in a browser, as CI runs them after `make test`.
+# The demo, the page in a browser and the slow examples in docs, as CI runs them after `make test`.
 page: $(READY)
-	$(BIN)/python -m pytest $(PYTEST_ARGS) -m long tests/integration/test_demo.py tests/browser
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "long or slow" tests/integration/test_demo.py tests/browser tests/docs
 
 # All that `make test` leaves out, in half an hour; a job of its own in the workflow.
 # Real runs come first, no more at once than there are cores: groups that wait for one fail steps
