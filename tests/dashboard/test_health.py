@@ -82,3 +82,22 @@ def test_crash_loops_and_what_the_weaver_lacks_are_reasons(board):
     assert [level for level, _ in found["reasons"]] == ["unhealthy", "degraded", "degraded"]
     assert found["reasons"][0][1].startswith("crash-looping: 3 restarts on n1 ")
     assert "recording is paused since 10:00: disk full" in found["reasons"][1][1]
+
+
+def test_a_run_whose_ranks_have_all_ended_is_finished(board):
+    for name in ("g0-0", "g1-0", "g2-0"):
+        board.end(Exit(run="run", worker=name, incarnation=1, status=0, expected=True), NOW_S + 20)
+    assert health(board, status(), NOW_S + 20)["reasons"] == [
+        ("finished", "no rank trains: all ranks have ended")
+    ]
+
+
+def test_a_run_whose_ranks_wait_in_a_pause_is_paused():
+    board = Board(stale_after_s=STALE_S)
+    board.add(hello("g0-0", state="paused"), NOW_S)
+    assert health(board, None, NOW_S)["level"] == "paused"
+
+
+def test_with_two_ranks_slowness_is_not_judged():
+    (reason,) = health(board_of("g0-0", "g1-0"), status(), NOW_S + 20)["reasons"]
+    assert reason[1].endswith("unreachable; 3 are needed to find a slow one")

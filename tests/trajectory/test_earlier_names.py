@@ -36,6 +36,11 @@ def test_the_lighthouse_and_the_judgement_of_a_preview_are_read():
     }
 
 
+def test_names_of_nodes_and_workers_are_left_as_they_are():
+    state = b'{"cordoned_until_ns":{"room":1},"missed":{"wish-0":"it has ended"}}'
+    assert renamed(state) == state
+
+
 def test_only_decisions_are_compared():
     granted = b'{"granted":true,"reason":"no stand-by is left"}'
     assert decision_of(granted) == decision_of(b'{"granted":true,"reason":"no standby is left"}')

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from torchloom_core.dashboard.board import STATES, Board
+from torchloom_core.dashboard.slow import FEWEST
 from torchloom_core.dashboard.stalled import stalled
 from torchloom_core.wire.operator import Status
 
@@ -13,7 +14,6 @@ DEGRADED, UNHEALTHY = "degraded", "unhealthy"
 _ORDER = (HEALTHY, FINISHED, STARTING, PAUSED, DEGRADED, UNHEALTHY)
 _STARTING_STATES = ("unknown", "standby", "joining", "paused", "draining")
 _NAMED = 3
-_COMPARED = 3  # ranks, the fewest of which one is called slow
 _QUARANTINED = "quarantined"
 
 
@@ -52,8 +52,8 @@ def health(board: Board, status: Status | None, now_s: float) -> dict[str, Any]:
     if not reasons:
         ranks = "1 rank trains" if training == 1 else f"{training} ranks train"
         problems = "slow, stalled, failed or unreachable"
-        if training < _COMPARED:
-            problems = f"stalled, failed or unreachable; {_COMPARED} are needed to find a slow one"
+        if training < FEWEST:
+            problems = f"stalled, failed or unreachable; {FEWEST} are needed to find a slow one"
         reasons = [(HEALTHY, f"{ranks}; none is {problems}")]
     return {"level": reasons[0][0], "reasons": reasons}
 

@@ -134,7 +134,7 @@ class Record:
     statistics : PolicyStatistics
         Verdicts and outcomes of each policy, also of stories that are no longer stored.
     knob_values : dict
-        The most common present value of each knob: what a change starts from.
+        The present value of each knob that is the same on all workers: what a change starts from.
     """
 
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ RATIO = 1.5
 _LONG_S = 10.0
 """A rank is slow once it was above the threshold for this long, until it was below as long."""
 
-_FEWEST = 3
+FEWEST = 3
 """Ranks below which the median means nothing."""
 
 _NAMED = 3
@@ -55,12 +55,12 @@ class Slow:
     ) -> None:
         """Take the times of all ranks, NaN where a rank reports none; rows stay in place."""
         own_s, whole_s = np.where(trains, own_s, np.nan), np.where(trains, whole_s, np.nan)
-        is_own = bool(np.count_nonzero(own_s > 0) >= _FEWEST)
+        is_own = bool(np.count_nonzero(own_s > 0) >= FEWEST)
         self.metric = OWN_S if is_own else WHOLE_S
         time_s = own_s if is_own else whole_s
         self.time_s = np.where(np.isfinite(time_s) & (time_s > 0), time_s, np.nan)
         reported_s = self.time_s[~np.isnan(self.time_s)]
-        self.median_s = float(np.median(reported_s)) if len(reported_s) >= _FEWEST else np.nan
+        self.median_s = float(np.median(reported_s)) if len(reported_s) >= FEWEST else np.nan
 
         is_above = self.time_s > self.ratio * self.median_s  # NaN compares false
         is_missing = np.isnan(self.time_s) & ~np.isnan(self.median_s)

@@ -31,7 +31,10 @@ _KEYS = {
     "room": "dashboard",
 }
 _OTHERS = frozenset(
-    {"before", "fields", "hazard", "knobs", "labels", "metrics", "now", "values", "why"}
+    {
+        *("before", "cordoned_until_ns", "fields", "hazard", "hazards", "knobs", "labels"),
+        *("metrics", "missed", "now", "values", "why"),
+    }
 )
 """Fields that hold names of users' own, which are left as they are."""
 
