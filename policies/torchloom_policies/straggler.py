@@ -98,6 +98,7 @@ class StragglerPolicy:
         self._failures = RunFailures(_INCIDENT_S)
         self._slow = _Streak()
         self._spare = _Streak()
+        self._in_pace: Ints = np.zeros(0, dtype=np.int64)
         self._tried: Ints = np.zeros(0, dtype=np.int64)
         self._metrics = (options.metric,) if options.metric else (_OWN, _WHOLE)
         self.needs = tuple(map(Need, self._metrics))
@@ -111,14 +112,17 @@ class StragglerPolicy:
         arrived = ~np.isnan(view.window(metric, view.tick_s)[:, -1])
         tried = grow(self._tried, len(view))
         self._tried = np.where(training, tried, 0)
+        in_pace = grow(self._in_pace, len(view))
         if np.count_nonzero(~np.isnan(time_s)) < options.min_workers:
             self._slow, self._spare = _Streak(), _Streak()
+            self._in_pace = in_pace
             return
         share = self._shares(view)
         with np.errstate(over="ignore", invalid="ignore"):
             median_s = float(np.nanmedian(time_s))
             possible = np.minimum(1.0, share * median_s / time_s)
         slow = time_s > options.ratio * median_s
+        self._in_pace = np.where(slow, 0, in_pace + arrived)
         ripe = self._slow.count(slow, training, arrived, options.patience)
         spare = possible >= np.minimum(1.0, share * (1.0 + _WORTH_IT))
         able = self._spare.count(spare, training, arrived, options.patience)
@@ -127,19 +131,22 @@ class StragglerPolicy:
         yield from self._relieve(ripe, time_s, median_s, share, view)
 
     def lapsed(self, view: FleetView, proposal: Proposal) -> str:
-        """Return why the move lapsed: no worker of the group is slow any more."""
+        """Return why the move lapsed: the group has kept pace for ``patience`` samples."""
         match proposal.action:
             case Migrate(group=group) | DrainGroup(group=group):
                 _, time_s = self._times(view, view.is_in("training"))
             case _:
                 return ""
-        of_group = time_s[[name == group for name in view.group]]
-        if np.isnan(of_group).all():
+        rows = np.flatnonzero([name == group for name in view.group] & np.isfinite(time_s))
+        if not rows.size:
             return f"no step times of group {group} are known"
-        slowest_s, median_s = float(np.nanmax(of_group)), float(np.nanmedian(time_s))
-        if slowest_s > self._options.ratio * median_s:
+        patience = self._options.patience
+        if (grow(self._in_pace, len(view))[rows] < patience).any():
             return ""
-        return f"group {group} takes {slowest_s:.3g} s a step now, the median is {median_s:.3g} s"
+        return (
+            f"group {group} has kept pace for {patience} samples: it takes "
+            f"{time_s[rows].max():.3g} s a step, the median is {np.nanmedian(time_s):.3g} s"
+        )
 
     def _times(self, view: FleetView, training: Rows) -> tuple[str, Floats]:
         """Return the metric that is compared and its ``(workers,)`` values, NaN if not usable."""

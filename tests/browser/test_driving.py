@@ -128,7 +128,7 @@ def test_a_move_is_approved_with_its_price_in_sight_and_followed_to_its_end(tab,
     show(tab, "Run")
     say(run, ill=1, odd=0)
     tab.page.get_by_text(re.compile("thresholds proposes migrate .*g1")).first.wait_for()
-    tab.sees("expected gain 900 GPU-s with probability 1, cost 3 GPU-s")
+    tab.sees(re.compile(r"gain .* 900 GPU-s, probability 1, cost 3 GPU-s: expected net gain 897"))
     tab.sees(re.compile(r"^proposed at \d\d:\d\d:\d\d, .* ago, with the numbers of that moment$"))
     tab.page.get_by_role("button", name=re.compile("^Approve p")).click()
     tab.sees("g3-0 joined, then g1 drained")

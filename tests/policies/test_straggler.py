@@ -39,16 +39,20 @@ def test_a_worker_slow_for_patience_samples_in_a_row_is_moved():
     assert proposals[2][0].action == Migrate(group="g3")
 
 
-def test_a_move_lapses_once_the_group_keeps_pace():
-    straggler = policy(patience=1)
-    (move,) = tick(straggler, [1, 1, 1, 2])
+def test_a_move_lapses_once_the_group_has_kept_pace_for_patience_samples():
+    straggler = policy(patience=2)
+    (move,) = [move for _ in range(2) for move in tick(straggler, [1, 1, 1, 2])]
 
     def lapsed(times):
+        tick(straggler, times)
         values = {"step_time_s": np.asarray(times, dtype=float), "compute_s": np.full(4, NAN)}
         return straggler.lapsed(view_of(values), move)
 
-    assert lapsed([1, 1, 1, 2]) == ""
-    assert lapsed([1, 1, 1, 1]) == "group g3 takes 1 s a step now, the median is 1 s"
+    steady, risen = [1, 1, 1, 2], [1.5, 1.5, 1.5, 2]
+    assert [lapsed(times) for times in (steady, risen, steady, risen)] == [""] * 4
+    assert lapsed([1, 1, 1, 1]) == (
+        "group g3 has kept pace for 2 samples: it takes 1 s a step, the median is 1 s"
+    )
     assert lapsed([1, 1, 1, NAN]) == "no step times of group g3 are known"
 
 

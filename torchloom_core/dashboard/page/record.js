@@ -41,7 +41,7 @@ function verdictOf(story) {
   const { granted, rule, detail: text, reason } = story;
   if (granted === null) return "";
   const detail = reason && text.startsWith(reason) ? text.slice(reason.length).replace(/^[;,:\s]+/, "") : text;
-  if (rule === WAITS && WAITED.test(detail)) return `not granted: ${pending.has(detail.replace(WAITED, "")) ? detail : detail.replace(WAITED, " was waiting for approval")}`;
+  if (rule === WAITS && WAITED.test(detail)) return `repeat of ${detail.replace(WAITED, "")}, which ${pending.has(detail.replace(WAITED, "")) ? "waits" : "waited"} for approval`;
   if (rule === WAITS) return pending.has(story.id) ? "waiting for approval" : "no longer waiting: not approved";
   const why = detail || RULES[rule] || "";
   if (rule === "expiry") return `expired: ${why}`;
@@ -78,12 +78,12 @@ export function headOf(story) {
 // --- how to undo a decision: a request that a button sends, or why there is none ---
 
 const NOTHING = "Nothing to undo: it changes no training state.";
-const STANDBY = (group) => `No undo by a click. Start ${group} again as a standby (TORCHLOOM_ROLE=standby)`;
+const STANDBY = (group, node) => `No undo by a click. Start ${group} again as a standby${node ? ` on another node than ${node}, which was slow` : ""} (TORCHLOOM_GROUP=${group} TORCHLOOM_ROLE=standby)`;
 
 function migrateBack({ group }, story) {
   const joined = /(\S+)-\d+ joined/.exec(story.outcome)?.[1] ?? "GROUP, the one that replaced it";
   const slow = / on (\S+) takes /.exec(story.reason)?.[1];
-  return { why: `${STANDBY(group)}, then: torchloom migrate ${joined}.${slow ? ` ${slow} was slow.` : ""}` };
+  return { why: `${STANDBY(group, slow)}, then: torchloom migrate ${joined}.` };
 }
 
 const UNDO = {
@@ -147,7 +147,8 @@ export function approvalPart(proposal, act) {
 }
 
 export function priceOf({ gain_gpu_s, cost_gpu_s, confidence }) {
-  return `expected gain ${number(gain_gpu_s)} GPU-s with probability ${number(confidence)}, cost ${number(cost_gpu_s)} GPU-s`;
+  const net = number(gain_gpu_s * confidence - cost_gpu_s);
+  return `gain if the reason is right ${number(gain_gpu_s)} GPU-s, probability ${number(confidence)}, cost ${number(cost_gpu_s)} GPU-s: expected net gain ${net} GPU-s`;
 }
 
 function madeAt(story) {
