@@ -29,7 +29,7 @@ def trace(folder):
 def test_a_model_is_written_and_its_skill_is_printed(trace):
     result = trace.torchloom(*QUICK)
     assert result.returncode == 0, result.stderr
-    for text in ("prevalence", "event precision", "random", "wrote fault_history.tlmodel"):
+    for text in ("prevalence", "alarm precision", "random", "wrote fault_history.tlmodel"):
         assert text in result.stdout
     assert "Useful: AUPRC is above that of a random score by +" in result.stdout
     assert (trace.path / "fault_history.tlmodel" / "card.md").is_file()

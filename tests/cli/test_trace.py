@@ -135,7 +135,7 @@ def test_each_wrong_row_is_one_line_and_no_file_is_left(with_bundle):
     assert result.stderr.splitlines() == [
         f"torchloom: mine.csv:2: {rule}, was '01/01/26'",
         f"mine.csv:3: {rule}, was '03/01/26'",
-        "2 faults in all",
+        "2 errors in all",
     ]
     assert sorted(with_bundle.path.iterdir()) == before
 

@@ -81,7 +81,7 @@ def test_times_without_an_offset_are_of_the_zone_and_unclear_hours_are_named(tmp
     assert [line.rpartition("/")[2] for line in str(refused.value).splitlines()] == [
         "Berlin had this hour twice, was '2026-10-25 02:30:00'",
         "Berlin skipped this hour, was '2026-03-29T02:30:00'",
-        "2 faults in all",
+        "2 errors in all",
     ]
     with pytest.raises(ConfigError, match=r"need times.zone .*; did you mean Europe/Berlin"):
         imported(tmp_path, text, "[times]\nzone = 'Europe/Berln'\n")

@@ -260,13 +260,13 @@ def test_faults_have_their_row_in_every_part(tmp_path, in_parts):
     assert refusal(tmp_path, mapping, **tables, wide=wide) == [
         "wide.csv:5: need a number for temp, was 'hot'",
         "wide.csv:7: need a number for temp, was 'x'",
-        "2 faults in all",
+        "2 errors in all",
     ]
     wide = "time,component,temp\n" + "2026-01-02,n1,5\n" * 3 + "2026-01-03,n3,5\n" * 2
     assert refusal(tmp_path, mapping, **tables, wide=wide) == [
         "wide.csv:5: need a component of the topology, was 'n3'",
         "wide.csv:6: need a component of the topology, was 'n3'",
-        "2 faults in all",
+        "2 errors in all",
     ]
     wide = "time,component,temp\n" + "".join(f"{at},n1,5\n" for at in range(5))
     (line,) = refusal(tmp_path, mapping, **tables, wide=wide)
@@ -484,7 +484,7 @@ def test_all_invalid_rows_are_reported_file_by_file(tmp_path):
         "topology.csv:2: need gpus of type int, was 'many'",
         "wide.csv:2: need a number for temp, was 'hot'",
         "wide.csv:3: need an ISO 8601 time (or times.unit in a mapping), was 'late'",
-        "6 faults in all",
+        "6 errors in all",
     ]
 
 
@@ -497,7 +497,7 @@ def test_a_parent_without_a_row_is_one_fault_of_the_first_that_names_it(tmp_path
         f"topology.csv:2: need parents of the topology, was 'r2', named by 2 components; {add}",
         f"topology.csv:3: need parents of the topology, was 'r1', named by 3 components; {add}",
         f"topology.csv:6: need parents of the topology, was 'r3'; {add}",
-        "3 faults in all",
+        "3 errors in all",
     ]
 
 
@@ -507,7 +507,7 @@ def test_of_many_faults_the_first_ten_and_the_total_are_reported(tmp_path):
     lines = refusal(tmp_path, events=events)
     rows = [int(line.split(":")[1]) for line in lines[:-1]]
     assert rows == [2, 2, 3, 4, 5, 6, 7, 8, 9, 10]
-    assert lines[-1] == "501 faults in all"
+    assert lines[-1] == "501 errors in all"
 
 
 def packed(suffix: str, data: bytes) -> bytes:

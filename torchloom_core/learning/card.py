@@ -108,7 +108,7 @@ def facts(card: Card) -> list[tuple[str, str]]:
 def score_columns(card: Card) -> tuple[str, ...]:
     """Return the column names of ``score_rows``."""
     alarms = f"false alarms {_alarm_unit(card).text}"
-    return ("predictor", "AUPRC", "event precision", "recall", "lead time", alarms)
+    return ("predictor", "AUPRC", "alarm precision", "recall", "lead time", alarms)
 
 
 def score_rows(card: Card) -> Iterator[tuple[str, ...]]:

@@ -80,5 +80,5 @@ class Faults:
         )
         shown = list(islice(lines, SHOWN))
         if self._count > 1:
-            shown.append(f"{self._count} faults in all")
+            shown.append(f"{self._count} errors in all")
         raise TraceError("\n".join(shown))
