@@ -142,11 +142,6 @@ function drawHealth(isOld) {
   place.title = isOld ? "the data is old" : reasons.map(([, text]) => text).join("; ");
 }
 
-// A slow rank does not lower goodput: the others wait within the step. Say so beside it.
-function waitingOf({ waiting }) {
-  return waiting >= 0.2 ? `, ${(100 * waiting).toFixed(0)} % waiting` : "";
-}
-
 function drawVitals() {
   const { run } = store;
   if (!run) return;
@@ -160,7 +155,8 @@ function drawVitals() {
     ["Step", run.step < 0 ? "none yet" : String(run.step)],
     ["Steps/s", number(run.steps_per_s === null ? null : Number(run.steps_per_s.toPrecision(3)))],
     ["Loss (median)", number(run.loss === null ? null : Number(run.loss.toPrecision(3)))],
-    ["Goodput", goodput === null ? "–" : `${goodput.toFixed(1)} %${waitingOf(run)}`],
+    ["Goodput", goodput === null ? "–" : `${goodput.toFixed(1)} %`],
+    ["Waiting in steps", run.waiting == null ? "–" : `${(100 * run.waiting).toFixed(0)} %`, "more"], // goodput leaves it out
     ["Run age", run.started_s ? span(run.now_s - run.started_s) : "–", "more"],
     ["Pending approvals", String(waiting), hasRoom],
   ];
