@@ -7,9 +7,10 @@ from coverage import Coverage
 
 
 def package(path: PurePath) -> str:
-    """Return the package of a file, and for the core the package in it."""
+    """Return the package of a file, and for the core the package in it and in its wing."""
     parts = path.parts[next(i for i, p in enumerate(path.parts) if p.startswith("torchloom_")) :]
-    return ".".join(parts[: 2 if parts[0] == "torchloom_core" and len(parts) > 2 else 1])
+    depth = 1 if parts[0] != "torchloom_core" else 3 if parts[1] in ("lab", "live") else 2
+    return ".".join(parts[: min(depth, len(parts) - 1)])
 
 
 def main() -> None:

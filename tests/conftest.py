@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.deadlines import TEST_S
 from tests.waiting import Logged
-from torchloom_core.transport.broker import EmbeddedBroker
+from torchloom_core.live.transport.broker import EmbeddedBroker
 
 # How fast the machine is decides no test.
 settings.register_profile(

@@ -5,7 +5,7 @@ import socket
 import subprocess
 
 from tests.waiting import until
-from torchloom_core.transport.broker.binary import find_server
+from torchloom_core.live.transport.broker.binary import find_server
 
 
 @contextlib.contextmanager

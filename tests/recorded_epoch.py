@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Config
-from torchloom_core.dispatch.policy_guard import RecordedGuard
-from torchloom_core.kernel.kernel import Kernel
-from torchloom_core.kernel.plugins.host import ActivePlugins
-from torchloom_core.trajectory.writer import TrajectoryWriter
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.live.dispatch.policy_guard import RecordedGuard
+from torchloom_core.live.kernel.kernel import Kernel
+from torchloom_core.live.kernel.plugins.host import ActivePlugins
+from torchloom_core.live.trajectory.writer import TrajectoryWriter
 from torchloom_core.wire.actions import ChangeKnob, Migrate
 from torchloom_core.wire.events import CommandStatus, Input, Issue, Output, Recovered, Tick
 from torchloom_core.wire.messages import Ack, Exit, Hello, KnobSpec, Note, Telemetry

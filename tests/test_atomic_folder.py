@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from torchloom_core.atomic_folder import AtomicFolder, clear_abandoned, put_in_place
+from torchloom_core.floor.atomic_folder import AtomicFolder, clear_abandoned, put_in_place
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from torchloom_core.clock import SECOND_NS, SystemClock, moment_text
+from torchloom_core.floor.clock import SECOND_NS, SystemClock, moment_text
 from torchloom_threadlet.trainer.sample_buffer import SampleBuffer
 
 START_NS = 1_700_000_000 * SECOND_NS

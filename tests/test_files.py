@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from tests.deadlines import DEADLINE_S
-from torchloom_core import files
-from torchloom_core.files import write_whole
+from torchloom_core.floor import files
+from torchloom_core.floor.files import write_whole
 
 
 def test_two_that_write_one_file_at_once_are_not_in_each_others_way(tmp_path, monkeypatch):
@@ -74,7 +74,7 @@ def test_an_interrupt_leaves_what_another_writes_to(tmp_path, monkeypatch):
 def test_the_part_file_of_a_killed_writer_is_removed_by_the_next(tmp_path):
     path = tmp_path / "run.json"
     killed = (
-        "import os, pathlib, sys; from torchloom_core.files import write_whole; "
+        "import os, pathlib, sys; from torchloom_core.floor.files import write_whole; "
         "os.replace = lambda *_: os.kill(os.getpid(), 9); "
         "write_whole(pathlib.Path(sys.argv[1]), b'half of what is longer')"
     )

@@ -4,7 +4,7 @@ import msgspec
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from torchloom_core.persistent_table import PersistentTable
+from torchloom_core.floor.persistent_table import PersistentTable
 
 
 class Entry(msgspec.Struct, frozen=True):

@@ -2,8 +2,8 @@
 
 import logging
 
-from torchloom_core.plain_text import RateLimitedLog, plain_line
-from torchloom_core.trajectory.summaries import summarise
+from torchloom_core.floor.plain_text import RateLimitedLog, plain_line
+from torchloom_core.live.trajectory.summaries import summarise
 
 LOG = logging.getLogger("test")
 MINUTE_NS = 60 * 10**9

@@ -15,7 +15,7 @@ import psutil
 from experiments.allreduce.model import POWERSGD_RANK, TOPK_SHARE, Workload
 from experiments.allreduce.schedule import Schedule, play
 from experiments.allreduce.trainer import cpu_s
-from torchloom_core.cli.demo.bandwidth.namespaces import CONTROL, DATA, Lab
+from torchloom_core.demos.bandwidth.namespaces import CONTROL, DATA, Lab
 
 TUNER = "tuner"
 LIGHTHOUSE_PORT = 29510

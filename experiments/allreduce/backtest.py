@@ -29,11 +29,11 @@ from experiments.allreduce.judge import Cost, Phased
 from experiments.allreduce.quality import falling, half_interval
 from experiments.allreduce.record import UNSHAPED_MBIT, write_bundle
 from experiments.allreduce.schedule import Phase, Schedule, least_mbit
-from torchloom_core.cli.demo.bandwidth.namespaces import Rate
 from torchloom_core.config.loading import load
-from torchloom_core.evaluate.allreduce.workload import workload_of
-from torchloom_core.simulate.allreduce_run import AllreduceRun
-from torchloom_core.simulate.links import Bottleneck
+from torchloom_core.demos.bandwidth.namespaces import Rate
+from torchloom_core.lab.evaluate.allreduce.workload import workload_of
+from torchloom_core.lab.simulate.allreduce_run import AllreduceRun
+from torchloom_core.lab.simulate.links import Bottleneck
 from torchloom_policies.allreduce.modes import prior_of
 
 _BYTES_PER_MBIT = 1e6 / 8

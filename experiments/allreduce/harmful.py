@@ -31,9 +31,9 @@ from experiments.allreduce.lab import or_exit
 from experiments.allreduce.model import Workload
 from experiments.allreduce.run import POLICY
 from experiments.allreduce.stored_arms import options_of
-from torchloom_core.cli.demo.bandwidth.namespaces import Lab
-from torchloom_core.trajectory.layout import run_folder
-from torchloom_core.trajectory.reader import read_epochs
+from torchloom_core.demos.bandwidth.namespaces import Lab
+from torchloom_core.live.trajectory.layout import run_folder
+from torchloom_core.live.trajectory.reader import read_epochs
 
 HERE = Path(__file__).parent
 HARMFUL = "topk"

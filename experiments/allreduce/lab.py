@@ -10,7 +10,7 @@ import contextlib
 import sys
 from collections.abc import Iterator, Sequence
 
-from torchloom_core.cli.demo.bandwidth.namespaces import (
+from torchloom_core.demos.bandwidth.namespaces import (
     MOST_RANKS,
     Lab,
     NoLabError,

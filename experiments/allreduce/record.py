@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from experiments.allreduce import schedule
 from experiments.allreduce.schedule import Schedule, least_mbit
-from torchloom_core.cli.demo.bandwidth.namespaces import Rate
-from torchloom_core.clock import SECOND_NS
-from torchloom_core.errors import TorchloomError
-from torchloom_core.trace import Bundle, BundleWriter, Component, Job, Placement
+from torchloom_core.demos.bandwidth.namespaces import Rate
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.floor.errors import TorchloomError
+from torchloom_core.lab.trace import Bundle, BundleWriter, Component, Job, Placement
 
 METRIC = "link_bytes_per_s"
 INTERVAL_S = 1.0

@@ -31,9 +31,9 @@ from experiments.allreduce.model import POWERSGD_RANK, TOPK_SHARE
 from experiments.allreduce.record import recorded
 from experiments.allreduce.schedule import Schedule
 from experiments.allreduce.trainer import add_workload, workload_of
-from torchloom_core.activation.discovery import discover
-from torchloom_core.cli.demo.bandwidth.namespaces import Lab
-from torchloom_core.errors import TraceError
+from torchloom_core.demos.bandwidth.namespaces import Lab
+from torchloom_core.floor.errors import TraceError
+from torchloom_core.lab.activation.discovery import discover
 from torchloom_threadlet.compression import MODES
 
 HERE = Path(__file__).parent

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from torchloom_core.cli.demo.bandwidth.namespaces import Lab, Rate
+from torchloom_core.demos.bandwidth.namespaces import Lab, Rate
 
 CHANGING = (None, 1000.0, 200.0, 50.0, 1000.0)
 SHARES = (2.0, 1.0, 2.0, 2.0, 1.0)

@@ -32,7 +32,7 @@ from torch.distributed import (  # type: ignore[attr-defined]
 )
 
 from experiments.allreduce.lab import or_exit
-from torchloom_core.cli.demo.bandwidth.namespaces import CONTROL, Lab
+from torchloom_core.demos.bandwidth.namespaces import CONTROL, Lab
 from torchloom_core.plugin import PluginError
 from torchloom_policies.allreduce.ring_order import RingSolver
 

@@ -12,9 +12,9 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from torchloom_core.clock import SECOND_NS
-from torchloom_core.errors import TraceError
-from torchloom_core.trace import BundleWriter, Component, Event
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.floor.errors import TraceError
+from torchloom_core.lab.trace import BundleWriter, Component, Event
 
 FILE = "asd.parquet"
 STEP_S = 300.0

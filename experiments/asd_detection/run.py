@@ -9,7 +9,7 @@ from pathlib import Path
 from experiments.asd_detection.recording import STEP_S, import_asd
 from experiments.forecast_trial.command import main
 from experiments.forecast_trial.trial import DAY_S, Candidate, Fold, Trial
-from torchloom_core.evaluate.forecasts.labels import Task
+from torchloom_core.lab.evaluate.forecasts.labels import Task
 from torchloom_predictors.anomaly import AnomalyPredictor
 from torchloom_predictors.logistic import LogisticPredictor
 from torchloom_predictors.seasonal_residual import SeasonalResidualPredictor

@@ -18,12 +18,12 @@ from experiments.backblaze_forecasts import run as backblaze
 from experiments.forecast_trial.command import DATA, ROOT
 from experiments.forecast_trial.trial import Candidate, Trial, judge_fold
 from experiments.infinitehbd_forecasts import run as infinitehbd
-from torchloom_core.evaluate.forecasts.alarms import Judged
-from torchloom_core.evaluate.forecasts.intervals import Clusters, Estimate
-from torchloom_core.evaluate.forecasts.scores import auprc_of
+from torchloom_core.lab.evaluate.forecasts.alarms import Judged
+from torchloom_core.lab.evaluate.forecasts.intervals import Clusters, Estimate
+from torchloom_core.lab.evaluate.forecasts.scores import auprc_of
+from torchloom_core.lab.trace import Bundle
+from torchloom_core.lab.trace.importers import import_backblaze, import_infinitehbd
 from torchloom_core.plugin import Floats, Ints
-from torchloom_core.trace import Bundle
-from torchloom_core.trace.importers import import_backblaze, import_infinitehbd
 from torchloom_predictors.boosting import BoostingPredictor
 
 SEEDS = range(3)

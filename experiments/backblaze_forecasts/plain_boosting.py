@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar
 
-from torchloom_core.learning import RowLearner, RowOptions, Rows, fill_unknown_columns
+from torchloom_core.lab.learning import RowLearner, RowOptions, Rows, fill_unknown_columns
 from torchloom_core.plugin import Floats
 
 

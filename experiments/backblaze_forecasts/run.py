@@ -10,8 +10,8 @@ from pathlib import Path
 from experiments.backblaze_forecasts.plain_boosting import PlainBoosting
 from experiments.forecast_trial.command import main
 from experiments.forecast_trial.trial import DAY_S, Candidate, Fold, Trial
-from torchloom_core.evaluate.forecasts.labels import Task
-from torchloom_core.trace.importers import import_backblaze
+from torchloom_core.lab.evaluate.forecasts.labels import Task
+from torchloom_core.lab.trace.importers import import_backblaze
 from torchloom_predictors.boosting import BoostingPredictor
 from torchloom_predictors.forest import ForestPredictor
 from torchloom_predictors.threshold_rules import ThresholdRulesPredictor

@@ -7,10 +7,10 @@ import fleet
 from figure import Figure, medians
 from msgspec.structs import replace
 
-from torchloom_core.clock import SECOND_NS, ManualClock
-from torchloom_core.kernel.kernel import Kernel
-from torchloom_core.weaver.deadline_guard import DeadlineGuard
-from torchloom_core.weaver.outbox import Outbox
+from torchloom_core.floor.clock import SECOND_NS, ManualClock
+from torchloom_core.live.kernel.kernel import Kernel
+from torchloom_core.live.weaver.deadline_guard import DeadlineGuard
+from torchloom_core.live.weaver.outbox import Outbox
 from torchloom_core.wire.actions import ChangeKnob
 from torchloom_core.wire.events import Issue, Output, Recovered
 from torchloom_core.wire.messages import Ack, Command, KnobSpec

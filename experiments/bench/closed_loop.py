@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from torchloom_core.config.loading import convert
 from torchloom_core.config.schema import Config
-from torchloom_core.evaluate.goodput.arms import Arm
-from torchloom_core.evaluate.goodput.run import Setting, simulate
-from torchloom_core.trace import Parameters, synthesize
+from torchloom_core.lab.evaluate.goodput.arms import Arm
+from torchloom_core.lab.evaluate.goodput.run import Setting, simulate
+from torchloom_core.lab.trace import Parameters, synthesize
 
 _LIMIT_PER_S = 100_000
 _NODES = 256

@@ -11,8 +11,8 @@ from fleet import RUN
 from nats.aio.client import Client
 from scene import Arrivals, actor, open_bus, running_broker, write_join_file
 
-from torchloom_core.clock import SECOND_NS
-from torchloom_core.transport import NatsBus
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.live.transport import NatsBus
 from torchloom_core.wire.codec import encode
 from torchloom_core.wire.messages import Ack, Command, Hello, SetKnob
 

@@ -10,11 +10,11 @@ import numpy as np
 import simpy_fleet
 from figure import Figure, medians
 
-from torchloom_core.clock import SECOND_NS
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.lab.simulate.event_queue import EventQueue
+from torchloom_core.lab.simulate.model import FleetModel
+from torchloom_core.lab.simulate.scenario import Hit, JobSpec, Tier
 from torchloom_core.plugin import Floats
-from torchloom_core.simulate.event_queue import EventQueue
-from torchloom_core.simulate.model import FleetModel
-from torchloom_core.simulate.scenario import Hit, JobSpec, Tier
 
 _GPUS = 8
 _MTBF_S, _REPAIR_S = 100_000.0, 5_000.0

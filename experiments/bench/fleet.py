@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from torchloom_core.activation.activation import activate
-from torchloom_core.activation.discovery import discover
 from torchloom_core.config.loading import convert
 from torchloom_core.config.schema import Config
-from torchloom_core.kernel.plugins.host import ActivePlugins
+from torchloom_core.lab.activation.activation import activate
+from torchloom_core.lab.activation.discovery import discover
+from torchloom_core.live.kernel.plugins.host import ActivePlugins
 from torchloom_core.plugin import Floats
 from torchloom_core.wire.messages import Hello, Telemetry
 

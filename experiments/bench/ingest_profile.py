@@ -9,11 +9,11 @@ import fleet
 import numpy as np
 from nats.aio.msg import Msg
 
-from torchloom_core.clock import SystemClock
-from torchloom_core.kernel.kernel import Kernel
-from torchloom_core.trajectory.writer import TrajectoryWriter
-from torchloom_core.transport.inbound import Inlet
-from torchloom_core.weaver.deadline_guard import DeadlineGuard
+from torchloom_core.floor.clock import SystemClock
+from torchloom_core.live.kernel.kernel import Kernel
+from torchloom_core.live.trajectory.writer import TrajectoryWriter
+from torchloom_core.live.transport.inbound import Inlet
+from torchloom_core.live.weaver.deadline_guard import DeadlineGuard
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import encode_telemetry
 from torchloom_core.wire.events import Tick

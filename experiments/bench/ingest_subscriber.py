@@ -20,13 +20,13 @@ from fleet import ROUND, RUN, config, plugins
 from nats.aio.msg import Msg
 from scene import report
 
-from torchloom_core.clock import SystemClock
-from torchloom_core.kernel.plugins.host import ActivePolicy
+from torchloom_core.floor.clock import SystemClock
+from torchloom_core.live.kernel.plugins.host import ActivePolicy
+from torchloom_core.live.trajectory.layout import run_folder
+from torchloom_core.live.trajectory.writer import TrajectoryWriter
+from torchloom_core.live.transport import NatsBus
+from torchloom_core.live.weaver import Weaver
 from torchloom_core.plugin import FleetView, Need
-from torchloom_core.trajectory.layout import run_folder
-from torchloom_core.trajectory.writer import TrajectoryWriter
-from torchloom_core.transport import NatsBus
-from torchloom_core.weaver import Weaver
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import decode_telemetry
 from torchloom_core.wire.events import Notice, Proposal, Recovered, Tick

@@ -7,7 +7,7 @@ from pathlib import Path
 from figure import Figure, medians
 from scene import actor
 
-from torchloom_core.trace import Parameters, synthesize
+from torchloom_core.lab.trace import Parameters, synthesize
 
 _WATCH = Path(__file__).with_name("watch.py")
 _NODES = 1000

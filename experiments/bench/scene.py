@@ -12,11 +12,11 @@ from typing import Any
 
 from fleet import RUN
 
-from torchloom_core.transport import NatsBus
-from torchloom_core.transport.broker import EmbeddedBroker
-from torchloom_core.transport.inbound import Receive
-from torchloom_core.transport.security.enrolment import Enrolment
-from torchloom_core.transport.security.grants import Grants
+from torchloom_core.live.transport import NatsBus
+from torchloom_core.live.transport.broker import EmbeddedBroker
+from torchloom_core.live.transport.inbound import Receive
+from torchloom_core.live.transport.security.enrolment import Enrolment
+from torchloom_core.live.transport.security.grants import Grants
 from torchloom_core.wire.codec import encode
 from torchloom_core.wire.messages import JoinFile, JoinReply, JoinRequest
 

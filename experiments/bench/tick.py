@@ -9,10 +9,10 @@ import fleet
 import numpy as np
 from figure import Figure, medians
 
-from torchloom_core.clock import SECOND_NS, SystemClock
-from torchloom_core.kernel.kernel import Kernel
+from torchloom_core.floor.clock import SECOND_NS, SystemClock
+from torchloom_core.live.kernel.kernel import Kernel
+from torchloom_core.live.weaver.deadline_guard import DeadlineGuard
 from torchloom_core.plugin import Floats
-from torchloom_core.weaver.deadline_guard import DeadlineGuard
 from torchloom_core.wire.codec import decode_telemetry, encode_telemetry
 from torchloom_core.wire.events import Forecast, Proposed, Tick
 from torchloom_core.wire.messages import Telemetry

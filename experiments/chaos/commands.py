@@ -10,8 +10,8 @@ import msgspec
 
 from experiments.chaos.moments import Span, overlap_s
 from experiments.chaos.record import Row
-from torchloom_core.clock import SECOND_NS
-from torchloom_core.trajectory.reader import read_epochs
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.live.trajectory.reader import read_epochs
 from torchloom_core.wire.messages import FINAL_STATUSES
 
 GRACE_S = 5.0

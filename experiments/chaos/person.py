@@ -11,8 +11,8 @@ from experiments.chaos import record
 from experiments.chaos.script import Request
 from torchloom_core.cli.options import Connection
 from torchloom_core.cli.weaver_client import find_weaver
-from torchloom_core.errors import TorchloomError
-from torchloom_core.transport import ControlClient
+from torchloom_core.floor.errors import TorchloomError
+from torchloom_core.live.transport import ControlClient
 
 ANSWER_S = 3.0
 TRIES = 4

@@ -26,7 +26,7 @@ from experiments.chaos.processes import (
 )
 from experiments.chaos.script import OVERTIME_S, Script, Strike
 from torchloom_core.cli.options import Connection
-from torchloom_core.errors import TorchloomError
+from torchloom_core.floor.errors import TorchloomError
 
 GROUPS = ("g0", "g1", "g2", "g3")
 TRAINING = 3

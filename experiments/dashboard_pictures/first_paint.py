@@ -16,10 +16,10 @@ from pathlib import Path
 from playwright.async_api import async_playwright
 
 from torchloom_core.config.schema import Dashboard
-from torchloom_core.dashboard import app, serve
-from torchloom_core.dashboard.run_state import RunState
-from torchloom_core.dashboard.session_keys import SessionKeys
-from torchloom_core.web_server import served, url_of
+from torchloom_core.floor.web_server import served, url_of
+from torchloom_core.live.dashboard import app, serve
+from torchloom_core.live.dashboard.run_state import RunState
+from torchloom_core.live.dashboard.session_keys import SessionKeys
 from torchloom_core.wire.messages import Hello
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"]

@@ -14,9 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from experiments.dashboard_pictures.slow_trainer import FILE
-from torchloom_core.cli.demo.dashboard import TRAINING
-from torchloom_core.cli.demo.processes import Processes
-from torchloom_core.cli.demo.scenario import counters_after, write_counters
+from torchloom_core.demos.dashboard import TRAINING
+from torchloom_core.demos.processes import Processes
+from torchloom_core.demos.scenario import counters_after, write_counters
 
 MODULE = "experiments.dashboard_pictures.slow_trainer"
 SLOW_GROUP = "g1"

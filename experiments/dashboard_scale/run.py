@@ -190,7 +190,7 @@ class Dashboard:
 
     async def load_bytes(self) -> int:
         """Return how much a browser takes before the socket: the page and all that it names."""
-        page = Path(__file__).parents[2] / "torchloom_core" / "dashboard" / "page"
+        page = Path(__file__).parents[2] / "torchloom_core" / "live" / "dashboard" / "page"
         scripts = (path for path in page.rglob("*.js") if path.name != ON_REQUEST)
         paths = ["/", *(f"/page/{path.relative_to(page)}" for path in scripts)]
         paths += [f"/page/{p.relative_to(page)}" for p in page.rglob("*.css")]

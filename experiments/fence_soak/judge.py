@@ -12,8 +12,8 @@ import msgspec
 from experiments.chaos import record
 from experiments.chaos.record import Row
 from experiments.fence_soak.script import KNOBS, Algorithm, fits
-from torchloom_core.trajectory.layout import run_folder
-from torchloom_core.trajectory.reader import read_epochs
+from torchloom_core.live.trajectory.layout import run_folder
+from torchloom_core.live.trajectory.reader import read_epochs
 from torchloom_core.wire.messages import FINAL_STATUSES
 from torchloom_core.wire.requests import GUARD, PERSON, RECONCILE
 

@@ -26,7 +26,7 @@ from experiments.chaos.processes import (
 )
 from experiments.fence_soak.script import Algorithm, Change, Strike, fits
 from torchloom_core.cli.options import Connection
-from torchloom_core.errors import TorchloomError
+from torchloom_core.floor.errors import TorchloomError
 
 HERE = Path(__file__).parent
 GROUPS = ("g0", "g1", "g2")

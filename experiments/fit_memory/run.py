@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from torchloom_core.clock import SECOND_NS
-from torchloom_core.trace import BundleWriter, Component, Event
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.lab.trace import BundleWriter, Component, Event
 
 HERE = Path(__file__).parent
 DAY_NS = 86_400 * SECOND_NS

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from experiments.forecast_trial import report
 from experiments.forecast_trial.trial import Trial, run
-from torchloom_core.errors import TorchloomError
-from torchloom_core.trace import Bundle
+from torchloom_core.floor.errors import TorchloomError
+from torchloom_core.lab.trace import Bundle
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("TORCHLOOM_DATA", ROOT.parent / "shared" / "data"))

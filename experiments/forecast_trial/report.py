@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.forecast_trial.trial import Outcome
-from torchloom_core.clock import SECOND_NS
-from torchloom_core.learning.forecast_score import ForecastScore, Interval
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.lab.learning.forecast_score import ForecastScore, Interval
 
 _LEAST_RECALL = 0.03
 """Below this recall precision is that of a handful of moments, and not in the figure."""

@@ -13,23 +13,23 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from torchloom_core.clock import SECOND_NS
-from torchloom_core.errors import PluginError
-from torchloom_core.evaluate.forecasts.alarms import Judged, threshold_for
-from torchloom_core.evaluate.forecasts.backtest_forecasts import (
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.floor.errors import PluginError
+from torchloom_core.lab.evaluate.forecasts.alarms import Judged, threshold_for
+from torchloom_core.lab.evaluate.forecasts.backtest_forecasts import (
     BacktestForecasts,
     backtest_forecasts,
     judge,
     random_scores,
 )
-from torchloom_core.evaluate.forecasts.labels import Task
-from torchloom_core.evaluate.forecasts.scores import auprc_of, score
-from torchloom_core.fitting.examples import Examples
-from torchloom_core.learning.fitted import FittedPredictor
-from torchloom_core.learning.forecast_score import ForecastScore, Interval
-from torchloom_core.learning.skill import RANDOM, with_verdict
+from torchloom_core.lab.evaluate.forecasts.labels import Task
+from torchloom_core.lab.evaluate.forecasts.scores import auprc_of, score
+from torchloom_core.lab.fitting.examples import Examples
+from torchloom_core.lab.learning.fitted import FittedPredictor
+from torchloom_core.lab.learning.forecast_score import ForecastScore, Interval
+from torchloom_core.lab.learning.skill import RANDOM, with_verdict
+from torchloom_core.lab.trace import Bundle
 from torchloom_core.plugin import Learner, Predictor
-from torchloom_core.trace import Bundle
 
 DAY_S = 86_400.0
 DAY_NS = 86_400 * SECOND_NS

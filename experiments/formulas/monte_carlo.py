@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.formulas.processes import poisson_hits
-from torchloom_core.simulate.event_queue import to_ns
-from torchloom_core.simulate.model import FleetModel
-from torchloom_core.simulate.records import Result
-from torchloom_core.simulate.scenario import Hit, JobSpec, Tier
+from torchloom_core.lab.simulate.event_queue import to_ns
+from torchloom_core.lab.simulate.model import FleetModel
+from torchloom_core.lab.simulate.records import Result
+from torchloom_core.lab.simulate.scenario import Hit, JobSpec, Tier
 
 NO_TIER = Tier(save_s=0.0, restart_s=0.0, interval_s=math.inf)
 

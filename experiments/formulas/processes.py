@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from torchloom_core.simulate.event_queue import to_ns
-from torchloom_core.simulate.scenario import Hit
-from torchloom_core.trace import Follows
+from torchloom_core.lab.simulate.event_queue import to_ns
+from torchloom_core.lab.simulate.scenario import Hit
+from torchloom_core.lab.trace import Follows
 
 _BLOCK = 1024
 

@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.formulas import formulas, monte_carlo
+from torchloom_core.lab.simulate.records import Result
 from torchloom_core.plugin import daly_s, ettr
-from torchloom_core.simulate.records import Result
 
 HERE = Path(__file__).parent
 

@@ -12,17 +12,17 @@ from msgspec.structs import replace
 from mutation import Mutator
 from templates import RUN, events, telemetry
 
-from torchloom_core.activation.activation import activate
-from torchloom_core.activation.discovery import discover
 from torchloom_core.config.loading import load
-from torchloom_core.kernel.kernel import Kernel
-from torchloom_core.learning.fitted import load_fitted
-from torchloom_core.learning.model import ModelInfo, _encode
-from torchloom_core.trajectory.layout import run_folder
-from torchloom_core.trajectory.writer import TrajectoryWriter
-from torchloom_core.transport.broker import EmbeddedBroker
-from torchloom_core.transport.security.credentials import Credentials
-from torchloom_core.weaver.deadline_guard import DeadlineGuard
+from torchloom_core.lab.activation.activation import activate
+from torchloom_core.lab.activation.discovery import discover
+from torchloom_core.lab.learning.fitted import load_fitted
+from torchloom_core.lab.learning.model import ModelInfo, _encode
+from torchloom_core.live.kernel.kernel import Kernel
+from torchloom_core.live.trajectory.layout import run_folder
+from torchloom_core.live.trajectory.writer import TrajectoryWriter
+from torchloom_core.live.transport.broker import EmbeddedBroker
+from torchloom_core.live.transport.security.credentials import Credentials
+from torchloom_core.live.weaver.deadline_guard import DeadlineGuard
 from torchloom_core.wire.actions import ChangeKnob
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.events import Recovered, Tick

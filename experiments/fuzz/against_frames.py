@@ -13,7 +13,7 @@ from found import Found, Show
 from mutation import Mutator, as_msgpack
 from templates import RUN, to_link, to_sidecar
 
-from torchloom_core.errors import MessageError
+from torchloom_core.floor.errors import MessageError
 from torchloom_core.wire.messages import Command, Hello, JoinFile, PauseState
 from torchloom_threadlet import ipc
 from torchloom_threadlet.trainer.sidecar_link import SidecarLink

@@ -17,9 +17,9 @@ from mutation import Mutator, as_json, as_msgpack
 from nats.aio.client import RawCredentials
 from templates import RUN, ack, bodies, events, join_request, telemetry
 
-from torchloom_core.nats_client import NatsClient
-from torchloom_core.transport.security import nats_jwt
-from torchloom_core.transport.security.credentials import Credentials
+from torchloom_core.floor.nats_client import NatsClient
+from torchloom_core.live.transport.security import nats_jwt
+from torchloom_core.live.transport.security.credentials import Credentials
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, decode_join_reply
 from torchloom_core.wire.messages import JoinFile

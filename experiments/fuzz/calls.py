@@ -15,7 +15,7 @@ from found import Found, Show
 from mutation import Mutator
 
 from torchloom_core import cli
-from torchloom_core.errors import TorchloomError
+from torchloom_core.floor.errors import TorchloomError
 
 _DEADLINE_S = 120.0
 _SHOWN = 200

@@ -5,7 +5,7 @@ from typing import Any
 
 import grpc
 
-from torchloom_core.lighthouse.protocol import MESSAGES, SERVICE
+from torchloom_core.live.lighthouse.protocol import MESSAGES, SERVICE
 
 LONGEST_S = 60.0
 _OPTIONS = (

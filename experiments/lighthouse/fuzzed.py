@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator
 
 from experiments.lighthouse.calls import heartbeat_bytes, member_bytes, request_bytes
-from torchloom_core.lighthouse.protocol import SERVICE
+from torchloom_core.live.lighthouse.protocol import SERVICE
 
 _METHODS = (f"/{SERVICE}/Heartbeat", f"/{SERVICE}/Heartbeat", f"/{SERVICE}/Quorum", "/x.Y/Z")
 _LONGEST = 200
@@ -45,8 +45,8 @@ def _damaged(rng: random.Random, data: bytes) -> bytes:
 
 def _is_whole(data: bytes) -> bool:
     """Return whether this would wait for a quorum, as a member would."""
-    from torchloom_core.errors import MessageError
-    from torchloom_core.lighthouse.protocol import decode_request
+    from torchloom_core.floor.errors import MessageError
+    from torchloom_core.live.lighthouse.protocol import decode_request
 
     try:
         decode_request(data)

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 
 from experiments.lighthouse.trainer import JOURNAL
-from torchloom_core.cli.demo.steplog import StepLog
+from torchloom_core.demos.steplog import StepLog
 
 HERE = Path(__file__).parent
 READY_S = 90.0

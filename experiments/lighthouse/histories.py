@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from torchft.coordination import LighthouseServer
 
 from experiments.lighthouse.calls import Answer, Calls
-from torchloom_core.lighthouse.membership import Member, Rules, SavedState
-from torchloom_core.lighthouse.quorum import Electorate
+from torchloom_core.live.lighthouse.membership import Member, Rules, SavedState
+from torchloom_core.live.lighthouse.quorum import Electorate
 
 JOIN_S = 0.4
 HEARTBEAT_S = 1.1

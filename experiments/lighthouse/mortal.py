@@ -7,7 +7,7 @@ from types import FrameType
 from typing import Any
 
 from torchloom_core.cli import main
-from torchloom_core.lighthouse.service import Service
+from torchloom_core.live.lighthouse.service import Service
 
 _GOES_OUT_S = 0.05
 """By then an answer has left the process."""

@@ -18,7 +18,7 @@ from torchft._torchft import ManagerServer
 
 from experiments.lighthouse.calls import member_bytes, request_bytes
 from experiments.lighthouse.groups import Arm, Lighthouse
-from torchloom_core.lighthouse.protocol import SERVICE
+from torchloom_core.live.lighthouse.protocol import SERVICE
 
 ARMS = (Arm("torchft", active=False), Arm("torchLoom", active=True))
 _SETTLE_S = 5.0

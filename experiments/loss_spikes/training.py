@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.loading import parse
-from torchloom_core.dispatch.policy_guard import RecordedGuard
-from torchloom_core.kernel.kernel import Kernel
-from torchloom_core.kernel.plugins.host import ActivePlugins, ActivePolicy
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.live.dispatch.policy_guard import RecordedGuard
+from torchloom_core.live.kernel.kernel import Kernel
+from torchloom_core.live.kernel.plugins.host import ActivePlugins, ActivePolicy
 from torchloom_core.wire.events import Issue, Outcome, Proposal, Proposed, Recovered, Tick
 from torchloom_core.wire.messages import (
     Ack,

@@ -24,8 +24,8 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from rich.console import Console
 
-from torchloom_core.trajectory.layout import run_folder
-from torchloom_core.trajectory.reader import read_epochs
+from torchloom_core.live.trajectory.layout import run_folder
+from torchloom_core.live.trajectory.reader import read_epochs
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import decode_command, encode, encode_telemetry
 from torchloom_core.wire.events import CommandStatus, Outcome

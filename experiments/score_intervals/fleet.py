@@ -6,11 +6,11 @@ from typing import Literal
 
 import numpy as np
 
-from torchloom_core.clock import SECOND_NS
-from torchloom_core.evaluate.forecasts.alarms import Judged
-from torchloom_core.evaluate.forecasts.labels import Incidents, Task, incidents, outcomes
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.lab.evaluate.forecasts.alarms import Judged
+from torchloom_core.lab.evaluate.forecasts.labels import Incidents, Task, incidents, outcomes
+from torchloom_core.lab.trace import Event, Watched
 from torchloom_core.plugin import Floats, Ints
-from torchloom_core.trace import Event, Watched
 
 DAY_S = 86_400.0
 DAY_NS = round(DAY_S) * SECOND_NS

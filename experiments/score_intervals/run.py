@@ -24,12 +24,12 @@ from rich.table import Table
 from statsmodels.stats.proportion import proportion_confint
 
 from experiments.score_intervals.fleet import DAY_NS, SETTINGS, Fleet, Setting, draw
-from torchloom_core.evaluate.forecasts.alarms import threshold_for
-from torchloom_core.evaluate.forecasts.backtest_forecasts import random_scores
-from torchloom_core.evaluate.forecasts.intervals import average_precision
-from torchloom_core.evaluate.forecasts.scores import score
-from torchloom_core.learning.forecast_score import ForecastScore, Interval
-from torchloom_core.learning.skill import RANDOM, with_verdict
+from torchloom_core.lab.evaluate.forecasts.alarms import threshold_for
+from torchloom_core.lab.evaluate.forecasts.backtest_forecasts import random_scores
+from torchloom_core.lab.evaluate.forecasts.intervals import average_precision
+from torchloom_core.lab.evaluate.forecasts.scores import score
+from torchloom_core.lab.learning.forecast_score import ForecastScore, Interval
+from torchloom_core.lab.learning.skill import RANDOM, with_verdict
 from torchloom_core.plugin import Floats
 
 HERE = Path(__file__).parent

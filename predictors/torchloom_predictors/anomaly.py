@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from torchloom_core.learning import (
+from torchloom_core.lab.learning import (
     Features,
     FitSize,
     RowSample,

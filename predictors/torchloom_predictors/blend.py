@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 import msgspec
 import numpy as np
 
-from torchloom_core.learning import RowLearner, RowOptions, Rows
+from torchloom_core.lab.learning import RowLearner, RowOptions, Rows
 from torchloom_core.plugin import Floats, ModelError, Registry, hookimpl
 from torchloom_predictors.boosting import BoostingPredictor
 from torchloom_predictors.forest import ForestPredictor

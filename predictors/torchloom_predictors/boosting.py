@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 import numpy as np
 
-from torchloom_core.learning import RowLearner, RowOptions, Rows, fill_unknown_columns
+from torchloom_core.lab.learning import RowLearner, RowOptions, Rows, fill_unknown_columns
 from torchloom_core.plugin import ConfigError, Floats, ModelError, NotNegative, Registry, hookimpl
 from torchloom_predictors.lightgbm_trees import LightGBMTrees
 

@@ -5,7 +5,13 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 import numpy as np
 
-from torchloom_core.learning import RowLearner, RowOptions, Rows, check_forest, fill_unknown_columns
+from torchloom_core.lab.learning import (
+    RowLearner,
+    RowOptions,
+    Rows,
+    check_forest,
+    fill_unknown_columns,
+)
 from torchloom_core.plugin import Floats, Registry, hookimpl
 
 

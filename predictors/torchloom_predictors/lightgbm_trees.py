@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchloom_core.learning import Rows, fill_unknown_columns
+from torchloom_core.lab.learning import Rows, fill_unknown_columns
 from torchloom_core.plugin import Floats, ModelError
 
 _Tree = Mapping[str, NDArray[Any]]

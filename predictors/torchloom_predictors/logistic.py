@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar
 
-from torchloom_core.learning import Rows
+from torchloom_core.lab.learning import Rows
 from torchloom_core.plugin import Registry, hookimpl
 from torchloom_predictors.regression import Regression, RegressionLearner, signed_log
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from torchloom_core.learning import Ranking, Rows
+from torchloom_core.lab.learning import Ranking, Rows
 from torchloom_core.plugin import Floats, Registry, hookimpl
 from torchloom_predictors.regression import Regression, RegressionLearner, signed_log
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from torchloom_core.learning import RowLearner, RowOptions, arrays_bytes, arrays_part, minimum
+from torchloom_core.lab.learning import RowLearner, RowOptions, arrays_bytes, arrays_part, minimum
 from torchloom_core.plugin import Floats, Positive
 
 _EPS = float(np.finfo(np.float64).eps)

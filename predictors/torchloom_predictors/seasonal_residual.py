@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import msgspec
 import numpy as np
 
-from torchloom_core.learning import (
+from torchloom_core.lab.learning import (
     FitSize,
     MeasuredSteps,
     SeasonalProfiles,
@@ -61,7 +61,7 @@ class SeasonalResidualPredictor:
     """Compare each metric with its level and seasonal profile, and combine the deviations.
 
     Metrics are averaged over ``step_s``. With z the deviation from the usual value of
-    :class:`~torchloom_core.learning.seasonal_profiles.SeasonalProfiles`, in spreads,
+    :class:`~torchloom_core.lab.learning.seasonal_profiles.SeasonalProfiles`, in spreads,
 
         z = z now - median of z over the ``follow_s`` before
         score = sqrt(mean over metrics of min(|z|, cap)^2), or the largest min(|z|, cap)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from torchloom_core.learning import (
+from torchloom_core.lab.learning import (
     FitSize,
     Reasons,
     Rows,

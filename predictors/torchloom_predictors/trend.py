@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from torchloom_core.learning import in_words
+from torchloom_core.lab.learning import in_words
 from torchloom_core.plugin import FleetView, Floats, Hazard, Need, Positive, Registry, hookimpl
 
 _RISING_T = 3.0

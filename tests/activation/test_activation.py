@@ -6,11 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from torchloom_core.activation.activation import activate
-from torchloom_core.activation.discovery import PluginInfo
 from torchloom_core.config.schema import Config
-from torchloom_core.errors import ConfigError
-from torchloom_core.kernel.plugins.host import ActivePlugins
+from torchloom_core.floor.errors import ConfigError
+from torchloom_core.lab.activation.activation import activate
+from torchloom_core.lab.activation.discovery import PluginInfo
+from torchloom_core.live.kernel.plugins.host import ActivePlugins
 from torchloom_core.plugin import Need, NeedFaults, NeedForecast
 from torchloom_core.wire.events import PolicyFailed, PredictorFailed
 

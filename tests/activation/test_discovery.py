@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from torchloom_core.activation.activation import activate
-from torchloom_core.activation.discovery import ENTRY_POINT_GROUP, PluginInfo, by_name, discover
 from torchloom_core.config.schema import Config
+from torchloom_core.lab.activation.activation import activate
+from torchloom_core.lab.activation.discovery import ENTRY_POINT_GROUP, PluginInfo, by_name, discover
 
 HEAD = """
 from collections.abc import Iterable

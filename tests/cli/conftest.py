@@ -16,10 +16,10 @@ import pytest
 
 from tests.deadlines import DEADLINE_S
 from tests.settled import settle
-from torchloom_core.errors import RequestError
-from torchloom_core.transport.broker.embedded import EmbeddedBroker
-from torchloom_core.transport.operator import serve
-from torchloom_core.transport.quota import Turns
+from torchloom_core.floor.errors import RequestError
+from torchloom_core.live.transport.broker.embedded import EmbeddedBroker
+from torchloom_core.live.transport.operator import serve
+from torchloom_core.live.transport.quota import Turns
 from torchloom_core.wire import subjects
 from torchloom_core.wire.actions import ChangeKnob
 from torchloom_core.wire.codec import encode

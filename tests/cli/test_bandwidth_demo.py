@@ -7,12 +7,12 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from torchloom_core.cli.demo.bandwidth.phases import phases_of
-from torchloom_core.cli.demo.bandwidth.plot import draw
-from torchloom_core.cli.demo.bandwidth.report import ArmFigures, Report, check, show, write_summary
-from torchloom_core.cli.demo.bandwidth.script import SCRIPT, SETTLE_STEPS, quality_of_modes
-from torchloom_core.cli.demo.steplog import StepLog
-from torchloom_core.errors import StateError
+from torchloom_core.demos.bandwidth.phases import phases_of
+from torchloom_core.demos.bandwidth.plot import draw
+from torchloom_core.demos.bandwidth.report import ArmFigures, Report, check, show, write_summary
+from torchloom_core.demos.bandwidth.script import SCRIPT, SETTLE_STEPS, quality_of_modes
+from torchloom_core.demos.steplog import StepLog
+from torchloom_core.floor.errors import StateError
 from torchloom_policies.allreduce.options import QUALITY
 
 GROUPS = ("g0", "g1", "g2")

@@ -7,9 +7,9 @@ import pytest
 from rich.console import Console
 
 from tests.waiting import until
-from torchloom_core.cli.demo.dashboard import TRAINING, _DashboardProcess
-from torchloom_core.cli.demo.processes import Processes
-from torchloom_core.errors import StateError
+from torchloom_core.demos.dashboard import TRAINING, _DashboardProcess
+from torchloom_core.demos.processes import Processes
+from torchloom_core.floor.errors import StateError
 
 pytestmark = pytest.mark.integration
 

@@ -11,12 +11,12 @@ import pytest
 
 from tests.deadlines import DEADLINE_S
 from tests.waiting import until
-from torchloom_core.cli.demo.bandwidth.links import ShapedLinks, marks_of_links
-from torchloom_core.cli.demo.bandwidth.namespaces import reason_for_none
-from torchloom_core.cli.demo.folder import MARK
-from torchloom_core.cli.demo.marks import VARIABLE, own_mark
-from torchloom_core.cli.demo.stage import stage
-from torchloom_core.errors import StateError
+from torchloom_core.demos.bandwidth.links import ShapedLinks, marks_of_links
+from torchloom_core.demos.bandwidth.namespaces import reason_for_none
+from torchloom_core.demos.folder import MARK
+from torchloom_core.demos.marks import VARIABLE, own_mark
+from torchloom_core.demos.stage import stage
+from torchloom_core.floor.errors import StateError
 
 pytestmark = pytest.mark.integration
 
@@ -24,11 +24,11 @@ PLAY = """
 import os, subprocess, sys, time
 from pathlib import Path
 from torchloom_core.cli import Terminated
-from torchloom_core.cli.demo.bandwidth.links import ShapedLinks
-from torchloom_core.cli.demo.marks import VARIABLE, own_mark
-from torchloom_core.cli.demo.processes import Processes
-from torchloom_core.cli.demo.scenario import Training
-from torchloom_core.cli.demo.stage import stage
+from torchloom_core.demos.bandwidth.links import ShapedLinks
+from torchloom_core.demos.marks import VARIABLE, own_mark
+from torchloom_core.demos.processes import Processes
+from torchloom_core.demos.scenario import Training
+from torchloom_core.demos.stage import stage
 
 folder, how = Path(sys.argv[1]), sys.argv[2]
 sleep = ["sleep", "600"]

@@ -155,7 +155,7 @@ def test_sigterm_ends_a_fit_as_an_interrupt_does(trace, monkeypatch, capsys, the
         signal.raise_signal(signal.SIGTERM)
 
     monkeypatch.chdir(trace.path)
-    monkeypatch.setattr("torchloom_core.fitting.fit.fit", terminated)
+    monkeypatch.setattr("torchloom_core.lab.fitting.fit.fit", terminated)
     handled = signal.getsignal(signal.SIGTERM)
     if there:
         (trace.path / "fault_history.tlmodel").mkdir()

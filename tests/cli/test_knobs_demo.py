@@ -7,13 +7,13 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from torchloom_core.cli.demo.knobs.landings import failures, land
-from torchloom_core.cli.demo.knobs.plot import draw
-from torchloom_core.cli.demo.knobs.record import RecordedChange, changes_of
-from torchloom_core.cli.demo.knobs.report import Report, check, show, write_summary
-from torchloom_core.cli.demo.knobs.script import SCRIPT, ending
-from torchloom_core.cli.demo.steplog import StepLog, differences
 from torchloom_core.cli.knob_commands import values_in
+from torchloom_core.demos.knobs.landings import failures, land
+from torchloom_core.demos.knobs.plot import draw
+from torchloom_core.demos.knobs.record import RecordedChange, changes_of
+from torchloom_core.demos.knobs.report import Report, check, show, write_summary
+from torchloom_core.demos.knobs.script import SCRIPT, ending
+from torchloom_core.demos.steplog import StepLog, differences
 from torchloom_core.wire.actions import ChangeKnob, ChangeKnobs, SaveCheckpoint
 from torchloom_core.wire.events import Judged, Outcome, Verdict
 

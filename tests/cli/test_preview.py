@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from tests.recorded_epoch import Recorder
-from torchloom_core.trajectory.layout import run_folder
+from torchloom_core.live.trajectory.layout import run_folder
 from torchloom_core.wire.events import Recovered
 from torchloom_core.wire.messages import Hello, Note
 from torchloom_core.wire.preview import Curve, Extrapolation, Judgement, Setup

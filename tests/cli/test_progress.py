@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.waiting import until
 from torchloom_core.cli import progress as cli_progress
 from torchloom_core.cli.progress import Lines, forwards, progress
-from torchloom_core.clock import SECOND_NS, ManualClock
+from torchloom_core.floor.clock import SECOND_NS, ManualClock
 
 
 class Log:

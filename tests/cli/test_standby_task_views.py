@@ -8,8 +8,8 @@ from rich.console import Console
 
 from tests.pieces import take
 from torchloom_core.cli import landscape_view, preview_view
-from torchloom_core.trajectory.landscape import Landscape
-from torchloom_core.trajectory.preview import Preview
+from torchloom_core.live.trajectory.landscape import Landscape
+from torchloom_core.live.trajectory.preview import Preview
 from torchloom_core.wire.messages import Note
 from torchloom_core.wire.standby_task import End
 

@@ -4,7 +4,7 @@ import pytest
 from cyclopts import App
 
 from torchloom_core.cli.times import Moment
-from torchloom_core.errors import ConfigError
+from torchloom_core.floor.errors import ConfigError
 
 
 def moment(text):

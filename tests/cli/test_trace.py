@@ -8,7 +8,7 @@ import pytest
 
 from tests.deadlines import DEADLINE_S
 from tests.waiting import until
-from torchloom_core.trace.importers.csv_trace import import_csv
+from torchloom_core.lab.trace.importers.csv_trace import import_csv
 
 pytestmark = pytest.mark.integration
 

@@ -11,8 +11,8 @@ import pytest
 
 from tests.deadlines import DEADLINE_S
 from tests.recorded_epoch import record_epoch
-from torchloom_core.trajectory.layout import run_folder
-from torchloom_core.trajectory.summaries import RECORD_KINDS, summarise
+from torchloom_core.live.trajectory.layout import run_folder
+from torchloom_core.live.trajectory.summaries import RECORD_KINDS, summarise
 from torchloom_core.wire.events import Input, Output
 
 pytestmark = pytest.mark.integration

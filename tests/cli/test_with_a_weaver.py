@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.deadlines import DEADLINE_S
-from torchloom_core.errors import RequestError
+from torchloom_core.floor.errors import RequestError
 
 pytestmark = pytest.mark.integration
 

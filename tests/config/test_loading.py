@@ -9,7 +9,7 @@ import pytest
 
 from torchloom_core.config.loading import convert, load, parse
 from torchloom_core.config.schema import ACTION_KINDS, Config
-from torchloom_core.errors import ConfigError
+from torchloom_core.floor.errors import ConfigError
 
 NO_ENVIRONMENT: dict[str, str] = {}
 

@@ -4,8 +4,6 @@ from typing import get_args
 import msgspec
 import pytest
 
-from torchloom_core.activation.activation import activate
-from torchloom_core.activation.discovery import discover
 from torchloom_core.config.loading import parse
 from torchloom_core.config.schema import (
     ACTION_KINDS,
@@ -17,7 +15,9 @@ from torchloom_core.config.schema import (
     PolicySwitch,
 )
 from torchloom_core.config.template import template_text, write_template
-from torchloom_core.errors import ConfigError, StateError
+from torchloom_core.floor.errors import ConfigError, StateError
+from torchloom_core.lab.activation.activation import activate
+from torchloom_core.lab.activation.discovery import discover
 
 
 def tables(cls: type[msgspec.Struct], name: str = "") -> dict[str, list[str]]:

@@ -14,11 +14,11 @@ from tests.dashboard.workers import hello
 from tests.deadlines import DEADLINE_S
 from tests.waiting import soon
 from torchloom_core.config.schema import Dashboard
-from torchloom_core.dashboard import app, serve
-from torchloom_core.dashboard.board import Board
-from torchloom_core.dashboard.run_state import RunState
-from torchloom_core.dashboard.session_keys import SessionKeys
-from torchloom_core.web_server import served, url_of
+from torchloom_core.floor.web_server import served, url_of
+from torchloom_core.live.dashboard import app, serve
+from torchloom_core.live.dashboard.board import Board
+from torchloom_core.live.dashboard.run_state import RunState
+from torchloom_core.live.dashboard.session_keys import SessionKeys
 
 BULK = "x" * 200_000
 TEXT = 0x81

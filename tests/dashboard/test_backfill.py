@@ -9,11 +9,11 @@ import pytest
 
 from tests.recorded_epoch import Recorder
 from tests.waiting import eventually
-from torchloom_core.dashboard import backfill
-from torchloom_core.dashboard.landscape import LandscapeNews
-from torchloom_core.trajectory.landscape import Landscape
-from torchloom_core.trajectory.preview import Preview
-from torchloom_core.trajectory.standby_tasks import StandbyTasks
+from torchloom_core.live.dashboard import backfill
+from torchloom_core.live.dashboard.landscape import LandscapeNews
+from torchloom_core.live.trajectory.landscape import Landscape
+from torchloom_core.live.trajectory.preview import Preview
+from torchloom_core.live.trajectory.standby_tasks import StandbyTasks
 from torchloom_core.wire.events import Recovered
 from torchloom_core.wire.landscape import Cells
 from torchloom_core.wire.messages import Note

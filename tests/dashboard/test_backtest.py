@@ -6,9 +6,8 @@ import os
 import msgspec
 import pytest
 
-from torchloom_core.dashboard.backtest import VERSION, Backtest
-from torchloom_core.errors import DashboardError
-from torchloom_core.evaluate.results import (
+from torchloom_core.floor.errors import DashboardError
+from torchloom_core.lab.evaluate.results import (
     REPORT_VERSION,
     ArmSummary,
     BreakEven,
@@ -17,6 +16,7 @@ from torchloom_core.evaluate.results import (
     Simulation,
     TraceResults,
 )
+from torchloom_core.live.dashboard.backtest import VERSION, Backtest
 
 POLICIES = {"mover": {"patience": 3, "mode": "shadow"}, "other": {}}
 

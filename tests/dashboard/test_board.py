@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.dashboard.workers import batch, hello
-from torchloom_core.dashboard.board import MOST_METRICS, MOST_OF_ONE, STATES, Board
+from torchloom_core.live.dashboard.board import MOST_METRICS, MOST_OF_ONE, STATES, Board
 from torchloom_core.wire.messages import Exit
 from torchloom_core.wire.operator import WorkerStatus
 

@@ -12,7 +12,7 @@ from websockets.exceptions import ConnectionClosed
 from tests.dashboard.house import open_house, sees
 from tests.dashboard.workers import batch, hello
 from tests.waiting import eventually
-from torchloom_core.dashboard import app, browser, serve
+from torchloom_core.live.dashboard import app, browser, serve
 
 MOST_BYTES = 16_384
 AT_ONCE = 100

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchloom_core.dashboard.downsampling import POINTS, SPANS_S, Downsampled
+from torchloom_core.live.dashboard.downsampling import POINTS, SPANS_S, Downsampled
 
 
 @given(st.integers(0, 200_000 - 1))

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.dashboard.workers import batch, hello
-from torchloom_core.dashboard.board import Board
-from torchloom_core.dashboard.health import health
+from torchloom_core.live.dashboard.board import Board
+from torchloom_core.live.dashboard.health import health
 from torchloom_core.wire.messages import Exit
 from torchloom_core.wire.operator import CrashLoop, PluginStatus, Status
 

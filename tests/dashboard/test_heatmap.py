@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from tests.dashboard.frames import painted
-from torchloom_core.dashboard.heatmap import (
+from torchloom_core.live.dashboard.heatmap import (
     STATES,
     VALUES,
     Painter,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from torchloom_core.dashboard.session_keys import COOKIE_S, SessionKeys
-from torchloom_core.errors import StateError
+from torchloom_core.floor.errors import StateError
+from torchloom_core.live.dashboard.session_keys import COOKIE_S, SessionKeys
 
 
 @pytest.fixture

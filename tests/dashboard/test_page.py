@@ -3,7 +3,7 @@
 import gzip
 import re
 
-from torchloom_core.dashboard.app import PAGE
+from torchloom_core.live.dashboard.app import PAGE
 
 MOST_BYTES = 100_000
 ON_REQUEST = {"plotly-gl3d.min.js"}

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from torchloom_core.dashboard.policy_statistics import MOST_POLICIES, PolicyCounts
-from torchloom_core.dashboard.record import MOST_STORIES, Record
+from torchloom_core.live.dashboard.policy_statistics import MOST_POLICIES, PolicyCounts
+from torchloom_core.live.dashboard.record import MOST_STORIES, Record
 from torchloom_core.wire.actions import Alert, Migrate
 from torchloom_core.wire.events import Judged, Outcome, Verdict
 

@@ -5,8 +5,8 @@ import msgspec
 from tests.dashboard.test_recorded_run import read
 from tests.pieces import take
 from tests.recorded_epoch import Recorder
-from torchloom_core.dashboard.preview import PreviewShown
-from torchloom_core.trajectory.preview import Preview
+from torchloom_core.live.dashboard.preview import PreviewShown
+from torchloom_core.live.trajectory.preview import Preview
 from torchloom_core.wire.events import Recovered
 from torchloom_core.wire.messages import Note
 from torchloom_core.wire.preview import Curve, Judgement, Setup

@@ -14,7 +14,7 @@ import pytest
 
 from tests.dashboard.house import open_house, sees
 from tests.waiting import eventually, soon
-from torchloom_core import web_server
+from torchloom_core.floor import web_server
 
 HALF = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 HALF_A_HELLO = bytes.fromhex("1603010200010001fc0303")

@@ -8,10 +8,10 @@ import pytest
 
 from tests.recorded_epoch import record_epoch
 from tests.waiting import eventually
-from torchloom_core.dashboard.board import STATES
-from torchloom_core.dashboard.recorded_run import RecordedRun
-from torchloom_core.dashboard.time_accounting import KINDS
-from torchloom_core.errors import StateError
+from torchloom_core.floor.errors import StateError
+from torchloom_core.live.dashboard.board import STATES
+from torchloom_core.live.dashboard.recorded_run import RecordedRun
+from torchloom_core.live.dashboard.time_accounting import KINDS
 
 
 async def read(root):

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from torchloom_core.dashboard.requests import PageRequests
+from torchloom_core.live.dashboard.requests import PageRequests
 from torchloom_core.wire.operator import Answer
 
 BODY = b'{"name": "ann", "body": {}}'

@@ -5,8 +5,8 @@ import json
 import numpy as np
 
 from tests.dashboard.house import open_house, sees
-from torchloom_core.dashboard import browser
-from torchloom_core.dashboard.downsampling import POINTS, Downsampled
+from torchloom_core.live.dashboard import browser
+from torchloom_core.live.dashboard.downsampling import POINTS, Downsampled
 
 LONG_S = 20_000
 

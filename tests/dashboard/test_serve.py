@@ -3,8 +3,8 @@
 import pytest
 
 from torchloom_core.config.schema import Dashboard
-from torchloom_core.dashboard import serve
-from torchloom_core.errors import DashboardError
+from torchloom_core.floor.errors import DashboardError
+from torchloom_core.live.dashboard import serve
 
 
 def refusal(**dashboard):

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.dashboard.workers import batch, hello
-from torchloom_core.dashboard.board import Board
+from torchloom_core.live.dashboard.board import Board
 
 NOW_S = 1000.0
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchloom_core.dashboard.board import STATES
-from torchloom_core.dashboard.time_accounting import KINDS, TimeAccount
+from torchloom_core.live.dashboard.board import STATES
+from torchloom_core.live.dashboard.time_accounting import KINDS, TimeAccount
 
 NOW_S = 1e9
 

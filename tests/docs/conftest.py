@@ -3,11 +3,11 @@ import sys
 import pytest
 
 from torchloom_core.config.schema import Config
-from torchloom_core.dispatch.policy_guard import RecordedGuard
-from torchloom_core.kernel.kernel import Kernel
-from torchloom_core.kernel.plugins.host import ActivePlugins
-from torchloom_core.trajectory.layout import run_folder
-from torchloom_core.trajectory.writer import TrajectoryWriter
+from torchloom_core.live.dispatch.policy_guard import RecordedGuard
+from torchloom_core.live.kernel.kernel import Kernel
+from torchloom_core.live.kernel.plugins.host import ActivePlugins
+from torchloom_core.live.trajectory.layout import run_folder
+from torchloom_core.live.trajectory.writer import TrajectoryWriter
 from torchloom_core.wire.actions import ChangeKnob
 from torchloom_core.wire.events import Tick
 from torchloom_core.wire.messages import Ack, Hello, KnobSpec, Telemetry

@@ -17,9 +17,6 @@ from cyclopts.exceptions import MissingArgumentError
 
 from tests.docs.attached import NAMES, attached
 from tests.docs.pages import PAGES, ROOT, blocks, headings, manual, prose, spans
-from torchloom_core import errors
-from torchloom_core.activation.activation import activate
-from torchloom_core.activation.discovery import ENTRY_POINT_GROUP, discover
 from torchloom_core.cli.app import app
 from torchloom_core.config.loading import parse
 from torchloom_core.config.schema import (
@@ -30,10 +27,13 @@ from torchloom_core.config.schema import (
     Config,
     Lighthouse,
 )
-from torchloom_core.kernel.arbiter.limits import PERSON_LIMITS, POLICY_LIMITS
+from torchloom_core.floor import errors
+from torchloom_core.lab.activation.activation import activate
+from torchloom_core.lab.activation.discovery import ENTRY_POINT_GROUP, discover
+from torchloom_core.live.kernel.arbiter.limits import PERSON_LIMITS, POLICY_LIMITS
+from torchloom_core.live.trajectory.summaries import RECORD_KINDS
+from torchloom_core.live.weaver.operator_service import OperatorService
 from torchloom_core.testing import PolicyContract, PredictorContract
-from torchloom_core.trajectory.summaries import RECORD_KINDS
-from torchloom_core.weaver.operator_service import OperatorService
 from torchloom_core.wire import subjects
 from torchloom_core.wire.events import Reply
 from torchloom_core.wire.operator import Answer
@@ -224,7 +224,7 @@ def test_every_environment_variable_is_documented():
     read = set()
     for package in PACKAGES:
         for path in (ROOT / package).rglob("*.py"):
-            if "demo" not in path.relative_to(ROOT).parts:
+            if "demos" not in path.relative_to(ROOT).parts:
                 source = path.read_text(encoding="utf-8")
                 read |= set(re.findall(r"\bTORCHLOOM_[A-Z_]+", source))
                 read |= set(re.findall(r"environ(?:ment)?\.get\(\s*\"([A-Z_]+)\"", source))

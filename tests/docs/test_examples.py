@@ -6,7 +6,7 @@ import inspect
 
 import pytest
 
-FACES = ("torchloom_core.plugin", "torchloom_core.learning", "torchloom_core.testing")
+FACES = ("torchloom_core.plugin", "torchloom_core.lab.learning", "torchloom_core.testing")
 
 
 def offered():

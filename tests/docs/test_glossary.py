@@ -9,7 +9,7 @@ from torchloom_core.cli.app import app
 
 ROOT = Path(__file__).parents[2]
 DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-PAGE = sorted((ROOT / "torchloom_core" / "dashboard" / "page").glob("*.*"))
+PAGE = sorted((ROOT / "torchloom_core" / "live" / "dashboard" / "page").glob("*.*"))
 EARLIER = re.compile(
     r"\b(control room|stand-bys?|deeds?|errands?|wheel|seats?|knock|remarks?|complaints?|hindcasts?"
     r"|foretelling|calm past|usual time|rails|command life|pause hold)\b",

@@ -4,9 +4,9 @@ import numpy as np
 import pyarrow as pa
 
 from tests.evaluate.traces import HOUR_NS, event
-from torchloom_core.trace.bundle.bundle import Bundle
-from torchloom_core.trace.bundle.schema import Component
-from torchloom_core.trace.bundle.writer import BundleWriter
+from torchloom_core.lab.trace.bundle.bundle import Bundle
+from torchloom_core.lab.trace.bundle.schema import Component
+from torchloom_core.lab.trace.bundle.writer import BundleWriter
 
 DAY_NS = 24 * HOUR_NS
 DAYS, DISKS = 120, 150

@@ -8,16 +8,16 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Config, Costs, Evaluate
-from torchloom_core.evaluate.goodput.arms import Arm
-from torchloom_core.evaluate.goodput.episode import Episode, draw
-from torchloom_core.evaluate.goodput.run import Setting
-from torchloom_core.evaluate.installed import installed
-from torchloom_core.trace.bundle.bundle import Bundle
-from torchloom_core.trace.bundle.schema import Component, Event
-from torchloom_core.trace.bundle.writer import BundleWriter
-from torchloom_core.trace.feed.watched import watch
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.lab.evaluate.goodput.arms import Arm
+from torchloom_core.lab.evaluate.goodput.episode import Episode, draw
+from torchloom_core.lab.evaluate.goodput.run import Setting
+from torchloom_core.lab.evaluate.installed import installed
+from torchloom_core.lab.trace.bundle.bundle import Bundle
+from torchloom_core.lab.trace.bundle.schema import Component, Event
+from torchloom_core.lab.trace.bundle.writer import BundleWriter
+from torchloom_core.lab.trace.feed.watched import watch
 
 START_NS = 1_700_000_000 * SECOND_NS
 HOUR_NS = 3600 * SECOND_NS

@@ -8,8 +8,8 @@ from typing import ClassVar
 import msgspec
 import numpy as np
 
+from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.plugin import Hazard, NeedFaults, hookimpl
-from torchloom_core.trace.bundle.bundle import Bundle
 
 
 class _Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -8,13 +8,17 @@ import pyarrow as pa
 import pytest
 
 from tests.simulate.links import write_links
-from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Allreduce, AllreduceMode, Arbiter, Config
-from torchloom_core.evaluate.allreduce.simulated_trainers import SimulatedTrainers
-from torchloom_core.evaluate.allreduce.workload import workload_of
-from torchloom_core.evaluate.closed_loop import ClosedLoop
-from torchloom_core.evaluate.goodput.episode import rng
-from torchloom_core.kernel.plugins.host import ActivePlugins, ActivePolicy
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.lab.evaluate.allreduce.simulated_trainers import SimulatedTrainers
+from torchloom_core.lab.evaluate.allreduce.workload import workload_of
+from torchloom_core.lab.evaluate.closed_loop import ClosedLoop
+from torchloom_core.lab.evaluate.goodput.episode import rng
+from torchloom_core.lab.simulate.allreduce_run import AllreduceRun
+from torchloom_core.lab.simulate.links import links_of
+from torchloom_core.lab.trace.bundle.bundle import Bundle
+from torchloom_core.lab.trace.synthetic.bandwidth import BandwidthParameters, synthesize_bandwidth
+from torchloom_core.live.kernel.plugins.host import ActivePlugins, ActivePolicy
 from torchloom_core.plugin import (
     ChangeKnob,
     ChangeKnobs,
@@ -24,10 +28,6 @@ from torchloom_core.plugin import (
     ProbeLinks,
     Proposal,
 )
-from torchloom_core.simulate.allreduce_run import AllreduceRun
-from torchloom_core.simulate.links import links_of
-from torchloom_core.trace.bundle.bundle import Bundle
-from torchloom_core.trace.synthetic.bandwidth import BandwidthParameters, synthesize_bandwidth
 
 NONE, INT8 = AllreduceMode(), AllreduceMode(compress_s=0.1)
 JOB = Allreduce(

@@ -11,13 +11,13 @@ from tests.evaluate.test_allreduce_loop import MBIT, BelowInt8, drive
 from tests.evaluate.test_evaluate_command import evaluate, problem
 from tests.simulate.links import write_links
 from torchloom_core.config.schema import SENT_BY_FORMULA, Allreduce, AllreduceMode, Config
-from torchloom_core.errors import ConfigError
-from torchloom_core.evaluate.allreduce import Setting, run_study
-from torchloom_core.evaluate.allreduce.workload import SENT
-from torchloom_core.evaluate.allreduce_results import AllreduceRunResult
-from torchloom_core.evaluate.parallel import Workforce
-from torchloom_core.evaluate.run_cache import RunCache
-from torchloom_core.simulate.links import links_of
+from torchloom_core.floor.errors import ConfigError
+from torchloom_core.lab.evaluate.allreduce import Setting, run_study
+from torchloom_core.lab.evaluate.allreduce.workload import SENT
+from torchloom_core.lab.evaluate.allreduce_results import AllreduceRunResult
+from torchloom_core.lab.evaluate.parallel import Workforce
+from torchloom_core.lab.evaluate.run_cache import RunCache
+from torchloom_core.lab.simulate.links import links_of
 
 JOB = Allreduce(
     gradient_bytes=12_000_000,

@@ -7,23 +7,23 @@ import numpy as np
 import pytest
 
 from tests.evaluate.test_allreduce_loop import Slower, until
-from torchloom_core.activation.activation import activate
-from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import ActionRule, Allreduce, AllreduceMode, Arbiter, Config
-from torchloom_core.evaluate.allreduce import Setting, candidate, run_study
-from torchloom_core.evaluate.allreduce.run import kernel_config
-from torchloom_core.evaluate.allreduce.simulated_trainers import SimulatedTrainers
-from torchloom_core.evaluate.allreduce.workload import workload_of
-from torchloom_core.evaluate.allreduce_results import AllreduceRunResult
-from torchloom_core.evaluate.closed_loop import ClosedLoop
-from torchloom_core.evaluate.goodput.episode import rng
-from torchloom_core.evaluate.installed import installed
-from torchloom_core.evaluate.parallel import Workforce
-from torchloom_core.evaluate.run_cache import RunCache
-from torchloom_core.simulate.allreduce_run import AllreduceRun
-from torchloom_core.simulate.links import links_of
-from torchloom_core.trace.bundle.bundle import Bundle
-from torchloom_core.trace.synthetic.bandwidth import BandwidthParameters, synthesize_bandwidth
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.lab.activation.activation import activate
+from torchloom_core.lab.evaluate.allreduce import Setting, candidate, run_study
+from torchloom_core.lab.evaluate.allreduce.run import kernel_config
+from torchloom_core.lab.evaluate.allreduce.simulated_trainers import SimulatedTrainers
+from torchloom_core.lab.evaluate.allreduce.workload import workload_of
+from torchloom_core.lab.evaluate.allreduce_results import AllreduceRunResult
+from torchloom_core.lab.evaluate.closed_loop import ClosedLoop
+from torchloom_core.lab.evaluate.goodput.episode import rng
+from torchloom_core.lab.evaluate.installed import installed
+from torchloom_core.lab.evaluate.parallel import Workforce
+from torchloom_core.lab.evaluate.run_cache import RunCache
+from torchloom_core.lab.simulate.allreduce_run import AllreduceRun
+from torchloom_core.lab.simulate.links import links_of
+from torchloom_core.lab.trace.bundle.bundle import Bundle
+from torchloom_core.lab.trace.synthetic.bandwidth import BandwidthParameters, synthesize_bandwidth
 
 RANKS = 4
 LEVELS = (10_000.0, 1000.0, 200.0, 50.0, 1000.0)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tests.evaluate.traces import HOUR_NS, drain, event, write_bundle
-from torchloom_core.clock import SECOND_NS
-from torchloom_core.evaluate.forecasts.altered_future import OtherFuture
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.lab.evaluate.forecasts.altered_future import OtherFuture
 
 AFTER_NS = 30 * HOUR_NS
 

@@ -5,13 +5,13 @@ from msgspec.structs import replace
 
 from tests.evaluate.episodes import CONFIG, COSTS, JOB, policies, write
 from torchloom_core.config.schema import Config, Costs, Evaluate
-from torchloom_core.errors import ConfigError
-from torchloom_core.evaluate.goodput.arms import baselines, elastic, random_alarms
-from torchloom_core.evaluate.goodput.candidates import Selection, candidates
-from torchloom_core.evaluate.goodput.job import job_spec, kernel_config, of_trace, paid_nodes
-from torchloom_core.trace.bundle.bundle import Bundle
-from torchloom_core.trace.bundle.schema import Job
-from torchloom_core.trace.bundle.writer import BundleWriter
+from torchloom_core.floor.errors import ConfigError
+from torchloom_core.lab.evaluate.goodput.arms import baselines, elastic, random_alarms
+from torchloom_core.lab.evaluate.goodput.candidates import Selection, candidates
+from torchloom_core.lab.evaluate.goodput.job import job_spec, kernel_config, of_trace, paid_nodes
+from torchloom_core.lab.trace.bundle.bundle import Bundle
+from torchloom_core.lab.trace.bundle.schema import Job
+from torchloom_core.lab.trace.bundle.writer import BundleWriter
 
 ARMS = {arm.name: arm for arm in baselines(policies(), JOB)}
 PER_STEP = replace(CONFIG, evaluate=replace(JOB, recovery="per_step"))

@@ -7,8 +7,8 @@ from tests.evaluate.traces import HOUR_NS, HOUR_S, event, task, watched, write_b
 from tests.trace.small import START_NS, at
 from tests.trace.small import bundle as small_bundle
 from torchloom_core.config.schema import Costs
-from torchloom_core.errors import PluginError
-from torchloom_core.evaluate.forecasts.backtest_forecasts import (
+from torchloom_core.floor.errors import PluginError
+from torchloom_core.lab.evaluate.forecasts.backtest_forecasts import (
     BacktestForecasts,
     backtest_forecasts,
     backtest_forecasts_of_all,
@@ -19,8 +19,8 @@ from torchloom_core.evaluate.forecasts.backtest_forecasts import (
     random_scores,
     refuse_too_many,
 )
+from torchloom_core.lab.trace.bundle.schema import Component
 from torchloom_core.plugin import Hazard, Need, NeedFaults
-from torchloom_core.trace.bundle.schema import Component
 
 
 class Stub:

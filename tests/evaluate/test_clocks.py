@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from tests.evaluate.traces import FOREVER_NS, HOUR_NS, drain, event, hours, task, watched
-from torchloom_core.evaluate.forecasts.alarms import Judged, threshold_for
-from torchloom_core.evaluate.forecasts.backtest_forecasts import random_scores
-from torchloom_core.evaluate.forecasts.labels import incidents, outcomes
-from torchloom_core.evaluate.forecasts.scores import score
-from torchloom_core.learning.forecast_score import FEW
-from torchloom_core.learning.skill import with_verdict
-from torchloom_core.trace.bundle.schema import Component
+from torchloom_core.lab.evaluate.forecasts.alarms import Judged, threshold_for
+from torchloom_core.lab.evaluate.forecasts.backtest_forecasts import random_scores
+from torchloom_core.lab.evaluate.forecasts.labels import incidents, outcomes
+from torchloom_core.lab.evaluate.forecasts.scores import score
+from torchloom_core.lab.learning.forecast_score import FEW
+from torchloom_core.lab.learning.skill import with_verdict
+from torchloom_core.lab.trace.bundle.schema import Component
 
 DAY_H = 24
 DAYS, CUT, NODES = 120, 72, 120

@@ -23,18 +23,18 @@ from tests.evaluate.episodes import (
     some_events,
     write,
 )
-from torchloom_core.clock import SECOND_NS
-from torchloom_core.evaluate.closed_loop import ClosedLoop
-from torchloom_core.evaluate.forecasts.altered_future import OtherFuture
-from torchloom_core.evaluate.goodput.arms import Arm, baselines, random_alarms
-from torchloom_core.evaluate.goodput.job import job_spec, kernel_config
-from torchloom_core.evaluate.goodput.run import play, plugins_of, simulate
-from torchloom_core.evaluate.goodput.simulated_fleet import SimulatedFleet
-from torchloom_core.kernel.plugins.host import ActivePlugins, ActivePolicy
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.lab.evaluate.closed_loop import ClosedLoop
+from torchloom_core.lab.evaluate.forecasts.altered_future import OtherFuture
+from torchloom_core.lab.evaluate.goodput.arms import Arm, baselines, random_alarms
+from torchloom_core.lab.evaluate.goodput.job import job_spec, kernel_config
+from torchloom_core.lab.evaluate.goodput.run import play, plugins_of, simulate
+from torchloom_core.lab.evaluate.goodput.simulated_fleet import SimulatedFleet
+from torchloom_core.lab.simulate.model import FleetModel
+from torchloom_core.lab.simulate.scenario import Hit
+from torchloom_core.live.kernel.plugins.host import ActivePlugins, ActivePolicy
 from torchloom_core.plugin import Hazard, Need, NeedForecast
 from torchloom_core.plugin.needs import windows_s
-from torchloom_core.simulate.model import FleetModel
-from torchloom_core.simulate.scenario import Hit
 from torchloom_core.wire.actions import (
     AdmitGroup,
     Alert,

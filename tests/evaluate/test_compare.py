@@ -4,11 +4,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from torchloom_core.evaluate.arm_results import Verdicts
-from torchloom_core.evaluate.goodput import compare
-from torchloom_core.evaluate.goodput.arms import Arm, elastic
-from torchloom_core.evaluate.goodput.episode import rng
-from torchloom_core.evaluate.results import RunResult
+from torchloom_core.lab.evaluate.arm_results import Verdicts
+from torchloom_core.lab.evaluate.goodput import compare
+from torchloom_core.lab.evaluate.goodput.arms import Arm, elastic
+from torchloom_core.lab.evaluate.goodput.episode import rng
+from torchloom_core.lab.evaluate.results import RunResult
 
 
 def run(goodput, **fields):

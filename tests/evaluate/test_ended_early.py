@@ -11,7 +11,7 @@ import pytest
 from tests.deadlines import DEADLINE_S
 from tests.evaluate.episodes import TORCHLOOM_TOML, some_events, write
 from tests.waiting import until
-from torchloom_core.files import write_whole
+from torchloom_core.floor.files import write_whole
 
 pytestmark = pytest.mark.integration
 

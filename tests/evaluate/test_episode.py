@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from tests.evaluate.episodes import DAY_NS, DAYS, HOUR_NS, JOB, NODES, START_NS, event, write
 from tests.trace.small import bundle
-from torchloom_core.errors import TraceError
-from torchloom_core.evaluate.goodput.episode import draw, episode_of, opened, rng, span_ns
-from torchloom_core.trace.bundle.schema import Component
-from torchloom_core.trace.feed.watched import watch
+from torchloom_core.floor.errors import TraceError
+from torchloom_core.lab.evaluate.goodput.episode import draw, episode_of, opened, rng, span_ns
+from torchloom_core.lab.trace.bundle.schema import Component
+from torchloom_core.lab.trace.feed.watched import watch
 from torchloom_core.wire.events import NodeFault
 
 END_NS = START_NS + DAYS * DAY_NS

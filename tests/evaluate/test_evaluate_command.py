@@ -16,10 +16,10 @@ from tests.evaluate.episodes import (
     write,
 )
 from torchloom_core.cli.app import app
-from torchloom_core.errors import TorchloomError
-from torchloom_core.evaluate import evaluation
-from torchloom_core.evaluate.evaluation import names_of
-from torchloom_core.evaluate.results import TraceResults
+from torchloom_core.floor.errors import TorchloomError
+from torchloom_core.lab.evaluate import evaluation
+from torchloom_core.lab.evaluate.evaluation import names_of
+from torchloom_core.lab.evaluate.results import TraceResults
 
 pytestmark = pytest.mark.slow
 
@@ -267,7 +267,7 @@ def test_invalid_predictors_are_refused_before_the_first_forecast(folder, monkey
         "[predictors.fault_history]\nmodel = 'old.tlmodel'\n[policies.failure_forecast]\n"
         "predictor = 'fault_history'\naccept_unskilled = true\n"
     )
-    monkeypatch.setattr("torchloom_core.evaluate.forecasts.scoring.backtest_forecasts", never)
+    monkeypatch.setattr("torchloom_core.lab.evaluate.forecasts.scoring.backtest_forecasts", never)
     before = () if "--config" in words else ("--predictor", "trend")
     assert text in problem("small.tltrace", "--mode", "replay", *before, *words.split())
 
@@ -275,7 +275,7 @@ def test_invalid_predictors_are_refused_before_the_first_forecast(folder, monkey
 def test_a_missing_metric_is_reported_before_the_first_forecast(folder, caplog, monkeypatch):
     write(folder / "warm.tltrace", some_events(), metrics=("heat",))
     (folder / "torchloom.toml").write_text("[predictors.trend]\nmetric = 'heta'\n")
-    target = "torchloom_core.evaluate.forecasts.scoring.backtest_forecasts"
+    target = "torchloom_core.lab.evaluate.forecasts.scoring.backtest_forecasts"
     monkeypatch.setattr(target, lambda *_, **__: pytest.fail(caplog.text))
     words = ("--mode", "replay", "--predictor", "trend", "--policy", "failure_forecast")
     with pytest.raises(pytest.fail.Exception):

@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from torchloom_core.evaluate.forecasts.failure_history import (
+from torchloom_core.lab.evaluate.forecasts.failure_history import (
     FailureHistory,
     failure_history_of,
     leak_by_group,
     leak_by_total,
 )
-from torchloom_core.evaluate.forecasts.labels import Incidents
-from torchloom_core.evaluate.forecasts.relations import DAY_NS
+from torchloom_core.lab.evaluate.forecasts.labels import Incidents
+from torchloom_core.lab.evaluate.forecasts.relations import DAY_NS
 
 NAN = np.nan
 

@@ -10,7 +10,7 @@ from scipy.special import expit, logit
 from scipy.stats import t as student
 
 from tests.evaluate.traces import hours
-from torchloom_core.evaluate.forecasts.intervals import (
+from torchloom_core.lab.evaluate.forecasts.intervals import (
     Clusters,
     Estimate,
     average_precision,

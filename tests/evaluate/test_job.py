@@ -7,9 +7,9 @@ import pytest
 from msgspec.structs import replace
 
 from torchloom_core.config.schema import Arbiter, Config, Costs, Evaluate, Weaver
-from torchloom_core.errors import TraceError
-from torchloom_core.evaluate.goodput.arms import Arm, elastic
-from torchloom_core.evaluate.goodput.job import (
+from torchloom_core.floor.errors import TraceError
+from torchloom_core.lab.evaluate.goodput.arms import Arm, elastic
+from torchloom_core.lab.evaluate.goodput.job import (
     INSURANCE_S,
     job_spec,
     kernel_config,
@@ -18,10 +18,10 @@ from torchloom_core.evaluate.goodput.job import (
     reported_keys,
     standbys_of,
 )
-from torchloom_core.simulate.scenario import JobSpec, Tier
-from torchloom_core.trace.bundle.bundle import Bundle
-from torchloom_core.trace.bundle.schema import Job
-from torchloom_core.trace.bundle.writer import BundleWriter
+from torchloom_core.lab.simulate.scenario import JobSpec, Tier
+from torchloom_core.lab.trace.bundle.bundle import Bundle
+from torchloom_core.lab.trace.bundle.schema import Job
+from torchloom_core.lab.trace.bundle.writer import BundleWriter
 
 EVALUATE = Evaluate(
     tick_s=100.0,

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.evaluate.traces import FOREVER_NS, HOUR_NS, drain, event, hours, task, watched
-from torchloom_core.errors import TraceError
-from torchloom_core.evaluate.forecasts.labels import Task, incidents, outcomes
-from torchloom_core.trace.bundle.schema import Component
-from torchloom_core.trace.feed.silences import Silence
+from torchloom_core.floor.errors import TraceError
+from torchloom_core.lab.evaluate.forecasts.labels import Task, incidents, outcomes
+from torchloom_core.lab.trace.bundle.schema import Component
+from torchloom_core.lab.trace.feed.silences import Silence
 
 NAN = float("nan")
 

@@ -8,12 +8,12 @@ import pytest
 from msgspec.structs import replace
 
 from tests.evaluate.traces import HOUR_NS, HOUR_S, drain, event, judge, task, write_bundle
-from torchloom_core.errors import LeakError, TraceError
-from torchloom_core.evaluate.forecasts.backtest_forecasts import (
+from torchloom_core.floor.errors import LeakError, TraceError
+from torchloom_core.lab.evaluate.forecasts.backtest_forecasts import (
     backtest_forecasts,
 )
-from torchloom_core.evaluate.forecasts.external_scores import given_scores, score_given
-from torchloom_core.evaluate.forecasts.leaks import (
+from torchloom_core.lab.evaluate.forecasts.external_scores import given_scores, score_given
+from torchloom_core.lab.evaluate.forecasts.leaks import (
     flags_of,
     is_point_adjusted,
     refuse_early_availability,
@@ -21,8 +21,8 @@ from torchloom_core.evaluate.forecasts.leaks import (
     refuse_trained,
     suspicious_features,
 )
+from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.plugin import Hazard, Need
-from torchloom_core.trace.bundle.bundle import Bundle
 
 DAY_NS = 24 * HOUR_NS
 CUT = 60

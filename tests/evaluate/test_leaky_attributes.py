@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from tests.evaluate.disks import DAY_NS, DAYS, DISKS, EPOCH_S, lives
-from torchloom_core.evaluate.forecasts.failure_history import FailureHistory
-from torchloom_core.evaluate.forecasts.leaky_attributes import GROUP, leaky_attributes
-from torchloom_core.trace.bundle.bundle import Bundle
-from torchloom_core.trace.bundle.schema import Component
-from torchloom_core.trace.bundle.writer import BundleWriter
-from torchloom_core.trace.feed.watched import watch
+from torchloom_core.lab.evaluate.forecasts.failure_history import FailureHistory
+from torchloom_core.lab.evaluate.forecasts.leaky_attributes import GROUP, leaky_attributes
+from torchloom_core.lab.trace.bundle.bundle import Bundle
+from torchloom_core.lab.trace.bundle.schema import Component
+from torchloom_core.lab.trace.bundle.writer import BundleWriter
+from torchloom_core.lab.trace.feed.watched import watch
 
 START_NS = EPOCH_S * 10**9
 

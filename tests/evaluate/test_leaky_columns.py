@@ -6,14 +6,14 @@ import pytest
 from tests.evaluate.disks import DAY_NS, DISKS, bundle_of, columns
 from tests.trace.small import NODES, START_NS, at
 from tests.trace.small import bundle as small_bundle
-from torchloom_core.evaluate.forecasts.failure_history import FailureHistory
-from torchloom_core.evaluate.forecasts.leaky_columns import (
+from torchloom_core.lab.evaluate.forecasts.failure_history import FailureHistory
+from torchloom_core.lab.evaluate.forecasts.leaky_columns import (
     AGES,
     leaky_columns,
     summarize_telemetry,
 )
-from torchloom_core.trace.bundle import telemetry
-from torchloom_core.trace.bundle.schema import Component
+from torchloom_core.lab.trace.bundle import telemetry
+from torchloom_core.lab.trace.bundle.schema import Component
 
 
 def flagged(bundle, failed, metrics, horizon_d=3, horizon_ns=None):

@@ -3,8 +3,8 @@
 import numpy as np
 
 from tests.evaluate.traces import HOUR_NS, event, task, watched
-from torchloom_core.evaluate.forecasts.leaky_events import leaky_kinds
-from torchloom_core.evaluate.forecasts.leaky_service import leaky_service
+from torchloom_core.lab.evaluate.forecasts.leaky_events import leaky_kinds
+from torchloom_core.lab.evaluate.forecasts.leaky_service import leaky_service
 
 DAY_NS = 24 * HOUR_NS
 ROWS = 40

@@ -6,13 +6,13 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from torchloom_core.evaluate.forecasts.labels import Incidents
-from torchloom_core.evaluate.forecasts.leaky_returns import (
+from torchloom_core.lab.evaluate.forecasts.labels import Incidents
+from torchloom_core.lab.evaluate.forecasts.leaky_returns import (
     _between_failures,
     _firsts,
     leaky_returns,
 )
-from torchloom_core.trace.bundle.telemetry import conform
+from torchloom_core.lab.trace.bundle.telemetry import conform
 
 SECOND_NS = 10**9
 START_S, LENGTH_S = 1_700_000_000, 100

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 from tests.evaluate.episodes import CONFIG, COSTS, JOB, candidate, event, scene_of, write
 from tests.evaluate.test_closed_loop import drive
 from tests.simulate.fleets import GPUS, S, Tier, fleet, gpu_s, lost_node, plain_job
-from torchloom_core.evaluate.goodput.job import kernel_config
-from torchloom_core.kernel.plugins.host import ActivePlugins, ActivePolicy
+from torchloom_core.lab.evaluate.goodput.job import kernel_config
+from torchloom_core.live.kernel.plugins.host import ActivePlugins, ActivePolicy
 from torchloom_core.plugin import Costs, Hazard, Reserve
 from torchloom_policies.failure_forecast import FailureForecastPolicy
 

@@ -4,15 +4,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from torchloom_core.clock import SECOND_NS
-from torchloom_core.evaluate.forecasts.backtest_forecasts import BacktestForecasts, judge
-from torchloom_core.evaluate.forecasts.labels import Task
-from torchloom_core.fitting.examples import Examples
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.lab.evaluate.forecasts.backtest_forecasts import BacktestForecasts, judge
+from torchloom_core.lab.evaluate.forecasts.labels import Task
+from torchloom_core.lab.fitting.examples import Examples
+from torchloom_core.lab.trace.bundle.bundle import Bundle
+from torchloom_core.lab.trace.bundle.schema import Event
+from torchloom_core.lab.trace.bundle.writer import BundleWriter
+from torchloom_core.lab.trace.feed.watched import watch
 from torchloom_core.plugin import Need
-from torchloom_core.trace.bundle.bundle import Bundle
-from torchloom_core.trace.bundle.schema import Event
-from torchloom_core.trace.bundle.writer import BundleWriter
-from torchloom_core.trace.feed.watched import watch
 
 DAY_S, DAY_NS = 86_400.0, 86_400 * SECOND_NS
 DAYS, FAILS, BACK = 20, 6, 15

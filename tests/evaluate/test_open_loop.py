@@ -17,25 +17,25 @@ from tests.evaluate.episodes import (
 )
 from tests.fitting.models import changed
 from tests.kernel.runs import hello, telemetry
-from torchloom_core.activation.activation import activate
-from torchloom_core.activation.discovery import discover
-from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.loading import parse
-from torchloom_core.dispatch.policy_guard import RecordedGuard
-from torchloom_core.errors import LeakError, ModelError, PluginError, TraceError
-from torchloom_core.evaluate.assumptions import of_replay
-from torchloom_core.evaluate.forecasts.labels import Task
-from torchloom_core.evaluate.forecasts.scoring import Scoring, scorer_of, split_ns
-from torchloom_core.evaluate.goodput.arms import Arm
-from torchloom_core.evaluate.goodput.candidates import Forecaster
-from torchloom_core.evaluate.open_loop import recorded_verdicts, replay_policies
-from torchloom_core.kernel.kernel import Kernel
-from torchloom_core.learning.calibration import Calibration
-from torchloom_core.learning.model import Model
-from torchloom_core.trace.bundle.bundle import Bundle
-from torchloom_core.trace.recorded.from_trajectory import from_trajectory
-from torchloom_core.trace.recorded.recorded import recorded_incarnation
-from torchloom_core.trajectory.writer import TrajectoryWriter
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.floor.errors import LeakError, ModelError, PluginError, TraceError
+from torchloom_core.lab.activation.activation import activate
+from torchloom_core.lab.activation.discovery import discover
+from torchloom_core.lab.evaluate.assumptions import of_replay
+from torchloom_core.lab.evaluate.forecasts.labels import Task
+from torchloom_core.lab.evaluate.forecasts.scoring import Scoring, scorer_of, split_ns
+from torchloom_core.lab.evaluate.goodput.arms import Arm
+from torchloom_core.lab.evaluate.goodput.candidates import Forecaster
+from torchloom_core.lab.evaluate.open_loop import recorded_verdicts, replay_policies
+from torchloom_core.lab.learning.calibration import Calibration
+from torchloom_core.lab.learning.model import Model
+from torchloom_core.lab.trace.bundle.bundle import Bundle
+from torchloom_core.lab.trace.recorded.from_trajectory import from_trajectory
+from torchloom_core.lab.trace.recorded.recorded import recorded_incarnation
+from torchloom_core.live.dispatch.policy_guard import RecordedGuard
+from torchloom_core.live.kernel.kernel import Kernel
+from torchloom_core.live.trajectory.writer import TrajectoryWriter
 from torchloom_core.wire.events import Recovered, Tick, Verdict
 from torchloom_core.wire.messages import Telemetry
 
@@ -252,7 +252,7 @@ def test_a_model_is_scored_by_the_task_that_it_was_fitted_for(bundle, fitted, tm
 
 @pytest.fixture(scope="module")
 def fitted(bundle, tmp_path_factory):
-    from torchloom_core.fitting.fit import FitSettings, fit
+    from torchloom_core.lab.fitting.fit import FitSettings, fit
 
     info = next(i for i in discover() if i.name == "fault_history")
     until = FitSettings(until_ns=START_NS + 3 * DAY_NS, tick_s=3600.0, repair_s=86_400.0)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from torchloom_core.evaluate.forecasts.relations import (
+from torchloom_core.lab.evaluate.forecasts.relations import (
     DAY_NS,
     SEPARATED,
     auc,

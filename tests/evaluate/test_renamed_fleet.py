@@ -3,16 +3,16 @@
 import numpy as np
 
 from tests.trace.small import at, bundle, fault
-from torchloom_core.evaluate.forecasts.alarms import threshold_for
-from torchloom_core.evaluate.forecasts.backtest_forecasts import (
+from torchloom_core.lab.evaluate.forecasts.alarms import threshold_for
+from torchloom_core.lab.evaluate.forecasts.backtest_forecasts import (
     BacktestForecasts,
     judge,
     random_scores,
 )
-from torchloom_core.evaluate.forecasts.labels import Task
-from torchloom_core.evaluate.forecasts.scores import score
-from torchloom_core.learning.skill import RANDOM, with_verdict
-from torchloom_core.trace.feed.watched import watch
+from torchloom_core.lab.evaluate.forecasts.labels import Task
+from torchloom_core.lab.evaluate.forecasts.scores import score
+from torchloom_core.lab.learning.skill import RANDOM, with_verdict
+from torchloom_core.lab.trace.feed.watched import watch
 
 DAY_S = 86_400
 DAYS, RENAMED, NODES = 160, 100, 250

@@ -2,7 +2,7 @@ import importlib
 import importlib.metadata
 from types import SimpleNamespace
 
-from torchloom_core.evaluate import run_cache
+from torchloom_core.lab.evaluate import run_cache
 
 
 def digest() -> str:

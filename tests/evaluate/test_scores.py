@@ -8,18 +8,18 @@ from hypothesis.extra.numpy import arrays
 from sklearn.metrics import average_precision_score
 
 from tests.evaluate.traces import HOUR_S, drain, event, hours, judge, task
-from torchloom_core.clock import SECOND_NS
-from torchloom_core.evaluate.forecasts.alarms import leads_s, scored_incidents, threshold_for
-from torchloom_core.evaluate.forecasts.intervals import (
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.lab.evaluate.forecasts.alarms import leads_s, scored_incidents, threshold_for
+from torchloom_core.lab.evaluate.forecasts.intervals import (
     Clusters,
     average_precision,
     exact_rate,
     exact_share,
     ratio,
 )
-from torchloom_core.evaluate.forecasts.scores import samples_of, score
-from torchloom_core.learning.forecast_score import FEW
-from torchloom_core.learning.skill import verdict
+from torchloom_core.lab.evaluate.forecasts.scores import samples_of, score
+from torchloom_core.lab.learning.forecast_score import FEW
+from torchloom_core.lab.learning.skill import verdict
 
 NAN = float("nan")
 

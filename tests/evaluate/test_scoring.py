@@ -10,20 +10,20 @@ from msgspec.structs import replace
 from tests.evaluate.episodes import CONFIG, HOUR_NS, JOB, some_events, write
 from tests.evaluate.hindsight import disks
 from tests.fitting.models import changed
-from torchloom_core.errors import ConfigError, LeakError, PluginError, TraceError
-from torchloom_core.evaluate.forecasts.over_fleets import Pool
-from torchloom_core.evaluate.forecasts.scoring import (
+from torchloom_core.floor.errors import ConfigError, LeakError, PluginError, TraceError
+from torchloom_core.lab.evaluate.forecasts.over_fleets import Pool
+from torchloom_core.lab.evaluate.forecasts.scoring import (
     Scoring,
     _leaky,
     scorer_of,
     split_ns,
 )
-from torchloom_core.evaluate.goodput.candidates import Forecaster
-from torchloom_core.evaluate.installed import installed
-from torchloom_core.fitting.fit import fit
-from torchloom_core.fitting.stages import FitSettings
-from torchloom_core.learning.skill import leaky, verdict
-from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.lab.evaluate.goodput.candidates import Forecaster
+from torchloom_core.lab.evaluate.installed import installed
+from torchloom_core.lab.fitting.fit import fit
+from torchloom_core.lab.fitting.stages import FitSettings
+from torchloom_core.lab.learning.skill import leaky, verdict
+from torchloom_core.lab.trace.bundle.bundle import Bundle
 
 LATE = '''
 """Gives no forecast at first, then a constant one, and then a different one."""

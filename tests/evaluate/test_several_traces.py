@@ -8,9 +8,9 @@ import pytest
 
 from tests.evaluate.episodes import DAY_NS, START_NS, TORCHLOOM_TOML, event, some_events, write
 from torchloom_core.cli.app import app
-from torchloom_core.errors import TorchloomError
-from torchloom_core.trace.bundle.schema import Component
-from torchloom_core.trace.bundle.writer import BundleWriter
+from torchloom_core.floor.errors import TorchloomError
+from torchloom_core.lab.trace.bundle.schema import Component
+from torchloom_core.lab.trace.bundle.writer import BundleWriter
 
 pytestmark = pytest.mark.slow
 

@@ -18,18 +18,18 @@ from tests.evaluate.episodes import (
     some_events,
     write,
 )
-from torchloom_core.errors import StateError, TraceError
-from torchloom_core.evaluate.goodput import compare, sensitivity
-from torchloom_core.evaluate.goodput.arms import baselines, without_policies
-from torchloom_core.evaluate.goodput.job import job_spec
-from torchloom_core.evaluate.goodput.run import simulate
-from torchloom_core.evaluate.goodput.study import run_study
-from torchloom_core.evaluate.goodput.study_task import StudyTask
-from torchloom_core.evaluate.parallel import Workforce
-from torchloom_core.evaluate.report.findings import findings, warnings
-from torchloom_core.evaluate.results import RunResult, Simulation, TraceResults
-from torchloom_core.evaluate.run_cache import RunCache
-from torchloom_core.evaluate.runner import Runner
+from torchloom_core.floor.errors import StateError, TraceError
+from torchloom_core.lab.evaluate.goodput import compare, sensitivity
+from torchloom_core.lab.evaluate.goodput.arms import baselines, without_policies
+from torchloom_core.lab.evaluate.goodput.job import job_spec
+from torchloom_core.lab.evaluate.goodput.run import simulate
+from torchloom_core.lab.evaluate.goodput.study import run_study
+from torchloom_core.lab.evaluate.goodput.study_task import StudyTask
+from torchloom_core.lab.evaluate.parallel import Workforce
+from torchloom_core.lab.evaluate.report.findings import findings, warnings
+from torchloom_core.lab.evaluate.results import RunResult, Simulation, TraceResults
+from torchloom_core.lab.evaluate.run_cache import RunCache
+from torchloom_core.lab.evaluate.runner import Runner
 
 SEEDS = 2
 QUICK = replace(CONFIG, evaluate=replace(JOB, days=1.0))

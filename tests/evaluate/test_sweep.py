@@ -11,14 +11,14 @@ from rich.console import Console
 
 from tests.evaluate.episodes import CONFIG, JOB, policies, setting_of, some_events, write
 from tests.evaluate.report.reports import report, simulation
-from torchloom_core.errors import ConfigError
-from torchloom_core.evaluate.goodput.arms import elastic
-from torchloom_core.evaluate.goodput.run import Setting, simulate
-from torchloom_core.evaluate.goodput.sweep import Range, arms_of, range_of, sweep
-from torchloom_core.evaluate.report import tables
-from torchloom_core.evaluate.report.sweep import enough, recommendations, sweep_plot
-from torchloom_core.evaluate.report.wording import estimate
-from torchloom_core.evaluate.results import RunResult
+from torchloom_core.floor.errors import ConfigError
+from torchloom_core.lab.evaluate.goodput.arms import elastic
+from torchloom_core.lab.evaluate.goodput.run import Setting, simulate
+from torchloom_core.lab.evaluate.goodput.sweep import Range, arms_of, range_of, sweep
+from torchloom_core.lab.evaluate.report import tables
+from torchloom_core.lab.evaluate.report.sweep import enough, recommendations, sweep_plot
+from torchloom_core.lab.evaluate.report.wording import estimate
+from torchloom_core.lab.evaluate.results import RunResult
 
 SEEDS = 6
 QUICK = replace(CONFIG, evaluate=replace(JOB, days=1.0, recovery="per_step"))

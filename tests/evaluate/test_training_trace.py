@@ -7,16 +7,16 @@ import pytest
 from msgspec.structs import replace
 
 from tests.evaluate.episodes import CONFIG, DAY_NS, START_NS, event, some_events, write
-from torchloom_core.activation.discovery import discover
-from torchloom_core.errors import LeakError
-from torchloom_core.evaluate.forecasts.scoring import Scoring, scorer_of
-from torchloom_core.evaluate.forecasts.training_trace import was_fitted_on
-from torchloom_core.evaluate.goodput.candidates import Forecaster
-from torchloom_core.fitting.fit import fit
-from torchloom_core.fitting.stages import FitSettings
-from torchloom_core.trace.bundle.derived import DerivedBundle
-from torchloom_core.trace.bundle.recording import prints, same_recording
-from torchloom_core.trace.bundle.telemetry import conform
+from torchloom_core.floor.errors import LeakError
+from torchloom_core.lab.activation.discovery import discover
+from torchloom_core.lab.evaluate.forecasts.scoring import Scoring, scorer_of
+from torchloom_core.lab.evaluate.forecasts.training_trace import was_fitted_on
+from torchloom_core.lab.evaluate.goodput.candidates import Forecaster
+from torchloom_core.lab.fitting.fit import fit
+from torchloom_core.lab.fitting.stages import FitSettings
+from torchloom_core.lab.trace.bundle.derived import DerivedBundle
+from torchloom_core.lab.trace.bundle.recording import prints, same_recording
+from torchloom_core.lab.trace.bundle.telemetry import conform
 
 UNTIL_NS = START_NS + 3 * DAY_NS
 EVENTS = some_events(count=60)

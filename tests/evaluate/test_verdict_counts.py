@@ -2,8 +2,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchloom_core.evaluate.arm_results import Verdicts
-from torchloom_core.evaluate.verdict_counts import VerdictCounts, mean_verdicts
+from torchloom_core.lab.evaluate.arm_results import Verdicts
+from torchloom_core.lab.evaluate.verdict_counts import VerdictCounts, mean_verdicts
 from torchloom_core.wire.actions import Alert, CordonNode, Migrate
 from torchloom_core.wire.events import Verdict
 

@@ -3,13 +3,13 @@
 import numpy as np
 import pyarrow as pa
 
-from torchloom_core.clock import SECOND_NS
-from torchloom_core.evaluate.forecasts.alarms import Judged
-from torchloom_core.evaluate.forecasts.labels import Task, incidents, outcomes
-from torchloom_core.trace.bundle.bundle import Bundle
-from torchloom_core.trace.bundle.schema import ActionTaken, Component, Event
-from torchloom_core.trace.bundle.writer import BundleWriter
-from torchloom_core.trace.feed.watched import Watched
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.lab.evaluate.forecasts.alarms import Judged
+from torchloom_core.lab.evaluate.forecasts.labels import Task, incidents, outcomes
+from torchloom_core.lab.trace.bundle.bundle import Bundle
+from torchloom_core.lab.trace.bundle.schema import ActionTaken, Component, Event
+from torchloom_core.lab.trace.bundle.writer import BundleWriter
+from torchloom_core.lab.trace.feed.watched import Watched
 
 HOUR_S = 3600.0
 HOUR_NS = 3600 * SECOND_NS

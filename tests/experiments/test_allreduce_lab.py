@@ -12,8 +12,8 @@ from experiments.allreduce.arm import Arm, Settings, play_arm
 from experiments.allreduce.lab import EXIT_NOT_HERE
 from experiments.allreduce.model import Workload
 from experiments.allreduce.schedule import steps
-from torchloom_core.cli.demo.bandwidth import namespaces
-from torchloom_core.cli.demo.bandwidth.namespaces import Lab, NoLabError, Rate, reason_for_none
+from torchloom_core.demos.bandwidth import namespaces
+from torchloom_core.demos.bandwidth.namespaces import Lab, NoLabError, Rate, reason_for_none
 
 PORT = 9000
 RECEIVER = """
@@ -96,7 +96,7 @@ def test_what_a_crash_has_left_is_gone_with_the_next_down_and_its_processes_with
         pytest.skip(f"no lab here: {reason}")
     crashing = (
         "import os, subprocess\n"
-        "from torchloom_core.cli.demo.bandwidth import namespaces as lab\n"
+        "from torchloom_core.demos.bandwidth import namespaces as lab\n"
         f"there = lab.Lab(2, {name!r})\n"
         "there.up()\n"
         "sleep = there.inside(0, ['sh', '-c', 'echo $$; exec sleep 600 > /dev/null'])\n"

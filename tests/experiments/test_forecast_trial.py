@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from experiments.forecast_trial.trial import DAY_NS, DAY_S, Candidate, Fold, Trial, run
-from torchloom_core.evaluate.forecasts.labels import Task
+from torchloom_core.lab.evaluate.forecasts.labels import Task
+from torchloom_core.lab.trace import Bundle, BundleWriter, Component, Event
 from torchloom_core.plugin import Hazard
-from torchloom_core.trace import Bundle, BundleWriter, Component, Event
 from torchloom_predictors.fault_history import FaultHistoryPredictor
 
 NODES, DAYS, CUT_D, START_NS = 40, 80, 48, 1_700_000_000 * 10**9

@@ -5,11 +5,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from torchloom_core.activation.activation import activate
 from torchloom_core.config.loading import load
-from torchloom_core.evaluate.goodput.job import STALLS, paid_nodes
-from torchloom_core.evaluate.installed import installed
-from torchloom_core.trace.importers.infinitehbd import NODES
+from torchloom_core.lab.activation.activation import activate
+from torchloom_core.lab.evaluate.goodput.job import STALLS, paid_nodes
+from torchloom_core.lab.evaluate.installed import installed
+from torchloom_core.lab.trace.importers.infinitehbd import NODES
 
 HERE = Path(__file__).parents[2] / "experiments" / "goodput_2048"
 

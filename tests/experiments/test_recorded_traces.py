@@ -12,8 +12,8 @@ from experiments.asd_detection.recording import STEP_S, import_asd
 from experiments.backblaze_forecasts import run as backblaze
 from experiments.forecast_trial.trial import Fold, run
 from experiments.infinitehbd_forecasts import run as infinitehbd
-from torchloom_core.trace import Bundle
-from torchloom_core.trace.importers import import_backblaze, import_infinitehbd
+from torchloom_core.lab.trace import Bundle
+from torchloom_core.lab.trace.importers import import_backblaze, import_infinitehbd
 
 pytestmark = pytest.mark.integration
 

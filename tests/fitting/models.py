@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from torchloom_core.learning.model import Model
+from torchloom_core.lab.learning.model import Model
 
 
 def changed(model, **changes):

@@ -3,7 +3,7 @@
 import msgspec
 import numpy as np
 
-from torchloom_core.activation.discovery import PluginInfo
+from torchloom_core.lab.activation.discovery import PluginInfo
 from torchloom_core.plugin import Hazard, Need
 
 DAY_S = 86_400.0

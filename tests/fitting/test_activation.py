@@ -9,14 +9,14 @@ from msgspec.structs import replace
 
 from tests.fitting.models import changed
 from tests.fitting.plugins import Blind, Heat, info
-from torchloom_core.activation.activation import activate
-from torchloom_core.activation.discovery import PluginInfo
 from torchloom_core.config.loading import parse
 from torchloom_core.config.schema import Config
-from torchloom_core.errors import ConfigError, ModelError
-from torchloom_core.evaluate.forecasts.intervals import exact_share
-from torchloom_core.fitting.fit import fit
-from torchloom_core.learning.model import Model
+from torchloom_core.floor.errors import ConfigError, ModelError
+from torchloom_core.lab.activation.activation import activate
+from torchloom_core.lab.activation.discovery import PluginInfo
+from torchloom_core.lab.evaluate.forecasts.intervals import exact_share
+from torchloom_core.lab.fitting.fit import fit
+from torchloom_core.lab.learning.model import Model
 from torchloom_core.plugin import NeedForecast
 from torchloom_core.plugin.contract import contract_problem
 from torchloom_core.testing import view_of

@@ -5,13 +5,13 @@ import pytest
 
 from tests.evaluate.traces import HOUR_NS, event
 from tests.fitting.plugins import Blind
-from torchloom_core.activation.discovery import discover
-from torchloom_core.fitting.fit import fit
-from torchloom_core.fitting.stages import FitSettings, Fitting
-from torchloom_core.learning.card import to_markdown
-from torchloom_core.trace.bundle.bundle import Bundle
-from torchloom_core.trace.bundle.schema import Component
-from torchloom_core.trace.bundle.writer import BundleWriter
+from torchloom_core.lab.activation.discovery import discover
+from torchloom_core.lab.fitting.fit import fit
+from torchloom_core.lab.fitting.stages import FitSettings, Fitting
+from torchloom_core.lab.learning.card import to_markdown
+from torchloom_core.lab.trace.bundle.bundle import Bundle
+from torchloom_core.lab.trace.bundle.schema import Component
+from torchloom_core.lab.trace.bundle.writer import BundleWriter
 
 DAYS, DISKS = 120, 200
 SAME_MODEL = "faults a node of the others whose model is the same, halved every 10 d"

@@ -8,13 +8,13 @@ import pytest
 from tests.evaluate.disks import DAY_NS, bundle_of
 from tests.evaluate.traces import drain, event, write_bundle
 from tests.fitting.plugins import Blind, Heat, info, warm
-from torchloom_core.activation.discovery import discover
-from torchloom_core.errors import ConfigError, TraceError
-from torchloom_core.fitting.candidates import Candidate, candidates
-from torchloom_core.fitting.choose import choose, fit_best
-from torchloom_core.fitting.earlier_part import EarlierPart
-from torchloom_core.fitting.fit import fit
-from torchloom_core.learning.card import to_markdown
+from torchloom_core.floor.errors import ConfigError, TraceError
+from torchloom_core.lab.activation.discovery import discover
+from torchloom_core.lab.fitting.candidates import Candidate, candidates
+from torchloom_core.lab.fitting.choose import choose, fit_best
+from torchloom_core.lab.fitting.earlier_part import EarlierPart
+from torchloom_core.lab.fitting.fit import fit
+from torchloom_core.lab.learning.card import to_markdown
 
 pytestmark = pytest.mark.slow
 HORIZON = {"horizon_s": 86_400.0}
@@ -117,7 +117,7 @@ def test_a_baseline_is_taken_before_what_is_better_by_no_more_than_the_folds_err
 ):
     fold = zip(elaborate, simple, strict=True)
     monkeypatch.setattr(
-        "torchloom_core.fitting.choose.judged_on", lambda *_: [one or "" for one in next(fold)]
+        "torchloom_core.lab.fitting.choose.judged_on", lambda *_: [one or "" for one in next(fold)]
     )
     logistic = info(type("Logistic", (Heat,), {"name": "logistic"}))
     among = [Candidate(info(Heat), {}, ""), Candidate(logistic, {}, "")]
@@ -167,7 +167,7 @@ def test_a_candidate_that_needs_telemetry_gets_none_without_it(tmp_path, setting
 def test_a_name_that_the_trace_has_not_is_refused_before_anything_is_tried(
     bundle, settings, monkeypatch
 ):
-    never = "torchloom_core.fitting.choose.choose"
+    never = "torchloom_core.lab.fitting.choose.choose"
     monkeypatch.setattr(never, lambda *_, **__: pytest.fail("it was tried"))
     with pytest.raises(TraceError, match="need a kind of its events, was 'nonsense'"):
         fit_best(bundle, discover(), HORIZON, replace(settings, kinds=("crash", "nonsense")))
@@ -180,7 +180,7 @@ def test_without_a_failure_the_choice_is_refused_in_one_line(tmp_path, settings)
 
 
 def test_where_no_event_counts_nothing_is_tried(tmp_path, settings, monkeypatch):
-    never = "torchloom_core.fitting.choose.choose"
+    never = "torchloom_core.lab.fitting.choose.choose"
     monkeypatch.setattr(never, lambda *_, **__: pytest.fail("it was tried"))
     calm, _ = write_bundle(tmp_path / "c.tltrace", rate=0.0, metrics={"heat": warm()})
     with pytest.raises(TraceError, match=r"to choose a predictor, was none; the trace has no ev"):
@@ -188,7 +188,7 @@ def test_where_no_event_counts_nothing_is_tried(tmp_path, settings, monkeypatch)
 
 
 def test_a_misspelt_metric_is_reported_once_before_the_folds(bundle, settings, monkeypatch, caplog):
-    never = "torchloom_core.fitting.choose.choose"
+    never = "torchloom_core.lab.fitting.choose.choose"
     monkeypatch.setattr(never, lambda *_, **__: pytest.fail("it was tried"))
     with pytest.raises(pytest.fail.Exception, match="it was tried"):
         fit_best(bundle, discover(), {**HORIZON, "metrics": ["heta"]}, settings)

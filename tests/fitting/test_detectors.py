@@ -10,16 +10,16 @@ import pytest
 
 from tests.evaluate.traces import HOUR_NS, event
 from tests.fitting.plugins import Heat, info
-from torchloom_core.activation.discovery import discover
 from torchloom_core.cli.app import app
-from torchloom_core.errors import PluginError
-from torchloom_core.fitting.fit import fit
-from torchloom_core.fitting.stages import FitSettings
-from torchloom_core.learning.card import to_markdown
-from torchloom_core.learning.skill import _DISPLAY_NAMES, BASELINES, DETECTORS
-from torchloom_core.trace.bundle.bundle import Bundle
-from torchloom_core.trace.bundle.schema import Component
-from torchloom_core.trace.bundle.writer import BundleWriter
+from torchloom_core.floor.errors import PluginError
+from torchloom_core.lab.activation.discovery import discover
+from torchloom_core.lab.fitting.fit import fit
+from torchloom_core.lab.fitting.stages import FitSettings
+from torchloom_core.lab.learning.card import to_markdown
+from torchloom_core.lab.learning.skill import _DISPLAY_NAMES, BASELINES, DETECTORS
+from torchloom_core.lab.trace.bundle.bundle import Bundle
+from torchloom_core.lab.trace.bundle.schema import Component
+from torchloom_core.lab.trace.bundle.writer import BundleWriter
 
 pytestmark = pytest.mark.slow
 PLUGINS = [one for one in discover() if one.name in {*BASELINES, *DETECTORS}]

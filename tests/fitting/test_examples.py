@@ -7,11 +7,11 @@ from tests.evaluate.traces import HOUR_NS, HOUR_S, write_bundle
 from tests.fitting.plugins import Blind, Quiet, warm
 from tests.trace.small import START_NS, at, fault
 from tests.trace.small import bundle as small_bundle
-from torchloom_core.evaluate.forecasts.labels import Task, outcomes
-from torchloom_core.fitting.examples import Examples
+from torchloom_core.lab.evaluate.forecasts.labels import Task, outcomes
+from torchloom_core.lab.fitting.examples import Examples
+from torchloom_core.lab.trace.bundle.schema import Component
+from torchloom_core.lab.trace.feed.watched import watch
 from torchloom_core.plugin import Need, NeedFaults
-from torchloom_core.trace.bundle.schema import Component
-from torchloom_core.trace.feed.watched import watch
 
 UNTIL_NS, KNOWN_NS = 30 * 24 * HOUR_NS, 32 * 24 * HOUR_NS
 TASK = Task(horizon_s=48 * HOUR_S, repair_s=24 * HOUR_S)

@@ -11,20 +11,20 @@ from msgspec import structs
 from tests.evaluate.report.reports import interval, score
 from tests.evaluate.traces import HOUR_NS, event, watched, write_bundle
 from tests.fitting.plugins import Blind, Heat, Quiet, answering, info, warm
-from torchloom_core.activation.discovery import PluginInfo, discover
-from torchloom_core.clock import SECOND_NS
-from torchloom_core.errors import ConfigError, LeakError, PluginError, TraceError
-from torchloom_core.evaluate.forecasts.altered_future import OtherFuture
-from torchloom_core.fitting.fit import _limits, fit
-from torchloom_core.fitting.stages import Fitting
-from torchloom_core.learning.calibration import Calibration
-from torchloom_core.learning.card import to_markdown
-from torchloom_core.learning.forecast_score import FEW
-from torchloom_core.learning.skill import BASELINES
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.floor.errors import ConfigError, LeakError, PluginError, TraceError
+from torchloom_core.lab.activation.discovery import PluginInfo, discover
+from torchloom_core.lab.evaluate.forecasts.altered_future import OtherFuture
+from torchloom_core.lab.fitting.fit import _limits, fit
+from torchloom_core.lab.fitting.stages import Fitting
+from torchloom_core.lab.learning.calibration import Calibration
+from torchloom_core.lab.learning.card import to_markdown
+from torchloom_core.lab.learning.forecast_score import FEW
+from torchloom_core.lab.learning.skill import BASELINES
+from torchloom_core.lab.trace.bundle.bundle import Bundle
+from torchloom_core.lab.trace.bundle.schema import Component
+from torchloom_core.lab.trace.bundle.writer import BundleWriter
 from torchloom_core.plugin import Hazard, NeedFaults
-from torchloom_core.trace.bundle.bundle import Bundle
-from torchloom_core.trace.bundle.schema import Component
-from torchloom_core.trace.bundle.writer import BundleWriter
 
 DAY_NS = 24 * HOUR_NS
 

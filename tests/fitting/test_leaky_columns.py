@@ -10,12 +10,12 @@ from tests.evaluate.disks import DAY_NS, bundle_of
 from tests.evaluate.hindsight import disks as fleet_of_disks
 from tests.evaluate.traces import write_bundle
 from tests.fitting.plugins import Heat, info
-from torchloom_core.activation.discovery import discover
-from torchloom_core.errors import PluginError, TraceError
-from torchloom_core.fitting.fit import fit
-from torchloom_core.fitting.stages import FitSettings, Fitting
-from torchloom_core.learning.forecast_score import FEW
-from torchloom_core.learning.skill import RANDOM
+from torchloom_core.floor.errors import PluginError, TraceError
+from torchloom_core.lab.activation.discovery import discover
+from torchloom_core.lab.fitting.fit import fit
+from torchloom_core.lab.fitting.stages import FitSettings, Fitting
+from torchloom_core.lab.learning.forecast_score import FEW
+from torchloom_core.lab.learning.skill import RANDOM
 from torchloom_core.plugin import Hazard
 
 

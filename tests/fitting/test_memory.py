@@ -9,19 +9,19 @@ from dataclasses import replace
 import pytest
 
 from tests.evaluate.disks import DAY_NS
-from torchloom_core.activation.discovery import discover
-from torchloom_core.errors import PluginError
-from torchloom_core.fitting.build import build
-from torchloom_core.fitting.candidates import candidates
-from torchloom_core.fitting.choose import _built
-from torchloom_core.fitting.memory import (
+from torchloom_core.floor.errors import PluginError
+from torchloom_core.lab.activation.discovery import discover
+from torchloom_core.lab.fitting.build import build
+from torchloom_core.lab.fitting.candidates import candidates
+from torchloom_core.lab.fitting.choose import _built
+from torchloom_core.lab.fitting.memory import (
     available_bytes,
     own_bytes,
     refuse_without_room,
     size_of,
     without_room,
 )
-from torchloom_core.fitting.stages import Fitting
+from torchloom_core.lab.fitting.stages import Fitting
 
 HORIZON_S = 172_800.0
 ROOM = 1 << 40
@@ -88,7 +88,7 @@ def test_a_finer_pace_of_rare_samples_takes_no_more(bundle, settings, built):
 
 @pytest.mark.integration
 def test_a_limit_of_the_process_counts_as_what_is_free():
-    code = "from torchloom_core.fitting.memory import available_bytes; print(available_bytes())"
+    code = "from torchloom_core.lab.fitting.memory import available_bytes; print(available_bytes())"
     found = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,

@@ -12,12 +12,12 @@ import pytest
 from msgspec.structs import replace
 
 from tests.fitting.plugins import Blind, Heat, info
-from torchloom_core.errors import ModelError
-from torchloom_core.fitting.fit import fit
-from torchloom_core.learning import model as model_module
-from torchloom_core.learning.calibration import Calibration
-from torchloom_core.learning.fitted import load_fitted
-from torchloom_core.learning.model import Model, ModelInfo
+from torchloom_core.floor.errors import ModelError
+from torchloom_core.lab.fitting.fit import fit
+from torchloom_core.lab.learning import model as model_module
+from torchloom_core.lab.learning.calibration import Calibration
+from torchloom_core.lab.learning.fitted import load_fitted
+from torchloom_core.lab.learning.model import Model, ModelInfo
 from torchloom_core.testing import view_of
 
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from tests.fitting.plugins import Blind, Heat, Options
-from torchloom_core.errors import PluginError
-from torchloom_core.fitting.passes import Passes
-from torchloom_core.fitting.stages import Fitting
-from torchloom_core.learning import GatheredLearner, RowSample
+from torchloom_core.floor.errors import PluginError
+from torchloom_core.lab.fitting.passes import Passes
+from torchloom_core.lab.fitting.stages import Fitting
+from torchloom_core.lab.learning import GatheredLearner, RowSample
 from torchloom_core.plugin import Hazard, Need
 
 DAY_NS = 86_400 * 10**9

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.evaluate.traces import HOUR_NS, write_bundle
-from torchloom_core.clock import SECOND_NS
-from torchloom_core.errors import TraceError
-from torchloom_core.evaluate.forecasts.labels import Task
-from torchloom_core.fitting.time_split import split
-from torchloom_core.trace.bundle.derived import DerivedBundle
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.floor.errors import TraceError
+from torchloom_core.lab.evaluate.forecasts.labels import Task
+from torchloom_core.lab.fitting.time_split import split
+from torchloom_core.lab.trace.bundle.derived import DerivedBundle
 
 DAY_NS = 24 * HOUR_NS
 DAY_S = 86_400.0

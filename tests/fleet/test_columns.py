@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 from tests.kernel.runs import START_NS, hello
-from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Costs
-from torchloom_core.fleet.state import FleetState
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.live.fleet.state import FleetState
 from torchloom_core.plugin import Need, NeedPast
 from torchloom_core.wire.messages import Telemetry
 

@@ -3,9 +3,9 @@
 import pytest
 
 from tests.kernel.runs import LR, START_NS, hello, telemetry
-from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Costs
-from torchloom_core.fleet.state import FleetState
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.live.fleet.state import FleetState
 from torchloom_core.plugin import NeedNotes
 from torchloom_core.wire.messages import Drain, Exit, Hello, Join, KnobSpec, Note, SetKnob
 

@@ -6,8 +6,8 @@ import pytest
 
 from experiments.fuzz import templates
 from experiments.fuzz.mutation import Mutator, as_json, as_msgpack, every_field
-from torchloom_core.errors import MessageError
-from torchloom_core.trajectory.columns import TelemetryStream
+from torchloom_core.floor.errors import MessageError
+from torchloom_core.live.trajectory.columns import TelemetryStream
 from torchloom_core.wire import codec
 from torchloom_core.wire.actions import Action
 from torchloom_core.wire.messages import JoinFile

@@ -18,8 +18,8 @@ import pytest
 from tests import waiting
 from tests.deadlines import DEADLINE_S
 from tests.preloaded import Preloaded
-from torchloom_core.trajectory.layout import run_folder
-from torchloom_core.trajectory.reader import read_epochs
+from torchloom_core.live.trajectory.layout import run_folder
+from torchloom_core.live.trajectory.reader import read_epochs
 from torchloom_core.wire import subjects
 
 ANSWER_S = DEADLINE_S / 10  # repeated, as a kill may lose the answer

@@ -10,10 +10,10 @@ import pytest
 from rich.console import Console
 
 from torchloom_core.cli.app import app
-from torchloom_core.cli.demo import report
-from torchloom_core.cli.demo.act import Act
-from torchloom_core.cli.demo.scenario import Scenario
-from torchloom_core.trajectory.layout import run_folder
+from torchloom_core.demos import report
+from torchloom_core.demos.act import Act
+from torchloom_core.demos.scenario import Scenario
+from torchloom_core.live.trajectory.layout import run_folder
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 

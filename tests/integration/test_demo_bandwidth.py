@@ -5,9 +5,9 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from torchloom_core.cli.demo.bandwidth import act, choices, play, plot
-from torchloom_core.cli.demo.bandwidth.script import TRAINING, Phase
-from torchloom_core.cli.demo.steplog import differences, failed_steps
+from torchloom_core.demos.bandwidth import act, choices, play, plot
+from torchloom_core.demos.bandwidth.script import TRAINING, Phase
+from torchloom_core.demos.steplog import differences, failed_steps
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 

@@ -9,10 +9,10 @@ import pytest
 
 from tests.deadlines import DEADLINE_S
 from tests.waiting import until
-from torchloom_core.cli.demo.bandwidth.links import marks_of_links
-from torchloom_core.cli.demo.folder import MARK
-from torchloom_core.cli.demo.marks import VARIABLE
-from torchloom_core.cli.demo.stage import stage
+from torchloom_core.demos.bandwidth.links import marks_of_links
+from torchloom_core.demos.folder import MARK
+from torchloom_core.demos.marks import VARIABLE
+from torchloom_core.demos.stage import stage
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 

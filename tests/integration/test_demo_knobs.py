@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 
 from torchloom_core.cli.app import app
-from torchloom_core.cli.demo.knobs.play import play_knobs
-from torchloom_core.cli.demo.knobs.script import SCRIPT, TRAINING
-from torchloom_core.trajectory.layout import run_folder
+from torchloom_core.demos.knobs.play import play_knobs
+from torchloom_core.demos.knobs.script import SCRIPT, TRAINING
+from torchloom_core.live.trajectory.layout import run_folder
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 

@@ -7,8 +7,8 @@ import pytest
 
 from tests.deadlines import DEADLINE_S
 from tests.integration.moves import CONFIG, Moves
-from torchloom_core.clock import SECOND_NS
-from torchloom_core.trajectory.reader import read_epochs
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.live.trajectory.reader import read_epochs
 from torchloom_core.wire.steering import name_of_replica
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from tests.deadlines import DEADLINE_S
-from torchloom_core.trajectory.reader import read_epochs
+from torchloom_core.live.trajectory.reader import read_epochs
 from torchloom_core.wire.messages import FINAL_STATUSES
 
 pytestmark = pytest.mark.integration

@@ -14,8 +14,8 @@ import pytest
 from tests.deadlines import DEADLINE_S
 from tests.settled import settle
 from tests.waiting import eventually
-from torchloom_core.transport.security import nats_jwt
-from torchloom_core.transport.security.credentials import Credentials
+from torchloom_core.live.transport.security import nats_jwt
+from torchloom_core.live.transport.security.credentials import Credentials
 from torchloom_core.wire import subjects
 
 pytestmark = pytest.mark.integration

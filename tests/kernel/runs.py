@@ -6,12 +6,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.loading import parse
 from torchloom_core.config.schema import Config
-from torchloom_core.dispatch.policy_guard import Guard, RecordedGuard
-from torchloom_core.kernel.kernel import Kernel
-from torchloom_core.kernel.plugins.host import ActivePlugins, ActivePolicy
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.live.dispatch.policy_guard import Guard, RecordedGuard
+from torchloom_core.live.kernel.kernel import Kernel
+from torchloom_core.live.kernel.plugins.host import ActivePlugins, ActivePolicy
 from torchloom_core.plugin import FleetView, PolicyNeed
 from torchloom_core.wire.actions import Action
 from torchloom_core.wire.codec import encode

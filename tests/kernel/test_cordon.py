@@ -18,14 +18,14 @@ from tests.kernel.runs import (
     telemetry,
     three_groups,
 )
-from torchloom_core.clock import SECOND_NS, moment_text
 from torchloom_core.config.schema import Config
-from torchloom_core.kernel.plugins.host import ActivePlugins
-from torchloom_core.trajectory.reader import read_epochs
-from torchloom_core.trajectory.replay import replay
-from torchloom_core.trajectory.summaries import summarise
-from torchloom_core.trajectory.writer import TrajectoryWriter
-from torchloom_core.weaver.status import describe
+from torchloom_core.floor.clock import SECOND_NS, moment_text
+from torchloom_core.live.kernel.plugins.host import ActivePlugins
+from torchloom_core.live.trajectory.reader import read_epochs
+from torchloom_core.live.trajectory.replay import replay
+from torchloom_core.live.trajectory.summaries import summarise
+from torchloom_core.live.trajectory.writer import TrajectoryWriter
+from torchloom_core.live.weaver.status import describe
 from torchloom_core.wire.actions import CordonNode, Migrate, UncordonNode
 from torchloom_core.wire.codec import encode
 from torchloom_core.wire.events import (

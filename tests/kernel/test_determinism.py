@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tests.kernel.inputs import acks, scripts
 from tests.kernel.runs import START_NS, Calls, active, make_kernel, proposal
-from torchloom_core.dispatch.policy_guard import OVERRAN, RecordedGuard
-from torchloom_core.kernel.kernel import Kernel
+from torchloom_core.live.dispatch.policy_guard import OVERRAN, RecordedGuard
+from torchloom_core.live.kernel.kernel import Kernel
 from torchloom_core.plugin import FleetView, Need, NeedForecast
 from torchloom_core.wire.actions import ChangeKnob, DrainGroup, Migrate, SaveCheckpoint
 from torchloom_core.wire.codec import encode

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.kernel.runs import Run, hello, make_kernel, of, only, telemetry
-from torchloom_core.clock import SECOND_NS
+from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.wire.actions import (
     ChangeKnob,
     ChangeKnobs,

@@ -24,9 +24,9 @@ from tests.kernel.runs import (
     proposal,
     telemetry,
 )
-from torchloom_core.kernel.plugins.host import MAX_PROPOSALS
+from torchloom_core.live.kernel.plugins.host import MAX_PROPOSALS
+from torchloom_core.live.weaver.deadline_guard import DeadlineGuard
 from torchloom_core.plugin import FleetView, Need, NeedForecast
-from torchloom_core.weaver.deadline_guard import DeadlineGuard
 from torchloom_core.wire.actions import Alert, ChangeKnob, DrainGroup, Migrate
 from torchloom_core.wire.codec import encode
 from torchloom_core.wire.events import Forecast, Output, PolicyFailed, Proposal, Proposed

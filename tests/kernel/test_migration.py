@@ -18,7 +18,7 @@ from tests.kernel.runs import (
     telemetry,
     three_groups,
 )
-from torchloom_core.clock import SECOND_NS
+from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.wire.actions import (
     ChangeKnob,
     CollectDump,

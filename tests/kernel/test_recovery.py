@@ -20,8 +20,8 @@ from tests.kernel.runs import (
     three_groups,
 )
 from tests.kernel.worlds import CONFIG, World, do, settle, start, steps
-from torchloom_core.kernel.kernel import Kernel
-from torchloom_core.weaver.recovery import Inheritance
+from torchloom_core.live.kernel.kernel import Kernel
+from torchloom_core.live.weaver.recovery import Inheritance
 from torchloom_core.wire.actions import ChangeKnob, Migrate, PauseRun, SaveCheckpoint
 from torchloom_core.wire.events import (
     CommandStatus,

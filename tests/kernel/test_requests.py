@@ -14,7 +14,7 @@ from tests.kernel.runs import (
     proposal,
     three_groups,
 )
-from torchloom_core.dispatch.answers import Answers
+from torchloom_core.live.dispatch.answers import Answers
 from torchloom_core.wire.actions import ChangeKnob, PauseRun
 from torchloom_core.wire.events import Control, Issue, Proposed, Recovered, Reply, Verdict
 from torchloom_core.wire.messages import KnobSpec

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from torchloom_core.errors import ModelError, PluginError
-from torchloom_core.learning import RowSample, arrays_bytes, arrays_part
+from torchloom_core.floor.errors import ModelError, PluginError
+from torchloom_core.lab.learning import RowSample, arrays_bytes, arrays_part
 
 ARRAYS = {"wide": np.arange(6.0).reshape(2, 3).T, "none": np.empty((0, 4))}
 

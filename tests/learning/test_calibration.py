@@ -8,9 +8,9 @@ from hypothesis.extra.numpy import arrays
 from scipy.optimize import minimize
 from scipy.special import expit, logit
 
-from torchloom_core.learning import calibration as platt
-from torchloom_core.learning.calibration import Calibration
-from torchloom_core.learning.task_wording import WORDING
+from torchloom_core.lab.learning import calibration as platt
+from torchloom_core.lab.learning.calibration import Calibration
+from torchloom_core.lab.learning.task_wording import WORDING
 
 
 def calibrate(predicted, actual, **more):

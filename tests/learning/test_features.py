@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
-from torchloom_core.errors import PluginError
-from torchloom_core.learning import FaultColumns, Features, in_words
+from torchloom_core.floor.errors import PluginError
+from torchloom_core.lab.learning import FaultColumns, Features, in_words
 from torchloom_core.plugin import Fault, Need, NeedFaults, NeedLabels, NeedPast, incidents
 from torchloom_core.testing import view_of
 

@@ -1,7 +1,7 @@
 import numpy as np
 from threadpoolctl import threadpool_info
 
-from torchloom_core.learning import minimum
+from torchloom_core.lab.learning import minimum
 
 
 def test_loaded_libraries_use_one_thread_meanwhile():

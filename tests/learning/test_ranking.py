@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from sklearn.metrics import average_precision_score, precision_recall_curve
 
-from torchloom_core.learning.ranking import Ranking, precision_and_recall
+from torchloom_core.lab.learning.ranking import Ranking, precision_and_recall
 
 SCORES = arrays(np.float64, 12, elements=st.sampled_from([-2.0, 0.0, 0.5, 0.6, 7.0]))
 POSITIVES = arrays(np.bool_, 12).map(lambda those: those | (np.arange(12) == 5))
@@ -49,12 +49,12 @@ def test_without_a_positive_one_the_average_precision_is_0():
 WORK = """
 import sys
 import numpy as np
-import torchloom_core.fitting.fit
-import torchloom_core.trace.describe.describe
-from torchloom_core.evaluate.fleet_means import mean_over_fleets
-from torchloom_core.evaluate.forecasts.intervals import Clusters, Estimate, exact_rate, exact_share
-from torchloom_core.evaluate.forecasts.leaks import suspicious_features
-from torchloom_core.evaluate.forecasts.relations import auc_either_way
+import torchloom_core.lab.fitting.fit
+import torchloom_core.lab.trace.describe.describe
+from torchloom_core.lab.evaluate.fleet_means import mean_over_fleets
+from torchloom_core.lab.evaluate.forecasts.intervals import Clusters, Estimate, exact_rate,
+exact_share from torchloom_core.lab.evaluate.forecasts.leaks import suspicious_features
+from torchloom_core.lab.evaluate.forecasts.relations import auc_either_way
 from torchloom_predictors.regression import Regression
 
 numbers = np.arange(90.0)
@@ -63,7 +63,7 @@ auc_either_way(numbers, numbers + 5), suspicious_features(numbers[:, None], numb
 days_ns = np.arange(9) * 86_400 * 10**9
 Clusters(days_ns, np.ones((9, 10), dtype=bool), 60.0).share(Estimate(0.5, numbers - numbers.mean()))
 Regression.fit(numbers[:, None], numbers > 70, l2=1.0)
-heavy = {"sklearn", "scipy.stats", "statsmodels", "torchloom_core.simulate"}
+heavy = {"sklearn", "scipy.stats", "statsmodels", "torchloom_core.lab.simulate"}
 print(sorted(heavy.intersection(sys.modules)))
 """
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 
-from torchloom_core.errors import ModelError, PluginError
-from torchloom_core.learning import (
+from torchloom_core.floor.errors import ModelError, PluginError
+from torchloom_core.lab.learning import (
     Features,
     Rows,
     RowSample,
@@ -20,7 +20,7 @@ from torchloom_core.learning import (
     estimator_part,
     json_part,
 )
-from torchloom_core.learning.rows import RowGathering
+from torchloom_core.lab.learning.rows import RowGathering
 from torchloom_core.plugin import Example
 from torchloom_core.plugin.needs import labels_read
 from torchloom_core.testing import view_of
@@ -283,7 +283,7 @@ def test_a_part_in_json_is_what_it_should_be_or_refused():
 SCRIPT = """
 import sys
 from sklearn.linear_model import LogisticRegression
-from torchloom_core.learning import estimator_bytes, estimator_part
+from torchloom_core.lab.learning import estimator_bytes, estimator_part
 estimator = LogisticRegression().fit([[0.0], [1.0]], [False, True])
 estimator_part({"it": estimator_bytes(estimator)}, "it", ())
 print("torch" in sys.modules)

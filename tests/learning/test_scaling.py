@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from torchloom_core.learning import Scale, step_means
+from torchloom_core.lab.learning import Scale, step_means
 
 NAN = np.nan
 anything = st.floats(allow_nan=True, allow_infinity=True)

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from torchloom_core.clock import SECOND_NS
-from torchloom_core.learning import SeasonalProfiles
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.lab.learning import SeasonalProfiles
 
 DAY_S, HOUR_S = 86_400.0, 3600.0
 START_NS = 1_700_006_400 * SECOND_NS  # midnight

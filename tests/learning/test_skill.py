@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from tests.evaluate.report.reports import score
-from torchloom_core.evaluate.forecasts.intervals import exact_rate, exact_share
-from torchloom_core.learning.forecast_score import FEW, ForecastScore, Interval
-from torchloom_core.learning.skill import is_useful, verdict
+from torchloom_core.lab.evaluate.forecasts.intervals import exact_rate, exact_share
+from torchloom_core.lab.learning.forecast_score import FEW, ForecastScore, Interval
+from torchloom_core.lab.learning.skill import is_useful, verdict
 
 CLEAR = Interval(value=0.02, low=0.006, high=0.05)
 HARDLY = Interval(value=0.02, low=0.0004, high=0.05)

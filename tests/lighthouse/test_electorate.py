@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from torchloom_core.lighthouse import quorum as quorum_module
-from torchloom_core.lighthouse.membership import Member, Rules, SavedState
-from torchloom_core.lighthouse.quorum import Electorate
+from torchloom_core.live.lighthouse import quorum as quorum_module
+from torchloom_core.live.lighthouse.membership import Member, Rules, SavedState
+from torchloom_core.live.lighthouse.quorum import Electorate
 from torchloom_core.wire.steering import Evict, Expect, HoldBack, Leave, Order
 
 RULES = Rules(min_replicas=1, join_timeout_s=10.0, heartbeat_timeout_s=5.0)

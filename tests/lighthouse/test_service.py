@@ -14,16 +14,16 @@ from experiments.lighthouse.calls import Calls, member_bytes, request_bytes
 from experiments.lighthouse.fuzzed import messages
 from tests.deadlines import DEADLINE_S
 from tests.waiting import eventually, soon
-from torchloom_core.lighthouse import connections as connections_module
-from torchloom_core.lighthouse import heartbeat_gaps as gaps_module
-from torchloom_core.lighthouse import quorum as quorum_module
-from torchloom_core.lighthouse import service as service_module
-from torchloom_core.lighthouse.membership import Rules, SavedState
-from torchloom_core.lighthouse.protocol import SERVICE
-from torchloom_core.lighthouse.quorum import Electorate
-from torchloom_core.lighthouse.server import last_requests, listen
-from torchloom_core.lighthouse.service import Service
-from torchloom_core.lighthouse.state_file import StateFile
+from torchloom_core.live.lighthouse import connections as connections_module
+from torchloom_core.live.lighthouse import heartbeat_gaps as gaps_module
+from torchloom_core.live.lighthouse import quorum as quorum_module
+from torchloom_core.live.lighthouse import service as service_module
+from torchloom_core.live.lighthouse.membership import Rules, SavedState
+from torchloom_core.live.lighthouse.protocol import SERVICE
+from torchloom_core.live.lighthouse.quorum import Electorate
+from torchloom_core.live.lighthouse.server import last_requests, listen
+from torchloom_core.live.lighthouse.service import Service
+from torchloom_core.live.lighthouse.state_file import StateFile
 from torchloom_core.wire.steering import Order
 
 HOLD_S = 0.2

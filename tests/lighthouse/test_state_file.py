@@ -7,11 +7,11 @@ import os
 import pytest
 
 from tests.waiting import soon
-from torchloom_core.errors import LighthouseError
-from torchloom_core.lighthouse.membership import SavedState
-from torchloom_core.lighthouse.protocol import reply
-from torchloom_core.lighthouse.server import last_requests
-from torchloom_core.lighthouse.state_file import StateFile, id_by_the_clock
+from torchloom_core.floor.errors import LighthouseError
+from torchloom_core.live.lighthouse.membership import SavedState
+from torchloom_core.live.lighthouse.protocol import reply
+from torchloom_core.live.lighthouse.server import last_requests
+from torchloom_core.live.lighthouse.state_file import StateFile, id_by_the_clock
 
 STATE = SavedState(
     quorum_id=12, members=("a:1", "b:1"), aside=("c:1",), held=("d",), order=("b", "a")
@@ -97,7 +97,7 @@ def test_a_pipe_in_the_place_of_the_last_requests_is_not_waited_for(saved):
 
 
 def test_last_requests_count_for_their_quorum_only(saved):
-    from torchloom_core.lighthouse.membership import Member, Quorum
+    from torchloom_core.live.lighthouse.membership import Member, Quorum
 
     members = (Member(b"\x0a\x03a:1", "a:1"), Member(b"\x0a\x03b:1", "b:1"))
     state = StateFile(saved, "run")

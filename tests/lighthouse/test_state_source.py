@@ -8,7 +8,7 @@ from torchft._torchft import ManagerClient, ManagerServer
 
 from tests.deadlines import DEADLINE_S
 from tests.lighthouse.test_service import lighthouse
-from torchloom_core.lighthouse.membership import SavedState
+from torchloom_core.live.lighthouse.membership import SavedState
 
 pytestmark = pytest.mark.integration
 DEADLINE = timedelta(seconds=DEADLINE_S)

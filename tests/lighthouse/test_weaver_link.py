@@ -5,8 +5,8 @@ import asyncio
 import nats.errors
 
 from tests.waiting import eventually
-from torchloom_core.lighthouse import weaver_link
-from torchloom_core.lighthouse.weaver_link import WeaverLink
+from torchloom_core.live.lighthouse import weaver_link
+from torchloom_core.live.lighthouse.weaver_link import WeaverLink
 
 
 async def test_a_connection_lost_before_its_first_message_is_made_again(monkeypatch):

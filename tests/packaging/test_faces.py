@@ -24,7 +24,7 @@ FACES = {
         WithdrawingPolicy
         daly_s ettr expected_unsaved_s grow hookimpl incidents places_of unsaved_work_s young_s
     """,
-    "torchloom_core.learning": """
+    "torchloom_core.lab.learning": """
         FaultColumns Features FitSize GatheredLearner Gathering History MeasuredSteps Ranking
         Reasons RowLearner RowOptions RowSample Rows Scale
         SeasonalProfiles
@@ -35,14 +35,14 @@ FACES = {
         LearnerContract LinkSample PolicyContract PredictorContract
         view_of
     """,
-    "torchloom_core.trace": """
+    "torchloom_core.lab.trace": """
         ACTIONS EVENTS JOBS PLACEMENT TOPOLOGY
         ActionTaken BandwidthParameters Bundle BundleWriter Component Event Exposure Feed
         Findings Follows Job Manifest Parameters Placement RecordedIncarnation Watched
         from_trajectory recorded_incarnation recorded_inputs synthesize synthesize_bandwidth
         validate views
     """,
-    "torchloom_core.trace.importers": """
+    "torchloom_core.lab.trace.importers": """
         import_backblaze import_csv import_infinitehbd
     """,
     "torchloom_threadlet": """

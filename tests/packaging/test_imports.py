@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FACES = {"torchloom_core.plugin", "torchloom_core.learning", "torchloom_core.testing"}
+FACES = {"torchloom_core.plugin", "torchloom_core.lab.learning", "torchloom_core.testing"}
 PLUGINS = sorted(
     path
     for folder in ("policies", "predictors", "experiments/third_party_policy")

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[2] / "experiments" / "third_party_policy"
 
 FIND = """
 import json
-from torchloom_core.activation.discovery import discover
+from torchloom_core.lab.activation.discovery import discover
 print(json.dumps([
     [info.kind, info.package, info.version, info.problem, [name for name, *_ in info.options]]
     for info in discover() if info.name == "night_watch"

@@ -55,7 +55,7 @@ def test_the_wheel_contains_data_files(wheel):
         "vendor/uPlot.LICENSE",
         "vendor/plotly.LICENSE",
     ):
-        assert f"torchloom_core/dashboard/page/{page}" in names
+        assert f"torchloom_core/live/dashboard/page/{page}" in names
     for package in ("core", "policies", "predictors", "threadlet"):
         assert f"torchloom_{package}/py.typed" in names
 

@@ -9,7 +9,7 @@ from scipy.stats import gamma, poisson
 
 from tests.kernel.runs import Run, active, hello, make_kernel, of, only
 from torchloom_core.config.schema import Costs
-from torchloom_core.fleet.state import FleetState
+from torchloom_core.live.fleet.state import FleetState
 from torchloom_core.plugin import CordonNode, Fault, Migrate, NeedFaults
 from torchloom_core.testing import view_of
 from torchloom_core.testing.views import EPOCH_S

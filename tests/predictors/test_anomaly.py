@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score
 
-from torchloom_core.learning import estimator_bytes
+from torchloom_core.lab.learning import estimator_bytes
 from torchloom_core.plugin import Example, ModelError
 from torchloom_core.testing import LearnerContract, view_of
 from torchloom_predictors.anomaly import AnomalyPredictor

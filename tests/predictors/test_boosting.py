@@ -9,7 +9,7 @@ from sklearn.metrics import average_precision_score
 from threadpoolctl import threadpool_info
 
 from tests.predictors.warming_fleet import HORIZON, WORKERS, one_hot, warming
-from torchloom_core.learning import Rows, estimator_bytes
+from torchloom_core.lab.learning import Rows, estimator_bytes
 from torchloom_core.plugin import Example, ModelError, PluginError
 from torchloom_core.testing import LearnerContract, view_of
 from torchloom_predictors.boosting import BoostingPredictor

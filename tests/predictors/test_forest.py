@@ -5,7 +5,7 @@ import pytest
 from sklearn.metrics import average_precision_score
 
 from tests.predictors.warming_fleet import HORIZON, one_hot, warming
-from torchloom_core.learning import estimator_bytes
+from torchloom_core.lab.learning import estimator_bytes
 from torchloom_core.plugin import Example, ModelError
 from torchloom_core.testing import LearnerContract, view_of
 from torchloom_predictors.forest import ForestPredictor

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from lightgbm import LGBMClassifier
 
-from torchloom_core.learning import Rows
+from torchloom_core.lab.learning import Rows
 from torchloom_core.plugin import ConfigError, ModelError
 from torchloom_predictors.boosting import BoostingPredictor
 from torchloom_predictors.lightgbm_trees import LightGBMTrees

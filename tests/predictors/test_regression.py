@@ -5,7 +5,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from torchloom_core.learning import arrays_bytes
+from torchloom_core.lab.learning import arrays_bytes
 from torchloom_core.plugin import ModelError
 from torchloom_predictors.regression import Regression
 

@@ -1,7 +1,7 @@
 """Small jobs and hits for the tests of the fleet model; times in whole seconds."""
 
 from experiments.formulas.monte_carlo import NO_TIER, fleet, names, plain_job
-from torchloom_core.simulate.scenario import Hit, Tier
+from torchloom_core.lab.simulate.scenario import Hit, Tier
 
 S = 10**9
 GPUS = 8

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from torchloom_core.clock import SECOND_NS
-from torchloom_core.trace.bundle.bundle import Bundle
-from torchloom_core.trace.bundle.schema import LINK_METRIC, Component
-from torchloom_core.trace.bundle.writer import BundleWriter
-from torchloom_core.trace.synthetic.parameters import START_NS
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.lab.trace.bundle.bundle import Bundle
+from torchloom_core.lab.trace.bundle.schema import LINK_METRIC, Component
+from torchloom_core.lab.trace.bundle.writer import BundleWriter
+from torchloom_core.lab.trace.synthetic.parameters import START_NS
 
 Value = tuple[float, str, float]
 """Seconds since the start, component, bytes a second."""

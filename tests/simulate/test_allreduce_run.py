@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchloom_core.simulate.allreduce_run import AllreduceRun, Mode, Workload
-from torchloom_core.simulate.links import Bottleneck
+from torchloom_core.lab.simulate.allreduce_run import AllreduceRun, Mode, Workload
+from torchloom_core.lab.simulate.links import Bottleneck
 
 MODES = {
     "none": Mode(sent_bytes=18e6, compress_s=0.0, quality=1.0),

@@ -7,9 +7,9 @@ import pytest
 
 from experiments.formulas.processes import periodic_hits, poisson_hits
 from tests.trace.small import NODES, at, bundle, fault
-from torchloom_core.clock import SECOND_NS
-from torchloom_core.simulate.failures import hits
-from torchloom_core.trace.bundle.schema import Component
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.lab.simulate.failures import hits
+from torchloom_core.lab.trace.bundle.schema import Component
 
 FLEET = (*NODES, Component(id="c", kind="node"))
 

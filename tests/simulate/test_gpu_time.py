@@ -2,7 +2,7 @@
 
 import pytest
 
-from torchloom_core.simulate.gpu_time import BUCKETS, GpuTime, UsefulTime
+from torchloom_core.lab.simulate.gpu_time import BUCKETS, GpuTime, UsefulTime
 
 
 @pytest.fixture

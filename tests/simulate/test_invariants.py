@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from tests.examples import examples
 from tests.simulate.fleets import S, Tier, fleet, lost_node, names, plain_job
-from torchloom_core.simulate.scenario import Hit, JobSpec
+from torchloom_core.lab.simulate.scenario import Hit, JobSpec
 
 pytestmark = pytest.mark.slow
 

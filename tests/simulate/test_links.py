@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.simulate.links import write_links
-from torchloom_core.clock import SECOND_NS
-from torchloom_core.errors import TraceError
-from torchloom_core.simulate.links import Bottleneck, links_of
-from torchloom_core.trace.bundle.bundle import Bundle
-from torchloom_core.trace.bundle.schema import Component
-from torchloom_core.trace.synthetic.parameters import START_NS
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.floor.errors import TraceError
+from torchloom_core.lab.simulate.links import Bottleneck, links_of
+from torchloom_core.lab.trace.bundle.bundle import Bundle
+from torchloom_core.lab.trace.bundle.schema import Component
+from torchloom_core.lab.trace.synthetic.parameters import START_NS
 
 BOTH = [(0.0, "w0", 100.0), (0.0, "w1", 80.0)]
 

@@ -6,8 +6,8 @@ from experiments.formulas import formulas, monte_carlo
 from experiments.formulas.monte_carlo import fleet, plain_job
 from experiments.formulas.processes import periodic_hits
 from tests.simulate.fleets import GPUS, S, gpu_s, job_fault
+from torchloom_core.lab.simulate.scenario import Tier
 from torchloom_core.plugin import daly_s, ettr
-from torchloom_core.simulate.scenario import Tier
 
 DAY_S = 86_400
 

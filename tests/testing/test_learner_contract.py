@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.testing.rules import broken_rules
-from torchloom_core.errors import ModelError, PluginError
+from torchloom_core.floor.errors import ModelError, PluginError
 from torchloom_core.plugin import Hazard, Need
 from torchloom_core.testing import LearnerContract
 from torchloom_core.testing.pickle_search import holds_pickle

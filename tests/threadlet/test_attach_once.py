@@ -12,7 +12,7 @@ import pytest
 
 from tests.deadlines import DEADLINE_S
 from tests.threadlet.conftest import is_sidecar
-from torchloom_core.errors import ConfigError
+from torchloom_core.floor.errors import ConfigError
 from torchloom_core.wire.messages import Checkpoint, Exit, Hello
 from torchloom_threadlet import attach
 

@@ -7,7 +7,7 @@ import nats
 import pytest
 from nats.aio.client import RawCredentials
 
-from torchloom_core.transport.security import nats_jwt
+from torchloom_core.live.transport.security import nats_jwt
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import decode_ack
 from torchloom_core.wire.messages import (

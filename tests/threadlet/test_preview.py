@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.threadlet.rehearsing import LR, Recorded, Script
-from torchloom_core.errors import KnobError
+from torchloom_core.floor.errors import KnobError
 from torchloom_core.wire.messages import Rehearse, Survey
 from torchloom_core.wire.preview import Curve, Judgement, Setup
 from torchloom_threadlet.preview.forecast import predict

@@ -13,7 +13,7 @@ pytest.importorskip("torchft")
 from torchft.local_sgd import DiLoCo, LocalSGD  # noqa: E402
 
 from tests.threadlet.training.groups import train, with_torchft  # noqa: E402
-from torchloom_core.errors import KnobError  # noqa: E402
+from torchloom_core.floor.errors import KnobError  # noqa: E402
 from torchloom_core.wire.messages import Command, FencedChange, SetKnobs  # noqa: E402
 from torchloom_threadlet.torchft import attach  # noqa: E402
 

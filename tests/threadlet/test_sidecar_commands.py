@@ -10,7 +10,7 @@ import pytest
 from nats.aio.msg import Msg
 
 from tests.waiting import eventually, soon
-from torchloom_core.transport import NatsBus
+from torchloom_core.live.transport import NatsBus
 from torchloom_core.wire import subjects
 from torchloom_core.wire.messages import Ack, Checkpoint, Command
 from torchloom_threadlet.sidecar.commands import Commands

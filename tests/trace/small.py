@@ -6,12 +6,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from torchloom_core.clock import SECOND_NS
-from torchloom_core.fleet.sample_table import SampleTable
-from torchloom_core.trace.bundle.bundle import Bundle
-from torchloom_core.trace.bundle.schema import Component, Event, Row
-from torchloom_core.trace.bundle.writer import BundleWriter
-from torchloom_core.trace.feed.feed import Feed
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.lab.trace.bundle.bundle import Bundle
+from torchloom_core.lab.trace.bundle.schema import Component, Event, Row
+from torchloom_core.lab.trace.bundle.writer import BundleWriter
+from torchloom_core.lab.trace.feed.feed import Feed
+from torchloom_core.live.fleet.sample_table import SampleTable
 from torchloom_core.wire.events import NodeFault, Tick
 from torchloom_core.wire.messages import Exit, Hello
 

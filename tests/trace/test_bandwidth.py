@@ -5,11 +5,11 @@ import pytest
 from cyclopts import App
 
 from torchloom_core.cli.trace_make_commands import bandwidth as command
-from torchloom_core.errors import ConfigError, TraceError
-from torchloom_core.simulate.links import links_of
-from torchloom_core.trace.bundle.bundle import Bundle
-from torchloom_core.trace.synthetic.bandwidth import BandwidthParameters, synthesize_bandwidth
-from torchloom_core.trace.validation.validate import validate
+from torchloom_core.floor.errors import ConfigError, TraceError
+from torchloom_core.lab.simulate.links import links_of
+from torchloom_core.lab.trace.bundle.bundle import Bundle
+from torchloom_core.lab.trace.synthetic.bandwidth import BandwidthParameters, synthesize_bandwidth
+from torchloom_core.lab.trace.validation.validate import validate
 
 
 def made(path, **fields):

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trace.small import NODES, START_NS, at, bundle, fault, table
-from torchloom_core.errors import TraceError
-from torchloom_core.trace.bundle.bundle import Bundle
-from torchloom_core.trace.bundle.schema import (
+from torchloom_core.floor.errors import TraceError
+from torchloom_core.lab.trace.bundle.bundle import Bundle
+from torchloom_core.lab.trace.bundle.schema import (
     ACTIONS,
     EVENTS,
     MANIFEST,
@@ -22,7 +22,7 @@ from torchloom_core.trace.bundle.schema import (
     Placement,
     Row,
 )
-from torchloom_core.trace.bundle.telemetry import PART_ROWS
+from torchloom_core.lab.trace.bundle.telemetry import PART_ROWS
 
 JOB = Job(id="j", start_ns=START_NS, step_s=2.5, extra={"team": "a"})
 PLACE = Placement(job="j", group="g0", rank=0, component="a", from_ns=START_NS)

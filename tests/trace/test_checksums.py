@@ -4,10 +4,10 @@ import os
 import pytest
 
 from tests.trace.small import bundle, fault
-from torchloom_core.errors import TraceError
-from torchloom_core.trace.bundle.bundle import Bundle
-from torchloom_core.trace.bundle.checksums import changed, refuse_changed, sha256_of
-from torchloom_core.trace.bundle.schema import EVENTS, MANIFEST, TELEMETRY
+from torchloom_core.floor.errors import TraceError
+from torchloom_core.lab.trace.bundle.bundle import Bundle
+from torchloom_core.lab.trace.bundle.checksums import changed, refuse_changed, sha256_of
+from torchloom_core.lab.trace.bundle.schema import EVENTS, MANIFEST, TELEMETRY
 
 PARQUET = f"{TELEMETRY}/000000.parquet"
 

@@ -7,10 +7,10 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
-from torchloom_core.clock import SECOND_NS
-from torchloom_core.errors import ConfigError, TraceError
-from torchloom_core.trace.bundle.bundle import Bundle
-from torchloom_core.trace.importers.csv_trace import import_csv
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.floor.errors import ConfigError, TraceError
+from torchloom_core.lab.trace.bundle.bundle import Bundle
+from torchloom_core.lab.trace.importers.csv_trace import import_csv
 
 EVENTS = "time,component,kind,resolved\n2026-01-01,n1,köln,2026-01-03\n2026-01-02,n1,x,\n"
 TELEMETRY = "[telemetry]\nfile = 'wide.csv'\n"

@@ -4,13 +4,13 @@ import pytest
 
 from tests.shared_data import shared_data
 from tests.trace.small import NODES, START_NS, at, bundle, fault
-from torchloom_core.clock import SECOND_NS
-from torchloom_core.errors import TraceError
-from torchloom_core.trace.bundle.bundle import Bundle
-from torchloom_core.trace.bundle.schema import Component
-from torchloom_core.trace.describe.describe import describe, failure_rate
-from torchloom_core.trace.describe.plot import draw_faults
-from torchloom_core.trace.importers.infinitehbd import import_infinitehbd
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.floor.errors import TraceError
+from torchloom_core.lab.trace.bundle.bundle import Bundle
+from torchloom_core.lab.trace.bundle.schema import Component
+from torchloom_core.lab.trace.describe.describe import describe, failure_rate
+from torchloom_core.lab.trace.describe.plot import draw_faults
+from torchloom_core.lab.trace.importers.infinitehbd import import_infinitehbd
 
 DAY_S = 86_400
 

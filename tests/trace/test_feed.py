@@ -27,15 +27,15 @@ from tests.trace.small import (
     table,
     ticks,
 )
-from torchloom_core.clock import SECOND_NS
-from torchloom_core.errors import TraceError
-from torchloom_core.fleet.sample_stretch import SampleStretch
-from torchloom_core.fleet.sample_table import SampleTable
-from torchloom_core.trace.bundle import telemetry
-from torchloom_core.trace.bundle.bundle import Bundle
-from torchloom_core.trace.bundle.schema import Component, Event, Placement
-from torchloom_core.trace.feed import feed as feed_module
-from torchloom_core.trace.feed.feed import Feed
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.floor.errors import TraceError
+from torchloom_core.lab.trace.bundle import telemetry
+from torchloom_core.lab.trace.bundle.bundle import Bundle
+from torchloom_core.lab.trace.bundle.schema import Component, Event, Placement
+from torchloom_core.lab.trace.feed import feed as feed_module
+from torchloom_core.lab.trace.feed.feed import Feed
+from torchloom_core.live.fleet.sample_stretch import SampleStretch
+from torchloom_core.live.fleet.sample_table import SampleTable
 from torchloom_core.wire.events import NodeFault, Tick
 from torchloom_core.wire.messages import Hello
 

@@ -15,21 +15,21 @@ from tests.examples import examples
 from tests.kernel.inputs import scripts
 from tests.kernel.runs import START_NS, Calls, active, hello, proposal, telemetry
 from torchloom_core.cli.trace_make_commands import from_trajectory as command
-from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.loading import parse
 from torchloom_core.config.schema import Config
-from torchloom_core.dispatch.policy_guard import RecordedGuard
-from torchloom_core.errors import StateError, TraceError
-from torchloom_core.kernel.kernel import Kernel
-from torchloom_core.kernel.plugins.host import ActivePlugins
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.floor.errors import StateError, TraceError
+from torchloom_core.lab.trace.bundle.bundle import Bundle
+from torchloom_core.lab.trace.feed.feed import Feed
+from torchloom_core.lab.trace.recorded.from_trajectory import from_trajectory
+from torchloom_core.lab.trace.recorded.recorded import recorded_incarnation, recorded_inputs
+from torchloom_core.lab.trace.validation.validate import validate
+from torchloom_core.live.dispatch.policy_guard import RecordedGuard
+from torchloom_core.live.kernel.kernel import Kernel
+from torchloom_core.live.kernel.plugins.host import ActivePlugins
+from torchloom_core.live.trajectory.reader import read_epochs
+from torchloom_core.live.trajectory.writer import TrajectoryWriter
 from torchloom_core.plugin import FleetView, Need
-from torchloom_core.trace.bundle.bundle import Bundle
-from torchloom_core.trace.feed.feed import Feed
-from torchloom_core.trace.recorded.from_trajectory import from_trajectory
-from torchloom_core.trace.recorded.recorded import recorded_incarnation, recorded_inputs
-from torchloom_core.trace.validation.validate import validate
-from torchloom_core.trajectory.reader import read_epochs
-from torchloom_core.trajectory.writer import TrajectoryWriter
 from torchloom_core.wire.actions import Alert, ChangeKnob, DrainGroup
 from torchloom_core.wire.codec import encode
 from torchloom_core.wire.events import (

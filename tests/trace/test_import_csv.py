@@ -12,12 +12,12 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from torchloom_core.clock import SECOND_NS
-from torchloom_core.errors import ConfigError, TraceError
-from torchloom_core.trace.bundle.bundle import Bundle
-from torchloom_core.trace.bundle.schema import Component
-from torchloom_core.trace.importers.csv_trace import import_csv
-from torchloom_core.trace.validation.validate import validate
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.floor.errors import ConfigError, TraceError
+from torchloom_core.lab.trace.bundle.bundle import Bundle
+from torchloom_core.lab.trace.bundle.schema import Component
+from torchloom_core.lab.trace.importers.csv_trace import import_csv
+from torchloom_core.lab.trace.validation.validate import validate
 
 PLAIN = """\
 time,component,kind,resolved,slot
@@ -231,8 +231,8 @@ def test_a_long_table_has_a_row_a_value_and_keeps_its_other_columns(tmp_path):
 @pytest.fixture
 def in_parts(monkeypatch):
     """Have tables read two rows at a time, and telemetry written three values at a time."""
-    monkeypatch.setattr("torchloom_core.trace.importers.tables.PART_ROWS", 2)
-    monkeypatch.setattr("torchloom_core.trace.importers.csv_telemetry._TABLE_VALUES", 3)
+    monkeypatch.setattr("torchloom_core.lab.trace.importers.tables.PART_ROWS", 2)
+    monkeypatch.setattr("torchloom_core.lab.trace.importers.csv_telemetry._TABLE_VALUES", 3)
 
 
 @pytest.mark.parametrize("layout", ["wide", "long"])

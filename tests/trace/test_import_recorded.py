@@ -8,14 +8,14 @@ import pyarrow as pa
 import pytest
 
 from tests.shared_data import shared_data
-from torchloom_core.clock import SECOND_NS
-from torchloom_core.errors import TraceError
-from torchloom_core.trace.bundle.bundle import Bundle
-from torchloom_core.trace.importers.backblaze import import_backblaze
-from torchloom_core.trace.importers.csv_trace import import_csv
-from torchloom_core.trace.importers.infinitehbd import import_infinitehbd
-from torchloom_core.trace.recorded.from_trajectory import from_trajectory
-from torchloom_core.trace.validation.validate import Findings, validate
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.floor.errors import TraceError
+from torchloom_core.lab.trace.bundle.bundle import Bundle
+from torchloom_core.lab.trace.importers.backblaze import import_backblaze
+from torchloom_core.lab.trace.importers.csv_trace import import_csv
+from torchloom_core.lab.trace.importers.infinitehbd import import_infinitehbd
+from torchloom_core.lab.trace.recorded.from_trajectory import from_trajectory
+from torchloom_core.lab.trace.validation.validate import Findings, validate
 
 HEADER = "node_id,t,ev,Level,Class,Desc\n"
 DAY_NS = 86_400 * SECOND_NS

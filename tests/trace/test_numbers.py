@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tests.trace.small import NODES, bundle
-from torchloom_core.trace.bundle.telemetry import numbers
+from torchloom_core.lab.trace.bundle.telemetry import numbers
 
 
 @pytest.mark.parametrize("pieces", [[[3.5, -1.0]], [[3.5], [], [-1.0]], []])
@@ -28,10 +28,10 @@ def test_truths_are_truths_in_any_part_of_a_column():
 READ = """
 import sys
 from pathlib import Path
-from torchloom_core.fitting.pace import sample_interval_s
-from torchloom_core.trace.bundle.bundle import Bundle
-from torchloom_core.trace.bundle.recorded_values import recorded_values
-from torchloom_core.trace.feed.feed import Feed
+from torchloom_core.lab.fitting.pace import sample_interval_s
+from torchloom_core.lab.trace.bundle.bundle import Bundle
+from torchloom_core.lab.trace.bundle.recorded_values import recorded_values
+from torchloom_core.lab.trace.feed.feed import Feed
 
 bundle = Bundle.open(Path(sys.argv[1]))
 middle_ns = (bundle.manifest.start_ns + bundle.manifest.end_ns) // 2

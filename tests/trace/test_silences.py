@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trace.small import START_NS, at, bundle
-from torchloom_core.clock import SECOND_NS
-from torchloom_core.fitting.earlier_part import EarlierPart
-from torchloom_core.trace.bundle.schema import Component
-from torchloom_core.trace.feed.silences import silences
-from torchloom_core.trace.feed.watched import watch
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.lab.fitting.earlier_part import EarlierPart
+from torchloom_core.lab.trace.bundle.schema import Component
+from torchloom_core.lab.trace.feed.silences import silences
+from torchloom_core.lab.trace.feed.watched import watch
 
 DAY_S = 86_400
 DAYS = 60

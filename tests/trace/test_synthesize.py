@@ -9,15 +9,15 @@ import pytest
 from cyclopts import App
 
 from torchloom_core.cli.trace_make_commands import synthesize as command
-from torchloom_core.clock import SECOND_NS
-from torchloom_core.errors import ConfigError, TraceError
-from torchloom_core.trace.bundle.bundle import Bundle
-from torchloom_core.trace.feed.watched import watch
-from torchloom_core.trace.synthetic.faults import draw_faults
-from torchloom_core.trace.synthetic.parameters import START_NS, Parameters
-from torchloom_core.trace.synthetic.telemetry import METRICS, tables
-from torchloom_core.trace.synthetic.trace import synthesize
-from torchloom_core.trace.validation.validate import validate
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.floor.errors import ConfigError, TraceError
+from torchloom_core.lab.trace.bundle.bundle import Bundle
+from torchloom_core.lab.trace.feed.watched import watch
+from torchloom_core.lab.trace.synthetic.faults import draw_faults
+from torchloom_core.lab.trace.synthetic.parameters import START_NS, Parameters
+from torchloom_core.lab.trace.synthetic.telemetry import METRICS, tables
+from torchloom_core.lab.trace.synthetic.trace import synthesize
+from torchloom_core.lab.trace.validation.validate import validate
 
 SMALL = Parameters(nodes=20, racks=4, racks_per_feed=2, days=3.0, interval_s=900.0, seed=5)
 RESTLESS = msgspec.structs.replace(SMALL, faults_per_node_day=0.5, power_per_feed_day=0.2)

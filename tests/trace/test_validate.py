@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.trace.small import NODES, START_NS, at, bundle, fault, table
-from torchloom_core.clock import moment_text
-from torchloom_core.trace.bundle.schema import (
+from torchloom_core.floor.clock import moment_text
+from torchloom_core.lab.trace.bundle.schema import (
     ACTIONS,
     EVENTS,
     JOBS,
@@ -23,8 +23,8 @@ from torchloom_core.trace.bundle.schema import (
     Job,
     Placement,
 )
-from torchloom_core.trace.bundle.telemetry import PART_ROWS
-from torchloom_core.trace.validation.validate import Findings, validate
+from torchloom_core.lab.trace.bundle.telemetry import PART_ROWS
+from torchloom_core.lab.trace.validation.validate import Findings, validate
 
 PARQUET = f"{TELEMETRY}/000000.parquet"
 SAMPLES = [(t_s, node, metric, 1.0) for t_s in (1, 2) for node in "ab" for metric in "xy"]

@@ -7,9 +7,9 @@ import pytest
 
 from tests.trace.small import NODES, at, bundle, fault
 from torchloom_core.config.schema import Costs
-from torchloom_core.errors import PluginError
+from torchloom_core.floor.errors import PluginError
+from torchloom_core.lab.trace.feed.views import views
 from torchloom_core.plugin import Need, NeedFaults, NeedPast
-from torchloom_core.trace.feed.views import views
 
 NAN = math.nan
 DAY_S = 86_400

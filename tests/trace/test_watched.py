@@ -1,7 +1,7 @@
 from tests.trace.small import NODES, bundle, fault
-from torchloom_core.evaluate.forecasts.altered_future import OtherFuture
-from torchloom_core.trace.bundle.schema import Component
-from torchloom_core.trace.feed.watched import watch
+from torchloom_core.lab.evaluate.forecasts.altered_future import OtherFuture
+from torchloom_core.lab.trace.bundle.schema import Component
+from torchloom_core.lab.trace.feed.watched import watch
 
 
 def test_nodes_are_watched_where_there_are_any(tmp_path):

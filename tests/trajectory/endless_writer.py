@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from torchloom_core.config.schema import Config
-from torchloom_core.trajectory.writer import TrajectoryWriter
+from torchloom_core.live.trajectory.writer import TrajectoryWriter
 from torchloom_core.wire.events import Notice, Tick
 from torchloom_core.wire.messages import Telemetry
 

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from torchloom_core.trajectory.landscape import Landscape
+from torchloom_core.live.trajectory.landscape import Landscape
 from torchloom_core.wire.landscape import Cells, Curvature, Plane
 from torchloom_core.wire.messages import Note
 from torchloom_core.wire.standby_task import End

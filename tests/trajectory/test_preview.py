@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.pieces import take
-from torchloom_core.trajectory.preview import Preview
+from torchloom_core.live.trajectory.preview import Preview
 from torchloom_core.wire.messages import Note
 from torchloom_core.wire.preview import Curve, Judgement
 from torchloom_core.wire.standby_task import MOST_POINTS, End

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from torchloom_core.config.schema import Config
-from torchloom_core.dispatch.policy_guard import RecordedGuard
-from torchloom_core.kernel.kernel import Kernel
-from torchloom_core.kernel.plugins.host import ActivePlugins
-from torchloom_core.trajectory.reader import EpochRecord, read_epochs
-from torchloom_core.trajectory.replay import Difference, ReplayReport, replay
-from torchloom_core.trajectory.writer import TrajectoryWriter
+from torchloom_core.live.dispatch.policy_guard import RecordedGuard
+from torchloom_core.live.kernel.kernel import Kernel
+from torchloom_core.live.kernel.plugins.host import ActivePlugins
+from torchloom_core.live.trajectory.reader import EpochRecord, read_epochs
+from torchloom_core.live.trajectory.replay import Difference, ReplayReport, replay
+from torchloom_core.live.trajectory.writer import TrajectoryWriter
 from torchloom_core.wire.actions import Alert
 from torchloom_core.wire.events import Input, Notice, Output, Tick, Verdict
 from torchloom_core.wire.messages import Hello, Telemetry

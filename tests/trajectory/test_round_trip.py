@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from torchloom_core.config.loading import parse
 from torchloom_core.config.schema import Config
-from torchloom_core.errors import StateError
-from torchloom_core.trajectory.layout import part_paths, run_folder
-from torchloom_core.trajectory.reader import read_epochs
-from torchloom_core.trajectory.writer import BUFFER_BYTES, TrajectoryWriter
+from torchloom_core.floor.errors import StateError
+from torchloom_core.live.trajectory.layout import part_paths, run_folder
+from torchloom_core.live.trajectory.reader import read_epochs
+from torchloom_core.live.trajectory.writer import BUFFER_BYTES, TrajectoryWriter
 from torchloom_core.wire.actions import ProbeLinks
 from torchloom_core.wire.codec import encode, encode_telemetry
 from torchloom_core.wire.events import Input, Output, PolicyFailed, Tick

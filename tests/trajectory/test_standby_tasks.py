@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from tests.recorded_epoch import Recorder
-from torchloom_core.trajectory.landscape import Landscape
-from torchloom_core.trajectory.preview import Preview
-from torchloom_core.trajectory.standby_tasks import StandbyTasks, newest_recorded
+from torchloom_core.live.trajectory.landscape import Landscape
+from torchloom_core.live.trajectory.preview import Preview
+from torchloom_core.live.trajectory.standby_tasks import StandbyTasks, newest_recorded
 from torchloom_core.wire.events import Recovered
 from torchloom_core.wire.landscape import Line
 from torchloom_core.wire.messages import Note

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from torchloom_core.trajectory.summaries import summarise
+from torchloom_core.live.trajectory.summaries import summarise
 from torchloom_core.wire.actions import Alert
 from torchloom_core.wire.events import Proposal, Proposed
 

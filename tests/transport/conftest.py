@@ -11,8 +11,8 @@ from nats.aio.client import RawCredentials
 from tests.deadlines import DEADLINE_S
 from tests.settled import settle
 from tests.waiting import eventually
-from torchloom_core.transport import NatsBus
-from torchloom_core.transport.security import nats_jwt
+from torchloom_core.live.transport import NatsBus
+from torchloom_core.live.transport.security import nats_jwt
 from torchloom_core.wire import subjects
 from torchloom_core.wire.messages import Ack, Command, Hello, Note, Pause, Telemetry
 

@@ -21,11 +21,11 @@ import pytest
 from tests.deadlines import DEADLINE_S
 from tests.waiting import until
 from torchloom_core.config.loading import parse
-from torchloom_core.errors import BrokerError, StateError
-from torchloom_core.transport import NatsBus, detached_process, jetstream
-from torchloom_core.transport.broker import EmbeddedBroker, embedded, health
-from torchloom_core.transport.broker.binary import find_server
-from torchloom_core.weaver.join_file import write_join_file
+from torchloom_core.floor.errors import BrokerError, StateError
+from torchloom_core.live.transport import NatsBus, detached_process, jetstream
+from torchloom_core.live.transport.broker import EmbeddedBroker, embedded, health
+from torchloom_core.live.transport.broker.binary import find_server
+from torchloom_core.live.weaver.join_file import write_join_file
 from torchloom_core.wire.messages import JoinFile
 
 pytestmark = pytest.mark.integration
@@ -93,7 +93,7 @@ async def test_a_server_with_another_configuration_is_restarted(broker, tmp_path
 async def test_the_server_survives_the_kill_of_its_weaver(tmp_path):
     program = (
         "import asyncio, os, signal, pathlib\n"
-        "from torchloom_core.transport.broker import EmbeddedBroker\n"
+        "from torchloom_core.live.transport.broker import EmbeddedBroker\n"
         f"broker = EmbeddedBroker(pathlib.Path({str(tmp_path / 'state')!r}), 'run')\n"
         "asyncio.run(broker.start())\n"
         "print(broker.pid, flush=True)\n"

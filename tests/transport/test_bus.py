@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from tests.deadlines import DEADLINE_S
 from tests.settled import settle
 from tests.waiting import eventually, soon
-from torchloom_core.clock import ManualClock
-from torchloom_core.errors import BrokerError, RefusedByBrokerError
-from torchloom_core.transport import NatsBus, jetstream
-from torchloom_core.transport.broker.binary import find_server
-from torchloom_core.transport.inbound import Inlet
-from torchloom_core.transport.security import nats_jwt
+from torchloom_core.floor.clock import ManualClock
+from torchloom_core.floor.errors import BrokerError, RefusedByBrokerError
+from torchloom_core.live.transport import NatsBus, jetstream
+from torchloom_core.live.transport.broker.binary import find_server
+from torchloom_core.live.transport.inbound import Inlet
+from torchloom_core.live.transport.security import nats_jwt
 from torchloom_core.wire import codec, subjects
 from torchloom_core.wire.messages import Exit, JoinReply, JoinRequest, Telemetry
 

@@ -7,10 +7,10 @@ import nats.errors
 import pytest
 from nats.aio.client import RawCredentials
 
-from torchloom_core.errors import StateError
-from torchloom_core.transport.broker import EmbeddedBroker
-from torchloom_core.transport.security import nats_jwt
-from torchloom_core.transport.security.credentials import Credentials
+from torchloom_core.floor.errors import StateError
+from torchloom_core.live.transport.broker import EmbeddedBroker
+from torchloom_core.live.transport.security import nats_jwt
+from torchloom_core.live.transport.security.credentials import Credentials
 
 
 def keys_of(state):

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.waiting import eventually, soon
-from torchloom_core.transport import NatsBus, state_bucket
+from torchloom_core.live.transport import NatsBus, state_bucket
 
 
 class Cable:

@@ -10,7 +10,7 @@ import pytest
 from tests.deadlines import DEADLINE_S
 from tests.settled import settle
 from tests.waiting import eventually, soon
-from torchloom_core.nats_client import GuardedClient, NatsClient
+from torchloom_core.floor.nats_client import GuardedClient, NatsClient
 from torchloom_core.wire import codec, subjects
 
 

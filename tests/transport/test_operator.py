@@ -9,9 +9,9 @@ import pytest
 from tests.deadlines import DEADLINE_S
 from tests.settled import settle
 from tests.waiting import soon
-from torchloom_core.errors import BrokerError, KnobError, RequestError
-from torchloom_core.transport import ControlClient
-from torchloom_core.transport.security.nats_jwt import new_seed
+from torchloom_core.floor.errors import BrokerError, KnobError, RequestError
+from torchloom_core.live.transport import ControlClient
+from torchloom_core.live.transport.security.nats_jwt import new_seed
 
 
 @pytest.fixture

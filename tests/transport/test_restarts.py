@@ -6,8 +6,8 @@ import contextlib
 import pytest
 
 from tests.waiting import eventually, soon
-from torchloom_core.errors import BrokerError
-from torchloom_core.transport import connection, jetstream
+from torchloom_core.floor.errors import BrokerError
+from torchloom_core.live.transport import connection, jetstream
 from torchloom_core.wire import codec, subjects
 
 

@@ -12,10 +12,10 @@ import msgspec
 import nkeys
 import pytest
 
-from torchloom_core.errors import StateError
-from torchloom_core.files import private_folder, write_private
-from torchloom_core.transport.security import nats_jwt, rights
-from torchloom_core.transport.security.credentials import Credentials, Keys
+from torchloom_core.floor.errors import StateError
+from torchloom_core.floor.files import private_folder, write_private
+from torchloom_core.live.transport.security import nats_jwt, rights
+from torchloom_core.live.transport.security.credentials import Credentials, Keys
 
 OWN_COMMANDS = [
     "$JS.API.CONSUMER.MSG.NEXT.TL_CMD_run.{name}_{life}",

@@ -2,8 +2,13 @@
 
 import pytest
 
-from torchloom_core.errors import BrokerError, OvertakenError, RefusedByBrokerError, StateError
-from torchloom_core.transport.state_bucket import WHOLE_KEY
+from torchloom_core.floor.errors import (
+    BrokerError,
+    OvertakenError,
+    RefusedByBrokerError,
+    StateError,
+)
+from torchloom_core.live.transport.state_bucket import WHOLE_KEY
 from torchloom_core.wire.codec import MAX_MESSAGE_BYTES
 
 

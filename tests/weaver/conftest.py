@@ -6,8 +6,8 @@ import pytest
 
 from tests.deadlines import DEADLINE_S
 from torchloom_core.config.loading import parse
-from torchloom_core.kernel.plugins.host import ActivePlugins
-from torchloom_core.weaver import run
+from torchloom_core.live.kernel.plugins.host import ActivePlugins
+from torchloom_core.live.weaver import run
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from nats.aio.client import RawCredentials
 
 from tests.deadlines import DEADLINE_S
 from tests.settled import settle
-from torchloom_core.transport.security import nats_jwt
-from torchloom_core.transport.security.credentials import Credentials
+from torchloom_core.live.transport.security import nats_jwt
+from torchloom_core.live.transport.security.credentials import Credentials
 from torchloom_core.wire import codec, subjects
 from torchloom_core.wire.messages import Hello, JoinRequest, Telemetry
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from torchloom_core.clock import SystemClock
+from torchloom_core.floor.clock import SystemClock
 
 pytestmark = pytest.mark.integration
 

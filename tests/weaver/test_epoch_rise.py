@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from torchloom_core.errors import OutrankedError
-from torchloom_core.weaver.epoch_rise import EpochRises, EpochWatch
+from torchloom_core.floor.errors import OutrankedError
+from torchloom_core.live.weaver.epoch_rise import EpochRises, EpochWatch
 from torchloom_core.wire.messages import Hello
 
 

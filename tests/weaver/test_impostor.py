@@ -12,8 +12,8 @@ from nats.aio.client import RawCredentials
 from tests.deadlines import DEADLINE_S
 from tests.settled import settle
 from tests.waiting import eventually
-from torchloom_core.transport.security import nats_jwt
-from torchloom_core.transport.security.credentials import Credentials
+from torchloom_core.live.transport.security import nats_jwt
+from torchloom_core.live.transport.security.credentials import Credentials
 from torchloom_core.wire import codec, subjects
 from torchloom_core.wire.messages import Ack, Exit, Hello, JoinRequest, Note, Telemetry
 from torchloom_core.wire.operator import Status
@@ -231,7 +231,7 @@ async def test_an_incarnation_that_never_started_cannot_take_the_name_from_the_n
 async def test_a_worker_without_its_consumer_gets_it_back_with_its_next_hello(
     scene, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("torchloom_core.transport.jetstream._CONSUMER_SURE_S", 0.0)
+    monkeypatch.setattr("torchloom_core.live.transport.jetstream._CONSUMER_SURE_S", 0.0)
     url, person, joiner = scene
     await person.listen()
     worker = Worker(1000)

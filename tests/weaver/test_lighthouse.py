@@ -16,9 +16,9 @@ from experiments.lighthouse.calls import Calls
 from tests.deadlines import DEADLINE_S
 from tests.waiting import eventually, soon
 from torchloom_core.config.loading import parse
-from torchloom_core.errors import LighthouseError, StateError
-from torchloom_core.kernel.plugins.host import ActivePlugins
-from torchloom_core.weaver import lighthouse_process, run
+from torchloom_core.floor.errors import LighthouseError, StateError
+from torchloom_core.live.kernel.plugins.host import ActivePlugins
+from torchloom_core.live.weaver import lighthouse_process, run
 
 pytestmark = pytest.mark.integration
 

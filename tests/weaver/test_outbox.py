@@ -8,10 +8,10 @@ import pytest
 from tests.deadlines import DEADLINE_S
 from tests.kernel.runs import START_NS
 from tests.waiting import soon
-from torchloom_core.clock import SECOND_NS, ManualClock
-from torchloom_core.errors import BrokerError, RefusedByBrokerError
-from torchloom_core.weaver import outbox as outbox_module
-from torchloom_core.weaver.outbox import AT_KEY, Outbox
+from torchloom_core.floor.clock import SECOND_NS, ManualClock
+from torchloom_core.floor.errors import BrokerError, RefusedByBrokerError
+from torchloom_core.live.weaver import outbox as outbox_module
+from torchloom_core.live.weaver.outbox import AT_KEY, Outbox
 from torchloom_core.wire.events import Issue, KnobDesired, Notice, Withdrawal
 from torchloom_core.wire.messages import Command, Pause
 from torchloom_core.wire.plans import Granted

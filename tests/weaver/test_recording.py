@@ -3,11 +3,11 @@
 import pytest
 
 from tests.small_disk import small_disk
-from torchloom_core.clock import SECOND_NS, ManualClock
 from torchloom_core.config.schema import Config
-from torchloom_core.trajectory.reader import read_epochs
-from torchloom_core.trajectory.writer import TrajectoryWriter
-from torchloom_core.weaver.recording import Recording
+from torchloom_core.floor.clock import SECOND_NS, ManualClock
+from torchloom_core.live.trajectory.reader import read_epochs
+from torchloom_core.live.trajectory.writer import TrajectoryWriter
+from torchloom_core.live.weaver.recording import Recording
 from torchloom_core.wire.events import Notice, Tick
 
 pytestmark = pytest.mark.integration

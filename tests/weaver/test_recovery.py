@@ -14,10 +14,10 @@ from tests.examples import examples
 from tests.kernel.runs import START_NS, Run, hello, make_kernel, of, only, three_groups
 from tests.kernel.worlds import CONFIG, World, do, settle, start, steps
 from torchloom_core.config.schema import Config
-from torchloom_core.errors import StateError
-from torchloom_core.trajectory.writer import TrajectoryWriter
-from torchloom_core.weaver.outbox import AT_KEY, At
-from torchloom_core.weaver.recovery import Inheritance, same_input
+from torchloom_core.floor.errors import StateError
+from torchloom_core.live.trajectory.writer import TrajectoryWriter
+from torchloom_core.live.weaver.outbox import AT_KEY, At
+from torchloom_core.live.weaver.recovery import Inheritance, same_input
 from torchloom_core.wire.actions import (
     ChangeKnob,
     CordonNode,

@@ -13,15 +13,15 @@ import pytest
 
 from tests.deadlines import DEADLINE_S
 from torchloom_core.config.loading import parse
-from torchloom_core.errors import BrokerError, KernelFailure, StateError, SupersededError
-from torchloom_core.kernel.kernel import Kernel
-from torchloom_core.kernel.plugins.host import ActivePlugins
-from torchloom_core.trajectory.layout import run_folder
-from torchloom_core.trajectory.reader import read_epochs
-from torchloom_core.transport import NatsBus, connection
-from torchloom_core.transport.broker import EmbeddedBroker
-from torchloom_core.transport.jetstream import JetStream
-from torchloom_core.weaver import run, startup
+from torchloom_core.floor.errors import BrokerError, KernelFailure, StateError, SupersededError
+from torchloom_core.live.kernel.kernel import Kernel
+from torchloom_core.live.kernel.plugins.host import ActivePlugins
+from torchloom_core.live.trajectory.layout import run_folder
+from torchloom_core.live.trajectory.reader import read_epochs
+from torchloom_core.live.transport import NatsBus, connection
+from torchloom_core.live.transport.broker import EmbeddedBroker
+from torchloom_core.live.transport.jetstream import JetStream
+from torchloom_core.live.weaver import run, startup
 
 pytestmark = pytest.mark.integration
 

@@ -16,10 +16,10 @@ from tests.kernel.runs import (
     telemetry,
     three_groups,
 )
-from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Config
-from torchloom_core.kernel.plugins.host import ActivePlugins, ActivePolicy
-from torchloom_core.weaver.status import describe, describe_knobs
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.live.kernel.plugins.host import ActivePlugins, ActivePolicy
+from torchloom_core.live.weaver.status import describe, describe_knobs
 from torchloom_core.wire.actions import ChangeKnob, DrainGroup, Migrate
 from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, encode
 from torchloom_core.wire.events import Forecast, ForecastWanted, Notice

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 from tests.kernel.inputs import acks, batches, exits, hellos, notes
-from torchloom_core.errors import MessageError
-from torchloom_core.trajectory.columns import TelemetryStream
+from torchloom_core.floor.errors import MessageError
+from torchloom_core.live.trajectory.columns import TelemetryStream
 from torchloom_core.wire import codec, limits
 from torchloom_core.wire.links import MAX_PROBE_BYTES, MIN_PROBE_BYTES, ProbeAddress
 from torchloom_core.wire.messages import (

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchloom_core.errors import KnobError
-from torchloom_core.suggest import nearest
+from torchloom_core.floor.errors import KnobError
+from torchloom_core.floor.suggest import nearest
 from torchloom_core.wire.knobs import check_value, find_spec, shown
 from torchloom_core.wire.messages import KnobSpec
 

@@ -5,7 +5,7 @@ import math
 import msgspec
 import pytest
 
-from torchloom_core.errors import MessageError
+from torchloom_core.floor.errors import MessageError
 from torchloom_core.wire.actions import ProbeLinks
 from torchloom_core.wire.codec import decode_ack, decode_command, decode_event, encode
 from torchloom_core.wire.links import (

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from torchloom_core.plain_text import plain_line
+from torchloom_core.floor.plain_text import plain_line
 from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, encode
 from torchloom_core.wire.limits import (
     FIELD_NAME,

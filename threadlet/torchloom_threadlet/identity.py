@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from torchloom_core.errors import MessageError
+from torchloom_core.floor.errors import MessageError
 from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, decode_json
 from torchloom_core.wire.limits import MAX_FIELDS, MAX_NAME, MAX_RANK, MAX_SHORT_TEXT
 from torchloom_core.wire.messages import JoinFile

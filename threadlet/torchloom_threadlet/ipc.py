@@ -12,7 +12,7 @@ from typing import Annotated
 
 import msgspec
 
-from torchloom_core.errors import MessageError
+from torchloom_core.floor.errors import MessageError
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.limits import (
     MAX_METRIC_NAME,

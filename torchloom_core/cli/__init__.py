@@ -13,8 +13,8 @@ from typing import TextIO
 
 from torchloom_core.cli.announcing import drop_output
 from torchloom_core.cli.terminal_text import print_stand_ins
-from torchloom_core.errors import TorchloomError
-from torchloom_core.plain_text import printable
+from torchloom_core.floor.errors import TorchloomError
+from torchloom_core.floor.plain_text import printable
 
 _USAGE = 2
 _UNWRITTEN = 4

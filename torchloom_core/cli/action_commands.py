@@ -11,7 +11,7 @@ from cyclopts.validators import Number
 from torchloom_core.cli.options import Connection, Wait
 from torchloom_core.cli.times import Duration
 from torchloom_core.cli.weaver_client import act
-from torchloom_core.errors import RequestError
+from torchloom_core.floor.errors import RequestError
 from torchloom_core.wire.actions import (
     Action,
     AdmitGroup,

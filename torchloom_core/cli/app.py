@@ -1,7 +1,5 @@
 """The command tree; each command's module is imported when it is used."""
 
-from importlib.util import find_spec
-
 from cyclopts import App, Group
 
 from torchloom_core import __version__
@@ -23,10 +21,15 @@ for _name, _help in (
     ("weaver", "Run the Weaver, the daemon that watches and controls a run."),
     ("lighthouse", "Run a torchft lighthouse that drops failed groups at once."),
     ("dashboard", "Serve the dashboard: watch and control a run in a browser."),
-    ("demo", "Watch a real torchft run lose a node without losing a step."),
 ):
-    if find_spec(f"{_HERE}.{_name}_command"):
-        app.command(f"{_HERE}.{_name}_command:{_name}", name=_name, help=_help, group=_RUNNING)
+    app.command(f"{_HERE}.{_name}_command:{_name}", name=_name, help=_help, group=_RUNNING)
+
+app.command(
+    "torchloom_core.demos.command:demo",
+    name="demo",
+    help="Watch a real torchft run lose a node without losing a step.",
+    group=_RUNNING,
+)
 
 app.command(
     f"{_HERE}.init_command:init", name="init", help="Write a commented config file.", group=_RUNNING

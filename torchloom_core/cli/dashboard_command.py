@@ -49,8 +49,8 @@ def dashboard(
     need(*DASHBOARD)
     if beside:
         end_with_the_weaver()
-    from torchloom_core.dashboard.backtest import Backtest
-    from torchloom_core.dashboard.serve import serve, serve_recorded
+    from torchloom_core.live.dashboard.backtest import Backtest
+    from torchloom_core.live.dashboard.serve import serve, serve_recorded
 
     config = connection.load()
     if port is not None:

@@ -15,11 +15,11 @@ from torchloom_core.cli.output import console, prints_on_stderr
 from torchloom_core.cli.progress import progress
 from torchloom_core.cli.times import Moment, moment_ns
 from torchloom_core.config.loading import load
-from torchloom_core.errors import ConfigError, WorkerLost
+from torchloom_core.floor.errors import ConfigError, WorkerLost
 
 # Slow to import; `torchloom --help` should not wait for it.
 if TYPE_CHECKING:
-    from torchloom_core.evaluate.results import Report
+    from torchloom_core.lab.evaluate.results import Report
 
 Several = Annotated[tuple[str, ...], Parameter(negative="", show_default=False)]
 Seeds = Annotated[int, Parameter(validator=Number(gte=1, lte=10_000))]
@@ -105,14 +105,14 @@ def evaluate(
     """
     ray = ("ray",) if backend == "ray" else ()
     need("jinja2", "matplotlib", *(SCORES if mode == "replay" else ("joblib", *ray)))
-    from torchloom_core.errors import StateError
-    from torchloom_core.evaluate.evaluation import evaluate as run_evaluation
-    from torchloom_core.evaluate.goodput.candidates import Selection
-    from torchloom_core.evaluate.goodput.sweep import range_of
-    from torchloom_core.evaluate.parallel import Workforce
-    from torchloom_core.evaluate.report import page_text
-    from torchloom_core.evaluate.request import EvaluationRequest, TraceRequest
-    from torchloom_core.files import refuse_unwritable
+    from torchloom_core.floor.errors import StateError
+    from torchloom_core.floor.files import refuse_unwritable
+    from torchloom_core.lab.evaluate.evaluation import evaluate as run_evaluation
+    from torchloom_core.lab.evaluate.goodput.candidates import Selection
+    from torchloom_core.lab.evaluate.goodput.sweep import range_of
+    from torchloom_core.lab.evaluate.parallel import Workforce
+    from torchloom_core.lab.evaluate.report import page_text
+    from torchloom_core.lab.evaluate.request import EvaluationRequest, TraceRequest
 
     if not traces:
         raise ConfigError("evaluate: need at least one trace, NAME.tltrace, was none")
@@ -165,7 +165,7 @@ def _pair(option: str, text: str, *, need_value: bool = False) -> tuple[str, str
 
 
 def _until(trace: Path, until: Moment | None) -> int | None:
-    from torchloom_core.trace.bundle.bundle import Bundle
+    from torchloom_core.lab.trace.bundle.bundle import Bundle
 
     return None if until is None else moment_ns(until, Bundle.open(trace).manifest)
 
@@ -193,8 +193,8 @@ def _write(report: "Report", text: str, folder: Path) -> Path:
     """Write report.json and report.html, and return the path of the latter."""
     import msgspec
 
-    from torchloom_core.evaluate.report import sweep_plot
-    from torchloom_core.files import write_whole
+    from torchloom_core.floor.files import write_whole
+    from torchloom_core.lab.evaluate.report import sweep_plot
 
     data = msgspec.json.format(msgspec.json.encode(report), indent=1)
     write_whole(folder / "report.json", data + b"\n")
@@ -213,7 +213,7 @@ def _print(report: "Report", page: Path, json: bool) -> None:
 
         print_json(report)
         return
-    from torchloom_core.evaluate.report import tables
+    from torchloom_core.lab.evaluate.report import tables
 
     out = console()
     out.print(tables(report))

@@ -15,13 +15,13 @@ from torchloom_core.cli.progress import progress
 from torchloom_core.cli.times import Moment, moment_ns
 from torchloom_core.config.loading import load
 from torchloom_core.config.schema import Config
-from torchloom_core.errors import ConfigError
-from torchloom_core.suggest import nearest
+from torchloom_core.floor.errors import ConfigError
+from torchloom_core.floor.suggest import nearest
 
 # Slow to import; `torchloom --help` should not wait for it.
 if TYPE_CHECKING:
-    from torchloom_core.evaluate.forecasts.backtest_forecasts import Progress
-    from torchloom_core.learning.card import Card
+    from torchloom_core.lab.evaluate.forecasts.backtest_forecasts import Progress
+    from torchloom_core.lab.learning.card import Card
 
 _DAY_S = 86_400.0
 
@@ -97,14 +97,14 @@ def fit(
         Config file. Default: torchloom.toml in this folder.
     """
     need(*SCORES, "safetensors", "skops")
-    from torchloom_core.activation.discovery import by_name, discover
-    from torchloom_core.fitting.build import refuse_unmeasured
-    from torchloom_core.fitting.choose import AUTO, fit_best
-    from torchloom_core.fitting.fit import fit as fit_model
-    from torchloom_core.fitting.stages import FitSettings
-    from torchloom_core.learning.model import SUFFIX, refuse_place
-    from torchloom_core.learning.skill import BASELINES, DETECTORS
-    from torchloom_core.trace.bundle.bundle import Bundle
+    from torchloom_core.lab.activation.discovery import by_name, discover
+    from torchloom_core.lab.fitting.build import refuse_unmeasured
+    from torchloom_core.lab.fitting.choose import AUTO, fit_best
+    from torchloom_core.lab.fitting.fit import fit as fit_model
+    from torchloom_core.lab.fitting.stages import FitSettings
+    from torchloom_core.lab.learning.model import SUFFIX, refuse_place
+    from torchloom_core.lab.learning.skill import BASELINES, DETECTORS
+    from torchloom_core.lab.trace.bundle.bundle import Bundle
 
     settings = load(config)
     predictors = by_name(discover(), "predictor")
@@ -195,7 +195,7 @@ def _show(card: "Card") -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from torchloom_core.learning.card import (
+    from torchloom_core.lab.learning.card import (
         TRIED_COLUMNS,
         facts,
         score_columns,

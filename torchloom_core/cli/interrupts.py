@@ -8,7 +8,7 @@ from pathlib import Path
 from types import FrameType
 
 from torchloom_core.cli import Terminated
-from torchloom_core.plain_text import printable
+from torchloom_core.floor.plain_text import printable
 
 ENDINGS = (signal.SIGTERM, signal.SIGHUP)
 """Signals that end a command as Ctrl-C does; SIGHUP comes from a closed terminal."""

@@ -12,9 +12,9 @@ from rich.table import Table
 from torchloom_core.cli.options import AsJson, Connection, Wait
 from torchloom_core.cli.output import console, print_json, warn
 from torchloom_core.cli.weaver_client import act, fetch_knobs, open_client
-from torchloom_core.errors import ConfigError, RequestError
-from torchloom_core.plain_text import printable
-from torchloom_core.suggest import nearest
+from torchloom_core.floor.errors import ConfigError, RequestError
+from torchloom_core.floor.plain_text import printable
+from torchloom_core.floor.suggest import nearest
 from torchloom_core.wire.actions import Guard
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.events import KnobDesired

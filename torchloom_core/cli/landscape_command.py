@@ -16,7 +16,7 @@ from torchloom_core.wire.landscape import MOST_PARTS, MOST_REACH, MOST_SIDE, Way
 from torchloom_core.wire.standby_task import MOST_POINTS
 
 if TYPE_CHECKING:
-    from torchloom_core.trajectory.landscape import Landscape
+    from torchloom_core.live.trajectory.landscape import Landscape
 
 _HERE = Connection()
 _MINUTE = timedelta(minutes=1)
@@ -70,7 +70,7 @@ def landscape(
         act(connection, "propose", {"action": MapLandscape(points=0)})
         return 0
     check(lasts, plot)
-    from torchloom_core.trajectory.landscape import Landscape
+    from torchloom_core.live.trajectory.landscape import Landscape
 
     if trajectory is not None:
         _show(recorded(trajectory, Landscape()), plot, json)

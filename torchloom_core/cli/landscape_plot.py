@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from torchloom_core.errors import StateError
-from torchloom_core.trajectory.landscape import Landscape
+from torchloom_core.floor.errors import StateError
+from torchloom_core.live.trajectory.landscape import Landscape
 
 _COLOUR = "#1f6f8b"
 _PATH_COLOUR = "#ffffff"

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from rich.table import Table
 from rich.text import Text
 
-from torchloom_core.plain_text import plain_line
-from torchloom_core.trajectory.landscape import Landscape
+from torchloom_core.floor.plain_text import plain_line
+from torchloom_core.live.trajectory.landscape import Landscape
 from torchloom_core.wire.landscape import Curvature, Plane
 from torchloom_core.wire.standby_task import Loss
 

@@ -11,8 +11,8 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from torchloom_core.cli.announcing import announce
-from torchloom_core.errors import LighthouseError
-from torchloom_core.server_urls import LOGIN, with_login
+from torchloom_core.floor.errors import LighthouseError
+from torchloom_core.floor.server_urls import LOGIN, with_login
 from torchloom_core.wire.subjects import NAME_RULE, is_name
 
 _Count = Annotated[int, Parameter(validator=Number(gte=0))]
@@ -80,8 +80,8 @@ def lighthouse(
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read once; we log what matters
     if not is_name(run):
         raise LighthouseError(f"--run: need {NAME_RULE}, was {run!r}")
-    from torchloom_core.lighthouse.membership import Rules
-    from torchloom_core.lighthouse.server import Settings, serve
+    from torchloom_core.live.lighthouse.membership import Rules
+    from torchloom_core.live.lighthouse.server import Settings, serve
 
     logging.basicConfig(
         level=logging.INFO,

@@ -16,13 +16,13 @@ from torchloom_core.cli.recorded_lines import (
     recorded,
     trajectory_root,
 )
-from torchloom_core.plain_text import printable
+from torchloom_core.floor.plain_text import printable
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.messages import LOG
 
 # The reader imports pyarrow, which `torchloom --help` should not wait for.
 if TYPE_CHECKING:
-    from torchloom_core.trajectory.layout import Line
+    from torchloom_core.live.trajectory.layout import Line
 
 _LEVELS = ("debug", "info", "warning", "error", "critical")
 

@@ -5,10 +5,10 @@ from pathlib import Path
 from torchloom_core.cli.options import ConfigPath
 from torchloom_core.cli.output import console
 from torchloom_core.config.loading import load
-from torchloom_core.errors import ConfigError, StateError
-from torchloom_core.files import write_private
-from torchloom_core.transport.security.credentials import Credentials
-from torchloom_core.transport.security.nats_jwt import new_seed
+from torchloom_core.floor.errors import ConfigError, StateError
+from torchloom_core.floor.files import write_private
+from torchloom_core.live.transport.security.credentials import Credentials
+from torchloom_core.live.transport.security.nats_jwt import new_seed
 from torchloom_core.wire.subjects import DEFAULT_PERSON, NAME_RULE, is_name
 
 

@@ -12,7 +12,7 @@ from rich.control import Control
 from rich.segment import Segment
 
 from torchloom_core.cli.terminal_text import json_for
-from torchloom_core.plain_text import printable
+from torchloom_core.floor.plain_text import printable
 
 _PIPE_WIDTH = 200
 _STDERR = 2

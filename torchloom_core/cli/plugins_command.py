@@ -7,10 +7,10 @@ from torchloom_core.cli.options import AsJson, ConfigPath
 from torchloom_core.cli.output import console, print_json
 from torchloom_core.config.loading import load
 from torchloom_core.config.schema import Config
-from torchloom_core.errors import ModelError
+from torchloom_core.floor.errors import ModelError
 
 if TYPE_CHECKING:
-    from torchloom_core.activation.discovery import PluginInfo
+    from torchloom_core.lab.activation.discovery import PluginInfo
 
 
 def plugins(*, config: ConfigPath = None, json: AsJson = False) -> int:
@@ -23,7 +23,7 @@ def plugins(*, config: ConfigPath = None, json: AsJson = False) -> int:
     config
         Config file. Default: torchloom.toml in this folder.
     """
-    from torchloom_core.activation.discovery import discover
+    from torchloom_core.lab.activation.discovery import discover
 
     settings = load(config)
     rows = [_describe(info, settings) for info in discover()]
@@ -54,7 +54,7 @@ def _describe(info: "PluginInfo", settings: Config) -> dict[str, Any]:
 
 def _model(info: "PluginInfo", settings: Config) -> dict[str, str] | None:
     """Return the model of a predictor by the config, and the verdict on it."""
-    from torchloom_core.learning.model import Model
+    from torchloom_core.lab.learning.model import Model
 
     path = settings.predictors.get(info.name, {}).get("model")
     if info.kind != "predictor" or not isinstance(path, str):

@@ -14,14 +14,14 @@ from torchloom_core.cli.output import console
 from torchloom_core.cli.standby_task_options import check, recorded, show
 from torchloom_core.cli.times import Duration
 from torchloom_core.cli.weaver_client import act, open_client, send
-from torchloom_core.errors import ConfigError
+from torchloom_core.floor.errors import ConfigError
 from torchloom_core.wire.actions import PreviewChange
 from torchloom_core.wire.limits import KnobValue
 from torchloom_core.wire.operator import Page, Status
 from torchloom_core.wire.preview import FEWEST_PAIRS, MOST_CHANGED, MOST_REPEATS, MOST_STEPS
 
 if TYPE_CHECKING:
-    from torchloom_core.trajectory.preview import Preview
+    from torchloom_core.live.trajectory.preview import Preview
 
 _HERE = Connection()
 _TWO_MINUTES = timedelta(minutes=2)
@@ -68,7 +68,7 @@ def preview(
         act(connection, "propose", {"action": PreviewChange(steps=0)})
         return 0
     check(lasts, plot)
-    from torchloom_core.trajectory.preview import Preview
+    from torchloom_core.live.trajectory.preview import Preview
 
     if len(what) == 1 and "=" not in what[0]:
         _show(recorded(Path(what[0]), Preview()), plot, json)

@@ -4,8 +4,8 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from torchloom_core.errors import StateError
-from torchloom_core.trajectory.preview import WITH, WITHOUT, Preview
+from torchloom_core.floor.errors import StateError
+from torchloom_core.live.trajectory.preview import WITH, WITHOUT, Preview
 from torchloom_core.wire.preview import Arm
 
 _ARMS: tuple[tuple[Arm, str, str], ...] = (

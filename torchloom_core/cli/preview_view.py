@@ -3,8 +3,8 @@
 from rich.table import Table
 from rich.text import Text
 
-from torchloom_core.plain_text import plain_line
-from torchloom_core.trajectory.preview import Preview
+from torchloom_core.floor.plain_text import plain_line
+from torchloom_core.live.trajectory.preview import Preview
 
 
 def table(seen: Preview) -> Table:

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.loading import load
-from torchloom_core.errors import StateError
-from torchloom_core.files import open_regular
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.floor.errors import StateError
+from torchloom_core.floor.files import open_regular
 from torchloom_core.wire.codec import UNREADABLE
 
 # The reader imports pyarrow, which `torchloom --help` should not wait for.
 if TYPE_CHECKING:
-    from torchloom_core.trajectory.layout import Line
+    from torchloom_core.live.trajectory.layout import Line
 
 _POLL_S = 0.3
 
@@ -33,7 +33,7 @@ def trajectory_root(root: Path | None, config: Path | None) -> Path:
     """Return the given trajectory, else that of the config's run."""
     if root is not None:
         return root
-    from torchloom_core.trajectory.layout import run_folder
+    from torchloom_core.live.trajectory.layout import run_folder
 
     settings = load(config)
     return run_folder(Path(settings.weaver.state_dir), settings.run.name)
@@ -41,7 +41,7 @@ def trajectory_root(root: Path | None, config: Path | None) -> Path:
 
 def recorded(folder: Path) -> Iterator[tuple[Place, "Line"]]:
     """Yield every complete line of all epochs, the oldest first."""
-    from torchloom_core.trajectory.reader import read_epochs
+    from torchloom_core.live.trajectory.reader import read_epochs
 
     for record in read_epochs(folder):
         for line in record.lines():
@@ -50,7 +50,7 @@ def recorded(folder: Path) -> Iterator[tuple[Place, "Line"]]:
 
 def followed(folder: Path) -> Iterator[tuple[Place, "Line"]]:
     """Yield every complete line of all epochs, then new lines, for ever."""
-    from torchloom_core.trajectory.layout import epoch_folder, epochs, part_paths
+    from torchloom_core.live.trajectory.layout import epoch_folder, epochs, part_paths
 
     read: dict[Path, int] = {}
     while True:
@@ -68,7 +68,7 @@ def local_time(ts_ns: int) -> str:
 
 
 def _new_lines(part: Path, read: dict[Path, int]) -> Iterable["Line"]:
-    from torchloom_core.trajectory.layout import Line
+    from torchloom_core.live.trajectory.layout import Line
 
     with open_regular(part) as file:
         file.seek(read.get(part, 0))

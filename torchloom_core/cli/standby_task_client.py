@@ -15,9 +15,9 @@ from torchloom_core.cli.output import warn
 from torchloom_core.cli.progress import ReportProgress, progress
 from torchloom_core.cli.standby_task_options import INTERRUPTED
 from torchloom_core.cli.weaver_client import find_weaver, open_client, send
-from torchloom_core.errors import MessageError, RequestError
-from torchloom_core.trajectory.pieces import Pieces
-from torchloom_core.trajectory.standby_tasks import StandbyTasks
+from torchloom_core.floor.errors import MessageError, RequestError
+from torchloom_core.live.trajectory.pieces import Pieces
+from torchloom_core.live.trajectory.standby_tasks import StandbyTasks
 from torchloom_core.wire import subjects
 from torchloom_core.wire.actions import MapLandscape, PreviewChange
 from torchloom_core.wire.codec import UNREADABLE, decode_event
@@ -26,7 +26,7 @@ from torchloom_core.wire.messages import Note
 from torchloom_core.wire.operator import Answer
 
 if TYPE_CHECKING:
-    from torchloom_core.transport import ControlClient
+    from torchloom_core.live.transport import ControlClient
 
 _TRIES = 2
 _PENDING = 10_000

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 from torchloom_core.cli.extras import need
 from torchloom_core.cli.output import console, print_json
-from torchloom_core.errors import ConfigError, StateError
-from torchloom_core.files import refuse_picture
+from torchloom_core.floor.errors import ConfigError, StateError
+from torchloom_core.floor.files import refuse_picture
 from torchloom_core.wire.standby_task import MOST_SECONDS
 
 # The reader imports pyarrow, which `torchloom --help` should not wait for.
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from torchloom_core.trajectory.pieces import Pieces
+    from torchloom_core.live.trajectory.pieces import Pieces
 
 INTERRUPTED = 130
 """Exit status of a standby task that Ctrl-C ended."""
@@ -52,7 +52,7 @@ def show(
 
 def recorded(trajectory: Path, empty: P) -> P:
     """Return the newest recorded task; raise StateError if there is none."""
-    from torchloom_core.trajectory.standby_tasks import newest_recorded
+    from torchloom_core.live.trajectory.standby_tasks import newest_recorded
 
     newest_recorded(trajectory, empty)
     if not empty.version:

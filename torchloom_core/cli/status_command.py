@@ -10,11 +10,11 @@ from cyclopts.validators import Number
 from torchloom_core.cli.options import AsJson, Connection
 from torchloom_core.cli.output import console, print_json, warn
 from torchloom_core.cli.weaver_client import fetch_status, open_client
-from torchloom_core.errors import RequestError
+from torchloom_core.floor.errors import RequestError
 from torchloom_core.wire.operator import Status
 
 if TYPE_CHECKING:
-    from torchloom_core.transport import ControlClient
+    from torchloom_core.live.transport import ControlClient
 
 _HERE = Connection()
 

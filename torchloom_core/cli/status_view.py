@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from torchloom_core.cli.output import span
-from torchloom_core.clock import SECOND_NS
-from torchloom_core.plain_text import printable
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.floor.plain_text import printable
 from torchloom_core.wire.operator import Status, WorkerStatus
 
 _METRICS = 4

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import CycloptsError, Parameter, Token, convert
 
-from torchloom_core.errors import ConfigError
+from torchloom_core.floor.errors import ConfigError
 
 if TYPE_CHECKING:
-    from torchloom_core.trace.bundle.schema import Manifest
+    from torchloom_core.lab.trace.bundle.schema import Manifest
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LONGEST = timedelta(seconds=1e9)

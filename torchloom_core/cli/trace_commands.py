@@ -11,8 +11,8 @@ from torchloom_core.cli.output import console, print_json, warn
 from torchloom_core.cli.progress import progress
 from torchloom_core.cli.times import Duration
 from torchloom_core.cli.trace_view import print_bundle, tables
-from torchloom_core.errors import TraceError
-from torchloom_core.files import refuse_picture
+from torchloom_core.floor.errors import TraceError
+from torchloom_core.floor.files import refuse_picture
 
 Force = Annotated[
     bool, Parameter(negative="", show_default=False, help="Replace an existing bundle.")
@@ -29,7 +29,7 @@ def validate(bundle: Path, /, *, json: AsJson = False) -> int:
     bundle
         Bundle to read, NAME.tltrace.
     """
-    from torchloom_core.trace.validation.validate import validate as run_validation
+    from torchloom_core.lab.trace.validation.validate import validate as run_validation
 
     with progress() as progress_of:
         found = run_validation(
@@ -67,12 +67,12 @@ def describe(
     plot
         Save a plot of the faults over time to this file, .png or .svg.
     """
-    from torchloom_core.trace.bundle.bundle import Bundle
-    from torchloom_core.trace.bundle.checksums import changed
-    from torchloom_core.trace.describe.describe import describe as summarize
+    from torchloom_core.lab.trace.bundle.bundle import Bundle
+    from torchloom_core.lab.trace.bundle.checksums import changed
+    from torchloom_core.lab.trace.describe.describe import describe as summarize
 
     if plot is not None:
-        from torchloom_core.trace.describe.plot import draw_faults
+        from torchloom_core.lab.trace.describe.plot import draw_faults
 
         refuse_picture(plot, TraceError)
     opened = Bundle.open(bundle)
@@ -125,7 +125,7 @@ def import_csv(
     licence
         Licence of the data.
     """
-    from torchloom_core.trace.importers.csv_trace import import_csv as write
+    from torchloom_core.lab.trace.importers.csv_trace import import_csv as write
 
     with reports_output(out):
         write(events, out, mapping=map, name=name, source=source, licence=licence, force=force)
@@ -146,7 +146,7 @@ def import_infinitehbd(
     name
         Name of the trace. Default: the name of OUT.
     """
-    from torchloom_core.trace.importers.infinitehbd import import_infinitehbd as write
+    from torchloom_core.lab.trace.importers.infinitehbd import import_infinitehbd as write
 
     with reports_output(out):
         write(folder, out, name=name, force=force)
@@ -167,7 +167,7 @@ def import_backblaze(
     name
         Name of the trace. Default: the name of OUT.
     """
-    from torchloom_core.trace.importers.backblaze import import_backblaze as write
+    from torchloom_core.lab.trace.importers.backblaze import import_backblaze as write
 
     with reports_output(out):
         write(folder, out, name=name, force=force)

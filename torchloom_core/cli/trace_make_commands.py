@@ -47,8 +47,8 @@ def synthesize(
     force
         Replace an existing bundle.
     """
-    from torchloom_core.trace.synthetic.parameters import Parameters
-    from torchloom_core.trace.synthetic.trace import synthesize as write
+    from torchloom_core.lab.trace.synthetic.parameters import Parameters
+    from torchloom_core.lab.trace.synthetic.trace import synthesize as write
 
     given = {"nodes": nodes, "racks": racks, "days": days, "seed": seed, "interval_s": interval_s}
     table, text = _read(parameters) if parameters else ({}, "")
@@ -97,7 +97,10 @@ def bandwidth(
     force
         Replace an existing bundle.
     """
-    from torchloom_core.trace.synthetic.bandwidth import BandwidthParameters, synthesize_bandwidth
+    from torchloom_core.lab.trace.synthetic.bandwidth import (
+        BandwidthParameters,
+        synthesize_bandwidth,
+    )
 
     given = {
         "shape": shape,
@@ -140,7 +143,7 @@ def from_trajectory(
     force
         Replace an existing bundle.
     """
-    from torchloom_core.trace.recorded.from_trajectory import from_trajectory as write
+    from torchloom_core.lab.trace.recorded.from_trajectory import from_trajectory as write
 
     with reports_output(out):
         write(root, out, epoch=epoch, licence=licence, force=force)

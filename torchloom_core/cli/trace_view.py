@@ -10,11 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from torchloom_core.cli.output import console, print_json, span
-from torchloom_core.clock import SECOND_NS
+from torchloom_core.floor.clock import SECOND_NS
 
 # It imports statsmodels, which `torchloom --help` should not wait for.
 if TYPE_CHECKING:
-    from torchloom_core.trace.describe.describe import Description
+    from torchloom_core.lab.trace.describe.describe import Description
 
 _LISTED = 12
 
@@ -30,7 +30,7 @@ def tables(found: "Description") -> Iterator[RenderableType]:
 
 def print_bundle(out: Path, json: bool) -> None:
     """Print the files of a bundle that was just written."""
-    from torchloom_core.trace.bundle.bundle import Bundle
+    from torchloom_core.lab.trace.bundle.bundle import Bundle
 
     manifest = Bundle.open(out).manifest
     if json:

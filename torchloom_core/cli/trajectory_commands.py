@@ -17,15 +17,15 @@ from torchloom_core.cli.recorded_lines import (
     recorded,
     trajectory_root,
 )
-from torchloom_core.errors import ConfigError, StateError
-from torchloom_core.suggest import nearest
-from torchloom_core.trajectory.summaries import RECORD_KINDS, summarise
+from torchloom_core.floor.errors import ConfigError, StateError
+from torchloom_core.floor.suggest import nearest
+from torchloom_core.live.trajectory.summaries import RECORD_KINDS, summarise
 from torchloom_core.wire.codec import UNREADABLE
 
 # The reader imports pyarrow, which `torchloom --help` should not wait for.
 if TYPE_CHECKING:
-    from torchloom_core.trajectory.layout import Line
-    from torchloom_core.trajectory.reader import EpochRecord
+    from torchloom_core.live.trajectory.layout import Line
+    from torchloom_core.live.trajectory.reader import EpochRecord
 
 _HIDDEN = frozenset({"tick"})
 
@@ -92,8 +92,8 @@ def replay(root: Root = None, /, *, json: AsJson = False, config: ConfigPath = N
     config
         Config file. Default: torchloom.toml in this folder.
     """
-    from torchloom_core.trajectory.reader import read_epochs
-    from torchloom_core.trajectory.replay import replay as replay_record
+    from torchloom_core.live.trajectory.reader import read_epochs
+    from torchloom_core.live.trajectory.replay import replay as replay_record
 
     same = True
     for record in read_epochs(trajectory_root(root, config)):
@@ -128,7 +128,7 @@ def export(
     config
         Config file. Default: torchloom.toml in this folder.
     """
-    from torchloom_core.trajectory.tables import to_tables
+    from torchloom_core.live.trajectory.tables import to_tables
 
     paths = [str(path) for path in to_tables(trajectory_root(root, config), out)]
     if json:
@@ -138,10 +138,10 @@ def export(
 
 
 def _make_kernel(record: "EpochRecord") -> Any:
-    from torchloom_core.activation.activation import activate
-    from torchloom_core.activation.discovery import discover
-    from torchloom_core.dispatch.policy_guard import RecordedGuard
-    from torchloom_core.kernel.kernel import Kernel
+    from torchloom_core.lab.activation.activation import activate
+    from torchloom_core.lab.activation.discovery import discover
+    from torchloom_core.live.dispatch.policy_guard import RecordedGuard
+    from torchloom_core.live.kernel.kernel import Kernel
 
     plugins = activate(record.config, discover(), str(record.folder))
     return Kernel(record.config, plugins, RecordedGuard(record.overruns()))

@@ -12,14 +12,14 @@ import msgspec
 from torchloom_core.cli.options import Connection
 from torchloom_core.cli.output import console
 from torchloom_core.config.schema import Config
-from torchloom_core.errors import BrokerError, RequestError
-from torchloom_core.plain_text import natural_key
+from torchloom_core.floor.errors import BrokerError, RequestError
+from torchloom_core.floor.plain_text import natural_key
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.events import CommandStatus, Outcome
 from torchloom_core.wire.operator import Answer, KnobTable, Page, Status
 
 if TYPE_CHECKING:
-    from torchloom_core.transport import ControlClient
+    from torchloom_core.live.transport import ControlClient
 
 _ANSWER_S = 5.0
 _TRIES = 2
@@ -71,7 +71,7 @@ def _embedded(config: Config, creds: Path | None) -> Address:
 @asynccontextmanager
 async def open_client(connection: Connection) -> AsyncIterator["ControlClient"]:
     """Connect to the run's broker; BrokerError if it cannot be reached."""
-    from torchloom_core.transport import ControlClient
+    from torchloom_core.live.transport import ControlClient
 
     address = find_weaver(connection)
     client = await ControlClient.connect(address.url, address.run, address.creds)
@@ -165,7 +165,7 @@ async def _outcome(messages: asyncio.Queue[tuple[str, bytes]], ids: tuple[str, .
 
     For a plan that waits for its turn, ``ids`` holds the verdict.
     """
-    from torchloom_core.trajectory.summaries import summarise
+    from torchloom_core.live.trajectory.summaries import summarise
 
     cause = None
     while True:

@@ -15,7 +15,7 @@ from torchloom_core.cli.dashboard_process import dashboard_process
 from torchloom_core.cli.extras import DASHBOARD, need
 from torchloom_core.cli.options import ConfigPath
 from torchloom_core.config.loading import DEFAULT_PATH, load
-from torchloom_core.server_urls import shown
+from torchloom_core.floor.server_urls import shown
 
 
 def weaver(
@@ -36,9 +36,9 @@ def weaver(
     config
         Config file. Default: torchloom.toml in this folder.
     """
-    from torchloom_core.activation.activation import activate
-    from torchloom_core.activation.discovery import discover
-    from torchloom_core.weaver import run
+    from torchloom_core.lab.activation.activation import activate
+    from torchloom_core.lab.activation.discovery import discover
+    from torchloom_core.live.weaver import run
 
     if dashboard:
         need(*DASHBOARD)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 
 import msgspec
 
-from torchloom_core.suggest import nearest
+from torchloom_core.floor.suggest import nearest
 
 Path = tuple[str | int, ...]
 """The path to a value: keys of tables, positions in lists."""

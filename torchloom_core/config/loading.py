@@ -11,9 +11,9 @@ import msgspec
 
 from torchloom_core.config.faults import Fault, find_fault, place, unplain
 from torchloom_core.config.schema import ACTION_KINDS, Config, PolicySwitch
-from torchloom_core.errors import ConfigError
-from torchloom_core.files import open_regular
-from torchloom_core.suggest import nearest
+from torchloom_core.floor.errors import ConfigError
+from torchloom_core.floor.files import open_regular
+from torchloom_core.floor.suggest import nearest
 
 DEFAULT_PATH = Path("torchloom.toml")
 

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
-from torchloom_core.suggest import nearest
+from torchloom_core.floor.suggest import nearest
 from torchloom_core.wire.actions import Action
 from torchloom_core.wire.limits import Name
 

@@ -3,7 +3,7 @@
 from importlib import resources
 from pathlib import Path
 
-from torchloom_core.errors import ConfigError, StateError
+from torchloom_core.floor.errors import ConfigError, StateError
 
 
 def template_text() -> str:

@@ -25,9 +25,9 @@ Policies and predictors use no clock, no I/O, no threads and no unseeded randomn
 view must give the same answer, live and in a backtest.
 """
 
-from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Costs, NotNegative, Positive, Share
-from torchloom_core.errors import ConfigError, ModelError, PluginError
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.floor.errors import ConfigError, ModelError, PluginError
 from torchloom_core.plugin.api import (
     Example,
     Hazard,

@@ -227,7 +227,7 @@ class Learner(Predictor, Protocol):
     --------
     >>> import msgspec
     >>> import numpy as np
-    >>> from torchloom_core.learning import json_part
+    >>> from torchloom_core.lab.learning import json_part
     >>> from torchloom_core.plugin import Example, Hazard, Learner, PluginError
     >>> from torchloom_core.testing import view_of
     >>> class BaseRate:

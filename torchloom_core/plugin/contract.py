@@ -1,4 +1,4 @@
-"""The contract of plugins, which :mod:`torchloom_core.activation.discovery` checks.
+"""The contract of plugins, which :mod:`torchloom_core.lab.activation.discovery` checks.
 
 Each function returns the first broken rule, in one line.
 """
@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeGuard
 import msgspec
 import numpy as np
 
-from torchloom_core.errors import PluginError
+from torchloom_core.floor.errors import PluginError
 from torchloom_core.plugin.api import Hazard, Predictor
 from torchloom_core.plugin.arrays import Floats
 from torchloom_core.plugin.foreign import shown, text_of

@@ -4,7 +4,7 @@ import bisect
 import math
 from collections.abc import Iterable, Sequence
 
-from torchloom_core.clock import SECOND_NS
+from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.plugin.view import FleetView
 from torchloom_core.wire.events import Fault
 

@@ -4,7 +4,7 @@ import traceback
 import types
 from pathlib import Path
 
-from torchloom_core.plain_text import printable
+from torchloom_core.floor.plain_text import printable
 
 _OURS = ("torchloom_core", "torchloom_policies", "torchloom_predictors")
 

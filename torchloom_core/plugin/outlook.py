@@ -4,7 +4,7 @@ from collections.abc import Hashable, Iterable
 
 import numpy as np
 
-from torchloom_core.clock import SECOND_NS
+from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.plugin.arrays import Floats
 from torchloom_core.plugin.view import FleetView
 

@@ -9,7 +9,7 @@ from collections import deque
 
 import numpy as np
 
-from torchloom_core.clock import SECOND_NS
+from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.plugin.needs import Need
 from torchloom_core.plugin.view import FleetView
 

@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Costs
+from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.plugin.arrays import AnyArray, Floats, Ints
 from torchloom_core.plugin.links import Links, LinksOf, links_among
 from torchloom_core.wire.events import Fault as Fault

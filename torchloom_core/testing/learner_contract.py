@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 
-from torchloom_core.errors import ModelError, PluginError, TorchloomError
+from torchloom_core.floor.errors import ModelError, PluginError, TorchloomError
 from torchloom_core.plugin.api import Example, Hazard, Learner
 from torchloom_core.plugin.arrays import Floats, frozen
 from torchloom_core.plugin.view import FleetView, Metrics
@@ -33,7 +33,7 @@ class LearnerContract(PredictorContract):
     --------
     >>> import msgspec
     >>> import numpy as np
-    >>> from torchloom_core.learning import json_part
+    >>> from torchloom_core.lab.learning import json_part
     >>> from torchloom_core.plugin import Hazard
     >>> from torchloom_core.testing import LearnerContract
     >>> class BaseRate:

@@ -6,9 +6,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Costs
-from torchloom_core.fleet.rings import Rings
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.live.fleet.rings import Rings
 from torchloom_core.plugin.arrays import Floats, frozen
 from torchloom_core.plugin.view import FleetView, LighthouseRows
 from torchloom_core.wire.events import Fault, Forecast

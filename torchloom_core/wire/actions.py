@@ -1,6 +1,6 @@
 """The actions on a run, as they are proposed, granted and recorded.
 
-:mod:`torchloom_core.kernel.actions` carries out each kind.
+:mod:`torchloom_core.live.kernel.actions` carries out each kind.
 """
 
 from collections.abc import Iterable, Mapping

@@ -4,7 +4,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from torchloom_core.errors import MessageError
+from torchloom_core.floor.errors import MessageError
 from torchloom_core.wire.messages import (
     Ack,
     Command,

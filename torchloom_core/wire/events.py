@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from torchloom_core.clock import SECOND_NS
+from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.wire.actions import Action
 from torchloom_core.wire.limits import Count, Int64, LaunchId, Text
 from torchloom_core.wire.links import Link

@@ -4,8 +4,8 @@ import math
 import re
 from collections.abc import Iterable
 
-from torchloom_core.errors import KnobError
-from torchloom_core.suggest import nearest
+from torchloom_core.floor.errors import KnobError
+from torchloom_core.floor.suggest import nearest
 from torchloom_core.wire.limits import MAX_ORDER, NAME
 from torchloom_core.wire.messages import KnobSpec, KnobValue
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from torchloom_core.clock import SECOND_NS, moment_text
-from torchloom_core.suggest import listed
+from torchloom_core.floor.clock import SECOND_NS, moment_text
+from torchloom_core.floor.suggest import listed
 from torchloom_core.wire.endings import in_words
 from torchloom_core.wire.events import Fault, KnobDesired, Notice, RecordingGap
 from torchloom_core.wire.limits import MAX_WORKERS

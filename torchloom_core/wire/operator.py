@@ -30,7 +30,7 @@ from typing import Annotated
 
 import msgspec
 
-from torchloom_core.errors import MessageError
+from torchloom_core.floor.errors import MessageError
 from torchloom_core.wire.actions import ChangeKnob, ChangeKnobs, Guard
 from torchloom_core.wire.events import KnobDesired
 from torchloom_core.wire.limits import (

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from torchloom_core.clock import SECOND_NS
-from torchloom_core.evaluate.arm_results import Verdicts
-from torchloom_core.evaluate.results import (
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.lab.evaluate.arm_results import Verdicts
+from torchloom_core.lab.evaluate.results import (
     ArmSummary,
     BreakEven,
     ReplayedPolicy,
@@ -15,7 +15,12 @@ from torchloom_core.evaluate.results import (
     TimelineEntry,
     TraceResults,
 )
-from torchloom_core.learning.forecast_score import CalibrationBin, ForecastScore, Interval, PrPoint
+from torchloom_core.lab.learning.forecast_score import (
+    CalibrationBin,
+    ForecastScore,
+    Interval,
+    PrPoint,
+)
 
 START_NS = 1_700_000_000 * SECOND_NS
 DAY_NS = 86_400 * SECOND_NS

@@ -7,15 +7,15 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from tests.evaluate.report.reports import interval, report
-from torchloom_core.evaluate.allreduce_results import (
+from torchloom_core.lab.evaluate.allreduce_results import (
     AllreduceArm,
     AllreduceRunResult,
     AllreduceSimulation,
 )
-from torchloom_core.evaluate.arm_results import Verdicts
-from torchloom_core.evaluate.report import page_text, tables
-from torchloom_core.evaluate.report.allreduce import findings
-from torchloom_core.learning.forecast_score import Interval
+from torchloom_core.lab.evaluate.arm_results import Verdicts
+from torchloom_core.lab.evaluate.report import page_text, tables
+from torchloom_core.lab.evaluate.report.allreduce import findings
+from torchloom_core.lab.learning.forecast_score import Interval
 
 IN_MODE = {"none": 0.25, "int8": 0.75}
 

@@ -12,12 +12,12 @@ from tests.evaluate.report.reports import (
     results,
     simulation,
 )
-from torchloom_core.evaluate.arm_results import Verdicts
-from torchloom_core.evaluate.report import page_text, tables
-from torchloom_core.evaluate.report.findings import findings, warnings
-from torchloom_core.evaluate.report.wording import estimate, gain
-from torchloom_core.evaluate.results import AsPlanned
-from torchloom_core.learning.forecast_score import Interval
+from torchloom_core.lab.evaluate.arm_results import Verdicts
+from torchloom_core.lab.evaluate.report import page_text, tables
+from torchloom_core.lab.evaluate.report.findings import findings, warnings
+from torchloom_core.lab.evaluate.report.wording import estimate, gain
+from torchloom_core.lab.evaluate.results import AsPlanned
+from torchloom_core.lab.learning.forecast_score import Interval
 
 
 def printed(shown, width=160) -> str:

@@ -9,8 +9,8 @@ import pytest
 
 from tests.kernel.runs import Run, can_be_probed, hello, in_quorum, make_kernel, three_groups
 from torchloom_core.config.template import template_text
-from torchloom_core.kernel.actions.kinds import KINDS, kind_of, summary_of, target_of
-from torchloom_core.simulate.answers.answers import ANSWERS
+from torchloom_core.lab.simulate.answers.answers import ANSWERS
+from torchloom_core.live.kernel.actions.kinds import KINDS, kind_of, summary_of, target_of
 from torchloom_core.wire.actions import (
     Action,
     AdmitGroup,
@@ -101,8 +101,8 @@ def test_every_action_that_can_be_proposed_has_a_kind_and_an_answer():
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_kind_is_a_module_of_its_name_here_and_on_the_fleet_model(name):
-    assert type(KINDS[name]).__module__ == f"torchloom_core.kernel.actions.{name}"
-    assert find_spec(f"torchloom_core.simulate.answers.{name}")
+    assert type(KINDS[name]).__module__ == f"torchloom_core.live.kernel.actions.{name}"
+    assert find_spec(f"torchloom_core.lab.simulate.answers.{name}")
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -163,6 +163,7 @@ def test_a_kind_is_in_the_config_template_and_the_docs(name):
 
 def test_the_kernel_is_small():
     lines = [
-        path.read_text(encoding="utf-8") for path in (ROOT / "torchloom_core/kernel").rglob("*.py")
+        path.read_text(encoding="utf-8")
+        for path in (ROOT / "torchloom_core/live/kernel").rglob("*.py")
     ]
     assert sum(text.count("\n") for text in lines) <= 3000

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.loading import parse
-from torchloom_core.dispatch.candidate import Candidate, Mode
-from torchloom_core.kernel.actions.kinds import kind_of, target_of
-from torchloom_core.kernel.arbiter.arbiter import Arbiter
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.live.dispatch.candidate import Candidate, Mode
+from torchloom_core.live.kernel.actions.kinds import kind_of, target_of
+from torchloom_core.live.kernel.arbiter.arbiter import Arbiter
 from torchloom_core.wire.actions import Action, name_of
 from torchloom_core.wire.events import Proposal, Proposed, Verdict
 from torchloom_core.wire.plans import Granted

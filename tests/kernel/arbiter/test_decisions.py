@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.kernel.arbiter.situations import NOW_NS, Standing, arbiter, candidate, decide
-from torchloom_core.clock import SECOND_NS
-from torchloom_core.dispatch.candidate import Candidate
-from torchloom_core.kernel.actions.kinds import HIGH_IMPACT, target_of
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.live.dispatch.candidate import Candidate
+from torchloom_core.live.kernel.actions.kinds import HIGH_IMPACT, target_of
 from torchloom_core.wire.actions import (
     DrainGroup,
     Migrate,

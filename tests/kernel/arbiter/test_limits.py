@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from tests.kernel.arbiter.situations import NOW_NS, Standing, arbiter, candidate, decide, granted
-from torchloom_core.clock import SECOND_NS
-from torchloom_core.dispatch.candidate import Candidate
-from torchloom_core.kernel.arbiter.limits import POLICY_LIMITS
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.live.dispatch.candidate import Candidate
+from torchloom_core.live.kernel.arbiter.limits import POLICY_LIMITS
 from torchloom_core.wire.actions import (
     Alert,
     ChangeKnob,

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchloom_core.errors import KnobError
+from torchloom_core.floor.errors import KnobError
 from torchloom_core.wire.knobs import check_value, find_spec
 from torchloom_core.wire.limits import KnobValue
 from torchloom_core.wire.messages import Rehearse

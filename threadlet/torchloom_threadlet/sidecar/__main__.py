@@ -20,8 +20,8 @@ import msgspec
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from torchloom_core.errors import MessageError
-from torchloom_core.plain_text import RateLimitedLog, plain_line
+from torchloom_core.floor.errors import MessageError
+from torchloom_core.floor.plain_text import RateLimitedLog, plain_line
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import decode_pause_state, encode_telemetry
 from torchloom_core.wire.endings import is_intended

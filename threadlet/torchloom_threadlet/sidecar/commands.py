@@ -12,8 +12,8 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 
-from torchloom_core.errors import MessageError
-from torchloom_core.plain_text import RateLimitedLog
+from torchloom_core.floor.errors import MessageError
+from torchloom_core.floor.plain_text import RateLimitedLog
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import decode_command
 from torchloom_core.wire.messages import Ack, Command

@@ -13,10 +13,10 @@ import nats.errors
 import nkeys
 from nats.aio.client import Client, RawCredentials
 
-from torchloom_core.errors import MessageError
-from torchloom_core.nats_client import NatsClient
-from torchloom_core.plain_text import plain_line
-from torchloom_core.server_urls import shown
+from torchloom_core.floor.errors import MessageError
+from torchloom_core.floor.nats_client import NatsClient
+from torchloom_core.floor.plain_text import plain_line
+from torchloom_core.floor.server_urls import shown
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import decode_join_reply, encode
 from torchloom_core.wire.messages import Hello, JoinFile, JoinReply, JoinRequest, version_fault

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from nats.aio.msg import Msg
 
-from torchloom_core.errors import MessageError
+from torchloom_core.floor.errors import MessageError
 from torchloom_core.wire.codec import decode_roll_call
 
 ANSWER_EVERY_S = 5.0

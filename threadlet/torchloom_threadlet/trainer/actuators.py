@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from torchloom_core.errors import KnobError
+from torchloom_core.floor.errors import KnobError
 from torchloom_core.wire.knobs import check_value, find_spec
 from torchloom_core.wire.messages import (
     Checkpoint,

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from torchloom_core.errors import ConfigError
+from torchloom_core.floor.errors import ConfigError
 from torchloom_threadlet.identity import find_join, identify
 from torchloom_threadlet.trainer.loom import Loom
 from torchloom_threadlet.trainer.sidecar_start import SIDECAR_OF

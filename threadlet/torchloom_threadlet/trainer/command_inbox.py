@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from torchloom_core.clock import SECOND_NS
+from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.wire.limits import MAX_TEXT
 from torchloom_core.wire.links import Measured
 from torchloom_core.wire.messages import Ack, AckStatus, Command

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from torchloom_core.errors import KnobError
+from torchloom_core.floor.errors import KnobError
 from torchloom_core.wire.knobs import check_value, find_spec, shown
 from torchloom_core.wire.limits import MAX_KNOBS, MAX_LONG_TEXT, MAX_SHORT_TEXT, MAX_TEXT
 from torchloom_core.wire.messages import KnobSpec, KnobValue

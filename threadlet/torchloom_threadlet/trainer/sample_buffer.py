@@ -5,7 +5,7 @@ import math
 from collections import deque
 from typing import Any
 
-from torchloom_core.clock import SystemClock
+from torchloom_core.floor.clock import SystemClock
 from torchloom_core.wire.limits import MAX_METRICS
 from torchloom_threadlet.cleaning import MetricNames, local_value, text, warn_once
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from torchloom_core.clock import SECOND_NS
+from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.wire.limits import MAX_SHORT_TEXT, MAX_TEXT
 from torchloom_core.wire.messages import (
     LOG,

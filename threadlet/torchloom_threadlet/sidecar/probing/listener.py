@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from torchloom_core.plain_text import RateLimitedLog, plain_line
+from torchloom_core.floor.plain_text import RateLimitedLog, plain_line
 from torchloom_core.wire.links import Host, ProbeAddress
 from torchloom_threadlet.sidecar.probing.protocol import (
     GREETING,

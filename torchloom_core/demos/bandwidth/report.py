@@ -1,0 +1,193 @@
+"""The results of the bandwidth demo: a table, and the checks."""
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from torchloom_core.demos.bandwidth.act import BandwidthAct
+from torchloom_core.demos.bandwidth.choices import Choice, choices
+from torchloom_core.demos.bandwidth.phases import (
+    PhaseFigures,
+    committed,
+    phases_of,
+    smooth_loss,
+)
+from torchloom_core.demos.bandwidth.script import (
+    SCRIPT,
+    SETTLE_STEPS,
+    TRAINING,
+    quality_of_modes,
+)
+from torchloom_core.demos.promises import check_promises, show_promises
+from torchloom_core.demos.steplog import Logs, StepLog, differences, failed_steps
+
+_LEGEND = (
+    f"\n[dim]step: median after the first {SETTLE_STEPS} steps of the phase; mode: each with at "
+    f"least a tenth of the steps; progress: quality of a step ({TRAINING.config}) over its time, "
+    "in the main mode of a phase's second half[/]\n"
+)
+_MOST_OF_A_SLOW_STEP = 0.5
+_MOST_OF_A_QUICK_STEP = 1.25
+_LEAST_OF_BEST_PROGRESS = 0.9
+
+
+@dataclass(frozen=True)
+class ArmFigures:
+    """Measures of one act.
+
+    Attributes
+    ----------
+    began : list of float
+        Start of each phase, and end of the last, s since the epoch.
+    """
+
+    title: str
+    links: str
+    logs: Logs
+    began: list[float]
+
+    @classmethod
+    def of(cls, act: BandwidthAct) -> "ArmFigures":
+        """Return the figures of a finished act."""
+        return cls(act.arm.title, act.links.text, act.logs, act.began)
+
+    @property
+    def log(self) -> StepLog:
+        """The step log of the first group; all groups make the same steps."""
+        return next(iter(self.logs.values()))
+
+    @cached_property
+    def phases(self) -> list[PhaseFigures]:
+        """The figures of each phase of the script."""
+        return phases_of(self.log, self.began)
+
+    @cached_property
+    def losses(self) -> list[tuple[float, float]]:
+        """Seconds since the start of the first phase, and smoothed loss, of each step."""
+        rows = committed(self.log, self.began[0], self.began[-1])
+        times = (row["t"] - self.began[0] for row in rows)
+        return list(zip(times, smooth_loss(rows), strict=True))
+
+    def seconds_to(self, loss: float) -> float:
+        """Return the time until the loss was at most ``loss``, seconds; inf: never."""
+        return next((s for s, own in self.losses if own <= loss), math.inf)
+
+
+@dataclass(frozen=True)
+class Report:
+    """The results of both acts."""
+
+    without: ArmFigures
+    tuned: ArmFigures
+
+    @property
+    def loss(self) -> float:
+        """The final loss of the run without the tuner."""
+        return self.without.losses[-1][1]
+
+    @cached_property
+    def choices(self) -> list[Choice]:
+        """The tuner's choice in each phase."""
+        tuned, without = ((arm.log, arm.began) for arm in (self.tuned, self.without))
+        return choices(tuned, without, quality_of_modes())
+
+    def promises(self) -> dict[str, bool]:
+        """Return what the demo must show, and whether it did."""
+        slow = min(range(len(SCRIPT)), key=lambda at: SCRIPT[at].mbit or math.inf)
+        quick = next(at for at, phase in enumerate(SCRIPT) if phase.mbit is None)
+        ratios = [
+            tuned.step_s / without.step_s
+            for tuned, without in zip(self.tuned.phases, self.without.phases, strict=True)
+        ]
+        arms = (self.without, self.tuned)
+        differing = [step for arm in arms for step in differences(arm.logs)]
+        failed = [
+            row
+            for arm in arms
+            for row in failed_steps(arm.logs, arm.began[0])
+            if row["t"] < arm.began[-1]  # then the groups are ended one after the other
+        ]
+        took, had = self.tuned.seconds_to(self.loss), self.without.seconds_to(self.loss)
+        chosen = ", ".join(choice.text for choice in self.choices)
+        return {
+            f"step time at {SCRIPT[slow].text}: {ratios[slow]:.2f} of that without the tuner": (
+                ratios[slow] <= _MOST_OF_A_SLOW_STEP
+            ),
+            f"step time {SCRIPT[quick].text}: {ratios[quick]:.2f} of that without the tuner": (
+                ratios[quick] <= _MOST_OF_A_QUICK_STEP
+            ),
+            f"loss {self.loss:.3f} reached after {took:.0f} s instead of {had:.0f} s": took < had,
+            f"progress per second, relative to the best measured mode: {chosen}": all(
+                choice.share >= _LEAST_OF_BEST_PROGRESS for choice in self.choices
+            ),
+            f"steps with different knobs in two groups: {len(differing)}": not differing,
+            f"failed steps: {len(failed)}": not failed,
+        }
+
+
+def show(console: Console, report: Report) -> None:
+    """Print the phases of both acts side by side, and the checks."""
+    table = Table(
+        title="Links become slow, then fast again\n",
+        title_justify="left",
+        box=None,
+        padding=(0, 2, 0, 0),
+    )
+    table.add_column("links", no_wrap=True)
+    for name in ("step", "steps"):
+        table.add_column(f"{name}, none", justify="right", no_wrap=True)
+    for name in ("step, tuned", "steps, tuned"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("mode, tuned")
+    rows = zip(SCRIPT, report.without.phases, report.tuned.phases, strict=True)
+    for phase, without, tuned in rows:
+        table.add_row(
+            f"{phase.text}, {phase.seconds:g} s",
+            _milliseconds(without.step_s),
+            str(without.steps),
+            _milliseconds(tuned.step_s),
+            str(tuned.steps),
+            ", ".join(tuned.modes),
+        )
+    console.print(table)
+    console.print(_LEGEND)
+    console.print(f"{report.tuned.links}\n", highlight=False)
+    show_promises(console, report.promises())
+
+
+def check(report: Report) -> None:
+    """Raise StateError if a check failed."""
+    check_promises(report.promises())
+
+
+def write_summary(path: Path, report: Report, seed: int) -> None:
+    """Write the results as JSON."""
+    summary = {
+        "seed": seed,
+        "links": report.tuned.links,
+        "script": [asdict(phase) for phase in SCRIPT],
+        "phases": {
+            name: [_for_json(phase) for phase in arm.phases]
+            for name, arm in (("without", report.without), ("tuned", report.tuned))
+        },
+        "choices": [asdict(choice) for choice in report.choices],
+        "loss": report.loss,
+        "promises": report.promises(),
+    }
+    path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+
+
+def _for_json(phase: PhaseFigures) -> dict[str, Any]:
+    """Return a phase with null for NaN, which JSON lacks."""
+    fields = asdict(phase)
+    return fields | {"step_s": None} if math.isnan(phase.step_s) else fields
+
+
+def _milliseconds(seconds: float) -> str:
+    return "" if math.isnan(seconds) else f"{seconds * 1000:.0f} ms"

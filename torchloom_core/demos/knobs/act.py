@@ -1,0 +1,218 @@
+"""The act: three groups train while their knobs change, and one group is killed."""
+
+import asyncio
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from torchloom_core.cli.options import Connection
+from torchloom_core.cli.weaver_client import fetch_knobs, open_client, send
+from torchloom_core.demos.knobs.script import SCRIPT, SHOWN, VICTIM, Change, ending
+from torchloom_core.demos.processes import START_S, Processes
+from torchloom_core.demos.scenario import Training
+from torchloom_core.demos.steplog import StepLog
+from torchloom_core.floor.errors import StateError
+from torchloom_core.wire.codec import UNREADABLE
+from torchloom_core.wire.events import CommandStatus, Judged, Outcome
+from torchloom_core.wire.operator import Answer
+from torchloom_core.wire.requests import GUARD
+
+if TYPE_CHECKING:
+    from torchloom_core.live.transport import ControlClient
+
+_LEAVE_S = 15.0
+_FIRST_STEPS = 30
+_TOGETHER_STEPS = 15
+_JUDGEMENTS = {True: "worse", False: "not worse", None: "not judged"}
+
+_T = TypeVar("_T")
+
+Report = CommandStatus | Outcome | Judged
+
+
+class KnobsAct:
+    """One run in a folder, and the changes of its knobs.
+
+    Attributes
+    ----------
+    killed_at : float or None
+        Time when the victim was killed, s since the epoch.
+    """
+
+    def __init__(self, training: Training, folder: Path) -> None:
+        self.training, self.folder = training, folder
+        self._processes = Processes(folder, training)
+        self.logs = {p.group: StepLog(self._processes.log_of(p)) for p in training.places}
+        self.killed_at: float | None = None
+        self._is_away = False
+        self._reports: list[Report] = []
+        self._client: ControlClient
+        self._show: Callable[[], None] = lambda: None
+        self._say: Callable[[str], None] = lambda _: None
+
+    @property
+    def state_dir(self) -> Path:
+        """The Weaver's state folder."""
+        return self._processes.state_dir
+
+    @property
+    def trainers(self) -> dict[str, subprocess.Popen[bytes]]:
+        """The trainers' processes, by their group."""
+        return self._processes.trainers
+
+    async def play(self, show: Callable[[], None], say: Callable[[str], None]) -> None:
+        """Play the act to its end.
+
+        ``show`` is called several times a second, ``say`` with each line of text.
+
+        Raises
+        ------
+        StateError
+            If a process fails, or a change does not end in time.
+        """
+        self._show, self._say = show, say
+        self.folder.mkdir(parents=True)
+        async with self._processes.weaver(acting=True):
+            try:
+                for place in self.training.places:
+                    self._processes.start_trainer(place, {})
+                await self._until(self._all_train, "all groups train")
+                await self._until(lambda: self._step() >= _FIRST_STEPS, f"step {_FIRST_STEPS}")
+                async with open_client(Connection(config=self._processes.config)) as client:
+                    self._client = client
+                    await client.listen(self._take)
+                    await self._wait_for_knobs()
+                    for change in SCRIPT:
+                        await self._make(change)
+                    await self._make(ending(self._step()))
+                await self._wait_for_trainers()
+            finally:
+                self._processes.kill_trainers()
+
+    # --- changes ---
+
+    async def _make(self, change: Change) -> None:
+        if change.under_kill:
+            # Frozen first: it cannot vote, so the change cannot land before the kill.
+            self.trainers[VICTIM.group].send_signal(signal.SIGSTOP)
+        self._say(f"$ {change.command}")
+        request = msgspec.structs.replace(change.request, id=uuid.uuid4().hex)
+        answer = await send(self._client, "knob.set", Answer, request, tries=2)
+        if not answer.ok:
+            raise StateError(f"{change.command}: {answer.text}")
+        if change.under_kill:
+            self._kill()
+        outcome = await self._until(lambda: self._outcome(answer.ids), change.command)
+        self._say(f"  {outcome.result}: {outcome.detail}")
+        if outcome.result != "done":
+            raise StateError(f"{change.command}: {outcome.result}: {outcome.detail}")
+        if change.under_kill:
+            await self._come_back()
+        if change.watched:
+            await self._judged(outcome.verdict)
+        if "steps" not in change.values:
+            goal = self._step() + change.rest_steps
+            await self._until(lambda: self._step() >= goal, f"step {goal}")
+
+    def _outcome(self, ids: tuple[str, ...]) -> Outcome | None:
+        """Return the outcome of a change by its command IDs or verdict, None so far."""
+        statuses = [one for one in self._reports if isinstance(one, CommandStatus)]
+        verdicts = {*ids, *(one.cause for one in statuses if one.command in ids)}
+        return next(filter(lambda o: o.verdict in verdicts, self._reports_of(Outcome)), None)
+
+    async def _judged(self, verdict: str) -> None:
+        """Wait for the guard's judgement, and for the rollback if there is one."""
+        judged = await self._until(
+            lambda: next((j for j in self._reports_of(Judged) if j.verdict == verdict), None),
+            "the guard's judgement",
+        )
+        self._say(f"  guard: {_JUDGEMENTS[judged.hurt]}, {judged.text}")
+        if judged.hurt:
+            outcome = await self._until(
+                lambda: next((o for o in self._reports_of(Outcome) if o.policy == GUARD), None),
+                "the guard's rollback",
+            )
+            self._say(f"  rolled back, {outcome.result}: {outcome.detail}")
+
+    def _reports_of(self, kind: type[_T]) -> Iterator[_T]:
+        return (one for one in self._reports if isinstance(one, kind))
+
+    def _take(self, kind: str, data: bytes) -> None:
+        with suppress(*UNREADABLE):  # another kind of message
+            self._reports.append(msgspec.json.decode(data, type=Report))
+
+    # --- the killed group ---
+
+    def _kill(self) -> None:
+        self._is_away, self.killed_at = True, time.time()
+        self.trainers[VICTIM.group].kill()
+        self.trainers[VICTIM.group].wait()
+        self._say(f"  kill -9 {VICTIM.group}, before it could vote")
+
+    async def _come_back(self) -> None:
+        self._processes.start_trainer(VICTIM, {})
+        self._is_away = False
+        await self._until(self._all_train, f"{VICTIM.group} is back")
+        since = self.killed_at or 0.0
+        first = next(row for row in self.logs[VICTIM.group].steps if row["t"] > since)
+        text = ", ".join(f"{knob} = {first['knobs'][knob]}" for knob in SHOWN)
+        self._say(f"  {VICTIM.group} is back at step {first['step']}, with {text}")
+
+    # --- waiting ---
+
+    async def _until(self, find: Callable[[], _T | None], what: str) -> _T:
+        """Return the result of ``find`` once it is true."""
+        deadline = time.monotonic() + START_S
+        while not (found := find()):
+            self._poll()
+            for group in self.trainers:
+                if group != VICTIM.group or not self._is_away:
+                    self._processes.check(group)
+            if time.monotonic() > deadline:
+                raise StateError(
+                    f"after {START_S:g} s still waiting for: {what}; see {self.folder}"
+                )
+            await asyncio.sleep(0.05)
+        return found
+
+    async def _wait_for_knobs(self) -> None:
+        """Wait until the Weaver knows the knobs of all groups; telemetry may arrive earlier."""
+        deadline = time.monotonic() + START_S
+        groups = len(self.logs)
+        while (
+            sum("lr" in own for own in (await fetch_knobs(self._client)).values.values()) < groups
+        ):
+            if time.monotonic() > deadline:
+                raise StateError(f"not all {groups} groups registered knobs within {START_S:g} s")
+            await asyncio.sleep(0.05)
+
+    async def _wait_for_trainers(self) -> None:
+        for group, trainer in self.trainers.items():
+            with suppress(subprocess.TimeoutExpired):
+                await asyncio.to_thread(trainer.wait, _LEAVE_S)
+            self._processes.check(group)
+        self._poll()
+
+    def _poll(self) -> None:
+        for log in self.logs.values():
+            log.read()
+        self._show()
+
+    def _all_train(self) -> bool:
+        """Whether all groups have completed some steps together."""
+        return all(
+            len(rows := log.steps[-_TOGETHER_STEPS:]) == _TOGETHER_STEPS
+            and all(row["participants"] == len(self.logs) for row in rows)
+            and rows[0]["t"] > (self.killed_at or 0.0)
+            for log in self.logs.values()
+        )
+
+    def _step(self) -> int:
+        return max(log.step for log in self.logs.values())

@@ -1,7 +1,0 @@
-"""Play arms on a bandwidth trace, for runs whose step time depends on the network."""
-
-from torchloom_core.evaluate.allreduce.arms import candidate
-from torchloom_core.evaluate.allreduce.run import Setting
-from torchloom_core.evaluate.allreduce.study import run_study
-
-__all__ = ["Setting", "candidate", "run_study"]

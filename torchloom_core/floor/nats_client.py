@@ -1,0 +1,154 @@
+"""nats-py's client with workarounds; the Weaver and the sidecars connect with it."""
+
+import asyncio
+import re
+from collections.abc import Callable
+from typing import Any
+
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.protocol import parser
+
+from torchloom_core.floor.server_urls import parse_servers
+
+# A server accepts a vertical tab or a form feed in a subject; nats-py ends the subject there, finds
+# no message in the line, and disconnects.
+_TO = rb"[ \t]+([^ \t\r\n]+)[ \t]+(\d+)[ \t]+(([^ \t\r\n]+)[ \t]+)?(\d+)"
+parser.MSG_RE = re.compile(rb"\AMSG" + _TO + rb"\r\n")
+parser.HMSG_RE = re.compile(rb"\AHMSG" + _TO + rb"[ \t]+(\d+)\r\n")
+
+_FLUSH_S = 2.0
+
+_LONGEST_MESSAGE_BYTES = 4 << 20
+_LONGEST_LINE_BYTES = 1 << 17
+"""Four times a server's longest message, and many times its longest INFO."""
+
+_LONGEST_S = 60
+"""By then the client's own pings have detected a dead connection, and it has reconnected."""
+
+
+class _Parser(parser.Parser):  # type: ignore[misc]
+    """nats-py's parser, with a limit for messages that never end."""
+
+    async def parse(self, data: bytes = b"") -> None:
+        """Parse data from the server.
+
+        Raises
+        ------
+        nats.errors.ProtocolError
+            If it is malformed, or too long.
+        """
+        await super().parse(data)
+        longest = len(self.buf)
+        if self.state == parser.AWAITING_CONTROL_LINE:
+            longest = _LONGEST_LINE_BYTES
+        if len(self.buf) > longest or self.needed > _LONGEST_MESSAGE_BYTES:
+            raise nats.errors.ProtocolError
+
+
+class NatsClient(Client):  # type: ignore[misc]  # nats-py has no types
+    """A client that survives a late PONG, a close during a reconnect, and invalid UTF-8.
+
+    nats-py cancels the future of a flush that times out; a late PONG then ends the task that reads
+    from the server, and nothing more is received. Here the flush continues after the timeout.
+
+    nats-py also cancels a reconnect in progress when it is closed. If that waits for the old
+    connection to end, a future that both await is cancelled, and so is the caller of ``close``.
+
+    nats-py's reading task ends at a reply subject or a status that is not UTF-8, which any
+    publisher can send. Here such a status is dropped, and such a subject gets replacement
+    characters.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ps = _Parser(self)
+        self._flushes: set[asyncio.Task[None]] = set()
+
+    async def connect(self, servers: str, **options: Any) -> None:
+        """Connect to one of the servers in a list of URLs, with the user and password in them.
+
+        Raises
+        ------
+        ValueError
+            If the URLs have different users or passwords.
+        nats.errors.Error
+            If no server can be reached, or none accepts the client.
+        """
+        login = parse_servers(servers)
+        own = {"user": login.user, "password": login.password, "token": login.token}
+        await super().connect(servers=login.urls, **own, **options)
+
+    async def flush(self, timeout: float = _FLUSH_S) -> None:
+        """Wait until the server has handled all sent messages.
+
+        Raises
+        ------
+        nats.errors.FlushTimeoutError
+            If it takes longer than ``timeout``, seconds.
+        """
+        flush = asyncio.create_task(super().flush(_LONGEST_S))
+        self._flushes.add(flush)
+        flush.add_done_callback(self._flushed)
+        await asyncio.wait({flush}, timeout=timeout)
+        if not flush.done():
+            raise nats.errors.FlushTimeoutError
+        flush.result()
+
+    async def close(self) -> None:
+        """Close the connection."""
+        closing = asyncio.current_task()
+        try:
+            await super().close()
+        except asyncio.CancelledError:
+            if closing is None or closing.cancelling():
+                raise
+        finally:
+            for flush in self._flushes:
+                flush.cancel()
+
+    async def _process_headers(self, headers: bytes) -> dict[str, str] | None:
+        if not headers:  # checked first, as almost no message has any
+            return None
+        try:
+            return await super()._process_headers(headers)  # type: ignore[no-any-return]
+        except (IndexError, UnicodeDecodeError):
+            return None
+
+    def _build_message(
+        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: dict[str, str] | None
+    ) -> Msg:
+        try:
+            return super()._build_message(sid, subject, reply, data, headers)
+        except UnicodeDecodeError:
+            return super()._build_message(sid, _readable(subject), _readable(reply), data, headers)
+
+    def _flushed(self, flush: asyncio.Task[None]) -> None:
+        self._flushes.discard(flush)
+        if not flush.cancelled():
+            flush.exception()  # retrieved, as asyncio logs it otherwise
+
+
+class GuardedClient(NatsClient):
+    """A client that drops messages that are not admitted when they are read, before they queue.
+
+    Parameters
+    ----------
+    admits : callable
+        ``(subject, bytes)``: whether a message of that size is accepted.
+    """
+
+    def __init__(self, admits: Callable[[str, int], bool]) -> None:
+        super().__init__()
+        self._admits = admits
+
+    async def _process_msg(
+        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes
+    ) -> None:
+        if self._admits(subject.decode(errors="replace"), len(data)):
+            await super()._process_msg(sid, subject, reply, data, headers)
+
+
+def _readable(name: bytes) -> bytes:
+    return name.decode(errors="replace").encode()

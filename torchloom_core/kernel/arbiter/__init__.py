@@ -1,5 +1,0 @@
-"""Weigh the proposals of policies within the safety limits; name the rule that decided."""
-
-from torchloom_core.kernel.arbiter.arbiter import Arbiter
-
-__all__ = ["Arbiter"]

@@ -1,0 +1,1 @@
+"""What learns from recorded runs and judges on them: traces, fleet model, backtest, fits."""

@@ -1,0 +1,128 @@
+"""Play all arms on all seeds on a bandwidth trace, and compare them."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from torchloom_core.lab.evaluate.allreduce.arms import ORACLE, Arm, arms_of
+from torchloom_core.lab.evaluate.allreduce.run import Setting, StudyTask, goal_of
+from torchloom_core.lab.evaluate.allreduce_results import (
+    AllreduceArm,
+    AllreduceRunResult,
+    AllreduceSimulation,
+)
+from torchloom_core.lab.evaluate.goodput.compare import interval
+from torchloom_core.lab.evaluate.parallel import Workforce
+from torchloom_core.lab.evaluate.run_cache import RunCache
+from torchloom_core.lab.evaluate.runner import Progress, Runner
+from torchloom_core.lab.evaluate.verdict_counts import mean_verdicts
+from torchloom_core.lab.learning.forecast_score import Interval
+
+Runs = Mapping[str, Sequence[AllreduceRunResult]]
+"""Arm to its runs, in the common order of seeds."""
+
+_MOST_POINTS = 2000
+"""Maximum number of points of the slowest link in the report."""
+
+
+def run_study(
+    setting: Setting,
+    candidates: Sequence[Arm],
+    *,
+    seeds: int,
+    store: RunCache[AllreduceRunResult],
+    workforce: Workforce,
+    progress: Progress,
+) -> AllreduceSimulation:
+    """Play all arms and compare them.
+
+    Raises
+    ------
+    ConfigError
+        If an arm's config is wrong, or the trace too short.
+    TraceError
+        If the trace has invalid or too few links.
+    """
+    arms = arms_of(setting.job, candidates)
+    goal, links = goal_of(setting), setting.links
+    played = Runner(store, workforce, len(arms) * seeds, progress).play(
+        [
+            StudyTask(setting=setting, goal=goal, arm=arm, seed=seed)
+            for arm in arms
+            for seed in range(seeds)
+        ]
+    )
+    runs = {arm.name: [played[arm.name, seed] for seed in range(seeds)] for arm in arms}
+    reference = reference_of(arms, runs)
+    wire = links.bottleneck
+    every = -(-len(wire.at_s) // _MOST_POINTS)
+    return AllreduceSimulation(
+        job={**msgspec.to_builtins(setting.job), "ranks": len(links.workers)},
+        seeds=tuple(range(seeds)),
+        progress=goal.progress,
+        reference=reference,
+        oracle=ORACLE,
+        span_s=wire.span_s,
+        slowest_link=tuple(zip(wire.at_s, wire.bytes_per_s, strict=True))[::every],
+        arms=tuple(_summary(arm, runs, reference) for arm in arms),
+        runs=tuple(_without_curve(run) for arm in arms for run in runs[arm.name]),
+    )
+
+
+def reference_of(arms: Iterable[Arm], runs: Runs) -> str:
+    """Return the static mode with the most progress per hour, on the mean over seeds."""
+    static = [arm.name for arm in arms if arm.mode]
+    return max(static, key=lambda name: _rate(runs[name]))
+
+
+def speedup(
+    runs: Sequence[AllreduceRunResult], reference: Sequence[AllreduceRunResult]
+) -> Interval:
+    """Return the ratio to the reference in progress per hour, paired by seed."""
+    pairs = zip(runs, reference, strict=True)
+    ratios = [ours.progress_per_h / its.progress_per_h for ours, its in pairs]
+    ahead, behind = sum(ratio > 1 for ratio in ratios), sum(ratio < 1 for ratio in ratios)
+    return replace(interval(ratios), ahead=ahead, behind=behind)
+
+
+def _summary(arm: Arm, runs: Runs, reference: str) -> AllreduceArm:
+    own = runs[arm.name]
+    times_s = [run.time_s for run in own if run.time_s is not None]
+    return AllreduceArm(
+        name=arm.name,
+        kind=arm.kind,
+        what=arm.what,
+        time_s=interval(times_s) if len(times_s) == len(own) else None,
+        progress_per_h=interval(run.progress_per_h for run in own),
+        speedup=None if arm.name == reference else speedup(own, runs[reference]),
+        to_oracle=_share_of_oracle(own, runs, reference) if arm.kind == "candidate" else None,
+        in_mode={mode: _mean(run.in_mode[mode] for run in own) for mode in own[0].in_mode},
+        switches=_mean(run.switches for run in own),
+        steps=_mean(run.steps for run in own),
+        decisions=_mean(run.decisions for run in own),
+        operations=mean_verdicts([run.operations for run in own]),
+        quarantined={name: why for run in own for name, why in run.quarantined.items()},
+        silent=dict(sorted(Counter(name for run in own for name in run.silent).items())),
+    )
+
+
+def _share_of_oracle(own: Sequence[AllreduceRunResult], runs: Runs, reference: str) -> float | None:
+    """Return the share of the oracle's gain over the reference; None if it has none."""
+    most = _rate(runs[ORACLE]) - _rate(runs[reference])
+    return (_rate(own) - _rate(runs[reference])) / most if most > 0 else None
+
+
+def _rate(runs: Sequence[AllreduceRunResult]) -> float:
+    return _mean(run.progress_per_h for run in runs)
+
+
+def _mean(values: Iterable[float]) -> float:
+    return float(np.mean(np.fromiter(values, np.float64)))
+
+
+def _without_curve(run: AllreduceRunResult) -> AllreduceRunResult:
+    """Drop the curves of all seeds but the first, which the page shows."""
+    return run if run.seed == 0 else replace(run, modes=(), curve=())

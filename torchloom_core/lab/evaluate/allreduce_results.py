@@ -1,0 +1,112 @@
+"""Results of simulated runs on a bandwidth trace, as ``report.json`` has them."""
+
+from typing import Any
+
+import msgspec
+
+from torchloom_core.lab.evaluate.arm_results import ArmKind, Verdicts
+from torchloom_core.lab.learning.forecast_score import Interval
+
+
+class AllreduceRunResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One simulated run: an arm under one seed. Times are seconds since its start.
+
+    Attributes
+    ----------
+    time_s : float, optional
+        Time to the required progress; None if the run was stopped before.
+    wall_s : float
+        Simulated time.
+    progress : float
+        At the end, in steps of the mode ``none``.
+    in_mode : dict of str to float
+        Share of the time in each mode.
+    decisions : int
+        Granted actions that change something.
+    modes : tuple of (float, str)
+        Start time and mode of each stretch.
+    curve : tuple of (float, float)
+        Time and progress.
+    """
+
+    arm: str
+    seed: int
+    time_s: float | None
+    wall_s: float
+    progress: float
+    steps: int
+    switches: int
+    in_mode: dict[str, float]
+    decisions: int = 0
+    operations: Verdicts = Verdicts()
+    quarantined: dict[str, str] = {}
+    silent: tuple[str, ...] = ()
+    modes: tuple[tuple[float, str], ...] = ()
+    curve: tuple[tuple[float, float], ...] = ()
+
+    @property
+    def progress_per_h(self) -> float:
+        """Progress per hour, in steps of the mode ``none``."""
+        return self.progress / self.wall_s * 3600.0
+
+
+class AllreduceArm(msgspec.Struct, frozen=True, kw_only=True):
+    """One arm over all seeds.
+
+    Attributes
+    ----------
+    time_s : Interval, optional
+        Time to the required progress; None if a run was stopped before.
+    progress_per_h : Interval
+        In steps of the mode ``none``.
+    speedup : Interval, optional
+        Ratio of its progress per hour to that of the best static mode, seed by seed; None for that
+        mode itself.
+    to_oracle : float, optional
+        Of a candidate: share of the oracle's gain over the best static mode.
+    in_mode : dict of str to float
+        Mean share of the time in each mode.
+    """
+
+    name: str
+    kind: ArmKind
+    what: str
+    time_s: Interval | None
+    progress_per_h: Interval
+    speedup: Interval | None = None
+    to_oracle: float | None = None
+    in_mode: dict[str, float] = {}
+    switches: float = 0.0
+    steps: float = 0.0
+    decisions: float = 0.0
+    operations: Verdicts = Verdicts()
+    quarantined: dict[str, str] = {}
+    silent: dict[str, int] = {}
+
+
+class AllreduceSimulation(msgspec.Struct, frozen=True, kw_only=True):
+    """The closed loop on a bandwidth trace: time to a fixed progress of every arm.
+
+    Attributes
+    ----------
+    job : dict
+        ``[evaluate.allreduce]`` and the number of ranks.
+    progress : float
+        The required progress, in steps of the mode ``none``.
+    reference : str
+        The best static mode in hindsight.
+    span_s : float
+        Length of the recording, which is repeated after that.
+    slowest_link : tuple of (float, float)
+        Time and bytes per second of the slowest link from then on.
+    """
+
+    job: dict[str, Any]
+    seeds: tuple[int, ...]
+    progress: float
+    reference: str
+    oracle: str
+    span_s: float
+    slowest_link: tuple[tuple[float, float], ...]
+    arms: tuple[AllreduceArm, ...]
+    runs: tuple[AllreduceRunResult, ...]

@@ -1,0 +1,141 @@
+"""Match alarms with incidents: true and false alarms, and lead times."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.floor.errors import TraceError
+from torchloom_core.lab.evaluate.forecasts.labels import Incidents, Task
+from torchloom_core.plugin.arrays import Floats, Ints
+
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """Forecasts of every component at every time, with their outcomes.
+
+    Attributes
+    ----------
+    times_ns : (times,) int64
+        Sorted, about ``every_s`` apart.
+    score : (times, components) float64
+        NaN where the predictor gave no forecast; it ranks below all scores, as no policy would
+        have acted.
+    outcome : (times, components) float64
+        1, 0, or NaN where unknown; a sample without an outcome is not scored.
+    incidents : Incidents
+        The incidents to forecast or detect.
+    """
+
+    task: Task
+    times_ns: Ints
+    every_s: float
+    score: Floats
+    outcome: Floats
+    incidents: Incidents
+
+    @property
+    def component_days(self) -> float:
+        """Scored time, summed over components, days."""
+        return float(np.count_nonzero(~np.isnan(self.outcome))) * self.every_s / 86_400.0
+
+    def alarms(self, threshold: float) -> Bools:
+        """Return ``(times, components)``: where the score is at or above the threshold."""
+        return self.score >= threshold
+
+    def false_alarms(self, alarms: Bools) -> Bools:
+        """Return ``(times, components)``: alarms without a following incident.
+
+        After one that counts, further ones of the same component within the horizon do not.
+        """
+        wrong: Bools = alarms & (self.outcome == 0.0)
+        counted: Bools = np.zeros_like(wrong)
+        free_from_ns = np.full(wrong.shape[1], np.iinfo(np.int64).min)
+        for i in np.flatnonzero(wrong.any(axis=1)):
+            counted[i] = wrong[i] & (self.times_ns[i] >= free_from_ns)
+            free_from_ns[counted[i]] = self.times_ns[i] + self.task.horizon_ns
+        return counted
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredIncidents:
+    """The incidents with a scored sample, and the first true alarm of each.
+
+    Attributes
+    ----------
+    incident : (scored,) int64
+        Index into all incidents.
+    last : (scored,) int64
+        Index of its last scored time.
+    first_alarm : (scored,) int64
+        Index of the time of its first true alarm, -1 without one.
+    """
+
+    incident: Ints
+    last: Ints
+    first_alarm: Ints
+
+    @property
+    def found(self) -> Bools:
+        """Whether there was a true alarm, ``(scored,)``."""
+        found: Bools = self.first_alarm >= 0
+        return found
+
+
+def due_moments(judged: Judged) -> Iterator[NDArray[np.intp]]:
+    """Yield for every incident the indices of times at which an alarm is true."""
+    of = judged.incidents
+    for row, start_ns, end_ns in zip(of.row, of.start_ns, of.end_ns, strict=True):
+        i, j = np.searchsorted(judged.times_ns, judged.task.due_ns(int(start_ns), int(end_ns)))
+        yield np.flatnonzero(judged.outcome[i:j, row] == 1.0) + i
+
+
+def scored_incidents(judged: Judged, alarms: Bools) -> ScoredIncidents:
+    """Return the incidents that have a scored sample."""
+    rows: list[tuple[int, int, int]] = []
+    for number, (row, due) in enumerate(
+        zip(judged.incidents.row, due_moments(judged), strict=True)
+    ):
+        if len(due):
+            right = due[alarms[due, row]]
+            rows.append((number, int(due[-1]), int(right[0]) if len(right) else -1))
+    table = np.array(rows, dtype=np.int64).reshape(-1, 3)
+    return ScoredIncidents(table[:, 0], table[:, 1], table[:, 2])
+
+
+def leads_s(judged: Judged, of: ScoredIncidents) -> tuple[float, ...]:
+    """Return the seconds from first true alarm to incident, sorted; < 0 for a detection."""
+    start_ns = judged.incidents.start_ns[of.incident[of.found]]
+    leads_ns = start_ns - judged.times_ns[of.first_alarm[of.found]]
+    return tuple(np.sort(leads_ns / SECOND_NS).tolist())
+
+
+def threshold_for(judged: Judged, false_alarms_per_node_day: float) -> float:
+    """Return the lowest score at which false alarms stay within the budget.
+
+    Set it on earlier time than is scored: an alarm rate carries over better than a raw score. It is
+    above every score if even the highest gives too many false alarms.
+
+    Raises
+    ------
+    TraceError
+        If no sample has both a score and an outcome.
+    """
+    valid = ~np.isnan(judged.outcome) & ~np.isnan(judged.score)
+    scores = np.unique(judged.score[valid])
+    if not len(scores):
+        raise TraceError("need a forecast with a known outcome to set a threshold on, was none")
+    budget = false_alarms_per_node_day * judged.component_days
+    low, high = 0, len(scores)
+    while low < high:
+        middle = (low + high) // 2
+        alarms = judged.alarms(float(scores[middle]))
+        if np.count_nonzero(judged.false_alarms(alarms)) <= budget:
+            high = middle
+        else:
+            low = middle + 1
+    return float(scores[low]) if low < len(scores) else float(np.nextafter(scores[-1], np.inf))

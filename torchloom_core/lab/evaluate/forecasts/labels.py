@@ -1,0 +1,304 @@
+"""Labels: the outcome of every component at every time, from the events of a trace.
+
+Fitting and scoring share them, so both use the same samples and the same rules.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.floor.errors import TraceError
+from torchloom_core.lab.learning.task_wording import WORDING, TaskWording
+from torchloom_core.lab.trace.bundle.schema import ActionTaken, Component, Event
+from torchloom_core.lab.trace.feed.silences import Silence
+from torchloom_core.lab.trace.feed.watched import Watched
+from torchloom_core.plugin.arrays import Floats, Ints
+
+PREVENTS = ("drain", "migrate")
+"""Actions that hide whether the component would have failed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What to forecast, or to detect.
+
+    Attributes
+    ----------
+    horizon_s : float
+        Horizon of a forecast; alarms of a component within it count once.
+    repair_s : float
+        Duration of an event without a known end; one that follows the job ends at once.
+    kind : "forecast" or "detect"
+        Whether an incident starts within the horizon, or whether one is in progress.
+    lead_s : float
+        Time before an incident at which a forecast is too late to help.
+    kinds : tuple of str
+        Kinds of event that count. Empty: in a forecast the fatal ones, in a detection all.
+    merge_s : float
+        Events of a component with gaps shorter than this are one incident.
+
+    Raises
+    ------
+    TraceError
+        If a time is negative, or the lead is not shorter than the horizon.
+    """
+
+    horizon_s: float
+    repair_s: float
+    kind: Literal["forecast", "detect"] = "forecast"
+    lead_s: float = 0.0
+    kinds: tuple[str, ...] = ()
+    merge_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.lead_s < self.horizon_s:
+            raise TraceError(
+                f"need 0 <= lead_s < horizon_s, was {self.lead_s:g} and {self.horizon_s:g}"
+            )
+        if min(self.merge_s, self.repair_s) < 0:
+            raise TraceError(
+                f"need merge_s and repair_s >= 0, was {self.merge_s:g} and {self.repair_s:g}"
+            )
+
+    @property
+    def wording(self) -> TaskWording:
+        """The words for an incident of this task."""
+        return WORDING[self.kind]
+
+    @property
+    def horizon_ns(self) -> int:
+        """The horizon in nanoseconds."""
+        return round(self.horizon_s * SECOND_NS)
+
+    @property
+    def lead_ns(self) -> int:
+        """The lead in nanoseconds."""
+        return round(self.lead_s * SECOND_NS)
+
+    def due_ns(self, start_ns: int, end_ns: int) -> tuple[int, int]:
+        """Return the half-open time span in which an alarm for this incident is true."""
+        if self.kind == "detect":
+            return start_ns, end_ns
+        return start_ns - self.horizon_ns, start_ns - self.lead_ns
+
+    def counts(self, event: Event) -> bool:
+        """Return whether the event is of a kind to forecast or detect."""
+        if self.kinds:
+            return event.kind in self.kinds
+        return event.fatal or self.kind == "detect"
+
+    def shows(self, event: Event) -> bool:
+        """Return whether the event is visible to predictors; a detector must not see its target."""
+        return self.kind == "forecast" or not self.counts(event)
+
+    def end_ns(self, event: Event) -> int:
+        """Return when the event ended, by ``repair_s`` if unknown."""
+        if event.t_resolved is not None:
+            return max(event.t_event, event.t_resolved)
+        lasted_s = 0.0 if event.follows == "job" else self.repair_s
+        return event.t_event + round(lasted_s * SECOND_NS)
+
+
+@dataclass(frozen=True, eq=False)
+class Incidents:
+    """Incidents: merged events of one component, sorted by start, then row.
+
+    Attributes
+    ----------
+    row : (incidents,) int64
+        Which watched component.
+    start_ns, end_ns : (incidents,) int64
+        Start, and end of its last event.
+    certain : (incidents,) bool
+        Whether the label of one of its events is certain.
+    """
+
+    row: Ints
+    start_ns: Ints
+    end_ns: Ints
+    certain: Ints
+
+
+class _Span(NamedTuple):
+    """Half-open time span of one row, nanoseconds."""
+
+    row: int
+    from_ns: int
+    until_ns: int
+    certain: bool = True
+
+
+def incidents(
+    events: Iterable[Event], watched: Watched, task: Task, *, known_until_ns: int
+) -> Incidents:
+    """Return the incidents as known at ``known_until_ns``."""
+    merge_ns = round(task.merge_s * SECOND_NS)
+    merged: list[_Span] = []
+    for span in sorted(_spans(events, watched, task, known_until_ns)):
+        last = merged[-1] if merged else None
+        if last and last.row == span.row and span.from_ns < last.until_ns + merge_ns:
+            until_ns = max(last.until_ns, span.until_ns)
+            certain = last.certain or span.certain
+            merged[-1] = last._replace(until_ns=until_ns, certain=certain)
+        else:
+            merged.append(span)
+    merged.sort(key=lambda span: (span.from_ns, span.row))
+    table = np.array(merged, dtype=np.int64).reshape(-1, 4)
+    return Incidents(table[:, 0], table[:, 1], table[:, 2], table[:, 3])
+
+
+def _spans(
+    events: Iterable[Event], watched: Watched, task: Task, known_until_ns: int
+) -> Iterator[_Span]:
+    for event in events:
+        if task.counts(event) and event.t_avail <= known_until_ns:
+            certain = event.label == "certain"
+            for row in watched.rows_of(event.component):
+                yield _Span(row, event.t_event, task.end_ns(event), certain)
+
+
+def outcomes(
+    events: Sequence[Event],
+    actions: Iterable[ActionTaken],
+    watched: Watched,
+    times_ns: Ints,
+    task: Task,
+    *,
+    known_until_ns: int,
+    span: tuple[int, int],
+    topology: Iterable[Component] = (),
+    silences: Iterable[Silence] = (),
+) -> Floats:
+    """Return ``(times, components)``: 1, 0, or NaN where unknown.
+
+    A forecast is 1 where an incident starts in ``(t + lead, t + horizon]`` and 0 where none
+    does. It is NaN where the component is under repair, drained (for at least a horizon),
+    absent or silent; where an incident starts sooner than the lead; and where the horizon is not
+    completely observed: an uncertain incident starts within it, the component is drained, gone or
+    falls silent for good, or the span or the known time ends. Positives of such samples are
+    dropped as well: otherwise times before an end would have more failures, and a clock would have
+    skill. A detection is 1 while an incident is in progress.
+
+    Parameters
+    ----------
+    times_ns : (times,) int64
+        Sorted.
+    known_until_ns : int
+        Events that became available later are ignored.
+    span : tuple of int
+        First and last watched nanosecond.
+    topology : iterable of Component
+        When the components were present; absent: throughout.
+    silences : iterable of Silence
+        When they did not report.
+    """
+    grid = _Grid(times_ns, len(watched.ids))
+    found = incidents(events, watched, task, known_until_ns=known_until_ns)
+    presence = [
+        (row, part.from_ns, part.until_ns) for part in topology for row in _own(part, watched)
+    ]
+    silent = [_Span(*silence) for silence in silences]
+    end_ns = min(span[1], known_until_ns)
+    if task.kind == "detect":
+        grid.put(found.row, found.start_ns, found.end_ns, found.certain)
+    else:
+        gone = [(row, until_ns) for row, _, until_ns in presence if until_ns is not None]
+        drained = list(_drains(actions, watched, task, known_until_ns))
+        outages = list(_outages(events, watched, task, known_until_ns))
+        last = [silence for silence in silent if silence.until_ns > end_ns]
+        ends = gone + [(stay.row, stay.from_ns) for stay in (*drained, *last)]
+        _put_starts(grid, found, task)
+        grid.blank_before(_censored_ends(ends, outages), task)
+        grid.blank(drained)
+        grid.blank(outages)
+        grid.values[grid.times_ns > end_ns - task.horizon_ns] = np.nan
+    grid.blank_absent(presence)
+    grid.blank(silent)
+    grid.values[(grid.times_ns < span[0]) | (grid.times_ns > end_ns)] = np.nan
+    return grid.values
+
+
+def _put_starts(grid: "_Grid", found: Incidents, task: Task) -> None:
+    """Mark the samples before each start; uncertain ones are set last, so that they prevail."""
+    first, last = found.start_ns - task.horizon_ns, found.start_ns - task.lead_ns
+    sure = found.certain == 1
+    grid.put(found.row[sure], first[sure], last[sure], found.certain[sure])
+    uncertain_from_ns = np.where(sure, last, first)
+    grid.put(found.row, uncertain_from_ns, found.start_ns, np.zeros_like(found.certain))
+
+
+def _censored_ends(
+    ends: Iterable[tuple[int, int]], outages: Iterable[_Span]
+) -> Iterator[tuple[int, int]]:
+    """Yield the ends of observation, except during an outage: its failure was observed."""
+    down: defaultdict[int, list[_Span]] = defaultdict(list)
+    for outage in outages:
+        down[outage.row].append(outage)
+    for row, end_ns in ends:
+        if not any(outage.from_ns <= end_ns <= outage.until_ns for outage in down[row]):
+            yield row, end_ns
+
+
+def _own(part: Component, watched: Watched) -> tuple[int, ...]:
+    """Return the row of a component if it is itself watched."""
+    rows = watched.rows_of(part.id)
+    return rows if len(rows) == 1 and watched.ids[rows[0]] == part.id else ()
+
+
+def _drains(
+    actions: Iterable[ActionTaken], watched: Watched, task: Task, known_until_ns: int
+) -> Iterator[_Span]:
+    for action in actions:
+        if action.kind in PREVENTS and action.t_avail <= known_until_ns:
+            until_ns = max(action.t_end or 0, action.t_event + task.horizon_ns)
+            for row in watched.rows_of(action.component):
+                yield _Span(row, action.t_event, until_ns)
+
+
+def _outages(
+    events: Iterable[Event], watched: Watched, task: Task, known_until_ns: int
+) -> Iterator[_Span]:
+    for event in events:
+        if (event.fatal or task.counts(event)) and event.t_avail <= known_until_ns:
+            for row in watched.rows_of(event.component):
+                yield _Span(row, event.t_event, task.end_ns(event))
+
+
+class _Grid:
+    """Outcomes of all times and rows, set span by span."""
+
+    def __init__(self, times_ns: Ints, rows: int) -> None:
+        self.times_ns = times_ns
+        self.values: Floats = np.zeros((len(times_ns), rows))
+
+    def put(self, rows: Ints, from_ns: Ints, until_ns: Ints, certain: Ints) -> None:
+        """Set each half-open span to 1, or to NaN where it is not certain."""
+        first = np.searchsorted(self.times_ns, from_ns)
+        last = np.searchsorted(self.times_ns, until_ns)
+        values = np.where(certain == 1, 1.0, np.nan)
+        for row, i, j, value in zip(rows, first, last, values, strict=True):
+            self.values[i:j, row] = value
+
+    def blank(self, spans: Iterable[_Span]) -> None:
+        """Set each span to NaN."""
+        for row, from_ns, until_ns, _ in spans:
+            i, j = np.searchsorted(self.times_ns, (from_ns, until_ns))
+            self.values[i:j, row] = np.nan
+
+    def blank_before(self, ends: Iterable[tuple[int, int]], task: Task) -> None:
+        """Set to NaN the samples whose horizon spans a row's end: ``t < end <= t + horizon``."""
+        for row, end_ns in ends:
+            i, j = np.searchsorted(self.times_ns, (end_ns - task.horizon_ns, end_ns))
+            self.values[i:j, row] = np.nan
+
+    def blank_absent(self, presence: Iterable[tuple[int, int | None, int | None]]) -> None:
+        """Set to NaN the samples before a row's start or from its end on."""
+        for row, from_ns, until_ns in presence:
+            if from_ns is not None:
+                self.values[: np.searchsorted(self.times_ns, from_ns), row] = np.nan
+            if until_ns is not None:
+                self.values[np.searchsorted(self.times_ns, until_ns) :, row] = np.nan

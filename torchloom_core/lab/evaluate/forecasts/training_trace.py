@@ -1,0 +1,49 @@
+"""The training data of a model, for the checks before it is scored."""
+
+from torchloom_core.lab.evaluate.forecasts.labels import Task
+from torchloom_core.lab.learning.model import Model
+from torchloom_core.lab.trace.bundle.bundle import Bundle
+from torchloom_core.lab.trace.bundle.recorded_values import same_values
+from torchloom_core.lab.trace.bundle.recording import same_recording
+
+
+def task_of(model: Model) -> Task:
+    """Return the task that a model was fitted for."""
+    info = model.info
+    return Task(
+        horizon_s=info.horizon_s,
+        kind=info.task,
+        lead_s=info.lead_s,
+        kinds=info.kinds,
+        repair_s=info.repair_s,
+    )
+
+
+def was_fitted_on(model: Model, bundle: Bundle) -> bool:
+    """Return whether the bundle contains the training data of the model.
+
+    The model must not be scored on that part. The content counts, not the name: the same failures
+    or most of them, or the same telemetry.
+    """
+    info, task = model.info, task_of(model)
+    due = [
+        event
+        for event in bundle.events()
+        if task.counts(event)
+        and event.t_event >= model.card.fitted_from_ns
+        and event.t_avail < info.until_ns
+    ]
+    return same_recording(info.event_prints, bundle.events(), due) or same_values(
+        info.values, bundle, info.until_ns
+    )
+
+
+def other_repair(label: str, model: Model, repair_s: float) -> str:
+    """Return a note if the model's ``repair_s`` differs from the config's, else ""."""
+    own_s = model.info.repair_s
+    if own_s == repair_s:
+        return ""
+    return (
+        f"{label}: scored with the model's repair_s of {own_s:g} s for failures without a known "
+        f"end; [evaluate] repair_s is {repair_s:g}."
+    )

@@ -1,0 +1,179 @@
+"""Play one run, an arm under one seed, and return its result.
+
+The study calls :func:`simulate` for every pair of arm and seed, in worker processes.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from torchloom_core.config.schema import Config
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.lab.activation.activation import activate
+from torchloom_core.lab.evaluate.closed_loop import ClosedLoop
+from torchloom_core.lab.evaluate.goodput.arms import Arm
+from torchloom_core.lab.evaluate.goodput.episode import Episode, Unknown, episode_of
+from torchloom_core.lab.evaluate.goodput.job import job_spec, kernel_config
+from torchloom_core.lab.evaluate.goodput.oracles import (
+    SCRIPTED_INFO,
+    ScriptedPredictor,
+    run_clairvoyant,
+)
+from torchloom_core.lab.evaluate.goodput.simulated_fleet import (
+    SimulatedFleet,
+    entry_of,
+    is_in_timeline,
+)
+from torchloom_core.lab.evaluate.installed import installed
+from torchloom_core.lab.evaluate.results import RunResult, TimelineEntry
+from torchloom_core.lab.simulate.model import FleetModel
+from torchloom_core.lab.simulate.records import Result
+from torchloom_core.lab.simulate.scenario import JobSpec
+from torchloom_core.live.kernel.plugins.host import ActivePlugins
+from torchloom_core.plugin.needs import windows_s
+
+MAX_TIMELINE = 2000
+"""Maximum number of timeline entries of a run, the oldest first."""
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings that all runs of a study share.
+
+    Attributes
+    ----------
+    config : Config
+        Job, costs and safety limits; policies and predictors come from the arms.
+    unknown : "component" or "job"
+        What a failure of unknown cause is assumed to follow.
+    from_ns : int, optional
+        Earliest start of a run.
+    horizon_s : float
+        Horizon of the oracle, and time within which a move must prove right.
+    """
+
+    trace: str
+    config: Config
+    config_path: str = "torchloom.toml"
+    unknown: Unknown = "component"
+    from_ns: int | None = None
+    horizon_s: float = 86_400.0
+
+
+def simulate(setting: Setting, arm: Arm, seed: int) -> RunResult:
+    """Play one run.
+
+    Raises
+    ------
+    ConfigError
+        If the arm's config is wrong.
+    TraceError
+        If the trace is too small for the job.
+    """
+    return play(setting, arm, _episode(setting, seed))
+
+
+def play(setting: Setting, arm: Arm, episode: Episode) -> RunResult:
+    """Play one run in a given episode."""
+    job = job_spec(arm, setting.config, episode.mtbf_s)
+    hits = () if arm.foresight == "no_failures" else episode.hits
+    model = FleetModel(
+        job,
+        episode.nodes,
+        hits,
+        start_ns=episode.start_ns,
+        end_ns=episode.end_ns,
+        racks=episode.racks,
+    )
+    if arm.policies:
+        return _play_closed_loop(setting, arm, episode, job, model)
+    if arm.foresight == "clairvoyant":
+        fleet_events = run_clairvoyant(model, job, hits, episode.end_ns)
+    else:
+        fleet_events = model.advance(episode.end_ns)
+    timeline = [
+        entry_of(fleet_event) for fleet_event in fleet_events if is_in_timeline(fleet_event)
+    ]
+    return _result(arm, episode.seed, model.finish(), timeline)
+
+
+def _episode(setting: Setting, seed: int) -> Episode:
+    return episode_of(
+        Path(setting.trace),
+        setting.config.evaluate,
+        seed,
+        unknown=setting.unknown,
+        from_ns=setting.from_ns,
+    )
+
+
+def _play_closed_loop(
+    setting: Setting, arm: Arm, episode: Episode, job: JobSpec, model: FleetModel
+) -> RunResult:
+    config = kernel_config(arm, setting.config, job)
+    plugins = plugins_of(arm, config, setting, episode)
+    metrics = windows_s(plugins.needs)
+    fleet = SimulatedFleet(episode, job, model, config.run.name, metrics, setting.horizon_s)
+    loop = ClosedLoop(
+        fleet,
+        config,
+        plugins,
+        start_ns=episode.start_ns,
+        observable_faults=episode.observable_faults,
+    )
+    loop.run()
+    result = _result(arm, episode.seed, model.finish(), fleet.timeline)
+    return replace(
+        result,
+        decisions=fleet.decisions,
+        invalid_decisions=fleet.invalid_decisions,
+        moves=fleet.moves,
+        right_moves=fleet.right_moves,
+        operations=loop.verdict_counts.operations(),
+        quarantined=loop.quarantined,
+        silent=loop.silent,
+    )
+
+
+def plugins_of(arm: Arm, config: Config, setting: Setting, episode: Episode) -> ActivePlugins:
+    """Build new plugins for the arm, and pass the hits to the scripted predictor."""
+    if arm.foresight:
+        options = {
+            "kind": arm.foresight,
+            "horizon_s": setting.horizon_s,
+            "every_s": config.evaluate.tick_s,
+            "alarms_per_node_day": arm.alarms_per_node_day,
+            "seed": episode.seed,
+        }
+        config = replace(config, predictors={**config.predictors, SCRIPTED_INFO.name: options})
+    plugins = activate(config, [SCRIPTED_INFO, *installed()], setting.config_path)
+    for predictor in plugins.predictors.values():
+        if isinstance(predictor, ScriptedPredictor):
+            predictor.set_hits(episode.hits)
+    return plugins
+
+
+def _result(arm: Arm, seed: int, result: Result, timeline: Sequence[TimelineEntry]) -> RunResult:
+    buckets: dict[str, Any] = {
+        bucket: gpu_ns / SECOND_NS for bucket, gpu_ns in result.buckets.items()
+    }
+    as_planned = result.goodput_as_planned if result.surplus else msgspec.UNSET
+    return RunResult(
+        arm=arm.name,
+        seed=seed,
+        wall_s=result.wall_s,
+        gpus=result.gpus,
+        job_gpus=result.job_gpus,
+        buckets=buckets,
+        goodput=result.goodput,
+        as_planned=as_planned,
+        ettr=result.ettr,
+        failures=result.failures,
+        migrations=result.migrations,
+        saves=result.saves,
+        proactive_saves=result.proactive_saves,
+        model_events=result.events,
+        timeline=tuple(timeline[:MAX_TIMELINE]),
+    )

@@ -1,0 +1,155 @@
+"""Connect the fleet model to the closed loop, and count its decisions."""
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from operator import attrgetter
+
+import numpy as np
+
+from torchloom_core.lab.evaluate.closed_loop import WorkerMessage
+from torchloom_core.lab.evaluate.goodput.episode import Episode
+from torchloom_core.lab.evaluate.goodput.replayed_metrics import ReplayedMetrics
+from torchloom_core.lab.evaluate.goodput.simulated_workers import SimulatedWorkers
+from torchloom_core.lab.evaluate.results import TimelineEntry
+from torchloom_core.lab.simulate.answers.answers import ANSWERS
+from torchloom_core.lab.simulate.event_queue import to_ns
+from torchloom_core.lab.simulate.model import FleetModel
+from torchloom_core.lab.simulate.records import FleetEvent
+from torchloom_core.lab.simulate.scenario import JobSpec
+from torchloom_core.live.fleet.sample_table import SampleTable
+from torchloom_core.live.kernel.actions.kinds import kind_of, target_of
+from torchloom_core.plugin.outlook import UNSAVED_WORK
+from torchloom_core.wire.actions import Action, name_of
+from torchloom_core.wire.events import Verdict
+from torchloom_core.wire.messages import Ack, Command
+
+
+class SimulatedFleet:
+    """A job on the nodes of an episode.
+
+    Parameters
+    ----------
+    metrics : iterable of str
+        Metrics that the active plugins read.
+    horizon_s : float
+        A move is right if a node that was left is hit within this time.
+
+    Attributes
+    ----------
+    end_ns : int
+        When the episode ends.
+    decisions : int
+        Granted verdicts that change the run.
+    moves, right_moves : int
+        Migrations and drains among them, and those that were right.
+    timeline : list of TimelineEntry
+        Events of the fleet, and decisions.
+    """
+
+    def __init__(
+        self,
+        episode: Episode,
+        job: JobSpec,
+        model: FleetModel,
+        run: str,
+        metrics: Iterable[str],
+        horizon_s: float,
+    ) -> None:
+        self._episode, self._model = episode, model
+        self._workers = SimulatedWorkers(
+            model, run, dict(zip(episode.watched.node, episode.watched.labels.of, strict=False))
+        )
+        metrics = {*metrics}
+        self._metrics = ReplayedMetrics(episode, metrics)
+        # With recovery per step only one step is lost, which ``costs.unsaved_s`` covers.
+        self._reports_unsaved = UNSAVED_WORK in metrics and job.recovery == "restart"
+        self._horizon_ns = to_ns(horizon_s)
+        self.end_ns = episode.end_ns
+        self.decisions = self.moves = self.right_moves = self._invalid = 0
+        self.timeline: list[TimelineEntry] = []
+
+    def advance(self, ts_ns: int) -> Iterable[tuple[int, WorkerMessage]]:
+        """Simulate until ``ts_ns``; return the workers' messages with their times."""
+        fleet_events = self._model.advance(ts_ns)
+        self.timeline += [
+            entry_of(fleet_event) for fleet_event in fleet_events if is_in_timeline(fleet_event)
+        ]
+        return self._workers.messages(fleet_events, ts_ns)
+
+    @property
+    def invalid_decisions(self) -> int | None:
+        """Decisions based on load-dependent telemetry of another load; None if none is read."""
+        return self._invalid if self._metrics.depends_on_load else None
+
+    def report(self, ts_ns: int) -> SampleTable:
+        """Return the telemetry of the workers' nodes."""
+        metrics = self._metrics.metrics
+        values = self._metrics.read(self._workers.members, ts_ns)
+        if self._reports_unsaved:
+            metrics = (*metrics, UNSAVED_WORK)
+            values = np.column_stack([values, self._workers.unsaved_s(ts_ns)])
+        return self._workers.sample(metrics, values)
+
+    def execute(self, command: Command, ts_ns: int) -> Iterable[Ack]:
+        """Execute a command on the fleet; return all acks."""
+        return self._workers.execute(command, ts_ns)
+
+    def apply(self, action: Action) -> None:
+        """Apply an action that the Weaver carried out without commands."""
+        ANSWERS[name_of(action)].done(self._model, action)
+
+    def take_verdict(self, verdict: Verdict, ts_ns: int) -> None:
+        """Count a granted action that changes the run, and whether a move was right."""
+        action, kind = verdict.action, kind_of(verdict.action)
+        if verdict.granted:
+            self._workers.expect(verdict)
+        if not verdict.granted or not kind.changes_run:
+            return
+        self.decisions += 1
+        self._invalid += self._rests_on_masked(action)
+        for group in kind.moves(action):
+            self.moves += 1
+            self.right_moves += self._is_right(group, ts_ns)
+        self.timeline.append(
+            TimelineEntry(
+                ts_ns=ts_ns,
+                kind=f"decided {name_of(action)}",
+                place=target_of(action),
+                detail=verdict.reason,
+            )
+        )
+
+    def _is_right(self, group: str, ts_ns: int) -> bool:
+        """Return whether a node of the group will be hit within the horizon."""
+        nodes = {member.node for member in self._workers.members if member.group == group}
+        hits, when = self._episode.hits, attrgetter("ts_ns")
+        first = bisect_right(hits, ts_ns, key=when)
+        last = bisect_right(hits, ts_ns + self._horizon_ns, key=when)
+        return any(not nodes.isdisjoint(hit.nodes) for hit in hits[first:last])
+
+    def _rests_on_masked(self, action: Action) -> bool:
+        """Return whether load-dependent metrics were omitted for a worker of the action."""
+        masked, kind = self._metrics.masked, kind_of(action)
+        if not kind.is_alarm:
+            return bool(masked)
+        group, worker, node = kind.subject(action)
+        return any(
+            member.worker in masked
+            for member in self._workers.members
+            if member.group == group or member.worker == worker or member.node == node
+        )
+
+
+def is_in_timeline(fleet_event: FleetEvent) -> bool:
+    """Return whether an event is shown in a timeline; the many checkpoints are not."""
+    return fleet_event.kind not in ("committed", "saved")
+
+
+def entry_of(fleet_event: FleetEvent) -> TimelineEntry:
+    """Return the timeline entry of an event."""
+    return TimelineEntry(
+        ts_ns=fleet_event.ts_ns,
+        kind=fleet_event.kind,
+        place=fleet_event.node or fleet_event.group,
+        detail=fleet_event.detail,
+    )

@@ -1,0 +1,215 @@
+"""Play all arms on all seeds in the closed loop, and compare them.
+
+Finished runs are cached, so that an interrupted study resumes.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from torchloom_core.lab.evaluate.goodput import compare, sensitivity, sweep
+from torchloom_core.lab.evaluate.goodput.arms import Arm, baselines, random_alarms, without_policies
+from torchloom_core.lab.evaluate.goodput.compare import Runs
+from torchloom_core.lab.evaluate.goodput.episode import Episode, episode_of, opened
+from torchloom_core.lab.evaluate.goodput.job import (
+    job_spec,
+    kernel_config,
+    paid_nodes,
+    reported_keys,
+    standbys_of,
+)
+from torchloom_core.lab.evaluate.goodput.run import Setting
+from torchloom_core.lab.evaluate.goodput.study_task import StudyTask
+from torchloom_core.lab.evaluate.installed import policies
+from torchloom_core.lab.evaluate.parallel import Workforce
+from torchloom_core.lab.evaluate.results import BreakEven, RunResult, Simulation
+from torchloom_core.lab.evaluate.run_cache import RunCache
+from torchloom_core.lab.evaluate.runner import Progress, Runner
+from torchloom_core.plugin.reserve import Reserve
+
+ORACLE = "oracle"
+CLAIRVOYANT = "clairvoyant"
+
+_DAY_S = 86_400.0
+
+
+class Study:
+    """Plays the arms of a setting on all seeds.
+
+    Parameters
+    ----------
+    seeds : int
+        Number of seeds.
+    """
+
+    def __init__(self, runner: Runner[RunResult], seeds: int) -> None:
+        self._runner = runner
+        self.seeds = tuple(range(seeds))
+
+    def play(self, setting: Setting, arms: Sequence[Arm], most: int | None = None) -> Runs:
+        """Return the runs of every arm by name, in the order of the first ``most`` seeds."""
+        chosen = self.seeds[:most]
+        played = self._runner.play(
+            [StudyTask(setting=setting, arm=arm, seed=seed) for arm in arms for seed in chosen]
+        )
+        return {arm.name: [played[arm.name, seed] for seed in chosen] for arm in arms}
+
+
+def run_study(
+    setting: Setting,
+    candidates: Sequence[Arm],
+    *,
+    seeds: int,
+    store: RunCache[RunResult],
+    workforce: Workforce,
+    progress: Progress,
+    vary_costs: bool = True,
+    swept: sweep.Range | None = None,
+) -> Simulation:
+    """Play all arms and compare them.
+
+    Parameters
+    ----------
+    vary_costs : bool
+        Whether to repeat the runs with other costs.
+    swept : Range, optional
+        Number of spares or standbys to vary.
+
+    Raises
+    ------
+    ConfigError
+        If an arm's config is wrong.
+    TraceError
+        If the trace is too small for the job.
+    """
+    arms = [*_affordable(setting, baselines(policies(), setting.config.evaluate))]
+    arms += candidates
+    unknown = has_unknown(setting)
+    watched = 1 + sum(bool(arm.policies) for arm in arms)
+    total = (len(arms) + 1 + watched) * seeds + (len(candidates) + 2) * seeds * unknown
+    total += sensitivity.runs_of(len(candidates), seeds) * vary_costs
+    swept_arms = sweep.arms_of(policies(), candidates)
+    total += len(swept_arms) * len(swept.values) * seeds if swept else 0
+    study = Study(Runner(store, workforce, total, progress), seeds)
+
+    runs = dict(study.play(setting, arms))
+    if ORACLE in runs:
+        alarms = random_alarms(_alarm_rate(setting, candidates, runs))
+        arms.insert(arms.index(_named(arms, ORACLE)), alarms)
+        runs |= study.play(setting, [alarms])
+    reference = compare.reference_of(arms, runs, setting.config.evaluate.recovery)
+    oracle = ORACLE if ORACLE in runs else CLAIRVOYANT
+    without = study.play(setting, [without_policies(arm) for arm in arms if arm.policies])
+    summaries = compare.summarize(arms, runs, reference=reference, oracle=oracle, without=without)
+    both = {}
+    if unknown:
+        chosen = [_named(arms, name) for name in (reference, oracle)] + [*candidates]
+        other = study.play(replace(setting, unknown="job"), chosen)
+        both = {
+            way: compare.summarize(chosen, of, reference=reference, oracle=oracle, without={})
+            for way, of in (("component", runs), ("job", other))
+        }
+    points = sensitivity.vary_costs(study, setting, candidates) if vary_costs else ()
+    return Simulation(
+        job=_job(setting),
+        seeds=study.seeds,
+        reference=reference,
+        oracle=oracle,
+        horizon_s=setting.horizon_s,
+        arms=summaries,
+        runs=tuple(_without_timeline(run) for arm in arms for run in runs[arm.name]),
+        break_even=_break_even(setting, runs),
+        sensitivity=points,
+        sweep=sweep.sweep(study, setting, swept, swept_arms) if swept else msgspec.UNSET,
+        unknown_follows=both,
+    )
+
+
+def has_unknown(setting: Setting) -> bool:
+    """Return whether the trace has failures of unknown cause."""
+    bundle, _ = opened(Path(setting.trace))
+    return any(event.fatal and event.follows == "unknown" for event in bundle.events())
+
+
+def _affordable(setting: Setting, arms: Iterable[Arm]) -> Iterable[Arm]:
+    """Return the arms that need no more nodes than are paid for."""
+    evaluate = setting.config.evaluate
+    nodes = evaluate.standbys * evaluate.nodes_per_group + evaluate.spares
+    size = evaluate.nodes_per_group
+    return (arm for arm in arms if standbys_of(arm, evaluate) * size <= nodes)
+
+
+def first_episode(setting: Setting) -> Episode:
+    """Return the episode of the first seed.
+
+    Raises
+    ------
+    TraceError
+        If the trace is too small for the job.
+    """
+    evaluate = setting.config.evaluate
+    return episode_of(
+        Path(setting.trace), evaluate, 0, unknown=setting.unknown, from_ns=setting.from_ns
+    )
+
+
+def _named(arms: Iterable[Arm], name: str) -> Arm:
+    return next(arm for arm in arms if arm.name == name)
+
+
+def _alarm_rate(setting: Setting, candidates: Sequence[Arm], runs: Runs) -> float:
+    """Return the moves of the busiest candidate, else the job's failures, per node-day."""
+    evaluate = setting.config.evaluate
+    nodes = evaluate.groups * evaluate.nodes_per_group
+    failures = [run.failures for run in runs["static_1h"]]
+    moves = [[run.moves for run in runs[arm.name]] for arm in candidates]
+    counts = max(moves, key=sum, default=failures)
+    node_days = sum(run.wall_s for run in runs["static_1h"]) / _DAY_S * nodes
+    return (sum(counts) or sum(failures)) / node_days
+
+
+def _break_even(setting: Setting, runs: Runs) -> BreakEven:
+    """Return the precision above which a move pays: ``p (D + R + unsaved) > G + away``.
+
+    The rule of Aupy, Robert, Vivien and Zaidouni in GPU-seconds, with the cost of one standby less;
+    the prices are those that the policies see, at the actual failure rate.
+    """
+    episode = first_episode(setting)
+    base = Arm(name="", kind="candidate", what="")
+    job = job_spec(base, setting.config, episode.mtbf_s)
+    costs = kernel_config(base, setting.config, job).costs
+    group_gpus = job.nodes_per_group * job.gpus_per_node
+    run_gpus = job.groups * group_gpus
+    stall_s = costs.detect_s + costs.restart_s + costs.unsaved_s
+    loss_gpu_s = stall_s * run_gpus + costs.replace_s * group_gpus
+    price_gpu_s, last_price_gpu_s = (
+        Reserve(
+            costs, run_gpus=run_gpus, failures_per_s=1.0 / episode.mtbf_s, left=left
+        ).move_gpu_s(group_gpus)
+        for left in (job.standbys - 1, min(job.standbys - 1, 0))
+    )
+    moves = {name: sum(run.moves for run in of) for name, of in runs.items()}
+    return BreakEven(
+        precision=price_gpu_s / loss_gpu_s if loss_gpu_s > 0 else float("inf"),
+        loss_gpu_s=loss_gpu_s,
+        price_gpu_s=price_gpu_s,
+        last_price_gpu_s=last_price_gpu_s,
+        measured={
+            name: sum(run.right_moves for run in runs[name]) / count
+            for name, count in moves.items()
+            if count
+        },
+    )
+
+
+def _job(setting: Setting) -> dict[str, object]:
+    evaluate, costs = setting.config.evaluate, setting.config.costs
+    job = reported_keys(evaluate)
+    return {**job, "nodes_paid": paid_nodes(evaluate), "costs": reported_keys(costs)}
+
+
+def _without_timeline(run: RunResult) -> RunResult:
+    """Drop the timelines of all seeds but the first, which the page shows."""
+    return run if run.seed == 0 else replace(run, timeline=())

@@ -1,0 +1,311 @@
+"""Prepare and evaluate one trace of a study.
+
+:mod:`torchloom_core.lab.evaluate.evaluation` prepares all traces before it evaluates the first.
+"""
+
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from torchloom_core.config.loading import DEFAULT_PATH
+from torchloom_core.config.schema import Allreduce, Config
+from torchloom_core.floor.errors import ConfigError
+from torchloom_core.lab.evaluate import allreduce, assumptions
+from torchloom_core.lab.evaluate.allreduce.run import kernel_config
+from torchloom_core.lab.evaluate.allreduce.step_metrics import METRICS
+from torchloom_core.lab.evaluate.allreduce_results import AllreduceRunResult
+from torchloom_core.lab.evaluate.forecasts.external_scores import given_scores, score_given
+from torchloom_core.lab.evaluate.forecasts.labels import Task
+from torchloom_core.lab.evaluate.forecasts.over_fleets import Pool
+from torchloom_core.lab.evaluate.forecasts.scoring import Scoring, alone, scorer_of, split_ns
+from torchloom_core.lab.evaluate.goodput import sweep
+from torchloom_core.lab.evaluate.goodput.arms import FORECAST_POLICY, Arm
+from torchloom_core.lab.evaluate.goodput.candidates import (
+    Forecaster,
+    Selection,
+    candidates,
+    forecasters,
+    refuse_twice,
+)
+from torchloom_core.lab.evaluate.goodput.job import reported_keys, ticking
+from torchloom_core.lab.evaluate.goodput.run import Setting
+from torchloom_core.lab.evaluate.goodput.study import first_episode, run_study
+from torchloom_core.lab.evaluate.installed import policies
+from torchloom_core.lab.evaluate.open_loop import replay_policies
+from torchloom_core.lab.evaluate.preflight import (
+    begin_ns,
+    built,
+    check_days,
+    horizons_s,
+    refuse_fleet_options,
+    refuse_growth,
+    refuse_short,
+    refuse_unread,
+    unmeasured,
+)
+from torchloom_core.lab.evaluate.request import EvaluationRequest, Progress
+from torchloom_core.lab.evaluate.results import ReplayedPolicy, RunResult, TraceResults
+from torchloom_core.lab.evaluate.run_cache import RunCache
+from torchloom_core.lab.learning.forecast_score import ForecastScore
+from torchloom_core.lab.learning.skill import RANDOM
+from torchloom_core.lab.trace.bundle.bundle import Bundle
+from torchloom_core.lab.trace.feed.watched import watch
+from torchloom_core.plugin.outlook import UNSAVED_WORK
+
+_DAY_S = 86_400.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnTrace:
+    """A trace of a study, with its request and config.
+
+    Attributes
+    ----------
+    name : str
+        Name in the study.
+    config : Config
+        Config with the job of the trace, where it has one.
+    until_ns : int, optional
+        Start of the evaluated time.
+    """
+
+    name: str
+    request: EvaluationRequest
+    bundle: Bundle
+    config: Config
+    until_ns: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A trace that passed all checks.
+
+    Attributes
+    ----------
+    measured : set of str
+        Metrics that are measured.
+    missing : dict of str to set of str
+        Plugin to its required metrics that are not measured.
+    play : callable
+        Evaluates the trace; takes a callback for the progress.
+    """
+
+    on: OnTrace
+    measured: Set[str]
+    missing: Mapping[str, set[str]]
+    play: Callable[[Progress], TraceResults] = field(repr=False)
+
+
+def prepare_simulation(on: OnTrace, store: Path) -> Prepared:
+    """Prepare to play the arms on the fleet model, in a closed loop.
+
+    Raises
+    ------
+    TorchloomError
+        If the request is invalid for this trace.
+    """
+    request, bundle, config, selection = on.request, on.bundle, on.config, on.request.selection
+    has_policies = selection.policies or (selection.config_path and config.policies)
+    if selection.predictors and not has_policies:
+        selection = replace(selection, policies=(FORECAST_POLICY,))
+    arms = candidates(selection, config, policies())
+    refuse_unread(selection, config, arms)
+    refuse_growth(arms, config)
+    source = _source(selection)
+    ahead_s, missing = _needs(on, arms, source)
+    refuse_short(ahead_s, config.evaluate.tick_s)
+    setting = Setting(
+        trace=str(bundle.path.absolute()),
+        config=config,
+        config_path=source,
+        horizon_s=_horizon_s(request, ahead_s),
+        from_ns=begin_ns(bundle, arms, on.until_ns),
+    )
+    check_days(setting, bundle, is_option=request.days is not None, until_ns=on.until_ns)
+    first_episode(setting)
+    if request.sweep:
+        sweep.check(setting, request.sweep)
+
+    def play(progress: Progress) -> TraceResults:
+        simulation = run_study(
+            setting,
+            arms,
+            seeds=request.seeds,
+            store=RunCache(store, RunResult),
+            workforce=request.workforce,
+            progress=lambda done, total: progress("runs", done, total),
+            vary_costs=request.vary_costs,
+            swept=request.sweep,
+        )
+        played = assumptions.of_simulation(setting, bundle, request.seeds)
+        found = _results(on, arms, *assumptions.of_trace(bundle), *played)
+        return replace(found, simulation=simulation)
+
+    return Prepared(on=on, measured={*bundle.metrics}, missing=missing, play=play)
+
+
+def prepare_allreduce(on: OnTrace, job: Allreduce, store: Path) -> Prepared:
+    """Prepare to play the arms on the trace's links, in a closed loop.
+
+    Raises
+    ------
+    TorchloomError
+        If the request is invalid for this trace.
+    """
+    request, bundle, config, selection = on.request, on.bundle, on.config, on.request.selection
+    refuse_fleet_options(days=request.days, swept=request.sweep)
+    found = candidates(selection, config, policies())
+    refuse_unread(selection, config, found)
+    arms = [allreduce.candidate(arm.name, arm.what, arm.policies, arm.predictors) for arm in found]
+    source = _source(selection)
+    plugins = built([kernel_config(config, arm) for arm in arms], source)
+    setting = allreduce.Setting(
+        trace=str(bundle.path.absolute()),
+        config=config,
+        job=job,
+        config_path=source,
+        from_ns=begin_ns(bundle, found, on.until_ns),
+    )
+
+    def play(progress: Progress) -> TraceResults:
+        simulation = allreduce.run_study(
+            setting,
+            arms,
+            seeds=request.seeds,
+            store=RunCache(store, AllreduceRunResult),
+            workforce=request.workforce,
+            progress=lambda done, total: progress("runs", done, total),
+        )
+        assumed = assumptions.of_allreduce(setting, bundle, request.seeds)
+        return replace(_results(on, found, *assumed), allreduce=simulation)
+
+    measured = {*METRICS}
+    missing = unmeasured(plugins, measured)
+    return Prepared(on=on, measured=measured, missing=missing, play=play)
+
+
+def prepare_replay(on: OnTrace, pool: Pool | None) -> Prepared:
+    """Prepare to score forecasts and proposals, in an open loop.
+
+    Parameters
+    ----------
+    pool : Pool, optional
+        Collects the scored samples of all traces.
+
+    Raises
+    ------
+    TorchloomError
+        If the request is invalid for this trace.
+    """
+    request, bundle, config, selection = on.request, on.bundle, on.config, on.request.selection
+    if request.sweep:
+        raise ConfigError("--sweep: need --mode simulate, was replay, which simulates no job")
+    arms = candidates(selection, config, policies())
+    source = _source(selection)
+    tested = forecasters(selection, config)
+    ahead_s, missing = _needs(on, arms, source, tested)
+    if not (tested or request.scores or arms):
+        raise ConfigError("--mode replay: need a --predictor, --policy or --scores, was none")
+    if any(name == RANDOM for name, _ in request.scores):
+        raise ConfigError(f"--scores: need a name other than {RANDOM}, was {RANDOM!r}")
+    refuse_twice("--scores", [one.label for one in tested] + [name for name, _ in request.scores])
+    begins_ns = [begin_ns(bundle, [arm], on.until_ns) for arm in arms]
+    task = Task(horizon_s=_horizon_s(request, ahead_s), repair_s=config.evaluate.repair_s)
+    until_ns = split_ns(bundle) if on.until_ns is None else on.until_ns
+    given = {
+        name: given_scores(Path(file), bundle, task, until_ns=until_ns)
+        for name, file in request.scores
+    }
+    scoring = Scoring(
+        until_ns=on.until_ns, false_alarms_per_node_day=request.false_alarms_per_node_day
+    )
+    scorer = scorer_of(bundle, tested, config, scoring, source=source) if tested else None
+
+    def play(progress: Progress) -> TraceResults:
+        forecasts: list[ForecastScore] = []
+        if scorer is not None:
+            forecasts += scorer.scores(lambda share: progress("forecasts", share, 1.0), pool)
+        for name, divided in given.items():
+            forecasts.append(
+                score_given(
+                    name,
+                    divided,
+                    bundle,
+                    task,
+                    false_alarms_per_node_day=scoring.false_alarms_per_node_day,
+                    seed=scoring.seed,
+                )
+            )
+        replayed: list[ReplayedPolicy] = []
+        for number, (arm, from_ns) in enumerate(zip(arms, begins_ns, strict=True)):
+            progress("policies", number, len(arms))
+            replayed.append(
+                replay_policies(bundle, arm, config, task, from_ns=from_ns, source=source)
+            )
+        assumed = (*assumptions.of_trace(bundle), *assumptions.of_replay(tested, config))
+        found = _results(on, arms, *assumed)
+        return replace(found, forecasts=tuple(forecasts), policies=tuple(replayed))
+
+    return Prepared(on=on, measured={*bundle.metrics}, missing=missing, play=play)
+
+
+def _source(selection: Selection) -> str:
+    """Return the config file's name, for errors."""
+    return str(selection.config_path or (DEFAULT_PATH if DEFAULT_PATH.exists() else "command line"))
+
+
+def _needs(
+    on: OnTrace, arms: Sequence[Arm], source: str, tested: Sequence[Forecaster] = ()
+) -> tuple[list[tuple[str, float]], dict[str, set[str]]]:
+    """Build all plugins once; return the arms' horizons and the missing metrics by plugin."""
+    ticks = ticking(on.config)
+    plugins = built(
+        [replace(ticks, policies=arm.policies, predictors=arm.predictors) for arm in arms], source
+    )
+    measured = {*on.bundle.metrics, UNSAVED_WORK}  # the simulated job reports this one
+    judges = [alone(one, on.config, source) for one in tested]
+    return horizons_s(plugins), unmeasured([*plugins, *judges], measured)
+
+
+def _horizon_s(request: EvaluationRequest, ahead_s: list[tuple[str, float]]) -> float:
+    longest_s = max((horizon_s for _, horizon_s in ahead_s), default=_DAY_S)
+    return longest_s if request.horizon_s is None else request.horizon_s
+
+
+def _results(on: OnTrace, arms: list[Arm], *assumed: str) -> TraceResults:
+    """Return the results of a trace without forecasts, policies and simulation."""
+    return TraceResults(trace=_trace(on), config=_shown(on.config, arms), assumptions=assumed)
+
+
+def _trace(on: OnTrace) -> dict[str, Any]:
+    manifest = on.bundle.manifest
+    return {
+        "name": on.name,
+        "start_ns": manifest.start_ns,
+        "end_ns": manifest.end_ns,
+        "source": manifest.source,
+        "licence": manifest.licence,
+        "synthetic": manifest.synthetic,
+        "digest": on.bundle.digest(),
+        "failures": sum(event.fatal for event in on.bundle.events()),
+        "watched": watch(on.bundle).kind,
+    }
+
+
+def _shown(config: Config, arms: list[Arm]) -> dict[str, Any]:
+    """Return the parts of the config that affect the results."""
+    sections = {
+        "evaluate": reported_keys(config.evaluate),
+        "costs": reported_keys(config.costs),
+        "arbiter": msgspec.to_builtins(config.arbiter),
+    }
+    if config.evaluate.allreduce is not None:
+        sections["evaluate"] = {"allreduce": msgspec.to_builtins(config.evaluate.allreduce)}
+        sections["weaver"] = msgspec.to_builtins(config.weaver)
+        sections["guard"] = msgspec.to_builtins(config.guard)
+    plugins = {arm.name: {"policies": arm.policies, "predictors": arm.predictors} for arm in arms}
+    return {**sections, "arms": plugins}

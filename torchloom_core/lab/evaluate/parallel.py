@@ -1,0 +1,152 @@
+"""Play runs in parallel: on the cores of this machine, or on a Ray cluster."""
+
+import logging
+import os
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from typing import Literal, Protocol, TypeVar
+
+import msgspec
+
+from torchloom_core.floor.errors import ConfigError, WorkerLost
+
+Backend = Literal["loky", "ray"]
+
+_ROUND = 4
+"""Runs per core in one round on Ray, whose joblib backend returns a round's results at its end."""
+
+_ORPHANED_S = 1.0
+"""How long a worker process may outlive its parent, seconds."""
+
+
+Played = TypeVar("Played")
+_Played_co = TypeVar("_Played_co", covariant=True)
+
+
+class StudyTask(Protocol[_Played_co]):
+    """One run to play, as it is sent to a worker process."""
+
+    @property
+    def seed(self) -> int:
+        """The seed of its random draws."""
+
+    @property
+    def arm_name(self) -> str:
+        """The name of its arm."""
+
+    @property
+    def key(self) -> str:
+        """A hash of everything that the run depends on."""
+
+    def play(self) -> _Played_co:
+        """Play it."""
+
+
+class Workforce(msgspec.Struct, frozen=True, kw_only=True):
+    """The processes that play the runs.
+
+    Attributes
+    ----------
+    jobs : int
+        Parallel processes; -1: one per core.
+    ray_address : str
+        Address of a running cluster; "": start one on this machine. The trace must be at the
+        same path on all machines.
+    """
+
+    jobs: int = 1
+    backend: Backend = "loky"
+    ray_address: str = ""
+
+    def __post_init__(self) -> None:
+        if self.jobs < 1 and self.jobs != -1:
+            raise ConfigError(f"--jobs: need at least 1, or -1, was {self.jobs}")
+
+    def play(
+        self, study_tasks: Sequence[StudyTask[Played]]
+    ) -> Iterator[tuple[StudyTask[Played], Played]]:
+        """Yield every run as soon as it is finished, in any order.
+
+        Runs are started seed by seed: a process draws an episode once for all arms, and after the
+        first seed the duration of every arm is known.
+
+        Raises
+        ------
+        WorkerLost
+            If a process of this machine dies.
+        """
+        import joblib
+
+        study_tasks = sorted(study_tasks, key=lambda study_task: study_task.seed)
+        if self.backend == "loky":
+            # joblib replaces a worker process whose memory has grown, between two runs.
+            warnings.filterwarnings("ignore", "A worker stopped while some jobs", UserWarning)
+            # On an interrupt the command itself reports which runs are saved.
+            warnings.filterwarnings("ignore", r"\d+ tasks (have been|which were)", UserWarning)
+            work = joblib.Parallel(
+                n_jobs=self.jobs,
+                return_as="generator_unordered",
+                initializer=_begin,
+                initargs=(os.getpid(),),
+            )
+            with _blocked(signal.SIGHUP):  # joblib's resource tracker ignores the other signals
+                runs = work(joblib.delayed(_play)(study_task) for study_task in study_tasks)
+            try:
+                yield from runs
+            except BrokenProcessPool:
+                raise WorkerLost("a worker process died: killed, or out of memory") from None
+            return
+        jobs = self._join_ray()
+        for start in range(0, len(study_tasks), _ROUND * jobs):
+            with joblib.parallel_config(backend="ray", n_jobs=jobs):
+                work = joblib.Parallel()
+                part = study_tasks[start : start + _ROUND * jobs]
+                yield from work(joblib.delayed(_play)(study_task) for study_task in part)
+
+    def _join_ray(self) -> int:
+        """Join the cluster, or start one; return how many processes to use."""
+        import ray
+        from ray.util.joblib import register_ray
+
+        if not ray.is_initialized():
+            ray.init(
+                address=self.ray_address or None,
+                num_cpus=self.jobs if self.jobs > 0 and not self.ray_address else None,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.WARNING,
+            )
+        register_ray()
+        return self.jobs if self.jobs > 0 else int(ray.cluster_resources()["CPU"])
+
+
+@contextmanager
+def _blocked(number: signal.Signals) -> Iterator[None]:
+    """Defer a signal, and block it for good in processes that are started meanwhile."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {number})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+
+
+def _begin(parent: int) -> None:
+    """Ignore SIGINT, which a terminal sends to the parent as well; end with the parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=[parent], daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    """End this process once its parent is gone; a killed parent sends no signal."""
+    while os.getppid() == parent:
+        time.sleep(_ORPHANED_S)
+    os._exit(1)
+
+
+def _play(study_task: StudyTask[Played]) -> tuple[StudyTask[Played], Played]:
+    return study_task, study_task.play()

@@ -1,0 +1,68 @@
+"""The request of one ``torchloom evaluate`` command."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from torchloom_core.config.schema import Config
+from torchloom_core.lab.evaluate.goodput.candidates import Selection
+from torchloom_core.lab.evaluate.goodput.sweep import Range
+from torchloom_core.lab.evaluate.parallel import Workforce
+
+Mode = Literal["replay", "simulate"]
+
+
+class TraceRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A trace of the study.
+
+    Attributes
+    ----------
+    until_ns : int, optional
+        Start of the evaluated time; absent: the end of every model's training, and in replay
+        60 % of the trace if a predictor has no model.
+    """
+
+    path: Path
+    until_ns: int | None = None
+
+
+class EvaluationRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What to evaluate, and how.
+
+    Attributes
+    ----------
+    traces : tuple of TraceRequest
+        One or more.
+    scores : tuple of (str, str)
+        Name and file of external forecasts; for replay.
+    false_alarms_per_node_day : float
+        Budget that sets the threshold of a predictor without a model.
+    days : float, optional
+        Length of a run in place of ``[evaluate] days``; the trace must be that long.
+    vary_costs : bool
+        Whether to repeat the runs with other costs.
+    sweep : Range, optional
+        Number of spares or standbys to vary, for simulate mode.
+    horizon_s : float, optional
+        Time within which a failure must follow a given score or an action; absent: the longest
+        horizon of the policies' predictors, a day without any.
+    """
+
+    traces: tuple[TraceRequest, ...]
+    config: Config
+    selection: Selection
+    mode: Mode = "simulate"
+    scores: tuple[tuple[str, str], ...] = ()
+    false_alarms_per_node_day: float = 0.01
+    days: float | None = None
+    horizon_s: float | None = None
+    seeds: int = 10
+    vary_costs: bool = True
+    sweep: Range | None = None
+    workforce: Workforce = Workforce()
+
+
+Progress = Callable[[str, float, float], None]
+"""Called with the name of the stage, the work done and the total work."""

@@ -1,0 +1,276 @@
+"""Results of an evaluation, as ``report.json`` has them.
+
+The study creates them; the tables and the page show them. They are deterministic: the same trace,
+config and seeds give the same bytes.
+"""
+
+from typing import Any, Literal
+
+import msgspec
+
+from torchloom_core.lab.evaluate.allreduce_results import AllreduceSimulation
+from torchloom_core.lab.evaluate.arm_results import ArmKind, Verdicts
+from torchloom_core.lab.evaluate.fleet_results import OverFleets
+from torchloom_core.lab.learning.forecast_score import ForecastScore, Interval
+
+REPORT_VERSION = 2
+
+# --- forecasts ---
+
+
+class ReplayedPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """Proposals of one policy in an open loop, where commands get no acks.
+
+    ``what`` describes the arm and names the forecasts that it reads; ``silent`` are predictors
+    that gave no probability for any worker.
+    """
+
+    policy: str
+    what: str = ""
+    proposals: int
+    granted: int
+    denied_by: dict[str, int] = {}
+    incidents_found: int = 0
+    incidents: int = 0
+    false_alarms_per_node_day: float = 0.0
+    failed: str = ""
+    silent: tuple[str, ...] = ()
+
+
+# --- goodput ---
+
+
+class TimelineEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One event of a simulated run."""
+
+    ts_ns: int
+    kind: str
+    place: str = ""
+    detail: str = ""
+
+
+class RunResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One simulated run: an arm under one seed.
+
+    ``buckets`` are GPU-seconds, and add up to ``wall_s x gpus``. ``goodput`` is the useful
+    share of that; ``as_planned`` the same if groups beyond the plan count nothing, absent where
+    there were none; ``ettr`` the useful share of the job's own GPU time, without groups beyond the
+    plan. ``decisions`` are granted actions that change the run; ``invalid_decisions`` those based
+    on telemetry of another load, None where no load-dependent metric was read. ``moves`` are
+    migrations and drains, ``right_moves`` those whose old node failed within the horizon.
+    ``silent`` are predictors that gave no probability in the whole run.
+    """
+
+    arm: str
+    seed: int
+    wall_s: float
+    gpus: int
+    job_gpus: int
+    buckets: dict[str, float]
+    goodput: float
+    as_planned: float | msgspec.UnsetType = msgspec.UNSET
+    ettr: float
+    failures: int = 0
+    migrations: int = 0
+    saves: int = 0
+    proactive_saves: int = 0
+    decisions: int = 0
+    invalid_decisions: int | None = None
+    moves: int = 0
+    right_moves: int = 0
+    operations: Verdicts = Verdicts()
+    quarantined: dict[str, str] = {}
+    silent: tuple[str, ...] = ()
+    model_events: int = 0
+    timeline: tuple[TimelineEntry, ...] = ()
+
+
+class AsPlanned(msgspec.Struct, frozen=True, kw_only=True):
+    """An arm whose run may grow, if groups beyond the plan count nothing."""
+
+    goodput: Interval
+    versus_reference: Interval
+
+
+class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """One arm over all seeds.
+
+    Attributes
+    ----------
+    recovery : "restart" or "per_step", optional
+        The arm's own recovery mode; absent: the job's.
+    versus_reference : Interval
+        Paired difference in goodput, same seeds, to the best baseline that needs no forecast
+        and recovers as the job does.
+    versus_without : Interval
+        Of an arm with policies: the same to the same job without policies. This is what the
+        policies gain; both start with the same checkpoint interval.
+    as_planned : AsPlanned, optional
+        Only of an arm whose run may have more groups than the job is planned for.
+    decisions : float
+        Granted actions that change the run.
+    to_oracle : float, optional
+        Of a candidate: share of the oracle's gain over the reference, 1 if equal.
+    right_moves : float
+        Moves away from a node that failed within the horizon; if the job returned to the node,
+        several moves may count for one failure.
+    invalid_share : float, optional
+        Share of its decisions based on telemetry that was recorded under another load; None
+        without decisions, or without load-dependent metrics.
+    silent : dict of str to int
+        Predictor to the number of runs in which it gave no probability for any worker.
+    buckets : dict of str to float
+        Mean share of all GPU-seconds.
+    """
+
+    name: str
+    kind: ArmKind
+    what: str
+    needs_forecast: bool
+    recovery: Literal["restart", "per_step"] | None = None
+    goodput: Interval
+    ettr: Interval
+    versus_reference: Interval | None = None
+    versus_without: Interval | None = None
+    as_planned: AsPlanned | msgspec.UnsetType = msgspec.UNSET
+    to_oracle: float | None = None
+    buckets: dict[str, float] = {}
+    failures: float = 0.0
+    migrations: float = 0.0
+    moves: float = 0.0
+    right_moves: float = 0.0
+    decisions: float = 0.0
+    operations: Verdicts = Verdicts()
+    invalid_share: float | None = None
+    quarantined: dict[str, str] = {}
+    silent: dict[str, int] = {}
+
+
+class SensitivityPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Gain of an arm over the same job without it, with one cost times ``factor``."""
+
+    arm: str
+    cost: str
+    factor: float
+    gain: Interval
+
+
+AS_PLANNED = " as planned"
+"""Suffix of an arm whose run grows, for the result without groups beyond the plan."""
+
+
+class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of an arm with one number of spares.
+
+    Attributes
+    ----------
+    to_best : Interval, optional
+        Paired difference in goodput to the value with the highest; None for that one.
+    useful_gpu_h_per_day : Interval
+        Over all GPUs.
+    more_gpu_h_per_day : Interval, optional
+        Increase of that per further spare since the previous value; None for the first.
+    """
+
+    value: int
+    goodput: Interval
+    to_best: Interval | None
+    useful_gpu_h_per_day: Interval
+    more_gpu_h_per_day: Interval | None
+
+
+class Sweep(msgspec.Struct, frozen=True, kw_only=True):
+    """Goodput of the arms by number of spares, each of which is paid for.
+
+    Attributes
+    ----------
+    name : str
+        The varied key of ``[evaluate]``.
+    beside : str
+        The other key and its value, such as ``1 standbys``: paid for at every value.
+    gpu_h_per_day : float
+        Cost of one more.
+    lines : dict of str to tuple of SweepPoint
+        By arm, and ``<arm> as planned`` where its run grows; in order of the values.
+    best : dict of str to int
+        By the same names, the value with the highest goodput.
+    """
+
+    name: str
+    beside: str
+    gpu_h_per_day: float
+    lines: dict[str, tuple[SweepPoint, ...]]
+    best: dict[str, int]
+
+
+class BreakEven(msgspec.Struct, frozen=True, kw_only=True):
+    """Precision above which a migration pays: ``p (D + R + unsaved) > G + away``, in GPU-seconds.
+
+    ``price_gpu_s`` is the price with all standbys left, ``last_price_gpu_s`` with the last one.
+    """
+
+    precision: float
+    loss_gpu_s: float
+    price_gpu_s: float
+    last_price_gpu_s: float
+    measured: dict[str, float] = {}
+    """Arm to the share of its moves whose old node failed within the horizon."""
+
+
+class Simulation(msgspec.Struct, frozen=True, kw_only=True):
+    """The closed loop: goodput of every arm.
+
+    ``horizon_s`` is the oracle's horizon, and the time within which a move must prove right.
+    """
+
+    job: dict[str, Any]
+    seeds: tuple[int, ...]
+    reference: str
+    oracle: str
+    horizon_s: float
+    arms: tuple[ArmSummary, ...]
+    runs: tuple[RunResult, ...]
+    break_even: BreakEven
+    sensitivity: tuple[SensitivityPoint, ...] = ()
+    sweep: Sweep | msgspec.UnsetType = msgspec.UNSET
+    unknown_follows: dict[str, tuple[ArmSummary, ...]] = {}
+    """``component`` and ``job``: the arms with failures of unknown cause assumed to follow that."""
+
+
+class TraceResults(msgspec.Struct, frozen=True, kw_only=True):
+    """Results on one trace.
+
+    ``trace`` describes the trace; its ``name`` is unique in the study. ``config`` has the parts of
+    the config that affect the results.
+    """
+
+    trace: dict[str, Any]
+    config: dict[str, Any]
+    assumptions: tuple[str, ...]
+    forecasts: tuple[ForecastScore, ...] = ()
+    policies: tuple[ReplayedPolicy, ...] = ()
+    simulation: Simulation | None = None
+    allreduce: AllreduceSimulation | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def name(self) -> str:
+        """The name of the trace in the study."""
+        return str(self.trace["name"])
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """A study, as it stands in ``report.json``.
+
+    Attributes
+    ----------
+    traces : tuple of TraceResults
+        In the order of the command line; at least one.
+    fleets : OverFleets, optional
+        Results over all traces; absent with one trace.
+    """
+
+    mode: Literal["replay", "simulate"]
+    traces: tuple[TraceResults, ...]
+    fleets: OverFleets | msgspec.UnsetType = msgspec.UNSET
+    torchloom: str = ""
+    version: int = REPORT_VERSION

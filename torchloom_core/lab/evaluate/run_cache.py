@@ -1,0 +1,120 @@
+"""Cache finished runs on disk, so that an interrupted study resumes without repeating them."""
+
+import hashlib
+import importlib.metadata
+import inspect
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+import torchloom_core
+from torchloom_core.floor.files import write_whole
+from torchloom_core.lab.evaluate.installed import installed
+from torchloom_core.plugin.api import PROJECT
+
+Run = TypeVar("Run", bound=msgspec.Struct)
+
+_ALWAYS = ("numpy", "scikit-learn")
+"""Distributions that affect forecasts, whatever a plugin declares."""
+
+
+class RunCache(Generic[Run]):
+    """One file per run, under a hash of everything that the run depends on.
+
+    Parameters
+    ----------
+    kind : type
+        Type of a run; its field ``arm`` names the arm.
+    """
+
+    def __init__(self, folder: Path, kind: type[Run]) -> None:
+        self._folder, self._kind = folder, kind
+
+    def find(self, key: str, arm: str) -> Run | None:
+        """Return the run under the name of this arm, or None if it is missing or incomplete."""
+        try:
+            found = msgspec.json.decode(self._path(key).read_bytes(), type=self._kind)
+        except (OSError, msgspec.MsgspecError):
+            return None
+        return msgspec.structs.replace(found, arm=arm)
+
+    def save(self, key: str, run: Run) -> None:
+        """Write a run atomically."""
+        write_whole(self._path(key), msgspec.json.encode(run))
+
+    def _path(self, key: str) -> Path:
+        return self._folder / f"{key}.json"
+
+
+def key_of(parts: list[Any], predictors: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the hash of a run's inputs, the models of its predictors, and the code.
+
+    Parameters
+    ----------
+    parts : list
+        Inputs of the run, of types that msgspec encodes.
+    predictors : mapping
+        As under ``[predictors]``.
+    """
+    models = [Path(table["model"]) for _, table in sorted(predictors.items()) if "model" in table]
+    everything = [*parts, [_folder_digest(model) for model in models], code_digest()]
+    return hashlib.sha256(msgspec.json.encode(everything, order="sorted")).hexdigest()[:32]
+
+
+def _folder_digest(folder: Path) -> str:
+    return _digest_of(path for path in sorted(folder.rglob("*")) if path.is_file())
+
+
+@lru_cache(maxsize=1)
+def code_digest() -> str:
+    """Return the hash of torchLoom's code and that of every plugin, computed once per process.
+
+    A plugin contributes all modules of its top-level package and the versions of the
+    distributions that it requires.
+    """
+    sources = {*Path(torchloom_core.__file__).parent.rglob("*.py")}
+    distributions = {PROJECT}
+    for info in installed():
+        if info.cls is not None:
+            sources |= sources_of(info.cls)
+            distributions.add(info.package)
+    return _digest_of(sorted(sources), str(versions_of(distributions)))
+
+
+def sources_of(cls: type[Any]) -> set[Path]:
+    """Return the source files of the class's top-level package, or its one module."""
+    top = sys.modules.get(cls.__module__.partition(".")[0])
+    folders = [Path(place) for place in getattr(top, "__path__", ())]
+    return {Path(inspect.getfile(cls)), *(one for at in folders for one in at.rglob("*.py"))}
+
+
+def versions_of(distributions: Iterable[str]) -> dict[str, str]:
+    """Return the versions of distributions and of their requirements, extras included."""
+    names = {*_ALWAYS}
+    for name in distributions:
+        names.add(name)
+        try:
+            required = importlib.metadata.requires(name) or ()
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        names.update(re.split(r"[^\w.-]", one, maxsplit=1)[0] for one in required)
+    return {name: _version(name) for name in sorted(names)}
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _digest_of(paths: Iterable[Path], more: str = "") -> str:
+    digest = hashlib.sha256(more.encode())
+    for path in paths:
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()

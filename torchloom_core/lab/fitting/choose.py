@@ -1,0 +1,186 @@
+"""Choose a predictor and its options on folds of the training time, and on no later time."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from torchloom_core.floor.errors import ConfigError, PluginError, TraceError
+from torchloom_core.lab.activation.discovery import PluginInfo
+from torchloom_core.lab.evaluate.forecasts.backtest_forecasts import Progress, part_of
+from torchloom_core.lab.fitting.build import METRICS, build
+from torchloom_core.lab.fitting.candidates import HORIZON, Candidate, candidates
+from torchloom_core.lab.fitting.fit import check, fit_checked, warn_missing_metrics
+from torchloom_core.lab.fitting.folds import folds, judged_on
+from torchloom_core.lab.fitting.hints import uncounted
+from torchloom_core.lab.fitting.memory import available_bytes, without_room
+from torchloom_core.lab.fitting.pace import warn_frequent_forecasts
+from torchloom_core.lab.fitting.passes import Stages
+from torchloom_core.lab.fitting.stages import FitSettings
+from torchloom_core.lab.learning.card import Tried
+from torchloom_core.lab.learning.model import Model
+from torchloom_core.lab.learning.skill import BASELINES
+from torchloom_core.lab.learning.task_wording import WORDING
+from torchloom_core.lab.trace.bundle.bundle import Bundle
+from torchloom_core.plugin.api import Predictor
+
+_FOLDS = 3
+"""With fewer folds there is no standard error."""
+
+AUTO = "auto"
+"""The value of ``--predictor`` that chooses one automatically."""
+
+
+def fit_best(
+    bundle: Bundle,
+    plugins: Sequence[PluginInfo],
+    options: Mapping[str, Any],
+    settings: FitSettings,
+    *,
+    baselines: Sequence[PluginInfo] = (),
+    stages: Stages = lambda _: lambda _: None,
+) -> Model:
+    """Choose among the predictors that learn, and fit the one that is best on earlier time.
+
+    Parameters
+    ----------
+    options, baselines, stages
+        As in :func:`~torchloom_core.lab.fitting.fit.fit`; an option applies to all that have it.
+
+    Raises
+    ------
+    ConfigError, LeakError, PluginError, TraceError
+        As there, and if no fold can be scored.
+    """
+    check(bundle, settings)
+    among = candidates(plugins, options, tick_s=settings.tick_s, has_metrics=bool(bundle.metrics))
+    if why := uncounted(bundle, settings.task_of(options[HORIZON])):
+        raise _unscorable(bundle, settings, f"; {why}")
+    built = [*_built(bundle, among, settings)]
+    warn_missing_metrics(bundle, AUTO, [plugin for one, plugin in built if METRICS in one.options])
+    warn_frequent_forecasts(bundle, settings, AUTO, [plugin for _, plugin in built])
+    named = [(one.name, plugin) for one, plugin in built]
+    out = without_room(bundle, settings, named, available_bytes())
+    among = tuple(one for one in among if one.name not in out)
+    if not among:
+        name, why = next(iter(out.items()))
+        raise PluginError(
+            f"{bundle.path}: too little free memory to fit any candidate: {name} {why}"
+        )
+    chosen, tried, limits = choose(bundle, among, settings, progress=stages("choose"))
+    tried += tuple(Tried(candidate=name, auprc=(), why=why) for name, why in out.items())
+    model = fit_checked(
+        bundle,
+        chosen.info,
+        chosen.options,
+        settings,
+        baselines=baselines,
+        stages=stages,
+        source="--option",
+    )
+    card = msgspec.structs.replace(model.card, tried=tried, limits=(*limits, *model.card.limits))
+    return replace(model, card=card)
+
+
+def _built(
+    bundle: Bundle, among: Iterable[Candidate], settings: FitSettings
+) -> Iterator[tuple[Candidate, Predictor]]:
+    """Yield the candidates that can be built; :func:`judged_on` reports why one cannot."""
+    for one in among:
+        with suppress(ConfigError, PluginError):
+            plugin, _ = build(
+                bundle, one.info, one.options, tick_s=settings.tick_s, source="--option"
+            )
+            yield one, plugin
+
+
+def choose(
+    bundle: Bundle,
+    among: Sequence[Candidate],
+    settings: FitSettings,
+    *,
+    progress: Progress = lambda _: None,
+) -> tuple[Candidate, tuple[Tried, ...], tuple[str, ...]]:
+    """Return the candidate with the greatest mean AUPRC over the folds, all results, and limits.
+
+    One of ``BASELINES`` is preferred if the best exceeds it by no more than the standard error of
+    the difference over the folds (Breiman, Friedman, Olshen and Stone, "Classification and
+    Regression Trees", 1984, section 3.4.3). A fold that no candidate can be scored on is left out.
+    The limits name such folds, and a baseline that was preferred.
+
+    Raises
+    ------
+    TraceError
+        If no fold can be scored, with the first reason.
+    """
+    parts = list(folds(bundle, settings))
+    found = [
+        judged_on(
+            part, among, replace(settings, until_ns=until_ns), part_of(progress, at, len(parts))
+        )
+        for at, (part, until_ns) in enumerate(parts)
+    ]
+    judged = [fold for fold in found if any(isinstance(one, float) for one in fold)]
+    tried = [
+        _tried(candidate, [fold[number] for fold in judged])
+        for number, candidate in enumerate(among)
+    ]
+    best = max(tried, key=lambda one: one.mean, default=None)
+    if best is None or not best.mean > 0:
+        whys = (f": {why}" for fold in found if (why := _why_not(fold)))
+        raise _unscorable(bundle, settings, next(whys, " in any of them"))
+    taken = _as_good_and_simpler(best, among, tried)
+    chosen = next(one for one in among if one.name == taken.candidate)
+    limits = [
+        f"Fold {at} of {len(found)} was not used to choose the predictor: "
+        f"{_why_not(fold) or f'it has no {WORDING[settings.task].one}'}."
+        for at, fold in enumerate(found, 1)
+        if fold not in judged
+    ]
+    if taken is not best:
+        limits.append(
+            f"{best.candidate} is above {taken.candidate} by {best.mean - taken.mean:.3g} on the "
+            "folds, which is no more than its standard error: the simpler one was chosen."
+        )
+    return chosen, tuple(tried), tuple(limits)
+
+
+def _as_good_and_simpler(best: Tried, among: Sequence[Candidate], tried: Sequence[Tried]) -> Tried:
+    """Return the best baseline within the folds' error of ``best``; without one, ``best``."""
+    baselines = [
+        one
+        for candidate, one in zip(among, tried, strict=True)
+        if candidate.info.name in BASELINES and _is_near(one, best)
+    ]
+    return max(baselines, key=lambda one: one.mean, default=best)
+
+
+def _is_near(one: Tried, best: Tried) -> bool:
+    """Return whether the best is better by no more than the standard error over the folds."""
+    reached = np.array([one.auprc, best.auprc], dtype=float)
+    if one is best or np.isnan(reached).any() or len(one.auprc) < _FOLDS:
+        return one is best
+    below = reached[1] - reached[0]
+    return bool(below.mean() <= below.std(ddof=1) / np.sqrt(len(below)))
+
+
+def _unscorable(bundle: Bundle, settings: FitSettings, why: str) -> TraceError:
+    return TraceError(
+        f"{bundle.path}: need {WORDING[settings.task].many} in the folds of the training time to "
+        f"choose a predictor, was none{why}"
+    )
+
+
+def _tried(candidate: Candidate, reached: Sequence[float | str | None]) -> Tried:
+    return Tried(
+        candidate=candidate.name,
+        auprc=tuple(one if isinstance(one, float) else None for one in reached),
+        why=_why_not(reached[::-1]),
+    )
+
+
+def _why_not(reached: Sequence[float | str | None]) -> str:
+    return next((one for one in reached if isinstance(one, str)), "")

@@ -1,0 +1,178 @@
+"""Training examples from a trace: the view of each moment, and its outcome."""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+from msgspec.structs import replace
+
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.lab.evaluate.forecasts.backtest_forecasts import Progress, events_to_judge
+from torchloom_core.lab.evaluate.forecasts.labels import Task, outcomes
+from torchloom_core.lab.evaluate.forecasts.leaks import suspicious_features
+from torchloom_core.lab.learning.rows import RowSample
+from torchloom_core.lab.trace.bundle.bundle import Bundle
+from torchloom_core.lab.trace.feed.silences import silences
+from torchloom_core.lab.trace.feed.views import views
+from torchloom_core.lab.trace.feed.watched import watch
+from torchloom_core.plugin.api import Example, Predictor
+from torchloom_core.plugin.arrays import Floats
+from torchloom_core.plugin.foreign import is_ours
+from torchloom_core.plugin.needs import PredictorNeed, labels_read, windows_s
+from torchloom_core.plugin.view import FleetView
+
+_AT_ONCE = 256
+_MAX_HEALTHY = 50_000
+
+
+class Outcomes:
+    """Outcomes of the moments of a trace, as far as known at ``known_until_ns``.
+
+    Parameters
+    ----------
+    every_s : float
+        Seconds between moments.
+
+    Attributes
+    ----------
+    moments, positives : int
+        Labelled moments of workers so far, and the positive ones.
+    """
+
+    def __init__(self, bundle: Bundle, task: Task, *, every_s: float, known_until_ns: int) -> None:
+        self._bundle = bundle
+        self._watched = watched = watch(bundle)
+        self._task = task
+        self._every_ns = round(every_s * SECOND_NS)
+        self._known_until_ns = known_until_ns
+        self._row_of = {name: row for row, name in enumerate(watched.ids)}
+        self._events = events_to_judge(bundle, watched, task)
+        self._silences = silences(bundle, watched, known_until_ns=known_until_ns)
+        self._begin_ns = 0
+        self._counted_until_ns = -1
+        self._came: Floats = np.zeros((0, 0))
+        self._rows = np.zeros(0, dtype=np.intp)
+        self.moments = 0
+        self.positives = 0
+
+    def of(self, view: FleetView) -> Floats:
+        """Return ``(workers,)`` outcomes of a view, and count them once.
+
+        They are computed for many moments at a time. Views have the workers of the view before,
+        and any that joined since.
+        """
+        if len(self._rows) < len(view):
+            self._rows = np.array([self._row_of[worker] for worker in view.workers], dtype=np.intp)
+        at = (view.now_ns - self._begin_ns) // self._every_ns
+        if not 0 <= at < len(self._came):
+            self._begin_ns, at = view.now_ns, 0
+            self._came = outcomes(
+                self._events,
+                self._bundle.actions(),
+                self._watched,
+                view.now_ns + np.arange(_AT_ONCE, dtype=np.int64) * self._every_ns,
+                self._task,
+                known_until_ns=self._known_until_ns,
+                span=(self._bundle.manifest.start_ns, self._bundle.manifest.end_ns),
+                topology=self._bundle.topology(),
+                silences=self._silences,
+            )
+        outcome: Floats = self._came[at][self._rows[: len(view)]]
+        if view.now_ns > self._counted_until_ns:
+            self._counted_until_ns = view.now_ns
+            self.moments += int(np.count_nonzero(~np.isnan(outcome)))
+            self.positives += int(np.count_nonzero(outcome == 1.0))
+        return outcome
+
+    @property
+    def prevalence(self) -> float:
+        """The share of positive moments so far; 0 without any."""
+        return self.positives / self.moments if self.moments else 0.0
+
+
+class Examples:
+    """Iterate over the examples from the trace's start to ``until_ns``, any number of times.
+
+    A sample of the newest values is stored to look for suspicious columns.
+
+    Parameters
+    ----------
+    predictor : Predictor
+        Views have what it needs.
+
+    Attributes
+    ----------
+    metrics : tuple of str
+        The metrics that the predictor reads.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        predictor: Predictor,
+        task: Task,
+        *,
+        tick_s: float,
+        every_s: float,
+        until_ns: int,
+        known_until_ns: int,
+        progress: Progress = lambda _: None,
+    ) -> None:
+        self._bundle = bundle
+        self._predictor = predictor
+        self._task = task
+        self._tick_s = tick_s
+        self._every_s = every_s
+        self._until_ns = until_ns
+        self._progress = progress
+        self.metrics = tuple(windows_s(predictor.needs))
+        self._labels = labels_read(predictor.needs)
+        self._sample = RowSample(_MAX_HEALTHY, seed=0)
+        self._outcomes = Outcomes(bundle, task, every_s=every_s, known_until_ns=known_until_ns)
+
+    def __iter__(self) -> Iterator[Example]:
+        for example in self.passing(self._until_ns, progress=self._progress):
+            view = example.view
+            shown = view if is_ours(self._predictor) else view.twin()
+            yield replace(example, view=shown.with_labels(self._labels))
+
+    def passing(
+        self, until_ns: int, *, others: Iterable[PredictorNeed] = (), progress: Progress
+    ) -> Iterator[Example]:
+        """Yield the examples with the needs of the predictor and of others.
+
+        After ``until_ns`` of the training time all outcomes are NaN.
+        """
+        start_ns = self._bundle.manifest.start_ns
+        for view in views(
+            self._bundle,
+            needs=[*self._predictor.needs, *others],
+            tick_s=self._tick_s,
+            every_s=self._every_s,
+            repair_s=self._task.repair_s,
+            end_ns=until_ns,
+            shows=self._task.shows,
+        ):
+            to_learn_from = view.now_ns <= self._until_ns
+            outcome = self._outcomes.of(view) if to_learn_from else np.full(len(view), np.nan)
+            if self.metrics:
+                newest = np.column_stack([view.latest(metric) for metric in self.metrics])
+                self._sample.add(view.now_ns, newest, outcome)
+            yield Example(view=view, outcome=outcome)
+            progress((view.now_ns - start_ns) / (until_ns - start_ns))
+
+    @property
+    def moments(self) -> int:
+        """Labelled moments of workers so far."""
+        return self._outcomes.moments
+
+    @property
+    def positives(self) -> int:
+        """The positive ones of them."""
+        return self._outcomes.positives
+
+    def flags(self) -> tuple[str, ...]:
+        """Return a flag for each metric whose newest value alone separates the failures."""
+        if not self.metrics or not 0 < self.positives < self.moments:
+            return ()
+        rows = self._sample.rows(self._predictor.name)
+        return suspicious_features(rows.features, rows.failed, self.metrics)

@@ -1,0 +1,344 @@
+"""Fit a predictor on the earlier part of a trace, and score it on the rest.
+
+``torchloom fit`` calls it.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from torchloom_core.floor.errors import ConfigError, PluginError, TraceError
+from torchloom_core.floor.suggest import nearest
+from torchloom_core.lab.activation.discovery import PluginInfo
+from torchloom_core.lab.evaluate.contradictions import refuse_contradicting, warn_beyond_end
+from torchloom_core.lab.evaluate.forecasts.leaks import refuse_early_availability
+from torchloom_core.lab.evaluate.forecasts.leaky_attributes import GROUP
+from torchloom_core.lab.evaluate.forecasts.leaky_service import IN_SERVICE
+from torchloom_core.lab.evaluate.unmeasured import missing, warn_missing
+from torchloom_core.lab.fitting.baselines import Baselines, usual_spans_s
+from torchloom_core.lab.fitting.build import ATTRIBUTES, FAULTS, GROUPS, METRICS, build
+from torchloom_core.lab.fitting.examples import Examples
+from torchloom_core.lab.fitting.memory import available_bytes, refuse_without_room
+from torchloom_core.lab.fitting.pace import (
+    warn_fine_ticks,
+    warn_frequent_forecasts,
+    warn_short_spans,
+)
+from torchloom_core.lab.fitting.passes import Passes, Stages
+from torchloom_core.lab.fitting.stages import (
+    CalibratedForecasts,
+    FitSettings,
+    Fitting,
+    as_plugin_error,
+)
+from torchloom_core.lab.learning.alarm_rate import alarm_unit
+from torchloom_core.lab.learning.card import Card
+from torchloom_core.lab.learning.forecast_score import FEW, ForecastScore
+from torchloom_core.lab.learning.model import Model, ModelInfo, is_plain
+from torchloom_core.lab.learning.skill import RANDOM, leaky
+from torchloom_core.lab.trace.bundle.bundle import Bundle
+from torchloom_core.lab.trace.bundle.checksums import refuse_changed
+from torchloom_core.lab.trace.bundle.recorded_values import recorded_values
+from torchloom_core.lab.trace.bundle.recording import prints
+from torchloom_core.lab.trace.feed.watched import watch
+from torchloom_core.plugin.api import Learner, Predictor
+from torchloom_core.plugin.foreign import shown
+
+_NOT_CARRIED_OVER = (
+    "The forecasts of the refit could not be mapped to those that were calibrated: there are none "
+    "in the last horizon before --until. The threshold may raise far more alarms than it was set "
+    "for, or none; a smaller --every-s may help."
+)
+
+
+def fit(
+    bundle: Bundle,
+    info: PluginInfo,
+    options: Mapping[str, Any],
+    settings: FitSettings,
+    *,
+    baselines: Sequence[PluginInfo] = (),
+    stages: Stages = lambda _: lambda _: None,
+    source: str = "options",
+) -> Model:
+    """Fit a predictor, calibrate it, and score it on the time after ``until_ns``.
+
+    Parameters
+    ----------
+    options : mapping
+        As under ``[predictors.<name>]``.
+    baselines : sequence of PluginInfo
+        The installed ones of ``BASELINES`` and ``DETECTORS``.
+    source : str
+        Source of the options, for errors.
+
+    Raises
+    ------
+    ConfigError
+        If an option is wrong.
+    PluginError
+        If the predictor breaks its contract, cannot learn from the trace or makes no forecast.
+    TraceError
+        If a file of the trace changed, the trace was replaced meanwhile or is too short,
+        ``until_ns`` is outside of it, or it has no event of a kind.
+    LeakError
+        If an event or action is available before it happens.
+    """
+    check(bundle, settings)
+    plugin, all_options = build(bundle, info, options, tick_s=settings.tick_s, source=source)
+    refuse_without_room(bundle, settings, plugin, available_bytes())
+    warn_missing_metrics(bundle, info.name, [plugin])
+    warn_frequent_forecasts(bundle, settings, info.name, [plugin])
+    spans_s = all_options.get("spans_s", ()) if all_options.get(METRICS) else ()
+    usual_s = usual_spans_s(plugin.horizon_s, settings.tick_s)
+    warn_short_spans(bundle, info.name, spans_s, usual_s)
+    return fit_checked(
+        bundle, info, options, settings, baselines=baselines, stages=stages, source=source
+    )
+
+
+def fit_checked(
+    bundle: Bundle,
+    info: PluginInfo,
+    options: Mapping[str, Any],
+    settings: FitSettings,
+    *,
+    baselines: Sequence[PluginInfo] = (),
+    stages: Stages = lambda _: lambda _: None,
+    source: str = "options",
+) -> Model:
+    """Do what :func:`fit` does, for a trace that passed :func:`check`."""
+    plugin, all_options = build(bundle, info, options, tick_s=settings.tick_s, source=source)
+    fitting = Fitting(bundle, settings, plugin)
+    compared = Baselines(fitting, plugin, baselines)
+    passes = Passes(
+        fitting,
+        [plugin, *compared.plugins.values()],
+        stages,
+        usable_unfitted=compared.usable_unfitted,
+        raise_first=True,
+    )
+    earlier = passes.learn_twice()
+    columns, parts = _columns(plugin), _parts(plugin)
+    by_index = passes.calibrated(earlier, passes.forecast())
+    forecasts = by_index[0]
+    others = {RANDOM: fitting.random(forecasts)} | compared.by_name(passes, by_index)
+    examples = passes.examples
+    limits = compared.limits
+    if isinstance(plugin, Learner) and forecasts.calibration.stretch is msgspec.UNSET:
+        limits.append(_NOT_CARRIED_OVER)
+    stages(f"score {info.name}")(0.0)
+    flags = examples.flags() + fitting.find_leaky_inputs(plugin.needs)
+    scored = fitting.score(info.name, forecasts, others, flags)
+    if leaky(scored):
+        limits.append(_without(fitting, info, all_options, leaky(scored), stages))
+    card = replace(
+        _card(fitting, info, forecasts, scored),
+        baselines=tuple(fitting.score(name, other, {}) for name, other in others.items()),
+        limits=(*_limits(fitting, examples, forecasts, scored), *limits),
+        columns=columns,
+    )
+    model = Model(_info(fitting, info, all_options, forecasts, scored), parts, card)
+    bundle.refuse_replaced()
+    return model
+
+
+def check(bundle: Bundle, settings: FitSettings) -> None:
+    """Refuse a trace that changed or leaks the future, and names that it does not have.
+
+    Warn of events after its end, and of ticks far shorter than its sampling interval.
+
+    Raises
+    ------
+    LeakError, TraceError
+        As :func:`fit`.
+    """
+    bundle.digest()  # compared again at the end of the fit
+    refuse_changed(bundle.path, bundle.manifest.files)
+    refuse_early_availability(bundle)
+    refuse_contradicting(bundle)
+    warn_beyond_end(bundle)
+    warn_fine_ticks(bundle, settings.tick_s)
+    kinds = {event.kind for event in bundle.events()}
+    labels = {name for of in watch(bundle).labels.of for name in of}
+    for what, names, known in (
+        ("kind of its events", settings.kinds, kinds),
+        (
+            "metric, attribute or kind of event of this trace",
+            settings.known_before,
+            {*bundle.metrics, *labels, *kinds, GROUP, IN_SERVICE},
+        ),
+    ):
+        for name in names:
+            if name not in known:
+                raise TraceError(
+                    f"{bundle.path}: need a {what}, was {name!r}{nearest(name, known)}"
+                )
+
+
+def warn_missing_metrics(bundle: Bundle, name: str, plugins: Iterable[Predictor]) -> None:
+    """Warn of metrics that a predictor, or its candidates, read and the trace does not have."""
+    known = {*bundle.metrics}
+    unseen = {metric for plugin in plugins for metric in missing(plugin.needs, known)}
+    warn_missing(f"predictor {name}", unseen, known, "the trace")
+
+
+def _without(
+    fitting: Fitting,
+    info: PluginInfo,
+    options: Mapping[str, Any],
+    columns: Sequence[str],
+    stages: Stages,
+) -> str:
+    """Return a sentence on the score of the predictor without its leaky columns."""
+    named = ", ".join(columns)
+    read = {name: options[name] for name in (METRICS, ATTRIBUTES, GROUPS) if name in options}
+    changed = {option: [name for name in of if name not in columns] for option, of in read.items()}
+    of_faults = {GROUP, *(event.kind for event in fitting.bundle.events())}
+    if others := set(columns).difference(*read.values()):
+        if others - of_faults or FAULTS not in options:
+            return f"It cannot be fitted without {named}: {info.name} has no option for that."
+        changed[FAULTS] = []
+        named += " and any other fault"
+    allowed = {*of_faults, IN_SERVICE}.union(*read.values())
+    settings = dataclasses.replace(fitting.settings, known_before=tuple(sorted(allowed)))
+    try:
+        model = fit_checked(
+            fitting.bundle,
+            info,
+            {**options, **changed},
+            settings,
+            stages=lambda stage: stages(f"{stage} without {named}"),
+        )
+    except (ConfigError, PluginError) as error:
+        return f"It cannot be fitted without {named}: {error}."
+    auprc = model.card.score.auprc
+    between = "" if auprc.low is None else f" [{auprc.low:.3g}, {auprc.high:.3g}]"
+    return f"Without {named}: AUPRC {auprc.value:.3g}{between}. {model.card.verdict.sentence}"
+
+
+def _card(
+    fitting: Fitting, info: PluginInfo, forecasts: CalibratedForecasts, scored: ForecastScore
+) -> Card:
+    manifest, split = fitting.bundle.manifest, fitting.split
+    return Card(
+        predictor=info.name,
+        package=f"{info.package} {info.version}",
+        trace=manifest.name,
+        trace_digest=fitting.bundle.digest(),
+        source=manifest.source,
+        licence=manifest.licence,
+        synthetic=manifest.synthetic,
+        fitted_from_ns=split.start_ns,
+        fitted_until_ns=split.fitted_until_ns,
+        calibrated_from_ns=split.calibrated_from_ns,
+        calibrated_until_ns=split.calibrated_until_ns,
+        until_ns=split.until_ns,
+        calibration=forecasts.calibration.text(scored.wording),
+        watched=fitting.watched,
+        score=scored,
+    )
+
+
+def _info(
+    fitting: Fitting,
+    info: PluginInfo,
+    options: dict[str, Any],
+    forecasts: CalibratedForecasts,
+    scored: ForecastScore,
+) -> ModelInfo:
+    settings, task = fitting.settings, fitting.task
+    return ModelInfo(
+        predictor=info.name,
+        package=info.package,
+        version=info.version,
+        options=options,
+        task=task.kind,
+        lead_s=task.lead_s,
+        kinds=task.kinds,
+        tick_s=settings.tick_s,
+        repair_s=task.repair_s,
+        every_s=fitting.every_s,
+        horizon_s=task.horizon_s,
+        calibration=forecasts.calibration,
+        threshold=scored.threshold,
+        threshold_from=scored.threshold_from,
+        false_alarms_per_node_day=settings.false_alarms_per_node_day,
+        until_ns=settings.until_ns,
+        event_prints=prints(
+            event
+            for event in fitting.bundle.events()
+            if task.counts(event) and event.t_avail < settings.until_ns
+        ),
+        values=recorded_values(fitting.bundle, settings.until_ns),
+        seed=settings.seed,
+        known_before=settings.known_before or msgspec.UNSET,
+    )
+
+
+def _columns(plugin: Predictor) -> tuple[str, ...]:
+    """Return the names of a predictor's inputs, if it lists them."""
+    with as_plugin_error(plugin, "cannot read its columns"):
+        names = getattr(plugin, "columns", ())
+        is_valid = isinstance(names, tuple) and all(isinstance(one, str) for one in names)
+        return names if is_valid else ()
+
+
+def _parts(plugin: Predictor) -> Mapping[str, bytes]:
+    """Return the parts of a learner's model, or raise PluginError."""
+    if not isinstance(plugin, Learner):
+        return {}
+    with as_plugin_error(plugin, "cannot read its parts"):
+        given: Any = plugin.parts()
+        if not isinstance(given, Mapping):
+            raise PluginError(
+                f"predictor {plugin.name}: need parts as a dict, was {type(given).__name__}"
+            )
+        for name, part in given.items():
+            if not (isinstance(name, str) and is_plain(name) and isinstance(part, bytes)):
+                raise PluginError(
+                    f"predictor {plugin.name}: need parts as plain file names to bytes, was "
+                    f"{shown(name)} to {type(part).__name__}"
+                )
+        return dict(given)
+
+
+def _limits(
+    fitting: Fitting, examples: Examples, forecasts: CalibratedForecasts, scored: ForecastScore
+) -> Iterator[str]:
+    """Yield the limits of the model, one sentence each."""
+    manifest = fitting.bundle.manifest
+    yield (
+        f"Fitted on {examples.moments} labelled moments of a {fitting.watched}, "
+        f"{examples.positives} of them {scored.wording.positive}."
+    )
+    if fitting.settings.known_before:
+        named = ", ".join(fitting.settings.known_before)
+        yield f"Declared as known beforehand, so not checked for leaks: {named}."
+    yield from forecasts.calibration.limits
+    yield "Not measured on another fleet, or after a change of this fleet."
+    if manifest.synthetic:
+        yield "The trace is synthetic: the score does not apply to a real fleet."
+    absent = sorted({*examples.metrics} - {*fitting.bundle.metrics})
+    if absent:
+        yield f"It reads metrics that the trace does not have: {', '.join(absent)}."
+    loaded = sorted(set(manifest.load_dependent).intersection(examples.metrics))
+    if loaded:
+        yield f"These metrics depend on the load, and change when a job moves: {', '.join(loaded)}."
+    allowed = fitting.settings.false_alarms_per_node_day
+    days = forecasts.earlier.component_days
+    if allowed * days < 1:
+        yield (
+            f"The threshold allows no false alarm: "
+            f"{alarm_unit(fitting.watched, [allowed]).rate_text(allowed)} are less than one in the "
+            f"{days:.3g} {fitting.watched}-days of the calibration. "
+            "--false-alarms-per-node-day sets how many are allowed."
+        )
+    if scored.incidents < FEW:
+        yield (
+            f"Only counts have (exact) intervals: others need {scored.wording.count(FEW)}, "
+            f"was {scored.incidents}."
+        )

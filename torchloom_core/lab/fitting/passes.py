@@ -1,0 +1,227 @@
+"""The passes over a trace in which predictors are fitted, calibrated, refitted, and scored.
+
+Calibration needs forecasts of moments that were not learned from, so the first fit leaves out the
+last part of the training time; the final model is fitted on all of it, as in scikit-learn's
+CalibratedClassifierCV with ``ensemble=False``.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from torchloom_core.floor.errors import PluginError
+from torchloom_core.lab.evaluate.forecasts.backtest_forecasts import (
+    BacktestForecasts,
+    ForecastCollector,
+    Progress,
+    backtest_forecasts_of_all,
+)
+from torchloom_core.lab.fitting.examples import Outcomes
+from torchloom_core.lab.fitting.hints import hints
+from torchloom_core.lab.fitting.shared_rows import SharedRows
+from torchloom_core.lab.fitting.stages import CalibratedForecasts, Fitting, as_plugin_error
+from torchloom_core.lab.learning.fitted import FittedPredictor
+from torchloom_core.lab.learning.gathered_learner import GatheredLearner
+from torchloom_core.lab.trace.feed.watched import watch
+from torchloom_core.plugin.api import Example, Learner, Predictor
+
+Stages = Callable[[str], Progress]
+"""Begins a named stage, and returns the callback for its progress."""
+
+
+class Passes:
+    """Predictors that learn from one trace; those that learn from rows share their passes.
+
+    Parameters
+    ----------
+    plugins : sequence of Predictor
+        Inputs of the first are checked for suspicious columns.
+    usable_unfitted : collection of int
+        Indices of predictors that forecast also without a fit.
+    raise_first : bool
+        Whether an error of the first predictor is raised; else it is left out like any other.
+
+    Attributes
+    ----------
+    examples : Examples
+        The training examples of the final fit.
+    refused : dict of int to PluginError
+        Why a predictor makes no forecasts, by its index.
+    unfitted : dict of int to PluginError
+        Why a predictor of ``usable_unfitted`` could not be fitted.
+    prevalence : float
+        That of the first fit's training time.
+    """
+
+    def __init__(
+        self,
+        fitting: Fitting,
+        plugins: Sequence[Predictor],
+        stages: Stages,
+        *,
+        usable_unfitted: Collection[int] = (),
+        raise_first: bool = False,
+    ) -> None:
+        self._fitting = fitting
+        self._plugins = plugins
+        self._stages = stages
+        self._usable_unfitted = usable_unfitted
+        self._raise_first = raise_first
+        self.examples = fitting.examples(plugins[0])
+        self._others = [need for plugin in plugins[1:] for need in plugin.needs]
+        self.refused: dict[int, PluginError] = {}
+        self.unfitted: dict[int, PluginError] = {}
+        self.prevalence = 0.0
+        self._fitted = 0
+        self._fit_progress: Progress = lambda _: None
+
+    def learn(self) -> None:
+        """Fit all predictors on the time before ``--until``."""
+        rows = self._rows()
+        for example in self._passing("pass"):
+            rows.add(example)
+        self._fit_progress = self._stages("learn")
+        self._fit_rows(rows)
+        del rows  # frees memory before the others gather theirs
+        self._fit_alone()
+
+    def learn_twice(self) -> dict[int, BacktestForecasts]:
+        """Fit all predictors, first without the calibration time; return their forecasts of that.
+
+        Refused predictors are left out.
+        """
+        split, rows, first = self._fitting.split, self._rows(), self._rows()
+        outcomes = Outcomes(
+            self._fitting.bundle,
+            self._fitting.task,
+            every_s=self._fitting.every_s,
+            known_until_ns=split.calibrated_from_ns,
+        )
+        self._fit_alone(first=True)
+        collector: ForecastCollector | None = None
+        for example in self._passing("calibrate"):
+            rows.add(example)
+            view = example.view
+            if view.now_ns <= split.first_until_ns:
+                first.add(Example(view=view, outcome=outcomes.of(view)))
+            elif view.now_ns > split.calibrated_from_ns:
+                if collector is None:
+                    self._fit_rows(first)
+                    del first  # its rows take as much memory again
+                    collector = self._collector()
+                collector.collect(view)
+        self.prevalence = outcomes.prevalence
+        forecasts = self._by_index(collector.results() if collector else ())
+        self._fit_rows(rows, again=True)
+        del rows
+        self._fit_alone()
+        return {number: one for number, one in forecasts.items() if number not in self.refused}
+
+    def forecast(self) -> dict[int, BacktestForecasts]:
+        """Return all forecasts of the time to score, without refused predictors."""
+        if not self._able:
+            return {}
+        fitting = self._fitting
+        forecasts = backtest_forecasts_of_all(
+            fitting.bundle,
+            self._able,
+            tick_s=fitting.settings.tick_s,
+            repair_s=fitting.task.repair_s,
+            start_ns=fitting.split.fitted_until_ns,
+            progress=self._stages(f"forecast {self._plugins[0].name}"),
+            shows=fitting.task.shows,
+        )
+        return self._by_index(forecasts)
+
+    def calibrated(
+        self, earlier: Mapping[int, BacktestForecasts], later: Mapping[int, BacktestForecasts]
+    ) -> dict[int, CalibratedForecasts]:
+        """Return all forecasts, calibrated, without those that cannot be."""
+        found: dict[int, CalibratedForecasts] = {}
+        for number, forecasts in later.items():
+            name = self._plugins[number].name
+            try:
+                found[number] = self._fitting.calibrated(
+                    name, earlier[number], forecasts, self.prevalence
+                )
+            except PluginError as error:
+                self._refuse(number, error, self.refused)
+        return found
+
+    def _collector(self) -> ForecastCollector:
+        return ForecastCollector(
+            watch(self._fitting.bundle), self._able, every_s=self._fitting.every_s
+        )
+
+    def _passing(self, what: str) -> Iterator[Example]:
+        """Yield the examples before ``--until`` with the needs of all predictors."""
+        named = f"{what} {self._plugins[0].name}"
+        return self.examples.passing(
+            self._fitting.split.until_ns - 1, others=self._others, progress=self._stages(named)
+        )
+
+    @property
+    def _able(self) -> list[Predictor]:
+        """The predictors that make forecasts, at the fit's interval."""
+        return [
+            FittedPredictor(plugin, every_s=self._fitting.every_s)
+            for number, plugin in enumerate(self._plugins)
+            if number not in self.refused
+        ]
+
+    def _by_index(
+        self, forecasts: Sequence[BacktestForecasts | PluginError]
+    ) -> dict[int, BacktestForecasts]:
+        """Return the forecasts by index, and refuse predictors that raised an error."""
+        able = [number for number in range(len(self._plugins)) if number not in self.refused]
+        found: dict[int, BacktestForecasts] = {}
+        for number, forecast in zip(able, forecasts, strict=True):
+            if isinstance(forecast, PluginError):
+                self._refuse(number, forecast, self.refused)
+            else:
+                found[number] = forecast
+        return found
+
+    def _rows(self) -> SharedRows:
+        return SharedRows(one for one in self._plugins if isinstance(one, GatheredLearner))
+
+    def _fit_rows(self, rows: SharedRows, *, again: bool = False) -> None:
+        learners = [
+            (number, plugin)
+            for number, plugin in enumerate(self._plugins)
+            if isinstance(plugin, GatheredLearner) and number not in self.refused
+        ]
+        for number, plugin in sorted(learners, key=lambda one: rows.place(one[1])):
+            if again:
+                self._stages(f"fit {plugin.name}")(0.0)
+            with self._learning(number, plugin):
+                rows.fit(plugin, again=again)
+
+    def _fit_alone(self, *, first: bool = False) -> None:
+        """Fit each predictor that needs a pass of its own."""
+        for number, plugin in enumerate(self._plugins):
+            if isinstance(plugin, GatheredLearner) or number in self.refused:
+                continue
+            if isinstance(plugin, Learner):
+                progress = self._stages(f"fit {plugin.name}{' to calibrate' if first else ''}")
+                with self._learning(number, plugin):
+                    plugin.fit(self._fitting.examples(plugin, first=first, progress=progress))
+
+    @contextmanager
+    def _learning(self, number: int, plugin: Predictor) -> Iterator[None]:
+        """Record why a predictor cannot learn, with likely causes."""
+        try:
+            with as_plugin_error(plugin):
+                yield
+        except PluginError as error:
+            fitting = self._fitting
+            hint = hints(fitting.bundle, fitting.task, fitting.split, plugin.needs)
+            self._refuse(number, PluginError(f"{error}{hint}"), self.unfitted)
+        else:
+            self.unfitted.pop(number, None)
+        self._fitted += 1
+        self._fit_progress(self._fitted / len(self._plugins))
+
+    def _refuse(self, number: int, error: PluginError, usable: dict[int, PluginError]) -> None:
+        if number == 0 and self._raise_first:
+            raise error
+        (usable if number in self._usable_unfitted else self.refused)[number] = error

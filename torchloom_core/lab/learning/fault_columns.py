@@ -1,0 +1,242 @@
+"""Fault history of each worker as columns, for :mod:`torchloom_core.lab.learning.features`.
+
+Columns are of the worker's node, of the other nodes in its group, and of all other nodes.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.lab.learning.peers import Places
+from torchloom_core.lab.learning.words import in_words
+from torchloom_core.plugin.arrays import Floats, Ints
+from torchloom_core.plugin.faults import incidents, places_of
+from torchloom_core.plugin.view import FleetView
+from torchloom_core.wire.events import Fault
+
+MEMORY_HALF_LIVES = 5
+"""Half lives for which faults are remembered; older faults weigh less than 1/32."""
+
+_LEAST_WATCHED = 0.25
+"""Least share of the observed time by which counts of other nodes are scaled up."""
+
+_OWN = ("faults in the last {}", "seconds since the last fault")
+_FADING = ("faults, halved every {}", "warnings, halved every {}")
+_OF_OTHERS = (
+    "faults a node of the others in its group, halved every {}",
+    "faults a node of the others in the fleet, halved every {}",
+)
+_SAME = "faults a node of the others whose {} is the same, halved every {}"
+
+
+class History(NamedTuple):
+    """Fault history of each worker's node, and of its peers.
+
+    Attributes
+    ----------
+    faults : (workers,) float64
+        Number of remembered incidents.
+    since_s : (workers,) float64
+        Seconds since the last of them, NaN without one.
+    decayed : (workers, half lives) float64
+        Sum of 2^(-age / half life) over the incidents.
+    warnings : (workers, half lives) float64
+        The same for faults that were not fatal.
+    in_group, in_fleet : (workers, half lives) float64
+        Mean of ``decayed`` over the other nodes of its group, and of the fleet, scaled up for the
+        time before observation began; NaN without other nodes.
+    in_same : (workers, groups x half lives) float64
+        The same for nodes with an equal label, label by label.
+
+    Examples
+    --------
+    >>> from torchloom_core.lab.learning import Features, History
+    >>> from torchloom_core.plugin import Fault
+    >>> from torchloom_core.testing import view_of
+    >>> features = Features(half_lives_s=(86_400.0,))
+    >>> fault = Fault(worker="", node="n0", kind="xid", ts_ns=1_700_000_000 * 10**9, id="f1")
+    >>> view = view_of(workers=2, now_s=1_700_086_400.0, faults=[fault])
+    >>> history: History = features.history(features.compute(view))
+    >>> history.faults, history.since_s, history.decayed[:, 0], history.in_fleet[:, 0]
+    (array([1., 0.]), array([86400.,    nan]), array([0.5, 0. ]), array([0. , 0.5]))
+    """
+
+    faults: Floats
+    since_s: Floats
+    decayed: Floats
+    warnings: Floats
+    in_group: Floats
+    in_fleet: Floats
+    in_same: Floats
+
+
+class FaultColumns:
+    """Exponentially decayed fault counts of nodes at several half lives, all workers at once.
+
+    Results are cached while places and faults stay the same.
+
+    Parameters
+    ----------
+    half_lives_s : sequence of float
+        Ages at which a fault counts half, seconds; at least one.
+    incident_s : float
+        Faults on one node closer together than this are one incident, seconds.
+    groups : sequence of str, optional
+        Labels that nodes may have in common; None for no columns of other nodes.
+
+    Attributes
+    ----------
+    memory_s : float
+        How long faults have to be remembered, seconds.
+
+    Examples
+    --------
+    >>> from torchloom_core.lab.learning import FaultColumns
+    >>> from torchloom_core.testing import view_of
+    >>> columns = FaultColumns([86_400.0], incident_s=60.0)
+    >>> columns.memory_s, columns.compute(view_of(workers=3)).shape
+    (432000.0, (3, 6))
+    """
+
+    def __init__(
+        self, half_lives_s: Sequence[float], incident_s: float, groups: Sequence[str] | None = ()
+    ) -> None:
+        self._half_lives_s = tuple(half_lives_s)
+        self._groups = groups
+        self._incident_s = incident_s
+        self._fleet = Places.of((), (), (), (), (), ())
+        self._struck: dict[str, _Struck] = {}
+        self._fleet_faults = _FleetFaults((), self._fleet, *_placed([]), *_placed([]))
+        self.memory_s = MEMORY_HALF_LIVES * max(half_lives_s, default=0.0)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        memory = in_words(self.memory_s)
+        fading = _FADING if self._groups is None else (*_FADING, *_OF_OTHERS)
+        faded = [text.format(in_words(s)) for text in fading for s in self._half_lives_s]
+        groups = self._groups or ()
+        same = [_SAME.format(of, in_words(s)) for of in groups for s in self._half_lives_s]
+        return (*(text.format(memory) for text in _OWN), *faded, *same)
+
+    def compute(self, view: FleetView) -> Floats:
+        """Return ``(workers, columns)``, one for each of ``names``."""
+        fleet = self._fleet_of(view)
+        nodes = len(fleet.row_of)
+        at, age_s, warned_at, warned_age_s = self._incidents(view, fleet)
+        count = np.bincount(at, minlength=nodes).astype(float)
+        since_s = np.full(nodes, np.nan)
+        np.fmin.at(since_s, at, age_s)
+        own = self._faded(at, age_s, nodes)
+        blocks = [count[:, None], since_s[:, None], own]
+        blocks.append(self._faded(warned_at, warned_age_s, nodes))
+        if self._groups is not None:
+            watched = self._watched(view)
+            blocks += [peers.mean_of_others(own) / watched for peers in fleet.peers]
+        columns: Floats = np.concatenate(blocks, axis=1)[fleet.rows]
+        return columns
+
+    def history(self, columns: Floats) -> History:
+        """Split the columns of :meth:`compute` into a History."""
+        width, end = len(self._half_lives_s), columns.shape[1]
+        edges = [2 + width * place for place in range(len(_FADING) + len(_OF_OTHERS) + 1)]
+        blocks = (columns[:, start:stop] for start, stop in pairwise([*edges, end]))
+        return History(columns[:, 0], columns[:, 1], *blocks)
+
+    def _faded(self, at: NDArray[np.intp], age_s: Floats, nodes: int) -> Floats:
+        """Return ``(nodes, half lives)``."""
+        weights = 0.5 ** (age_s / np.array(self._half_lives_s)[:, None])
+        return np.array([np.bincount(at, of, nodes) for of in weights]).T
+
+    def _watched(self, view: FleetView) -> Floats:
+        """Return the observed share of the decayed time, for each half life.
+
+        Without it, counts would grow from day to day after observation began.
+        """
+        watched_s = np.fmax.reduce(view.watched_s, initial=np.nan)
+        if np.isnan(watched_s):
+            return np.ones(len(self._half_lives_s))
+        share = 1.0 - 0.5 ** (watched_s / np.array(self._half_lives_s))
+        counted: Floats = np.maximum(share, _LEAST_WATCHED)
+        return counted
+
+    def _fleet_of(self, view: FleetView) -> Places:
+        source = (view.workers, view.node, view.rack, view.labels)
+        if any(one is not other for one, other in zip(source, self._fleet.source, strict=True)):
+            self._fleet = Places.of(*source, self._groups or (), places_of(view))
+        return self._fleet
+
+    def _incidents(
+        self, view: FleetView, fleet: Places
+    ) -> tuple[NDArray[np.intp], Floats, NDArray[np.intp], Floats]:
+        """Return node and age in seconds of each incident, and of each warning."""
+        cached = self._fleet_faults
+        if view.faults is not cached.faults or fleet is not cached.fleet:
+            self._struck = self._struck_by(view)
+            here = [(fleet.row_of[at], of) for at, of in self._struck.items() if at in fleet.row_of]
+            self._fleet_faults = _FleetFaults(
+                view.faults,
+                fleet,
+                *_placed([(row, of.began_ns) for row, of in here]),
+                *_placed([(row, of.warned_ns) for row, of in here]),
+            )
+        _, _, at, began_ns, warned_at, warned_ns = self._fleet_faults
+        return (
+            *self._remembered(view.now_ns, at, began_ns),
+            *self._remembered(view.now_ns, warned_at, warned_ns),
+        )
+
+    def _struck_by(self, view: FleetView) -> dict[str, "_Struck"]:
+        """Return the incidents of each place, cached while its faults stay the same."""
+        struck: dict[str, _Struck] = {}
+        for place, faults in view.faults_of.items():
+            cached = self._struck.get(place)
+            same = cached is not None and cached.faults is faults
+            struck[place] = cached if cached and same else _Struck.of(faults, self._incident_s)
+        return struck
+
+    def _remembered(
+        self, now_ns: int, at: NDArray[np.intp], struck_ns: Ints
+    ) -> tuple[NDArray[np.intp], Floats]:
+        age_s = (now_ns - struck_ns) / SECOND_NS
+        remembered = age_s <= self.memory_s
+        return at[remembered], np.maximum(age_s[remembered], 0.0)
+
+
+class _Struck(NamedTuple):
+    """Start times of the incidents and warnings of one place."""
+
+    faults: tuple[Fault, ...]
+    began_ns: Ints
+    warned_ns: Ints
+
+    @classmethod
+    def of(cls, faults: tuple[Fault, ...], incident_s: float) -> "_Struck":
+        warned = [fault for fault in faults if not fault.fatal]
+        return cls(faults, *(_began(some, incident_s) for some in (faults, warned)))
+
+
+def _began(faults: Iterable[Fault], incident_s: float) -> Ints:
+    return np.array(incidents(faults, incident_s), dtype=np.int64)
+
+
+class _FleetFaults(NamedTuple):
+    """Node and start time of all incidents of a fleet, and of all warnings."""
+
+    faults: Sequence[Fault]
+    fleet: Places
+    at: NDArray[np.intp]
+    began_ns: Ints
+    warned_at: NDArray[np.intp]
+    warned_ns: Ints
+
+
+def _placed(struck: Sequence[tuple[int, Ints]]) -> tuple[NDArray[np.intp], Ints]:
+    """Return the node of each moment, and the moments."""
+    rows = np.array([row for row, _ in struck], dtype=np.intp)
+    moments = [np.zeros(0, dtype=np.int64), *(ns for _, ns in struck)]
+    return np.repeat(rows, [len(ns) for _, ns in struck]), np.concatenate(moments)

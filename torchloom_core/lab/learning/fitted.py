@@ -1,0 +1,112 @@
+"""A fitted predictor with calibrated probabilities, used like any other predictor."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from torchloom_core.floor.errors import ModelError
+from torchloom_core.lab.learning.calibration import Calibration
+from torchloom_core.lab.learning.card import Card
+from torchloom_core.lab.learning.model import Model
+from torchloom_core.plugin.api import Hazard, Learner, Predictor
+from torchloom_core.plugin.contract import checked_probability
+from torchloom_core.plugin.foreign import text_of
+from torchloom_core.plugin.needs import PredictorNeed
+from torchloom_core.plugin.view import FleetView
+
+
+class FittedPredictor:
+    """Wraps a predictor and its calibration.
+
+    Parameters
+    ----------
+    predictor : Predictor
+        Already fitted or restored.
+    every_s : float, optional
+        Forecast interval; by default the predictor's own.
+    card : Card, optional
+        Its model card; None without a model.
+    """
+
+    def __init__(
+        self,
+        predictor: Predictor,
+        calibration: Calibration | None = None,
+        *,
+        every_s: float | None = None,
+        card: Card | None = None,
+    ) -> None:
+        self._predictor = self.__wrapped__ = predictor
+        self._calibration = calibration or Calibration()
+        self.card = card
+        self.name = predictor.name
+        self.needs: Sequence[PredictorNeed] = predictor.needs
+        self.horizon_s = predictor.horizon_s
+        self.every_s = predictor.every_s if every_s is None else every_s
+
+    @property
+    def Options(self) -> type[msgspec.Struct]:
+        """The predictor's options in the config."""
+        return self._predictor.Options
+
+    def forecast(self, view: FleetView) -> Hazard:
+        """Return the calibrated probabilities, ``(workers,)``.
+
+        Raises
+        ------
+        PluginError
+            If a value is not a probability; calibration would make it look like one.
+        """
+        hazard = self._predictor.forecast(view)
+        if not isinstance(hazard, Hazard):
+            return hazard
+        probability = checked_probability(hazard, len(view))
+        return Hazard(probability=self._calibration.apply(probability), why=hazard.why)
+
+
+def restore(model: Model, cls: type[Any], path: Path) -> Predictor:
+    """Return the model's predictor, restored from its parts.
+
+    Raises
+    ------
+    ModelError
+        If the installed predictor does not take the model's options or parts.
+    """
+    try:
+        options = msgspec.convert(model.info.options, cls.Options)
+        predictor: Predictor = cls(options)
+        if isinstance(predictor, Learner):
+            predictor.restore(model.parts)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        reason = " ".join(text_of(error).split()) or type(error).__name__
+        raise ModelError(
+            f"{path}: need a model of the installed {model.info.predictor} (this one is of "
+            f"{model.info.package} {model.info.version}; fit it again): {reason:.300}"
+        ) from error
+    return predictor
+
+
+def load_fitted(
+    path: Path, cls: type[Any], *, every_s: float | None = None
+) -> tuple[FittedPredictor, Model]:
+    """Read a model and return it as a predictor of class ``cls``.
+
+    Raises
+    ------
+    ModelError
+        If it cannot be read, or is a model of another predictor.
+    """
+    model = Model.load(path)
+    if model.info.predictor != cls.name:
+        raise ModelError(f"{path}: need a model of {cls.name}, was one of {model.info.predictor!r}")
+    fitted = FittedPredictor(
+        restore(model, cls, path),
+        model.info.calibration,
+        every_s=model.info.every_s if every_s is None else every_s,
+        card=model.card,
+    )
+    return fitted, model

@@ -1,0 +1,125 @@
+"""Features of metrics for each worker, for :mod:`torchloom_core.lab.learning.features`.
+
+The last value stays valid until the next one, as some metrics are only sent when they change; its
+age is a feature.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from torchloom_core.lab.learning.window_sums import WindowSums
+from torchloom_core.lab.learning.words import in_words
+from torchloom_core.plugin.arrays import Floats, samples_in
+from torchloom_core.plugin.view import FleetView
+
+_NOW = (
+    "newest {}",
+    "age of {} in s",
+    "newest {} above the fleet's median",
+)
+_PAST = ("seconds since {} began to change", "seconds since {} last changed")
+_AGO = "newest {} above that {} ago"
+_RESTED_S = 3600.0
+"""A metric that changed sooner than this after its first value has no start of changes."""
+_OVER_SPAN = (
+    "mean of {} over {}",
+    "standard deviation of {} over {}",
+    "lowest {} over {}",
+    "highest {} over {}",
+    "slope of {} over {} in units a second",
+    "share of scrapes without {} over {}",
+    "mean of {} over {} above that of the {} before",
+)
+_AT_ONCE = 1 << 13
+"""Samples per block, small enough for the processor's cache."""
+
+
+def metric_names(metric: str, spans_s: Sequence[float], *, past: bool) -> list[str]:
+    """Return the names of the columns."""
+    names = [text.format(metric) for text in (*_NOW, *(_PAST if past else ()))]
+    for over in map(in_words, spans_s):
+        over_span = (*_OVER_SPAN, _AGO) if past else _OVER_SPAN
+        names += [text.format(metric, over, over) for text in over_span]
+    return names
+
+
+def metric_columns(
+    view: FleetView, metrics: Sequence[str], spans_s: Sequence[float], *, past: bool
+) -> list[Floats]:
+    """Return blocks of columns, ``(workers, columns)`` each, metric by metric; NaN where unknown.
+
+    A block has several metrics if the fleet is small, where the overhead per block dominates.
+    """
+    samples = samples_in(2 * max(spans_s, default=view.tick_s), view.tick_s)
+    step = max(1, _AT_ONCE // max(1, samples * len(view)))
+    return [
+        _columns(view, metrics[start : start + step], spans_s, past=past)
+        for start in range(0, len(metrics), step)
+    ]
+
+
+def _columns(
+    view: FleetView, metrics: Sequence[str], spans_s: Sequence[float], *, past: bool
+) -> Floats:
+    """Return ``(workers, metrics x columns)``."""
+    newest = np.array([view.last_known(metric) for metric in metrics])  # (metrics, workers)
+    age_s = np.array([view.age_s(metric) for metric in metrics])
+    blocks = [newest, age_s, newest - _median_of_finite(newest)]
+    changed_s = None
+    if past:
+        changed_s = np.array([view.changed_s(metric) for metric in metrics])
+        rested_s = np.array([view.rested_s(metric) for metric in metrics])
+        moved_s = np.array([view.moved_s(metric) for metric in metrics])
+        had_rested = rested_s >= max(_RESTED_S, *spans_s, 1.5 * view.tick_s)
+        blocks += [np.where(had_rested, moved_s, np.nan), changed_s]
+    if spans_s:
+        windows = [view.window(metric, 2 * max(spans_s)).T for metric in metrics]
+        window = np.stack(windows, axis=1)  # (samples, metrics, workers)
+        blocks += _over_spans(window, view.tick_s, spans_s, newest, changed_s)
+    columns: Floats = np.stack(blocks, axis=-1).swapaxes(0, 1)  # (workers, metrics, columns)
+    return columns.reshape(len(view), len(blocks) * len(metrics))
+
+
+def _median_of_finite(values: Floats) -> Floats:
+    """Return ``(metrics, 1)`` of ``(metrics, workers)``: the median of the finite values."""
+    ranked = np.sort(np.where(np.isfinite(values), values, np.nan), axis=1)  # NaN is last
+    count = np.count_nonzero(~np.isnan(ranked), axis=1)[:, None]
+    if not ranked.shape[1]:
+        return np.full((len(values), 1), np.nan)
+    low, high = (np.take_along_axis(ranked, at, axis=1) for at in ((count - 1) // 2, count // 2))
+    return 0.5 * low + 0.5 * high
+
+
+def _over_spans(
+    window: Floats,
+    tick_s: float,
+    spans_s: Sequence[float],
+    newest: Floats,
+    changed_s: Floats | None,
+) -> Iterator[Floats]:
+    """Yield ``(metrics, workers)`` of each span, from ``(samples, metrics, workers)``.
+
+    The window is cut at the start of each span and of the span before it; each piece is summed
+    once, and the pieces are accumulated from the newest backwards.
+    """
+    lengths = [samples_in(span_s, tick_s) for span_s in spans_s]
+    samples = len(window)
+    ends = sorted({length for n in lengths for length in (n, min(2 * n, samples))} | {samples})
+    pieces = WindowSums.of(window, [samples - end for end in reversed(ends)], tick_s)
+    row_of = {end: row for row, end in enumerate(reversed(ends))}
+    for n, span_s in zip(lengths, spans_s, strict=True):
+        span, both = row_of[n], row_of[min(2 * n, samples)]
+        silent = pieces.n[span] == 0
+        mean, spread, low, high, slope, missing = pieces.describe(span)
+        yield np.where(silent, newest, mean)
+        yield np.where(silent, 0.0 * newest, spread)
+        yield np.where(silent, newest, low)
+        yield np.where(silent, newest, high)
+        yield np.where(silent, 0.0 * newest, slope)
+        yield missing
+        yield np.where(silent, newest, mean) - pieces.mean_between(both, span)
+        if changed_s is not None:
+            # A value that has not changed since then is known without a sample from then.
+            ago = np.where(changed_s >= span_s, newest, pieces.last_before(span))
+            yield newest - ago

@@ -1,0 +1,24 @@
+"""A knob on the fleet model: the only one is the durable checkpoint interval."""
+
+from torchloom_core.lab.simulate.answers.answer import FleetAnswer
+from torchloom_core.lab.simulate.model import FleetModel
+from torchloom_core.wire.messages import KnobSpec, SetKnob
+
+INTERVAL_KNOB = KnobSpec(
+    name="checkpoint_interval_s",
+    kind="float",
+    low=1.0,
+    unit="s",
+    doc="training time between two durable checkpoints",
+)
+
+
+def set_interval(model: FleetModel, operation: SetKnob) -> str:
+    """Set the interval if it differs."""
+    seconds = float(operation.value)
+    if seconds == model.checkpoint_interval_s:
+        return ""
+    return model.set_checkpoint_interval(seconds)
+
+
+ANSWER = FleetAnswer(of_run={SetKnob: set_interval})

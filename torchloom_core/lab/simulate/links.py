@@ -1,0 +1,220 @@
+"""Bandwidth of the links between the ranks of a run, from the measurements of a trace."""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchloom_core.floor.clock import SECOND_NS, moment_text
+from torchloom_core.floor.errors import TraceError
+from torchloom_core.floor.suggest import listed
+from torchloom_core.lab.trace.bundle.bundle import Bundle
+from torchloom_core.lab.trace.bundle.schema import LINK_METRIC
+from torchloom_core.lab.trace.bundle.telemetry import codes, numbers
+from torchloom_core.lab.trace.feed.watched import watch
+from torchloom_core.plugin.arrays import Floats, Ints
+
+_NAMED = 3
+
+
+class Bottleneck:
+    """The slowest link of a ring over time; the recording is repeated at its end.
+
+    Parameters
+    ----------
+    at_s : sequence of float
+        Times of changes, ascending from 0, seconds.
+    bytes_per_s : sequence of float
+        Bandwidth from then on; positive.
+    span_s : float
+        Length of the recording.
+
+    Attributes
+    ----------
+    in_all : float
+        Bytes that it can carry in one pass of the recording.
+    """
+
+    def __init__(self, at_s: Sequence[float], bytes_per_s: Sequence[float], span_s: float) -> None:
+        self.at_s, self.bytes_per_s, self.span_s = tuple(at_s), tuple(bytes_per_s), span_s
+        lengths = [until - begin for begin, until in pairwise((*at_s, span_s))]
+        parts = (length * rate for length, rate in zip(lengths, bytes_per_s, strict=True))
+        *self._carried, self.in_all = accumulate(parts, initial=0.0)
+
+    def carried(self, ts_s: float) -> float:
+        """Return the bytes that it can carry from 0 to ``ts_s``."""
+        passes, rest_s = divmod(ts_s, self.span_s)
+        piece = bisect_right(self.at_s, rest_s) - 1
+        within = (rest_s - self.at_s[piece]) * self.bytes_per_s[piece]
+        return passes * self.in_all + self._carried[piece] + within
+
+    def when(self, sent_bytes: float) -> float:
+        """Return the time by which it can carry ``sent_bytes``, seconds."""
+        passes, rest = divmod(sent_bytes, self.in_all)
+        piece = bisect_right(self._carried, rest) - 1
+        within_s = (rest - self._carried[piece]) / self.bytes_per_s[piece]
+        return passes * self.span_s + self.at_s[piece] + within_s
+
+
+class OwnLinks:
+    """The link of each rank over time; the recording is repeated at its end.
+
+    Parameters
+    ----------
+    at_ns, bytes_per_s : (values,) arrays
+        Measurements, in time order.
+    component : (values,) int64
+        Measured component of each.
+    depends_on : sequence of sequence of int
+        Components that the link of each rank depends on.
+    start_ns, span_s : int, float
+        Start and length of the recording.
+    """
+
+    def __init__(
+        self,
+        at_ns: Ints,
+        component: NDArray[np.int64],
+        bytes_per_s: Floats,
+        depends_on: Sequence[Sequence[int]],
+        start_ns: int,
+        span_s: float,
+    ) -> None:
+        self._depends_on, self._start_ns, self._span_s = depends_on, start_ns, span_s
+        self._of = {
+            number: (at_ns[component == number], bytes_per_s[component == number])
+            for number in np.unique(component).tolist()
+        }
+
+    def bytes_per_s(self, row: int, ts_s: float) -> float:
+        """Return the bandwidth of a rank's link ``ts_s`` after the start."""
+        now_ns = self._start_ns + round(ts_s % self._span_s * SECOND_NS)
+        series = [self._of[number] for number in self._depends_on[row]]
+        return min(
+            float(rates[np.searchsorted(at_ns, now_ns, side="right") - 1])
+            for at_ns, rates in series
+        )
+
+
+@dataclass(frozen=True)
+class Links:
+    """The ranks of a bandwidth trace, their links, and the slowest link.
+
+    Attributes
+    ----------
+    workers, nodes, racks : tuple of str
+        One per rank.
+    start_ns : int
+        Time from which all links are known.
+    """
+
+    workers: tuple[str, ...]
+    nodes: tuple[str, ...]
+    racks: tuple[str, ...]
+    start_ns: int
+    bottleneck: Bottleneck
+    own: OwnLinks
+
+
+def links_of(bundle: Bundle, from_ns: int | None = None) -> Links:
+    """Return the links of the watched components of a trace.
+
+    A value holds until the next valid one. A component shared by several ranks, such as a switch,
+    is a link of each of them.
+
+    Parameters
+    ----------
+    from_ns : int, optional
+        Earliest start.
+
+    Raises
+    ------
+    TraceError
+        If a rank has no link, there are fewer than two ranks, or a bandwidth is not positive.
+    """
+    watched, manifest = watch(bundle), bundle.manifest
+    names = tuple(name for name in bundle.measured if watched.rows_of(name))
+    at_ns, component, value = _values(bundle, names)
+    measured = {names[number] for number in np.unique(component).tolist()}
+    linked = {row for name in measured for row in watched.rows_of(name)}
+    without = [name for row, name in enumerate(watched.ids) if row not in linked]
+    if without:
+        raise TraceError(
+            f"{bundle.path}: need {LINK_METRIC} of every worker, was none for "
+            f"{listed(without, _NAMED)}"
+        )
+    if len(watched.ids) < 2:
+        raise TraceError(
+            f"{bundle.path}: need {LINK_METRIC} of at least 2 workers, was {len(watched.ids)}: "
+            f"an allreduce needs two ranks"
+        )
+    _refuse_dead(bundle, at_ns, [names[number] for number in component.tolist()], value)
+    first_ns = max(int(at_ns[component == number].min()) for number in np.unique(component))
+    start_ns = max(first_ns, manifest.start_ns, from_ns or manifest.start_ns)
+    if start_ns >= manifest.end_ns:
+        raise TraceError(
+            f"{bundle.path}: need time in which all links are known, was none after "
+            f"{moment_text(start_ns)}"
+        )
+    changes = list(_slowest(at_ns, component, value, start_ns))
+    span_s = (manifest.end_ns - start_ns) / SECOND_NS
+    depends_on: list[list[int]] = [[] for _ in watched.ids]
+    for number in np.unique(component).tolist():
+        for row in watched.rows_of(names[number]):
+            depends_on[row].append(number)
+    return Links(
+        workers=watched.ids,
+        nodes=watched.node,
+        racks=watched.rack,
+        start_ns=start_ns,
+        bottleneck=Bottleneck(
+            [(ts_ns - start_ns) / SECOND_NS for ts_ns, _ in changes],
+            [rate for _, rate in changes],
+            span_s,
+        ),
+        own=OwnLinks(at_ns, component, value, depends_on, start_ns, span_s),
+    )
+
+
+def _values(bundle: Bundle, names: tuple[str, ...]) -> tuple[Ints, NDArray[np.int64], Floats]:
+    """Return times, components and values of all valid samples, in order of time."""
+    tables = list(bundle.telemetry(metrics=(LINK_METRIC,)))
+    at_ns = np.concatenate([numbers(t["t_event"]) for t in tables] or [np.zeros(0, np.int64)])
+    component = np.concatenate([codes(t["component"], names) for t in tables] or [at_ns])
+    value = np.concatenate([numbers(t["value"]) for t in tables] or [np.zeros(0)])
+    valid = np.concatenate([numbers(t["valid"]) for t in tables] or [np.zeros(0, np.bool_)])
+    usable = valid & ~np.isnan(value) & (component >= 0) & (at_ns < bundle.manifest.end_ns)
+    order = np.argsort(at_ns[usable], kind="stable")
+    return at_ns[usable][order], component[usable][order], value[usable][order]
+
+
+def _refuse_dead(bundle: Bundle, at_ns: Ints, component: Sequence[str], value: Floats) -> None:
+    dead = np.flatnonzero(~(value > 0) | np.isinf(value))
+    if len(dead):
+        first = int(dead[0])
+        raise TraceError(
+            f"{bundle.path}: need {LINK_METRIC} > 0, was {value[first]:g} for {component[first]} "
+            f"at {moment_text(int(at_ns[first]))}: a step over it would never end"
+        )
+
+
+def _slowest(
+    at_ns: Ints, component: NDArray[np.int64], value: Floats, start_ns: int
+) -> Iterator[tuple[int, float]]:
+    """Yield time and value of each change of the least of all values, from the start on."""
+    present: dict[int, float] = {}
+    last = None
+    times = at_ns.tolist()
+    for ts_ns, number, rate, next_ns in zip(
+        times, component.tolist(), value.tolist(), [*times[1:], None], strict=True
+    ):
+        present[number] = rate
+        if next_ns is not None and (next_ns == ts_ns or next_ns <= start_ns):
+            continue
+        slowest = min(present.values())
+        if slowest != last:
+            last = slowest
+            yield max(ts_ns, start_ns), slowest

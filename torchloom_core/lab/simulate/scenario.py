@@ -1,0 +1,105 @@
+"""Input of the fleet model: the job and the failures."""
+
+from collections.abc import Set
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from torchloom_core.lab.trace.bundle.schema import Follows
+
+Bucket = Literal[
+    "useful", "checkpoint", "lost", "restart", "detect", "migrate", "waiting", "spare", "repair"
+]
+"""Buckets of GPU time. ``spare``: standbys and cold spares; ``repair``: nodes under repair or
+inspection; ``waiting``: the job, or a group of it, has too few nodes to train."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tier:
+    """One kind of checkpoint: its costs and its interval.
+
+    ``interval_s`` is the training time between two, without the time to save; inf: never.
+    """
+
+    save_s: float
+    restart_s: float
+    interval_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSpec:
+    """The training job and its costs, in seconds; see ``[evaluate]`` and ``[costs]``.
+
+    Attributes
+    ----------
+    durable : Tier
+        Checkpoints that survive anything.
+    local : Tier, optional
+        Faster ones that survive a fault of the job, not the loss of a node.
+    proactive_save_s : float
+        Time of a durable checkpoint on demand.
+    migrate_s : float
+        Pause of the whole run when a standby replaces a group.
+    min_groups : int
+        In ``per_step`` mode: the run waits while there are fewer groups.
+    join_stall_s, leave_stall_s, kill_stall_s : float
+        In ``per_step`` mode: stall of the other groups when a group joins, leaves in order, or
+        dies, in addition to the lost step.
+    """
+
+    groups: int
+    nodes_per_group: int
+    gpus_per_node: int
+    standbys: int
+    spares: int
+    recovery: Literal["restart", "per_step"]
+    step_s: float
+    durable: Tier
+    local: Tier | None
+    proactive_save_s: float
+    detect_s: float
+    migrate_s: float
+    rejoin_s: float
+    provision_s: float
+    warm_up_s: float
+    inspect_s: float
+    min_groups: int = 1
+    join_stall_s: float = 0.0
+    leave_stall_s: float = 0.0
+    kill_stall_s: float = 0.0
+
+    @property
+    def nodes(self) -> int:
+        """All paid nodes: those of the job, the standbys and the spares."""
+        return (self.groups + self.standbys) * self.nodes_per_group + self.spares
+
+
+class Hit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One failure, from an event of the trace or a seeded process.
+
+    Attributes
+    ----------
+    nodes : tuple of str
+        Lost nodes; empty for a fault of the job itself.
+    follows : Follows
+        ``component`` and ``fabric`` hit the job only if it runs on one of ``nodes``; ``job``
+        hits it anywhere, and no node is lost. The caller has resolved ``unknown``.
+    repair_ns : int
+        Time that the nodes are away.
+    seen_on : tuple of str
+        Nodes where a fault of the job was recorded. It hits this job only if the job started on
+        one of them; empty: in any case.
+    """
+
+    id: str
+    ts_ns: int
+    nodes: tuple[str, ...]
+    follows: Follows
+    repair_ns: int
+    seen_on: tuple[str, ...] = ()
+
+    def strikes(self, nodes: Set[str]) -> bool:
+        """Return whether it hits a job that started on ``nodes`` and still runs there."""
+        places = self.nodes or self.seen_on
+        return not places or not nodes.isdisjoint(places)

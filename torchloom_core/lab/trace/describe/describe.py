@@ -1,0 +1,222 @@
+"""Summarise a trace bundle in figures; ``torchloom trace describe`` calls it."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+
+import msgspec
+import numpy as np
+
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.lab.learning.poisson import poisson_between
+from torchloom_core.lab.trace.bundle.bundle import Bundle
+from torchloom_core.lab.trace.bundle.schema import Event, Exposure
+from torchloom_core.lab.trace.describe.sampling import Sampling, sampling
+from torchloom_core.lab.trace.describe.service import failed_for_good, in_service
+from torchloom_core.lab.trace.describe.spans import Span, common_ns, union, without
+from torchloom_core.lab.trace.feed.silences import silences
+from torchloom_core.lab.trace.feed.watched import Watched, watch
+
+HOUR_S = 3600
+DAY_S = 86_400
+HORIZONS_S = (HOUR_S, DAY_S, 7 * DAY_S)
+"""Horizons whose prevalence is always reported."""
+QUANTILES = (0.1, 0.5, 0.9)
+
+
+class Rate(msgspec.Struct, frozen=True, kw_only=True):
+    """Failures per component and day in service, with its 95 % interval."""
+
+    failures: int
+    component_days: float
+    per_day: float
+    low: float
+    high: float
+
+
+class Repairs(msgspec.Struct, frozen=True, kw_only=True):
+    """Durations of fatal faults; ``quantiles_s`` at 0.1, 0.5 and 0.9 of those that ended."""
+
+    resolved: int
+    unresolved: int
+    quantiles_s: tuple[float, ...] = ()
+
+
+class Description(msgspec.Struct, frozen=True, kw_only=True):
+    """Summary of a bundle.
+
+    Attributes
+    ----------
+    watched : dict of str to int
+        Number of watched components, by their kind.
+    silent : int
+        Watched components that stopped reporting, without those that left by the topology or
+        failed for good, see :func:`~torchloom_core.lab.trace.feed.silences.silences`.
+    kinds, causes : dict of str to int
+        Events by kind, and by the kind of the event that caused them; "" without a cause.
+    follows : dict of str to float
+        Shares of the fatal events.
+    mtbf_s : float, optional
+        Mean time between failures of the fleet: span over fatal events.
+    prevalence : dict of str to float
+        By horizon, the share of the components' time in service after which a fatal fault of the
+        component followed within the horizon; without time under repair and the last horizon of
+        the span.
+    """
+
+    name: str
+    digest: str
+    start_ns: int
+    end_ns: int
+    days: float
+    source: str
+    licence: str
+    synthetic: bool
+    exposure: dict[str, Exposure]
+    watched: dict[str, int]
+    silent: int
+    events: int
+    fatal: int
+    kinds: dict[str, int]
+    causes: dict[str, int]
+    follows: dict[str, float]
+    rate: Rate
+    mtbf_s: float | None
+    repairs: Repairs
+    prevalence: dict[str, float | None]
+    telemetry: dict[str, Sampling]
+
+
+def describe(bundle: Bundle, *, horizon_s: float | None = None) -> Description:
+    """Summarise a bundle.
+
+    Parameters
+    ----------
+    horizon_s : float, optional
+        Horizon of one more prevalence, seconds.
+
+    Raises
+    ------
+    TraceError
+        If a file cannot be read.
+    """
+    horizons_s = sorted({*HORIZONS_S, *([] if horizon_s is None else [horizon_s])})
+    manifest, events, watched = bundle.manifest, bundle.events(), watch(bundle)
+    fatal = [event for event in events if event.fatal]
+    silent = silences(bundle, watched, known_until_ns=manifest.end_ns)
+    failed_ns = failed_for_good(bundle, watched)
+    there = in_service(bundle, watched, silent, failed_ns)
+    there_s = {
+        name: (span.end_ns - span.start_ns) / SECOND_NS
+        for name, span in zip(watched.ids, there, strict=True)
+    }
+    span_s = (manifest.end_ns - manifest.start_ns) / SECOND_NS
+    touched = sum(len(watched.rows_of(event.component)) for event in fatal)
+    kind_of = {event.id: event.kind for event in events}
+    return Description(
+        name=manifest.name,
+        digest=bundle.digest(),
+        start_ns=manifest.start_ns,
+        end_ns=manifest.end_ns,
+        days=span_s / DAY_S,
+        source=manifest.source,
+        licence=manifest.licence,
+        synthetic=manifest.synthetic,
+        exposure=manifest.exposure,
+        watched={watched.kind: len(watched.ids)},
+        silent=len(
+            {one.row for one in silent if one.from_ns < failed_ns.get(one.row, one.until_ns)}
+        ),
+        events=len(events),
+        fatal=len(fatal),
+        kinds=_counts(event.kind for event in events),
+        causes=_counts(kind_of.get(event.cause, event.cause) for event in events),
+        follows={
+            name: count / len(fatal)
+            for name, count in _counts(event.follows for event in fatal).items()
+        },
+        rate=failure_rate(touched, sum(there_s.values()) / DAY_S),
+        mtbf_s=span_s / len(fatal) if fatal else None,
+        repairs=_repairs(fatal),
+        prevalence=_prevalence(fatal, watched, there, manifest.end_ns, horizons_s),
+        telemetry=sampling(bundle, there_s),
+    )
+
+
+def failure_rate(failures: int, component_days: float) -> Rate:
+    """Return failures per day with the exact interval of a Poisson count.
+
+    Examples
+    --------
+    >>> rate = failure_rate(0, 100.0)
+    >>> rate.low, round(rate.high, 4)
+    (0.0, 0.0369)
+    """
+    days = component_days or float("nan")
+    low, high = poisson_between(failures)
+    return Rate(
+        failures=failures,
+        component_days=component_days,
+        per_day=failures / days,
+        low=low / days,
+        high=high / days,
+    )
+
+
+def _counts(names: Iterable[str]) -> dict[str, int]:
+    """Count the names, the most frequent first."""
+    return dict(sorted(Counter(names).items(), key=lambda item: (-item[1], item[0])))
+
+
+def _repairs(fatal: Sequence[Event]) -> Repairs:
+    lengths_s = [
+        (event.t_resolved - event.t_event) / SECOND_NS
+        for event in fatal
+        if event.t_resolved is not None
+    ]
+    quantiles = np.quantile(lengths_s, QUANTILES).tolist() if lengths_s else []
+    return Repairs(
+        resolved=len(lengths_s),
+        unresolved=len(fatal) - len(lengths_s),
+        quantiles_s=tuple(quantiles),
+    )
+
+
+def _prevalence(
+    fatal: Sequence[Event],
+    watched: Watched,
+    there: Sequence[Span],
+    end_ns: int,
+    horizons_s: Iterable[float],
+) -> dict[str, float | None]:
+    failures: defaultdict[int, list[int]] = defaultdict(list)
+    outages: defaultdict[int, list[Span]] = defaultdict(list)
+    for event in fatal:
+        for row in watched.rows_of(event.component):
+            failures[row].append(event.t_event)
+            if event.t_resolved is not None:
+                outages[row].append(Span(event.t_event, event.t_resolved))
+    shares: dict[str, float | None] = {}
+    for horizon_s in horizons_s:
+        horizon_ns = round(horizon_s * SECOND_NS)
+        judged_ns = followed_ns = 0
+        for row, span in enumerate(there):
+            seen = Span(span.start_ns, min(span.end_ns, end_ns - horizon_ns))
+            at_risk = without(seen, outages[row]) if seen.start_ns < seen.end_ns else []
+            judged_ns += sum(part.end_ns - part.start_ns for part in at_risk)
+            before = union(Span(ts_ns - horizon_ns, ts_ns) for ts_ns in failures[row])
+            followed_ns += common_ns(at_risk, before)
+        shares[horizon_text(horizon_s)] = followed_ns / judged_ns if judged_ns else None
+    return shares
+
+
+def horizon_text(seconds: float) -> str:
+    """Return a horizon in its largest whole unit.
+
+    Examples
+    --------
+    >>> horizon_text(604_800), horizon_text(129_600), horizon_text(90.5)
+    ('7 d', '36 h', '90.5 s')
+    """
+    units = ((DAY_S, "d"), (HOUR_S, "h"), (60, "min"))
+    unit_s, unit = next((one for one in units if seconds % one[0] == 0), (1, "s"))
+    return f"{seconds / unit_s:g} {unit}"

@@ -1,0 +1,152 @@
+"""Authentication of the dashboard: token, cookie, and checks of ``Host`` and ``Origin``.
+
+A page on another site can make a visitor's browser send requests here, and a DNS name of another
+party can point to this host. So ``Host`` has to be a known name, every request that acts has to
+come from our own page, and nothing is served without the cookie that the printed link sets.
+
+Starlette's middleware does not cover this: ``TrustedHostMiddleware`` ignores the port's form and
+does not check ``Origin`` on sockets, and ``SessionMiddleware`` has no token that works once.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from urllib.parse import parse_qs
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from torchloom_core.live.dashboard.session_keys import COOKIE_S, SessionKeys
+
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+SESSION = "torchloom.session"
+"""Key of a scope under which the browser's session stands."""
+
+_HOST = re.compile(r"(?P<name>\[[0-9a-f:.]{2,45}\]|[a-z0-9._-]{1,253})(:\d{1,5})?")
+_READS = frozenset({"GET", "HEAD"})
+_HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+_CLOSED = "Open the link that `torchloom dashboard` has printed; each link works once.\n"
+
+
+class Auth:
+    """Middleware in front of everything that the dashboard serves, pages and sockets.
+
+    Parameters
+    ----------
+    run : str
+        The run's name: a browser may have the cookies of several runs.
+    hosts : iterable of str
+        The names by which browsers may reach it; an IPv6 address in brackets.
+    secure : bool
+        Whether it is served over TLS: the cookie is then ``Secure``.
+    on_entry : callable
+        Called after a link was used.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        keys: SessionKeys,
+        run: str,
+        hosts: Iterable[str],
+        *,
+        secure: bool = False,
+        on_entry: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._app = app
+        self._keys = keys
+        self._cookie = f"torchloom-{run}"
+        self._hosts = frozenset(host.lower() for host in hosts)
+        self._secure = secure
+        self._on_entry = on_entry
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        refusal = self._refusal(scope)
+        if scope["type"] == "websocket":
+            if refusal is None:
+                await self._app(scope, receive, send)
+            else:
+                await receive()
+                await send({"type": "websocket.close", "code": 1008})
+            return
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers[name] = value
+                if refusal is not None:
+                    headers["connection"] = "close"  # no connection stays open without a cookie
+            await send(message)
+
+        await (refusal or self._app)(scope, receive, guarded)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        """Return the refusal of a request; None if it is allowed."""
+        headers = Headers(scope=scope)
+        hosts = headers.getlist("host")
+        host = hosts[0].lower() if len(hosts) == 1 else ""
+        named = _HOST.fullmatch(host)
+        if named is None or named["name"] not in self._hosts:
+            return PlainTextResponse("unknown Host: add the name to [dashboard] names\n", 421)
+        origins = headers.getlist("origin")
+        reads = scope["type"] == "http" and scope["method"] in _READS
+        if (origins or not reads) and origins not in ([f"http://{host}"], [f"https://{host}"]):
+            return PlainTextResponse("Origin has to be the dashboard's own page\n", 403)
+        session = self._keys.session(_cookie_of(headers, self._cookie))
+        if session:
+            scope[SESSION] = session
+        opens = reads and scope["method"] == "GET" and scope["path"] == "/"
+        token = _token_of(scope) if opens else ""
+        if token:
+            return self._enter(token, known=bool(session))
+        return None if session else PlainTextResponse(_CLOSED, 401)
+
+    def _enter(self, token: str, *, known: bool) -> Response:
+        """Redeem a token, and redirect to an address without it."""
+        cookie = self._keys.redeem(token)
+        if not cookie:
+            return RedirectResponse("/", 303) if known else PlainTextResponse(_CLOSED, 401)
+        self._on_entry()
+        response = RedirectResponse("/", 303)
+        response.set_cookie(
+            self._cookie,
+            cookie,
+            max_age=COOKIE_S,
+            httponly=True,
+            samesite="lax",
+            secure=self._secure,
+        )
+        return response
+
+
+def _token_of(scope: Scope) -> str:
+    try:
+        text: str = scope["query_string"].decode("latin-1")
+        query = parse_qs(text, max_num_fields=16)
+    except ValueError:  # more fields than a printed link has
+        return ""
+    return query.get("token", [""])[0]
+
+
+def _cookie_of(headers: Headers, name: str) -> str:
+    # Our cookie needs no quotes, and the standard parser is slow on a line of quotes.
+    for line in headers.getlist("cookie"):
+        for pair in line.split(";"):
+            own, _, value = pair.strip().partition("=")
+            if own == name:
+                return value
+    return ""

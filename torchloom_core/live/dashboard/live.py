@@ -1,0 +1,216 @@
+"""The state of a live run: from the run's public subjects, and from the Weaver's answers."""
+
+import asyncio
+import math
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from nats.aio.msg import Msg
+
+from torchloom_core.floor.clock import SECOND_NS, SystemClock
+from torchloom_core.floor.errors import RequestError
+from torchloom_core.live.dashboard.backfill import Backfill
+from torchloom_core.live.dashboard.knob_rows import knob_rows
+from torchloom_core.live.dashboard.run_state import RunState
+from torchloom_core.live.trajectory.layout import META, Meta, epoch_folder, epochs
+from torchloom_core.live.transport.inbound import Inlet
+from torchloom_core.live.transport.operator import ControlClient
+from torchloom_core.wire import subjects
+from torchloom_core.wire.codec import UNREADABLE
+from torchloom_core.wire.events import Forecast
+from torchloom_core.wire.messages import (
+    LOG,
+    Ack,
+    Exit,
+    Hello,
+    Note,
+    Telemetry,
+    WorkerEvent,
+)
+from torchloom_core.wire.operator import Answer, AtRisk, KnobTable, Page, Status
+from torchloom_core.wire.steering import LighthouseView
+
+_ASK_EVERY_S = 1.0
+_ANSWER_S = 3.0
+_KNOBS_EVERY_S = 2.0
+_TABLE_EVERY_S = 5.0
+_OF_KNOBS = frozenset({"knob_desired", "outcome", "judged"})
+_PENDING_MESSAGES = 200_000
+
+_T = TypeVar("_T")
+
+
+class Live(RunState):
+    """The state of a live run; only reads.
+
+    ``root`` is the run's trajectory, if it is on this host.
+    """
+
+    def __init__(self, client: ControlClient, run: str, stale_after_s: float, root: Path) -> None:
+        super().__init__(stale_after_s, "the Weaver has not answered yet", run)
+        self._client = client
+        self._root = root
+        self._backfill = Backfill(root, self.landscape, self.preview)
+        self._status_s = -math.inf
+        self._inlet = Inlet(run, SystemClock(), self._receive, lambda subject, reason: None)
+        self._knobs_due = True
+        self._knobs_s = -math.inf
+        self._standbys: frozenset[str] = frozenset()
+        self._table_s = -math.inf
+        self._epoch = -1
+
+    async def listen(self) -> None:
+        """Subscribe to everything from now on."""
+        client, run = self._client, self.run
+        await client.subscribe(subjects.telemetry(run), self._take_telemetry, _PENDING_MESSAGES)
+        await client.subscribe(subjects.event(run), self._take_report, _PENDING_MESSAGES)
+        await client.subscribe(subjects.bulk(run), self._take_report, _PENDING_MESSAGES)
+        await client.subscribe(subjects.out(run), self._take_public_output, _PENDING_MESSAGES)
+        await client.settle()
+        client.on_reconnect(self._backfill.miss)
+
+    async def follow(self) -> None:
+        """Poll the Weaver, and close each second, for ever."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._poll())
+            tasks.create_task(self._backfill.follow())
+
+    async def _poll(self) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        while True:
+            await self._ask()
+            self.board.close_second(time.time())
+            due = max(due + _ASK_EVERY_S, loop.time())
+            await asyncio.sleep(max(0.0, due - loop.time()))
+
+    @property
+    def age_s(self) -> float | None:
+        """The age of the Weaver's last answer, seconds; None before the first."""
+        return None if self.status is None else time.monotonic() - self._status_s
+
+    # --- subscriptions ---
+
+    async def _take_telemetry(self, msg: Msg) -> None:
+        self._inlet.take_telemetry(msg)
+
+    async def _take_report(self, msg: Msg) -> None:
+        self._inlet.take_report(msg)
+
+    async def _take_public_output(self, msg: Msg) -> None:
+        kind = msg.subject.removeprefix(subjects.out(self.run, ""))
+        self.take_output(kind, msg.data, time.time())
+        self._knobs_due |= kind in _OF_KNOBS
+
+    def _receive(self, message: Telemetry | WorkerEvent | Ack | LighthouseView, _: int) -> bool:
+        now_s = time.time()
+        match message:
+            case Telemetry():
+                self.board.take(message, now_s)
+            case Hello():
+                self.board.add(message, now_s)
+                self._knobs_due = True
+            case Exit():
+                self.board.end(message, now_s)
+            case Note(kind=kind) if kind == LOG:
+                self.record.log(message, now_s)
+            case Note():
+                self.standby_tasks.take(message)
+        return True
+
+    # --- polling ---
+
+    async def _ask(self) -> None:
+        try:
+            status = await self._of("status", Status, Page(workers=False))
+            is_due = time.monotonic() - self._table_s >= _TABLE_EVERY_S
+            if status.epoch != self._epoch or (self.board.strangers and is_due):
+                # Another Weaver, or workers older than this dashboard: the whole table, once.
+                self._table_s = time.monotonic()
+                await self._read_table()
+            if self.status is not None and status.epoch != self._epoch:
+                self.record.forget_waiting(_waiting(self.status) - _waiting(status))
+            if status.epoch != self._epoch:
+                self.started_s = await asyncio.to_thread(_started_s, self._root)
+            self._epoch = status.epoch
+            self.status, self._status_s, self.trouble = status, time.monotonic(), ""
+            for flight in status.flights:
+                whose = flight.id, flight.worker, flight.incarnation
+                self.standby_tasks.add_command(*whose, flight.verb, flight.cause)
+            self._backfill.compare(status)
+            for forecast in forecasts_of(status):
+                self.record.add_forecast(forecast, time.time())
+            standbys = self.board.workers_in("standby")
+            if standbys != self._standbys:
+                self._standbys, self._knobs_due = standbys, True
+            if self._knobs_due and time.monotonic() - self._knobs_s >= _KNOBS_EVERY_S:
+                self._knobs_due, self._knobs_s = False, time.monotonic()
+                await self._read_knobs()
+        except RequestError as error:
+            self.trouble = str(error)
+
+    async def _read_table(self) -> None:
+        page = await self._of("status", Status)
+        self.board.learn(page.workers, time.time())
+        while page.more and page.workers:
+            page = await self._of("status", Status, Page(after=page.workers[-1].worker))
+            self.board.learn(page.workers, time.time())
+        self.board.strangers.clear()
+        self._knobs_due = True
+
+    async def _read_knobs(self) -> None:
+        first = page = await self._of("knobs", KnobTable)
+        values = dict(first.values)
+        while page.more and page.values:
+            page = await self._of("knobs", KnobTable, Page(after=list(page.values)[-1]))
+            values |= page.values
+        rows = knob_rows(first, values, self._standbys)
+        self.record.knob_values = {  # a knob that differs between workers has no one value before
+            row["name"]: row["values"][0][0] for row in rows if len(row["values"]) == 1
+        }
+        if rows != self.knobs:
+            self.knobs, self.knobs_version = rows, self.knobs_version + 1
+
+    async def _of(self, verb: str, answer: type[_T], page: Page | None = None) -> _T:
+        body = b"" if page is None else msgspec.json.encode(page)
+        reply = await self._client.ask(verb, body, _ANSWER_S)
+        try:
+            return msgspec.json.decode(reply, type=answer)
+        except UNREADABLE:
+            with suppress(*UNREADABLE):
+                raise RequestError(msgspec.json.decode(reply, type=Answer).text) from None
+            raise RequestError(f"{verb}: need a {answer.__name__} as the answer") from None
+
+
+def _started_s(root: Path) -> float:
+    """Return when the record began, seconds since the epoch; 0 if it is not on this host."""
+    with suppress(OSError, IndexError, *UNREADABLE):
+        meta = (epoch_folder(root, epochs(root)[0]) / META).read_bytes()
+        return msgspec.json.decode(meta, type=Meta).started_ns / SECOND_NS
+    return 0.0
+
+
+def _waiting(status: Status) -> frozenset[str]:
+    return frozenset(one.proposal for one in status.waiting)
+
+
+def forecasts_of(status: Status) -> list[Forecast]:
+    """Return the newest forecast of each active predictor, also where no worker is at risk."""
+    at_risk: dict[str, list[AtRisk]] = {
+        plugin.name: [] for plugin in status.plugins if plugin.kind == "predictor"
+    }
+    for one in status.at_risk:
+        at_risk.setdefault(one.predictor, []).append(one)
+    return [
+        Forecast(
+            id="",
+            predictor=name,
+            horizon_s=max((one.horizon_s for one in some), default=0.0),
+            hazard={one.worker: one.hazard for one in some},
+            why={one.worker: one.why for one in some},
+        )
+        for name, some in at_risk.items()
+    ]

@@ -1,0 +1,189 @@
+"""Run the dashboard: follow the run, and serve its page until SIGINT or SIGTERM."""
+
+import asyncio
+import errno
+import signal
+import socket
+import ssl
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from torchloom_core.config.schema import Config, Dashboard
+from torchloom_core.floor.errors import DashboardError
+from torchloom_core.floor.web_server import listener, served, url_of
+from torchloom_core.live.dashboard.app import application
+from torchloom_core.live.dashboard.auth import LOOPBACK
+from torchloom_core.live.dashboard.backtest import LOOK_EVERY_S, Backtest
+from torchloom_core.live.dashboard.browser import PATIENCE_S
+from torchloom_core.live.dashboard.live import Live
+from torchloom_core.live.dashboard.recorded_run import RecordedRun
+from torchloom_core.live.dashboard.requests import PageRequests
+from torchloom_core.live.dashboard.session_keys import SessionKeys
+from torchloom_core.live.dashboard.slow import RATIO
+from torchloom_core.live.trajectory.layout import run_folder
+from torchloom_core.live.transport.operator import ControlClient
+
+_OPTIONS = {
+    "ws": "websockets-sansio",
+    "ws_max_size": 16_384,
+    "backlog": 256,
+    "timeout_keep_alive": 10,
+    "timeout_graceful_shutdown": 1,
+}
+"""Of uvicorn."""
+
+Ready = Callable[[str], None]
+
+
+async def serve(
+    config: Config, url: str, creds: Path | None, backtest: Backtest, ready: Ready
+) -> None:
+    """Serve a live run until SIGINT or SIGTERM.
+
+    Parameters
+    ----------
+    url, creds
+        The run's broker, and the credentials that decide what the pages may do.
+    backtest : Backtest
+        The expected gains of the policies.
+    ready : callable
+        Called with the link that opens the page, and with a new one whenever it was used.
+
+    Raises
+    ------
+    DashboardError
+        If it cannot listen, or not by TLS with these files.
+    BrokerError
+        If the broker cannot be reached.
+    """
+    with _listener(config.dashboard) as found:
+        client = await ControlClient.connect(url, config.run.name, creds)
+        try:
+            run = config.run.name
+            root = run_folder(Path(config.weaver.state_dir), run)
+            live = Live(client, run, config.weaver.stale_after_s, root)
+            await live.listen()
+            await _serve(config, found, run, live, PageRequests(client), backtest, ready)
+        finally:
+            await client.close()
+
+
+async def serve_recorded(config: Config, root: Path, backtest: Backtest, ready: Ready) -> None:
+    """Serve a recorded run until SIGINT or SIGTERM.
+
+    Parameters
+    ----------
+    root : Path
+        Its trajectory.
+    backtest, ready
+        As of :func:`serve`.
+
+    Raises
+    ------
+    DashboardError
+        As :func:`serve`.
+    StateError
+        If there is no trajectory, or it cannot be read.
+    """
+    recorded = RecordedRun(root, config.weaver.stale_after_s)
+    with _listener(config.dashboard) as found:
+        await _serve(config, found, recorded.run, recorded, None, backtest, ready)
+
+
+async def _serve(
+    config: Config,
+    found: socket.socket,
+    run: str,
+    state: Live | RecordedRun,
+    requests: PageRequests | None,
+    backtest: Backtest,
+    ready: Ready,
+) -> None:
+    state.board.slow.ratio = float(config.policies.get("straggler", {}).get("ratio", RATIO))
+    dashboard, loop, stop = config.dashboard, asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    secure = bool(dashboard.certificate)
+    where = url_of(found, secure=secure)
+    keys = SessionKeys(Path(config.weaver.state_dir) / "dashboard")
+
+    def print_link() -> None:
+        ready(f"{where}/?token={keys.token}")
+
+    hosts = hosts_of(dashboard.host, dashboard.names)
+    app = application(state, requests, keys, run, hosts, secure=secure, on_entry=print_link)
+    tls = {"ssl_certfile": dashboard.certificate, "ssl_keyfile": dashboard.key} if secure else {}
+    async with served(app, found, **_OPTIONS, **tls):
+        print_link()
+        following = asyncio.create_task(state.follow())
+        watching = asyncio.create_task(_watch(state, backtest))
+        stopping = asyncio.create_task(stop.wait())
+        tasks = {following, watching, stopping}
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+        for task in done:
+            task.result()
+
+
+async def _watch(state: Live | RecordedRun, backtest: Backtest) -> None:
+    """Show the newest backtest, for ever."""
+    while True:
+        state.backtest = await asyncio.to_thread(backtest.shown)
+        await asyncio.sleep(LOOK_EVERY_S)
+
+
+def _listener(dashboard: Dashboard) -> socket.socket:
+    """Return where the dashboard listens; DashboardError if it cannot."""
+    _check_tls(dashboard.certificate, dashboard.key)
+    try:
+        found = listener(dashboard.host, dashboard.port)
+    except OSError as error:
+        why = f"cannot listen on {dashboard.host}:{dashboard.port}: {error.strerror or error}"
+        if error.errno == errno.EADDRINUSE:
+            why += (
+                "; need another port in [dashboard], or by `torchloom dashboard --port`: 0 for any"
+            )
+        raise DashboardError(f"[dashboard]: {why}") from None
+    if sys.platform == "linux":
+        # Otherwise data for a browser that takes none stays in memory for as long as that lasts.
+        patience_ms = round(1000 * PATIENCE_S)
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, patience_ms)
+    return found
+
+
+def hosts_of(host: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names by which a browser may reach the dashboard.
+
+    Examples
+    --------
+    >>> hosts_of("::1", ("gpu7",))
+    ('127.0.0.1', 'localhost', '[::1]', '[::1]', 'gpu7')
+    """
+    given = (f"[{name}]" if ":" in name else name for name in (host, *names))
+    return (*LOOPBACK, *given)
+
+
+def _check_tls(certificate: str, key: str) -> None:
+    """Raise DashboardError, which names the file, if uvicorn could not serve with these."""
+    if not certificate:
+        return
+    for name, path, holds in (
+        ("certificate", certificate, "CERTIFICATE-----"),
+        ("key", key, "PRIVATE KEY-----"),
+    ):
+        need = f"[dashboard] {name}: need a PEM file with a {name} in it, was {path}"
+        try:
+            text = Path(path).read_text(encoding="ascii", errors="replace")
+        except OSError as error:
+            raise DashboardError(f"{need}: {error.strerror}") from None
+        if holds not in text:
+            raise DashboardError(f"{need}: there is none in it")
+    try:
+        # Without a password openssl would ask for one at the terminal.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
+    except (OSError, ssl.SSLError) as error:
+        why = getattr(error, "reason", "") or error.strerror or error.__class__.__name__
+        need = "need a certificate and its own key, without a password"
+        raise DashboardError(f"[dashboard]: {need}, was {certificate} and {key}: {why}") from None

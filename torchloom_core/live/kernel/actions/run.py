@@ -1,0 +1,133 @@
+"""The run as the kinds of action see it: workers, plans under way, desired values."""
+
+from collections.abc import Iterable
+
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.live.dispatch.commands import Commands
+from torchloom_core.live.dispatch.under_way import UnderWay
+from torchloom_core.live.fleet.absent import why_not_present, why_not_training
+from torchloom_core.live.fleet.desired_knobs import DesiredKnobs
+from torchloom_core.live.fleet.guards import Guards
+from torchloom_core.live.fleet.held_standbys import HeldStandbys
+from torchloom_core.live.fleet.launches import Launches
+from torchloom_core.live.fleet.run_pause import RunPause
+from torchloom_core.live.fleet.state import FleetState
+from torchloom_core.live.fleet.steering import Steering
+from torchloom_core.wire.events import Notice, Output
+from torchloom_core.wire.knobs import find_spec
+from torchloom_core.wire.messages import KnobSpec, KnobValue, Operation, WriteLog
+from torchloom_core.wire.plans import Stage
+
+NAMED = 3
+"""How many workers a message names at most."""
+
+_LEAVING = frozenset({"gone", "left", "draining"})
+
+
+class Run:
+    """What the kinds of action read, and the state that they share.
+
+    Attributes
+    ----------
+    now_ns : int
+        Time of the present input; the kernel sets it.
+    stale_ns : int
+        A worker without a heartbeat for longer is unreachable, nanoseconds.
+    """
+
+    def __init__(
+        self,
+        fleet: FleetState,
+        commands: Commands,
+        guards: Guards,
+        stale_after_s: float,
+        steering: Steering,
+    ) -> None:
+        self.fleet = fleet
+        self.commands = commands
+        self.guards = guards
+        self.plans = UnderWay()
+        self.pauses = RunPause(fleet, stale_after_s)
+        self.desired = DesiredKnobs()
+        self.launches = Launches(fleet, self.desired, stale_after_s)
+        self.steering = steering
+        self.held_standbys = HeldStandbys(fleet, steering)
+        self.stale_ns = round(stale_after_s * SECOND_NS)
+        self.now_ns = 0
+
+    # --- workers ---
+
+    def rows_in(self, *states: str) -> list[int]:
+        """Return the rows of the workers in one of the states."""
+        return [row for row, state in enumerate(self.fleet.state) if state in states]
+
+    def able(self, rows: Iterable[int], verb: str) -> list[int]:
+        """Return those of the rows whose Threadlet supports the verb."""
+        return [row for row in rows if verb in self.fleet.hello[row].actuators]
+
+    def reachable(self, rows: Iterable[int]) -> list[int]:
+        """Return those of the rows that are not unreachable."""
+        return [row for row in rows if self.fleet.last_seen_ns(row) >= self.now_ns - self.stale_ns]
+
+    def voters(self) -> list[int]:
+        """Return the rows of the training workers that can agree on a step."""
+        return self.able(self.rows_in("training", "paused"), "fenced_change")
+
+    def members(self, group: str) -> list[int]:
+        """Return the rows of a group that trains."""
+        return self.fleet.groups("training", "paused").get(group, [])
+
+    def standby_members(self, group: str) -> list[int]:
+        """Return the rows of a standby group."""
+        return self.fleet.groups("standby").get(group, [])
+
+    def stays(self, row: int) -> bool:
+        """Return whether the worker is neither gone nor leaving."""
+        return self.fleet.state[row] not in _LEAVING
+
+    def training_groups(self) -> set[str]:
+        """Return the replica groups that train."""
+        return set(self.fleet.groups("training", "paused"))
+
+    def spec(self, knob: str) -> KnobSpec:
+        """Return a knob's specification; raises KnobError if no worker has the knob."""
+        return find_spec(knob, self.fleet.knob_specs.values())
+
+    def in_use(self, knob: str) -> list[KnobValue]:
+        """Return the present values of a knob on all workers, and its desired ones."""
+        present = [
+            values[knob]
+            for row, values in enumerate(self.fleet.knobs)
+            if self.fleet.state[row] != "gone" and knob in values
+        ]
+        return [*present, *self.desired.values(knob)]
+
+    # --- commands ---
+
+    def stage(self, rows: Iterable[int], operation: Operation) -> Stage:
+        """Return the stage that sends the operation to the workers of these rows."""
+        hellos = [self.fleet.hello[row] for row in rows]
+        incarnations = tuple((hello.worker, hello.incarnation) for hello in hellos)
+        return Stage(operation=operation, incarnations=incarnations)
+
+    def issue(self, stage: Stage, cause: str) -> list[Output]:
+        """Issue the stage's commands."""
+        outputs: list[Output] = []
+        for worker, incarnation in stage.incarnations:
+            outputs += self.commands.issue(worker, incarnation, stage.operation, cause, self.now_ns)
+        return outputs
+
+    def notify(self, notice: Notice, cause: str) -> list[Output]:
+        """Return a notice of a worker and the command that writes it to the trainer's log."""
+        able = self.able([self.fleet.row_of[notice.worker]], "write_log")
+        return [notice, *self.issue(self.stage(able, WriteLog(text=notice.text)), cause)]
+
+    # --- obstacles that several kinds meet ---
+
+    def not_training(self, group: str) -> str:
+        """Return why the group is not a training group, or an empty string."""
+        return why_not_training(self.fleet, group)
+
+    def not_present(self, worker: str) -> str:
+        """Return why the worker cannot be acted on, or an empty string."""
+        return why_not_present(self.fleet, worker)

@@ -1,0 +1,139 @@
+"""Delay the answers to heartbeats, to detect at once that their sender has ended.
+
+A Manager sends its next heartbeat 100 ms after the answer to the last one. The answer is delayed
+and the call watched: if it is cut off, the process has ended or its Manager was shut down, and the
+group is removed at once. Between two heartbeats the connection is checked instead.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from torchloom_core.live.lighthouse.connections import GroupConnections, far_ends
+from torchloom_core.live.lighthouse.heartbeat_gaps import HeartbeatGaps
+from torchloom_core.live.lighthouse.quorum import Electorate
+
+
+class Heartbeats:
+    """The heartbeat calls of all groups.
+
+    Parameters
+    ----------
+    electorate : Electorate
+        Gets the heartbeats.
+    hold_s : float
+        Delay of an answer, seconds; 0: none, and the end of a sender is not detected.
+    now_s : callable
+        The time.
+    ended : callable
+        Called with the replica id of a group that has ended.
+    """
+
+    def __init__(
+        self,
+        electorate: Electorate,
+        hold_s: float,
+        now_s: Callable[[], float],
+        ended: Callable[[str], None],
+    ) -> None:
+        self._electorate = electorate
+        self._hold_s = hold_s
+        self._now_s = now_s
+        self._ended = ended
+        self._newest_calls: dict[str, object] = {}
+        self._held_back: set[asyncio.Future[None]] = set()
+        self._gaps: dict[str, HeartbeatGaps] = {}
+        self._connections = GroupConnections()
+
+    async def take(self, replica_id: str, peer: str) -> None:
+        """Note that a group is alive, and return late, to detect if it ends meanwhile."""
+        if not self._hold_s:
+            self._electorate.beat(replica_id, self._now_s())
+        elif self._connections.is_own(replica_id, peer):
+            await self._take_own(replica_id)
+        else:
+            await self._take_another(replica_id, peer)
+
+    async def _take_own(self, replica_id: str) -> None:
+        self._electorate.beat(replica_id, self._now_s())
+        gaps = self._gaps.setdefault(replica_id, HeartbeatGaps())
+        gaps.end()
+        call = self._newest_calls[replica_id] = object()
+        try:
+            await self._hold_back()
+        except asyncio.CancelledError:
+            is_newest = self._newest_calls.get(replica_id) is call
+            if is_newest and not self._connections.move(replica_id):  # it has not reconnected
+                self._end(replica_id)
+            raise
+        finally:
+            if self._newest_calls.get(replica_id) is call:
+                del self._newest_calls[replica_id]
+        if replica_id not in self._newest_calls:
+            gaps.begin()
+
+    async def _take_another(self, replica_id: str, peer: str) -> None:
+        """Take a heartbeat over a connection that is not the group's own, but may become it."""
+        try:
+            with self._connections.another(replica_id, peer):
+                await self._hold_back()
+        except asyncio.CancelledError:
+            if self._connections.is_own(replica_id, peer):
+                self._end(replica_id)
+            raise
+        speaks = replica_id in self._newest_calls or replica_id not in self._gaps
+        if not speaks and self._connections.is_own(replica_id, peer):  # by now
+            self._gaps[replica_id].begin()
+
+    def note_request(self, replica_id: str, peer: str) -> None:
+        """Remember the connection of a group's quorum request."""
+        self._connections.note_request(replica_id, peer)
+
+    def exclude(self, asleep_s: float, now_s: float) -> None:
+        """Exclude a time in which the lighthouse did not run from all gaps."""
+        for gaps in self._gaps.values():
+            gaps.exclude(asleep_s, now_s)
+
+    def look_for_ends(self) -> None:
+        """Find the groups whose heartbeat is overdue and whose connection is closed."""
+        now_s = self._now_s()
+        due = [(r, gaps) for r, gaps in self._gaps.items() if gaps.is_due(now_s)]
+        there = far_ends() if due else None
+        for replica_id, gaps in due:
+            is_gone = there is not None and self._connections.is_gone(replica_id, there)
+            if is_gone and self._connections.move(replica_id):  # it uses another one by now
+                gaps.end()
+                self._electorate.beat(replica_id, now_s)
+            elif is_gone or gaps.is_over(now_s):
+                self._end(replica_id)
+            elif replica_id not in self._electorate.heartbeats:
+                self._forget(replica_id)
+        self._connections.forget_all_but(self._electorate.heartbeats.keys())
+
+    def close(self) -> None:
+        """Answer all delayed heartbeats, so that our shutdown does not look like their end."""
+        for wake in self._held_back:
+            _wake(wake)
+
+    async def _hold_back(self) -> None:
+        loop = asyncio.get_running_loop()
+        wake = loop.create_future()
+        timer = loop.call_later(self._hold_s, _wake, wake)
+        self._held_back.add(wake)
+        try:
+            await wake
+        finally:
+            timer.cancel()
+            self._held_back.discard(wake)
+
+    def _end(self, replica_id: str) -> None:
+        self._forget(replica_id)
+        self._ended(replica_id)
+
+    def _forget(self, replica_id: str) -> None:
+        self._gaps.pop(replica_id, None)
+        self._connections.forget(replica_id)
+
+
+def _wake(waits: asyncio.Future[None]) -> None:
+    if not waits.done():
+        waits.set_result(None)

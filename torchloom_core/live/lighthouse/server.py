@@ -1,0 +1,274 @@
+"""Run a lighthouse: gRPC for Managers, a page for people, and the link to the Weaver."""
+
+import asyncio
+import logging
+import re
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import grpc
+import msgspec
+
+from torchloom_core.floor.errors import LighthouseError, MessageError
+from torchloom_core.floor.web_server import listener, served, url_of
+from torchloom_core.live.lighthouse import protocol
+from torchloom_core.live.lighthouse.front import Front, listeners
+from torchloom_core.live.lighthouse.membership import Member, Rules, SavedState
+from torchloom_core.live.lighthouse.quorum import Electorate
+from torchloom_core.live.lighthouse.service import Service
+from torchloom_core.live.lighthouse.state_file import StateFile, id_by_the_clock
+from torchloom_core.live.lighthouse.status_page import application
+from torchloom_core.live.lighthouse.weaver_link import Steering, WeaverLink
+
+_log = logging.getLogger(__name__)
+
+_GRPC_OPTIONS = (
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_send_message_length", -1),
+    # By default gRPC cancels calls beyond 1000 pending ones, which a large run exceeds.
+    ("grpc.server.max_pending_requests", 1 << 20),
+    ("grpc.server.max_pending_requests_hard_limit", 1 << 20),
+    # A host that lost its power does not close its connections.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+)
+_ADDRESS = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[^\[\]:/\s]+)):(?P<port>\d{1,5})")
+_LOOPBACK = "127.0.0.1"
+_HELD_SHARE = 0.4
+_STOP_S = 0.5
+"""Time to answer pending calls at the end."""
+
+_LISTEN_S = 1.0
+"""Managers send ten heartbeats per second while there is no lighthouse."""
+
+_LONGEST_HOLD_S = 2.0
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of a lighthouse; times in seconds.
+
+    Attributes
+    ----------
+    bind, status_bind : str
+        Addresses for Managers and for the page, ``host:port``; no page if the latter is empty.
+    rules : Rules
+        torchft's settings.
+    tick_s : float
+        How often to check whether a quorum can be formed.
+    hold_s : float, optional
+        Delay of the answer to a heartbeat; absent: 2 s or 0.4 of the heartbeat timeout.
+    run : str
+        The training run.
+    state : Path, optional
+        The state file for restarts.
+    standby : bool
+        Wait until the lighthouse that uses this state has ended.
+    expect : tuple of str
+        Replica groups to wait for, if there is no state.
+    url, creds
+        The Weaver's broker; if empty, the Weaver cannot steer.
+    """
+
+    bind: str
+    status_bind: str
+    rules: Rules
+    tick_s: float = 0.1
+    hold_s: float | None = None
+    run: str = "run"
+    state: Path | None = None
+    standby: bool = False
+    expect: tuple[str, ...] = ()
+    url: str = ""
+    creds: Path | None = None
+
+
+def address(text: str, option: str) -> tuple[str, int]:
+    """Return host and port of ``host:port``; an IPv6 host is in brackets.
+
+    Raises
+    ------
+    LighthouseError
+        If the text is not ``host:port``.
+
+    Examples
+    --------
+    >>> address("[::]:29510", "--bind"), address("localhost:0", "--bind")
+    (('::', 29510), ('localhost', 0))
+    """
+    match = _ADDRESS.fullmatch(text)
+    if match is None or int(match["port"]) > 65_535:
+        raise LighthouseError(f"{option}: need host:port, such as [::]:29510, was {text!r}")
+    return match["v6"] or match["host"], int(match["port"])
+
+
+async def serve(settings: Settings, ready: Callable[[str], None]) -> None:
+    """Serve until SIGINT or SIGTERM, or SIGUSR1 while no group is alive.
+
+    ``ready`` is called with a line that has the URL.
+
+    Raises
+    ------
+    LighthouseError
+        If it cannot listen, or the state cannot be used.
+    """
+    hold_s = _hold_s(settings)
+    address(settings.bind, "--bind")
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with AsyncExitStack() as stack:
+        state = StateFile(settings.state, settings.run) if settings.state else None
+        if state is not None:
+            stack.callback(state.close)
+            if not await _unless(stop, state.take(wait=settings.standby)):
+                return
+        found = state.load() if state else None
+        lowest_id = id_by_the_clock()
+        saved, epoch = found or (SavedState(quorum_id=lowest_id), 0)
+        now_s = time.monotonic()
+        electorate = Electorate(
+            settings.rules,
+            saved,
+            now_s,
+            requests=last_requests(state, saved),
+            lowest_id=lowest_id,
+        )
+        if found is None:
+            electorate.delay_until(now_s + _LISTEN_S)
+            electorate.expect(settings.expect, now_s + settings.rules.join_timeout_s)
+        service = Service(
+            electorate,
+            hold_s=hold_s,
+            tick_s=settings.tick_s,
+            state=state,
+            epoch=epoch,
+        )
+
+        def end_if_empty() -> None:
+            if electorate.is_empty:
+                stop.set()
+
+        loop.add_signal_handler(signal.SIGUSR1, end_if_empty)
+        page = _page_listener(settings.status_bind)
+        port = await listen(settings.bind, service, stack, page)
+        await service.save()
+        parts = [service.tick()]
+        if settings.url:
+            restored = found is not None
+            steering = Steering(service, settings.run, restored=restored, now_s=service.now_s)
+            link = WeaverLink(steering, settings.run, settings.url, settings.creds)
+            service.on_change = link.changed
+            parts.append(link.run())
+        tasks: list[asyncio.Task[Any]] = [asyncio.create_task(part) for part in parts]
+        tasks.append(asyncio.create_task(stop.wait()))
+        stack.push_async_callback(_cancel, tasks)
+        host = address(settings.bind, "--bind")[0]
+        name = socket.gethostname() if host in ("::", "0.0.0.0") else host
+        where = f"http://{f'[{name}]' if ':' in name else name}:{port}"
+        shown = f", its page is {url_of(page)}/status" if page else ""
+        ready(f"Lighthouse is ready on {where}{shown}")
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+
+
+def last_requests(state: StateFile | None, saved: SavedState) -> tuple[Member, ...]:
+    """Return the requests of the last quorum's members, if known."""
+    reply = state.last_reply() if state else b""
+    try:
+        quorum = protocol.decode_quorum(reply)
+    except MessageError:
+        return ()
+    return quorum.members if quorum.quorum_id == saved.quorum_id else ()
+
+
+def _hold_s(settings: Settings) -> float:
+    timeout_s = settings.rules.heartbeat_timeout_s
+    safe_s = min(_LONGEST_HOLD_S, _HELD_SHARE * timeout_s)
+    hold_s = safe_s if settings.hold_s is None else settings.hold_s
+    if hold_s > timeout_s / 2:
+        raise LighthouseError(
+            f"--heartbeat_hold_ms: need at most half of --heartbeat_timeout_ms, "
+            f"{timeout_s * 500:g}, was {hold_s * 1000:g}"
+        )
+    return hold_s
+
+
+async def listen(
+    bind: str, service: Service, stack: AsyncExitStack, page: socket.socket | None = None
+) -> int:
+    """Serve Managers, and HTTP on the same port, until ``stack`` is closed; return the port.
+
+    ``page`` is another listener for HTTP alone.
+
+    Raises
+    ------
+    LighthouseError
+        If it cannot listen there.
+    """
+    try:
+        found = listeners(*address(bind, "--bind"))
+    except OSError as error:
+        why = error.strerror or error
+        raise LighthouseError(f"--bind: cannot listen on {bind}: {why}") from None
+    for one in found:
+        stack.callback(one.close)
+    server = grpc.aio.server(options=_GRPC_OPTIONS)
+    server.add_generic_rpc_handlers((_Handlers(service.methods()),))
+    http = listener(_LOOPBACK, 0)
+    front = Front(int(server.add_insecure_port(f"{_LOOPBACK}:0")), int(http.getsockname()[1]))
+    service.caller = front.caller
+    pages = [http, page] if page else [http]
+    await stack.enter_async_context(served(application(service), *pages, ws="none"))
+    await stack.enter_async_context(front.serving(found))
+    await server.start()
+    stack.push_async_callback(server.stop, _STOP_S)
+    stack.callback(service.close)
+    return int(found[0].getsockname()[1])
+
+
+class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpcio has no types
+    def __init__(self, methods: dict[str, grpc.RpcMethodHandler]) -> None:
+        self._methods = methods
+
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+        return self._methods.get(details.method)
+
+
+def _page_listener(bind: str) -> socket.socket | None:
+    """Return a listener for the page beside the main port, or None."""
+    if not bind:
+        return None
+    try:
+        return listener(*address(bind, "--status_bind"))
+    except OSError as error:
+        why = error.strerror or error
+        _log.warning(
+            "--status_bind: cannot listen on %s: %s; the page is on the main port only",
+            bind,
+            why,
+        )
+        return None
+
+
+async def _unless(stop: asyncio.Event, waiting: "asyncio._CoroutineLike[None]") -> bool:
+    """Await ``waiting``; return False if ``stop`` was set first."""
+    task, stopping = asyncio.create_task(waiting), asyncio.create_task(stop.wait())
+    await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    over = not task.done()
+    await _cancel([task, stopping]) if over else stopping.cancel()
+    if not over:
+        task.result()
+    return not over
+
+
+async def _cancel(tasks: Iterable["asyncio.Task[Any]"]) -> None:
+    pending = list(tasks)
+    for task in pending:
+        task.cancel()
+    await asyncio.gather(*pending, return_exceptions=True)

@@ -1,0 +1,273 @@
+"""Read the recorded epochs of a run, also those that were cut short or are still running."""
+
+import itertools
+import re
+import stat
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from torchloom_core.config.schema import Config
+from torchloom_core.floor.errors import StateError
+from torchloom_core.floor.files import open_regular
+from torchloom_core.floor.suggest import listed
+from torchloom_core.live.dispatch.policy_guard import OVERRAN
+from torchloom_core.live.trajectory.columns import decode
+from torchloom_core.live.trajectory.earlier_names import renamed_config, renamed_line
+from torchloom_core.live.trajectory.layout import (
+    FORMAT,
+    META,
+    TELEMETRY_SCHEMA,
+    Line,
+    Meta,
+    part_paths,
+    state_error,
+)
+from torchloom_core.live.trajectory.parts import whole_bytes
+from torchloom_core.wire.codec import UNREADABLE
+from torchloom_core.wire.events import Input, PolicyFailed, RecordingGap
+from torchloom_core.wire.messages import Telemetry
+
+_line_decoder = msgspec.json.Decoder(Line)
+_input_decoder: msgspec.json.Decoder[Input] = msgspec.json.Decoder(Input)
+_meta_decoder = msgspec.json.Decoder(Meta)
+
+_EPOCH = re.compile(r"epoch-\d{6,}")
+
+_NAMED = 3
+
+_T = TypeVar("_T")
+
+
+class Recorded(NamedTuple):
+    """One kernel input and its outputs, each as the recorded JSON."""
+
+    seq: int
+    ts_recv_ns: int
+    message: Telemetry | Input
+    outputs: tuple[bytes, ...]
+
+
+class EpochRecord:
+    """The record of one epoch, one process of the Weaver.
+
+    A record torn by a crash at the end of a file is skipped; a damaged one anywhere else raises
+    StateError with the file and the line or row.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        path = folder / META
+        self.meta = _decode(_meta_decoder, _read(path), str(path))
+        if self.meta.v > FORMAT:
+            raise StateError(f"{path}: need format <= {FORMAT}, was {self.meta.v}")
+
+    @property
+    def is_earlier(self) -> bool:
+        """Whether an older version recorded it: names are translated, texts are not compared."""
+        return self.meta.v < FORMAT
+
+    @cached_property
+    def config(self) -> Config:
+        """The config of this epoch; StateError if this version does not know all of its keys."""
+        try:
+            config = self.meta.config
+            return msgspec.convert(renamed_config(config) if self.is_earlier else config, Config)
+        except msgspec.ValidationError as error:
+            raise StateError(f"{self.folder / META}: config: {error}") from None
+
+    def inputs(self) -> Iterator[Recorded]:
+        """Yield every input in the order in which the kernel received it.
+
+        After an unfinished flush the inputs end before the first missing one, so the result is
+        always a complete beginning. Inputs that were not recorded are skipped at the
+        :class:`~torchloom_core.wire.events.RecordingGap` that names them.
+        """
+        # Telemetry is written after events: listed first, it is never ahead of them.
+        rows = itertools.chain.from_iterable(map(decode, self.record_batches()))
+        row = next(rows, None)
+        groups = self._groups()
+        group = next(groups, None)
+        seq = 1
+        while True:
+            if row is not None and row.seq == seq:
+                yield Recorded(seq, row.ts_recv_ns, row.batch, ())
+                row = next(rows, None)
+                seq += 1
+            elif group is not None and group.seq == seq:
+                yield group
+                group = next(groups, None)
+                seq += 1
+            elif group is not None and _is_gap_from(seq, group):
+                seq = group.seq
+            elif row is not None:
+                raise StateError(f"{self.folder}: input {seq} is missing before {row.seq}")
+            else:
+                return
+
+    def overruns(self) -> list[tuple[int, str, str]]:
+        """Return ``(seq, policy, detail)`` of every policy that exceeded its time budget.
+
+        The time that a policy takes is the only thing that a replay cannot reproduce.
+        """
+        found = []
+        for line in self.lines():
+            if line.kind == "policy_failed":
+                failure = msgspec.json.decode(line.body, type=PolicyFailed)
+                if failure.rule == OVERRAN:
+                    found.append((line.seq, failure.policy, failure.detail))
+        return found
+
+    def lines(self) -> Iterator[Line]:
+        """Yield every complete line of the events files."""
+        for _, line in self._placed_lines():
+            yield line
+
+    def events_after(self, seq: int) -> Iterator[Recorded]:
+        """Yield every complete input after ``seq``, except telemetry."""
+        for recorded in self._groups(self._parts_after(seq)):
+            if recorded.seq > seq:
+                yield recorded
+
+    def record_batches(self) -> Iterator[Any]:
+        """Return the telemetry as ``pyarrow.RecordBatch``, columns as in ``TELEMETRY_SCHEMA``.
+
+        Rows appended after this call are not included.
+        """
+        sizes = [(path, path.stat().st_size) for path in part_paths(self.folder, "telemetry")]
+        return _record_batches(sizes)
+
+    def _parts_after(self, seq: int) -> list[Path]:
+        """Return the parts of the events file, from the one that contains ``seq``."""
+        paths = part_paths(self.folder, "events")
+        first = 0
+        for number, path in enumerate(paths):
+            try:
+                with open_regular(path) as file:
+                    head = file.readline()
+            except OSError as error:
+                raise state_error(path, "cannot be read", error) from None
+            if head.endswith(b"\n") and _decode(_line_decoder, head, f"{path}:1").seq <= seq:
+                first = number
+        return paths[first:]
+
+    def _placed_lines(self, paths: Sequence[Path] = ()) -> Iterator[tuple[str, Line]]:
+        paths = paths or part_paths(self.folder, "events")
+        for path in paths:
+            data = _read(path)
+            end, _ = whole_bytes(data, "events")
+            if end < len(data) and path != paths[-1]:
+                raise StateError(f"{path}: the last line is cut off, and a later part exists")
+            for number, text in enumerate(data[:end].splitlines(), start=1):
+                place = f"{path}:{number}"
+                line = _decode(_line_decoder, text, place)
+                _check_text(line.body, place)
+                yield place, renamed_line(line) if self.is_earlier else line
+
+    def _groups(self, paths: Sequence[Path] = ()) -> Iterator[Recorded]:
+        """Yield every input that has a line, once the lines of all its outputs are complete."""
+        seq = 0
+        lines = self._placed_lines(paths)
+        for place, line in lines:
+            if line.n != 0 or line.seq <= seq:
+                raise StateError(f"{place}: need an input after {seq}, was {line.seq}.{line.n}")
+            seq = line.seq
+            message = _decode(_input_decoder, line.body, place)
+            outputs = []
+            for n, (place_out, output) in enumerate(itertools.islice(lines, line.outputs), 1):
+                if (output.seq, output.n) != (seq, n):
+                    raise StateError(
+                        f"{place_out}: need output {seq}.{n}, was {output.seq}.{output.n}"
+                    )
+                outputs.append(bytes(output.body))
+            if len(outputs) == line.outputs:
+                yield Recorded(seq, line.ts_ns, message, tuple(outputs))
+
+
+def _is_gap_from(seq: int, group: Recorded) -> bool:
+    return isinstance(group.message, RecordingGap) and group.message.first == seq
+
+
+def read_epochs(root: Path) -> list[EpochRecord]:
+    """Return the epochs recorded under a run's folder, oldest first.
+
+    Raises
+    ------
+    StateError
+        If there is no such folder, it has no epoch, or a ``meta.json`` in it cannot be read.
+    """
+    try:
+        there = stat.S_ISDIR(root.stat().st_mode)
+    except (OSError, ValueError):
+        there = False
+    if not there:
+        raise StateError(f"{root!s:.300}: no such folder: need the folder of a trajectory")
+    folders = [path for path in root.iterdir() if _EPOCH.fullmatch(path.name)]
+    if not folders:
+        within = sorted({str(record.parent) for record in _epoch_folders_below(root)})
+        hint = f"; found one at {listed(within, _NAMED)}" if within else ""
+        raise StateError(f"{root!s:.300}: no epoch-* in it: need the folder of a trajectory{hint}")
+    # A Weaver that was killed before its meta.json was written has recorded nothing.
+    found = [EpochRecord(folder) for folder in folders if (folder / META).exists()]
+    return sorted(found, key=lambda record: record.meta.epoch)
+
+
+def _epoch_folders_below(root: Path) -> list[Path]:
+    found = [path for pattern in ("*/epoch-*", "*/*/epoch-*") for path in root.glob(pattern)]
+    return [path for path in found if _EPOCH.fullmatch(path.name)]
+
+
+def _record_batches(sizes: list[tuple[Path, int]]) -> Iterator[Any]:
+    for path, size in sizes:
+        data = _read(path)[:size]
+        end, torn = whole_bytes(data, "telemetry")
+        rows = 0
+        if end:
+            stream = None
+            while True:
+                try:
+                    stream = stream or _stream(data[:end])
+                    batch = stream.read_next_batch()
+                    batch.validate(full=True)
+                except StopIteration:
+                    break
+                except (OSError, ValueError, pa.ArrowException) as error:
+                    raise StateError(f"{path}: row {rows}: {error}") from None
+                yield batch
+                rows += batch.num_rows
+        if end < len(data) and not (torn and path == sizes[-1][0]):
+            raise StateError(f"{path}: row {rows}: damaged record batch before the end of the file")
+
+
+def _stream(data: bytes) -> Any:
+    stream = pa.ipc.open_stream(data)
+    if not stream.schema.equals(TELEMETRY_SCHEMA):
+        raise ValueError("the columns are not those of telemetry")
+    return stream
+
+
+def _decode(decoder: msgspec.json.Decoder[_T], data: bytes | msgspec.Raw, place: str) -> _T:
+    try:
+        return decoder.decode(data)
+    except UNREADABLE as error:
+        raise StateError(f"{place}: {error}") from None
+
+
+def _check_text(body: msgspec.Raw, place: str) -> None:
+    # The line's decoder does not check the body.
+    try:
+        str(body, "utf-8")
+    except UnicodeDecodeError as error:
+        raise StateError(f"{place}: {error}") from None
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with open_regular(path) as file:
+            return file.read()
+    except OSError as error:
+        raise state_error(path, "cannot be read", error) from None

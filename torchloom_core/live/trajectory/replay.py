@@ -1,0 +1,99 @@
+"""Feed a recorded epoch to a fresh kernel and compare its decisions."""
+
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
+from typing import Protocol
+
+import msgspec
+
+from torchloom_core.live.trajectory.earlier_names import decision_of
+from torchloom_core.live.trajectory.reader import EpochRecord
+from torchloom_core.wire.codec import encode
+from torchloom_core.wire.events import Input, Output, RecordingGap, Verdict
+from torchloom_core.wire.messages import Telemetry
+
+
+class KernelLike(Protocol):
+    """The kernel that a record is replayed into."""
+
+    def step(self, message: Telemetry | Input, ts_ns: int, /) -> Sequence[Output]:
+        """Take one input and return its outputs."""
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """The first output that differs, both as JSON; empty if there was none."""
+
+    seq: int
+    n: int
+    recorded: str
+    replayed: str
+
+
+class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a replay, which ends at the end, the first difference or the first ``gap``.
+
+    Beyond inputs that were not recorded nothing can be replayed.
+
+    ``inputs`` counts all inputs, ``telemetry`` the batches among them; ``outputs`` counts the
+    outputs that were equal bit for bit, ``verdicts`` the verdicts among them. For a record of an
+    older version only decisions are compared, as texts may have changed since.
+    """
+
+    inputs: int
+    telemetry: int
+    outputs: int
+    verdicts: int
+    difference: Difference | None = None
+    gap: RecordingGap | None = None
+
+
+def replay(record: EpochRecord, make_kernel: Callable[[EpochRecord], KernelLike]) -> ReplayReport:
+    """Feed ``record`` to a fresh kernel and compare every output with the recorded one.
+
+    A policy's overrun depends on the machine: ``make_kernel`` passes ``record.overruns()`` to the
+    kernel, which repeats them.
+
+    Raises
+    ------
+    StateError
+        If the files are damaged.
+    """
+    kernel = make_kernel(record)
+    inputs = telemetry = outputs = verdicts = 0
+    difference = gap = None
+    for seq, ts_recv_ns, message, recorded in record.inputs():
+        if any(map(_is_failure, recorded)):
+            break  # the Weaver's own code failed at this input, which ended it
+        if isinstance(message, RecordingGap):
+            gap = message
+            break
+        replayed = kernel.step(message, ts_recv_ns)
+        inputs += 1
+        telemetry += isinstance(message, Telemetry)
+        for n, (old, new) in enumerate(zip_longest(recorded, replayed), start=1):
+            new_bytes = encode(new) if new is not None else b""
+            if not _same(old or b"", new_bytes, is_earlier=record.is_earlier):
+                difference = Difference(
+                    seq=seq, n=n, recorded=(old or b"").decode(), replayed=new_bytes.decode()
+                )
+                break
+            outputs += 1
+            verdicts += isinstance(new, Verdict)
+        if difference is not None:
+            break
+    return ReplayReport(
+        inputs=inputs,
+        telemetry=telemetry,
+        outputs=outputs,
+        verdicts=verdicts,
+        difference=difference,
+        gap=gap,
+    )
+
+
+def _same(old: bytes, new: bytes, *, is_earlier: bool) -> bool:
+    return old == new or (is_earlier and decision_of(old) == decision_of(new))
+
+
+def _is_failure(output: bytes) -> bool:
+    return output.startswith(b'{"type":"input_failed"')

@@ -1,0 +1,189 @@
+"""A trajectory as data frames, and compacted to Parquet."""
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from torchloom_core.live.trajectory.layout import Line, state_error
+from torchloom_core.live.trajectory.reader import read_epochs
+
+# Only needed for data frames; to_tables does without.
+if TYPE_CHECKING:
+    import pandas as pd
+
+_TIME = pa.timestamp("ns", tz="UTC")
+
+_EVENTS_SCHEMA = pa.schema(
+    [
+        ("epoch", pa.int64()),
+        ("seq", pa.int64()),
+        ("n", pa.int64()),
+        ("outputs", pa.int64()),
+        ("ts", _TIME),
+        ("io", pa.string()),
+        ("kind", pa.string()),
+        ("id", pa.string()),
+        ("cause", pa.string()),
+        ("worker", pa.string()),
+        ("body", pa.string()),
+    ]
+)
+
+_NAME = pa.dictionary(pa.int32(), pa.string())
+
+_SAMPLES_SCHEMA = pa.schema(
+    [("ts", _TIME), ("worker", _NAME), ("metric", _NAME), ("value", pa.float64())]
+)
+
+_LINES_AT_ONCE = 1 << 16
+_SAMPLES_AT_ONCE = 1 << 20
+
+
+def events(root: Path, *, kind: str | None = None, worker: str | None = None) -> "pd.DataFrame":
+    """Return the event lines of all epochs, oldest first.
+
+    Columns: ``epoch``, then those of :class:`~torchloom_core.live.trajectory.layout.Line`, with
+    ``ts`` as a time and ``body`` as a dict.
+
+    Raises
+    ------
+    StateError
+        If there is no trajectory, or it is damaged.
+    """
+    import pandas as pd
+
+    found = list(_lines(root, kind, worker))
+    table = _event_table(found)
+    frame: pd.DataFrame = table.drop_columns("body").to_pandas()
+    bodies = [msgspec.json.decode(line.body) for _, line in found]
+    return frame.assign(body=pd.Series(bodies, dtype=object))
+
+
+def telemetry(
+    root: Path, *, worker: str | None = None, metric: str | None = None
+) -> "pd.DataFrame":
+    """Return the samples of all epochs: a row per value, columns ts, worker, metric, value.
+
+    ``ts`` is the time by the worker's clock. Missing values have no row. Rows are in the order in
+    which the Weaver received them.
+
+    Raises
+    ------
+    StateError
+        If there is no trajectory, or it is damaged.
+    """
+    tables = [_SAMPLES_SCHEMA.empty_table(), *_samples(root, worker, metric)]
+    frame: pd.DataFrame = pa.concat_tables(tables).unify_dictionaries().to_pandas()
+    return frame
+
+
+def to_tables(root: Path, out_dir: Path) -> tuple[Path, Path]:
+    """Write ``events.parquet`` and ``telemetry.parquet``, and return their paths.
+
+    Columns are those of :func:`events`, with ``body`` as JSON text, and of :func:`telemetry`.
+
+    Raises
+    ------
+    StateError
+        If there is no trajectory, it is damaged, or ``out_dir`` cannot be written.
+    """
+    event_path, sample_path = out_dir / "events.parquet", out_dir / "telemetry.parquet"
+    lines = _lines(root)
+    try:
+        out_dir.mkdir(parents=True, exist_ok=True)
+        with pq.ParquetWriter(event_path, _EVENTS_SCHEMA, compression="zstd") as parquet:
+            while some := list(itertools.islice(lines, _LINES_AT_ONCE)):
+                parquet.write_table(_event_table(some))
+        with pq.ParquetWriter(
+            sample_path,
+            _SAMPLES_SCHEMA,
+            compression="zstd",
+            use_dictionary=["worker", "metric"],
+            use_byte_stream_split=["value"],
+        ) as parquet:
+            for table in _gathered(_samples(root)):
+                parquet.write_table(table)
+    except OSError as error:
+        raise state_error(out_dir, "cannot be written", error) from None
+    return event_path, sample_path
+
+
+def _lines(
+    root: Path, kind: str | None = None, worker: str | None = None
+) -> Iterator[tuple[int, Line]]:
+    for record in read_epochs(root):
+        for line in record.lines():
+            if (kind is None or line.kind == kind) and (worker is None or line.worker == worker):
+                yield record.meta.epoch, line
+
+
+def _event_table(found: list[tuple[int, Line]]) -> Any:
+    rows = [
+        {
+            **{field: getattr(line, field) for field in line.__struct_fields__},
+            "epoch": epoch,
+            "ts": line.ts_ns,
+            "body": bytes(line.body).decode(),
+        }
+        for epoch, line in found
+    ]
+    return pa.Table.from_pylist(rows, schema=_EVENTS_SCHEMA)
+
+
+def _samples(root: Path, worker: str | None = None, metric: str | None = None) -> Iterator[Any]:
+    for record in read_epochs(root):
+        for rows in record.record_batches():
+            chosen = rows if worker is None else rows.filter(pc.equal(rows["worker"], worker))
+            if chosen.num_rows:
+                yield _long(chosen, metric)
+
+
+def _long(rows: Any, metric: str | None) -> Any:
+    """Turn rows of ``(samples, metrics)`` lists into a table with one value per row."""
+    ts_ns, values = rows["ts_ns"].flatten().to_numpy(), rows["values"].flatten().to_numpy()
+    workers, metrics = rows["worker"], rows["metrics"].flatten()
+    lengths = pc.list_value_length(rows["values"]).to_numpy()
+    wide = pc.list_value_length(rows["metrics"]).to_numpy()
+    first_ts = _starts(pc.list_value_length(rows["ts_ns"]).to_numpy())
+
+    row = np.repeat(np.arange(len(lengths)), lengths)  # (values,) and so are all below
+    place = np.arange(len(values)) - _starts(lengths)[row]
+    metric_code = metrics.indices.to_numpy()[_starts(wide)[row] + place % wide[row]]
+    keep = ~np.isnan(values)
+    if metric is not None:
+        keep &= metric_code == pc.index(metrics.dictionary, metric).as_py()
+    row, place = row[keep], place[keep]
+    ts = ts_ns[first_ts[row] + place // wide[row]]
+    worker_code = workers.indices.to_numpy()[row]
+    columns = [
+        ts,
+        pa.DictionaryArray.from_arrays(worker_code, workers.dictionary),
+        pa.DictionaryArray.from_arrays(metric_code[keep], metrics.dictionary),
+        values[keep],
+    ]
+    return pa.table(columns, schema=_SAMPLES_SCHEMA)
+
+
+def _starts(lengths: Any) -> Any:
+    return np.cumsum(lengths) - lengths
+
+
+def _gathered(tables: Iterator[Any]) -> Iterator[Any]:
+    """Join small tables, as each Parquet row group has an overhead."""
+    waiting: list[Any] = []
+    rows = 0
+    for table in tables:
+        waiting.append(table)
+        rows += table.num_rows
+        if rows >= _SAMPLES_AT_ONCE:
+            yield pa.concat_tables(waiting)
+            waiting, rows = [], 0
+    if waiting:
+        yield pa.concat_tables(waiting)

@@ -1,0 +1,247 @@
+"""Record an epoch of the Weaver as it runs; the Weaver daemon calls it."""
+
+import fcntl
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from torchloom_core import __version__
+from torchloom_core.config.schema import Config
+from torchloom_core.floor.errors import StateError
+from torchloom_core.floor.server_urls import shown
+from torchloom_core.live.trajectory.columns import TelemetryStream
+from torchloom_core.live.trajectory.layout import META, Line, Meta, epoch_folder, state_error
+from torchloom_core.live.trajectory.links import links_of
+from torchloom_core.live.trajectory.parts import PartWriter, repair, sync_folder
+from torchloom_core.wire.codec import encode
+from torchloom_core.wire.events import Input, Output, RecordingGap
+from torchloom_core.wire.messages import Telemetry
+
+PART_BYTES = 64 << 20
+BUFFER_BYTES = 32 << 20
+"""Maximum size of the buffer between two flushes."""
+
+_BATCH_BYTES = 2048
+"""Buffer memory of a batch beside its values: the message, its names, its times."""
+
+_ROWS_AT_ONCE = 512
+"""Maximum number of rows per record batch: reusing the buffer is cheaper than a larger one."""
+
+
+class TrajectoryWriter:
+    """The record of one epoch: every kernel input, and all of its outputs.
+
+    Records are buffered until :meth:`flush`, which has to precede acting on an output. After a
+    failed write recording is paused: the files end with a complete record, and inputs are dropped
+    until :meth:`resume`.
+
+    Parameters
+    ----------
+    root : Path
+        Folder of the run, see :func:`~torchloom_core.live.trajectory.layout.run_folder`.
+    epoch : int
+        The Weaver's epoch; its folder must not exist yet.
+    plugins : mapping of str to str
+        Names and versions of the active plugins.
+    started_ns : int
+        Start of this epoch, nanoseconds since the Unix epoch.
+    part_bytes : int
+        Size at which a file gets a new part.
+
+    Attributes
+    ----------
+    paused : str
+        Why recording is paused, in one line; empty if it is not.
+
+    Raises
+    ------
+    StateError
+        If the folder cannot be written, or has this epoch already.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        run: str,
+        epoch: int,
+        config: Config,
+        plugins: Mapping[str, str],
+        started_ns: int,
+        *,
+        part_bytes: int = PART_BYTES,
+    ) -> None:
+        self.folder = epoch_folder(root, epoch)
+        self._seq = 0
+        self._batches: list[tuple[int, int, Telemetry]] = []
+        self._lines: list[bytes] = []
+        self._buffered_bytes = 0
+        self.paused = ""
+        self._on_file = 0
+        self._gap_why = ""
+        self._gap_ns = self._last_ns = started_ns
+        meta = Meta(
+            run=run,
+            epoch=epoch,
+            started_ns=started_ns,
+            torchloom=__version__,
+            config=_without_secrets(config),
+            plugins=dict(plugins),
+        )
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            _repair_earlier_epochs(root)
+            self._lock = _begin(self.folder, meta)
+        except FileExistsError:
+            raise StateError(f"{self.folder}: need a new epoch, was {epoch} again") from None
+        except OSError as error:
+            raise state_error(self.folder, "cannot be written", error) from None
+        self._events = PartWriter(self.folder, "events", part_bytes)
+        self._telemetry = PartWriter(self.folder, "telemetry", part_bytes)
+        self._stream = TelemetryStream()
+
+    def telemetry(self, batch: Telemetry, ts_recv_ns: int) -> None:
+        """Take one telemetry input, which never has outputs."""
+        if not self._takes_input(ts_recv_ns):
+            return
+        self._batches.append((self._seq, ts_recv_ns, batch))
+        self._buffered_bytes += _BATCH_BYTES + len(batch.values)
+        if len(self._batches) >= _ROWS_AT_ONCE or self._buffered_bytes > BUFFER_BYTES:
+            self.flush()
+
+    def event(self, message: Input, ts_recv_ns: int, outputs: Sequence[Output]) -> None:
+        """Take any other input and its outputs."""
+        if not self._takes_input(ts_recv_ns):
+            return
+        for n, part in enumerate((message, *outputs)):
+            line = self._line(part, n, len(outputs), ts_recv_ns)
+            self._lines.append(line)
+            self._buffered_bytes += len(line)
+        if self._buffered_bytes > BUFFER_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Pass the buffer to the operating system: a killed process then loses nothing.
+
+        If it cannot be written (no space, a broken disk), recording is paused.
+        """
+        lines, batches = self._lines, self._batches
+        self._lines, self._batches, self._buffered_bytes = [], [], 0
+        if self.paused:
+            return
+        try:
+            self._append(lines, batches)
+        except OSError as error:
+            self.pause(str(state_error(self.folder, "cannot be written", error)))
+        else:
+            self._on_file = self._seq
+            self._gap_why = ""
+
+    def pause(self, why: str) -> None:
+        """Drop the buffer, and all inputs until :meth:`resume`."""
+        self._lines, self._batches, self._buffered_bytes = [], [], 0
+        self.paused = why
+        self._gap_why = self._gap_why or why
+        with suppress(OSError):
+            self._telemetry.close()  # a part with lost rows is not continued
+
+    def resume(self) -> RecordingGap:
+        """Resume recording, and return the gap, to be recorded as the next input."""
+        self.paused = ""
+        return RecordingGap(
+            first=self._on_file + 1,
+            last=self._seq,
+            first_ns=self._gap_ns,
+            last_ns=self._last_ns,
+            why=self._gap_why,
+        )
+
+    def close(self) -> None:
+        """Flush to the disk and end the record."""
+        self.flush()
+        with suppress(OSError):  # the operating system has the data anyway
+            self._events.sync()
+            self._telemetry.sync()
+        for file in (self._events, self._telemetry):
+            with suppress(OSError):
+                file.close()
+        os.close(self._lock)
+
+    @property
+    def missing(self) -> int:
+        """Number of inputs not recorded since recording was paused; 0 if it is not."""
+        return self._seq - self._on_file if self.paused else 0
+
+    def _takes_input(self, ts_ns: int) -> bool:
+        """Count an input, and return whether it is recorded."""
+        if self._seq == self._on_file:
+            self._gap_ns = ts_ns  # in case the next flush fails
+        self._seq += 1
+        self._last_ns = ts_ns
+        return not self.paused
+
+    def _append(self, lines: list[bytes], batches: list[tuple[int, int, Telemetry]]) -> None:
+        # Events go first: a crash in between then leaves a prefix of the inputs whose
+        # outputs are complete, and perhaps events after it that the reader drops.
+        if lines:
+            self._events.append(b"".join(lines))
+        if not batches:
+            return
+        try:
+            if self._telemetry.next_is_new():
+                self._stream = TelemetryStream()
+            self._telemetry.append(*self._stream.encode(batches))
+        except OSError:
+            if lines:
+                self._events.undo()
+            raise
+
+    def _line(self, message: Input | Output, n: int, outputs: int, ts_ns: int) -> bytes:
+        links = links_of(message)
+        line = Line(
+            seq=self._seq,
+            n=n,
+            outputs=outputs,
+            ts_ns=ts_ns,
+            io="out" if n else "in",
+            kind=str(message.__struct_config__.tag),
+            id=links.id,
+            cause=links.cause,
+            worker=links.worker,
+            body=msgspec.Raw(encode(message)),
+        )
+        return encode(line) + b"\n"
+
+
+def _without_secrets(config: Config) -> dict[str, object]:
+    table: dict[str, object] = msgspec.to_builtins(config)
+    broker = msgspec.structs.replace(config.broker, url=shown(config.broker.url))
+    return {**table, "broker": msgspec.to_builtins(broker)}
+
+
+def _repair_earlier_epochs(root: Path) -> None:
+    for meta in root.glob(f"epoch-*/{META}"):
+        with meta.open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue  # that Weaver is still running, and superseded
+            repair(meta.parent)
+
+
+def _begin(folder: Path, meta: Meta) -> int:
+    """Create the folder with its ``meta.json``, and return that file, locked while we run."""
+    if (folder / META).exists():
+        raise FileExistsError
+    folder.mkdir(exist_ok=True)
+    draft = folder / f"{META}.new"
+    draft.write_bytes(msgspec.json.format(encode(meta)) + b"\n")
+    lock = os.open(draft, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    os.fsync(lock)
+    draft.rename(folder / META)
+    sync_folder(folder)
+    sync_folder(folder.parent)
+    return lock

@@ -1,0 +1,342 @@
+"""The embedded broker: one nats-server per state folder, supervised by the running Weaver.
+
+The server is a separate process. It keeps running when the Weaver is killed, and the next Weaver
+adopts it; its port is stored, so that Threadlets find a restarted server at the same address.
+"""
+
+import asyncio
+import fcntl
+import json
+import logging
+import re
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from torchloom_core.floor.errors import BrokerError, StateError, TorchloomError
+from torchloom_core.floor.files import private_folder, write_private
+from torchloom_core.live.transport.broker.binary import find_server
+from torchloom_core.live.transport.broker.health import GREETING, Health, greeting
+from torchloom_core.live.transport.detached_process import (
+    end,
+    has_ended,
+    is_running,
+    start_detached,
+)
+from torchloom_core.live.transport.security.credentials import Credentials
+from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, UNREADABLE
+
+_log = logging.getLogger(__name__)
+
+_START_TIMEOUT_S = 30.0
+_STOP_PATIENCE_S = 10.0
+_POLL_S = 0.01
+_WATCH_S = 0.1
+_RETRY_S = 1.0
+_HEALTH_S = 5.0
+_FATAL = "[FTL]"
+_PID = re.compile("[1-9][0-9]{0,8}")
+_LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""The address at which this host reaches a server that listens on all addresses."""
+
+
+def nats_url(host: str, port: int) -> str:
+    """Return the URL for clients; an IPv6 address is put in brackets.
+
+    Examples
+    --------
+    >>> nats_url("127.0.0.1", 4222), nats_url("::1", 4222)
+    ('nats://127.0.0.1:4222', 'nats://[::1]:4222')
+    """
+    return f"nats://[{host}]:{port}" if ":" in host else f"nats://{host}:{port}"
+
+
+class _Record(msgspec.Struct, frozen=True, kw_only=True):
+    """``broker.json``: the server that was started last."""
+
+    pid: Annotated[int, msgspec.Meta(gt=0, le=2**31 - 1)]
+    port: Annotated[int, msgspec.Meta(ge=1, le=65_535)]
+    url: str
+    monitor_url: str
+
+
+class EmbeddedBroker:
+    """A nats-server on loopback with JetStream, its store and its keys under the state folder.
+
+    Parameters
+    ----------
+    state_dir : Path
+        Its subfolder ``broker`` has all files.
+    run : str
+        The run whose credentials the server accepts.
+    host : str
+        The address to listen on.
+    port : int
+        The port to listen on; 0: any free port at the first start, the same one afterwards.
+
+    Attributes
+    ----------
+    credentials : Credentials
+        Of this run; known after :meth:`start`.
+    url, monitor_url : str
+        Where clients connect, and where ``/varz`` is served; known after :meth:`start`.
+    pid, port : int
+        Of the running server; known after :meth:`start`.
+    launched : bool
+        Whether a server was started here, and not only adopted.
+    """
+
+    def __init__(
+        self, state_dir: Path, run: str, *, host: str = "127.0.0.1", port: int = 0
+    ) -> None:
+        self._state_dir = state_dir.absolute()
+        self._folder = self._state_dir / "broker"
+        self._config_path = self._folder / "nats.conf"
+        self._record_path = self._folder / "broker.json"
+        self._run = run
+        self._host = host
+        self._wanted_port = port
+        self._record: _Record | None = None
+        self._credentials: Credentials | None = None
+        self._store = self._folder / "jetstream"
+        self._log = self._folder / "nats.log"
+        self._health = Health(self._store)
+        self.launched = False
+
+    @property
+    def credentials(self) -> Credentials:
+        """Credentials of this run."""
+        if self._credentials is None:
+            raise BrokerError("the embedded broker has not been started")
+        return self._credentials
+
+    @property
+    def url(self) -> str:
+        """Where clients connect."""
+        return self._running.url
+
+    @property
+    def monitor_url(self) -> str:
+        """URL of the server's monitoring (``/varz``, ``/jsz``, ``/healthz``)."""
+        return self._running.monitor_url
+
+    @property
+    def pid(self) -> int:
+        """Process id of the server."""
+        return self._running.pid
+
+    @property
+    def port(self) -> int:
+        """Port on which clients connect."""
+        return self._running.port
+
+    @property
+    def remedy(self) -> str:
+        """What to do when the server runs but does not serve."""
+        return f"see its log {self._log}; to start the run afresh, delete its store {self._store}"
+
+    def is_alive(self) -> bool:
+        """Return whether the server's process is running."""
+        return self._record is not None and self._is_ours(self._record.pid)
+
+    async def start(self) -> None:
+        """Adopt the server that runs on this state folder, or start one.
+
+        Raises
+        ------
+        BrokerError
+            If no usable nats-server is found, the port is occupied, or the server ends.
+        StateError
+            If the state folder cannot be written.
+        """
+        starting = asyncio.create_task(asyncio.to_thread(self._start))
+        try:
+            await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # The thread continues and may launch a server, which :meth:`stop` has to stop.
+            await asyncio.wait({starting})
+            raise
+
+    async def stop(self) -> None:
+        """Stop the server; its store remains."""
+        await asyncio.to_thread(self._stop)
+
+    async def supervise(self) -> None:
+        """Restart the server on the same port whenever it ends. Runs until cancelled.
+
+        A server that hangs is killed first (:mod:`torchloom_core.live.transport.broker.health`),
+        and, once there is disk space again, one whose streams refuse writes.
+        """
+        due = time.monotonic() + _HEALTH_S
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            if self.is_alive():
+                if time.monotonic() >= due:
+                    with suppress(RuntimeError, MemoryError):
+                        await asyncio.to_thread(self._end_if_lost)
+                    due = time.monotonic() + _HEALTH_S
+                continue
+            died = self.pid
+            try:
+                await self.start()
+            except (TorchloomError, RuntimeError, MemoryError) as error:
+                # Python raises RuntimeError when it cannot start a thread.
+                _log.warning("nats-server (pid %d) ended and cannot be restarted: %s", died, error)
+                await asyncio.sleep(_RETRY_S)
+            else:
+                _log.warning(
+                    "nats-server (pid %d) ended; restarted as pid %d on port %d",
+                    died,
+                    self.pid,
+                    self.port,
+                )
+
+    @property
+    def _running(self) -> _Record:
+        if self._record is None:
+            raise BrokerError("the embedded broker has not been started")
+        return self._record
+
+    def _is_ours(self, pid: int) -> bool:
+        return is_running(pid, str(self._config_path))
+
+    def _start(self) -> None:
+        try:
+            self._adopt_or_launch()
+        except OSError as error:
+            place = error.filename or self._folder
+            raise StateError(
+                f"{place}: the nats-server cannot be started: {error.strerror}"
+            ) from None
+
+    def _adopt_or_launch(self) -> None:
+        private_folder(self._folder)
+        with self._lock():
+            self._credentials = Credentials.ensure(self._state_dir, self._run)
+            last = self._last_record()
+            port = self._wanted_port or (last.port if last else 0)
+            if last and self._is_ours(last.pid):
+                config = self._config_path.read_text(encoding="utf-8")
+                if config == self._config(port) and self._serves(last):
+                    self._record = last
+                    return
+                _log.warning("nats-server (pid %d) has another config: restarting it", last.pid)
+            self._end_leftovers()
+            self._record = self._launch(port)
+
+    def _serves(self, last: _Record) -> bool:
+        """Return whether it greets a client as a nats-server does; wait for a slow one."""
+        while (answer := greeting(last.url)) is None:
+            if self._health.is_hung(last.pid, last.url):
+                return False
+        return answer == GREETING
+
+    def _stop(self) -> None:
+        if self._record is not None:
+            end(self._record.pid, str(self._config_path), _STOP_PATIENCE_S)
+
+    def _end_if_lost(self) -> None:
+        if self._health.is_lost(self.pid, self.url, self.monitor_url):
+            self._stop()
+
+    def _launch(self, port: int) -> _Record:
+        program = find_server()
+        self._check_free(port)
+        write_private(self._config_path, self._config(port))
+        output = self._folder / "startup.log"
+        pid = start_detached([str(program), "-c", str(self._config_path)], output)
+        self.launched = True
+        ports = self._await_ports(pid, output)
+        actual = int(ports["nats"][0].rpartition(":")[2])
+        record = _Record(
+            pid=pid,
+            port=actual,
+            url=nats_url(_LOOPBACK_OF.get(self._host, self._host), actual),
+            monitor_url=ports["monitoring"][0],
+        )
+        write_private(self._config_path, self._config(actual))
+        write_private(self._record_path, msgspec.json.encode(record).decode())
+        return record
+
+    def _end_leftovers(self) -> None:
+        """Stop all servers of this folder, also one whose start was interrupted."""
+        for ports_file in self._folder.glob("nats-server_*.ports"):
+            pid = ports_file.stem.rpartition("_")[2]
+            if _PID.fullmatch(pid):
+                end(int(pid), str(self._config_path), _STOP_PATIENCE_S)
+                ports_file.unlink(missing_ok=True)
+
+    def _config(self, port: int) -> str:
+        # A killed server loses nothing; a power cut loses at most sync_interval.
+        return (
+            f"server_name: {json.dumps(f'torchloom-{self._run}')}\n"
+            f"host: {json.dumps(self._host)}\n"
+            f"port: {port or -1}\n"
+            'http: "127.0.0.1:-1"\n'
+            f"ports_file_dir: {json.dumps(str(self._folder))}\n"
+            f"max_payload: {MAX_MESSAGE_BYTES}\n"
+            f"log_file: {json.dumps(str(self._log))}\n"
+            "logfile_size_limit: 16MB\n"
+            "logfile_max_num: 2\n"
+            "jetstream {\n"
+            f"  store_dir: {json.dumps(str(self._store))}\n"
+            '  sync_interval: "1s"\n'
+            "}\n"
+            f"{self.credentials.server_config()}"
+        )
+
+    def _check_free(self, port: int) -> None:
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((self._host, port))
+            except OSError as error:
+                remedy = (
+                    "set broker.port to another port, or to 0 for any free one"
+                    if self._wanted_port
+                    else f"the run's trainers use this port; free it, or delete {self._record_path}"
+                )
+                place = nats_url(self._host, port).removeprefix("nats://")
+                raise BrokerError(
+                    f"broker: cannot listen on {place}: {error.strerror}; {remedy}"
+                ) from None
+
+    def _await_ports(self, pid: int, output: Path) -> dict[str, list[str]]:
+        ports_file = self._folder / f"nats-server_{pid}.ports"
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            with suppress(FileNotFoundError, *UNREADABLE):
+                return msgspec.json.decode(ports_file.read_bytes(), type=dict[str, list[str]])
+            if has_ended(pid):
+                raise BrokerError(f"nats-server ended at once: {self._last_error(output)}")
+            time.sleep(_POLL_S)
+        end(pid, str(self._config_path), _STOP_PATIENCE_S)
+        raise BrokerError(f"nats-server was not ready after {_START_TIMEOUT_S:g} s: see {output}")
+
+    def _last_error(self, output: Path) -> str:
+        logs = [path.read_bytes() for path in (output, self._log) if path.exists()]
+        text = b"".join(logs).decode(errors="replace")
+        lines = [line for line in text.splitlines() if line.strip()]
+        fatal = [line.partition(_FATAL)[2].strip() for line in lines if _FATAL in line]
+        return (fatal or lines or [f"see {output}"])[-1]
+
+    def _last_record(self) -> _Record | None:
+        try:
+            return msgspec.json.decode(self._record_path.read_bytes(), type=_Record)
+        except FileNotFoundError:
+            return None
+        except (OSError, *UNREADABLE) as error:
+            raise StateError(f"{self._record_path}: cannot be read: {error}") from None
+
+    @contextmanager
+    def _lock(self) -> Iterator[None]:
+        """Keep a second Weaver on the same state folder from starting a second server."""
+        with (self._folder / "lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield

@@ -1,0 +1,403 @@
+"""The Weaver's side of the bus: incoming messages, outgoing messages, and stored state.
+
+Calls that write (:meth:`NatsBus.send`, :meth:`NatsBus.store`, ...) return once the broker has
+stored the write, wait for a restart of the broker, and raise
+:class:`~torchloom_core.floor.errors.BrokerError` if it takes too long.
+
+People, the kill switch and joiners have a connection each, in addition to the workers': a server
+delivers a connection's messages in order, and cuts off a connection that falls behind.
+"""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import nats.errors
+from nats.aio.msg import Msg
+from nats.micro.service import Service
+
+from torchloom_core.floor.clock import Clock, SystemClock
+from torchloom_core.floor.errors import BrokerError, MessageError
+from torchloom_core.floor.plain_text import plain_line
+from torchloom_core.floor.server_urls import shown
+from torchloom_core.live.transport import operator
+from torchloom_core.live.transport.connection import Admits, Connection
+from torchloom_core.live.transport.inbound import Inlet, Malformed, Receive
+from torchloom_core.live.transport.jetstream import JetStream
+from torchloom_core.live.transport.owner import Ownership
+from torchloom_core.live.transport.quota import Quota, Turns
+from torchloom_core.live.transport.report_feed import ReportFeed
+from torchloom_core.live.transport.state_bucket import EPOCH_KEY, Left, StateBucket
+from torchloom_core.wire import subjects
+from torchloom_core.wire.codec import decode_join_request, encode
+from torchloom_core.wire.messages import Command, JoinReply, JoinRequest, PauseState, RollCall
+from torchloom_core.wire.steering import Steer
+
+_log = logging.getLogger(__name__)
+
+_BULK_IN_FLIGHT = 64
+"""Maximum number of large events that are not yet acknowledged."""
+
+_PENDING_MESSAGES = 1 << 20
+_PENDING_BYTES = 1 << 29
+_OUTBOX_MESSAGES = 4096
+_AT_ONCE = 100
+_CLOSE_S = 5.0
+_EPOCH_LOOKS_S = (0.0, 0.05, 0.5)
+
+_KILL_SWITCH = frozenset({"actions.stop", "actions.resume"})
+
+_JOINS = {"per_s": 500.0, "bytes_per_s": 1e6, "rest_s": 40.0}
+"""A join request costs a signature; a worker without an answer repeats it."""
+
+
+class NatsBus:
+    """The Weaver's connection to one run; made by :meth:`connect`.
+
+    Attributes
+    ----------
+    owner : Ownership
+        Which Weaver controls the run.
+    unpublished : int
+        Messages that were lost before they were published.
+    """
+
+    def __init__(
+        self,
+        link: Connection,
+        another: Callable[..., Awaitable[Connection]],
+        streams: JetStream,
+        reports: ReportFeed,
+        bulk: ReportFeed,
+        state: StateBucket,
+        run: str,
+        clock: Clock,
+    ) -> None:
+        self._link = link
+        self._another = another
+        self._service_links: list[Connection] = []
+        self._services: list[Service] = []
+        self._turns = Turns()
+        self._streams = streams
+        self._reports = reports
+        self._bulk = bulk
+        self._state = state
+        self._run = run
+        self._clock = clock
+        self._inlet: Inlet | None = None
+        self._epoch = 0
+        self._superseded: Callable[[int], None] | None = None
+        self._outbox: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue(_OUTBOX_MESSAGES)
+        self._posting = asyncio.create_task(self._post())
+        self.unpublished = 0
+        self.owner = Ownership(link, f"{_inbox(run)}.owner", state)
+
+    @classmethod
+    async def connect(
+        cls,
+        url: str,
+        run: str,
+        creds: Path | None = None,
+        clock: Clock | None = None,
+        patience_s: float = 0.0,
+    ) -> "NatsBus":
+        """Connect to the broker, reconnecting without end, and make the streams and the bucket.
+
+        An unreachable broker is an error only after ``patience_s``.
+
+        Raises
+        ------
+        BrokerError
+            If it is unreachable, refuses the credentials, is too old, or has JetStream off.
+        """
+        another = partial(
+            Connection.open,
+            url,
+            creds=creds,
+            name=f"torchloom-weaver-{run}",
+            inbox_prefix=_inbox(run),
+            patience_s=patience_s,
+        )
+        link = await another()
+        streams = JetStream(link, run)
+        state = StateBucket(link, run, streams)
+        try:
+            await streams.check(shown(url))
+            await streams.make()
+            await state.make()
+            feed_of = partial(ReportFeed, link, streams.context)
+            reports = feed_of(subjects.report_stream(run), f"{_inbox(run)}.reports")
+            bulk = feed_of(subjects.bulk_stream(run), f"{_inbox(run)}.bulk", _BULK_IN_FLIGHT)
+            await reports.look_for_others()
+        except BrokerError:
+            await link.close()
+            raise
+        return cls(link, another, streams, reports, bulk, state, run, clock or SystemClock())
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the broker is connected right now."""
+        return self._link.is_connected
+
+    @property
+    def others_there(self) -> bool:
+        """Whether another Weaver of the run was connected when this one connected."""
+        return self._reports.others_there
+
+    @property
+    def malformed(self) -> int:
+        """Number of malformed messages dropped so far."""
+        return self._inlet.malformed if self._inlet else 0
+
+    async def open(self, receive: Receive, malformed: Malformed) -> None:
+        """Receive what workers send.
+
+        Parameters
+        ----------
+        receive : callable
+            ``(message, ts_recv_ns)`` for every telemetry batch, event and ack. It must not
+            block. An ack or event is delivered again, to this or the next Weaver, until
+            ``receive`` returns True for it: a repeated one has to be harmless.
+        malformed : callable
+            ``(subject, reason)`` for every dropped message.
+        """
+        self._inlet = Inlet(self._run, self._clock, receive, malformed)
+        for feed in (self._reports, self._bulk):
+            await self._subscribe(feed.deliver_to, partial(self._take_report, feed))
+            await feed.begin()
+        await self._subscribe(subjects.telemetry(self._run), self._take_telemetry)
+        await self._subscribe(subjects.lighthouse(self._run), self._take_view)
+        await self._link.settle()
+
+    async def add_workers(self, workers: Sequence[tuple[str, int]]) -> None:
+        """Make the durable consumers from which workers pull their commands; repeatable.
+
+        ``workers`` are pairs of a worker and its incarnation.
+        """
+        for start in range(0, len(workers), _AT_ONCE):
+            at_once = itertools.starmap(self._streams.add_worker, workers[start : start + _AT_ONCE])
+            for error in await asyncio.gather(*at_once, return_exceptions=True):
+                if error is not None:
+                    raise error
+
+    async def send(
+        self, commands: Sequence[Command], is_wanted: Callable[[str], bool] = lambda _: True
+    ) -> None:
+        """Store commands for their workers; one that is sent again is stored only once.
+
+        An attempt leaves out commands for which ``is_wanted(id)`` is false by then.
+        """
+        await self._streams.send(
+            [
+                (
+                    subjects.command(self._run, c.worker, c.incarnation),
+                    encode(c),
+                    f"{c.id}:{c.epoch}",
+                )
+                for c in commands
+            ],
+            lambda name: is_wanted(name.rpartition(":")[0]),
+        )
+
+    async def withdraw(self, worker: str, commands: Iterable[str]) -> None:
+        """Delete stored commands by their ids; one that was already pulled stays with its worker.
+
+        For a command of an earlier Weaver, all earlier commands to the worker are deleted.
+        """
+        await self._streams.withdraw(worker, [f"{command}:{self._epoch}" for command in commands])
+
+    async def reports_taken_until_ns(self) -> int | None:
+        """Return what :meth:`ReportFeed.taken_until_ns` does."""
+        return await self._reports.taken_until_ns(self._clock.now_ns)
+
+    async def roll_call(self, epoch: int, workers: Sequence[str] = ()) -> None:
+        """Request a hello from these workers, or from all."""
+        data = encode(RollCall(run=self._run, epoch=epoch, workers=tuple(workers)))
+
+        async def call() -> None:
+            await self._link.client.publish(subjects.roll_call(self._run), data)
+            await self._link.settle()
+
+        await self._link.persist("call the roll", call)
+
+    def publish(self, kind: str, message: msgspec.Struct) -> None:
+        """Publish for subscribers; without a broker it is lost, and counted in ``unpublished``."""
+        self._publish(subjects.out(self._run, kind), message)
+
+    def publish_pause(self, message: PauseState) -> None:
+        """Publish which pause is in force; if that is lost, workers resume by themselves."""
+        self._publish(subjects.pause_state(self._run), message)
+
+    def steer(self, message: Steer) -> None:
+        """Steer the lighthouse; a lost message is sent again once its view shows that."""
+        self._publish(subjects.steer(self._run), message)
+
+    def _publish(self, subject: str, message: msgspec.Struct) -> None:
+        try:
+            self._outbox.put_nowait((subject, encode(message)))
+        except asyncio.QueueFull:
+            self.unpublished += 1
+
+    async def left(self) -> Left:
+        """Return the last Weaver's state."""
+        return await self._state.left()
+
+    async def store(self, entries: Mapping[str, bytes | None]) -> None:
+        """Store entries of this epoch's state, in order; None deletes one."""
+        await self._state.write(self._epoch, entries)
+
+    async def take_over(self) -> None:
+        """Mark this epoch's entries as the whole state; see :meth:`StateBucket.take_over`."""
+        await self._state.take_over(self._epoch)
+
+    async def claim_epoch(self, above: int = 0) -> int:
+        """Become the run's Weaver: claim an epoch above ``above`` and all others; return it."""
+        self._epoch = await self._state.claim_epoch(above)
+        return self._epoch
+
+    async def newest_epoch(self) -> int:
+        """Return the epoch that was claimed last."""
+        return await self._state.epoch()
+
+    async def on_epoch(self, callback: Callable[[int], None]) -> None:
+        """Call ``callback(epoch)`` once when another Weaver has claimed a later epoch than ours."""
+        self._superseded = callback
+        await self._subscribe(f"$KV.{subjects.bucket(self._run)}.{EPOCH_KEY}", self._epoch_moved)
+        self._link.on_reconnect(self._catch_up)
+        await self._link.settle()
+        await self._check_epoch()
+
+    async def serve(self, handlers: Mapping[str, operator.Handler]) -> None:
+        """Answer people's requests, each verb with its handler."""
+        for verbs in (handlers.keys() & _KILL_SWITCH, handlers.keys() - _KILL_SWITCH):
+            if verbs:
+                chosen = {verb: handlers[verb] for verb in handlers if verb in verbs}
+                # A connection each, so that a flood of requests cannot block the kill switch.
+                service_link = await self._service_link(operator.Gate(self._clock.now_ns).admits)
+                service = await operator.serve(service_link.client, self._run, chosen, self._turns)
+                self._services.append(service)
+                await service_link.settle()
+
+    async def serve_join(self, handler: Callable[[JoinRequest], Awaitable[JoinReply]]) -> None:
+        """Answer workers' join requests."""
+        quota = Quota(**_JOINS)
+
+        async def answer(msg: Msg) -> None:
+            await self._turns.give()
+            try:
+                reply = await handler(decode_join_request(msg.data))
+            except MessageError as error:
+                reply = JoinReply(error=plain_line(str(error)))
+                if self._inlet:
+                    self._inlet.reject(msg.subject, str(error))
+            if msg.reply:
+                await msg.respond(encode(reply))
+
+        service_link = await self._service_link(
+            lambda subject, size: quota.takes(subject, self._clock.now_ns(), size)
+        )
+        await self._subscribe(subjects.join(self._run), answer, service_link)
+        await service_link.settle()
+
+    def shut(self) -> None:
+        """Stop receiving; what is not acknowledged goes to the next Weaver."""
+        self._inlet = None
+
+    async def close(self) -> None:
+        """Stop receiving, send what is waiting if the broker accepts it, and disconnect."""
+        self.shut()
+        with suppress(nats.errors.Error, TimeoutError):
+            async with asyncio.timeout(_CLOSE_S):
+                for service in self._services:
+                    if self.is_connected:
+                        await service.stop()
+                if self.is_connected:
+                    await self._outbox.join()
+        self._posting.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._posting
+        for link in (*self._service_links, self._link):
+            await link.close()
+
+    async def _service_link(self, admits: Admits) -> Connection:
+        service_link = await self._another(admits=admits)
+        self._service_links.append(service_link)
+        return service_link
+
+    async def _subscribe(
+        self,
+        subject: str,
+        callback: Callable[[Msg], Awaitable[None]],
+        service_link: Connection | None = None,
+    ) -> None:
+        await (service_link or self._link).client.subscribe(
+            subject,
+            cb=callback,
+            pending_msgs_limit=_PENDING_MESSAGES,
+            pending_bytes_limit=_PENDING_BYTES,
+        )
+
+    async def _take_telemetry(self, msg: Msg) -> None:
+        if self._inlet is not None:
+            self._inlet.take_telemetry(msg)
+        if self._turns.are_due():  # checked here, for tens of thousands of batches per second
+            await self._turns.give()
+
+    async def _take_view(self, msg: Msg) -> None:
+        await self._turns.give()
+        if self._inlet is not None:
+            self._inlet.take_view(msg)
+
+    async def _take_report(self, feed: ReportFeed, msg: Msg) -> None:
+        await self._turns.give()
+        if self._inlet is None:
+            return
+        if await feed.take(msg, self._inlet.take_report) and self.is_connected:
+            await msg.ack()
+
+    async def _post(self) -> None:
+        while True:
+            subject, data = await self._outbox.get()
+            try:
+                if not self.is_connected:
+                    raise nats.errors.ConnectionReconnectingError
+                await self._link.client.publish(subject, data)
+            except nats.errors.Error:
+                self.unpublished += 1
+            finally:
+                self._outbox.task_done()
+
+    async def _epoch_moved(self, _: Msg) -> None:
+        # A claim that lost its race is published too, so the bucket decides; and a claim may
+        # arrive before the bucket has it, so the read is repeated.
+        for wait_s in _EPOCH_LOOKS_S:
+            await asyncio.sleep(wait_s)
+            await self._check_epoch()
+            if self._superseded is None:
+                return
+
+    async def _catch_up(self) -> None:
+        """Catch up on what was missed while the connection was down."""
+        await self._check_epoch()
+        if self._superseded is not None:
+            await self._reports.begin_again()
+            await self._bulk.begin_again()
+            await self.roll_call(self._epoch)
+
+    async def _check_epoch(self) -> None:
+        if self._superseded is None or not self._epoch:
+            return
+        newest = await self._state.epoch()
+        if newest > self._epoch and self._superseded is not None:
+            callback, self._superseded = self._superseded, None
+            callback(newest)
+
+
+def _inbox(run: str) -> str:
+    """Return the prefix of the Weaver's own subjects; others may neither read nor write there."""
+    return f"_INBOX_WEAVER_{run}"

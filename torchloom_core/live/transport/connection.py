@@ -1,0 +1,270 @@
+"""One NATS connection: a clear error if it cannot be made, and endless reconnects afterwards."""
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+import nats.errors
+import nats.js.errors
+
+from torchloom_core.floor.errors import BrokerError, RefusedByBrokerError
+from torchloom_core.floor.nats_client import GuardedClient, NatsClient
+from torchloom_core.floor.server_urls import login_of, shown
+from torchloom_core.live.transport.broker.binary import check_version
+from torchloom_core.wire.limits import CREDS
+
+_log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+Admits = Callable[[str, int], bool]
+
+_CONNECT_TIMEOUT_S = 5
+_RECONNECT_WAIT_S = 0.2
+_PING_INTERVAL_S = 10
+_CLOSE_S = 5.0
+_FOREVER = -1
+
+RETRY_S = 20.0
+"""How long a request is repeated during a restart of the broker."""
+
+_RETRY_WAIT_S = 0.1
+_DENIAL = "permissions violation"
+_FINAL_ERRORS = (
+    nats.errors.BadSubjectError,
+    nats.errors.ConnectionClosedError,
+    nats.errors.MaxPayloadError,
+    nats.js.errors.BadRequestError,
+    nats.js.errors.InvalidKeyError,
+    nats.js.errors.NotFoundError,
+)
+"""Errors for which a retry is useless."""
+
+
+class Connection:
+    """A connected client; made by :meth:`open`."""
+
+    def __init__(self, url: str, name: str, admits: Admits | None) -> None:
+        self._url = shown(url)
+        self._servers = url
+        self._name = name
+        self._connected = asyncio.Event()
+        self._closing = False
+        self._last_error: Exception | None = None
+        self._denied: asyncio.Event | None = None
+        self._on_reconnect: list[Callable[[], Awaitable[None]]] = []
+        self.client = NatsClient() if admits is None else GuardedClient(admits)
+
+    @classmethod
+    async def open(
+        cls,
+        url: str,
+        *,
+        creds: Path | None,
+        name: str,
+        inbox_prefix: str,
+        patience_s: float = 0.0,
+        admits: Admits | None = None,
+    ) -> "Connection":
+        """Connect to the server at ``url``, retrying for ``patience_s``.
+
+        Parameters
+        ----------
+        admits : callable, optional
+            ``(subject, bytes)``: whether a message of that size is accepted.
+
+        Raises
+        ------
+        BrokerError
+            If it is unreachable, refuses the credentials, or is too old.
+        """
+        if creds is not None:
+            _check_creds(creds)
+        clock = asyncio.get_running_loop()
+        deadline = clock.time() + patience_s
+        while True:
+            link = cls(url, name, admits)
+            try:
+                await link._connect(creds, inbox_prefix)
+                check_version(str(link.client._server_info.get("version", "none")), link._url)
+            except BrokerError:
+                await link.close()
+                if clock.time() >= deadline:
+                    raise
+                await asyncio.sleep(_RETRY_WAIT_S)
+            else:
+                return link
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a message published now is sent now."""
+        return bool(self.client.is_connected)
+
+    def on_reconnect(self, callback: Callable[[], Awaitable[None]]) -> None:
+        """Await ``callback`` after each reconnect."""
+        self._on_reconnect.append(callback)
+
+    async def persist(self, what: str, call: Callable[[], Awaitable[_T]]) -> _T:
+        """Repeat ``call`` until it succeeds, also during a restart of the broker.
+
+        ``what`` names it in errors. While disconnected nothing is passed to the client, so that
+        its buffer cannot fill up.
+
+        Raises
+        ------
+        BrokerError
+            If it has not succeeded after ``RETRY_S``.
+        RefusedByBrokerError
+            If no retry can succeed.
+        """
+        clock = asyncio.get_running_loop()
+        deadline = clock.time() + RETRY_S
+        reason: Exception = nats.errors.ConnectionReconnectingError()
+        while clock.time() < deadline:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._connected.wait()
+                return await call()
+            except _FINAL_ERRORS as error:
+                line = f"{self._url}: {what}: {_one_line(error)}"
+                raise RefusedByBrokerError(line) from None
+            except (nats.errors.Error, TimeoutError) as error:
+                if isinstance(error, nats.errors.Error) or self.is_connected:
+                    reason = error
+                await asyncio.sleep(_RETRY_WAIT_S)
+        raise BrokerError(
+            f"{self._url}: {what}: need an answer within {RETRY_S:g} s, was {_one_line(reason)}"
+        )
+
+    async def persist_if_allowed(self, what: str, call: Callable[[], Awaitable[_T]]) -> _T:
+        """Do the same as :meth:`persist`, but fail at once if the server denies permission.
+
+        Raises
+        ------
+        BrokerError
+            If the credentials lack a right, or it has not succeeded after ``RETRY_S``.
+        """
+        self._denied = asyncio.Event()
+        call_task = asyncio.create_task(self.persist(what, call))
+        denied = asyncio.create_task(self._denied.wait())
+        try:
+            await asyncio.wait({call_task, denied}, return_when=asyncio.FIRST_COMPLETED)
+            if call_task.done():
+                return call_task.result()
+            need = "need credentials with a Weaver's permissions"
+            raise BrokerError(f"{self._url}: {need}: {_one_line(self._last_error or Exception())}")
+        finally:
+            call_task.cancel()
+            denied.cancel()
+            await asyncio.gather(call_task, denied, return_exceptions=True)
+            self._denied = None
+
+    async def settle(self) -> None:
+        """Return once the server has handled all that was published and subscribed so far.
+
+        Subscriptions are restored after a reconnect.
+
+        Raises
+        ------
+        BrokerError
+            If the server has not answered after ``RETRY_S``.
+        """
+        await self.persist("wait for the server", self._flush)
+
+    async def close(self) -> None:
+        """Send what is buffered, if the server is connected, and disconnect."""
+        self._closing = True
+        # nats-py asserts that a client was connected once, which fails for a malformed URL.
+        try:
+            async with asyncio.timeout(_CLOSE_S):
+                if self.is_connected:
+                    await self._flush()
+                with suppress(AssertionError):
+                    await self.client.close()
+        except (nats.errors.Error, OSError, TimeoutError) as error:
+            _log.warning("%s: unsent messages were lost: %s", self._url, _one_line(error))
+
+    async def _flush(self) -> None:
+        # The client's first PING may overtake its buffered messages; the second one cannot.
+        await self.client.flush()
+        await self.client.flush()
+
+    async def _connect(self, creds: Path | None, inbox_prefix: str) -> None:
+        try:
+            await self.client.connect(
+                self._servers,
+                name=self._name,
+                inbox_prefix=inbox_prefix,
+                user_credentials=None if creds is None else str(creds),
+                connect_timeout=_CONNECT_TIMEOUT_S,
+                ping_interval=_PING_INTERVAL_S,
+                reconnect_time_wait=_RECONNECT_WAIT_S,
+                max_reconnect_attempts=1,
+                error_cb=self._note_error,
+                disconnected_cb=self._note_disconnect,
+                reconnected_cb=self._note_reconnect,
+                closed_cb=self._note_closed,
+            )
+        except (OSError, ValueError, nats.errors.Error) as error:
+            raise BrokerError(self._explain(self._last_error or error, creds)) from None
+        # Set after the connect: before, the client would wait forever for its first server.
+        self.client.options["max_reconnect_attempts"] = _FOREVER
+        self._connected.set()
+
+    def _explain(self, error: Exception, creds: Path | None) -> str:
+        # A server that refuses closes at once; the connection reset may overtake its reason.
+        cut_off = isinstance(error, ConnectionError) and self.client._server_info.get(
+            "auth_required"
+        )
+        if cut_off or "authorization violation" in str(error).lower():
+            given = "none were given" if creds is None else f"it refuses those in {creds}"
+            if creds is None and login_of(self._servers):
+                given = "it refuses the user and password in the URL"
+            return f"{self._url}: need credentials the server accepts, {given}"
+        return f"{self._url}: no NATS server can be reached: {_one_line(error)}"
+
+    async def _note_error(self, error: Exception) -> None:
+        self._last_error = error
+        if self._denied is not None and _DENIAL in str(error).lower():
+            self._denied.set()
+        elif self._closing or not self._connected.is_set():
+            _log.debug("%s: %s", self._url, _one_line(error))
+        elif isinstance(error, nats.errors.Error | OSError):
+            _log.warning("%s: %s", self._url, _one_line(error))
+        else:
+            _log.error("%s: a message could not be handled", self._url, exc_info=error)
+
+    async def _note_disconnect(self) -> None:
+        if self._connected.is_set() and not self._closing:
+            _log.warning("%s: connection lost; reconnecting", self._url)
+        self._connected.clear()
+
+    async def _note_reconnect(self) -> None:
+        _log.info("%s: reconnected", self._url)
+        self._connected.set()
+        for callback in self._on_reconnect:
+            try:
+                await callback()
+            except BrokerError as error:
+                _log.warning("after the reconnect: %s", error)
+
+    async def _note_closed(self) -> None:
+        if not self._closing and self._connected.is_set():
+            _log.error("%s: the server closed the connection, and it is not restored", self._url)
+
+
+def _check_creds(path: Path) -> None:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise BrokerError(f"{path}: credentials cannot be read: {reason}") from None
+    if not text or not re.search(CREDS, text):
+        raise BrokerError(f"{path}: need a NATS credentials file, with a user JWT and its seed")
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,144 @@
+"""Messages from workers: decoded, checked against their subject, stamped, and passed on."""
+
+import logging
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from nats.aio.msg import Msg
+
+from torchloom_core.floor.clock import Clock
+from torchloom_core.floor.errors import MessageError
+from torchloom_core.floor.plain_text import RateLimitedLog, plain_line
+from torchloom_core.live.transport.quota import Quota
+from torchloom_core.wire import subjects
+from torchloom_core.wire.codec import (
+    MAX_MESSAGE_BYTES,
+    decode_ack,
+    decode_event,
+    decode_json,
+    decode_telemetry,
+)
+from torchloom_core.wire.messages import Ack, Hello, Telemetry, WorkerEvent
+from torchloom_core.wire.steering import LighthouseView
+
+_log = logging.getLogger(__name__)
+
+_BATCHES = {"per_s": 100.0, "bytes_per_s": 4e6, "rest_s": 16.0}
+_REPORTS = {"per_s": 40.0, "bytes_per_s": 1e6, "rest_s": 125.0}
+"""Rate limits of a worker. A sidecar sends one or two batches per second; after an outage of the
+broker it sends up to a thousand notes, which may be dumps."""
+
+_VIEWS = {"per_s": 20.0, "bytes_per_s": 1e6, "rest_s": 16.0}
+"""Rate limits of a lighthouse: a view per change of the quorum, 50 bytes per group."""
+
+Receive = Callable[[Telemetry | WorkerEvent | Ack | LighthouseView, int], bool]
+Malformed = Callable[[str, str], None]
+
+
+class _FromWorker(Protocol):
+    @property
+    def run(self) -> str: ...
+    @property
+    def worker(self) -> str: ...
+    @property
+    def incarnation(self) -> int: ...
+
+
+_M = TypeVar("_M", bound=_FromWorker)
+
+
+class Inlet:
+    """Passes valid messages to ``receive``, and others to ``malformed``."""
+
+    def __init__(self, run: str, clock: Clock, receive: Receive, malformed: Malformed) -> None:
+        self._run = run
+        self._clock = clock
+        self._receive = receive
+        self._report_malformed = malformed
+        self._limited_log = RateLimitedLog(_log, clock.now_ns)
+        self._telemetry, self._event, self._bulk, self._ack = (
+            subject_of(run, "", "").removesuffix(".")
+            for subject_of in (subjects.telemetry, subjects.event, subjects.bulk, subjects.ack)
+        )
+        self._batches = Quota(**_BATCHES)
+        self._reports = Quota(**_REPORTS)
+        self._views = Quota(**_VIEWS)
+
+    @property
+    def malformed(self) -> int:
+        """Number of dropped messages so far."""
+        return self._limited_log.count
+
+    def take_telemetry(self, msg: Msg) -> None:
+        """Take one telemetry batch."""
+        self._take(msg, self._telemetry, decode_telemetry, self._batches)
+
+    def take_report(self, msg: Msg, delivered_before: bool = False) -> bool:
+        """Take one ack, hello, exit or note; return False to have it redelivered.
+
+        A hello that was delivered to an earlier Weaver (``delivered_before``) is ignored: a
+        Weaver that starts requests new ones.
+        """
+        if msg.subject.startswith(self._ack):
+            return self._take(msg, self._ack, decode_ack, self._reports)
+        large = msg.subject.startswith(self._bulk)
+        prefix = self._bulk if large else self._event
+        return self._take(msg, prefix, decode_event, self._reports, delivered_before)
+
+    def take_view(self, msg: Msg) -> None:
+        """Take a view of the lighthouse."""
+        ts_recv_ns = self._clock.now_ns()
+        if not self._views.takes(msg.subject, ts_recv_ns, len(msg.data)):
+            self.reject(msg.subject, "its sender sends more than it may")
+            return
+        try:
+            view = decode_json(LighthouseView, msg.data, "view of a lighthouse")
+        except MessageError as error:
+            self.reject(msg.subject, str(error))
+            return
+        if view.run != self._run:
+            self.reject(msg.subject, f"need the run of the subject, was {view.run!r}")
+            return
+        self._receive(view, ts_recv_ns)
+
+    def reject(self, subject: str, reason: str) -> None:
+        """Count a malformed message, and log it, rate-limited by subject."""
+        self._limited_log.add(subject, f"dropped a message on {subject}: {reason}")
+        self._report_malformed(subject, plain_line(reason))
+
+    def _take(
+        self,
+        msg: Msg,
+        prefix: str,
+        decode: Callable[[bytes], _M],
+        allowed: Quota,
+        delivered_before: bool = False,
+    ) -> bool:
+        ts_recv_ns = self._clock.now_ns()
+        if not allowed.takes(msg.subject, ts_recv_ns, len(msg.data)):
+            self.reject(msg.subject, "its sender sends more than it may")
+            return True
+        if len(msg.data) > MAX_MESSAGE_BYTES:
+            self.reject(msg.subject, f"need at most {MAX_MESSAGE_BYTES} bytes, was {len(msg.data)}")
+            return True
+        try:
+            message = decode(msg.data)
+        except MessageError as error:
+            self.reject(msg.subject, str(error))
+            return True
+        if (
+            message.run != self._run
+            or f"{prefix}{message.worker}.{message.incarnation}" != msg.subject
+        ):
+            was = f"{message.run!r}, {message.worker!r}, {message.incarnation}"
+            need = "need the run, worker and incarnation of the subject"
+            self.reject(msg.subject, f"{need}, was {was}")
+            return True
+        if isinstance(message, Hello) and message.worker != f"{message.group}-{message.rank}":
+            # The server verifies the name alone: the group has to match it.
+            named = f"{message.group}-{message.rank}"
+            self.reject(msg.subject, f"need worker <group>-<rank>, {named}, was {message.worker}")
+            return True
+        if isinstance(message, Hello) and delivered_before:
+            return True
+        return self._receive(message, ts_recv_ns)  # type: ignore[arg-type]

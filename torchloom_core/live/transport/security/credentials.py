@@ -1,0 +1,267 @@
+"""Keys and credentials on the embedded broker, and the accounts that its server trusts.
+
+The server runs in operator mode: it trusts one operator, which signs four accounts, the system's
+and the three of :mod:`torchloom_core.live.transport.security.rights`, which lists the permissions.
+The permissions of a worker or a person are not in its own JWT but in the scope of the key that
+signed it: the JWT has only the name and, for a worker, the incarnation.
+"""
+
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import nkeys
+
+from torchloom_core.floor.errors import StateError
+from torchloom_core.floor.files import private_folder, write_private
+from torchloom_core.live.transport.security import nats_jwt, rights
+from torchloom_core.live.transport.security.nats_jwt import Claims
+from torchloom_core.live.transport.security.rights import Rights
+from torchloom_core.wire import subjects
+from torchloom_core.wire.codec import UNREADABLE
+from torchloom_core.wire.limits import Count
+
+_LATER = ("people", "operators", "lighthouse")
+"""Keys that an older state folder lacks."""
+
+
+class Keys(msgspec.Struct, frozen=True, kw_only=True):
+    """Seeds of all identities of a Weaver, generated once per state folder.
+
+    ``threadlets`` and ``operators`` sign the JWTs of workers and of people. A folder of an older
+    version lacks ``people`` and ``operators``, or ``lighthouse``.
+    """
+
+    operator: str
+    system: str
+    account: str
+    workers: str
+    threadlets: str
+    weaver: str
+    person: str
+    joiner: str
+    made_s: Count
+    people: str = ""
+    operators: str = ""
+    lighthouse: str = ""
+
+
+class Credentials:
+    """The keys of one run, and the credentials made from them.
+
+    Attributes
+    ----------
+    weaver_creds, operator_creds, lighthouse_creds : Path
+        Credentials files of the Weaver, of the default person at the command line, and of the
+        run's lighthouse.
+    grants_path : Path
+        File with the key that each incarnation was granted to.
+    join_creds_text : str
+        Text of the credentials with which a worker requests its own.
+    """
+
+    def __init__(self, folder: Path, run: str, keys: Keys) -> None:
+        self._run = run
+        self._keys = keys
+        self._account = nats_jwt.public_key(keys.account)
+        self._workers = nats_jwt.public_key(keys.workers)
+        self._people = nats_jwt.public_key(keys.people)
+        self.weaver_creds = folder / "weaver.creds"
+        self.operator_creds = folder / "operator.creds"
+        self.lighthouse_creds = folder / "lighthouse.creds"
+        self.grants_path = folder / "granted.jsonl"
+        self.join_creds_text = self._creds(
+            "joiner", keys.joiner, keys.workers, rights.joiner_rights(run)
+        )
+
+    @classmethod
+    def ensure(cls, state_dir: Path, run: str) -> "Credentials":
+        """Read the keys under ``<state>/broker/keys``, or generate them at the first start.
+
+        Raises
+        ------
+        StateError
+            If the folder cannot be read or written, or the keys in it are damaged.
+        """
+        folder = private_folder(_folder(state_dir))
+        path = folder / "keys.json"
+        found = _read_keys(path)
+        keys = _complete(found)
+        if keys != found:
+            write_private(path, msgspec.json.encode(keys).decode())
+        credentials = cls(folder, run, keys)
+        credentials._write_files()
+        return credentials
+
+    @classmethod
+    def find(cls, state_dir: Path, run: str) -> "Credentials":
+        """Read the keys of a Weaver that was started in this state folder.
+
+        Raises
+        ------
+        StateError
+            If there are none, they cannot be read, or an older version generated them.
+        """
+        folder = _folder(state_dir)
+        path = folder / "keys.json"
+        keys = _read_keys(path)
+        if keys != _complete(keys):
+            have = "there are none" if keys is None else "these are of an earlier version"
+            raise StateError(
+                f"{path}: need the keys of a Weaver with the embedded broker, {have}; "
+                "start `torchloom weaver` once"
+            )
+        return cls(folder, run, keys)
+
+    def server_config(self) -> str:
+        """Return the lines of the server's config with the trusted operator and accounts."""
+        run = self._run
+        system = nats_jwt.public_key(self._keys.system)
+        operator = nats_jwt.public_key(self._keys.operator)
+        services = nats_jwt.export("service", rights.SERVICES, many_replies=True)
+        to_weaver, to_workers = rights.streams_to_weaver(run), rights.streams_to_workers(run)
+        by_weaver, by_workers = rights.streams_to_people(run)
+        bucket, bucket_asked = rights.bucket_info(run), rights.bucket_info_alias(run)
+        accounts = {
+            self._account: nats_jwt.account_claims(
+                jetstream=True,
+                exports=[services, *_streams(by_weaver)],
+                imports=_imports("stream", to_weaver, self._workers),
+            ),
+            self._workers: nats_jwt.account_claims(
+                jetstream=False,
+                scopes=[_scope(self._keys.threadlets, "threadlet", rights.worker_rights(run))],
+                exports=_streams(by_workers),
+                imports=[
+                    *_imports("service", rights.services_for_workers(run), self._account),
+                    *_imports("stream", to_workers, self._account),
+                    *_imports("stream", rights.streams_to_lighthouse(run), self._account),
+                ],
+            ),
+            self._people: nats_jwt.account_claims(
+                jetstream=False,
+                scopes=[_scope(self._keys.operators, "person", rights.person_rights(run))],
+                imports=[
+                    *_imports("service", rights.services_for_people(run), self._account),
+                    *_imports("stream", by_weaver, self._account),
+                    *_imports("stream", by_workers, self._workers),
+                    nats_jwt.import_from(self._account, "service", bucket, called=bucket_asked),
+                ],
+                mapped={bucket: bucket_asked},
+            ),
+            system: nats_jwt.account_claims(jetstream=False),
+        }
+        trusted = "".join(
+            f"  {key}: {self._vouch(key, 'account', claims)}\n" for key, claims in accounts.items()
+        )
+        return (
+            f"operator: {self._vouch(operator, 'torchloom', nats_jwt.operator_claims(system))}\n"
+            f"system_account: {system}\n"
+            "resolver: MEMORY\n"
+            f"resolver_preload {{\n{trusted}}}\n"
+        )
+
+    def worker_jwt(self, worker: str, incarnation: int, public_key: str) -> str:
+        """Return the JWT with which the owner of ``public_key`` acts as this incarnation."""
+        claims = nats_jwt.scoped_user_claims(self._workers, [f"life:{incarnation}"])
+        return nats_jwt.sign(self._keys.threadlets, public_key, worker, claims, self._keys.made_s)
+
+    def person_creds_text(self, name: str, seed: str) -> str:
+        """Return the credentials with which the owner of ``seed`` acts as the person ``name``."""
+        claims = nats_jwt.scoped_user_claims(self._people)
+        key = nats_jwt.public_key(seed)
+        jwt = nats_jwt.sign(self._keys.operators, key, name, claims, self._keys.made_s)
+        return nats_jwt.creds_text(jwt, seed)
+
+    def _write_files(self) -> None:
+        weaver = self._creds("weaver", self._keys.weaver, self._keys.account, rights.WEAVER)
+        person = self.person_creds_text(subjects.DEFAULT_PERSON, self._keys.person)
+        _keep_private(self.weaver_creds, weaver)
+        _keep_private(
+            self.lighthouse_creds,
+            self._creds(
+                "lighthouse",
+                self._keys.lighthouse,
+                self._keys.workers,
+                rights.lighthouse_rights(self._run),
+            ),
+        )
+        _keep_private(self.operator_creds, person)
+
+    def _creds(self, name: str, seed: str, account: str, allowed: Rights) -> str:
+        key, claims = nats_jwt.public_key(seed), nats_jwt.user_claims(*allowed)
+        return nats_jwt.creds_text(
+            nats_jwt.sign(account, key, name, claims, self._keys.made_s), seed
+        )
+
+    def _vouch(self, key: str, name: str, claims: Claims) -> str:
+        return nats_jwt.sign(self._keys.operator, key, name, claims, self._keys.made_s)
+
+
+def _keep_private(path: Path, text: str) -> None:
+    """Write a file unless it is up to date: a Weaver also starts on a full disk."""
+    with suppress(OSError, ValueError):
+        if path.read_text(encoding="utf-8") == text:
+            return
+    write_private(path, text)
+
+
+def _folder(state_dir: Path) -> Path:
+    return state_dir / "broker" / "keys"
+
+
+def _scope(seed: str, role: str, allowed: Rights) -> Claims:
+    return nats_jwt.scope(nats_jwt.public_key(seed), role, *allowed)
+
+
+def _streams(names: Iterable[str]) -> list[Claims]:
+    return [nats_jwt.export("stream", subject) for subject in names]
+
+
+def _imports(kind: Literal["stream", "service"], names: Iterable[str], owner: str) -> list[Claims]:
+    return [nats_jwt.import_from(owner, kind, subject) for subject in names]
+
+
+def _checked(keys: Keys) -> Keys:
+    """Return the keys if all are valid; otherwise nkeys raises an error."""
+    for name in keys.__struct_fields__:
+        if name != "made_s" and (name not in _LATER or getattr(keys, name)):
+            nats_jwt.public_key(getattr(keys, name))
+    return keys
+
+
+def _read_keys(path: Path) -> Keys | None:
+    try:
+        return _checked(msgspec.json.decode(path.read_bytes(), type=Keys))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StateError(f"{path}: cannot be read: {error.strerror}") from None
+    except (*UNREADABLE, nkeys.NkeysError, ValueError) as error:
+        raise StateError(f"{path}: the keys are damaged: {error}") from None
+
+
+def _complete(keys: Keys | None) -> Keys:
+    """Return the keys with the missing ones generated."""
+    new_seed = nats_jwt.new_seed
+    if keys is None:
+        keys = Keys(
+            operator=new_seed("operator"),
+            system=new_seed("account"),
+            account=new_seed("account"),
+            workers=new_seed("account"),
+            threadlets=new_seed("account"),
+            weaver=new_seed("user"),
+            person=new_seed("user"),
+            joiner=new_seed("user"),
+            made_s=int(time.time()),
+        )
+    return msgspec.structs.replace(
+        keys,
+        people=keys.people or new_seed("account"),
+        operators=keys.operators or new_seed("account"),
+        lighthouse=keys.lighthouse or new_seed("user"),
+    )

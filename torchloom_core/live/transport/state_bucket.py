@@ -1,0 +1,260 @@
+"""The run's key-value bucket: the Weaver's state for its successor, and the epoch."""
+
+import logging
+import re
+import time
+from collections.abc import Mapping
+from functools import partial
+from typing import NamedTuple
+
+import nats.js.errors
+from nats.aio.msg import Msg
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, KeyValueConfig, StorageType
+from nats.js.kv import KeyValue
+
+from torchloom_core.floor.errors import BrokerError, OvertakenError, SupersededError
+from torchloom_core.live.transport.connection import Connection
+from torchloom_core.live.transport.jetstream import AT_ONCE, REQUEST_TIMEOUT_S, JetStream, Message
+from torchloom_core.wire import subjects
+
+_log = logging.getLogger(__name__)
+
+EPOCH_KEY = "epoch"
+OWNER_KEY = "owner"
+"""The Weaver that controls the run; empty if none does."""
+
+_EPOCH = re.compile(rb"[0-9]{1,18}")
+_HIGHEST_EPOCH = 1 << 53
+"""The largest integer that JSON readers represent exactly."""
+WHOLE_KEY = "whole"
+"""The epoch whose entries are the whole state."""
+
+_EPOCH_ZERO_S = 1_767_225_600
+
+_GONE = {"KV-Operation": "DEL"}
+"""Headers of the marker that deletes an entry.
+
+The marker stays until another epoch takes over. If it expired, or if the entry were purged, a
+killed server would restore the entry: it stores which messages were deleted by a call, but not
+which were replaced by a newer message of the same subject.
+"""
+
+_MARKS = {"KV-Operation", "Nats-Marker-Reason"}
+"""Headers of a message that deletes an entry: ours, and the server's own."""
+
+_READ_S = 10.0
+"""How long the server keeps the consumer of a reader that was cut off."""
+
+
+class Left(NamedTuple):
+    """The last Weaver's state: its epoch, 0 if there was none, and its entries."""
+
+    epoch: int
+    entries: dict[str, bytes]
+
+
+class StateBucket:
+    """The key-value bucket of one run: the Weaver's state, by epoch."""
+
+    def __init__(self, link: Connection, run: str, streams: JetStream) -> None:
+        self._link = link
+        self._run = run
+        self._streams = streams
+        self._js = streams.context
+        self._kv: KeyValue | None = None
+        self._whole_revision = 0
+
+    async def make(self) -> None:
+        """Create the bucket, unless it exists."""
+        self._kv = await self._link.persist("make the key-value bucket", self._make_bucket)
+
+    async def write(self, epoch: int, entries: Mapping[str, bytes | None]) -> None:
+        """Store entries of the epoch's state, in their order; None deletes one.
+
+        No other epoch's entries are touched: a Weaver that does not know yet that it is
+        superseded cannot change its successor's. To write the same again changes nothing.
+        """
+        messages = (
+            Message(self._subject(f"{epoch}.{key}"), b"", _GONE)
+            if data is None
+            else Message(self._subject(f"{epoch}.{key}"), data)
+            for key, data in entries.items()
+        )
+        await self._streams.publish("store the state", messages)
+
+    async def left(self) -> Left:
+        """Return the state of the last epoch that completed its take-over."""
+        whole, self._whole_revision = await self._link.persist(
+            f"read key {WHOLE_KEY}", lambda: self._entry(WHOLE_KEY)
+        )
+        epoch = _whole_number(WHOLE_KEY, whole)
+        return Left(epoch, await self.items(str(epoch)) if epoch else {})
+
+    async def take_over(self, epoch: int) -> None:
+        """Mark the epoch's entries as the whole state, and delete those of other epochs.
+
+        Raises
+        ------
+        SupersededError
+            If a Weaver of a later epoch has taken over meanwhile.
+        OvertakenError
+            If a Weaver of an earlier epoch has, which ends once it detects this one.
+        """
+
+        async def mark() -> None:
+            try:
+                await self._bucket.update(WHOLE_KEY, str(epoch).encode(), self._whole_revision)
+            except nats.js.errors.KeyWrongLastSequenceError:
+                found, self._whole_revision = await self._entry(WHOLE_KEY)
+                whole = _whole_number(WHOLE_KEY, found)
+                if whole != epoch:  # otherwise it is our own write, whose answer was lost
+                    taken = SupersededError if whole > epoch else OvertakenError
+                    raise taken(f"another Weaver took over run {self._run}") from None
+
+        await self._link.persist("take over the state", mark)
+        keys = await self._link.persist("list the keys", self._keys)
+        first = {key.partition(".")[0] for key in keys if "." in key}
+        for other in sorted(first - {str(epoch)}):
+            subject = self._subject(f"{other}.>")
+            await self._link.persist(
+                f"drop the state of epoch {other}",
+                partial(self._js.purge_stream, self._bucket._stream, subject=subject),
+            )
+
+    async def get(self, key: str) -> bytes | None:
+        """Return the value of ``key``, or None."""
+        return (await self._link.persist(f"read key {key}", lambda: self._entry(key)))[0]
+
+    async def put(self, key: str, value: bytes) -> None:
+        """Store the value of ``key``."""
+        await self._link.persist(f"write key {key}", lambda: self._bucket.put(key, value))
+
+    async def items(self, prefix: str) -> dict[str, bytes]:
+        """Return the entries below ``prefix``, by the rest of their keys."""
+        return await self._link.persist(f"read keys {prefix}.>", lambda: self._items(prefix))
+
+    async def claim_epoch(self, above: int = 0) -> int:
+        """Raise the epoch by one, or above ``above``, atomically among Weavers; return it.
+
+        A key without a valid epoch counts as lost.
+        """
+        return await self._link.persist("claim the epoch", lambda: self._claim_epoch(above))
+
+    async def epoch(self) -> int:
+        """Return the epoch that was claimed last, 0 if there is none."""
+        return _epoch(await self.get(EPOCH_KEY)) or 0
+
+    @property
+    def _bucket(self) -> KeyValue:
+        if self._kv is None:
+            raise BrokerError("the bus is not open")
+        return self._kv
+
+    async def _make_bucket(self) -> KeyValue:
+        name = subjects.bucket(self._run)
+        try:
+            return await self._js.key_value(name)
+        except nats.js.errors.NotFoundError:
+            return await self._js.create_key_value(
+                KeyValueConfig(
+                    bucket=name,
+                    history=1,
+                    storage=StorageType.FILE,
+                    replicas=self._streams.copies,
+                    direct=self._streams.copies == 1,  # of several copies one may be behind
+                )
+            )
+
+    def _subject(self, key: str) -> str:
+        return f"$KV.{subjects.bucket(self._run)}.{key}"
+
+    async def _entry(self, key: str) -> tuple[bytes | None, int]:
+        """Return a key's value, or None, and its revision."""
+        try:
+            entry = await self._bucket.get(key)
+        except nats.js.errors.KeyDeletedError as error:
+            return None, error.entry.revision
+        except nats.js.errors.KeyNotFoundError:
+            return None, 0
+        return entry.value, entry.revision
+
+    async def _items(self, prefix: str) -> dict[str, bytes]:
+        entries = await self._newest(f"{prefix}.>")
+        own = self._subject(f"{prefix}.")
+        return {
+            entry.subject.removeprefix(own): entry.data
+            for entry in entries
+            if not (entry.headers or {}).keys() & _MARKS
+        }
+
+    async def _keys(self) -> list[str]:
+        own = self._subject("")
+        return [
+            entry.subject.removeprefix(own) for entry in await self._newest(">", headers_only=True)
+        ]
+
+    async def _newest(self, keys: str, *, headers_only: bool = False) -> list[Msg]:
+        """Return the newest message of each of the bucket's keys, including deletions.
+
+        The server states their number before it sends them. nats-py's own watch requests the
+        number afterwards; if that answer comes first, a full bucket looks empty.
+        """
+        stream = self._bucket._stream
+        consumer = await self._js.add_consumer(
+            stream,
+            ConsumerConfig(
+                filter_subject=self._subject(keys),
+                deliver_policy=DeliverPolicy.LAST_PER_SUBJECT,
+                ack_policy=AckPolicy.NONE,
+                headers_only=headers_only,
+                mem_storage=True,
+                inactive_threshold=_READ_S,
+            ),
+        )
+        reader = await self._js.pull_subscribe_bind(consumer.name, stream)
+        try:
+            found: list[Msg] = []
+            while (left := consumer.num_pending - len(found)) > 0:
+                found += await reader.fetch(min(left, AT_ONCE), timeout=REQUEST_TIMEOUT_S)
+            return found
+        finally:
+            await reader.unsubscribe()
+
+    async def _claim_epoch(self, above: int) -> int:
+        while True:
+            value, last = await self._entry(EPOCH_KEY)
+            newest = _epoch(value)
+            epoch = max(above + 1, epoch_by_the_clock() if newest is None else newest + 1)
+            try:
+                await self._bucket.update(EPOCH_KEY, str(epoch).encode(), last=last)
+            except nats.js.errors.KeyWrongLastSequenceError:
+                continue
+            return epoch
+
+
+def epoch_by_the_clock() -> int:
+    """Return an epoch above all epochs of a lost state: seconds since the start of 2026.
+
+    Workers reject an epoch below the one they obeyed last.
+    """
+    epoch = int(time.time()) - _EPOCH_ZERO_S
+    if epoch <= 0:
+        _log.warning("this host's clock is before 2026: set it, or workers reject later Weavers")
+    return epoch
+
+
+def _epoch(data: bytes | None) -> int | None:
+    """Return the epoch in the key, or None; an invalid value is logged."""
+    if data is None:
+        return None
+    if _EPOCH.fullmatch(data) and 0 < int(data) <= _HIGHEST_EPOCH:
+        return int(data)
+    _log.warning("key %s: need an epoch, was %.80r; it counts as lost", EPOCH_KEY, data)
+    return None
+
+
+def _whole_number(key: str, data: bytes | None) -> int:
+    try:
+        return int(data or b"0")
+    except ValueError:
+        raise BrokerError(f"key {key}: need a whole number, was {data!r:.80}") from None

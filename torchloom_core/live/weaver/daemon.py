@@ -1,0 +1,384 @@
+"""The running Weaver: inputs go to the kernel and on record, outputs go out; and the tick.
+
+:mod:`torchloom_core.live.weaver.startup` starts it and ends it.
+"""
+
+import asyncio
+import logging
+import traceback
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from torchloom_core.config.schema import Config
+from torchloom_core.floor.clock import SystemClock
+from torchloom_core.floor.errors import KernelFailure, SupersededError, TorchloomError
+from torchloom_core.floor.plain_text import RateLimitedLog
+from torchloom_core.live.kernel.kernel import Kernel
+from torchloom_core.live.kernel.plugins.host import ActivePlugins
+from torchloom_core.live.trajectory.reader import Recorded
+from torchloom_core.live.trajectory.summaries import summarise
+from torchloom_core.live.trajectory.writer import TrajectoryWriter
+from torchloom_core.live.transport import NatsBus
+from torchloom_core.live.transport.security.enrolment import Enrolment
+from torchloom_core.live.weaver.admission import admitted
+from torchloom_core.live.weaver.deadline_guard import DeadlineGuard
+from torchloom_core.live.weaver.epoch_rise import EpochWatch
+from torchloom_core.live.weaver.operator_service import OperatorService
+from torchloom_core.live.weaver.outbox import Outbox
+from torchloom_core.live.weaver.predictor_runner import forecast
+from torchloom_core.live.weaver.recording import Recording
+from torchloom_core.live.weaver.recovery import same_input
+from torchloom_core.live.weaver.report_watch import ReportWatch
+from torchloom_core.live.weaver.status import describe, describe_knobs
+from torchloom_core.live.weaver.worker_clocks import WorkerClocks
+from torchloom_core.wire.actions import Alert
+from torchloom_core.wire.events import (
+    Control,
+    CordonOver,
+    ForecastWanted,
+    Input,
+    InputFailed,
+    Notice,
+    Outcome,
+    Output,
+    PauseChanged,
+    PolicyFailed,
+    RecordingGap,
+    Recovered,
+    Reply,
+    Tick,
+    Verdict,
+    Withheld,
+)
+from torchloom_core.wire.messages import (
+    Hello,
+    JoinReply,
+    JoinRequest,
+    PauseState,
+    Telemetry,
+    version_fault,
+)
+from torchloom_core.wire.operator import Page, Status
+from torchloom_core.wire.requests import Request
+from torchloom_core.wire.steering import LighthouseView, Steer
+
+log = logging.getLogger(__name__)
+
+_PREDICTOR_PATIENCE_S = 60.0
+_GOODBYE_S = 5.0
+_CLOCK_S = 5.0
+"""A wall clock that was set by more than this is reported."""
+
+_PAUSE_EVERY_S = 1.0
+"""How often the pause in force is published; workers resume after 3 s without it."""
+
+
+class Weaver:
+    """The controller of one run, under one epoch."""
+
+    def __init__(
+        self,
+        config: Config,
+        plugins: ActivePlugins,
+        bus: NatsBus,
+        clock: SystemClock,
+        epoch: int,
+        trajectory: TrajectoryWriter,
+        believed: int = 0,
+    ) -> None:
+        self._config = config
+        self._plugins = plugins
+        self._bus = bus
+        self._clock = clock
+        self._epoch = epoch
+        self._trajectory = trajectory
+        self._recording = Recording(trajectory, clock)
+        self._kernel = Kernel(config, plugins, DeadlineGuard(config.weaver.policy_budget_s))
+        self._reports = ReportWatch(self._kernel, clock, bus.reports_taken_until_ns, self.enter)
+        self._enrolment: Enrolment | None = None
+        self._poison: Recorded | None = None
+        self._forecasts: set[asyncio.Task[None]] = set()
+        self._limited_log = RateLimitedLog(log, clock.now_ns)
+        warn = self._limited_log.add
+        self._clocks = WorkerClocks(warn)
+        self._outbox = Outbox(
+            bus,
+            clock,
+            epoch,
+            withheld=lambda commands: self.enter(Withheld(commands=commands)),
+            moved=self._clocks.moved,
+        )
+        self._epochs = EpochWatch(epoch, believed, bus.newest_epoch, self._end, warn)
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.operator_service = OperatorService(
+            epoch, self.enter, self.status, partial(describe_knobs, self._kernel)
+        )
+
+    # --- inputs ---
+
+    def receive(self, message: Telemetry | Input, ts_ns: int) -> bool:
+        """Feed one input to the kernel, record it, and post its outputs.
+
+        Return whether it was handled: False once this Weaver is ending.
+        """
+        if self._over.done():
+            return False
+        try:
+            if isinstance(message, Telemetry):
+                self._trajectory.telemetry(message, ts_ns)
+                self._kernel.step(message, ts_ns)
+                return True
+            if isinstance(message, Hello | LighthouseView) and self._epochs.is_outranked_by(
+                message
+            ):
+                return False
+            if self._poison is not None and same_input(message, self._poison):
+                log.warning("skipped the input at which the last Weaver failed: %s", message)
+                return True
+            if isinstance(message, Hello) and not self._expects(message):
+                return True
+            outputs = self._kernel.step(message, ts_ns)
+            self._trajectory.event(message, ts_ns, outputs)
+            if isinstance(message, Request):
+                self._bus.publish("request", message)
+            if isinstance(message, Hello):
+                self._add_worker(message)
+                self._clocks.take(message, ts_ns)
+            if outputs:
+                self._post(outputs)
+        except TorchloomError as error:
+            self._end(error)
+            return False
+        except Exception as error:  # noqa: BLE001 - the kernel's state may be inconsistent
+            self._fail(message, ts_ns, error)
+        return True
+
+    def _expects(self, hello: Hello) -> bool:
+        if fault := version_fault(hello.v):  # it was admitted by an earlier Weaver
+            text = "%s is not registered, restart its trainer: %s"
+            self._limited_log.add(hello.worker, text % (hello.worker, fault))
+            return False
+        # Credentials of an incarnation that never started stay valid after its name was reused.
+        if self._enrolment is None or self._enrolment.may_begin(hello.worker, hello.incarnation):
+            return True
+        text = "hello of %s dropped: a newer incarnation than %d was given its name"
+        self._limited_log.add(hello.worker, text % (hello.worker, hello.incarnation))
+        return False
+
+    def _add_worker(self, hello: Hello) -> None:
+        # At each hello, as NATS deletes a consumer that was idle for long.
+        if self._kernel.fleet.is_registered(hello.worker, hello.incarnation):
+            self._outbox.add_worker(hello.worker, hello.incarnation)
+
+    def enter(self, message: Input) -> None:
+        """Feed an input of the Weaver's own, stamped now."""
+        self.receive(message, self._clock.now_ns())
+
+    def _fail(self, message: Telemetry | Input, ts_ns: int, error: Exception) -> None:
+        """End this Weaver: its memory may be inconsistent, its stored state is not."""
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        reason = f"{type(error).__name__}: {error}"
+        kind = type(message).__name__
+        if not isinstance(message, Telemetry):
+            failed = InputFailed(error=reason, trace="".join(traceback.format_exception(error)))
+            self._trajectory.event(message, ts_ns, [failed])
+            self._trajectory.flush()
+        source = f" of {message.worker}" if hasattr(message, "worker") else ""
+        self._end(
+            KernelFailure(
+                f"{self._trajectory.folder}: input {self._kernel.seq}, {kind}{source}: {reason} "
+                f"({Path(place.filename).name}:{place.lineno}); the next Weaver skips this input"
+            )
+        )
+
+    def _post(self, outputs: Sequence[Output]) -> None:
+        # Recorded before it is sent: no action is missing from the trajectory.
+        self._trajectory.flush()
+        self._outbox.post(outputs, self._kernel.changes(), self._kernel.seq)
+        for output in outputs:
+            self._log(output)
+            if isinstance(output, Reply):
+                self.operator_service.reply(output)
+            elif isinstance(output, PauseChanged):
+                self._publish_pause(output.over)
+            elif isinstance(output, Steer):
+                self._bus.steer(output)
+            elif isinstance(output, ForecastWanted):
+                task = asyncio.create_task(self._forecast(output))
+                self._forecasts.add(task)
+                task.add_done_callback(self._forecasts.discard)
+
+    def _publish_pause(self, over: str = "") -> None:
+        verdict, run = self._kernel.run.pauses.verdict, self._config.run.name
+        self._bus.publish_pause(PauseState(run=run, epoch=self._epoch, verdict=verdict, over=over))
+
+    async def _forecast(self, wanted: ForecastWanted) -> None:
+        predictor = self._plugins.predictors[wanted.predictor]
+        view = self._kernel.predictor_view(wanted.predictor)
+        patience_s = max(_PREDICTOR_PATIENCE_S, predictor.every_s)
+        self.enter(await forecast(wanted.id, wanted.predictor, predictor, view, patience_s))
+
+    # --- the loop ---
+
+    async def start(self, recovered: Recovered, poison: Recorded | None = None) -> None:
+        """Take over the last Weaver's state, then accept requests.
+
+        Parameters
+        ----------
+        poison : Recorded, optional
+            The input at which the last Weaver failed; it is skipped if it comes again.
+
+        Raises
+        ------
+        TorchloomError
+            If the state cannot be taken over, or the broker stays unreachable.
+        """
+        self._poison = poison
+        self.enter(recovered)
+        control = recovered.control
+        if control != Control():
+            text = "epoch %d; took over %d commands in flight from the last Weaver"
+            log.info(text, self._epoch, len(control.flights))
+        if self._bus.others_there:
+            log.warning("another Weaver of this run is connected: taking over, the other one ends")
+        for failure in self._plugins.failed:
+            log.warning("quarantined: %s", failure.detail)
+        for warning in self._plugins.warnings:
+            log.warning("%s", warning)
+        if self._over.done():
+            self._over.result()
+        self._reports.begin()
+        await self._outbox.store()
+        await self._bus.take_over()
+        await self._bus.open(self.receive, lambda subject, reason: None)
+        await self._bus.serve(self.operator_service.verbs)
+        await self._bus.on_epoch(self._superseded)
+        await self._bus.roll_call(self._epoch)
+        self._publish_pause()  # none: workers that an earlier Weaver paused resume
+
+    async def admit_workers(self, enrolment: Enrolment | None) -> None:
+        """Answer join requests; with an embedded broker the answer has credentials."""
+        self._enrolment = enrolment
+        kernel = self._kernel
+
+        async def handle(request: JoinRequest) -> JoinReply:
+            training, need = kernel.execution.training_groups(), self._config.arbiter.min_groups
+            now_ns, warn = self._clock.now_ns(), self._limited_log.add
+            return admitted(request, enrolment, kernel.fleet, now_ns, training, need, warn)
+
+        await self._bus.serve_join(handle)
+
+    def training_replicas(self) -> set[str]:
+        """Return the replica groups that train, by their names at the lighthouse."""
+        return self._kernel.training_replicas()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Tick until ``stop`` is set or an error ends this Weaver.
+
+        Raises
+        ------
+        TorchloomError
+            If the broker refuses the state, another Weaver took over the run, or the kernel
+            failed at an input.
+        """
+        sending = asyncio.create_task(self._outbox.run())
+        ticking = asyncio.create_task(self._tick_forever())
+        repeating = asyncio.create_task(self._repeat_pause())
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            ends: set[asyncio.Future[Any]] = {sending, ticking, repeating, stopping, self._over}
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            for end in (self._over, ticking, repeating, sending):
+                if end.done():
+                    end.result()
+            await asyncio.wait({asyncio.create_task(self._outbox.drained())}, timeout=_GOODBYE_S)
+        finally:
+            tasks = {sending, ticking, repeating, stopping, *self._forecasts}
+            for pending in tasks:
+                pending.cancel()
+            self._kernel.run.pauses.end("the Weaver ended")
+            self._publish_pause()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _tick_forever(self) -> None:
+        loop = asyncio.get_running_loop()
+        tick_s = self._config.weaver.tick_s
+        due = loop.time() + tick_s
+        while True:
+            await asyncio.sleep(max(0.0, due - loop.time()))
+            await self._reports.check()
+            self.enter(Tick())
+            self._trajectory.flush()
+            self._check_recording()
+            self._check_clock()
+            due = max(due + tick_s, loop.time())
+
+    def _check_recording(self) -> None:
+        news = self._recording.check()
+        if isinstance(news, RecordingGap):
+            self.enter(news)
+        elif news is not None:
+            self._log(news)
+            self._bus.publish("notice", news)
+
+    def _check_clock(self) -> None:
+        ahead_s = self._clock.wall_ahead_s()
+        if abs(ahead_s) > _CLOCK_S:
+            self._limited_log.add(
+                "clock",
+                f"the wall clock was set by {ahead_s:+.0f} s since this Weaver started, and the "
+                "Weaver uses the old time; command deadlines may be wrong: restart the Weaver",
+            )
+
+    async def _repeat_pause(self) -> None:
+        while True:
+            await asyncio.sleep(_PAUSE_EVERY_S)
+            if self._kernel.run.pauses.verdict:
+                self._publish_pause()
+
+    def _superseded(self, epoch: int) -> None:
+        if epoch > self._epoch:
+            run = self._config.run.name
+            self._end(SupersededError(f"another Weaver took over run {run} under epoch {epoch}"))
+
+    def _end(self, error: TorchloomError) -> None:
+        self._bus.shut()
+        if not self._over.done():
+            self._over.set_exception(error)
+
+    def status(self, page: Page) -> Status:
+        """Return a page of the run's status."""
+        return describe(
+            self._kernel,
+            self._config,
+            self._plugins,
+            now_ns=self._clock.now_ns(),
+            malformed=self._bus.malformed,
+            log=str(self._trajectory.folder),
+            recording=self._recording.trouble,
+            page=page,
+        )
+
+    def _log(self, output: Output) -> None:
+        match output:
+            case Notice(kind="stranger", worker=worker, text=text):
+                self._limited_log.add(worker, f"notice: {text}")  # repeated at each tick
+                return
+            case (
+                Notice(kind="hello" | "exit" | "wanted" | "run_over" | "lighthouse")
+                | CordonOver()
+                | Verdict()
+            ):
+                level = logging.INFO
+            case Outcome(action=Alert()) | Notice() | PolicyFailed():
+                level = logging.WARNING
+            case Outcome(result=result):
+                level = logging.INFO if result == "done" else logging.WARNING
+            case _:
+                return
+        kind = str(output.__struct_config__.tag)
+        log.log(level, "%s: %s", kind, summarise(kind, msgspec.to_builtins(output)))

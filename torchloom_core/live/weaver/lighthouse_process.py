@@ -1,0 +1,215 @@
+"""The run's lighthouse, a separate process that the Weaver starts, adopts and restarts.
+
+It keeps running when the Weaver ends, as long as replica groups use it: training does not stop
+with its controller.
+"""
+
+import asyncio
+import logging
+import os
+import re
+import signal
+import socket
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from torchloom_core.config.schema import Lighthouse
+from torchloom_core.floor.errors import LighthouseError, StateError
+from torchloom_core.floor.files import private_folder, write_private
+from torchloom_core.floor.server_urls import LOGIN, login_of, shown
+from torchloom_core.live.transport.detached_process import (
+    end,
+    has_ended,
+    is_running,
+    is_stopped,
+    start_detached,
+)
+from torchloom_core.wire.codec import UNREADABLE
+
+_log = logging.getLogger(__name__)
+
+_START_S = 30.0
+_PLAIN = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+_STOP_S = 5.0
+_POLL_S = 0.02
+_ASK_S = 0.1
+_GOES_ON = "keeps running for the groups that train: kill"
+_WATCH_S = 0.1
+_RETRY_S = 1.0
+
+
+class _Record(msgspec.Struct, frozen=True, kw_only=True):
+    """``lighthouse.json``: the process that was started last."""
+
+    pid: Annotated[int, msgspec.Meta(gt=0, le=2**31 - 1)]
+    port: Annotated[int, msgspec.Meta(ge=1, le=65_535)]
+    command: tuple[str, ...]
+
+
+class LighthouseProcess:
+    """One lighthouse per state folder; its state, log and address are in ``lighthouse/``."""
+
+    def __init__(self, state_dir: Path, run: str, settings: Lighthouse) -> None:
+        self._folder = state_dir.absolute() / "lighthouse"
+        self._state = self._folder / "state.json"
+        self._record_path = self._folder / "lighthouse.json"
+        self._run = run
+        self._settings = settings
+        self._record: _Record | None = None
+        self._start: Callable[[], Awaitable[None]] | None = None
+
+    @property
+    def url(self) -> str:
+        """Where Managers connect: the value for ``TORCHFT_LIGHTHOUSE``."""
+        host = self._settings.host
+        if host in ("0.0.0.0", "::"):
+            host = socket.gethostname()
+        port = self._record.port if self._record else self._settings.port
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+    async def start(
+        self, url: str, creds: Path | None, expected: Callable[[], Iterable[str]]
+    ) -> None:
+        """Adopt the lighthouse that runs on this state folder, or start one.
+
+        Parameters
+        ----------
+        url, creds
+            The broker's URL, and the lighthouse's own credentials there.
+        expected : callable
+            Returns the replica groups that train; a lighthouse without state waits for them.
+
+        Raises
+        ------
+        LighthouseError
+            If it ends at once, or is not ready in time.
+        StateError
+            If the state folder cannot be written.
+        """
+        if find_spec("grpc") is None:
+            raise LighthouseError('lighthouse: pip install "torchloom[lighthouse]"')
+        private_folder(self._folder)
+        self._start = partial(self._adopt_or_launch, url, creds, expected)
+        await self._start()
+
+    async def _adopt_or_launch(
+        self, url: str, creds: Path | None, expected: Callable[[], Iterable[str]]
+    ) -> None:
+        last = self._last_record() or self._record
+        runs = last is not None and is_running(last.pid, str(self._state))
+        port = self._settings.port or (last.port if last else 0)
+        if not (self._settings.port or runs or self._record):
+            port = _free_port(self._settings.host, port)
+        command = self._command(port, url, creds)
+        if last and runs:
+            if last.command == tuple(command):
+                self._record = last
+                return
+            _log.warning("lighthouse (pid %d) has another config: restarting it", last.pid)
+            await asyncio.to_thread(end, last.pid, str(self._state), _STOP_S)
+        # The names come from workers: those unfit for a command line are left out.
+        wait_for = [f"--expect={name}" for name in sorted(expected()) if _PLAIN.fullmatch(name)]
+        log = self._folder / "lighthouse.log"
+        own = {LOGIN: login_of(url)}
+        pid = start_detached([*command, *wait_for], log, {**os.environ, **own})
+        before = self._record
+        self._record = _Record(pid=pid, port=port, command=tuple(command))
+        try:
+            # Before it is ready, so that the next Weaver finds it if this one is killed.
+            self._keep(self._record)
+            await self._until_it_listens(pid, log)
+        except (LighthouseError, StateError):
+            await asyncio.to_thread(end, pid, str(self._state), _STOP_S)
+            self._record = before
+            if last is not None:
+                with suppress(StateError):
+                    self._keep(last)
+            raise
+
+    async def supervise(self) -> None:
+        """Restart it at the same address whenever it ends. Runs until cancelled."""
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            record = self._record
+            if not record or not self._start or is_running(record.pid, str(self._state)):
+                continue
+            try:
+                await self._start()
+            except (LighthouseError, StateError, OSError, RuntimeError, ValueError) as error:
+                _log.warning("the lighthouse (pid %d) ended: %s", record.pid, error)
+                await asyncio.sleep(_RETRY_S)
+            else:
+                _log.warning("the lighthouse (pid %d) ended and was restarted", record.pid)
+
+    async def stop_unless_needed(self) -> None:
+        """End it; it keeps running while replica groups use it.
+
+        The signal is repeated, since these groups may be ending, too.
+        """
+        deadline = time.monotonic() + _STOP_S
+        while self._record and is_running(self._record.pid, str(self._state)):
+            pid = self._record.pid
+            if time.monotonic() > deadline:
+                how = "is frozen: kill -9" if is_stopped(pid) else _GOES_ON
+                _log.warning("the lighthouse %s %d ends it", how, pid)
+                return
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGUSR1)
+            await asyncio.sleep(_ASK_S)
+
+    def _command(self, port: int, url: str, creds: Path | None) -> list[str]:
+        settings = self._settings
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        status = f"127.0.0.1:{settings.status_port}" if settings.status_port else ""
+        command = [sys.executable, "-m", "torchloom_core.cli", "lighthouse"]
+        command += ["--bind", f"{host}:{port}", "--status_bind", status]
+        command += ["--min_replicas", str(settings.min_replicas)]
+        for name in ("join_timeout", "heartbeat_timeout", "quorum_tick"):
+            command += [f"--{name}_ms", str(max(1, round(getattr(settings, f"{name}_s") * 1000)))]
+        command += ["--run", self._run, "--state", str(self._state), "--url", shown(url)]
+        return [*command, "--creds", str(creds)] if creds else command
+
+    def _keep(self, record: _Record) -> None:
+        write_private(self._record_path, msgspec.json.encode(record).decode())
+
+    async def _until_it_listens(self, pid: int, log: Path) -> None:
+        deadline = time.monotonic() + _START_S
+        while time.monotonic() < deadline:
+            if has_ended(pid):
+                last = (_lines(log) or [f"see {log}"])[-1]
+                raise LighthouseError(f"the lighthouse ended at once: {last}")
+            if any("is ready on" in line for line in _lines(log)):
+                return
+            await asyncio.sleep(_POLL_S)
+        raise LighthouseError(f"the lighthouse was not ready after {_START_S:g} s: see {log}")
+
+    def _last_record(self) -> _Record | None:
+        try:
+            return msgspec.json.decode(self._record_path.read_bytes(), type=_Record)
+        except FileNotFoundError:
+            return None
+        except (OSError, *UNREADABLE) as error:
+            raise StateError(f"{self._record_path}: cannot be read: {error}") from None
+
+
+def _lines(log: Path) -> list[str]:
+    return log.read_text(errors="replace").strip().splitlines()
+
+
+def _free_port(host: str, wanted: int) -> int:
+    """Return the port ``wanted``, or another one if it is occupied."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        for port in (wanted, 0):
+            with suppress(OSError):
+                probe.bind((host, port))
+                break
+        return int(probe.getsockname()[1])

@@ -1,0 +1,194 @@
+"""Answer people's requests: from a NATS request to a kernel input, and back to a reply.
+
+See :mod:`torchloom_core.wire.operator` for the verbs.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from itertools import count
+from typing import Annotated
+
+import msgspec
+
+from torchloom_core.floor.errors import MessageError
+from torchloom_core.live.trajectory.summaries import summarise
+from torchloom_core.wire import codec
+from torchloom_core.wire.actions import Action
+from torchloom_core.wire.events import Reply
+from torchloom_core.wire.limits import MAX_TEXT, Id, SessionName
+from torchloom_core.wire.operator import (
+    Annotation,
+    Answer,
+    ControlTaken,
+    FromSession,
+    KnobSet,
+    KnobTable,
+    KnobUnset,
+    Page,
+    RequestId,
+    Status,
+)
+from torchloom_core.wire.requests import (
+    Annotate,
+    Approve,
+    Deny,
+    ForgetKnob,
+    Propose,
+    ReleaseControl,
+    Request,
+    ResumeActions,
+    StopActions,
+    TakeControl,
+    Want,
+)
+
+_log = logging.getLogger(__name__)
+
+_PATIENCE_S = 10.0
+
+
+class _Proposal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    action: Action
+    sure: bool = False
+    id: RequestId = ""
+    session: SessionName = ""
+
+
+class _Denial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    proposal: Id
+    reason: Annotated[str, msgspec.Meta(max_length=MAX_TEXT)] = ""
+    id: RequestId = ""
+    session: SessionName = ""
+
+
+class _Approval(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    proposal: Id
+    id: RequestId = ""
+    session: SessionName = ""
+
+
+class OperatorService:
+    """Turns requests into kernel inputs and waits for the kernel's reply.
+
+    Parameters
+    ----------
+    epoch : int
+        The Weaver's epoch, part of every request's id.
+    enter : callable
+        Passes a request to the kernel.
+    status, knobs : callable
+        Return the status and the knobs, for the verbs that only read.
+    """
+
+    def __init__(
+        self,
+        epoch: int,
+        enter: Callable[[Request], None],
+        status: Callable[[Page], Status],
+        knobs: Callable[[Page], KnobTable],
+    ) -> None:
+        self._epoch = epoch
+        self._enter = enter
+        self._status = status
+        self._knobs = knobs
+        self._numbers = count(1)
+        self._open: dict[str, asyncio.Future[Reply]] = {}
+
+    @property
+    def verbs(self) -> dict[str, Callable[[bytes, str], Awaitable[bytes]]]:
+        """The handlers, by verb."""
+        return {
+            "status": self._on_status,
+            "knobs": self._on_knobs,
+            "knob.set": self._on_knob_set,
+            "knob.unset": self._on_knob_unset,
+            "propose": self._on_propose,
+            "approve": self._on_approve,
+            "deny": self._on_deny,
+            "actions.stop": self._on_stop,
+            "actions.resume": self._on_resume,
+            "annotate": self._on_annotate,
+            "control.take": self._on_control_take,
+            "control.release": self._on_control_release,
+        }
+
+    def reply(self, reply: Reply) -> None:
+        """Pass the kernel's reply on to the request's sender."""
+        waiting = self._open.pop(reply.request, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(reply)
+
+    async def _on_status(self, body: bytes, by: str) -> bytes:
+        return codec.encode(self._status(_page(body, "status")))
+
+    async def _on_knobs(self, body: bytes, by: str) -> bytes:
+        return codec.encode(self._knobs(_page(body, "knobs")))
+
+    async def _on_knob_set(self, body: bytes, by: str) -> bytes:
+        message = codec.decode_json(KnobSet, body, "knob.set")
+        want = Propose(action=message.action(), sure=message.sure)
+        return await self._submit(want, by, message.session, message.id)
+
+    async def _on_knob_unset(self, body: bytes, by: str) -> bytes:
+        message = codec.decode_json(KnobUnset, body, "knob.unset")
+        want = ForgetKnob(knob=message.knob, worker=message.worker)
+        return await self._submit(want, by, message.session, message.id)
+
+    async def _on_propose(self, body: bytes, by: str) -> bytes:
+        message = codec.decode_json(_Proposal, body, "propose")
+        want = Propose(action=message.action, sure=message.sure)
+        return await self._submit(want, by, message.session, message.id)
+
+    async def _on_approve(self, body: bytes, by: str) -> bytes:
+        message = codec.decode_json(_Approval, body, "approve")
+        return await self._submit(
+            Approve(proposal=message.proposal), by, message.session, message.id
+        )
+
+    async def _on_deny(self, body: bytes, by: str) -> bytes:
+        message = codec.decode_json(_Denial, body, "deny")
+        want = Deny(proposal=message.proposal, reason=message.reason)
+        return await self._submit(want, by, message.session, message.id)
+
+    async def _on_stop(self, body: bytes, by: str) -> bytes:
+        session = ""
+        with suppress(MessageError):  # the kill switch works with any body
+            session = _session(body, "actions.stop")
+        return await self._submit(StopActions(), by, session)
+
+    async def _on_resume(self, body: bytes, by: str) -> bytes:
+        return await self._submit(ResumeActions(), by, _session(body, "actions.resume"))
+
+    async def _on_annotate(self, body: bytes, by: str) -> bytes:
+        note = codec.decode_json(Annotation, body, "annotate")
+        return await self._submit(Annotate(text=note.text), by, note.session, note.id)
+
+    async def _on_control_take(self, body: bytes, by: str) -> bytes:
+        message = codec.decode_json(ControlTaken, body, "control.take")
+        return await self._submit(
+            TakeControl(lease_s=message.lease_s, force=message.force), by, message.session
+        )
+
+    async def _on_control_release(self, body: bytes, by: str) -> bytes:
+        return await self._submit(ReleaseControl(), by, _session(body, "control.release"))
+
+    async def _submit(self, want: Want, by: str, session: str, called: str = "") -> bytes:
+        number = f"r{self._epoch}.{next(self._numbers)}"
+        # Ids are unique per person: two people may use the same one.
+        sent_as = f"{by}.{called}" if called else ""
+        request = Request(id=number, want=want, by=by, session=session, sent_as=sent_as)
+        _log.info("request: %s", summarise("request", msgspec.to_builtins(request)))
+        answer = self._open[request.id] = asyncio.get_running_loop().create_future()
+        self._enter(request)
+        reply = await asyncio.wait_for(answer, _PATIENCE_S)
+        return codec.encode(Answer(ok=reply.ok, text=reply.text, ids=reply.ids))
+
+
+def _page(body: bytes, verb: str) -> Page:
+    return codec.decode_json(Page, body, verb) if body else Page()
+
+
+def _session(body: bytes, verb: str) -> str:
+    return codec.decode_json(FromSession, body, verb).session if body else ""

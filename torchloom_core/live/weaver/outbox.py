@@ -1,0 +1,258 @@
+"""Store and send the kernel's outputs, in order, and state before commands.
+
+Only the newest value of each state entry is stored; the commands of the same inputs follow. If
+a Weaver is killed in between, its successor finds the rest in the trajectory
+(:mod:`torchloom_core.live.weaver.recovery`).
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from torchloom_core.floor.clock import SECOND_NS, Clock
+from torchloom_core.floor.errors import BrokerError, RefusedByBrokerError
+from torchloom_core.floor.persistent_table import Changes
+from torchloom_core.wire import codec
+from torchloom_core.wire.events import Issue, Notice, Output, Withdrawal
+from torchloom_core.wire.messages import CALLED_AT_ONCE, Command
+
+log = logging.getLogger(__name__)
+
+AT_KEY = "at"
+
+_PAUSE_S = 1.0
+_MOST_UNPUBLISHED = 50_000
+_CALL_EVERY_NS = 5 * SECOND_NS
+_PUBLISHED_AT_ONCE = 500
+_AT_ONCE = 500
+
+
+class At(msgspec.Struct, frozen=True, kw_only=True):
+    """The input of the epoch up to which the stored state goes."""
+
+    seq: int
+
+
+class Bus(Protocol):
+    """The part of the NATS bus that the outbox uses."""
+
+    async def store(self, entries: Mapping[str, bytes | None]) -> None:
+        """Store entries of this epoch's state, in order; None deletes one."""
+
+    async def send(self, commands: Sequence[Command], is_wanted: Callable[[str], bool]) -> None:
+        """Store commands until their workers have acknowledged them.
+
+        An attempt leaves out commands for which ``is_wanted(id)`` is false by then.
+        """
+
+    async def withdraw(self, worker: str, commands: Sequence[str]) -> None:
+        """Drop commands that have not reached the worker."""
+
+    async def add_workers(self, workers: Sequence[tuple[str, int]]) -> None:
+        """Make the consumers through which these incarnations get their commands."""
+
+    async def roll_call(self, epoch: int, workers: Sequence[str] = ()) -> None:
+        """Request a hello from these workers, or from all."""
+
+    def publish(self, kind: str, message: Output) -> None:
+        """Publish a message for subscribers, such as the dashboard."""
+
+
+class Outbox:
+    """What is still to be stored, sent and published, and the task that does it.
+
+    While the broker is unreachable, one value per state entry waits, commands wait until their
+    deadline, and the newest messages wait to be published.
+
+    Parameters
+    ----------
+    withheld : callable
+        Called with the ids of commands that were withdrawn before they were sent.
+    moved : callable, optional
+        Returns a command with its times shifted to the clock of its worker's host.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        clock: Clock,
+        epoch: int,
+        withheld: Callable[[tuple[str, ...]], None],
+        moved: Callable[[Command], Command] = lambda command: command,
+    ) -> None:
+        self._moved = moved
+        self._bus = bus
+        self._clock = clock
+        self._epoch = epoch
+        self._withheld = withheld
+        self._taken_back: set[str] = set()
+        self._unsent: set[str] = set()
+        self._entries: dict[str, bytes | None] = {}
+        self._waiting: deque[Issue | Withdrawal] = deque()
+        self._new_workers: dict[str, int] = {}
+        self._without_hello: dict[str, None] = {}
+        self._call_ns = 0
+        self._unpublished: deque[Output] = deque(maxlen=_MOST_UNPUBLISHED)
+        self._some = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def post(self, outputs: Sequence[Output], changes: Changes, seq: int) -> None:
+        """Take the outputs of input ``seq``, and the changes of the state."""
+        if not outputs and not changes:
+            return
+        for key, entry in changes.items():
+            self._entries[key] = None if entry is None else codec.encode(entry)
+        self._entries.pop(AT_KEY, None)  # it goes last
+        self._entries[AT_KEY] = codec.encode(At(seq=seq))
+        for output in outputs:
+            match output:
+                case Issue():
+                    self._waiting.append(output)
+                case Withdrawal(command=command_id):
+                    self._waiting.append(output)
+                    self._taken_back.add(command_id)
+                case Notice(kind="stranger", worker=worker):
+                    self._without_hello[worker] = None
+        self._unpublished.extend(outputs)
+        self._idle.clear()
+        self._some.set()
+
+    def add_worker(self, worker: str, incarnation: int) -> None:
+        """Make the consumer of a worker's present incarnation, before more commands are sent."""
+        self._new_workers[worker] = incarnation
+        self._idle.clear()
+        self._some.set()
+
+    async def run(self) -> None:
+        """Send until cancelled; wait while the broker is unreachable.
+
+        Raises
+        ------
+        RefusedByBrokerError
+            If the broker refuses what is to be stored.
+        """
+        while True:
+            await self._some.wait()
+            self._some.clear()
+            # What is posted while this is stored is not sent before its own state is stored.
+            waiting, self._waiting = self._waiting, deque()
+            await self.store()
+            await self._add_new_workers()
+            await self._carry_out(self._in_time(waiting))
+            await self._publish_all()
+            if not self._some.is_set():
+                self._idle.set()
+
+    async def drained(self) -> None:
+        """Wait until everything posted so far was sent."""
+        await self._idle.wait()
+
+    async def store(self) -> None:
+        """Store the changed entries, however long that takes; raises as :meth:`run` does."""
+        entries, self._entries = self._entries, {}
+        while entries:
+            try:
+                return await self._bus.store(entries)
+            except RefusedByBrokerError:
+                raise
+            except BrokerError as error:
+                log.warning("the state is not stored yet: %s", error)
+                self._waiting = self._in_time(self._waiting)
+                await asyncio.sleep(_PAUSE_S)
+                newer, self._entries = self._entries, {}
+                entries = {key: data for key, data in entries.items() if key not in newer} | newer
+
+    async def _add_new_workers(self) -> None:
+        new_workers, self._new_workers = self._new_workers, {}
+        try:
+            await self._bus.add_workers(list(new_workers.items()))
+        except RefusedByBrokerError as error:
+            log.warning("%s", error)
+        except BrokerError as error:
+            log.warning("%s", error)
+            self._new_workers = new_workers | self._new_workers
+        await self._call_without_hello()
+
+    async def _call_without_hello(self) -> None:
+        """Request a hello from workers that report without one; the kernel repeats them."""
+        without_hello, self._without_hello = list(self._without_hello), {}
+        now_ns = self._clock.now_ns()
+        if not without_hello or now_ns < self._call_ns:
+            return
+        self._call_ns = now_ns + _CALL_EVERY_NS
+        try:
+            await self._bus.roll_call(
+                self._epoch, without_hello if len(without_hello) <= CALLED_AT_ONCE else ()
+            )
+        except BrokerError as error:
+            log.warning("%s", error)
+
+    async def _carry_out(self, waiting: deque[Issue | Withdrawal]) -> None:
+        while waiting:
+            commands: list[Command] = []
+            withdrawn: dict[str, list[str]] = {}
+            withheld: list[str] = []
+            while waiting and len(commands) + len(withdrawn) < _AT_ONCE:
+                match waiting[0]:
+                    case Issue(command=command) if command.id in self._taken_back:
+                        # The last Weaver may have sent a command of an earlier epoch.
+                        if command.id.startswith(f"c{self._epoch}."):
+                            self._unsent.add(command.id)
+                    case Issue(command=command) if not withdrawn:
+                        commands.append(command)
+                    case Withdrawal(command=command_id) if command_id in self._unsent:
+                        self._unsent.discard(command_id)
+                        self._taken_back.discard(command_id)
+                        withheld.append(command_id)
+                    case Withdrawal(worker=worker, command=command_id):
+                        self._taken_back.discard(command_id)
+                        withdrawn.setdefault(worker, []).append(command_id)
+                    case _:
+                        break  # what was taken so far goes first
+                waiting.popleft()
+            await self._send(commands)
+            await asyncio.gather(*(self._withdraw(*worker) for worker in withdrawn.items()))
+            if withheld:
+                self._withheld(tuple(withheld))
+
+    async def _send(self, commands: Sequence[Command]) -> None:
+        while commands:
+            try:
+                moved = [self._moved(command) for command in commands]
+                return await self._bus.send(moved, lambda id: id not in self._taken_back)
+            except RefusedByBrokerError:
+                raise
+            except BrokerError as error:
+                text = "%d commands wait, the first is %s to %s: %s"
+                log.warning(text, len(commands), commands[0].id, commands[0].worker, error)
+                await asyncio.sleep(_PAUSE_S)
+                commands = [c for c in commands if not self._is_late(c)]
+        return None
+
+    async def _withdraw(self, worker: str, command_ids: Sequence[str]) -> None:
+        try:
+            await self._bus.withdraw(worker, command_ids)
+        except BrokerError as error:
+            log.warning("%s", error)
+
+    async def _publish_all(self) -> None:
+        while self._unpublished:
+            for _ in range(min(_PUBLISHED_AT_ONCE, len(self._unpublished))):
+                output = self._unpublished.popleft()
+                self._bus.publish(str(output.__struct_config__.tag), output)
+            await asyncio.sleep(0)  # let the bus publish them
+
+    def _in_time(self, waiting: Iterable[Issue | Withdrawal]) -> deque[Issue | Withdrawal]:
+        return deque(
+            item
+            for item in waiting
+            if isinstance(item, Withdrawal) or not self._is_late(item.command)
+        )
+
+    def _is_late(self, command: Command) -> bool:
+        return self._clock.now_ns() > command.deadline_ns

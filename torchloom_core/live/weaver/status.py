@@ -1,0 +1,294 @@
+"""The status of a running kernel for people: the live table and the knobs."""
+
+import math
+from collections.abc import Iterable, Iterator
+from heapq import nlargest
+from itertools import islice
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from torchloom_core.config.schema import Config
+from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.floor.plain_text import plain_line
+from torchloom_core.live.kernel.actions.kinds import summary_of, target_of
+from torchloom_core.live.kernel.kernel import Kernel
+from torchloom_core.live.kernel.plugins.host import ActivePlugins
+from torchloom_core.live.trajectory.summaries import summarise
+from torchloom_core.plugin.api import Policy
+from torchloom_core.plugin.needs import windows_s
+from torchloom_core.wire.actions import name_of
+from torchloom_core.wire.events import PolicyFailed, PredictorFailed
+from torchloom_core.wire.messages import KnobValue
+from torchloom_core.wire.operator import (
+    AtRisk,
+    CrashLoop,
+    FlightStatus,
+    KnobTable,
+    Page,
+    PluginStatus,
+    Status,
+    Waiting,
+    WorkerStatus,
+)
+from torchloom_core.wire.steering import name_of_replica
+
+_SHOW_GONE_S = 600.0
+_LISTED = 1000
+_REASON_CHARACTERS = 300
+_AT_RISK = 20
+_STATUS_CHARACTERS = 200
+
+_PAGE_BYTES = 500_000
+"""Half of a message; the other half is for what is not per worker."""
+
+_SPECS_BYTES = 400_000
+_FIRST = Page()
+
+
+def describe(
+    kernel: Kernel,
+    config: Config,
+    plugins: ActivePlugins,
+    *,
+    now_ns: int,
+    malformed: int,
+    log: str,
+    recording: str = "",
+    page: Page = _FIRST,
+) -> Status:
+    """Return a page of the run's status, as much as fits a message.
+
+    ``log`` is the trajectory's folder, ``recording`` the reason why it is not written.
+    """
+    workers: list[WorkerStatus] = []
+    more = False
+    if page.workers:
+        first = _row_after(kernel, page.after)
+        workers, more = _fitting(_workers(kernel, config, plugins, now_ns, first))
+    status = Status(
+        run=config.run.name,
+        epoch=kernel.commands.epoch,
+        ts_ns=now_ns,
+        stopped=kernel.execution.stopped,
+        dry_run=config.arbiter.dry_run,
+        ticks=kernel.ticks,
+        malformed=malformed,
+        workers=tuple(workers),
+        more=more,
+        flights_in_all=len(kernel.commands.flights),
+        trajectory=log,
+        recording=recording,
+        lighthouse=_lighthouse(kernel),
+        controller=kernel.control_lease.holder(now_ns),
+        control_until_ns=kernel.control_lease.until_ns(now_ns),
+        step_time_s=kernel.run.guards.newest("step_time_s"),
+    )
+    if page.after:
+        return status
+    return msgspec.structs.replace(
+        status,
+        flights=tuple(
+            FlightStatus(
+                id=command_id,
+                worker=flight.command.worker,
+                incarnation=flight.command.incarnation,
+                cause=flight.command.cause,
+                verb=str(flight.command.do.__struct_config__.tag),
+                status=flight.status,
+                age_s=(now_ns - flight.command.issued_ns) / SECOND_NS,
+            )
+            for command_id, flight in islice(kernel.commands.flights.items(), _LISTED)
+        ),
+        plugins=tuple(_plugins(kernel, plugins)),
+        waiting=tuple(
+            Waiting(
+                proposal=proposal_id,
+                policy=candidate.proposed.policy,
+                action=name_of(candidate.proposed.proposal.action),
+                target=target_of(candidate.proposed.proposal.action),
+                summary=summary_of(msgspec.to_builtins(candidate.proposed.proposal.action)),
+                reason=candidate.proposed.proposal.reason[:_REASON_CHARACTERS],
+                gain_gpu_s=candidate.proposed.proposal.gain_gpu_s,
+                cost_gpu_s=candidate.proposed.proposal.cost_gpu_s,
+                confidence=candidate.proposed.proposal.confidence,
+                until_ns=candidate.ts_ns + round(candidate.proposed.proposal.expires_s * SECOND_NS),
+            )
+            for proposal_id, candidate in islice(kernel.arbiter.waiting.items(), _LISTED)
+        ),
+        knobs_waiting=tuple(kernel.run.desired.waiting[:_LISTED]),
+        crash_loops=tuple(islice(_crash_loops(kernel, now_ns), _LISTED)),
+        at_risk=tuple(_at_risk(kernel)),
+        cordoned=tuple(sorted(kernel.fleet.cordons.nodes)),
+        cordoned_until_ns=dict(sorted(kernel.fleet.cordons.until_ns.items())),
+    )
+
+
+def _crash_loops(kernel: Kernel, now_ns: int) -> Iterator[CrashLoop]:
+    fleet = kernel.fleet
+    for row, loop in fleet.crash_loops.of.items():
+        if not loop.gave_up or now_ns - fleet.last_seen_ns(row) < _SHOW_GONE_S * SECOND_NS:
+            yield loop
+
+
+def _at_risk(kernel: Kernel) -> Iterator[AtRisk]:
+    for name, forecast in kernel.forecasts.newest.items():
+        worst = nlargest(_AT_RISK, forecast.hazard.items(), key=lambda item: item[1])
+        for worker, hazard in worst:
+            if hazard > 0:
+                yield AtRisk(
+                    worker=worker,
+                    predictor=name,
+                    hazard=hazard,
+                    horizon_s=forecast.horizon_s,
+                    why=forecast.why.get(worker, "")[:_REASON_CHARACTERS],
+                )
+
+
+def _lighthouse(kernel: Kernel) -> str:
+    """Return in a line what torchLoom's lighthouse sees; empty without one.
+
+    A group's incarnation that has ended, or was followed by another, is left out.
+    """
+    view = kernel.run.steering.view
+    if view is None:
+        return ""
+    fleet, quorums = kernel.fleet, kernel.fleet.quorums
+    rows = range(len(fleet.hello))
+    over = quorums.replicas(row for row in rows if fleet.is_over(row))
+    living = quorums.replicas(row for row in rows if not fleet.is_over(row))
+    living |= {*view.members}.difference(view.silent, view.lost, view.aside)
+    names = {name_of_replica(replica) for replica in living}
+
+    def still(replicas: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(one for one in replicas if one in living or name_of_replica(one) not in names)
+
+    shown = msgspec.structs.replace(
+        view,
+        failed=still(view.failed),
+        silent=tuple(one for one in still(view.silent) if one not in over),
+        lost=still(view.lost),
+        aside=tuple(one for one in still(view.aside) if one not in over),
+    )
+    return summarise("lighthouse", msgspec.to_builtins(shown))
+
+
+def describe_knobs(kernel: Kernel, page: Page = _FIRST) -> KnobTable:
+    """Return a page of the knobs: specifications, desired values, and values by worker."""
+    fleet = kernel.fleet
+    own = (
+        _Own(hello.worker, fleet.knobs[row])
+        for row, hello in enumerate(fleet.hello)
+        if page.workers and row >= _row_after(kernel, page.after) and fleet.state[row] != "gone"
+    )
+    some, more = _fitting(own)
+    values = {worker: knobs for worker, knobs in some}
+    if page.after:
+        return KnobTable(values=values, more=more)
+    waiting = (hello for row, hello in enumerate(fleet.hello) if fleet.state[row] == "standby")
+    tried = {knob for hello in waiting for knob in hello.tries}
+    by_use = fleet.knob_specs_by_use()
+    specs, _ = _fitting(by_use, _SPECS_BYTES)
+    return KnobTable(
+        specs=tuple(specs),
+        left_out=len(by_use) - len(specs),
+        desired=kernel.run.desired.snapshot(),
+        values=values,
+        more=more,
+        tried=tuple(spec.name for spec in specs if spec.name in tried),
+    )
+
+
+class _Own(NamedTuple):
+    worker: str
+    knobs: dict[str, KnobValue]
+
+
+_T = TypeVar("_T")
+
+
+def _row_after(kernel: Kernel, worker: str) -> int:
+    return kernel.fleet.row_of.get(worker, -1) + 1
+
+
+def _fitting(rows: Iterable[_T], most_bytes: int = _PAGE_BYTES) -> tuple[list[_T], bool]:
+    """Return the rows that fit a message, and whether there are more."""
+    some: list[_T] = []
+    size = 0
+    for row in rows:
+        size += len(msgspec.json.encode(row))
+        if some and size > most_bytes:
+            return some, True
+        some.append(row)
+    return some, False
+
+
+def _workers(
+    kernel: Kernel, config: Config, plugins: ActivePlugins, now_ns: int, first: int
+) -> Iterator[WorkerStatus]:
+    forecasts = kernel.forecasts.newest
+    view = kernel.fleet.view(now_ns, forecasts)
+    shown = sorted({*windows_s(plugins.needs), *config.weaver.show})
+    metrics = {name: view.latest(name) for name in shown}
+    silent = view.heartbeat_age_s > config.weaver.stale_after_s
+    for row, worker in islice(enumerate(view.workers), first, None):
+        if view.state[row] == "gone" and view.heartbeat_age_s[row] >= _SHOW_GONE_S:
+            continue
+        yield WorkerStatus(
+            worker=worker,
+            group=view.group[row],
+            node=view.node[row],
+            rack=view.rack[row],
+            state=view.state[row],
+            step=int(view.step[row]),
+            incarnation=kernel.fleet.hello[row].incarnation,
+            heartbeat_age_s=float(view.heartbeat_age_s[row]),
+            progress_age_s=float(view.progress_age_s[row]),
+            knobs=kernel.fleet.knobs[row],
+            metrics={n: float(v[row]) for n, v in metrics.items() if math.isfinite(v[row])},
+            hazards={n: f.hazard[worker] for n, f in forecasts.items() if worker in f.hazard},
+            ending=_ending(kernel, view.state[row], row, silent=bool(silent[row])),
+        )
+
+
+def _ending(kernel: Kernel, state: str, row: int, *, silent: bool) -> str:
+    loop = kernel.fleet.crash_loops.of.get(row)
+    if loop is not None and not loop.gave_up:
+        return "crash-looping"
+    if state == "gone":
+        return kernel.fleet.ending[row]
+    return "silent" if silent and state != "left" else ""
+
+
+def _status(policy: Policy) -> str:
+    """Return a policy's attribute ``status`` as one line; empty if it has none."""
+    try:
+        status = getattr(policy, "status", "")
+    except Exception:  # noqa: BLE001 - foreign code
+        return ""
+    return plain_line(status, _STATUS_CHARACTERS) if isinstance(status, str) else ""
+
+
+def _plugins(kernel: Kernel, plugins: ActivePlugins) -> list[PluginStatus]:
+    rows = []
+    for active in plugins.policies:
+        failure = kernel.host.quarantined.get(active.name)
+        state = "quarantined" if failure else active.mode
+        detail = active.dry_run_reason or _status(active.policy)
+        if failure:
+            detail = f"{failure.rule}: {failure.detail}"
+        rows.append(PluginStatus(name=active.name, kind="policy", state=state, detail=detail))
+    for name in plugins.predictors:
+        broken = kernel.forecasts.failed.get(name)
+        state = "quarantined" if broken else "act"
+        detail = f"{broken.rule}: {broken.detail}" if broken else ""
+        rows.append(PluginStatus(name=name, kind="predictor", state=state, detail=detail))
+    for failed in plugins.failed:
+        kind, name = "predictor", ""
+        match failed:
+            case PolicyFailed(policy=name):
+                kind = "policy"
+            case PredictorFailed(predictor=name):
+                pass
+        rows.append(PluginStatus(name=name, kind=kind, state="quarantined", detail=failed.detail))
+    return rows

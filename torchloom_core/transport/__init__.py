@@ -1,6 +1,0 @@
-"""The Weaver's side of NATS, and the command line's."""
-
-from torchloom_core.transport.bus import NatsBus
-from torchloom_core.transport.operator import ControlClient
-
-__all__ = ["ControlClient", "NatsBus"]

@@ -1,5 +1,0 @@
-"""The nats-server that the Weaver starts when no URL is given."""
-
-from torchloom_core.transport.broker.embedded import EmbeddedBroker, nats_url
-
-__all__ = ["EmbeddedBroker", "nats_url"]
