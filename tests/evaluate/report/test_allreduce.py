@@ -114,7 +114,7 @@ def test_table_and_page_have_every_arm_the_best_first_and_run_nothing():
     Console(file=out, width=200).print(tables(shown))
     rows = [line.split("  ")[0] for line in out.getvalue().splitlines()[2:7]]
     assert rows == ["oracle", "tuner", "static int8", "static none", "<b>slow</b>"]
-    assert "given up" in out.getvalue()
+    assert "not reached" in out.getvalue()
     page = page_text(shown)
     assert page == page_text(shown)
     assert "<b>slow</b>" not in page

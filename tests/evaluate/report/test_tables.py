@@ -108,7 +108,7 @@ def test_a_run_that_grows_has_a_row_for_what_it_is_worth_as_planned():
     assert "as planned" not in printed(report())
     assert "as planned</td><td>0.905 [0.895, 0.915]" in page_text(shown)
     (message,) = [one for one in findings(shown.traces[0]) if one.startswith("elastic trains")]
-    assert "+5.00 [+4.00, +6.00] points over daly" in message
+    assert "over daly is +5.00 [+4.00, +6.00] points" in message
     assert "and +0.00 [-1.00, +1.00] if groups beyond the plan count nothing" in message
 
 
