@@ -11,13 +11,13 @@ from pathlib import Path
 from torchloom_core.config.loading import convert
 from torchloom_core.config.schema import Config
 from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.interface.needs import windows_s
 from torchloom_core.lab.activation.activation import activate
 from torchloom_core.lab.activation.discovery import discover
 from torchloom_core.lab.trace import Bundle, Feed
 from torchloom_core.live.dispatch.policy_guard import RecordedGuard
 from torchloom_core.live.kernel.kernel import Kernel
 from torchloom_core.live.kernel.plugins.host import ActivePlugins
-from torchloom_core.plugin.needs import windows_s
 from torchloom_core.wire.events import Proposed, Tick
 
 DAY_S = 86_400.0

@@ -1,7 +1,7 @@
 """The closed formulas of checkpointing, prediction, migration and spares.
 
 Those that a running job needs as well, Young's and Daly's interval and the exact ETTR,
-are in :mod:`torchloom_core.plugin.checkpointing`.
+are in :mod:`torchloom_core.interface.checkpointing`.
 
 Symbols, in seconds unless noted otherwise:
 
@@ -24,7 +24,7 @@ import math
 
 import numpy as np
 
-from torchloom_core.plugin.checkpointing import young_s
+from torchloom_core.interface.checkpointing import young_s
 
 # --- one kind of checkpoint ---
 

@@ -6,12 +6,12 @@ import numpy as np
 import pyarrow as pa
 
 from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.interface.needs import Need, NeedFaults, NeedLabels, NeedPast, labels_read
 from torchloom_core.lab.evaluate.forecasts.labels import Task
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.bundle.schema import Component, Event
 from torchloom_core.lab.trace.bundle.writer import BundleWriter
 from torchloom_core.lab.trace.feed.watched import watch
-from torchloom_core.plugin.needs import Need, NeedFaults, NeedLabels, NeedPast, labels_read
 
 DAY_NS = 86_400 * SECOND_NS
 START_NS = 20_000 * DAY_NS

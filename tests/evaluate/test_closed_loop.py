@@ -24,6 +24,7 @@ from tests.evaluate.episodes import (
     write,
 )
 from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.interface.needs import windows_s
 from torchloom_core.lab.evaluate.closed_loop import ClosedLoop
 from torchloom_core.lab.evaluate.forecasts.altered_future import OtherFuture
 from torchloom_core.lab.evaluate.goodput.arms import Arm, baselines, random_alarms
@@ -34,7 +35,6 @@ from torchloom_core.lab.simulate.model import FleetModel
 from torchloom_core.lab.simulate.scenario import Hit
 from torchloom_core.live.kernel.plugins.host import ActivePlugins, ActivePolicy
 from torchloom_core.plugin import Hazard, Need, NeedForecast
-from torchloom_core.plugin.needs import windows_s
 from torchloom_core.wire.actions import (
     AdmitGroup,
     Alert,

@@ -12,13 +12,13 @@ from tests.fitting.plugins import Blind, Heat, info
 from torchloom_core.config.loading import parse
 from torchloom_core.config.schema import Config
 from torchloom_core.floor.errors import ConfigError, ModelError
+from torchloom_core.interface.contract import contract_problem
 from torchloom_core.lab.activation.activation import activate
 from torchloom_core.lab.activation.discovery import PluginInfo
 from torchloom_core.lab.evaluate.forecasts.intervals import exact_share
 from torchloom_core.lab.fitting.fit import fit
 from torchloom_core.lab.learning.model import Model
 from torchloom_core.plugin import NeedForecast
-from torchloom_core.plugin.contract import contract_problem
 from torchloom_core.testing import view_of
 
 

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.interface.faults import added
 from torchloom_core.live.fleet.fault_log import FaultLog
-from torchloom_core.plugin.faults import added
 from torchloom_core.wire.events import Fault
 
 

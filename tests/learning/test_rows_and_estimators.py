@@ -12,6 +12,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 
 from torchloom_core.floor.errors import ModelError, PluginError
+from torchloom_core.interface.needs import labels_read
 from torchloom_core.lab.learning import (
     Features,
     Rows,
@@ -22,7 +23,6 @@ from torchloom_core.lab.learning import (
 )
 from torchloom_core.lab.learning.rows import RowGathering
 from torchloom_core.plugin import Example
-from torchloom_core.plugin.needs import labels_read
 from torchloom_core.testing import view_of
 
 DAY_NS = 86_400 * 10**9

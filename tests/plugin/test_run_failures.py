@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from tests.kernel.runs import Calls, Run, active, hello, make_kernel, telemetry
 from torchloom_core.config.schema import Costs
+from torchloom_core.interface.run_failures import Rollbacks
 from torchloom_core.plugin import Fault, RunFailures
-from torchloom_core.plugin.run_failures import Rollbacks
 from torchloom_core.testing import view_of
 from torchloom_core.testing.views import EPOCH_S
 

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from torchloom_core.interface.forecasting import run_predictor
 from torchloom_core.lab.learning.calibration import Calibration
 from torchloom_core.lab.learning.fitted import FittedPredictor
 from torchloom_core.plugin import FleetView, Hazard, NeedLabels
-from torchloom_core.plugin.forecasting import run_predictor
 from torchloom_core.testing import view_of
 from torchloom_core.wire.events import Forecast, PredictorFailed
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from tests.predictors.fault_bursts import grid
+from torchloom_core.interface.needs import labels_read
 from torchloom_core.lab.learning import FaultColumns
 from torchloom_core.plugin import Example, Fault, ModelError, NeedFaults, PluginError
-from torchloom_core.plugin.needs import labels_read
 from torchloom_core.testing import LearnerContract, view_of
 from torchloom_predictors.fault_history import FaultHistoryPredictor
 

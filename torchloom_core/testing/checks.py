@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from torchloom_core.plugin.needs import PolicyNeed, windows_s
-from torchloom_core.plugin.view import FleetView
+from torchloom_core.interface.needs import PolicyNeed, windows_s
+from torchloom_core.interface.view import FleetView
 
 
 def check_class(cls: type[Any]) -> None:

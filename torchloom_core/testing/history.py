@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from torchloom_core.config.schema import Costs
-from torchloom_core.plugin.api import Example
-from torchloom_core.plugin.arrays import Floats, samples_in
-from torchloom_core.plugin.needs import PolicyNeed, forecasts_read, notes_read, windows_s
-from torchloom_core.plugin.view import FleetView
+from torchloom_core.interface.api import Example
+from torchloom_core.interface.arrays import Floats, samples_in
+from torchloom_core.interface.needs import PolicyNeed, forecasts_read, notes_read, windows_s
+from torchloom_core.interface.view import FleetView
 from torchloom_core.testing.views import EPOCH_S, LinkSample, view_of
 from torchloom_core.wire.events import Fault, Forecast
 from torchloom_core.wire.messages import KnobSpec, Note

@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from torchloom_core.plugin.api import Policy
-from torchloom_core.plugin.contract import needs_problem, proposal_problem
-from torchloom_core.plugin.view import FleetView
+from torchloom_core.interface.api import Policy
+from torchloom_core.interface.contract import needs_problem, proposal_problem
+from torchloom_core.interface.view import FleetView
 from torchloom_core.testing import checks
 from torchloom_core.testing.clock_trap import clock_trap
 from torchloom_core.testing.history import TICKS, blank, history

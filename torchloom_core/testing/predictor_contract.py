@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from torchloom_core.plugin.api import Hazard, Predictor
-from torchloom_core.plugin.contract import needs_problem, pace_problem
-from torchloom_core.plugin.view import FleetView
+from torchloom_core.interface.api import Hazard, Predictor
+from torchloom_core.interface.contract import needs_problem, pace_problem
+from torchloom_core.interface.view import FleetView
 from torchloom_core.testing import checks
 from torchloom_core.testing.clock_trap import clock_trap
 from torchloom_core.testing.history import blank, history

@@ -8,9 +8,9 @@ from numpy.typing import ArrayLike
 
 from torchloom_core.config.schema import Costs
 from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.interface.arrays import Floats, frozen
+from torchloom_core.interface.view import FleetView, LighthouseRows
 from torchloom_core.live.fleet.rings import Rings
-from torchloom_core.plugin.arrays import Floats, frozen
-from torchloom_core.plugin.view import FleetView, LighthouseRows
 from torchloom_core.wire.events import Fault, Forecast
 from torchloom_core.wire.links import Link, Measured
 from torchloom_core.wire.messages import KnobSpec, KnobValue, Note

@@ -8,18 +8,18 @@ from torchloom_core.config.loading import convert
 from torchloom_core.config.schema import Config, PolicySwitch
 from torchloom_core.floor.errors import ConfigError, ModelError, PluginError
 from torchloom_core.floor.suggest import nearest
-from torchloom_core.lab.activation.discovery import PluginInfo
-from torchloom_core.lab.activation.settings import Place, check_predictors, dry_run_reason, fitted
-from torchloom_core.live.kernel.plugins.host import ActivePlugins, ActivePolicy
-from torchloom_core.plugin.api import Predictor
-from torchloom_core.plugin.contract import (
+from torchloom_core.interface.api import Predictor
+from torchloom_core.interface.contract import (
     MODEL,
     Kind,
     misplaced_problem,
     needs_problem,
     pace_problem,
 )
-from torchloom_core.plugin.foreign import one_line
+from torchloom_core.interface.foreign import one_line
+from torchloom_core.lab.activation.discovery import PluginInfo
+from torchloom_core.lab.activation.settings import Place, check_predictors, dry_run_reason, fitted
+from torchloom_core.live.kernel.plugins.host import ActivePlugins, ActivePolicy
 from torchloom_core.wire.events import PolicyFailed, PredictorFailed
 
 

@@ -16,12 +16,12 @@ import msgspec
 import pluggy
 
 from torchloom_core.config import faults
-from torchloom_core.plugin.api import PROJECT, Hooks, Policy, Predictor
-from torchloom_core.plugin.contract import (
+from torchloom_core.interface.api import PROJECT, Hooks, Policy, Predictor
+from torchloom_core.interface.contract import (
     Kind,
     contract_problem,
 )
-from torchloom_core.plugin.foreign import one_line
+from torchloom_core.interface.foreign import one_line
 
 ENTRY_POINT_GROUP = "torchloom"
 

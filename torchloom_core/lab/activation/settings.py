@@ -10,11 +10,11 @@ from torchloom_core.config.loading import convert
 from torchloom_core.config.schema import Config, ModelSwitch
 from torchloom_core.floor.errors import ConfigError, ModelError
 from torchloom_core.floor.suggest import nearest
+from torchloom_core.interface.api import Policy, Predictor
+from torchloom_core.interface.contract import MODEL
+from torchloom_core.interface.needs import forecasts_read
 from torchloom_core.lab.learning.fitted import FittedPredictor, load_fitted
 from torchloom_core.lab.learning.model import Model
-from torchloom_core.plugin.api import Policy, Predictor
-from torchloom_core.plugin.contract import MODEL
-from torchloom_core.plugin.needs import forecasts_read
 
 
 class Place(NamedTuple):

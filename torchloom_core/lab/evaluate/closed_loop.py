@@ -11,12 +11,12 @@ from typing import Protocol
 
 from torchloom_core.config.schema import Config
 from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.interface.forecasting import run_predictor
 from torchloom_core.lab.evaluate.verdict_counts import VerdictCounts
 from torchloom_core.live.dispatch.policy_guard import RecordedGuard
 from torchloom_core.live.fleet.sample_table import SampleTable
 from torchloom_core.live.kernel.kernel import Kernel
 from torchloom_core.live.kernel.plugins.host import ActivePlugins
-from torchloom_core.plugin.forecasting import run_predictor
 from torchloom_core.wire.actions import Action, UncordonNode
 from torchloom_core.wire.events import (
     CordonOver,

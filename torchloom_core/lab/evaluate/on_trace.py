@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from torchloom_core.config.loading import DEFAULT_PATH
 from torchloom_core.config.schema import Allreduce, Config
 from torchloom_core.floor.errors import ConfigError
+from torchloom_core.interface.outlook import UNSAVED_WORK
 from torchloom_core.lab.evaluate import allreduce, assumptions
 from torchloom_core.lab.evaluate.allreduce.run import kernel_config
 from torchloom_core.lab.evaluate.allreduce.step_metrics import METRICS
@@ -54,7 +55,6 @@ from torchloom_core.lab.learning.forecast_score import ForecastScore
 from torchloom_core.lab.learning.skill import RANDOM
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.feed.watched import watch
-from torchloom_core.plugin.outlook import UNSAVED_WORK
 
 _DAY_S = 86_400.0
 

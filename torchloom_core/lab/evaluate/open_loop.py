@@ -13,6 +13,9 @@ from msgspec.structs import replace
 
 from torchloom_core.config.schema import Config
 from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.interface.arrays import Ints
+from torchloom_core.interface.forecasting import run_predictor
+from torchloom_core.interface.needs import windows_s
 from torchloom_core.lab.activation.activation import activate
 from torchloom_core.lab.evaluate.forecasts.alarms import scored_incidents
 from torchloom_core.lab.evaluate.forecasts.backtest_forecasts import BacktestForecasts, judge
@@ -30,9 +33,6 @@ from torchloom_core.live.dispatch.policy_guard import RecordedGuard
 from torchloom_core.live.kernel.actions.kinds import kind_of
 from torchloom_core.live.kernel.kernel import Kernel
 from torchloom_core.live.kernel.plugins.host import ActivePlugins
-from torchloom_core.plugin.arrays import Ints
-from torchloom_core.plugin.forecasting import run_predictor
-from torchloom_core.plugin.needs import windows_s
 from torchloom_core.wire.actions import Action
 from torchloom_core.wire.events import (
     Forecast,

@@ -11,6 +11,7 @@ from torchloom_core.config.schema import Allreduce, Config
 from torchloom_core.floor.clock import SECOND_NS, moment_text
 from torchloom_core.floor.errors import ConfigError
 from torchloom_core.floor.suggest import nearest
+from torchloom_core.interface.needs import forecasts_read
 from torchloom_core.lab.activation.activation import activate
 from torchloom_core.lab.evaluate.forecasts.leaks import refuse_trained
 from torchloom_core.lab.evaluate.forecasts.training_trace import was_fitted_on
@@ -26,7 +27,6 @@ from torchloom_core.lab.learning.model import Model
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.bundle.schema import LINK_METRIC
 from torchloom_core.live.kernel.plugins.host import ActivePlugins
-from torchloom_core.plugin.needs import forecasts_read
 
 _log = logging.getLogger(__name__)
 

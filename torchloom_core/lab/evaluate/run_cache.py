@@ -14,8 +14,8 @@ import msgspec
 
 import torchloom_core
 from torchloom_core.floor.files import write_whole
+from torchloom_core.interface.api import PROJECT
 from torchloom_core.lab.evaluate.installed import installed
-from torchloom_core.plugin.api import PROJECT
 
 Run = TypeVar("Run", bound=msgspec.Struct)
 

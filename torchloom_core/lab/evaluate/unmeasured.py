@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterable, Set
 
 from torchloom_core.floor.suggest import closest
-from torchloom_core.plugin.needs import Need, PolicyNeed
+from torchloom_core.interface.needs import Need, PolicyNeed
 
 _log = logging.getLogger(__name__)
 

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torchloom_core.floor.errors import ConfigError, PluginError
+from torchloom_core.interface.api import Predictor
+from torchloom_core.interface.needs import windows_s
 from torchloom_core.lab.activation.discovery import PluginInfo
 from torchloom_core.lab.fitting.build import METRICS, build
 from torchloom_core.lab.fitting.memory import available_bytes, refuse_without_room
@@ -16,8 +18,6 @@ from torchloom_core.lab.fitting.passes import Passes
 from torchloom_core.lab.fitting.stages import CalibratedForecasts, Fitting
 from torchloom_core.lab.learning.row_learner import RowLearner
 from torchloom_core.lab.learning.skill import BASELINES, DETECTORS, ROW_RULE
-from torchloom_core.plugin.api import Predictor
-from torchloom_core.plugin.needs import windows_s
 
 _SPANS = (0.5, 2.0)
 _SEASONAL, _STEP_S = "seasonal_residual", 900.0

@@ -8,12 +8,12 @@ import msgspec
 from torchloom_core.config.loading import convert
 from torchloom_core.floor.errors import ConfigError, PluginError, TorchloomError
 from torchloom_core.floor.suggest import nearest
+from torchloom_core.interface.api import Predictor
+from torchloom_core.interface.contract import needs_problem, pace_problem
+from torchloom_core.interface.foreign import one_line
 from torchloom_core.lab.activation.discovery import PluginInfo
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.feed.watched import watch
-from torchloom_core.plugin.api import Predictor
-from torchloom_core.plugin.contract import needs_problem, pace_problem
-from torchloom_core.plugin.foreign import one_line
 
 METRICS, ATTRIBUTES, GROUPS, FAULTS = "metrics", "attributes", "groups", "half_lives_s"
 """Options that select a predictor's inputs."""

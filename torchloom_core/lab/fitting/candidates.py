@@ -8,10 +8,10 @@ from typing import Any
 
 from torchloom_core.floor.errors import ConfigError
 from torchloom_core.floor.suggest import nearest
+from torchloom_core.interface.foreign import shown
 from torchloom_core.lab.activation.discovery import PluginInfo
 from torchloom_core.lab.fitting.baselines import usual_spans_s
 from torchloom_core.lab.fitting.build import METRICS
-from torchloom_core.plugin.foreign import shown
 
 _log = logging.getLogger(__name__)
 

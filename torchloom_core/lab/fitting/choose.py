@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from torchloom_core.floor.errors import ConfigError, PluginError, TraceError
+from torchloom_core.interface.api import Predictor
 from torchloom_core.lab.activation.discovery import PluginInfo
 from torchloom_core.lab.evaluate.forecasts.backtest_forecasts import Progress, part_of
 from torchloom_core.lab.fitting.build import METRICS, build
@@ -25,7 +26,6 @@ from torchloom_core.lab.learning.model import Model
 from torchloom_core.lab.learning.skill import BASELINES
 from torchloom_core.lab.learning.task_wording import WORDING
 from torchloom_core.lab.trace.bundle.bundle import Bundle
-from torchloom_core.plugin.api import Predictor
 
 _FOLDS = 3
 """With fewer folds there is no standard error."""

@@ -6,6 +6,11 @@ import numpy as np
 from msgspec.structs import replace
 
 from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.interface.api import Example, Predictor
+from torchloom_core.interface.arrays import Floats
+from torchloom_core.interface.foreign import is_ours
+from torchloom_core.interface.needs import PredictorNeed, labels_read, windows_s
+from torchloom_core.interface.view import FleetView
 from torchloom_core.lab.evaluate.forecasts.backtest_forecasts import Progress, events_to_judge
 from torchloom_core.lab.evaluate.forecasts.labels import Task, outcomes
 from torchloom_core.lab.evaluate.forecasts.leaks import suspicious_features
@@ -14,11 +19,6 @@ from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.feed.silences import silences
 from torchloom_core.lab.trace.feed.views import views
 from torchloom_core.lab.trace.feed.watched import watch
-from torchloom_core.plugin.api import Example, Predictor
-from torchloom_core.plugin.arrays import Floats
-from torchloom_core.plugin.foreign import is_ours
-from torchloom_core.plugin.needs import PredictorNeed, labels_read, windows_s
-from torchloom_core.plugin.view import FleetView
 
 _AT_ONCE = 256
 _MAX_HEALTHY = 50_000

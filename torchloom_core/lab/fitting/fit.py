@@ -12,6 +12,8 @@ from msgspec.structs import replace
 
 from torchloom_core.floor.errors import ConfigError, PluginError, TraceError
 from torchloom_core.floor.suggest import nearest
+from torchloom_core.interface.api import Learner, Predictor
+from torchloom_core.interface.foreign import shown
 from torchloom_core.lab.activation.discovery import PluginInfo
 from torchloom_core.lab.evaluate.contradictions import refuse_contradicting, warn_beyond_end
 from torchloom_core.lab.evaluate.forecasts.leaks import refuse_early_availability
@@ -44,8 +46,6 @@ from torchloom_core.lab.trace.bundle.checksums import refuse_changed
 from torchloom_core.lab.trace.bundle.recorded_values import recorded_values
 from torchloom_core.lab.trace.bundle.recording import prints
 from torchloom_core.lab.trace.feed.watched import watch
-from torchloom_core.plugin.api import Learner, Predictor
-from torchloom_core.plugin.foreign import shown
 
 _NOT_CARRIED_OVER = (
     "The forecasts of the refit could not be mapped to those that were calibrated: there are none "

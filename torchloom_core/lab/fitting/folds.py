@@ -7,6 +7,7 @@ scored on the rest. It is not calibrated, as calibration does not change AUPRC.
 from collections.abc import Iterator, Mapping, Sequence
 
 from torchloom_core.floor.errors import ConfigError, PluginError, TraceError
+from torchloom_core.interface.api import Predictor
 from torchloom_core.lab.evaluate.forecasts.backtest_forecasts import (
     BacktestForecasts,
     Progress,
@@ -20,7 +21,6 @@ from torchloom_core.lab.fitting.earlier_part import EarlierPart
 from torchloom_core.lab.fitting.passes import Passes
 from torchloom_core.lab.fitting.stages import FitSettings, Fitting
 from torchloom_core.lab.trace.bundle.bundle import Bundle
-from torchloom_core.plugin.api import Predictor
 
 _CUTS, _WIDTH = (0.4, 0.6, 0.8), 0.2
 """Start of each fold's scored part, and its length, as shares of the time."""

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence, Set
 
 from torchloom_core.floor.clock import SECOND_NS, moment_text
 from torchloom_core.floor.suggest import listed
+from torchloom_core.interface.needs import PredictorNeed
 from torchloom_core.lab.evaluate.forecasts.labels import Task
 from torchloom_core.lab.evaluate.unmeasured import missing, names_of
 from torchloom_core.lab.fitting.time_split import Split
 from torchloom_core.lab.trace.bundle.bundle import Bundle
-from torchloom_core.plugin.needs import PredictorNeed
 
 _LISTED = 5
 _DAY_NS = 86_400 * SECOND_NS

@@ -9,6 +9,8 @@ import psutil
 
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.floor.errors import PluginError
+from torchloom_core.interface.api import Predictor
+from torchloom_core.interface.needs import windows_s
 from torchloom_core.lab.fitting.shared_rows import sampled_by
 from torchloom_core.lab.fitting.stages import FitSettings
 from torchloom_core.lab.learning.fit_size import NUMBER_BYTES, FitSize
@@ -16,8 +18,6 @@ from torchloom_core.lab.learning.gathered_learner import GatheredLearner
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.bundle.telemetry import opened
 from torchloom_core.lab.trace.feed.watched import watch
-from torchloom_core.plugin.api import Predictor
-from torchloom_core.plugin.needs import windows_s
 
 _log = logging.getLogger(__name__)
 

@@ -7,11 +7,11 @@ from itertools import islice
 import numpy as np
 
 from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.interface.api import Predictor
+from torchloom_core.interface.needs import windows_s
 from torchloom_core.lab.fitting.stages import FitSettings
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.bundle.telemetry import codes, numbers
-from torchloom_core.plugin.api import Predictor
-from torchloom_core.plugin.needs import windows_s
 
 _log = logging.getLogger(__name__)
 

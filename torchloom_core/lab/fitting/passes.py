@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from torchloom_core.floor.errors import PluginError
+from torchloom_core.interface.api import Example, Learner, Predictor
 from torchloom_core.lab.evaluate.forecasts.backtest_forecasts import (
     BacktestForecasts,
     ForecastCollector,
@@ -22,7 +23,6 @@ from torchloom_core.lab.fitting.stages import CalibratedForecasts, Fitting, as_p
 from torchloom_core.lab.learning.fitted import FittedPredictor
 from torchloom_core.lab.learning.gathered_learner import GatheredLearner
 from torchloom_core.lab.trace.feed.watched import watch
-from torchloom_core.plugin.api import Example, Learner, Predictor
 
 Stages = Callable[[str], Progress]
 """Begins a named stage, and returns the callback for its progress."""

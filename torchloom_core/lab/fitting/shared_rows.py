@@ -8,12 +8,12 @@ from copy import deepcopy
 from msgspec.structs import replace
 
 from torchloom_core.floor.errors import PluginError
+from torchloom_core.interface.api import Example
+from torchloom_core.interface.foreign import is_ours
+from torchloom_core.interface.needs import labels_read
 from torchloom_core.lab.fitting.stages import as_plugin_error
 from torchloom_core.lab.learning.gathered_learner import GatheredLearner, Gathering
 from torchloom_core.lab.learning.rows import Rows
-from torchloom_core.plugin.api import Example
-from torchloom_core.plugin.foreign import is_ours
-from torchloom_core.plugin.needs import labels_read
 
 
 class SharedRows:

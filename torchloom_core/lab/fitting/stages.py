@@ -13,6 +13,9 @@ from typing import Literal
 import numpy as np
 
 from torchloom_core.floor.errors import PluginError, TorchloomError
+from torchloom_core.interface.api import Predictor
+from torchloom_core.interface.foreign import one_line
+from torchloom_core.interface.needs import PredictorNeed
 from torchloom_core.lab.evaluate.forecasts.alarms import Judged, scored_incidents, threshold_for
 from torchloom_core.lab.evaluate.forecasts.backtest_forecasts import (
     BacktestForecasts,
@@ -33,9 +36,6 @@ from torchloom_core.lab.learning.gathered_learner import GatheredLearner
 from torchloom_core.lab.learning.skill import with_verdict
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.feed.watched import watch
-from torchloom_core.plugin.api import Predictor
-from torchloom_core.plugin.foreign import one_line
-from torchloom_core.plugin.needs import PredictorNeed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from torchloom_core.floor.errors import ModelError
-from torchloom_core.plugin.arrays import Floats
+from torchloom_core.interface.arrays import Floats
 
 _T = TypeVar("_T")
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from torchloom_core.plugin.arrays import Floats
-from torchloom_core.plugin.view import FleetView
+from torchloom_core.interface.arrays import Floats
+from torchloom_core.interface.view import FleetView
 
 
 class AttributeColumns:

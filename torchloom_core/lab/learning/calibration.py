@@ -7,9 +7,9 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from torchloom_core.interface.arrays import Floats
 from torchloom_core.lab.learning.minimising import minimum
 from torchloom_core.lab.learning.task_wording import TaskWording
-from torchloom_core.plugin.arrays import Floats
 
 CALIBRATION_AT_BOUND = "calibration_at_bound"
 

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.interface.arrays import Floats, Ints
+from torchloom_core.interface.faults import incidents, places_of
+from torchloom_core.interface.view import FleetView
 from torchloom_core.lab.learning.peers import Places
 from torchloom_core.lab.learning.words import in_words
-from torchloom_core.plugin.arrays import Floats, Ints
-from torchloom_core.plugin.faults import incidents, places_of
-from torchloom_core.plugin.view import FleetView
 from torchloom_core.wire.events import Fault
 
 MEMORY_HALF_LIVES = 5

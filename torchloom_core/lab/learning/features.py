@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.floor.errors import PluginError
+from torchloom_core.interface.arrays import Floats
+from torchloom_core.interface.needs import Need, NeedFaults, NeedLabels, NeedPast, PredictorNeed
+from torchloom_core.interface.view import FleetView
 from torchloom_core.lab.learning.attribute_columns import AttributeColumns
 from torchloom_core.lab.learning.fault_columns import FaultColumns, History
 from torchloom_core.lab.learning.metric_columns import metric_columns, metric_names
 from torchloom_core.lab.learning.words import in_words
-from torchloom_core.plugin.arrays import Floats
-from torchloom_core.plugin.needs import Need, NeedFaults, NeedLabels, NeedPast, PredictorNeed
-from torchloom_core.plugin.view import FleetView
 
 _HEARTBEAT_AGE = "seconds since anything was heard"  # a name stored in models
 _IN_SERVICE = "seconds in service, where its first sample was seen"

@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 
 from torchloom_core.floor.errors import ModelError
+from torchloom_core.interface.api import Hazard, Learner, Predictor
+from torchloom_core.interface.contract import checked_probability
+from torchloom_core.interface.foreign import text_of
+from torchloom_core.interface.needs import PredictorNeed
+from torchloom_core.interface.view import FleetView
 from torchloom_core.lab.learning.calibration import Calibration
 from torchloom_core.lab.learning.card import Card
 from torchloom_core.lab.learning.model import Model
-from torchloom_core.plugin.api import Hazard, Learner, Predictor
-from torchloom_core.plugin.contract import checked_probability
-from torchloom_core.plugin.foreign import text_of
-from torchloom_core.plugin.needs import PredictorNeed
-from torchloom_core.plugin.view import FleetView
 
 
 class FittedPredictor:

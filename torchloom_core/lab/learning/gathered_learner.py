@@ -7,9 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Sequence
 from typing import ClassVar, Protocol
 
+from torchloom_core.interface.api import Example
+from torchloom_core.interface.needs import PredictorNeed
 from torchloom_core.lab.learning.rows import Rows
-from torchloom_core.plugin.api import Example
-from torchloom_core.plugin.needs import PredictorNeed
 
 
 class Gathering(Protocol):

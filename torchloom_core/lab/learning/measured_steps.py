@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from torchloom_core.plugin.arrays import Floats, Ints
+from torchloom_core.interface.arrays import Floats, Ints
 
 
 class MeasuredSteps:

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from torchloom_core.interface.arrays import Floats, samples_in
+from torchloom_core.interface.view import FleetView
 from torchloom_core.lab.learning.window_sums import WindowSums
 from torchloom_core.lab.learning.words import in_words
-from torchloom_core.plugin.arrays import Floats, samples_in
-from torchloom_core.plugin.view import FleetView
 
 _NOW = (
     "newest {}",

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from torchloom_core.plugin.arrays import Floats
+from torchloom_core.interface.arrays import Floats
 
 
 def minimum(

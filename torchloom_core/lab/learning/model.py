@@ -102,7 +102,8 @@ class Model:
     Attributes
     ----------
     parts : mapping of str to bytes
-        As returned by :meth:`~torchloom_core.plugin.api.Learner.parts`; empty if it does not learn.
+        As returned by :meth:`~torchloom_core.interface.api.Learner.parts`; empty if it does not
+        learn.
     """
 
     info: ModelInfo

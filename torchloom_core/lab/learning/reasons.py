@@ -6,7 +6,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from torchloom_core.plugin.arrays import Floats
+from torchloom_core.interface.arrays import Floats
 
 _EXPLAINED = 50
 """The most workers that get a reason."""

@@ -11,6 +11,9 @@ import numpy as np
 
 from torchloom_core.config.schema import NotNegative, Positive
 from torchloom_core.floor.errors import ModelError
+from torchloom_core.interface.api import Hazard
+from torchloom_core.interface.arrays import Floats
+from torchloom_core.interface.view import FleetView
 from torchloom_core.lab.learning.artifacts import (
     estimator_bytes,
     estimator_part,
@@ -22,9 +25,6 @@ from torchloom_core.lab.learning.fit_size import FitSize
 from torchloom_core.lab.learning.gathered_learner import GatheredLearner
 from torchloom_core.lab.learning.reasons import Reasons
 from torchloom_core.lab.learning.rows import RowGathering, Rows
-from torchloom_core.plugin.api import Hazard
-from torchloom_core.plugin.arrays import Floats
-from torchloom_core.plugin.view import FleetView
 
 
 class RowOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.floor.errors import PluginError
+from torchloom_core.interface.api import Example
+from torchloom_core.interface.arrays import Floats, Ints
+from torchloom_core.interface.needs import labels_read
 from torchloom_core.lab.learning.features import Features
-from torchloom_core.plugin.api import Example
-from torchloom_core.plugin.arrays import Floats, Ints
-from torchloom_core.plugin.needs import labels_read
 
 _ALWAYS = -1.0
 """A draw below any threshold."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from torchloom_core.plugin.arrays import Floats
+from torchloom_core.interface.arrays import Floats
 
 _LEAST_SPREAD = 1e-6
 """A spread below this share of the median counts as rounding error."""

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.interface.arrays import Floats
 from torchloom_core.lab.learning.measured_steps import MeasuredSteps
-from torchloom_core.plugin.arrays import Floats
 
 _OWN_STEPS = 24
 """Least steps with a value for a worker's own level, spread and profile."""

@@ -3,7 +3,7 @@
 import numpy as np
 
 from torchloom_core.floor.clock import SECOND_NS
-from torchloom_core.plugin.view import FleetView
+from torchloom_core.interface.view import FleetView
 
 
 def in_words(seconds: float) -> str:

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from torchloom_core.interface.arrays import Floats
 from torchloom_core.lab.simulate.links import Bottleneck
-from torchloom_core.plugin.arrays import Floats
 
 _DRAWN = 1024
 """Number of steps whose noise is drawn at once."""

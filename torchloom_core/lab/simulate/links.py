@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from torchloom_core.floor.clock import SECOND_NS, moment_text
 from torchloom_core.floor.errors import TraceError
 from torchloom_core.floor.suggest import listed
+from torchloom_core.interface.arrays import Floats, Ints
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.bundle.schema import LINK_METRIC
 from torchloom_core.lab.trace.bundle.telemetry import codes, numbers
 from torchloom_core.lab.trace.feed.watched import watch
-from torchloom_core.plugin.arrays import Floats, Ints
 
 _NAMED = 3
 

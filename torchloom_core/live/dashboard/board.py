@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from torchloom_core.interface.arrays import Floats, Ints
 from torchloom_core.live.dashboard.downsampling import Downsampled
 from torchloom_core.live.dashboard.slow import OWN_S, WHOLE_S, Slow
 from torchloom_core.live.dashboard.time_accounting import TimeAccount
 from torchloom_core.live.fleet.incarnations import Incarnations
-from torchloom_core.plugin.arrays import Floats, Ints
 from torchloom_core.wire.endings import INTENDED
 from torchloom_core.wire.limits import MAX_WORKERS
 from torchloom_core.wire.messages import Exit, Hello, Telemetry

@@ -14,13 +14,13 @@ import msgspec
 import numpy as np
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
+from torchloom_core.interface.arrays import Floats
 from torchloom_core.live.dashboard import heatmap
 from torchloom_core.live.dashboard.board import STATES, median_of
 from torchloom_core.live.dashboard.downsampling import POINTS
 from torchloom_core.live.dashboard.landscape import LandscapeNews
 from torchloom_core.live.dashboard.rate_limit import RateLimit
 from torchloom_core.live.dashboard.run_state import RunState
-from torchloom_core.plugin.arrays import Floats
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.limits import MAX_COUNT, MetricName, Name
 

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from torchloom_core.plugin.arrays import Floats
+from torchloom_core.interface.arrays import Floats
 
 SPANS_S = (1.0, 10.0, 60.0, 600.0)
 """The span of one point, seconds, of each resolution."""

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from torchloom_core.interface.arrays import Floats
 from torchloom_core.live.dashboard.board import Bytes
-from torchloom_core.plugin.arrays import Floats
 
 WHOLE, CHANGE = 1, 2
 STATES, VALUES = 0, 1

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from torchloom_core.plugin.arrays import Floats
+from torchloom_core.interface.arrays import Floats
 
 OWN_S, WHOLE_S = "compute_s", "step_time_s"
 

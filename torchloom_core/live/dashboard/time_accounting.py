@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchloom_core.plugin.arrays import Floats, Ints
+from torchloom_core.interface.arrays import Floats, Ints
 
 USEFUL, RECOMPUTED, STALLED, STANDBY, DOWN = "useful", "recomputed", "stalled", "standby", "down"
 KINDS = (USEFUL, RECOMPUTED, STALLED, STANDBY, DOWN)

@@ -5,7 +5,7 @@ from collections import Counter
 
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.floor.persistent_table import PersistentTable
-from torchloom_core.plugin.faults import _when
+from torchloom_core.interface.faults import _when
 from torchloom_core.wire.events import Fault
 
 MAX_FAULTS = 1000

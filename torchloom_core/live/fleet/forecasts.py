@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from torchloom_core.floor.clock import SECOND_NS
-from torchloom_core.plugin.api import Predictor
+from torchloom_core.interface.api import Predictor
 from torchloom_core.wire.events import Forecast, ForecastWanted, Notice, Output, PredictorFailed
 
 _NEVER_NS = -(1 << 62)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from torchloom_core.plugin.arrays import Ints
+from torchloom_core.interface.arrays import Ints
 
 
 class FurthestSteps:

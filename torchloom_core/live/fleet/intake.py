@@ -6,10 +6,10 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from torchloom_core.interface.arrays import Floats, Ints, samples_in
+from torchloom_core.interface.needs import PolicyNeed, metrics_with_past, windows_s
 from torchloom_core.live.fleet.rings import Rings
 from torchloom_core.live.fleet.sample_stretch import SampleStretch
-from torchloom_core.plugin.arrays import Floats, Ints, samples_in
-from torchloom_core.plugin.needs import PolicyNeed, metrics_with_past, windows_s
 from torchloom_core.wire.messages import Hello, Telemetry
 
 _INT64_BYTES = _FLOAT64_BYTES = 8

@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from torchloom_core.interface.arrays import Floats, Ints
 from torchloom_core.live.fleet.newest import Newest
-from torchloom_core.plugin.arrays import Floats, Ints
 
 
 class Past:

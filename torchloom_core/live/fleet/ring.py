@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from torchloom_core.plugin.arrays import Floats, frozen
+from torchloom_core.interface.arrays import Floats, frozen
 
 
 class Ring:

@@ -6,11 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.interface.arrays import Floats, Ints, frozen, samples_in
+from torchloom_core.interface.needs import PolicyNeed, windows_s
 from torchloom_core.live.fleet.newest import Newest
 from torchloom_core.live.fleet.past import Past
 from torchloom_core.live.fleet.ring import Ring
-from torchloom_core.plugin.arrays import Floats, Ints, frozen, samples_in
-from torchloom_core.plugin.needs import PolicyNeed, windows_s
 
 
 class Rings:

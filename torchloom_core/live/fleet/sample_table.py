@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from torchloom_core.plugin.arrays import Floats, Ints
+from torchloom_core.interface.arrays import Floats, Ints
 
 
 @dataclass(frozen=True, eq=False)

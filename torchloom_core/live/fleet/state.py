@@ -8,6 +8,9 @@ from numpy.typing import NDArray
 
 from torchloom_core.config.schema import Costs
 from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.interface.arrays import Floats, Ints, frozen
+from torchloom_core.interface.needs import PolicyNeed, fault_memory_s, forecasts_read, notes_read
+from torchloom_core.interface.view import FleetView
 from torchloom_core.live.fleet.cordons import Cordons
 from torchloom_core.live.fleet.crash_loops import NOTE as RESTART
 from torchloom_core.live.fleet.crash_loops import CrashLoops
@@ -20,9 +23,6 @@ from torchloom_core.live.fleet.quorums import Quorums
 from torchloom_core.live.fleet.rings import Rings
 from torchloom_core.live.fleet.sample_stretch import SampleStretch
 from torchloom_core.live.fleet.sample_table import SampleTable
-from torchloom_core.plugin.arrays import Floats, Ints, frozen
-from torchloom_core.plugin.needs import PolicyNeed, fault_memory_s, forecasts_read, notes_read
-from torchloom_core.plugin.view import FleetView
 from torchloom_core.wire import notices
 from torchloom_core.wire.endings import in_a_word
 from torchloom_core.wire.events import Fault, Forecast, NodeFault, Notice

@@ -12,6 +12,8 @@ import msgspec
 from torchloom_core.config.schema import Config
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.floor.persistent_table import Changes
+from torchloom_core.interface.needs import Need
+from torchloom_core.interface.view import FleetView
 from torchloom_core.live.dispatch.answers import Answers, answer_to
 from torchloom_core.live.dispatch.candidate import Candidate
 from torchloom_core.live.dispatch.commands import Commands
@@ -29,8 +31,6 @@ from torchloom_core.live.kernel.arbiter import Arbiter
 from torchloom_core.live.kernel.execution import Execution
 from torchloom_core.live.kernel.plugins.host import ActivePlugins, PolicyHost
 from torchloom_core.live.kernel.run_end import RunEnd
-from torchloom_core.plugin.needs import Need
-from torchloom_core.plugin.view import FleetView
 from torchloom_core.wire import notices
 from torchloom_core.wire.actions import Action, ChangeKnobs
 from torchloom_core.wire.events import (

@@ -6,9 +6,9 @@ import types
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from torchloom_core.interface.foreign import code_place
 from torchloom_core.live.dispatch.policy_guard import PolicyOverran
 from torchloom_core.live.kernel.plugins.host import PolicyHost
-from torchloom_core.plugin.foreign import code_place
 
 
 class DeadlineGuard:

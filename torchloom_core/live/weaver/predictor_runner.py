@@ -5,9 +5,9 @@ import threading
 import time
 from contextlib import suppress
 
-from torchloom_core.plugin.api import Predictor
-from torchloom_core.plugin.forecasting import run_predictor
-from torchloom_core.plugin.view import FleetView
+from torchloom_core.interface.api import Predictor
+from torchloom_core.interface.forecasting import run_predictor
+from torchloom_core.interface.view import FleetView
 from torchloom_core.wire.events import Forecast, PredictorFailed
 
 

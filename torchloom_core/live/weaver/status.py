@@ -11,12 +11,12 @@ import msgspec
 from torchloom_core.config.schema import Config
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.floor.plain_text import plain_line
+from torchloom_core.interface.api import Policy
+from torchloom_core.interface.needs import windows_s
 from torchloom_core.live.kernel.actions.kinds import summary_of, target_of
 from torchloom_core.live.kernel.kernel import Kernel
 from torchloom_core.live.kernel.plugins.host import ActivePlugins
 from torchloom_core.live.trajectory.summaries import summarise
-from torchloom_core.plugin.api import Policy
-from torchloom_core.plugin.needs import windows_s
 from torchloom_core.wire.actions import name_of
 from torchloom_core.wire.events import PolicyFailed, PredictorFailed
 from torchloom_core.wire.messages import KnobValue

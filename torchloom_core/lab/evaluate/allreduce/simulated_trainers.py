@@ -13,6 +13,7 @@ import numpy as np
 
 from torchloom_core.config.schema import Allreduce
 from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.interface.arrays import Floats, Ints
 from torchloom_core.lab.evaluate.allreduce.step_metrics import METRICS, measured_of
 from torchloom_core.lab.evaluate.closed_loop import WorkerMessage
 from torchloom_core.lab.simulate.allreduce_run import AllreduceRun, Step
@@ -21,7 +22,6 @@ from torchloom_core.lab.simulate.link_probe import probe_link
 from torchloom_core.lab.simulate.links import Links
 from torchloom_core.live.fleet.sample_table import SampleTable
 from torchloom_core.live.kernel.actions.kinds import kind_of
-from torchloom_core.plugin.arrays import Floats, Ints
 from torchloom_core.wire.actions import Action
 from torchloom_core.wire.events import Verdict
 from torchloom_core.wire.links import Measured, ProbeAddress, measured_text

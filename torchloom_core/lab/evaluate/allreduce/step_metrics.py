@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
+from torchloom_core.interface.arrays import Floats
 from torchloom_core.lab.simulate.allreduce_run import Step, Workload
-from torchloom_core.plugin.arrays import Floats
 
 METRICS = (
     "bucket_0_bytes",

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.floor.errors import TraceError
+from torchloom_core.interface.arrays import Floats, Ints
 from torchloom_core.lab.evaluate.forecasts.labels import Incidents, Task
-from torchloom_core.plugin.arrays import Floats, Ints
 
 Bools = NDArray[np.bool_]
 

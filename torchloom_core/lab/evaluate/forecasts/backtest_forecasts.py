@@ -8,6 +8,12 @@ import numpy as np
 from torchloom_core.config.schema import Costs
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.floor.errors import PluginError
+from torchloom_core.interface.api import Learner, Predictor
+from torchloom_core.interface.arrays import Floats, Ints
+from torchloom_core.interface.forecasting import call_predictor
+from torchloom_core.interface.foreign import is_ours
+from torchloom_core.interface.needs import windows_s
+from torchloom_core.interface.view import FleetView
 from torchloom_core.lab.evaluate.forecasts.alarms import Judged
 from torchloom_core.lab.evaluate.forecasts.labels import Task, incidents, outcomes
 from torchloom_core.lab.evaluate.unmeasured import names_of
@@ -17,12 +23,6 @@ from torchloom_core.lab.trace.feed.ends import events_with_ends
 from torchloom_core.lab.trace.feed.silences import silences
 from torchloom_core.lab.trace.feed.views import views
 from torchloom_core.lab.trace.feed.watched import Watched, watch
-from torchloom_core.plugin.api import Learner, Predictor
-from torchloom_core.plugin.arrays import Floats, Ints
-from torchloom_core.plugin.forecasting import call_predictor
-from torchloom_core.plugin.foreign import is_ours
-from torchloom_core.plugin.needs import windows_s
-from torchloom_core.plugin.view import FleetView
 from torchloom_core.wire.events import PredictorFailed
 
 Progress = Callable[[float], None]

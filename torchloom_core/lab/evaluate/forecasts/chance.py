@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from torchloom_core.interface.arrays import Ints
 from torchloom_core.lab.evaluate.forecasts.alarms import Bools, Judged, due_moments
-from torchloom_core.plugin.arrays import Ints
 
 
 def found_by_chance(judged: Judged, alarms: Bools) -> float:

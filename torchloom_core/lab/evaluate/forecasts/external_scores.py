@@ -16,6 +16,8 @@ from torchloom_core.floor.clock import SECOND_NS, moment_text
 from torchloom_core.floor.errors import LeakError, TraceError
 from torchloom_core.floor.plain_text import printable
 from torchloom_core.floor.suggest import nearest
+from torchloom_core.interface.arrays import Floats, Ints
+from torchloom_core.interface.foreign import shown
 from torchloom_core.lab.evaluate.forecasts.alarms import Bools, Judged, threshold_for
 from torchloom_core.lab.evaluate.forecasts.backtest_forecasts import (
     BacktestForecasts,
@@ -30,8 +32,6 @@ from torchloom_core.lab.learning.forecast_score import ForecastScore
 from torchloom_core.lab.learning.skill import with_verdict
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.feed.watched import Watched, watch
-from torchloom_core.plugin.arrays import Floats, Ints
-from torchloom_core.plugin.foreign import shown
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from torchloom_core.interface.arrays import Floats, Ints
 from torchloom_core.lab.evaluate.forecasts.labels import Incidents
 from torchloom_core.lab.evaluate.forecasts.relations import (
     DAY_NS,
@@ -15,7 +16,6 @@ from torchloom_core.lab.evaluate.forecasts.relations import (
     opposite_correlation,
     share_of_others,
 )
-from torchloom_core.plugin.arrays import Floats, Ints
 
 
 class FailureHistory(NamedTuple):

@@ -10,6 +10,7 @@ import numpy as np
 
 from torchloom_core.floor.clock import SECOND_NS, moment_text
 from torchloom_core.floor.errors import LeakError
+from torchloom_core.interface.arrays import Floats, Ints
 from torchloom_core.lab.evaluate.forecasts.alarms import Bools, Judged, due_moments
 from torchloom_core.lab.evaluate.forecasts.altered_future import OtherFuture
 from torchloom_core.lab.evaluate.forecasts.backtest_forecasts import BacktestForecasts
@@ -23,7 +24,6 @@ from torchloom_core.lab.learning.forecast_score import (
 from torchloom_core.lab.learning.ranking import Ranking, precision_and_recall
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.bundle.schema import ACTIONS, EVENTS
-from torchloom_core.plugin.arrays import Floats, Ints
 
 FUTURE_FEATURE = "future_feature"
 RANDOM_SPLIT = "random_split"

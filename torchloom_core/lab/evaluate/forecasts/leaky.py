@@ -8,6 +8,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.interface.arrays import Floats
+from torchloom_core.interface.needs import (
+    NeedFaults,
+    NeedPast,
+    PredictorNeed,
+    labels_read,
+    windows_s,
+)
 from torchloom_core.lab.evaluate.forecasts.failure_history import failure_history_of
 from torchloom_core.lab.evaluate.forecasts.labels import Task, incidents
 from torchloom_core.lab.evaluate.forecasts.leaky_attributes import GROUP, leaky_attributes
@@ -18,8 +26,6 @@ from torchloom_core.lab.evaluate.forecasts.leaky_service import IN_SERVICE, leak
 from torchloom_core.lab.learning.skill import leaky_names
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.feed.watched import watch
-from torchloom_core.plugin.arrays import Floats
-from torchloom_core.plugin.needs import NeedFaults, NeedPast, PredictorNeed, labels_read, windows_s
 
 
 def find_leaky_inputs(

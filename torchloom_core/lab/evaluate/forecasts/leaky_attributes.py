@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.interface.arrays import Floats
 from torchloom_core.lab.evaluate.forecasts.alarms import Bools
 from torchloom_core.lab.evaluate.forecasts.failure_history import (
     FailureHistory,
@@ -24,7 +25,6 @@ from torchloom_core.lab.evaluate.forecasts.relations import (
 from torchloom_core.lab.learning.forecast_score import LEAKY_COLUMN
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.feed.watched import Watched
-from torchloom_core.plugin.arrays import Floats
 
 _AROUND_NS = 20 * 365 * 86_400 * SECOND_NS
 """A value this near to the time of the trace is treated as a date."""

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.interface.arrays import Floats, Ints
 from torchloom_core.lab.evaluate.forecasts.alarms import Bools
 from torchloom_core.lab.evaluate.forecasts.failure_history import (
     FailureHistory,
@@ -27,7 +28,6 @@ from torchloom_core.lab.evaluate.forecasts.relations import (
 from torchloom_core.lab.learning.forecast_score import LEAKY_COLUMN
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.bundle.telemetry import codes, numbers
-from torchloom_core.plugin.arrays import Floats, Ints
 
 LOOKS = (1, 2, 8, 32)
 """Numbers of first values of each component that are averaged."""

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.interface.arrays import Floats
 from torchloom_core.lab.evaluate.forecasts.labels import Task
 from torchloom_core.lab.evaluate.forecasts.relations import FEWEST, SEPARATED, auc
 from torchloom_core.lab.learning.forecast_score import LEAKY_COLUMN
 from torchloom_core.lab.trace.bundle.schema import Event
 from torchloom_core.lab.trace.feed.watched import Watched
-from torchloom_core.plugin.arrays import Floats
 
 _EARLY = 2 / 3
 """Share of a component's time in which its events are counted.

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.interface.arrays import Floats, Ints
 from torchloom_core.lab.evaluate.forecasts.labels import Incidents
 from torchloom_core.lab.evaluate.forecasts.relations import FEWEST, correlation_within
 from torchloom_core.lab.learning.forecast_score import LEAKY_COLUMN
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.bundle.telemetry import codes, numbers
-from torchloom_core.plugin.arrays import Floats, Ints
 
 
 def leaky_returns(

@@ -7,10 +7,10 @@ almost only among components that start late. A real young fleet fails more, but
 import numpy as np
 
 from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.interface.arrays import Floats
 from torchloom_core.lab.evaluate.forecasts.relations import FEWEST
 from torchloom_core.lab.learning.features import AT_ONCE_S
 from torchloom_core.lab.learning.forecast_score import LEAKY_COLUMN
-from torchloom_core.plugin.arrays import Floats
 
 IN_SERVICE = "time in service"
 """Name, for flags and for ``--known-before``."""

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from torchloom_core.interface.arrays import Floats
 from torchloom_core.lab.evaluate.fleet_means import (
     difference_over_fleets,
     rate_over_fleets,
@@ -14,7 +15,6 @@ from torchloom_core.lab.evaluate.forecasts.alarms import Bools, Judged
 from torchloom_core.lab.evaluate.forecasts.intervals import average_precision
 from torchloom_core.lab.evaluate.forecasts.scores import samples_of
 from torchloom_core.lab.learning.forecast_score import ForecastScore
-from torchloom_core.plugin.arrays import Floats
 
 
 class Pool:

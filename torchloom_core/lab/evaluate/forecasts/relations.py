@@ -10,8 +10,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.interface.arrays import Floats, Ints
 from torchloom_core.lab.evaluate.forecasts.alarms import Bools
-from torchloom_core.plugin.arrays import Floats, Ints
 
 FEWEST = 20
 """Minimum number of ended or failed components for a result."""

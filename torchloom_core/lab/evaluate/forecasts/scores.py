@@ -10,6 +10,7 @@ from functools import cached_property
 import msgspec
 import numpy as np
 
+from torchloom_core.interface.arrays import Floats, Ints
 from torchloom_core.lab.evaluate.forecasts.alarms import (
     Bools,
     Judged,
@@ -36,7 +37,6 @@ from torchloom_core.lab.learning.forecast_score import (
     PrPoint,
 )
 from torchloom_core.lab.learning.ranking import precision_and_recall
-from torchloom_core.plugin.arrays import Floats, Ints
 
 PARTLY_UNJUDGED = "partly_unjudged"
 NOT_A_PROBABILITY = "not_a_probability"

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from torchloom_core.config.schema import Config
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.floor.errors import PluginError, TraceError
+from torchloom_core.interface.api import Predictor
 from torchloom_core.lab.activation.activation import activate
 from torchloom_core.lab.evaluate.forecasts.alarms import Judged, threshold_for
 from torchloom_core.lab.evaluate.forecasts.backtest_forecasts import (
@@ -42,7 +43,6 @@ from torchloom_core.lab.learning.skill import RANDOM, leaky_names, with_verdict
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.feed.watched import watch
 from torchloom_core.live.kernel.plugins.host import ActivePlugins
-from torchloom_core.plugin.api import Predictor
 
 _log = logging.getLogger(__name__)
 

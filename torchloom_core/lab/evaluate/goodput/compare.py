@@ -7,12 +7,12 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from torchloom_core.interface.arrays import Floats
 from torchloom_core.lab.evaluate.goodput.arms import Arm
 from torchloom_core.lab.evaluate.goodput.episode import rng
 from torchloom_core.lab.evaluate.results import ArmSummary, AsPlanned, RunResult
 from torchloom_core.lab.evaluate.verdict_counts import mean_verdicts
 from torchloom_core.lab.learning.forecast_score import Interval
-from torchloom_core.plugin.arrays import Floats
 
 RESAMPLES = 10_000
 MIN_SEEDS = 6

@@ -8,11 +8,11 @@ from msgspec.structs import replace
 
 from torchloom_core.config.schema import Config, Costs, Evaluate
 from torchloom_core.floor.errors import TraceError
+from torchloom_core.interface.checkpointing import daly_s, young_s
 from torchloom_core.lab.evaluate.goodput.arms import Arm
 from torchloom_core.lab.simulate.scenario import JobSpec, Tier
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.bundle.schema import Job
-from torchloom_core.plugin.checkpointing import daly_s, young_s
 
 FIRST_INTERVAL_S = 3600.0
 """Initial checkpoint interval, until a policy has measured the failure rate, seconds."""

@@ -12,15 +12,15 @@ import msgspec
 import numpy as np
 
 from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.interface.api import Hazard
+from torchloom_core.interface.needs import PredictorNeed
+from torchloom_core.interface.view import FleetView
 from torchloom_core.lab.activation.discovery import PluginInfo
 from torchloom_core.lab.evaluate.goodput.arms import SCRIPTED
 from torchloom_core.lab.evaluate.goodput.episode import rng
 from torchloom_core.lab.simulate.model import FleetModel
 from torchloom_core.lab.simulate.records import FleetEvent
 from torchloom_core.lab.simulate.scenario import Hit, JobSpec
-from torchloom_core.plugin.api import Hazard
-from torchloom_core.plugin.needs import PredictorNeed
-from torchloom_core.plugin.view import FleetView
 
 _DAY_S = 86_400.0
 

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from torchloom_core.interface.arrays import Floats, Ints
 from torchloom_core.lab.evaluate.goodput.episode import Episode
 from torchloom_core.lab.simulate.records import Member
 from torchloom_core.lab.trace.feed.scrapes import Scrapes
-from torchloom_core.plugin.arrays import Floats, Ints
 
 
 class ReplayedMetrics:

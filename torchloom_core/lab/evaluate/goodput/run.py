@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from torchloom_core.config.schema import Config
 from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.interface.needs import windows_s
 from torchloom_core.lab.activation.activation import activate
 from torchloom_core.lab.evaluate.closed_loop import ClosedLoop
 from torchloom_core.lab.evaluate.goodput.arms import Arm
@@ -33,7 +34,6 @@ from torchloom_core.lab.simulate.model import FleetModel
 from torchloom_core.lab.simulate.records import Result
 from torchloom_core.lab.simulate.scenario import JobSpec
 from torchloom_core.live.kernel.plugins.host import ActivePlugins
-from torchloom_core.plugin.needs import windows_s
 
 MAX_TIMELINE = 2000
 """Maximum number of timeline entries of a run, the oldest first."""

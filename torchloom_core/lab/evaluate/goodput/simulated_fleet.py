@@ -6,6 +6,7 @@ from operator import attrgetter
 
 import numpy as np
 
+from torchloom_core.interface.outlook import UNSAVED_WORK
 from torchloom_core.lab.evaluate.closed_loop import WorkerMessage
 from torchloom_core.lab.evaluate.goodput.episode import Episode
 from torchloom_core.lab.evaluate.goodput.replayed_metrics import ReplayedMetrics
@@ -18,7 +19,6 @@ from torchloom_core.lab.simulate.records import FleetEvent
 from torchloom_core.lab.simulate.scenario import JobSpec
 from torchloom_core.live.fleet.sample_table import SampleTable
 from torchloom_core.live.kernel.actions.kinds import kind_of, target_of
-from torchloom_core.plugin.outlook import UNSAVED_WORK
 from torchloom_core.wire.actions import Action, name_of
 from torchloom_core.wire.events import Verdict
 from torchloom_core.wire.messages import Ack, Command

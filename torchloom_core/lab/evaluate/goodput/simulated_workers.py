@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.interface.arrays import Floats
 from torchloom_core.lab.simulate.answers.answers import ANSWERS
 from torchloom_core.lab.simulate.answers.knob import INTERVAL_KNOB
 from torchloom_core.lab.simulate.model import FleetModel
 from torchloom_core.lab.simulate.records import FleetEvent, Member
 from torchloom_core.live.fleet.sample_table import SampleTable
-from torchloom_core.plugin.arrays import Floats
 from torchloom_core.wire.actions import name_of
 from torchloom_core.wire.events import Verdict
 from torchloom_core.wire.messages import (

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
+from torchloom_core.interface.reserve import Reserve
 from torchloom_core.lab.evaluate.goodput import compare, sensitivity, sweep
 from torchloom_core.lab.evaluate.goodput.arms import Arm, baselines, random_alarms, without_policies
 from torchloom_core.lab.evaluate.goodput.compare import Runs
@@ -27,7 +28,6 @@ from torchloom_core.lab.evaluate.parallel import Workforce
 from torchloom_core.lab.evaluate.results import BreakEven, RunResult, Simulation
 from torchloom_core.lab.evaluate.run_cache import RunCache
 from torchloom_core.lab.evaluate.runner import Progress, Runner
-from torchloom_core.plugin.reserve import Reserve
 
 ORACLE = "oracle"
 CLAIRVOYANT = "clairvoyant"

@@ -15,6 +15,7 @@ from torchloom_core.floor.clock import SECOND_NS, moment_text
 from torchloom_core.floor.errors import TraceError
 from torchloom_core.floor.files import open_regular
 from torchloom_core.floor.suggest import listed
+from torchloom_core.interface.arrays import Ints
 from torchloom_core.lab.trace.bundle.checksums import refuse_changed, sha256_of
 from torchloom_core.lab.trace.bundle.lines import read_rows
 from torchloom_core.lab.trace.bundle.schema import (
@@ -38,7 +39,6 @@ from torchloom_core.lab.trace.bundle.schema import (
 )
 from torchloom_core.lab.trace.bundle.span import refuse_far
 from torchloom_core.lab.trace.bundle.telemetry import first_after, names_in, parts, steps_in
-from torchloom_core.plugin.arrays import Ints
 from torchloom_core.wire.codec import UNREADABLE
 
 if TYPE_CHECKING:

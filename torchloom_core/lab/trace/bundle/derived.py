@@ -1,8 +1,8 @@
 """A bundle with the files of another bundle, but other rows."""
 
+from torchloom_core.interface.arrays import Ints
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.bundle.schema import Manifest
-from torchloom_core.plugin.arrays import Ints
 
 
 class DerivedBundle(Bundle):

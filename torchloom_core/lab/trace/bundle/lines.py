@@ -9,8 +9,8 @@ import msgspec
 
 from torchloom_core.floor.errors import TraceError
 from torchloom_core.floor.files import open_regular
+from torchloom_core.interface.foreign import shown
 from torchloom_core.lab.trace.bundle.schema import ROW_OF, Row
-from torchloom_core.plugin.foreign import shown
 from torchloom_core.wire.codec import UNREADABLE
 
 _Row = TypeVar("_Row", bound=Row)

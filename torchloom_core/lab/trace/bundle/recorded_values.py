@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.interface.arrays import Floats
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.bundle.telemetry import codes, numbers
-from torchloom_core.plugin.arrays import Floats
 
 Recorded = tuple[tuple[str, float], ...]
 """Values by the hash of their component, metric and second, sorted."""

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from torchloom_core.floor.errors import TraceError
+from torchloom_core.interface.arrays import Ints
 from torchloom_core.lab.trace.bundle.schema import TELEMETRY_COLUMNS
-from torchloom_core.plugin.arrays import Ints
 
 PART_ROWS = 1 << 18
 """Rows per part: smaller parts are slower and save no more memory."""

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from torchloom_core.floor.clock import moment_text
 from torchloom_core.floor.errors import TraceError
+from torchloom_core.interface.arrays import Floats, Ints
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.bundle.schema import TELEMETRY
 from torchloom_core.lab.trace.bundle.telemetry import codes, numbers
 from torchloom_core.lab.trace.feed.watched import Watched
-from torchloom_core.plugin.arrays import Floats, Ints
 
 
 class Scrapes:

@@ -9,11 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.interface.arrays import Ints
 from torchloom_core.lab.trace.bundle.bundle import REPORT_STEP_NS, Bundle
 from torchloom_core.lab.trace.bundle.telemetry import distinct
 from torchloom_core.lab.trace.feed.ends import measured_parts
 from torchloom_core.lab.trace.feed.watched import Watched
-from torchloom_core.plugin.arrays import Ints
 
 _DAY_NS = 86_400 * SECOND_NS
 _LONG = 10

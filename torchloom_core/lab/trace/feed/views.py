@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterator, Sequence
 from torchloom_core.config.schema import Costs
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.floor.errors import PluginError
+from torchloom_core.interface.contract import needs_problem
+from torchloom_core.interface.needs import NeedPast, PredictorNeed, windows_s
+from torchloom_core.interface.view import FleetView
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.bundle.schema import Event
 from torchloom_core.lab.trace.feed.feed import Feed
 from torchloom_core.live.fleet.sample_stretch import SampleStretch
 from torchloom_core.live.fleet.state import FleetState
-from torchloom_core.plugin.contract import needs_problem
-from torchloom_core.plugin.needs import NeedPast, PredictorNeed, windows_s
-from torchloom_core.plugin.view import FleetView
 from torchloom_core.wire.events import NodeFault
 from torchloom_core.wire.messages import Exit, Hello
 

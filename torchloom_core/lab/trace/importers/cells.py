@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.floor.errors import ConfigError, TraceError
 from torchloom_core.floor.suggest import mistyped, nearest
+from torchloom_core.interface.foreign import shown
 from torchloom_core.lab.trace.importers.faults import Faults
 from torchloom_core.lab.trace.importers.mapping import SHORT, Csv, Times
 from torchloom_core.lab.trace.importers.mapping import Mapping as Plan
-from torchloom_core.plugin.foreign import shown
 
 FIRST_ROW = 2
 _log = logging.getLogger(__name__)

@@ -13,9 +13,9 @@ import pandas as pd
 from pandas.io.common import get_handle  # type: ignore[import-not-found]
 
 from torchloom_core.floor.errors import TraceError
+from torchloom_core.interface.foreign import shown
 from torchloom_core.lab.trace.importers.faults import Faults
 from torchloom_core.lab.trace.importers.mapping import Csv
-from torchloom_core.plugin.foreign import shown
 
 _DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 _SAMPLE_BYTES = 1 << 20

@@ -11,10 +11,10 @@ import pyarrow as pa
 from torchloom_core.config.schema import Positive, Share
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.floor.errors import TraceError
+from torchloom_core.interface.arrays import Floats, Ints
 from torchloom_core.lab.trace.bundle.schema import LINK_METRIC, Component
 from torchloom_core.lab.trace.bundle.writer import BundleWriter
 from torchloom_core.lab.trace.synthetic.parameters import START_NS, generator
-from torchloom_core.plugin.arrays import Floats, Ints
 
 _BYTES_PER_MBIT = 125_000.0
 _MOST_VALUES = 50_000_000

@@ -8,6 +8,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.interface.arrays import Floats, Ints
 from torchloom_core.lab.trace.synthetic.faults import (
     ALL_NODES,
     ECC,
@@ -20,7 +21,6 @@ from torchloom_core.lab.trace.synthetic.faults import (
 )
 from torchloom_core.lab.trace.synthetic.fleet import node_name
 from torchloom_core.lab.trace.synthetic.parameters import START_NS, Parameters, generator
-from torchloom_core.plugin.arrays import Floats, Ints
 
 METRICS = ("gpu_temp_celsius", "gpu_power_watts", "gpu_ecc_corrected_total", "nic_errors_per_min")
 LOAD_DEPENDENT = METRICS[:2]

@@ -8,6 +8,7 @@ from graphlib import CycleError, TopologicalSorter
 
 from torchloom_core.floor.clock import moment_text
 from torchloom_core.floor.plain_text import printable
+from torchloom_core.interface.foreign import shown
 from torchloom_core.lab.trace.bundle.schema import (
     ActionTaken,
     Component,
@@ -16,7 +17,6 @@ from torchloom_core.lab.trace.bundle.schema import (
     Placement,
     Row,
 )
-from torchloom_core.plugin.foreign import shown
 
 
 class Rules:

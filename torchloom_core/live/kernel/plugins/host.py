@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, TypeVar
 
+from torchloom_core.interface.api import Policy, Predictor, WithdrawingPolicy
+from torchloom_core.interface.contract import GarbageError, checked_proposal
+from torchloom_core.interface.foreign import home_of, raised_in, shown
+from torchloom_core.interface.needs import PolicyNeed
+from torchloom_core.interface.view import FleetView
 from torchloom_core.live.dispatch.policy_guard import OVERRAN, Guard, PolicyOverran
-from torchloom_core.plugin.api import Policy, Predictor, WithdrawingPolicy
-from torchloom_core.plugin.contract import GarbageError, checked_proposal
-from torchloom_core.plugin.foreign import home_of, raised_in, shown
-from torchloom_core.plugin.needs import PolicyNeed
-from torchloom_core.plugin.view import FleetView
 from torchloom_core.wire.events import PolicyFailed, PredictorFailed, Proposal, Proposed
 from torchloom_core.wire.limits import MAX_TEXT
 

@@ -6,8 +6,8 @@ from typing import Any, Protocol, runtime_checkable
 import msgspec
 import pluggy
 
-from torchloom_core.plugin.needs import PolicyNeed, PredictorNeed
-from torchloom_core.plugin.view import FleetView
+from torchloom_core.interface.needs import PolicyNeed, PredictorNeed
+from torchloom_core.interface.view import FleetView
 from torchloom_core.wire.events import Proposal
 
 PROJECT = "torchloom"

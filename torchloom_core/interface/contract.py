@@ -12,10 +12,10 @@ import msgspec
 import numpy as np
 
 from torchloom_core.floor.errors import PluginError
-from torchloom_core.plugin.api import Hazard, Predictor
-from torchloom_core.plugin.arrays import Floats
-from torchloom_core.plugin.foreign import shown, text_of
-from torchloom_core.plugin.needs import (
+from torchloom_core.interface.api import Hazard, Predictor
+from torchloom_core.interface.arrays import Floats
+from torchloom_core.interface.foreign import shown, text_of
+from torchloom_core.interface.needs import (
     Need,
     NeedFaults,
     NeedForecast,
@@ -24,7 +24,7 @@ from torchloom_core.plugin.needs import (
     NeedPast,
     PolicyNeed,
 )
-from torchloom_core.plugin.view import FleetView
+from torchloom_core.interface.view import FleetView
 from torchloom_core.wire.codec import encode
 from torchloom_core.wire.events import Proposal
 from torchloom_core.wire.limits import MAX_TEXT

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from torchloom_core.floor.clock import SECOND_NS
-from torchloom_core.plugin.view import FleetView
+from torchloom_core.interface.view import FleetView
 from torchloom_core.wire.events import Fault
 
 

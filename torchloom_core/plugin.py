@@ -28,7 +28,7 @@ view must give the same answer, live and in a backtest.
 from torchloom_core.config.schema import Costs, NotNegative, Positive, Share
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.floor.errors import ConfigError, ModelError, PluginError
-from torchloom_core.plugin.api import (
+from torchloom_core.interface.api import (
     Example,
     Hazard,
     Learner,
@@ -38,11 +38,11 @@ from torchloom_core.plugin.api import (
     WithdrawingPolicy,
     hookimpl,
 )
-from torchloom_core.plugin.arrays import Floats, Ints
-from torchloom_core.plugin.checkpointing import daly_s, ettr, expected_unsaved_s, young_s
-from torchloom_core.plugin.faults import incidents, places_of
-from torchloom_core.plugin.links import Links
-from torchloom_core.plugin.needs import (
+from torchloom_core.interface.arrays import Floats, Ints
+from torchloom_core.interface.checkpointing import daly_s, ettr, expected_unsaved_s, young_s
+from torchloom_core.interface.faults import incidents, places_of
+from torchloom_core.interface.links import Links
+from torchloom_core.interface.needs import (
     Need,
     NeedFaults,
     NeedForecast,
@@ -52,11 +52,17 @@ from torchloom_core.plugin.needs import (
     PolicyNeed,
     PredictorNeed,
 )
-from torchloom_core.plugin.outlook import UNSAVED_WORK, ActedOn, Outlook, Standbys, unsaved_work_s
-from torchloom_core.plugin.reserve import Reserve
-from torchloom_core.plugin.run_failures import RunFailures
-from torchloom_core.plugin.traffic import TRAFFIC_NEEDS, Traffic
-from torchloom_core.plugin.view import FleetView, LighthouseRows, grow
+from torchloom_core.interface.outlook import (
+    UNSAVED_WORK,
+    ActedOn,
+    Outlook,
+    Standbys,
+    unsaved_work_s,
+)
+from torchloom_core.interface.reserve import Reserve
+from torchloom_core.interface.run_failures import RunFailures
+from torchloom_core.interface.traffic import TRAFFIC_NEEDS, Traffic
+from torchloom_core.interface.view import FleetView, LighthouseRows, grow
 from torchloom_core.wire.actions import (
     Action,
     AdmitGroup,

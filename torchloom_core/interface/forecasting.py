@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from torchloom_core.plugin.api import Hazard, Predictor
-from torchloom_core.plugin.contract import GarbageError, checked_hazard
-from torchloom_core.plugin.foreign import home_of, raised_in
-from torchloom_core.plugin.needs import labels_read
-from torchloom_core.plugin.view import FleetView
+from torchloom_core.interface.api import Hazard, Predictor
+from torchloom_core.interface.contract import GarbageError, checked_hazard
+from torchloom_core.interface.foreign import home_of, raised_in
+from torchloom_core.interface.needs import labels_read
+from torchloom_core.interface.view import FleetView
 from torchloom_core.wire.events import Forecast, PredictorFailed
 
 

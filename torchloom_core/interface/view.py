@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from torchloom_core.config.schema import Costs
 from torchloom_core.floor.clock import SECOND_NS
-from torchloom_core.plugin.arrays import AnyArray, Floats, Ints
-from torchloom_core.plugin.links import Links, LinksOf, links_among
+from torchloom_core.interface.arrays import AnyArray, Floats, Ints
+from torchloom_core.interface.links import Links, LinksOf, links_among
 from torchloom_core.wire.events import Fault as Fault
 from torchloom_core.wire.events import Forecast
 from torchloom_core.wire.messages import KnobSpec, KnobValue, Note

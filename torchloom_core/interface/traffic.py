@@ -10,8 +10,8 @@ from collections import deque
 import numpy as np
 
 from torchloom_core.floor.clock import SECOND_NS
-from torchloom_core.plugin.needs import Need
-from torchloom_core.plugin.view import FleetView
+from torchloom_core.interface.needs import Need
+from torchloom_core.interface.view import FleetView
 
 STATE_BYTES = "state_bytes"
 """The metric of the state that a worker sends to one that joins, bytes."""

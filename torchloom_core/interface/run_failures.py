@@ -9,8 +9,8 @@ import numpy as np
 
 from torchloom_core.config.schema import Costs
 from torchloom_core.floor.clock import SECOND_NS
-from torchloom_core.plugin.faults import added
-from torchloom_core.plugin.view import FleetView
+from torchloom_core.interface.faults import added
+from torchloom_core.interface.view import FleetView
 from torchloom_core.wire.events import Fault
 
 

@@ -5,8 +5,8 @@ from collections.abc import Hashable, Iterable
 import numpy as np
 
 from torchloom_core.floor.clock import SECOND_NS
-from torchloom_core.plugin.arrays import Floats
-from torchloom_core.plugin.view import FleetView
+from torchloom_core.interface.arrays import Floats
+from torchloom_core.interface.view import FleetView
 
 UNSAVED_WORK = "unsaved_work_s"
 """The metric of a trainer's work since its last checkpoint, seconds."""

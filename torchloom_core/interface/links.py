@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from torchloom_core.floor.clock import SECOND_NS
-from torchloom_core.plugin.arrays import Floats, frozen
+from torchloom_core.interface.arrays import Floats, frozen
 from torchloom_core.wire.links import Link
 
 LinksOf = Mapping[str, Mapping[str, Link]]
