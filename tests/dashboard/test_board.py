@@ -76,6 +76,19 @@ def test_another_life_does_not_inherit_values(board):
     assert board.places[0].node == "n9"
 
 
+@pytest.mark.parametrize(("resumes", "recomputed_s"), [(False, 0.0), (True, 19.0)])
+def test_steps_are_recomputed_after_a_restart_and_not_in_a_new_job(board, resumes, recomputed_s):
+    now_s = NOW_S
+    for incarnation, launch, is_restart in ((1, "a", False), (2, "b", resumes)):
+        board.add(hello(incarnation=incarnation, launch=launch), now_s)
+        board.add(hello(incarnation=incarnation, launch=launch, resumes=is_restart), now_s)
+        for step in range(20):
+            now_s += 1.0
+            board.take(batch([], incarnation=incarnation, step=step), now_s)
+            board.close_second(now_s)
+    assert board.time_account.shares["recomputed"] == recomputed_s
+
+
 def test_an_older_life_that_says_hello_again_takes_nobodys_place(board):
     board.add(hello(incarnation=2000, node="n9"), NOW_S)
     board.take(batch([{"loss": 1.0}], incarnation=2000, step=50), NOW_S)

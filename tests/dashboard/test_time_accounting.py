@@ -19,12 +19,13 @@ class Books:
         self.now_s = NOW_S
         self.state = ["training"] * ranks
         self.step = [0] * ranks
+        self.job = [0] * ranks
         self.look(0.0)
 
     def look(self, took_s=1.0):
         self.now_s += took_s
         codes = np.array([STATES.index(name) for name in self.state], np.uint8)
-        self.time_account.update(self.now_s, codes, np.array(self.step))
+        self.time_account.update(self.now_s, codes, np.array(self.step), np.array(self.job))
 
     def train(self, seconds, steps_a_second=1, rank=slice(None)):
         for _ in range(seconds):
@@ -119,6 +120,16 @@ def test_steps_that_are_made_again_are_taken_back(books):
     }
     books.train(19)
     assert books.shares["useful"] == 2 * 100.0
+
+
+def test_a_new_job_that_counts_from_0_makes_no_step_again_and_its_own_it_does(books):
+    books.train(100)
+    books.step, books.job = [0, 0], [1, 1]
+    books.train(60)
+    assert books.shares == {"useful": 2 * 160.0}
+    books.step = [30, 30]
+    books.train(1)
+    assert books.shares["recomputed"] == pytest.approx(2 * 30.0, abs=2)
 
 
 def test_a_run_that_goes_back_while_it_goes_on_is_seen(books):

@@ -5,7 +5,7 @@ import struct
 from torchloom_core.wire.messages import Hello, Telemetry
 
 
-def hello(worker="g0-0", incarnation=1, node="n0", state="training"):
+def hello(worker="g0-0", incarnation=1, node="n0", state="training", **launch):
     group, _, rank = worker.rpartition("-")
     return Hello(
         run="run",
@@ -16,6 +16,7 @@ def hello(worker="g0-0", incarnation=1, node="n0", state="training"):
         node=node,
         rack="r0",
         state=state,
+        **launch,
     )
 
 

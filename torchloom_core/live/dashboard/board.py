@@ -98,6 +98,8 @@ class Board:
         self._incarnations = Incarnations()
         self._state: Bytes = np.zeros(0, dtype=np.uint8)
         self._step: Ints = np.zeros(0, dtype=np.int64)
+        self._launch: dict[int, str] = {}
+        self._job: Ints = np.zeros(0, dtype=np.int64)
         self._seen_s: Floats = np.zeros(0)
         self._progress_s: Floats = np.zeros(0)
         self._values: Floats = np.zeros((0, 0))
@@ -127,6 +129,9 @@ class Board:
         if row >= 0:
             self._state[row], self._seen_s[row] = _CODE[hello.state], now_s
             self._progress_s[row] = now_s
+            if hello.launch != self._launch.get(row) and hello.resumes is not None:
+                self._launch[row] = hello.launch
+                self._job[row] += not hello.resumes
 
     def learn(self, status: Iterable[WorkerStatus], now_s: float) -> None:
         """Take workers from the Weaver's status: some started before the dashboard."""
@@ -178,7 +183,7 @@ class Board:
         Also update the time account and the slow ranks.
         """
         count, states = len(self.places), self.states(now_s)
-        self.time_account.update(now_s, states, self.steps())
+        self.time_account.update(now_s, states, self.steps(), self._job[: len(self.places)])
         moves = self.progress_age_s(now_s) <= self.time_account.stalled_after_s
         trains = (states == _CODE["training"]) & moves
         self.slow.update(now_s, trains, self.values(OWN_S), self.values(WHOLE_S))
@@ -302,6 +307,7 @@ class Board:
             length = max(64, 2 * len(self._state))
             self._state = _longer(self._state, length, 0)
             self._step = _longer(self._step, length, -1)
+            self._job = _longer(self._job, length, 0)
             self._seen_s = _longer(self._seen_s, length, 0.0)
             self._progress_s = _longer(self._progress_s, length, 0.0)
         if rows > self._values.shape[0] or columns > self._values.shape[1]:

@@ -3,7 +3,8 @@
 The account uses only the state and the step that every rank reports, once a second. It is not the
 goodput of a backtest, which knows what a checkpoint costs: here a step counts with the time it
 took, a step that took far longer than usual counts with the usual time, and a rank that receives
-its peers' state is not credited for the steps it skips.
+its peers' state is not credited for the steps it skips. A new job counts its steps anew: nothing is
+recomputed.
 """
 
 from bisect import bisect_right
@@ -70,6 +71,7 @@ class TimeAccount:
         self._totals = dict.fromkeys(KINDS, 0.0)
         self._step: Ints = np.zeros(0, dtype=np.int64)
         self._furthest: Ints = np.zeros(0, dtype=np.int64)
+        self._job: Ints = np.zeros(0, dtype=np.int64)
         self._present_s: Floats = np.zeros(0)
         self._usual_s: deque[float] = deque(maxlen=_USUAL_SAMPLES)
         self._reached: list[tuple[int, float, float]] = []
@@ -96,8 +98,8 @@ class TimeAccount:
         (begin_s, begin), (end_s, end) = self._rate[0], self._rate[-1]
         return max(0.0, (end - begin) / (end_s - begin_s)) if end_s > begin_s else None
 
-    def update(self, now_s: float, state: NDArray[np.uint8], step: Ints) -> None:
-        """Take ``state`` and ``step`` of each row; rows stay in place."""
+    def update(self, now_s: float, state: NDArray[np.uint8], step: Ints, job: Ints) -> None:
+        """Take ``state``, ``step`` and number of the job of each row; rows stay in place."""
         if not self.shares:
             self._since_s = self._last_s = now_s
         took_s = now_s - self._last_s
@@ -106,6 +108,7 @@ class TimeAccount:
         known = len(self._step)
         self._step = np.concatenate([self._step, step[known:]])
         self._furthest = np.concatenate([self._furthest, step[known:]])
+        self._job = np.concatenate([self._job, job[known:]])
         self._present_s = np.concatenate([self._present_s, np.zeros(len(step) - known)])
 
         works, down = self._is[_WORK][state], self._is[DOWN][state]
@@ -116,7 +119,7 @@ class TimeAccount:
             self._totals[kind] += took_s * int(self._is[kind][state].sum())
         self._present_s = np.where(works, self._present_s + took_s, 0.0)
         self._finish(works, step, took_s)
-        self._go_back(now_s, works & (step >= 0), step)
+        self._go_back(now_s, works & (step >= 0), step, job)
         if self.run_step >= 0:
             self._rate.append((now_s, self.run_step))
         self._publish()
@@ -148,11 +151,12 @@ class TimeAccount:
         usual_s = self.usual_s * steps
         return np.where(took_s > _SLOW * usual_s + _GRAIN_S, usual_s, took_s)
 
-    def _go_back(self, now_s: float, counts: NDArray[np.bool_], steps: Ints) -> None:
+    def _go_back(self, now_s: float, counts: NDArray[np.bool_], steps: Ints, job: Ints) -> None:
         """Move the time of steps that are trained again from useful to recomputed.
 
         The majority of ranks decides: a new rank that counts from 0, or one that reports a step
-        that no other has reached, says nothing about the run.
+        that no other has reached, says nothing about the run. If most ranks that went back are in
+        another job than before, their steps are new.
         """
         step, furthest = steps[counts], self._furthest[counts]
         self._furthest[counts] = np.maximum(furthest, step)
@@ -161,6 +165,7 @@ class TimeAccount:
         run_step, reached = int(np.sort(step)[len(step) // 2]), self._reached
         self.run_step = run_step
         if not reached or run_step > reached[-1][0]:
+            self._job[counts] = job[counts]
             reached.append((run_step, self._totals[USEFUL], now_s))
             if len(reached) > _MOST_REACHED:
                 del reached[-2::-2]
@@ -168,9 +173,14 @@ class TimeAccount:
         before = bisect_right(reached, now_s - _BACK_S, key=lambda one: one[2])
         if not before or run_step >= reached[before - 1][0]:
             return
-        if 2 * np.count_nonzero(step < furthest) <= len(step):
+        went_back = step < furthest
+        if 2 * np.count_nonzero(went_back) <= len(step):
             return  # these are not the ranks that came so far
-        self._furthest = np.minimum(self._furthest, run_step)
+        is_new_job = np.median((job != self._job)[counts][went_back]) > 0
+        self._furthest, self._job = np.minimum(self._furthest, run_step), job.copy()
+        if is_new_job:
+            reached[:] = [(run_step, self._totals[USEFUL], now_s)]
+            return
         rest = bisect_right(reached, run_step, key=lambda one: one[0])
         useful_s = reached[rest - 1][1] if rest else 0.0
         lost_s = reached[-1][1] - useful_s
