@@ -109,6 +109,16 @@ def test_a_knob_is_turned_seen_to_land_and_turned_back(tab):
     leave(tab)
 
 
+def test_a_cordon_is_undone_by_a_click_as_long_as_it_lasts(tab, run):
+    node = apart(lambda: run.worker("g2-0"))["node"]
+    cordon = {"kind": "cordon", "node": node, "lasts_s": 5.0}
+    apart(lambda: run.ask("propose", {"action": cordon}))
+    undo = tab.page.get_by_role("button", name=f"Undo: uncordon {node}")
+    undo.wait_for()
+    tab.sees(f"Nothing to undo: {node} is not cordoned any more.")
+    assert not undo.count()
+
+
 def test_what_is_far_from_what_is_in_use_is_asked_back(tab, run):
     drive(tab)
     tab.page.get_by_role("tab", name="Knobs").click()

@@ -7,11 +7,13 @@ from itertools import islice
 from typing import NamedTuple, TypeVar
 
 import msgspec
+import numpy as np
 
 from torchloom_core.config.schema import Config
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.floor.plain_text import plain_line
-from torchloom_core.interface.api import Policy
+from torchloom_core.floor.suggest import listed
+from torchloom_core.interface.api import Policy, Predictor
 from torchloom_core.interface.needs import windows_s
 from torchloom_core.live.kernel.actions.kinds import summary_of, target_of
 from torchloom_core.live.kernel.kernel import Kernel
@@ -100,7 +102,7 @@ def describe(
             )
             for command_id, flight in islice(kernel.commands.flights.items(), _LISTED)
         ),
-        plugins=tuple(_plugins(kernel, plugins)),
+        plugins=tuple(_plugins(kernel, plugins, now_ns)),
         waiting=tuple(
             Waiting(
                 proposal=proposal_id,
@@ -269,7 +271,18 @@ def _status(policy: Policy) -> str:
     return plain_line(status, _STATUS_CHARACTERS) if isinstance(status, str) else ""
 
 
-def _plugins(kernel: Kernel, plugins: ActivePlugins) -> list[PluginStatus]:
+def _no_forecast(kernel: Kernel, name: str, predictor: Predictor, now_ns: int) -> str:
+    """Return that the predictor forecasts for no worker, and the metrics that are missing."""
+    newest = kernel.forecasts.newest.get(name)
+    if newest is not None and newest.hazard:
+        return ""
+    view = kernel.fleet.view(now_ns, {})
+    needed = windows_s(predictor.needs)
+    missing = [metric for metric in needed if np.isnan(view.latest(metric)).all()]
+    return f"no forecast: no worker reports {listed(missing)}" if missing else "no forecast yet"
+
+
+def _plugins(kernel: Kernel, plugins: ActivePlugins, now_ns: int) -> list[PluginStatus]:
     rows = []
     for active in plugins.policies:
         failure = kernel.host.quarantined.get(active.name)
@@ -278,10 +291,13 @@ def _plugins(kernel: Kernel, plugins: ActivePlugins) -> list[PluginStatus]:
         if failure:
             detail = f"{failure.rule}: {failure.detail}"
         rows.append(PluginStatus(name=active.name, kind="policy", state=state, detail=detail))
-    for name in plugins.predictors:
+    for name, predictor in plugins.predictors.items():
         broken = kernel.forecasts.failed.get(name)
         state = "quarantined" if broken else "act"
-        detail = f"{broken.rule}: {broken.detail}" if broken else ""
+        if broken:
+            detail = f"{broken.rule}: {broken.detail}"
+        else:
+            detail = _no_forecast(kernel, name, predictor, now_ns)
         rows.append(PluginStatus(name=name, kind="predictor", state=state, detail=detail))
     for failed in plugins.failed:
         kind, name = "predictor", ""

@@ -4,7 +4,7 @@ import { el, fill, lock, number, span } from "./dom.js";
 import { drawGroups } from "./groups.js";
 import { Link, NO_ACCESS, request } from "./link.js";
 import { MessageLine, RequestOutcomes } from "./messages.js";
-import { setPending } from "./record.js";
+import { setNow } from "./record.js";
 import { RunStore } from "./run_store.js";
 import { FLEET, lacksStandby, SCREENS } from "./screens.js";
 import { goodputOf } from "./time_account.js";
@@ -176,7 +176,7 @@ function drawLocked() {
 }
 
 function draw() {
-  setPending((store.run?.status?.waiting ?? []).map((one) => one.proposal));
+  setNow(store.run?.status ?? {});
   drawLocked();
   drawHealth(drawFreshness());
   const { run } = store;

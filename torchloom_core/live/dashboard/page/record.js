@@ -15,15 +15,22 @@ function appliedAt(story) {
   return `applied ${parts.join(", ")}${steps.length > 4 ? ` and at ${steps.length - 4} other steps` : ""}`;
 }
 
-// The proposals that wait for approval now, set by the page.
+// The proposals that wait for approval and the nodes that are cordoned now, set by the page.
 let pending = new Set();
+let cordoned = new Set();
 
-export function setPending(proposals) {
-  pending = new Set(proposals);
+export function setNow({ waiting = [], cordoned: nodes = [] }) {
+  pending = new Set(waiting.map((one) => one.proposal));
+  cordoned = new Set(nodes);
 }
 
 export function isPending(story) {
   return story.rule === WAITS && pending.has(story.id);
+}
+
+// Changes whenever the item of a story does.
+export function keyOf(story) {
+  return `${story.id} ${story.version} ${isPending(story)} ${cordoned.has(story.action.node)}`;
 }
 
 // The newest change of a decision; the newest first.
@@ -90,7 +97,7 @@ const UNDO = {
   __proto__: null,
   knob: (action, story) => knobs({ [action.knob]: action.value }, action.worker, story),
   knobs: (action, story) => knobs(action.values, null, story),
-  cordon: ({ node }) => propose(`uncordon ${node}`, { kind: "uncordon", node }),
+  cordon: ({ node }) => (cordoned.has(node) ? propose(`uncordon ${node}`, { kind: "uncordon", node }) : { why: `Nothing to undo: ${node} is not cordoned any more.` }),
   uncordon: ({ node }) => propose(`cordon ${node}`, { kind: "cordon", node }),
   pause: () => propose("resume training", { kind: "resume" }),
   admit: ({ group }) => propose(`drain ${group}`, { kind: "drain", group }, `Drain ${group}? It leaves after its current step.`),

@@ -1,7 +1,7 @@
 // The screens to read: the record, and the logs of trainers.
 
 import { clock, el, fill, lock, section } from "./dom.js";
-import { isPending, lineItem, logItem, newestFirst, storyItem } from "./record.js";
+import { keyOf, lineItem, logItem, newestFirst, storyItem } from "./record.js";
 
 const MOST_ITEMS = 150;
 const LEVELS = ["debug", "info", "warning", "error", "critical"];
@@ -35,7 +35,7 @@ export class RecordScreen {
     lock(this.text, why);
     const has = (one) => !filter || JSON.stringify(one).toLowerCase().includes(filter);
     const stories = newestFirst([...store.stories.values()].filter(has)).slice(0, MOST_ITEMS);
-    fill(this.stories, `${this.act.lock()} ${stories.map((story) => `${story.id} ${story.version} ${isPending(story)}`)} ${Boolean(filter)}`, () => (stories.length ? stories.map((story) => storyItem(story, this.act)) : nothing(filter, "decision")));
+    fill(this.stories, `${this.act.lock()} ${stories.map(keyOf)} ${Boolean(filter)}`, () => (stories.length ? stories.map((story) => storyItem(story, this.act)) : nothing(filter, "decision")));
     const lines = store.lines.filter(has).slice(-MOST_ITEMS).reverse();
     fill(this.lines, `${Boolean(filter)} ${lines.map((line) => line.version)}`, () => (lines.length ? lines.map(lineItem) : nothing(filter, "event")));
   }

@@ -10,7 +10,7 @@ import { freshId } from "./link.js";
 import { titleOf, USUAL_METRICS } from "./metrics.js";
 import { PolicyScreen } from "./policies.js";
 import { WhatIf } from "./preview.js";
-import { approvalPart, isPending, newestFirst, priceOf, shortItem, WAITS } from "./record.js";
+import { approvalPart, isPending, keyOf, newestFirst, priceOf, shortItem, WAITS } from "./record.js";
 import { LogScreen, RecordScreen } from "./record_screens.js";
 import { accountKey, accountParts } from "./time_account.js";
 import { TimelineScreen } from "./timeline.js";
@@ -90,9 +90,9 @@ export class RunScreen {
     const why = this.act.lock();
     fill(this.approvals, JSON.stringify([status.waiting, status.knobs_waiting, why]), () => [this.knobsWaiting(status.knobs_waiting ?? [], why), this.proposals(status.waiting ?? [])].flat());
     for (const { age, proposal } of this.ages) age.textContent = this.ageOf(this.store.stories.get(proposal));
-    fill(this.risk, JSON.stringify([status.at_risk, status.plugins?.length]), () => this.riskParts(status));
+    fill(this.risk, JSON.stringify([status.at_risk, status.plugins]), () => this.riskParts(status));
     const stories = newestFirst([...this.store.stories.values()].filter((story) => story.rule !== WAITS || isPending(story))).slice(0, NEWEST);
-    fill(this.stories, `${why} ${stories.map((story) => story.version)}`, () => (stories.length ? stories.map((story) => shortItem(story, this.act)) : el("li", { className: "faint" }, "No decisions yet: no policy has proposed an action, and no person has requested one.")));
+    fill(this.stories, `${why} ${stories.map(keyOf)}`, () => (stories.length ? stories.map((story) => shortItem(story, this.act)) : el("li", { className: "faint" }, "No decisions yet: no policy has proposed an action, and no person has requested one.")));
     this.drawCharts(run);
   }
 
@@ -123,10 +123,12 @@ export class RunScreen {
   }
 
   riskParts({ at_risk: risks = [], plugins = [] }) {
-    if (!plugins.some((one) => one.kind === "predictor")) return el("p", { className: "faint" }, "No predictor is configured, so no failures are forecast.");
+    const predictors = plugins.filter((one) => one.kind === "predictor");
+    if (!predictors.length) return el("p", { className: "faint" }, "No predictor is configured, so no failures are forecast.");
     const worst = [...risks].sort((one, other) => other.hazard - one.hazard).slice(0, 8);
-    if (!worst.length) return el("p", { className: "good" }, "No worker at risk.");
-    return el("table", {}, el("tbody", {}, worst.map((one) => el("tr", {}, el("th", { scope: "row" }, one.worker), el("td", {}, `${(100 * one.hazard).toFixed(0)} % within ${span(one.horizon_s)}`), el("td", { className: "faint" }, `${one.predictor}${one.why ? `: ${one.why}` : ""}`)))));
+    const without = predictors.filter((one) => one.detail).map((one) => el("p", { className: "warn" }, `${one.name}: ${one.detail}`)); // those that forecast nothing, and why
+    if (!worst.length) return without.length < predictors.length ? [el("p", { className: "good" }, "No worker at risk."), ...without] : without;
+    return [el("table", {}, el("tbody", {}, worst.map((one) => el("tr", {}, el("th", { scope: "row" }, one.worker), el("td", {}, `${(100 * one.hazard).toFixed(0)} % within ${span(one.horizon_s)}`), el("td", { className: "faint" }, `${one.predictor}${one.why ? `: ${one.why}` : ""}`))))), ...without];
   }
 
   drawCharts(run) {

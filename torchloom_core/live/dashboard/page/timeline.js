@@ -5,7 +5,7 @@ import { Chart, legend } from "./charts.js";
 import { button, el, fill, moment } from "./dom.js";
 import { EventTracks } from "./event_tracks.js";
 import { USUAL_METRICS } from "./metrics.js";
-import { isPending, lineItem, storyItem } from "./record.js";
+import { keyOf, lineItem, storyItem } from "./record.js";
 
 const MOST_CHARTS = 4;
 const USUAL_S = 900;
@@ -149,6 +149,6 @@ export class TimelineScreen {
     const stories = [...new Set(this.opened.filter(({ story }) => story).map(({ story }) => story.id))].map((id) => this.store.stories.get(id)).filter(Boolean);
     const lines = this.opened.filter(({ line }) => line).map(({ line }) => line);
     this.none.hidden = this.opened.length > 0;
-    fill(this.detail, `${this.act.lock()} ${stories.map((story) => `${story.id} ${story.version} ${isPending(story)}`)} ${lines.map((line) => line.version)}`, () => [...stories.slice(-MOST_OPENED).map((story) => storyItem(story, this.act)), ...lines.slice(-MOST_OPENED).map(lineItem)]);
+    fill(this.detail, `${this.act.lock()} ${stories.map(keyOf)} ${lines.map((line) => line.version)}`, () => [...stories.slice(-MOST_OPENED).map((story) => storyItem(story, this.act)), ...lines.slice(-MOST_OPENED).map(lineItem)]);
   }
 }

@@ -3,7 +3,7 @@
 import { Chart } from "./charts.js";
 import { button, el, fill, section, span } from "./dom.js";
 import { titleOf, valueOf } from "./metrics.js";
-import { lineItem, logItem, storyItem } from "./record.js";
+import { keyOf, lineItem, logItem, storyItem } from "./record.js";
 
 const MOST_POINTS = 1200;
 const MOST_EVENTS = 20;
@@ -91,7 +91,7 @@ export class OneWorker {
       ...this.store.lines.filter((line) => line.worker === worker.worker || has(line.text)).map((line) => [line, lineItem]),
       ...this.store.logs.filter((line) => line.worker === worker.worker).map((line) => [line, logItem]),
     ].sort(([a], [b]) => b.version - a.version).slice(0, MOST_EVENTS);
-    fill(this.events, `${why} ${events.map(([one]) => one.version)}`, () =>
+    fill(this.events, `${why} ${events.map(([one]) => (one.action ? keyOf(one) : one.version))}`, () =>
       events.length ? events.map(([one, item]) => item(one)) : el("li", { className: "faint" }, "No events yet."));
   }
 
