@@ -76,7 +76,8 @@ class ForecastGroups:
     def any_fails(self, rows: list[int]) -> float:
         """Return the probability that a worker in one of these rows fails."""
         with np.errstate(divide="ignore"):
-            return float(-np.expm1(np.log1p(-self.worker_probability[rows]).sum()))
+            # Not `-np.expm1`, which is -0 where none can fail.
+            return float(0.0 - np.expm1(np.log1p(-self.worker_probability[rows]).sum()))
 
     def members(self, number: int) -> NDArray[np.intp]:
         """Return the rows of the group's workers that train."""

@@ -184,6 +184,7 @@ def test_a_move_lapses_once_the_failure_is_unlikely_or_the_forecast_over():
         assert judge.lapsed(fleet({"w0": 0.02}, "f3"), proposal).endswith(
             "fails within 60 s is now 0.02, was 0.5 in the proposal"
         )
+        assert "is now 0, was" in judge.lapsed(fleet({"w0": 0.0}, "f3"), proposal)
         over = judge.lapsed(fleet({"w0": 0.02}, "f3", **later(60)), proposal)
         assert over == "the forecast of trend is over"
 
