@@ -255,6 +255,9 @@ def test_a_quorum_may_not_need_more_groups_than_are_left_training():
     with pytest.raises(ConfigError, match=rule):
         parse(text)
     parse(f"{text}[arbiter]\nmin_groups = 2\n")
+    rule = r"torchloom.toml:3: .*, 0, was 1: raise min_groups, or remove \[lighthouse\] if the run"
+    with pytest.raises(ConfigError, match=rule):
+        parse("[arbiter]\nmin_groups = 0\n[lighthouse]\n")
 
 
 def test_a_pipe_is_no_config(tmp_path):

@@ -86,11 +86,12 @@ def unplain(table: Any) -> Fault | None:
 
 
 def place(source: str, text: str, path: Path) -> str:
-    """Return ``file:line: a.b[0].c``, without the line if it is not found in ``text``."""
+    """Return ``file:line: a.b[0].c``; the line is that of ``a`` if only ``a`` is in ``text``."""
     dotted = ""
     for key in path:
         dotted += f"[{key}]" if isinstance(key, int) else f".{key}"
-    line = line_of(path, text)
+    found = (line_of(path[:end], text) for end in range(len(path), 0, -1))
+    line = next(filter(None, found), None)
     return f"{source}{f':{line}' if line else ''}: {dotted.lstrip('.') or 'the file'}"
 
 

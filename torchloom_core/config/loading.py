@@ -125,7 +125,8 @@ def _check_quorum(config: Config, source: str, text: str) -> None:
     if config.lighthouse and config.lighthouse.min_replicas > config.arbiter.min_groups:
         where = place(source, text, ("lighthouse", "min_replicas"))
         rule = f"need at most arbiter.min_groups, {config.arbiter.min_groups}"
-        raise ConfigError(f"{where}: {rule}, was {config.lighthouse.min_replicas}")
+        remedy = "raise min_groups, or remove [lighthouse] if the run does not use torchft"
+        raise ConfigError(f"{where}: {rule}, was {config.lighthouse.min_replicas}: {remedy}")
 
 
 def _check_kind(kind: str, source: str, text: str, path: tuple[str | int, ...]) -> None:
