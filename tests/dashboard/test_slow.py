@@ -39,7 +39,7 @@ class Ranks:
 def test_a_rank_that_the_others_wait_for_is_named_once_it_was_slow_for_a_while():
     ranks = Ranks()
     ranks.train(20, own_s={})
-    ranks.train(10, own_s={"g1-0": 0.19})
+    ranks.train(5, own_s={"g1-0": 0.19})
     assert ranks.summary == ""
     ranks.train(1, own_s={"g1-0": 0.19})
     text = "1 slow rank: g1-0 0.19 s (1.9x the median)"
@@ -48,13 +48,13 @@ def test_a_rank_that_the_others_wait_for_is_named_once_it_was_slow_for_a_while()
 
 def test_a_rank_that_was_below_the_threshold_meanwhile_is_not_yet_slow():
     ranks = Ranks()
-    ranks.train(10, own_s={"g1-0": 0.19})
+    ranks.train(5, own_s={"g1-0": 0.19})
     ranks.train(1, own_s={})
-    ranks.train(10, own_s={"g1-0": 0.19})
+    ranks.train(5, own_s={"g1-0": 0.19})
     assert ranks.summary == ""
 
 
-def test_a_slow_rank_stays_slow_until_it_was_below_the_threshold_as_long():
+def test_a_slow_rank_stays_slow_until_it_was_below_the_threshold_for_longer():
     ranks = Ranks()
     ranks.train(11, own_s={"g1-0": 0.24})
     for _ in range(3):  # another rank's hiccup raises the median

@@ -17,8 +17,11 @@ OWN_S, WHOLE_S = "compute_s", "step_time_s"
 RATIO = 1.5
 """Slow means more than this many times the median, unless ``[policies.straggler]`` sets it."""
 
-_LONG_S = 10.0
-"""A rank is slow once it was above the threshold for this long, until it was below as long."""
+_ABOVE_S, _BELOW_S = 5.0, 10.0
+"""A rank is slow once it was above the threshold for the first, until below for the second.
+
+The first is the default patience of the policy at its default tick: the page names what it acts on.
+"""
 
 FEWEST = 3
 """Ranks below which the median means nothing."""
@@ -27,7 +30,7 @@ _NAMED = 3
 
 
 class Slow:
-    """Records which ranks are slow: above the threshold for a while, and not yet below as long.
+    """Records which ranks are slow: above the threshold for a while, and not yet below for longer.
 
     Attributes
     ----------
@@ -69,8 +72,8 @@ class Slow:
         below_s = _since(now_s, self._below_since_s, is_below, is_above | ~trains)
         was_slow = np.zeros(len(trains), dtype=np.bool_)
         was_slow[: len(self._is_slow)] = self._is_slow
-        self._is_slow = trains & (was_slow | (now_s - above_s >= _LONG_S))
-        self._is_slow &= ~(now_s - below_s >= _LONG_S)
+        self._is_slow = trains & (was_slow | (now_s - above_s >= _ABOVE_S))
+        self._is_slow &= ~(now_s - below_s >= _BELOW_S)
         self._above_since_s, self._below_since_s = above_s, below_s
 
     def rows(self) -> list[int]:
@@ -94,7 +97,7 @@ class Slow:
         time_s, ratio = self.time_s[row], self.time_s[row] / self.median_s
         if np.isnan(ratio):
             return ""
-        until = "" if ratio > self.ratio else f", slow until {_LONG_S:g} s below {self.ratio:g}x"
+        until = "" if ratio > self.ratio else f", slow until {_BELOW_S:g} s below {self.ratio:g}x"
         return f" {time_s:.3g} s ({ratio:.1f}x the median{until})"
 
 
