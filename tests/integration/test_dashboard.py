@@ -190,6 +190,15 @@ def test_a_dashboard_started_by_a_weaver_ends_when_its_standard_input_is_closed(
     assert dashboard.process.wait(DEADLINE_S) == 0
 
 
+def test_a_weaver_and_its_dashboard_end_without_a_warning(start_run):
+    run = start_run(CONFIG)
+    run.start_weaver("--dashboard")
+    until(lambda: "dashboard link" in (run.folder / "weaver-1.out").read_text())
+    run.weaver.terminate()
+    assert run.weaver.wait(DEADLINE_S) == 0
+    assert "WARNING" not in run.weaver.errors.read_text()
+
+
 def test_a_page_shows_when_the_weaver_is_away_and_when_it_is_back(run, browser):
     browser.listen()
     browser.until(lambda g: g.known.get("run", {}).get("age_s") is not None)

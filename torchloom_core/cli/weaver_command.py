@@ -70,4 +70,4 @@ def weaver(
             stack.enter_context(dashboard_process(config))
 
     with stack:
-        asyncio.run(run(settings, plugins, ready, take_over=take_over, renew=renew))
+        asyncio.run(run(settings, plugins, ready, stack.close, take_over=take_over, renew=renew))

@@ -48,6 +48,7 @@ async def run(
     config: Config,
     plugins: ActivePlugins,
     ready: Callable[[str, str], None] = lambda url, lighthouse: None,
+    ending: Callable[[], None] = lambda: None,
     *,
     take_over: bool = False,
     renew: Callable[[], ActivePlugins] | None = None,
@@ -59,6 +60,8 @@ async def run(
     ready : callable
         Called with the broker's URL and the lighthouse's; the latter is empty if the Weaver
         starts none.
+    ending : callable
+        Called once the Weaver has ended, while its broker still serves.
     take_over : bool
         Take the run from another Weaver that controls it, which then ends.
     renew : callable, optional
@@ -76,7 +79,7 @@ async def run(
     lock = await lock_folder(Path(config.weaver.state_dir), take_over=take_over)
     try:
         own = partial(take_run, run=config.run.name, lock=lock, take_over=take_over)
-        await _run(config, plugins, ready, stop, lock, own, renew)
+        await _run(config, plugins, ready, ending, stop, lock, own, renew)
     finally:
         lock.release()
 
@@ -85,6 +88,7 @@ async def _run(
     config: Config,
     plugins: ActivePlugins,
     ready: Callable[[str, str], None],
+    ending: Callable[[], None],
     stop: asyncio.Event,
     lock: FolderLock,
     own: _Own,
@@ -119,6 +123,7 @@ async def _run(
         if broker is not None and broker.launched and not serving:
             await broker.stop()
         raise
+    ending()
     if lighthouse is not None:
         await lighthouse.stop_unless_needed()  # without a Weaver it is not supervised
     if broker is not None:
