@@ -1,13 +1,12 @@
-"""Run predictors off the event loop, each call in a thread of its own, which may hang."""
+"""Run predictors off the event loop."""
 
-import asyncio
-import threading
 import time
-from contextlib import suppress
+from functools import partial
 
 from torchloom_core.interface.api import Predictor
 from torchloom_core.interface.forecasting import run_predictor
 from torchloom_core.interface.view import FleetView
+from torchloom_core.live.weaver.own_thread import in_own_thread
 from torchloom_core.wire.events import Forecast, PredictorFailed
 
 
@@ -18,24 +17,12 @@ async def forecast(
 
     A call that takes more than ``patience_s`` is abandoned, and so is its thread.
     """
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[Forecast | PredictorFailed] = loop.create_future()
     start = time.perf_counter()
-
-    def work() -> None:
-        result = run_predictor(
-            forecast_id, name, predictor, view, lambda: time.perf_counter() - start
-        )
-        with suppress(RuntimeError):  # the loop was closed while the predictor ran
-            loop.call_soon_threadsafe(finish, result)
-
-    def finish(result: Forecast | PredictorFailed) -> None:
-        if not done.done():
-            done.set_result(result)
-
-    threading.Thread(target=work, name=f"predictor-{name}", daemon=True).start()
+    call = partial(
+        run_predictor, forecast_id, name, predictor, view, lambda: time.perf_counter() - start
+    )
     try:
-        return await asyncio.wait_for(done, patience_s)
+        return await in_own_thread(f"predictor-{name}", call, patience_s)
     except TimeoutError:
         detail = f"took more than {patience_s:g} s"
         return PredictorFailed(predictor=name, rule="hung", detail=detail)
