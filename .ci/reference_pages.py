@@ -33,6 +33,7 @@ _TABLES: tuple[tuple[str, type[msgspec.Struct]], ...] = (
     ("evaluate.allreduce.modes.<name>", schema.AllreduceMode),
     ("policies.<name>", schema.PolicySwitch),
     ("predictors.<name>", schema.ModelSwitch),
+    ("effectors.<name>", schema.EffectorSwitch),
 )
 
 
@@ -53,12 +54,13 @@ def main() -> None:
 def _config_page() -> str:
     meanings = _meanings()
     meanings["policies.<name>", "mode"] = _rest(schema.PolicySwitch)
+    meanings["effectors.<name>", "mode"] = _rest(schema.EffectorSwitch)
     parts = [
         _NOTE,
         "# Configuration reference",
         "Look up every key of `torchloom.toml`, with its type, range and default. "
         "`torchloom init` writes a file with all of them; units are in the names. "
-        "A policy or predictor has further keys of its own: `torchloom plugins` lists them.",
+        "A plugin has further keys of its own: `torchloom plugins` lists them.",
     ]
     for table, cls in _TABLES:
         parts.append(f"## `[{table}]`")

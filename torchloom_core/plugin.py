@@ -1,4 +1,4 @@
-"""The public API for authors of policies and predictors.
+"""The public API for authors of policies, predictors and effectors.
 
 A plugin is a module, named by an entry point in the group ``torchloom``, that registers
 classes::
@@ -40,6 +40,7 @@ from torchloom_core.interface.api import (
 )
 from torchloom_core.interface.arrays import Floats, Ints
 from torchloom_core.interface.checkpointing import daly_s, ettr, expected_unsaved_s, young_s
+from torchloom_core.interface.effector import Delivery, Effector, Subscription
 from torchloom_core.interface.faults import incidents, places_of
 from torchloom_core.interface.links import Links
 from torchloom_core.interface.needs import (
@@ -84,7 +85,15 @@ from torchloom_core.wire.actions import (
     SaveCheckpoint,
     UncordonNode,
 )
-from torchloom_core.wire.events import Fault, Forecast, Proposal
+from torchloom_core.wire.events import (
+    CordonOver,
+    Fault,
+    Forecast,
+    Notice,
+    Outcome,
+    Proposal,
+    Verdict,
+)
 from torchloom_core.wire.limits import MAX_ORDER
 from torchloom_core.wire.messages import KnobSpec, KnobValue, Note
 
@@ -102,8 +111,11 @@ __all__ = [
     "CollectDump",
     "ConfigError",
     "CordonNode",
+    "CordonOver",
     "Costs",
+    "Delivery",
     "DrainGroup",
+    "Effector",
     "EvictGroup",
     "Example",
     "Fault",
@@ -129,6 +141,8 @@ __all__ = [
     "NeedPast",
     "NotNegative",
     "Note",
+    "Notice",
+    "Outcome",
     "Outlook",
     "PauseRun",
     "PluginError",
@@ -148,8 +162,10 @@ __all__ = [
     "SaveCheckpoint",
     "Share",
     "Standbys",
+    "Subscription",
     "Traffic",
     "UncordonNode",
+    "Verdict",
     "WithdrawingPolicy",
     "daly_s",
     "ettr",

@@ -33,14 +33,14 @@ from torchloom_core.lab.activation.discovery import ENTRY_POINT_GROUP, discover
 from torchloom_core.live.kernel.arbiter.limits import PERSON_LIMITS, POLICY_LIMITS
 from torchloom_core.live.trajectory.summaries import RECORD_KINDS
 from torchloom_core.live.weaver.operator_service import OperatorService
-from torchloom_core.testing import PolicyContract, PredictorContract
+from torchloom_core.testing import EffectorContract, PolicyContract, PredictorContract
 from torchloom_core.wire import subjects
 from torchloom_core.wire.events import Reply
 from torchloom_core.wire.operator import Answer
 
 PACKAGES = ("torchloom_core", "threadlet", "policies", "predictors")
 FILE_SUFFIXES = ("json", "creds")
-CONTRACTS = ("PolicyContract", "PredictorContract", "LearnerContract")
+CONTRACTS = ("PolicyContract", "PredictorContract", "LearnerContract", "EffectorContract")
 ENDINGS = ("net_gain", "person", "outbid", "approval", "lapsed", "holdout", "dry_run", "shadow")
 
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -61,7 +61,9 @@ def run(block, module):
     for name, value in list(vars(module).items()):
         if before.get(name) is value or name in CONTRACTS:
             continue
-        if inspect.isclass(value) and issubclass(value, PolicyContract | PredictorContract):
+        if inspect.isclass(value) and issubclass(
+            value, PolicyContract | PredictorContract | EffectorContract
+        ):
             for test in filter(lambda name: name.startswith("test_"), dir(value)):
                 getattr(value(), test)()
         elif name.startswith("test_"):
@@ -110,10 +112,11 @@ def test_every_toml_block_is_a_valid_config_or_package(page, folder):
             assert not [info.problem for info in found if info.problem]
             continue
         config = parse(block.text, block.place)
-        if config.policies or config.predictors:
-            active = activate(config, [*discover(), *found], block.place)
+        named = {*config.policies, *config.predictors, *config.effectors}
+        if named:
+            active = activate(config, [*discover(), *found], block.place, with_effectors=True)
             assert not active.failed
-            assert active.versions.keys() == {*config.policies, *config.predictors}
+            assert active.versions.keys() == named
 
 
 @pytest.mark.integration

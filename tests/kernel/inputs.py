@@ -25,6 +25,7 @@ from torchloom_core.wire.actions import (
 )
 from torchloom_core.wire.events import (
     Backlog,
+    DeliveryStatus,
     Forecast,
     NodeFault,
     PredictorFailed,
@@ -213,11 +214,17 @@ backlogs = st.builds(Backlog, taken_until_ns=st.sampled_from([None, None, 0, 10*
 withhelds = st.builds(
     Withheld, commands=st.lists(st.builds("c1.{}".format, st.integers(1, 12))).map(tuple)
 )
+deliveries = st.builds(
+    DeliveryStatus,
+    effector=st.sampled_from(["a", "b"]),
+    delivery=st.just("e1.2.1"),
+    result=st.sampled_from(["delivered", "retrying", "given_up"]),
+)
 recoveries = st.builds(Recovered, epoch=st.integers(0, 3))
 
 messages = st.one_of(
     hellos, hellos, batches(), exits, notes, acks, acks, requests, requests, ticks, ticks,
-    forecasts, predictor_failures, recoveries, node_faults, backlogs, withhelds,
+    forecasts, predictor_failures, recoveries, node_faults, backlogs, withhelds, deliveries,
 )  # fmt: skip
 delays_ns = st.sampled_from([0, 1, 10**9, 2 * 10**9, 70 * 10**9, -(10**9)])
 ROSTER = [

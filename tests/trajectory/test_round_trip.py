@@ -219,7 +219,8 @@ def test_without_a_flush_the_buffer_stays_small(tmp_path: Path) -> None:
 
 def test_meta_has_the_run_and_epoch_and_no_password(tmp_path: Path) -> None:
     config = parse(
-        '[broker]\nurl = "nats://me:secret@host:4222"\n[policies.straggler]\nratio = 2.0'
+        '[broker]\nurl = "nats://me:secret@host:4222"\n[policies.straggler]\nratio = 2.0\n'
+        '[effectors.webhook]\nmode = "act"\nurl = "https://hooks.example/secret"'
     )
     root = run_folder(tmp_path, "demo")
     TrajectoryWriter(root, "demo", 7, config, {"straggler": "0.1.0"}, 5).close()
@@ -232,6 +233,7 @@ def test_meta_has_the_run_and_epoch_and_no_password(tmp_path: Path) -> None:
     )
     assert epoch_record.meta.plugins == {"straggler": "0.1.0"}
     assert epoch_record.config.policies == {"straggler": {"ratio": 2.0}}
+    assert epoch_record.config.effectors == {"webhook": {"mode": "act"}}
     assert epoch_record.config.broker.url == "nats://host:4222"
     assert "secret" not in (epoch_record.folder / "meta.json").read_text()
 

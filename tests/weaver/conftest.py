@@ -15,14 +15,12 @@ async def start_weaver(tmp_path):
     """Return a function that starts a fresh Weaver, and returns its URL."""
     running = []
 
-    async def start(settings=""):
+    async def start(settings="", effectors=()):
         config = parse(f"[weaver]\nstate_dir = '{tmp_path}'\n{settings}")
         ready = asyncio.get_running_loop().create_future()
-        running.append(
-            asyncio.create_task(
-                run(config, ActivePlugins((), {}), lambda url, _: ready.set_result(url))
-            )
-        )
+        plugins = ActivePlugins(effectors=effectors)
+        weaver = run(config, plugins, lambda url, _: ready.set_result(url))
+        running.append(asyncio.create_task(weaver))
         async with asyncio.timeout(DEADLINE_S):
             await asyncio.wait({*running, ready}, return_when=asyncio.FIRST_COMPLETED)
             return await ready

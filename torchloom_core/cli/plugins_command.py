@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def plugins(*, config: ConfigPath = None, json: AsJson = False) -> int:
-    """List every policy and predictor: active in this config, available, or broken and why.
+    """List every plugin: active in this config, available, or broken and why.
 
     Exit status 1 if a plugin that the config enables is broken.
 
@@ -35,7 +35,7 @@ def plugins(*, config: ConfigPath = None, json: AsJson = False) -> int:
 
 
 def _describe(info: "PluginInfo", settings: Config) -> dict[str, Any]:
-    active = info.name in (*settings.policies, *settings.predictors)
+    active = info.name in (*settings.policies, *settings.predictors, *settings.effectors)
     return {
         "name": info.name,
         "kind": info.kind or "unknown",

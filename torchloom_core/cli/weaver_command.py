@@ -51,7 +51,7 @@ def weaver(
     )
     source = config or DEFAULT_PATH
     text = source.read_text(encoding="utf-8") if source.exists() else ""
-    renew = partial(activate, settings, discover(), str(source), text)
+    renew = partial(activate, settings, discover(), str(source), text, with_effectors=True)
     plugins = renew()
     join = Path(settings.weaver.state_dir) / "join.json"
 

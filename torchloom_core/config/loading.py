@@ -10,14 +10,14 @@ from typing import Any, TypeVar
 import msgspec
 
 from torchloom_core.config.faults import Fault, find_fault, place, unplain
-from torchloom_core.config.schema import ACTION_KINDS, Config, PolicySwitch
+from torchloom_core.config.schema import ACTION_KINDS, Config, EffectorSwitch, PolicySwitch
 from torchloom_core.floor.errors import ConfigError
 from torchloom_core.floor.files import open_regular
 from torchloom_core.floor.suggest import nearest
 
 DEFAULT_PATH = Path("torchloom.toml")
 
-_T = TypeVar("_T")
+_T = TypeVar("_T", bound=msgspec.Struct)
 
 
 def load(path: Path | None = None, environment: Mapping[str, str] = os.environ) -> Config:
@@ -67,8 +67,9 @@ def parse(text: str, source: str = "torchloom.toml") -> Config:
     if fault:
         raise ConfigError(f"{place(source, text, fault.path)}: {fault.rule}")
     for name, settings in config.policies.items():
-        mode = {key: settings[key] for key in ("mode",) if key in settings}
-        convert(mode, PolicySwitch, source, f"policies.{name}", text)
+        switch(settings, PolicySwitch, source, f"policies.{name}", text)
+    for name, settings in config.effectors.items():
+        switch(settings, EffectorSwitch, source, f"effectors.{name}", text)
     for kind in config.arbiter.actions:
         _check_kind(kind, source, text, ("arbiter", "actions", kind))
     for index, pair in enumerate(config.arbiter.forbidden):
@@ -118,6 +119,12 @@ def convert(table: Any, cls: type[_T], source: str, prefix: str = "", text: str 
         fault = find_fault(table, cls) or Fault((), str(error))
         path = (*filter(None, prefix.split(".")), *fault.path)
         raise ConfigError(f"{place(source, text, path)}: {fault.rule}") from None
+
+
+def switch(settings: Mapping[str, Any], cls: type[_T], source: str, prefix: str, text: str) -> _T:
+    """Return the keys of a plugin's table that the Weaver reads; otherwise as :func:`convert`."""
+    own = {field: settings[field] for field in cls.__struct_fields__ if field in settings}
+    return convert(own, cls, source, prefix, text)
 
 
 def _check_quorum(config: Config, source: str, text: str) -> None:

@@ -325,7 +325,7 @@ class Evaluate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The whole file. A plugin is active when it has a table under policies or predictors."""
+    """The whole file. A plugin is active when it has a table under its kind."""
 
     run: Run = Run()
     weaver: Weaver = Weaver()
@@ -338,6 +338,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     evaluate: Evaluate = Evaluate()
     policies: dict[str, dict[str, Any]] = {}
     predictors: dict[str, dict[str, Any]] = {}
+    effectors: dict[str, dict[str, Any]] = {}
 
 
 class PolicySwitch(msgspec.Struct, frozen=True, kw_only=True):
@@ -348,6 +349,16 @@ class PolicySwitch(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     mode: Literal["act", "dry_run", "shadow"] = "act"
+
+
+class EffectorSwitch(msgspec.Struct, frozen=True, kw_only=True):
+    """The keys of ``[effectors.<name>]`` that the Weaver reads, not the effector.
+
+    ``act``: it gets the events that it subscribed to. ``dry_run``: the record has what it would
+    get, and nothing is sent.
+    """
+
+    mode: Literal["act", "dry_run"] = "dry_run"
 
 
 class ModelSwitch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -6,6 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 import msgspec
 import pluggy
 
+from torchloom_core.interface.effector import Effector
 from torchloom_core.interface.needs import PolicyNeed, PredictorNeed
 from torchloom_core.interface.view import FleetView
 from torchloom_core.wire.events import Proposal
@@ -297,6 +298,9 @@ class Registry(Protocol):
     ...
     ...     def predictor(self, cls):
     ...         print("a predictor:", cls.name)
+    ...
+    ...     def effector(self, cls):
+    ...         print("an effector:", cls.name)
     >>> class Hot:
     ...     name = "hot"
     >>> @hookimpl
@@ -312,10 +316,13 @@ class Registry(Protocol):
     def predictor(self, cls: type[Predictor]) -> None:
         """Register a predictor class; the config decides whether it is active."""
 
+    def effector(self, cls: type[Effector]) -> None:
+        """Register an effector class; the config decides whether it is active."""
+
 
 class Hooks:
     """The hooks a plugin module may implement."""
 
     @hookspec
     def torchloom_register(self, registry: Registry) -> None:
-        """Register the module's policies and predictors."""
+        """Register the module's policies, predictors and effectors."""

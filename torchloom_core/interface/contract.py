@@ -6,14 +6,17 @@ Each function returns the first broken rule, in one line.
 import inspect
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Literal, TypeGuard
+from typing import Any, Literal, TypeGuard, get_args
 
 import msgspec
 import numpy as np
 
+from torchloom_core.config.schema import ACTION_KINDS
 from torchloom_core.floor.errors import PluginError
+from torchloom_core.floor.suggest import nearest
 from torchloom_core.interface.api import Hazard, Predictor
 from torchloom_core.interface.arrays import Floats
+from torchloom_core.interface.effector import BUILT_IN, Event, Subscription
 from torchloom_core.interface.foreign import shown, text_of
 from torchloom_core.interface.needs import (
     Need,
@@ -26,11 +29,24 @@ from torchloom_core.interface.needs import (
 )
 from torchloom_core.interface.view import FleetView
 from torchloom_core.wire.codec import encode
-from torchloom_core.wire.events import Proposal
+from torchloom_core.wire.events import Outcome, Proposal, Verdict
 from torchloom_core.wire.limits import MAX_TEXT
 from torchloom_core.wire.requests import PERSON
 
-Kind = Literal["policy", "predictor"]
+Kind = Literal["policy", "predictor", "effector"]
+
+SECTIONS: dict[Kind, str] = {
+    "policy": "policies",
+    "predictor": "predictors",
+    "effector": "effectors",
+}
+"""The table of the config for each kind."""
+
+_METHODS: dict[Kind, tuple[str, str]] = {
+    "policy": ("on_tick", "view"),
+    "predictor": ("forecast", "view"),
+    "effector": ("send", "delivery"),
+}
 
 _NEEDS: dict[Kind, tuple[type[msgspec.Struct], ...]] = {
     "policy": (Need, NeedFaults, NeedPast, NeedLabels, NeedNotes, NeedForecast),
@@ -79,13 +95,14 @@ def contract_problem(kind: Kind, cls: Any) -> str:
         return f"need a class attribute Options that is a msgspec.Struct, was {options!r:.60}"
     if not options.__struct_config__.forbid_unknown_fields:
         return "need Options with forbid_unknown_fields=True, or a misspelt option is not noticed"
-    if kind == "policy" and "mode" in options.__struct_encode_fields__:
+    if kind == "effector" and name in BUILT_IN:
+        return f"need a name other than {', '.join(BUILT_IN)}, which are built in"
+    if kind != "predictor" and "mode" in options.__struct_encode_fields__:
         return "need Options without a field called mode, which is the Weaver's own"
     if kind == "predictor" and MODEL in options.__struct_encode_fields__:
         return f"need Options without a field called {MODEL}, which names a fitted model"
-    method = "on_tick" if kind == "policy" else "forecast"
     return (
-        _signature_problem(cls, method, "view")
+        _signature_problem(cls, *_METHODS[kind], is_async=kind == "effector")
         or _signature_problem(cls, "__init__", "options")
         or (hasattr(cls, "lapsed") and _signature_problem(cls, "lapsed", "view", "proposal"))
         or misplaced_problem(kind, cls)
@@ -94,18 +111,40 @@ def contract_problem(kind: Kind, cls: Any) -> str:
 
 def misplaced_problem(kind: Kind, plugin: Any) -> str:
     """Return which attribute has no effect because it belongs into ``needs``."""
-    found = [name for name in _BELONGS_INTO_NEEDS[kind] if hasattr(plugin, name)]
+    found = [name for name in _BELONGS_INTO_NEEDS.get(kind, ()) if hasattr(plugin, name)]
     if not found:
         return ""
     return f"need {_BELONGS_INTO_NEEDS[kind][found[0]]} in needs, was an attribute {found[0]}"
 
 
-def _signature_problem(cls: type[Any], method: str, *arguments: str) -> str:
+def subscriptions_problem(effector: Any) -> str:
+    """Return why an effector's ``subscriptions`` are invalid, or an empty string."""
+    subscriptions = getattr(effector, "subscriptions", None)
+    if not isinstance(subscriptions, Sequence) or not subscriptions:
+        return f"need at least one Subscription in .subscriptions, was {subscriptions!r:.80}"
+    kinds = get_args(Event)
+    for one in subscriptions:
+        if not isinstance(one, Subscription) or one.event not in kinds:
+            names = ", ".join(kind.__name__ for kind in kinds)
+            return f"need a Subscription to one of {names}, was {one!r:.80}"
+        if one.actions and one.event not in (Verdict, Outcome):
+            return f"need actions only for Verdict and Outcome, was {one!r:.80}"
+        if unknown := set(one.actions) - ACTION_KINDS:
+            name = min(unknown)
+            return f"unknown action {name!r}{nearest(name, ACTION_KINDS)}"
+    return ""
+
+
+def _signature_problem(cls: type[Any], method: str, *arguments: str, is_async: bool = False) -> str:
     function = getattr(cls, method, None)
     wanted = ", ".join(("self", *arguments))
     if not callable(function):
         return f"need a method {method}({wanted}), has none"
-    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+    if is_async and not inspect.iscoroutinefunction(function):
+        return f"{method} is not async: need async def {method}({wanted})"
+    if not is_async and (
+        inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+    ):
         return f"{method} is async: need a plain method, the kernel awaits nothing"
     try:
         inspect.signature(function).bind(object(), *arguments)

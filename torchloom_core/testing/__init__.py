@@ -1,4 +1,4 @@
-"""Contract tests and views for the tests of policies and predictors.
+"""Contract tests and views for the tests of plugins.
 
 Subclass the contract in your tests, and build views of your own with :func:`view_of`::
 
@@ -13,12 +13,21 @@ Subclass the contract in your tests, and build views of your own with :func:`vie
         view = view_of({"gpu_temp_celsius": [60.0, 61.0, 99.0]})
         assert [p.action.worker for p in policy.on_tick(view)] == ["w2"]
 
-For a predictor that learns, subclass ``LearnerContract``, which includes the other tests.
+For a predictor that learns, subclass ``LearnerContract``, which includes the other tests; for an
+effector ``EffectorContract``.
 """
 
+from torchloom_core.testing.effector_contract import EffectorContract
 from torchloom_core.testing.learner_contract import LearnerContract
 from torchloom_core.testing.policy_contract import PolicyContract
 from torchloom_core.testing.predictor_contract import PredictorContract
 from torchloom_core.testing.views import LinkSample, view_of
 
-__all__ = ["LearnerContract", "LinkSample", "PolicyContract", "PredictorContract", "view_of"]
+__all__ = [
+    "EffectorContract",
+    "LearnerContract",
+    "LinkSample",
+    "PolicyContract",
+    "PredictorContract",
+    "view_of",
+]

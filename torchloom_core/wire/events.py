@@ -3,8 +3,8 @@
 Inputs: worker events and acks (:mod:`torchloom_core.wire.messages`), people's requests
 (:mod:`torchloom_core.wire.requests`), the lighthouse's view (:mod:`torchloom_core.wire.steering`),
 :class:`Tick`, :class:`Forecast`, :class:`NodeFault`, :class:`PredictorFailed`, :class:`Withheld`,
-:class:`Backlog`, :class:`Recovered` and :class:`RecordingGap`. Outputs: the union :data:`Output`.
-Both are recorded in the trajectory.
+:class:`Backlog`, :class:`DeliveryStatus`, :class:`Recovered` and :class:`RecordingGap`. Outputs:
+the union :data:`Output`. Both are recorded in the trajectory.
 """
 
 from typing import Annotated, Literal
@@ -94,6 +94,21 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, tag="verdict"):
     """The arbiter's decision on one proposal, and the rule that decided.
 
     ``propensity`` is the probability with which this arm, the action or the no-op, was taken.
+
+    Examples
+    --------
+    >>> from torchloom_core.plugin import CordonNode, Verdict
+    >>> verdict = Verdict(
+    ...     proposal="p1.1",
+    ...     policy="lemon_nodes",
+    ...     action=CordonNode(node="n1"),
+    ...     granted=False,
+    ...     rule="cordoned_share",
+    ...     reason="need at most 10% of 20 nodes cordoned, would be 3",
+    ...     net_gpu_s=40.0,
+    ... )
+    >>> verdict.action.node, verdict.rule
+    ('n1', 'cordoned_share')
     """
 
     proposal: str
@@ -126,7 +141,21 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
     """The result of a granted action.
 
     ``result`` is ``done`` when every command was applied, ``undone`` when none was, and
-    ``partial`` in between.
+    ``partial`` in between. ``verdict`` is the id of the proposal that was granted.
+
+    Examples
+    --------
+    >>> from torchloom_core.plugin import CordonNode, Outcome
+    >>> outcome = Outcome(
+    ...     verdict="p1.1",
+    ...     policy="lemon_nodes",
+    ...     action=CordonNode(node="n1"),
+    ...     result="done",
+    ...     detail="",
+    ...     took_s=0.0,
+    ... )
+    >>> outcome.action.node if outcome.result == "done" else None
+    'n1'
     """
 
     verdict: str
@@ -182,7 +211,14 @@ class PolicyFailed(msgspec.Struct, frozen=True, kw_only=True, tag="policy_failed
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True, tag="notice"):
-    """An event that a person should see: a worker joined or left, a metric disappeared."""
+    """An event that a person should see: a worker joined or left, a metric disappeared.
+
+    Examples
+    --------
+    >>> from torchloom_core.plugin import Notice
+    >>> Notice(kind="fault", text="g0-0 exited with status 1", worker="g0-0").worker
+    'g0-0'
+    """
 
     kind: str
     text: str
@@ -190,7 +226,14 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True, tag="notice"):
 
 
 class CordonOver(msgspec.Struct, frozen=True, kw_only=True, tag="cordon_over"):
-    """The cordon of ``node`` has expired."""
+    """The cordon of ``node`` has expired.
+
+    Examples
+    --------
+    >>> from torchloom_core.plugin import CordonOver
+    >>> CordonOver(node="n1").node
+    'n1'
+    """
 
     node: str
 
@@ -413,6 +456,23 @@ class Withheld(msgspec.Struct, frozen=True, kw_only=True, tag="withheld"):
     commands: tuple[str, ...]
 
 
+DeliveryResult = Literal["delivered", "retrying", "given_up", "dropped", "dry_run"]
+
+
+class DeliveryStatus(msgspec.Struct, frozen=True, kw_only=True, tag="delivery_status"):
+    """What became of an event that an effector subscribed to.
+
+    ``delivery`` is ``e<epoch>.<seq>.<n>``, the event's place in the record; ``detail`` what was
+    done, in dry run what would have been sent, or the error. After ``retrying``, at the first
+    failed attempt, another one follows.
+    """
+
+    effector: str
+    delivery: str
+    result: DeliveryResult
+    detail: str = ""
+
+
 class Recovered(msgspec.Struct, frozen=True, kw_only=True, tag="recovered"):
     """The Weaver (re)started under a new epoch, with the state of the last one.
 
@@ -453,6 +513,7 @@ Input = (
     | Request
     | Withheld
     | Backlog
+    | DeliveryStatus
     | Recovered
     | RecordingGap
 )

@@ -5,9 +5,12 @@ from collections.abc import Sequence
 from torchloom_core.floor.clock import SECOND_NS, moment_text
 from torchloom_core.floor.suggest import listed
 from torchloom_core.wire.endings import in_words
-from torchloom_core.wire.events import Fault, KnobDesired, Notice, RecordingGap
+from torchloom_core.wire.events import DeliveryStatus, Fault, KnobDesired, Notice, RecordingGap
 from torchloom_core.wire.limits import MAX_WORKERS
 from torchloom_core.wire.messages import Exit, Hello
+
+EFFECTOR = "effector"
+"""The kind of notices about effectors. No effector gets them: each failure would bring another."""
 
 
 def of_unregistered(worker: str) -> Notice:
@@ -50,6 +53,15 @@ def of_recording_pause(why: str) -> Notice:
     """Report that recording is paused."""
     text = f"recording paused: {why}; control continues, recording resumes once it can be written"
     return Notice(kind="recording", text=text)
+
+
+def of_delivery(status: DeliveryStatus) -> Notice:
+    """Report that an effector fails, or works again."""
+    text = f"effector {status.effector} works again"
+    if status.result not in ("delivered", "dry_run"):
+        result = status.result.replace("_", " ")
+        text = f"effector {status.effector}: {status.delivery} {result}: {status.detail}"
+    return Notice(kind=EFFECTOR, text=text)
 
 
 def of_desired(desired: KnobDesired, worker: str) -> Notice:

@@ -4,18 +4,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from torchloom_core.config.loading import convert
-from torchloom_core.config.schema import Config, PolicySwitch
+from torchloom_core.config.loading import convert, switch
+from torchloom_core.config.schema import Config, EffectorSwitch, PolicySwitch
 from torchloom_core.floor.errors import ConfigError, ModelError, PluginError
 from torchloom_core.floor.suggest import nearest
 from torchloom_core.interface.api import Predictor
 from torchloom_core.interface.contract import (
     MODEL,
+    SECTIONS,
     Kind,
     misplaced_problem,
     needs_problem,
     pace_problem,
+    subscriptions_problem,
 )
+from torchloom_core.interface.effector import ActiveEffector
 from torchloom_core.interface.foreign import one_line
 from torchloom_core.lab.activation.discovery import PluginInfo
 from torchloom_core.lab.activation.settings import Place, check_predictors, dry_run_reason, fitted
@@ -30,6 +33,7 @@ def activate(
     text: str = "",
     *,
     may_detect: bool = False,
+    with_effectors: bool = False,
 ) -> ActivePlugins:
     """Build the plugins that the config names.
 
@@ -43,6 +47,8 @@ def activate(
     may_detect : bool
         Whether a model may detect present incidents. Only for scoring: a policy takes the answers
         of all models for forecasts.
+    with_effectors : bool
+        Whether to build the effectors. Only for a Weaver: nothing else may act outside.
 
     Raises
     ------
@@ -60,25 +66,27 @@ def activate(
     failed: list[PolicyFailed | PredictorFailed] = []
     for name, settings in config.policies.items():
         try:
-            options = {key: value for key, value in settings.items() if key != "mode"}
-            policy = builder.build("policy", name, options)
+            policy = builder.build("policy", name, _without_mode(settings))
         except PluginError as error:
             failed.append(PolicyFailed(policy=name, rule="cannot_start", detail=str(error)))
         else:
-            mode = convert(
-                {k: settings[k] for k in ("mode",) if k in settings},
-                PolicySwitch,
-                source,
-                f"policies.{name}",
-                text,
-            )
+            mode = switch(settings, PolicySwitch, source, f"policies.{name}", text).mode
             check_predictors(policy, name, config, place)
-            policies.append(ActivePolicy(name, policy, mode.mode))
+            policies.append(ActivePolicy(name, policy, mode))
     for name, settings in config.predictors.items():
         try:
             predictors[name] = builder.build("predictor", name, settings)
         except PluginError as error:
             failed.append(PredictorFailed(predictor=name, rule="cannot_start", detail=str(error)))
+    effectors: list[ActiveEffector] = []
+    for name, settings in config.effectors.items() if with_effectors else ():
+        try:
+            effector = builder.build("effector", name, _without_mode(settings))
+        except PluginError as error:
+            builder.warnings.append(f"{error}; nothing is sent to it")
+        else:
+            own = switch(settings, EffectorSwitch, source, f"effectors.{name}", text)
+            effectors.append(ActiveEffector(name, effector, own.mode))
     for row, active in enumerate(policies):
         if active.mode == "act":
             reason = dry_run_reason(active.policy, active.name, predictors, config, place)
@@ -93,8 +101,17 @@ def activate(
                 f"{at}: no policy is called {pair.policy!r}{nearest(pair.policy, names)}"
             )
     return ActivePlugins(
-        tuple(policies), predictors, tuple(failed), builder.versions, tuple(builder.warnings)
+        tuple(policies),
+        predictors,
+        tuple(failed),
+        builder.versions,
+        tuple(builder.warnings),
+        tuple(effectors),
     )
+
+
+def _without_mode(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if key != "mode"}
 
 
 class _Builder:
@@ -112,7 +129,7 @@ class _Builder:
 
     def build(self, kind: Kind, name: str, settings: Mapping[str, Any]) -> Any:
         """Return the plugin; raises PluginError where it is broken, ConfigError as activate."""
-        section = "policies" if kind == "policy" else "predictors"
+        section = SECTIONS[kind]
         matches = [i for i in self._infos if i.name == name and i.kind in (kind, None)]
         info = next((i for i in matches if not i.problem), matches[0] if matches else None)
         if info is None:
@@ -149,9 +166,12 @@ class _Builder:
                     self._place.text,
                 )
                 plugin = info.cls(options)
-            problem = misplaced_problem(kind, plugin) or needs_problem(
-                kind, getattr(plugin, "needs", None), self._tick_s
-            )
+            if kind == "effector":
+                problem = subscriptions_problem(plugin)
+            else:
+                problem = misplaced_problem(kind, plugin) or needs_problem(
+                    kind, getattr(plugin, "needs", None), self._tick_s
+                )
             if kind == "predictor":
                 problem = problem or pace_problem(plugin)
         except (ConfigError, ModelError, KeyboardInterrupt):

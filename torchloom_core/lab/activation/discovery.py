@@ -21,6 +21,7 @@ from torchloom_core.interface.contract import (
     Kind,
     contract_problem,
 )
+from torchloom_core.interface.effector import Effector
 from torchloom_core.interface.foreign import one_line
 
 ENTRY_POINT_GROUP = "torchloom"
@@ -28,7 +29,7 @@ ENTRY_POINT_GROUP = "torchloom"
 
 @dataclass(frozen=True)
 class PluginInfo:
-    """One installed policy or predictor, or an entry point that does not work.
+    """One installed plugin, or an entry point that does not work.
 
     ``problem`` is empty for a plugin that can be activated. ``kind`` is None if the module could
     not be loaded, so that its plugins are unknown.
@@ -65,11 +66,14 @@ class _Collector:
     def predictor(self, cls: type[Predictor]) -> None:
         self.registered.append(("predictor", cls))
 
+    def effector(self, cls: type[Effector]) -> None:
+        self.registered.append(("effector", cls))
+
 
 def discover(
     entry_points: Iterable[importlib.metadata.EntryPoint] | None = None,
 ) -> list[PluginInfo]:
-    """Load every installed plugin; return all policies and predictors, sorted by entry point.
+    """Load every installed plugin; return all that it registers, sorted by entry point.
 
     Of two with the same name torchLoom's own is used, or else that of the first entry point.
     """

@@ -18,6 +18,7 @@ from torchloom_core.live.dispatch.answers import Answers, answer_to
 from torchloom_core.live.dispatch.candidate import Candidate
 from torchloom_core.live.dispatch.commands import Commands
 from torchloom_core.live.dispatch.control_lease import ControlLease
+from torchloom_core.live.dispatch.deliveries import Deliveries
 from torchloom_core.live.dispatch.policy_guard import Guard
 from torchloom_core.live.fleet.forecasts import Forecasts
 from torchloom_core.live.fleet.guards import TRIES, Guards
@@ -37,6 +38,7 @@ from torchloom_core.wire.events import (
     Backlog,
     Control,
     CordonOver,
+    DeliveryStatus,
     Forecast,
     Input,
     KnobDesired,
@@ -123,6 +125,7 @@ class Kernel:
         self.forecasts = Forecasts(plugins.predictors)
         self.answers = Answers()
         self.control_lease = ControlLease()
+        self.deliveries = Deliveries()
         self._run_end = RunEnd(self.run, self.execution)
         # In the order in which they are stored: a plan before its commands.
         self._stored = (
@@ -177,6 +180,8 @@ class Kernel:
             case Backlog():
                 self.commands.report_time.take(message, ts_ns)
                 return ()
+            case DeliveryStatus():
+                return self.deliveries.take(message)
             case Recovered():
                 return self._recover(message)
             case RecordingGap():

@@ -18,6 +18,7 @@ command_status          the command         what the command was issued for     
 outcome                                   the verdict                          the action's
 policy_failed
 notice                                                                         its worker
+delivery_status       the delivery
 cordon_over
 knob_desired                                                                   its worker
 issue                 the command         what the command was issued for      its worker
@@ -37,6 +38,7 @@ from torchloom_core.live.kernel.actions.kinds import kind_of
 from torchloom_core.wire.actions import Action
 from torchloom_core.wire.events import (
     CommandStatus,
+    DeliveryStatus,
     Forecast,
     ForecastWanted,
     Input,
@@ -75,7 +77,7 @@ def links_of(message: Input | Output) -> Links:
             return Links(id=f"{worker}/exit:{incarnation}", worker=worker)
         case Note(worker=worker, kind=kind, ts_ns=ts_ns):
             return Links(id=f"{worker}/{kind}:{ts_ns}", worker=worker)
-        case NodeFault(id=id):
+        case DeliveryStatus(delivery=id) | NodeFault(id=id):
             return Links(id=id)
         case Ack() | Withdrawal():
             return Links(cause=message.command, worker=message.worker)

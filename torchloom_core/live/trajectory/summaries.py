@@ -162,6 +162,11 @@ def _judged(body: Mapping[str, Any]) -> str:
     return f"{body['verdict']} {result}: {body['text']}"
 
 
+def _delivery_status(body: Mapping[str, Any]) -> str:
+    text = f"{body['effector']}: {body['delivery']} {body['result'].replace('_', ' ')}"
+    return _with_detail(text, body)
+
+
 def _recording_gap(body: Mapping[str, Any]) -> str:
     return f"inputs {body['first']} to {body['last']} were not recorded: {body['why']}"
 
@@ -193,6 +198,7 @@ _TEXTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "withdrawal": lambda body: str(body["command"]),
     "withheld": lambda body: f"{len(body['commands'])} commands were withdrawn before sending",
     "backlog": _backlog,
+    "delivery_status": _delivery_status,
     "lighthouse": _lighthouse,
     "steer": _steer,
     "recovered": lambda body: f"epoch {body['epoch']}",

@@ -218,7 +218,9 @@ class TrajectoryWriter:
 def _without_secrets(config: Config) -> dict[str, object]:
     table: dict[str, object] = msgspec.to_builtins(config)
     broker = msgspec.structs.replace(config.broker, url=shown(config.broker.url))
-    return {**table, "broker": msgspec.to_builtins(broker)}
+    # An effector's options may have secrets, such as a webhook's URL.
+    effectors = {name: {"mode": t["mode"]} for name, t in config.effectors.items() if "mode" in t}
+    return {**table, "broker": msgspec.to_builtins(broker), "effectors": effectors}
 
 
 def _repair_earlier_epochs(root: Path) -> None:

@@ -6,7 +6,7 @@
 import asyncio
 import logging
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from torchloom_core.live.transport import NatsBus
 from torchloom_core.live.transport.security.enrolment import Enrolment
 from torchloom_core.live.weaver.admission import admitted
 from torchloom_core.live.weaver.deadline_guard import DeadlineGuard
+from torchloom_core.live.weaver.effector_outbox import EffectorOutbox
 from torchloom_core.live.weaver.epoch_rise import EpochWatch
 from torchloom_core.live.weaver.operator_service import OperatorService
 from torchloom_core.live.weaver.outbox import Outbox
@@ -112,11 +113,22 @@ class Weaver:
             withheld=lambda commands: self.enter(Withheld(commands=commands)),
             moved=self._clocks.moved,
         )
+        self._effectors = [
+            EffectorOutbox(active, config.run.name, epoch, self._outbox.stored, self.enter)
+            for active in plugins.effectors
+        ]
         self._epochs = EpochWatch(epoch, believed, bus.newest_epoch, self._end, warn)
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.operator_service = OperatorService(
             epoch, self.enter, self.status, partial(describe_knobs, self._kernel)
         )
+        # What does not wait for the state to be stored; commands to workers do, in the outbox.
+        self._routes: Mapping[type[Output], Callable[[Any], None]] = {
+            Reply: self.operator_service.reply,
+            PauseChanged: self._publish_pause,
+            Steer: bus.steer,
+            ForecastWanted: self._begin_forecast,
+        }
 
     # --- inputs ---
 
@@ -199,22 +211,23 @@ class Weaver:
         # Recorded before it is sent: no action is missing from the trajectory.
         self._trajectory.flush()
         self._outbox.post(outputs, self._kernel.changes(), self._kernel.seq)
-        for output in outputs:
+        seq, ts_ns = self._kernel.seq, self._kernel.run.now_ns
+        for number, output in enumerate(outputs, start=1):
             self._log(output)
-            if isinstance(output, Reply):
-                self.operator_service.reply(output)
-            elif isinstance(output, PauseChanged):
-                self._publish_pause(output.over)
-            elif isinstance(output, Steer):
-                self._bus.steer(output)
-            elif isinstance(output, ForecastWanted):
-                task = asyncio.create_task(self._forecast(output))
-                self._forecasts.add(task)
-                task.add_done_callback(self._forecasts.discard)
+            if route := self._routes.get(type(output)):
+                route(output)
+            for effector in self._effectors:
+                effector.take(output, seq, number, ts_ns)
 
-    def _publish_pause(self, over: str = "") -> None:
-        verdict, run = self._kernel.run.pauses.verdict, self._config.run.name
+    def _publish_pause(self, changed: PauseChanged | None = None) -> None:
+        verdict, over = self._kernel.run.pauses.verdict, changed.over if changed else ""
+        run = self._config.run.name
         self._bus.publish_pause(PauseState(run=run, epoch=self._epoch, verdict=verdict, over=over))
+
+    def _begin_forecast(self, wanted: ForecastWanted) -> None:
+        task = asyncio.create_task(self._forecast(wanted))
+        self._forecasts.add(task)
+        task.add_done_callback(self._forecasts.discard)
 
     async def _forecast(self, wanted: ForecastWanted) -> None:
         predictor = self._plugins.predictors[wanted.predictor]
@@ -289,20 +302,29 @@ class Weaver:
         ticking = asyncio.create_task(self._tick_forever())
         repeating = asyncio.create_task(self._repeat_pause())
         stopping = asyncio.create_task(stop.wait())
+        delivering = [asyncio.create_task(effector.run()) for effector in self._effectors]
         try:
             ends: set[asyncio.Future[Any]] = {sending, ticking, repeating, stopping, self._over}
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             for end in (self._over, ticking, repeating, sending):
                 if end.done():
                     end.result()
-            await asyncio.wait({asyncio.create_task(self._outbox.drained())}, timeout=_GOODBYE_S)
+            await self._say_goodbye()
         finally:
-            tasks = {sending, ticking, repeating, stopping, *self._forecasts}
+            tasks = {sending, ticking, repeating, stopping, *delivering, *self._forecasts}
             for pending in tasks:
                 pending.cancel()
             self._kernel.run.pauses.end("the Weaver ended")
             self._publish_pause()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _say_goodbye(self) -> None:
+        """Wait for what is still to be sent."""
+        outboxes: list[Outbox | EffectorOutbox] = [self._outbox, *self._effectors]
+        drained = {asyncio.create_task(outbox.drained()) for outbox in outboxes}
+        _, late = await asyncio.wait(drained, timeout=_GOODBYE_S)
+        for task in late:
+            task.cancel()
 
     async def _tick_forever(self) -> None:
         loop = asyncio.get_running_loop()

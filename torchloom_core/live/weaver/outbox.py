@@ -96,6 +96,8 @@ class Outbox:
         self._new_workers: dict[str, int] = {}
         self._without_hello: dict[str, None] = {}
         self._call_ns = 0
+        self._posted_seq = self._stored_seq = 0
+        self._stored_more = asyncio.Event()
         self._unpublished: deque[Output] = deque(maxlen=_MOST_UNPUBLISHED)
         self._some = asyncio.Event()
         self._idle = asyncio.Event()
@@ -109,6 +111,7 @@ class Outbox:
             self._entries[key] = None if entry is None else codec.encode(entry)
         self._entries.pop(AT_KEY, None)  # it goes last
         self._entries[AT_KEY] = codec.encode(At(seq=seq))
+        self._posted_seq = seq
         for output in outputs:
             match output:
                 case Issue():
@@ -152,12 +155,21 @@ class Outbox:
         """Wait until everything posted so far was sent."""
         await self._idle.wait()
 
+    async def stored(self, seq: int) -> None:
+        """Wait until the state up to input ``seq``, whose outputs were posted, is stored."""
+        while self._stored_seq < seq:
+            await self._stored_more.wait()
+
     async def store(self) -> None:
         """Store the changed entries, however long that takes; raises as :meth:`run` does."""
         entries, self._entries = self._entries, {}
         while entries:
+            seq = self._posted_seq
             try:
-                return await self._bus.store(entries)
+                await self._bus.store(entries)
+                self._stored_seq = seq
+                self._stored_more.set()
+                return self._stored_more.clear()
             except RefusedByBrokerError:
                 raise
             except BrokerError as error:

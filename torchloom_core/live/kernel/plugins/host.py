@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeVar
 
 from torchloom_core.interface.api import Policy, Predictor, WithdrawingPolicy
 from torchloom_core.interface.contract import GarbageError, checked_proposal
+from torchloom_core.interface.effector import ActiveEffector
 from torchloom_core.interface.foreign import home_of, raised_in, shown
 from torchloom_core.interface.needs import PolicyNeed
 from torchloom_core.interface.view import FleetView
@@ -38,6 +39,7 @@ class ActivePlugins:
     failed: tuple[PolicyFailed | PredictorFailed, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    effectors: tuple[ActiveEffector, ...] = ()
 
     @property
     def needs(self) -> list[PolicyNeed]:
