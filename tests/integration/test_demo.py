@@ -59,6 +59,13 @@ def test_the_migration_was_done_before_the_node_died(act):
     assert cordon["action"]["node"] == act.scenario.failing.node
 
 
+def test_the_text_of_an_alert_is_shown_once():
+    action = {"kind": "alert", "worker": "g1-0", "text": "g1 may fail"}
+    verdict = {"tag": "verdict", "policy": "p", "granted": True, "action": action}
+    text = report.describe({**verdict, "reason": "g1 may fail"})
+    assert text == "p: alert on g1-0: g1 may fail: granted"
+
+
 def test_its_trajectory_is_decided_again_to_the_bit(act, capsys):
     root = run_folder(act.state_dir, "demo")
     assert app(["trajectory", "replay", str(root), "--json"], result_action="return_value") == 0

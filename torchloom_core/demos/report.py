@@ -53,13 +53,25 @@ def story_of(act: Act) -> list[dict[str, Any]]:
     ]
 
 
+def _decisions(act: Act) -> list[dict[str, Any]]:
+    """Return the story without notices, and without the outcomes of alerts: they repeat them."""
+    return [
+        entry
+        for entry in story_of(act)
+        if entry["tag"] != "notice"
+        and (entry["tag"] != "outcome" or entry["action"]["kind"] != "alert")
+    ]
+
+
 def describe(entry: dict[str, Any]) -> str:
     """Return an entry of the story as one line."""
     match entry["tag"]:
         case "verdict":
             word = "granted" if entry["granted"] else f"not granted ({entry['rule']})"
-            action = summary_of(entry["action"])
-            return f"{entry['policy']}: {action}: {word}, {entry['reason']}"
+            action, reason = summary_of(entry["action"]), entry["reason"]
+            # An alert's text is its reason.
+            why = "" if action.endswith(reason) else f", {reason}"
+            return f"{entry['policy']}: {action}: {word}{why}"
         case "outcome":
             return f"{entry['action']['kind']} is {entry['result']}: {entry['detail']}"
         case "policy_failed":
@@ -82,7 +94,7 @@ def show_table(console: Console, before: Act, after: Act) -> None:
     start = _zero_of(after)
     since = "the freeze" if scenario.freezes else "the first ECC error"
     console.print(f"\n[bold]Decisions[/] (seconds after {since})")
-    lines = [(entry["t"], describe(entry)) for entry in story_of(after) if entry["tag"] != "notice"]
+    lines = [(entry["t"], describe(entry)) for entry in _decisions(after)]
     if after.failed_at:
         lines.append((after.failed_at, scenario.event))
     for t, text in sorted(lines, key=itemgetter(0)):
@@ -96,7 +108,7 @@ def write_summary(path: Path, before: Act, after: Act) -> None:
         "seed": after.scenario.seed,
         "without": asdict(measures_of(before)),
         "with": asdict(measures_of(after)),
-        "decisions": [describe(e) for e in story_of(after) if e["tag"] in {"verdict", "outcome"}],
+        "decisions": [describe(entry) for entry in _decisions(after)],
     }
     path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
 
