@@ -18,6 +18,7 @@ from tests.kernel.runs import (
 )
 from torchloom_core.config.schema import Config
 from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.interface.needs import Need
 from torchloom_core.live.kernel.plugins.host import ActivePlugins, ActivePolicy
 from torchloom_core.live.weaver.status import describe, describe_knobs
 from torchloom_core.wire.actions import ChangeKnob, DrainGroup, Migrate
@@ -36,11 +37,11 @@ def run_of(count: int) -> Run:
     return run
 
 
-def status(run, page=Page()):  # noqa: B008 - it is frozen
+def status(run, page=Page(), plugins=ActivePlugins()):  # noqa: B008 - they are frozen
     return describe(
         run.kernel,
         Config(),
-        ActivePlugins((), {}),
+        plugins,
         now_ns=run.now_ns,
         malformed=0,
         log="",
@@ -66,15 +67,30 @@ def test_a_policys_status_text_is_shown_and_other_types_are_not():
         one = ActivePolicy("reporter", PolicyWithStatus(status_line))
         run = Run(make_kernel([one]))
         run.tick()
-        shown = describe(
-            run.kernel,
-            Config(),
-            ActivePlugins((one,), {}),
-            now_ns=run.now_ns,
-            malformed=0,
-            log="",
-        )
+        shown = status(run, plugins=ActivePlugins((one,)))
         assert [(p.name, p.state, p.detail) for p in shown.plugins] == [("reporter", "act", text)]
+
+
+class Needy:
+    """A predictor that needs a metric."""
+
+    every_s = horizon_s = 60.0
+    needs = (Need("x"),)
+
+
+def test_a_predictor_without_a_forecast_shows_which_metric_no_worker_reports():
+    plugins = ActivePlugins((), {"needy": Needy()})
+    run = Run(make_kernel(predictors=plugins.predictors))
+    run.feed(hello("g0-0"))
+    for reported, hazard, detail in (
+        ({}, {}, "no forecast: no worker reports x"),
+        ({"x": 1.0}, {}, "no forecast yet"),
+        ({}, {"g0-0": 0.0}, ""),
+    ):
+        run.feed(telemetry("g0-0", reported))
+        run.tick()
+        run.feed(Forecast(id="f", predictor="needy", horizon_s=60.0, hazard=hazard))
+        assert [one.detail for one in status(run, plugins=plugins).plugins] == [detail]
 
 
 @pytest.mark.slow
