@@ -2,13 +2,14 @@
 
 from pathlib import Path
 
+from torchloom_core.capabilities.migrate import Migrate
 from torchloom_core.config.schema import Config
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.live.dispatch.policy_guard import RecordedGuard
 from torchloom_core.live.kernel.kernel import Kernel
 from torchloom_core.live.kernel.plugins.host import ActivePlugins
 from torchloom_core.live.trajectory.writer import TrajectoryWriter
-from torchloom_core.wire.actions import ChangeKnob, Migrate
+from torchloom_core.wire.actions import ChangeKnob
 from torchloom_core.wire.events import CommandStatus, Input, Issue, Output, Recovered, Tick
 from torchloom_core.wire.messages import Ack, Exit, Hello, KnobSpec, Note, Telemetry
 from torchloom_core.wire.requests import Propose, Request, StopActions

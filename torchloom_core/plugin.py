@@ -25,6 +25,21 @@ Policies and predictors use no clock, no I/O, no threads and no unseeded randomn
 view must give the same answer, live and in a backtest.
 """
 
+from torchloom_core.capabilities.admit import AdmitGroup
+from torchloom_core.capabilities.alert import Alert
+from torchloom_core.capabilities.checkpoint import SaveCheckpoint
+from torchloom_core.capabilities.cordon import CordonNode
+from torchloom_core.capabilities.drain import DrainGroup
+from torchloom_core.capabilities.dump import CollectDump
+from torchloom_core.capabilities.evict import EvictGroup
+from torchloom_core.capabilities.landscape import MapLandscape
+from torchloom_core.capabilities.migrate import Migrate
+from torchloom_core.capabilities.pause import PauseRun
+from torchloom_core.capabilities.preview import PreviewChange
+from torchloom_core.capabilities.probe import ProbeLinks
+from torchloom_core.capabilities.resume import ResumeRun
+from torchloom_core.capabilities.rewind import RewindRun
+from torchloom_core.capabilities.uncordon import UncordonNode
 from torchloom_core.config.schema import Costs, NotNegative, Positive, Share
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.floor.errors import ConfigError, ModelError, PluginError
@@ -64,27 +79,7 @@ from torchloom_core.interface.reserve import Reserve
 from torchloom_core.interface.run_failures import RunFailures
 from torchloom_core.interface.traffic import TRAFFIC_NEEDS, Traffic
 from torchloom_core.interface.view import FleetView, LighthouseRows, grow
-from torchloom_core.wire.actions import (
-    Action,
-    AdmitGroup,
-    Alert,
-    ChangeKnob,
-    ChangeKnobs,
-    CollectDump,
-    CordonNode,
-    DrainGroup,
-    EvictGroup,
-    Guard,
-    MapLandscape,
-    Migrate,
-    PauseRun,
-    PreviewChange,
-    ProbeLinks,
-    ResumeRun,
-    RewindRun,
-    SaveCheckpoint,
-    UncordonNode,
-)
+from torchloom_core.wire.actions import Action, ChangeKnob, ChangeKnobs, Guard
 from torchloom_core.wire.events import (
     CordonOver,
     Fault,

@@ -6,21 +6,19 @@ from typing import Any
 
 import msgspec
 
-from torchloom_core.wire.actions import (
-    Alert,
-    ChangeKnob,
-    CollectDump,
-    CordonNode,
-    DrainGroup,
-    MapLandscape,
-    Migrate,
-    PauseRun,
-    PreviewChange,
-    ProbeLinks,
-    ResumeRun,
-    SaveCheckpoint,
-    UncordonNode,
-)
+from torchloom_core.capabilities.alert import Alert
+from torchloom_core.capabilities.checkpoint import SaveCheckpoint
+from torchloom_core.capabilities.cordon import CordonNode
+from torchloom_core.capabilities.drain import DrainGroup
+from torchloom_core.capabilities.dump import CollectDump
+from torchloom_core.capabilities.landscape import MapLandscape
+from torchloom_core.capabilities.migrate import Migrate
+from torchloom_core.capabilities.pause import PauseRun
+from torchloom_core.capabilities.preview import PreviewChange
+from torchloom_core.capabilities.probe import ProbeLinks
+from torchloom_core.capabilities.resume import ResumeRun
+from torchloom_core.capabilities.uncordon import UncordonNode
+from torchloom_core.wire.actions import ChangeKnob
 from torchloom_core.wire.links import Measured, ProbeAddress
 from torchloom_core.wire.messages import (
     Ack,

@@ -27,6 +27,7 @@ from rich.console import Console
 from torchloom_core.live.trajectory.layout import run_folder
 from torchloom_core.live.trajectory.reader import read_epochs
 from torchloom_core.wire import subjects
+from torchloom_core.wire.capabilities import from_json
 from torchloom_core.wire.codec import decode_command, encode, encode_telemetry
 from torchloom_core.wire.events import CommandStatus, Outcome
 from torchloom_core.wire.messages import (
@@ -286,7 +287,7 @@ async def consumers(client: Client) -> int:
 def recorded(weaver: Weaver, cls: type[_T]) -> list[_T]:
     kind = cls.__struct_config__.tag
     return [
-        msgspec.json.decode(line.body, type=cls)
+        from_json(line.body, cls)
         for record in read_epochs(run_folder(weaver.state, RUN))
         for line in record.lines()
         if line.kind == kind

@@ -7,6 +7,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
+from torchloom_core.capabilities.checkpoint import SaveCheckpoint
 from torchloom_core.cli.knob_commands import values_in
 from torchloom_core.demos.knobs.landings import failures, land
 from torchloom_core.demos.knobs.plot import draw
@@ -14,7 +15,7 @@ from torchloom_core.demos.knobs.record import RecordedChange, changes_of
 from torchloom_core.demos.knobs.report import Report, check, show, write_summary
 from torchloom_core.demos.knobs.script import SCRIPT, ending
 from torchloom_core.demos.steplog import StepLog, differences
-from torchloom_core.wire.actions import ChangeKnob, ChangeKnobs, SaveCheckpoint
+from torchloom_core.wire.actions import ChangeKnob, ChangeKnobs
 from torchloom_core.wire.events import Judged, Outcome, Verdict
 
 BYTES = {"none": 1000, "bf16": 500, "int8": 260}

@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
+from torchloom_core.capabilities.landscape import MapLandscape
 from torchloom_core.cli import standby_task_client
 from torchloom_core.cli.options import Connection
 from torchloom_core.floor.errors import RequestError
 from torchloom_core.live.trajectory.landscape import Landscape
-from torchloom_core.wire.actions import MapLandscape
 from torchloom_core.wire.events import CommandStatus, Outcome
 from torchloom_core.wire.landscape import Curvature
 from torchloom_core.wire.messages import Note

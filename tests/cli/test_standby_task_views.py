@@ -7,7 +7,8 @@ import pytest
 from rich.console import Console
 
 from tests.pieces import take
-from torchloom_core.cli import landscape_view, preview_view
+from torchloom_core.capabilities.landscape import view as landscape_view
+from torchloom_core.capabilities.preview import view as preview_view
 from torchloom_core.live.trajectory.landscape import Landscape
 from torchloom_core.live.trajectory.preview import Preview
 from torchloom_core.wire.messages import Note

@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from torchloom_core.config.loading import convert, load, parse
-from torchloom_core.config.schema import ACTION_KINDS, Config
+from torchloom_core.config.schema import Config
 from torchloom_core.floor.errors import ConfigError
+from torchloom_core.wire.capabilities import installed
 
 NO_ENVIRONMENT: dict[str, str] = {}
 
@@ -127,7 +128,7 @@ def test_an_unknown_kind_of_action_is_refused_with_the_nearest():
     )
 
 
-@pytest.mark.parametrize("kind", sorted(ACTION_KINDS))
+@pytest.mark.parametrize("kind", installed())
 def test_every_kind_of_action_can_have_rails(kind):
     assert kind in parse(f"[arbiter.actions.{kind}]\nlimit_per_hour = 1").arbiter.actions
 

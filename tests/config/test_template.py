@@ -6,7 +6,6 @@ import pytest
 
 from torchloom_core.config.loading import parse
 from torchloom_core.config.schema import (
-    ACTION_KINDS,
     ActionRule,
     Allreduce,
     AllreduceMode,
@@ -18,6 +17,7 @@ from torchloom_core.config.template import template_text, write_template
 from torchloom_core.floor.errors import ConfigError, StateError
 from torchloom_core.lab.activation.activation import activate
 from torchloom_core.lab.activation.discovery import discover
+from torchloom_core.wire.capabilities import installed
 
 
 def tables(cls: type[msgspec.Struct], name: str = "") -> dict[str, list[str]]:
@@ -91,7 +91,7 @@ def test_the_rails_of_one_kind_of_action_are_shown_and_right_once_uncommented():
 
 
 def test_every_kind_of_action_and_every_mode_is_named():
-    for kind in ACTION_KINDS:
+    for kind in installed():
         assert re.search(rf"\b{kind}\b", section("arbiter")), kind
     for mode in get_args(msgspec.structs.fields(PolicySwitch)[0].type):
         assert f'"{mode}"' in template_text()

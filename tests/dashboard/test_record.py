@@ -3,8 +3,9 @@
 import msgspec
 import pytest
 
+from torchloom_core.capabilities.migrate import Migrate
 from torchloom_core.live.dashboard.record import MOST_LINES, MOST_STORIES, Record
-from torchloom_core.wire.actions import ChangeKnobs, Migrate
+from torchloom_core.wire.actions import ChangeKnobs
 from torchloom_core.wire.events import (
     CommandStatus,
     Forecast,

@@ -20,7 +20,6 @@ from tests.docs.pages import PAGES, ROOT, blocks, headings, manual, prose, spans
 from torchloom_core.cli.app import app
 from torchloom_core.config.loading import parse
 from torchloom_core.config.schema import (
-    ACTION_KINDS,
     ActionRule,
     Arbiter,
     Breaker,
@@ -35,6 +34,7 @@ from torchloom_core.live.trajectory.summaries import RECORD_KINDS
 from torchloom_core.live.weaver.operator_service import OperatorService
 from torchloom_core.testing import EffectorContract, PolicyContract, PredictorContract
 from torchloom_core.wire import subjects
+from torchloom_core.wire.capabilities import installed
 from torchloom_core.wire.events import Reply
 from torchloom_core.wire.operator import Answer
 
@@ -107,7 +107,7 @@ def test_every_toml_block_is_a_valid_config_or_package(page, folder):
     for block in blocks(page, "toml"):
         table = tomllib.loads(block.text)
         if "project" in table:
-            named = table["project"]["entry-points"][ENTRY_POINT_GROUP]
+            named = table["project"]["entry-points"].get(ENTRY_POINT_GROUP, {})
             found += discover(EntryPoint(*named_, ENTRY_POINT_GROUP) for named_ in named.items())
             assert not [info.problem for info in found if info.problem]
             continue
@@ -216,7 +216,7 @@ def test_every_safety_limit_is_documented_in_order_with_an_example():
 def test_every_setting_of_the_arbiter_and_every_action_is_documented():
     text = doc("arbiter.md").read_text(encoding="utf-8")
     fields = [name for cls in (Arbiter, ActionRule, Breaker) for name in cls.__struct_fields__]
-    assert [name for name in (*fields, *ACTION_KINDS) if name not in text] == []
+    assert [name for name in (*fields, *installed()) if name not in text] == []
 
 
 def test_every_kind_of_record_is_documented():

@@ -23,6 +23,12 @@ from tests.evaluate.episodes import (
     some_events,
     write,
 )
+from torchloom_core.capabilities.admit import AdmitGroup
+from torchloom_core.capabilities.alert import Alert
+from torchloom_core.capabilities.checkpoint import SaveCheckpoint
+from torchloom_core.capabilities.cordon import CordonNode
+from torchloom_core.capabilities.migrate import Migrate
+from torchloom_core.capabilities.uncordon import UncordonNode
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.interface.needs import windows_s
 from torchloom_core.lab.evaluate.closed_loop import ClosedLoop
@@ -35,14 +41,6 @@ from torchloom_core.lab.simulate.model import FleetModel
 from torchloom_core.lab.simulate.scenario import Hit
 from torchloom_core.live.kernel.plugins.host import ActivePlugins, ActivePolicy
 from torchloom_core.plugin import Hazard, Need, NeedForecast
-from torchloom_core.wire.actions import (
-    AdmitGroup,
-    Alert,
-    CordonNode,
-    Migrate,
-    SaveCheckpoint,
-    UncordonNode,
-)
 from torchloom_core.wire.events import Proposal
 
 pytestmark = pytest.mark.slow

@@ -2,9 +2,11 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from torchloom_core.capabilities.alert import Alert
+from torchloom_core.capabilities.cordon import CordonNode
+from torchloom_core.capabilities.migrate import Migrate
 from torchloom_core.lab.evaluate.arm_results import Verdicts
 from torchloom_core.lab.evaluate.verdict_counts import VerdictCounts, mean_verdicts
-from torchloom_core.wire.actions import Alert, CordonNode, Migrate
 from torchloom_core.wire.events import Verdict
 
 NODE = st.sampled_from(("n0", "n1", "n2"))

@@ -5,24 +5,21 @@ from typing import Any, get_args
 
 from hypothesis import strategies as st
 
-from torchloom_core.wire.actions import (
-    Action,
-    AdmitGroup,
-    Alert,
-    ChangeKnob,
-    CollectDump,
-    CordonNode,
-    DrainGroup,
-    EvictGroup,
-    MapLandscape,
-    Migrate,
-    PauseRun,
-    PreviewChange,
-    ProbeLinks,
-    ResumeRun,
-    SaveCheckpoint,
-    UncordonNode,
-)
+from torchloom_core.capabilities.admit import AdmitGroup
+from torchloom_core.capabilities.alert import Alert
+from torchloom_core.capabilities.checkpoint import SaveCheckpoint
+from torchloom_core.capabilities.cordon import CordonNode
+from torchloom_core.capabilities.drain import DrainGroup
+from torchloom_core.capabilities.dump import CollectDump
+from torchloom_core.capabilities.evict import EvictGroup
+from torchloom_core.capabilities.landscape import MapLandscape
+from torchloom_core.capabilities.migrate import Migrate
+from torchloom_core.capabilities.pause import PauseRun
+from torchloom_core.capabilities.preview import PreviewChange
+from torchloom_core.capabilities.probe import ProbeLinks
+from torchloom_core.capabilities.resume import ResumeRun
+from torchloom_core.capabilities.uncordon import UncordonNode
+from torchloom_core.wire.actions import Action, ChangeKnob
 from torchloom_core.wire.events import (
     Backlog,
     DeliveryStatus,

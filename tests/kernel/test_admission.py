@@ -3,8 +3,8 @@
 import pytest
 
 from tests.kernel.runs import Run, make_kernel, three_groups
+from torchloom_core.capabilities.cordon import CordonNode
 from torchloom_core.live.weaver.admission import unwanted
-from torchloom_core.wire.actions import CordonNode
 from torchloom_core.wire.messages import JoinRequest
 
 KEY = "U"

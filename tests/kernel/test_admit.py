@@ -3,7 +3,10 @@
 import pytest
 
 from tests.kernel.runs import Run, hello, make_kernel, of, only, three_groups
-from torchloom_core.wire.actions import AdmitGroup, CordonNode, DrainGroup, Migrate
+from torchloom_core.capabilities.admit import AdmitGroup
+from torchloom_core.capabilities.cordon import CordonNode
+from torchloom_core.capabilities.drain import DrainGroup
+from torchloom_core.capabilities.migrate import Migrate
 from torchloom_core.wire.events import Issue, Outcome, Verdict
 from torchloom_core.wire.messages import Join
 

@@ -1,7 +1,8 @@
 """A Weaver that lags behind its reports, or was down, ends no command before it has caught up."""
 
 from tests.kernel.runs import Run, make_kernel, of, only, telemetry, three_groups
-from torchloom_core.wire.actions import ChangeKnob, Migrate
+from torchloom_core.capabilities.migrate import Migrate
+from torchloom_core.wire.actions import ChangeKnob
 from torchloom_core.wire.events import Backlog, CommandStatus, Issue, Outcome
 
 BEHIND = Backlog(taken_until_ns=0)

@@ -18,6 +18,9 @@ from tests.kernel.runs import (
     telemetry,
     three_groups,
 )
+from torchloom_core.capabilities.cordon import CordonNode
+from torchloom_core.capabilities.migrate import Migrate
+from torchloom_core.capabilities.uncordon import UncordonNode
 from torchloom_core.config.schema import Config
 from torchloom_core.floor.clock import SECOND_NS, moment_text
 from torchloom_core.live.kernel.plugins.host import ActivePlugins
@@ -26,7 +29,7 @@ from torchloom_core.live.trajectory.replay import replay
 from torchloom_core.live.trajectory.summaries import summarise
 from torchloom_core.live.trajectory.writer import TrajectoryWriter
 from torchloom_core.live.weaver.status import describe
-from torchloom_core.wire.actions import CordonNode, Migrate, UncordonNode
+from torchloom_core.wire.capabilities import from_json
 from torchloom_core.wire.codec import encode
 from torchloom_core.wire.events import (
     Control,
@@ -112,7 +115,7 @@ def test_a_policy_may_cordon_one_node_and_then_only_a_share_and_a_person_any():
 
 def succeed(run: Run) -> Run:
     """Return the run with a new kernel that has only the stored state."""
-    control = msgspec.json.decode(encode(run.kernel.control()), type=Control)
+    control = from_json(encode(run.kernel.control()), Control)
     successor = Run(make_kernel(), now_ns=run.now_ns)
     successor.feed(Recovered(epoch=run.kernel.commands.epoch + 1, control=control))
     return successor
@@ -192,7 +195,7 @@ def test_a_cordon_ends_while_actions_are_stopped():
 
 
 def test_a_stored_cordon_without_an_end_has_no_end():
-    control = msgspec.json.decode(b'{"cordoned": ["node-s"]}', type=Control)
+    control = from_json(b'{"cordoned": ["node-s"]}', Control)
     run = three_groups(make_kernel())
     run.feed(Recovered(epoch=2, control=control))
     run.tick(1e6)

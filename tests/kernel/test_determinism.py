@@ -11,10 +11,13 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tests.kernel.inputs import acks, scripts
 from tests.kernel.runs import START_NS, Calls, active, make_kernel, proposal
+from torchloom_core.capabilities.checkpoint import SaveCheckpoint
+from torchloom_core.capabilities.drain import DrainGroup
+from torchloom_core.capabilities.migrate import Migrate
 from torchloom_core.live.dispatch.policy_guard import OVERRAN, RecordedGuard
 from torchloom_core.live.kernel.kernel import Kernel
 from torchloom_core.plugin import FleetView, Need, NeedForecast
-from torchloom_core.wire.actions import ChangeKnob, DrainGroup, Migrate, SaveCheckpoint
+from torchloom_core.wire.actions import ChangeKnob
 from torchloom_core.wire.codec import encode
 from torchloom_core.wire.events import Recovered, Tick
 from torchloom_core.wire.messages import FINAL_STATUSES, Ack

@@ -12,7 +12,8 @@ from tests.kernel.runs import (
     only,
     three_groups,
 )
-from torchloom_core.wire.actions import EvictGroup, Migrate
+from torchloom_core.capabilities.evict import EvictGroup
+from torchloom_core.capabilities.migrate import Migrate
 from torchloom_core.wire.events import Issue, Outcome, Verdict
 from torchloom_core.wire.messages import Cut, Exit, Join, Terminate
 from torchloom_core.wire.steering import Evict, Steer

@@ -1,6 +1,5 @@
 """Faults from other sources than workers, and how long faults are stored."""
 
-import msgspec
 import pytest
 
 from tests.kernel.runs import (
@@ -14,6 +13,8 @@ from tests.kernel.runs import (
     only,
     proposal,
 )
+from torchloom_core.capabilities.cordon import CordonNode
+from torchloom_core.capabilities.dump import CollectDump
 from torchloom_core.config.schema import Config
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.live.fleet.fault_log import MAX_FAULTS
@@ -23,7 +24,7 @@ from torchloom_core.live.trajectory.reader import read_epochs
 from torchloom_core.live.trajectory.replay import replay
 from torchloom_core.live.trajectory.writer import TrajectoryWriter
 from torchloom_core.plugin import NeedFaults
-from torchloom_core.wire.actions import CollectDump, CordonNode
+from torchloom_core.wire.capabilities import from_json
 from torchloom_core.wire.codec import encode
 from torchloom_core.wire.events import (
     Control,
@@ -118,7 +119,7 @@ def test_a_warning_of_a_worker_is_no_fatal_fault_and_a_hang_is():
 
 
 def leave(run: Run) -> Control:
-    return msgspec.json.decode(encode(run.kernel.control()), type=Control)
+    return from_json(encode(run.kernel.control()), Control)
 
 
 def test_a_successor_has_the_faults_and_ignores_repeated_ones():

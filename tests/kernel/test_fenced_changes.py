@@ -3,15 +3,11 @@
 import pytest
 
 from tests.kernel.runs import Run, hello, make_kernel, of, only, telemetry
+from torchloom_core.capabilities.drain import DrainGroup
+from torchloom_core.capabilities.pause import PauseRun
+from torchloom_core.capabilities.rewind import RewindRun
 from torchloom_core.floor.clock import SECOND_NS
-from torchloom_core.wire.actions import (
-    ChangeKnob,
-    ChangeKnobs,
-    DrainGroup,
-    Guard,
-    PauseRun,
-    RewindRun,
-)
+from torchloom_core.wire.actions import ChangeKnob, ChangeKnobs, Guard
 from torchloom_core.wire.events import Issue, Judged, Outcome, Proposed, Recovered, Verdict
 from torchloom_core.wire.messages import (
     Drain,

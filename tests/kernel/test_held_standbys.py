@@ -13,7 +13,10 @@ from tests.kernel.runs import (
     telemetry,
     three_groups,
 )
-from torchloom_core.wire.actions import AdmitGroup, DrainGroup, EvictGroup, Migrate
+from torchloom_core.capabilities.admit import AdmitGroup
+from torchloom_core.capabilities.drain import DrainGroup
+from torchloom_core.capabilities.evict import EvictGroup
+from torchloom_core.capabilities.migrate import Migrate
 from torchloom_core.wire.events import Issue, Outcome, Recovered
 from torchloom_core.wire.messages import Cut, Drain, Join, Prepare
 from torchloom_core.wire.requests import ResumeActions, StopActions

@@ -24,10 +24,13 @@ from tests.kernel.runs import (
     proposal,
     telemetry,
 )
+from torchloom_core.capabilities.alert import Alert
+from torchloom_core.capabilities.drain import DrainGroup
+from torchloom_core.capabilities.migrate import Migrate
 from torchloom_core.live.kernel.plugins.host import MAX_PROPOSALS
 from torchloom_core.live.weaver.deadline_guard import DeadlineGuard
 from torchloom_core.plugin import FleetView, Need, NeedForecast
-from torchloom_core.wire.actions import Alert, ChangeKnob, DrainGroup, Migrate
+from torchloom_core.wire.actions import ChangeKnob
 from torchloom_core.wire.codec import encode
 from torchloom_core.wire.events import Forecast, Output, PolicyFailed, Proposal, Proposed
 

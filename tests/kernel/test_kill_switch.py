@@ -4,9 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.kernel.runs import Run, ack, make_kernel, of, only, three_groups
+from torchloom_core.capabilities.migrate import Migrate
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.live.weaver.recovery import Inheritance
-from torchloom_core.wire.actions import ChangeKnob, Migrate
+from torchloom_core.wire.actions import ChangeKnob
 from torchloom_core.wire.events import CommandStatus, Issue, Outcome, Tick, Withdrawal, Withheld
 from torchloom_core.wire.plans import WITHDRAWN
 from torchloom_core.wire.requests import ResumeActions, StopActions

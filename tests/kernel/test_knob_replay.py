@@ -3,7 +3,8 @@
 import pytest
 
 from tests.kernel.runs import LR, Run, hello, make_kernel, of, only, three_groups
-from torchloom_core.wire.actions import ChangeKnob, SaveCheckpoint
+from torchloom_core.capabilities.checkpoint import SaveCheckpoint
+from torchloom_core.wire.actions import ChangeKnob
 from torchloom_core.wire.events import (
     Issue,
     KnobDesired,

@@ -18,16 +18,14 @@ from tests.kernel.runs import (
     telemetry,
     three_groups,
 )
+from torchloom_core.capabilities.checkpoint import SaveCheckpoint
+from torchloom_core.capabilities.drain import DrainGroup
+from torchloom_core.capabilities.dump import CollectDump
+from torchloom_core.capabilities.migrate import Migrate
+from torchloom_core.capabilities.pause import PauseRun
+from torchloom_core.capabilities.resume import ResumeRun
 from torchloom_core.floor.clock import SECOND_NS
-from torchloom_core.wire.actions import (
-    ChangeKnob,
-    CollectDump,
-    DrainGroup,
-    Migrate,
-    PauseRun,
-    ResumeRun,
-    SaveCheckpoint,
-)
+from torchloom_core.wire.actions import ChangeKnob
 from torchloom_core.wire.events import (
     CommandStatus,
     Issue,

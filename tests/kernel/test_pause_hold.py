@@ -3,7 +3,9 @@
 import pytest
 
 from tests.kernel.runs import Run, hello, make_kernel, of, only, telemetry
-from torchloom_core.wire.actions import DrainGroup, PauseRun, ResumeRun
+from torchloom_core.capabilities.drain import DrainGroup
+from torchloom_core.capabilities.pause import PauseRun
+from torchloom_core.capabilities.resume import ResumeRun
 from torchloom_core.wire.events import (
     Issue,
     Notice,

@@ -18,8 +18,9 @@ from tests.kernel.runs import (
     probe_address,
     proposal,
 )
+from torchloom_core.capabilities.drain import DrainGroup
+from torchloom_core.capabilities.probe import ProbeLinks
 from torchloom_core.live.fleet.links import MAX_LINKS, MeasuredLinks
-from torchloom_core.wire.actions import DrainGroup, ProbeLinks
 from torchloom_core.wire.events import Control, Issue, Outcome, Recovered, Reply, Verdict
 from torchloom_core.wire.links import Link, Measured
 from torchloom_core.wire.messages import Probe

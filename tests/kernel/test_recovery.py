@@ -20,9 +20,12 @@ from tests.kernel.runs import (
     three_groups,
 )
 from tests.kernel.worlds import CONFIG, World, do, settle, start, steps
+from torchloom_core.capabilities.checkpoint import SaveCheckpoint
+from torchloom_core.capabilities.migrate import Migrate
+from torchloom_core.capabilities.pause import PauseRun
 from torchloom_core.live.kernel.kernel import Kernel
 from torchloom_core.live.weaver.recovery import Inheritance
-from torchloom_core.wire.actions import ChangeKnob, Migrate, PauseRun, SaveCheckpoint
+from torchloom_core.wire.actions import ChangeKnob
 from torchloom_core.wire.events import (
     CommandStatus,
     Control,

@@ -14,8 +14,10 @@ from tests.kernel.runs import (
     proposal,
     three_groups,
 )
+from torchloom_core.capabilities.pause import PauseRun
 from torchloom_core.live.dispatch.answers import Answers
-from torchloom_core.wire.actions import ChangeKnob, PauseRun
+from torchloom_core.wire.actions import ChangeKnob
+from torchloom_core.wire.capabilities import from_json
 from torchloom_core.wire.events import Control, Issue, Proposed, Recovered, Reply, Verdict
 from torchloom_core.wire.messages import KnobSpec
 from torchloom_core.wire.requests import (
@@ -135,7 +137,7 @@ def test_so_is_a_refused_request_or_one_that_dropped_a_value():
 
 def restarted(run: Run) -> Run:
     """Return the run with the next Weaver, which has the stored state."""
-    control = msgspec.json.decode(msgspec.json.encode(run.kernel.control()), type=Control)
+    control = from_json(msgspec.json.encode(run.kernel.control()), Control)
     again = Run(make_kernel(config=NO_REST), epoch=2)
     again.feed(Recovered(epoch=2, control=control))
     for group in "abc":

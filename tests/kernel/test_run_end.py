@@ -3,7 +3,9 @@
 import pytest
 
 from tests.kernel.runs import Run, hello, make_kernel, of, only, three_groups
-from torchloom_core.wire.actions import ChangeKnob, DrainGroup, Migrate
+from torchloom_core.capabilities.drain import DrainGroup
+from torchloom_core.capabilities.migrate import Migrate
+from torchloom_core.wire.actions import ChangeKnob
 from torchloom_core.wire.events import Issue, Notice, Outcome, Reply, Verdict
 from torchloom_core.wire.messages import Drain, Exit, SetKnob
 from torchloom_core.wire.requests import ResumeActions, StopActions

@@ -13,7 +13,9 @@ from tests.kernel.runs import (
     proposal,
     telemetry,
 )
-from torchloom_core.wire.actions import ChangeKnob, DrainGroup, Migrate
+from torchloom_core.capabilities.drain import DrainGroup
+from torchloom_core.capabilities.migrate import Migrate
+from torchloom_core.wire.actions import ChangeKnob
 from torchloom_core.wire.events import Issue, Verdict
 from torchloom_core.wire.requests import ResumeActions, StopActions
 

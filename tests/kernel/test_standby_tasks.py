@@ -14,8 +14,11 @@ from tests.kernel.runs import (
     telemetry,
     three_groups,
 )
+from torchloom_core.capabilities.landscape import MapLandscape
+from torchloom_core.capabilities.migrate import Migrate
+from torchloom_core.capabilities.preview import PreviewChange
 from torchloom_core.floor.clock import SECOND_NS
-from torchloom_core.wire.actions import ChangeKnob, MapLandscape, Migrate, PreviewChange
+from torchloom_core.wire.actions import ChangeKnob
 from torchloom_core.wire.events import (
     Control,
     Issue,

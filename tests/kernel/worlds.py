@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.kernel.inputs import ROSTER, actions
 from tests.kernel.runs import Run, make_kernel, telemetry
-from torchloom_core.wire.actions import Migrate
+from torchloom_core.capabilities.migrate import Migrate
 from torchloom_core.wire.messages import Command, Drain, Hello, Join, Pause, Resume, SetKnob
 from torchloom_core.wire.requests import ResumeActions, StopActions
 

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tests.kernel.inputs import scripts
 from tests.kernel.runs import START_NS, Calls, active, hello, proposal, telemetry
+from torchloom_core.capabilities.alert import Alert
+from torchloom_core.capabilities.drain import DrainGroup
 from torchloom_core.cli.trace_make_commands import from_trajectory as command
 from torchloom_core.config.loading import parse
 from torchloom_core.config.schema import Config
@@ -30,7 +32,8 @@ from torchloom_core.live.kernel.plugins.host import ActivePlugins
 from torchloom_core.live.trajectory.reader import read_epochs
 from torchloom_core.live.trajectory.writer import TrajectoryWriter
 from torchloom_core.plugin import FleetView, Need
-from torchloom_core.wire.actions import Alert, ChangeKnob, DrainGroup
+from torchloom_core.wire.actions import ChangeKnob
+from torchloom_core.wire.capabilities import from_json
 from torchloom_core.wire.codec import encode
 from torchloom_core.wire.events import (
     Input,
@@ -112,7 +115,7 @@ def heat(worker: str, *values: float, **changes: Any) -> Telemetry:
 
 
 def decoded(line: bytes) -> Output:
-    return msgspec.json.decode(line, type=Output)
+    return from_json(line, Output)
 
 
 S = SECOND_NS

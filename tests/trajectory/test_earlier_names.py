@@ -3,6 +3,7 @@
 import msgspec
 
 from torchloom_core.live.trajectory.earlier_names import decision_of, renamed, renamed_config
+from torchloom_core.wire.capabilities import from_json
 from torchloom_core.wire.messages import FencedChange, SetKnobs
 from torchloom_core.wire.plans import Stage
 from torchloom_core.wire.steering import LighthouseView
@@ -11,7 +12,7 @@ from torchloom_core.wire.steering import LighthouseView
 def test_a_stored_stage_is_read():
     change = {"verb": "together", "number": 3, "do": {"verb": "set_knobs", "values": {"seat": 1}}}
     data = msgspec.json.encode({"deed": change, "lives": [["g0-0", 5]]})
-    stage = msgspec.json.decode(renamed(data), type=Stage)
+    stage = from_json(renamed(data), Stage)
     assert stage.operation == FencedChange(number=3, do=SetKnobs(values={"seat": 1}))
     assert renamed(msgspec.json.encode(stage)) == msgspec.json.encode(stage)
 

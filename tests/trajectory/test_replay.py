@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from torchloom_core.capabilities.alert import Alert
 from torchloom_core.config.schema import Config
 from torchloom_core.live.dispatch.policy_guard import RecordedGuard
 from torchloom_core.live.kernel.kernel import Kernel
@@ -10,7 +11,6 @@ from torchloom_core.live.kernel.plugins.host import ActivePlugins
 from torchloom_core.live.trajectory.reader import EpochRecord, read_epochs
 from torchloom_core.live.trajectory.replay import Difference, ReplayReport, replay
 from torchloom_core.live.trajectory.writer import TrajectoryWriter
-from torchloom_core.wire.actions import Alert
 from torchloom_core.wire.events import Input, Notice, Output, Tick, Verdict
 from torchloom_core.wire.messages import Hello, Telemetry
 

@@ -14,16 +14,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
+from torchloom_core.capabilities.probe import ProbeLinks
 from torchloom_core.config.loading import parse
 from torchloom_core.config.schema import Config
 from torchloom_core.floor.errors import StateError
 from torchloom_core.live.trajectory.layout import part_paths, run_folder
 from torchloom_core.live.trajectory.reader import read_epochs
 from torchloom_core.live.trajectory.writer import BUFFER_BYTES, TrajectoryWriter
-from torchloom_core.wire.actions import ProbeLinks
+from torchloom_core.wire.actions import Action
+from torchloom_core.wire.capabilities import action_type, installed
 from torchloom_core.wire.codec import encode, encode_telemetry
 from torchloom_core.wire.events import Input, Output, PolicyFailed, Tick
-from torchloom_core.wire.messages import Telemetry, WorkerState
+from torchloom_core.wire.messages import Operation, Telemetry, WorkerState
 from torchloom_core.wire.preview import MOST_REPEATS, MOST_STEPS, PreviewRequest
 
 pytestmark = pytest.mark.slow
@@ -42,6 +44,10 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
     simple[msgspec.UnsetType] = st.just(msgspec.UNSET)
     if kind in simple:
         return simple[kind]
+    if kind is Action:
+        return st.one_of([values_of(action_type(name)) for name in installed()])
+    if kind is Operation:
+        return st.one_of([values_of(one) for one in Operation.__subclasses__()])
     if kind is ProbeLinks:
         return PROBES
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):

@@ -2,8 +2,8 @@
 
 import msgspec
 
+from torchloom_core.capabilities.alert import Alert
 from torchloom_core.live.trajectory.summaries import summarise
-from torchloom_core.wire.actions import Alert
 from torchloom_core.wire.events import Proposal, Proposed
 
 

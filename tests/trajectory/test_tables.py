@@ -7,6 +7,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from torchloom_core.capabilities.alert import Alert
 from torchloom_core.config.schema import Config, Costs
 from torchloom_core.floor.errors import StateError
 from torchloom_core.live.fleet.state import FleetState
@@ -14,7 +15,6 @@ from torchloom_core.live.trajectory.layout import part_paths
 from torchloom_core.live.trajectory.links import links_of
 from torchloom_core.live.trajectory.tables import events, telemetry, to_tables
 from torchloom_core.live.trajectory.writer import TrajectoryWriter
-from torchloom_core.wire.actions import Alert
 from torchloom_core.wire.events import (
     CommandStatus,
     Forecast,

@@ -6,10 +6,11 @@ import logging
 import msgspec
 import pytest
 
+from torchloom_core.capabilities.pause import PauseRun
 from torchloom_core.floor.errors import MessageError
 from torchloom_core.live.weaver import operator_service as service_module
 from torchloom_core.live.weaver.operator_service import OperatorService
-from torchloom_core.wire.actions import ChangeKnob, ChangeKnobs, Guard, PauseRun
+from torchloom_core.wire.actions import ChangeKnob, ChangeKnobs, Guard
 from torchloom_core.wire.events import Reply
 from torchloom_core.wire.operator import Answer, KnobTable, Page
 from torchloom_core.wire.requests import (

@@ -13,18 +13,16 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tests.kernel.runs import START_NS, Run, hello, make_kernel, of, only, three_groups
 from tests.kernel.worlds import CONFIG, World, do, settle, start, steps
+from torchloom_core.capabilities.checkpoint import SaveCheckpoint
+from torchloom_core.capabilities.cordon import CordonNode
+from torchloom_core.capabilities.migrate import Migrate
+from torchloom_core.capabilities.uncordon import UncordonNode
 from torchloom_core.config.schema import Config
 from torchloom_core.floor.errors import StateError
 from torchloom_core.live.trajectory.writer import TrajectoryWriter
 from torchloom_core.live.weaver.outbox import AT_KEY, At
 from torchloom_core.live.weaver.recovery import Inheritance, same_input
-from torchloom_core.wire.actions import (
-    ChangeKnob,
-    CordonNode,
-    Migrate,
-    SaveCheckpoint,
-    UncordonNode,
-)
+from torchloom_core.wire.actions import ChangeKnob
 from torchloom_core.wire.codec import encode
 from torchloom_core.wire.events import (
     CommandStatus,

@@ -16,12 +16,14 @@ from tests.kernel.runs import (
     telemetry,
     three_groups,
 )
+from torchloom_core.capabilities.drain import DrainGroup
+from torchloom_core.capabilities.migrate import Migrate
 from torchloom_core.config.schema import Config
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.interface.needs import Need
 from torchloom_core.live.kernel.plugins.host import ActivePlugins, ActivePolicy
 from torchloom_core.live.weaver.status import describe, describe_knobs
-from torchloom_core.wire.actions import ChangeKnob, DrainGroup, Migrate
+from torchloom_core.wire.actions import ChangeKnob
 from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, encode
 from torchloom_core.wire.events import Forecast, ForecastWanted, Notice
 from torchloom_core.wire.limits import MAX_CHOICES, MAX_KNOBS

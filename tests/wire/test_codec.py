@@ -4,7 +4,7 @@ import math
 import struct
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 import pytest
@@ -70,7 +70,11 @@ operations = st.one_of(
         groups=st.lists(names, max_size=2).map(tuple),
     ),
     st.builds(Withdraw, number=int64),
-    *(st.builds(operation) for operation in get_args(Operation) if operation not in _WITH_FIELDS),
+    *(
+        st.builds(operation)
+        for operation in Operation.__subclasses__()
+        if operation not in _WITH_FIELDS
+    ),
 )
 commands = st.builds(
     Command,

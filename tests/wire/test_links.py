@@ -5,8 +5,8 @@ import math
 import msgspec
 import pytest
 
+from torchloom_core.capabilities.probe import ProbeLinks
 from torchloom_core.floor.errors import MessageError
-from torchloom_core.wire.actions import ProbeLinks
 from torchloom_core.wire.codec import decode_ack, decode_command, decode_event, encode
 from torchloom_core.wire.links import (
     MAX_PAIRS,

@@ -13,6 +13,7 @@ from typing import Annotated
 import msgspec
 
 from torchloom_core.floor.errors import MessageError
+from torchloom_core.wire.capabilities import decode_open
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.limits import (
     MAX_METRIC_NAME,
@@ -203,8 +204,10 @@ ToSidecar = Attach | Samples | Hello | Ack | Note | Flight | Goodbye
 ToLink = Command | PauseState | Keys | Admission | Sent | Stored | FlightRequest | GoodbyeReceived
 
 _encoder = msgspec.msgpack.Encoder()
-_to_sidecar: msgspec.msgpack.Decoder[ToSidecar] = msgspec.msgpack.Decoder(ToSidecar)
-_to_link: msgspec.msgpack.Decoder[ToLink] = msgspec.msgpack.Decoder(ToLink)
+_to_sidecar: msgspec.msgpack.Decoder[ToSidecar] = msgspec.msgpack.Decoder(
+    ToSidecar, dec_hook=decode_open
+)
+_to_link: msgspec.msgpack.Decoder[ToLink] = msgspec.msgpack.Decoder(ToLink, dec_hook=decode_open)
 
 
 def pack(frame: msgspec.Struct) -> bytes:

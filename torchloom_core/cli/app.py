@@ -5,6 +5,7 @@ from cyclopts import App, Group
 from torchloom_core import __version__
 
 _HERE = "torchloom_core.cli"
+_CAPABILITIES = "torchloom_core.capabilities"
 
 _RUNNING = Group("Set up and run", sort_key=0)
 _WATCHING = Group("Observe and analyze", sort_key=1)
@@ -61,13 +62,13 @@ app.command(
 )
 
 app.command(
-    f"{_HERE}.landscape_command:landscape",
+    f"{_CAPABILITIES}.landscape.command:landscape",
     name="landscape",
     help="Map the loss around the run's newest weights, on a standby.",
     group=_WATCHING,
 )
 app.command(
-    f"{_HERE}.preview_command:preview",
+    f"{_CAPABILITIES}.preview.command:preview",
     name="preview",
     help="Try a knob change on a standby before you make it.",
     group=_WATCHING,
@@ -151,6 +152,10 @@ for _name, _help in (
     ("probe", "Measure the bandwidth and latency of links between workers."),
     ("cordon", "Cordon a node: torchLoom uses no standby on it."),
     ("uncordon", "Uncordon a node: torchLoom may use its standbys again."),
+):
+    app.command(f"{_CAPABILITIES}.{_name}.command:{_name}", name=_name, help=_help, group=_ACTING)
+
+for _name, _help in (
     ("approve", "Approve a pending proposal."),
     ("deny", "Deny a pending proposal."),
     ("annotate", "Add an annotation to the run's record."),

@@ -19,11 +19,13 @@ from torchloom_core.floor.errors import MessageError, RequestError
 from torchloom_core.live.trajectory.pieces import Pieces
 from torchloom_core.live.trajectory.standby_tasks import StandbyTasks
 from torchloom_core.wire import subjects
-from torchloom_core.wire.actions import MapLandscape, PreviewChange
+from torchloom_core.wire.capabilities import from_json
 from torchloom_core.wire.codec import UNREADABLE, decode_event
 from torchloom_core.wire.events import CommandStatus, Outcome
+from torchloom_core.wire.landscape import LandscapeRequest
 from torchloom_core.wire.messages import Note
 from torchloom_core.wire.operator import Answer
+from torchloom_core.wire.preview import PreviewRequest
 
 if TYPE_CHECKING:
     from torchloom_core.live.transport import ControlClient
@@ -36,7 +38,7 @@ _GRACE_S = 120.0
 _LAST_PIECE_S = 5.0
 """The last result and the outcome arrive by different messages."""
 
-_StandbyTask = MapLandscape | PreviewChange
+_StandbyTask = LandscapeRequest | PreviewRequest
 
 
 class _Interrupt:
@@ -108,7 +110,7 @@ async def _listen(
 
     def take_notice(_: str, data: bytes) -> None:
         with suppress(*UNREADABLE):  # another kind of message
-            messages.put_nowait(msgspec.json.decode(data, type=CommandStatus | Outcome))
+            messages.put_nowait(from_json(data, CommandStatus | Outcome))
 
     await client.subscribe(subjects.event(run), take_event, _PENDING)
     await client.subscribe(subjects.bulk(run), take_event, _PENDING)

@@ -14,6 +14,8 @@ from torchloom_core.cli.output import console
 from torchloom_core.config.schema import Config
 from torchloom_core.floor.errors import BrokerError, RequestError
 from torchloom_core.floor.plain_text import natural_key
+from torchloom_core.wire.actions import Action
+from torchloom_core.wire.capabilities import from_json
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.events import CommandStatus, Outcome
 from torchloom_core.wire.operator import Answer, KnobTable, Page, Status
@@ -124,6 +126,11 @@ async def fetch_knobs(client: "ControlClient") -> KnobTable:
     return msgspec.structs.replace(first, values=values, more=False)
 
 
+def propose(action: Action, wait_s: float, connection: Connection) -> None:
+    """Propose an action as a policy does, and print the verdict and the outcome."""
+    act(connection, "propose", {"action": action}, wait_s=wait_s)
+
+
 def act(connection: Connection, verb: str, body: Any = None, *, wait_s: float = 0.0) -> None:
     """Request an action, print its progress, and return once it is done.
 
@@ -171,7 +178,7 @@ async def _outcome(messages: asyncio.Queue[tuple[str, bytes]], ids: tuple[str, .
     while True:
         kind, data = await messages.get()
         try:
-            message = msgspec.json.decode(data, type=CommandStatus | Outcome)
+            message = from_json(data, CommandStatus | Outcome)
         except (msgspec.DecodeError, UnicodeDecodeError):
             continue  # another kind of message, such as an answer
         if isinstance(message, Outcome):

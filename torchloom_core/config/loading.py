@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 import msgspec
 
 from torchloom_core.config.faults import Fault, find_fault, place, unplain
-from torchloom_core.config.schema import ACTION_KINDS, Config, EffectorSwitch, PolicySwitch
+from torchloom_core.config.schema import Config, EffectorSwitch, PolicySwitch
 from torchloom_core.floor.errors import ConfigError
 from torchloom_core.floor.files import open_regular
 from torchloom_core.floor.suggest import nearest
+from torchloom_core.wire.capabilities import installed
 
 DEFAULT_PATH = Path("torchloom.toml")
 
@@ -137,9 +138,9 @@ def _check_quorum(config: Config, source: str, text: str) -> None:
 
 
 def _check_kind(kind: str, source: str, text: str, path: tuple[str | int, ...]) -> None:
-    if kind not in ACTION_KINDS:
+    if kind not in installed():
         where = place(source, text, path)
-        raise ConfigError(f"{where}: unknown action {kind!r}{nearest(kind, ACTION_KINDS)}")
+        raise ConfigError(f"{where}: unknown action {kind!r}{nearest(kind, installed())}")
 
 
 def _bad_toml(message: str, source: str, text: str) -> str:

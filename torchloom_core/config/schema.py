@@ -1,15 +1,11 @@
 """The schema of ``torchloom.toml``: every table and key, its default and its range."""
 
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from torchloom_core.floor.suggest import nearest
-from torchloom_core.wire.actions import Action
 from torchloom_core.wire.limits import Name
-
-ACTION_KINDS = frozenset(str(cls.__struct_config__.tag) for cls in get_args(Action))
-"""The kinds allowed in ``arbiter.actions.<kind>`` and ``arbiter.forbidden``."""
 
 _MOST = 1e9
 """In seconds 31 years: as nanoseconds they still fit an int64. Refuses ``inf``."""

@@ -11,7 +11,6 @@ from typing import Any, Literal, TypeGuard, get_args
 import msgspec
 import numpy as np
 
-from torchloom_core.config.schema import ACTION_KINDS
 from torchloom_core.floor.errors import PluginError
 from torchloom_core.floor.suggest import nearest
 from torchloom_core.interface.api import Hazard, Predictor
@@ -28,10 +27,12 @@ from torchloom_core.interface.needs import (
     PolicyNeed,
 )
 from torchloom_core.interface.view import FleetView
+from torchloom_core.wire.capabilities import decode_open, installed
 from torchloom_core.wire.codec import encode
 from torchloom_core.wire.events import Outcome, Proposal, Verdict
 from torchloom_core.wire.limits import MAX_TEXT
 from torchloom_core.wire.requests import PERSON
+from torchloom_core.wire.wording import one_place
 
 Kind = Literal["policy", "predictor", "effector"]
 
@@ -129,9 +130,9 @@ def subscriptions_problem(effector: Any) -> str:
             return f"need a Subscription to one of {names}, was {one!r:.80}"
         if one.actions and one.event not in (Verdict, Outcome):
             return f"need actions only for Verdict and Outcome, was {one!r:.80}"
-        if unknown := set(one.actions) - ACTION_KINDS:
+        if unknown := set(one.actions) - installed().keys():
             name = min(unknown)
-            return f"unknown action {name!r}{nearest(name, ACTION_KINDS)}"
+            return f"unknown action {name!r}{nearest(name, installed())}"
     return ""
 
 
@@ -238,10 +239,12 @@ def checked_proposal(proposal: Any) -> Proposal:
         raise GarbageError(f"need a Proposal, was {type(proposal).__name__} {shown(proposal)}")
     try:
         plain = msgspec.to_builtins(proposal, enc_hook=_plain)
-        checked = msgspec.convert(plain, Proposal)
+        checked = msgspec.convert(plain, Proposal, dec_hook=decode_open)
         encode(checked)  # fails on lone surrogates, which cannot be recorded
     except (ValueError, TypeError, RecursionError, OverflowError) as error:
-        raise GarbageError(f"need a Proposal of the declared types: {text_of(error)}") from None
+        raise GarbageError(
+            f"need a Proposal of the declared types: {one_place(text_of(error))}"
+        ) from None
     for name in ("gain_gpu_s", "cost_gpu_s", "expires_s"):
         value = getattr(checked, name)
         if not math.isfinite(value) or value < 0:

@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from torchloom_core.floor.errors import MessageError
+from torchloom_core.wire.capabilities import json_decoder
 from torchloom_core.wire.messages import (
     Ack,
     Command,
@@ -54,7 +55,7 @@ _run_of: dict[str, str] = {}
 """Senders whose names were checked, and their runs."""
 _json_encoder = msgspec.json.Encoder()
 _event_decoder: msgspec.json.Decoder[WorkerEvent] = msgspec.json.Decoder(WorkerEvent)
-_command_decoder = msgspec.json.Decoder(Command)
+_command_decoder: msgspec.json.Decoder[Command] = json_decoder(Command)
 _ack_decoder = msgspec.json.Decoder(Ack)
 _roll_call_decoder = msgspec.json.Decoder(RollCall)
 _pause_state_decoder = msgspec.json.Decoder(PauseState)
@@ -169,7 +170,8 @@ def decode_join_reply(data: bytes) -> JoinReply:
 
 def decode_json(cls: type[_T], data: bytes, what: str) -> _T:
     """Return the ``cls`` in ``data``, or raise MessageError; ``what`` names it in the error."""
-    return _decode_json(msgspec.json.Decoder(cls), data, what)
+    decoder: msgspec.json.Decoder[_T] = json_decoder(cls)
+    return _decode_json(decoder, data, what)
 
 
 def _decode_json(decoder: msgspec.json.Decoder[_T], data: bytes, what: str) -> _T:

@@ -5,7 +5,7 @@ version, and ignore unknown fields, so that an old reader can read a newer messa
 Decisions, which stay inside the Weaver, are in :mod:`torchloom_core.wire.events`.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
@@ -248,45 +248,61 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, tag="note"):
     v: Version = SCHEMA_VERSION
 
 
-class SetKnob(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="set_knob"):
+class Operation:
+    """What a command makes a worker do: the base of frozen structs with the tag field ``verb``.
+
+    Those below belong to no capability alone; one of a capability's own is in its package.
+    """
+
+    __slots__ = ()
+    __struct_config__: ClassVar[msgspec.structs.StructConfig]
+
+
+class SetKnob(
+    msgspec.Struct, Operation, frozen=True, kw_only=True, tag_field="verb", tag="set_knob"
+):
     """Apply ``value`` to the knob at the next step boundary."""
 
     knob: KnobName
     value: KnobValue
 
 
-class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="checkpoint"):
+class Checkpoint(
+    msgspec.Struct, Operation, frozen=True, kw_only=True, tag_field="verb", tag="checkpoint"
+):
     """Save a checkpoint at the next step boundary."""
 
 
-class Drain(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="drain"):
+class Drain(msgspec.Struct, Operation, frozen=True, kw_only=True, tag_field="verb", tag="drain"):
     """Leave the quorum at the next step boundary, then end the training loop."""
 
 
-class Prepare(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="prepare"):
+class Prepare(
+    msgspec.Struct, Operation, frozen=True, kw_only=True, tag_field="verb", tag="prepare"
+):
     """Create the Manager of a standby that the lighthouse holds back from quorums.
 
     For a worker with the actuator ``prepare``; afterwards it reports ``prepared``.
     """
 
 
-class Join(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="join"):
+class Join(msgspec.Struct, Operation, frozen=True, kw_only=True, tag_field="verb", tag="join"):
     """Join the quorum and train."""
 
 
-class Pause(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="pause"):
+class Pause(msgspec.Struct, Operation, frozen=True, kw_only=True, tag_field="verb", tag="pause"):
     """Wait at the next step boundary until resumed, while `PauseState` confirms the pause."""
 
 
-class Resume(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="resume"):
+class Resume(msgspec.Struct, Operation, frozen=True, kw_only=True, tag_field="verb", tag="resume"):
     """Continue after a pause."""
 
 
-class Dump(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="dump"):
+class Dump(msgspec.Struct, Operation, frozen=True, kw_only=True, tag_field="verb", tag="dump"):
     """Collect stacks and, where there is one, the Flight Recorder's dump."""
 
 
-class Probe(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="probe"):
+class Probe(msgspec.Struct, Operation, frozen=True, kw_only=True, tag_field="verb", tag="probe"):
     """The sidecar sends ``probe_bytes`` to that of ``receiver`` at ``probe_address``.
 
     The ack has the result.
@@ -298,7 +314,13 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="pr
 
 
 class Survey(
-    LandscapeRequest, frozen=True, kw_only=True, omit_defaults=True, tag_field="verb", tag="survey"
+    LandscapeRequest,
+    Operation,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    tag_field="verb",
+    tag="survey",
 ):
     """Map the loss around the run's newest weights, on a standby; 0 points: end the task.
 
@@ -307,7 +329,13 @@ class Survey(
 
 
 class Rehearse(
-    PreviewRequest, frozen=True, kw_only=True, omit_defaults=True, tag_field="verb", tag="rehearse"
+    PreviewRequest,
+    Operation,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    tag_field="verb",
+    tag="rehearse",
 ):
     """Train with a change and without it, on a standby; 0 steps: end the task.
 
@@ -326,7 +354,7 @@ StandbyTask = Survey | Rehearse
 """The tasks that a standby does while it waits."""
 
 
-class Cut(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="cut"):
+class Cut(msgspec.Struct, Operation, frozen=True, kw_only=True, tag_field="verb", tag="cut"):
     """Shut down the connections to peers of this quorum, but not those of a later one.
 
     Done at once, without the training thread, which may be blocked in a collective.
@@ -335,7 +363,9 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="cut"
     quorum_id: Count
 
 
-class Terminate(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="terminate"):
+class Terminate(
+    msgspec.Struct, Operation, frozen=True, kw_only=True, tag_field="verb", tag="terminate"
+):
     """The sidecar ends its trainer's process by SIGKILL, even if it hangs or is stopped.
 
     Its launcher may restart it.
@@ -358,6 +388,7 @@ class Rewind(
 
 class FencedChange(
     msgspec.Struct,
+    Operation,
     frozen=True,
     kw_only=True,
     omit_defaults=True,
@@ -381,13 +412,17 @@ class FencedChange(
     groups: Groups = ()
 
 
-class Withdraw(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="withdraw"):
+class Withdraw(
+    msgspec.Struct, Operation, frozen=True, kw_only=True, tag_field="verb", tag="withdraw"
+):
     """Reject the change of this number, and all earlier ones, from now on."""
 
     number: Int64
 
 
-class WriteLog(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="write_log"):
+class WriteLog(
+    msgspec.Struct, Operation, frozen=True, kw_only=True, tag_field="verb", tag="write_log"
+):
     """Write ``text`` to the trainer's own log, at once."""
 
     text: Text
@@ -403,31 +438,11 @@ def version_fault(version: int) -> str:
     )
 
 
-def done_by(operation: "Operation", group: str) -> "Operation | SetKnobs | Rewind | None":
+def done_by(operation: Operation, group: str) -> "Operation | SetKnobs | Rewind | None":
     """Return the operation that a worker of ``group`` applies; None: it only votes."""
     if not isinstance(operation, FencedChange):
         return operation
     return operation.do if not operation.groups or group in operation.groups else None
-
-
-Operation = (
-    SetKnob
-    | Checkpoint
-    | Drain
-    | Prepare
-    | Join
-    | Pause
-    | Resume
-    | Dump
-    | Probe
-    | Survey
-    | Rehearse
-    | Cut
-    | Terminate
-    | FencedChange
-    | Withdraw
-    | WriteLog
-)
 
 
 RECONCILE = "reconcile"

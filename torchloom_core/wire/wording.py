@@ -9,7 +9,19 @@ _PATTERNS = {
     KNOB_NAME: "a name of letters, digits, - and _, and dots between them",
 }
 _LENGTH = re.compile(r"Expected `str` of length (<=|>=) (\d+)")
+_PATHS = re.compile(r"`\$([^`]*)` - at `\$([^`]*)`")
 _PATTERN = "Expected `str` matching regex "
+
+
+def one_place(text: str) -> str:
+    """Return an error with one path where msgspec gives two, that of an action in its message last.
+
+    Examples
+    --------
+    >>> one_place("Expected `str`, got `int` - at `$.group` - at `$.action`")
+    'Expected `str`, got `int` - at `$.action.group`'
+    """
+    return _PATHS.sub(r"`$\2\1`", text)
 
 
 def in_words(error: Exception) -> str:
@@ -22,7 +34,7 @@ def in_words(error: Exception) -> str:
     >>> in_words(ValueError(f"{_PATTERN}{NAME!r} - at `key` in `$.action.hosts`"))
     'need a name of at most 64 letters, digits, - and _ in action.hosts'
     """
-    expected, _, where = str(error).partition(" - at ")
+    expected, _, where = one_place(str(error)).partition(" - at ")
     place = where.replace("`key` in ", "").strip("`").removeprefix("$").removeprefix(".")
     at = f" in {place}" if place else ""
     if length := _LENGTH.fullmatch(expected):
@@ -31,4 +43,4 @@ def in_words(error: Exception) -> str:
     for pattern, words in _PATTERNS.items():
         if expected == f"{_PATTERN}{pattern!r}":
             return f"need {words}{at}"
-    return str(error)
+    return one_place(str(error))

@@ -1,37 +1,31 @@
 """Every kind of action has all its parts, in the kernel and on the fleet model."""
 
-from importlib.util import find_spec
 from pathlib import Path
-from typing import get_args
 
 import msgspec
 import pytest
 
 from tests.kernel.runs import Run, can_be_probed, hello, in_quorum, make_kernel, three_groups
+from torchloom_core.capabilities.admit import AdmitGroup
+from torchloom_core.capabilities.alert import Alert
+from torchloom_core.capabilities.checkpoint import SaveCheckpoint
+from torchloom_core.capabilities.cordon import CordonNode
+from torchloom_core.capabilities.drain import DrainGroup
+from torchloom_core.capabilities.dump import CollectDump
+from torchloom_core.capabilities.evict import EvictGroup
+from torchloom_core.capabilities.landscape import MapLandscape
+from torchloom_core.capabilities.migrate import Migrate
+from torchloom_core.capabilities.pause import PauseRun
+from torchloom_core.capabilities.preview import PreviewChange
+from torchloom_core.capabilities.probe import ProbeLinks
+from torchloom_core.capabilities.resume import ResumeRun
+from torchloom_core.capabilities.rewind import RewindRun
+from torchloom_core.capabilities.uncordon import UncordonNode
 from torchloom_core.config.template import template_text
-from torchloom_core.lab.simulate.answers.answers import ANSWERS
-from torchloom_core.live.kernel.actions.kinds import KINDS, kind_of, summary_of, target_of
-from torchloom_core.wire.actions import (
-    Action,
-    AdmitGroup,
-    Alert,
-    ChangeKnob,
-    ChangeKnobs,
-    CollectDump,
-    CordonNode,
-    DrainGroup,
-    EvictGroup,
-    MapLandscape,
-    Migrate,
-    PauseRun,
-    PreviewChange,
-    ProbeLinks,
-    ResumeRun,
-    RewindRun,
-    SaveCheckpoint,
-    UncordonNode,
-    name_of,
-)
+from torchloom_core.lab.simulate.answer import answer_of
+from torchloom_core.live.kernel.actions.kinds import kind_named, kind_of, summary_of, target_of
+from torchloom_core.wire.actions import ChangeKnob, ChangeKnobs, name_of
+from torchloom_core.wire.capabilities import action_type, installed
 from torchloom_core.wire.messages import (
     FencedChange,
     KnobSpec,
@@ -92,43 +86,39 @@ def agreeing():
     return built.kernel.run
 
 
-def test_every_action_that_can_be_proposed_has_a_kind_and_an_answer():
-    messages = {str(message.__struct_config__.tag): message for message in get_args(Action)}
-    assert {name: kind.message for name, kind in KINDS.items()} == messages
-    assert set(ANSWERS) == set(messages)
-    assert set(POSSIBLE) == set(messages)
+def test_every_installed_capability_is_tried_here():
+    assert set(POSSIBLE) == set(installed())
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_a_kind_is_a_module_of_its_name_here_and_on_the_fleet_model(name):
-    assert type(KINDS[name]).__module__ == f"torchloom_core.live.kernel.actions.{name}"
-    assert find_spec(f"torchloom_core.lab.simulate.answers.{name}")
+@pytest.mark.parametrize("name", POSSIBLE)
+def test_a_capability_has_its_action_and_its_kind(name):
+    assert kind_named(name).message is action_type(name) is type(POSSIBLE[name])
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_the_fleet_model_answers_every_operation_of_a_kind_and_no_other(name):
-    answer = ANSWERS[name]
-    assert {*answer.of_group, *answer.of_run} == set(KINDS[name].operations)
+@pytest.mark.parametrize("name", POSSIBLE)
+def test_the_fleet_model_answers_all_operations_of_a_kind_or_none(name):
+    answer = answer_of(name)
+    assert {*answer.of_group, *answer.of_run} in (set(), set(kind_named(name).operations))
 
 
 def test_every_operation_belongs_to_a_kind_except_those_of_the_weaver_itself():
-    declared = {operation for kind in KINDS.values() for operation in kind.operations}
-    assert declared | {Prepare, WriteLog, Withdraw} == set(get_args(Operation))
+    declared = {operation for name in POSSIBLE for operation in kind_named(name).operations}
+    assert declared | {Prepare, WriteLog, Withdraw} == set(Operation.__subclasses__())
     assert Prepare not in declared
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", POSSIBLE)
 def test_the_stages_of_a_kind_have_its_declared_operations(name, run, agreeing):
-    kind, action = KINDS[name], POSSIBLE[name]
+    kind, action = kind_named(name), POSSIBLE[name]
     run = agreeing if kind.operations == (FencedChange,) else run
     assert kind.obstacle(action, run) == ""
     sent = [type(stage.operation) for stage in kind.stages(action, run).stages]
     assert tuple(sent) == kind.operations
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", POSSIBLE)
 def test_a_kind_has_a_target_and_moves_only_that(name):
-    kind, action = KINDS[name], POSSIBLE[name]
+    kind, action = kind_named(name), POSSIBLE[name]
     assert kind_of(action) is kind
     assert target_of(action)
     about = {name: getattr(action, name, None) or "" for name in ("group", "worker", "node")}
@@ -139,7 +129,7 @@ def test_a_kind_has_a_target_and_moves_only_that(name):
     assert kind.changes_run or not kind.high_impact
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", POSSIBLE)
 def test_a_kind_has_a_summary_in_words(name, run):
     summary = summary_of(msgspec.to_builtins(POSSIBLE[name]))
     assert summary.startswith(name)
@@ -154,7 +144,7 @@ def test_an_action_of_another_version_is_summarized_by_kind_and_subject():
     assert summary_of({}) == ""
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", POSSIBLE)
 def test_a_kind_is_in_the_config_template_and_the_docs(name):
     assert name in template_text()
     for page in ("actions.md", "arbiter.md"):

@@ -5,19 +5,17 @@ from dataclasses import dataclass, field
 import pytest
 
 from tests.kernel.arbiter.situations import NOW_NS, Standing, arbiter, candidate, decide, granted
+from torchloom_core.capabilities.alert import Alert
+from torchloom_core.capabilities.checkpoint import SaveCheckpoint
+from torchloom_core.capabilities.cordon import CordonNode
+from torchloom_core.capabilities.drain import DrainGroup
+from torchloom_core.capabilities.dump import CollectDump
+from torchloom_core.capabilities.migrate import Migrate
+from torchloom_core.capabilities.pause import PauseRun
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.live.dispatch.candidate import Candidate
 from torchloom_core.live.kernel.arbiter.limits import POLICY_LIMITS
-from torchloom_core.wire.actions import (
-    Alert,
-    ChangeKnob,
-    CollectDump,
-    CordonNode,
-    DrainGroup,
-    Migrate,
-    PauseRun,
-    SaveCheckpoint,
-)
+from torchloom_core.wire.actions import ChangeKnob
 from torchloom_core.wire.events import Verdict
 from torchloom_core.wire.plans import Granted
 from torchloom_core.wire.requests import PERSON

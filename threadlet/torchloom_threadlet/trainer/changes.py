@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from torchloom_core.wire.capabilities import json_decoder
 from torchloom_core.wire.messages import AckStatus, Command, FencedChange, KnobValue, SetKnobs
 from torchloom_threadlet.fence.agreement import Ballot, Change, Fence, is_split
 
@@ -213,4 +214,4 @@ class Changes:
 
 
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(Standing)
+_decoder: msgspec.json.Decoder[Standing] = json_decoder(Standing)

@@ -19,6 +19,7 @@ from torchloom_core.demos.processes import START_S, Processes
 from torchloom_core.demos.scenario import Training
 from torchloom_core.demos.steplog import StepLog
 from torchloom_core.floor.errors import StateError
+from torchloom_core.wire.capabilities import from_json
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.events import CommandStatus, Judged, Outcome
 from torchloom_core.wire.operator import Answer
@@ -146,7 +147,7 @@ class KnobsAct:
 
     def _take(self, kind: str, data: bytes) -> None:
         with suppress(*UNREADABLE):  # another kind of message
-            self._reports.append(msgspec.json.decode(data, type=Report))
+            self._reports.append(from_json(data, Report))
 
     # --- the killed group ---
 

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import msgspec
-
 from torchloom_core.live.trajectory.layout import run_folder
 from torchloom_core.live.trajectory.reader import read_epochs
 from torchloom_core.wire.actions import new_values
+from torchloom_core.wire.capabilities import json_decoder
 from torchloom_core.wire.events import Judged, Outcome, Verdict
 from torchloom_core.wire.messages import KnobValues
 from torchloom_core.wire.requests import GUARD
@@ -56,7 +55,7 @@ class RecordedChange:
 
 def changes_in(state_dir: Path) -> list[RecordedChange]:
     """Return the changes that were granted, oldest first, from a Weaver's trajectory."""
-    decoder = msgspec.json.Decoder(Decision)
+    decoder = json_decoder(Decision)
     tags = {kind.__struct_config__.tag for kind in (Verdict, Outcome, Judged)}
     return changes_of(
         [

@@ -17,7 +17,7 @@ from torchloom_core.live.dispatch.policy_guard import RecordedGuard
 from torchloom_core.live.fleet.sample_table import SampleTable
 from torchloom_core.live.kernel.kernel import Kernel
 from torchloom_core.live.kernel.plugins.host import ActivePlugins
-from torchloom_core.wire.actions import Action, UncordonNode
+from torchloom_core.wire.actions import Action
 from torchloom_core.wire.events import (
     CordonOver,
     Forecast,
@@ -59,6 +59,9 @@ class World(Protocol):
 
     def take_verdict(self, verdict: Verdict, ts_ns: int) -> None:
         """Take note of a verdict of the arbiter."""
+
+    def uncordon(self, node: str) -> None:
+        """End a cordon that was for a time."""
 
     def apply(self, action: Action) -> None:
         """Apply an action that the Weaver carried out without commands."""
@@ -186,7 +189,7 @@ class ClosedLoop:
                 case Outcome(action=action, result="done"):
                     self._world.apply(action)
                 case CordonOver(node=node):
-                    self._world.apply(UncordonNode(node=node))
+                    self._world.uncordon(node)
                 case _:
                     pass
 

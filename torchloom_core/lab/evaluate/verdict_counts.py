@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from torchloom_core.lab.evaluate.arm_results import Verdicts
 from torchloom_core.live.kernel.actions.kinds import kind_of
-from torchloom_core.wire.actions import Alert, name_of
+from torchloom_core.wire.actions import name_of
 from torchloom_core.wire.events import Verdict
 
 _MOST_ALERTS = 5
@@ -28,9 +28,10 @@ class VerdictCounts:
             self._why.setdefault(verdict.rule, verdict.reason)
             return
         self._granted[name_of(verdict.action)] += 1
-        self._cordons.update(kind_of(verdict.action).cordons(verdict.action))
-        if isinstance(verdict.action, Alert):
-            self._alerts = _first((*self._alerts, verdict.action.text))
+        kind = kind_of(verdict.action)
+        self._cordons.update(kind.cordons(verdict.action))
+        if text := kind.alert_text(verdict.action):
+            self._alerts = _first((*self._alerts, text))
 
     def operations(self) -> Verdicts:
         """Return the counts."""

@@ -15,6 +15,15 @@ from torchloom_core.lab.simulate.per_step_run import PerStepRun
 from torchloom_core.lab.simulate.records import FleetEvent, Member, Result
 from torchloom_core.lab.simulate.restart_run import RestartRun
 from torchloom_core.lab.simulate.scenario import Hit, JobSpec
+from torchloom_core.wire.messages import KnobSpec
+
+INTERVAL_KNOB = KnobSpec(
+    name="checkpoint_interval_s",
+    kind="float",
+    low=1.0,
+    unit="s",
+    doc="training time between two durable checkpoints",
+)
 
 
 class FleetModel:

@@ -18,6 +18,7 @@ from torchloom_core.live.dashboard.policy_statistics import PolicyStatistics
 from torchloom_core.live.kernel.actions.kinds import summary_of
 from torchloom_core.live.trajectory.summaries import summarise
 from torchloom_core.wire.actions import Action
+from torchloom_core.wire.capabilities import from_json
 from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, UNREADABLE
 from torchloom_core.wire.events import (
     CommandStatus,
@@ -155,7 +156,7 @@ class Record:
             return
         try:
             if kind in _OF_STORIES:
-                self._update(kind, msgspec.json.decode(data, type=_OfStory), now_s)
+                self._update(kind, from_json(data, _OfStory), now_s)
             else:
                 self._line(kind, msgspec.json.decode(data, type=dict[str, Any]), now_s)
         except (*UNREADABLE, KeyError, TypeError, ValueError, AttributeError):

@@ -2,7 +2,7 @@
 
 A worker pauses at its own step boundary, so groups may stop at different steps: one waits at its
 boundary, the other in the quorum for it. This module detects such a split and undoes the pause.
-:mod:`torchloom_core.live.kernel.actions.pause` calls it while the pause begins, the kernel while it
+:mod:`torchloom_core.capabilities.pause.kind` calls it while the pause begins, the kernel while it
 is in force; workers that are not sent a
 :class:`~torchloom_core.wire.messages.PauseState` continue by themselves.
 """

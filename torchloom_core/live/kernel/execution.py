@@ -13,8 +13,7 @@ from torchloom_core.config.schema import Config
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.floor.persistent_table import PersistentTable
 from torchloom_core.live.kernel.actions.kinds import kind_of
-from torchloom_core.live.kernel.actions.pause import PAUSING
-from torchloom_core.live.kernel.actions.run import Run
+from torchloom_core.live.kernel.actions.run import PAUSING, Run
 from torchloom_core.wire.actions import Action, ChangeKnob
 from torchloom_core.wire.events import Issue, Outcome, Output, Verdict
 from torchloom_core.wire.messages import (

@@ -28,12 +28,13 @@ from torchloom_core.live.trajectory.layout import (
     state_error,
 )
 from torchloom_core.live.trajectory.parts import whole_bytes
+from torchloom_core.wire.capabilities import json_decoder
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.events import Input, PolicyFailed, RecordingGap
 from torchloom_core.wire.messages import Telemetry
 
 _line_decoder = msgspec.json.Decoder(Line)
-_input_decoder: msgspec.json.Decoder[Input] = msgspec.json.Decoder(Input)
+_input_decoder: msgspec.json.Decoder[Input] = json_decoder(Input)
 _meta_decoder = msgspec.json.Decoder(Meta)
 
 _EPOCH = re.compile(r"epoch-\d{6,}")

@@ -5,7 +5,7 @@ from typing import Any
 
 from torchloom_core.floor.plain_text import plain_line
 from torchloom_core.floor.suggest import listed
-from torchloom_core.live.kernel.actions.kinds import KINDS, summary_of
+from torchloom_core.live.kernel.actions.kinds import find_kind, summary_of
 from torchloom_core.wire.endings import in_words
 from torchloom_core.wire.steering import name_of_replica
 
@@ -87,7 +87,7 @@ def _verdict(body: Mapping[str, Any]) -> str:
 
 
 def _outcome(body: Mapping[str, Any]) -> str:
-    kind = KINDS.get(str(body["action"].get("kind")))
+    kind = find_kind(str(body["action"].get("kind")))
     if kind and kind.skips_price_check:
         return f"{body['verdict']} {summary_of(body['action'])}"
     text = f"{body['verdict']} {summary_of(body['action'])} {body['result']}"

@@ -17,6 +17,7 @@ from torchloom_core.config.schema import Config
 from torchloom_core.floor.clock import SystemClock
 from torchloom_core.floor.errors import KernelFailure, SupersededError, TorchloomError
 from torchloom_core.floor.plain_text import RateLimitedLog
+from torchloom_core.live.kernel.actions.kinds import kind_of
 from torchloom_core.live.kernel.kernel import Kernel
 from torchloom_core.live.kernel.plugins.host import ActivePlugins
 from torchloom_core.live.trajectory.reader import Recorded
@@ -36,7 +37,6 @@ from torchloom_core.live.weaver.recovery import same_input
 from torchloom_core.live.weaver.report_watch import ReportWatch
 from torchloom_core.live.weaver.status import describe, describe_knobs
 from torchloom_core.live.weaver.worker_clocks import WorkerClocks
-from torchloom_core.wire.actions import Alert
 from torchloom_core.wire.events import (
     Control,
     CordonOver,
@@ -396,7 +396,9 @@ class Weaver:
                 | Verdict()
             ):
                 level = logging.INFO
-            case Outcome(action=Alert()) | Notice() | PolicyFailed():
+            case Notice() | PolicyFailed():
+                level = logging.WARNING
+            case Outcome(action=action) if kind_of(action).alert_text(action):
                 level = logging.WARNING
             case Outcome(result=result):
                 level = logging.INFO if result == "done" else logging.WARNING

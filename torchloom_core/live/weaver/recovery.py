@@ -6,7 +6,6 @@ was sent. The daemon calls this when it starts.
 """
 
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +18,7 @@ from torchloom_core.live.trajectory.earlier_names import renamed
 from torchloom_core.live.trajectory.layout import META, epoch_folder, epochs
 from torchloom_core.live.trajectory.reader import EpochRecord, Recorded
 from torchloom_core.live.weaver.outbox import AT_KEY, At
+from torchloom_core.wire.capabilities import from_json, json_decoder
 from torchloom_core.wire.codec import UNREADABLE, encode
 from torchloom_core.wire.events import (
     Answered,
@@ -51,7 +51,7 @@ from torchloom_core.wire.requests import Request, ResumeActions, StopActions
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 
-_output_decoder: msgspec.json.Decoder[Output] = msgspec.json.Decoder(Output)
+_output_decoder: msgspec.json.Decoder[Output] = json_decoder(Output)
 
 
 class Inheritance:
@@ -209,11 +209,13 @@ class Inheritance:
 
     def _decode(self, data: bytes, key: str, cls: type[_T]) -> _T:
         try:
-            return msgspec.json.decode(data, type=cls)
+            found: _T = from_json(data, cls)
         except UNREADABLE as error:
-            with suppress(*UNREADABLE):  # a Weaver of an earlier version stored it
-                return msgspec.json.decode(renamed(data), type=cls)
-            raise StateError(f"{self._place}, key {key}: cannot be read: {error}") from None
+            try:  # a Weaver of an earlier version stored it
+                found = from_json(renamed(data), cls)
+            except UNREADABLE:
+                raise StateError(f"{self._place}, key {key}: cannot be read: {error}") from None
+        return found
 
 
 def same_input(message: Any, poison: Recorded) -> bool:

@@ -257,6 +257,9 @@ class SimulatedTrainers:
         """Count granted verdicts that change the run."""
         self.decisions += verdict.granted and kind_of(verdict.action).changes_run
 
+    def uncordon(self, node: str) -> None:
+        """Ignore the end of a cordon: the trainers have no spare nodes."""
+
     def apply(self, action: Action) -> None:
         """Ignore actions without commands."""
 

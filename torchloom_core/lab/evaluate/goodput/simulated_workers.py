@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.interface.arrays import Floats
-from torchloom_core.lab.simulate.answers.answers import ANSWERS
-from torchloom_core.lab.simulate.answers.knob import INTERVAL_KNOB
-from torchloom_core.lab.simulate.model import FleetModel
+from torchloom_core.lab.simulate.answer import answer_of
+from torchloom_core.lab.simulate.model import INTERVAL_KNOB, FleetModel
 from torchloom_core.lab.simulate.records import FleetEvent, Member
 from torchloom_core.live.fleet.sample_table import SampleTable
 from torchloom_core.wire.actions import name_of
@@ -25,6 +24,7 @@ from torchloom_core.wire.messages import (
     Command,
     Exit,
     Hello,
+    Operation,
     WorkerState,
 )
 
@@ -198,17 +198,21 @@ class SimulatedWorkers:
     def _do(self, command: Command) -> str:
         """Do an operation once for all workers that share it; return why not, or ""."""
         operation = command.do
-        answer = ANSWERS[self._kind_of[command.cause]]
+        answer = answer_of(self._kind_of[command.cause])
         of_group = answer.of_group.get(type(operation))
+        of_run = answer.of_run.get(type(operation), _not_simulated)
+        verb = str(operation.__struct_config__.tag)
         group = self._reported[command.worker].group if of_group else ""
-        key = (command.cause, str(operation.__struct_config__.tag), group)
+        key = (command.cause, verb, group)
         if key not in self._done or command.cause == RECONCILE:
             self._done[key] = (
-                of_group(self._model, group)
-                if of_group
-                else answer.of_run[type(operation)](self._model, operation)
+                of_group(self._model, group) if of_group else of_run(self._model, operation)
             )
         return self._done[key]
+
+
+def _not_simulated(model: FleetModel, operation: Operation) -> str:
+    return f"the fleet model does not simulate {operation.__struct_config__.tag}"
 
 
 def _is_same_process(before: Member | None, now: Member) -> bool:

@@ -18,13 +18,14 @@ from torchloom_core.lab.trace.bundle.writer import BundleWriter, refuse_to_repla
 from torchloom_core.lab.trace.recorded.recorded import IncarnationLine, input_line
 from torchloom_core.lab.trace.recorded.recorded_rows import RecordedRows
 from torchloom_core.live.trajectory.reader import EpochRecord, read_epochs
+from torchloom_core.wire.capabilities import json_decoder
 from torchloom_core.wire.codec import UNREADABLE, encode
 from torchloom_core.wire.events import Output
 from torchloom_core.wire.messages import Telemetry
 
 _VALUES_AT_ONCE = 1 << 20
 
-_output: msgspec.json.Decoder[Output] = msgspec.json.Decoder(Output)
+_output: msgspec.json.Decoder[Output] = json_decoder(Output)
 
 
 def from_trajectory(

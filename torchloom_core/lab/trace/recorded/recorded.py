@@ -11,6 +11,7 @@ from torchloom_core.config.schema import Config
 from torchloom_core.floor.errors import MessageError, TraceError
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.bundle.schema import INPUTS
+from torchloom_core.wire.capabilities import json_decoder
 from torchloom_core.wire.codec import UNREADABLE, decode_telemetry, encode_telemetry
 from torchloom_core.wire.events import Input, RecordingGap
 from torchloom_core.wire.limits import Int64
@@ -55,7 +56,7 @@ class RecordedIncarnation(NamedTuple):
 
 
 _first = msgspec.json.Decoder(IncarnationLine)
-_input = msgspec.json.Decoder(InputLine)
+_input = json_decoder(InputLine)
 
 
 def input_line(seq: int, ts_ns: int, message: Telemetry | Input) -> InputLine:

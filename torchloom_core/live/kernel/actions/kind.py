@@ -1,7 +1,7 @@
 """The interface of a kind of action, used by the safety limits, arbiter and execution.
 
-The message of a kind is in :mod:`torchloom_core.wire.actions`; docs/actions.md shows how a kind
-is added.
+The package of a capability has its kind in the module ``kind``; docs/actions.md shows how one is
+added.
 """
 
 from abc import ABC, abstractmethod
@@ -42,7 +42,7 @@ class ActionKind(ABC, Generic[A]):
     Attributes
     ----------
     message : type
-        The struct of :mod:`torchloom_core.wire.actions`.
+        The struct that is proposed.
     operations : tuple of type
         The operations that its stages may send to workers.
     high_impact : bool
@@ -102,6 +102,10 @@ class ActionKind(ABC, Generic[A]):
     def takes(self, action: A) -> frozenset[str]:
         """Return the replica groups that leave without a replacement."""
         return self.moves(action) if self.without_replacement else frozenset()
+
+    def alert_text(self, action: A) -> str:
+        """Return what it reports to people, an empty string if it does not."""
+        return ""
 
     def cordons(self, action: A) -> frozenset[str]:
         """Return the nodes that it cordons."""

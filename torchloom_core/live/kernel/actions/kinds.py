@@ -1,58 +1,28 @@
-"""All kinds of action by name."""
+"""The kinds of action that are installed, each in the package of its capability."""
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
-from torchloom_core.live.kernel.actions.admit import AdmitKind
-from torchloom_core.live.kernel.actions.alert import AlertKind
-from torchloom_core.live.kernel.actions.checkpoint import CheckpointKind
-from torchloom_core.live.kernel.actions.cordon import CordonKind
-from torchloom_core.live.kernel.actions.drain import DrainKind
-from torchloom_core.live.kernel.actions.dump import DumpKind
-from torchloom_core.live.kernel.actions.evict import EvictKind
+from torchloom_core.floor.errors import PluginError
 from torchloom_core.live.kernel.actions.kind import ActionKind
-from torchloom_core.live.kernel.actions.knob import KnobKind
-from torchloom_core.live.kernel.actions.knobs import KnobsKind
-from torchloom_core.live.kernel.actions.landscape import LandscapeKind
-from torchloom_core.live.kernel.actions.migrate import MigrateKind
-from torchloom_core.live.kernel.actions.pause import PauseKind
-from torchloom_core.live.kernel.actions.preview import PreviewKind
-from torchloom_core.live.kernel.actions.probe import ProbeKind
-from torchloom_core.live.kernel.actions.resume import ResumeKind
-from torchloom_core.live.kernel.actions.rewind import RewindKind
-from torchloom_core.live.kernel.actions.uncordon import UncordonKind
 from torchloom_core.wire.actions import Action, name_of, plain_summary
+from torchloom_core.wire.capabilities import find_part
 
-KINDS: Mapping[str, ActionKind[Any]] = {
-    str(kind.message.__struct_config__.tag): kind
-    for kind in (
-        MigrateKind(),
-        AdmitKind(),
-        DrainKind(),
-        EvictKind(),
-        KnobKind(),
-        KnobsKind(),
-        CheckpointKind(),
-        PauseKind(),
-        ResumeKind(),
-        RewindKind(),
-        DumpKind(),
-        ProbeKind(),
-        LandscapeKind(),
-        PreviewKind(),
-        AlertKind(),
-        CordonKind(),
-        UncordonKind(),
-    )
-}
 
-HIGH_IMPACT = frozenset(name for name, kind in KINDS.items() if kind.high_impact)
-"""Names of the kinds that the circuit breaker counts."""
+@cache
+def kind_named(name: str) -> ActionKind[Any]:
+    """Return the kind of this name; raises PluginError if it is not installed or unusable."""
+    module = find_part(name, "kind")
+    kind = getattr(module, "KIND", None)
+    if not isinstance(kind, ActionKind):
+        raise PluginError(f"capability {name}: need KIND in its module kind, an ActionKind")
+    return kind
 
 
 def kind_of(action: Action) -> ActionKind[Any]:
     """Return the kind of an action."""
-    return KINDS[name_of(action)]
+    return kind_named(name_of(action))
 
 
 def target_of(action: Action) -> str:
@@ -60,12 +30,21 @@ def target_of(action: Action) -> str:
     return kind_of(action).target(action)
 
 
+def find_kind(name: str) -> ActionKind[Any] | None:
+    """Return the kind of a recorded action; None if it is not installed here."""
+    try:
+        return kind_named(name)
+    except PluginError:
+        return None
+
+
 def summary_of(action: Mapping[str, Any]) -> str:
     """Return a recorded action as ``migrate group g1`` or ``knob lr = 0.1 on g0-0``.
 
-    An action of another version that cannot be described is returned as kind and subject.
+    An action of another version, or of a capability that is not installed, is returned as kind and
+    subject.
     """
-    kind = KINDS.get(str(action.get("kind")))
+    kind = find_kind(str(action.get("kind")))
     try:
         return kind.describe(action) if kind else plain_summary(action)
     except (KeyError, TypeError, ValueError):  # a field is missing, or is of another type

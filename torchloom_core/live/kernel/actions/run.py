@@ -21,6 +21,9 @@ from torchloom_core.wire.plans import Stage
 NAMED = 3
 """How many workers a message names at most."""
 
+PAUSING = "run"
+"""The target of a pause; a resume has another one, so that it can end an unfinished pause."""
+
 _LEAVING = frozenset({"gone", "left", "draining"})
 
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from torchloom_core.config import schema
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.live.kernel.actions.kind import GROUP, ActionKind
-from torchloom_core.live.kernel.actions.kinds import HIGH_IMPACT, kind_of
+from torchloom_core.live.kernel.actions.kinds import find_kind, kind_of
 from torchloom_core.wire.actions import Action, name_of
 from torchloom_core.wire.events import Proposal
 from torchloom_core.wire.plans import Granted
@@ -175,7 +175,8 @@ def breaker(case: Case) -> str:
         return ""
     rule = case.limits.breaker
     within = case.within(round(rule.window_s * SECOND_NS))
-    recent = [grant for grant in within if grant.action in HIGH_IMPACT]
+    kinds = [(grant, find_kind(grant.action)) for grant in within]
+    recent = [grant for grant, kind in kinds if kind and kind.high_impact]
     failures = sum(grant.failed for grant in recent)
     if failures >= rule.failures:
         return (

@@ -1,0 +1,21 @@
+"""Checkpoint: workers save at their next step boundary."""
+
+import msgspec
+
+from torchloom_core.wire.actions import Action
+from torchloom_core.wire.limits import Target
+
+
+class SaveCheckpoint(
+    msgspec.Struct, Action, frozen=True, kw_only=True, tag_field="kind", tag="checkpoint"
+):
+    """Save a checkpoint now, in one group or, when ``group`` is None, in all.
+
+    Examples
+    --------
+    >>> from torchloom_core.plugin import SaveCheckpoint
+    >>> SaveCheckpoint(), SaveCheckpoint(group="g1")
+    (SaveCheckpoint(group=None), SaveCheckpoint(group='g1'))
+    """
+
+    group: Target | None = None

@@ -1,0 +1,34 @@
+"""``torchloom cordon``."""
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from torchloom_core.capabilities.cordon import CordonNode
+from torchloom_core.cli.options import Connection
+from torchloom_core.cli.times import Duration
+from torchloom_core.cli.weaver_client import propose
+
+_HERE = Connection()
+
+
+def cordon(
+    node: str,
+    /,
+    *,
+    lasts: Annotated[Duration | None, Parameter(name="--for")] = None,
+    connection: Connection = _HERE,
+) -> None:
+    """Cordon a node: torchLoom uses no standby on it; workers there keep training.
+
+    If a node is cordoned twice, the longer cordon applies.
+
+    Parameters
+    ----------
+    node
+        Name of the node.
+    lasts
+        Duration, such as 2d or 1h30m. Default: until torchloom uncordon.
+    """
+    lasts_s = None if lasts is None else lasts.total_seconds()
+    propose(CordonNode(node=node, lasts_s=lasts_s), 0.0, connection)

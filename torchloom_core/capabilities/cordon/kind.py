@@ -1,0 +1,55 @@
+"""Cordon: no worker is started on a node, for a time or until it is uncordoned."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torchloom_core.capabilities.cordon import CordonNode
+from torchloom_core.floor.clock import SECOND_NS, moment_text
+from torchloom_core.floor.suggest import nearest
+from torchloom_core.live.fleet.cordons import Cordons
+from torchloom_core.live.kernel.actions.kind import ActionKind
+from torchloom_core.live.kernel.actions.run import Run
+from torchloom_core.wire.plans import Plan
+
+
+class CordonKind(ActionKind[CordonNode]):
+    """Of two cordons of a node the longer one counts; present workers stay."""
+
+    message = CordonNode
+    is_alarm = True
+
+    def cordons(self, action: CordonNode) -> frozenset[str]:
+        """Return the node."""
+        return frozenset({action.node})
+
+    def obstacle(self, action: CordonNode, run: Run) -> str:
+        """Refuse to shorten a cordon: a policy must not undo a person's."""
+        node, cordons = action.node, run.fleet.cordons
+        if cordons.lasts(node, action.lasts_s, run.now_ns):
+            end_ns = cordons.until_ns.get(node)
+            if end_ns is None:
+                return f"node {node} is already cordoned, without an end"
+            end = moment_text(end_ns // SECOND_NS * SECOND_NS)
+            return f"node {node} is already cordoned, until {end}"
+        nodes = run.fleet.nodes()
+        need = "need a node that has had a worker or a reported fault"
+        return "" if node in nodes else f"{need}, was {node!r}{nearest(node, nodes)}"
+
+    def at_once(self, action: CordonNode, cordons: Cordons, now_ns: int) -> None:
+        """Cordon the node."""
+        cordons.add(action.node, action.lasts_s, now_ns)
+
+    def summary(self, action: CordonNode, plan: Plan, run: Run) -> str:
+        """Return the node, and for how long it is cordoned."""
+        return f"{action.node} cordoned{_for(action.lasts_s)}"
+
+    def describe(self, action: Mapping[str, Any]) -> str:
+        """Return ``cordon node n7 for 3600 s``."""
+        return f"cordon node {action['node']}{_for(action.get('lasts_s'))}"
+
+
+def _for(lasts_s: float | None) -> str:
+    return f" for {lasts_s:.0f} s" if lasts_s else ""
+
+
+KIND = CordonKind()

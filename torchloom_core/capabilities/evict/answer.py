@@ -1,0 +1,15 @@
+"""An eviction on the fleet model, where no group hangs: the group leaves as in a drain."""
+
+from torchloom_core.lab.simulate.answer import FleetAnswer
+from torchloom_core.lab.simulate.model import FleetModel
+from torchloom_core.wire.messages import Cut, Join, Terminate
+
+
+def cut(model: FleetModel, group: str) -> str:
+    """Do nothing, as no group waits for the evicted one."""
+    return ""
+
+
+ANSWER = FleetAnswer(
+    of_group={Cut: cut, Join: FleetModel.join, Terminate: FleetModel.drain},
+)

@@ -1,0 +1,13 @@
+"""A pause on the fleet model: the run pauses after its current phase."""
+
+from torchloom_core.lab.simulate.answer import FleetAnswer
+from torchloom_core.lab.simulate.model import FleetModel
+from torchloom_core.wire.messages import Pause
+
+
+def wait(model: FleetModel, operation: Pause) -> str:
+    """Pause the run."""
+    return model.pause()
+
+
+ANSWER = FleetAnswer(of_run={Pause: wait})

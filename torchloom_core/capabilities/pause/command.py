@@ -1,0 +1,19 @@
+"""``torchloom pause``."""
+
+from torchloom_core.capabilities.pause import PauseRun
+from torchloom_core.cli.options import Connection, Wait
+from torchloom_core.cli.weaver_client import propose
+
+_HERE = Connection()
+_WAIT_S = 60.0
+
+
+def pause(*, wait: Wait = _WAIT_S, connection: Connection = _HERE) -> None:
+    """Pause every worker at its next step boundary.
+
+    Under torchft all workers pause at the same step. Elsewhere each pauses at its own next step;
+    if the steps differ, the pause is undone within two seconds and can be repeated. The pause
+    lasts until torchloom resume, torchloom actions stop or the end of the Weaver, and under
+    torchft for at most 0.8 of the Manager's quorum_timeout.
+    """
+    propose(PauseRun(), wait, connection)

@@ -1,0 +1,13 @@
+"""A resume on the fleet model: the paused run continues."""
+
+from torchloom_core.lab.simulate.answer import FleetAnswer
+from torchloom_core.lab.simulate.model import FleetModel
+from torchloom_core.wire.messages import Resume
+
+
+def go_on(model: FleetModel, operation: Resume) -> str:
+    """Resume the run."""
+    return model.resume()
+
+
+ANSWER = FleetAnswer(of_run={Resume: go_on})

@@ -1,0 +1,28 @@
+"""Rewind: all ranks return to the last checkpoint at one step, and skip batches from there."""
+
+from typing import Annotated
+
+import msgspec
+
+from torchloom_core.wire.actions import Action
+
+
+class RewindRun(
+    msgspec.Struct,
+    Action,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    tag_field="kind",
+    tag="rewind",
+):
+    """All ranks return to the last checkpoint at one step, and ``skip`` batches from there.
+
+    Examples
+    --------
+    >>> from torchloom_core.plugin import RewindRun
+    >>> RewindRun(skip=200)
+    RewindRun(skip=200)
+    """
+
+    skip: Annotated[int, msgspec.Meta(ge=0, le=2**53)] = 0

@@ -1,0 +1,39 @@
+"""Rewind: all ranks return to the last checkpoint at one step, and skip batches from there."""
+
+from torchloom_core.capabilities.rewind import RewindRun
+from torchloom_core.floor.suggest import listed
+from torchloom_core.live.kernel.actions.fenced import cannot_agree, fenced_stages
+from torchloom_core.live.kernel.actions.kind import ActionKind, Stages
+from torchloom_core.live.kernel.actions.run import NAMED, Run
+from torchloom_core.wire.messages import FencedChange, Rewind
+from torchloom_core.wire.plans import Plan, landed_text, workers_text
+
+
+class RewindKind(ActionKind[RewindRun]):
+    """The script's own function loads the checkpoint."""
+
+    message = RewindRun
+    operations = (FencedChange,)
+    high_impact = True
+
+    def obstacle(self, action: RewindRun, run: Run) -> str:
+        """Refuse where a rank cannot rewind, or not at the same step as the others."""
+        if problem := cannot_agree("a rewind", run):
+            return problem
+        unable = sorted(set(run.voters()).difference(run.able(run.voters(), "rewind")))
+        if not unable:
+            return ""
+        names = listed([run.fleet.hello[row].worker for row in unable], NAMED)
+        return f"{names} cannot rewind: need a function registered with loom.on_rewind"
+
+    def stages(self, action: RewindRun, run: Run) -> Stages:
+        """Return the one stage for all ranks that can agree."""
+        return fenced_stages(Rewind(skip=action.skip), run)
+
+    def summary(self, action: RewindRun, plan: Plan, run: Run) -> str:
+        """Return how many workers rewound, and at which step."""
+        skipped = f", skipping {action.skip} batches" if action.skip else ""
+        return f"{workers_text(plan)} rewound{landed_text(plan)}{skipped}"
+
+
+KIND = RewindKind()

@@ -1,0 +1,44 @@
+"""How the fleet model carries out one kind of action."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from torchloom_core.lab.simulate.model import FleetModel
+from torchloom_core.wire.capabilities import find_part
+
+OfGroup = Callable[[FleetModel, str], str]
+"""``(model, group)`` does an operation for a replica group; returns "" or why it was not done."""
+
+OfRun = Callable[[FleetModel, Any], str]
+"""``(model, operation)`` does an operation for the whole run; returns "" or why it was not done."""
+
+
+def nothing(model: FleetModel, action: Any) -> None:
+    """Leave the fleet as it is."""
+
+
+@dataclass(frozen=True)
+class FleetAnswer:
+    """The fleet model's implementation of one kind of action.
+
+    Attributes
+    ----------
+    of_group, of_run : mapping of type to callable
+        Implementation of each operation: called once for all workers of a group, or of the run,
+        that get it for the same cause. Kinds of action may implement an operation differently.
+    done : callable
+        ``(model, action)`` is called when the Weaver has carried out the action without commands.
+    """
+
+    of_group: Mapping[type, OfGroup] = field(default_factory=dict)
+    of_run: Mapping[type, OfRun] = field(default_factory=dict)
+    done: Callable[[FleetModel, Any], None] = nothing
+
+
+@cache
+def answer_of(name: str) -> FleetAnswer:
+    """Return the answer to a kind of action; without one, its operations are refused."""
+    module = find_part(name, "answer")
+    return FleetAnswer() if module is None else module.ANSWER

@@ -1,1 +1,0 @@
-"""What the fleet model does for each kind of action, one module each."""

@@ -1,7 +1,0 @@
-"""A drain on the fleet model: the group leaves in order, and its nodes are inspected."""
-
-from torchloom_core.lab.simulate.answers.answer import FleetAnswer
-from torchloom_core.lab.simulate.model import FleetModel
-from torchloom_core.wire.messages import Drain
-
-ANSWER = FleetAnswer(of_group={Drain: FleetModel.drain})

@@ -1,0 +1,158 @@
+"""The installed capabilities, found by entry points in the group ``torchloom.capabilities``.
+
+An entry point's name is the ``kind`` of its action, its value the package that defines it.
+Messages with an action or an operation are decoded by what is installed; any other is refused by
+name.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any, TypeVar
+
+import msgspec
+
+from torchloom_core.floor.errors import PluginError
+from torchloom_core.floor.suggest import nearest
+from torchloom_core.wire import messages
+from torchloom_core.wire.actions import Action
+from torchloom_core.wire.messages import Operation
+
+GROUP = "torchloom.capabilities"
+
+_OWN = "torchloom_core.capabilities."
+_log = logging.getLogger("torchloom")
+_T = TypeVar("_T")
+
+
+@cache
+def installed() -> Mapping[str, str]:
+    """Return the package of each capability by the name of its action, sorted by name.
+
+    A name that is taken twice keeps torchLoom's own package, else the first by package name.
+    """
+    from importlib.metadata import entry_points  # costs 10 ms, which importing a trainer need not
+
+    points = [(point.name, point.value) for point in entry_points(group=GROUP)]
+    found: dict[str, str] = {}
+    for name, package in sorted(points, key=lambda at: (at[0], not at[1].startswith(_OWN), at[1])):
+        if found.setdefault(name, package) != package:
+            _log.warning("capability %s of %s: %s already has it", name, package, found[name])
+    return found
+
+
+def find_part(name: str, part: str) -> ModuleType | None:
+    """Return a module of a capability, such as ``kind``; None if it has none.
+
+    Raises
+    ------
+    PluginError
+        If the capability is not installed, or its module raises.
+    """
+    package = _package_of(name)
+    try:
+        spec = find_spec(f"{package}.{part}")
+        return None if spec is None else import_module(f"{package}.{part}")
+    except Exception as error:  # noqa: BLE001 - the code of anyone's package
+        raise PluginError(f"capability {name}: {package}.{part}: {error!r}") from None
+
+
+@cache
+def action_type(name: str) -> type[Action]:
+    """Return the action of this kind.
+
+    Raises
+    ------
+    PluginError
+        If no capability has it, or its package raises or does not define it.
+    """
+    package = _package_of(name)
+    for found in _structs(_load(name, package), Action):
+        if found.__struct_config__.tag == name:
+            return found
+    raise PluginError(f"capability {name}: {package}: need an action of that kind, was none")
+
+
+@cache
+def operation_type(verb: str) -> type[Operation]:
+    """Return the operation with this verb, torchLoom's own or a capability's.
+
+    Raises
+    ------
+    PluginError
+        If there is none.
+    """
+    for found in _structs(messages, Operation):
+        if found.__struct_config__.tag == verb:
+            return found
+    for name, package in installed().items():
+        try:
+            theirs = list(_structs(_load(name, package), Operation))
+        except PluginError as error:
+            _log.warning("%s", error)
+            continue
+        for found in theirs:
+            if found.__struct_config__.tag == verb:
+                return found
+    raise PluginError(f"unknown operation {verb!r}: no installed capability has it")
+
+
+def decode_open(wanted: type[Any], plain: Any) -> Any:
+    """Return the action or operation in plain data: the ``dec_hook`` of msgspec's decoders.
+
+    Raises
+    ------
+    ValueError
+        If no installed capability has it, or a field is wrong.
+    """
+    kind: type[Action] | type[Operation]
+    try:
+        if wanted is Action:
+            kind = action_type(_tag(plain, "kind"))
+        elif wanted is Operation:
+            kind = operation_type(_tag(plain, "verb"))
+        else:
+            raise NotImplementedError(wanted)
+        return msgspec.convert(plain, kind, dec_hook=decode_open)
+    except (PluginError, msgspec.ValidationError) as error:  # msgspec adds where it is to others
+        raise ValueError(str(error)) from None
+
+
+def from_json(data: bytes, kind: Any) -> Any:
+    """Return the message of this kind in ``data``; raises as ``msgspec.json.decode``."""
+    return msgspec.json.decode(data, type=kind, dec_hook=decode_open)
+
+
+def json_decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    """Return the decoder of messages that may have actions and operations."""
+    return msgspec.json.Decoder(kind, dec_hook=decode_open)
+
+
+def _package_of(name: str) -> str:
+    try:
+        return installed()[name]
+    except KeyError:
+        raise PluginError(f"unknown action {name!r}{nearest(name, installed())}") from None
+
+
+def _load(name: str, package: str) -> ModuleType:
+    try:
+        return import_module(package)
+    except Exception as error:  # noqa: BLE001 - the code of anyone's package
+        raise PluginError(f"capability {name}: {package}: {error!r}") from None
+
+
+def _structs(module: ModuleType, base: type[_T]) -> Iterator[type[_T]]:
+    for found in vars(module).values():
+        if isinstance(found, type) and issubclass(found, base) and found is not base:
+            yield found
+
+
+def _tag(plain: Any, field: str) -> str:
+    tag = plain.get(field) if isinstance(plain, Mapping) else None
+    if isinstance(tag, str):
+        return tag
+    raise ValueError(f"need an object with a text {field!r}")
