@@ -84,10 +84,11 @@ async def test_events_arrive_in_order_with_their_place_in_the_record(recorder):
     assert second.event.node == "n2"
 
 
-async def test_other_events_and_notices_about_effectors_are_not_sent(recorder):
+async def test_other_events_and_notices_that_would_come_without_end_are_not_sent(recorder):
     recorder.subscriptions = (Subscription(Notice),)
     outbox = Outbox(recorder)
-    outbox.take(Notice(kind="effector", text=""), 1, 1, 0)
+    for kind in ("effector", "stranger"):
+        outbox.take(Notice(kind=kind, text=""), 1, 1, 0)
     assert await outbox.deliver("n1") == []
 
 

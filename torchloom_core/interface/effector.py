@@ -14,6 +14,9 @@ Event = Verdict | Outcome | CordonOver | Notice
 BUILT_IN = ("workers", "lighthouse")
 """The Weaver's own targets, which have no table in the config."""
 
+_NOT_SENT = (EFFECTOR, "stranger")
+"""Kinds of notices that no effector gets: those on effectors, and one repeated at each tick."""
+
 
 class Subscription(msgspec.Struct, frozen=True):
     """A kind of event that an effector gets.
@@ -44,7 +47,7 @@ class Subscription(msgspec.Struct, frozen=True):
         if not isinstance(event, self.event):
             return False
         if isinstance(event, Notice):
-            return event.kind != EFFECTOR
+            return event.kind not in _NOT_SENT
         action: Any = getattr(event, "action", None)
         return not self.actions or action.__struct_config__.tag in self.actions
 

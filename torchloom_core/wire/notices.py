@@ -10,7 +10,7 @@ from torchloom_core.wire.limits import MAX_WORKERS
 from torchloom_core.wire.messages import Exit, Hello
 
 EFFECTOR = "effector"
-"""The kind of notices about effectors. No effector gets them: each failure would bring another."""
+"""The kind of notices about effectors."""
 
 
 def of_unregistered(worker: str) -> Notice:

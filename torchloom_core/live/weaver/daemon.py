@@ -6,7 +6,8 @@
 import asyncio
 import logging
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,11 +28,11 @@ from torchloom_core.live.transport import NatsBus
 from torchloom_core.live.transport.security.enrolment import Enrolment
 from torchloom_core.live.weaver.admission import admitted
 from torchloom_core.live.weaver.deadline_guard import DeadlineGuard
-from torchloom_core.live.weaver.effector_outbox import EffectorOutbox
+from torchloom_core.live.weaver.effectors import Effectors
 from torchloom_core.live.weaver.epoch_rise import EpochWatch
 from torchloom_core.live.weaver.operator_service import OperatorService
 from torchloom_core.live.weaver.outbox import Outbox
-from torchloom_core.live.weaver.predictor_runner import forecast
+from torchloom_core.live.weaver.predictor_runner import PredictorRunner
 from torchloom_core.live.weaver.recording import Recording
 from torchloom_core.live.weaver.recovery import same_input
 from torchloom_core.live.weaver.report_watch import ReportWatch
@@ -65,11 +66,10 @@ from torchloom_core.wire.messages import (
 )
 from torchloom_core.wire.operator import Page, Status
 from torchloom_core.wire.requests import Request
-from torchloom_core.wire.steering import LighthouseView, Steer
+from torchloom_core.wire.steering import LighthouseView
 
 log = logging.getLogger(__name__)
 
-_PREDICTOR_PATIENCE_S = 60.0
 _GOODBYE_S = 5.0
 _CLOCK_S = 5.0
 """A wall clock that was set by more than this is reported."""
@@ -102,7 +102,9 @@ class Weaver:
         self._reports = ReportWatch(self._kernel, clock, bus.reports_taken_until_ns, self.enter)
         self._enrolment: Enrolment | None = None
         self._poison: Recorded | None = None
-        self._forecasts: set[asyncio.Task[None]] = set()
+        self._forecasts = PredictorRunner(
+            plugins.predictors, self._kernel.predictor_view, self.enter
+        )
         self._limited_log = RateLimitedLog(log, clock.now_ns)
         warn = self._limited_log.add
         self._clocks = WorkerClocks(warn)
@@ -113,22 +115,14 @@ class Weaver:
             withheld=lambda commands: self.enter(Withheld(commands=commands)),
             moved=self._clocks.moved,
         )
-        self._effectors = [
-            EffectorOutbox(active, config.run.name, epoch, self._outbox.stored, self.enter)
-            for active in plugins.effectors
-        ]
+        self._effectors = Effectors(
+            bus, self._outbox, plugins.effectors, config.run.name, epoch, self.enter
+        )
         self._epochs = EpochWatch(epoch, believed, bus.newest_epoch, self._end, warn)
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.operator_service = OperatorService(
             epoch, self.enter, self.status, partial(describe_knobs, self._kernel)
         )
-        # What does not wait for the state to be stored; commands to workers do, in the outbox.
-        self._routes: Mapping[type[Output], Callable[[Any], None]] = {
-            Reply: self.operator_service.reply,
-            PauseChanged: self._publish_pause,
-            Steer: bus.steer,
-            ForecastWanted: self._begin_forecast,
-        }
 
     # --- inputs ---
 
@@ -210,30 +204,21 @@ class Weaver:
     def _post(self, outputs: Sequence[Output]) -> None:
         # Recorded before it is sent: no action is missing from the trajectory.
         self._trajectory.flush()
-        self._outbox.post(outputs, self._kernel.changes(), self._kernel.seq)
-        seq, ts_ns = self._kernel.seq, self._kernel.run.now_ns
-        for number, output in enumerate(outputs, start=1):
+        kernel = self._kernel
+        self._effectors.post(outputs, kernel.changes(), kernel.seq, kernel.run.now_ns)
+        for output in outputs:
             self._log(output)
-            if route := self._routes.get(type(output)):
-                route(output)
-            for effector in self._effectors:
-                effector.take(output, seq, number, ts_ns)
+            match output:
+                case Reply():
+                    self.operator_service.reply(output)
+                case PauseChanged(over=over):
+                    self._publish_pause(over)
+                case ForecastWanted():
+                    self._forecasts.begin(output)
 
-    def _publish_pause(self, changed: PauseChanged | None = None) -> None:
-        verdict, over = self._kernel.run.pauses.verdict, changed.over if changed else ""
-        run = self._config.run.name
+    def _publish_pause(self, over: str = "") -> None:
+        verdict, run = self._kernel.run.pauses.verdict, self._config.run.name
         self._bus.publish_pause(PauseState(run=run, epoch=self._epoch, verdict=verdict, over=over))
-
-    def _begin_forecast(self, wanted: ForecastWanted) -> None:
-        task = asyncio.create_task(self._forecast(wanted))
-        self._forecasts.add(task)
-        task.add_done_callback(self._forecasts.discard)
-
-    async def _forecast(self, wanted: ForecastWanted) -> None:
-        predictor = self._plugins.predictors[wanted.predictor]
-        view = self._kernel.predictor_view(wanted.predictor)
-        patience_s = max(_PREDICTOR_PATIENCE_S, predictor.every_s)
-        self.enter(await forecast(wanted.id, wanted.predictor, predictor, view, patience_s))
 
     # --- the loop ---
 
@@ -298,33 +283,26 @@ class Weaver:
             If the broker refuses the state, another Weaver took over the run, or the kernel
             failed at an input.
         """
-        sending = asyncio.create_task(self._outbox.run())
+        sending = asyncio.create_task(self._effectors.run())
         ticking = asyncio.create_task(self._tick_forever())
         repeating = asyncio.create_task(self._repeat_pause())
         stopping = asyncio.create_task(stop.wait())
-        delivering = [asyncio.create_task(effector.run()) for effector in self._effectors]
         try:
             ends: set[asyncio.Future[Any]] = {sending, ticking, repeating, stopping, self._over}
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             for end in (self._over, ticking, repeating, sending):
                 if end.done():
                     end.result()
-            await self._say_goodbye()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._effectors.drained(), _GOODBYE_S)
         finally:
-            tasks = {sending, ticking, repeating, stopping, *delivering, *self._forecasts}
+            self._forecasts.cancel()
+            tasks = {sending, ticking, repeating, stopping}
             for pending in tasks:
                 pending.cancel()
             self._kernel.run.pauses.end("the Weaver ended")
             self._publish_pause()
             await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _say_goodbye(self) -> None:
-        """Wait for what is still to be sent."""
-        outboxes: list[Outbox | EffectorOutbox] = [self._outbox, *self._effectors]
-        drained = {asyncio.create_task(outbox.drained()) for outbox in outboxes}
-        _, late = await asyncio.wait(drained, timeout=_GOODBYE_S)
-        for task in late:
-            task.cancel()
 
     async def _tick_forever(self) -> None:
         loop = asyncio.get_running_loop()

@@ -7,8 +7,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from itertools import count
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
@@ -69,6 +70,20 @@ class _Approval(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     session: SessionName = ""
 
 
+_REQUESTS: dict[str, tuple[Any, Callable[[Any], Want]]] = {
+    "knob.set": (KnobSet, lambda m: Propose(action=m.action(), sure=m.sure)),
+    "knob.unset": (KnobUnset, lambda m: ForgetKnob(knob=m.knob, worker=m.worker)),
+    "propose": (_Proposal, lambda m: Propose(action=m.action, sure=m.sure)),
+    "approve": (_Approval, lambda m: Approve(proposal=m.proposal)),
+    "deny": (_Denial, lambda m: Deny(proposal=m.proposal, reason=m.reason)),
+    "actions.resume": (FromSession, lambda m: ResumeActions()),
+    "annotate": (Annotation, lambda m: Annotate(text=m.text)),
+    "control.take": (ControlTaken, lambda m: TakeControl(lease_s=m.lease_s, force=m.force)),
+    "control.release": (FromSession, lambda m: ReleaseControl()),
+}
+"""The message of each verb that changes something, and what it requests of the kernel."""
+
+
 class OperatorService:
     """Turns requests into kernel inputs and waits for the kernel's reply.
 
@@ -102,16 +117,8 @@ class OperatorService:
         return {
             "status": self._on_status,
             "knobs": self._on_knobs,
-            "knob.set": self._on_knob_set,
-            "knob.unset": self._on_knob_unset,
-            "propose": self._on_propose,
-            "approve": self._on_approve,
-            "deny": self._on_deny,
             "actions.stop": self._on_stop,
-            "actions.resume": self._on_resume,
-            "annotate": self._on_annotate,
-            "control.take": self._on_control_take,
-            "control.release": self._on_control_release,
+            **{verb: partial(self._on_request, verb) for verb in _REQUESTS},
         }
 
     def reply(self, reply: Reply) -> None:
@@ -126,53 +133,17 @@ class OperatorService:
     async def _on_knobs(self, body: bytes, by: str) -> bytes:
         return codec.encode(self._knobs(_page(body, "knobs")))
 
-    async def _on_knob_set(self, body: bytes, by: str) -> bytes:
-        message = codec.decode_json(KnobSet, body, "knob.set")
-        want = Propose(action=message.action(), sure=message.sure)
-        return await self._submit(want, by, message.session, message.id)
-
-    async def _on_knob_unset(self, body: bytes, by: str) -> bytes:
-        message = codec.decode_json(KnobUnset, body, "knob.unset")
-        want = ForgetKnob(knob=message.knob, worker=message.worker)
-        return await self._submit(want, by, message.session, message.id)
-
-    async def _on_propose(self, body: bytes, by: str) -> bytes:
-        message = codec.decode_json(_Proposal, body, "propose")
-        want = Propose(action=message.action, sure=message.sure)
-        return await self._submit(want, by, message.session, message.id)
-
-    async def _on_approve(self, body: bytes, by: str) -> bytes:
-        message = codec.decode_json(_Approval, body, "approve")
-        return await self._submit(
-            Approve(proposal=message.proposal), by, message.session, message.id
-        )
-
-    async def _on_deny(self, body: bytes, by: str) -> bytes:
-        message = codec.decode_json(_Denial, body, "deny")
-        want = Deny(proposal=message.proposal, reason=message.reason)
-        return await self._submit(want, by, message.session, message.id)
+    async def _on_request(self, verb: str, body: bytes, by: str) -> bytes:
+        cls, want_of = _REQUESTS[verb]
+        message = codec.decode_json(cls, body or b"{}", verb)
+        called = getattr(message, "id", "")
+        return await self._submit(want_of(message), by, message.session, called)
 
     async def _on_stop(self, body: bytes, by: str) -> bytes:
         session = ""
         with suppress(MessageError):  # the kill switch works with any body
-            session = _session(body, "actions.stop")
+            session = codec.decode_json(FromSession, body or b"{}", "actions.stop").session
         return await self._submit(StopActions(), by, session)
-
-    async def _on_resume(self, body: bytes, by: str) -> bytes:
-        return await self._submit(ResumeActions(), by, _session(body, "actions.resume"))
-
-    async def _on_annotate(self, body: bytes, by: str) -> bytes:
-        note = codec.decode_json(Annotation, body, "annotate")
-        return await self._submit(Annotate(text=note.text), by, note.session, note.id)
-
-    async def _on_control_take(self, body: bytes, by: str) -> bytes:
-        message = codec.decode_json(ControlTaken, body, "control.take")
-        return await self._submit(
-            TakeControl(lease_s=message.lease_s, force=message.force), by, message.session
-        )
-
-    async def _on_control_release(self, body: bytes, by: str) -> bytes:
-        return await self._submit(ReleaseControl(), by, _session(body, "control.release"))
 
     async def _submit(self, want: Want, by: str, session: str, called: str = "") -> bytes:
         number = f"r{self._epoch}.{next(self._numbers)}"
@@ -188,7 +159,3 @@ class OperatorService:
 
 def _page(body: bytes, verb: str) -> Page:
     return codec.decode_json(Page, body, verb) if body else Page()
-
-
-def _session(body: bytes, verb: str) -> str:
-    return codec.decode_json(FromSession, body, verb).session if body else ""
