@@ -223,6 +223,25 @@ def test_an_approval_is_checked_against_the_present_limits():
     assert (verdict.granted, verdict.rule) == (False, "kill_switch")
 
 
+def test_a_persons_no_lasts_for_the_cooldown_unless_the_confidence_rises():
+    tested = wait_for_a_person(confidence=0.8)
+    assert tested.refuse("p1.1", "not now", NOW_NS).rule == "person"
+    for policy, confidence, after_s, rule in (
+        ("p", 0.8, 59.99, "cooldown"),
+        ("p", 0.8, 60.0, "approval"),
+        ("p", 0.81, 3.0, "approval"),
+        ("other", 0.8, 3.0, "approval"),
+    ):
+        now_ns = NOW_NS + round(after_s * SECOND_NS)
+        repeat = candidate(MIGRATE, 2, policy=policy, confidence=confidence, ts_ns=now_ns)
+        (verdict,) = decide(tested, [repeat], now_ns=now_ns)
+        assert verdict.rule == rule
+        if rule == "cooldown":
+            assert verdict.reason == "need 60 s after a person denied it, was 59.9 s"
+        else:
+            tested.withdraw("p1.2", "lapsed", "")
+
+
 def test_only_one_proposal_per_target_waits():
     tested = wait_for_a_person()
     (verdict,) = decide(tested, [candidate(MIGRATE, 2)])

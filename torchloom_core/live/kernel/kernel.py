@@ -389,7 +389,7 @@ class Kernel:
             why = f"denied by {request.requester}"
             why += f": {request.want.reason}" if request.want.reason else ""
             text = f"{proposal_id} is denied"
-            denied = self.arbiter.withdraw(proposal_id, PERSON, why)
+            denied = self.arbiter.refuse(proposal_id, why, self.run.now_ns)
             return [denied, Reply(request=request.id, ok=True, text=text)]
         outputs = self._withdraw_lapsed(proposal_id, self._view())
         if proposal_id in self.arbiter.waiting:

@@ -10,9 +10,15 @@ from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.floor.persistent_table import PersistentTable
 from torchloom_core.live.dispatch.candidate import Candidate
 from torchloom_core.live.kernel.actions.kinds import target_of
-from torchloom_core.live.kernel.arbiter.limits import PERSON_LIMITS, POLICY_LIMITS, Case, Situation
+from torchloom_core.live.kernel.arbiter.limits import (
+    PERSON_LIMITS,
+    POLICY_LIMITS,
+    Case,
+    Refusal,
+    Situation,
+)
 from torchloom_core.wire.actions import name_of
-from torchloom_core.wire.events import Verdict
+from torchloom_core.wire.events import Proposed, Verdict
 from torchloom_core.wire.plans import Granted
 from torchloom_core.wire.requests import PERSON, UNWEIGHED
 
@@ -27,6 +33,7 @@ class Arbiter:
         self._memory_ns = round(_memory_s(limits) * SECOND_NS)
         self.grants: PersistentTable[Granted] = PersistentTable("grant")
         self.waiting: dict[str, Candidate] = {}
+        self._refusals: dict[tuple[str, str, str], Refusal] = {}
 
     def decide(
         self, candidates: Iterable[Candidate], situation: Situation, now_ns: int
@@ -72,6 +79,18 @@ class Arbiter:
         """
         return self.waiting.pop(proposal_id).denied(rule, reason)
 
+    def refuse(self, proposal_id: str, reason: str, now_ns: int) -> Verdict:
+        """Deny a waiting proposal for a person; a repeat is subject to the cooldown.
+
+        Raises
+        ------
+        KeyError
+            If no such proposal waits.
+        """
+        proposed = self.waiting[proposal_id].proposed
+        self._refusals[_kind(proposed)] = Refusal(now_ns, proposed.proposal.confidence)
+        return self.withdraw(proposal_id, PERSON, reason)
+
     def approve(self, proposal_id: str, by: str, situation: Situation, now_ns: int) -> Verdict:
         """Decide a waiting proposal that the person ``by`` has approved.
 
@@ -100,6 +119,7 @@ class Arbiter:
             now_ns=now_ns,
             limits=self._limits,
             past=self.grants.values(),
+            refusal=self._refusals.get(_kind(proposed)),
             situation=situation,
         )
         unweighed = proposed.policy in UNWEIGHED
@@ -153,6 +173,12 @@ class Arbiter:
             self.grants[grant.verdict] = msgspec.structs.replace(
                 grant, ts_ns=min(grant.ts_ns, now_ns)
             )
+
+
+def _kind(proposed: Proposed) -> tuple[str, str, str]:
+    """Return what a repeat of the proposal has in common with it."""
+    action = proposed.proposal.action
+    return proposed.policy, target_of(action), name_of(action)
 
 
 def _memory_s(limits: schema.Arbiter) -> float:

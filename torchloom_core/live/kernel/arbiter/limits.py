@@ -6,7 +6,7 @@ verdict's rule.
 
 from collections.abc import Callable, Collection, Set
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from torchloom_core.config import schema
 from torchloom_core.floor.clock import SECOND_NS
@@ -48,6 +48,13 @@ class Situation(Protocol):
         """Return the cordoned nodes."""
 
 
+class Refusal(NamedTuple):
+    """A person's denial of a proposal: when, and the confidence that the proposal had."""
+
+    ts_ns: int
+    confidence: float
+
+
 @dataclass(frozen=True)
 class Case:
     """One proposal before the limits."""
@@ -58,6 +65,7 @@ class Case:
     now_ns: int
     limits: schema.Arbiter
     past: Collection[Granted]
+    refusal: Refusal | None
     situation: Situation
 
     @property
@@ -84,6 +92,10 @@ class Case:
     def rule(self) -> schema.ActionRule:
         """The config of this kind of action."""
         return self.limits.actions.get(self.name, schema.ActionRule())
+
+    def ago_s(self, ts_ns: int) -> float:
+        """Return how long ago this was; rounded down, so that it never shows as a needed time."""
+        return (self.now_ns - ts_ns) // (SECOND_NS // 10) / 10
 
     def within(self, window_ns: int) -> list[Granted]:
         """Return the grants of the last ``window_ns``."""
@@ -133,14 +145,21 @@ def in_progress(case: Case) -> str:
 
 
 def cooldown(case: Case) -> str:
-    """Deny the same action on the same target within the cooldown."""
+    """Deny the same action on the same target within the cooldown.
+
+    Within that time after a person's denial, also deny repeats with no more confidence.
+    """
     rest_s = case.limits.cooldown_s if case.rule.cooldown_s is None else case.rule.cooldown_s
     target, name = case.target, case.name
     for grant in case.within(round(rest_s * SECOND_NS)):
         if grant.target == target and grant.action == name:
-            # Rounded down, so that a time that is too short never shows as the needed one.
-            ago_s = (case.now_ns - grant.ts_ns) // (SECOND_NS // 10) / 10
+            ago_s = case.ago_s(grant.ts_ns)
             return f"need {rest_s:g} s after the last {name} of {target}, was {ago_s:.1f} s"
+    refusal = case.refusal
+    if refusal and case.proposal.confidence <= refusal.confidence:
+        ago_s = case.ago_s(refusal.ts_ns)
+        if ago_s < rest_s:
+            return f"need {rest_s:g} s after a person denied it, was {ago_s:.1f} s"
     return ""
 
 
