@@ -86,8 +86,8 @@ class Effector(Protocol):
     """Acts outside the run on what the Weaver decides: a scheduler, a webhook.
 
     ``Options`` are those of ``[effectors.<name>]``, next to ``mode``. Each attempt runs in a thread
-    with an event loop of its own, so that ``send`` may block. An effector need not inherit from
-    this class.
+    with an event loop of its own, so that ``send`` may block; with ``asyncio.to_thread`` it would
+    hold up the end of the Weaver. An effector need not inherit from this class.
 
     Examples
     --------
