@@ -8,14 +8,14 @@ a Weaver is killed in between, its successor finds the rest in the trajectory
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
 from torchloom_core.floor.clock import SECOND_NS, Clock
 from torchloom_core.floor.errors import BrokerError, RefusedByBrokerError
 from torchloom_core.floor.persistent_table import Changes
+from torchloom_core.live.transport import NatsBus
 from torchloom_core.wire import codec
 from torchloom_core.wire.events import Issue, Notice, Output, Withdrawal
 from torchloom_core.wire.messages import CALLED_AT_ONCE, Command
@@ -37,31 +37,6 @@ class At(msgspec.Struct, frozen=True, kw_only=True):
     seq: int
 
 
-class Bus(Protocol):
-    """The part of the NATS bus that the outbox uses."""
-
-    async def store(self, entries: Mapping[str, bytes | None]) -> None:
-        """Store entries of this epoch's state, in order; None deletes one."""
-
-    async def send(self, commands: Sequence[Command], is_wanted: Callable[[str], bool]) -> None:
-        """Store commands until their workers have acknowledged them.
-
-        An attempt leaves out commands for which ``is_wanted(id)`` is false by then.
-        """
-
-    async def withdraw(self, worker: str, commands: Sequence[str]) -> None:
-        """Drop commands that have not reached the worker."""
-
-    async def add_workers(self, workers: Sequence[tuple[str, int]]) -> None:
-        """Make the consumers through which these incarnations get their commands."""
-
-    async def roll_call(self, epoch: int, workers: Sequence[str] = ()) -> None:
-        """Request a hello from these workers, or from all."""
-
-    def publish(self, kind: str, message: Output) -> None:
-        """Publish a message for subscribers, such as the dashboard."""
-
-
 class Outbox:
     """What is still to be stored, sent and published, and the task that does it.
 
@@ -78,7 +53,7 @@ class Outbox:
 
     def __init__(
         self,
-        bus: Bus,
+        bus: NatsBus,
         clock: Clock,
         epoch: int,
         withheld: Callable[[tuple[str, ...]], None],
