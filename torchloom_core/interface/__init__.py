@@ -1,1 +1,1 @@
-"""What policies and predictors see and propose; :mod:`torchloom_core.plugin` is the public door."""
+"""What policies and predictors see and propose; authors import it from the module ``plugin``."""
