@@ -133,16 +133,6 @@ def test_a_joining_or_paused_worker_keeps_the_run_open(run):
     assert not [notice for notice in of(Notice, run.tick()) if notice.kind == "run_over"]
 
 
-def test_the_run_is_over_once_when_the_last_worker_that_was_drained_has_ended(run):
-    run.feed(hello("c-1"))
-    run.report("c-1", state="left")
-    for worker in ("a-0", "b-0", "c-0"):
-        end(run, worker)
-    assert dismissed(run) == []
-    end(run, "c-1")
-    assert dismissed(run) == ["s-0"]
-
-
 def test_an_unreachable_worker_does_not_keep_the_run_open(run):
     for worker in ("b-0", "c-0"):
         end(run, worker)

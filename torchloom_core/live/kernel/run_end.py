@@ -12,7 +12,7 @@ _CAUSE = "run_over"
 
 
 class RunEnd:
-    """Tracks how workers ended since the last tick; closes the run when none is left.
+    """Tracks how workers ended since the last tick; closes the run when none is left training.
 
     Unreachable workers and standbys do not count.
     """
@@ -37,7 +37,7 @@ class RunEnd:
         """
         is_over = self._of_their_own and not self._otherwise
         self._of_their_own = self._otherwise = False
-        if not is_over or self._run.reachable(self._run.rows_in(*AT_WORK, "left")):
+        if not is_over or self._run.reachable(self._run.rows_in(*AT_WORK)):
             return []
         desired = self._run.desired.snapshot()
         forgotten: list[Output] = []
