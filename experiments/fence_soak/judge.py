@@ -284,7 +284,7 @@ def _look_at_changes(
             findings.counts["changes lost with all ranks that had made them"] += 1
         for ack in change.acks:
             step = ack["step"]
-            if ack["status"] == "applied" and steps and not any(step in step for step in steps):
+            if ack["status"] == "applied" and steps and not any(step in landed for landed in steps):
                 kind = "taken over" if ack["detail"] == TAKEN_OVER else "applied"
                 findings.faults.append(
                     f"{name}: {ack['worker']} reports {kind} at step {step}, was {_named(steps)}"

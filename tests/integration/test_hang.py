@@ -138,7 +138,7 @@ def test_a_group_that_takes_long_over_a_step_and_is_well_is_left_alone(
     assert not evictions(run)
     assert all(row["committed"] for trainer in groups for row in trainer.rows)
     (detail,) = [plugin["detail"] for plugin in run.ask("status")["plugins"]]
-    assert re.match(rf"patience \d+ s \(.*longest step {for_s}", detail), detail
+    assert re.match(rf"time limit \d+ s \(.*longest step {for_s}", detail), detail
 
 
 def evictions(run):
