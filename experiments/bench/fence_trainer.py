@@ -17,7 +17,8 @@ from scene import report
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
 
-from torchloom_threadlet.torchft import adapter, fenced_steps
+from torchloom_threadlet.adapters.torchft import adapter, fenced_steps
+from torchloom_threadlet.torchft import attach
 
 WIDTH = 1000
 WARM_STEPS = 20
@@ -89,7 +90,7 @@ def main() -> None:
     adapter.FencedSteps = SwitchedSteps  # type: ignore[misc]
     model = torch.nn.Linear(WIDTH, WIDTH)
     inner = torch.optim.SGD(model.parameters(), lr=1e-4)
-    loom = adapter.attach()
+    loom = attach()
     store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
     sys.stdin.readline()
     manager = Manager(

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from torchloom_threadlet import demo_trainer
-from torchloom_threadlet.torchft import adapter
+from torchloom_threadlet import demo_trainer, torchft
+from torchloom_threadlet.adapters.torchft.adapter import TorchftAdapter
 
 BLOCKED_S = 0.25
 LARGEST = 1_000_000
@@ -22,43 +22,48 @@ def note(event: str, **fields: object) -> None:
         journal.write(json.dumps({"t": time.time(), "event": event, **fields}) + "\n")
 
 
-class WatchedLoom(adapter.TorchftLoom):
+class WatchedAdapter(TorchftAdapter):
     """Records each operation as it is carried out in the training thread."""
 
-    def wait_to_join(self) -> None:
+    _began = float("inf")
+
+    def rejoin(self) -> None:
         """Stand by, and record the end: a drain or a join, unless it only makes its Manager."""
         try:
-            super().wait_to_join()
+            super().rejoin()
         except SystemExit:
             note("drain")
             raise
-        if self.state != "standby":
+        if self.loom.state != "standby":
             note("join")
 
-    def manage(self, manager: Any, optimizer: Any = None) -> None:
+    def manage(self, manager: Any, *parts: Any, **options: Any) -> None:
         """Register a knob, a checkpoint and a drain function that are recorded."""
-        super().manage(manager, optimizer)
+        super().manage(manager, *parts, **options)
         values = {"counter": 0}
 
         def set_counter(value: int) -> None:
             values["counter"] = value
             note("set_knob", value=value)
 
-        self.knob("counter", lambda: values["counter"], set_counter, kind="int", high=LARGEST)
-        self.on_checkpoint(lambda: note("checkpoint"))
-        self.on_drain(lambda: note("drain"))
+        loom = self.loom
+        loom.knob("counter", lambda: values["counter"], set_counter, kind="int", high=LARGEST)
+        loom.on_checkpoint(lambda: note("checkpoint"))
+        loom.on_drain(lambda: note("drain"))
 
-    def step(self, step: int | None = None, **metrics: Any) -> bool:
-        """Take a step, and record if it blocked."""
-        began = time.monotonic()
-        going = super().step(step, **metrics)
-        blocked_s = time.monotonic() - began
+    def vote(self, step: int | None) -> None:
+        """Start the clock of a step boundary."""
+        self._began = time.monotonic()
+
+    def resume(self, going: bool) -> None:
+        """End a step boundary, and record if it blocked."""
+        blocked_s = time.monotonic() - self._began
+        super().resume(going)
         if going and blocked_s > BLOCKED_S:
             note("blocked", seconds=blocked_s)
-        return going
 
 
-adapter.TorchftLoom = WatchedLoom  # type: ignore[misc]
+torchft.TorchftAdapter = WatchedAdapter  # type: ignore[misc]
 
 if __name__ == "__main__":
     demo_trainer.main()

@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -29,10 +29,11 @@ from experiments.fence_soak.script import (
     STEPS_A_RATE,
     WIRES,
 )
-from torchloom_threadlet import demo_trainer
+from torchloom_threadlet import demo_trainer, torchft
+from torchloom_threadlet.adapters.torchft.adapter import TorchftAdapter
 from torchloom_threadlet.compression import CompressedProcessGroup
 from torchloom_threadlet.throttled import ThrottledProcessGroup
-from torchloom_threadlet.torchft import adapter
+from torchloom_threadlet.trainer.worker import Worker
 from torchloom_threadlet.training.muon import MuonWithAdamW
 from torchloom_threadlet.training.switchable import SwitchableOptimizer
 
@@ -77,7 +78,7 @@ class ShapedGroup(CompressedProcessGroup):
             loom.knob(name, get, put, **form, fence="run")
 
 
-class WatchedLoom(adapter.TorchftLoom):
+class WatchedAdapter(TorchftAdapter):
     """Records the values of each step, and each knob as it is set.
 
     Attributes
@@ -95,9 +96,23 @@ class WatchedLoom(adapter.TorchftLoom):
     log: Path
     _committed: bool | None = None
 
-    def manage(self, manager: Any, *arguments: Any, **named: Any) -> None:
+    def bind(self, loom: Any, worker: Worker) -> None:
+        """Record each setting of a knob, if the script changes it."""
+        super().bind(loom, worker)
+        register = loom.knob
+
+        def knob(name: str, get: Any, set: Any, **form: Any) -> None:
+            def put(value: Any) -> None:
+                set(value)
+                note("set", knob=name, value=value, step=self._manager.current_step())
+
+            register(name, get, put, **form)
+
+        loom.knob = knob
+
+    def manage(self, manager: Any, *parts: Any, **options: Any) -> None:
         """Watch the outcome of each step."""
-        super().manage(manager, *arguments, **named)
+        super().manage(manager, *parts, **options)
         should_commit = manager.should_commit
 
         def decided(*arguments: Any, **named: Any) -> Any:
@@ -107,16 +122,7 @@ class WatchedLoom(adapter.TorchftLoom):
 
         manager.should_commit = decided
 
-    def knob(self, name: str, get: Any, set: Any, **form: Any) -> None:
-        """Register a knob whose settings are recorded, if the script changes it."""
-
-        def put(value: Any) -> None:
-            set(value)
-            note("set", knob=name, value=value, step=self._manager.current_step())
-
-        super().knob(name, get, put, **form)
-
-    def step(self, step: int | None = None, **metrics: Any) -> bool:
+    def boundary(self, step: int | None) -> tuple[int | None, Mapping[str, Any]]:
         """Record a step that is over, before any change after it."""
         if self._committed is not None:
             note(
@@ -130,7 +136,7 @@ class WatchedLoom(adapter.TorchftLoom):
             if self._committed:
                 self.log.write_text("\n")
             self._committed = None
-        return super().step(step, **metrics)
+        return super().boundary(step)
 
 
 def digest(tensors: Iterable[torch.Tensor]) -> str:
@@ -152,9 +158,9 @@ class Trainer:
         self._model = demo_trainer.build(SEED)
         self._optimizer: Any = None
         self._healed = False
-        self._loom: Any = adapter.attach()
-        self._loom.log = options.log
-        self._loom.shared = self._model.parameters
+        self._loom: Any = torchft.attach()
+        self._loom.adapter.log = options.log
+        self._loom.adapter.shared = self._model.parameters
         self._store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
 
     def ddp(self) -> None:
@@ -175,7 +181,7 @@ class Trainer:
         optimizer = Optimizer(manager, inner)
         self._loom.manage(manager, optimizer)
         group.register(self._loom)
-        self._loom.used = lambda: {
+        self._loom.adapter.used = lambda: {
             "lr": float(inner.param_groups[0]["lr"]),
             "width": group.width,
             "wire": group.wire,
@@ -194,7 +200,7 @@ class Trainer:
         manager = self._manager(group)
         optimizer = Optimizer(manager, inner)
         self._loom.manage(manager, optimizer)
-        self._loom.used = lambda: {
+        self._loom.adapter.used = lambda: {
             "compression": group.mode,
             "concurrent_allreduces": group.concurrent_allreduces,
             "bucket_bytes": group.bucket_bytes,
@@ -242,7 +248,7 @@ class Trainer:
                 }
             )
 
-        self._loom.used = used
+        self._loom.adapter.used = used
         number = 0
         with local_sgd:
             while True:
@@ -264,7 +270,7 @@ class Trainer:
         diloco = DiLoCo(
             manager, fragments, inner, outer, sync_every=SHORTEST_ROUND, fragment_sync_delay=1
         )
-        self._loom.shared = lambda: [
+        self._loom.adapter.shared = lambda: [
             weights for part in diloco._fragments for weights in part.original_parameters.values()
         ]
         return diloco
@@ -312,7 +318,7 @@ def main() -> None:
     parser.add_argument("--log", type=Path, required=True)
     options, _ = parser.parse_known_args()  # the slots of experiments/chaos pass more
     torch.set_num_threads(1)
-    adapter.TorchftLoom = WatchedLoom  # type: ignore[misc]
+    torchft.TorchftAdapter = WatchedAdapter  # type: ignore[misc]
     trainer = Trainer(options)
     if options.algorithm in PARTS:
         trainer.rounds()

@@ -10,21 +10,21 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from datetime import timedelta
 from types import FrameType
 from typing import Any
 
 from torchft import ProcessGroupGloo
 
-from torchloom_threadlet import demo_trainer
-from torchloom_threadlet.torchft import adapter
+from torchloom_threadlet import demo_trainer, torchft
+from torchloom_threadlet.adapters.torchft.adapter import TorchftAdapter
 
 JOURNAL = "LIGHTHOUSE_JOURNAL"
 PROCESS_GROUP_TIMEOUT_S = 15.0
 """Apart from every other time-out here, so that it is seen which one ended a stall."""
 
 _INTO_IT_S = 0.02
-_LINGER_S = 2.0
 _EVERY_STEPS = 10
 
 _struck: set[int] = set()
@@ -48,31 +48,33 @@ class MortalGloo(ProcessGroupGloo):  # type: ignore[misc]  # torchft has no type
         return super().allreduce(*arguments, **named)
 
 
-class WatchedLoom(adapter.TorchftLoom):
+class WatchedAdapter(TorchftAdapter):
     """Journals every new quorum id, and the weights of every tenth step."""
 
     _reported_id = -1
     _optimizer: Any = None
 
-    def manage(self, manager: Any, optimizer: Any = None) -> None:
+    def manage(self, manager: Any, optimizer: Any, **options: Any) -> None:
         """Keep a reference to the optimizer."""
-        super().manage(manager, optimizer)
+        super().manage(manager, optimizer, **options)
         self._optimizer = optimizer
 
-    def step(self, step: int | None = None, **metrics: Any) -> bool:
-        """Take a step, and leave after it if requested."""
+    def boundary(self, step: int | None) -> tuple[int | None, Mapping[str, Any]]:
+        """Write what a step has reached."""
         manager = self._manager
         if manager._quorum_id != self._reported_id:
             self._reported_id = manager._quorum_id
             self._write(quorum_id=self._reported_id)
         if manager.current_step() % _EVERY_STEPS == 0:
             self._write(step=manager.current_step(), weights=self._digest())
-        going = super().step(step, **metrics)
+        return super().boundary(step)
+
+    def resume(self, going: bool) -> None:
+        """Leave if requested, as after a drain."""
         if signal.SIGUSR1 in _struck:
-            manager.shutdown(wait=False)
-            time.sleep(_LINGER_S)  # peers may still read from our sockets
-            return False
-        return going
+            self.leave()
+            going = self.worker.going = False
+        super().resume(going)
 
     def _digest(self) -> str:
         digest = hashlib.sha256()
@@ -87,7 +89,7 @@ class WatchedLoom(adapter.TorchftLoom):
 
 
 if __name__ == "__main__":
-    adapter.TorchftLoom = WatchedLoom  # type: ignore[misc]
+    torchft.TorchftAdapter = WatchedAdapter  # type: ignore[misc]
     demo_trainer.ProcessGroupGloo = MortalGloo
     for number in (signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, _note)

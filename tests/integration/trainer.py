@@ -5,29 +5,23 @@ import os
 import time
 from pathlib import Path
 
-from torchloom_threadlet import demo_trainer
-from torchloom_threadlet.torchft import adapter
+from torchloom_threadlet import demo_trainer, torchft
+from torchloom_threadlet.adapters.torchft.adapter import TorchftAdapter
 
 HOLD_POLL_S = 0.02
 
 
-class WatchedLoom(adapter.TorchftLoom):
-    """Journals each time that a command takes effect in the training thread.
+class WatchedAdapter(TorchftAdapter):
+    """Journals each time that a command takes effect in the training thread."""
 
-    With ``TEST_UNHELD`` set it makes no promise of its Manager's name.
-    """
-
-    def __init__(self, *arguments, held, **offers):
-        super().__init__(*arguments, held=held and "TEST_UNHELD" not in os.environ, **offers)
-
-    def wait_to_join(self):
-        super().wait_to_join()
+    def rejoin(self):
+        super().rejoin()
         hold = Path(os.environ["TEST_HOLD"])
         while hold.exists():
             time.sleep(HOLD_POLL_S)
 
-    def manage(self, manager, optimizer=None):
-        super().manage(manager, optimizer)
+    def manage(self, manager, *parts):
+        super().manage(manager, *parts)
         values = {"counter": 0}
 
         def write(**fields):
@@ -38,11 +32,18 @@ class WatchedLoom(adapter.TorchftLoom):
             values["counter"] = value
             write(event="counter", value=value)
 
-        self.knob("counter", lambda: values["counter"], set_counter, kind="int", low=0, high=1000)
-        self.on_checkpoint(lambda: write(event="checkpoint", step=manager.current_step()))
+        loom = self.loom
+        loom.knob("counter", lambda: values["counter"], set_counter, kind="int", low=0, high=1000)
+        loom.on_checkpoint(lambda: write(event="checkpoint", step=manager.current_step()))
 
 
-adapter.TorchftLoom = WatchedLoom
+def attach(*arguments, held, **named):
+    """Attach; with ``TEST_UNHELD`` set, make no promise of the Manager's name."""
+    return torchft.attach(*arguments, held=held and "TEST_UNHELD" not in os.environ, **named)
+
+
+torchft.TorchftAdapter = WatchedAdapter
+demo_trainer.attach = attach
 
 if __name__ == "__main__":
     demo_trainer.main()

@@ -49,18 +49,22 @@ FACES = {
         Loom
         attach
     """,
+    "torchloom_threadlet.adapters": """
+        Adapter Diverged
+    """,
     "torchloom_threadlet.landscape": """
         Landscape
     """,
     "torchloom_threadlet.preview": """
         Preview
     """,
+    "torchloom_threadlet.testing": """
+        AdapterContract Rank
+    """,
     "torchloom_threadlet.torchft": """
-        TorchftLoom
         attach
     """,
     "torchloom_threadlet.torchrun": """
-        TorchrunLoom
         attach
     """,
 }

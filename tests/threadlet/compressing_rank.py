@@ -15,9 +15,9 @@ from torch.distributed.distributed_c10d import AllToAllOptions
 from torchft import ProcessGroupGloo
 
 from tests.threadlet.gloo_peer import answer, configure, ended
+from torchloom_threadlet.adapters.torchft import connections
+from torchloom_threadlet.adapters.torchft.connections import Connections
 from torchloom_threadlet.compression import CompressedProcessGroup
-from torchloom_threadlet.torchft import connections
-from torchloom_threadlet.torchft.connections import Connections
 
 SETTLED_S = 0.1
 

@@ -13,7 +13,7 @@ from torch.distributed import AllreduceOptions
 from torchft import ProcessGroupGloo
 from torchft.process_group import ReconfigureOptions
 
-from torchloom_threadlet.torchft.connections import Connections
+from torchloom_threadlet.adapters.torchft.connections import Connections
 
 FOR_EVER = timedelta(hours=1)
 

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from torchloom_threadlet.adapters.torchft.measurements import RoundFigures, stamp_waits
 from torchloom_threadlet.compression.figures import Cost, Entry, Figures, Meter, Overlap
-from torchloom_threadlet.torchft.round_figures import RoundFigures
-from torchloom_threadlet.torchft.waits import stamp_waits
 from torchloom_threadlet.trainer.phases import Phases
 
 SPANS = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 20)), max_size=6)

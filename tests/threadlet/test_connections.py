@@ -14,7 +14,7 @@ import pytest
 from tests.preloaded import Preloaded
 from tests.threadlet.gloo_peer import configure, ended, issue, process_group
 from tests.waiting import until
-from torchloom_threadlet.torchft.connections import Connections
+from torchloom_threadlet.adapters.torchft.connections import Connections
 
 pytestmark = pytest.mark.integration
 SMALL, LARGE = 1000, 8_000_000

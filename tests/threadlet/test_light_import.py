@@ -34,19 +34,22 @@ def test_no_part_of_the_weaver_is_loaded():
     assert loaded == {
         f"torchloom_core.{name}"
         for name in (
-            "clock",
-            "errors",
-            "plain_text",
-            "suggest",
+            "floor",
+            "floor.clock",
+            "floor.errors",
+            "floor.plain_text",
+            "floor.suggest",
             "wire",
+            "wire.actions",
+            "wire.capabilities",
             "wire.codec",
-            "wire.standby_task",
             "wire.knobs",
             "wire.landscape",
             "wire.limits",
             "wire.links",
             "wire.messages",
             "wire.preview",
+            "wire.standby_task",
             "wire.subjects",
             "wire.wording",
         )

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from torchloom_core.wire.messages import PauseState
-from torchloom_threadlet.torchft.adapter import _longest_pause_s
+from torchloom_threadlet.adapters.torchft.adapter import _longest_pause_s
 from torchloom_threadlet.trainer.pause_lease import (
     LAPSED,
     LEASE_S,

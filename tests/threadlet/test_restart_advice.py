@@ -2,7 +2,7 @@
 
 import pytest
 
-from torchloom_threadlet.torchrun.adapter import _warn_of_restarts
+from torchloom_threadlet.adapters.torchrun.adapter import _warn_of_restarts
 
 RISKY = {
     "TORCHELASTIC_USE_AGENT_STORE": "True",

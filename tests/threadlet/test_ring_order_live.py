@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.threadlet.test_fence_live import Rank, Run
+from tests.threadlet.torchft_ranks import Rank, Run
 from tests.threadlet.training.groups import NOT_WRITABLE
 from torchloom_core.wire.messages import FencedChange, SetKnobs
 from torchloom_threadlet.compression import CompressedProcessGroup

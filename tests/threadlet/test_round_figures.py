@@ -30,7 +30,7 @@ def rows_of(training, mode, *, steps):
         parts = [torch.nn.Linear(SIZE, SIZE) for _ in range(2)]
         loom = attach(group=f"g{group}")
         loom.manage(manager)
-        loom._watch(manager)  # as where there is a Weaver
+        loom.adapter._watch(manager)  # as where there is a Weaver
         model, optimizer = training(manager, parts)
         for _ in range(steps):
             optimizer.zero_grad()

@@ -56,16 +56,6 @@ def test_groups_of_two_versions_do_not_vote_with_each_other():
 
 
 @with_torchft
-def test_all_groups_vote_if_all_are_attached():
-    def body(group, manager, pg):
-        loom = attach(group=f"g{group}")
-        loom.manage(manager)
-        return steps(manager), loom._worker.changes.can_vote
-
-    assert train(2, body) == [([True] * STEPS, True)] * 2
-
-
-@with_torchft
 def test_nothing_is_compressed_if_one_group_is_not_attached():
     def body(group, manager, pg):
         compressed = CompressedProcessGroup(pg, mode="bf16") if group < 2 else pg

@@ -8,8 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from tests.threadlet.bare_manager import BareManager
+from torchloom_threadlet.adapters.torchft import fenced_steps
 from torchloom_threadlet.fence.agreement import Change, Fence
-from torchloom_threadlet.torchft import attach, fenced_steps
+from torchloom_threadlet.torchft import attach
 
 WAIT_S = 20
 

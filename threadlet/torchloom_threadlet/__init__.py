@@ -17,9 +17,11 @@ lines.
 
 import os
 
+from torchloom_threadlet.adapters.adapter import Adapter
+from torchloom_threadlet.adapters.plain.adapter import PlainAdapter
+from torchloom_threadlet.attachment import attach_once
 from torchloom_threadlet.early_end import record_final_error
-from torchloom_threadlet.trainer.attachment import attach_once
-from torchloom_threadlet.trainer.loom import Loom
+from torchloom_threadlet.loom import Loom
 from torchloom_threadlet.trainer.standby_tasks import StandbyTaskRunner, standby_tasks_of
 
 __all__ = ["Loom", "attach"]
@@ -36,6 +38,7 @@ def attach(
     rack: str | None = None,
     standby: bool | None = None,
     framework: str = "",
+    adapter: Adapter | None = None,
     landscape: StandbyTaskRunner | None = None,
     preview: StandbyTaskRunner | None = None,
 ) -> Loom:
@@ -62,8 +65,16 @@ def attach(
         host's name) and ``TORCHLOOM_RACK``.
     standby : bool, optional
         Whether this worker is a standby; else whether ``TORCHLOOM_ROLE`` is ``standby``.
+    group: str | None = None,
+    rank: int | None = None,
+    node: str | None = None,
+    rack: str | None = None,
+    standby: bool | None = None,
     framework : str
         The name of the training framework, for display.
+    adapter : torchloom_threadlet.adapters.adapter.Adapter, optional
+        A training framework that torchLoom does not bring; those that it brings have an
+        ``attach`` of their own, in ``torchloom_threadlet.torchft`` and ``.torchrun``.
     landscape : torchloom_threadlet.landscape.Landscape, optional
         Lets a standby compute the loss landscape around the newest weights while it waits.
     preview : torchloom_threadlet.preview.Preview, optional
@@ -75,6 +86,5 @@ def attach(
         If this process is already attached with other arguments.
     """
     placement = {"group": group, "rank": rank, "node": node, "rack": rack, "standby": standby}
-    return attach_once(
-        Loom, join, placement, framework, standby_tasks=standby_tasks_of(landscape, preview)
-    )
+    tasks = standby_tasks_of(landscape, preview)
+    return attach_once(adapter or PlainAdapter(framework), join, placement, standby_tasks=tasks)

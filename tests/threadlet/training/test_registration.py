@@ -3,6 +3,8 @@ from typing import NamedTuple
 import pytest
 import torch
 from torch.optim import SGD, AdamW
+from torch.optim.lr_scheduler import StepLR
+from torchft import Optimizer
 
 import torchloom_threadlet
 from tests.threadlet.training.groups import train, with_torchft
@@ -136,3 +138,46 @@ def test_a_value_outside_its_range_is_still_rolled_back_to():
     before = actuators.set_knobs({"rate": 3.0})
     actuators.set_back(before)
     assert rate["rate"] == 7.0
+
+
+def several():
+    weights = [torch.nn.Parameter(torch.ones(2)) for _ in range(2)]
+    policy, value = SGD(weights[:1], lr=0.1), AdamW(weights[1:], lr=0.2)
+    return policy, value, StepLR(value, 5)
+
+
+def test_a_second_optimizer_has_its_own_prefix_and_its_own_scheduler():
+    loom, (policy, value, schedule) = torchloom_threadlet.attach(), several()
+    loom.manage(policy, value, schedule)
+    values = loom.knobs
+    assert {"lr", "momentum", "opt2.lr", "opt2.beta1", "opt2.weight_decay"} <= values.keys()
+    assert "beta1" not in values
+    loom._worker.actuators.set_knob("lr", 0.5)
+    loom._worker.actuators.set_knob("opt2.lr", 0.25)
+    assert [each.param_groups[0]["lr"] for each in (policy, value)] == [0.5, 0.25]
+    assert schedule.base_lrs == [0.25]
+
+
+@with_torchft
+def test_wrapped_optimizers_report_figures_and_switch_under_their_own_names():
+    def manage(group, manager, pg):
+        loom, (policy, _, _), inner = attach(group=f"g{group}"), several(), switchable()
+        loom.manage(manager, Optimizer(manager, policy), Optimizer(manager, inner))
+        for each in (policy, inner):
+            each.param_groups[0]["params"][0].grad = torch.full((2,), 3.0)
+            each.step()
+        loom.step()
+        loom._worker.actuators.set_knobs({"opt2.optimizer": "sgd", "opt2.lr": 0.5})
+        return loom, inner
+
+    ((loom, inner),) = train(1, manage)
+    assert (inner.active, inner.param_groups[0]["lr"]) == ("sgd", 0.5)
+    ((_, row),) = loom._worker.samples.take(0)
+    assert row["grad_norm"] == row["opt2.grad_norm"] == pytest.approx(18**0.5)
+
+
+def test_what_is_no_optimizer_is_left_out_with_a_warning(caplog):
+    loom, (policy, _, _) = torchloom_threadlet.attach(), several()
+    loom.manage(torch.nn.Linear(1, 1), policy)
+    assert "lr" in loom.knobs
+    assert "manage: need optimizers and their schedulers, was Linear" in caplog.messages

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from torchloom_core.wire.landscape import Cells, Curvature, Line, Piece, Plane
 from torchloom_core.wire.standby_task import Loss
 from torchloom_threadlet.landscape.grid import Cell
-from torchloom_threadlet.standby_tasks.pace import Pace, finite
+from torchloom_threadlet.standby_tasks.budget import Pace, finite
 
 
 class Point(NamedTuple):

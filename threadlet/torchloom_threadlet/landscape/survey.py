@@ -32,10 +32,8 @@ from torchloom_threadlet.landscape.directions import (
 from torchloom_threadlet.landscape.grid import coarse_first, in_rounds, plane, shares
 from torchloom_threadlet.landscape.report import Found, Point, Report
 from torchloom_threadlet.landscape.surface import Direction, Surface, norm
-from torchloom_threadlet.standby_tasks.budget import Budget, BudgetUsed
-from torchloom_threadlet.standby_tasks.fingerprints import fingerprint
-from torchloom_threadlet.standby_tasks.loaded import Loaded, loaded
-from torchloom_threadlet.standby_tasks.pace import finite
+from torchloom_threadlet.standby_tasks.budget import Budget, BudgetUsed, finite
+from torchloom_threadlet.standby_tasks.fingerprints import Loaded, fingerprint, loaded
 from torchloom_threadlet.standby_tasks.saved_state import restoring
 
 _FROM, _TO = -1.0, 2.0

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from torchloom_core.wire.preview import FEWEST_PAIRS, Extrapolation, Judgement
 from torchloom_threadlet.preview.forecast import predict
-from torchloom_threadlet.standby_tasks.pace import finite
+from torchloom_threadlet.standby_tasks.budget import finite
 
 _SURE = 0.9
 """The interval is the narrowest that contains the median with this probability."""

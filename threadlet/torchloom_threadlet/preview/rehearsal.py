@@ -25,7 +25,7 @@ from torchloom_core.wire.standby_task import MOST, End
 from torchloom_threadlet.preview.judgement import Pair, judge
 from torchloom_threadlet.preview.report import Report
 from torchloom_threadlet.standby_tasks.budget import Budget, BudgetUsed
-from torchloom_threadlet.standby_tasks.loaded import Loaded, loaded
+from torchloom_threadlet.standby_tasks.fingerprints import Loaded, loaded
 from torchloom_threadlet.standby_tasks.saved_state import (
     SavedState,
     Stateful,

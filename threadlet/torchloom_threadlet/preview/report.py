@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from torchloom_core.wire.preview import Arm, Curve, Piece
 from torchloom_core.wire.standby_task import Loss
-from torchloom_threadlet.standby_tasks.pace import Pace, finite
+from torchloom_threadlet.standby_tasks.budget import Pace, finite
 
 
 class Report:

@@ -1,10 +1,14 @@
-"""Fingerprints of a model's weights: equal weights have equal fingerprints."""
+"""The weights that a script loaded for a standby task, and their fingerprint."""
 
 import hashlib
 from collections.abc import Iterable
+from numbers import Integral
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from torchloom_threadlet.cleaning import whole
 
 _AT_ONCE = 1 << 22
 """Elements at a time, each of which takes eight bytes of temporary memory."""
@@ -24,7 +28,7 @@ def fingerprint(weights: Iterable[Tensor]) -> str:
     >>> [fingerprint([one]) == fingerprint([other]) for other in (one.clone(), one.flip(0))]
     [True, False]
     """
-    whole = hashlib.blake2b(digest_size=8)
+    digest = hashlib.blake2b(digest_size=8)
     for weight in weights:
         real = torch.view_as_real(weight) if weight.is_complex() else weight
         flat = real.detach().contiguous().reshape(-1)
@@ -34,5 +38,18 @@ def fingerprint(weights: Iterable[Tensor]) -> str:
             part = bits[begin : begin + _AT_ONCE]
             places = torch.arange(begin, begin + len(part), device=part.device)
             total += int(((2 * places + 1) * part).sum())
-        whole.update(f"{tuple(weight.shape)} {weight.dtype} {total};".encode())
-    return whole.hexdigest()
+        digest.update(f"{tuple(weight.shape)} {weight.dtype} {total};".encode())
+    return digest.hexdigest()
+
+
+class Loaded(NamedTuple):
+    """The fingerprint of the weights, and their step of the run; -1: unknown."""
+
+    at: str
+    of_step: int
+
+
+def loaded(step: object, weights: Iterable[Tensor]) -> Loaded:
+    """Return the loaded weights; ``step`` is what the script's ``load`` returned, if a step."""
+    is_step = isinstance(step, Integral) and not isinstance(step, bool)
+    return Loaded(fingerprint(weights), whole(step) if is_step else -1)

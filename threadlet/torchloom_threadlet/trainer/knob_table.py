@@ -7,7 +7,7 @@ A worker's :class:`~torchloom_threadlet.trainer.actuators.Actuators` are one, an
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 import msgspec
 
@@ -16,9 +16,6 @@ from torchloom_core.wire.knobs import check_value, find_spec, shown
 from torchloom_core.wire.limits import MAX_KNOBS, MAX_LONG_TEXT, MAX_SHORT_TEXT, MAX_TEXT
 from torchloom_core.wire.messages import KnobSpec, KnobValue
 from torchloom_threadlet.cleaning import knob_value, text
-
-KnobKind = Literal["float", "int", "bool", "choice", "order"]
-Fence = Literal["worker", "run"]
 
 
 class Knob(msgspec.Struct, frozen=True):
@@ -36,34 +33,44 @@ class Knob(msgspec.Struct, frozen=True):
     check: Callable[[Mapping[str, KnobValue]], object] | None = None
 
 
+class KnobForm(TypedDict, total=False):
+    """What a knob accepts: all optional; a float of each worker alone by default."""
+
+    kind: Literal["float", "int", "bool", "choice", "order"]
+    low: float | None
+    high: float | None
+    choices: Iterable[str]
+    fence: Literal["worker", "run"]
+    check: Callable[[Mapping[str, Any]], object] | None
+    used_up: bool
+    unit: str
+    doc: str
+
+
 def knob_of(
-    name: str,
-    get: Callable[[], Any],
-    set: Callable[[Any], object],
-    *,
-    kind: KnobKind = "float",
-    low: float | None = None,
-    high: float | None = None,
-    choices: Iterable[str] = (),
-    fence: Fence = "worker",
-    check: Callable[[Mapping[str, Any]], object] | None = None,
-    used_up: bool = False,
-    unit: str = "",
-    doc: str = "",
+    name: str, get: Callable[[], Any], set: Callable[[Any], object], **form: Unpack[KnobForm]
 ) -> Knob:
-    """Return a knob from the arguments of ``Loom.knob``."""
+    """Return a knob from the arguments of ``Loom.knob``.
+
+    Raises
+    ------
+    TypeError
+        If a keyword is none of :class:`KnobForm`.
+    """
+    if unknown := form.keys() - KnobForm.__annotations__.keys():
+        raise TypeError(f"need {', '.join(KnobForm.__annotations__)}, was {', '.join(unknown)}")
     spec = KnobSpec(
         name=name,
-        kind=kind,
-        fence=fence,
-        low=_bound(low),
-        high=_bound(high),
-        choices=tuple(text(choice, MAX_LONG_TEXT) for choice in choices),
-        used_up=used_up,
-        unit=text(unit, MAX_SHORT_TEXT),
-        doc=text(doc, MAX_TEXT),
+        kind=form.get("kind", "float"),
+        fence=form.get("fence", "worker"),
+        low=_bound(form.get("low")),
+        high=_bound(form.get("high")),
+        choices=tuple(text(choice, MAX_LONG_TEXT) for choice in form.get("choices", ())),
+        used_up=form.get("used_up", False),
+        unit=text(form.get("unit", ""), MAX_SHORT_TEXT),
+        doc=text(form.get("doc", ""), MAX_TEXT),
     )
-    return Knob(spec, get, set, check)
+    return Knob(spec, get, set, form.get("check"))
 
 
 class KnobTable:

@@ -1,6 +1,6 @@
 """The worker as its Weaver sees it: its state, its commands and its reports.
 
-The training thread enters through :class:`~torchloom_threadlet.trainer.loom.Loom`, at step
+The training thread enters through :class:`~torchloom_threadlet.loom.Loom`, at step
 boundaries; the link's thread through :meth:`Worker.deliver`, :meth:`Worker.report` and
 :meth:`Worker.hello`.
 """

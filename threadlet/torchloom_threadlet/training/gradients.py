@@ -11,12 +11,15 @@ knobs ``clip_norm``, ``gradient_noise`` and ``skip_updates``, and for the figure
 
 import math
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+from torchloom_threadlet.training.optimizer_knobs import unwrapped
 
 
 class Gradients:
@@ -60,7 +63,7 @@ class Gradients:
         seed: int = 0,
         measure_update: bool = True,
     ) -> None:
-        optimizer = getattr(optimizer, "optim", optimizer)
+        optimizer = unwrapped(optimizer)
         self._step, self._seed = step, seed
         self.clip_norm, self.noise = clip_norm, noise
         self._measure_update = measure_update
@@ -105,17 +108,10 @@ class Gradients:
 
     def register(self, loom: Any) -> None:
         """Register the knobs ``clip_norm``, ``gradient_noise`` and ``skip_updates``."""
-
-        def set_clip_norm(value: float) -> None:
-            self.clip_norm = value
-
-        def set_noise(value: float) -> None:
-            self.noise = value
-
         loom.knob(
             "clip_norm",
             lambda: self.clip_norm,
-            set_clip_norm,
+            partial(setattr, self, "clip_norm"),
             low=0.0,
             fence="run",
             doc="largest global norm of the gradients; 0: no clipping",
@@ -123,7 +119,7 @@ class Gradients:
         loom.knob(
             "gradient_noise",
             lambda: self.noise,
-            set_noise,
+            partial(setattr, self, "noise"),
             low=0.0,
             fence="run",
             doc="standard deviation of noise on the gradients",

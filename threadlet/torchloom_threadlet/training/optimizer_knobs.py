@@ -1,4 +1,4 @@
-"""The settings of an optimizer as knobs: learning rate, betas, momentum, weight decay.
+"""The settings of optimizers as knobs: learning rate, betas, momentum, weight decay.
 
 For code that registers knobs (``Loom.optimizer``, an adapter, a script)::
 
@@ -10,7 +10,8 @@ healed with the optimizer's state, so a joiner has the same values as the others
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple
 
 _logger = logging.getLogger(__name__)
@@ -26,7 +27,7 @@ _SCHEDULED = ("initial_lr", "max_lr", "min_lr")
 
 
 class Setting(NamedTuple):
-    """One knob: the arguments of :meth:`torchloom_threadlet.trainer.loom.Loom.knob`."""
+    """One knob: the arguments of :meth:`torchloom_threadlet.loom.Loom.knob`."""
 
     name: str
     get: Callable[[], float | None]
@@ -49,6 +50,58 @@ class Setting(NamedTuple):
         )
 
 
+class Managed(NamedTuple):
+    """An optimizer without its wrappers, its scheduler, and what its knobs' names begin with."""
+
+    optimizer: Any
+    scheduler: Any
+    prefix: str
+
+    def within(self, loom: Any) -> Any:
+        """Return ``loom.knob`` with the prefix before the name of each knob."""
+        return SimpleNamespace(
+            knob=lambda name, *arguments, **form: loom.knob(self.prefix + name, *arguments, **form)
+        )
+
+    def register(self, loom: Any, *, can_vote: bool) -> None:
+        """Register the settings, to change on all ranks at one step if the ranks can vote."""
+        for setting in settings(self.optimizer, self.scheduler):
+            setting.register(self.within(loom), fence="run" if can_vote else "worker")
+
+
+def managed(parts: Iterable[Any]) -> list[Managed]:
+    """Return the optimizers among the arguments of ``manage``, with the prefixes of their names.
+
+    The first optimizer's is empty, the second's ``opt2.``. A scheduler belongs to its own
+    optimizer, and one that does not name it to the optimizer before it. Anything else is left out
+    with a warning.
+    """
+    found: list[Managed] = []
+    for part in parts:
+        if hasattr(part, "zero_grad") and hasattr(part, "step"):
+            prefix = f"opt{len(found) + 1}." if found else ""
+            found.append(Managed(unwrapped(part), None, prefix))
+            continue
+        own, last = unwrapped(getattr(part, "optimizer", None)), len(found) - 1
+        place = next((p for p, each in enumerate(found) if each.optimizer is own), last)
+        if found and hasattr(part, "step"):
+            found[place] = found[place]._replace(scheduler=part)
+        else:
+            kind = type(part).__name__
+            _logger.warning("manage: need optimizers and their schedulers, was %s", kind)
+    return found
+
+
+def unwrapped(optimizer: Any) -> Any:
+    """Return the optimizer that holds the parameter groups, such as torchft's wrapper's."""
+    while optimizer is not None and "param_groups" not in vars(optimizer):
+        inner = getattr(optimizer, "optim", None) or getattr(optimizer, "optimizer", None)
+        if inner is None:
+            break
+        optimizer = inner
+    return optimizer
+
+
 def settings(optimizer: Any, scheduler: Any = None) -> list[Setting]:
     """Return the settings of an optimizer that may change while it runs.
 
@@ -66,7 +119,7 @@ def settings(optimizer: Any, scheduler: Any = None) -> list[Setting]:
         there. A scheduler that is not passed, and computes the rate from its own base
         (LambdaLR), undoes the change at its next step, which is warned of once.
     """
-    inner = getattr(optimizer, "optim", optimizer)
+    inner = unwrapped(optimizer)
     rate = _Rate(inner, scheduler)
     found = [
         Setting(

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from torchloom_threadlet.adapters.torchft.ballots import Ballots, Vote
 from torchloom_threadlet.compression import CompressedProcessGroup
 from torchloom_threadlet.fence.agreement import Ballot, is_behind, read_minima, tally
-from torchloom_threadlet.torchft.ballots import Ballots, Vote
 from torchloom_threadlet.trainer.worker import Worker, error_line
 
 _KEY = "torchloom"

@@ -10,44 +10,54 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any, Unpack
 
 from torchloom_core.wire.messages import WorkerState
+from torchloom_threadlet.adapters.adapter import Adapter, Diverged, end_drained
 from torchloom_threadlet.identity import Identity, Join
 from torchloom_threadlet.ipc import Goodbye
-from torchloom_threadlet.trainer.knob_table import Fence, KnobKind, knob_of
+from torchloom_threadlet.trainer.knob_table import KnobForm, knob_of
 from torchloom_threadlet.trainer.standby_tasks import StandbyTasks
 from torchloom_threadlet.trainer.trainer_log import TrainerLog
 from torchloom_threadlet.trainer.worker import Worker, error_line
-from torchloom_threadlet.training.optimizer_knobs import settings
+from torchloom_threadlet.training.optimizer_knobs import managed
+from torchloom_threadlet.training.rounds import Rounds
 
 _logger = logging.getLogger(__name__)
 _monotonic_ns = time.monotonic_ns
 _thread = threading.get_ident
 
 _SEVERAL = -1
-_ADMISSION_S = 5.0
 
 
 class Loom:
     """One worker's connection to its Weaver; inert where there is no Weaver.
 
     Created by :func:`torchloom_threadlet.attach`.
+
+    Attributes
+    ----------
+    adapter : Adapter
+        The training framework.
     """
 
     def __init__(
         self,
         identity: Identity,
-        join: Join | None = None,
-        framework: str = "",
+        join: Join | None,
+        adapter: Adapter,
         *,
         held: bool = False,
         standby_tasks: StandbyTasks | None = None,
     ) -> None:
+        self.adapter = adapter
+        framework = adapter.framework
         self._worker = Worker(identity, join, framework, held=held, standby_tasks=standby_tasks)
+        adapter.bind(self, self._worker)
+        self.on_drain(adapter.leave)
         self._append = self._worker.samples.waiting.append
         self._serial = 0
         # Reentrant: a user's signal handler may step during a step.
@@ -117,7 +127,18 @@ class Loom:
         SystemExit
             With status 0, in a loop that continues after the drain.
         """
-        worker = self._worker
+        worker, adapter = self._worker, self.adapter
+        try:
+            if worker.going:
+                adapter.vote(step)
+            step, own = adapter.boundary(step)
+            if own:
+                metrics = {**own, **metrics}
+        except Diverged:
+            raise
+        except Exception as error:  # noqa: BLE001 - the adapter's
+            self._complain(error)
+            self._ask(adapter.close)  # it may not vote as often as other ranks
         try:
             for name, value in metrics.items():
                 if type(value) is not float and hasattr(value, "detach"):
@@ -135,11 +156,22 @@ class Loom:
                     worker.execute_pending()
                 finally:
                     self._executing.release()
-        except Exception:
-            if not self._complained:
-                self._complained = True
-                _logger.exception("torchloom failed at a step; training continues")
+            adapter.resume(worker.going)
+        except Exception as error:  # noqa: BLE001 - training continues
+            self._complain(error)
         return worker.going or self._dismiss()
+
+    def _ask(self, call: Callable[..., Any], *arguments: Any, **named: Any) -> None:
+        """Call a method of the adapter; if it fails, training continues."""
+        try:
+            call(*arguments, **named)
+        except Exception as error:  # noqa: BLE001 - the adapter's
+            self._complain(error)
+
+    def _complain(self, error: Exception) -> None:
+        if not self._complained:
+            self._complained = True
+            _logger.error("torchloom failed; training continues", exc_info=error)
 
     def _count(self, step: int | None, metrics: dict[str, Any]) -> None:
         worker = self._worker
@@ -170,60 +202,16 @@ class Loom:
         """Let functions registered from now on replace those of the same name."""
         self._worker.actuators.attach_again()
 
-    def wait_until_admitted(self) -> None:
-        """Wait, in a process that torchrun restarted, for the Weaver's decision on its node.
-
-        Waits at most five seconds, and returns as soon as there is an answer or no Weaver.
-
-        Raises
-        ------
-        SystemExit
-            With status 0, so that torchrun does not restart it, if the worker's node is cordoned
-            and the run can continue without it.
-        """
-        if self.inert or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") in ("", "0"):
-            return
-        unwanted = self._worker.wait_until_admitted(_ADMISSION_S)
-        if unwanted:
-            self.close()
-            _logger.warning(
-                "%s is not readmitted: %s; the process exits with status 0", self.worker, unwanted
-            )
-            raise SystemExit(0)
-
     def begin(self) -> None:
         """Wait until this process may train."""
-        self.wait_until_admitted()
-        self.wait_to_join()
-
-    def wait_to_join(self) -> None:
-        """Wait until a standby may join or prepare; return at once in any other worker.
-
-        Raises
-        ------
-        SystemExit
-            With status 0, if the standby is dismissed.
-        """
-        self._worker.wait_to_join()
-        if not self._worker.going:
-            _logger.warning("standby %s is dismissed: exiting with status 0", self.worker)
-            raise SystemExit(0)
+        self._ask(self.adapter.rejoin)
 
     def knob(
         self,
         name: str,
         get: Callable[[], Any],
         set: Callable[[Any], object],
-        *,
-        kind: KnobKind = "float",
-        low: float | None = None,
-        high: float | None = None,
-        choices: Iterable[str] = (),
-        fence: Fence = "worker",
-        check: Callable[[Mapping[str, Any]], object] | None = None,
-        used_up: bool = False,
-        unit: str = "",
-        doc: str = "",
+        **form: Unpack[KnobForm],
     ) -> None:
         """Register a knob: ``get()`` returns its value, ``set(value)`` is called between steps.
 
@@ -236,35 +224,71 @@ class Loom:
         A knob whose ``get`` raises is not registered, and a warning is logged.
         """
         try:
-            knob = knob_of(
-                name,
-                get,
-                set,
-                kind=kind,
-                low=low,
-                high=high,
-                choices=choices,
-                fence=fence,
-                check=check,
-                used_up=used_up,
-                unit=unit,
-                doc=doc,
-            )
-            self._worker.actuators.add_knob(knob)
+            self._worker.actuators.add_knob(knob_of(name, get, set, **form))
         except Exception as error:  # noqa: BLE001 - the user's function
             _logger.warning("knob %r is not registered: %s", name, error_line(error))
             return
         self._worker.send(self._worker.hello())
 
-    def optimizer(self, optimizer: Any, scheduler: Any = None) -> None:
-        """Register the optimizer's settings as knobs: ``lr``, betas, weight decay.
+    def optimizer(self, *parts: Any, scheduler: Any = None) -> None:
+        """Register the settings of optimizers as knobs: ``lr``, betas, weight decay.
 
-        Parameter groups keep their ratios. Pass ``scheduler`` to have it scaled with ``lr``; a
-        scheduler that is not passed and computes the rate itself overwrites what was set.
+        Parameter groups keep their ratios. Pass an optimizer's scheduler after it, or as
+        ``scheduler``, to have it scaled with ``lr``; a scheduler that is not passed and computes
+        the rate itself overwrites what was set. The names of several are as by :meth:`manage`.
         """
-        fence: Fence = "run" if self._worker.changes.can_vote else "worker"
-        for setting in settings(optimizer, scheduler):
-            setting.register(self, fence=fence)
+        for each in managed(parts if scheduler is None else (*parts, scheduler)):
+            each.register(self, can_vote=self._worker.changes.can_vote)
+
+    def manage(self, *parts: Any, scheduler: Any = None, **options: Any) -> None:
+        """Attach to what trains: agree with the other ranks from now on, and register knobs.
+
+        Nothing else is needed for an optimizer: its learning rate, betas and weight decay, the
+        clipping and noise of its gradients and, for a
+        :class:`~torchloom_threadlet.training.switchable.SwitchableOptimizer`, its kind become
+        run-fenced knobs, and ``grad_norm`` is measured. The knobs and metrics of a second
+        optimizer begin with ``opt2.``, as ``opt2.lr``, those of a third with ``opt3.``.
+
+        Parameters
+        ----------
+        *parts
+            With torchft, its Manager first: each of its steps is voted on from now on, and a
+            standby that has prepared waits in here until it may join, or exits with status 0. Then
+            optimizers, also wrapped ones, each followed by its scheduler if it has one.
+        scheduler : optional
+            The last optimizer's, in place of its position.
+        measure_update : bool
+            Whether to measure ``update_norm`` as well, which takes a copy of the weights.
+        process_group : optional
+            Under torchrun, the ranks that agree, all by default. Call it on all of them, once
+            ``torch.distributed`` is initialized; they use a gloo group of their own.
+
+        Raises
+        ------
+        SystemExit
+            With status 0, if the standby is dismissed.
+        """
+        self._ask(
+            self.adapter.manage, *parts, *(() if scheduler is None else (scheduler,)), **options
+        )
+
+    def local_sgd(self, local_sgd: Any) -> None:
+        """Register how often torchft's LocalSGD or DiLoCo synchronises, as run-fenced knobs."""
+        Rounds(local_sgd).register(self)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the step and the run-fenced knobs, for the script's own checkpoint."""
+        return self.adapter.save()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a checkpoint: on all ranks, with the knobs registered, before weights load.
+
+        Raises
+        ------
+        SystemExit
+            If a knob cannot be set: this rank must not continue with a value of its own.
+        """
+        self.adapter.restore(state)
 
     def on_checkpoint(self, save: Callable[[], object]) -> None:
         """Have ``save()`` called, between steps, when a checkpoint is requested."""
@@ -300,7 +324,10 @@ class Loom:
 
     def close(self) -> None:
         """Announce that the worker leaves on purpose: its end, of any kind, is no failure."""
-        if not self._closed and os.getpid() == self._pid:
+        if os.getpid() != self._pid:
+            return
+        self._ask(self.adapter.close)
+        if not self._closed:
             self._worker.enter("left")
             self._close()
 
@@ -326,23 +353,3 @@ class Loom:
         if sys.excepthook == self._on_exception:
             sys.excepthook = self._previous_hook
         self._worker.close()
-
-
-def end_drained(worker: str) -> NoReturn:
-    """End the process of a loop that continues after the drain: it has left the quorum."""
-    _logger.warning("%s was drained but its loop continues: exiting with status 0", worker)
-    _stop_profiler()
-    raise SystemExit(0)
-
-
-def _stop_profiler() -> None:
-    """Stop torch's profiler if it runs: an interpreter that exits while it runs gets SIGSEGV."""
-    if "torch.autograd" not in sys.modules:
-        return
-    try:
-        from torch._C import _autograd
-
-        if _autograd._profiler_enabled():
-            _autograd._disable_profiler()
-    except Exception:
-        _logger.debug("cannot stop torch's profiler", exc_info=True)

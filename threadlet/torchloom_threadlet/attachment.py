@@ -5,14 +5,14 @@ import os
 import sys
 import threading
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from torchloom_core.floor.errors import ConfigError
+from torchloom_threadlet.adapters.adapter import Adapter
 from torchloom_threadlet.identity import find_join, identify
-from torchloom_threadlet.trainer.loom import Loom
+from torchloom_threadlet.loom import Loom
 from torchloom_threadlet.trainer.sidecar_start import SIDECAR_OF
-
-_Kind = TypeVar("_Kind", bound=Loom)
+from torchloom_threadlet.trainer.standby_tasks import StandbyTasks
 
 _logger = logging.getLogger(__name__)
 _lock = threading.Lock()
@@ -21,24 +21,25 @@ _attached: dict[int, tuple[Loom, dict[str, object]]] = {}
 
 
 def attach_once(
-    kind: type[_Kind],
+    adapter: Adapter,
     join: str | os.PathLike[str] | None,
     placement: Mapping[str, Any],
-    framework: str,
-    **options: Any,
-) -> _Kind:
+    *,
+    held: bool = False,
+    standby_tasks: StandbyTasks | None = None,
+) -> Loom:
     """Return this process's loom: the existing one, or a new one.
 
     Parameters
     ----------
-    kind : type
-        The loom's class.
-    join, framework
-        As :func:`torchloom_threadlet.attach` takes them.
+    adapter : Adapter
+        The framework's, which no loom has yet.
+    join, held
+        As the ``attach`` functions take them.
     placement : mapping
         Arguments of :func:`~torchloom_threadlet.identity.identify`.
-    **options
-        Further arguments of ``kind``.
+    standby_tasks : mapping, optional
+        The runners of the standby tasks that the script offers.
 
     Raises
     ------
@@ -51,26 +52,26 @@ def attach_once(
     identity = identify(**placement)
     if _is_importing_for_spawn():
         _logger.debug("torchloom is inert while multiprocessing imports the parent's script")
-        return kind(identity, None, framework, **options)
+        return Loom(identity, None, adapter, held=held, standby_tasks=standby_tasks)
     with _lock:
         place = find_join(join)
         arguments = {
             "join": str(place[0]) if place else "",
-            "framework": framework,
+            "framework": adapter.framework,
             "standby": identity.standby,
             **{name: getattr(identity, name) for name in ("group", "rank", "node", "rack")},
-            "held": options.get("held", False),
+            "held": held,
         }
         present, before = _attached.get(os.getpid(), (None, {}))
         if present is not None and not present.is_over:
             _refuse_others(arguments, before)
-            if isinstance(present, kind):
+            if type(present.adapter) is type(adapter):
                 present.attach_again()
                 return present
             raise ConfigError("attach: another module's attach() has attached this process already")
         if present is not None:
             present.close_for_next()
-        loom = kind(identity, place, framework, **options)
+        loom = Loom(identity, place, adapter, held=held, standby_tasks=standby_tasks)
         _attached.clear()
         _attached[os.getpid()] = loom, arguments
     loom.begin()

@@ -1,0 +1,142 @@
+"""The protocol of a training framework: what a loom calls, and when.
+
+An adapter is given to ``attach(adapter=...)``. The loom catches what an adapter raises, logs it
+once, and training continues without that part; only :class:`Diverged` passes. Prove an adapter with
+:class:`torchloom_threadlet.testing.AdapterContract`.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from torchloom_threadlet.cleaning import whole
+from torchloom_threadlet.trainer.worker import Worker
+
+_ADMISSION_S = 5.0
+
+_logger = logging.getLogger(__name__)
+
+
+class Diverged(RuntimeError):
+    """Raised where a rank may differ from the others: its training must not continue."""
+
+
+class Adapter:
+    """A framework that adds nothing: its worker neither agrees with others nor leaves a quorum.
+
+    All methods are called in the training thread.
+
+    Attributes
+    ----------
+    framework : str
+        Its name, for display.
+    loom : Loom
+        Whose ``knob`` and ``note`` an adapter uses.
+    worker : Worker
+        Its ``changes`` are the ballots of this rank, ``phases`` what it waits for.
+    """
+
+    framework = ""
+    loom: Any
+    worker: Worker
+
+    def bind(self, loom: Any, worker: Worker) -> None:
+        """Take the loom and the worker that this adapter serves."""
+        self.loom, self.worker = loom, worker
+
+    def rejoin(self) -> None:
+        """Wait until this process may train: as a standby, or after a restart by torchrun.
+
+        A standby returns to prepare, too. A restarted worker waits at most five seconds for the
+        Weaver's decision on its node.
+
+        Raises
+        ------
+        SystemExit
+            With status 0, if the standby is dismissed or the restarted worker not readmitted.
+        """
+        worker, name = self.worker, self.worker.identity.worker
+        restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        unwanted = ""
+        if worker.linked and restarts not in ("", "0"):
+            unwanted = worker.wait_until_admitted(_ADMISSION_S)
+        if unwanted:  # status 0, so that torchrun does not restart it
+            self.loom.close()
+            text = "%s is not readmitted: %s; the process exits with status 0"
+            _logger.warning(text, name, unwanted)
+            raise SystemExit(0)
+        worker.wait_to_join()
+        if not worker.going:
+            _logger.warning("standby %s is dismissed: exiting with status 0", name)
+            raise SystemExit(0)
+
+    def manage(self, *parts: Any, **options: Any) -> None:
+        """Take over what the script passes to ``loom.manage``, and register its knobs."""
+
+    def vote(self, step: int | None) -> None:
+        """Agree with the other ranks on a pending change, and make one that was agreed on.
+
+        Called first at each step boundary, until the worker has left. A framework whose ballots
+        travel another way, as with torchft's quorum, leaves this out.
+
+        Parameters
+        ----------
+        step : int, optional
+            The number of the step that is over, as the script passed it.
+
+        Raises
+        ------
+        Diverged
+            If it is unknown whether the other ranks have made a change.
+        """
+
+    def boundary(self, step: int | None) -> tuple[int | None, Mapping[str, Any]]:
+        """Return the number of the step that is over, None to count, and the metrics to add."""
+        return step, {}
+
+    def resume(self, going: bool) -> None:
+        """Take note that a step boundary is over; ``going`` is False once the worker has left."""
+
+    def leave(self) -> None:
+        """Leave the other ranks, as the worker is drained; raise if that fails."""
+
+    def close(self) -> None:
+        """Vote no more: the loom is closed, or a vote has failed."""
+
+    def save(self) -> dict[str, Any]:
+        """Return the step and the run-fenced knobs, for the script's own checkpoint."""
+        return {"step": whole(self.worker.step), "knobs": self.worker.actuators.fenced_values()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from what :meth:`save` returned; exit if a knob cannot be set."""
+        worker = self.worker
+        worker.step = state["step"]
+        registered = {spec.name for spec in worker.actuators.specs}
+        for name in sorted(state["knobs"].keys() - registered):
+            _logger.warning("knob %s of the checkpoint is not registered: it is ignored", name)
+        worker.actuators.set_like_others(
+            {name: value for name, value in state["knobs"].items() if name in registered}
+        )
+        worker.send(worker.hello())
+
+
+def end_drained(worker: str) -> NoReturn:
+    """End the process of a loop that continues after the drain: it has left the quorum."""
+    _logger.warning("%s was drained but its loop continues: exiting with status 0", worker)
+    _stop_profiler()
+    raise SystemExit(0)
+
+
+def _stop_profiler() -> None:
+    """Stop torch's profiler if it runs: an interpreter that exits while it runs gets SIGSEGV."""
+    if "torch.autograd" not in sys.modules:
+        return
+    try:
+        from torch._C import _autograd
+
+        if _autograd._profiler_enabled():
+            _autograd._disable_profiler()
+    except Exception:
+        _logger.debug("cannot stop torch's profiler", exc_info=True)

@@ -1,0 +1,1 @@
+"""torchft: replica groups that join and leave a quorum; each step's quorum carries the ballots."""

@@ -1,0 +1,1 @@
+"""DDP and FSDP under plain torchrun: ranks that stay the same from start to end."""

@@ -1,0 +1,179 @@
+"""The adapter for torchrun, whose ranks stay the same from start to end, and vote at each step."""
+
+import logging
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import torch
+import torch.distributed as dist
+
+from torchloom_core.wire.messages import Drain
+from torchloom_threadlet.adapters.adapter import Adapter, Diverged
+from torchloom_threadlet.adapters.torchrun.ballots import Ballots, Outcome
+from torchloom_threadlet.cleaning import whole
+from torchloom_threadlet.fence.agreement import NOTHING, read_minima
+from torchloom_threadlet.trainer.worker import error_line
+from torchloom_threadlet.training.managed_optimizers import ManagedOptimizers
+
+_QUORUM = 1
+"""The quorum id: all ranks are in one quorum, or there is no run."""
+
+_logger = logging.getLogger(__name__)
+
+
+class TorchrunAdapter(Adapter):
+    """Votes at the end of each step, and makes agreed changes there."""
+
+    framework = "torchrun"
+    _ballots: Ballots | None = None
+    _optimizers: ManagedOptimizers | None = None
+    _number: int | None = None
+    _agreed_step = -1
+
+    def rejoin(self) -> None:
+        """Return at once: no other rank can train without this one."""
+
+    def manage(self, *parts: Any, measure_update: bool = False, process_group: Any = None) -> None:
+        """Agree with the ranks of ``process_group``, all by default, and register optimizers."""
+        if self._ballots is None:
+            self._begin_votes(process_group)
+        if parts:
+            self._optimizers = ManagedOptimizers(
+                self.loom,
+                parts,
+                can_vote=self.worker.changes.can_vote,
+                step=lambda: whole(self.worker.step),
+                measure_update=measure_update,
+            )
+
+    def vote(self, step: int | None) -> None:
+        """Vote, and make an agreed change, at the least of the ranks' step numbers.
+
+        All ranks have to call it equally often.
+        """
+        if self._ballots is not None:
+            self._number = self.worker.step + 1 if step is None else step
+            self._agree(self._ballots, whole(self._number))
+
+    def boundary(self, step: int | None) -> tuple[int | None, Mapping[str, Any]]:
+        """Return how often the job has rewound, and the measurements of the gradients."""
+        number, self._number = self._number, None  # from before a rewind, if it was agreed on
+        own: dict[str, Any] = {"rewinds_total": self.worker.rewinds}
+        if self._optimizers is not None:
+            own |= self._optimizers.figures()
+        return (step if number is None else number), own
+
+    def close(self) -> None:
+        """Announce that this rank's loop has ended: no change is agreed on, and no rank waits."""
+        if self._ballots is not None:
+            self._ballots.leave()
+
+    def vote_within(self, group: Any) -> None:
+        """Vote from now on with the ranks of ``group``, a gloo group that nothing else uses."""
+        self._ballots = Ballots(group)
+        self.worker.changes.can_vote = True
+        self.worker.agreed_step = lambda: self._agreed_step
+        self.worker.send(self.worker.hello())
+
+    def _begin_votes(self, process_group: Any) -> None:
+        if not dist.is_initialized():
+            _logger.warning(
+                "fenced changes are not possible: call loom.manage after "
+                "torch.distributed.init_process_group"
+            )
+            return
+        # Its own group: ballots must not pair with the script's collectives, nor wait for a GPU.
+        ranks = None if process_group is None else dist.get_process_group_ranks(process_group)
+        own = dist.new_group(ranks, backend="gloo", use_local_synchronization=ranks is not None)
+        linked = torch.tensor(int(not self.loom.inert))
+        dist.all_reduce(linked, dist.ReduceOp.MAX, group=own)
+        if not linked:
+            return  # without a Weaver there is nothing to vote on
+        _warn_of_restarts(os.environ)
+        self.vote_within(own)
+
+    def _agree(self, ballots: Ballots, step: int) -> None:
+        changes = self.worker.changes
+        self._agreed_step = step
+        has_made = False
+        while not ballots.are_over:
+            minima = changes.vote(time.time_ns()).minima()
+            ballots.cast(step, minima)
+            if minima[0] == NOTHING and not has_made:
+                changes.end_step(None)
+                ballots.look()
+                break
+            outcome = self._outcome(ballots)
+            if outcome is None:
+                changes.end_step(None)
+                break
+            has_made = self._take_in(outcome)
+            if not has_made:
+                break
+        if ballots.are_over:
+            self._end_votes()
+
+    def _outcome(self, ballots: Ballots) -> Outcome | None:
+        try:
+            return ballots.outcome()
+        except RuntimeError as error:
+            worker = self.worker.identity.worker
+            raise Diverged(
+                f"{worker} cannot find out what the other ranks agreed on: {error_line(error)}"
+            ) from error
+
+    def _take_in(self, outcome: Outcome) -> bool:
+        """Apply an outcome; return whether a change is made, which the next vote confirms."""
+        worker, changes = self.worker, self.worker.changes
+        least, largest = read_minima(outcome.minima)
+        changes.count(least, largest)
+        if changes.must_undo:
+            worker.set_back()
+        # A rank without a pending change has not looked, and does not know this vote's end.
+        all_have_looked = least.offered == largest.offered
+        changes.end_step(_QUORUM if all_have_looked else None)
+        change = changes.due
+        if change is None:
+            return False
+        self._agreed_step = outcome.step
+        if change.do is not None and isinstance(change.do.do, Drain):
+            # A job cannot continue without some of its ranks: to drain a part is to drain it all.
+            everyone = msgspec.structs.replace(change.do, groups=())
+            changes.due = msgspec.structs.replace(change, do=everyone)
+        worker.make_due()
+        if changes.has_lost_state:
+            raise Diverged(
+                f"{worker.identity.worker} could not rewind to the checkpoint, as other ranks did: "
+                "restart the job"
+            )
+        worker.has_pending = True
+        return True
+
+    def _end_votes(self) -> None:
+        worker = self.worker
+        if not worker.changes.can_vote:
+            return
+        _logger.info("%s: a rank's loop has ended; no more fenced changes", worker.identity.worker)
+        worker.changes.can_vote = False
+        worker.changes.withdraw(_LAST)
+        worker.send(worker.hello())
+
+
+def _warn_of_restarts(environment: Mapping[str, str]) -> None:
+    """Warn, on one rank, if gloo will find addresses of dead ranks after a restart."""
+    keeps_addresses = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    may_restart = environment.get("TORCHELASTIC_MAX_RESTARTS", "0") not in ("", "0")
+    if keeps_addresses and may_restart and environment.get("RANK") == "0":
+        _logger.warning(
+            "torchrun's restarts may fail: its store keeps gloo's addresses of dead ranks "
+            "(TORCHELASTIC_USE_AGENT_STORE=True); start torchrun with --standalone, or with "
+            "--rdzv-backend=c10d --rdzv-endpoint=HOST:PORT in place of --master-port, and with "
+            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in its environment"
+        )
+
+
+_LAST = 2**62
+"""Above the number of any change."""

@@ -1,0 +1,177 @@
+"""The contract test of a training framework's adapter, for the tests of any package.
+
+::
+
+    class TestMine(AdapterContract):
+        @contextmanager
+        def ranks(self, count):
+            looms = [attach(group=f"g{rank}", adapter=Mine(...)) for rank in range(count)]
+            yield [Rank(loom, loom.step) for loom in looms]
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar
+
+from torchloom_core.wire.messages import (
+    Ack,
+    Command,
+    Drain,
+    FencedChange,
+    Operation,
+    SetKnobs,
+)
+from torchloom_threadlet.loom import Loom
+
+__all__ = ["AdapterContract", "Rank"]
+
+_KNOB = "contract"
+_LIFE_NS = 60_000_000_000
+_ROUNDS = 50
+"""More steps than any framework needs to agree."""
+
+
+class Rank:
+    """A rank of a run in one process, with a run-fenced knob; no Weaver takes part.
+
+    Parameters
+    ----------
+    loom : Loom
+        Attached without a Weaver.
+    step : callable
+        Makes a step of the framework, calls ``loom.step``, and returns what that returned. It is
+        called in a thread for each rank, always the same.
+    """
+
+    def __init__(self, loom: Loom, step: Callable[[], bool]) -> None:
+        self.loom, self.step = loom, step
+        self.value, self.values = 1, list[int]()
+        self._acks: list[Any] = []
+        self._thread = ThreadPoolExecutor(1)
+        loom.adapter.worker.send = self._acks.append  # type: ignore[assignment,method-assign]
+        loom.knob(_KNOB, lambda: self.value, self._set, kind="int", low=1, high=9, fence="run")
+
+    def _set(self, value: int) -> None:
+        self.value = value
+
+    def begin(self) -> Any:
+        """Make a step, and return its future result."""
+        self.values.append(self.value)
+        return self._thread.submit(self.step)
+
+    def deliver(self, do: Operation, command: str) -> None:
+        """Deliver a command, as the Weaver would."""
+        worker, now_ns = self.loom.adapter.worker, time.time_ns()
+        worker.deliver(
+            Command(
+                id=command,
+                run="run",
+                worker=self.loom.worker,
+                incarnation=worker.identity.incarnation,
+                epoch=1,
+                issued_ns=now_ns,
+                deadline_ns=now_ns + _LIFE_NS,
+                do=do,
+            )
+        )
+
+    def ack(self, command: str) -> tuple[str, int]:
+        """Return the status of a command, and its step."""
+        acks = [ack for ack in self._acks if isinstance(ack, Ack) and ack.command == command]
+        return acks[-1].status, acks[-1].step
+
+
+class AdapterContract:
+    """Subclass it as ``class TestMyAdapter(AdapterContract)`` and pytest runs it.
+
+    Attributes
+    ----------
+    agrees : bool
+        Whether its ranks can make a change at one step; set it False for one that cannot.
+    """
+
+    agrees: ClassVar[bool] = True
+
+    def ranks(self, count: int) -> AbstractContextManager[Sequence[Rank]]:
+        """Return so many ranks of one run that are about to make a step together."""
+        raise NotImplementedError
+
+    def test_a_fenced_change_is_made_at_one_step_on_all_ranks(self) -> None:
+        """Check that ranks that got a change at different steps make it at the same one."""
+        with self.ranks(2) as ranks:
+            _step(ranks)
+            for rank in ranks:
+                rank.deliver(FencedChange(number=1, do=SetKnobs(values={_KNOB: 2})), "c1")
+                _step(ranks)
+            if not self.agrees:
+                assert [rank.ack("c1")[0] for rank in ranks] == ["rejected"] * 2
+                return
+            _until(ranks, lambda: all(rank.value == 2 for rank in ranks))
+            _step(ranks)
+            acks = {rank.ack("c1") for rank in ranks}
+            assert [status for status, _ in acks] == ["applied"], f"need one step, was {acks}"
+            assert ranks[0].values == ranks[1].values, "need the same values in each step"
+
+    def test_a_drained_rank_leaves_after_its_step(self) -> None:
+        """Check that a drain ends the step in progress and the worker, once on all its ranks."""
+        with self.ranks(2) as ranks:
+            _step(ranks)
+            drain = FencedChange(number=1, do=Drain()) if self.agrees else Drain()
+            for rank in ranks:
+                rank.deliver(drain, "c1")
+            going = _until(ranks, lambda: any(rank.loom.state == "left" for rank in ranks))
+            assert going == [False, False], f"need False from loom.step, was {going}"
+            acks = {rank.ack("c1") for rank in ranks}
+            assert [status for status, _ in acks] == ["applied"], f"need one step, was {acks}"
+
+    def test_a_restored_rank_takes_over_step_and_knobs(self) -> None:
+        """Check ``restore`` of what ``save`` of another rank returned."""
+        with self.ranks(2) as ranks:
+            _step(ranks)
+            ranks[0].value = 3
+            state = ranks[0].loom.state_dict()
+            ranks[1].loom.load_state_dict(state)
+            assert ranks[1].value == 3, f"need the saved knob, was {ranks[1].value}"
+            assert ranks[1].loom.state_dict() == state, "need the saved step and knobs"
+
+    def test_an_error_of_the_adapter_does_not_end_training(self) -> None:
+        """Check that each method may raise, on one rank, and all continue."""
+        with self.ranks(2) as ranks:
+            _step(ranks)
+            loom = ranks[0].loom
+            for name in ("vote", "boundary", "resume", "manage", "rejoin", "close"):
+                setattr(loom.adapter, name, _raise)
+                assert _step(ranks) == [True, True]
+            loom.manage()
+            loom.begin()
+            loom.close()
+
+    def test_a_failed_leave_fails_the_drain_and_training_continues(self) -> None:
+        """Check that a worker that cannot leave reports it and stays."""
+        with self.ranks(1) as ranks:
+            _step(ranks)
+            loom = ranks[0].loom
+            loom.on_drain(_raise)
+            ranks[0].deliver(Drain(), "c1")
+            assert _step(ranks) == [True]
+            assert (ranks[0].ack("c1")[0], loom.state) == ("failed", "training")
+
+
+def _raise(*_: Any, **__: Any) -> Any:
+    raise ArithmeticError("on purpose")
+
+
+def _step(ranks: Sequence[Rank]) -> list[bool]:
+    """Make one step of all ranks at once; return whether each continues."""
+    return [step.result(_LIFE_NS // 10**9) for step in [rank.begin() for rank in ranks]]
+
+
+def _until(ranks: Sequence[Rank], is_so: Callable[[], bool]) -> list[bool]:
+    """Make steps until something is so; return whether each rank continues."""
+    for _ in range(_ROUNDS):
+        going = _step(ranks)
+        if is_so():
+            return going
+    raise AssertionError(f"need an agreement within {_ROUNDS} steps, was none")
