@@ -8,7 +8,7 @@ import pytest
 
 from tests.threadlet.torchft_ranks import NEW, OLD, Run
 from tests.threadlet.training.groups import NOT_WRITABLE
-from torchloom_core.wire.messages import FencedChange, SetKnobs, Withdraw
+from torchloom_core.wire.messages import FencedChange, SetKnobs
 
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings(NOT_WRITABLE)]
 
@@ -195,24 +195,6 @@ def test_an_unreadable_knob_is_rolled_back_and_no_rank_exits(run, trio):
     run.until_committed(a, b, joiner)
     assert_one_past(a, b, joiner)
     assert joiner.width == NEW
-
-
-def test_an_offer_to_two_of_three_ranks_lands_once_the_third_has_it_or_never(run, trio):
-    a, b, c = trio
-    offer((a, b))
-    for _ in range(3):
-        run.until_committed(a, b, c)
-    assert [rank.width for rank in trio] == [OLD] * 3
-    offer((c,))
-    run.until_committed(a, b, c)
-    assert landed(a) == landed(b) == landed(c) == [a.step]
-    offer((a, b), value=NEW + 1, number=3)
-    a.receive(Withdraw(number=3), number=3)
-    offer((c,), value=NEW + 1, number=3)
-    run.until_committed(a, b, c)
-    assert [rank.width for rank in trio] == [NEW] * 3
-    assert a.ends()[-1] == ("rejected", -1)
-    assert_one_past(a, b, c)
 
 
 def test_a_rank_that_cannot_roll_back_exits_and_the_others_continue(run, trio):

@@ -53,9 +53,8 @@ class Loom:
         held: bool = False,
         standby_tasks: StandbyTasks | None = None,
     ) -> None:
-        self.adapter = adapter
-        framework = adapter.framework
-        self._worker = Worker(identity, join, framework, held=held, standby_tasks=standby_tasks)
+        self.adapter, name = adapter, adapter.framework
+        self._worker = Worker(identity, join, name, held=held, standby_tasks=standby_tasks)
         adapter.bind(self, self._worker)
         self.on_drain(adapter.leave)
         self._append = self._worker.samples.waiting.append
@@ -243,11 +242,9 @@ class Loom:
     def manage(self, *parts: Any, scheduler: Any = None, **options: Any) -> None:
         """Attach to what trains: agree with the other ranks from now on, and register knobs.
 
-        Nothing else is needed for an optimizer: its learning rate, betas and weight decay, the
-        clipping and noise of its gradients and, for a
-        :class:`~torchloom_threadlet.training.switchable.SwitchableOptimizer`, its kind become
-        run-fenced knobs, and ``grad_norm`` is measured. The knobs and metrics of a second
-        optimizer begin with ``opt2.``, as ``opt2.lr``, those of a third with ``opt3.``.
+        An optimizer's learning rate, betas and weight decay, the clipping and noise of its
+        gradients and the choice of a ``SwitchableOptimizer`` become knobs, and ``grad_norm`` is
+        measured. The names of a second optimizer begin with ``opt2.``, as ``opt2.lr``.
 
         Parameters
         ----------
@@ -283,10 +280,7 @@ class Loom:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a checkpoint: on all ranks, with the knobs registered, before weights load.
 
-        Raises
-        ------
-        SystemExit
-            If a knob cannot be set: this rank must not continue with a value of its own.
+        Exits if a knob cannot be set: this rank must not continue with a value of its own.
         """
         self.adapter.restore(state)
 

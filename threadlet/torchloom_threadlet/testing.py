@@ -13,16 +13,10 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, ClassVar
 
-from torchloom_core.wire.messages import (
-    Ack,
-    Command,
-    Drain,
-    FencedChange,
-    Operation,
-    SetKnobs,
-)
+from torchloom_core.wire.messages import Ack, Command, Drain, FencedChange, Operation, SetKnobs
 from torchloom_threadlet.loom import Loom
 
 __all__ = ["AdapterContract", "Rank"]
@@ -51,10 +45,8 @@ class Rank:
         self._acks: list[Any] = []
         self._thread = ThreadPoolExecutor(1)
         loom.adapter.worker.send = self._acks.append  # type: ignore[assignment,method-assign]
-        loom.knob(_KNOB, lambda: self.value, self._set, kind="int", low=1, high=9, fence="run")
-
-    def _set(self, value: int) -> None:
-        self.value = value
+        put = partial(setattr, self, "value")
+        loom.knob(_KNOB, lambda: self.value, put, kind="int", low=1, high=9, fence="run")
 
     def begin(self) -> Any:
         """Make a step, and return its future result."""
