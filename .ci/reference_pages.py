@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from torchloom_core.cli.app import app
+from torchloom_core.cli.installed_commands import add_installed
 from torchloom_core.config import schema
 from torchloom_core.config.template import template_text
 
@@ -79,6 +80,7 @@ def _config_page() -> str:
 
 
 def _cli_page() -> str:
+    add_installed(["trace", "import"])
     text = app.generate_docs(output_format="markdown")
     body = text.split("## Table of Contents", 1)[1]
     body = body.split("\n\n**", 1)[1]

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 from torchloom_core.cli.app import app
+from torchloom_core.cli.installed_commands import add_installed
 
 
 def main() -> None:
@@ -19,9 +20,11 @@ def main() -> None:
     mapping = Path(sys.argv[1])
     started = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="torchloom-bench-") as folder:
-        words = [mapping.with_name("events.csv"), Path(folder) / "t.tltrace", "--map", mapping]
+        paths = [mapping.with_name("events.csv"), Path(folder) / "t.tltrace", "--map", mapping]
+        words = ["trace", "import", "csv", *map(str, paths)]
+        add_installed(words)
         with contextlib.redirect_stdout(sys.stderr):
-            app(["trace", "import", "csv", *map(str, words)], result_action="return_value")
+            app(words, result_action="return_value")
     took = {"peak_rss_bytes": _peak_rss_bytes(), "seconds": time.perf_counter() - started}
     print(json.dumps(took))
 

@@ -17,7 +17,9 @@ from cyclopts.exceptions import MissingArgumentError
 
 from tests.docs.attached import NAMES, attached
 from tests.docs.pages import PAGES, ROOT, blocks, headings, manual, prose, spans
+from torchloom_core import testing
 from torchloom_core.cli.app import app
+from torchloom_core.cli.installed_commands import add_installed
 from torchloom_core.config.loading import parse
 from torchloom_core.config.schema import (
     ActionRule,
@@ -32,7 +34,6 @@ from torchloom_core.lab.activation.discovery import ENTRY_POINT_GROUP, discover
 from torchloom_core.live.kernel.arbiter.limits import PERSON_LIMITS, POLICY_LIMITS
 from torchloom_core.live.trajectory.summaries import RECORD_KINDS
 from torchloom_core.live.weaver.operator_service import OperatorService
-from torchloom_core.testing import EffectorContract, PolicyContract, PredictorContract
 from torchloom_core.wire import subjects
 from torchloom_core.wire.capabilities import installed
 from torchloom_core.wire.events import Reply
@@ -40,8 +41,10 @@ from torchloom_core.wire.operator import Answer
 
 PACKAGES = ("torchloom_core", "threadlet", "policies", "predictors")
 FILE_SUFFIXES = ("json", "creds")
-CONTRACTS = ("PolicyContract", "PredictorContract", "LearnerContract", "EffectorContract")
+CONTRACTS = tuple(value for name, value in vars(testing).items() if name.endswith("Contract"))
 ENDINGS = ("net_gain", "person", "outbid", "approval", "lapsed", "holdout", "dry_run", "shadow")
+
+add_installed(["trace", "import"])
 
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
@@ -59,11 +62,9 @@ def run(block, module):
     # Line numbers in a traceback are the page's.
     exec(compile("\n" * block.line + block.text, block.page, "exec"), vars(module))
     for name, value in list(vars(module).items()):
-        if before.get(name) is value or name in CONTRACTS:
+        if before.get(name) is value:
             continue
-        if inspect.isclass(value) and issubclass(
-            value, PolicyContract | PredictorContract | EffectorContract
-        ):
+        if inspect.isclass(value) and issubclass(value, CONTRACTS) and value not in CONTRACTS:
             for test in filter(lambda name: name.startswith("test_"), dir(value)):
                 getattr(value(), test)()
         elif name.startswith("test_"):

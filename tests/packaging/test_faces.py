@@ -13,15 +13,16 @@ FACES = {
     "torchloom_core.plugin": """
         MAX_ORDER SECOND_NS TRAFFIC_NEEDS UNSAVED_WORK
         ActedOn Action AdmitGroup Alert ChangeKnob ChangeKnobs CollectDump ConfigError CordonNode
-        Costs DrainGroup EvictGroup Example Fault FleetView Floats Forecast Guard Hazard Ints
+        CordonOver Costs Delivery DrainGroup Effector EvictGroup Example Fault FleetView Floats
+        Forecast Guard Hazard Ints
         KnobSpec KnobValue
         Learner LighthouseRows Links MapLandscape Migrate ModelError Need NeedFaults NeedForecast
-        NeedLabels NeedNotes NeedPast NotNegative Note
-        Outlook PauseRun
+        NeedLabels NeedNotes NeedPast NotNegative Note Notice
+        Outcome Outlook PauseRun
         PluginError Policy PolicyNeed Positive Predictor PredictorNeed PreviewChange ProbeLinks
         Proposal Registry
-        Reserve ResumeRun RewindRun RunFailures SaveCheckpoint Share Standbys Traffic UncordonNode
-        WithdrawingPolicy
+        Reserve ResumeRun RewindRun RunFailures SaveCheckpoint Share Standbys Subscription Traffic
+        UncordonNode Verdict WithdrawingPolicy
         daly_s ettr expected_unsaved_s grow hookimpl incidents places_of unsaved_work_s young_s
     """,
     "torchloom_core.lab.learning": """
@@ -32,13 +33,15 @@ FACES = {
         fill_unknown_columns in_words json_part known_s minimum part_of step_means
     """,
     "torchloom_core.testing": """
-        LearnerContract LinkSample PolicyContract PredictorContract
+        CollectorContract EffectorContract ImporterContract LearnerContract LinkSample
+        PolicyContract PredictorContract
         view_of
     """,
     "torchloom_core.lab.trace": """
         ACTIONS EVENTS JOBS PLACEMENT TOPOLOGY
         ActionTaken BandwidthParameters Bundle BundleWriter Component Event Exposure Feed
-        Findings Follows Job Manifest Parameters Placement RecordedIncarnation Watched
+        Findings Follows Job Manifest Parameters Placement RecordedIncarnation
+        TraceError Watched
         from_trajectory recorded_incarnation recorded_inputs synthesize synthesize_bandwidth
         validate views
     """,

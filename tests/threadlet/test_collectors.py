@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.installing import install
 from tests.waiting import eventually
+from torchloom_core.testing import CollectorContract
 from torchloom_threadlet.sidecar.collectors import Collection
 from torchloom_threadlet.sidecar.collectors.process import ProcessCollector
 from torchloom_threadlet.sidecar.collectors.prometheus import TextfileCollector
@@ -19,7 +21,7 @@ HERE = Path(__file__).parent
 COLLECT = """
 import json
 from torchloom_threadlet.sidecar.collectors.nvml import NvmlCollector
-collector = NvmlCollector.find()
+collector = NvmlCollector.find(0, 'n1')
 print(json.dumps(collector and [collector.collect(), collector.collect()]))
 """
 
@@ -84,17 +86,23 @@ def test_a_missing_gpu_is_no_error(nvml_folder):
 
 
 def test_a_process_and_its_host_are_measured():
-    metrics = ProcessCollector.find(os.getpid()).collect()
+    metrics = ProcessCollector.find(os.getpid(), "n1").collect()
     assert metrics["rss_bytes"] > 1e6
     assert metrics["host_mem_available_bytes"] > 0
     assert metrics["cpu_percent"] >= 0
 
 
-@pytest.mark.integration
-def test_a_trainer_that_ended_before_its_first_measurement_is_no_error():
-    ended = subprocess.Popen(["true"])
-    ended.wait()
-    assert ProcessCollector.find(ended.pid) is None
+class TestProcess(CollectorContract):
+    find = ProcessCollector.find
+
+
+class TestTextfile(CollectorContract):
+    find = TextfileCollector.find
+
+    @pytest.fixture(autouse=True)
+    def _file(self, tmp_path, monkeypatch):
+        (tmp_path / "node.prom").write_text("link_flaps_total 4\n")
+        monkeypatch.setenv("TORCHLOOM_TEXTFILE", str(tmp_path / "node.prom"))
 
 
 def test_a_textfile_yields_samples_of_this_node_only(tmp_path, caplog):
@@ -106,7 +114,7 @@ def test_a_textfile_yields_samples_of_this_node_only(tmp_path, caplog):
         "# TYPE link_flaps_total counter\n"
         "link_flaps_total 4\n"
     )
-    collector = TextfileCollector.find("n1", {"TORCHLOOM_TEXTFILE": str(path)})
+    collector = TextfileCollector.find(0, "n1", {"TORCHLOOM_TEXTFILE": str(path)})
     assert collector.collect() == {"node_temp_celsius": 71.5, "link_flaps_total": 4.0}
     path.write_text("half a li")
     assert collector.collect() == {}
@@ -159,7 +167,7 @@ def dcgm_dump():
 def test_the_workers_gpu_series_follow_from_cudas_environment(tmp_path, environment, temperature):
     path = tmp_path / "dcgm.prom"
     path.write_text(dcgm_dump())
-    collector = TextfileCollector.find("n1", {"TORCHLOOM_TEXTFILE": str(path)} | environment)
+    collector = TextfileCollector.find(0, "n1", {"TORCHLOOM_TEXTFILE": str(path)} | environment)
     assert collector.collect().get("DCGM_FI_DEV_GPU_TEMP") == temperature
 
 
@@ -172,7 +180,7 @@ def test_on_a_partitioned_gpu_the_workers_instance_is_read(tmp_path):
     path.write_text(text)
     device = "MIG-GPU-00000001-d9cf-fef3-62e9-d92044ab6e52/9/0"
     environment = {"TORCHLOOM_TEXTFILE": str(path), "CUDA_VISIBLE_DEVICES": device}
-    collector = TextfileCollector.find("n1", environment)
+    collector = TextfileCollector.find(0, "n1", environment)
     assert collector.collect() == {"DCGM_FI_DEV_GPU_TEMP": 71.0, "DCGM_FI_DEV_FB_USED": 22.0}
 
 
@@ -183,23 +191,53 @@ def test_in_a_container_nvml_identifies_the_workers_gpu_on_the_host(nvml_folder,
     temp = "DCGM_FI_DEV_GPU_TEMP"
     path.write_text(of_gpu(temp, 0, 20, UUID="GPU-ff") + of_gpu(temp, 5, 50, UUID=uuid))
     script = COLLECT.replace("nvml import Nvml", "prometheus import Textfile")
-    script = script.replace("NvmlCollector.find()", "TextfileCollector.find('n1')")
+    script = script.replace("NvmlCollector", "TextfileCollector")
     first, _ = collect(nvml_folder, "", script, TORCHLOOM_TEXTFILE=str(path))
     assert first == {temp: 50.0}
 
 
-async def test_a_failing_collector_is_dropped_and_the_others_continue(caplog):
-    class Broken:
-        def collect(self):
-            raise OSError("the driver is gone")
+FOREIGN = """
+import sys
 
+class Rack:
+    def __init__(self, pid, node):
+        self.node = node
+
+    def collect(self):
+        return {f"rack temp {self.node}": 31}
+
+class Odd(Rack):
+    def collect(self):
+        return {"rack": None}
+
+class Broken(Rack):
+    def collect(self):
+        raise OSError("the driver\\nis gone")
+
+def leave(pid, node):
+    sys.exit("no rack")
+"""
+
+
+async def test_collectors_of_any_package_run_and_a_bad_one_is_dropped(
+    tmp_path, monkeypatch, caplog
+):
+    points = {"rack": "Rack", "odd": "Odd", "broken": "Broken", "leaving": "leave", "gone": "Gone"}
+    values = {name: f"foreign_collectors:{value}" for name, value in points.items()}
+    install(tmp_path, "foreign_collectors", FOREIGN, collectors=values)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("TORCHLOOM_COLLECTORS", ", ".join([*points, "nvmll", "process"]))
     collection = Collection(os.getpid(), "n1", 0.01)
-    collection._makers = {
-        "broken": Broken,
-        "process": lambda: ProcessCollector.find(os.getpid()),
-    }
     running = asyncio.create_task(collection.run())
-    await eventually(lambda: collection.gauges() and caplog.messages)
+    await eventually(lambda: len(collection.gauges()) > 1 and len(caplog.messages) > 5)
     running.cancel()
-    assert caplog.messages == ["collector broken is dropped: OSError: the driver is gone"]
-    assert "rss_bytes" in collection.gauges()
+    assert {"rack_temp_n1", "rss_bytes"} < set(collection.gauges())
+    assert sorted(line for line in caplog.messages if line.startswith("collector")) == [
+        "collector broken is dropped: OSError: the driver is gone",
+        "collector gone is dropped: AttributeError: module 'foreign_collectors' has no attribute "
+        "'Gone'",
+        "collector leaving is dropped: SystemExit: no rack",
+        "collector nvmll is dropped: LookupError: it is not installed; did you mean nvml?",
+        "collector odd is dropped: TypeError: float() argument must be a string or a real number, "
+        "not 'NoneType'",
+    ]

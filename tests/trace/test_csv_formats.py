@@ -22,7 +22,7 @@ def imported(folder, data, mapping="", **files):
         (folder / f"{name}.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
     (folder / "map.toml").write_text(mapping)
     out = folder / "out.tltrace"
-    import_csv(folder / "events.csv", out, mapping=folder / "map.toml", force=True)
+    import_csv(folder / "events.csv", out, map=folder / "map.toml", force=True)
     return Bundle.open(out)
 
 

@@ -64,9 +64,7 @@ def imported(folder: Path, mapping: str = "", **files: str) -> Bundle:
         (folder / f"{name}.csv").write_text(text)
     (folder / "map.toml").write_text(mapping)
     out = folder / "out.tltrace"
-    import_csv(
-        folder / "events.csv", out, mapping=folder / "map.toml" if mapping else None, force=True
-    )
+    import_csv(folder / "events.csv", out, map=folder / "map.toml" if mapping else None, force=True)
     assert validate(out).faults == ()
     return Bundle.open(out)
 
@@ -126,7 +124,7 @@ def test_a_trace_has_the_name_of_its_bundle_unless_the_mapping_or_the_caller_set
     assert imported(tmp_path, "name = 'fleet 2026'\n", events=PLAIN).manifest.name == "fleet 2026"
     events, mapping = tmp_path / "events.csv", tmp_path / "map.toml"
     mapping.write_text("name = 'fleet 2026'\n")
-    import_csv(events, tmp_path / "a.b.tltrace", mapping=mapping, name="mine")
+    import_csv(events, tmp_path / "a.b.tltrace", map=mapping, name="mine")
     assert Bundle.open(tmp_path / "a.b.tltrace").manifest.name == "mine"
 
 

@@ -16,6 +16,7 @@ from torchloom_core.lab.trace.importers.csv_trace import import_csv
 from torchloom_core.lab.trace.importers.infinitehbd import import_infinitehbd
 from torchloom_core.lab.trace.recorded.from_trajectory import from_trajectory
 from torchloom_core.lab.trace.validation.validate import Findings, validate
+from torchloom_core.testing import ImporterContract
 
 HEADER = "node_id,t,ev,Level,Class,Desc\n"
 DAY_NS = 86_400 * SECOND_NS
@@ -41,6 +42,32 @@ def test_a_fault_is_what_lies_between_its_start_and_its_end(tmp_path):
     assert (ended.follows, open_.follows) == ("component", "unknown")
     assert (open_.t_event, open_.t_resolved) == (T0_NS + 3 * DAY_NS // 2, None)
     assert (opened.manifest.start_ns, opened.manifest.end_ns) == (T0_NS, T0_NS + 2 * DAY_NS)
+
+
+class TestCsv(ImporterContract):
+    importer = import_csv
+
+    def write_source(self, folder):
+        rows = "time,component,kind\n2026-01-01,n1,gpu\n2026-01-03,n2,nic\n"
+        (folder / "mine.csv").write_text(rows)
+        return folder / "mine.csv"
+
+
+class TestInfinitehbd(ImporterContract):
+    importer = import_infinitehbd
+
+    def write_source(self, folder):
+        row = "n1,1,fault_start,Hardware Failure,GPU,ECC\n"
+        (folder / "fault_events.csv").write_text(HEADER + row)
+        return folder
+
+
+class TestBackblaze(ImporterContract):
+    importer = import_backblaze
+
+    def write_source(self, folder):
+        scrapes((1, "early", 0, 1.0), (2, "early", 1, 1.0)).to_parquet(folder / "0.parquet")
+        return folder
 
 
 @pytest.mark.parametrize(

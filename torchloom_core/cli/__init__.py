@@ -97,11 +97,13 @@ def _run(arguments: list[str]) -> int:
         from cyclopts import CycloptsError
 
         from torchloom_core.cli.app import app
+        from torchloom_core.cli.installed_commands import add_installed
     except ModuleNotFoundError as error:
         return _missing(error)
     except KeyboardInterrupt:
         return _INTERRUPTED
     try:
+        add_installed(arguments)
         status = app(
             arguments, exit_on_error=False, print_error=False, result_action="return_value"
         )

@@ -1,4 +1,4 @@
-"""The command tree; each command's module is imported when it is used."""
+"""torchLoom's own commands; each one's module is imported when it is used."""
 
 from cyclopts import App, Group
 
@@ -109,14 +109,8 @@ for _name, _module, _help in (
 ):
     _function = _name.replace("-", "_")
     _trace.command(f"{_HERE}.{_module}:{_function}", name=_name, help=_help)
-_import = App(name="import", help="Import a CSV file or a public data set as a bundle.")
-for _name, _help in (
-    ("csv", "Import faults from a CSV file, one event per row."),
-    ("infinitehbd", "Import InfiniteHBD-Trace: faults of 400 GPU servers."),
-    ("backblaze", "Import Backblaze Hard Drive Data: daily SMART values."),
-):
-    _import.command(f"{_HERE}.trace_commands:import_{_name}", name=_name, help=_help)
-_trace.command(_import)
+importers = App(name="import", help="Import a CSV file or a data set as a bundle.")
+_trace.command(importers)
 app.command(_trace)
 
 _knob = App(name="knob", help="Show and set the run's knobs.", group=_ACTING)

@@ -1,22 +1,14 @@
-"""``torchloom trace validate|describe|import``."""
+"""``torchloom trace validate|describe``."""
 
 from pathlib import Path
-from typing import Annotated
 
-from cyclopts import Parameter
-
-from torchloom_core.cli.interrupts import reports_output
 from torchloom_core.cli.options import AsJson
 from torchloom_core.cli.output import console, print_json, warn
 from torchloom_core.cli.progress import progress
 from torchloom_core.cli.times import Duration
-from torchloom_core.cli.trace_view import print_bundle, tables
+from torchloom_core.cli.trace_view import tables
 from torchloom_core.floor.errors import TraceError
 from torchloom_core.floor.files import refuse_picture
-
-Force = Annotated[
-    bool, Parameter(negative="", show_default=False, help="Replace an existing bundle.")
-]
 
 
 def validate(bundle: Path, /, *, json: AsJson = False) -> int:
@@ -92,83 +84,3 @@ def describe(
         out.print()
     if plot is not None:
         out.print(f"wrote {plot}", markup=False, soft_wrap=True)
-
-
-def import_csv(
-    events: Path,
-    out: Path,
-    /,
-    *,
-    map: Path | None = None,
-    name: str = "",
-    source: str = "",
-    licence: str = "",
-    force: Force = False,
-    json: AsJson = False,
-) -> None:
-    """Import a CSV file with the columns time, component and kind as a bundle.
-
-    Columns of events.jsonl, such as resolved, are read by name; other columns become attributes.
-
-    Parameters
-    ----------
-    events
-        CSV file, one event per row.
-    out
-        Bundle to write, NAME.tltrace.
-    map
-        TOML file that maps column names, time formats, a topology and telemetry.
-    name
-        Name of the trace. Default: that in the mapping, else the name of OUT.
-    source
-        Source of the data. Default: the name of the CSV file.
-    licence
-        Licence of the data.
-    """
-    from torchloom_core.lab.trace.importers.csv_trace import import_csv as write
-
-    with reports_output(out):
-        write(events, out, mapping=map, name=name, source=source, licence=licence, force=force)
-    print_bundle(out, json)
-
-
-def import_infinitehbd(
-    folder: Path, out: Path, /, *, name: str = "", force: Force = False, json: AsJson = False
-) -> None:
-    """Import InfiniteHBD-Trace, faults of 400 GPU servers, as a bundle.
-
-    Parameters
-    ----------
-    folder
-        Folder with fault_events.csv.
-    out
-        Bundle to write, NAME.tltrace.
-    name
-        Name of the trace. Default: the name of OUT.
-    """
-    from torchloom_core.lab.trace.importers.infinitehbd import import_infinitehbd as write
-
-    with reports_output(out):
-        write(folder, out, name=name, force=force)
-    print_bundle(out, json)
-
-
-def import_backblaze(
-    folder: Path, out: Path, /, *, name: str = "", force: Force = False, json: AsJson = False
-) -> None:
-    """Import Backblaze Hard Drive Data, daily SMART values and drive failures, as a bundle.
-
-    Parameters
-    ----------
-    folder
-        Folder with the Parquet files.
-    out
-        Bundle to write, NAME.tltrace.
-    name
-        Name of the trace. Default: the name of OUT.
-    """
-    from torchloom_core.lab.trace.importers.backblaze import import_backblaze as write
-
-    with reports_output(out):
-        write(folder, out, name=name, force=force)
-    print_bundle(out, json)

@@ -10,7 +10,9 @@ from torchloom_core.cli.options import AsJson
 from torchloom_core.cli.trace_view import print_bundle
 from torchloom_core.config.loading import convert, read_text, read_toml
 
-Force = Annotated[bool, Parameter(negative="", show_default=False)]
+Force = Annotated[
+    bool, Parameter(negative="", show_default=False, help="Replace an existing bundle.")
+]
 
 
 def synthesize(
@@ -44,8 +46,6 @@ def synthesize(
         Interval between two samples of a node, seconds; 0: no telemetry. Default: 60.
     parameters
         TOML file with these and further parameters: rates, repair times, precursors, gaps.
-    force
-        Replace an existing bundle.
     """
     from torchloom_core.lab.trace.synthetic.parameters import Parameters
     from torchloom_core.lab.trace.synthetic.trace import synthesize as write
@@ -94,8 +94,6 @@ def bandwidth(
         Random seed. Default: 0.
     parameters
         TOML file with these and further parameters: jitter, unequal links, sampling interval.
-    force
-        Replace an existing bundle.
     """
     from torchloom_core.lab.trace.synthetic.bandwidth import (
         BandwidthParameters,
@@ -140,8 +138,6 @@ def from_trajectory(
         Epoch, the number of the Weaver process. Default: the newest.
     licence
         Licence to write into the manifest.
-    force
-        Replace an existing bundle.
     """
     from torchloom_core.lab.trace.recorded.from_trajectory import from_trajectory as write
 

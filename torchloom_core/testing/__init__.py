@@ -14,17 +14,22 @@ Subclass the contract in your tests, and build views of your own with :func:`vie
         assert [p.action.worker for p in policy.on_tick(view)] == ["w2"]
 
 For a predictor that learns, subclass ``LearnerContract``, which includes the other tests; for an
-effector ``EffectorContract``.
+effector ``EffectorContract``, for a collector ``CollectorContract``, for an importer
+``ImporterContract``.
 """
 
+from torchloom_core.testing.collector_contract import CollectorContract
 from torchloom_core.testing.effector_contract import EffectorContract
+from torchloom_core.testing.importer_contract import ImporterContract
 from torchloom_core.testing.learner_contract import LearnerContract
 from torchloom_core.testing.policy_contract import PolicyContract
 from torchloom_core.testing.predictor_contract import PredictorContract
 from torchloom_core.testing.views import LinkSample, view_of
 
 __all__ = [
+    "CollectorContract",
     "EffectorContract",
+    "ImporterContract",
     "LearnerContract",
     "LinkSample",
     "PolicyContract",

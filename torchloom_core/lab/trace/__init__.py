@@ -11,6 +11,7 @@ bundle, :func:`validate` checks it, :class:`Feed` turns it into a kernel's input
 into a predictor's.
 """
 
+from torchloom_core.floor.errors import TraceError
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.bundle.schema import (
     ACTIONS,
@@ -63,6 +64,7 @@ __all__ = [
     "Parameters",
     "Placement",
     "RecordedIncarnation",
+    "TraceError",
     "Watched",
     "from_trajectory",
     "recorded_incarnation",

@@ -1,20 +1,32 @@
-"""What a sidecar measures beside the trainer: one collector per module.
+"""What a sidecar measures beside the trainer, by collectors that any package can bring.
 
-A collector is an object whose ``collect()`` returns metric name to value. It is made and called
-in a thread of its own, so that a hanging driver delays no heartbeat. A collector that fails is
-dropped with one log line, and its metrics go missing, which policies can see.
+A collector is an entry point in the group ``torchloom.collectors``: a function
+``find(pid, node)`` that returns None where there is nothing to measure, else an object whose
+``collect()`` returns metric name to value. Both are called in a thread, so that a hanging driver
+delays no heartbeat. A collector that fails is dropped with one log line, and its metrics go
+missing, which policies can see.
 """
 
 import asyncio
+import contextlib
 import logging
+import os
 import time
-from collections.abc import Callable
-from typing import Protocol
+from importlib.metadata import (
+    EntryPoint,
+    EntryPoints,
+    PackageNotFoundError,
+    distribution,
+    entry_points,
+)
+from typing import Any, Protocol
 
-from torchloom_threadlet.sidecar.collectors.nvml import NvmlCollector
-from torchloom_threadlet.sidecar.collectors.process import ProcessCollector
-from torchloom_threadlet.sidecar.collectors.prometheus import TextfileCollector
+from torchloom_core.floor.plain_text import plain_line
+from torchloom_core.floor.suggest import nearest
+from torchloom_threadlet.cleaning import MetricNames
 
+_GROUP = "torchloom.collectors"
+_OWN = "process,nvml,textfile"
 _FRESH_INTERVALS = 3
 
 _logger = logging.getLogger(__name__)
@@ -28,15 +40,12 @@ class Collector(Protocol):
 
 
 class Collection:
-    """Runs every collector once per interval."""
+    """Runs the collectors named in ``TORCHLOOM_COLLECTORS`` once per interval."""
 
     def __init__(self, pid: int, node: str, interval_s: float) -> None:
+        self._worker = pid, node
         self._interval_s = interval_s
-        self._makers: dict[str, Callable[[], Collector | None]] = {
-            "process": lambda: ProcessCollector.find(pid),
-            "nvml": NvmlCollector.find,
-            "textfile": lambda: TextfileCollector.find(node),
-        }
+        self._names = MetricNames()
         self._latest: dict[str, tuple[float, dict[str, float]]] = {}
 
     def gauges(self) -> dict[str, float]:
@@ -51,14 +60,35 @@ class Collection:
 
     async def run(self) -> None:
         """Collect until every collector has failed or found nothing to collect."""
-        await asyncio.gather(*(self._run_one(name) for name in self._makers))
+        names = os.environ.get("TORCHLOOM_COLLECTORS", _OWN).split(",")
+        await asyncio.gather(*map(self._run_one, filter(None, map(str.strip, names))))
 
     async def _run_one(self, name: str) -> None:
         try:
-            collector = await asyncio.to_thread(self._makers[name])
+            collector = await asyncio.to_thread(self._find, name)
             while collector is not None:
-                values = await asyncio.to_thread(collector.collect)
+                values = await asyncio.to_thread(self._collect, collector)
                 self._latest[name] = time.monotonic(), values
                 await asyncio.sleep(self._interval_s)
-        except Exception as error:  # noqa: BLE001 - drivers and libraries raise what they like
-            _logger.warning("collector %s is dropped: %s: %s", name, type(error).__name__, error)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the code of anyone's package
+            text = plain_line(f"{type(error).__name__}: {error}")
+            _logger.warning("collector %s is dropped: %s", name, text)
+
+    def _find(self, name: str) -> Collector | None:
+        collector: Collector | None = _entry_point(name).load()(*self._worker)
+        return collector
+
+    def _collect(self, collector: Collector) -> dict[str, float]:
+        values: dict[Any, Any] = collector.collect()
+        return {self._names.clean(name): float(value) for name, value in values.items()}
+
+
+def _entry_point(name: str) -> EntryPoint:
+    """Return the entry point of a collector; torchLoom's own are found without a long search."""
+    own = EntryPoints()
+    with contextlib.suppress(PackageNotFoundError):
+        own = distribution("torchloom").entry_points.select(group=_GROUP, name=name)
+    for point in own or entry_points(group=_GROUP, name=name):
+        return point
+    installed = nearest(name, {point.name for point in entry_points(group=_GROUP)})
+    raise LookupError(f"it is not installed{installed}")

@@ -37,7 +37,9 @@ class NvmlCollector:
         }
 
     @classmethod
-    def find(cls, environment: Mapping[str, str] = os.environ) -> "NvmlCollector | None":
+    def find(
+        cls, pid: int, node: str, environment: Mapping[str, str] = os.environ
+    ) -> "NvmlCollector | None":
         """Return the collector of this worker's GPU, or None where there is none."""
         try:
             import pynvml

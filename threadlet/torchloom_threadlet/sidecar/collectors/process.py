@@ -15,7 +15,7 @@ class ProcessCollector:
         psutil.cpu_percent()
 
     @classmethod
-    def find(cls, pid: int) -> "ProcessCollector | None":
+    def find(cls, pid: int, node: str) -> "ProcessCollector | None":
         """Return the collector, or None where psutil is not installed or the process has ended."""
         try:
             import psutil

@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from torchloom_threadlet.cleaning import MetricNames
 from torchloom_threadlet.sidecar.worker_gpu import WorkerGpu
 
 _UUID = ("UUID", "uuid")
@@ -45,12 +44,13 @@ class TextfileCollector:
         self._path = path
         self._node = node
         self._environment = environment
-        self._names = MetricNames()
         self._failed = False
         self._logged: set[str] = set()
 
     @classmethod
-    def find(cls, node: str, environment: Labels = os.environ) -> "TextfileCollector | None":
+    def find(
+        cls, pid: int, node: str, environment: Labels = os.environ
+    ) -> "TextfileCollector | None":
         """Return the collector, or None if the environment names no file."""
         path = environment.get("TORCHLOOM_TEXTFILE")
         if not path:
@@ -78,7 +78,7 @@ class TextfileCollector:
             measured = [one for one in every if not _is_blank(*one)]
             own = self._own(measured)
             if len(own) == 1:
-                values[self._names.clean(name)] = own[0][1]
+                values[name] = own[0][1]
             elif own:
                 left_out["as they have several series"].append(f"{name} (by {_differing(own)})")
             elif measured:

@@ -25,16 +25,20 @@ _FIXED = ("model", "capacity_bytes")
 
 
 def import_backblaze(folder: Path, out: Path, *, name: str = "", force: bool = False) -> None:
-    """Write the drives in ``folder`` as a bundle.
+    """Import Backblaze Hard Drive Data, daily SMART values and drive failures, as a bundle.
 
     A day's values become available at its end. A drive that failed ends with that day; a drive
     that disappears without a failure ends with its last day of data. Metrics are named
-    ``smart_5`` and so on and are raw values, not normalised ones.
+    smart_5 and so on and are raw values, not normalised ones.
 
     Parameters
     ----------
+    folder : Path
+        Folder with the Parquet files.
+    out : Path
+        Bundle to write, NAME.tltrace.
     name : str
-        Name of the trace; by default that of ``out``.
+        Name of the trace. Default: the name of OUT.
 
     Raises
     ------

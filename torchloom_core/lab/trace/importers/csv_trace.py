@@ -45,29 +45,32 @@ def import_csv(
     events: Path,
     out: Path,
     *,
-    mapping: Path | None = None,
+    map: Path | None = None,
     name: str = "",
     source: str = "",
     licence: str = "",
     force: bool = False,
 ) -> None:
-    """Write a CSV file of events, one per row, as a bundle.
+    """Import a CSV file with the columns time, component and kind as a bundle.
 
-    Without a mapping the columns ``time`` (ISO 8601), ``component`` and ``kind`` are required;
-    ``resolved`` and every other column of ``events.jsonl`` are optional, and unknown columns are
-    stored as they are. By default an event is available at once, fatal, and its end is unknown.
-    Copies of a row and rows outside the span (see
-    :func:`~torchloom_core.lab.trace.importers.span.clip`) are left out; the bundle's notes count
-    them.
+    Columns of events.jsonl, such as resolved, are read by name; other columns become attributes.
+    By default an event is available at once, fatal, and its end is unknown. Duplicate rows and
+    rows outside the span are left out; the bundle's notes count them.
 
     Parameters
     ----------
-    mapping : Path, optional
-        See :mod:`torchloom_core.lab.trace.importers.mapping`.
+    events : Path
+        CSV file, one event per row.
+    out : Path
+        Bundle to write, NAME.tltrace.
+    map : Path, optional
+        TOML file that maps column names, time formats, a topology and telemetry.
     name : str
-        By default that of the mapping, else of ``out``.
+        Name of the trace. Default: that in the mapping, else the name of OUT.
     source : str
-        By default the name of the file.
+        Source of the data. Default: the name of the CSV file.
+    licence : str
+        Licence of the data.
 
     Raises
     ------
@@ -77,8 +80,8 @@ def import_csv(
         If the mapping is wrong.
     """
     refuse_to_replace(out, force=force)
-    plan = load_mapping(mapping) if mapping else Mapping()
-    folder = mapping.parent if mapping else events.parent
+    plan = load_mapping(map) if map else Mapping()
+    folder = map.parent if map else events.parent
     faults = Faults()
     rows, copies = _events(events, plan, faults)
     parts = _topology(folder, plan, plan.topology, faults) if plan.topology else {}
@@ -86,7 +89,7 @@ def import_csv(
     if plan.telemetry:
         telemetry = read_telemetry(folder, plan, plan.telemetry, faults)
     faults.refuse()
-    span = clip(events, rows, telemetry, plan.times, mapping or events)
+    span = clip(events, rows, telemetry, plan.times, map or events)
     rows, telemetry = span.events, span.telemetry
     known = {part.id for part in parts.values()} or None
     rules = Rules(span.start_ns, span.end_ns, components=known)

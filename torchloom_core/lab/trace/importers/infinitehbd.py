@@ -41,17 +41,21 @@ class _Started(NamedTuple):
 
 
 def import_infinitehbd(folder: Path, out: Path, *, name: str = "", force: bool = False) -> None:
-    """Write the trace in ``folder`` as a bundle.
+    """Import InfiniteHBD-Trace, faults of 400 GPU servers, as a bundle.
 
     Every fault took its node out, so each is fatal. A hardware failure follows the component;
     for the others this is unknown. Faults of one description that start on several nodes at the
     same moment have a common cause, the first of them. Nodes that never failed are in no row;
-    they are named ``quiet-001`` and so on.
+    they are named quiet-001 and so on.
 
     Parameters
     ----------
+    folder : Path
+        Folder with fault_events.csv.
+    out : Path
+        Bundle to write, NAME.tltrace.
     name : str
-        Name of the trace; by default that of ``out``.
+        Name of the trace. Default: the name of OUT.
 
     Raises
     ------
