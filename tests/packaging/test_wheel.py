@@ -47,6 +47,7 @@ def test_the_wheel_contains_only_our_four_packages(wheel):
 def test_the_wheel_contains_data_files(wheel):
     names = wheel.namelist()
     assert "torchloom_core/config/template.toml" in names
+    assert "torchloom_core/cli/templates/policy/pyproject.toml" in names
     for page in (
         "index.html",
         "dashboard.js",

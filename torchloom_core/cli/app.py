@@ -36,6 +36,12 @@ app.command(
     f"{_HERE}.init_command:init", name="init", help="Write a commented config file.", group=_RUNNING
 )
 app.command(
+    f"{_HERE}.new_command:new",
+    name="new",
+    help="Write a package with a plugin and its test.",
+    group=_RUNNING,
+)
+app.command(
     f"{_HERE}.plugins_command:plugins",
     name="plugins",
     help="List the installed policies and predictors.",
