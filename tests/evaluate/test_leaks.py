@@ -9,18 +9,15 @@ from msgspec.structs import replace
 
 from tests.evaluate.traces import HOUR_NS, HOUR_S, drain, event, judge, task, write_bundle
 from torchloom_core.floor.errors import LeakError, TraceError
+from torchloom_core.lab.evaluate.contradictions import refuse_contradicting
+from torchloom_core.lab.evaluate.forecasts.alarms import flags_of, is_point_adjusted
+from torchloom_core.lab.evaluate.forecasts.altered_future import refuse_future
 from torchloom_core.lab.evaluate.forecasts.backtest_forecasts import (
     backtest_forecasts,
 )
 from torchloom_core.lab.evaluate.forecasts.external_scores import given_scores, score_given
-from torchloom_core.lab.evaluate.forecasts.leaks import (
-    flags_of,
-    is_point_adjusted,
-    refuse_early_availability,
-    refuse_future,
-    refuse_trained,
-    suspicious_features,
-)
+from torchloom_core.lab.evaluate.forecasts.training_trace import refuse_trained
+from torchloom_core.lab.fitting.examples import suspicious_features
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.plugin import Hazard, Need
 
@@ -210,10 +207,10 @@ def test_rows_available_before_their_event_are_refused(bundle):
         leaky = Bundle.open(bundle.path)
         leaky.events, leaky.actions = (lambda rows=events: rows), (lambda rows=actions: rows)
         if not problem:
-            refuse_early_availability(leaky)
+            refuse_contradicting(leaky)
             continue
         with pytest.raises(LeakError) as caught:
-            refuse_early_availability(leaky)
+            refuse_contradicting(leaky)
         assert str(caught.value) == f"{bundle.path}/{problem}"
 
 

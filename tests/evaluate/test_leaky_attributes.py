@@ -1,17 +1,17 @@
 """A leaky attribute is distinguished from one that was known before."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
 from tests.evaluate.disks import DAY_NS, DAYS, DISKS, EPOCH_S, lives
-from torchloom_core.lab.evaluate.forecasts.failure_history import FailureHistory
-from torchloom_core.lab.evaluate.forecasts.leaky_attributes import GROUP, leaky_attributes
+from tests.evaluate.histories import history
+from tests.evaluate.traces import HOUR_NS, event, task
+from torchloom_core.lab.evaluate.forecasts.component_inputs import GROUP, Column
+from torchloom_core.lab.evaluate.forecasts.leaks import find_leaky_inputs, leaky_columns
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.bundle.schema import Component
 from torchloom_core.lab.trace.bundle.writer import BundleWriter
-from torchloom_core.lab.trace.feed.watched import watch
+from torchloom_core.plugin import NeedLabels
 
 START_NS = EPOCH_S * 10**9
 
@@ -42,13 +42,11 @@ def flagged(path, column, seed):
                 extra={} if cell is None else {"leak": cell},
             )
             writer.add(part)
-    trace = Bundle.open(path / f"{seed}.tltrace")
-    rows = np.flatnonzero(failed).tolist()
-    failed_ns = np.full(DISKS, np.nan)
-    failed_ns[rows] = START_NS + (ended[rows] + 1) * DAY_NS
-    never = np.full(DISKS, np.nan)
-    history = FailureHistory(failed_ns, np.zeros(DISKS), np.zeros(DISKS))
-    return leaky_attributes(trace, watch(trace), ["leak"], history, never, horizon_ns=7 * DAY_NS)
+        for disk in np.flatnonzero(failed).tolist():
+            at_h = START_NS // HOUR_NS + 24 * (int(ended[disk]) + 1)
+            writer.add(event(f"d{disk:04}", at_h, at_h + 1))
+    trace, paced = Bundle.open(path / f"{seed}.tltrace"), {"tick_s": 86_400.0, "every_s": 86_400.0}
+    return find_leaky_inputs(trace, [NeedLabels(("leak",))], task(7 * 24), **paced)
 
 
 FUTURE = {
@@ -89,66 +87,20 @@ def test_an_input_known_before_is_not_flagged(tmp_path, column):
         assert flagged(tmp_path, column, seed) == ()
 
 
-END_DAY = 200
-NAN = np.nan
-
-
-def at(days):
-    return START_NS + np.asarray(days, dtype=float) * DAY_NS
-
-
-def flags_by_name(columns, failed=None, *, rack=None, came=NAN, began=None, until=None):
-    """Return the reason for each flagged attribute.
-
-    Of how many days since the trace began each failed, its telemetry came, and it was there first
-    and last, NaN is none.
-    """
-    count = len(next(iter(columns.values())))
-    none = np.full(count, NAN)
-    failed = none if failed is None else np.asarray(failed, dtype=float)
-    began, until = (none if days is None else days for days in (began, until))
-    ids = [f"c{row}" for row in range(count)]
-    parts = [SimpleNamespace(id="elsewhere", from_ns=1, until_ns=2)] + [
-        SimpleNamespace(
-            id=one,
-            from_ns=None if np.isnan(began[row]) else at(began[row]),
-            until_ns=None if np.isnan(until[row]) else at(until[row]),
-        )
-        for row, one in enumerate(ids)
-    ]
-    labels = SimpleNamespace(
-        of=[
-            {n: of[row] for n, of in columns.items() if of[row] is not None} for row in range(count)
-        ],
-        numbers={n for n, of in columns.items() if not any(isinstance(one, str) for one in of)},
-    )
-    trace = SimpleNamespace(
-        manifest=SimpleNamespace(start_ns=START_NS, end_ns=int(at(END_DAY))), topology=lambda: parts
-    )
-    fleet = SimpleNamespace(ids=ids, labels=labels, rack=rack or [""] * count)
-    history = FailureHistory(at(failed), np.zeros(count), np.zeros(count))
-    flags = leaky_attributes(
-        trace, fleet, [*columns], history, at(np.broadcast_to(came, count)), horizon_ns=7 * DAY_NS
-    )
-    return dict(flag.removeprefix("leaky_column: ").split(": ", 1) for flag in flags)
-
-
-def apart_in_time(failing, days=24):
-    """Return on which day each fails: a day apart and more, on so many days."""
-    days = 8.0 * (np.cumsum(failing) % days) + 1.0
-    return np.where(failing, days, NAN)
-
-
 def test_a_leaky_group_is_flagged_also_if_numeric_and_others_are_still_checked():
-    failing = np.arange(200) % 20 < 10
-    batch = np.arange(200) // 10
+    failing, batch = np.arange(200) % 20 < 10, np.arange(200) // 10
+    days = np.where(failing, 8.0 * (np.cumsum(failing) % 24) + 1.0, np.nan)
     number = np.where(failing, 100.0, 0.0) + np.random.default_rng(0).random(200)
     odd = (batch * 7 % 20).astype(float)
-    columns = {"word": ["x"] * 200, "batch": odd.tolist(), "number": number.tolist(), GROUP: odd}
-    message = flags_by_name(columns, apart_in_time(failing), rack=[f"r{one}" for one in batch])
-    assert [*message] == ["batch", "number", GROUP]
+    always = np.full(200, -np.inf)
+    columns = [
+        Column("word", (), ["x"] * 200, always),
+        Column("batch", [("it", -np.inf, odd)], odd.tolist(), always),
+        Column("number", [("it", -np.inf, number)], number.tolist(), always),
+        Column(GROUP, (), [f"r{one}" for one in batch], always),
+    ]
+    found = dict(leaky_columns(columns, history(failed_d=days, ended_d=days), task(7 * 24)))
+    assert [*found] == ["batch", "number", GROUP]
     for name in ("batch", GROUP):
-        assert message[name].startswith(
-            "failures of others with the same value separate the 100 components"
-        )
-    assert message["number"].startswith("it separates the 100 components that failed at any time")
+        assert found[name].startswith("the share of failures of others with its value separates ")
+    assert found["number"].startswith("it separates the 100 components that failed at any time")

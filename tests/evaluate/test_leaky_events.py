@@ -1,12 +1,13 @@
 """A kind of event, or a late start, that only failing components have is flagged."""
 
+from types import SimpleNamespace
+
 import numpy as np
 
+from tests.evaluate.histories import DAY_NS, history
 from tests.evaluate.traces import HOUR_NS, event, task, watched
-from torchloom_core.lab.evaluate.forecasts.leaky_events import leaky_kinds
-from torchloom_core.lab.evaluate.forecasts.leaky_service import leaky_service
+from torchloom_core.lab.evaluate.forecasts.leaks import leaky_kinds, leaky_service
 
-DAY_NS = 24 * HOUR_NS
 ROWS = 40
 FAILED_NS = np.where(np.arange(ROWS) < 20, 100.0 * HOUR_NS, np.nan)
 
@@ -17,35 +18,42 @@ def notes(kind, rows, at_h=40, **more):
 
 TICKETS = notes("ticket", range(20))
 FLAG = (
-    "leaky_column: ticket: such events occurred on 20 of 20 components before they failed and on "
-    "0 of 20 others"
+    "ticket: such events occurred on 20 of 20 components before they failed and on 0 of 20 others"
 )
 
 
-def kinds(events, failed_ns=FAILED_NS, of=None, begin_h=0, **more):
-    of = of or task(24)
-    spans = {"step_ns": HOUR_NS, "begin_ns": begin_h * HOUR_NS, "end_ns": 120 * HOUR_NS}
-    return leaky_kinds(events, watched(len(failed_ns)), of, failed_ns, **spans, **more)
+def trace(events, rows, *, end_ns=120 * HOUR_NS):
+    """Return a bundle of so many watched components."""
+    manifest = SimpleNamespace(start_ns=0, end_ns=end_ns)
+    return SimpleNamespace(manifest=manifest, events=lambda: events, once=lambda *_: watched(rows))
+
+
+def kinds(events, failed_ns=FAILED_NS, of=None):
+    failed = history(failed_d=failed_ns / DAY_NS)
+    bundle = trace(events, len(failed_ns))
+    return [
+        f"{kind}: {why}"
+        for kind, why in leaky_kinds(bundle, of or task(24), failed, step_ns=HOUR_NS)
+    ]
 
 
 def test_a_kind_of_event_on_exactly_the_failing_components_is_flagged():
-    assert kinds(TICKETS) == (FLAG,)
-    assert kinds(TICKETS, known_before=["ticket"]) == ()
+    assert kinds(TICKETS) == [FLAG]
     (flag,) = kinds(TICKETS, np.r_[FAILED_NS, [np.nan] * 5])
     assert flag.endswith("20 of 20 components before they failed and on 0 of 25 others")
 
 
 def test_the_target_events_are_not_checked():
-    assert kinds(TICKETS, of=task(24, kinds=("ticket",))) == ()
-    assert kinds(TICKETS, of=task(24, kind="detect", kinds=("crash",))) == (FLAG,)
-    assert kinds(TICKETS, of=task(24, kind="detect")) == ()
+    assert kinds(TICKETS, of=task(24, kinds=("ticket",))) == []
+    assert kinds(TICKETS, of=task(24, kind="detect", kinds=("crash",))) == [FLAG]
+    assert kinds(TICKETS, of=task(24, kind="detect")) == []
 
 
 def test_a_warning_that_is_often_wrong_or_missing_is_not_flagged():
-    assert kinds(notes("ticket", range(23))) == ()
+    assert kinds(notes("ticket", range(23))) == []
     (flag,) = kinds(notes("ticket", range(22)))
     assert " occurred on 20 of 20 components before they failed and on 2 of 20 " in flag
-    assert kinds(TICKETS[:17]) == ()
+    assert kinds(TICKETS[:17]) == []
 
 
 def incidents(count, kind, late_s=0):
@@ -60,31 +68,30 @@ def test_a_kind_that_begins_with_what_is_to_be_detected_is_flagged_in_a_detectio
     detect = task(24, kind="detect", kinds=("down",))
     none_failed = np.full(ROWS, np.nan)
     flag = (
-        "leaky_column: ticket: 200 of 200 such events coincide with the start of an incident "
+        "ticket: 200 of 200 such events coincide with the start of an incident "
         "to detect, and 200 of 200 such incidents have one"
     )
     both = incidents(200, "down") + incidents(200, "ticket", 30)
-    assert kinds(both, none_failed, detect) == (flag,)
-    assert kinds(both, none_failed, detect, known_before=["ticket"]) == ()
-    assert kinds(both, none_failed, task(24, kinds=("down",))) == ()
-    assert kinds(incidents(200, "down") + incidents(180, "ticket"), none_failed, detect) == ()
-    assert kinds(incidents(180, "down") + incidents(200, "ticket"), none_failed, detect) == ()
-    assert kinds(incidents(200, "down") + incidents(200, "ticket", 90), none_failed, detect) == ()
+    assert kinds(both, none_failed, detect) == [flag]
+    assert kinds(both, none_failed, task(24, kinds=("down",))) == []
+    assert kinds(incidents(200, "down") + incidents(180, "ticket"), none_failed, detect) == []
+    assert kinds(incidents(180, "down") + incidents(200, "ticket"), none_failed, detect) == []
+    assert kinds(incidents(200, "down") + incidents(200, "ticket", 90), none_failed, detect) == []
 
 
 def test_events_on_all_or_on_no_failing_components_are_not_flagged():
-    assert kinds(notes("born", range(ROWS))) == ()
-    assert kinds(notes("fine", range(20, ROWS))) == ()
-    assert kinds(TICKETS, np.where(np.arange(ROWS) < 19, FAILED_NS, np.nan)) == ()
+    assert kinds(notes("born", range(ROWS))) == []
+    assert kinds(notes("fine", range(20, ROWS))) == []
+    assert kinds(TICKETS, np.where(np.arange(ROWS) < 19, FAILED_NS, np.nan)) == []
 
 
 # --- time in service ---
 
 
-def service(began_d, ended_d, failed_d, tick_ns=DAY_NS):
+def service(came_d, ended_d, failed_d, tick_ns=DAY_NS):
     """Return the flags of a trace of 120 days."""
-    days = [DAY_NS * np.array(one, dtype=float) for one in (began_d, ended_d, failed_d)]
-    return leaky_service(*days, middle_ns=60 * DAY_NS, tick_ns=tick_ns)
+    of = history(began_d=came_d, ended_d=ended_d, failed_d=failed_d)
+    return leaky_service(trace((), 0, end_ns=120 * DAY_NS), of, tick_ns=tick_ns)
 
 
 def extract(came_d, stay_d, old, new, old_failures=0, on_day=90.0):
@@ -100,15 +107,18 @@ def extract(came_d, stay_d, old, new, old_failures=0, on_day=90.0):
 
 
 def test_an_extract_in_which_none_but_new_ones_fail_is_flagged():
-    assert extract(50, 30, old=100, new=40) == (
-        "leaky_column: time in service: 40 of 40 components that start later failed in the "
-        "second half, 0 of 100 present from the start",
-    )
+    assert extract(50, 30, old=100, new=40) == [
+        (
+            "time in service",
+            "40 of 40 components that start later failed in the second half, "
+            "0 of 100 present from the start",
+        )
+    ]
 
 
 def test_no_flag_if_old_components_fail_too_or_are_few():
-    assert extract(50, 30, old=100, new=40, old_failures=20) == ()
-    assert extract(50, 30, old=10, new=40) == ()
-    assert extract(50, 30, old=100, new=19) == ()
-    assert extract(10, 30, old=100, new=40) == ()  # all over in the first half
-    assert extract(0.05, 90, old=100, new=40) == ()  # some hours late is from the start
+    assert extract(50, 30, old=100, new=40, old_failures=20) == []
+    assert extract(50, 30, old=10, new=40) == []
+    assert extract(50, 30, old=100, new=19) == []
+    assert extract(10, 30, old=100, new=40) == []  # all over in the first half
+    assert extract(0.05, 90, old=100, new=40) == []  # some hours late is from the start

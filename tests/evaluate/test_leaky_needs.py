@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.evaluate.hindsight import TASK, disks, needs_of, nodes
-from torchloom_core.lab.evaluate.forecasts.leaky import find_leaky_inputs
+from torchloom_core.lab.evaluate.forecasts.leaks import find_leaky_inputs
 from torchloom_core.plugin import NeedFaults, NeedPast
 
 

@@ -6,12 +6,9 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from torchloom_core.lab.evaluate.forecasts.labels import Incidents
-from torchloom_core.lab.evaluate.forecasts.leaky_returns import (
-    _between_failures,
-    _firsts,
-    leaky_returns,
-)
+from torchloom_core.lab.evaluate.forecasts.component_inputs import Turns, see, turns_of
+from torchloom_core.lab.evaluate.forecasts.labels import Incidents, Task
+from torchloom_core.lab.evaluate.forecasts.leaks import leaky_returns
 from torchloom_core.lab.trace.bundle.telemetry import conform
 
 SECOND_NS = 10**9
@@ -50,15 +47,15 @@ class Recorded:
 def firsts(rows, owner, began_s, metrics=("x",), **more):
     """Return when the first values came, in seconds, and what they were."""
     began_ns = np.array([at(second) for second in began_s])
-    found = _firsts(Recorded(rows, **more), metrics, ["a", "b"], np.array(owner), began_ns)
-    came_ns, first = found
-    return ((came_ns - at(0)) / SECOND_NS).round(3).tolist(), first.tolist()
+    turns = Turns(np.array(owner), began_ns, began_ns.astype(float))
+    found = see(Recorded(rows, **more), metrics, ["a", "b"], turns)
+    return ((found.returned_ns - at(0)) / SECOND_NS).round(3).tolist(), found.returned.tolist()
 
 
 def test_times_between_failures_follow_one_another_whatever_outlasts_them():
     """A rack is of nodes 0 and 1, and the first failure of node 0 outlasts all that follow."""
     found = incidents([0, 1, 2, 1, 2], [10, 20, 30, 40, 50], [90, 21, 33, 41, 51])
-    owner, began_ns, next_ns = _between_failures(found, [[0, 1], [2], [3]], start_ns=0)
+    owner, began_ns, next_ns = turns_of(found, [[0, 1], [2], [3]], start_ns=0)
     assert owner.tolist() == [0, 0, 0, 1, 1]
     assert began_ns.tolist() == [0, 20, 40, 0, 33]
     assert next_ns.tolist() == [10, 20, 40, 30, 50]
@@ -97,15 +94,17 @@ def left(count, horizon_s=10.0):
         [at(failed[place][1]) for place in order],
         [at(back[place]) for place in order],
     )
-    return leaky_returns(
-        bundle, ["noise", "left"], ["a", "b"], [[0], [1]], found,
-        horizon_ns=round(horizon_s * SECOND_NS),
-    )  # fmt: skip
+    metrics, turns = ["noise", "left"], turns_of(found, [[0], [1]], bundle.manifest.start_ns)
+    seen = see(bundle, metrics, ["a", "b"], turns)
+    return leaky_returns(seen, metrics, Task(horizon_s=horizon_s, repair_s=1.0))
 
 
 def test_a_metric_that_predicts_the_next_failure_is_flagged_from_twenty_returns_on():
-    assert left(19) == ()
-    assert left(20) == (
-        "leaky_column: left: its first value after each of 22 returns predicts the time to the "
-        "next failure, rank correlation 1.00",
-    )
+    assert left(19) == []
+    assert left(20) == [
+        (
+            "left",
+            "its first value after each of 22 returns predicts the time to the next failure, "
+            "rank correlation 1.00",
+        )
+    ]

@@ -52,14 +52,16 @@ import numpy as np
 import torchloom_core.lab.fitting.fit
 import torchloom_core.lab.trace.describe.describe
 from torchloom_core.lab.evaluate.fleet_means import mean_over_fleets
-from torchloom_core.lab.evaluate.forecasts.intervals import Clusters, Estimate, exact_rate,
-exact_share from torchloom_core.lab.evaluate.forecasts.leaks import suspicious_features
-from torchloom_core.lab.evaluate.forecasts.relations import auc_either_way
+from torchloom_core.lab.evaluate.forecasts.intervals import (
+    Clusters, Estimate, exact_rate, exact_share,
+)
+from torchloom_core.lab.fitting.examples import suspicious_features
+from torchloom_core.lab.learning.ranking import roc_auc
 from torchloom_predictors.regression import Regression
 
 numbers = np.arange(90.0)
 exact_rate(3, 7.0), exact_share(3, 5), mean_over_fleets([0.1, 0.2, 0.4], 3)
-auc_either_way(numbers, numbers + 5), suspicious_features(numbers[:, None], numbers > 70, ["it"])
+roc_auc(numbers, numbers + 5), suspicious_features(numbers[:, None], numbers > 70, ["it"])
 days_ns = np.arange(9) * 86_400 * 10**9
 Clusters(days_ns, np.ones((9, 10), dtype=bool), 60.0).share(Estimate(0.5, numbers - numbers.mean()))
 Regression.fit(numbers[:, None], numbers > 70, l2=1.0)

@@ -6,9 +6,11 @@ A fit and an evaluation check this first.
 import logging
 from collections.abc import Iterable
 
-from torchloom_core.floor.errors import TraceError
+from torchloom_core.floor.clock import moment_text
+from torchloom_core.floor.errors import LeakError, TraceError
+from torchloom_core.lab.learning.forecast_score import FUTURE_FEATURE
 from torchloom_core.lab.trace.bundle.bundle import Bundle
-from torchloom_core.lab.trace.bundle.schema import EVENTS, TOPOLOGY, Row
+from torchloom_core.lab.trace.bundle.schema import ACTIONS, EVENTS, TOPOLOGY, Row
 from torchloom_core.lab.trace.validation.rules import Rules
 
 _log = logging.getLogger(__name__)
@@ -21,10 +23,23 @@ def warn_beyond_end(bundle: Bundle) -> None:
 
 
 def refuse_contradicting(bundle: Bundle) -> None:
-    """Raise TraceError if two rows share an id, or an end lies before its start.
+    """Refuse a trace whose rows contradict themselves or each other.
 
-    Such rows are ambiguous, and the results would depend on the reading.
+    Raises
+    ------
+    LeakError
+        ``future_feature``, if a row is available before its event.
+    TraceError
+        If two rows share an id, or an end lies before its start: such rows are ambiguous, and the
+        results would depend on the reading.
     """
+    for file, dated in ((EVENTS, bundle.events()), (ACTIONS, bundle.actions())):
+        for row in dated:
+            if row.t_avail < row.t_event:
+                raise LeakError(
+                    f"{bundle.path / file}: {FUTURE_FEATURE}: need t_avail >= t_event "
+                    f"{moment_text(row.t_event)} of {row.id!r}, was {moment_text(row.t_avail)}"
+                )
     rules = Rules(-(2**63), 2**63)
     rows: dict[str, Iterable[Row]] = {TOPOLOGY: bundle.topology(), EVENTS: bundle.events()}
     for file, of in rows.items():

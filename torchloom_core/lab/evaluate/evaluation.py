@@ -16,7 +16,6 @@ from torchloom_core.floor.errors import ConfigError
 from torchloom_core.lab.evaluate.compatible_traces import refuse_incompatible, refuse_unmeasured
 from torchloom_core.lab.evaluate.contradictions import refuse_contradicting, warn_beyond_end
 from torchloom_core.lab.evaluate.fleet_results import OverFleets
-from torchloom_core.lab.evaluate.forecasts.leaks import refuse_early_availability
 from torchloom_core.lab.evaluate.forecasts.over_fleets import Pool, scores_over_fleets
 from torchloom_core.lab.evaluate.goodput.job import of_trace
 from torchloom_core.lab.evaluate.goodput.over_fleets import goodput_over_fleets
@@ -101,7 +100,6 @@ def _opened(one: TraceRequest) -> Bundle:
     bundle = Bundle.open(one.path)
     bundle.digest()  # of these files, should they be replaced meanwhile
     refuse_changed(bundle.path, bundle.manifest.files)
-    refuse_early_availability(bundle)
     refuse_contradicting(bundle)
     warn_beyond_end(bundle)
     check_until(bundle, one.until_ns)

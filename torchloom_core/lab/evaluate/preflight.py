@@ -13,8 +13,7 @@ from torchloom_core.floor.errors import ConfigError
 from torchloom_core.floor.suggest import nearest
 from torchloom_core.interface.needs import forecasts_read
 from torchloom_core.lab.activation.activation import activate
-from torchloom_core.lab.evaluate.forecasts.leaks import refuse_trained
-from torchloom_core.lab.evaluate.forecasts.training_trace import was_fitted_on
+from torchloom_core.lab.evaluate.forecasts.training_trace import refuse_trained, was_fitted_on
 from torchloom_core.lab.evaluate.goodput.arms import MEMBERSHIP_POLICY, Arm
 from torchloom_core.lab.evaluate.goodput.candidates import Selection, forecasters
 from torchloom_core.lab.evaluate.goodput.episode import DAY_NS, span_ns

@@ -1,6 +1,6 @@
 """Training examples from a trace: the view of each moment, and its outcome."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from msgspec.structs import replace
@@ -11,9 +11,11 @@ from torchloom_core.interface.arrays import Floats
 from torchloom_core.interface.foreign import is_ours
 from torchloom_core.interface.needs import PredictorNeed, labels_read, windows_s
 from torchloom_core.interface.view import FleetView
+from torchloom_core.lab.evaluate.forecasts.alarms import Bools
 from torchloom_core.lab.evaluate.forecasts.backtest_forecasts import Progress, events_to_judge
 from torchloom_core.lab.evaluate.forecasts.labels import Task, outcomes
-from torchloom_core.lab.evaluate.forecasts.leaks import suspicious_features
+from torchloom_core.lab.learning.forecast_score import MAX_PREVALENCE, SUSPICIOUS_FEATURE, TOO_GOOD
+from torchloom_core.lab.learning.ranking import Ranking
 from torchloom_core.lab.learning.rows import RowSample
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.feed.silences import silences
@@ -22,6 +24,7 @@ from torchloom_core.lab.trace.feed.watched import watch
 
 _AT_ONCE = 256
 _MAX_HEALTHY = 50_000
+_MIN_FAILURES = 10
 
 
 class Outcomes:
@@ -176,3 +179,27 @@ class Examples:
             return ()
         rows = self._sample.rows(self._predictor.name)
         return suspicious_features(rows.features, rows.failed, self.metrics)
+
+
+def suspicious_features(values: Floats, failed: Bools, names: Sequence[str]) -> tuple[str, ...]:
+    """Return a flag for each column that alone separates the failures suspiciously well.
+
+    Parameters
+    ----------
+    values : (samples, features) float64
+        NaN where missing.
+    failed : (samples,) bool
+    """
+    if failed.sum() < _MIN_FAILURES or failed.mean() > MAX_PREVALENCE:
+        return ()
+    flags = []
+    for column, name in zip(values.T, names, strict=True):
+        missing = np.isnan(column)
+        ranks = (
+            np.where(missing, -np.inf, column),
+            np.where(missing, -np.inf, -column),
+            missing.astype(np.float64),
+        )
+        if max(Ranking.of(rank, failed).average_precision for rank in ranks) >= TOO_GOOD:
+            flags.append(f"{SUSPICIOUS_FEATURE}: {name}")
+    return tuple(flags)

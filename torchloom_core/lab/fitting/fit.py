@@ -16,9 +16,8 @@ from torchloom_core.interface.api import Learner, Predictor
 from torchloom_core.interface.foreign import shown
 from torchloom_core.lab.activation.discovery import PluginInfo
 from torchloom_core.lab.evaluate.contradictions import refuse_contradicting, warn_beyond_end
-from torchloom_core.lab.evaluate.forecasts.leaks import refuse_early_availability
-from torchloom_core.lab.evaluate.forecasts.leaky_attributes import GROUP
-from torchloom_core.lab.evaluate.forecasts.leaky_service import IN_SERVICE
+from torchloom_core.lab.evaluate.forecasts.component_inputs import GROUP
+from torchloom_core.lab.evaluate.forecasts.leaks import IN_SERVICE
 from torchloom_core.lab.evaluate.unmeasured import missing, warn_missing
 from torchloom_core.lab.fitting.baselines import Baselines, usual_spans_s
 from torchloom_core.lab.fitting.build import ATTRIBUTES, FAULTS, GROUPS, METRICS, build
@@ -158,7 +157,6 @@ def check(bundle: Bundle, settings: FitSettings) -> None:
     """
     bundle.digest()  # compared again at the end of the fit
     refuse_changed(bundle.path, bundle.manifest.files)
-    refuse_early_availability(bundle)
     refuse_contradicting(bundle)
     warn_beyond_end(bundle)
     warn_fine_ticks(bundle, settings.tick_s)

@@ -25,7 +25,7 @@ from torchloom_core.lab.evaluate.forecasts.backtest_forecasts import (
     refuse_too_many,
 )
 from torchloom_core.lab.evaluate.forecasts.labels import Task
-from torchloom_core.lab.evaluate.forecasts.leaky import find_leaky_inputs
+from torchloom_core.lab.evaluate.forecasts.leaks import find_leaky_inputs
 from torchloom_core.lab.evaluate.forecasts.scores import score
 from torchloom_core.lab.fitting.examples import Examples
 from torchloom_core.lab.fitting.time_split import days, split

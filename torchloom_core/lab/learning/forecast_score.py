@@ -9,11 +9,17 @@ from torchloom_core.lab.learning.task_wording import WORDING, TaskWording
 FEW = 20
 """With fewer incidents only counts have intervals, which are exact."""
 
+FUTURE_FEATURE = "future_feature"
 SUSPICIOUS_FEATURE = "suspicious_feature"
 SUSPICIOUS_SCORE = "suspicious_score"
 TEST_TUNED_THRESHOLD = "test_tuned_threshold"
 POINT_ADJUSTED = "point_adjusted"
 LEAKY_COLUMN = "leaky_column"
+
+TOO_GOOD = 0.95
+"""An AUPRC from it on suggests a leak; docs/fitting.md gives the reason."""
+MAX_PREVALENCE = 0.5
+"""Above it, even a random score is near the limit."""
 
 Level = Literal["refused", "no skill", "weak", "useful"]
 """The level of skill, see :mod:`torchloom_core.lab.learning.skill`."""

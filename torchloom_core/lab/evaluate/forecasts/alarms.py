@@ -10,8 +10,13 @@ from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.floor.errors import TraceError
 from torchloom_core.interface.arrays import Floats, Ints
 from torchloom_core.lab.evaluate.forecasts.labels import Incidents, Task
+from torchloom_core.lab.learning.forecast_score import POINT_ADJUSTED, TEST_TUNED_THRESHOLD
+from torchloom_core.lab.learning.ranking import precision_and_recall
 
 Bools = NDArray[np.bool_]
+
+_MIN_LEVELS = 50
+_MIN_COVERED, _MIN_MOMENTS, _EXACT_SHARE = 3, 3, 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,3 +144,57 @@ def threshold_for(judged: Judged, false_alarms_per_node_day: float) -> float:
         else:
             low = middle + 1
     return float(scores[low]) if low < len(scores) else float(np.nextafter(scores[-1], np.inf))
+
+
+def flags_of(judged: Judged, alarms: Bools) -> tuple[str, ...]:
+    """Return the flags of external alarms."""
+    tuned = (TEST_TUNED_THRESHOLD,) * is_tuned(judged, alarms)
+    return tuned + (POINT_ADJUSTED,) * is_point_adjusted(judged, alarms)
+
+
+def is_tuned(judged: Judged, alarms: Bools) -> bool:
+    """Return whether the alarms use exactly the threshold that is best on the scored samples.
+
+    The best F1 is computed over samples, and with point adjustment, as both are usual.
+    """
+    valid = ~np.isnan(judged.outcome) & ~np.isnan(judged.score)
+    positive, alarm = judged.outcome[valid] == 1.0, alarms[valid]
+    if not alarm.any() or alarm.all() or not positive.any():
+        return False
+    adjusted = judged.score.copy()
+    for due, row in zip(due_moments(judged), judged.incidents.row, strict=True):
+        adjusted[due, row] = np.fmax.reduce(judged.score[due, row], initial=-np.inf)
+    scores = judged.score[valid]
+    highest_quiet, lowest_alarm = scores[~alarm].max(), scores[alarm].min()
+    if len(np.unique(scores)) < _MIN_LEVELS:
+        return False
+    return any(
+        highest_quiet < _best_threshold(positive, ranked) <= lowest_alarm
+        for ranked in (scores, adjusted[valid])
+    )
+
+
+def _best_threshold(positive: Bools, score: Floats) -> float:
+    precision, recall, threshold = precision_and_recall(score, positive)
+    both = np.maximum(precision + recall, np.finfo(np.float64).tiny)
+    best: Floats = precision * recall / both
+    return float(threshold[np.argmax(best)])
+
+
+def is_point_adjusted(judged: Judged, alarms: Bools) -> bool:
+    """Return whether alarms cover every incident that they touch, mostly exactly.
+
+    Honest alarms do not know the bounds of a label. Alarms that match both bounds in half of all
+    cases, and never end within an incident, were made from the labels.
+    """
+    covered = exact = 0
+    for due, row in zip(due_moments(judged), judged.incidents.row, strict=True):
+        alarm = alarms[due, row]
+        if len(alarm) < _MIN_MOMENTS or not alarm.any():
+            continue
+        if not alarm.all():
+            return False
+        covered += 1
+        edges = [i for i in (due[0] - 1, due[-1] + 1) if 0 <= i < len(alarms)]
+        exact += not alarms[edges, row].any()
+    return covered >= _MIN_COVERED and exact >= _EXACT_SHARE * covered

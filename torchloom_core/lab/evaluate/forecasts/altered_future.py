@@ -1,11 +1,15 @@
-"""Alter a trace after a given time, to test that forecasts do not depend on the future."""
+"""Refuse forecasts that depend on later data: repeat them on a trace with another future."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 from msgspec.structs import replace
 
-from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.floor.clock import SECOND_NS, moment_text
+from torchloom_core.floor.errors import LeakError
+from torchloom_core.lab.evaluate.forecasts.backtest_forecasts import BacktestForecasts
+from torchloom_core.lab.learning.forecast_score import FUTURE_FEATURE
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.bundle.derived import DerivedBundle
 from torchloom_core.lab.trace.bundle.schema import ActionTaken, Event
@@ -76,3 +80,45 @@ class OtherFuture(DerivedBundle):
             other = pc.subtract(17.0, pc.multiply(table["value"], 3.0))
             value = pc.if_else(pc.greater(table["t_avail"], self._after_ns), other, table["value"])
             yield table.set_column(table.column_names.index("value"), "value", value)
+
+
+def refuse_future(
+    place: str,
+    forecasts: BacktestForecasts,
+    bundle: Bundle,
+    repeat: Callable[[Bundle, int], BacktestForecasts],
+    *,
+    after_ns: int,
+) -> None:
+    """Refuse forecasts that change if only later data of the trace is altered.
+
+    Parameters
+    ----------
+    place : str
+        The predictor, for the message.
+    forecasts : BacktestForecasts
+        The forecasts for the bundle.
+    repeat : callable
+        Repeats the forecasts for a bundle, up to a time.
+    after_ns : int
+        Data after it is altered.
+
+    Raises
+    ------
+    LeakError
+        ``future_feature``, if a forecast at or before ``after_ns`` is not identical.
+    """
+    was = forecasts.between(bundle.manifest.start_ns, after_ns)
+    now = repeat(OtherFuture(bundle, after_ns), after_ns)
+    where = "the forecast times"
+    if np.array_equal(was.times_ns, now.times_ns):
+        differs = (was.score != now.score) & ~(np.isnan(was.score) & np.isnan(now.score))
+        if not differs.any():
+            return
+        time, row = np.argwhere(differs)[0]
+        where = f"the forecast for {was.watched.ids[row]} at {moment_text(int(was.times_ns[time]))}"
+    raise LeakError(
+        f"{place}: {FUTURE_FEATURE}: need forecasts up to {moment_text(after_ns)} that do not "
+        f"depend on later data, but {where} changed: it reads the future, or keeps state outside "
+        f"the instance"
+    )

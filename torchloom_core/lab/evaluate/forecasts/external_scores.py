@@ -18,7 +18,7 @@ from torchloom_core.floor.plain_text import printable
 from torchloom_core.floor.suggest import nearest
 from torchloom_core.interface.arrays import Floats, Ints
 from torchloom_core.interface.foreign import shown
-from torchloom_core.lab.evaluate.forecasts.alarms import Bools, Judged, threshold_for
+from torchloom_core.lab.evaluate.forecasts.alarms import Bools, Judged, flags_of, threshold_for
 from torchloom_core.lab.evaluate.forecasts.backtest_forecasts import (
     BacktestForecasts,
     day_text,
@@ -26,9 +26,8 @@ from torchloom_core.lab.evaluate.forecasts.backtest_forecasts import (
     random_scores,
 )
 from torchloom_core.lab.evaluate.forecasts.labels import Task
-from torchloom_core.lab.evaluate.forecasts.leaks import FUTURE_FEATURE, Part, flags_of, refuse_split
 from torchloom_core.lab.evaluate.forecasts.scores import score
-from torchloom_core.lab.learning.forecast_score import ForecastScore
+from torchloom_core.lab.learning.forecast_score import FUTURE_FEATURE, ForecastScore
 from torchloom_core.lab.learning.skill import with_verdict
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.feed.watched import Watched, watch
@@ -220,7 +219,7 @@ def given_scores(path: Path, bundle: Bundle, task: Task, *, until_ns: int) -> Di
     if given.test is not None:
         test, train = given.test, ~given.test
         split = "the training rows, before"
-        refuse_split(str(path), _part(given, train), _part(given, test), task.horizon_ns)
+        _refuse_split(given, train, test, task.horizon_ns)
     if not test.any():
         raise TraceError(f"{path}: need rows to score, was none from {moment_text(until_ns)} on")
     if given.alarm is None and not train.any():
@@ -275,8 +274,40 @@ def score_given(
     return with_verdict(scored)
 
 
-def _part(given: GivenScores, rows: Bools) -> Part:
-    return Part(given.t_ns[rows], given.component[rows], given.line[rows])
+def _refuse_split(given: GivenScores, train: Bools, test: Bools, horizon_ns: int) -> None:
+    """Raise LeakError if the test rows are not at least a horizon after the training rows.
+
+    ``random_split`` if a component has a test row before a training row, ``machine_split`` if only
+    other components do, ``no_embargo`` if the horizon of training rows overlaps the test time.
+    """
+    if not train.any() or not test.any():
+        return
+    newest = np.full(given.component.max() + 1, np.iinfo(np.int64).min)
+    np.maximum.at(newest, given.component[train], given.t_ns[train])
+    end_ns, own_ns = int(given.t_ns[train].max()), newest[given.component]
+    early = np.flatnonzero(test & (given.t_ns <= own_ns))
+    tested = np.flatnonzero(test)
+    row = early[0] if len(early) else tested[np.argmin(given.t_ns[tested])]
+    at_ns = int(given.t_ns[row])
+    if len(early):
+        why = (
+            f"random_split: need the test rows of a component after its training rows, was one at "
+            f"{moment_text(at_ns)} before one at {moment_text(int(own_ns[row]))}"
+        )
+    elif at_ns <= end_ns:
+        why = (
+            f"machine_split: need the test rows after all training rows, as one incident may hit "
+            f"many components, was a test row at {moment_text(at_ns)} and training up to "
+            f"{moment_text(end_ns)}"
+        )
+    elif at_ns - end_ns < horizon_ns:
+        why = (
+            f"no_embargo: need {horizon_ns / SECOND_NS:g} s, the horizon, between training and "
+            f"test rows, was {(at_ns - end_ns) / SECOND_NS:g} s"
+        )
+    else:
+        return
+    raise LeakError(f"{given.path}:{given.line[row]}: {why}")
 
 
 def _judged(

@@ -28,9 +28,11 @@ from torchloom_core.lab.evaluate.forecasts.intervals import (
     exact_share,
     ratio,
 )
-from torchloom_core.lab.evaluate.forecasts.leaks import suspicious_score
 from torchloom_core.lab.learning.forecast_score import (
     FEW,
+    MAX_PREVALENCE,
+    SUSPICIOUS_SCORE,
+    TOO_GOOD,
     CalibrationBin,
     ForecastScore,
     Interval,
@@ -115,7 +117,7 @@ def score(
         calibration=samples.calibration(judged.score),
         curve=samples.curve(judged.score),
         versus=versus,
-        flags=flags + suspicious_score(auprc, prevalence) + samples.flags(judged.score),
+        flags=flags + _suspicious(auprc, prevalence) + samples.flags(judged.score),
     )
 
 
@@ -233,6 +235,18 @@ class _Samples:
             )
             for i in chosen
         )
+
+
+def _suspicious(auprc: Interval, prevalence: float) -> tuple[str, ...]:
+    """Return a flag if the AUPRC is suspiciously high.
+
+    The lower end of the interval counts, or the value where there is no interval.
+    """
+    least = auprc.value if auprc.low is None else auprc.low
+    if least < TOO_GOOD or prevalence > MAX_PREVALENCE:
+        return ()
+    why = f"AUPRC {auprc.value:.3g} is suspiciously high; look for a leak"
+    return (f"{SUSPICIOUS_SCORE}: {why}",)
 
 
 def _is_probability(values: Floats) -> bool:

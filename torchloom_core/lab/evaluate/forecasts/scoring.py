@@ -14,6 +14,7 @@ from torchloom_core.floor.errors import PluginError, TraceError
 from torchloom_core.interface.api import Predictor
 from torchloom_core.lab.activation.activation import activate
 from torchloom_core.lab.evaluate.forecasts.alarms import Judged, threshold_for
+from torchloom_core.lab.evaluate.forecasts.altered_future import refuse_future
 from torchloom_core.lab.evaluate.forecasts.backtest_forecasts import (
     BacktestForecasts,
     Progress,
@@ -26,12 +27,12 @@ from torchloom_core.lab.evaluate.forecasts.backtest_forecasts import (
     refuse_too_many,
 )
 from torchloom_core.lab.evaluate.forecasts.labels import Task
-from torchloom_core.lab.evaluate.forecasts.leaks import refuse_future, refuse_trained
-from torchloom_core.lab.evaluate.forecasts.leaky import find_leaky_inputs
+from torchloom_core.lab.evaluate.forecasts.leaks import find_leaky_inputs
 from torchloom_core.lab.evaluate.forecasts.over_fleets import Pool
 from torchloom_core.lab.evaluate.forecasts.scores import score
 from torchloom_core.lab.evaluate.forecasts.training_trace import (
     other_repair,
+    refuse_trained,
     task_of,
     was_fitted_on,
 )

@@ -1,6 +1,9 @@
 """The training data of a model, for the checks before it is scored."""
 
+from torchloom_core.floor.clock import moment_text
+from torchloom_core.floor.errors import LeakError
 from torchloom_core.lab.evaluate.forecasts.labels import Task
+from torchloom_core.lab.learning.forecast_score import TEST_TUNED_THRESHOLD
 from torchloom_core.lab.learning.model import Model
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.bundle.recorded_values import same_values
@@ -47,3 +50,19 @@ def other_repair(label: str, model: Model, repair_s: float) -> str:
         f"{label}: scored with the model's repair_s of {own_s:g} s for failures without a known "
         f"end; [evaluate] repair_s is {repair_s:g}."
     )
+
+
+def refuse_trained(place: str, fitted_until_ns: int, scored_from_ns: int) -> None:
+    """Refuse to score a model on the time of its training and threshold.
+
+    Raises
+    ------
+    LeakError
+        ``test_tuned_threshold``.
+    """
+    if scored_from_ns < fitted_until_ns:
+        raise LeakError(
+            f"{place}: {TEST_TUNED_THRESHOLD}: need scored time from "
+            f"{moment_text(fitted_until_ns)} on, the end of its training, was "
+            f"{moment_text(scored_from_ns)}"
+        )
