@@ -18,78 +18,26 @@ app = App(
     suppress_keyboard_interrupt=False,
 )
 
-for _name, _help in (
-    ("weaver", "Run the Weaver, the daemon that watches and controls a run."),
-    ("lighthouse", "Run a torchft lighthouse that drops failed groups at once."),
-    ("dashboard", "Serve the dashboard: watch and control a run in a browser."),
+for _name, _group, _help in (
+    ("weaver", _RUNNING, "Run the Weaver, the daemon that watches and controls a run."),
+    ("lighthouse", _RUNNING, "Run a torchft lighthouse that drops failed groups at once."),
+    ("dashboard", _RUNNING, "Serve the dashboard: watch and control a run in a browser."),
+    ("init", _RUNNING, "Write a commented config file."),
+    ("new", _RUNNING, "Write a package with a plugin and its test."),
+    ("plugins", _RUNNING, "List the installed policies and predictors."),
+    ("operator", _RUNNING, "Write NATS credentials for a person."),
+    ("status", _WATCHING, "Show the run's workers, knobs, commands and plugins."),
+    ("logs", _WATCHING, "Print the trainers' log lines."),
+    ("evaluate", _WATCHING, "Backtest policies and predictors on recorded traces."),
+    ("fit", _WATCHING, "Fit a predictor on a trace and measure its skill."),
 ):
-    app.command(f"{_HERE}.{_name}_command:{_name}", name=_name, help=_help, group=_RUNNING)
+    app.command(f"{_HERE}.{_name}_command:{_name}", name=_name, help=_help, group=_group)
 
 app.command(
     "torchloom_core.demos.command:demo",
     name="demo",
     help="Watch a real torchft run lose a node without losing a step.",
     group=_RUNNING,
-)
-
-app.command(
-    f"{_HERE}.init_command:init", name="init", help="Write a commented config file.", group=_RUNNING
-)
-app.command(
-    f"{_HERE}.new_command:new",
-    name="new",
-    help="Write a package with a plugin and its test.",
-    group=_RUNNING,
-)
-app.command(
-    f"{_HERE}.plugins_command:plugins",
-    name="plugins",
-    help="List the installed policies and predictors.",
-    group=_RUNNING,
-)
-app.command(
-    f"{_HERE}.operator_command:operator",
-    name="operator",
-    help="Write NATS credentials for a person.",
-    group=_RUNNING,
-)
-app.command(
-    f"{_HERE}.status_command:status",
-    name="status",
-    help="Show the run's workers, knobs, commands and plugins.",
-    group=_WATCHING,
-)
-
-app.command(
-    f"{_HERE}.logs_command:logs",
-    name="logs",
-    help="Print the trainers' log lines.",
-    group=_WATCHING,
-)
-
-app.command(
-    f"{_CAPABILITIES}.landscape.command:landscape",
-    name="landscape",
-    help="Map the loss around the run's newest weights, on a standby.",
-    group=_WATCHING,
-)
-app.command(
-    f"{_CAPABILITIES}.preview.command:preview",
-    name="preview",
-    help="Try a knob change on a standby before you make it.",
-    group=_WATCHING,
-)
-app.command(
-    f"{_HERE}.evaluate_command:evaluate",
-    name="evaluate",
-    help="Backtest policies and predictors on recorded traces.",
-    group=_WATCHING,
-)
-app.command(
-    f"{_HERE}.fit_command:fit",
-    name="fit",
-    help="Fit a predictor on a trace and measure its skill.",
-    group=_WATCHING,
 )
 
 _trajectory = App(
@@ -139,21 +87,23 @@ for _name, _help in (
     _actions.command(f"{_HERE}.action_commands:{_name}_actions", name=_name, help=_help)
 app.command(_actions)
 
-for _name, _help in (
-    ("migrate", "Add a warm standby to the quorum, then drain a replica group."),
-    ("admit", "Let a standby group join the run permanently."),
-    ("drain", "Drain replica groups without a replacement."),
-    ("evict", "Evict a hung replica group from the quorum."),
-    ("checkpoint", "Save a checkpoint now, in one replica group or in all."),
-    ("pause", "Pause training for a short time, at the next step boundary."),
-    ("resume", "Resume training after a pause."),
-    ("rewind", "Return all ranks to the last checkpoint, at the same step."),
-    ("dump", "Collect a worker's stack traces and Flight Recorder dump."),
-    ("probe", "Measure the bandwidth and latency of links between workers."),
-    ("cordon", "Cordon a node: torchLoom uses no standby on it."),
-    ("uncordon", "Uncordon a node: torchLoom may use its standbys again."),
+for _name, _group, _help in (
+    ("landscape", _WATCHING, "Map the loss around the run's newest weights, on a standby."),
+    ("preview", _WATCHING, "Try a knob change on a standby before you make it."),
+    ("migrate", _ACTING, "Add a warm standby to the quorum, then drain a replica group."),
+    ("admit", _ACTING, "Let a standby group join the run permanently."),
+    ("drain", _ACTING, "Drain replica groups without a replacement."),
+    ("evict", _ACTING, "Evict a hung replica group from the quorum."),
+    ("checkpoint", _ACTING, "Save a checkpoint now, in one replica group or in all."),
+    ("pause", _ACTING, "Pause training for a short time, at the next step boundary."),
+    ("resume", _ACTING, "Resume training after a pause."),
+    ("rewind", _ACTING, "Return all ranks to the last checkpoint, at the same step."),
+    ("dump", _ACTING, "Collect a worker's stack traces and Flight Recorder dump."),
+    ("probe", _ACTING, "Measure the bandwidth and latency of links between workers."),
+    ("cordon", _ACTING, "Cordon a node: torchLoom uses no standby on it."),
+    ("uncordon", _ACTING, "Uncordon a node: torchLoom may use its standbys again."),
 ):
-    app.command(f"{_CAPABILITIES}.{_name}.command:{_name}", name=_name, help=_help, group=_ACTING)
+    app.command(f"{_CAPABILITIES}.{_name}.command:{_name}", name=_name, help=_help, group=_group)
 
 for _name, _help in (
     ("approve", "Approve a pending proposal."),
