@@ -17,5 +17,5 @@ async def test_a_knob_that_is_stopped_comes_to_what_the_workers_did(tmp_path):
 
 @pytest.mark.long
 async def test_a_successor_takes_in_what_was_acked_before_it_judges_an_end(tmp_path):
-    came = await frozen.play(tmp_path, 8, obeyed=5)
+    came = await frozen.play(tmp_path, 8, applied=5)
     assert came.is_true, came

@@ -178,6 +178,6 @@ def test_with_take_over_a_weaver_takes_the_run_and_the_first_ends_with_one_line(
     ticks = run.ask("status")["ticks"]
     until(lambda: run.ask("status")["ticks"] > ticks)
     assert second.poll() is None
-    there = "another Weaver of this run was there"
+    there = "another Weaver of this run is connected"
     assert there in second.errors.read_text()
     assert there not in first.errors.read_text()

@@ -76,7 +76,7 @@ def test_the_landscape_equals_a_direct_evaluation_and_is_recorded(run, v0):
     again = run.torchloom("landscape", run.trajectory, "--json")
     assert json.loads(again.stdout) == seen
     table = run.torchloom("landscape", run.trajectory).stdout
-    for part in ("looked at on v0-0", "critical step", "25 points", "the gradient"):
+    for part in ("computed on v0-0", "critical step", "25 points", "the gradient"):
         assert part in table
 
 

@@ -39,7 +39,10 @@ def test_a_run_survives_the_loss_of_a_server_and_nothing_shows_the_password(clus
 
     wrong = run.torchloom("status", "--url", urls.replace("p%40", "no-"))
     assert wrong.returncode == 3
-    assert "need credentials the server accepts, the user and password in the URL" in wrong.stderr
+    assert (
+        "need credentials the server accepts, it refuses the user and password in the URL"
+        in wrong.stderr
+    )
     away = run.torchloom("status", "--url", f"nats://me:p%40s%2Cs@127.0.0.1:{free_ports(1)[0]}")
     assert away.returncode == 3
     assert "no NATS server can be reached" in away.stderr
