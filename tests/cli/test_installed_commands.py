@@ -47,7 +47,8 @@ def torchloom(tmp_path, monkeypatch):
         "status": f"{module}:rack",
     }
     importers = {"quiet": f"{module}:import_quiet", "nothing": f"{module}:import_nothing"}
-    install(tmp_path, module, PACKAGE, commands=commands, importers=importers)
+    groups = {"torchloom.commands": commands, "torchloom.importers": importers}
+    install(tmp_path, module, PACKAGE, groups)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.chdir(tmp_path)
     tree = App(name="torchloom")

@@ -27,14 +27,6 @@ def with_bundle(folder):
     return folder
 
 
-@pytest.mark.long
-def test_a_table_is_imported(folder):
-    (folder.path / "mine.csv").write_text(EVENTS)
-    result = folder.torchloom("trace", "import", "csv", "mine.csv", "mine.tltrace")
-    assert (result.returncode, result.stderr) == (0, "")
-    assert result.stdout == "mine.tltrace/events.jsonl: 2 rows\n"
-
-
 def test_a_bundle_is_validated(with_bundle):
     result = with_bundle.torchloom("trace", "validate", "mine.tltrace")
     assert (result.returncode, result.stderr) == (0, "")

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import shutil
 import signal
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import nats
 import pytest
 
 from tests.deadlines import DEADLINE_S
+from tests.installing import install
 from tests.settled import settle
 from tests.waiting import eventually
 from torchloom_core.live.transport.security import nats_jwt
@@ -44,11 +44,7 @@ BAD_POLICIES = Path(__file__).with_name("bad_policies.py")
 def run(start_run, tmp_path_factory):
     """A Weaver with good and bad policies, and two workers that train."""
     site = tmp_path_factory.mktemp("site")
-    shutil.copy(BAD_POLICIES, site)
-    metadata = site / "bad_policies-1.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: bad-policies\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text("[torchloom]\nbad = bad_policies\n")
+    install(site, "bad_policies", BAD_POLICIES.read_text(), {"torchloom": {"bad": "bad_policies"}})
     path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
     run = start_run(CONFIG, {"PYTHONPATH": path})
     run.start_weaver()

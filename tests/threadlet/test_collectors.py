@@ -224,7 +224,7 @@ async def test_collectors_of_any_package_run_and_a_bad_one_is_dropped(
 ):
     points = {"rack": "Rack", "odd": "Odd", "broken": "Broken", "leaving": "leave", "gone": "Gone"}
     values = {name: f"foreign_collectors:{value}" for name, value in points.items()}
-    install(tmp_path, "foreign_collectors", FOREIGN, collectors=values)
+    install(tmp_path, "foreign_collectors", FOREIGN, {"torchloom.collectors": values})
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("TORCHLOOM_COLLECTORS", ", ".join([*points, "nvmll", "process"]))
     collection = Collection(os.getpid(), "n1", 0.01)

@@ -24,7 +24,7 @@ for _name, _group, _help in (
     ("dashboard", _RUNNING, "Serve the dashboard: watch and control a run in a browser."),
     ("init", _RUNNING, "Write a commented config file."),
     ("new", _RUNNING, "Write a package with a plugin and its test."),
-    ("plugins", _RUNNING, "List the installed policies and predictors."),
+    ("plugins", _RUNNING, "List the installed policies, predictors and effectors."),
     ("operator", _RUNNING, "Write NATS credentials for a person."),
     ("status", _WATCHING, "Show the run's workers, knobs, commands and plugins."),
     ("logs", _WATCHING, "Print the trainers' log lines."),
