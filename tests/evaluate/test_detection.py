@@ -13,8 +13,11 @@ from experiments.score_intervals.run import knowing_nothing, scored
 from tests.evaluate.report.reports import interval, score
 from tests.evaluate.traces import event, judge, task
 from tests.examples import examples
-from torchloom_core.lab.evaluate.forecasts.alarms import due_moments, scored_incidents
-from torchloom_core.lab.evaluate.forecasts.chance import found_by_chance
+from torchloom_core.lab.evaluate.forecasts.alarms import (
+    due_moments,
+    found_by_chance,
+    scored_incidents,
+)
 from torchloom_core.lab.evaluate.forecasts.scores import score as score_of
 from torchloom_core.lab.learning.forecast_score import Interval
 from torchloom_core.lab.learning.skill import verdict

@@ -252,7 +252,8 @@ def test_a_model_is_scored_by_the_task_that_it_was_fitted_for(bundle, fitted, tm
 
 @pytest.fixture(scope="module")
 def fitted(bundle, tmp_path_factory):
-    from torchloom_core.lab.fitting.fit import FitSettings, fit
+    from torchloom_core.lab.fitting.fit import fit
+    from torchloom_core.lab.fitting.time_split import FitSettings
 
     info = next(i for i in discover() if i.name == "fault_history")
     until = FitSettings(until_ns=START_NS + 3 * DAY_NS, tick_s=3600.0, repair_s=86_400.0)

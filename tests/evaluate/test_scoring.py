@@ -21,7 +21,7 @@ from torchloom_core.lab.evaluate.forecasts.scoring import (
 from torchloom_core.lab.evaluate.goodput.candidates import Forecaster
 from torchloom_core.lab.evaluate.installed import installed
 from torchloom_core.lab.fitting.fit import fit
-from torchloom_core.lab.fitting.stages import FitSettings
+from torchloom_core.lab.fitting.time_split import FitSettings
 from torchloom_core.lab.learning.skill import leaky, verdict
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 

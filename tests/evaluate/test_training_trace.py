@@ -13,7 +13,7 @@ from torchloom_core.lab.evaluate.forecasts.scoring import Scoring, scorer_of
 from torchloom_core.lab.evaluate.forecasts.training_trace import was_fitted_on
 from torchloom_core.lab.evaluate.goodput.candidates import Forecaster
 from torchloom_core.lab.fitting.fit import fit
-from torchloom_core.lab.fitting.stages import FitSettings
+from torchloom_core.lab.fitting.time_split import FitSettings
 from torchloom_core.lab.trace.bundle.derived import DerivedBundle
 from torchloom_core.lab.trace.bundle.recording import prints, same_recording
 from torchloom_core.lab.trace.bundle.telemetry import conform

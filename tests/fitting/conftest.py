@@ -2,7 +2,7 @@ import pytest
 
 from tests.evaluate.traces import HOUR_NS, write_bundle
 from tests.fitting.plugins import warm
-from torchloom_core.lab.fitting.stages import FitSettings
+from torchloom_core.lab.fitting.time_split import FitSettings
 
 
 @pytest.fixture(scope="session")

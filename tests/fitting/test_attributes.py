@@ -6,8 +6,9 @@ import pytest
 from tests.evaluate.traces import HOUR_NS, event
 from tests.fitting.plugins import Blind
 from torchloom_core.lab.activation.discovery import discover
+from torchloom_core.lab.fitting.examples import examples_of
 from torchloom_core.lab.fitting.fit import fit
-from torchloom_core.lab.fitting.stages import FitSettings, Fitting
+from torchloom_core.lab.fitting.time_split import FitSettings, Fitting
 from torchloom_core.lab.learning.card import to_markdown
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.bundle.schema import Component
@@ -81,7 +82,7 @@ def test_an_attribute_can_be_declared_as_known_before(disks, logistic):
 
 def test_a_learner_is_shown_no_label_that_it_has_not_declared(disks):
     plugin = Blind(Blind.Options(metrics=()))
-    examples = Fitting(disks, SETTINGS, plugin).examples(plugin)
+    examples = examples_of(Fitting(disks, SETTINGS, plugin), plugin)
     seen = next(iter(examples)).view.labels
     assert len(seen) == DISKS
     assert not any(seen)

@@ -14,7 +14,7 @@ from torchloom_core.cli.app import app
 from torchloom_core.floor.errors import PluginError
 from torchloom_core.lab.activation.discovery import discover
 from torchloom_core.lab.fitting.fit import fit
-from torchloom_core.lab.fitting.stages import FitSettings
+from torchloom_core.lab.fitting.time_split import FitSettings
 from torchloom_core.lab.learning.card import to_markdown
 from torchloom_core.lab.learning.skill import _DISPLAY_NAMES, BASELINES, DETECTORS
 from torchloom_core.lab.trace.bundle.bundle import Bundle

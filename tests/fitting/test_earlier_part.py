@@ -5,7 +5,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.evaluate.traces import HOUR_NS, drain, event, write_bundle
-from torchloom_core.lab.fitting.earlier_part import EarlierPart
+from torchloom_core.lab.fitting.time_split import EarlierPart
 from torchloom_core.lab.trace.bundle.schema import Component
 
 END_NS = 48 * HOUR_NS

@@ -16,7 +16,7 @@ from torchloom_core.floor.errors import ConfigError, LeakError, PluginError, Tra
 from torchloom_core.lab.activation.discovery import PluginInfo, discover
 from torchloom_core.lab.evaluate.forecasts.altered_future import OtherFuture
 from torchloom_core.lab.fitting.fit import _limits, fit
-from torchloom_core.lab.fitting.stages import Fitting
+from torchloom_core.lab.fitting.time_split import Fitting
 from torchloom_core.lab.learning.calibration import Calibration
 from torchloom_core.lab.learning.card import to_markdown
 from torchloom_core.lab.learning.forecast_score import FEW

@@ -8,12 +8,13 @@ import pytest
 
 from tests.evaluate.disks import DAY_NS, bundle_of
 from tests.evaluate.hindsight import disks as fleet_of_disks
-from tests.evaluate.traces import write_bundle
+from tests.evaluate.traces import task, write_bundle
 from tests.fitting.plugins import Heat, info
 from torchloom_core.floor.errors import PluginError, TraceError
 from torchloom_core.lab.activation.discovery import discover
+from torchloom_core.lab.evaluate.forecasts.leaks import find_leaky_inputs
 from torchloom_core.lab.fitting.fit import fit
-from torchloom_core.lab.fitting.stages import FitSettings, Fitting
+from torchloom_core.lab.fitting.time_split import FitSettings
 from torchloom_core.lab.learning.forecast_score import FEW
 from torchloom_core.lab.learning.skill import RANDOM
 from torchloom_core.plugin import Hazard
@@ -152,9 +153,8 @@ def test_the_fit_without_the_column_reports_stages_and_few_failures_have_no_inte
 
 def test_without_telemetry_a_metric_that_is_named_knows_nothing(tmp_path):
     bare, _ = write_bundle(tmp_path / "bare.tltrace", rate=0.03)
-    settings = FitSettings(until_ns=60 * DAY_NS, tick_s=86_400.0, repair_s=86_400.0)
-    plugin = Heat(Heat.Options(metrics=("heat",)))
-    assert Fitting(bare, settings, plugin).find_leaky_inputs(plugin.needs) == ()
+    plugin, paced = Heat(Heat.Options(metrics=("heat",))), {"tick_s": 86_400.0, "every_s": 86_400.0}
+    assert find_leaky_inputs(bare, plugin.needs, task(24), **paced) == ()
 
 
 def test_a_name_that_is_no_metric_is_refused_in_one_line(disks):

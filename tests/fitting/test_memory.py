@@ -11,17 +11,17 @@ import pytest
 from tests.evaluate.disks import DAY_NS
 from torchloom_core.floor.errors import PluginError
 from torchloom_core.lab.activation.discovery import discover
-from torchloom_core.lab.fitting.build import build
-from torchloom_core.lab.fitting.candidates import candidates
+from torchloom_core.lab.fitting.build import build, candidates
 from torchloom_core.lab.fitting.choose import _built
-from torchloom_core.lab.fitting.memory import (
+from torchloom_core.lab.fitting.examples import examples_of
+from torchloom_core.lab.fitting.feasibility import (
     available_bytes,
     own_bytes,
     refuse_without_room,
     size_of,
     without_room,
 )
-from torchloom_core.lab.fitting.stages import Fitting
+from torchloom_core.lab.fitting.time_split import Fitting
 
 HORIZON_S = 172_800.0
 ROOM = 1 << 40
@@ -46,10 +46,10 @@ def test_every_learner_estimates_its_memory_and_takes_no_more(bundle, settings, 
         estimate = own_bytes(plugin, size_of(bundle, settings, plugin))
         assert estimate > 0, name
         fitting = Fitting(bundle, settings, plugin)
-        plugin.fit(fitting.examples(plugin))  # modules that it imports are none of it
+        plugin.fit(examples_of(fitting, plugin))  # modules that it imports are none of it
         tracemalloc.start()
         try:
-            plugin.fit(fitting.examples(plugin))
+            plugin.fit(examples_of(fitting, plugin))
             _, most = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
@@ -88,7 +88,9 @@ def test_a_finer_pace_of_rare_samples_takes_no_more(bundle, settings, built):
 
 @pytest.mark.integration
 def test_a_limit_of_the_process_counts_as_what_is_free():
-    code = "from torchloom_core.lab.fitting.memory import available_bytes; print(available_bytes())"
+    code = (
+        "from torchloom_core.lab.fitting.feasibility import available_bytes as free; print(free())"
+    )
     found = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,

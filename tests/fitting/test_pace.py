@@ -5,13 +5,13 @@ import pytest
 from tests.fitting.plugins import Options, Quiet
 from tests.trace.small import NODES
 from tests.trace.small import bundle as small_bundle
-from torchloom_core.lab.fitting.pace import (
+from torchloom_core.lab.fitting.feasibility import (
     sample_interval_s,
     warn_fine_ticks,
     warn_frequent_forecasts,
     warn_short_spans,
 )
-from torchloom_core.lab.fitting.stages import FitSettings
+from torchloom_core.lab.fitting.time_split import FitSettings
 
 
 def every(seconds, path, samples=8):

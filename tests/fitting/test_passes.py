@@ -6,7 +6,7 @@ import pytest
 from tests.fitting.plugins import Blind, Heat, Options
 from torchloom_core.floor.errors import PluginError
 from torchloom_core.lab.fitting.passes import Passes
-from torchloom_core.lab.fitting.stages import Fitting
+from torchloom_core.lab.fitting.time_split import Fitting
 from torchloom_core.lab.learning import GatheredLearner, RowSample
 from torchloom_core.plugin import Hazard, Need
 

@@ -5,8 +5,8 @@ import pytest
 
 from tests.fitting.plugins import Blind, Heat, info
 from torchloom_core.floor.errors import PluginError
+from torchloom_core.lab.fitting.examples import SharedRows
 from torchloom_core.lab.fitting.fit import fit
-from torchloom_core.lab.fitting.shared_rows import SharedRows
 from torchloom_core.lab.learning import GatheredLearner, RowSample
 from torchloom_core.plugin import Example
 from torchloom_core.testing import view_of

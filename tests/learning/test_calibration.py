@@ -10,7 +10,7 @@ from scipy.special import expit, logit
 
 from torchloom_core.lab.learning import calibration as platt
 from torchloom_core.lab.learning.calibration import Calibration
-from torchloom_core.lab.learning.task_wording import WORDING
+from torchloom_core.lab.learning.forecast_score import WORDING
 
 
 def calibrate(predicted, actual, **more):

@@ -28,7 +28,7 @@ def test_truths_are_truths_in_any_part_of_a_column():
 READ = """
 import sys
 from pathlib import Path
-from torchloom_core.lab.fitting.pace import sample_interval_s
+from torchloom_core.lab.fitting.feasibility import sample_interval_s
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.bundle.recorded_values import recorded_values
 from torchloom_core.lab.trace.feed.feed import Feed

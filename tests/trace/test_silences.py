@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.trace.small import START_NS, at, bundle
 from torchloom_core.floor.clock import SECOND_NS
-from torchloom_core.lab.fitting.earlier_part import EarlierPart
+from torchloom_core.lab.fitting.time_split import EarlierPart
 from torchloom_core.lab.trace.bundle.schema import Component
 from torchloom_core.lab.trace.feed.silences import silences
 from torchloom_core.lab.trace.feed.watched import watch

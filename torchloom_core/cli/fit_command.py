@@ -101,7 +101,7 @@ def fit(
     from torchloom_core.lab.fitting.build import refuse_unmeasured
     from torchloom_core.lab.fitting.choose import AUTO, fit_best
     from torchloom_core.lab.fitting.fit import fit as fit_model
-    from torchloom_core.lab.fitting.stages import FitSettings
+    from torchloom_core.lab.fitting.time_split import FitSettings
     from torchloom_core.lab.learning.model import SUFFIX, refuse_place
     from torchloom_core.lab.learning.skill import BASELINES, DETECTORS
     from torchloom_core.lab.trace.bundle.bundle import Bundle

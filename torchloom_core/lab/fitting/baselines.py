@@ -12,25 +12,17 @@ from torchloom_core.floor.errors import ConfigError, PluginError
 from torchloom_core.interface.api import Predictor
 from torchloom_core.interface.needs import windows_s
 from torchloom_core.lab.activation.discovery import PluginInfo
-from torchloom_core.lab.fitting.build import METRICS, build
-from torchloom_core.lab.fitting.memory import available_bytes, refuse_without_room
+from torchloom_core.lab.fitting.build import METRICS, build, usual_spans_s
+from torchloom_core.lab.fitting.calibrated import CalibratedForecasts
+from torchloom_core.lab.fitting.feasibility import available_bytes, refuse_without_room
 from torchloom_core.lab.fitting.passes import Passes
-from torchloom_core.lab.fitting.stages import CalibratedForecasts, Fitting
+from torchloom_core.lab.fitting.time_split import Fitting
 from torchloom_core.lab.learning.row_learner import RowLearner
 from torchloom_core.lab.learning.skill import BASELINES, DETECTORS, ROW_RULE
 
-_SPANS = (0.5, 2.0)
 _SEASONAL, _STEP_S = "seasonal_residual", 900.0
 _MAX_HEALTHY = 20_000
 """Rows of healthy workers: so few coefficients need no more."""
-
-
-def usual_spans_s(horizon_s: float, tick_s: float) -> list[float]:
-    """Return the default spans of metric features, seconds.
-
-    Half a horizon and two horizons, but no less than two samples.
-    """
-    return sorted({max(2.0 * tick_s, share * horizon_s) for share in _SPANS})
 
 
 class Baselines:

@@ -11,20 +11,27 @@ import numpy as np
 from torchloom_core.floor.errors import ConfigError, PluginError, TraceError
 from torchloom_core.interface.api import Predictor
 from torchloom_core.lab.activation.discovery import PluginInfo
-from torchloom_core.lab.evaluate.forecasts.backtest_forecasts import Progress, part_of
-from torchloom_core.lab.fitting.build import METRICS, build
-from torchloom_core.lab.fitting.candidates import HORIZON, Candidate, candidates
+from torchloom_core.lab.evaluate.forecasts.backtest_forecasts import (
+    BacktestForecasts,
+    Progress,
+    judge,
+    part_of,
+)
+from torchloom_core.lab.evaluate.forecasts.scores import auprc_of
+from torchloom_core.lab.fitting.build import HORIZON, METRICS, Candidate, build, candidates
+from torchloom_core.lab.fitting.feasibility import (
+    available_bytes,
+    uncounted,
+    warn_frequent_forecasts,
+    without_room,
+)
 from torchloom_core.lab.fitting.fit import check, fit_checked, warn_missing_metrics
-from torchloom_core.lab.fitting.folds import folds, judged_on
-from torchloom_core.lab.fitting.hints import uncounted
-from torchloom_core.lab.fitting.memory import available_bytes, without_room
-from torchloom_core.lab.fitting.pace import warn_frequent_forecasts
-from torchloom_core.lab.fitting.passes import Stages
-from torchloom_core.lab.fitting.stages import FitSettings
+from torchloom_core.lab.fitting.passes import Passes, Stages
+from torchloom_core.lab.fitting.time_split import FitSettings, Fitting, folds
 from torchloom_core.lab.learning.card import Tried
+from torchloom_core.lab.learning.forecast_score import WORDING
 from torchloom_core.lab.learning.model import Model
 from torchloom_core.lab.learning.skill import BASELINES
-from torchloom_core.lab.learning.task_wording import WORDING
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 
 _FOLDS = 3
@@ -184,3 +191,52 @@ def _tried(candidate: Candidate, reached: Sequence[float | str | None]) -> Tried
 
 def _why_not(reached: Sequence[float | str | None]) -> str:
     return next((one for one in reached if isinstance(one, str)), "")
+
+
+def judged_on(
+    part: Bundle, among: Sequence[Candidate], settings: FitSettings, progress: Progress
+) -> list[float | str | None]:
+    """Return the AUPRC of each candidate on a fold, or why it has none.
+
+    It is None if the fold has no failure. Candidates with the same forecast interval share two
+    passes.
+    """
+    found: list[float | str | None] = [None] * len(among)
+    paces: dict[float, tuple[Fitting, dict[int, Predictor]]] = {}
+    for number, candidate in enumerate(among):
+        try:
+            plugin, _ = build(
+                part, candidate.info, candidate.options, tick_s=settings.tick_s, source="--option"
+            )
+            fitting = Fitting(part, settings, plugin)
+        except (ConfigError, PluginError, TraceError) as error:
+            found[number] = str(error).removeprefix(f"{part.path}: ")
+        else:
+            paces.setdefault(fitting.every_s, (fitting, {}))[1][number] = plugin
+    for at, (fitting, plugins) in enumerate(paces.values()):
+        for number, one in _reached(fitting, plugins, part_of(progress, at, len(paces))).items():
+            found[number] = one
+    return found
+
+
+def _reached(
+    fitting: Fitting, plugins: Mapping[int, Predictor], progress: Progress
+) -> dict[int, float | str | None]:
+    """Return the AUPRC of each predictor on a fold, or why it has none."""
+
+    def stages(name: str) -> Progress:
+        done = {"pass": 0, "learn": 1, "forecast": 2}.get(name.split()[0])
+        return part_of(progress, done, 3) if done is not None else lambda _: None
+
+    passes = Passes(fitting, list(plugins.values()), stages)
+    passes.learn()
+    forecasts = passes.forecast()
+    return {
+        number: _auprc(fitting, forecasts[at]) if at in forecasts else str(passes.refused[at])
+        for at, number in enumerate(plugins)
+    }
+
+
+def _auprc(fitting: Fitting, forecasts: BacktestForecasts) -> float | None:
+    judged = judge(fitting.bundle, forecasts, fitting.task)
+    return auprc_of(judged).value if (judged.outcome == 1.0).any() else None

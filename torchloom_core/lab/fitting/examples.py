@@ -1,11 +1,15 @@
-"""Training examples from a trace: the view of each moment, and its outcome."""
+"""Training examples from a trace, and the rows that learners gather from them."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from copy import deepcopy
 
 import numpy as np
 from msgspec.structs import replace
 
 from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.floor.errors import PluginError
 from torchloom_core.interface.api import Example, Predictor
 from torchloom_core.interface.arrays import Floats
 from torchloom_core.interface.foreign import is_ours
@@ -14,9 +18,12 @@ from torchloom_core.interface.view import FleetView
 from torchloom_core.lab.evaluate.forecasts.alarms import Bools
 from torchloom_core.lab.evaluate.forecasts.backtest_forecasts import Progress, events_to_judge
 from torchloom_core.lab.evaluate.forecasts.labels import Task, outcomes
+from torchloom_core.lab.fitting.build import as_plugin_error
+from torchloom_core.lab.fitting.time_split import Fitting
 from torchloom_core.lab.learning.forecast_score import MAX_PREVALENCE, SUSPICIOUS_FEATURE, TOO_GOOD
+from torchloom_core.lab.learning.gathered_learner import GatheredLearner, Gathering
 from torchloom_core.lab.learning.ranking import Ranking
-from torchloom_core.lab.learning.rows import RowSample
+from torchloom_core.lab.learning.rows import Rows, RowSample
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.feed.silences import silences
 from torchloom_core.lab.trace.feed.views import views
@@ -203,3 +210,110 @@ def suspicious_features(values: Floats, failed: Bools, names: Sequence[str]) -> 
         if max(Ranking.of(rank, failed).average_precision for rank in ranks) >= TOO_GOOD:
             flags.append(f"{SUSPICIOUS_FEATURE}: {name}")
     return tuple(flags)
+
+
+def examples_of(
+    fitting: Fitting,
+    plugin: Predictor,
+    *,
+    first: bool = False,
+    progress: Progress = lambda _: None,
+) -> Examples:
+    """Return the training examples of a predictor, as they were known then.
+
+    Parameters
+    ----------
+    first : bool
+        Only those before the calibration; else all before ``until_ns``.
+    """
+    split = fitting.split
+    return Examples(
+        fitting.bundle,
+        plugin,
+        fitting.task,
+        tick_s=fitting.settings.tick_s,
+        every_s=fitting.every_s,
+        until_ns=split.first_until_ns if first else split.fitted_until_ns,
+        known_until_ns=split.calibrated_from_ns if first else split.until_ns,
+        progress=progress,
+    )
+
+
+class SharedRows:
+    """Gathers rows from examples, for several learners at once.
+
+    An error while gathering affects only the learners that use those rows. A third-party learner
+    gets a copy of the rows, as it may modify them. Rows are freed once all learners have used them.
+    """
+
+    def __init__(self, learners: Iterable[GatheredLearner]) -> None:
+        self._first: dict[Hashable, GatheredLearner] = {}
+        self._gathered: dict[Hashable, Gathering] = {}
+        self._rows: dict[Hashable, Rows] = {}
+        self._errors: dict[Hashable, PluginError] = {}
+        self._to_fit: Counter[Hashable] = Counter()
+        for learner in learners:
+            with suppress(PluginError), as_plugin_error(learner.name):  # fit() raises it again
+                self._first.setdefault(sampled_by(learner), learner)
+                self._to_fit[sampled_by(learner)] += 1
+        for sampled, learner in self._first.items():
+            with self._recording(sampled):
+                self._gathered[sampled] = learner.gathering()
+
+    def add(self, example: Example) -> None:
+        """Add one example."""
+        self._rows.clear()
+        for sampled, gathered in self._gathered.items():
+            if sampled not in self._errors:
+                with self._recording(sampled):
+                    gathered.add(example if is_ours(gathered) else self._own(sampled, example))
+
+    def place(self, learner: GatheredLearner) -> int:
+        """Return the position of its rows; fitting in this order frees rows soonest."""
+        with suppress(PluginError), as_plugin_error(learner.name):
+            return [*self._first].index(sampled_by(learner))
+        return len(self._first)
+
+    def fit(self, learner: GatheredLearner, *, again: bool) -> None:
+        """Fit one of the learners on its rows, once, or raise a PluginError.
+
+        Parameters
+        ----------
+        again : bool
+            Whether it was fitted on fewer of them before.
+        """
+        sampled = sampled_by(learner)
+        if error := self._errors.get(sampled):
+            raise error
+        rows = self._rows.get(sampled)
+        if rows is None:
+            rows = self._rows[sampled] = self._gathered[sampled].rows(learner.name)
+        self._to_fit[sampled] -= 1
+        if not self._to_fit[sampled]:
+            del self._rows[sampled], self._gathered[sampled]
+        if not is_ours(learner):
+            rows = deepcopy(rows)
+        if again:
+            learner.learn_again(rows)
+        else:
+            learner.learn(rows)
+
+    def _own(self, sampled: Hashable, example: Example) -> Example:
+        """Return a copy for third-party code, with only the labels that it declared."""
+        labels = labels_read(self._first[sampled].needs)
+        view = example.view.twin().with_labels(labels)
+        return replace(example, view=view, outcome=example.outcome.copy())
+
+    @contextmanager
+    def _recording(self, sampled: Hashable) -> Iterator[None]:
+        """Record an error for the learners of these rows."""
+        try:
+            with as_plugin_error(self._first[sampled].name):
+                yield
+        except PluginError as error:
+            self._errors[sampled] = error
+
+
+def sampled_by(learner: GatheredLearner) -> Hashable:
+    """Return a key of a learner's rows: its ``sampled``, and its implementation of gathering."""
+    return type(learner).gathering, learner.sampled

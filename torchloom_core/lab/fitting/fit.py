@@ -17,27 +17,36 @@ from torchloom_core.interface.foreign import shown
 from torchloom_core.lab.activation.discovery import PluginInfo
 from torchloom_core.lab.evaluate.contradictions import refuse_contradicting, warn_beyond_end
 from torchloom_core.lab.evaluate.forecasts.component_inputs import GROUP
-from torchloom_core.lab.evaluate.forecasts.leaks import IN_SERVICE
+from torchloom_core.lab.evaluate.forecasts.leaks import IN_SERVICE, find_leaky_inputs
 from torchloom_core.lab.evaluate.unmeasured import missing, warn_missing
-from torchloom_core.lab.fitting.baselines import Baselines, usual_spans_s
-from torchloom_core.lab.fitting.build import ATTRIBUTES, FAULTS, GROUPS, METRICS, build
+from torchloom_core.lab.fitting.baselines import Baselines
+from torchloom_core.lab.fitting.build import (
+    ATTRIBUTES,
+    FAULTS,
+    GROUPS,
+    METRICS,
+    as_plugin_error,
+    build,
+    usual_spans_s,
+)
+from torchloom_core.lab.fitting.calibrated import (
+    CalibratedForecasts,
+    calibrated,
+    random_forecasts,
+    scored,
+)
 from torchloom_core.lab.fitting.examples import Examples
-from torchloom_core.lab.fitting.memory import available_bytes, refuse_without_room
-from torchloom_core.lab.fitting.pace import (
+from torchloom_core.lab.fitting.feasibility import (
+    available_bytes,
+    refuse_without_room,
     warn_fine_ticks,
     warn_frequent_forecasts,
     warn_short_spans,
 )
 from torchloom_core.lab.fitting.passes import Passes, Stages
-from torchloom_core.lab.fitting.stages import (
-    CalibratedForecasts,
-    FitSettings,
-    Fitting,
-    as_plugin_error,
-)
-from torchloom_core.lab.learning.alarm_rate import alarm_unit
+from torchloom_core.lab.fitting.time_split import FitSettings, Fitting
 from torchloom_core.lab.learning.card import Card
-from torchloom_core.lab.learning.forecast_score import FEW, ForecastScore
+from torchloom_core.lab.learning.forecast_score import FEW, ForecastScore, alarm_unit
 from torchloom_core.lab.learning.model import Model, ModelInfo, is_plain
 from torchloom_core.lab.learning.skill import RANDOM, leaky
 from torchloom_core.lab.trace.bundle.bundle import Bundle
@@ -122,25 +131,39 @@ def fit_checked(
     )
     earlier = passes.learn_twice()
     columns, parts = _columns(plugin), _parts(plugin)
-    by_index = passes.calibrated(earlier, passes.forecast())
+    by_index: dict[int, CalibratedForecasts] = {}
+    for number, later in passes.forecast().items():
+        try:
+            name = passes.plugins[number].name
+            by_index[number] = calibrated(fitting, name, earlier[number], later, passes.prevalence)
+        except PluginError as error:
+            passes.refuse(number, error)
     forecasts = by_index[0]
-    others = {RANDOM: fitting.random(forecasts)} | compared.by_name(passes, by_index)
+    others = {RANDOM: random_forecasts(forecasts, settings.seed)}
+    others |= compared.by_name(passes, by_index)
     examples = passes.examples
     limits = compared.limits
     if isinstance(plugin, Learner) and forecasts.calibration.stretch is msgspec.UNSET:
         limits.append(_NOT_CARRIED_OVER)
     stages(f"score {info.name}")(0.0)
-    flags = examples.flags() + fitting.find_leaky_inputs(plugin.needs)
-    scored = fitting.score(info.name, forecasts, others, flags)
-    if leaky(scored):
-        limits.append(_without(fitting, info, all_options, leaky(scored), stages))
+    leaks = find_leaky_inputs(
+        bundle,
+        plugin.needs,
+        fitting.task,
+        tick_s=settings.tick_s,
+        every_s=fitting.every_s,
+        known_before=settings.known_before,
+    )
+    own = scored(fitting, info.name, forecasts, others, examples.flags() + leaks)
+    if leaky(own):
+        limits.append(_without(fitting, info, all_options, leaky(own), stages))
     card = replace(
-        _card(fitting, info, forecasts, scored),
-        baselines=tuple(fitting.score(name, other, {}) for name, other in others.items()),
-        limits=(*_limits(fitting, examples, forecasts, scored), *limits),
+        _card(fitting, info, forecasts, own),
+        baselines=tuple(scored(fitting, name, other, {}) for name, other in others.items()),
+        limits=(*_limits(fitting, examples, forecasts, own), *limits),
         columns=columns,
     )
-    model = Model(_info(fitting, info, all_options, forecasts, scored), parts, card)
+    model = Model(_info(fitting, info, all_options, forecasts, own), parts, card)
     bundle.refuse_replaced()
     return model
 
@@ -279,7 +302,7 @@ def _info(
 
 def _columns(plugin: Predictor) -> tuple[str, ...]:
     """Return the names of a predictor's inputs, if it lists them."""
-    with as_plugin_error(plugin, "cannot read its columns"):
+    with as_plugin_error(plugin.name, "cannot read its columns"):
         names = getattr(plugin, "columns", ())
         is_valid = isinstance(names, tuple) and all(isinstance(one, str) for one in names)
         return names if is_valid else ()
@@ -289,7 +312,7 @@ def _parts(plugin: Predictor) -> Mapping[str, bytes]:
     """Return the parts of a learner's model, or raise PluginError."""
     if not isinstance(plugin, Learner):
         return {}
-    with as_plugin_error(plugin, "cannot read its parts"):
+    with as_plugin_error(plugin.name, "cannot read its parts"):
         given: Any = plugin.parts()
         if not isinstance(given, Mapping):
             raise PluginError(

@@ -5,7 +5,7 @@ last part of the training time; the final model is fitted on all of it, as in sc
 CalibratedClassifierCV with ``ensemble=False``.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from torchloom_core.floor.errors import PluginError
@@ -16,10 +16,10 @@ from torchloom_core.lab.evaluate.forecasts.backtest_forecasts import (
     Progress,
     backtest_forecasts_of_all,
 )
-from torchloom_core.lab.fitting.examples import Outcomes
-from torchloom_core.lab.fitting.hints import hints
-from torchloom_core.lab.fitting.shared_rows import SharedRows
-from torchloom_core.lab.fitting.stages import CalibratedForecasts, Fitting, as_plugin_error
+from torchloom_core.lab.fitting.build import as_plugin_error
+from torchloom_core.lab.fitting.examples import Outcomes, SharedRows, examples_of
+from torchloom_core.lab.fitting.feasibility import hints
+from torchloom_core.lab.fitting.time_split import Fitting
 from torchloom_core.lab.learning.fitted import FittedPredictor
 from torchloom_core.lab.learning.gathered_learner import GatheredLearner
 from torchloom_core.lab.trace.feed.watched import watch
@@ -42,6 +42,7 @@ class Passes:
 
     Attributes
     ----------
+    plugins : sequence of Predictor
     examples : Examples
         The training examples of the final fit.
     refused : dict of int to PluginError
@@ -62,11 +63,11 @@ class Passes:
         raise_first: bool = False,
     ) -> None:
         self._fitting = fitting
-        self._plugins = plugins
+        self.plugins = plugins
         self._stages = stages
         self._usable_unfitted = usable_unfitted
         self._raise_first = raise_first
-        self.examples = fitting.examples(plugins[0])
+        self.examples = examples_of(fitting, plugins[0])
         self._others = [need for plugin in plugins[1:] for need in plugin.needs]
         self.refused: dict[int, PluginError] = {}
         self.unfitted: dict[int, PluginError] = {}
@@ -127,25 +128,10 @@ class Passes:
             tick_s=fitting.settings.tick_s,
             repair_s=fitting.task.repair_s,
             start_ns=fitting.split.fitted_until_ns,
-            progress=self._stages(f"forecast {self._plugins[0].name}"),
+            progress=self._stages(f"forecast {self.plugins[0].name}"),
             shows=fitting.task.shows,
         )
         return self._by_index(forecasts)
-
-    def calibrated(
-        self, earlier: Mapping[int, BacktestForecasts], later: Mapping[int, BacktestForecasts]
-    ) -> dict[int, CalibratedForecasts]:
-        """Return all forecasts, calibrated, without those that cannot be."""
-        found: dict[int, CalibratedForecasts] = {}
-        for number, forecasts in later.items():
-            name = self._plugins[number].name
-            try:
-                found[number] = self._fitting.calibrated(
-                    name, earlier[number], forecasts, self.prevalence
-                )
-            except PluginError as error:
-                self._refuse(number, error, self.refused)
-        return found
 
     def _collector(self) -> ForecastCollector:
         return ForecastCollector(
@@ -154,7 +140,7 @@ class Passes:
 
     def _passing(self, what: str) -> Iterator[Example]:
         """Yield the examples before ``--until`` with the needs of all predictors."""
-        named = f"{what} {self._plugins[0].name}"
+        named = f"{what} {self.plugins[0].name}"
         return self.examples.passing(
             self._fitting.split.until_ns - 1, others=self._others, progress=self._stages(named)
         )
@@ -164,7 +150,7 @@ class Passes:
         """The predictors that make forecasts, at the fit's interval."""
         return [
             FittedPredictor(plugin, every_s=self._fitting.every_s)
-            for number, plugin in enumerate(self._plugins)
+            for number, plugin in enumerate(self.plugins)
             if number not in self.refused
         ]
 
@@ -172,22 +158,22 @@ class Passes:
         self, forecasts: Sequence[BacktestForecasts | PluginError]
     ) -> dict[int, BacktestForecasts]:
         """Return the forecasts by index, and refuse predictors that raised an error."""
-        able = [number for number in range(len(self._plugins)) if number not in self.refused]
+        able = [number for number in range(len(self.plugins)) if number not in self.refused]
         found: dict[int, BacktestForecasts] = {}
         for number, forecast in zip(able, forecasts, strict=True):
             if isinstance(forecast, PluginError):
-                self._refuse(number, forecast, self.refused)
+                self.refuse(number, forecast)
             else:
                 found[number] = forecast
         return found
 
     def _rows(self) -> SharedRows:
-        return SharedRows(one for one in self._plugins if isinstance(one, GatheredLearner))
+        return SharedRows(one for one in self.plugins if isinstance(one, GatheredLearner))
 
     def _fit_rows(self, rows: SharedRows, *, again: bool = False) -> None:
         learners = [
             (number, plugin)
-            for number, plugin in enumerate(self._plugins)
+            for number, plugin in enumerate(self.plugins)
             if isinstance(plugin, GatheredLearner) and number not in self.refused
         ]
         for number, plugin in sorted(learners, key=lambda one: rows.place(one[1])):
@@ -198,30 +184,32 @@ class Passes:
 
     def _fit_alone(self, *, first: bool = False) -> None:
         """Fit each predictor that needs a pass of its own."""
-        for number, plugin in enumerate(self._plugins):
+        for number, plugin in enumerate(self.plugins):
             if isinstance(plugin, GatheredLearner) or number in self.refused:
                 continue
             if isinstance(plugin, Learner):
                 progress = self._stages(f"fit {plugin.name}{' to calibrate' if first else ''}")
                 with self._learning(number, plugin):
-                    plugin.fit(self._fitting.examples(plugin, first=first, progress=progress))
+                    plugin.fit(examples_of(self._fitting, plugin, first=first, progress=progress))
 
     @contextmanager
     def _learning(self, number: int, plugin: Predictor) -> Iterator[None]:
         """Record why a predictor cannot learn, with likely causes."""
         try:
-            with as_plugin_error(plugin):
+            with as_plugin_error(plugin.name):
                 yield
         except PluginError as error:
             fitting = self._fitting
             hint = hints(fitting.bundle, fitting.task, fitting.split, plugin.needs)
-            self._refuse(number, PluginError(f"{error}{hint}"), self.unfitted)
+            self.refuse(number, PluginError(f"{error}{hint}"), is_fit=False)
         else:
             self.unfitted.pop(number, None)
         self._fitted += 1
-        self._fit_progress(self._fitted / len(self._plugins))
+        self._fit_progress(self._fitted / len(self.plugins))
 
-    def _refuse(self, number: int, error: PluginError, usable: dict[int, PluginError]) -> None:
+    def refuse(self, number: int, error: PluginError, *, is_fit: bool = True) -> None:
+        """Leave a predictor out, or raise the error if it is the first, as set."""
         if number == 0 and self._raise_first:
             raise error
-        (usable if number in self._usable_unfitted else self.refused)[number] = error
+        unfitted = not is_fit and number in self._usable_unfitted
+        (self.unfitted if unfitted else self.refused)[number] = error

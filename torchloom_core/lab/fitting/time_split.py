@@ -1,16 +1,74 @@
-"""Split a trace's time into training, calibration and scoring."""
+"""Split a trace's time into training, calibration and scoring, and its training time into folds."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from msgspec.structs import replace
 
 from torchloom_core.floor.clock import SECOND_NS, moment_text
 from torchloom_core.floor.errors import TraceError
+from torchloom_core.interface.api import Predictor
+from torchloom_core.lab.evaluate.forecasts.backtest_forecasts import refuse_too_many
 from torchloom_core.lab.evaluate.forecasts.labels import Task
-from torchloom_core.lab.fitting.earlier_part import EarlierPart
 from torchloom_core.lab.trace.bundle.bundle import Bundle
+from torchloom_core.lab.trace.bundle.derived import DerivedBundle
+from torchloom_core.lab.trace.bundle.schema import ActionTaken, Component, Event
+from torchloom_core.lab.trace.feed.watched import watch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class EarlierPart(DerivedBundle):
+    """The same bundle up to ``end_ns``, without anything that became known later."""
+
+    def __init__(self, bundle: Bundle, end_ns: int) -> None:
+        super().__init__(bundle, replace(bundle.manifest, end_ns=end_ns))
+        self._end_ns = end_ns
+
+    def topology(self) -> tuple[Component, ...]:
+        """Return the components that started by then; later removals are unknown."""
+        return tuple(
+            replace(part, until_ns=self._known(part.until_ns))
+            for part in self._bundle.topology()
+            if part.from_ns is None or part.from_ns < self._end_ns
+        )
+
+    def events(self) -> tuple[Event, ...]:
+        """Return the events known by then."""
+        return tuple(
+            replace(event, t_resolved=self._known(event.t_resolved))
+            for event in self._bundle.events()
+            if event.t_avail < self._end_ns
+        )
+
+    def actions(self) -> tuple[ActionTaken, ...]:
+        """Return the actions known by then."""
+        return tuple(
+            replace(action, t_end=self._known(action.t_end))
+            for action in self._bundle.actions()
+            if action.t_avail < self._end_ns
+        )
+
+    def telemetry(
+        self,
+        start_ns: int | None = None,
+        end_ns: int | None = None,
+        metrics: Sequence[str] | None = None,
+    ) -> Iterator["pa.Table"]:
+        """Yield the telemetry that had arrived by then."""
+        until_ns = self._end_ns if end_ns is None else min(end_ns, self._end_ns)
+        return self._bundle.telemetry(start_ns, until_ns, metrics)
+
+    def _known(self, ts_ns: int | None) -> int | None:
+        return None if ts_ns is None or ts_ns >= self._end_ns else ts_ns
+
 
 _CALIBRATION_SHARE = 0.25
+_CUTS, _WIDTH = (0.4, 0.6, 0.8), 0.2
+"""Start of each fold's scored part, and its length, as shares of the time."""
 _DAY_NS = 86_400 * SECOND_NS
 
 
@@ -110,3 +168,85 @@ def _later(bundle: Bundle, first_ns: int, last_ns: int) -> Iterator[str]:
 def days(length_ns: int) -> str:
     """Return a length of time in days, to four digits."""
     return f"{length_ns / _DAY_NS:.4g}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitSettings:
+    """What a fit is given beside the predictor's own options.
+
+    Attributes
+    ----------
+    until_ns : int
+        End of training: anything that became known later is not used; the time after it is scored.
+    tick_s : float
+        Spacing of the samples in windows, seconds.
+    repair_s : float
+        Shortest outage after a failure with an unknown end, seconds.
+    every_s : float, optional
+        Forecast interval, seconds; by default the predictor's own.
+    task : "forecast" or "detect"
+        What the model predicts; the horizon is the predictor's.
+    lead_s, kinds
+        As in :class:`~torchloom_core.lab.evaluate.forecasts.labels.Task`.
+    false_alarms_per_node_day : float
+        The budget for the threshold.
+    known_before : tuple of str
+        Inputs declared as known beforehand, which are not checked for leaks: metrics, attributes,
+        kinds of event, ``its rack`` and ``time in service``.
+    """
+
+    until_ns: int
+    tick_s: float
+    repair_s: float
+    every_s: float | None = None
+    task: Literal["forecast", "detect"] = "forecast"
+    lead_s: float = 0.0
+    kinds: tuple[str, ...] = ()
+    false_alarms_per_node_day: float = 0.01
+    seed: int = 0
+    known_before: tuple[str, ...] = ()
+
+    def task_of(self, horizon_s: float) -> Task:
+        """Return the task with a horizon."""
+        return Task(
+            horizon_s=horizon_s,
+            repair_s=self.repair_s,
+            kind=self.task,
+            lead_s=self.lead_s,
+            kinds=self.kinds,
+        )
+
+    def pace_s(self, plugin: Predictor) -> float:
+        """Return the forecast interval of a predictor: whole ticks, at least one."""
+        every_s = plugin.every_s if self.every_s is None else self.every_s
+        return self.tick_s * max(1, round(every_s / self.tick_s))
+
+
+class Fitting:
+    """One trace, split in time for one predictor and its baselines.
+
+    Attributes
+    ----------
+    watched : str
+        Kind of the components that play the workers.
+    """
+
+    def __init__(self, bundle: Bundle, settings: FitSettings, plugin: Predictor) -> None:
+        self.bundle = bundle
+        self.settings = settings
+        self.task = settings.task_of(plugin.horizon_s)
+        self.every_s = settings.pace_s(plugin)
+        self.split = split(bundle, self.task, until_ns=settings.until_ns, every_s=self.every_s)
+        forecast_ns = self.split.end_ns - self.split.calibrated_from_ns
+        watched = watch(bundle)
+        self.watched = watched.kind
+        refuse_too_many(plugin.name, forecast_ns, self.every_s, len(watched.ids))
+
+
+def folds(bundle: Bundle, settings: FitSettings) -> Iterator[tuple[Bundle, int]]:
+    """Yield the trace up to each fold's end, and the start of its scored part."""
+    start_ns = bundle.manifest.start_ns
+    length_ns = settings.until_ns - start_ns
+    for cut in _CUTS:
+        end_ns = start_ns + round((cut + _WIDTH) * length_ns)
+        yield EarlierPart(bundle, end_ns), start_ns + round(cut * length_ns)

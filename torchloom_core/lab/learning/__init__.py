@@ -13,12 +13,11 @@ from torchloom_core.lab.learning.artifacts import (
     json_part,
     part_of,
 )
+from torchloom_core.lab.learning.calibration import minimum
 from torchloom_core.lab.learning.fault_columns import FaultColumns, History
 from torchloom_core.lab.learning.features import Features
-from torchloom_core.lab.learning.fit_size import FitSize
-from torchloom_core.lab.learning.gathered_learner import GatheredLearner, Gathering
+from torchloom_core.lab.learning.gathered_learner import FitSize, GatheredLearner, Gathering
 from torchloom_core.lab.learning.measured_steps import MeasuredSteps
-from torchloom_core.lab.learning.minimising import minimum
 from torchloom_core.lab.learning.ranking import Ranking
 from torchloom_core.lab.learning.reasons import Reasons
 from torchloom_core.lab.learning.row_learner import (

@@ -7,8 +7,12 @@ from datetime import UTC, datetime
 import msgspec
 
 from torchloom_core.floor.clock import SECOND_NS
-from torchloom_core.lab.learning.alarm_rate import AlarmUnit, alarm_unit
-from torchloom_core.lab.learning.forecast_score import ForecastScore, Interval
+from torchloom_core.lab.learning.forecast_score import (
+    AlarmUnit,
+    ForecastScore,
+    Interval,
+    alarm_unit,
+)
 from torchloom_core.lab.learning.skill import Verdict, verdict
 from torchloom_core.lab.learning.words import in_words
 from torchloom_core.wire.limits import Int64

@@ -4,6 +4,7 @@ A predictor builds one :class:`Features`, declares its ``needs``, and calls ``co
 view, in ``fit`` and in ``forecast``.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, combinations
@@ -16,10 +17,34 @@ from torchloom_core.floor.errors import PluginError
 from torchloom_core.interface.arrays import Floats
 from torchloom_core.interface.needs import Need, NeedFaults, NeedLabels, NeedPast, PredictorNeed
 from torchloom_core.interface.view import FleetView
-from torchloom_core.lab.learning.attribute_columns import AttributeColumns
 from torchloom_core.lab.learning.fault_columns import FaultColumns, History
 from torchloom_core.lab.learning.metric_columns import metric_columns, metric_names
 from torchloom_core.lab.learning.words import in_words
+
+
+class AttributeColumns:
+    """Labels that are numbers; columns are cached while the labels stay the same."""
+
+    def __init__(self, attributes: Sequence[str]) -> None:
+        self._attributes = tuple(attributes)
+        self._labels: Sequence[Mapping[str, str | float]] = ()
+        self._columns: Floats = np.zeros((0, len(attributes)))
+        self.names = tuple(f"its {name}" for name in attributes)
+
+    def compute(self, view: FleetView) -> Floats:
+        """Return ``(workers, attributes)``, NaN for a missing label or text."""
+        if not self._attributes:
+            return np.zeros((len(view), 0))
+        if view.labels is not self._labels:
+            self._labels = view.labels
+            cells = [[_number(row.get(name)) for name in self._attributes] for row in view.labels]
+            self._columns = np.array(cells, dtype=float).reshape(len(view), len(self._attributes))
+        return self._columns
+
+
+def _number(label: str | float | None) -> float:
+    return np.nan if label is None or isinstance(label, str) else float(label)
+
 
 _HEARTBEAT_AGE = "seconds since anything was heard"  # a name stored in models
 _IN_SERVICE = "seconds in service, where its first sample was seen"

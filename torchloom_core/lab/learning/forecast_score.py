@@ -1,10 +1,47 @@
-"""The score of a forecast, as in cards and reports."""
+"""The score of a forecast, as in cards and reports, with its words and units."""
 
-from typing import Literal
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import msgspec
 
-from torchloom_core.lab.learning.task_wording import WORDING, TaskWording
+
+@dataclass(frozen=True)
+class TaskWording:
+    """The words of one task.
+
+    Attributes
+    ----------
+    one, many : str
+        A failure, or an incident.
+    before : str
+        Where the positive moments of ``many`` lie.
+    positive : str
+        Describes positive moments.
+    found : str
+        Describes ``many`` that a predictor can find.
+    """
+
+    one: str
+    many: str
+    before: str
+    positive: str
+    found: str
+
+    def count(self, number: int) -> str:
+        """Return the count with its noun, as ``1 failure`` or ``2 failures``."""
+        return f"{number} {self.one if number == 1 else self.many}"
+
+
+WORDING: dict[Literal["forecast", "detect"], TaskWording] = {
+    "forecast": TaskWording(
+        "failure", "failures", "before", "followed by a failure", "predictable"
+    ),
+    "detect": TaskWording("incident", "incidents", "in them", "in an incident", "detectable"),
+}
+
 
 FEW = 20
 """With fewer incidents only counts have intervals, which are exact."""
@@ -130,3 +167,52 @@ class ForecastScore(msgspec.Struct, frozen=True, kw_only=True):
     def wording(self) -> TaskWording:
         """The words for what the task predicts."""
         return WORDING[self.task]
+
+
+_LEAST = 0.1
+
+
+class AlarmUnit(NamedTuple):
+    """A number of component-days, and its text."""
+
+    days: int
+    text: str
+
+    def scaled(self, per_day: Interval) -> Interval:
+        """Return a rate per component-day in this unit."""
+        low, high = (
+            None if bound is None else self.days * bound for bound in (per_day.low, per_day.high)
+        )
+        return Interval(value=self.days * per_day.value, low=low, high=high, method=per_day.method)
+
+    def rate_text(self, per_day: float) -> str:
+        """Return a rate per component-day as text in this unit."""
+        return f"{self.days * per_day:.4g} false alarms {self.text}"
+
+
+def alarm_unit(kind: str, per_day: Iterable[float]) -> AlarmUnit:
+    """Return the smallest unit in which the highest of some rates is at least a tenth.
+
+    Parameters
+    ----------
+    kind : str
+        Kind of the components.
+    per_day : iterable of float
+        False alarms per component-day.
+
+    Examples
+    --------
+    >>> alarm_unit("node", [0.25, 0.004]).text, alarm_unit("disk", [0.0004]).rate_text(0.0004)
+    ('a node-day', '0.4 false alarms per 1,000 disk-days')
+    >>> alarm_unit("disk", [3e-6]).rate_text(3e-6)
+    '3 false alarms per million disk-days'
+    """
+    units = (
+        AlarmUnit(1, f"a {kind}-day"),
+        AlarmUnit(1_000, f"per 1,000 {kind}-days"),
+        AlarmUnit(1_000_000, f"per million {kind}-days"),
+    )
+    highest = max((rate for rate in per_day if math.isfinite(rate)), default=0.0)
+    if highest <= 0:
+        return units[1]
+    return next((unit for unit in units if unit.days * highest >= _LEAST), units[-1])

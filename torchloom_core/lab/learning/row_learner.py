@@ -21,8 +21,7 @@ from torchloom_core.lab.learning.artifacts import (
     part_of,
 )
 from torchloom_core.lab.learning.features import Features
-from torchloom_core.lab.learning.fit_size import FitSize
-from torchloom_core.lab.learning.gathered_learner import GatheredLearner
+from torchloom_core.lab.learning.gathered_learner import FitSize, GatheredLearner
 from torchloom_core.lab.learning.reasons import Reasons
 from torchloom_core.lab.learning.rows import RowGathering, Rows
 

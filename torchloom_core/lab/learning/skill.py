@@ -10,7 +10,6 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from torchloom_core.lab.learning.alarm_rate import alarm_unit
 from torchloom_core.lab.learning.forecast_score import (
     FEW,
     LEAKY_COLUMN,
@@ -21,6 +20,7 @@ from torchloom_core.lab.learning.forecast_score import (
     ForecastScore,
     Interval,
     Level,
+    alarm_unit,
 )
 
 RANDOM = "random"

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.interface.arrays import Floats, Ints
 from torchloom_core.lab.learning.forecast_score import Interval
-from torchloom_core.lab.learning.poisson import poisson_between
-from torchloom_core.lab.learning.ranking import Ranking
+from torchloom_core.lab.learning.ranking import Ranking, poisson_between
 
 _DAY_S = 86_400.0
 _LOW, _HIGH = 0.025, 0.975

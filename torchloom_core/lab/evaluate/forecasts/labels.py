@@ -13,7 +13,7 @@ import numpy as np
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.floor.errors import TraceError
 from torchloom_core.interface.arrays import Floats, Ints
-from torchloom_core.lab.learning.task_wording import WORDING, TaskWording
+from torchloom_core.lab.learning.forecast_score import WORDING, TaskWording
 from torchloom_core.lab.trace.bundle.schema import ActionTaken, Component, Event
 from torchloom_core.lab.trace.feed.silences import Silence
 from torchloom_core.lab.trace.feed.watched import Watched

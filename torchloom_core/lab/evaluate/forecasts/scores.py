@@ -16,10 +16,10 @@ from torchloom_core.lab.evaluate.forecasts.alarms import (
     Judged,
     ScoredIncidents,
     due_moments,
+    found_by_chance,
     leads_s,
     scored_incidents,
 )
-from torchloom_core.lab.evaluate.forecasts.chance import found_by_chance
 from torchloom_core.lab.evaluate.forecasts.intervals import (
     Clusters,
     Estimate,

@@ -16,8 +16,7 @@ from torchloom_core.lab.evaluate.results import (
     Simulation,
     TraceResults,
 )
-from torchloom_core.lab.learning.alarm_rate import AlarmUnit
-from torchloom_core.lab.learning.forecast_score import ForecastScore
+from torchloom_core.lab.learning.forecast_score import AlarmUnit, ForecastScore
 
 _MOST_NODES = 3
 _TOO_GOOD = 0.9

@@ -9,9 +9,8 @@ from torchloom_core.lab.evaluate.fleet_means import MIN_FLEETS
 from torchloom_core.lab.evaluate.fleet_results import FleetArm, FleetGoodput, FleetScore, OverFleets
 from torchloom_core.lab.evaluate.report import wording
 from torchloom_core.lab.evaluate.results import Report
-from torchloom_core.lab.learning.alarm_rate import AlarmUnit
 from torchloom_core.lab.learning.card import interval_text
-from torchloom_core.lab.learning.forecast_score import ForecastScore, Interval
+from torchloom_core.lab.learning.forecast_score import AlarmUnit, ForecastScore, Interval
 from torchloom_core.lab.learning.skill import RANDOM, is_clearly_above, least_above
 
 

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 from torchloom_core.lab.evaluate.report.figure import SERIES, canvas
 from torchloom_core.lab.evaluate.report.wording import estimate
-from torchloom_core.lab.learning.alarm_rate import AlarmUnit
-from torchloom_core.lab.learning.forecast_score import ForecastScore
+from torchloom_core.lab.learning.forecast_score import AlarmUnit, ForecastScore
 
 _HOUR_S = 3600.0
 

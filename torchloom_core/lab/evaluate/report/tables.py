@@ -20,9 +20,8 @@ from torchloom_core.lab.evaluate.results import (
     Sweep,
     TraceResults,
 )
-from torchloom_core.lab.learning.alarm_rate import AlarmUnit
 from torchloom_core.lab.learning.card import interval_text
-from torchloom_core.lab.learning.forecast_score import ForecastScore
+from torchloom_core.lab.learning.forecast_score import AlarmUnit, ForecastScore
 
 _STYLE_OF = {"bound": "dim", "baseline": "", "oracle": "green", "candidate": "bold cyan"}
 

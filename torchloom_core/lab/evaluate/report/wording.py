@@ -5,8 +5,12 @@ from collections.abc import Mapping, Sequence
 from msgspec import UNSET
 
 from torchloom_core.lab.evaluate.results import TraceResults
-from torchloom_core.lab.learning.alarm_rate import AlarmUnit, alarm_unit
-from torchloom_core.lab.learning.forecast_score import ForecastScore, Interval
+from torchloom_core.lab.learning.forecast_score import (
+    AlarmUnit,
+    ForecastScore,
+    Interval,
+    alarm_unit,
+)
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60.0, 3600.0, 86_400.0
 POINTS = 100.0

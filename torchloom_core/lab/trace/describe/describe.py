@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 
 from torchloom_core.floor.clock import SECOND_NS
-from torchloom_core.lab.learning.poisson import poisson_between
+from torchloom_core.lab.learning.ranking import poisson_between
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.bundle.schema import Event, Exposure
 from torchloom_core.lab.trace.describe.sampling import Sampling, sampling
