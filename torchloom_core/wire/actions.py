@@ -16,6 +16,12 @@ class Action:
     """What is done to a run: the base of frozen structs with the tag field ``kind``.
 
     Each is in the package of its capability; :mod:`torchloom_core.wire.capabilities` finds it.
+
+    Examples
+    --------
+    >>> from torchloom_core.plugin import Action, Migrate
+    >>> isinstance(Migrate(group="g1"), Action)
+    True
     """
 
     __slots__ = ()
