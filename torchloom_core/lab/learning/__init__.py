@@ -20,13 +20,9 @@ from torchloom_core.lab.learning.gathered_learner import FitSize, GatheredLearne
 from torchloom_core.lab.learning.measured_steps import MeasuredSteps
 from torchloom_core.lab.learning.ranking import Ranking
 from torchloom_core.lab.learning.reasons import Reasons
-from torchloom_core.lab.learning.row_learner import (
-    RowLearner,
-    RowOptions,
-    fill_unknown_columns,
-)
+from torchloom_core.lab.learning.row_learner import RowLearner, RowOptions
 from torchloom_core.lab.learning.rows import Rows, RowSample
-from torchloom_core.lab.learning.scaling import Scale, step_means
+from torchloom_core.lab.learning.scaling import Scale, fill_unknown_columns, step_means
 from torchloom_core.lab.learning.seasonal_profiles import SeasonalProfiles
 from torchloom_core.lab.learning.words import faults_in_words, in_words, known_s
 

@@ -330,25 +330,5 @@ class RowLearner(GatheredLearner):
         self._trees, self._restored, self._learned = trees, data, learned
 
 
-def fill_unknown_columns(features: Floats) -> Floats:
-    """Return the features with 0 in columns that are all NaN: trees find no split there.
-
-    Parameters
-    ----------
-    features : (rows, features) float64
-        NaN where unknown.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from torchloom_core.lab.learning import fill_unknown_columns
-    >>> fill_unknown_columns(np.array([[np.nan, 1.0], [np.nan, np.nan]]))
-    array([[ 0.,  1.],
-           [ 0., nan]])
-    """
-    unknown = np.isnan(features).all(axis=0)
-    return np.where(unknown, 0.0, features) if unknown.any() else features
-
-
 def _number(value: float) -> str:
     return "unknown" if math.isnan(value) else f"{value:.4g}"

@@ -1,4 +1,4 @@
-"""Scale and average telemetry, for predictors that learn."""
+"""Scale, average and fill columns, for predictors that learn."""
 
 from dataclasses import dataclass
 
@@ -74,3 +74,23 @@ def step_means(window: Floats, steps: int) -> Floats:
     with np.errstate(over="ignore", invalid="ignore"):
         means = (np.where(seen, window, 0.0) @ belongs) / (seen @ belongs)
     return np.where(np.isfinite(means), means, np.nan)
+
+
+def fill_unknown_columns(features: Floats) -> Floats:
+    """Return the features with 0 in columns that are all NaN: trees find no split there.
+
+    Parameters
+    ----------
+    features : (rows, features) float64
+        NaN where unknown.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from torchloom_core.lab.learning import fill_unknown_columns
+    >>> fill_unknown_columns(np.array([[np.nan, 1.0], [np.nan, np.nan]]))
+    array([[ 0.,  1.],
+           [ 0., nan]])
+    """
+    unknown = np.isnan(features).all(axis=0)
+    return np.where(unknown, 0.0, features) if unknown.any() else features

@@ -76,11 +76,6 @@ def verdict(score: ForecastScore) -> Verdict:
     return Verdict(level, f"{text} Suspicious: {', '.join(suspicions)}." if suspicions else text)
 
 
-def is_useful(score: ForecastScore) -> bool:
-    """Return whether policies should act on it."""
-    return verdict(score).level == "useful"
-
-
 def _verdict(score: ForecastScore) -> Verdict:
     random = score.versus.get(RANDOM)
     figures = f"at its threshold {_figures(score)}."

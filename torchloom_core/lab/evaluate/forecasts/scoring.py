@@ -202,12 +202,6 @@ class Scorer:
                 pool.add(part.name, part.judged)
         return tuple(_scored(part, parts, self.scoring) for part in parts)
 
-    def _part(self, one: Forecaster, progress: Progress) -> _Part:
-        model = self.models.get(one.label)
-        if model is None:
-            return self._of_options(one, progress)
-        return self._of_model(one, model, progress)
-
     def check(self, one: Forecaster) -> None:
         """Build a predictor, and refuse it if the trace has too little time to score it."""
         model = self.models.get(one.label)
@@ -242,43 +236,38 @@ class Scorer:
                 f"allows none"
             )
 
-    def _of_options(self, one: Forecaster, progress: Progress) -> _Part:
-        """Return the forecasts and the threshold of a predictor without a model."""
-        bundle, from_ns = self.bundle, self.from_ns
-        horizon_s = self._built(one).horizon_s
-        task = Task(horizon_s=horizon_s, repair_s=self.config.evaluate.repair_s)
-        tick_s = self.config.evaluate.tick_s
-        forecasts = self._forecasts(one, task, progress, tick_s=tick_s, start_ns=None)
-        later = forecasts.between(from_ns, bundle.manifest.end_ns)
-        day = day_text(bundle, from_ns)
+    def _part(self, one: Forecaster, progress: Progress) -> _Part:
+        """Return the forecasts of a predictor, and the threshold: of its model, or set here."""
+        model, bundle, from_ns = self.models.get(one.label), self.bundle, self.from_ns
+        tick_s, needs = self.config.evaluate.tick_s, self._built(one).needs
+        if model is None:
+            horizon_s, start_ns = self._built(one).horizon_s, None
+            task = Task(horizon_s=horizon_s, repair_s=self.config.evaluate.repair_s)
+        else:
+            task, tick_s, start_ns = task_of(model), model.info.tick_s, from_ns
+        forecasts = self._forecasts(one, task, progress, tick_s=tick_s, start_ns=start_ns)
+        leaks = find_leaky_inputs(
+            bundle,
+            needs,
+            task,
+            tick_s=tick_s,
+            every_s=forecasts.every_s,
+            known_before=(model.info.known_before or ()) if model else (),
+        )
+        if model is not None:
+            return _Part(
+                one.label,
+                judge(bundle, forecasts, task),
+                model.info.threshold,
+                model.info.threshold_from,
+                model.info.false_alarms_per_node_day,
+                model.info.calibration.flags + _leaky(model, leaks),
+            )
         allowed = self.scoring.false_alarms_per_node_day
         threshold = threshold_for(judge(bundle, forecasts, task, known_until_ns=from_ns), allowed)
-        needs, every_s = self._built(one).needs, forecasts.every_s
-        flags = find_leaky_inputs(bundle, needs, task, tick_s=tick_s, every_s=every_s)
-        return _Part(
-            one.label, judge(bundle, later, task), threshold, f"before {day}", allowed, flags
-        )
-
-    def _of_model(self, one: Forecaster, model: Model, progress: Progress) -> _Part:
-        """Return the forecasts of a fitted predictor."""
-        info, task = model.info, task_of(model)
-        forecasts = self._forecasts(one, task, progress, tick_s=info.tick_s, start_ns=self.from_ns)
-        flags = find_leaky_inputs(
-            self.bundle,
-            self._built(one).needs,
-            task,
-            tick_s=info.tick_s,
-            every_s=forecasts.every_s,
-            known_before=info.known_before or (),
-        )
-        return _Part(
-            one.label,
-            judge(self.bundle, forecasts, task),
-            info.threshold,
-            info.threshold_from,
-            info.false_alarms_per_node_day,
-            info.calibration.flags + _leaky(model, flags),
-        )
+        later = judge(bundle, forecasts.between(from_ns, bundle.manifest.end_ns), task)
+        before = f"before {day_text(bundle, from_ns)}"
+        return _Part(one.label, later, threshold, before, allowed, leaks)
 
     def _forecasts(
         self,
