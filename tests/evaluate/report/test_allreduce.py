@@ -119,5 +119,5 @@ def test_table_and_page_have_every_arm_the_best_first_and_run_nothing():
     assert page == page_text(shown)
     assert "<b>slow</b>" not in page
     assert page.count("<svg") == 2
-    for text in ("Time to progress", "slowest link, Mbit/s", "1.250 [1.200, 1.300]", "given up"):
+    for text in ("Time to progress", "slowest link, Mbit/s", "1.250 [1.200, 1.300]", "not reached"):
         assert text in page
