@@ -38,6 +38,7 @@ def weaver(
     """
     from torchloom_core.lab.activation.activation import activate
     from torchloom_core.lab.activation.discovery import discover
+    from torchloom_core.live.kernel.actions.kinds import check_installed
     from torchloom_core.live.weaver import run
 
     if dashboard:
@@ -53,6 +54,7 @@ def weaver(
     text = source.read_text(encoding="utf-8") if source.exists() else ""
     renew = partial(activate, settings, discover(), str(source), text, with_effectors=True)
     plugins = renew()
+    check_installed()
     join = Path(settings.weaver.state_dir) / "join.json"
 
     stack = ExitStack()

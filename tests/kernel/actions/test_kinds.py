@@ -22,8 +22,17 @@ from torchloom_core.capabilities.resume import ResumeRun
 from torchloom_core.capabilities.rewind import RewindRun
 from torchloom_core.capabilities.uncordon import UncordonNode
 from torchloom_core.config.template import template_text
+from torchloom_core.floor.errors import PluginError
 from torchloom_core.lab.simulate.answer import answer_of
-from torchloom_core.live.kernel.actions.kinds import kind_named, kind_of, summary_of, target_of
+from torchloom_core.live.kernel.actions import kinds
+from torchloom_core.live.kernel.actions.kinds import (
+    check_installed,
+    kind_named,
+    kind_of,
+    summary_of,
+    target_of,
+)
+from torchloom_core.wire import capabilities
 from torchloom_core.wire.actions import ChangeKnob, ChangeKnobs, name_of
 from torchloom_core.wire.capabilities import action_type, installed
 from torchloom_core.wire.messages import (
@@ -84,6 +93,15 @@ def agreeing():
     for worker in ("a-0", "b-0"):
         built.feed(hello(worker, knobs=(mode,), actuators=("fenced_change", "rewind")))
     return built.kernel.run
+
+
+def test_a_capability_that_cannot_be_loaded_is_named_before_a_run_depends_on_it(monkeypatch):
+    check_installed()
+    found = {**installed(), "teleport": "no_such_package"}
+    monkeypatch.setattr(capabilities, "installed", lambda: found)
+    monkeypatch.setattr(kinds, "installed", lambda: found)
+    with pytest.raises(PluginError, match=r"^capability teleport: no_such_package\.kind: "):
+        check_installed()
 
 
 def test_every_installed_capability_is_tried_here():

@@ -7,7 +7,7 @@ from typing import Any
 from torchloom_core.floor.errors import PluginError
 from torchloom_core.live.kernel.actions.kind import ActionKind
 from torchloom_core.wire.actions import Action, name_of, plain_summary
-from torchloom_core.wire.capabilities import find_part
+from torchloom_core.wire.capabilities import find_part, installed
 
 
 @cache
@@ -18,6 +18,12 @@ def kind_named(name: str) -> ActionKind[Any]:
     if not isinstance(kind, ActionKind):
         raise PluginError(f"capability {name}: need KIND in its module kind, an ActionKind")
     return kind
+
+
+def check_installed() -> None:
+    """Raise PluginError for an installed kind that cannot be used, before a run depends on it."""
+    for name in installed():
+        kind_named(name)
 
 
 def kind_of(action: Action) -> ActionKind[Any]:
