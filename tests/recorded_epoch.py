@@ -10,8 +10,10 @@ from torchloom_core.live.kernel.kernel import Kernel
 from torchloom_core.live.kernel.plugins.host import ActivePlugins
 from torchloom_core.live.trajectory.writer import TrajectoryWriter
 from torchloom_core.wire.actions import ChangeKnob
-from torchloom_core.wire.events import CommandStatus, Input, Issue, Output, Recovered, Tick
-from torchloom_core.wire.messages import Ack, Exit, Hello, KnobSpec, Note, Telemetry
+from torchloom_core.wire.commands import Ack
+from torchloom_core.wire.decisions import CommandStatus, Issue, Output
+from torchloom_core.wire.events import Input, Recovered, Tick
+from torchloom_core.wire.messages import Exit, Hello, KnobSpec, Note, Telemetry
 from torchloom_core.wire.requests import Propose, Request, StopActions
 
 START_NS = 1_700_000_000 * SECOND_NS

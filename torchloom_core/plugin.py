@@ -80,17 +80,10 @@ from torchloom_core.interface.run_failures import RunFailures
 from torchloom_core.interface.traffic import TRAFFIC_NEEDS, Traffic
 from torchloom_core.interface.view import FleetView, LighthouseRows, grow
 from torchloom_core.wire.actions import Action, ChangeKnob, ChangeKnobs, Guard
-from torchloom_core.wire.events import (
-    CordonOver,
-    Fault,
-    Forecast,
-    Notice,
-    Outcome,
-    Proposal,
-    Verdict,
-)
-from torchloom_core.wire.limits import MAX_ORDER
-from torchloom_core.wire.messages import KnobSpec, KnobValue, Note
+from torchloom_core.wire.decisions import CordonOver, Notice, Outcome, Proposal, Verdict
+from torchloom_core.wire.events import Fault, Forecast
+from torchloom_core.wire.limits import MAX_ORDER, KnobValue
+from torchloom_core.wire.messages import KnobSpec, Note
 
 __all__ = [
     "MAX_ORDER",

@@ -12,8 +12,10 @@ from torchloom_core.live.kernel.kernel import Kernel
 from torchloom_core.live.weaver.deadline_guard import DeadlineGuard
 from torchloom_core.live.weaver.outbox import Outbox
 from torchloom_core.wire.actions import ChangeKnob
-from torchloom_core.wire.events import Issue, Output, Recovered
-from torchloom_core.wire.messages import Ack, Command, KnobSpec
+from torchloom_core.wire.commands import Ack, Command
+from torchloom_core.wire.decisions import Issue, Output
+from torchloom_core.wire.events import Recovered
+from torchloom_core.wire.messages import KnobSpec
 from torchloom_core.wire.requests import Propose, Request
 
 _ACKS_A_REPEAT = 300

@@ -14,7 +14,9 @@ from scene import Arrivals, actor, open_bus, running_broker, write_join_file
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.live.transport import NatsBus
 from torchloom_core.wire.codec import encode
-from torchloom_core.wire.messages import Ack, Command, Hello, SetKnob
+from torchloom_core.wire.commands import Ack, Command
+from torchloom_core.wire.messages import Hello
+from torchloom_core.wire.operations import SetKnob
 
 _ECHO = "bench.echo"
 _WARM_UP = 20

@@ -29,7 +29,8 @@ from torchloom_core.live.weaver import Weaver
 from torchloom_core.plugin import FleetView, Need
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import decode_telemetry
-from torchloom_core.wire.events import Notice, Proposal, Recovered, Tick
+from torchloom_core.wire.decisions import Notice, Proposal
+from torchloom_core.wire.events import Recovered, Tick
 from torchloom_core.wire.messages import Telemetry
 
 PROGRESS = "bench"

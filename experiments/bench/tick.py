@@ -14,7 +14,8 @@ from torchloom_core.live.kernel.kernel import Kernel
 from torchloom_core.live.weaver.deadline_guard import DeadlineGuard
 from torchloom_core.plugin import Floats
 from torchloom_core.wire.codec import decode_telemetry, encode_telemetry
-from torchloom_core.wire.events import Forecast, Proposed, Tick
+from torchloom_core.wire.decisions import Proposed
+from torchloom_core.wire.events import Forecast, Tick
 from torchloom_core.wire.messages import Telemetry
 
 _TICKS_A_REPEAT = 5

@@ -18,7 +18,8 @@ from torchloom_core.lab.trace import Bundle, Feed
 from torchloom_core.live.dispatch.policy_guard import RecordedGuard
 from torchloom_core.live.kernel.kernel import Kernel
 from torchloom_core.live.kernel.plugins.host import ActivePlugins
-from torchloom_core.wire.events import Proposed, Tick
+from torchloom_core.wire.decisions import Proposed
+from torchloom_core.wire.events import Tick
 
 DAY_S = 86_400.0
 _LEVELS = {

@@ -12,7 +12,7 @@ from experiments.chaos.moments import Span, overlap_s
 from experiments.chaos.record import Row
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.live.trajectory.reader import read_epochs
-from torchloom_core.wire.messages import FINAL_STATUSES
+from torchloom_core.wire.commands import FINAL_STATUSES
 
 GRACE_S = 5.0
 SLACK_S = 2.0

@@ -14,7 +14,7 @@ from experiments.chaos.record import Row
 from experiments.fence_soak.script import KNOBS, Algorithm, fits
 from torchloom_core.live.trajectory.layout import run_folder
 from torchloom_core.live.trajectory.reader import read_epochs
-from torchloom_core.wire.messages import FINAL_STATUSES
+from torchloom_core.wire.commands import FINAL_STATUSES
 from torchloom_core.wire.requests import GUARD, PERSON, RECONCILE
 
 MARKS = {knob.name for knobs in KNOBS.values() for knob in knobs if knob.mark}

@@ -14,7 +14,8 @@ from mutation import Mutator, as_msgpack
 from templates import RUN, to_link, to_sidecar
 
 from torchloom_core.floor.errors import MessageError
-from torchloom_core.wire.messages import Command, Hello, JoinFile, PauseState
+from torchloom_core.wire.commands import Command
+from torchloom_core.wire.messages import Hello, JoinFile, PauseState
 from torchloom_threadlet import ipc
 from torchloom_threadlet.trainer.sidecar_link import SidecarLink
 

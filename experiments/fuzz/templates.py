@@ -19,11 +19,9 @@ from torchloom_core.capabilities.probe import ProbeLinks
 from torchloom_core.capabilities.resume import ResumeRun
 from torchloom_core.capabilities.uncordon import UncordonNode
 from torchloom_core.wire.actions import ChangeKnob
+from torchloom_core.wire.commands import Ack, Command
 from torchloom_core.wire.links import Measured, ProbeAddress
 from torchloom_core.wire.messages import (
-    Ack,
-    Checkpoint,
-    Command,
     Exit,
     Hello,
     JoinFile,
@@ -33,9 +31,9 @@ from torchloom_core.wire.messages import (
     Note,
     PauseState,
     RollCall,
-    SetKnob,
     Telemetry,
 )
+from torchloom_core.wire.operations import Checkpoint, SetKnob
 from torchloom_threadlet import ipc
 
 RUN = "fuzz"

@@ -19,16 +19,11 @@ from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.live.dispatch.policy_guard import RecordedGuard
 from torchloom_core.live.kernel.kernel import Kernel
 from torchloom_core.live.kernel.plugins.host import ActivePlugins, ActivePolicy
-from torchloom_core.wire.events import Issue, Outcome, Proposal, Proposed, Recovered, Tick
-from torchloom_core.wire.messages import (
-    Ack,
-    FencedChange,
-    Hello,
-    KnobSpec,
-    Rewind,
-    SetKnobs,
-    Telemetry,
-)
+from torchloom_core.wire.commands import Ack
+from torchloom_core.wire.decisions import Issue, Outcome, Proposal, Proposed
+from torchloom_core.wire.events import Recovered, Tick
+from torchloom_core.wire.messages import Hello, KnobSpec, Telemetry
+from torchloom_core.wire.operations import FencedChange, Rewind, SetKnobs
 from torchloom_policies.loss_guard import LossGuardPolicy
 from torchloom_threadlet.training.gradients import Gradients
 

@@ -34,8 +34,9 @@ from experiments.many_workers.run import (
 )
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import decode_command, encode
-from torchloom_core.wire.events import CommandStatus, Outcome
-from torchloom_core.wire.messages import FINAL_STATUSES, Exit
+from torchloom_core.wire.commands import FINAL_STATUSES
+from torchloom_core.wire.decisions import CommandStatus, Outcome
+from torchloom_core.wire.messages import Exit
 
 console = Console(soft_wrap=True)
 

@@ -29,18 +29,11 @@ from torchloom_core.live.trajectory.reader import read_epochs
 from torchloom_core.wire import subjects
 from torchloom_core.wire.capabilities import from_json
 from torchloom_core.wire.codec import decode_command, encode, encode_telemetry
-from torchloom_core.wire.events import CommandStatus, Outcome
-from torchloom_core.wire.messages import (
-    FINAL_STATUSES,
-    Ack,
-    AckStatus,
-    Command,
-    Hello,
-    KnobSpec,
-    KnobValue,
-    SetKnob,
-    Telemetry,
-)
+from torchloom_core.wire.commands import FINAL_STATUSES, Ack, AckStatus, Command
+from torchloom_core.wire.decisions import CommandStatus, Outcome
+from torchloom_core.wire.limits import KnobValue
+from torchloom_core.wire.messages import Hello, KnobSpec, Telemetry
+from torchloom_core.wire.operations import SetKnob
 
 RUN = "run"
 INCARNATION = 1

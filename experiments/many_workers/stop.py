@@ -19,7 +19,7 @@ from nats.aio.msg import Msg
 from rich.console import Console
 
 from experiments.many_workers.run import PERSON, Person, Weaver, Workers, give_up, recorded
-from torchloom_core.wire.events import KnobDesired, Outcome
+from torchloom_core.wire.decisions import KnobDesired, Outcome
 
 VALUE = 0.2
 

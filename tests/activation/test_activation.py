@@ -12,7 +12,8 @@ from torchloom_core.lab.activation.activation import activate
 from torchloom_core.lab.activation.discovery import PluginInfo
 from torchloom_core.live.kernel.plugins.host import ActivePlugins
 from torchloom_core.plugin import Need, NeedFaults, NeedForecast
-from torchloom_core.wire.events import PolicyFailed, PredictorFailed
+from torchloom_core.wire.decisions import PolicyFailed
+from torchloom_core.wire.events import PredictorFailed
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

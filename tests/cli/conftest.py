@@ -23,7 +23,7 @@ from torchloom_core.live.transport.quota import Turns
 from torchloom_core.wire import subjects
 from torchloom_core.wire.actions import ChangeKnob
 from torchloom_core.wire.codec import encode
-from torchloom_core.wire.events import CommandStatus, KnobDesired, Outcome
+from torchloom_core.wire.decisions import CommandStatus, KnobDesired, Outcome
 from torchloom_core.wire.messages import KnobSpec
 from torchloom_core.wire.operator import (
     Answer,

@@ -16,7 +16,7 @@ from torchloom_core.demos.knobs.report import Report, check, show, write_summary
 from torchloom_core.demos.knobs.script import SCRIPT, ending
 from torchloom_core.demos.steplog import StepLog, differences
 from torchloom_core.wire.actions import ChangeKnob, ChangeKnobs
-from torchloom_core.wire.events import Judged, Outcome, Verdict
+from torchloom_core.wire.decisions import Judged, Outcome, Verdict
 
 BYTES = {"none": 1000, "bf16": 500, "int8": 260}
 CHANGES = {

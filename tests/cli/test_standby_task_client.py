@@ -12,7 +12,7 @@ from torchloom_core.cli import standby_task_client
 from torchloom_core.cli.options import Connection
 from torchloom_core.floor.errors import RequestError
 from torchloom_core.live.trajectory.landscape import Landscape
-from torchloom_core.wire.events import CommandStatus, Outcome
+from torchloom_core.wire.decisions import CommandStatus, Outcome
 from torchloom_core.wire.landscape import Curvature
 from torchloom_core.wire.messages import Note
 from torchloom_core.wire.operator import Answer

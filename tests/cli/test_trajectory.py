@@ -13,7 +13,8 @@ from tests.deadlines import DEADLINE_S
 from tests.recorded_epoch import record_epoch
 from torchloom_core.live.trajectory.layout import run_folder
 from torchloom_core.live.trajectory.summaries import RECORD_KINDS, summarise
-from torchloom_core.wire.events import Input, Output
+from torchloom_core.wire.decisions import Output
+from torchloom_core.wire.events import Input
 
 pytestmark = pytest.mark.integration
 

@@ -7,7 +7,7 @@ from torchloom_core.capabilities.alert import Alert
 from torchloom_core.capabilities.migrate import Migrate
 from torchloom_core.live.dashboard.policy_statistics import MOST_POLICIES, PolicyCounts
 from torchloom_core.live.dashboard.record import MOST_STORIES, Record
-from torchloom_core.wire.events import Judged, Outcome, Verdict
+from torchloom_core.wire.decisions import Judged, Outcome, Verdict
 
 MOVE = Migrate(group="g1")
 

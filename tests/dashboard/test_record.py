@@ -6,9 +6,8 @@ import pytest
 from torchloom_core.capabilities.migrate import Migrate
 from torchloom_core.live.dashboard.record import MOST_LINES, MOST_STORIES, Record
 from torchloom_core.wire.actions import ChangeKnobs
-from torchloom_core.wire.events import (
+from torchloom_core.wire.decisions import (
     CommandStatus,
-    Forecast,
     Judged,
     Notice,
     Outcome,
@@ -16,6 +15,7 @@ from torchloom_core.wire.events import (
     Proposed,
     Verdict,
 )
+from torchloom_core.wire.events import Forecast
 from torchloom_core.wire.messages import Note
 
 NOW_S = 1e9

@@ -9,8 +9,9 @@ from torchloom_core.live.kernel.plugins.host import ActivePlugins
 from torchloom_core.live.trajectory.layout import run_folder
 from torchloom_core.live.trajectory.writer import TrajectoryWriter
 from torchloom_core.wire.actions import ChangeKnob
+from torchloom_core.wire.commands import Ack
 from torchloom_core.wire.events import Tick
-from torchloom_core.wire.messages import Ack, Hello, KnobSpec, Telemetry
+from torchloom_core.wire.messages import Hello, KnobSpec, Telemetry
 from torchloom_core.wire.requests import Propose, Request
 
 WHO = {"run": "run", "worker": "g0-0", "incarnation": 1}

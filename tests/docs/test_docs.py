@@ -36,7 +36,7 @@ from torchloom_core.live.trajectory.summaries import RECORD_KINDS
 from torchloom_core.live.weaver.operator_service import OperatorService
 from torchloom_core.wire import subjects
 from torchloom_core.wire.capabilities import installed
-from torchloom_core.wire.events import Reply
+from torchloom_core.wire.decisions import Reply
 from torchloom_core.wire.operator import Answer
 
 PACKAGES = ("torchloom_core", "threadlet", "policies", "predictors")

@@ -41,7 +41,7 @@ from torchloom_core.lab.simulate.model import FleetModel
 from torchloom_core.lab.simulate.scenario import Hit
 from torchloom_core.live.kernel.plugins.host import ActivePlugins, ActivePolicy
 from torchloom_core.plugin import Hazard, Need, NeedForecast
-from torchloom_core.wire.events import Proposal
+from torchloom_core.wire.decisions import Proposal
 
 pytestmark = pytest.mark.slow
 

@@ -36,7 +36,8 @@ from torchloom_core.lab.trace.recorded.recorded import recorded_incarnation
 from torchloom_core.live.dispatch.policy_guard import RecordedGuard
 from torchloom_core.live.kernel.kernel import Kernel
 from torchloom_core.live.trajectory.writer import TrajectoryWriter
-from torchloom_core.wire.events import Recovered, Tick, Verdict
+from torchloom_core.wire.decisions import Verdict
+from torchloom_core.wire.events import Recovered, Tick
 from torchloom_core.wire.messages import Telemetry
 
 TASK = Task(horizon_s=21_600.0, repair_s=86_400.0, merge_s=0.0)

@@ -7,7 +7,7 @@ from torchloom_core.capabilities.cordon import CordonNode
 from torchloom_core.capabilities.migrate import Migrate
 from torchloom_core.lab.evaluate.arm_results import Verdicts
 from torchloom_core.lab.evaluate.verdict_counts import VerdictCounts, mean_verdicts
-from torchloom_core.wire.events import Verdict
+from torchloom_core.wire.decisions import Verdict
 
 NODE = st.sampled_from(("n0", "n1", "n2"))
 ACTION = st.one_of(

@@ -7,7 +7,8 @@ from torchloom_core.config.schema import Costs
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.live.fleet.state import FleetState
 from torchloom_core.plugin import NeedNotes
-from torchloom_core.wire.messages import Drain, Exit, Hello, Join, KnobSpec, Note, SetKnob
+from torchloom_core.wire.messages import Exit, Hello, KnobSpec, Note
+from torchloom_core.wire.operations import Drain, Join, SetKnob
 
 DAY_NS = 86_400 * SECOND_NS
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.deadlines import DEADLINE_S
 from torchloom_core.live.trajectory.reader import read_epochs
-from torchloom_core.wire.messages import FINAL_STATUSES
+from torchloom_core.wire.commands import FINAL_STATUSES
 
 pytestmark = pytest.mark.integration
 

@@ -20,6 +20,7 @@ from torchloom_core.capabilities.probe import ProbeLinks
 from torchloom_core.capabilities.resume import ResumeRun
 from torchloom_core.capabilities.uncordon import UncordonNode
 from torchloom_core.wire.actions import Action, ChangeKnob
+from torchloom_core.wire.commands import Ack, AckStatus
 from torchloom_core.wire.events import (
     Backlog,
     DeliveryStatus,
@@ -31,16 +32,7 @@ from torchloom_core.wire.events import (
     Withheld,
 )
 from torchloom_core.wire.links import Measured, ProbeAddress
-from torchloom_core.wire.messages import (
-    Ack,
-    AckStatus,
-    Exit,
-    Hello,
-    KnobSpec,
-    Note,
-    Telemetry,
-    WorkerState,
-)
+from torchloom_core.wire.messages import Exit, Hello, KnobSpec, Note, Telemetry, WorkerState
 from torchloom_core.wire.requests import (
     Annotate,
     Approve,

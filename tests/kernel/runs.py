@@ -15,9 +15,11 @@ from torchloom_core.live.kernel.plugins.host import ActivePlugins, ActivePolicy
 from torchloom_core.plugin import FleetView, PolicyNeed
 from torchloom_core.wire.actions import Action
 from torchloom_core.wire.codec import encode
-from torchloom_core.wire.events import Input, Issue, Output, Proposal, Recovered, Reply, Tick
+from torchloom_core.wire.commands import Ack, Command
+from torchloom_core.wire.decisions import Issue, Output, Proposal, Reply
+from torchloom_core.wire.events import Input, Recovered, Tick
 from torchloom_core.wire.links import ProbeAddress
-from torchloom_core.wire.messages import Ack, Command, Exit, Hello, KnobSpec, Telemetry
+from torchloom_core.wire.messages import Exit, Hello, KnobSpec, Telemetry
 from torchloom_core.wire.requests import Propose, Request
 from torchloom_core.wire.steering import LighthouseView
 

@@ -7,8 +7,8 @@ from torchloom_core.capabilities.admit import AdmitGroup
 from torchloom_core.capabilities.cordon import CordonNode
 from torchloom_core.capabilities.drain import DrainGroup
 from torchloom_core.capabilities.migrate import Migrate
-from torchloom_core.wire.events import Issue, Outcome, Verdict
-from torchloom_core.wire.messages import Join
+from torchloom_core.wire.decisions import Issue, Outcome, Verdict
+from torchloom_core.wire.operations import Join
 
 
 @pytest.fixture

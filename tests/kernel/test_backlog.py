@@ -3,7 +3,8 @@
 from tests.kernel.runs import Run, make_kernel, of, only, telemetry, three_groups
 from torchloom_core.capabilities.migrate import Migrate
 from torchloom_core.wire.actions import ChangeKnob
-from torchloom_core.wire.events import Backlog, CommandStatus, Issue, Outcome
+from torchloom_core.wire.decisions import CommandStatus, Issue, Outcome
+from torchloom_core.wire.events import Backlog
 
 BEHIND = Backlog(taken_until_ns=0)
 CAUGHT_UP = Backlog(taken_until_ns=None)

@@ -4,7 +4,7 @@ import pytest
 
 from tests.kernel.runs import Run, hello, make_kernel, only
 from torchloom_core.capabilities.pause import PauseRun
-from torchloom_core.wire.events import Notice, Reply
+from torchloom_core.wire.decisions import Notice, Reply
 from torchloom_core.wire.requests import (
     Annotate,
     Approve,

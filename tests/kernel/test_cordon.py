@@ -31,17 +31,8 @@ from torchloom_core.live.trajectory.writer import TrajectoryWriter
 from torchloom_core.live.weaver.status import describe
 from torchloom_core.wire.capabilities import from_json
 from torchloom_core.wire.codec import encode
-from torchloom_core.wire.events import (
-    Control,
-    CordonOver,
-    Issue,
-    NodeFault,
-    Outcome,
-    Recovered,
-    Reply,
-    Tick,
-    Verdict,
-)
+from torchloom_core.wire.decisions import CordonOver, Issue, Outcome, Reply, Verdict
+from torchloom_core.wire.events import Control, NodeFault, Recovered, Tick
 from torchloom_core.wire.requests import Propose, Request, StopActions
 
 CORDON = CordonNode(node="node-s")

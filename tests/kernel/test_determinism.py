@@ -19,8 +19,8 @@ from torchloom_core.live.kernel.kernel import Kernel
 from torchloom_core.plugin import FleetView, Need, NeedForecast
 from torchloom_core.wire.actions import ChangeKnob
 from torchloom_core.wire.codec import encode
+from torchloom_core.wire.commands import FINAL_STATUSES, Ack
 from torchloom_core.wire.events import Recovered, Tick
-from torchloom_core.wire.messages import FINAL_STATUSES, Ack
 
 NEEDS = [Need("heat", 3.0), Need("loss"), NeedForecast("oracle")]
 

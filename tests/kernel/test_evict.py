@@ -14,8 +14,9 @@ from tests.kernel.runs import (
 )
 from torchloom_core.capabilities.evict import EvictGroup
 from torchloom_core.capabilities.migrate import Migrate
-from torchloom_core.wire.events import Issue, Outcome, Verdict
-from torchloom_core.wire.messages import Cut, Exit, Join, Terminate
+from torchloom_core.wire.decisions import Issue, Outcome, Verdict
+from torchloom_core.wire.messages import Exit
+from torchloom_core.wire.operations import Cut, Join, Terminate
 from torchloom_core.wire.steering import Evict, Steer
 
 QUORUM = 7

@@ -26,16 +26,8 @@ from torchloom_core.live.trajectory.writer import TrajectoryWriter
 from torchloom_core.plugin import NeedFaults
 from torchloom_core.wire.capabilities import from_json
 from torchloom_core.wire.codec import encode
-from torchloom_core.wire.events import (
-    Control,
-    Fault,
-    Issue,
-    NodeFault,
-    Notice,
-    Outcome,
-    Recovered,
-    Tick,
-)
+from torchloom_core.wire.decisions import Issue, Notice, Outcome
+from torchloom_core.wire.events import Control, Fault, NodeFault, Recovered, Tick
 from torchloom_core.wire.messages import Note
 
 DAY_S = 86_400

@@ -8,11 +8,12 @@ from torchloom_core.capabilities.pause import PauseRun
 from torchloom_core.capabilities.rewind import RewindRun
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.wire.actions import ChangeKnob, ChangeKnobs, Guard
-from torchloom_core.wire.events import Issue, Judged, Outcome, Proposed, Recovered, Verdict
-from torchloom_core.wire.messages import (
+from torchloom_core.wire.decisions import Issue, Judged, Outcome, Proposed, Verdict
+from torchloom_core.wire.events import Recovered
+from torchloom_core.wire.messages import KnobSpec
+from torchloom_core.wire.operations import (
     Drain,
     FencedChange,
-    KnobSpec,
     Pause,
     Rewind,
     SetKnob,

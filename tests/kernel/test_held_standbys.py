@@ -17,8 +17,9 @@ from torchloom_core.capabilities.admit import AdmitGroup
 from torchloom_core.capabilities.drain import DrainGroup
 from torchloom_core.capabilities.evict import EvictGroup
 from torchloom_core.capabilities.migrate import Migrate
-from torchloom_core.wire.events import Issue, Outcome, Recovered
-from torchloom_core.wire.messages import Cut, Drain, Join, Prepare
+from torchloom_core.wire.decisions import Issue, Outcome
+from torchloom_core.wire.events import Recovered
+from torchloom_core.wire.operations import Cut, Drain, Join, Prepare
 from torchloom_core.wire.requests import ResumeActions, StopActions
 from torchloom_core.wire.steering import HoldBack, Steer
 

@@ -23,15 +23,8 @@ from torchloom_core.capabilities.resume import ResumeRun
 from torchloom_core.live.fleet.sample_table import SampleTable
 from torchloom_core.plugin import Need
 from torchloom_core.wire.actions import ChangeKnob
-from torchloom_core.wire.events import (
-    CommandStatus,
-    Forecast,
-    ForecastWanted,
-    Notice,
-    PredictorFailed,
-    Proposed,
-    Reply,
-)
+from torchloom_core.wire.decisions import CommandStatus, ForecastWanted, Notice, Proposed, Reply
+from torchloom_core.wire.events import Forecast, PredictorFailed
 
 
 class Oracle:

@@ -32,7 +32,8 @@ from torchloom_core.live.weaver.deadline_guard import DeadlineGuard
 from torchloom_core.plugin import FleetView, Need, NeedForecast
 from torchloom_core.wire.actions import ChangeKnob
 from torchloom_core.wire.codec import encode
-from torchloom_core.wire.events import Forecast, Output, PolicyFailed, Proposal, Proposed
+from torchloom_core.wire.decisions import Output, PolicyFailed, Proposal, Proposed
+from torchloom_core.wire.events import Forecast
 
 CONFIG = "[arbiter]\nmin_groups = 0\nmax_in_motion_share = 1.0\ncooldown_s = 2"
 NEEDS = (Need("heat", 3.0), NeedForecast("oracle"))

@@ -8,7 +8,8 @@ from torchloom_core.capabilities.migrate import Migrate
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.live.weaver.recovery import Inheritance
 from torchloom_core.wire.actions import ChangeKnob
-from torchloom_core.wire.events import CommandStatus, Issue, Outcome, Tick, Withdrawal, Withheld
+from torchloom_core.wire.decisions import CommandStatus, Issue, Outcome, Withdrawal
+from torchloom_core.wire.events import Tick, Withheld
 from torchloom_core.wire.plans import WITHDRAWN
 from torchloom_core.wire.requests import ResumeActions, StopActions
 

@@ -5,15 +5,10 @@ import pytest
 from tests.kernel.runs import LR, Run, hello, make_kernel, of, only, three_groups
 from torchloom_core.capabilities.checkpoint import SaveCheckpoint
 from torchloom_core.wire.actions import ChangeKnob
-from torchloom_core.wire.events import (
-    Issue,
-    KnobDesired,
-    Outcome,
-    Recovered,
-    Verdict,
-    Withdrawal,
-)
-from torchloom_core.wire.messages import KnobSpec, SetKnob
+from torchloom_core.wire.decisions import Issue, KnobDesired, Outcome, Verdict, Withdrawal
+from torchloom_core.wire.events import Recovered
+from torchloom_core.wire.messages import KnobSpec
+from torchloom_core.wire.operations import SetKnob
 from torchloom_core.wire.requests import ForgetKnob, ResumeActions, StopActions
 
 

@@ -26,18 +26,18 @@ from torchloom_core.capabilities.pause import PauseRun
 from torchloom_core.capabilities.resume import ResumeRun
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.wire.actions import ChangeKnob
-from torchloom_core.wire.events import (
+from torchloom_core.wire.decisions import (
     CommandStatus,
     Issue,
     Notice,
     Outcome,
     PolicyFailed,
-    Recovered,
     Reply,
     Verdict,
     Withdrawal,
 )
-from torchloom_core.wire.messages import Drain, Join, Pause, SetKnob
+from torchloom_core.wire.events import Recovered
+from torchloom_core.wire.operations import Drain, Join, Pause, SetKnob
 from torchloom_core.wire.requests import Approve, Deny, Request, ResumeActions, StopActions
 
 APPROVED_MOVES = "[arbiter.actions.migrate]\napproval = true"

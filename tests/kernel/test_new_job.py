@@ -4,8 +4,10 @@ import pytest
 
 from tests.kernel.runs import Run, hello, make_kernel, of, only
 from torchloom_core.wire.actions import ChangeKnob, ChangeKnobs
-from torchloom_core.wire.events import Issue, KnobDesired, Notice, Proposed, Recovered
-from torchloom_core.wire.messages import Exit, KnobSpec, SetKnob, WriteLog
+from torchloom_core.wire.decisions import Issue, KnobDesired, Notice, Proposed
+from torchloom_core.wire.events import Recovered
+from torchloom_core.wire.messages import Exit, KnobSpec
+from torchloom_core.wire.operations import SetKnob, WriteLog
 from torchloom_core.wire.requests import ForgetKnob
 
 FENCED = KnobSpec(name="lr", kind="float", low=0.0, high=1.0, fence="run")

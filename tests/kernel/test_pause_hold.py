@@ -6,16 +6,10 @@ from tests.kernel.runs import Run, hello, make_kernel, of, only, telemetry
 from torchloom_core.capabilities.drain import DrainGroup
 from torchloom_core.capabilities.pause import PauseRun
 from torchloom_core.capabilities.resume import ResumeRun
-from torchloom_core.wire.events import (
-    Issue,
-    Notice,
-    Outcome,
-    PauseChanged,
-    Recovered,
-    Reply,
-    Withdrawal,
-)
-from torchloom_core.wire.messages import Note, Pause, Resume
+from torchloom_core.wire.decisions import Issue, Notice, Outcome, PauseChanged, Reply, Withdrawal
+from torchloom_core.wire.events import Recovered
+from torchloom_core.wire.messages import Note
+from torchloom_core.wire.operations import Pause, Resume
 from torchloom_core.wire.requests import StopActions
 
 

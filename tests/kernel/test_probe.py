@@ -21,9 +21,10 @@ from tests.kernel.runs import (
 from torchloom_core.capabilities.drain import DrainGroup
 from torchloom_core.capabilities.probe import ProbeLinks
 from torchloom_core.live.fleet.links import MAX_LINKS, MeasuredLinks
-from torchloom_core.wire.events import Control, Issue, Outcome, Recovered, Reply, Verdict
+from torchloom_core.wire.decisions import Issue, Outcome, Reply, Verdict
+from torchloom_core.wire.events import Control, Recovered
 from torchloom_core.wire.links import Link, Measured
-from torchloom_core.wire.messages import Probe
+from torchloom_core.wire.operations import Probe
 
 FAST = Measured(bytes_per_s=24.8e6, latency_s=0.0004, spread=0.1)
 SLOW = Measured(bytes_per_s=1e6, latency_s=0.01)

@@ -26,16 +26,10 @@ from torchloom_core.capabilities.pause import PauseRun
 from torchloom_core.live.kernel.kernel import Kernel
 from torchloom_core.live.weaver.recovery import Inheritance
 from torchloom_core.wire.actions import ChangeKnob
-from torchloom_core.wire.events import (
-    CommandStatus,
-    Control,
-    Issue,
-    KnobDesired,
-    Outcome,
-    Reply,
-    Verdict,
-)
-from torchloom_core.wire.messages import KnobSpec, SetKnob, Withdraw
+from torchloom_core.wire.decisions import CommandStatus, Issue, KnobDesired, Outcome, Reply, Verdict
+from torchloom_core.wire.events import Control
+from torchloom_core.wire.messages import KnobSpec
+from torchloom_core.wire.operations import SetKnob, Withdraw
 from torchloom_core.wire.plans import WITHDRAWN
 from torchloom_core.wire.requests import StopActions
 

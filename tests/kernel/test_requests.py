@@ -18,7 +18,8 @@ from torchloom_core.capabilities.pause import PauseRun
 from torchloom_core.live.dispatch.answers import Answers
 from torchloom_core.wire.actions import ChangeKnob
 from torchloom_core.wire.capabilities import from_json
-from torchloom_core.wire.events import Control, Issue, Proposed, Recovered, Reply, Verdict
+from torchloom_core.wire.decisions import Issue, Proposed, Reply, Verdict
+from torchloom_core.wire.events import Control, Recovered
 from torchloom_core.wire.messages import KnobSpec
 from torchloom_core.wire.requests import (
     Approve,

@@ -6,8 +6,9 @@ from tests.kernel.runs import Run, hello, make_kernel, of, only, three_groups
 from torchloom_core.capabilities.drain import DrainGroup
 from torchloom_core.capabilities.migrate import Migrate
 from torchloom_core.wire.actions import ChangeKnob
-from torchloom_core.wire.events import Issue, Notice, Outcome, Reply, Verdict
-from torchloom_core.wire.messages import Drain, Exit, SetKnob
+from torchloom_core.wire.decisions import Issue, Notice, Outcome, Reply, Verdict
+from torchloom_core.wire.messages import Exit
+from torchloom_core.wire.operations import Drain, SetKnob
 from torchloom_core.wire.requests import ResumeActions, StopActions
 
 NO_REST = "[arbiter]\ncooldown_s = 0\nmax_in_motion_share = 1"

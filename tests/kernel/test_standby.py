@@ -16,7 +16,7 @@ from tests.kernel.runs import (
 from torchloom_core.capabilities.drain import DrainGroup
 from torchloom_core.capabilities.migrate import Migrate
 from torchloom_core.wire.actions import ChangeKnob
-from torchloom_core.wire.events import Issue, Verdict
+from torchloom_core.wire.decisions import Issue, Verdict
 from torchloom_core.wire.requests import ResumeActions, StopActions
 
 CONFIG = "[arbiter]\nmax_in_motion_share = 1\n[arbiter.breaker]\nmax_moved_share = 1"

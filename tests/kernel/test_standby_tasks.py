@@ -19,16 +19,9 @@ from torchloom_core.capabilities.migrate import Migrate
 from torchloom_core.capabilities.preview import PreviewChange
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.wire.actions import ChangeKnob
-from torchloom_core.wire.events import (
-    Control,
-    Issue,
-    Outcome,
-    Proposed,
-    Recovered,
-    Reply,
-    Verdict,
-)
-from torchloom_core.wire.messages import Join, Rehearse, Survey
+from torchloom_core.wire.decisions import Issue, Outcome, Proposed, Reply, Verdict
+from torchloom_core.wire.events import Control, Recovered
+from torchloom_core.wire.operations import Join, Rehearse, Survey
 from torchloom_core.wire.requests import StopActions
 
 BOTH = pytest.mark.parametrize(

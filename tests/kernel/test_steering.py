@@ -15,7 +15,7 @@ from tests.kernel.runs import (
     three_groups,
 )
 from torchloom_core.capabilities.drain import DrainGroup
-from torchloom_core.wire.events import Issue, Notice, Outcome
+from torchloom_core.wire.decisions import Issue, Notice, Outcome
 from torchloom_core.wire.messages import Exit
 from torchloom_core.wire.steering import Expect, Leave, Order, Steer
 

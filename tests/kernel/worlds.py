@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from tests.kernel.inputs import ROSTER, actions
 from tests.kernel.runs import Run, make_kernel, telemetry
 from torchloom_core.capabilities.migrate import Migrate
-from torchloom_core.wire.messages import Command, Drain, Hello, Join, Pause, Resume, SetKnob
+from torchloom_core.wire.commands import Command
+from torchloom_core.wire.messages import Hello
+from torchloom_core.wire.operations import Drain, Join, Pause, Resume, SetKnob
 from torchloom_core.wire.requests import ResumeActions, StopActions
 
 CONFIG = "[arbiter]\nmin_groups = 0\nmax_in_motion_share = 1.0"

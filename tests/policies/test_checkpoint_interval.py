@@ -17,8 +17,10 @@ from torchloom_core.plugin import (
 )
 from torchloom_core.testing import view_of
 from torchloom_core.testing.views import EPOCH_S
-from torchloom_core.wire.events import KnobDesired, NodeFault, Proposed, Verdict
-from torchloom_core.wire.messages import Checkpoint, KnobSpec, SetKnob
+from torchloom_core.wire.decisions import KnobDesired, Proposed, Verdict
+from torchloom_core.wire.events import NodeFault
+from torchloom_core.wire.messages import KnobSpec
+from torchloom_core.wire.operations import Checkpoint, SetKnob
 from torchloom_policies.checkpoint_interval import CheckpointIntervalPolicy
 
 HOUR_S, DAY_S = 3600.0, 86_400.0

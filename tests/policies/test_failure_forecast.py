@@ -17,8 +17,8 @@ from torchloom_core.plugin import (
 )
 from torchloom_core.testing import view_of
 from torchloom_core.testing.views import EPOCH_S
-from torchloom_core.wire.events import ForecastWanted, Issue, Outcome, Proposed, Verdict
-from torchloom_core.wire.messages import Drain, Join
+from torchloom_core.wire.decisions import ForecastWanted, Issue, Outcome, Proposed, Verdict
+from torchloom_core.wire.operations import Drain, Join
 from torchloom_policies.failure_forecast import FailureForecastPolicy
 
 COSTS = Costs(gpus_per_worker=8, detect_s=5, restart_s=30, unsaved_s=5, replace_s=100, migrate_s=2)

@@ -13,7 +13,8 @@ from torchloom_core.live.fleet.state import FleetState
 from torchloom_core.plugin import CordonNode, Fault, Migrate, NeedFaults
 from torchloom_core.testing import view_of
 from torchloom_core.testing.views import EPOCH_S
-from torchloom_core.wire.events import Issue, NodeFault, Outcome, Proposed, Verdict
+from torchloom_core.wire.decisions import Issue, Outcome, Proposed, Verdict
+from torchloom_core.wire.events import NodeFault
 from torchloom_policies.lemon_nodes import LemonNodesPolicy
 
 DAY_S = 86_400.0

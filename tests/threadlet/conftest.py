@@ -27,15 +27,8 @@ from torchloom_core.wire.codec import (
     decode_telemetry,
     encode,
 )
-from torchloom_core.wire.messages import (
-    FINAL_STATUSES,
-    Command,
-    Hello,
-    JoinFile,
-    JoinReply,
-    PauseState,
-    RollCall,
-)
+from torchloom_core.wire.commands import FINAL_STATUSES, Command
+from torchloom_core.wire.messages import Hello, JoinFile, JoinReply, PauseState, RollCall
 from torchloom_threadlet import identity
 
 RUN = "run"

@@ -9,7 +9,8 @@ from torch import nn
 
 from tests.pieces import take
 from torchloom_core.live.trajectory.preview import Preview as Shown
-from torchloom_core.wire.messages import Note, Rehearse
+from torchloom_core.wire.messages import Note
+from torchloom_core.wire.operations import Rehearse
 from torchloom_core.wire.preview import Curve, Judgement, Piece, Setup
 from torchloom_threadlet.preview import Preview
 

@@ -13,7 +13,8 @@ import pytest
 from tests.deadlines import DEADLINE_S
 from tests.threadlet.conftest import is_sidecar
 from torchloom_core.floor.errors import ConfigError
-from torchloom_core.wire.messages import Checkpoint, Exit, Hello
+from torchloom_core.wire.messages import Exit, Hello
+from torchloom_core.wire.operations import Checkpoint
 from torchloom_threadlet import attach
 
 pytestmark = pytest.mark.integration

@@ -13,7 +13,8 @@ import pytest
 
 from tests.deadlines import DEADLINE_S
 from torchloom_core.floor.errors import MessageError
-from torchloom_core.wire.messages import Ack, Hello, JoinFile, Note
+from torchloom_core.wire.commands import Ack
+from torchloom_core.wire.messages import Hello, JoinFile, Note
 from torchloom_threadlet import ipc
 from torchloom_threadlet.trainer.sidecar_link import SidecarLink
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchloom_core.wire.messages import Command, FencedChange, Rewind, SetKnobs
+from torchloom_core.wire.commands import Command
+from torchloom_core.wire.operations import FencedChange, Rewind, SetKnobs
 from torchloom_threadlet.fence.agreement import tally
 from torchloom_threadlet.trainer.changes import Changes
 

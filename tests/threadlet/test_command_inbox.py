@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchloom_core.wire.messages import FINAL_STATUSES, Ack, Checkpoint, Command, Drain
+from torchloom_core.wire.commands import FINAL_STATUSES, Ack, Command
+from torchloom_core.wire.operations import Checkpoint, Drain
 from torchloom_threadlet.trainer import command_inbox as inbox_module
 from torchloom_threadlet.trainer.command_inbox import CommandInbox
 

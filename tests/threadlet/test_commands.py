@@ -10,15 +10,13 @@ from nats.aio.client import RawCredentials
 from torchloom_core.live.transport.security import nats_jwt
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import decode_ack
-from torchloom_core.wire.messages import (
+from torchloom_core.wire.messages import Exit, Hello, Note
+from torchloom_core.wire.operations import (
     Checkpoint,
     Cut,
     Drain,
     Dump,
-    Exit,
-    Hello,
     Join,
-    Note,
     Pause,
     Prepare,
     Resume,

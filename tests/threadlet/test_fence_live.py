@@ -8,7 +8,7 @@ import pytest
 
 from tests.threadlet.torchft_ranks import NEW, OLD, Run
 from tests.threadlet.training.groups import NOT_WRITABLE
-from torchloom_core.wire.messages import FencedChange, SetKnobs
+from torchloom_core.wire.operations import FencedChange, SetKnobs
 
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings(NOT_WRITABLE)]
 

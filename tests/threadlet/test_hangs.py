@@ -9,7 +9,8 @@ from torchft.coordination import LighthouseServer
 
 from tests.preloaded import Preloaded
 from tests.waiting import eventually
-from torchloom_core.wire.messages import Cut, Hello, Note
+from torchloom_core.wire.messages import Hello, Note
+from torchloom_core.wire.operations import Cut
 
 pytestmark = pytest.mark.integration
 HERE = os.path.dirname(__file__)

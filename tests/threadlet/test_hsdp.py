@@ -12,7 +12,8 @@ from torchft.coordination import LighthouseServer
 
 from tests.threadlet.bare_manager import BareManager
 from tests.waiting import eventually
-from torchloom_core.wire.messages import FencedChange, Hello, SetKnobs
+from torchloom_core.wire.messages import Hello
+from torchloom_core.wire.operations import FencedChange, SetKnobs
 from torchloom_threadlet.torchft import attach
 
 HERE = Path(__file__).parent

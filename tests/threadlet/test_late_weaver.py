@@ -3,7 +3,8 @@
 import msgspec
 import pytest
 
-from torchloom_core.wire.messages import Hello, Join, JoinFile, Note, SetKnob
+from torchloom_core.wire.messages import Hello, JoinFile, Note
+from torchloom_core.wire.operations import Join, SetKnob
 
 pytestmark = pytest.mark.integration
 AGAIN = {"TORCHELASTIC_RESTART_COUNT": "1"}

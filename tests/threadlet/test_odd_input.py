@@ -12,7 +12,8 @@ import pytest
 from tests.deadlines import DEADLINE_S
 from tests.preloaded import Preloaded
 from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, encode
-from torchloom_core.wire.messages import Checkpoint, Drain, Hello, Note, SetKnob
+from torchloom_core.wire.messages import Hello, Note
+from torchloom_core.wire.operations import Checkpoint, Drain, SetKnob
 from torchloom_threadlet.cleaning import fitting, name, whole
 from torchloom_threadlet.identity import identify, read_join
 from torchloom_threadlet.trainer.sample_buffer import SampleBuffer

@@ -2,7 +2,8 @@
 
 import pytest
 
-from torchloom_core.wire.messages import Note, Pause, Resume
+from torchloom_core.wire.messages import Note
+from torchloom_core.wire.operations import Pause, Resume
 
 CAUSE = "p1.1"
 UNCONFIRMED = "g0-0 resumes: its pause ended by itself, no Weaver confirmed it"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.threadlet.rehearsing import LR, Recorded, Script
 from torchloom_core.floor.errors import KnobError
-from torchloom_core.wire.messages import Rehearse, Survey
+from torchloom_core.wire.operations import Rehearse, Survey
 from torchloom_core.wire.preview import Curve, Judgement, Setup
 from torchloom_threadlet.preview.forecast import predict
 from torchloom_threadlet.preview.judgement import Pair, judge

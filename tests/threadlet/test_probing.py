@@ -13,7 +13,8 @@ import pytest
 from tests.deadlines import DEADLINE_S
 from tests.waiting import eventually, soon
 from torchloom_core.wire.links import MAX_PROBE_BYTES, MIN_PROBE_BYTES, ProbeAddress
-from torchloom_core.wire.messages import Hello, Probe
+from torchloom_core.wire.messages import Hello
+from torchloom_core.wire.operations import Probe
 from torchloom_threadlet.sidecar.probing import listener, protocol
 from torchloom_threadlet.sidecar.probing import sender as senders
 from torchloom_threadlet.sidecar.probing.listener import ProbeListener

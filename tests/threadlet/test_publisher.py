@@ -13,7 +13,8 @@ from tests.settled import settle
 from tests.waiting import eventually
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import MAX_REPORT_BYTES, decode_event, encode
-from torchloom_core.wire.messages import Ack, Exit, Hello, Note
+from torchloom_core.wire.commands import Ack
+from torchloom_core.wire.messages import Exit, Hello, Note
 from torchloom_threadlet.sidecar.publisher import Publisher
 
 HELLO = Hello(run="run", worker="g0-0", incarnation=1, group="g0", rank=0, node="n1")

@@ -6,7 +6,7 @@ import pytest
 
 from tests.threadlet.torchft_ranks import Rank, Run
 from tests.threadlet.training.groups import NOT_WRITABLE
-from torchloom_core.wire.messages import FencedChange, SetKnobs
+from torchloom_core.wire.operations import FencedChange, SetKnobs
 from torchloom_threadlet.compression import CompressedProcessGroup
 
 torchft = pytest.importorskip("torchft")

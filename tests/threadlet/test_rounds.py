@@ -14,7 +14,8 @@ from torchft.local_sgd import DiLoCo, LocalSGD  # noqa: E402
 
 from tests.threadlet.training.groups import train, with_torchft  # noqa: E402
 from torchloom_core.floor.errors import KnobError  # noqa: E402
-from torchloom_core.wire.messages import Command, FencedChange, SetKnobs  # noqa: E402
+from torchloom_core.wire.commands import Command  # noqa: E402
+from torchloom_core.wire.operations import FencedChange, SetKnobs  # noqa: E402
 from torchloom_threadlet.torchft import attach  # noqa: E402
 
 

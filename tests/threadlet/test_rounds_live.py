@@ -13,7 +13,8 @@ from torchft.coordination import LighthouseServer
 
 from tests.preloaded import Preloaded
 from tests.waiting import eventually
-from torchloom_core.wire.messages import FencedChange, Hello, SetKnobs
+from torchloom_core.wire.messages import Hello
+from torchloom_core.wire.operations import FencedChange, SetKnobs
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 HERE = Path(__file__).parent

@@ -12,7 +12,8 @@ from nats.aio.msg import Msg
 from tests.waiting import eventually, soon
 from torchloom_core.live.transport import NatsBus
 from torchloom_core.wire import subjects
-from torchloom_core.wire.messages import Ack, Checkpoint, Command
+from torchloom_core.wire.commands import Ack, Command
+from torchloom_core.wire.operations import Checkpoint
 from torchloom_threadlet.sidecar.commands import Commands
 
 NOW_NS = time.time_ns()

@@ -9,7 +9,9 @@ import pytest
 
 from tests.deadlines import DEADLINE_S
 from tests.waiting import until
-from torchloom_core.wire.messages import Command, Drain, JoinFile, Operation, Pause, Resume, SetKnob
+from torchloom_core.wire.commands import Command
+from torchloom_core.wire.messages import JoinFile
+from torchloom_core.wire.operations import Drain, Operation, Pause, Resume, SetKnob
 from torchloom_threadlet import attach
 
 SECOND_NS = 10**9

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from torchloom_core.wire.landscape import Cells, Curvature, LandscapeRequest, Line, Piece, Plane
-from torchloom_core.wire.messages import Survey
+from torchloom_core.wire.operations import Survey
 from torchloom_core.wire.standby_task import End
 from torchloom_threadlet.landscape import Landscape
 from torchloom_threadlet.landscape.directions import filter_normalised, orthogonal_to

@@ -11,16 +11,8 @@ import pytest
 
 from tests.deadlines import DEADLINE_S
 from tests.waiting import soon
-from torchloom_core.wire.messages import (
-    Checkpoint,
-    Exit,
-    Hello,
-    JoinFile,
-    Note,
-    Pause,
-    Resume,
-    SetKnob,
-)
+from torchloom_core.wire.messages import Exit, Hello, JoinFile, Note
+from torchloom_core.wire.operations import Checkpoint, Pause, Resume, SetKnob
 
 pytestmark = pytest.mark.integration
 

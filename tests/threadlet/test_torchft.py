@@ -17,14 +17,12 @@ from tests.deadlines import DEADLINE_S
 from tests.docs.attached import attached
 from tests.preloaded import Preloaded
 from tests.threadlet.bare_manager import BareManager
-from torchloom_core.wire.messages import (
+from torchloom_core.wire.messages import Exit, Hello, Note
+from torchloom_core.wire.operations import (
     Checkpoint,
     Drain,
-    Exit,
     FencedChange,
-    Hello,
     Join,
-    Note,
     Prepare,
     SetKnob,
     SetKnobs,

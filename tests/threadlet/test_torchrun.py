@@ -12,14 +12,8 @@ import pytest
 
 from tests.deadlines import DEADLINE_S
 from tests.waiting import eventually
-from torchloom_core.wire.messages import (
-    Drain,
-    FencedChange,
-    Hello,
-    Pause,
-    Resume,
-    SetKnobs,
-)
+from torchloom_core.wire.messages import Hello
+from torchloom_core.wire.operations import Drain, FencedChange, Pause, Resume, SetKnobs
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 TRAINER = Path(__file__).parent / "torchrun_trainer.py"

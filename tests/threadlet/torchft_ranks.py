@@ -18,7 +18,7 @@ from torchft.checkpointing.http_transport import HTTPTransport  # noqa: E402
 from torchft.coordination import LighthouseServer  # noqa: E402
 
 from tests.waiting import until  # noqa: E402
-from torchloom_core.wire.messages import Ack, Command  # noqa: E402
+from torchloom_core.wire.commands import Ack, Command  # noqa: E402
 from torchloom_threadlet.torchft import attach  # noqa: E402
 
 LONG = timedelta(seconds=60)

@@ -35,16 +35,8 @@ from torchloom_core.plugin import FleetView, Need
 from torchloom_core.wire.actions import ChangeKnob
 from torchloom_core.wire.capabilities import from_json
 from torchloom_core.wire.codec import encode
-from torchloom_core.wire.events import (
-    Input,
-    NodeFault,
-    Output,
-    PolicyFailed,
-    Proposal,
-    Recovered,
-    Tick,
-    Verdict,
-)
+from torchloom_core.wire.decisions import Output, PolicyFailed, Proposal, Verdict
+from torchloom_core.wire.events import Input, NodeFault, Recovered, Tick
 from torchloom_core.wire.messages import Exit, Note, Telemetry
 
 CONFIG = parse("[arbiter]\ncooldown_s = 1.0\nmin_groups = 0\nmax_in_motion_share = 1.0\n")

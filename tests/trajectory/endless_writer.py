@@ -7,7 +7,8 @@ import numpy as np
 
 from torchloom_core.config.schema import Config
 from torchloom_core.live.trajectory.writer import TrajectoryWriter
-from torchloom_core.wire.events import Notice, Tick
+from torchloom_core.wire.decisions import Notice
+from torchloom_core.wire.events import Tick
 from torchloom_core.wire.messages import Telemetry
 
 writer = TrajectoryWriter(Path(sys.argv[1]), "demo", 1, Config(), {}, 5, part_bytes=1 << 20)

@@ -19,7 +19,8 @@ from torchloom_core.floor.errors import StateError
 from torchloom_core.live.trajectory.layout import PartKind, newest_epoch, part_paths
 from torchloom_core.live.trajectory.reader import Recorded, read_epochs
 from torchloom_core.live.trajectory.writer import TrajectoryWriter
-from torchloom_core.wire.events import Notice, RecordingGap, Tick
+from torchloom_core.wire.decisions import Notice
+from torchloom_core.wire.events import RecordingGap, Tick
 from torchloom_core.wire.limits import MAX_COUNT
 from torchloom_core.wire.messages import Telemetry
 

@@ -4,7 +4,7 @@ import msgspec
 
 from torchloom_core.live.trajectory.earlier_names import decision_of, renamed, renamed_config
 from torchloom_core.wire.capabilities import from_json
-from torchloom_core.wire.messages import FencedChange, SetKnobs
+from torchloom_core.wire.operations import FencedChange, SetKnobs
 from torchloom_core.wire.plans import Stage
 from torchloom_core.wire.steering import LighthouseView
 

@@ -11,7 +11,8 @@ from torchloom_core.live.kernel.plugins.host import ActivePlugins
 from torchloom_core.live.trajectory.reader import EpochRecord, read_epochs
 from torchloom_core.live.trajectory.replay import Difference, ReplayReport, replay
 from torchloom_core.live.trajectory.writer import TrajectoryWriter
-from torchloom_core.wire.events import Input, Notice, Output, Tick, Verdict
+from torchloom_core.wire.decisions import Notice, Output, Verdict
+from torchloom_core.wire.events import Input, Tick
 from torchloom_core.wire.messages import Hello, Telemetry
 
 BATCH = Telemetry(

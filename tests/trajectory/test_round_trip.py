@@ -24,8 +24,10 @@ from torchloom_core.live.trajectory.writer import BUFFER_BYTES, TrajectoryWriter
 from torchloom_core.wire.actions import Action
 from torchloom_core.wire.capabilities import action_type, installed
 from torchloom_core.wire.codec import encode, encode_telemetry
-from torchloom_core.wire.events import Input, Output, PolicyFailed, Tick
-from torchloom_core.wire.messages import Operation, Telemetry, WorkerState
+from torchloom_core.wire.decisions import Output, PolicyFailed
+from torchloom_core.wire.events import Input, Tick
+from torchloom_core.wire.messages import Telemetry, WorkerState
+from torchloom_core.wire.operations import Operation
 from torchloom_core.wire.preview import MOST_REPEATS, MOST_STEPS, PreviewRequest
 
 pytestmark = pytest.mark.slow

@@ -4,7 +4,7 @@ import msgspec
 
 from torchloom_core.capabilities.alert import Alert
 from torchloom_core.live.trajectory.summaries import summarise
-from torchloom_core.wire.events import Proposal, Proposed
+from torchloom_core.wire.decisions import Proposal, Proposed
 
 
 def line_of(proposal):

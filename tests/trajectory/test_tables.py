@@ -15,17 +15,11 @@ from torchloom_core.live.trajectory.layout import part_paths
 from torchloom_core.live.trajectory.links import links_of
 from torchloom_core.live.trajectory.tables import events, telemetry, to_tables
 from torchloom_core.live.trajectory.writer import TrajectoryWriter
-from torchloom_core.wire.events import (
-    CommandStatus,
-    Forecast,
-    Issue,
-    Outcome,
-    Proposal,
-    Proposed,
-    Tick,
-    Verdict,
-)
-from torchloom_core.wire.messages import Ack, Command, Drain, Exit, Hello, Note, Telemetry
+from torchloom_core.wire.commands import Ack, Command
+from torchloom_core.wire.decisions import CommandStatus, Issue, Outcome, Proposal, Proposed, Verdict
+from torchloom_core.wire.events import Forecast, Tick
+from torchloom_core.wire.messages import Exit, Hello, Note, Telemetry
+from torchloom_core.wire.operations import Drain
 
 BASE_NS = 1_700_000_000_123_456_789
 ALERT = Alert(worker="g0-0", text="look")

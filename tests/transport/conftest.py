@@ -14,7 +14,9 @@ from tests.waiting import eventually
 from torchloom_core.live.transport import NatsBus
 from torchloom_core.live.transport.security import nats_jwt
 from torchloom_core.wire import subjects
-from torchloom_core.wire.messages import Ack, Command, Hello, Note, Pause, Telemetry
+from torchloom_core.wire.commands import Ack, Command
+from torchloom_core.wire.messages import Hello, Note, Telemetry
+from torchloom_core.wire.operations import Pause
 
 
 class Arrivals:

@@ -16,7 +16,8 @@ from torchloom_core.live.transport import quota as quota_module
 from torchloom_core.live.transport.inbound import Inlet
 from torchloom_core.live.transport.quota import Quota, Turns
 from torchloom_core.wire import codec, subjects
-from torchloom_core.wire.messages import Ack, Exit, JoinReply, Note
+from torchloom_core.wire.commands import Ack
+from torchloom_core.wire.messages import Exit, JoinReply, Note
 
 NOW_NS = 1_000 * SECOND_NS
 

@@ -15,7 +15,8 @@ from tests.waiting import eventually
 from torchloom_core.live.transport.security import nats_jwt
 from torchloom_core.live.transport.security.credentials import Credentials
 from torchloom_core.wire import codec, subjects
-from torchloom_core.wire.messages import Ack, Exit, Hello, JoinRequest, Note, Telemetry
+from torchloom_core.wire.commands import Ack
+from torchloom_core.wire.messages import Exit, Hello, JoinRequest, Note, Telemetry
 from torchloom_core.wire.operator import Status
 
 pytestmark = pytest.mark.integration

@@ -11,7 +11,7 @@ from torchloom_core.floor.errors import MessageError
 from torchloom_core.live.weaver import operator_service as service_module
 from torchloom_core.live.weaver.operator_service import OperatorService
 from torchloom_core.wire.actions import ChangeKnob, ChangeKnobs, Guard
-from torchloom_core.wire.events import Reply
+from torchloom_core.wire.decisions import Reply
 from torchloom_core.wire.operator import Answer, KnobTable, Page
 from torchloom_core.wire.requests import (
     Annotate,

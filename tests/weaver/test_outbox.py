@@ -12,8 +12,9 @@ from torchloom_core.floor.clock import SECOND_NS, ManualClock
 from torchloom_core.floor.errors import BrokerError, RefusedByBrokerError
 from torchloom_core.live.weaver import outbox as outbox_module
 from torchloom_core.live.weaver.outbox import AT_KEY, Outbox
-from torchloom_core.wire.events import Issue, KnobDesired, Notice, Withdrawal
-from torchloom_core.wire.messages import Command, Pause
+from torchloom_core.wire.commands import Command
+from torchloom_core.wire.decisions import Issue, KnobDesired, Notice, Withdrawal
+from torchloom_core.wire.operations import Pause
 from torchloom_core.wire.plans import Granted
 
 

@@ -8,7 +8,8 @@ from torchloom_core.floor.clock import SECOND_NS, ManualClock
 from torchloom_core.live.trajectory.reader import read_epochs
 from torchloom_core.live.trajectory.writer import TrajectoryWriter
 from torchloom_core.live.weaver.recording import Recording
-from torchloom_core.wire.events import Notice, Tick
+from torchloom_core.wire.decisions import Notice
+from torchloom_core.wire.events import Tick
 
 pytestmark = pytest.mark.integration
 

@@ -24,17 +24,17 @@ from torchloom_core.live.weaver.outbox import AT_KEY, At
 from torchloom_core.live.weaver.recovery import Inheritance, same_input
 from torchloom_core.wire.actions import ChangeKnob
 from torchloom_core.wire.codec import encode
-from torchloom_core.wire.events import (
+from torchloom_core.wire.commands import FINAL_STATUSES
+from torchloom_core.wire.decisions import (
     CommandStatus,
     InputFailed,
     Issue,
-    NodeFault,
     Outcome,
-    Recovered,
     Verdict,
     Withdrawal,
 )
-from torchloom_core.wire.messages import FINAL_STATUSES, Telemetry
+from torchloom_core.wire.events import NodeFault, Recovered
+from torchloom_core.wire.messages import Telemetry
 from torchloom_core.wire.plans import WITHDRAWN
 from torchloom_core.wire.requests import (
     Approve,

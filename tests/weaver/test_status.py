@@ -25,7 +25,8 @@ from torchloom_core.live.kernel.plugins.host import ActivePlugins, ActivePolicy
 from torchloom_core.live.weaver.status import describe, describe_knobs
 from torchloom_core.wire.actions import ChangeKnob
 from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, encode
-from torchloom_core.wire.events import Forecast, ForecastWanted, Notice
+from torchloom_core.wire.decisions import ForecastWanted, Notice
+from torchloom_core.wire.events import Forecast
 from torchloom_core.wire.limits import MAX_CHOICES, MAX_KNOBS
 from torchloom_core.wire.messages import Exit, KnobSpec, Note
 from torchloom_core.wire.operator import Page

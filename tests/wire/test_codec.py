@@ -16,22 +16,24 @@ from tests.kernel.inputs import acks, batches, exits, hellos, notes
 from torchloom_core.floor.errors import MessageError
 from torchloom_core.live.trajectory.columns import TelemetryStream
 from torchloom_core.wire import codec, limits
+from torchloom_core.wire.commands import Command
 from torchloom_core.wire.links import MAX_PROBE_BYTES, MIN_PROBE_BYTES, ProbeAddress
 from torchloom_core.wire.messages import (
-    Command,
-    Cut,
-    FencedChange,
     Hello,
     JoinReply,
     JoinRequest,
     Note,
-    Operation,
     PauseState,
-    Probe,
     RollCall,
+    Telemetry,
+)
+from torchloom_core.wire.operations import (
+    Cut,
+    FencedChange,
+    Operation,
+    Probe,
     SetKnob,
     SetKnobs,
-    Telemetry,
     Withdraw,
 )
 

@@ -8,6 +8,7 @@ import pytest
 from torchloom_core.capabilities.probe import ProbeLinks
 from torchloom_core.floor.errors import MessageError
 from torchloom_core.wire.codec import decode_ack, decode_command, decode_event, encode
+from torchloom_core.wire.commands import Ack, Command
 from torchloom_core.wire.links import (
     MAX_PAIRS,
     MAX_PROBE_BYTES,
@@ -15,7 +16,8 @@ from torchloom_core.wire.links import (
     Measured,
     ProbeAddress,
 )
-from torchloom_core.wire.messages import Ack, Command, Hello, Probe
+from torchloom_core.wire.messages import Hello
+from torchloom_core.wire.operations import Probe
 
 PROBE_TOKEN = "0123456789abcdef" * 4
 PROBE_ADDRESS = ProbeAddress(host="10.0.0.3", port=4000, token=PROBE_TOKEN)

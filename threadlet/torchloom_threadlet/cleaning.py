@@ -25,8 +25,9 @@ from torchloom_core.wire.limits import (
     MAX_ORDER,
     MAX_SHORT_TEXT,
     METRIC_NAME,
+    KnobValue,
 )
-from torchloom_core.wire.messages import FieldValue, KnobSpec, KnobValue, Note
+from torchloom_core.wire.messages import FieldValue, KnobSpec, Note
 from torchloom_core.wire.subjects import token
 
 _MOST_WARNINGS = 1000

@@ -15,6 +15,7 @@ import msgspec
 from torchloom_core.floor.errors import MessageError
 from torchloom_core.wire.capabilities import decode_open
 from torchloom_core.wire.codec import UNREADABLE
+from torchloom_core.wire.commands import Ack, Command
 from torchloom_core.wire.limits import (
     MAX_METRIC_NAME,
     MAX_METRICS,
@@ -28,16 +29,7 @@ from torchloom_core.wire.limits import (
     Step,
     Text,
 )
-from torchloom_core.wire.messages import (
-    Ack,
-    Command,
-    FieldValue,
-    Hello,
-    JoinFile,
-    Note,
-    PauseState,
-    WorkerState,
-)
+from torchloom_core.wire.messages import FieldValue, Hello, JoinFile, Note, PauseState, WorkerState
 from torchloom_threadlet.flight_recorder import Collectives
 
 MAX_FRAME_BYTES = 4 << 20

@@ -16,7 +16,8 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, ClassVar
 
-from torchloom_core.wire.messages import Ack, Command, Drain, FencedChange, Operation, SetKnobs
+from torchloom_core.wire.commands import Ack, Command
+from torchloom_core.wire.operations import Drain, FencedChange, Operation, SetKnobs
 from torchloom_threadlet.loom import Loom
 
 __all__ = ["AdapterContract", "Rank"]

@@ -17,9 +17,10 @@ from torchloom_core.floor.plain_text import printable
 from torchloom_core.floor.suggest import nearest
 from torchloom_core.wire.actions import Guard
 from torchloom_core.wire.codec import UNREADABLE
-from torchloom_core.wire.events import KnobDesired
+from torchloom_core.wire.decisions import KnobDesired
 from torchloom_core.wire.knobs import find_spec
-from torchloom_core.wire.messages import KnobSpec, KnobValue
+from torchloom_core.wire.limits import KnobValue
+from torchloom_core.wire.messages import KnobSpec
 from torchloom_core.wire.operator import KnobSet, KnobTable, KnobUnset
 
 _HERE = Connection()

@@ -21,7 +21,7 @@ from torchloom_core.live.trajectory.standby_tasks import StandbyTasks
 from torchloom_core.wire import subjects
 from torchloom_core.wire.capabilities import from_json
 from torchloom_core.wire.codec import UNREADABLE, decode_event
-from torchloom_core.wire.events import CommandStatus, Outcome
+from torchloom_core.wire.decisions import CommandStatus, Outcome
 from torchloom_core.wire.landscape import LandscapeRequest
 from torchloom_core.wire.messages import Note
 from torchloom_core.wire.operator import Answer

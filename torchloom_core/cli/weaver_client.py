@@ -17,7 +17,7 @@ from torchloom_core.floor.plain_text import natural_key
 from torchloom_core.wire.actions import Action
 from torchloom_core.wire.capabilities import from_json
 from torchloom_core.wire.codec import UNREADABLE
-from torchloom_core.wire.events import CommandStatus, Outcome
+from torchloom_core.wire.decisions import CommandStatus, Outcome
 from torchloom_core.wire.operator import Answer, KnobTable, Page, Status
 
 if TYPE_CHECKING:

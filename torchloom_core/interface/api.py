@@ -9,7 +9,7 @@ import pluggy
 from torchloom_core.interface.effector import Effector
 from torchloom_core.interface.needs import PolicyNeed, PredictorNeed
 from torchloom_core.interface.view import FleetView
-from torchloom_core.wire.events import Proposal
+from torchloom_core.wire.decisions import Proposal
 
 PROJECT = "torchloom"
 hookspec = pluggy.HookspecMarker(PROJECT)

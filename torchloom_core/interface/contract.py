@@ -29,7 +29,7 @@ from torchloom_core.interface.needs import (
 from torchloom_core.interface.view import FleetView
 from torchloom_core.wire.capabilities import decode_open, installed
 from torchloom_core.wire.codec import encode
-from torchloom_core.wire.events import Outcome, Proposal, Verdict
+from torchloom_core.wire.decisions import Outcome, Proposal, Verdict
 from torchloom_core.wire.limits import MAX_TEXT
 from torchloom_core.wire.requests import PERSON
 from torchloom_core.wire.wording import one_place

@@ -5,7 +5,7 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
-from torchloom_core.wire.events import CordonOver, Notice, Outcome, Output, Verdict
+from torchloom_core.wire.decisions import CordonOver, Notice, Outcome, Output, Verdict
 from torchloom_core.wire.notices import EFFECTOR
 
 Event = Verdict | Outcome | CordonOver | Notice

@@ -15,7 +15,8 @@ from torchloom_core.interface.arrays import AnyArray, Floats, Ints
 from torchloom_core.interface.links import Links, LinksOf, links_among
 from torchloom_core.wire.events import Fault as Fault
 from torchloom_core.wire.events import Forecast
-from torchloom_core.wire.messages import KnobSpec, KnobValue, Note
+from torchloom_core.wire.limits import KnobValue
+from torchloom_core.wire.messages import KnobSpec, Note
 
 _T = TypeVar("_T")
 

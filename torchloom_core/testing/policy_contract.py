@@ -10,7 +10,7 @@ from torchloom_core.interface.view import FleetView
 from torchloom_core.testing import checks
 from torchloom_core.testing.clock_trap import clock_trap
 from torchloom_core.testing.history import TICKS, blank, history
-from torchloom_core.wire.events import Proposal
+from torchloom_core.wire.decisions import Proposal
 
 _SEEDS = range(4)
 

@@ -12,8 +12,9 @@ from torchloom_core.interface.arrays import Floats, frozen
 from torchloom_core.interface.view import FleetView, LighthouseRows
 from torchloom_core.live.fleet.rings import Rings
 from torchloom_core.wire.events import Fault, Forecast
+from torchloom_core.wire.limits import KnobValue
 from torchloom_core.wire.links import Link, Measured
-from torchloom_core.wire.messages import KnobSpec, KnobValue, Note
+from torchloom_core.wire.messages import KnobSpec, Note
 
 EPOCH_S = 1_700_000_000.0
 """The default time of a view: 14 November 2023, 22:13:20 UTC."""

@@ -8,8 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from torchloom_core.wire.limits import KnobName, MetricName, Target
-from torchloom_core.wire.messages import KnobValue, KnobValues
+from torchloom_core.wire.limits import KnobName, KnobValue, KnobValues, MetricName, Target
 
 
 class Action:

@@ -17,9 +17,9 @@ import msgspec
 
 from torchloom_core.floor.errors import PluginError
 from torchloom_core.floor.suggest import nearest
-from torchloom_core.wire import messages
+from torchloom_core.wire import operations
 from torchloom_core.wire.actions import Action
-from torchloom_core.wire.messages import Operation
+from torchloom_core.wire.operations import Operation
 
 GROUP = "torchloom.capabilities"
 
@@ -85,7 +85,7 @@ def operation_type(verb: str) -> type[Operation]:
     PluginError
         If there is none.
     """
-    for found in _structs(messages, Operation):
+    for found in _structs(operations, Operation):
         if found.__struct_config__.tag == verb:
             return found
     for name, package in installed().items():

@@ -6,9 +6,8 @@ import msgspec
 
 from torchloom_core.floor.errors import MessageError
 from torchloom_core.wire.capabilities import json_decoder
+from torchloom_core.wire.commands import Ack, Command
 from torchloom_core.wire.messages import (
-    Ack,
-    Command,
     JoinReply,
     JoinRequest,
     PauseState,

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from torchloom_core.floor.errors import KnobError
 from torchloom_core.floor.suggest import nearest
-from torchloom_core.wire.limits import MAX_ORDER, NAME
-from torchloom_core.wire.messages import KnobSpec, KnobValue
+from torchloom_core.wire.limits import MAX_ORDER, NAME, KnobValue
+from torchloom_core.wire.messages import KnobSpec
 
 _FAR = {"float": 10.0, "int": 100.0}
 _ROUNDING = 1.0 + 1e-9

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 from torchloom_core.floor.clock import SECOND_NS, moment_text
 from torchloom_core.floor.suggest import listed
+from torchloom_core.wire.decisions import KnobDesired, Notice
 from torchloom_core.wire.endings import in_words
-from torchloom_core.wire.events import DeliveryStatus, Fault, KnobDesired, Notice, RecordingGap
+from torchloom_core.wire.events import DeliveryStatus, Fault, RecordingGap
 from torchloom_core.wire.limits import MAX_WORKERS
 from torchloom_core.wire.messages import Exit, Hello
 

@@ -32,16 +32,18 @@ import msgspec
 
 from torchloom_core.floor.errors import MessageError
 from torchloom_core.wire.actions import ChangeKnob, ChangeKnobs, Guard
-from torchloom_core.wire.events import KnobDesired
+from torchloom_core.wire.decisions import KnobDesired
 from torchloom_core.wire.limits import (
     MAX_KNOBS,
     MAX_TEXT,
     KnobName,
+    KnobValue,
+    KnobValues,
     Name,
     RackName,
     SessionName,
 )
-from torchloom_core.wire.messages import KnobSpec, KnobValue, KnobValues
+from torchloom_core.wire.messages import KnobSpec
 
 READS = frozenset({"status", "knobs"})
 """Verbs that only read."""

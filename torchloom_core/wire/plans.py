@@ -5,7 +5,9 @@ from typing import Literal
 import msgspec
 
 from torchloom_core.wire.actions import Action, Guard
-from torchloom_core.wire.messages import Command, KnobValues, Operation
+from torchloom_core.wire.commands import Command
+from torchloom_core.wire.limits import KnobValues
+from torchloom_core.wire.operations import Operation
 
 WITHDRAWN = "withdrawn"
 """The status of a withdrawn command, until it is known whether its worker got it."""

@@ -5,6 +5,7 @@ from typing import Annotated
 import msgspec
 
 from torchloom_core.wire.actions import Action
+from torchloom_core.wire.commands import RECONCILE
 from torchloom_core.wire.limits import (
     MAX_TEXT,
     Id,
@@ -13,7 +14,6 @@ from torchloom_core.wire.limits import (
     ShortText,
     Target,
 )
-from torchloom_core.wire.messages import RECONCILE
 
 PERSON = "person"
 """The policy name under which a person's own requests are recorded."""

@@ -35,14 +35,8 @@ from torchloom_core.live.kernel.actions.kinds import (
 from torchloom_core.wire import capabilities
 from torchloom_core.wire.actions import ChangeKnob, ChangeKnobs, name_of
 from torchloom_core.wire.capabilities import action_type, installed
-from torchloom_core.wire.messages import (
-    FencedChange,
-    KnobSpec,
-    Operation,
-    Prepare,
-    Withdraw,
-    WriteLog,
-)
+from torchloom_core.wire.messages import KnobSpec
+from torchloom_core.wire.operations import FencedChange, Operation, Prepare, Withdraw, WriteLog
 
 ROOT = Path(__file__).parents[3]
 

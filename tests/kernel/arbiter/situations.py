@@ -11,7 +11,7 @@ from torchloom_core.live.dispatch.candidate import Candidate, Mode
 from torchloom_core.live.kernel.actions.kinds import kind_of, target_of
 from torchloom_core.live.kernel.arbiter.arbiter import Arbiter
 from torchloom_core.wire.actions import Action, name_of
-from torchloom_core.wire.events import Proposal, Proposed, Verdict
+from torchloom_core.wire.decisions import Proposal, Proposed, Verdict
 from torchloom_core.wire.plans import Granted
 
 NOW_NS = 1_700_000_000 * SECOND_NS

@@ -16,7 +16,7 @@ from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.live.dispatch.candidate import Candidate
 from torchloom_core.live.kernel.arbiter.limits import POLICY_LIMITS
 from torchloom_core.wire.actions import ChangeKnob
-from torchloom_core.wire.events import Verdict
+from torchloom_core.wire.decisions import Verdict
 from torchloom_core.wire.plans import Granted
 from torchloom_core.wire.requests import PERSON
 

@@ -12,7 +12,7 @@ from typing import NamedTuple, Self
 
 import msgspec
 
-from torchloom_core.wire.messages import FencedChange
+from torchloom_core.wire.operations import FencedChange
 
 NOTHING = 0
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torchloom_core.floor.errors import KnobError
 from torchloom_core.wire.knobs import check_value, find_spec
 from torchloom_core.wire.limits import KnobValue
-from torchloom_core.wire.messages import Rehearse
+from torchloom_core.wire.operations import Rehearse
 from torchloom_core.wire.preview import Arm, Piece, Setup
 from torchloom_core.wire.standby_task import MOST, End
 from torchloom_threadlet.preview.judgement import Pair, judge

@@ -24,17 +24,10 @@ from torchloom_core.floor.errors import MessageError
 from torchloom_core.floor.plain_text import RateLimitedLog, plain_line
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import decode_pause_state, encode_telemetry
+from torchloom_core.wire.commands import Ack, Command
 from torchloom_core.wire.endings import is_intended
-from torchloom_core.wire.messages import (
-    Ack,
-    Command,
-    Exit,
-    FieldValue,
-    Hello,
-    Note,
-    Probe,
-    Terminate,
-)
+from torchloom_core.wire.messages import Exit, FieldValue, Hello, Note
+from torchloom_core.wire.operations import Probe, Terminate
 from torchloom_threadlet import ipc
 from torchloom_threadlet.cleaning import fitting
 from torchloom_threadlet.sidecar.collectors import Collection

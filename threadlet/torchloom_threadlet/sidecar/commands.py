@@ -16,7 +16,7 @@ from torchloom_core.floor.errors import MessageError
 from torchloom_core.floor.plain_text import RateLimitedLog
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import decode_command
-from torchloom_core.wire.messages import Ack, Command
+from torchloom_core.wire.commands import Ack, Command
 from torchloom_threadlet.sidecar.connection import BROKER_ERRORS
 
 _POLL_S = 30.0

@@ -3,7 +3,8 @@
 import time
 from typing import get_args
 
-from torchloom_core.wire.messages import FINAL_STATUSES, Ack, Command, StandbyTask
+from torchloom_core.wire.commands import FINAL_STATUSES, Ack, Command
+from torchloom_core.wire.operations import StandbyTask
 
 
 class Overdue:

@@ -10,7 +10,8 @@ from nats.aio.client import Client
 
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import MAX_REPORT_BYTES, encode
-from torchloom_core.wire.messages import FINAL_STATUSES, Ack, Exit, Hello, Note
+from torchloom_core.wire.commands import FINAL_STATUSES, Ack
+from torchloom_core.wire.messages import Exit, Hello, Note
 from torchloom_threadlet.sidecar.connection import BROKER_ERRORS, Connection
 
 _MOST_NOTES = 1000

@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from torchloom_core.wire.messages import Ack, Command
+from torchloom_core.wire.commands import Ack, Command
 from torchloom_threadlet.sidecar.publisher import Publisher
 from torchloom_threadlet.trainer.command_inbox import CommandInbox
 

@@ -5,12 +5,13 @@ from typing import Protocol, TypeVar
 
 from torchloom_core.floor.errors import KnobError
 from torchloom_core.wire.knobs import check_value, find_spec
-from torchloom_core.wire.messages import (
+from torchloom_core.wire.limits import KnobValue
+from torchloom_core.wire.messages import WorkerState
+from torchloom_core.wire.operations import (
     Checkpoint,
     Cut,
     FencedChange,
     Join,
-    KnobValue,
     Operation,
     Pause,
     Prepare,
@@ -21,7 +22,6 @@ from torchloom_core.wire.messages import (
     SetKnobs,
     StandbyTask,
     Survey,
-    WorkerState,
 )
 from torchloom_threadlet.trainer.knob_table import KnobTable
 from torchloom_threadlet.trainer.standby_tasks import StandbyTasks, verb_of

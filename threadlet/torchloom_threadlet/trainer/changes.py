@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from torchloom_core.wire.capabilities import json_decoder
-from torchloom_core.wire.messages import AckStatus, Command, FencedChange, KnobValue, SetKnobs
+from torchloom_core.wire.commands import AckStatus, Command
+from torchloom_core.wire.limits import KnobValue
+from torchloom_core.wire.operations import FencedChange, SetKnobs
 from torchloom_threadlet.fence.agreement import Ballot, Change, Fence, is_split
 
 Settle = Callable[[str, AckStatus, int, str], None]

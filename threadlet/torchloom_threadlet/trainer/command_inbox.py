@@ -10,9 +10,9 @@ from collections.abc import Callable
 import msgspec
 
 from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.wire.commands import Ack, AckStatus, Command
 from torchloom_core.wire.limits import MAX_TEXT
 from torchloom_core.wire.links import Measured
-from torchloom_core.wire.messages import Ack, AckStatus, Command
 from torchloom_threadlet.cleaning import text
 
 _MOST_ENDED = 4096

@@ -13,8 +13,8 @@ import msgspec
 
 from torchloom_core.floor.errors import KnobError
 from torchloom_core.wire.knobs import check_value, find_spec, shown
-from torchloom_core.wire.limits import MAX_KNOBS, MAX_LONG_TEXT, MAX_SHORT_TEXT, MAX_TEXT
-from torchloom_core.wire.messages import KnobSpec, KnobValue
+from torchloom_core.wire.limits import MAX_KNOBS, MAX_LONG_TEXT, MAX_SHORT_TEXT, MAX_TEXT, KnobValue
+from torchloom_core.wire.messages import KnobSpec
 from torchloom_threadlet.cleaning import knob_value, text
 
 

@@ -2,7 +2,8 @@
 
 from typing import Protocol
 
-from torchloom_core.wire.messages import Command, Hello, PauseState
+from torchloom_core.wire.commands import Command
+from torchloom_core.wire.messages import Hello, PauseState
 from torchloom_threadlet.ipc import Samples
 
 

@@ -17,7 +17,8 @@ import msgspec
 
 from torchloom_core.floor.errors import MessageError
 from torchloom_core.floor.plain_text import RateLimitedLog
-from torchloom_core.wire.messages import FINAL_STATUSES, Ack, Command, JoinFile, Note, PauseState
+from torchloom_core.wire.commands import FINAL_STATUSES, Ack, Command
+from torchloom_core.wire.messages import JoinFile, Note, PauseState
 from torchloom_threadlet.flight_recorder import collectives, flight_recorder
 from torchloom_threadlet.identity import Join, read_join, wait_for_join
 from torchloom_threadlet.ipc import (

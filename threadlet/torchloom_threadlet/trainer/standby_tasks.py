@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from torchloom_core.wire.messages import Rehearse, StandbyTask, Survey
+from torchloom_core.wire.operations import Rehearse, StandbyTask, Survey
 
 Send = Callable[[int, int, Any], object]
 """Takes the number of points so far, the expected number, and a part of the result."""

@@ -19,23 +19,17 @@ from typing import Any
 import msgspec
 
 from torchloom_core.floor.clock import SECOND_NS
-from torchloom_core.wire.limits import MAX_SHORT_TEXT, MAX_TEXT
-from torchloom_core.wire.messages import (
-    LOG,
-    RECONCILE,
-    AckStatus,
+from torchloom_core.wire.commands import RECONCILE, AckStatus, Command
+from torchloom_core.wire.limits import MAX_SHORT_TEXT, MAX_TEXT, KnobValue
+from torchloom_core.wire.messages import LOG, Hello, Note, PauseState, WorkerState
+from torchloom_core.wire.operations import (
     Checkpoint,
-    Command,
     Cut,
     Drain,
     Dump,
     FencedChange,
-    Hello,
     Join,
-    KnobValue,
-    Note,
     Pause,
-    PauseState,
     Prepare,
     Rehearse,
     Resume,
@@ -45,7 +39,6 @@ from torchloom_core.wire.messages import (
     StandbyTask,
     Survey,
     Withdraw,
-    WorkerState,
     WriteLog,
     done_by,
 )

@@ -3,7 +3,7 @@
 from torchloom_core.capabilities.admit import AdmitGroup
 from torchloom_core.live.kernel.actions.kind import ActionKind, Stages
 from torchloom_core.live.kernel.actions.run import Run
-from torchloom_core.wire.messages import Drain, Join
+from torchloom_core.wire.operations import Drain, Join
 from torchloom_core.wire.plans import Plan
 
 

@@ -2,7 +2,7 @@
 
 from torchloom_core.lab.simulate.answer import FleetAnswer
 from torchloom_core.lab.simulate.model import FleetModel
-from torchloom_core.wire.messages import Checkpoint
+from torchloom_core.wire.operations import Checkpoint
 
 
 def save(model: FleetModel, operation: Checkpoint) -> str:

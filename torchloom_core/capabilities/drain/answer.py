@@ -2,6 +2,6 @@
 
 from torchloom_core.lab.simulate.answer import FleetAnswer
 from torchloom_core.lab.simulate.model import FleetModel
-from torchloom_core.wire.messages import Drain
+from torchloom_core.wire.operations import Drain
 
 ANSWER = FleetAnswer(of_group={Drain: FleetModel.drain})

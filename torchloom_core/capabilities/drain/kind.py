@@ -7,7 +7,7 @@ from torchloom_core.capabilities.drain import DrainGroup
 from torchloom_core.live.kernel.actions.fenced import cannot_agree, fenced_stages
 from torchloom_core.live.kernel.actions.kind import ActionKind, Stages
 from torchloom_core.live.kernel.actions.run import Run
-from torchloom_core.wire.messages import Drain
+from torchloom_core.wire.operations import Drain
 from torchloom_core.wire.plans import Plan, landed_text
 
 

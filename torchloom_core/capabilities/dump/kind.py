@@ -3,7 +3,7 @@
 from torchloom_core.capabilities.dump import CollectDump
 from torchloom_core.live.kernel.actions.kind import ActionKind, Stages
 from torchloom_core.live.kernel.actions.run import Run
-from torchloom_core.wire.messages import Dump
+from torchloom_core.wire.operations import Dump
 from torchloom_core.wire.plans import Plan
 
 

@@ -2,7 +2,7 @@
 
 from torchloom_core.lab.simulate.answer import FleetAnswer
 from torchloom_core.lab.simulate.model import FleetModel
-from torchloom_core.wire.messages import Cut, Join, Terminate
+from torchloom_core.wire.operations import Cut, Join, Terminate
 
 
 def cut(model: FleetModel, group: str) -> str:

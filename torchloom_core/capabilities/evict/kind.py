@@ -7,8 +7,8 @@ from torchloom_core.capabilities.evict import EvictGroup
 from torchloom_core.capabilities.migrate.kind import standby_for
 from torchloom_core.live.kernel.actions.kind import ActionKind, Stages
 from torchloom_core.live.kernel.actions.run import Run
-from torchloom_core.wire.events import Output
-from torchloom_core.wire.messages import Cut, Join, Terminate
+from torchloom_core.wire.decisions import Output
+from torchloom_core.wire.operations import Cut, Join, Terminate
 from torchloom_core.wire.plans import Plan, Stage
 from torchloom_core.wire.steering import Evict
 

@@ -2,7 +2,7 @@
 
 from torchloom_core.lab.simulate.answer import FleetAnswer
 from torchloom_core.lab.simulate.model import FleetModel
-from torchloom_core.wire.messages import SetKnob
+from torchloom_core.wire.operations import SetKnob
 
 
 def set_interval(model: FleetModel, operation: SetKnob) -> str:

@@ -6,7 +6,8 @@ import msgspec
 
 from torchloom_core.wire.actions import Action
 from torchloom_core.wire.landscape import LandscapeRequest
-from torchloom_core.wire.messages import KnobValues, Survey
+from torchloom_core.wire.limits import KnobValues
+from torchloom_core.wire.operations import Survey
 
 
 class MapLandscape(

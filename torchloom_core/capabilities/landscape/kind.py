@@ -2,7 +2,7 @@
 
 from torchloom_core.capabilities.landscape import MapLandscape
 from torchloom_core.capabilities.standby_task import StandbyTaskKind
-from torchloom_core.wire.messages import Survey
+from torchloom_core.wire.operations import Survey
 
 
 class LandscapeKind(StandbyTaskKind):

@@ -2,7 +2,7 @@
 
 from torchloom_core.lab.simulate.answer import FleetAnswer
 from torchloom_core.lab.simulate.model import FleetModel
-from torchloom_core.wire.messages import Pause
+from torchloom_core.wire.operations import Pause
 
 
 def wait(model: FleetModel, operation: Pause) -> str:

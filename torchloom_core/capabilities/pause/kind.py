@@ -4,8 +4,8 @@ from torchloom_core.capabilities.pause import PauseRun
 from torchloom_core.live.kernel.actions.fenced import cannot_agree, fenced_stages
 from torchloom_core.live.kernel.actions.kind import ActionKind, Stages
 from torchloom_core.live.kernel.actions.run import PAUSING, Run
-from torchloom_core.wire.events import Output
-from torchloom_core.wire.messages import Pause
+from torchloom_core.wire.decisions import Output
+from torchloom_core.wire.operations import Pause
 from torchloom_core.wire.plans import Plan, missed_text, workers_text
 
 RESUMING = "pause"

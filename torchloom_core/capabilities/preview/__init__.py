@@ -5,7 +5,8 @@ from collections.abc import Iterable
 import msgspec
 
 from torchloom_core.wire.actions import Action
-from torchloom_core.wire.messages import KnobValues, Rehearse
+from torchloom_core.wire.limits import KnobValues
+from torchloom_core.wire.operations import Rehearse
 from torchloom_core.wire.preview import PreviewRequest
 
 

@@ -8,7 +8,7 @@ from torchloom_core.capabilities.standby_task import StandbyTaskKind
 from torchloom_core.floor.errors import KnobError
 from torchloom_core.live.kernel.actions.run import Run
 from torchloom_core.wire.knobs import check_value
-from torchloom_core.wire.messages import Rehearse
+from torchloom_core.wire.operations import Rehearse
 
 
 class PreviewKind(StandbyTaskKind):

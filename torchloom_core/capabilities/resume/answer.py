@@ -2,7 +2,7 @@
 
 from torchloom_core.lab.simulate.answer import FleetAnswer
 from torchloom_core.lab.simulate.model import FleetModel
-from torchloom_core.wire.messages import Resume
+from torchloom_core.wire.operations import Resume
 
 
 def go_on(model: FleetModel, operation: Resume) -> str:

@@ -5,7 +5,7 @@ from torchloom_core.floor.suggest import listed
 from torchloom_core.live.kernel.actions.fenced import cannot_agree, fenced_stages
 from torchloom_core.live.kernel.actions.kind import ActionKind, Stages
 from torchloom_core.live.kernel.actions.run import NAMED, Run
-from torchloom_core.wire.messages import FencedChange, Rewind
+from torchloom_core.wire.operations import FencedChange, Rewind
 from torchloom_core.wire.plans import Plan, landed_text, workers_text
 
 

@@ -21,7 +21,7 @@ from torchloom_core.demos.steplog import StepLog
 from torchloom_core.floor.errors import StateError
 from torchloom_core.wire.capabilities import from_json
 from torchloom_core.wire.codec import UNREADABLE
-from torchloom_core.wire.events import CommandStatus, Judged, Outcome
+from torchloom_core.wire.decisions import CommandStatus, Judged, Outcome
 from torchloom_core.wire.operator import Answer
 from torchloom_core.wire.requests import GUARD
 

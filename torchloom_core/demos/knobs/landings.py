@@ -9,7 +9,7 @@ from typing import Any
 
 from torchloom_core.demos.knobs.record import RecordedChange
 from torchloom_core.demos.steplog import Logs, failed_steps
-from torchloom_core.wire.messages import KnobValues
+from torchloom_core.wire.limits import KnobValues
 
 Row = Mapping[str, Any]
 

@@ -8,8 +8,8 @@ from torchloom_core.live.trajectory.layout import run_folder
 from torchloom_core.live.trajectory.reader import read_epochs
 from torchloom_core.wire.actions import new_values
 from torchloom_core.wire.capabilities import json_decoder
-from torchloom_core.wire.events import Judged, Outcome, Verdict
-from torchloom_core.wire.messages import KnobValues
+from torchloom_core.wire.decisions import Judged, Outcome, Verdict
+from torchloom_core.wire.limits import KnobValues
 from torchloom_core.wire.requests import GUARD
 
 Decision = Verdict | Outcome | Judged

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torchloom_core.demos.scenario import NODE, Training
 from torchloom_core.wire.actions import Guard
-from torchloom_core.wire.messages import KnobValues
+from torchloom_core.wire.limits import KnobValues
 from torchloom_core.wire.operator import KnobSet
 
 WATCHED = "loss"

@@ -23,7 +23,8 @@ from torchloom_core.interface.foreign import one_line
 from torchloom_core.lab.activation.discovery import PluginInfo
 from torchloom_core.lab.activation.settings import Place, check_predictors, dry_run_reason, fitted
 from torchloom_core.live.kernel.plugins.host import ActivePlugins, ActivePolicy
-from torchloom_core.wire.events import PolicyFailed, PredictorFailed
+from torchloom_core.wire.decisions import PolicyFailed
+from torchloom_core.wire.events import PredictorFailed
 
 
 def activate(

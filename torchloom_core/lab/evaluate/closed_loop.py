@@ -18,20 +18,17 @@ from torchloom_core.live.fleet.sample_table import SampleTable
 from torchloom_core.live.kernel.kernel import Kernel
 from torchloom_core.live.kernel.plugins.host import ActivePlugins
 from torchloom_core.wire.actions import Action
-from torchloom_core.wire.events import (
+from torchloom_core.wire.commands import Ack, Command
+from torchloom_core.wire.decisions import (
     CordonOver,
-    Forecast,
     ForecastWanted,
-    Input,
     Issue,
-    NodeFault,
     Outcome,
     Output,
-    PredictorFailed,
-    Tick,
     Verdict,
 )
-from torchloom_core.wire.messages import Ack, Command, Exit, Hello
+from torchloom_core.wire.events import Forecast, Input, NodeFault, PredictorFailed, Tick
+from torchloom_core.wire.messages import Exit, Hello
 
 WorkerMessage = Hello | Exit | Ack | SampleTable
 """Messages that simulated workers send."""

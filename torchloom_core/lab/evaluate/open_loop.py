@@ -34,14 +34,8 @@ from torchloom_core.live.kernel.actions.kinds import kind_of
 from torchloom_core.live.kernel.kernel import Kernel
 from torchloom_core.live.kernel.plugins.host import ActivePlugins
 from torchloom_core.wire.actions import Action
-from torchloom_core.wire.events import (
-    Forecast,
-    ForecastWanted,
-    Output,
-    PredictorFailed,
-    Proposed,
-    Verdict,
-)
+from torchloom_core.wire.decisions import ForecastWanted, Output, Proposed, Verdict
+from torchloom_core.wire.events import Forecast, PredictorFailed
 
 _MOMENTS = 24
 """Sample times per horizon at which alarms are scored."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from torchloom_core.lab.evaluate.arm_results import Verdicts
 from torchloom_core.live.kernel.actions.kinds import kind_of
 from torchloom_core.wire.actions import name_of
-from torchloom_core.wire.events import Verdict
+from torchloom_core.wire.decisions import Verdict
 
 _MOST_ALERTS = 5
 

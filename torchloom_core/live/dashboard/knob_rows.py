@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 
-from torchloom_core.wire.messages import KnobSpec, KnobValue
+from torchloom_core.wire.limits import KnobValue
+from torchloom_core.wire.messages import KnobSpec
 from torchloom_core.wire.operator import KnobTable
 
 _MOST_VALUES = 8

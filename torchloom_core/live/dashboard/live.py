@@ -20,16 +20,9 @@ from torchloom_core.live.transport.inbound import Inlet
 from torchloom_core.live.transport.operator import ControlClient
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import UNREADABLE
+from torchloom_core.wire.commands import Ack
 from torchloom_core.wire.events import Forecast
-from torchloom_core.wire.messages import (
-    LOG,
-    Ack,
-    Exit,
-    Hello,
-    Note,
-    Telemetry,
-    WorkerEvent,
-)
+from torchloom_core.wire.messages import LOG, Exit, Hello, Note, Telemetry, WorkerEvent
 from torchloom_core.wire.operator import Answer, AtRisk, KnobTable, Page, Status
 from torchloom_core.wire.steering import LighthouseView
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from torchloom_core.live.kernel.actions.kinds import kind_of
-from torchloom_core.wire.events import Judged, Outcome, Verdict
+from torchloom_core.wire.decisions import Judged, Outcome, Verdict
 from torchloom_core.wire.requests import PERSON
 
 MOST_POLICIES = 100

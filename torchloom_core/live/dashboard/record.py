@@ -20,14 +20,8 @@ from torchloom_core.live.trajectory.summaries import summarise
 from torchloom_core.wire.actions import Action
 from torchloom_core.wire.capabilities import from_json
 from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, UNREADABLE
-from torchloom_core.wire.events import (
-    CommandStatus,
-    Forecast,
-    Judged,
-    Outcome,
-    Proposed,
-    Verdict,
-)
+from torchloom_core.wire.decisions import CommandStatus, Judged, Outcome, Proposed, Verdict
+from torchloom_core.wire.events import Forecast
 from torchloom_core.wire.messages import Note
 from torchloom_core.wire.requests import PERSON
 

@@ -14,7 +14,7 @@ from torchloom_core.live.trajectory.landscape import Landscape
 from torchloom_core.live.trajectory.preview import Preview
 from torchloom_core.live.trajectory.standby_tasks import StandbyTasks
 from torchloom_core.wire.codec import UNREADABLE
-from torchloom_core.wire.events import CommandStatus
+from torchloom_core.wire.decisions import CommandStatus
 from torchloom_core.wire.operator import Status
 
 _COMMAND_STATUS = str(CommandStatus.__struct_config__.tag)

@@ -5,7 +5,8 @@ from collections.abc import Container, Iterable, Sequence
 import msgspec
 
 from torchloom_core.floor.persistent_table import PersistentTable
-from torchloom_core.wire.events import Answered, Issue, Output, Reply, Verdict
+from torchloom_core.wire.decisions import Issue, Output, Reply, Verdict
+from torchloom_core.wire.events import Answered
 from torchloom_core.wire.requests import Request, ResumeActions, StopActions
 
 _STORED = 256

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from torchloom_core.wire.events import Proposed, Verdict
+from torchloom_core.wire.decisions import Proposed, Verdict
 
 Mode = Literal["act", "dry_run", "shadow"]
 

@@ -8,20 +8,10 @@ from msgspec import UNSET
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.floor.persistent_table import PersistentTable
 from torchloom_core.live.dispatch.report_time import ReportTime
-from torchloom_core.wire.events import CommandStatus, Issue, Output, Withdrawal
+from torchloom_core.wire.commands import FINAL_STATUSES, Ack, AckStatus, Command
+from torchloom_core.wire.decisions import CommandStatus, Issue, Output, Withdrawal
 from torchloom_core.wire.links import PROBE_DEADLINE_S
-from torchloom_core.wire.messages import (
-    FINAL_STATUSES,
-    Ack,
-    AckStatus,
-    Command,
-    Operation,
-    Probe,
-    Rehearse,
-    SetKnob,
-    StandbyTask,
-    Survey,
-)
+from torchloom_core.wire.operations import Operation, Probe, Rehearse, SetKnob, StandbyTask, Survey
 from torchloom_core.wire.plans import WITHDRAWN, Flight
 
 _GRACE_NS = 5 * SECOND_NS

@@ -2,7 +2,7 @@
 
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.wire import notices
-from torchloom_core.wire.events import Notice, Output, Reply
+from torchloom_core.wire.decisions import Notice, Output, Reply
 from torchloom_core.wire.requests import Annotate, ReleaseControl, Request, StopActions, TakeControl
 
 

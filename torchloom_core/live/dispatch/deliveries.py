@@ -1,7 +1,8 @@
 """Whether effectors deliver: a person gets a notice when one fails, and when it works again."""
 
 from torchloom_core.wire import notices
-from torchloom_core.wire.events import DeliveryStatus, Notice
+from torchloom_core.wire.decisions import Notice
+from torchloom_core.wire.events import DeliveryStatus
 
 
 class Deliveries:

@@ -7,7 +7,8 @@ import msgspec
 
 from torchloom_core.floor.persistent_table import PersistentTable
 from torchloom_core.wire.actions import ChangeKnob
-from torchloom_core.wire.messages import Command, Join
+from torchloom_core.wire.commands import Command
+from torchloom_core.wire.operations import Join
 from torchloom_core.wire.plans import Plan
 
 _NAMED = 20

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 from torchloom_core.floor.errors import KnobError
 from torchloom_core.floor.suggest import listed
 from torchloom_core.wire.knobs import agrees, takes
-from torchloom_core.wire.messages import Hello, KnobSpec, KnobValues
+from torchloom_core.wire.limits import KnobValues
+from torchloom_core.wire.messages import Hello, KnobSpec
 
 _NAMED = 3
 """The most workers that a message names."""

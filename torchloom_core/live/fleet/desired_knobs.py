@@ -5,9 +5,11 @@ from collections.abc import Collection, Container, Iterable, Mapping
 from msgspec.structs import replace
 
 from torchloom_core.floor.persistent_table import PersistentTable
-from torchloom_core.wire.events import KnobDesired
+from torchloom_core.wire.decisions import KnobDesired
 from torchloom_core.wire.knobs import agrees
-from torchloom_core.wire.messages import Hello, KnobSpec, KnobValue, SetKnob
+from torchloom_core.wire.limits import KnobValue
+from torchloom_core.wire.messages import Hello, KnobSpec
+from torchloom_core.wire.operations import SetKnob
 
 
 class DesiredKnobs:

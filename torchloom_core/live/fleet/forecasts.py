@@ -6,7 +6,8 @@ import msgspec
 
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.interface.api import Predictor
-from torchloom_core.wire.events import Forecast, ForecastWanted, Notice, Output, PredictorFailed
+from torchloom_core.wire.decisions import ForecastWanted, Notice, Output
+from torchloom_core.wire.events import Forecast, PredictorFailed
 
 _NEVER_NS = -(1 << 62)
 

@@ -20,8 +20,8 @@ from torchloom_core.floor.suggest import listed
 from torchloom_core.live.fleet.furthest_steps import FurthestSteps
 from torchloom_core.live.fleet.state import FleetState
 from torchloom_core.wire.actions import Action, ChangeKnobs, Guard
-from torchloom_core.wire.events import Judged
-from torchloom_core.wire.messages import KnobValues
+from torchloom_core.wire.decisions import Judged
+from torchloom_core.wire.limits import KnobValues
 from torchloom_core.wire.plans import Plan, Watch
 
 _MAX_VALUES = 4096

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Set
 
 from torchloom_core.live.fleet.state import FleetState
 from torchloom_core.live.fleet.steering import Steering
-from torchloom_core.wire.events import Output
-from torchloom_core.wire.messages import Command, Prepare
+from torchloom_core.wire.commands import Command
+from torchloom_core.wire.decisions import Output
+from torchloom_core.wire.operations import Prepare
 from torchloom_core.wire.steering import name_of_replica
 
 _CAN_BE_HELD = frozenset({"prepare", "prepared"})

@@ -6,7 +6,8 @@ from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.floor.persistent_table import PersistentTable
 from torchloom_core.live.fleet.desired_knobs import DesiredKnobs
 from torchloom_core.live.fleet.state import FleetState
-from torchloom_core.wire.events import KnobDesired, Launched
+from torchloom_core.wire.decisions import KnobDesired
+from torchloom_core.wire.events import Launched
 from torchloom_core.wire.messages import Hello
 
 AT_WORK = frozenset({"joining", "training", "paused", "draining"})

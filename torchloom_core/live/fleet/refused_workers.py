@@ -3,7 +3,7 @@
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.live.fleet.state import FleetState
 from torchloom_core.wire import notices
-from torchloom_core.wire.events import Output
+from torchloom_core.wire.decisions import Output
 from torchloom_core.wire.messages import Hello
 
 _EVERY_NS = 60 * SECOND_NS

@@ -13,8 +13,9 @@ import msgspec
 
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.live.fleet.state import FleetState
-from torchloom_core.wire.events import Notice, Output, PauseChanged
-from torchloom_core.wire.messages import Ack, Exit, Hello, Note
+from torchloom_core.wire.commands import Ack
+from torchloom_core.wire.decisions import Notice, Output, PauseChanged
+from torchloom_core.wire.messages import Exit, Hello, Note
 
 PAUSE_OVER = "pause_over"
 """Kind of the note with which a worker reports that its pause ended by itself."""

@@ -24,25 +24,21 @@ from torchloom_core.live.fleet.rings import Rings
 from torchloom_core.live.fleet.sample_stretch import SampleStretch
 from torchloom_core.live.fleet.sample_table import SampleTable
 from torchloom_core.wire import notices
+from torchloom_core.wire.decisions import Notice
 from torchloom_core.wire.endings import in_a_word
-from torchloom_core.wire.events import Fault, Forecast, NodeFault, Notice
-from torchloom_core.wire.limits import MAX_WORKERS
+from torchloom_core.wire.events import Fault, Forecast, NodeFault
+from torchloom_core.wire.limits import MAX_WORKERS, KnobValue
 from torchloom_core.wire.links import Link, Measured
-from torchloom_core.wire.messages import (
+from torchloom_core.wire.messages import Exit, Hello, KnobSpec, Note, Telemetry
+from torchloom_core.wire.operations import (
     Drain,
-    Exit,
-    Hello,
     Join,
-    KnobSpec,
-    KnobValue,
-    Note,
     Operation,
     Pause,
     Probe,
     Resume,
     SetKnob,
     SetKnobs,
-    Telemetry,
     done_by,
 )
 from torchloom_core.wire.steering import LighthouseView

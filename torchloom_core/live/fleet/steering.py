@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from torchloom_core.floor.clock import SECOND_NS
-from torchloom_core.wire.events import Notice, Output
+from torchloom_core.wire.decisions import Notice, Output
 from torchloom_core.wire.steering import (
     Act,
     Expect,

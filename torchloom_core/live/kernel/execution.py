@@ -15,18 +15,11 @@ from torchloom_core.floor.persistent_table import PersistentTable
 from torchloom_core.live.kernel.actions.kinds import kind_of
 from torchloom_core.live.kernel.actions.run import PAUSING, Run
 from torchloom_core.wire.actions import Action, ChangeKnob
-from torchloom_core.wire.events import Issue, Outcome, Output, Verdict
-from torchloom_core.wire.messages import (
-    RECONCILE,
-    Command,
-    Drain,
-    FencedChange,
-    Hello,
-    Join,
-    KnobValues,
-    Prepare,
-    Withdraw,
-)
+from torchloom_core.wire.commands import RECONCILE, Command
+from torchloom_core.wire.decisions import Issue, Outcome, Output, Verdict
+from torchloom_core.wire.limits import KnobValues
+from torchloom_core.wire.messages import Hello
+from torchloom_core.wire.operations import Drain, FencedChange, Join, Prepare, Withdraw
 from torchloom_core.wire.plans import Plan, Stage, Stopped, begun_by, called_off, missed_text
 
 WITHDRAWAL = "withdrawn"

@@ -34,43 +34,33 @@ from torchloom_core.live.kernel.plugins.host import ActivePlugins, PolicyHost
 from torchloom_core.live.kernel.run_end import RunEnd
 from torchloom_core.wire import notices
 from torchloom_core.wire.actions import Action, ChangeKnobs
-from torchloom_core.wire.events import (
-    Backlog,
-    Control,
+from torchloom_core.wire.commands import RECONCILE, Ack, AckStatus, Command
+from torchloom_core.wire.decisions import (
     CordonOver,
-    DeliveryStatus,
-    Forecast,
-    Input,
     KnobDesired,
-    NodeFault,
     Outcome,
     Output,
     PolicyFailed,
-    PredictorFailed,
     Proposal,
     Proposed,
+    Reply,
+    Verdict,
+)
+from torchloom_core.wire.events import (
+    Backlog,
+    Control,
+    DeliveryStatus,
+    Forecast,
+    Input,
+    NodeFault,
+    PredictorFailed,
     RecordingGap,
     Recovered,
-    Reply,
     Tick,
-    Verdict,
     Withheld,
 )
-from torchloom_core.wire.messages import (
-    RECONCILE,
-    Ack,
-    AckStatus,
-    Command,
-    Drain,
-    Exit,
-    Hello,
-    Note,
-    Pause,
-    Probe,
-    SetKnob,
-    Telemetry,
-    done_by,
-)
+from torchloom_core.wire.messages import Exit, Hello, Note, Telemetry
+from torchloom_core.wire.operations import Drain, Pause, Probe, SetKnob, done_by
 from torchloom_core.wire.plans import ACTIONS_STOPPED
 from torchloom_core.wire.requests import (
     GUARD,

@@ -4,9 +4,10 @@ from torchloom_core.live.fleet.launches import AT_WORK
 from torchloom_core.live.kernel.actions.run import Run
 from torchloom_core.live.kernel.execution import Execution
 from torchloom_core.wire import notices
+from torchloom_core.wire.decisions import Output
 from torchloom_core.wire.endings import is_own_end
-from torchloom_core.wire.events import Output
-from torchloom_core.wire.messages import Drain, Exit
+from torchloom_core.wire.messages import Exit
+from torchloom_core.wire.operations import Drain
 
 _CAUSE = "run_over"
 

@@ -36,15 +36,12 @@ from typing import NamedTuple
 
 from torchloom_core.live.kernel.actions.kinds import kind_of
 from torchloom_core.wire.actions import Action
-from torchloom_core.wire.events import (
+from torchloom_core.wire.commands import Ack
+from torchloom_core.wire.decisions import (
     CommandStatus,
-    DeliveryStatus,
-    Forecast,
     ForecastWanted,
-    Input,
     Issue,
     KnobDesired,
-    NodeFault,
     Notice,
     Outcome,
     Output,
@@ -53,7 +50,8 @@ from torchloom_core.wire.events import (
     Verdict,
     Withdrawal,
 )
-from torchloom_core.wire.messages import Ack, Exit, Hello, Note
+from torchloom_core.wire.events import DeliveryStatus, Forecast, Input, NodeFault
+from torchloom_core.wire.messages import Exit, Hello, Note
 from torchloom_core.wire.requests import Approve, Deny, Propose, Request
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from torchloom_core.live.trajectory.pieces import Pieces
 from torchloom_core.wire.knobs import shown
-from torchloom_core.wire.messages import Rehearse
+from torchloom_core.wire.operations import Rehearse
 from torchloom_core.wire.preview import (
     FEWEST_PAIRS,
     MOST_STEPS,

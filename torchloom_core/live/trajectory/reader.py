@@ -30,7 +30,8 @@ from torchloom_core.live.trajectory.layout import (
 from torchloom_core.live.trajectory.parts import whole_bytes
 from torchloom_core.wire.capabilities import json_decoder
 from torchloom_core.wire.codec import UNREADABLE
-from torchloom_core.wire.events import Input, PolicyFailed, RecordingGap
+from torchloom_core.wire.decisions import PolicyFailed
+from torchloom_core.wire.events import Input, RecordingGap
 from torchloom_core.wire.messages import Telemetry
 
 _line_decoder = msgspec.json.Decoder(Line)

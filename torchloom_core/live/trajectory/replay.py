@@ -9,7 +9,8 @@ import msgspec
 from torchloom_core.live.trajectory.earlier_names import decision_of
 from torchloom_core.live.trajectory.reader import EpochRecord
 from torchloom_core.wire.codec import encode
-from torchloom_core.wire.events import Input, Output, RecordingGap, Verdict
+from torchloom_core.wire.decisions import Output, Verdict
+from torchloom_core.wire.events import Input, RecordingGap
 from torchloom_core.wire.messages import Telemetry
 
 

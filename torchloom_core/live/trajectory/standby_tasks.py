@@ -11,7 +11,7 @@ from torchloom_core.live.trajectory.layout import Line
 from torchloom_core.live.trajectory.pieces import Pieces
 from torchloom_core.live.trajectory.reader import read_epochs
 from torchloom_core.wire.codec import UNREADABLE
-from torchloom_core.wire.events import CommandStatus
+from torchloom_core.wire.decisions import CommandStatus
 from torchloom_core.wire.messages import Note
 from torchloom_core.wire.standby_task import PieceNote
 

@@ -17,7 +17,8 @@ from torchloom_core.live.trajectory.layout import META, Line, Meta, epoch_folder
 from torchloom_core.live.trajectory.links import links_of
 from torchloom_core.live.trajectory.parts import PartWriter, repair, sync_folder
 from torchloom_core.wire.codec import encode
-from torchloom_core.wire.events import Input, Output, RecordingGap
+from torchloom_core.wire.decisions import Output
+from torchloom_core.wire.events import Input, RecordingGap
 from torchloom_core.wire.messages import Telemetry
 
 PART_BYTES = 64 << 20

@@ -35,7 +35,8 @@ from torchloom_core.live.transport.report_feed import ReportFeed
 from torchloom_core.live.transport.state_bucket import EPOCH_KEY, Left, StateBucket
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import decode_join_request, encode
-from torchloom_core.wire.messages import Command, JoinReply, JoinRequest, PauseState, RollCall
+from torchloom_core.wire.commands import Command
+from torchloom_core.wire.messages import JoinReply, JoinRequest, PauseState, RollCall
 from torchloom_core.wire.steering import Steer
 
 _log = logging.getLogger(__name__)

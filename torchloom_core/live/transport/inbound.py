@@ -18,7 +18,8 @@ from torchloom_core.wire.codec import (
     decode_json,
     decode_telemetry,
 )
-from torchloom_core.wire.messages import Ack, Hello, Telemetry, WorkerEvent
+from torchloom_core.wire.commands import Ack
+from torchloom_core.wire.messages import Hello, Telemetry, WorkerEvent
 from torchloom_core.wire.steering import LighthouseView
 
 _log = logging.getLogger(__name__)

@@ -38,24 +38,19 @@ from torchloom_core.live.weaver.recovery import same_input
 from torchloom_core.live.weaver.report_watch import ReportWatch
 from torchloom_core.live.weaver.status import describe, describe_knobs
 from torchloom_core.live.weaver.worker_clocks import WorkerClocks
-from torchloom_core.wire.events import (
-    Control,
+from torchloom_core.wire.decisions import (
     CordonOver,
     ForecastWanted,
-    Input,
     InputFailed,
     Notice,
     Outcome,
     Output,
     PauseChanged,
     PolicyFailed,
-    RecordingGap,
-    Recovered,
     Reply,
-    Tick,
     Verdict,
-    Withheld,
 )
+from torchloom_core.wire.events import Control, Input, RecordingGap, Recovered, Tick, Withheld
 from torchloom_core.wire.messages import (
     Hello,
     JoinReply,

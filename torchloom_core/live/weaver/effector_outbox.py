@@ -12,7 +12,8 @@ from torchloom_core.interface.effector import ActiveEffector, Delivery
 from torchloom_core.interface.foreign import one_line
 from torchloom_core.live.trajectory.summaries import summarise
 from torchloom_core.live.weaver.own_thread import in_own_thread
-from torchloom_core.wire.events import DeliveryResult, DeliveryStatus, Output
+from torchloom_core.wire.decisions import Output
+from torchloom_core.wire.events import DeliveryResult, DeliveryStatus
 
 _MOST_WAITING = 1000
 _ATTEMPT_S = 10.0

@@ -8,7 +8,8 @@ from torchloom_core.interface.effector import ActiveEffector
 from torchloom_core.live.transport import NatsBus
 from torchloom_core.live.weaver.effector_outbox import EffectorOutbox
 from torchloom_core.live.weaver.outbox import Outbox
-from torchloom_core.wire.events import DeliveryStatus, Output
+from torchloom_core.wire.decisions import Output
+from torchloom_core.wire.events import DeliveryStatus
 from torchloom_core.wire.steering import Steer
 
 

@@ -17,7 +17,7 @@ from torchloom_core.floor.errors import MessageError
 from torchloom_core.live.trajectory.summaries import summarise
 from torchloom_core.wire import codec
 from torchloom_core.wire.actions import Action
-from torchloom_core.wire.events import Reply
+from torchloom_core.wire.decisions import Reply
 from torchloom_core.wire.limits import MAX_TEXT, Id, SessionName
 from torchloom_core.wire.operator import (
     Annotation,

@@ -17,8 +17,9 @@ from torchloom_core.floor.errors import BrokerError, RefusedByBrokerError
 from torchloom_core.floor.persistent_table import Changes
 from torchloom_core.live.transport import NatsBus
 from torchloom_core.wire import codec
-from torchloom_core.wire.events import Issue, Notice, Output, Withdrawal
-from torchloom_core.wire.messages import CALLED_AT_ONCE, Command
+from torchloom_core.wire.commands import Command
+from torchloom_core.wire.decisions import Issue, Notice, Output, Withdrawal
+from torchloom_core.wire.messages import CALLED_AT_ONCE
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,8 @@ from torchloom_core.interface.api import Predictor
 from torchloom_core.interface.forecasting import run_predictor
 from torchloom_core.interface.view import FleetView
 from torchloom_core.live.weaver.own_thread import in_own_thread
-from torchloom_core.wire.events import Forecast, ForecastWanted, PredictorFailed
+from torchloom_core.wire.decisions import ForecastWanted
+from torchloom_core.wire.events import Forecast, PredictorFailed
 
 _PATIENCE_S = 60.0
 

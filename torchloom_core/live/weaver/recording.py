@@ -12,7 +12,8 @@ from torchloom_core.floor.clock import SECOND_NS, Clock, moment_text
 from torchloom_core.floor.files import has_room
 from torchloom_core.live.trajectory.writer import TrajectoryWriter
 from torchloom_core.wire import notices
-from torchloom_core.wire.events import Notice, RecordingGap
+from torchloom_core.wire.decisions import Notice
+from torchloom_core.wire.events import RecordingGap
 
 log = logging.getLogger(__name__)
 

@@ -20,24 +20,20 @@ from torchloom_core.live.trajectory.reader import EpochRecord, Recorded
 from torchloom_core.live.weaver.outbox import AT_KEY, At
 from torchloom_core.wire.capabilities import from_json, json_decoder
 from torchloom_core.wire.codec import UNREADABLE, encode
-from torchloom_core.wire.events import (
-    Answered,
+from torchloom_core.wire.commands import FINAL_STATUSES, Command
+from torchloom_core.wire.decisions import (
     CommandStatus,
-    Control,
     CordonOver,
-    Fault,
     InputFailed,
     Issue,
     KnobDesired,
-    Launched,
     Outcome,
     Output,
-    Recovered,
     Verdict,
     Withdrawal,
 )
+from torchloom_core.wire.events import Answered, Control, Fault, Launched, Recovered
 from torchloom_core.wire.links import Link
-from torchloom_core.wire.messages import FINAL_STATUSES, Command
 from torchloom_core.wire.plans import (
     ACTIONS_STOPPED,
     WITHDRAWN,

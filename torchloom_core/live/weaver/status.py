@@ -20,8 +20,9 @@ from torchloom_core.live.kernel.kernel import Kernel
 from torchloom_core.live.kernel.plugins.host import ActivePlugins
 from torchloom_core.live.trajectory.summaries import summarise
 from torchloom_core.wire.actions import name_of
-from torchloom_core.wire.events import PolicyFailed, PredictorFailed
-from torchloom_core.wire.messages import KnobValue
+from torchloom_core.wire.decisions import PolicyFailed
+from torchloom_core.wire.events import PredictorFailed
+from torchloom_core.wire.limits import KnobValue
 from torchloom_core.wire.operator import (
     AtRisk,
     CrashLoop,

@@ -10,7 +10,8 @@ from collections.abc import Callable
 import msgspec
 
 from torchloom_core.floor.clock import SECOND_NS
-from torchloom_core.wire.messages import Command, Hello
+from torchloom_core.wire.commands import Command
+from torchloom_core.wire.messages import Hello
 
 _APART_NS = 5 * SECOND_NS
 """A smaller difference is ignored: deadlines are longer."""

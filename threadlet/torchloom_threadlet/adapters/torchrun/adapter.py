@@ -10,7 +10,7 @@ import msgspec
 import torch
 import torch.distributed as dist
 
-from torchloom_core.wire.messages import Drain
+from torchloom_core.wire.operations import Drain
 from torchloom_threadlet.adapters.adapter import Adapter, Diverged
 from torchloom_threadlet.adapters.torchrun.ballots import Ballots, Outcome
 from torchloom_threadlet.cleaning import whole

@@ -4,8 +4,9 @@ import asyncio
 import time
 from collections.abc import Callable
 
+from torchloom_core.wire.commands import Ack, Command
 from torchloom_core.wire.links import measured_text
-from torchloom_core.wire.messages import Ack, Command, Probe
+from torchloom_core.wire.operations import Probe
 from torchloom_threadlet.sidecar.probing.sender import ProbeFailedError, measure
 from torchloom_threadlet.sidecar.publisher import Publisher
 from torchloom_threadlet.trainer.command_inbox import CommandInbox

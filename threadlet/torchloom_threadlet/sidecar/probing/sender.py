@@ -7,7 +7,7 @@ import statistics
 import time
 
 from torchloom_core.wire.links import Measured, ProbeAddress
-from torchloom_core.wire.messages import Probe
+from torchloom_core.wire.operations import Probe
 from torchloom_threadlet.sidecar.probing.protocol import (
     BURST_BYTES,
     GREETING,

@@ -23,19 +23,11 @@ from torchloom_core.lab.simulate.links import Links
 from torchloom_core.live.fleet.sample_table import SampleTable
 from torchloom_core.live.kernel.actions.kinds import kind_of
 from torchloom_core.wire.actions import Action
-from torchloom_core.wire.events import Verdict
+from torchloom_core.wire.commands import Ack, AckStatus, Command
+from torchloom_core.wire.decisions import Verdict
 from torchloom_core.wire.links import Measured, ProbeAddress, measured_text
-from torchloom_core.wire.messages import (
-    Ack,
-    AckStatus,
-    Command,
-    FencedChange,
-    Hello,
-    KnobSpec,
-    Probe,
-    SetKnobs,
-    Withdraw,
-)
+from torchloom_core.wire.messages import Hello, KnobSpec
+from torchloom_core.wire.operations import FencedChange, Probe, SetKnobs, Withdraw
 
 COMPRESSION = "compression"
 _INCARNATION = 1

@@ -20,8 +20,8 @@ from torchloom_core.lab.simulate.scenario import JobSpec
 from torchloom_core.live.fleet.sample_table import SampleTable
 from torchloom_core.live.kernel.actions.kinds import kind_of, target_of
 from torchloom_core.wire.actions import Action, name_of
-from torchloom_core.wire.events import Verdict
-from torchloom_core.wire.messages import Ack, Command
+from torchloom_core.wire.commands import Ack, Command
+from torchloom_core.wire.decisions import Verdict
 
 
 class SimulatedFleet:

@@ -16,17 +16,10 @@ from torchloom_core.lab.simulate.model import INTERVAL_KNOB, FleetModel
 from torchloom_core.lab.simulate.records import FleetEvent, Member
 from torchloom_core.live.fleet.sample_table import SampleTable
 from torchloom_core.wire.actions import name_of
-from torchloom_core.wire.events import Verdict
-from torchloom_core.wire.messages import (
-    RECONCILE,
-    Ack,
-    AckStatus,
-    Command,
-    Exit,
-    Hello,
-    Operation,
-    WorkerState,
-)
+from torchloom_core.wire.commands import RECONCILE, Ack, AckStatus, Command
+from torchloom_core.wire.decisions import Verdict
+from torchloom_core.wire.messages import Exit, Hello, WorkerState
+from torchloom_core.wire.operations import Operation
 
 ACTUATORS = ("drain", "pause", "resume", "set_knob", "checkpoint", "join")
 """The verbs that every worker supports."""

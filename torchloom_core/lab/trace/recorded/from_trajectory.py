@@ -20,7 +20,7 @@ from torchloom_core.lab.trace.recorded.recorded_rows import RecordedRows
 from torchloom_core.live.trajectory.reader import EpochRecord, read_epochs
 from torchloom_core.wire.capabilities import json_decoder
 from torchloom_core.wire.codec import UNREADABLE, encode
-from torchloom_core.wire.events import Output
+from torchloom_core.wire.decisions import Output
 from torchloom_core.wire.messages import Telemetry
 
 _VALUES_AT_ONCE = 1 << 20

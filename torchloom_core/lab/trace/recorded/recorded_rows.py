@@ -18,7 +18,8 @@ from torchloom_core.lab.trace.bundle.schema import (
     Row,
 )
 from torchloom_core.wire.actions import Action, name_of
-from torchloom_core.wire.events import Input, NodeFault, Notice, Outcome, Output, Verdict
+from torchloom_core.wire.decisions import Notice, Outcome, Output, Verdict
+from torchloom_core.wire.events import Input, NodeFault
 from torchloom_core.wire.messages import Exit, Hello, Note
 
 _NODE, _WORKER = "node", "worker"

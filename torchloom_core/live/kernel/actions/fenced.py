@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from torchloom_core.floor.suggest import listed
 from torchloom_core.live.kernel.actions.kind import Stages
 from torchloom_core.live.kernel.actions.run import NAMED, Run
-from torchloom_core.wire.messages import Drain, FencedChange, Pause, Rewind, SetKnobs
+from torchloom_core.wire.operations import Drain, FencedChange, Pause, Rewind, SetKnobs
 
 
 def fenced_stages(

@@ -11,8 +11,9 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 from torchloom_core.live.fleet.cordons import Cordons
 from torchloom_core.live.kernel.actions.run import Run
 from torchloom_core.wire.actions import Action, name_of, plain_summary
-from torchloom_core.wire.events import Output
-from torchloom_core.wire.messages import Command, Operation
+from torchloom_core.wire.commands import Command
+from torchloom_core.wire.decisions import Output
+from torchloom_core.wire.operations import Operation
 from torchloom_core.wire.plans import Plan, Stage, missed_text
 
 A = TypeVar("A", bound=Action)

@@ -13,9 +13,11 @@ from torchloom_core.live.fleet.launches import Launches
 from torchloom_core.live.fleet.run_pause import RunPause
 from torchloom_core.live.fleet.state import FleetState
 from torchloom_core.live.fleet.steering import Steering
-from torchloom_core.wire.events import Notice, Output
+from torchloom_core.wire.decisions import Notice, Output
 from torchloom_core.wire.knobs import find_spec
-from torchloom_core.wire.messages import KnobSpec, KnobValue, Operation, WriteLog
+from torchloom_core.wire.limits import KnobValue
+from torchloom_core.wire.messages import KnobSpec
+from torchloom_core.wire.operations import Operation, WriteLog
 from torchloom_core.wire.plans import Stage
 
 NAMED = 3

@@ -18,7 +18,7 @@ from torchloom_core.live.kernel.arbiter.limits import (
     Situation,
 )
 from torchloom_core.wire.actions import name_of
-from torchloom_core.wire.events import Proposed, Verdict
+from torchloom_core.wire.decisions import Proposed, Verdict
 from torchloom_core.wire.plans import Granted
 from torchloom_core.wire.requests import PERSON, UNWEIGHED
 

@@ -13,7 +13,7 @@ from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.live.kernel.actions.kind import GROUP, ActionKind
 from torchloom_core.live.kernel.actions.kinds import find_kind, kind_of
 from torchloom_core.wire.actions import Action, name_of
-from torchloom_core.wire.events import Proposal
+from torchloom_core.wire.decisions import Proposal
 from torchloom_core.wire.plans import Granted
 
 _HOUR_NS = 3600 * SECOND_NS

@@ -12,7 +12,8 @@ from torchloom_core.interface.foreign import home_of, raised_in, shown
 from torchloom_core.interface.needs import PolicyNeed
 from torchloom_core.interface.view import FleetView
 from torchloom_core.live.dispatch.policy_guard import OVERRAN, Guard, PolicyOverran
-from torchloom_core.wire.events import PolicyFailed, PredictorFailed, Proposal, Proposed
+from torchloom_core.wire.decisions import PolicyFailed, Proposal, Proposed
+from torchloom_core.wire.events import PredictorFailed
 from torchloom_core.wire.limits import MAX_TEXT
 
 MAX_PROPOSALS = 10_000

@@ -1,0 +1,206 @@
+"""What a command makes a worker do."""
+
+from typing import ClassVar
+
+import msgspec
+
+from torchloom_core.wire.landscape import LandscapeRequest
+from torchloom_core.wire.limits import (
+    Count,
+    Int64,
+    KnobName,
+    KnobValue,
+    KnobValues,
+    Name,
+    Text,
+)
+from torchloom_core.wire.links import ProbeAddress, ProbeBytes
+from torchloom_core.wire.messages import Groups
+from torchloom_core.wire.preview import PreviewRequest
+
+
+class Operation:
+    """What a command makes a worker do: the base of frozen structs with the tag field ``verb``.
+
+    Those below belong to no capability alone; one of a capability's own is in its package.
+    """
+
+    __slots__ = ()
+    __struct_config__: ClassVar[msgspec.structs.StructConfig]
+
+
+class SetKnob(
+    msgspec.Struct, Operation, frozen=True, kw_only=True, tag_field="verb", tag="set_knob"
+):
+    """Apply ``value`` to the knob at the next step boundary."""
+
+    knob: KnobName
+    value: KnobValue
+
+
+class Checkpoint(
+    msgspec.Struct, Operation, frozen=True, kw_only=True, tag_field="verb", tag="checkpoint"
+):
+    """Save a checkpoint at the next step boundary."""
+
+
+class Drain(msgspec.Struct, Operation, frozen=True, kw_only=True, tag_field="verb", tag="drain"):
+    """Leave the quorum at the next step boundary, then end the training loop."""
+
+
+class Prepare(
+    msgspec.Struct, Operation, frozen=True, kw_only=True, tag_field="verb", tag="prepare"
+):
+    """Create the Manager of a standby that the lighthouse holds back from quorums.
+
+    For a worker with the actuator ``prepare``; afterwards it reports ``prepared``.
+    """
+
+
+class Join(msgspec.Struct, Operation, frozen=True, kw_only=True, tag_field="verb", tag="join"):
+    """Join the quorum and train."""
+
+
+class Pause(msgspec.Struct, Operation, frozen=True, kw_only=True, tag_field="verb", tag="pause"):
+    """Wait at the next step boundary until resumed, while `PauseState` confirms the pause."""
+
+
+class Resume(msgspec.Struct, Operation, frozen=True, kw_only=True, tag_field="verb", tag="resume"):
+    """Continue after a pause."""
+
+
+class Dump(msgspec.Struct, Operation, frozen=True, kw_only=True, tag_field="verb", tag="dump"):
+    """Collect stacks and, where there is one, the Flight Recorder's dump."""
+
+
+class Probe(msgspec.Struct, Operation, frozen=True, kw_only=True, tag_field="verb", tag="probe"):
+    """The sidecar sends ``probe_bytes`` to that of ``receiver`` at ``probe_address``.
+
+    The ack has the result.
+    """
+
+    receiver: Name
+    probe_address: ProbeAddress
+    probe_bytes: ProbeBytes
+
+
+class Survey(
+    LandscapeRequest,
+    Operation,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    tag_field="verb",
+    tag="survey",
+):
+    """Map the loss around the run's newest weights, on a standby; 0 points: end the task.
+
+    The result comes in notes of the kind ``landscape``. Any other command to the standby ends it.
+    """
+
+
+class Rehearse(
+    PreviewRequest,
+    Operation,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    tag_field="verb",
+    tag="rehearse",
+):
+    """Train with a change and without it, on a standby; 0 steps: end the task.
+
+    The result comes in notes of the kind ``preview``. Any other command to the standby ends it.
+
+    Attributes
+    ----------
+    now : dict
+        The desired values of the run, which the control has as well.
+    """
+
+    now: KnobValues = msgspec.field(default_factory=dict)
+
+
+StandbyTask = Survey | Rehearse
+"""The tasks that a standby does while it waits."""
+
+
+class Cut(msgspec.Struct, Operation, frozen=True, kw_only=True, tag_field="verb", tag="cut"):
+    """Shut down the connections to peers of this quorum, but not those of a later one.
+
+    Done at once, without the training thread, which may be blocked in a collective.
+    """
+
+    quorum_id: Count
+
+
+class Terminate(
+    msgspec.Struct, Operation, frozen=True, kw_only=True, tag_field="verb", tag="terminate"
+):
+    """The sidecar ends its trainer's process by SIGKILL, even if it hangs or is stopped.
+
+    Its launcher may restart it.
+    """
+
+
+class SetKnobs(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="set_knobs"):
+    """Apply several values at once: all of them or none."""
+
+    values: KnobValues
+
+
+class Rewind(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="verb", tag="rewind"
+):
+    """Return to the last checkpoint, by the user's function, and skip batches from there."""
+
+    skip: Count = 0
+
+
+class FencedChange(
+    msgspec.Struct,
+    Operation,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    tag_field="verb",
+    tag="fenced_change",
+):
+    """Apply it at the step that all ranks of the run agree on, or never; see docs/fence.md.
+
+    Attributes
+    ----------
+    number : int
+        The number of the change; a later change supersedes an earlier one that is pending.
+    do : Operation
+        The operation, the same for all.
+    groups : tuple of str
+        The groups that apply it; empty: all. The others only take part in the agreement.
+    """
+
+    number: Int64
+    do: SetKnobs | Pause | Drain | Rewind
+    groups: Groups = ()
+
+
+class Withdraw(
+    msgspec.Struct, Operation, frozen=True, kw_only=True, tag_field="verb", tag="withdraw"
+):
+    """Reject the change of this number, and all earlier ones, from now on."""
+
+    number: Int64
+
+
+class WriteLog(
+    msgspec.Struct, Operation, frozen=True, kw_only=True, tag_field="verb", tag="write_log"
+):
+    """Write ``text`` to the trainer's own log, at once."""
+
+    text: Text
+
+
+def done_by(operation: Operation, group: str) -> "Operation | SetKnobs | Rewind | None":
+    """Return the operation that a worker of ``group`` applies; None: it only votes."""
+    if not isinstance(operation, FencedChange):
+        return operation
+    return operation.do if not operation.groups or group in operation.groups else None
