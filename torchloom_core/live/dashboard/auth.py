@@ -40,16 +40,9 @@ _CLOSED = "Open the link that `torchloom dashboard` has printed; each link works
 class Auth:
     """Middleware in front of everything that the dashboard serves, pages and sockets.
 
-    Parameters
-    ----------
-    run : str
-        The run's name: a browser may have the cookies of several runs.
-    hosts : iterable of str
-        The names by which browsers may reach it; an IPv6 address in brackets.
-    secure : bool
-        Whether it is served over TLS: the cookie is then ``Secure``.
-    on_entry : callable
-        Called after a link was used.
+    ``hosts`` are the names by which browsers may reach it, an IPv6 address in brackets. Over TLS
+    (``secure``) the cookie is ``Secure``. ``on_entry`` is called after a link was used. The run's
+    name is in the cookie's: a browser may have the cookies of several runs.
     """
 
     def __init__(

@@ -25,12 +25,8 @@ _log = logging.getLogger(__name__)
 class Backfill:
     """Reads the record whenever results of a standby task may have been missed.
 
-    Parameters
-    ----------
-    root : Path
-        Where a Weaver on this host would have the run's trajectory.
-    *kinds : Pieces
-        The results received so far; replaced by the recorded ones.
+    ``root`` is where a Weaver on this host would have the run's trajectory. ``kinds`` are the
+    results received so far; they are replaced by the recorded ones.
     """
 
     def __init__(self, root: Path, *kinds: Pieces) -> None:

@@ -73,20 +73,8 @@ class _Report(msgspec.Struct, frozen=True):
 class Backtest:
     """Finds the report, and reads it again when there is a newer one.
 
-    Parameters
-    ----------
-    given : Path, optional
-        A report or its folder; unless given, it is the newest in a folder ``NAME-evaluation``
-        beside the config.
-    beside : Path
-        The folder of the config.
-    policies : mapping
-        ``[policies]`` of the config.
-
-    Raises
-    ------
-    DashboardError
-        If ``given`` is no report.
+    Unless a report or its folder is ``given``, it is the newest in a folder ``NAME-evaluation`` in
+    ``beside``, the folder of the config. DashboardError if ``given`` is no report.
     """
 
     def __init__(

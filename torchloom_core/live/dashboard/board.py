@@ -56,31 +56,11 @@ class Place(NamedTuple):
 
 
 class Board:
-    """The state and the newest values of each worker, in columns.
+    """The state and the newest values of each worker, in columns; a row per worker as they came.
 
-    Parameters
-    ----------
-    stale_after_s : float
-        Time without a heartbeat after which a worker that has not ended is unreachable.
-
-    Attributes
-    ----------
-    places : list of Place
-        Of each row, in the order of their first report.
-    metrics : list of str
-        Of each column of values.
-    leaves_out : bool
-        Whether there are more metrics than are stored.
-    version : int
-        Changes whenever a place has changed.
-    strangers : set of str
-        Workers that report and whose hello is unknown.
-    series : dict of str to Downsampled
-        The series of each metric over all workers.
-    time_account : TimeAccount
-        Where the workers' time went.
-    slow : Slow
-        The workers that take longer for a step than their peers.
+    ``version`` changes whenever one of ``places`` has. ``metrics`` are the columns of values, and
+    ``leaves_out`` is whether there are more than are stored. ``strangers`` report and have no known
+    hello. A worker that has not ended is unreachable after ``stale_after_s`` without a heartbeat.
     """
 
     def __init__(self, stale_after_s: float) -> None:

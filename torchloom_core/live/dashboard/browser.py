@@ -56,13 +56,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Browser:
-    """The sending side of one page.
-
-    Parameters
-    ----------
-    session : str
-        The session of the page's requests, added to the name that its user gives.
-    """
+    """The sending side of one page; ``session`` is added to the name that its user gives."""
 
     def __init__(self, socket: WebSocket, state: RunState, session: str) -> None:
         self._socket = socket

@@ -55,10 +55,7 @@ class Downsampled:
     def since(self, t_s: float) -> Floats:
         """Return the points from ``t_s`` on, of the finest resolution that has them all.
 
-        Returns
-        -------
-        array of float
-            ``(points, 4)``: a point's begin, its smallest value, its last median and its largest.
+        ``(points, 4)``: a point's begin, its smallest value, its last median and its largest.
         """
         for resolution in self._resolutions:
             points = resolution.points()

@@ -94,13 +94,7 @@ def extremes_of(values: Floats) -> list[tuple[int, float]]:
 
 
 class Painter:
-    """One channel of one browser: computes the frame that the browser lacks.
-
-    Parameters
-    ----------
-    channel : int
-        ``STATES`` or ``VALUES``.
-    """
+    """One channel (``STATES`` or ``VALUES``) of one browser: makes the frame that it lacks."""
 
     def __init__(self, channel: int) -> None:
         self._channel = channel

@@ -37,10 +37,7 @@ _T = TypeVar("_T")
 
 
 class Live(RunState):
-    """The state of a live run; only reads.
-
-    ``root`` is the run's trajectory, if it is on this host.
-    """
+    """The state of a live run; ``root`` is its trajectory, if it is on this host."""
 
     def __init__(self, client: ControlClient, run: str, stale_after_s: float, root: Path) -> None:
         super().__init__(stale_after_s, "the Weaver has not answered yet", run)

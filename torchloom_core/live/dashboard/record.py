@@ -120,16 +120,10 @@ _Entry = TypeVar("_Entry", Line, Merged)
 
 
 class Record:
-    """The newest stories and lines.
+    """The newest stories and lines; ``version`` is that of the last change.
 
-    Attributes
-    ----------
-    version : int
-        Of the last change.
-    statistics : PolicyStatistics
-        Verdicts and outcomes of each policy, also of stories that are no longer stored.
-    knob_values : dict
-        The present value of each knob that is the same on all workers: what a change starts from.
+    ``statistics`` also count stories that are no longer stored. ``knob_values`` has the value of
+    each knob that is the same on all workers: what a change starts from.
     """
 
     def __init__(self) -> None:

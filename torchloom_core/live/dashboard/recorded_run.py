@@ -26,10 +26,7 @@ class _Tag(msgspec.Struct):
 
 
 class RecordedRun(RunState):
-    """The run of a trajectory.
-
-    It raises as :func:`~torchloom_core.live.trajectory.reader.read_epochs`.
-    """
+    """The run of a trajectory; raises as ``read_epochs``."""
 
     is_recorded = True
 
@@ -46,13 +43,7 @@ class RecordedRun(RunState):
         return self._now_s
 
     async def follow(self) -> None:
-        """Read all of it, then wait for ever: a record does not change.
-
-        Raises
-        ------
-        StateError
-            If a record is damaged.
-        """
+        """Read all of it, then wait for ever; StateError if it is damaged."""
         for epoch_record in self._epochs:
             await self._read(epoch_record)
         end = moment_text(round(self._now_s) * SECOND_NS)

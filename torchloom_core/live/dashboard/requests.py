@@ -58,10 +58,7 @@ class PageRequests:
     async def forward(self, verb: str, data: bytes, session: str) -> Answer:
         """Return the Weaver's answer, or the reason for a refusal.
 
-        Parameters
-        ----------
-        session : str
-            The browser's own session: a page cannot use another one.
+        ``session`` is the browser's own: a page cannot use another one.
         """
         if verb not in VERBS:
             return Answer(ok=False, text=f"need one of the page's verbs, was {verb[:64]!r}")

@@ -23,24 +23,9 @@ _COMMAND_STATUS = str(CommandStatus.__struct_config__.tag)
 class RunState:
     """The state of a run.
 
-    Attributes
-    ----------
-    status : Status, optional
-        The Weaver's last status, without the workers.
-    knobs : list of dict
-        A row for each knob: its range, its desired value and its present values.
-    knobs_version : int
-        Changes whenever ``knobs`` does.
-    backtest : dict
-        What :meth:`torchloom_core.live.dashboard.backtest.Backtest.shown` returns.
-    run : str
-        Its name.
-    started_s : float
-        When the run's record began, seconds since the epoch; 0 if that is unknown.
-    is_recorded : bool
-        Whether it is a recorded run.
-    trouble : str
-        Why the Weaver does not answer at the moment; empty while it does.
+    ``status`` is the Weaver's last, without the workers; ``trouble`` is why it does not answer at
+    the moment. ``knobs_version`` changes whenever ``knobs`` do. ``started_s`` is when the record
+    began, seconds since the epoch, 0 if unknown.
     """
 
     is_recorded = False

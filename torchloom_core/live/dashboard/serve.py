@@ -41,21 +41,9 @@ async def serve(
 ) -> None:
     """Serve a live run until SIGINT or SIGTERM.
 
-    Parameters
-    ----------
-    url, creds
-        The run's broker, and the credentials that decide what the pages may do.
-    backtest : Backtest
-        The expected gains of the policies.
-    ready : callable
-        Called with the link that opens the page, and with a new one whenever it was used.
-
-    Raises
-    ------
-    DashboardError
-        If it cannot listen, or not by TLS with these files.
-    BrokerError
-        If the broker cannot be reached.
+    ``creds`` decide what the pages may do. ``ready`` is called with the link that opens the page,
+    and with a new one whenever it was used. DashboardError if it cannot listen, or not by TLS with
+    the files of the config; BrokerError if the broker cannot be reached.
     """
     with _listener(config.dashboard) as found:
         client = await ControlClient.connect(url, config.run.name, creds)
@@ -70,21 +58,9 @@ async def serve(
 
 
 async def serve_recorded(config: Config, root: Path, backtest: Backtest, ready: Ready) -> None:
-    """Serve a recorded run until SIGINT or SIGTERM.
+    """Serve the recorded run whose trajectory is ``root``, as :func:`serve` does a live one.
 
-    Parameters
-    ----------
-    root : Path
-        Its trajectory.
-    backtest, ready
-        As of :func:`serve`.
-
-    Raises
-    ------
-    DashboardError
-        As :func:`serve`.
-    StateError
-        If there is no trajectory, or it cannot be read.
+    StateError if there is no trajectory, or it cannot be read.
     """
     recorded = RecordedRun(root, config.weaver.stale_after_s)
     with _listener(config.dashboard) as found:

@@ -27,16 +27,8 @@ _LONGEST_COOKIE = 200
 class SessionKeys:
     """Tokens, each valid once, and cookies that outlive the dashboard's process.
 
-    Parameters
-    ----------
-    folder : Path
-        Where the key that signs cookies is stored; it is created if missing. Two dashboards of
-        one folder accept each other's cookies.
-
-    Raises
-    ------
-    StateError
-        If the key cannot be read or written.
+    The key that signs cookies is stored in ``folder``: two dashboards of one folder accept each
+    other's cookies. StateError if it cannot be read or written.
     """
 
     def __init__(self, folder: Path, now_s: Callable[[], float] = time.time) -> None:

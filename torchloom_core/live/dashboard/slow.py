@@ -32,16 +32,8 @@ _NAMED = 3
 class Slow:
     """Records which ranks are slow: above the threshold for a while, and not yet below for longer.
 
-    Attributes
-    ----------
-    ratio : float
-        A rank is slow above this many times the median.
-    metric : str
-        The metric that is compared.
-    time_s : numpy.ndarray
-        Each rank's newest value of it, NaN where there is none to compare.
-    median_s : float
-        Their median, NaN below three values.
+    A rank is slow above ``ratio`` times ``median_s``, the median of ``time_s``, each rank's newest
+    value of ``metric``: NaN where there is none to compare, or for the median below three.
     """
 
     def __init__(self) -> None:

@@ -56,13 +56,9 @@ _MOST_REACHED = 4096
 class TimeAccount:
     """Rank-seconds by kind.
 
-    Attributes
-    ----------
-    shares : dict
-        ``since_s``, when the account began, seconds since the epoch, and the rank-seconds of each
-        of ``KINDS``; empty before the first update.
-    run_step : int
-        The median of the last finished steps of the working ranks; -1 before the first.
+    ``shares`` has ``since_s``, the begin in seconds since the epoch, and the rank-seconds of each
+    of ``KINDS``; it is empty before the first update. ``run_step`` is the median of the last
+    finished steps of the working ranks, -1 before the first.
     """
 
     def __init__(self, states: tuple[str, ...]) -> None:

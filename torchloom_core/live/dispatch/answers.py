@@ -23,13 +23,7 @@ def answer_to(request: Request, outputs: Sequence[Output], under_way: Container[
 
 
 class Answers:
-    """The last answers to requests that have an id of their sender.
-
-    Attributes
-    ----------
-    table : PersistentTable of Answered
-        By the sender's id.
-    """
+    """The last answers to requests that have an id of their sender; ``table`` is by that id."""
 
     def __init__(self) -> None:
         self._numbered = 0

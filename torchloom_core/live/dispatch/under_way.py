@@ -21,14 +21,10 @@ _FATES: dict[str, Any] = {"rejected": "refused", "failed": "failed"}
 
 
 class UnderWay:
-    """The plans under way, and their targets.
+    """The plans under way, by the verdict that granted them, and their targets.
 
-    Attributes
-    ----------
-    table : PersistentTable of Plan
-        By the verdict that granted them.
-    waiting : dict of str to None
-        Verdicts of the plans that wait for a standby to train or for their turn, in order.
+    ``waiting`` has the verdicts of those that wait for a standby to train or for their turn, in
+    order.
     """
 
     def __init__(self) -> None:

@@ -19,10 +19,7 @@ FarEnd = tuple[str, int]
 
 
 def far_ends() -> frozenset[FarEnd] | None:
-    """Return remote host and port of every connection of this process.
-
-    None if they cannot be listed now, such as without a free file descriptor.
-    """
+    """Return remote host and port of every connection of this process; None if that is unknown."""
     try:
         connections = psutil.Process().net_connections("tcp")
     except (OSError, psutil.Error):

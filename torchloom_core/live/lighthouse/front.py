@@ -29,13 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 def listeners(host: str, port: int) -> list[socket.socket]:
-    """Return sockets that listen on every address of the host, all on one port.
-
-    Raises
-    ------
-    OSError
-        If one of them cannot.
-    """
+    """Return sockets that listen on every address of the host, on one port; or raise OSError."""
     found: list[socket.socket] = []
     try:
         addresses = _addresses(host)
@@ -60,13 +54,7 @@ def _addresses(host: str) -> list[str]:
 
 
 class Front:
-    """Passes connections on, and knows the client of each.
-
-    Parameters
-    ----------
-    grpc_port, http_port : int
-        The ports of the two servers, on loopback.
-    """
+    """Passes connections on to the two servers' ports on loopback, and knows the client of each."""
 
     def __init__(self, grpc_port: int, http_port: int) -> None:
         self._grpc_port = grpc_port

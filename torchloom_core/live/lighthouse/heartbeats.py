@@ -16,16 +16,8 @@ from torchloom_core.live.lighthouse.quorum import Electorate
 class Heartbeats:
     """The heartbeat calls of all groups.
 
-    Parameters
-    ----------
-    electorate : Electorate
-        Gets the heartbeats.
-    hold_s : float
-        Delay of an answer, seconds; 0: none, and the end of a sender is not detected.
-    now_s : callable
-        The time.
-    ended : callable
-        Called with the replica id of a group that has ended.
+    An answer is delayed by ``hold_s``; with 0 the end of a sender is not detected. ``ended`` is
+    called with the replica id of a group that has ended.
     """
 
     def __init__(

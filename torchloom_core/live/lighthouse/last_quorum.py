@@ -14,15 +14,7 @@ for requests before members without one count as answered."""
 
 
 class LastQuorum:
-    """The last quorum of the previous process, until this one forms a quorum.
-
-    Parameters
-    ----------
-    members : iterable of str
-        Their replica ids.
-    requests : iterable of Member
-        Their requests; empty if unknown.
-    """
+    """The previous process's last quorum, until this one forms one; no ``requests`` if unknown."""
 
     def __init__(self, members: Iterable[str], requests: Iterable[Member]) -> None:
         self._members = frozenset(members)

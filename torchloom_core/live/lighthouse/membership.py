@@ -41,15 +41,9 @@ class Quorum(NamedTuple):
 class SavedState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The state that a lighthouse leaves to its next process.
 
-    Attributes
-    ----------
-    members : tuple of str, optional
-        The members of the last quorum; None before the first.
-    aside, held, order : tuple of str
-        Set by steering, see :mod:`torchloom_core.wire.steering`.
-    is_reordered : bool
-        Whether the order has changed since the last quorum: the next gets a new id, so that all
-        members reconfigure their process groups.
+    ``members`` of the last quorum are None before the first; ``aside``, ``held`` and ``order`` were
+    set by steering. ``is_reordered``: the order has changed since the last quorum, so the next gets
+    a new id, and all members reconfigure their process groups.
     """
 
     quorum_id: Count

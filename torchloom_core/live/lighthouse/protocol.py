@@ -61,35 +61,17 @@ MESSAGES = _classes()
 
 
 def decode_heartbeat(data: bytes) -> str:
-    """Return the replica id in a heartbeat.
-
-    Raises
-    ------
-    MessageError
-        If it is malformed.
-    """
+    """Return the replica id in a heartbeat; MessageError if it is malformed."""
     return _checked(_parse("LighthouseHeartbeatRequest", data).replica_id)
 
 
 def decode_request(data: bytes) -> Member:
-    """Return the group's request in a quorum call.
-
-    Raises
-    ------
-    MessageError
-        If it is malformed, or has no valid replica id.
-    """
+    """Return the group's request in a quorum call; MessageError if it is malformed."""
     return _member(_parse("LighthouseQuorumRequest", data).requester)
 
 
 def decode_quorum(data: bytes) -> Quorum:
-    """Return the quorum in an answer.
-
-    Raises
-    ------
-    MessageError
-        If it is malformed.
-    """
+    """Return the quorum in an answer; MessageError if it is malformed."""
     quorum = _parse("Quorum", _parse("LighthouseQuorumResponse", data).quorum)
     members = tuple(_member(raw) for raw in quorum.participants)
     return Quorum(quorum.quorum_id, members, frozenset(m.replica_id for m in members))

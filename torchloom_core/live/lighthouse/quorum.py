@@ -34,27 +34,11 @@ _SILENT_S = 0.3
 class Electorate:
     """The replica groups that a lighthouse knows, and the last quorum.
 
-    Parameters
-    ----------
-    saved : SavedState
-        The state of the previous process.
-    requests : iterable of Member
-        The requests of the last quorum's members, if known.
-    lowest_id : int
-        Lowest id of a new quorum: the previous process may have used ids that it could not save.
-
-    Attributes
-    ----------
-    quorum_id : int
-        Of the last quorum.
-    members : frozenset of str, optional
-        Its members; None before the first.
-    heartbeats : dict of str to float
-        Time of each healthy group's last heartbeat, the oldest first.
-    requests : dict of str to Member
-        The groups that wait for a quorum, in the order of their requests.
-    order : tuple of str
-        Names in the order in which they get their ranks; empty: torchft's order.
+    ``saved`` is the state of the previous process, ``requests`` those of the last quorum's members,
+    if known. A new quorum has at least ``lowest_id``: the previous process may have used ids that
+    it could not save. ``members`` are None before the first quorum. ``heartbeats`` has the time of
+    each healthy group's last one, the oldest first, ``requests`` the groups that wait, in order.
+    Ranks follow ``order``, names of replicas; empty: torchft's order.
     """
 
     def __init__(

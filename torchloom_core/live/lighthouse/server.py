@@ -52,26 +52,10 @@ _LONGEST_HOLD_S = 2.0
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The options of a lighthouse; times in seconds.
 
-    Attributes
-    ----------
-    bind, status_bind : str
-        Addresses for Managers and for the page, ``host:port``; no page if the latter is empty.
-    rules : Rules
-        torchft's settings.
-    tick_s : float
-        How often to check whether a quorum can be formed.
-    hold_s : float, optional
-        Delay of the answer to a heartbeat; absent: 2 s or 0.4 of the heartbeat timeout.
-    run : str
-        The training run.
-    state : Path, optional
-        The state file for restarts.
-    standby : bool
-        Wait until the lighthouse that uses this state has ended.
-    expect : tuple of str
-        Replica groups to wait for, if there is no state.
-    url, creds
-        The Weaver's broker; if empty, the Weaver cannot steer.
+    There is no page at an empty ``status_bind``. ``hold_s``, the delay of the answer to a
+    heartbeat, is by default 2 s or 0.4 of the heartbeat timeout. A ``standby`` waits until the
+    lighthouse that uses this state has ended. Without a state it waits for the groups in
+    ``expect``. With an empty ``url`` the Weaver cannot steer.
     """
 
     bind: str
@@ -88,12 +72,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def address(text: str, option: str) -> tuple[str, int]:
-    """Return host and port of ``host:port``; an IPv6 host is in brackets.
-
-    Raises
-    ------
-    LighthouseError
-        If the text is not ``host:port``.
+    """Return host and port of ``host:port``, an IPv6 host in brackets; or raise LighthouseError.
 
     Examples
     --------
@@ -109,12 +88,8 @@ def address(text: str, option: str) -> tuple[str, int]:
 async def serve(settings: Settings, ready: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM, or SIGUSR1 while no group is alive.
 
-    ``ready`` is called with a line that has the URL.
-
-    Raises
-    ------
-    LighthouseError
-        If it cannot listen, or the state cannot be used.
+    ``ready`` is called with a line that has the URL. LighthouseError if it cannot listen, or the
+    state cannot be used.
     """
     hold_s = _hold_s(settings)
     address(settings.bind, "--bind")
@@ -204,12 +179,7 @@ async def listen(
 ) -> int:
     """Serve Managers, and HTTP on the same port, until ``stack`` is closed; return the port.
 
-    ``page`` is another listener for HTTP alone.
-
-    Raises
-    ------
-    LighthouseError
-        If it cannot listen there.
+    ``page`` is another listener for HTTP alone. LighthouseError if it cannot listen at ``bind``.
     """
     try:
         found = listeners(*address(bind, "--bind"))

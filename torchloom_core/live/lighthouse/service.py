@@ -54,27 +54,10 @@ class _Waiter:
 class Service:
     """torchft's ``LighthouseService`` over an electorate.
 
-    Parameters
-    ----------
-    electorate : Electorate
-        Forms the quorums.
-    hold_s : float
-        Delay of the answer to a heartbeat, seconds; 0: none.
-    tick_s : float
-        How often to check whether a quorum can be formed, seconds.
-    state : StateFile, optional
-        Saves the state for the next process.
-
-    Attributes
-    ----------
-    last : Quorum, optional
-        The last one formed by this process, at ``formed_s`` of the monotonic clock.
-    epoch : int
-        Of the last Weaver that steered; saved with the state.
-    on_change : callable
-        Called after each possible change of the view.
-    caller : callable
-        Returns the client of a connection, by gRPC's name for it.
+    ``last`` is the last quorum formed by this process, at ``formed_s`` of the monotonic clock;
+    ``epoch`` that of the last Weaver that steered, saved with the state. ``on_change`` is called
+    after each possible change of the view; ``caller`` returns the client of a connection, by gRPC's
+    name.
     """
 
     def __init__(

@@ -46,15 +46,7 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class StateFile:
-    """The files in which a lighthouse saves its state for the next process.
-
-    Parameters
-    ----------
-    path : Path
-        The state file; its folder is created.
-    run : str
-        The run; a file of another run is refused.
-    """
+    """The files in which a lighthouse saves its state for the next process."""
 
     def __init__(self, path: Path, run: str) -> None:
         self._path = path
@@ -65,10 +57,7 @@ class StateFile:
     async def take(self, *, wait: bool) -> None:
         """Take the lock; with ``wait`` wait until the lighthouse that has it has ended.
 
-        Raises
-        ------
-        LighthouseError
-            If another lighthouse has it and ``wait`` is false, or it cannot be created.
+        LighthouseError if another one has it and ``wait`` is false, or it cannot be created.
         """
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -97,12 +86,8 @@ class StateFile:
     def load(self) -> tuple[SavedState, int] | None:
         """Return the saved state and the Weaver's epoch, or None without a file.
 
-        A damaged file is renamed, and counts as none.
-
-        Raises
-        ------
-        LighthouseError
-            If it is another run's, of a later version, or cannot be read.
+        A damaged file is renamed, and counts as none. LighthouseError if it is another run's, of a
+        later version, or cannot be read.
         """
         if self._path.exists() and not self._path.is_file():  # reading a pipe would block
             raise LighthouseError(f"{self._path}: need a regular file")
@@ -141,25 +126,13 @@ class StateFile:
         return self._encoded(state, epoch) != self._saved
 
     def save(self, state: SavedState, epoch: int) -> None:
-        """Replace the file.
-
-        Raises
-        ------
-        StateError
-            If it cannot be written.
-        """
+        """Replace the file; StateError if it cannot be written."""
         data = self._encoded(state, epoch)
         write_private(self._path, data.decode())
         self._saved = data
 
     def save_reply(self, reply: bytes) -> None:
-        """Save the answer that the members of a quorum are about to get.
-
-        Raises
-        ------
-        StateError
-            If it cannot be written.
-        """
+        """Save the answer that the members of a quorum are about to get; or raise StateError."""
         write_whole(self._last, reply)
 
     def last_reply(self) -> bytes:

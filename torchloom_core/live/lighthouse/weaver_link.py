@@ -34,14 +34,7 @@ _AT_MOST_EVERY_S = 0.02
 class Steering:
     """Carries out steering by the Weaver of the newest epoch, and makes the view.
 
-    Parameters
-    ----------
-    run : str
-        The run whose Weaver may steer.
-    restored : bool
-        Whether this process found the state of a previous one.
-    now_s : callable
-        The monotonic clock.
+    ``restored`` is whether this process found the state of a previous one.
     """
 
     def __init__(

@@ -12,12 +12,8 @@ from torchloom_core.wire.standby_task import Loss
 class Landscape(Pieces):
     """The newest loss landscape so far.
 
-    Attributes
-    ----------
-    line : dict of float to Loss
-        By the share of the update, in the order of arrival.
-    cells : dict of (int, int) to Loss
-        By row and column, in the order of arrival.
+    ``line`` is by the share of the update, ``cells`` by row and column, both in the order of
+    arrival.
     """
 
     kind = LANDSCAPE

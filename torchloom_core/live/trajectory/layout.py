@@ -73,23 +73,11 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
 class Line(msgspec.Struct, frozen=True, kw_only=True):
     """One line of an events file: an input, or one of its outputs.
 
-    Attributes
-    ----------
-    seq : int
-        Number of the input among all inputs of this epoch.
-    n : int
-        0 for the input itself, 1 and up for its outputs.
-    outputs : int
-        Number of the input's outputs: the record is complete once ``n`` reaches it.
-    ts_ns : int
-        Time at which the input was received, nanoseconds since the Unix epoch.
-    kind : str
-        The message's tag.
-    id, cause, worker : str
-        Taken from the message by :func:`~torchloom_core.live.trajectory.links.links_of`; empty if
-        it has none.
-    body : bytes
-        The message as JSON.
+    ``seq`` numbers the inputs of the epoch. ``n`` is 0 for the input itself, 1 and up for its
+    ``outputs``: the record is complete once ``n`` reaches their number. ``ts_ns`` is when the input
+    was received, nanoseconds since the Unix epoch. ``kind`` is the message's tag, ``body`` the
+    message as JSON; ``id``, ``cause`` and ``worker`` are those of
+    :func:`~torchloom_core.live.trajectory.links.links_of`.
     """
 
     seq: Count

@@ -13,22 +13,10 @@ from torchloom_core.wire.standby_task import End, PieceNote
 class Pieces(ABC):
     """The pieces so far of the newest standby task of a kind; several standbys may share it.
 
-    Attributes
-    ----------
-    kind : str
-        Kind of the notes with the pieces.
-    verb : str
-        Verb of the commands that request them.
-    piece : type
-        Type of a decoded piece.
-    version : int
-        Changes with each new piece.
-    restarts : int
-        Changes when earlier pieces no longer count.
-    standby_task : str
-        The verdict that the commands come from, empty before the first piece.
-    commands : dict of str to str
-        The reporting worker, by command.
+    ``kind`` is that of the notes with the pieces, ``verb`` that of the commands that request them,
+    ``piece`` the type of a decoded one. ``version`` changes with each new piece, ``restarts`` when
+    earlier ones no longer count. ``standby_task`` is the verdict that the commands come from, empty
+    before the first piece; ``commands`` has the reporting worker of each command.
     """
 
     kind: ClassVar[str]

@@ -34,15 +34,7 @@ class Point(NamedTuple):
 
 
 class Preview(Pieces):
-    """The newest preview so far.
-
-    Attributes
-    ----------
-    curves : dict of (int, str) to list of Loss
-        By repeat and arm, step by step.
-    judged : Judgement, optional
-        The verdict from the complete pairs.
-    """
+    """The newest preview so far; ``curves`` are by repeat and arm, step by step."""
 
     kind = PREVIEW
     verb = str(Rehearse.__struct_config__.tag)

@@ -197,10 +197,7 @@ def _is_gap_from(seq: int, group: Recorded) -> bool:
 def read_epochs(root: Path) -> list[EpochRecord]:
     """Return the epochs recorded under a run's folder, oldest first.
 
-    Raises
-    ------
-    StateError
-        If there is no such folder, it has no epoch, or a ``meta.json`` in it cannot be read.
+    StateError if there is no such folder, it has no epoch, or a ``meta.json`` in it cannot be read.
     """
     try:
         there = stat.S_ISDIR(root.stat().st_mode)

@@ -52,12 +52,7 @@ def replay(record: EpochRecord, make_kernel: Callable[[EpochRecord], KernelLike]
     """Feed ``record`` to a fresh kernel and compare every output with the recorded one.
 
     A policy's overrun depends on the machine: ``make_kernel`` passes ``record.overruns()`` to the
-    kernel, which repeats them.
-
-    Raises
-    ------
-    StateError
-        If the files are damaged.
+    kernel, which repeats them. StateError if the files are damaged.
     """
     kernel = make_kernel(record)
     inputs = telemetry = outputs = verdicts = 0

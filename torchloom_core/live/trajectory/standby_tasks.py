@@ -33,11 +33,6 @@ class StandbyTasks:
 
     A worker may send a landscape that was not requested. A note that arrives before its command is
     stored until the command is known: the two have different paths.
-
-    Parameters
-    ----------
-    *kinds : Pieces
-        Collects the pieces of each kind.
     """
 
     def __init__(self, *kinds: Pieces) -> None:
@@ -102,11 +97,7 @@ def newest_recorded(root: Path, *kinds: Pieces) -> None:
     """Give each kind the standby task that was started last in a trajectory, if any.
 
     Epochs are read from the newest back to those in which the standby tasks were started.
-
-    Raises
-    ------
-    StateError
-        If it cannot be read.
+    StateError if one cannot be read.
     """
     notes, verbs = {pieces.kind for pieces in kinds}, {pieces.verb for pieces in kinds}
     messages, started = list[Note | CommandStatus](), set[str]()

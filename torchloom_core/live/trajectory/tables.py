@@ -50,12 +50,7 @@ def events(root: Path, *, kind: str | None = None, worker: str | None = None) ->
     """Return the event lines of all epochs, oldest first.
 
     Columns: ``epoch``, then those of :class:`~torchloom_core.live.trajectory.layout.Line`, with
-    ``ts`` as a time and ``body`` as a dict.
-
-    Raises
-    ------
-    StateError
-        If there is no trajectory, or it is damaged.
+    ``ts`` as a time and ``body`` as a dict. StateError if there is no trajectory, or it is damaged.
     """
     import pandas as pd
 
@@ -72,12 +67,7 @@ def telemetry(
     """Return the samples of all epochs: a row per value, columns ts, worker, metric, value.
 
     ``ts`` is the time by the worker's clock. Missing values have no row. Rows are in the order in
-    which the Weaver received them.
-
-    Raises
-    ------
-    StateError
-        If there is no trajectory, or it is damaged.
+    which the Weaver received them. StateError as of :func:`events`.
     """
     tables = [_SAMPLES_SCHEMA.empty_table(), *_samples(root, worker, metric)]
     frame: pd.DataFrame = pa.concat_tables(tables).unify_dictionaries().to_pandas()
@@ -88,11 +78,7 @@ def to_tables(root: Path, out_dir: Path) -> tuple[Path, Path]:
     """Write ``events.parquet`` and ``telemetry.parquet``, and return their paths.
 
     Columns are those of :func:`events`, with ``body`` as JSON text, and of :func:`telemetry`.
-
-    Raises
-    ------
-    StateError
-        If there is no trajectory, it is damaged, or ``out_dir`` cannot be written.
+    StateError as of these, and if ``out_dir`` cannot be written.
     """
     event_path, sample_path = out_dir / "events.parquet", out_dir / "telemetry.parquet"
     lines = _lines(root)

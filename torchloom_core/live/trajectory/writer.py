@@ -36,31 +36,10 @@ class TrajectoryWriter:
     """The record of one epoch: every kernel input, and all of its outputs.
 
     Records are buffered until :meth:`flush`, which has to precede acting on an output. After a
-    failed write recording is paused: the files end with a complete record, and inputs are dropped
-    until :meth:`resume`.
-
-    Parameters
-    ----------
-    root : Path
-        Folder of the run, see :func:`~torchloom_core.live.trajectory.layout.run_folder`.
-    epoch : int
-        The Weaver's epoch; its folder must not exist yet.
-    plugins : mapping of str to str
-        Names and versions of the active plugins.
-    started_ns : int
-        Start of this epoch, nanoseconds since the Unix epoch.
-    part_bytes : int
-        Size at which a file gets a new part.
-
-    Attributes
-    ----------
-    paused : str
-        Why recording is paused, in one line; empty if it is not.
-
-    Raises
-    ------
-    StateError
-        If the folder cannot be written, or has this epoch already.
+    failed write recording is ``paused``, the reason in one line: the files end with a complete
+    record, and inputs are dropped until :meth:`resume`. A file gets a new part at ``part_bytes``;
+    ``plugins`` are the versions of the active ones by name. StateError if the folder cannot be
+    written, or has this epoch already.
     """
 
     def __init__(

@@ -60,12 +60,7 @@ _JOINS = {"per_s": 500.0, "bytes_per_s": 1e6, "rest_s": 40.0}
 class NatsBus:
     """The Weaver's connection to one run; made by :meth:`connect`.
 
-    Attributes
-    ----------
-    owner : Ownership
-        Which Weaver controls the run.
-    unpublished : int
-        Messages that were lost before they were published.
+    ``unpublished`` counts the messages that were lost before they were published.
     """
 
     def __init__(
@@ -109,12 +104,8 @@ class NatsBus:
     ) -> "NatsBus":
         """Connect to the broker, reconnecting without end, and make the streams and the bucket.
 
-        An unreachable broker is an error only after ``patience_s``.
-
-        Raises
-        ------
-        BrokerError
-            If it is unreachable, refuses the credentials, is too old, or has JetStream off.
+        An unreachable broker is an error only after ``patience_s``. BrokerError if it is
+        unreachable, refuses the credentials, is too old, or has JetStream off.
         """
         another = partial(
             Connection.open,
@@ -158,14 +149,9 @@ class NatsBus:
     async def open(self, receive: Receive, malformed: Malformed) -> None:
         """Receive what workers send.
 
-        Parameters
-        ----------
-        receive : callable
-            ``(message, ts_recv_ns)`` for every telemetry batch, event and ack. It must not
-            block. An ack or event is delivered again, to this or the next Weaver, until
-            ``receive`` returns True for it: a repeated one has to be harmless.
-        malformed : callable
-            ``(subject, reason)`` for every dropped message.
+        ``receive(message, ts_recv_ns)`` must not block. An ack or event is delivered again, to this
+        or the next Weaver, until it returns True: a repeated one has to be harmless.
+        ``malformed(subject, reason)`` gets every dropped message.
         """
         self._inlet = Inlet(self._run, self._clock, receive, malformed)
         for feed in (self._reports, self._bulk):
@@ -176,10 +162,7 @@ class NatsBus:
         await self._link.settle()
 
     async def add_workers(self, workers: Sequence[tuple[str, int]]) -> None:
-        """Make the durable consumers from which workers pull their commands; repeatable.
-
-        ``workers`` are pairs of a worker and its incarnation.
-        """
+        """Make the durable consumers from which these incarnations pull commands; repeatable."""
         for start in range(0, len(workers), _AT_ONCE):
             at_once = itertools.starmap(self._streams.add_worker, workers[start : start + _AT_ONCE])
             for error in await asyncio.gather(*at_once, return_exceptions=True):

@@ -71,15 +71,8 @@ class Connection:
     ) -> "Connection":
         """Connect to the server at ``url``, retrying for ``patience_s``.
 
-        Parameters
-        ----------
-        admits : callable, optional
-            ``(subject, bytes)``: whether a message of that size is accepted.
-
-        Raises
-        ------
-        BrokerError
-            If it is unreachable, refuses the credentials, or is too old.
+        ``admits(subject, bytes)`` is whether a message of that size is accepted. BrokerError if the
+        server is unreachable, refuses the credentials, or is too old.
         """
         if creds is not None:
             _check_creds(creds)
@@ -110,15 +103,9 @@ class Connection:
     async def persist(self, what: str, call: Callable[[], Awaitable[_T]]) -> _T:
         """Repeat ``call`` until it succeeds, also during a restart of the broker.
 
-        ``what`` names it in errors. While disconnected nothing is passed to the client, so that
-        its buffer cannot fill up.
-
-        Raises
-        ------
-        BrokerError
-            If it has not succeeded after ``RETRY_S``.
-        RefusedByBrokerError
-            If no retry can succeed.
+        ``what`` names it in errors. While disconnected nothing is passed to the client, so that its
+        buffer cannot fill up. BrokerError if it has not succeeded after ``RETRY_S``,
+        RefusedByBrokerError if no retry can succeed.
         """
         clock = asyncio.get_running_loop()
         deadline = clock.time() + RETRY_S
@@ -140,13 +127,7 @@ class Connection:
         )
 
     async def persist_if_allowed(self, what: str, call: Callable[[], Awaitable[_T]]) -> _T:
-        """Do the same as :meth:`persist`, but fail at once if the server denies permission.
-
-        Raises
-        ------
-        BrokerError
-            If the credentials lack a right, or it has not succeeded after ``RETRY_S``.
-        """
+        """Do the same as :meth:`persist`, but fail at once if the server denies permission."""
         self._denied = asyncio.Event()
         call_task = asyncio.create_task(self.persist(what, call))
         denied = asyncio.create_task(self._denied.wait())
@@ -165,12 +146,8 @@ class Connection:
     async def settle(self) -> None:
         """Return once the server has handled all that was published and subscribed so far.
 
-        Subscriptions are restored after a reconnect.
-
-        Raises
-        ------
-        BrokerError
-            If the server has not answered after ``RETRY_S``.
+        Subscriptions are restored after a reconnect. BrokerError if there is no answer after
+        ``RETRY_S``.
         """
         await self.persist("wait for the server", self._flush)
 

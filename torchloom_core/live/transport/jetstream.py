@@ -77,15 +77,7 @@ class Message(NamedTuple):
 
 
 class JetStream:
-    """The JetStream streams of one run: commands, and reports.
-
-    Attributes
-    ----------
-    context : JetStreamContext
-        nats-py's.
-    copies : int
-        Number of servers that store each stream.
-    """
+    """The streams of one run, each stored by ``copies`` servers: commands, and reports."""
 
     def __init__(self, link: Connection, run: str) -> None:
         self._link = link

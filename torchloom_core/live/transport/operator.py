@@ -123,14 +123,9 @@ class ControlClient:
 
     @classmethod
     async def connect(cls, url: str, run: str, creds: Path | None = None) -> "ControlClient":
-        """Connect to the run's broker as the person named in the credentials.
+        """Connect to the run's broker as the person named in the credentials, or by the login name.
 
-        Without credentials it is the login name.
-
-        Raises
-        ------
-        BrokerError
-            If it is unreachable, refuses the credentials, or is too old.
+        BrokerError if it is unreachable, refuses the credentials, or is too old.
         """
         # People's credentials allow the inbox that plain NATS tools use.
         link = await Connection.open(
@@ -141,14 +136,9 @@ class ControlClient:
     async def ask(
         self, verb: str, body: bytes = b"", timeout_s: float = 5.0, tries: int = 1
     ) -> bytes:
-        """Send a request ``verb`` and return the Weaver's answer.
+        """Send a request ``verb`` and return the Weaver's answer; RequestError if there is none.
 
         Without an answer in time it is sent again, ``tries`` times in all.
-
-        Raises
-        ------
-        RequestError
-            If there is no answer.
         """
         try:
             subject = subjects.control(self._run, self._person, verb)

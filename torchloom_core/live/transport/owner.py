@@ -22,16 +22,9 @@ _GIVE_BACK_S = 2.0
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
     """A Weaver process, as described to other Weavers of the run.
 
-    Attributes
-    ----------
-    folder_id : str
-        Of its state folder; a copy of the folder has the same.
-    since_ns : int
-        When it started, by its own clock.
-    forced : bool
-        Whether it took the run from a Weaver that was alive (``--take-over``).
-    age_s : float
-        Seconds since it took the run, by its monotonic clock; only in its answers.
+    A copy of the state folder has the same ``folder_id``. ``since_ns`` is by the process's own
+    clock; ``age_s`` since it took the run by its monotonic clock, only in its answers. ``forced``:
+    it took the run from a Weaver that was alive.
     """
 
     host: ShortText

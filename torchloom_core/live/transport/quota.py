@@ -16,13 +16,7 @@ class Quota:
 
     This is the generic cell rate algorithm: a sender's state is the time at which its quota is
     whole again. Each message and each byte moves it later, at most to ``rest_s`` from now.
-
-    Parameters
-    ----------
-    per_s, bytes_per_s : float
-        Messages per second without bytes, and bytes per second without messages.
-    rest_s : float
-        Size of a burst, in seconds of the rate.
+    ``per_s`` holds for messages without bytes, ``bytes_per_s`` for bytes without messages.
     """
 
     def __init__(self, per_s: float, rest_s: float, bytes_per_s: float = float("inf")) -> None:

@@ -37,17 +37,9 @@ Take = Callable[[Msg, bool], bool]
 
 
 class ReportFeed:
-    """One Weaver's consumer of a stream of reports.
+    """One Weaver's consumer of a stream of reports, delivered to the subject ``deliver_to``.
 
-    Parameters
-    ----------
-    deliver_to : str
-        The subject on which the Weaver receives them.
-
-    Attributes
-    ----------
-    others_there : bool
-        Whether another Weaver was subscribed at :meth:`look_for_others`.
+    ``others_there``: another Weaver was subscribed at :meth:`look_for_others`.
     """
 
     def __init__(

@@ -93,12 +93,8 @@ class StateBucket:
     async def take_over(self, epoch: int) -> None:
         """Mark the epoch's entries as the whole state, and delete those of other epochs.
 
-        Raises
-        ------
-        SupersededError
-            If a Weaver of a later epoch has taken over meanwhile.
-        OvertakenError
-            If a Weaver of an earlier epoch has, which ends once it detects this one.
+        SupersededError if a Weaver of a later epoch has taken over meanwhile; OvertakenError if one
+        of an earlier epoch has, which ends once it detects this one.
         """
 
         async def mark() -> None:

@@ -220,15 +220,8 @@ class Weaver:
     async def start(self, recovered: Recovered, poison: Recorded | None = None) -> None:
         """Take over the last Weaver's state, then accept requests.
 
-        Parameters
-        ----------
-        poison : Recorded, optional
-            The input at which the last Weaver failed; it is skipped if it comes again.
-
-        Raises
-        ------
-        TorchloomError
-            If the state cannot be taken over, or the broker stays unreachable.
+        ``poison`` is the input at which the last Weaver failed; it is skipped if it comes again.
+        TorchloomError if the state cannot be taken over, or the broker stays unreachable.
         """
         self._poison = poison
         self.enter(recovered)
@@ -272,11 +265,8 @@ class Weaver:
     async def run(self, stop: asyncio.Event) -> None:
         """Tick until ``stop`` is set or an error ends this Weaver.
 
-        Raises
-        ------
-        TorchloomError
-            If the broker refuses the state, another Weaver took over the run, or the kernel
-            failed at an input.
+        TorchloomError if the broker refuses the state, another Weaver took over the run, or the
+        kernel failed at an input.
         """
         sending = asyncio.create_task(self._effectors.run())
         ticking = asyncio.create_task(self._tick_forever())

@@ -12,11 +12,10 @@ from torchloom_core.live.kernel.plugins.host import PolicyHost
 
 
 class DeadlineGuard:
-    """Interrupt a policy that takes more than ``budget_s``, by a timer signal.
+    """Interrupt a policy that takes more than ``budget_s``, by a timer signal; main thread only.
 
-    The signal is repeated until the policy ends, as a policy may swallow the first interrupt.
-    Works in the main thread only. Code that never returns to the interpreter cannot be
-    interrupted.
+    The signal is repeated until the policy ends, as a policy may swallow the first interrupt. Code
+    that never returns to the interpreter cannot be interrupted.
     """
 
     def __init__(self, budget_s: float) -> None:

@@ -32,12 +32,8 @@ class _Waiting(NamedTuple):
 class EffectorOutbox:
     """The events that wait for one effector, and the task that delivers them.
 
-    Parameters
-    ----------
-    stored : coroutine function
-        Returns once the Weaver's state up to the input with this number is stored.
-    report : callable
-        Gets each result, for the record.
+    ``stored(seq)`` returns once the Weaver's state up to that input is stored; ``report`` gets each
+    result, for the record.
     """
 
     def __init__(

@@ -18,13 +18,6 @@ class Effectors:
 
     Workers get commands once the state is stored, plugins' effectors events after that. Advice to
     the lighthouse waits for nothing: the kernel repeats it until the lighthouse has followed.
-
-    Parameters
-    ----------
-    workers : Outbox
-        The state and the commands.
-    report : callable
-        Gets the results of plugins' effectors, for the record.
     """
 
     def __init__(

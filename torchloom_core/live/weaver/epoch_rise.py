@@ -26,16 +26,8 @@ _AHEAD = 1000
 class EpochRises:
     """Counts how often one process has raised its epoch because of workers' reports.
 
-    Parameters
-    ----------
-    clock_epoch : callable
-        Returns the epoch that this host's clock gives. The raised epoch stays within ten years
-        of it, so that a later Weaver can exceed it even if a worker forged its report.
-
-    Attributes
-    ----------
-    above : int
-        The next epoch has to be higher.
+    The next epoch has to be higher than ``above``. It stays within ten years of what this host's
+    clock gives, so that a later Weaver can exceed it even if a worker forged its report.
     """
 
     def __init__(self, clock_epoch: Callable[[], int] = epoch_by_the_clock) -> None:
@@ -58,18 +50,8 @@ class EpochRises:
 class EpochWatch:
     """Compares the epochs that workers and the lighthouse have obeyed with this Weaver's.
 
-    Parameters
-    ----------
-    epoch : int
-        Of this Weaver.
-    believed : int
-        A higher epoch is not believed.
-    newest : callable
-        Returns the newest epoch that a Weaver has claimed in the bucket.
-    end : callable
-        Ends this Weaver with an error.
-    warn : callable
-        ``(key, text)``: logs a warning, rate-limited by key.
+    An epoch above ``believed`` is not believed. ``newest`` returns the one claimed last in the
+    bucket; ``end`` ends this Weaver; ``warn(key, text)`` logs, rate-limited by key.
     """
 
     def __init__(

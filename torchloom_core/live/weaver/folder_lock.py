@@ -26,22 +26,8 @@ _RETRY_S = 60.0
 class FolderLock:
     """The lock on a state folder; the operating system frees it when the process ends.
 
-    Parameters
-    ----------
-    state_dir : Path
-        It is created if missing.
-
-    Attributes
-    ----------
-    owner : Owner
-        This process, with the id of the folder.
-    held : bool
-        Whether this process has the lock.
-
-    Raises
-    ------
-    StateError
-        If the file cannot be written.
+    ``owner`` is this process, with the id of the folder; ``held`` whether it has the lock.
+    StateError if the file cannot be written.
     """
 
     def __init__(self, state_dir: Path) -> None:
@@ -70,10 +56,7 @@ class FolderLock:
     async def take(self, patience_s: float) -> bool:
         """Take the lock, waiting ``patience_s`` at most; return False if another process has it.
 
-        Raises
-        ------
-        StateError
-            If the file cannot be written.
+        StateError if the file cannot be written.
         """
         deadline = time.monotonic() + patience_s
         while not self._try():

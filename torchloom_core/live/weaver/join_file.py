@@ -18,17 +18,8 @@ def write_join_file(
 ) -> None:
     """Write the join file, readable by its owner alone.
 
-    Parameters
-    ----------
-    url : str
-        Of the broker, as reached from this host.
-    broker : EmbeddedBroker, optional
-        The embedded broker; absent with your own server, where workers do not enrol.
-
-    Raises
-    ------
-    StateError
-        If it cannot be written, or the credentials named in the config cannot be read.
+    ``url`` is the broker's, as reached from this host. With your own server (no ``broker``) workers
+    do not enrol. StateError if it cannot be written, or the config's credentials cannot be read.
     """
     settings = config.broker
     creds = settings.worker_creds or settings.creds

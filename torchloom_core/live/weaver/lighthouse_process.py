@@ -80,19 +80,9 @@ class LighthouseProcess:
     ) -> None:
         """Adopt the lighthouse that runs on this state folder, or start one.
 
-        Parameters
-        ----------
-        url, creds
-            The broker's URL, and the lighthouse's own credentials there.
-        expected : callable
-            Returns the replica groups that train; a lighthouse without state waits for them.
-
-        Raises
-        ------
-        LighthouseError
-            If it ends at once, or is not ready in time.
-        StateError
-            If the state folder cannot be written.
+        ``url`` and ``creds`` are the broker's, for the lighthouse. One without state waits for the
+        replica groups that ``expected`` returns. LighthouseError if it ends at once, or is not
+        ready in time; StateError if the state folder cannot be written.
         """
         if find_spec("grpc") is None:
             raise LighthouseError('lighthouse: pip install "torchloom[lighthouse]"')

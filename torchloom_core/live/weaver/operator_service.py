@@ -85,17 +85,7 @@ _REQUESTS: dict[str, tuple[Any, Callable[[Any], Want]]] = {
 
 
 class OperatorService:
-    """Turns requests into kernel inputs and waits for the kernel's reply.
-
-    Parameters
-    ----------
-    epoch : int
-        The Weaver's epoch, part of every request's id.
-    enter : callable
-        Passes a request to the kernel.
-    status, knobs : callable
-        Return the status and the knobs, for the verbs that only read.
-    """
+    """Turns requests into kernel inputs and waits for the kernel's reply."""
 
     def __init__(
         self,

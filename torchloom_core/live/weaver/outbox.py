@@ -42,14 +42,9 @@ class Outbox:
     """What is still to be stored, sent and published, and the task that does it.
 
     While the broker is unreachable, one value per state entry waits, commands wait until their
-    deadline, and the newest messages wait to be published.
-
-    Parameters
-    ----------
-    withheld : callable
-        Called with the ids of commands that were withdrawn before they were sent.
-    moved : callable, optional
-        Returns a command with its times shifted to the clock of its worker's host.
+    deadline, and the newest messages wait to be published. ``withheld`` gets the ids of commands
+    that were withdrawn before they were sent; ``moved`` shifts a command's times to its host's
+    clock.
     """
 
     def __init__(
@@ -110,10 +105,7 @@ class Outbox:
     async def run(self) -> None:
         """Send until cancelled; wait while the broker is unreachable.
 
-        Raises
-        ------
-        RefusedByBrokerError
-            If the broker refuses what is to be stored.
+        RefusedByBrokerError if it refuses what is to be stored.
         """
         while True:
             await self._some.wait()

@@ -12,10 +12,7 @@ _T = TypeVar("_T")
 async def in_own_thread(name: str, call: Callable[[], _T], patience_s: float) -> _T:
     """Return what ``call`` returns, or raise what it raises.
 
-    Raises
-    ------
-    TimeoutError
-        If it takes more than ``patience_s``; the thread is abandoned.
+    TimeoutError after ``patience_s``; the thread is then abandoned.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[_T] = loop.create_future()

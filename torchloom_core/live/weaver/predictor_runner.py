@@ -18,12 +18,7 @@ _PATIENCE_S = 60.0
 class PredictorRunner:
     """The forecasts in progress, each in a thread.
 
-    Parameters
-    ----------
-    view : callable
-        Returns a predictor's view, which is not modified later.
-    enter : callable
-        Gets the answers.
+    ``view`` returns a predictor's view, which is not modified later; ``enter`` gets the answers.
     """
 
     def __init__(

@@ -53,17 +53,8 @@ _output_decoder: msgspec.json.Decoder[Output] = json_decoder(Output)
 class Inheritance:
     """The state of the last Weaver, updated from its trajectory.
 
-    Parameters
-    ----------
-    entries : mapping of str to bytes
-        The stored entries, by key.
-    place : str
-        Where they are stored, for errors.
-
-    Raises
-    ------
-    StateError
-        If an entry cannot be read.
+    ``entries`` are the stored ones by key, ``place`` where they are stored, for errors. StateError
+    if one cannot be read.
     """
 
     def __init__(self, entries: Mapping[str, bytes], place: str) -> None:
@@ -88,12 +79,7 @@ class Inheritance:
         """Apply what the trajectory of ``epoch`` under ``root`` has after the stored state.
 
         Then apply the records of later Weavers that ended before they had taken over: they
-        continued from that state and sent nothing.
-
-        Raises
-        ------
-        StateError
-            If its files are damaged.
+        continued from that state and sent nothing. StateError if the files are damaged.
         """
         folder = epoch_folder(root, epoch)
         if not (folder / META).exists():

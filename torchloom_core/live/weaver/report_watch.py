@@ -17,12 +17,8 @@ _GAP_NS = 5 * SECOND_NS
 class ReportWatch:
     """Informs the kernel when the Weaver lags behind its reports, and when it has caught up.
 
-    Parameters
-    ----------
-    taken_until_ns : coroutine function
-        Returns a time before which all reports were handled; None: there is no backlog.
-    enter : callable
-        Passes an input to the kernel.
+    ``taken_until_ns`` returns a time before which all reports were handled; None: there is no
+    backlog.
     """
 
     def __init__(

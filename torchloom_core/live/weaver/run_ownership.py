@@ -34,12 +34,7 @@ _TAKEN_AGAIN_S = 600.0
 async def lock_folder(state_dir: Path, *, take_over: bool) -> FolderLock:
     """Take the lock on the state folder; with ``take_over`` another Weaver may still have it.
 
-    Raises
-    ------
-    RunHeldError
-        If a living Weaver has it.
-    StateError
-        If the folder cannot be written.
+    RunHeldError if a living Weaver has it, StateError if the folder cannot be written.
     """
     lock = FolderLock(state_dir)
     if not await lock.take(0.0 if take_over else _LOCK_S) and not take_over:
@@ -55,10 +50,7 @@ async def lock_folder(state_dir: Path, *, take_over: bool) -> FolderLock:
 async def take_run(bus: NatsBus, run: str, lock: FolderLock, *, take_over: bool) -> None:
     """Make this process the owner of the run.
 
-    Raises
-    ------
-    RunHeldError
-        If a living Weaver has it, and ``take_over`` is false or comes too soon.
+    RunHeldError if a living Weaver has it, and ``take_over`` is false or comes too soon.
     """
     living = await _living(bus, lock)
     if living is not None:

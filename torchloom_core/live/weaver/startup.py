@@ -55,22 +55,11 @@ async def run(
 ) -> None:
     """Run a Weaver until SIGINT or SIGTERM.
 
-    Parameters
-    ----------
-    ready : callable
-        Called with the broker's URL and the lighthouse's; the latter is empty if the Weaver
-        starts none.
-    ending : callable
-        Called once the Weaver has ended, while its broker still serves.
-    take_over : bool
-        Take the run from another Weaver that controls it, which then ends.
-    renew : callable, optional
-        Returns fresh plugins, for a restart under a higher epoch.
-
-    Raises
-    ------
-    TorchloomError
-        If the broker, the state folder or the run is not available; one line each.
+    ``ready`` is called with the broker's URL and the lighthouse's, empty if the Weaver starts none;
+    ``ending`` once the Weaver has ended, while its broker still serves. ``take_over``: take the run
+    from another Weaver that controls it, which then ends. ``renew`` returns fresh plugins, for a
+    restart under a higher epoch. TorchloomError, one line, if the broker, the state folder or the
+    run is not available.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -19,10 +19,7 @@ _VERSION_TIMEOUT_S = 20
 def find_server(environment: Mapping[str, str] = os.environ) -> Path:
     """Return the program named by ``TORCHLOOM_NATS_SERVER``, the wheel's, or the one on PATH.
 
-    Raises
-    ------
-    BrokerError
-        If there is none, or it does not run, or it is older than 2.11.
+    BrokerError if there is none, or it does not run, or it is older than 2.11.
     """
     path = _locate(environment)
     try:

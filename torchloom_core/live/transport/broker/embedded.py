@@ -66,29 +66,10 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EmbeddedBroker:
-    """A nats-server on loopback with JetStream, its store and its keys under the state folder.
+    """A nats-server with JetStream, its files and its keys in ``broker`` under the state folder.
 
-    Parameters
-    ----------
-    state_dir : Path
-        Its subfolder ``broker`` has all files.
-    run : str
-        The run whose credentials the server accepts.
-    host : str
-        The address to listen on.
-    port : int
-        The port to listen on; 0: any free port at the first start, the same one afterwards.
-
-    Attributes
-    ----------
-    credentials : Credentials
-        Of this run; known after :meth:`start`.
-    url, monitor_url : str
-        Where clients connect, and where ``/varz`` is served; known after :meth:`start`.
-    pid, port : int
-        Of the running server; known after :meth:`start`.
-    launched : bool
-        Whether a server was started here, and not only adopted.
+    With port 0 it takes any free one at the first start, the same one afterwards. ``launched`` is
+    whether a server was started here, and not only adopted.
     """
 
     def __init__(
@@ -147,12 +128,8 @@ class EmbeddedBroker:
     async def start(self) -> None:
         """Adopt the server that runs on this state folder, or start one.
 
-        Raises
-        ------
-        BrokerError
-            If no usable nats-server is found, the port is occupied, or the server ends.
-        StateError
-            If the state folder cannot be written.
+        BrokerError if no usable nats-server is found, the port is occupied, or the server ends;
+        StateError if the state folder cannot be written.
         """
         starting = asyncio.create_task(asyncio.to_thread(self._start))
         try:

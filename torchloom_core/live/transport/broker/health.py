@@ -53,10 +53,8 @@ class _Work(NamedTuple):
 class Health:
     """The health of one server, from one check to the next.
 
-    Parameters
-    ----------
-    store : Path
-        The folder of its store: once it has space again, a server that had none is restarted.
+    ``store`` is the folder of its store: once it has space again, a server that had none is
+    restarted.
     """
 
     def __init__(self, store: Path) -> None:

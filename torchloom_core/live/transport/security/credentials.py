@@ -52,15 +52,8 @@ class Keys(msgspec.Struct, frozen=True, kw_only=True):
 class Credentials:
     """The keys of one run, and the credentials made from them.
 
-    Attributes
-    ----------
-    weaver_creds, operator_creds, lighthouse_creds : Path
-        Credentials files of the Weaver, of the default person at the command line, and of the
-        run's lighthouse.
-    grants_path : Path
-        File with the key that each incarnation was granted to.
-    join_creds_text : str
-        Text of the credentials with which a worker requests its own.
+    ``grants_path`` is the file with the key that each incarnation was granted to,
+    ``join_creds_text`` the credentials with which a worker requests its own.
     """
 
     def __init__(self, folder: Path, run: str, keys: Keys) -> None:
@@ -81,10 +74,7 @@ class Credentials:
     def ensure(cls, state_dir: Path, run: str) -> "Credentials":
         """Read the keys under ``<state>/broker/keys``, or generate them at the first start.
 
-        Raises
-        ------
-        StateError
-            If the folder cannot be read or written, or the keys in it are damaged.
+        StateError if the folder cannot be read or written, or the keys in it are damaged.
         """
         folder = private_folder(_folder(state_dir))
         path = folder / "keys.json"
@@ -100,10 +90,7 @@ class Credentials:
     def find(cls, state_dir: Path, run: str) -> "Credentials":
         """Read the keys of a Weaver that was started in this state folder.
 
-        Raises
-        ------
-        StateError
-            If there are none, they cannot be read, or an older version generated them.
+        StateError if there are none, they cannot be read, or an older version generated them.
         """
         folder = _folder(state_dir)
         path = folder / "keys.json"

@@ -28,14 +28,7 @@ class _Holder(msgspec.Struct, frozen=True):
 class Enrolment:
     """Grants a worker's name to one key at a time, and each incarnation to one key forever.
 
-    Parameters
-    ----------
-    run : str
-        The run whose workers are enrolled.
-    mint : callable
-        ``(worker, incarnation, public_key) -> jwt``, such as ``Credentials.worker_jwt``.
-    grants : Grants
-        The grants so far.
+    ``mint(worker, incarnation, public_key)`` returns a JWT, as ``Credentials.worker_jwt`` does.
     """
 
     def __init__(self, run: str, mint: Callable[[str, int, str], str], grants: Grants) -> None:
@@ -52,14 +45,8 @@ class Enrolment:
     ) -> JoinReply:
         """Answer a join request; a refusal is logged, rate-limited by worker.
 
-        Parameters
-        ----------
-        alive : int, optional
-            The incarnation of that name that is alive, if there is one.
-        unwanted : str
-            Why no worker is wanted on that node; empty if one is.
-        in_use : str
-            Why the name is in use by another process; empty if it is not.
+        ``alive`` is the incarnation of that name that is alive, if there is one; ``unwanted`` why
+        no worker is wanted on that node, ``in_use`` why another process has the name, or empty.
         """
         if alive is None:
             self.release(request.worker)

@@ -25,10 +25,7 @@ _lines = msgspec.json.Decoder(tuple[str, int, str])
 class Grants:
     """The newest grants; with a path also those of earlier Weavers, one JSON line each.
 
-    Raises
-    ------
-    StateError
-        If the file exists and cannot be read.
+    StateError if the file exists and cannot be read.
     """
 
     def __init__(self, path: Path | None = None) -> None:
