@@ -36,20 +36,14 @@ def activate(
     may_detect: bool = False,
     with_effectors: bool = False,
 ) -> ActivePlugins:
-    """Build the plugins that the config names.
+    """Build the plugins that the config, file ``source`` with ``text``, names.
 
     A broken plugin, or one whose constructor raises, is listed in ``failed``. A policy that would
     act on a fitted model that is not useful is put into dry run, with a warning.
 
-    Parameters
-    ----------
-    source, text : str
-        The config file's name and text, for errors.
-    may_detect : bool
-        Whether a model may detect present incidents. Only for scoring: a policy takes the answers
-        of all models for forecasts.
-    with_effectors : bool
-        Whether to build the effectors. Only for a Weaver: nothing else may act outside.
+    A model may detect present incidents only for scoring, with ``may_detect``: a policy takes the
+    answers of all models for forecasts. Effectors are built only for a Weaver: nothing else may act
+    outside.
 
     Raises
     ------

@@ -53,12 +53,7 @@ def dry_run_reason(
     """Return why a policy has to be in dry run; "" if it may act.
 
     It may act on forecasts of a useful model, of a model that its option ``accept_unskilled``
-    accepts, and of a predictor without a model.
-
-    Raises
-    ------
-    ConfigError
-        If the verdict on a model is "refused": it has a leaky column.
+    accepts, and of a predictor without a model. ConfigError if a model has a leaky column.
     """
     for need in forecasts_read(policy.needs):
         predictor = predictors.get(need.predictor)
@@ -88,12 +83,8 @@ def fitted(
 ) -> tuple[Predictor, Model]:
     """Return the predictor with the settings' fitted model, and the model.
 
-    Raises
-    ------
-    ConfigError
-        If there are other settings than ``model`` and ``every_s``.
-    ModelError
-        If the model cannot be read, is another predictor's, or is a detector that is not allowed.
+    ConfigError if there are other settings than ``model`` and ``every_s``; ModelError if the model
+    cannot be read, is another predictor's, or is a detector that is not allowed.
     """
     name = f"predictors.{cls.name}"
     switch = convert(dict(settings), ModelSwitch, place.source, name, place.text)

@@ -11,22 +11,10 @@ from torchloom_core.lab.learning.forecast_score import Interval
 class AllreduceRunResult(msgspec.Struct, frozen=True, kw_only=True):
     """One simulated run: an arm under one seed. Times are seconds since its start.
 
-    Attributes
-    ----------
-    time_s : float, optional
-        Time to the required progress; None if the run was stopped before.
-    wall_s : float
-        Simulated time.
-    progress : float
-        At the end, in steps of the mode ``none``.
-    in_mode : dict of str to float
-        Share of the time in each mode.
-    decisions : int
-        Granted actions that change something.
-    modes : tuple of (float, str)
-        Start time and mode of each stretch.
-    curve : tuple of (float, float)
-        Time and progress.
+    ``time_s`` to the required progress is None if the run was stopped before. ``progress`` is that
+    at the end, in steps of the mode ``none``. ``in_mode`` has the share of the time in each mode,
+    and ``decisions`` are granted actions that change something. ``modes`` has start and mode of
+    each stretch, ``curve`` time and progress.
     """
 
     arm: str
@@ -51,21 +39,12 @@ class AllreduceRunResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AllreduceArm(msgspec.Struct, frozen=True, kw_only=True):
-    """One arm over all seeds.
+    """One arm over all seeds; progress is in steps of the mode ``none``.
 
-    Attributes
-    ----------
-    time_s : Interval, optional
-        Time to the required progress; None if a run was stopped before.
-    progress_per_h : Interval
-        In steps of the mode ``none``.
-    speedup : Interval, optional
-        Ratio of its progress per hour to that of the best static mode, seed by seed; None for that
-        mode itself.
-    to_oracle : float, optional
-        Of a candidate: share of the oracle's gain over the best static mode.
-    in_mode : dict of str to float
-        Mean share of the time in each mode.
+    ``time_s`` to the required progress is None if a run was stopped before. ``speedup`` is the
+    ratio of its progress per hour to that of the best static mode, seed by seed; None for that mode
+    itself. ``to_oracle`` is a candidate's share of the oracle's gain over it; ``in_mode`` the mean
+    share of the time in each mode.
     """
 
     name: str
@@ -87,18 +66,10 @@ class AllreduceArm(msgspec.Struct, frozen=True, kw_only=True):
 class AllreduceSimulation(msgspec.Struct, frozen=True, kw_only=True):
     """The closed loop on a bandwidth trace: time to a fixed progress of every arm.
 
-    Attributes
-    ----------
-    job : dict
-        ``[evaluate.allreduce]`` and the number of ranks.
-    progress : float
-        The required progress, in steps of the mode ``none``.
-    reference : str
-        The best static mode in hindsight.
-    span_s : float
-        Length of the recording, which is repeated after that.
-    slowest_link : tuple of (float, float)
-        Time and bytes per second of the slowest link from then on.
+    ``job`` is ``[evaluate.allreduce]`` with the number of ranks, ``progress`` the required one, in
+    steps of the mode ``none``, and ``reference`` the best static mode in hindsight. The recording
+    is repeated after ``span_s``. ``slowest_link`` has times, and the bytes per second of the
+    slowest link from then on.
     """
 
     job: dict[str, Any]

@@ -11,20 +11,10 @@ ArmKind = Literal["bound", "baseline", "oracle", "candidate"]
 class Verdicts(msgspec.Struct, frozen=True, kw_only=True):
     """Proposals and verdicts: counts of one run, or means over runs.
 
-    A proposal that is repeated at the next tick counts again.
-
-    Attributes
-    ----------
-    granted : dict of str to float
-        Count by kind of action, such as ``migrate`` or ``cordon``.
-    denied : dict of str to float
-        Count by the arbiter's rule.
-    why_denied : dict of str to str
-        One reason of each rule.
-    cordons : dict of str to float
-        Granted cordons by node.
-    alerts : tuple of str
-        Texts of the first granted alerts, each once.
+    A proposal that is repeated at the next tick counts again. ``granted`` counts by kind of action,
+    such as ``migrate`` or ``cordon``; ``denied`` by the arbiter's rule, with one reason of each in
+    ``why_denied``; ``cordons`` by node. ``alerts`` has the texts of the first granted ones, each
+    once.
     """
 
     proposed: float = 0.0

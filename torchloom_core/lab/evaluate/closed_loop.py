@@ -65,25 +65,11 @@ class World(Protocol):
 
 
 class ClosedLoop:
-    """One run of one arm: the queue of due messages, and the verdicts.
+    """One run of one arm: the queue of due messages, and the verdicts with their times.
 
-    Parameters
-    ----------
-    config : Config
-        The kernel's config; its ``weaver.tick_s`` is the tick of the loop.
-    plugins : ActivePlugins
-        Newly built, as they keep state.
-    start_ns : int
-        Start of the run.
-    observable_faults : iterable of (int, NodeFault)
-        Every fault of the fleet at its ``t_avail``, those known at the start first.
-
-    Attributes
-    ----------
-    verdicts : list of (int, Verdict)
-        All verdicts of the arbiter, with their times.
-    verdict_counts : VerdictCounts
-        Counts of proposals and verdicts.
+    ``weaver.tick_s`` of the kernel's config is the tick of the loop. ``plugins`` are newly built,
+    as they keep state. ``observable_faults`` has every fault of the fleet at its ``t_avail``, those
+    known at the start first.
     """
 
     def __init__(

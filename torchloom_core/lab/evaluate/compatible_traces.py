@@ -33,11 +33,7 @@ def refuse_unmeasured(missing: Sequence[tuple[Bundle, Mapping[str, set[str]]]]) 
     """Raise TraceError if a plugin requires a metric that only some of the traces have.
 
     Its results would differ by the missing metric, which would look like a difference of fleets.
-
-    Parameters
-    ----------
-    missing : sequence of (Bundle, mapping of str to set of str)
-        Of each trace, plugin to the required metrics that the trace lacks.
+    ``missing`` has, per trace, plugin to the required metrics that the trace lacks.
     """
     for bundle, metrics_of in missing:
         for reader, metrics in metrics_of.items():

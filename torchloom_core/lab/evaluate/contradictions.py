@@ -25,13 +25,9 @@ def warn_beyond_end(bundle: Bundle) -> None:
 def refuse_contradicting(bundle: Bundle) -> None:
     """Refuse a trace whose rows contradict themselves or each other.
 
-    Raises
-    ------
-    LeakError
-        ``future_feature``, if a row is available before its event.
-    TraceError
-        If two rows share an id, or an end lies before its start: such rows are ambiguous, and the
-        results would depend on the reading.
+    LeakError (``future_feature``) if a row is available before its event; TraceError if two rows
+    share an id, or an end lies before its start: such rows are ambiguous, and the results would
+    depend on the reading.
     """
     for file, dated in ((EVENTS, bundle.events()), (ACTIONS, bundle.actions())):
         for row in dated:

@@ -37,15 +37,8 @@ from torchloom_core.lab.trace.bundle.checksums import refuse_changed
 def evaluate(request: EvaluationRequest, store: Path, progress: Progress) -> Report:
     """Validate the request on all traces, then evaluate one trace after the other.
 
-    Parameters
-    ----------
-    store : Path
-        Folder that caches finished runs.
-
-    Raises
-    ------
-    TorchloomError
-        If the request is invalid for one of its traces.
+    Finished runs are cached in the folder ``store``. TorchloomError if the request is invalid for
+    one of its traces.
     """
     if request.mode == "simulate" and request.scores:
         raise ConfigError(

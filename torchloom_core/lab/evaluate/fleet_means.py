@@ -17,15 +17,9 @@ _HIGH = 0.975
 def mean_over_fleets(figures: Sequence[float], traces: int) -> Interval:
     """Return the mean of one figure per fleet, with a 95 % interval (Student's t over fleets).
 
-    The spread of the figures includes the uncertainty within each trace. The interval assumes
-    figures that are about normally distributed, which few traces cannot show.
-
-    Parameters
-    ----------
-    figures : sequence of float
-        One per trace that has the figure.
-    traces : int
-        Number of all traces.
+    ``figures`` are those of the traces that have it, out of ``traces``. Their spread includes the
+    uncertainty within each trace. The interval assumes figures that are about normally distributed,
+    which few traces cannot show.
     """
     from scipy.special import stdtrit
 

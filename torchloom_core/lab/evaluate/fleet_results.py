@@ -25,16 +25,10 @@ class PooledScore(msgspec.Struct, frozen=True, kw_only=True):
 class FleetScore(msgspec.Struct, frozen=True, kw_only=True):
     """One predictor over all traces: means with equal weight for each trace.
 
-    Attributes
-    ----------
-    prevalence : float
-        Mean over the traces that have an AUPRC.
-    auprc, precision, recall, false_alarms_per_node_day : Interval
-        Over the traces that have the figure: a trace without a failure has no AUPRC and no
-        recall, one without an alarm no precision.
-    versus : dict of str to Interval
-        Difference in AUPRC to another predictor, trace by trace; ``ahead`` and ``behind``
-        count traces.
+    They are over the traces that have the figure: a trace without a failure has no AUPRC, for which
+    ``prevalence`` is, and no recall, one without an alarm no precision. ``versus`` has the
+    difference in AUPRC to each other predictor, trace by trace; ``ahead`` and ``behind`` count
+    traces.
     """
 
     predictor: str
@@ -50,14 +44,9 @@ class FleetScore(msgspec.Struct, frozen=True, kw_only=True):
 class FleetArm(msgspec.Struct, frozen=True, kw_only=True):
     """One arm over all traces: means with equal weight for each trace.
 
-    Attributes
-    ----------
-    over_reference : tuple of float
-        Per trace, the mean gain in goodput over the common reference.
-    versus_reference : Interval, optional
-        Mean of these; None for the reference itself. ``ahead`` and ``behind`` count traces.
-    versus_without : Interval, optional
-        Of an arm with policies: the same over the same job without them.
+    ``over_reference`` has, per trace, the mean gain in goodput over the common reference;
+    ``versus_reference`` is their mean, None for the reference itself; ``versus_without`` the same
+    for an arm with policies over the same job without them. ``ahead`` and ``behind`` count traces.
     """
 
     name: str
@@ -71,11 +60,8 @@ class FleetArm(msgspec.Struct, frozen=True, kw_only=True):
 class FleetGoodput(msgspec.Struct, frozen=True, kw_only=True):
     """The closed loop over all traces, for the arms that were played on each.
 
-    Attributes
-    ----------
-    reference : str
-        The best baseline on the mean, one for all traces, among those that need no forecast and
-        recover as the jobs do.
+    ``reference`` is the best baseline on the mean, one for all traces, among those that need no
+    forecast and recover as the jobs do.
     """
 
     reference: str
@@ -83,13 +69,7 @@ class FleetGoodput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OverFleets(msgspec.Struct, frozen=True, kw_only=True):
-    """Results over all traces of a study.
-
-    Attributes
-    ----------
-    traces : int
-        Number of traces.
-    """
+    """Results over all ``traces`` of a study."""
 
     traces: int
     forecasts: tuple[FleetScore, ...] = ()

@@ -61,16 +61,9 @@ _DAY_S = 86_400.0
 
 @dataclass(frozen=True, kw_only=True)
 class OnTrace:
-    """A trace of a study, with its request and config.
+    """A trace of a study, with its request, and the config with the job of the trace if it has one.
 
-    Attributes
-    ----------
-    name : str
-        Name in the study.
-    config : Config
-        Config with the job of the trace, where it has one.
-    until_ns : int, optional
-        Start of the evaluated time.
+    The evaluated time starts at ``until_ns``.
     """
 
     name: str
@@ -82,16 +75,9 @@ class OnTrace:
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """A trace that passed all checks.
+    """A trace that passed all checks, and the function that evaluates it.
 
-    Attributes
-    ----------
-    measured : set of str
-        Metrics that are measured.
-    missing : dict of str to set of str
-        Plugin to its required metrics that are not measured.
-    play : callable
-        Evaluates the trace; takes a callback for the progress.
+    ``missing`` has, by plugin, the required metrics that are not ``measured``.
     """
 
     on: OnTrace
@@ -103,10 +89,7 @@ class Prepared:
 def prepare_simulation(on: OnTrace, store: Path) -> Prepared:
     """Prepare to play the arms on the fleet model, in a closed loop.
 
-    Raises
-    ------
-    TorchloomError
-        If the request is invalid for this trace.
+    TorchloomError if the request is invalid for this trace.
     """
     request, bundle, config, selection = on.request, on.bundle, on.config, on.request.selection
     has_policies = selection.policies or (selection.config_path and config.policies)
@@ -151,10 +134,7 @@ def prepare_simulation(on: OnTrace, store: Path) -> Prepared:
 def prepare_allreduce(on: OnTrace, job: Allreduce, store: Path) -> Prepared:
     """Prepare to play the arms on the trace's links, in a closed loop.
 
-    Raises
-    ------
-    TorchloomError
-        If the request is invalid for this trace.
+    TorchloomError if the request is invalid for this trace.
     """
     request, bundle, config, selection = on.request, on.bundle, on.config, on.request.selection
     refuse_fleet_options(days=request.days, swept=request.sweep)
@@ -189,17 +169,9 @@ def prepare_allreduce(on: OnTrace, job: Allreduce, store: Path) -> Prepared:
 
 
 def prepare_replay(on: OnTrace, pool: Pool | None) -> Prepared:
-    """Prepare to score forecasts and proposals, in an open loop.
+    """Prepare to score forecasts and proposals, in an open loop; ``pool`` collects the samples.
 
-    Parameters
-    ----------
-    pool : Pool, optional
-        Collects the scored samples of all traces.
-
-    Raises
-    ------
-    TorchloomError
-        If the request is invalid for this trace.
+    TorchloomError if the request is invalid for this trace.
     """
     request, bundle, config, selection = on.request, on.bundle, on.config, on.request.selection
     if request.sweep:

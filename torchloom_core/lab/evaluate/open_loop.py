@@ -59,20 +59,11 @@ def replay_policies(
     from_ns: int | None = None,
     source: str = "torchloom.toml",
 ) -> ReplayedPolicy:
-    """Replay a trace through a kernel with the arm's policies.
+    """Replay a trace from ``from_ns`` on through a kernel with the arm's policies.
 
-    Parameters
-    ----------
-    task : Task
-        What an alarm should precede. A proposal about a worker, its group or its node counts as
-        an alarm.
-    from_ns : int, optional
-        Where to start; absent: at the trace's start. A recorded trajectory is replayed whole.
-
-    Raises
-    ------
-    ConfigError
-        If the arm's config is wrong.
+    A proposal about a worker, its group or its node counts as an alarm, which should precede an
+    incident of ``task``. A recorded trajectory is replayed whole. ConfigError if the arm's config
+    is wrong.
     """
     if is_recorded(bundle):
         incarnation = recorded_incarnation(bundle)

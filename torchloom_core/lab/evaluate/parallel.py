@@ -48,15 +48,10 @@ class StudyTask(Protocol[_Played_co]):
 
 
 class Workforce(msgspec.Struct, frozen=True, kw_only=True):
-    """The processes that play the runs.
+    """The processes that play the runs: ``jobs`` in parallel; -1: one per core.
 
-    Attributes
-    ----------
-    jobs : int
-        Parallel processes; -1: one per core.
-    ray_address : str
-        Address of a running cluster; "": start one on this machine. The trace must be at the
-        same path on all machines.
+    ``ray_address`` is that of a running cluster; "": start one on this machine. The trace must be
+    at the same path on all machines.
     """
 
     jobs: int = 1
@@ -73,12 +68,7 @@ class Workforce(msgspec.Struct, frozen=True, kw_only=True):
         """Yield every run as soon as it is finished, in any order.
 
         Runs are started seed by seed: a process draws an episode once for all arms, and after the
-        first seed the duration of every arm is known.
-
-        Raises
-        ------
-        WorkerLost
-            If a process of this machine dies.
+        first seed the duration of every arm is known. WorkerLost if a process of this machine dies.
         """
         import joblib
 

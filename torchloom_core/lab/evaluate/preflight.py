@@ -43,11 +43,8 @@ def check_until(bundle: Bundle, until_ns: int | None) -> None:
 def job_on_links(bundle: Bundle, config: Config) -> Allreduce | None:
     """Return the ``[evaluate.allreduce]`` job, None if failures are simulated instead.
 
-    Raises
-    ------
-    ConfigError
-        If the job needs links that the trace lacks, or the trace has only links and the config no
-        such job.
+    ConfigError if the job needs links that the trace lacks, or the trace has only links and the
+    config no such job.
     """
     job, has_links = config.evaluate.allreduce, LINK_METRIC in bundle.metrics
     if job is not None and not has_links:
@@ -111,15 +108,8 @@ def refuse_growth(arms: list[Arm], config: Config) -> None:
 def built(configs: Iterable[Config], source: str) -> list[ActivePlugins]:
     """Build every arm once, so that a config error is reported before the first run.
 
-    Parameters
-    ----------
-    configs : iterable of Config
-        The kernel's, one per arm.
-
-    Raises
-    ------
-    ConfigError
-        As activation, and if a policy would stay in dry run because its model is not useful.
+    ConfigError as activation, and if a policy would stay in dry run because its model is not
+    useful.
     """
     path = Path(source)
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
@@ -165,17 +155,8 @@ def refuse_short(horizons_s: list[tuple[str, float]], tick_s: float) -> None:
 def check_days(setting: Setting, bundle: Bundle, *, is_option: bool, until_ns: int | None) -> None:
     """Check the length of the runs; warn if the trace has fewer days than the config.
 
-    Parameters
-    ----------
-    is_option : bool
-        Whether the days come from ``--days``.
-    until_ns : int, optional
-        From ``--until``.
-
-    Raises
-    ------
-    ConfigError
-        If ``--days`` exceeds the trace, or a run would have no tick.
+    ``is_option``: the days come from ``--days``; ``until_ns``: from ``--until``. ConfigError if
+    ``--days`` exceeds the trace, or a run would have no tick.
     """
     evaluate = setting.config.evaluate
     _, _, length_ns = span_ns(bundle, evaluate, setting.from_ns)
@@ -203,12 +184,8 @@ def check_days(setting: Setting, bundle: Bundle, *, is_option: bool, until_ns: i
 def begin_ns(bundle: Bundle, arms: list[Arm], until_ns: int | None) -> int | None:
     """Return the start of the time that no model of the arms was fitted on, plus its horizon.
 
-    It is not before ``until_ns``. A model fitted on another trace excludes no time.
-
-    Raises
-    ------
-    LeakError
-        If a model was fitted on time after ``until_ns``.
+    It is not before ``until_ns``. A model fitted on another trace excludes no time. LeakError if a
+    model was fitted on time after ``until_ns``.
     """
     begin_ns = [] if until_ns is None else [until_ns]
     tables = [table for arm in arms for table in arm.predictors.values() if "model" in table]

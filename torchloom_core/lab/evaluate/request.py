@@ -15,13 +15,10 @@ Mode = Literal["replay", "simulate"]
 
 
 class TraceRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A trace of the study.
+    """A trace of the study, and the start of the evaluated time.
 
-    Attributes
-    ----------
-    until_ns : int, optional
-        Start of the evaluated time; absent: the end of every model's training, and in replay
-        60 % of the trace if a predictor has no model.
+    Absent: the end of every model's training, and in replay 60 % of the trace if a predictor has no
+    model.
     """
 
     path: Path
@@ -31,23 +28,11 @@ class TraceRequest(msgspec.Struct, frozen=True, kw_only=True):
 class EvaluationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What to evaluate, and how.
 
-    Attributes
-    ----------
-    traces : tuple of TraceRequest
-        One or more.
-    scores : tuple of (str, str)
-        Name and file of external forecasts; for replay.
-    false_alarms_per_node_day : float
-        Budget that sets the threshold of a predictor without a model.
-    days : float, optional
-        Length of a run in place of ``[evaluate] days``; the trace must be that long.
-    vary_costs : bool
-        Whether to repeat the runs with other costs.
-    sweep : Range, optional
-        Number of spares or standbys to vary, for simulate mode.
-    horizon_s : float, optional
-        Time within which a failure must follow a given score or an action; absent: the longest
-        horizon of the policies' predictors, a day without any.
+    ``scores`` are name and file of external forecasts, for replay. The budget of false alarms sets
+    the threshold of a predictor without a model. ``days`` replaces ``[evaluate] days``; the trace
+    must be that long. ``vary_costs`` repeats the runs with other costs; ``sweep`` is a number of
+    spares or standbys to vary. A failure must follow a given score or an action within
+    ``horizon_s``; absent: the longest horizon of the policies' predictors, a day without any.
     """
 
     traces: tuple[TraceRequest, ...]

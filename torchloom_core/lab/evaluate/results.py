@@ -95,32 +95,19 @@ class AsPlanned(msgspec.Struct, frozen=True, kw_only=True):
 class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
     """One arm over all seeds.
 
-    Attributes
-    ----------
-    recovery : "restart" or "per_step", optional
-        The arm's own recovery mode; absent: the job's.
-    versus_reference : Interval
-        Paired difference in goodput, same seeds, to the best baseline that needs no forecast
-        and recovers as the job does.
-    versus_without : Interval
-        Of an arm with policies: the same to the same job without policies. This is what the
-        policies gain; both start with the same checkpoint interval.
-    as_planned : AsPlanned, optional
-        Only of an arm whose run may have more groups than the job is planned for.
-    decisions : float
-        Granted actions that change the run.
-    to_oracle : float, optional
-        Of a candidate: share of the oracle's gain over the reference, 1 if equal.
-    right_moves : float
-        Moves away from a node that failed within the horizon; if the job returned to the node,
-        several moves may count for one failure.
-    invalid_share : float, optional
-        Share of its decisions based on telemetry that was recorded under another load; None
-        without decisions, or without load-dependent metrics.
-    silent : dict of str to int
-        Predictor to the number of runs in which it gave no probability for any worker.
-    buckets : dict of str to float
-        Mean share of all GPU-seconds.
+    An absent ``recovery`` is the job's. ``versus_reference`` is the paired difference in goodput,
+    same seeds, to the best baseline that needs no forecast and recovers as the job does;
+    ``versus_without``, of an arm with policies, the same to the same job without them: what the
+    policies gain, as both start with the same checkpoint interval. ``as_planned`` is only of an arm
+    whose run may have more groups than planned. ``to_oracle`` is a candidate's share of the
+    oracle's gain over the reference.
+
+    ``buckets`` are mean shares of all GPU-seconds; ``decisions`` granted actions that change the
+    run; ``right_moves`` those away from a node that failed within the horizon: if the job returned
+    to it, several may count for one failure. ``invalid_share`` of its decisions are based on
+    telemetry that was recorded under another load; None without decisions, or without
+    load-dependent metrics. ``silent`` counts, by predictor, the runs in which it gave no
+    probability for any worker.
     """
 
     name: str
@@ -160,16 +147,11 @@ AS_PLANNED = " as planned"
 
 
 class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of an arm with one number of spares.
+    """Result of an arm with one number of spares; useful time is over all GPUs.
 
-    Attributes
-    ----------
-    to_best : Interval, optional
-        Paired difference in goodput to the value with the highest; None for that one.
-    useful_gpu_h_per_day : Interval
-        Over all GPUs.
-    more_gpu_h_per_day : Interval, optional
-        Increase of that per further spare since the previous value; None for the first.
+    ``to_best`` is the paired difference in goodput to the value with the highest; None for that
+    one. ``more_gpu_h_per_day`` is the increase per further spare since the previous value; None for
+    the first.
     """
 
     value: int
@@ -182,18 +164,10 @@ class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
 class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     """Goodput of the arms by number of spares, each of which is paid for.
 
-    Attributes
-    ----------
-    name : str
-        The varied key of ``[evaluate]``.
-    beside : str
-        The other key and its value, such as ``1 standbys``: paid for at every value.
-    gpu_h_per_day : float
-        Cost of one more.
-    lines : dict of str to tuple of SweepPoint
-        By arm, and ``<arm> as planned`` where its run grows; in order of the values.
-    best : dict of str to int
-        By the same names, the value with the highest goodput.
+    ``name`` is the varied key of ``[evaluate]``, and ``beside`` the other key and its value, such
+    as ``1 standbys``: paid for at every value. One more costs ``gpu_h_per_day``. ``lines``, in
+    order of the values, and ``best``, the value with the highest goodput, are by arm, and by
+    ``<arm> as planned`` where its run grows.
     """
 
     name: str
@@ -259,15 +233,7 @@ class TraceResults(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """A study, as it stands in ``report.json``.
-
-    Attributes
-    ----------
-    traces : tuple of TraceResults
-        In the order of the command line; at least one.
-    fleets : OverFleets, optional
-        Results over all traces; absent with one trace.
-    """
+    """A study, as it stands in ``report.json``; ``fleets`` are the results over several traces."""
 
     mode: Literal["replay", "simulate"]
     traces: tuple[TraceResults, ...]

@@ -24,13 +24,7 @@ _ALWAYS = ("numpy", "scikit-learn")
 
 
 class RunCache(Generic[Run]):
-    """One file per run, under a hash of everything that the run depends on.
-
-    Parameters
-    ----------
-    kind : type
-        Type of a run; its field ``arm`` names the arm.
-    """
+    """One file per run of type ``kind``, under a hash of everything that the run depends on."""
 
     def __init__(self, folder: Path, kind: type[Run]) -> None:
         self._folder, self._kind = folder, kind
@@ -52,15 +46,7 @@ class RunCache(Generic[Run]):
 
 
 def key_of(parts: list[Any], predictors: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the hash of a run's inputs, the models of its predictors, and the code.
-
-    Parameters
-    ----------
-    parts : list
-        Inputs of the run, of types that msgspec encodes.
-    predictors : mapping
-        As under ``[predictors]``.
-    """
+    """Return the hash of a run's inputs, the models of its predictors, and the code."""
     models = [Path(table["model"]) for _, table in sorted(predictors.items()) if "model" in table]
     everything = [*parts, [_folder_digest(model) for model in models], code_digest()]
     return hashlib.sha256(msgspec.json.encode(everything, order="sorted")).hexdigest()[:32]

@@ -14,13 +14,7 @@ Progress = Callable[[int, int], None]
 
 
 class Runner(Generic[Run]):
-    """Looks up every run in the cache, and plays and saves the missing ones.
-
-    Parameters
-    ----------
-    total : int
-        Number of runs.
-    """
+    """Looks up every run in the cache, and plays and saves the missing ones."""
 
     def __init__(
         self, store: RunCache[Run], workforce: Workforce, total: int, progress: Progress
@@ -31,10 +25,7 @@ class Runner(Generic[Run]):
     def play(self, study_tasks: Sequence[StudyTask[Run]]) -> dict[tuple[str, int], Run]:
         """Return every run by the name of its arm and its seed.
 
-        Raises
-        ------
-        StateError
-            If the trace or a model was replaced meanwhile.
+        StateError if the trace or a model was replaced meanwhile.
         """
         key = {(study_task.arm_name, study_task.seed): study_task.key for study_task in study_tasks}
         found: dict[str, Run] = {}

@@ -22,13 +22,7 @@ def names_of(metrics: Iterable[str], measured: Iterable[str]) -> str:
 
 
 def warn_missing(reader: str, metrics: Set[str], measured: Set[str], source: str) -> None:
-    """Log the missing metrics of a plugin, if there are any.
-
-    Parameters
-    ----------
-    source : str
-        What lacks them, as in ``the trace``.
-    """
+    """Log the metrics of a plugin that ``source``, such as ``the trace``, lacks."""
     if metrics:
         names = names_of(metrics, measured)
         _log.warning("%s reads metrics that %s lacks: %s", reader, source, names)

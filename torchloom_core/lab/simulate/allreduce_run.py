@@ -26,14 +26,8 @@ _POINTS = 300
 class Mode:
     """A compression mode: its bytes, time and progress per step.
 
-    Attributes
-    ----------
-    sent_bytes : float
-        Bytes that each rank sends, and receives.
-    quality : float
-        Progress of one step, in steps of the mode ``none``.
-    link_use : float
-        Share of the slowest link's bandwidth that it uses.
+    Each rank sends and receives ``sent_bytes``. ``quality`` is the progress of one step, in steps
+    of the mode ``none``; ``link_use`` the share of the slowest link's bandwidth that it uses.
     """
 
     sent_bytes: float
@@ -51,20 +45,9 @@ class Mode:
 class Workload:
     """The work of the ranks in a step.
 
-    Attributes
-    ----------
-    ranks : int
-        Number of ranks.
-    gradient_bytes : int
-        Bytes of a step's reductions before compression.
-    compute_s : float
-        Compute time of a rank.
-    overlap : float
-        Maximum share of the bytes, and of the latency, that overlaps with compute.
-    latency_s : float
-        Latency of all hops together.
-    noise : float
-        Relative variation of times from step to step: lognormal, with mean 1.
+    ``gradient_bytes`` are those before compression; ``latency_s`` that of all hops together. At
+    most ``overlap`` of the bytes, and of the latency, overlaps with compute. ``noise`` is the
+    relative variation of times from step to step: lognormal, with mean 1.
     """
 
     ranks: int
@@ -77,20 +60,11 @@ class Workload:
 
 
 class Step(NamedTuple):
-    """One step; times are seconds since the start of the run.
+    """One step, numbered from 1; times are seconds since the start of the run.
 
-    Attributes
-    ----------
-    number : int
-        Number of the step, from 1.
-    own_s : (ranks,) float64
-        Compute time of each rank.
-    hidden_s, exposed_s : float
-        Transfer time during compute, and after compute and compression.
-    progress : float
-        Progress of the run at its end.
-    luck : float
-        Noise of the loss, around 1.
+    ``own_s``, ``(ranks,)``, is the compute time; ``hidden_s`` and ``exposed_s`` the transfer during
+    compute, and after compute and compression. ``progress`` is the run's at the end of the step,
+    and ``luck`` the noise of the loss, around 1.
     """
 
     number: int
@@ -115,22 +89,9 @@ class Stretch(NamedTuple):
 class AllreduceRun:
     """A sequence of steps; the noise of a step does not depend on its mode.
 
-    Attributes
-    ----------
-    workload : Workload
-        As given.
-    now_s : float
-        End of the last finished step.
-    steps : int
-        Number of finished steps.
-    progress : float
-        Their progress, in steps of the mode ``none``.
-    in_mode_s : dict of str to float
-        Time in each mode.
-    stretches : list of Stretch
-        Changes of the mode, the start included.
-    curve : list of (float, float)
-        Time and progress, some hundreds of points per pass of the recording.
+    ``now_s``, ``steps`` and ``progress``, in steps of the mode ``none``, are those of the finished
+    steps. ``stretches`` has start and mode of each stretch in one mode, ``curve`` time and progress
+    at some hundreds of points per pass of the recording.
     """
 
     def __init__(self, workload: Workload, wire: Bottleneck, random: np.random.Generator) -> None:

@@ -23,13 +23,9 @@ def nothing(model: FleetModel, action: Any) -> None:
 class FleetAnswer:
     """The fleet model's implementation of one kind of action.
 
-    Attributes
-    ----------
-    of_group, of_run : mapping of type to callable
-        Implementation of each operation: called once for all workers of a group, or of the run,
-        that get it for the same cause. Kinds of action may implement an operation differently.
-    done : callable
-        ``(model, action)`` is called when the Weaver has carried out the action without commands.
+    ``of_group`` and ``of_run`` have the implementation of each operation: called once for all
+    workers of a group, or of the run, that get it for the same cause. ``done(model, action)`` is
+    called when the Weaver has carried out the action without commands.
     """
 
     of_group: Mapping[type, OfGroup] = field(default_factory=dict)

@@ -17,12 +17,8 @@ Act = Callable[[int, Any], None]
 class EventQueue:
     """A heap of due callbacks; those due at the same time run in the order of their scheduling.
 
-    Attributes
-    ----------
-    version : int
-        Grows with every change of a worker's presence or state.
-    events : int
-        Number of processed callbacks and hits.
+    ``version`` grows with every change of a worker's presence or state; ``events`` is the number of
+    processed callbacks and hits.
     """
 
     __slots__ = ("_made", "events", "fleet_events", "heap", "now_ns", "version")

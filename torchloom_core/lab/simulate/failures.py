@@ -20,16 +20,10 @@ def hits(
 ) -> list[Hit]:
     """Return the failures from ``start_ns`` to before ``end_ns``, in time order.
 
-    An event of a rack, a switch or a power feed hits all nodes below it. Events with a common
-    cause are one failure, at the time of the first of them. It hits all their nodes, which are
-    away until the last event is resolved.
-
-    Parameters
-    ----------
-    unknown : "component" or "job"
-        What a failure of unknown cause is assumed to follow.
-    repair_s : float
-        How long a node is away after a failure without a known end.
+    An event of a rack, a switch or a power feed hits all nodes below it. Events with a common cause
+    are one failure, at the time of the first of them. It hits all their nodes, which are away until
+    the last event is resolved, or ``repair_s`` after one without a known end. Failures of unknown
+    cause are assumed to follow ``unknown``.
     """
     watched = watch(bundle)
     fatal = {event.id: event for event in bundle.events() if event.fatal}

@@ -42,14 +42,9 @@ class Account:
 
 
 class WorkingGroups(Account):
-    """The account of the groups that train, which may be more than planned.
+    """The account of the groups that train, which may have more GPUs than ``planned``.
 
-    Attributes
-    ----------
-    planned : int
-        GPUs of the job as planned.
-    surplus_gpu_ns : int
-        Useful time of GPUs beyond the plan.
+    ``surplus_gpu_ns`` is the useful time of those beyond the plan.
     """
 
     __slots__ = ("_counted_ns", "planned", "surplus_gpu_ns")
@@ -89,14 +84,9 @@ class UsefulTime(NamedTuple):
 class GpuTime:
     """The buckets, and the accounts whose time goes to them.
 
-    Attributes
-    ----------
-    active : WorkingGroups
-        Groups that train; the bucket follows the phase of the run.
-    away, waiting : Account
-        Groups of the run that rejoin, and those that lack nodes, while others go on.
-    spare : Account
-        Standbys and cold spares, including nodes under repair or inspection.
+    The bucket of ``active``, the groups that train, follows the phase of the run. ``away`` are
+    groups of the run that rejoin, and ``waiting`` those that lack nodes, while others go on.
+    ``spare`` are standbys and cold spares, including nodes under repair or inspection.
     """
 
     def __init__(self, start_ns: int) -> None:

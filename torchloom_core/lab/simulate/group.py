@@ -21,26 +21,12 @@ _STATES: dict[Role, MemberState] = {
 
 
 class Group:
-    """A replica group.
+    """A replica group, with an account for the time of its nodes.
 
-    Attributes
-    ----------
-    account : Account
-        Account for the time of its nodes.
-    nodes : list of str
-        Node of each rank, ``EMPTY`` if it has none.
-    missing : int
-        Number of ranks without a node.
-    position : int
-        Index among the job's groups, while it is one.
-    ready_ns : int
-        When its provisioned nodes are ready.
-    left : bool
-        Whether it left in order, not by a failure.
-    working : bool
-        In ``per_step`` mode: whether it takes part in the steps.
-    serial : int
-        Grows whenever scheduled callbacks for it become void.
+    ``nodes`` has the node of each rank, ``EMPTY`` if it has none, as ``missing`` ranks. Provisioned
+    nodes are ready at ``ready_ns``. ``position`` is its index among the job's groups, while it is
+    one. ``left``: it left in order, not by a failure; ``working``: it takes part in the steps, in
+    ``per_step`` mode. ``serial`` grows whenever scheduled callbacks for it become void.
     """
 
     __slots__ = (

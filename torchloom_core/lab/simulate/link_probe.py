@@ -18,12 +18,7 @@ def probe_link(
 ) -> tuple[Measured, float]:
     """Return the measurement, and its duration in seconds.
 
-    Parameters
-    ----------
-    bytes_per_s, latency_s : float
-        Bandwidth and latency of the link during the probe.
-    noise : float
-        Relative variation of bursts and latencies: lognormal, with mean 1.
+    ``noise`` is the relative variation of bursts and latencies: lognormal, with mean 1.
     """
     burst_s = probe_bytes / _BURSTS / bytes_per_s
     begun = min(_BURSTS, 1 + int(_MEASURES_S / burst_s))

@@ -21,21 +21,10 @@ _NAMED = 3
 
 
 class Bottleneck:
-    """The slowest link of a ring over time; the recording is repeated at its end.
+    """The slowest link of a ring over time; the recording is repeated at its end, after ``span_s``.
 
-    Parameters
-    ----------
-    at_s : sequence of float
-        Times of changes, ascending from 0, seconds.
-    bytes_per_s : sequence of float
-        Bandwidth from then on; positive.
-    span_s : float
-        Length of the recording.
-
-    Attributes
-    ----------
-    in_all : float
-        Bytes that it can carry in one pass of the recording.
+    ``bytes_per_s`` are positive, each from its time in ``at_s`` on, ascending from 0. ``in_all`` is
+    what it can carry in one pass of the recording, bytes.
     """
 
     def __init__(self, at_s: Sequence[float], bytes_per_s: Sequence[float], span_s: float) -> None:
@@ -62,16 +51,8 @@ class Bottleneck:
 class OwnLinks:
     """The link of each rank over time; the recording is repeated at its end.
 
-    Parameters
-    ----------
-    at_ns, bytes_per_s : (values,) arrays
-        Measurements, in time order.
-    component : (values,) int64
-        Measured component of each.
-    depends_on : sequence of sequence of int
-        Components that the link of each rank depends on.
-    start_ns, span_s : int, float
-        Start and length of the recording.
+    Time, component and value of each measurement are ``(values,)``, in time order; ``depends_on``
+    has the components that the link of each rank depends on.
     """
 
     def __init__(
@@ -101,15 +82,7 @@ class OwnLinks:
 
 @dataclass(frozen=True)
 class Links:
-    """The ranks of a bandwidth trace, their links, and the slowest link.
-
-    Attributes
-    ----------
-    workers, nodes, racks : tuple of str
-        One per rank.
-    start_ns : int
-        Time from which all links are known.
-    """
+    """The ranks of a bandwidth trace, their links from ``start_ns`` on, and the slowest link."""
 
     workers: tuple[str, ...]
     nodes: tuple[str, ...]
@@ -120,20 +93,11 @@ class Links:
 
 
 def links_of(bundle: Bundle, from_ns: int | None = None) -> Links:
-    """Return the links of the watched components of a trace.
+    """Return the links of the watched components of a trace, from ``from_ns`` on.
 
     A value holds until the next valid one. A component shared by several ranks, such as a switch,
-    is a link of each of them.
-
-    Parameters
-    ----------
-    from_ns : int, optional
-        Earliest start.
-
-    Raises
-    ------
-    TraceError
-        If a rank has no link, there are fewer than two ranks, or a bandwidth is not positive.
+    is a link of each of them. TraceError if a rank has no link, there are fewer than two ranks, or
+    a bandwidth is not positive.
     """
     watched, manifest = watch(bundle), bundle.manifest
     names = tuple(name for name in bundle.measured if watched.rows_of(name))

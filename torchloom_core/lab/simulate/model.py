@@ -29,24 +29,11 @@ INTERVAL_KNOB = KnobSpec(
 class FleetModel:
     """A job with standbys and spares, under given failures.
 
-    Parameters
-    ----------
-    job : JobSpec
-        The job and its costs.
-    nodes : sequence of str, length ``job.nodes``
-        Nodes of the job's groups, ``nodes_per_group`` each, then those of the standby groups,
-        then the cold spares.
-    hits : iterable of Hit
-        In time order; consumed lazily, so it may be infinite.
-    start_ns, end_ns : int
-        The simulated span; hits outside it are ignored.
-    racks : mapping of str to str
-        Known racks of nodes; only reported in :class:`Member`.
-
-    Raises
-    ------
-    ValueError
-        If the number of nodes is wrong, a node occurs twice, or the span is empty.
+    ``nodes`` are those of the job's groups, ``nodes_per_group`` each, then those of the standby
+    groups, then the cold spares. ``hits`` are in time order and consumed lazily, so they may be
+    infinite; those outside the simulated span are ignored. ``racks`` of nodes are only reported in
+    :class:`Member`. ValueError if the number of nodes is wrong, a node occurs twice, or the span is
+    empty.
     """
 
     def __init__(

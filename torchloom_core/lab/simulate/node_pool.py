@@ -22,17 +22,8 @@ class _Migration:
 class NodePool:
     """The nodes of an allocation, and their groups.
 
-    The run has priority for spares; standbys are refilled from the rest. A node that returns is a
-    spare, and is offered to the run by ``when_free``.
-
-    Attributes
-    ----------
-    groups : tuple of Group
-        All groups, those that started in the job first.
-    run_groups : list of Group
-        Current groups of the job.
-    avoided, migrations, useless_migrations : int
-        See :class:`~torchloom_core.lab.simulate.records.Result`.
+    The run, whose current groups are ``run_groups``, has priority for spares; standbys are refilled
+    from the rest. A node that returns is a spare, and is offered to the run by ``when_free``.
     """
 
     def __init__(
@@ -190,13 +181,7 @@ class NodePool:
         return standby
 
     def swap(self, out: Group, standby: Group, account: Account, ts_ns: int) -> None:
-        """Replace ``out`` by ``standby``; ``out`` becomes a standby to refill.
-
-        Parameters
-        ----------
-        account : Account
-            Account for the time of the standby's nodes from now on.
-        """
+        """Replace ``out``, refilled as a standby, by ``standby``, booked to ``account``."""
         self.assign(standby, account, ts_ns)
         self.assign(out, self._gpu_time.spare, ts_ns)
         standby.role = "run"

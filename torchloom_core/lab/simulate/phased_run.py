@@ -14,12 +14,7 @@ from torchloom_core.lab.simulate.scenario import Bucket, JobSpec
 class PhasedRun:
     """A run in one phase at a time, which sets the bucket for its groups' time.
 
-    Attributes
-    ----------
-    saves, proactive_saves : int
-        Durable checkpoints so far, and those on demand.
-    first_commit_ns : int, optional
-        Time of the first commit.
+    It counts its durable checkpoints in ``saves``, and those on demand in ``proactive_saves``.
     """
 
     states: ClassVar[Mapping[str, MemberState]]

@@ -67,29 +67,10 @@ class Member(NamedTuple):
 class Result:
     """The result of one run.
 
-    Attributes
-    ----------
-    buckets : dict of Bucket to int
-        GPU-nanoseconds; they add up to ``wall_ns * gpus`` exactly.
-    gpus, job_gpus : int
-        All paid GPUs, and those of the job as planned, without standbys and spares.
-    surplus : int
-        Useful GPU-nanoseconds of GPUs beyond ``job_gpus``, with admitted standbys.
-    failures : int
-        Hits of the run.
-    avoided : int
-        Hits that only hit nodes that a migration had left.
-    useless_migrations : int
-        Migrations whose nodes returned from inspection without a hit.
-    saves, proactive_saves : int
-        Durable checkpoints, and those on demand.
-    steps_tried, steps_committed : int
-        Finished steps, and those that count in the end. In ``restart`` mode training is
-        continuous, and these are its equivalent in whole steps.
-    first_commit_ns : int, optional
-        Time of the first durable checkpoint, or of the first step in ``per_step``.
-    events : int
-        Processed events, hits included.
+    ``buckets`` are GPU-nanoseconds; they add up to ``wall_ns * gpus`` exactly. ``gpus`` are all
+    that are paid for, ``job_gpus`` those of the job as planned, ``surplus`` the useful
+    GPU-nanoseconds of GPUs beyond them. ``avoided`` hits only hit nodes that a migration had left.
+    ``saves`` are durable checkpoints. ``events`` is the number of processed events, hits included.
     """
 
     buckets: dict[Bucket, int]

@@ -31,21 +31,11 @@ class Tier:
 class JobSpec:
     """The training job and its costs, in seconds; see ``[evaluate]`` and ``[costs]``.
 
-    Attributes
-    ----------
-    durable : Tier
-        Checkpoints that survive anything.
-    local : Tier, optional
-        Faster ones that survive a fault of the job, not the loss of a node.
-    proactive_save_s : float
-        Time of a durable checkpoint on demand.
-    migrate_s : float
-        Pause of the whole run when a standby replaces a group.
-    min_groups : int
-        In ``per_step`` mode: the run waits while there are fewer groups.
-    join_stall_s, leave_stall_s, kill_stall_s : float
-        In ``per_step`` mode: stall of the other groups when a group joins, leaves in order, or
-        dies, in addition to the lost step.
+    ``durable`` checkpoints survive anything, ``local`` ones are faster and survive a fault of the
+    job, not the loss of a node. ``migrate_s`` is the pause of the whole run when a standby replaces
+    a group. In ``per_step`` mode the run waits while there are fewer than ``min_groups``, and the
+    stalls are those of the other groups when a group joins, leaves in order, or dies, in addition
+    to the lost step.
     """
 
     groups: int
@@ -76,20 +66,11 @@ class JobSpec:
 
 
 class Hit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One failure, from an event of the trace or a seeded process.
+    """One failure, from an event of the trace or a seeded process; ``unknown`` causes are resolved.
 
-    Attributes
-    ----------
-    nodes : tuple of str
-        Lost nodes; empty for a fault of the job itself.
-    follows : Follows
-        ``component`` and ``fabric`` hit the job only if it runs on one of ``nodes``; ``job``
-        hits it anywhere, and no node is lost. The caller has resolved ``unknown``.
-    repair_ns : int
-        Time that the nodes are away.
-    seen_on : tuple of str
-        Nodes where a fault of the job was recorded. It hits this job only if the job started on
-        one of them; empty: in any case.
+    If it follows ``component`` or ``fabric``, it hits the job only if it runs on one of ``nodes``,
+    which are away for ``repair_ns``. One that follows ``job`` hits it anywhere, and no node is
+    lost; if it was ``seen_on`` some nodes, it hits this job only if the job started on one of them.
     """
 
     id: str

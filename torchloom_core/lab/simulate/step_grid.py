@@ -4,20 +4,9 @@
 class StepGrid:
     """Consecutive steps of equal length, delayed when the whole run stops.
 
-    Attributes
-    ----------
-    start_ns : int
-        Start of the current step, shifted by the stops in it.
-    into_ns : int
-        Progress within the current step, while the run stops.
-    is_spoiled : bool
-        Whether the current step will not be committed.
-    tried, committed : int
-        Finished steps, and committed steps.
-    to_save : int
-        Steps before the next periodic checkpoint is due.
-    first_commit_ns : int, optional
-        When the first step was committed.
+    ``start_ns`` is the start of the current step, shifted by the stops in it, and ``into_ns`` the
+    progress within it while the run stops. A step that ``is_spoiled`` will not be committed.
+    ``to_save`` steps are left before the next periodic checkpoint is due.
     """
 
     __slots__ = (

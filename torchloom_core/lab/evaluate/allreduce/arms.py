@@ -12,15 +12,7 @@ ORACLE = "oracle"
 
 
 class Arm(msgspec.Struct, frozen=True, kw_only=True):
-    """One way to run the job.
-
-    Attributes
-    ----------
-    mode : str
-        The mode of a static arm.
-    policies, predictors : dict
-        As in ``[policies]`` and ``[predictors]``.
-    """
+    """One way to run the job; ``mode`` is that of a static arm."""
 
     name: str
     kind: ArmKind

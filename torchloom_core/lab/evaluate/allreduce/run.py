@@ -32,32 +32,14 @@ _MOST_STEPS = 20_000_000
 
 
 class Goal(msgspec.Struct, frozen=True, kw_only=True):
-    """The required progress of a run, and its time limit.
-
-    Attributes
-    ----------
-    progress : float
-        In steps of the mode ``none``.
-    limit_s : float
-        Seconds.
-    """
+    """The required progress of a run, in steps of the mode ``none``, and its time limit."""
 
     progress: float
     limit_s: float
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings that all runs of a study share.
-
-    Attributes
-    ----------
-    config : Config
-        Safety limits; policies and predictors come from the arms.
-    job : Allreduce
-        The job of ``[evaluate.allreduce]``.
-    from_ns : int, optional
-        Earliest start of a run.
-    """
+    """Settings that all runs of a study share; policies and predictors come from the arms."""
 
     trace: str
     config: Config
@@ -86,12 +68,8 @@ def _links(path: Path, _look: Look, from_ns: int | None) -> Links:
 def goal_of(setting: Setting) -> Goal:
     """Return the goal of all runs: the config's, or that of the best static mode in one pass.
 
-    It is computed without noise, so that it is the same for all seeds.
-
-    Raises
-    ------
-    ConfigError
-        If no mode finishes a step within the trace, or a mode needs too many steps.
+    It is computed without noise, so that it is the same for all seeds. ConfigError if no mode
+    finishes a step within the trace, or a mode needs too many steps.
     """
     span_s, modes = setting.links.bottleneck.span_s, setting.job.modes
     progress = setting.job.steps
@@ -173,15 +151,7 @@ class StudyTask(msgspec.Struct, frozen=True, kw_only=True):
         return key_of(parts, self.arm.predictors)
 
     def play(self) -> AllreduceRunResult:
-        """Play it.
-
-        Raises
-        ------
-        ConfigError
-            If the arm's config is wrong.
-        TraceError
-            If the trace is invalid.
-        """
+        """Play it; ConfigError if the arm's config is wrong, TraceError if the trace is invalid."""
         run = self.setting.new_run(self.seed)
         if self.arm.policies:
             return self._play_closed_loop(run)

@@ -46,29 +46,10 @@ class _Offer(NamedTuple):
 class SimulatedTrainers:
     """One worker per link; all workers step together.
 
-    Parameters
-    ----------
-    run : AllreduceRun
-        A new run.
-    job : Allreduce
-        Initial mode and heartbeat interval.
-    name : str
-        Name of the run.
-    goal : float
-        Progress at which the run ends.
-    limit_s : float
-        Time limit of the run.
-    heartbeats : (workers,) float64
-        Time of each worker's first heartbeat, as a share of the heartbeat interval.
-    probing : np.random.Generator
-        Random generator for the noise of probes.
-
-    Attributes
-    ----------
-    end_ns : int
-        End of the run, in the far future until it is known.
-    decisions : int
-        Granted verdicts that change the run.
+    ``run`` is a new one, and ends with the progress ``goal``, or at ``limit_s``. ``heartbeats`` is
+    ``(workers,)``: the time of each worker's first one, as a share of the heartbeat interval.
+    ``probing`` gives the noise of probes. ``end_ns`` is in the far future until the end is known,
+    and ``decisions`` counts the granted verdicts that change the run.
     """
 
     def __init__(

@@ -39,12 +39,8 @@ def run_study(
 ) -> AllreduceSimulation:
     """Play all arms and compare them.
 
-    Raises
-    ------
-    ConfigError
-        If an arm's config is wrong, or the trace too short.
-    TraceError
-        If the trace has invalid or too few links.
+    ConfigError if an arm's config is wrong, or the trace too short; TraceError if the trace has
+    invalid or too few links.
     """
     arms = arms_of(setting.job, candidates)
     goal, links = goal_of(setting), setting.links

@@ -23,17 +23,9 @@ _MIN_COVERED, _MIN_MOMENTS, _EXACT_SHARE = 3, 3, 0.5
 class Judged:
     """Forecasts of every component at every time, with their outcomes.
 
-    Attributes
-    ----------
-    times_ns : (times,) int64
-        Sorted, about ``every_s`` apart.
-    score : (times, components) float64
-        NaN where the predictor gave no forecast; it ranks below all scores, as no policy would
-        have acted.
-    outcome : (times, components) float64
-        1, 0, or NaN where unknown; a sample without an outcome is not scored.
-    incidents : Incidents
-        The incidents to forecast or detect.
+    ``times_ns`` are sorted, about ``every_s`` apart. ``score`` and ``outcome`` are ``(times,
+    components)``. A NaN score, where the predictor gave no forecast, ranks below all others, as no
+    policy would have acted. An outcome is 1, 0, or NaN where unknown, which is not scored.
     """
 
     task: Task
@@ -70,14 +62,8 @@ class Judged:
 class ScoredIncidents:
     """The incidents with a scored sample, and the first true alarm of each.
 
-    Attributes
-    ----------
-    incident : (scored,) int64
-        Index into all incidents.
-    last : (scored,) int64
-        Index of its last scored time.
-    first_alarm : (scored,) int64
-        Index of the time of its first true alarm, -1 without one.
+    All are ``(scored,)``: index into all incidents, index of the last scored time, and index of the
+    time of the first true alarm, -1 without one.
     """
 
     incident: Ints
@@ -123,12 +109,8 @@ def threshold_for(judged: Judged, false_alarms_per_node_day: float) -> float:
     """Return the lowest score at which false alarms stay within the budget.
 
     Set it on earlier time than is scored: an alarm rate carries over better than a raw score. It is
-    above every score if even the highest gives too many false alarms.
-
-    Raises
-    ------
-    TraceError
-        If no sample has both a score and an outcome.
+    above every score if even the highest gives too many false alarms. TraceError if no sample has
+    both a score and an outcome.
     """
     valid = ~np.isnan(judged.outcome) & ~np.isnan(judged.score)
     scores = np.unique(judged.score[valid])
@@ -203,18 +185,14 @@ def is_point_adjusted(judged: Judged, alarms: Bools) -> bool:
 def found_by_chance(judged: Judged, alarms: Bools) -> float:
     """Return the mean share of incidents that the same alarms find by chance.
 
-    For a detection, the alarms of each component are shifted circularly through the scored time
-    by all offsets, and matched with its incidents. Number, length and component of the alarms stay
-    the same; their relation to the time of the incidents is removed. So random alarms have exactly
+    For a detection, the alarms of each component are shifted circularly through the scored time by
+    all offsets, and matched with its incidents. Number, length and component of the alarms stay the
+    same; their relation to the time of the incidents is removed. So random alarms have exactly
     their chance recall at any rate, and a permanent alarm has a recall of 1.
 
     For a forecast, alarms are shifted over all times and all components, since knowing which
     component fails is worth as much as knowing when: each incident is matched with the alarms of
     all components, each shifted through its own scored times.
-
-    Parameters
-    ----------
-    alarms : (times, components) bool
     """
     if judged.task.kind == "forecast":
         return _anywhere(judged, alarms)

@@ -90,23 +90,10 @@ def refuse_future(
     *,
     after_ns: int,
 ) -> None:
-    """Refuse forecasts that change if only later data of the trace is altered.
+    """Refuse forecasts that change if only data of the trace after ``after_ns`` is altered.
 
-    Parameters
-    ----------
-    place : str
-        The predictor, for the message.
-    forecasts : BacktestForecasts
-        The forecasts for the bundle.
-    repeat : callable
-        Repeats the forecasts for a bundle, up to a time.
-    after_ns : int
-        Data after it is altered.
-
-    Raises
-    ------
-    LeakError
-        ``future_feature``, if a forecast at or before ``after_ns`` is not identical.
+    ``place`` names the predictor; ``repeat`` gives its forecasts for another bundle, up to a time.
+    LeakError (``future_feature``) if a forecast at or before ``after_ns`` is not identical.
     """
     was = forecasts.between(bundle.manifest.start_ns, after_ns)
     now = repeat(OtherFuture(bundle, after_ns), after_ns)

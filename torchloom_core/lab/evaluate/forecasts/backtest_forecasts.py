@@ -33,17 +33,9 @@ _MAX_CELLS = 100_000_000
 
 @dataclass(frozen=True, eq=False)
 class BacktestForecasts:
-    """A predictor's forecasts over a span of time.
+    """A predictor's forecasts for the watched components at ``times_ns``, ``every_s`` apart.
 
-    Attributes
-    ----------
-    watched : Watched
-        The components of the columns.
-    times_ns : (times,) int64
-    every_s : float
-        Seconds between two times.
-    score : (times, components) float64
-        Probabilities, NaN without a forecast.
+    ``score`` is ``(times, components)``: probabilities, NaN without a forecast.
     """
 
     watched: Watched
@@ -76,12 +68,7 @@ def backtest_forecasts(
 ) -> BacktestForecasts:
     """Return the predictor's forecasts, each from data that was available at its time.
 
-    The parameters are those of :func:`backtest_forecasts_of_all`.
-
-    Raises
-    ------
-    PluginError, TraceError
-        As :func:`backtest_forecasts_of_all`, and the errors that it returns.
+    As :func:`backtest_forecasts_of_all`, but raises the errors that it returns.
     """
     (forecasts,) = backtest_forecasts_of_all(
         bundle,
@@ -114,21 +101,9 @@ def backtest_forecasts_of_all(
     """Run several predictors in one pass, at the ``every_s`` of the first.
 
     For one that raises, breaks its contract or gives no forecast, the error is returned in place of
-    its forecasts; the others are not affected.
-
-    Parameters
-    ----------
-    repair_s : float
-        How long a component is away after a fatal fault without a known end.
-    shows : callable
-        Which events are visible as faults; see ``Task.shows``.
-
-    Raises
-    ------
-    PluginError
-        If the forecasts exceed the memory limit.
-    TraceError
-        If the span is empty.
+    its forecasts; the others are not affected. A component is away for ``repair_s`` after a fatal
+    fault without a known end; events that ``shows`` refuses are not visible as faults. PluginError
+    if the forecasts exceed the memory limit, TraceError if the span is empty.
     """
     begin_ns = bundle.manifest.start_ns if start_ns is None else start_ns
     until_ns = bundle.manifest.end_ns if end_ns is None else end_ns
@@ -164,14 +139,9 @@ def backtest_forecasts_of_all(
 
 
 class ForecastCollector:
-    """Collects the forecasts of several predictors, view by view.
+    """Collects the forecasts of several predictors for ``watched``, view by view.
 
     A predictor that raises or breaks its contract is not called again.
-
-    Attributes
-    ----------
-    watched : Watched
-        The components that are forecast.
     """
 
     def __init__(

@@ -40,18 +40,11 @@ _MAX_CELLS = 100_000_000
 
 @dataclass(frozen=True, eq=False)
 class GivenScores:
-    """A validated table of forecasts.
+    """A validated table of forecasts; all are ``(rows,)``.
 
-    Attributes
-    ----------
-    t_ns, component, line : (rows,) int64
-        Time, row of the watched component, and line in the file.
-    score : (rows,) float64
-        Higher is likelier; need not be a probability.
-    alarm : (rows,) bool, optional
-        Whether the row is an alarm, if the file has the column.
-    test : (rows,) bool, optional
-        Whether the row is for scoring, if the file has the column ``part``.
+    ``component`` is the row of the watched component, ``line`` that in the file. A higher ``score``
+    is likelier, and need not be a probability. ``alarm`` and ``test``, the rows for scoring, are
+    there if the file has the columns ``alarm`` and ``part``.
     """
 
     path: Path
@@ -65,14 +58,9 @@ class GivenScores:
 
 @dataclass(frozen=True, eq=False)
 class DividedScores:
-    """External forecasts, divided into rows for the threshold and for scoring.
+    """External forecasts, ``(rows,)``, divided into those for the threshold and those to score.
 
-    Attributes
-    ----------
-    train, test : (rows,) bool
-        Rows for the threshold, and rows to score.
-    split : str
-        Description of the rows for the threshold.
+    ``split`` describes the rows for the threshold.
     """
 
     given: GivenScores
@@ -84,16 +72,11 @@ class DividedScores:
 def read_given(path: Path, watched: Watched) -> GivenScores:
     """Read a Parquet or CSV file of forecasts.
 
-    Columns ``t`` (ns since the epoch, or ISO 8601, UTC), ``component`` and ``score``; optional
-    are ``alarm`` (0 or 1), ``part`` (``train`` or ``test``) and ``t_avail``, when the forecast
-    was available. Rows may come in any order.
-
-    Raises
-    ------
-    TraceError
-        If the file cannot be read, a column is missing, or a row breaks a rule.
-    LeakError
-        ``future_feature``, if a forecast became available only after its time ``t``.
+    Columns ``t`` (ns since the epoch, or ISO 8601, UTC), ``component`` and ``score``; optional are
+    ``alarm`` (0 or 1), ``part`` (``train`` or ``test``) and ``t_avail``, when the forecast was
+    available. Rows may come in any order. TraceError if the file cannot be read, a column is
+    missing, or a row breaks a rule; LeakError (``future_feature``) if a forecast became available
+    only after its time ``t``.
     """
     import pandas as pd
 
@@ -201,15 +184,9 @@ class _Rows:
 def given_scores(path: Path, bundle: Bundle, task: Task, *, until_ns: int) -> DividedScores:
     """Read a file of forecasts; score its ``test`` rows, or those from ``until_ns`` on.
 
-    The threshold is set on the ``train`` rows, or on those at least a horizon before
-    ``until_ns``, unless the file has a column ``alarm``.
-
-    Raises
-    ------
-    TraceError
-        If the file is invalid, or has no rows for the threshold or for scoring.
-    LeakError
-        If its training rows leak into its test rows; the message names the leak.
+    The threshold is set on the ``train`` rows, or on those at least a horizon before ``until_ns``,
+    unless the file has a column ``alarm``. TraceError if the file is invalid, or has no rows for
+    the threshold or for scoring; LeakError if its training rows leak into its test rows.
     """
     watched = watch(bundle)
     given = read_given(path, watched)

@@ -58,26 +58,14 @@ def exact_share(count: int, other: int) -> Interval:
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """A statistic of samples, and the influence of each sample.
-
-    Attributes
-    ----------
-    influence : (samples,) float64
-        Derivative of the statistic by the sample's weight; they sum to 0.
-    """
+    """A statistic, and its derivative by each sample's weight, ``(samples,)``; they sum to 0."""
 
     value: float
     influence: Floats
 
 
 def average_precision(score: Floats, positive: NDArray[np.bool_]) -> Estimate:
-    """Return the average precision of samples.
-
-    Parameters
-    ----------
-    score : (samples,) float64
-    positive : (samples,) bool
-    """
+    """Return the average precision of ``(samples,)``."""
     total = np.count_nonzero(positive)
     if not total:
         return Estimate(0.0, np.zeros(len(score)))
@@ -106,16 +94,9 @@ def ratio(above: Floats, below: Floats) -> Estimate:
 class Clusters:
     """Clusters of dependent samples: those of one stretch of time, and those of one component.
 
-    Outcomes within one horizon share failures, so a stretch is two horizons long, or a day if that
-    is longer; there are at least five stretches.
-
-    Parameters
-    ----------
-    times_ns : (times,) int64
-    is_sample : (times, components) bool
-        Which cells are samples; samples are ordered by time, then component.
-    horizon_s : float
-        Distance in time within which outcomes share failures, seconds.
+    Outcomes within ``horizon_s`` share failures, so a stretch is two horizons long, or a day if
+    that is longer; there are at least five stretches. The cells of ``is_sample``, ``(times,
+    components)``, are ordered by time, then component.
     """
 
     def __init__(self, times_ns: Ints, is_sample: NDArray[np.bool_], horizon_s: float) -> None:
@@ -254,13 +235,8 @@ class _Sides:
 def _reach(own: float, same: float, opposite: float, correlation: float) -> float:
     """Return the distance of one end of a difference's interval from its value.
 
-    Parameters
-    ----------
-    own, same, opposite : float
-        Distances of the first interval on that side, and of the second on the same and the
-        opposite side.
-    correlation : float
-        Their correlation.
+    From the distances of the first interval on that side, and of the second on the same and the
+    opposite side.
     """
     common = own - same if correlation > 0 else own + opposite
     independent = (1.0 - abs(correlation)) * (own**2 + opposite**2)

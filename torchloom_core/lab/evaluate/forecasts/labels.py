@@ -24,27 +24,13 @@ PREVENTS = ("drain", "migrate")
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What to forecast, or to detect.
+    """What to forecast: an incident within the horizon; or to detect: one in progress.
 
-    Attributes
-    ----------
-    horizon_s : float
-        Horizon of a forecast; alarms of a component within it count once.
-    repair_s : float
-        Duration of an event without a known end; one that follows the job ends at once.
-    kind : "forecast" or "detect"
-        Whether an incident starts within the horizon, or whether one is in progress.
-    lead_s : float
-        Time before an incident at which a forecast is too late to help.
-    kinds : tuple of str
-        Kinds of event that count. Empty: in a forecast the fatal ones, in a detection all.
-    merge_s : float
-        Events of a component with gaps shorter than this are one incident.
-
-    Raises
-    ------
-    TraceError
-        If a time is negative, or the lead is not shorter than the horizon.
+    Alarms of a component within ``horizon_s`` count once; ``lead_s`` before an incident a forecast
+    is too late to help. An event without a known end lasts ``repair_s``; one that follows the job
+    ends at once. ``kinds`` of event count; if empty, in a forecast the fatal ones, in a detection
+    all. Events of a component with gaps shorter than ``merge_s`` are one incident. TraceError if a
+    time is negative, or the lead is not shorter than the horizon.
     """
 
     horizon_s: float
@@ -105,16 +91,10 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class Incidents:
-    """Incidents: merged events of one component, sorted by start, then row.
+    """Incidents: merged events of one watched component, sorted by start, then row.
 
-    Attributes
-    ----------
-    row : (incidents,) int64
-        Which watched component.
-    start_ns, end_ns : (incidents,) int64
-        Start, and end of its last event.
-    certain : (incidents,) bool
-        Whether the label of one of its events is certain.
+    All are ``(incidents,)``; ``end_ns`` is that of the last event, and an incident is ``certain``
+    if the label of one of its events is.
     """
 
     row: Ints
@@ -173,28 +153,16 @@ def outcomes(
     topology: Iterable[Component] = (),
     silences: Iterable[Silence] = (),
 ) -> Floats:
-    """Return ``(times, components)``: 1, 0, or NaN where unknown.
+    """Return ``(times, components)``: 1, 0, or NaN where unknown; ``times_ns`` are sorted.
 
-    A forecast is 1 where an incident starts in ``(t + lead, t + horizon]`` and 0 where none
-    does. It is NaN where the component is under repair, drained (for at least a horizon),
-    absent or silent; where an incident starts sooner than the lead; and where the horizon is not
-    completely observed: an uncertain incident starts within it, the component is drained, gone or
-    falls silent for good, or the span or the known time ends. Positives of such samples are
-    dropped as well: otherwise times before an end would have more failures, and a clock would have
-    skill. A detection is 1 while an incident is in progress.
-
-    Parameters
-    ----------
-    times_ns : (times,) int64
-        Sorted.
-    known_until_ns : int
-        Events that became available later are ignored.
-    span : tuple of int
-        First and last watched nanosecond.
-    topology : iterable of Component
-        When the components were present; absent: throughout.
-    silences : iterable of Silence
-        When they did not report.
+    A forecast is 1 where an incident starts in ``(t + lead, t + horizon]`` and 0 where none does.
+    It is NaN where the component is under repair, drained (for at least a horizon), absent or
+    silent; where an incident starts sooner than the lead; and where the horizon is not completely
+    observed: an uncertain incident starts within it, the component is drained, gone or falls silent
+    for good, or the watched span or the known time ends. Positives of such samples are dropped as
+    well: otherwise times before an end would have more failures, and a clock would have skill. A
+    detection is 1 while an incident is in progress. Events that became available after
+    ``known_until_ns`` are ignored.
     """
     grid = _Grid(times_ns, len(watched.ids))
     found = incidents(events, watched, task, known_until_ns=known_until_ns)

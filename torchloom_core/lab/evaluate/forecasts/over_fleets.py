@@ -38,12 +38,7 @@ def scores_over_fleets(
 ) -> tuple[FleetScore, ...]:
     """Return the score of each predictor over fleets.
 
-    Parameters
-    ----------
-    traces : sequence of iterable of ForecastScore
-        Per trace, the same predictors in the same order.
-    pool : Pool
-        Their samples.
+    Each trace has the same predictors in the same order; ``pool`` has their samples.
     """
     return tuple(_over_fleets(scores, pool) for scores in zip(*traces, strict=True))
 

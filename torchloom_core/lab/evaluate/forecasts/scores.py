@@ -61,22 +61,13 @@ def score(
 ) -> ForecastScore:
     """Return the score of one predictor.
 
-    Parameters
-    ----------
-    threshold_from : str
-        The data that the threshold was set on.
-    others : mapping of str to (times, components) float64
-        Scores of other predictors at the same times, for comparison.
-    alarms : (times, components) bool, optional
-        Its alarms; absent: where its score is at or above the threshold.
-    allowed_per_node_day : float, optional
-        Budget of false alarms that the threshold was set to; absent for external alarms.
+    ``threshold_from`` names the data that the threshold was set on, and ``allowed_per_node_day`` is
+    the budget of false alarms; absent for external ``alarms``. Absent alarms are where its score is
+    at or above the threshold. ``others`` has the scores of other predictors at the same times, for
+    comparison.
 
-    Returns
-    -------
-    ForecastScore
-        Intervals are those of :class:`Clusters`; with fewer than 20 incidents there are only
-        exact ones of counts. A suspiciously high AUPRC adds a flag.
+    Intervals are those of :class:`Clusters`; with fewer than 20 incidents there are only exact ones
+    of counts. A suspiciously high AUPRC adds a flag.
     """
     samples = _Samples(judged)
     alarms = judged.alarms(threshold) if alarms is None else alarms
@@ -127,12 +118,7 @@ def auprc_of(judged: Judged) -> Estimate:
 
 
 def samples_of(judged: Judged) -> tuple[Floats, Bools]:
-    """Return the scored samples: scores, -inf without a forecast, and outcomes.
-
-    Returns
-    -------
-    (samples,) float64, (samples,) bool
-    """
+    """Return the scored samples, ``(samples,)``: scores, -inf without a forecast, and outcomes."""
     samples = _Samples(judged)
     return samples.ranked(judged.score), samples.positive
 
@@ -142,14 +128,9 @@ def _f1(precision: float, recall: float) -> float:
 
 
 class _Samples:
-    """The scored samples of all components as flat arrays.
+    """The scored samples of all components as flat arrays; ``positive`` if an incident followed.
 
-    Attributes
-    ----------
-    times_ns : (times,) int64
-        From the first scored time to the last; all times if none is scored.
-    positive : (samples,) bool
-        Whether an incident followed.
+    ``times_ns`` are from the first scored time to the last; all times if none is scored.
     """
 
     def __init__(self, judged: Judged) -> None:
@@ -268,10 +249,7 @@ def _dependence_s(judged: Judged) -> float:
 class _Counts:
     """Incidents, found incidents, false alarms and scored days, per sample.
 
-    Attributes
-    ----------
-    precision, recall, false_rate : Interval
-        Exact intervals with few counts, or if one of two counts is 0.
+    Intervals are exact with few counts, or if one of two counts is 0.
     """
 
     def __init__(

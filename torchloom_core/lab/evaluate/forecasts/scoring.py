@@ -58,15 +58,9 @@ _CHECKED = 20
 class Scoring:
     """How predictors are scored.
 
-    Attributes
-    ----------
-    until_ns : int, optional
-        Start of the scored time; absent: the end of every model's training, and 60 % of the
-        trace if a predictor has no model.
-    false_alarms_per_node_day : float
-        Budget that sets the threshold of a predictor without a model.
-    seed : int
-        Seed of the random score.
+    The scored time starts at ``until_ns``; absent: at the end of every model's training, and after
+    60 % of the trace if a predictor has no model, whose threshold the budget of false alarms sets.
+    ``seed`` is that of the random score.
     """
 
     until_ns: int | None = None
@@ -76,15 +70,7 @@ class Scoring:
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """One predictor's forecasts on the scored time.
-
-    Attributes
-    ----------
-    allowed_per_node_day : float
-        Budget of false alarms that the threshold was set to.
-    flags : tuple of str
-        Leaky inputs, and flags of its calibration.
-    """
+    """One predictor's forecasts on the scored time, and the budget of its threshold."""
 
     name: str
     judged: Judged
@@ -103,10 +89,7 @@ def split_ns(bundle: Bundle) -> int:
 def alone(one: Forecaster, config: Config, source: str) -> ActivePlugins:
     """Return one predictor, built as a backtest builds it, without other plugins.
 
-    Raises
-    ------
-    ConfigError, ModelError
-        If its table or its model is wrong.
+    ConfigError or ModelError if its table or its model is wrong.
     """
     weaver = replace(config.weaver, tick_s=config.evaluate.tick_s)
     own = replace(config, weaver=weaver, policies={}, predictors={one.name: one.table})
@@ -123,18 +106,10 @@ def scorer_of(
 ) -> "Scorer":
     """Return the scorer of predictors on a trace, all on the same time.
 
-    Everything that can be checked is checked before the first forecast.
-
-    Raises
-    ------
-    ConfigError, ModelError
-        If a table or a model is wrong.
-    LeakError
-        If the scored time includes a model's training.
-    PluginError
-        If a predictor cannot be built.
-    TraceError
-        If the trace has too little time for one of them.
+    Everything that can be checked is checked before the first forecast: ConfigError or ModelError
+    if a table or a model is wrong, LeakError if the scored time includes a model's training,
+    PluginError if a predictor cannot be built, TraceError if the trace has too little time for one
+    of them.
     """
     models = {
         one.label: Model.load(Path(one.table["model"]))
@@ -155,14 +130,9 @@ def scorer_of(
 
 @dataclass(frozen=True, eq=False)
 class Scorer:
-    """Scores predictors, each against a random score and the others.
+    """Scores predictors from ``from_ns`` on, each against a random score and the others.
 
-    Attributes
-    ----------
-    fitted_here : set of str
-        Labels of the models that were fitted on this trace.
-    from_ns : int
-        Start of the scored time.
+    ``fitted_here`` are the labels of the models that were fitted on this trace.
     """
 
     bundle: Bundle
@@ -177,21 +147,10 @@ class Scorer:
     def scores(
         self, progress: Progress = lambda _: None, pool: Pool | None = None
     ) -> tuple[ForecastScore, ...]:
-        """Run all predictors, and return their scores.
+        """Run all predictors, and return their scores; ``pool`` collects the scored samples.
 
-        Some of their forecasts are repeated on a trace with an altered future.
-
-        Parameters
-        ----------
-        pool : Pool, optional
-            Collects the scored samples of all traces.
-
-        Raises
-        ------
-        LeakError
-            If a forecast depends on the future.
-        PluginError
-            If a predictor breaks its contract, or gives no forecast.
+        Some of their forecasts are repeated on a trace with an altered future: LeakError if one
+        depends on the future. PluginError if a predictor breaks its contract, or gives no forecast.
         """
         parts = [
             self._part(one, part_of(progress, at, len(self.forecasters)))
@@ -309,13 +268,7 @@ class Scorer:
 
 
 def _leaky(model: Model, here: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the leaky inputs on the training trace, and further ones on the scored trace.
-
-    Parameters
-    ----------
-    here : tuple of str
-        Flags on the scored trace.
-    """
+    """Return the flags of leaky inputs on the training trace, and of others on the scored one."""
     flags = [flag for flag in model.card.score.flags if flag.startswith(LEAKY_COLUMN)]
     named = leaky_names(flags)
     return (*flags, *(flag for flag in here if not {*leaky_names([flag])} & {*named}))

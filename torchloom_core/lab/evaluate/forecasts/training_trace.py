@@ -53,13 +53,7 @@ def other_repair(label: str, model: Model, repair_s: float) -> str:
 
 
 def refuse_trained(place: str, fitted_until_ns: int, scored_from_ns: int) -> None:
-    """Refuse to score a model on the time of its training and threshold.
-
-    Raises
-    ------
-    LeakError
-        ``test_tuned_threshold``.
-    """
+    """Raise LeakError (``test_tuned_threshold``) if a model is scored on time of its training."""
     if scored_from_ns < fitted_until_ns:
         raise LeakError(
             f"{place}: {TEST_TUNED_THRESHOLD}: need scored time from "

@@ -29,19 +29,10 @@ Foresight = Literal["", "no_failures", "random", "always", "oracle", "clairvoyan
 class Arm(msgspec.Struct, frozen=True, kw_only=True):
     """One way to run the job.
 
-    Attributes
-    ----------
-    what : str
-        Description for the report.
-    recovery : "restart" or "per_step", optional
-        Absent: the config's.
-    standbys : int or "all", optional
-        Warm standby groups; absent: the config's; ``all``: as many as standbys and spares allow.
-        Remaining nodes are cold spares, so that every arm pays for the same nodes.
-    alarms_per_node_day : float
-        Rate of random alarms.
-    policies, predictors : dict
-        As in ``[policies]`` and ``[predictors]``; without policies there are no ticks.
+    An absent ``recovery`` is the config's, as are absent ``standbys``: warm groups, or ``all`` that
+    standbys and spares allow. Remaining nodes are cold spares, so that every arm pays for the same
+    nodes. ``policies`` and ``predictors`` are as in the config; without policies there are no
+    ticks.
     """
 
     name: str
@@ -63,15 +54,7 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def baselines(installed: Mapping[str, type[Any]], evaluate: Evaluate) -> list[Arm]:
-    """Return all baselines and oracles, except random alarms.
-
-    Parameters
-    ----------
-    installed : dict of str to type
-        Policies by name; arms whose policy is missing are left out.
-    evaluate : Evaluate
-        The job.
-    """
+    """Return all baselines and oracles, except random alarms, whose policies are installed."""
     arms = [
         Arm(
             name="no_failures",

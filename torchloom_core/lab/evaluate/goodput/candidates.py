@@ -25,14 +25,8 @@ _OPTION = "predictor"
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
     """The policies, predictors and config file that the command line selects.
 
-    Attributes
-    ----------
-    policies : tuple of str
-        One arm each; ``a+b`` is one arm with both.
-    predictors : tuple of (str, str)
-        Name, and path of a fitted model or "".
-    config_path : Path, optional
-        The config file.
+    Each of ``policies`` is one arm; ``a+b`` is one arm with both. A predictor is its name, and the
+    path of a fitted model or "".
     """
 
     policies: tuple[str, ...] = ()
@@ -41,14 +35,9 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Forecaster(msgspec.Struct, frozen=True, kw_only=True):
-    """A predictor under test.
+    """A predictor under test, with its table under ``[predictors]``.
 
-    Attributes
-    ----------
-    label : str
-        Name in the report, with the model if several share the name.
-    table : dict
-        As under ``[predictors]``.
+    ``label`` is its name in the report, with the model if several share the name.
     """
 
     label: str
@@ -83,12 +72,8 @@ def candidates(
 
     Policies have their options from the config, or the defaults. A policy that reads forecasts but
     names no predictor reads the selected one. Without selected policies, a config file is one arm
-    with everything that is active in it, and at most one predictor can be selected.
-
-    Raises
-    ------
-    ConfigError
-        If a selected policy is not installed, or the selection is ambiguous.
+    with everything that is active in it, and at most one predictor can be selected. ConfigError if
+    a selected policy is not installed, or the selection is ambiguous.
     """
     for name, settings in config.policies.items():
         if not isinstance(was := settings.get(_OPTION, ""), str):

@@ -83,10 +83,7 @@ def summarize(
 ) -> tuple[ArmSummary, ...]:
     """Return the summary of every arm, against the reference and the oracle.
 
-    Parameters
-    ----------
-    without : Runs
-        Arm with policies to the runs of the same job without them.
+    ``without`` has, by arm with policies, the runs of the same job without them.
     """
     return tuple(_summary(arm, runs, reference, oracle, without.get(arm.name)) for arm in arms)
 

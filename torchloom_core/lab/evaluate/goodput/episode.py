@@ -34,19 +34,11 @@ Unknown = Literal["component", "job"]
 class Episode:
     """The part of the trace that one seed uses.
 
-    Attributes
-    ----------
-    nodes : tuple of str
-        Nodes of the job's groups, then of the standbys, then spares.
-    job_size : int
-        Number of nodes of the job.
-    hits : tuple of Hit
-        Failures of these nodes, in time order. A fault that follows a job counts if it was
-        recorded on a node that the simulated job starts on.
-    observable_faults : tuple of (int, NodeFault)
-        Every fault of the fleet at its ``t_avail``, those known at the start first.
-    failures : int
-        Hits on the nodes that the job starts on, and faults of the job itself.
+    ``nodes`` are those of the job's groups, ``job_size`` of them, then of the standbys, then
+    spares. ``hits`` are the failures of these nodes, in time order; a fault that follows a job
+    counts if it was recorded on a node that the simulated job starts on. ``observable_faults`` has
+    every fault of the fleet at its ``t_avail``, those known at the start first. ``failures`` counts
+    hits on the nodes that the job starts on, and faults of the job itself.
     """
 
     bundle: Bundle
@@ -141,15 +133,8 @@ def draw(
 ) -> Episode:
     """Return the episode of a seed, the same for all arms.
 
-    Parameters
-    ----------
-    from_ns : int, optional
-        Earliest start, after the models' training.
-
-    Raises
-    ------
-    TraceError
-        If the trace has too few nodes for the job.
+    It starts after ``from_ns``, the end of the models' training. TraceError if the trace has too
+    few nodes for the job.
     """
     first_ns, last_ns, length_ns = span_ns(bundle, evaluate, from_ns)
     latest_ns = last_ns - length_ns

@@ -81,17 +81,9 @@ def standbys_of(arm: Arm, evaluate: Evaluate) -> int:
 
 
 def job_spec(arm: Arm, config: Config, mtbf_s: float) -> JobSpec:
-    """Return the job as the arm runs it.
+    """Return the job as the arm runs it; ``mtbf_s`` is the mean time between its failures.
 
-    Parameters
-    ----------
-    mtbf_s : float
-        Mean time between the failures of this job.
-
-    Raises
-    ------
-    TraceError
-        If the arm needs more standby nodes than there are.
+    TraceError if the arm needs more standby nodes than there are.
     """
     evaluate, costs = config.evaluate, config.costs
     recovery = arm.recovery or evaluate.recovery

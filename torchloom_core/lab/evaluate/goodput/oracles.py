@@ -35,13 +35,7 @@ class ScriptedPredictor:
     name = SCRIPTED
 
     class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-        """Options that the driver sets.
-
-        Attributes
-        ----------
-        alarms_per_node_day : float
-            For ``random``: mean number of alarms per worker and day.
-        """
+        """Options that the driver sets."""
 
         kind: Literal["oracle", "always", "random"] = "oracle"
         horizon_s: float = _DAY_S

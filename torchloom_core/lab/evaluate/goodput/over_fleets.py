@@ -13,11 +13,6 @@ def goodput_over_fleets(simulations: Sequence[Simulation]) -> FleetGoodput:
     """Return the results over fleets of the arms that were played on all traces.
 
     Per trace, an arm's value is its mean over seeds, and gains are paired by seed.
-
-    Parameters
-    ----------
-    simulations : sequence of Simulation
-        One per trace.
     """
     played = [{arm.name: arm for arm in simulation.arms} for simulation in simulations]
     names = [name for name in played[0] if all(name in arms for arms in played)]

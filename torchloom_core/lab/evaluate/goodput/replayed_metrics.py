@@ -15,25 +15,12 @@ from torchloom_core.lab.trace.feed.scrapes import Scrapes
 
 
 class ReplayedMetrics:
-    """Metrics of the nodes of an episode.
+    """Metrics of the nodes of an episode: those that plugins read and the trace has.
 
     A load-dependent metric is valid only under the recorded load: the worker trains on a node that
     was busy at that time, or stands by on an idle one. Without a placement in the trace, the nodes
-    that the job starts on count as busy.
-
-    Parameters
-    ----------
-    metrics : iterable of str
-        Metrics that the active plugins read.
-
-    Attributes
-    ----------
-    metrics : tuple of str
-        Those that the trace has.
-    depends_on_load : bool
-        Whether one of them is load-dependent.
-    masked : frozenset of str
-        Workers whose load-dependent metrics were omitted at the last tick.
+    that the job starts on count as busy. ``masked`` are the workers whose load-dependent metrics
+    were omitted at the last tick.
     """
 
     def __init__(self, episode: Episode, metrics: Iterable[str]) -> None:

@@ -40,18 +40,10 @@ MAX_TIMELINE = 2000
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings that all runs of a study share.
+    """Settings that all runs of a study share; policies and predictors come from the arms.
 
-    Attributes
-    ----------
-    config : Config
-        Job, costs and safety limits; policies and predictors come from the arms.
-    unknown : "component" or "job"
-        What a failure of unknown cause is assumed to follow.
-    from_ns : int, optional
-        Earliest start of a run.
-    horizon_s : float
-        Horizon of the oracle, and time within which a move must prove right.
+    Failures of unknown cause are assumed to follow ``unknown``. Runs start from ``from_ns`` on.
+    ``horizon_s`` is the oracle's, and the time within which a move must prove right.
     """
 
     trace: str
@@ -65,12 +57,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 def simulate(setting: Setting, arm: Arm, seed: int) -> RunResult:
     """Play one run.
 
-    Raises
-    ------
-    ConfigError
-        If the arm's config is wrong.
-    TraceError
-        If the trace is too small for the job.
+    ConfigError if the arm's config is wrong, TraceError if the trace is too small for the job.
     """
     return play(setting, arm, _episode(setting, seed))
 

@@ -27,23 +27,10 @@ from torchloom_core.wire.decisions import Verdict
 class SimulatedFleet:
     """A job on the nodes of an episode.
 
-    Parameters
-    ----------
-    metrics : iterable of str
-        Metrics that the active plugins read.
-    horizon_s : float
-        A move is right if a node that was left is hit within this time.
-
-    Attributes
-    ----------
-    end_ns : int
-        When the episode ends.
-    decisions : int
-        Granted verdicts that change the run.
-    moves, right_moves : int
-        Migrations and drains among them, and those that were right.
-    timeline : list of TimelineEntry
-        Events of the fleet, and decisions.
+    ``decisions`` counts granted verdicts that change the run, ``moves`` the migrations and drains
+    among them, and ``right_moves`` those where a node that was left is hit within ``horizon_s``.
+    ``timeline`` has the events of the fleet, and decisions. ``metrics`` are those that the active
+    plugins read.
     """
 
     def __init__(

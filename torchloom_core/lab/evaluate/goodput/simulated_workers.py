@@ -34,15 +34,8 @@ WorkerMessage = Hello | Exit | SampleTable
 class SimulatedWorkers:
     """The present workers, and their states as reported to the kernel.
 
-    Parameters
-    ----------
-    labels_of : mapping of str to mapping
-        Node to its static labels.
-
-    Attributes
-    ----------
-    members : tuple of Member
-        Every worker that ever sent a hello, in that order.
+    ``labels_of`` has the static labels of each node; ``members`` every worker that ever sent a
+    hello, in that order.
     """
 
     def __init__(
@@ -107,12 +100,7 @@ class SimulatedWorkers:
         return [*exits, *hellos, (now_ns, states), *joined]
 
     def sample(self, metrics: tuple[str, ...], values: Floats) -> SampleTable:
-        """Return the samples of all workers.
-
-        Parameters
-        ----------
-        values : (members, metrics) float64
-        """
+        """Return the samples of all workers, with values ``(members, metrics)``."""
         return SampleTable(
             workers=self._workers,
             metrics=metrics,

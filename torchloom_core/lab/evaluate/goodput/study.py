@@ -36,13 +36,7 @@ _DAY_S = 86_400.0
 
 
 class Study:
-    """Plays the arms of a setting on all seeds.
-
-    Parameters
-    ----------
-    seeds : int
-        Number of seeds.
-    """
+    """Plays the arms of a setting on all seeds."""
 
     def __init__(self, runner: Runner[RunResult], seeds: int) -> None:
         self._runner = runner
@@ -70,19 +64,8 @@ def run_study(
 ) -> Simulation:
     """Play all arms and compare them.
 
-    Parameters
-    ----------
-    vary_costs : bool
-        Whether to repeat the runs with other costs.
-    swept : Range, optional
-        Number of spares or standbys to vary.
-
-    Raises
-    ------
-    ConfigError
-        If an arm's config is wrong.
-    TraceError
-        If the trace is too small for the job.
+    ``vary_costs`` repeats the runs with other costs; ``swept`` is a number of spares or standbys to
+    vary. ConfigError if an arm's config is wrong, TraceError if the trace is too small for the job.
     """
     arms = [*_affordable(setting, baselines(policies(), setting.config.evaluate))]
     arms += candidates
@@ -142,13 +125,7 @@ def _affordable(setting: Setting, arms: Iterable[Arm]) -> Iterable[Arm]:
 
 
 def first_episode(setting: Setting) -> Episode:
-    """Return the episode of the first seed.
-
-    Raises
-    ------
-    TraceError
-        If the trace is too small for the job.
-    """
+    """Return the episode of the first seed; TraceError if the trace is too small for the job."""
     evaluate = setting.config.evaluate
     return episode_of(
         Path(setting.trace), evaluate, 0, unknown=setting.unknown, from_ns=setting.from_ns

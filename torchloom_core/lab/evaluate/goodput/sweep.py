@@ -43,10 +43,7 @@ class Player(Protocol):
 def range_of(text: str) -> Range:
     """Read ``spares=0..16`` or ``spares=0..16:4``.
 
-    Raises
-    ------
-    ConfigError
-        If the form is another, or the key cannot be varied.
+    ConfigError if the form is another, or the key cannot be varied.
     """
     found = _FORM.fullmatch(text)
     if not found:

@@ -71,13 +71,7 @@ def _fleets(report: Report) -> dict[str, Any]:
 
 
 def _part(results: TraceResults, at: str) -> dict[str, Any]:
-    """Return the sections of one trace.
-
-    Parameters
-    ----------
-    at : str
-        Prefix of its section anchors, unique per trace.
-    """
+    """Return the sections of one trace; ``at`` is the prefix of its anchors, unique per trace."""
     simulation = results.simulation
     return {
         "at": at,

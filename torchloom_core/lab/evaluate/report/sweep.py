@@ -10,13 +10,7 @@ from torchloom_core.lab.learning.forecast_score import Interval
 
 
 def recommendations(sweep: Sweep, seeds: int) -> list[str]:
-    """Return for each arm how many spares pay: the fewest whose goodput is not clearly lower.
-
-    Parameters
-    ----------
-    seeds : int
-        Number of seeds; too few give no recommendation.
-    """
+    """Return for each arm how many spares pay: the fewest whose goodput is not clearly lower."""
     return [
         _growth(sweep, name) if _grows(sweep, name) else _answer(sweep, name, seeds)
         for name in sweep.lines

@@ -111,13 +111,7 @@ def relation(interval: Interval, other: str) -> str:
 
 
 def counts(named: Mapping[str, float], most: int | None = None) -> str:
-    """Return counts, the largest first: ``migrate 2.5, cordon 2.4``.
-
-    Parameters
-    ----------
-    most : int, optional
-        Show at most this many, and the number of the rest.
-    """
+    """Return counts, the largest first: ``migrate 2.5, cordon 2.4``; at most ``most`` of them."""
     ranked = sorted(named.items(), key=lambda item: (-item[1], item[0]))
     shown = ", ".join(f"{name} {count:.3g}" for name, count in ranked[:most])
     rest = len(ranked) - len(ranked[:most])
